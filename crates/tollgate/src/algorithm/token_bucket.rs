@@ -1,0 +1,80 @@
+//! The token bucket on one number: the theoretical arrival time.
+//!
+//! TAT is when the bucket will be full again. A call of cost c at the clock t moves it to max(t, TAT) + c·P and is
+//! admitted while that is at most B·P ahead of t; what it is ahead beyond that is the wait until the tokens are there.
+//! Every verb is this one step with another patience: none for a check, some for a reservation. The leaky bucket as a
+//! meter is the same machine, its level counted from the other end.
+//!
+//! All quantities are ticks of the limit's [`Normal`] form, the clock counted from an origin that the caller chose.
+
+use crate::limit::{LONGEST_DEBT, Normal};
+
+/// What became of a call.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Admitted: the new state, and the wait until the tokens are there (at most the patience).
+    Admit { tat: u64, wait: u64 },
+    /// Not admitted, nothing changes: it would be after this many ticks.
+    Deny { wait: u64 },
+    /// No time will admit it.
+    Never,
+}
+
+/// One call of `cost` tokens at `clock` by a caller that would wait for `patience`.
+#[inline]
+pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
+    let Some(cost) = limit.ticks_of(cost) else { return Step::Never };
+    let next = tat.max(clock).saturating_add(cost);
+    // `next` is at or past `clock`; the full bucket is what it may be ahead.
+    let wait = (next - clock).saturating_sub(limit.capacity);
+    if wait == 0 {
+        return Step::Admit { tat: next, wait };
+    }
+    late(limit, next, wait, patience)
+}
+
+#[inline]
+fn late(limit: &Normal, next: u64, wait: u64, patience: u64) -> Step {
+    if wait > LONGEST_DEBT || next == u64::MAX || limit.ticks == 0 {
+        Step::Never
+    } else if wait <= patience {
+        Step::Admit { tat: next, wait }
+    } else {
+        Step::Deny { wait }
+    }
+}
+
+/// Tokens in the bucket, in ticks: negative is debt.
+pub(crate) fn level(limit: &Normal, tat: u64, clock: u64) -> i128 {
+    i128::from(limit.capacity) - i128::from(tat.saturating_sub(clock))
+}
+
+/// What a reservation remembers to be cancelled by: where its slot begins, shifted by what was given back before it
+/// (`given`, a counter that wraps; only differences of marks are used).
+pub(crate) fn mark(limit: &Normal, tat_after: u64, clock: u64, given: u64) -> u64 {
+    clock.max(tat_after.saturating_sub(limit.capacity)).wrapping_add(given)
+}
+
+/// What cancelling gives back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Cancelled {
+    pub(crate) give: u64,
+    /// Whether later reservations stand behind it, so that their marks must see the gift.
+    pub(crate) shifts: bool,
+}
+
+/// A cancelled reservation of `cost` tokens gives back what no later one has been promised.
+pub(crate) fn cancel(limit: &Normal, tat: u64, clock: u64, given: u64, cost: u64, mark: u64) -> Cancelled {
+    let zero = tat.max(clock).wrapping_sub(limit.capacity).wrapping_add(given);
+    let promised_since = (zero.wrapping_sub(mark) as i64).max(0) as u64;
+    let give = cost.saturating_mul(limit.token).saturating_sub(promised_since);
+    Cancelled { give, shifts: give > 0 && promised_since > 0 }
+}
+
+/// What comes back of a charge of which `unused` tokens were not needed: what time has not repaid by now and nobody
+/// has been promised.
+pub(crate) fn refund(limit: &Normal, tat: u64, clock: u64, unused: u64, tat_at_grant: u64, refunded_since: u64) -> u64 {
+    let unrepaid = tat_at_grant.saturating_sub(refunded_since).saturating_sub(clock);
+    let debt = tat.saturating_sub(clock).saturating_sub(limit.capacity);
+    unused.saturating_mul(limit.token).min(unrepaid).saturating_sub(debt)
+}

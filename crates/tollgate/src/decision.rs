@@ -1,0 +1,169 @@
+//! What a caller is told.
+
+use crate::limit::{Kind, Normal};
+use core::fmt;
+use core::time::Duration;
+
+/// Whether a call passed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Outcome {
+    /// It did, and was charged.
+    Allowed,
+    /// It did not; later it will.
+    Denied,
+    /// It did not, and waiting will not help: the cost is more than the limit ever holds, or nothing refills.
+    Never,
+}
+
+/// The answer to one call: whether it passed, and the true figures of the limit at that moment.
+///
+/// Small and `Copy`; the figures are computed when asked for.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::{Limit, Limiter, ManualClock};
+///
+/// let limiter = Limiter::with_clock(Limit::per_second(2).burst(5), ManualClock::new());
+/// let decision = limiter.check_n(4);
+/// assert!(decision.is_allowed());
+/// assert_eq!((decision.limit(), decision.remaining()), (5, 1));
+/// assert_eq!(decision.reset_after(), Duration::from_secs(2));
+///
+/// let decision = limiter.check_n(2);
+/// assert!(decision.is_denied());
+/// assert_eq!(decision.retry_after(), Some(Duration::from_millis(500)));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use = "a decision that nobody looks at limits nothing"]
+pub struct Decision {
+    /// How far the state is ahead of the clock once the call is dealt with.
+    ahead: u64,
+    /// Ticks until the call's tokens are there.
+    wait: u64,
+    token: u64,
+    capacity: u64,
+    ticks: u8,
+    kind: Kind,
+    outcome: Outcome,
+}
+
+impl Decision {
+    #[inline]
+    pub(crate) fn new(limit: &Normal, outcome: Outcome, ahead: u64, wait: u64) -> Self {
+        let Normal { ticks, token, capacity, kind } = *limit;
+        Self { ahead, wait, token, capacity, ticks: ticks as u8, kind, outcome }
+    }
+
+    /// Whether the call passed.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.outcome == Outcome::Allowed
+    }
+
+    /// Whether the call was turned away, for now or for good.
+    #[inline]
+    pub fn is_denied(&self) -> bool {
+        self.outcome != Outcome::Allowed
+    }
+
+    /// Whether waiting will not help: the cost can never fit, or nothing refills.
+    #[inline]
+    pub fn is_never(&self) -> bool {
+        self.outcome == Outcome::Never
+    }
+
+    /// The outcome, to match on.
+    #[inline]
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// Whether there was no limit at all.
+    pub fn is_unlimited(&self) -> bool {
+        self.kind == Kind::Unlimited
+    }
+
+    /// The capacity: how much may come at once. [`u64::MAX`] when unlimited.
+    pub fn limit(&self) -> u64 {
+        if self.is_unlimited() { u64::MAX } else { self.capacity / self.token }
+    }
+
+    /// How much would pass right now, after this call. [`u64::MAX`] when unlimited.
+    pub fn remaining(&self) -> u64 {
+        if self.is_unlimited() { u64::MAX } else { self.capacity.saturating_sub(self.ahead) / self.token }
+    }
+
+    /// How long until the same call passes if nobody else comes: then it does, a nanosecond earlier it does not. None
+    /// if it has passed, or never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.outcome {
+            Outcome::Denied => Some(self.time(self.wait)),
+            _ => None,
+        }
+    }
+
+    /// How long until everything is available again if nobody else comes. [`Duration::MAX`] if nothing refills.
+    pub fn reset_after(&self) -> Duration {
+        if self.ahead > 0 && self.kind == Kind::Frozen { Duration::MAX } else { self.time(self.ahead) }
+    }
+
+    /// How long the caller must wait before it acts. Zero for every algorithm that only says yes or no.
+    pub fn delay(&self) -> Duration {
+        match self.outcome {
+            Outcome::Allowed => self.time(self.wait),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// Ticks told as time: rounded up, so that nobody is told to come too early.
+    fn time(&self, ticks: u64) -> Duration {
+        match self.ticks {
+            0 => Duration::ZERO,
+            per_nano => Duration::from_nanos(ticks.div_ceil(u64::from(per_nano))),
+        }
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome)
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .finish()
+    }
+}
+
+/// A call that asked for something to hold and was turned away; it knows the [`Decision`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denied(pub(crate) Decision);
+
+impl Denied {
+    /// The decision with all its figures.
+    pub fn decision(&self) -> Decision {
+        self.0
+    }
+
+    /// How long until the same call passes if nobody else comes; none if it never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after()
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_never(&self) -> bool {
+        self.0.is_never()
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.retry_after() {
+            Some(after) => write!(f, "over the limit of {}; retry after {after:?}", self.0.limit()),
+            None => write!(f, "over the limit of {}, which will never admit this", self.0.limit()),
+        }
+    }
+}
+
+impl core::error::Error for Denied {}

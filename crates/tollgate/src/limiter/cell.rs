@@ -1,0 +1,286 @@
+//! One generation of a limiter: the word, and the limit it is counted by.
+//!
+//! A live change seals the word of the old generation for good and publishes the next cell; whoever meets the seal goes
+//! on to the cell that is current then. All fields are atomic because a cell is filled in after the list that holds it
+//! is shared; apart from the word and the two cold counters they are written once, before the cell is published.
+
+use crate::algorithm::token_bucket::{self, Step};
+use crate::clock::Instant;
+use crate::limit::{Algorithm, HORIZON, Kind, Limit, Normal};
+use crate::sync::{AtomicU64, Ordering};
+
+/// The word of a generation that is over.
+const SEALED: u64 = u64::MAX;
+
+/// How far back a limiter's origin lies, so that a replay of older instants counts as well as the present.
+const BACKLOG: u64 = HORIZON / 2;
+
+/// The word of an unlimited cell holds the level it was entered with, shifted by this; `FULL` stands for any level.
+const UNLIMITED_BIAS: i128 = 1 << 62;
+const FULL: u64 = 1 << 63;
+
+#[repr(C)]
+pub(super) struct Cell {
+    /// The state: TAT in ticks since the origin.
+    word: AtomicU64,
+    origin: AtomicU64,
+    token: AtomicU64,
+    capacity: AtomicU64,
+    /// Ticks a nanosecond, kind, algorithm: a byte each.
+    meta: AtomicU64,
+    written: [AtomicU64; 3],
+    /// What cancels gave back from under later reservations. Only they write it, under the lock.
+    pub(super) given: AtomicU64,
+    /// What refunds and cancels gave back in all. Only they write it, under the lock.
+    pub(super) refunded: AtomicU64,
+    /// Where marks of the generation before find themselves here; see [`Cell::follow`].
+    carried: Carried,
+}
+
+struct Carried {
+    /// The old zero of the bucket, in the old ticks.
+    from: AtomicU64,
+    /// The same level in the new ticks.
+    to: AtomicU64,
+}
+
+/// How a limiter's level survives a change of its limit. See [`Limiter::set_limit_with`](super::Limiter::set_limit_with).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Carry {
+    /// The tokens stay what they are, clipped to the new burst. Debt stays debt. Nothing is minted.
+    #[default]
+    Keep,
+    /// The bucket stays as full as it was: half full of 10 becomes half full of 20. Debt stays as it is.
+    Proportional,
+    /// A larger burst brings the difference at once; a smaller one clips.
+    Additive,
+    /// The bucket starts full. Older charges and reservations give nothing back.
+    Reset,
+}
+
+/// The generation is over: look for the next.
+pub(super) struct Sealed;
+
+/// What one attempt on the word came to.
+pub(super) struct Attempt {
+    pub(super) step: Step,
+    /// The state before.
+    pub(super) tat: u64,
+    pub(super) clock: u64,
+}
+
+impl Cell {
+    pub(super) fn new(limit: &Limit, now: Instant) -> Self {
+        let cell = Self::empty();
+        let full = match limit.normal().kind {
+            Kind::Unlimited => FULL,
+            _ => 0,
+        };
+        cell.fill(limit, origin_for(now), full);
+        cell
+    }
+
+    /// A cell that has no limit yet.
+    pub(super) fn empty() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            word: zero(),
+            origin: zero(),
+            token: zero(),
+            capacity: zero(),
+            meta: zero(),
+            written: [zero(), zero(), zero()],
+            given: zero(),
+            refunded: zero(),
+            carried: Carried { from: zero(), to: zero() },
+        }
+    }
+
+    fn fill(&self, limit: &Limit, origin: u64, word: u64) {
+        let normal = limit.normal();
+        let meta = normal.ticks | (normal.kind as u64) << 8 | (limit.judged_by() as u64) << 16;
+        self.word.store(word, Ordering::Relaxed);
+        self.origin.store(origin, Ordering::Relaxed);
+        self.token.store(normal.token, Ordering::Relaxed);
+        self.capacity.store(normal.capacity, Ordering::Relaxed);
+        self.meta.store(meta, Ordering::Relaxed);
+        for (slot, value) in self.written.iter().zip(limit.written()) {
+            slot.store(value, Ordering::Relaxed);
+        }
+    }
+
+    #[inline]
+    pub(super) fn normal(&self) -> Normal {
+        let meta = self.meta.load(Ordering::Relaxed);
+        let kind = match (meta >> 8) as u8 {
+            0 => Kind::Bucket,
+            1 => Kind::Frozen,
+            _ => Kind::Unlimited,
+        };
+        Normal {
+            ticks: meta & 0xff,
+            token: self.token.load(Ordering::Relaxed),
+            capacity: self.capacity.load(Ordering::Relaxed),
+            kind,
+        }
+    }
+
+    pub(super) fn limit(&self) -> Limit {
+        let algorithm = Algorithm::ALL[(self.meta.load(Ordering::Relaxed) >> 16) as usize & 0xff];
+        Limit::from_written([0, 1, 2].map(|at: usize| self.written[at].load(Ordering::Relaxed)), algorithm)
+    }
+
+    /// The clock in ticks; none if `now` is past the horizon of this cell's origin.
+    #[inline]
+    pub(super) fn clock(&self, limit: &Normal, now: Instant) -> Option<u64> {
+        let elapsed = now.as_unix_nanos().saturating_sub(self.origin.load(Ordering::Relaxed));
+        // At most 58 · 10 years: it cannot overflow.
+        if elapsed <= HORIZON { Some(elapsed * limit.ticks) } else { None }
+    }
+
+    /// One call. Admitted, it is written; otherwise nothing is.
+    #[inline]
+    pub(super) fn attempt(&self, limit: &Normal, clock: u64, cost: u64, patience: u64) -> Result<Attempt, Sealed> {
+        let mut tat = self.word.load(Ordering::Relaxed);
+        loop {
+            if tat == SEALED {
+                return Err(Sealed);
+            }
+            let step = token_bucket::step(limit, tat, clock, cost, patience);
+            let next = match step {
+                Step::Admit { tat: next, .. } if cost > 0 => next,
+                _ => return Ok(Attempt { step, tat, clock }),
+            };
+            // Release: a reservation's reading of `given` stays before it.
+            match self.word.compare_exchange_weak(tat, next, Ordering::AcqRel, Ordering::Relaxed) {
+                Ok(_) => return Ok(Attempt { step, tat, clock }),
+                Err(seen) => tat = seen,
+            }
+        }
+    }
+
+    /// The state as it is.
+    #[inline]
+    pub(super) fn read(&self) -> Result<u64, Sealed> {
+        match self.word.load(Ordering::Acquire) {
+            SEALED => Err(Sealed),
+            tat => Ok(tat),
+        }
+    }
+
+    /// Moves the state by what `next` says of it (none: leave it). Returns what it was.
+    pub(super) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> Result<u64, Sealed> {
+        let mut tat = self.read()?;
+        while let Some(wanted) = next(tat) {
+            match self.word.compare_exchange_weak(tat, wanted.min(SEALED - 1), Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => break,
+                Err(SEALED) => return Err(Sealed),
+                Err(seen) => tat = seen,
+            }
+        }
+        Ok(tat)
+    }
+
+    /// Ends this generation and fills `next` with the same level under `limit`. Only one thread at a time does this.
+    ///
+    /// The time is read once the word is sealed, so that no decision of this generation is later than it.
+    pub(super) fn hand_over(&self, next: &Self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
+        let word = self.word.swap(SEALED, Ordering::AcqRel);
+        let now = now();
+        let (old, new) = (self.normal(), limit.normal());
+        let zero = Zero::of(self, &old, word, now);
+        let token = |units: i128| floor_div(units * i128::from(new.token), i128::from(old.token));
+        let full = i128::from(new.capacity);
+        let level = match (zero, carry) {
+            (Zero::Full, _) | (_, Carry::Reset) => full,
+            (Zero::Level { level, .. }, Carry::Proportional) if level > 0 && old.capacity > 0 => {
+                floor_div(level * full, i128::from(old.capacity))
+            }
+            (Zero::Level { level, .. }, Carry::Additive) => {
+                let grown = new.burst().saturating_sub(old.burst());
+                (token(level) + i128::from(grown) * i128::from(new.token)).min(full)
+            }
+            (Zero::Level { level, .. }, _) => token(level),
+        };
+        let origin = self.origin.load(Ordering::Relaxed);
+        // A stale instant is to be judged at its own time: the origin stays while it can.
+        let near = now.as_unix_nanos().saturating_sub(origin) <= HORIZON - HORIZON / 4;
+        let origin = match new.kind {
+            Kind::Unlimited => now.as_unix_nanos(),
+            _ if near && old.kind != Kind::Unlimited => origin,
+            _ => origin_for(now),
+        };
+        if new.kind == Kind::Unlimited {
+            let word = match zero {
+                Zero::Full => FULL,
+                Zero::Level { .. } => (level + UNLIMITED_BIAS).clamp(0, i128::from(FULL - 1)) as u64,
+            };
+            next.fill(limit, origin, word);
+            return;
+        }
+        let clock = i128::from((now.as_unix_nanos().saturating_sub(origin)).min(HORIZON) * new.ticks);
+        let empty_at = clock - level;
+        let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
+        next.fill(limit, origin, tat as u64);
+        if let Zero::Level { at, .. } = zero {
+            next.carried.from.store(at.wrapping_add(self.given.load(Ordering::Relaxed)), Ordering::Relaxed);
+            next.carried.to.store(empty_at as u64, Ordering::Relaxed);
+        }
+        // A mark of before is worth something only if the level it was made on lives on.
+        let lives_on = matches!(zero, Zero::Level { .. }) && old.kind != Kind::Unlimited && carry != Carry::Reset;
+        if !lives_on {
+            next.meta.fetch_or(FORGETS, Ordering::Relaxed);
+        }
+    }
+
+    /// Where a mark of the generation before stands in this one; none if this one knows nothing of it.
+    pub(super) fn follow(&self, before: &Self, mark: u64) -> Option<u64> {
+        if self.meta.load(Ordering::Relaxed) & FORGETS != 0 || self.normal().kind == Kind::Unlimited {
+            return None;
+        }
+        let (from, to) = (self.carried.from.load(Ordering::Relaxed), self.carried.to.load(Ordering::Relaxed));
+        let distance = i128::from(mark.wrapping_sub(from) as i64);
+        let distance = floor_div(distance * i128::from(self.normal().token), i128::from(before.normal().token));
+        Some(to.wrapping_add(distance as u64))
+    }
+}
+
+/// Set in `meta` of a cell whose level has nothing to do with the one before it.
+const FORGETS: u64 = 1 << 63;
+
+/// Where the level of a bucket stands at the moment of a change.
+#[derive(Clone, Copy)]
+enum Zero {
+    /// Anything that was spent is forgotten.
+    Full,
+    /// `level` ticks are in it (negative: debt); it was, or will be, empty `at`.
+    Level { level: i128, at: u64 },
+}
+
+impl Zero {
+    fn of(cell: &Cell, limit: &Normal, word: u64, now: Instant) -> Self {
+        if limit.kind == Kind::Unlimited {
+            let since = cell.origin.load(Ordering::Relaxed);
+            return match word {
+                // Time without a limit forgives everything.
+                FULL => Self::Full,
+                _ if now.as_unix_nanos() > since => Self::Full,
+                word => Self::Level { level: i128::from(word) - UNLIMITED_BIAS, at: 0 },
+            };
+        }
+        // This may be past the horizon, where the clock is more than a word holds.
+        let elapsed = now.as_unix_nanos().saturating_sub(cell.origin.load(Ordering::Relaxed));
+        let clock = i128::from(elapsed) * i128::from(limit.ticks);
+        let tat = clock.max(i128::from(word));
+        let capacity = i128::from(limit.capacity);
+        Self::Level { level: clock + capacity - tat, at: (tat - capacity) as u64 }
+    }
+}
+
+fn origin_for(now: Instant) -> u64 {
+    now.as_unix_nanos().saturating_sub(BACKLOG)
+}
+
+fn floor_div(a: i128, b: i128) -> i128 {
+    a.div_euclid(b)
+}

@@ -1,0 +1,101 @@
+//! What an admission took, for those who learn the true cost later.
+
+use super::Limiter;
+use super::view::Admitted;
+use crate::algorithm::token_bucket;
+use crate::clock::{Clock, DefaultClock, Instant};
+use crate::limit::Kind;
+use crate::sync::Ordering;
+use core::cmp::Ordering::{Equal, Greater, Less};
+use core::fmt;
+
+/// What an admission took, to be settled once the true cost is known; dropping it keeps the charge.
+///
+/// ```
+/// use tollgate::{Limit, Limiter};
+///
+/// let limiter = Limiter::new(Limit::per_hour(1_000));
+/// let charge = limiter.take(500)?; // an estimate
+/// // … the work turns out to cost 120 …
+/// charge.settle(120);
+/// assert_eq!(limiter.peek().remaining(), 880);
+/// # Ok::<_, tollgate::Denied>(())
+/// ```
+#[must_use = "settle the charge when the true cost is known, or drop it with `drop(charge)` to keep it"]
+pub struct Charge<C: Clock = DefaultClock> {
+    limiter: Limiter<C>,
+    cost: u64,
+    /// The state it left behind.
+    tat: u64,
+    refunded: u64,
+    generation: u32,
+    unlimited: bool,
+}
+
+impl<C: Clock> Charge<C> {
+    pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64) -> Self {
+        let Admitted { normal, generation, tat, refunded, .. } = *admitted;
+        let unlimited = normal.kind == Kind::Unlimited;
+        Self { limiter: limiter.clone(), cost, tat, refunded, generation, unlimited }
+    }
+
+    /// What was charged.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    /// Corrects the charge to what it really cost.
+    ///
+    /// Less comes back as far as time has not brought it back already and nobody has been promised it. More is charged
+    /// at once as debt, at most a full bucket of it; that much is outside the limit's promise, and counted.
+    pub fn settle(self, actual: u64) {
+        let now = self.limiter.clock().now();
+        self.settle_at(actual, now);
+    }
+
+    pub(super) fn settle_at(self, actual: u64, now: Instant) {
+        match actual.cmp(&self.cost) {
+            _ if self.unlimited => {}
+            Equal => {}
+            Less => self.give_back(self.cost - actual, now),
+            Greater => self.charge_more(actual - self.cost, now),
+        }
+    }
+
+    fn give_back(&self, unused: u64, now: Instant) {
+        let shared = &*self.limiter.shared;
+        shared.locked(now, |cell, normal, clock, current| {
+            if current != self.generation {
+                return shared.cold().count_not_returned(unused);
+            }
+            let refunded = cell.refunded.load(Ordering::Relaxed);
+            let mut give = 0;
+            let moved = cell.update(|tat| {
+                let since = refunded.wrapping_sub(self.refunded);
+                give = token_bucket::refund(normal, tat, clock, unused, self.tat, since);
+                (give > 0).then(|| tat.saturating_sub(give))
+            });
+            if moved.is_ok() {
+                cell.refunded.store(refunded.wrapping_add(give), Ordering::Release);
+            }
+        });
+    }
+
+    fn charge_more(&self, extra: u64, now: Instant) {
+        let shared = &*self.limiter.shared;
+        shared.locked(now, |cell, normal, clock, _| {
+            if normal.kind == Kind::Unlimited {
+                return;
+            }
+            let extra = extra.min(normal.burst());
+            let _ = cell.update(|tat| Some(tat.max(clock).saturating_add(extra * normal.token)));
+            shared.cold().count_settled_up(extra);
+        });
+    }
+}
+
+impl<C: Clock> fmt::Debug for Charge<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Charge").field("cost", &self.cost).finish()
+    }
+}

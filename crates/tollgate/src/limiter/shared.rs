@@ -1,0 +1,263 @@
+//! What the clones of a limiter share: the first generation inline, and what only the rare operations need.
+
+use super::cell::{Carry, Cell, Sealed};
+use crate::clock::{Clock, Instant};
+use crate::limit::{Kind, Limit, Normal};
+use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// Generation 0 lives in line, so that a limiter that never changes costs one cache line to decide.
+#[cfg_attr(not(loom), repr(C, align(64)))]
+pub(super) struct Shared<C> {
+    first: Cell,
+    generation: AtomicU32,
+    cold: OnceBox<Cold>,
+    clock: C,
+}
+
+/// What is made when the first rare operation comes: a cancel, a settle, a change, a wait that waits.
+pub(super) struct Cold {
+    lock: Lock,
+    /// Generations 1 and on, in chunks that double in size and never move: cells stay until the limiter is dropped.
+    later: [OnceBox<Vec<Cell>>; CHUNKS],
+    granted: AtomicU64,
+    settled_up: AtomicU64,
+    not_returned: AtomicU64,
+    #[cfg(feature = "std")]
+    pub(super) waiters: super::wait::Waiters,
+}
+
+/// Chunk k holds 4 · 2^k cells; these hold every 32-bit generation.
+const CHUNKS: usize = 31;
+const FIRST_CHUNK: u32 = 4;
+
+/// Units that came on top of a limiter's promise, or that a caller gave back too late.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Tokens an operator granted.
+    pub granted: u64,
+    /// Units that cost more than was charged when they were admitted, and were charged afterwards.
+    pub settled_up: u64,
+    /// Units that a settle did not bring back because the limit had changed, or been reset, since they were charged.
+    pub not_returned: u64,
+    /// Live changes so far.
+    pub changes: u32,
+}
+
+impl<C: Clock> Shared<C> {
+    pub(super) fn new(limit: Limit, clock: C) -> Self {
+        let first = Cell::new(&limit, clock.now());
+        Self { first, generation: AtomicU32::new(0), cold: OnceBox::new(), clock }
+    }
+
+    #[inline]
+    pub(super) fn clock(&self) -> &C {
+        &self.clock
+    }
+
+    /// Runs `verb` on the cell that is current, again if that cell ends meanwhile.
+    #[inline]
+    pub(super) fn on_current<T>(&self, mut verb: impl FnMut(&Cell, u32) -> Result<T, Sealed>) -> T {
+        match verb(&self.first, 0) {
+            Ok(done) => done,
+            Err(Sealed) => self.on_later(verb),
+        }
+    }
+
+    #[inline(never)]
+    fn on_later<T>(&self, mut verb: impl FnMut(&Cell, u32) -> Result<T, Sealed>) -> T {
+        let mut round = 0;
+        loop {
+            let (generation, cell) = self.current();
+            match verb(cell, generation) {
+                Ok(done) => return done,
+                // Sealed, and the next not published yet: a change is a few instructions from its end.
+                Err(Sealed) => relax(round),
+            }
+            round += 1;
+        }
+    }
+
+    #[inline]
+    pub(super) fn current(&self) -> (u32, &Cell) {
+        let generation = self.generation.load(Ordering::Acquire);
+        (generation, self.cell(generation))
+    }
+
+    #[inline]
+    pub(super) fn cell(&self, generation: u32) -> &Cell {
+        match self.cold.get().and_then(|cold| cold.cell(generation)) {
+            Some(cell) => cell,
+            None => &self.first,
+        }
+    }
+
+    pub(super) fn cold(&self) -> &Cold {
+        self.cold.get_or_init(|| Box::new(Cold::new()))
+    }
+
+    #[cfg(feature = "std")]
+    pub(super) fn cold_if_any(&self) -> Option<&Cold> {
+        self.cold.get()
+    }
+
+    /// Ends the current generation and starts the next with `limit`.
+    pub(super) fn change(&self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
+        let cold = self.cold();
+        let _held = cold.lock.hold();
+        let (generation, cell) = self.current();
+        if carry != Carry::Reset && cell.limit() == *limit {
+            return;
+        }
+        self.succeed(cold, generation, cell, limit, carry, now);
+    }
+
+    /// Starts a generation of the same limit whose origin is near `now`, if the current one is too far from it.
+    #[cold]
+    pub(super) fn rebase(&self, now: Instant) {
+        let cold = self.cold();
+        let _held = cold.lock.hold();
+        let (generation, cell) = self.current();
+        let limit = cell.limit();
+        if cell.clock(limit.normal(), now).is_none() {
+            self.succeed(cold, generation, cell, &limit, Carry::Keep, || now);
+        }
+    }
+
+    fn succeed(
+        &self,
+        cold: &Cold,
+        generation: u32,
+        cell: &Cell,
+        limit: &Limit,
+        carry: Carry,
+        now: impl FnOnce() -> Instant,
+    ) {
+        // Room first: nothing may fail between the seal and the successor.
+        let Some(next) = generation.checked_add(1) else { return };
+        cell.hand_over(cold.room_for(next), limit, carry, now);
+        self.generation.store(next, Ordering::Release);
+    }
+
+    /// Runs `verb` on the current cell, its limit and the clock at `now`, under the lock that checks never take: the
+    /// cell cannot end meanwhile.
+    pub(super) fn locked(&self, now: Instant, verb: impl FnOnce(&Cell, &Normal, u64, u32)) {
+        let cold = self.cold();
+        let mut held = cold.lock.hold();
+        loop {
+            let (generation, cell) = self.current();
+            let normal = cell.normal();
+            match cell.clock(&normal, now) {
+                Some(clock) => return verb(cell, &normal, clock, generation),
+                None if normal.kind != Kind::Bucket => return verb(cell, &normal, 0, generation),
+                None => {
+                    drop(held);
+                    self.rebase(now);
+                    held = cold.lock.hold();
+                }
+            }
+        }
+    }
+
+    /// Where a mark made in `generation` stands in the current one; none if nothing of it is left.
+    pub(super) fn follow(&self, mark: u64, generation: u32, current: u32) -> Option<u64> {
+        (generation..current).try_fold(mark, |mark, at| self.cell(at + 1).follow(self.cell(at), mark))
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        let changes = self.generation.load(Ordering::Relaxed);
+        let Some(cold) = self.cold.get() else { return Counts::default() };
+        Counts {
+            granted: cold.granted.load(Ordering::Relaxed),
+            settled_up: cold.settled_up.load(Ordering::Relaxed),
+            not_returned: cold.not_returned.load(Ordering::Relaxed),
+            changes,
+        }
+    }
+}
+
+impl Cold {
+    fn new() -> Self {
+        Self {
+            lock: Lock::new(),
+            later: core::array::from_fn(|_| OnceBox::new()),
+            granted: AtomicU64::new(0),
+            settled_up: AtomicU64::new(0),
+            not_returned: AtomicU64::new(0),
+            #[cfg(feature = "std")]
+            waiters: Default::default(),
+        }
+    }
+
+    /// The cell of a generation after the first.
+    #[inline]
+    fn cell(&self, generation: u32) -> Option<&Cell> {
+        let (chunk, at) = place(generation)?;
+        self.later[chunk].get()?.get(at)
+    }
+
+    /// The empty cell of a generation to come.
+    fn room_for(&self, generation: u32) -> &Cell {
+        let (chunk, at) = place(generation).unwrap_or_default();
+        let cells = self.later[chunk].get_or_init(|| {
+            let many = (FIRST_CHUNK as usize) << chunk;
+            Box::new((0..many).map(|_| Cell::empty()).collect())
+        });
+        &cells[at]
+    }
+
+    pub(super) fn count_granted(&self, tokens: u64) {
+        self.granted.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_settled_up(&self, tokens: u64) {
+        self.settled_up.fetch_add(tokens, Ordering::Relaxed);
+    }
+
+    pub(super) fn count_not_returned(&self, tokens: u64) {
+        self.not_returned.fetch_add(tokens, Ordering::Relaxed);
+    }
+}
+
+/// Chunk and index of a generation; none for generation 0.
+#[inline]
+fn place(generation: u32) -> Option<(usize, usize)> {
+    // Chunk k begins at 4 · (2^k − 1), so 4 is added to read k off the highest bit.
+    let position = u64::from(generation.checked_sub(1)?) + u64::from(FIRST_CHUNK);
+    let chunk = position.ilog2() - FIRST_CHUNK.ilog2();
+    Some((chunk as usize, (position - (u64::from(FIRST_CHUNK) << chunk)) as usize))
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::clock::ManualClock;
+
+    #[test]
+    fn a_limiters_shared_part_is_two_cache_lines() {
+        assert_eq!(size_of::<Shared<crate::clock::ManualClock>>(), 128);
+    }
+
+    #[test]
+    fn every_generation_has_a_place_of_its_own() {
+        assert_eq!(place(0), None);
+        let mut next = (0, 0);
+        for generation in 1..10_000 {
+            assert_eq!(place(generation), Some(next));
+            next = if next.1 + 1 == 4 << next.0 { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
+        }
+        assert!(place(u32::MAX).unwrap().0 < CHUNKS);
+    }
+
+    #[test]
+    fn ten_thousand_changes_keep_the_level() {
+        let clock = ManualClock::new();
+        let shared = Shared::new(Limit::per_second(10), clock.clone());
+        for burst in 0..10_000 {
+            shared.change(&Limit::per_second(10).burst(10 + burst % 2), Carry::Keep, || clock.now());
+        }
+        assert_eq!(shared.counts().changes, 9_999);
+    }
+}

@@ -1,6 +1,6 @@
 //! Atomics and the two small tools beside them, so that the same code runs on std, without std and under loom.
 
-#[cfg(not(loom))]
+#[cfg(not(tollgate_loom))]
 mod real {
     pub(crate) use alloc::sync::Arc;
     pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -19,7 +19,7 @@ mod real {
     }
 }
 
-#[cfg(loom)]
+#[cfg(tollgate_loom)]
 mod real {
     pub(crate) use loom::sync::Arc;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -52,13 +52,13 @@ pub(crate) use real::{Arc, AtomicU32, AtomicU64, OnceBox, Ordering, relax};
 
 /// A mutual exclusion for the rare operations. It guards atomics, so it holds no data itself.
 pub(crate) struct Lock {
-    #[cfg(all(feature = "std", not(loom)))]
+    #[cfg(all(feature = "std", not(tollgate_loom)))]
     inner: std::sync::Mutex<()>,
-    #[cfg(not(all(feature = "std", not(loom))))]
+    #[cfg(not(all(feature = "std", not(tollgate_loom))))]
     held: AtomicU32,
 }
 
-#[cfg(all(feature = "std", not(loom)))]
+#[cfg(all(feature = "std", not(tollgate_loom)))]
 impl Lock {
     pub(crate) fn new() -> Self {
         Self { inner: std::sync::Mutex::new(()) }
@@ -69,7 +69,7 @@ impl Lock {
     }
 }
 
-#[cfg(not(all(feature = "std", not(loom))))]
+#[cfg(not(all(feature = "std", not(tollgate_loom))))]
 impl Lock {
     pub(crate) fn new() -> Self {
         Self { held: AtomicU32::new(0) }

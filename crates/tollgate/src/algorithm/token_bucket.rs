@@ -24,29 +24,21 @@ pub(crate) enum Step {
 #[inline]
 pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
     let Some(cost) = limit.ticks_of(cost) else { return Step::Never };
-    let next = tat.max(clock).saturating_add(cost);
-    // `next` is at or past `clock`; the full bucket is what it may be ahead.
-    let wait = (next - clock).saturating_sub(limit.capacity);
-    if wait == 0 {
-        return Step::Admit { tat: next, wait };
+    let Some(ahead) = tat.saturating_sub(clock).checked_add(cost) else { return Step::Never };
+    if ahead <= limit.capacity {
+        // The normal form leaves room for a full bucket beyond every clock.
+        return Step::Admit { tat: clock.max(tat) + cost, wait: 0 };
     }
-    late(limit, next, wait, patience)
+    late(limit, clock.max(tat).checked_add(cost), ahead - limit.capacity, patience)
 }
 
-#[inline]
-fn late(limit: &Normal, next: u64, wait: u64, patience: u64) -> Step {
-    if wait > LONGEST_DEBT || next == u64::MAX || limit.ticks == 0 {
-        Step::Never
-    } else if wait <= patience {
-        Step::Admit { tat: next, wait }
-    } else {
-        Step::Deny { wait }
+fn late(limit: &Normal, next: Option<u64>, wait: u64, patience: u64) -> Step {
+    match next {
+        _ if limit.ticks == 0 => Step::Never,
+        _ if wait > patience => Step::Deny { wait },
+        Some(tat) if wait <= LONGEST_DEBT && tat < u64::MAX => Step::Admit { tat, wait },
+        _ => Step::Never,
     }
-}
-
-/// Tokens in the bucket, in ticks: negative is debt.
-pub(crate) fn level(limit: &Normal, tat: u64, clock: u64) -> i128 {
-    i128::from(limit.capacity) - i128::from(tat.saturating_sub(clock))
 }
 
 /// What a reservation remembers to be cancelled by: where its slot begins, shifted by what was given back before it

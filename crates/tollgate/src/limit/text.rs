@@ -116,12 +116,13 @@ impl fmt::Display for ParseLimitError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let column = self.text.get(..self.at).unwrap_or_default().chars().count() + 1;
         write!(f, "`{}` is not a limit: at character {column}, ", self.text.escape_debug())?;
-        let word = match self.word() {
-            "" => "nothing",
-            word => word,
-        };
-        let word = format_args!("`{}`", word.escape_debug());
+        let word = format_args!("`{}`", self.word().escape_debug());
+        let missing = self.word().is_empty();
         match self.problem {
+            Problem::Number if missing => f.write_str("a whole number is missing; write a limit as `100/min burst 20`"),
+            Problem::Unit if missing => {
+                f.write_str("a unit of time is missing; write s, min, h, d or w, as in `10/min`")
+            }
             Problem::Number => write!(f, "{word} is not a whole number; write a limit as `100/min burst 20`"),
             Problem::TooLarge => write!(f, "{word} is more than {}", u64::MAX),
             Problem::Slash => write!(f, "a `/` and a unit must follow the count, as in `100/min`"),

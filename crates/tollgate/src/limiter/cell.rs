@@ -12,6 +12,9 @@ use crate::sync::{AtomicU64, Ordering};
 /// The word of a generation that is over.
 const SEALED: u64 = u64::MAX;
 
+/// How far from its origin a cell is used: what is left of the horizon is room for debt.
+const REACH: u64 = HORIZON / 5 * 4;
+
 /// How far back a limiter's origin lies, so that a replay of older instants counts as well as the present.
 const BACKLOG: u64 = HORIZON / 2;
 
@@ -58,6 +61,16 @@ pub enum Carry {
     Reset,
 }
 
+/// Where an instant lies from the origin of a cell.
+pub(super) enum Reach {
+    /// Within the horizon: the clock, in ticks.
+    Clock(u64),
+    /// Before the origin, by so many ticks: years behind the limiter's birth, or its last move of the origin.
+    Early { wait: u64 },
+    /// Beyond the horizon: the cell must be counted from a new origin before it can be written.
+    Late,
+}
+
 /// The generation is over: look for the next.
 pub(super) struct Sealed;
 
@@ -66,7 +79,6 @@ pub(super) struct Attempt {
     pub(super) step: Step,
     /// The state before.
     pub(super) tat: u64,
-    pub(super) clock: u64,
 }
 
 impl Cell {
@@ -130,12 +142,42 @@ impl Cell {
         Limit::from_written([0, 1, 2].map(|at: usize| self.written[at].load(Ordering::Relaxed)), algorithm)
     }
 
-    /// The clock in ticks; none if `now` is past the horizon of this cell's origin.
+    /// Where `now` lies from here.
     #[inline]
-    pub(super) fn clock(&self, limit: &Normal, now: Instant) -> Option<u64> {
-        let elapsed = now.as_unix_nanos().saturating_sub(self.origin.load(Ordering::Relaxed));
-        // At most 58 · 10 years: it cannot overflow.
-        if elapsed <= HORIZON { Some(elapsed * limit.ticks) } else { None }
+    pub(super) fn reach(&self, limit: &Normal, now: Instant) -> Reach {
+        let (now_nanos, origin) = (now.as_unix_nanos(), self.origin.load(Ordering::Relaxed));
+        let elapsed = now_nanos.wrapping_sub(origin);
+        if now_nanos >= origin && elapsed <= REACH {
+            // At most 58 · 8 years, which fits.
+            return Reach::Clock(elapsed * limit.ticks);
+        }
+        self.reach_out(limit, now)
+    }
+
+    #[cold]
+    fn reach_out(&self, limit: &Normal, now: Instant) -> Reach {
+        let (now, origin) = (now.as_unix_nanos(), self.origin.load(Ordering::Relaxed));
+        if limit.ticks == 0 {
+            // Time stands still.
+            return Reach::Clock(0);
+        }
+        match origin.checked_sub(now) {
+            Some(early) => Reach::Early { wait: early.saturating_mul(limit.ticks) },
+            None => Reach::Late,
+        }
+    }
+
+    /// How far the state is ahead of `now` in ticks, wherever `now` lies.
+    pub(super) fn ahead(&self, limit: &Normal, now: Instant) -> Result<u64, Sealed> {
+        let tat = i128::from(self.read()?);
+        let clock = match self.reach(limit, now) {
+            Reach::Clock(clock) => i128::from(clock),
+            _ => {
+                let elapsed = i128::from(now.as_unix_nanos()) - i128::from(self.origin.load(Ordering::Relaxed));
+                elapsed * i128::from(limit.ticks)
+            }
+        };
+        Ok((tat - clock).clamp(0, i128::from(SEALED)) as u64)
     }
 
     /// One call. Admitted, it is written; otherwise nothing is.
@@ -149,11 +191,11 @@ impl Cell {
             let step = token_bucket::step(limit, tat, clock, cost, patience);
             let next = match step {
                 Step::Admit { tat: next, .. } if cost > 0 => next,
-                _ => return Ok(Attempt { step, tat, clock }),
+                _ => return Ok(Attempt { step, tat }),
             };
             // Release: a reservation's reading of `given` stays before it.
             match self.word.compare_exchange_weak(tat, next, Ordering::AcqRel, Ordering::Relaxed) {
-                Ok(_) => return Ok(Attempt { step, tat, clock }),
+                Ok(_) => return Ok(Attempt { step, tat }),
                 Err(seen) => tat = seen,
             }
         }
@@ -204,7 +246,7 @@ impl Cell {
         };
         let origin = self.origin.load(Ordering::Relaxed);
         // A stale instant is to be judged at its own time: the origin stays while it can.
-        let near = now.as_unix_nanos().saturating_sub(origin) <= HORIZON - HORIZON / 4;
+        let near = now.as_unix_nanos().saturating_sub(origin) <= REACH;
         let origin = match new.kind {
             Kind::Unlimited => now.as_unix_nanos(),
             _ if near && old.kind != Kind::Unlimited => origin,
@@ -218,7 +260,7 @@ impl Cell {
             next.fill(limit, origin, word);
             return;
         }
-        let clock = i128::from((now.as_unix_nanos().saturating_sub(origin)).min(HORIZON) * new.ticks);
+        let clock = i128::from(now.as_unix_nanos().saturating_sub(origin) * new.ticks);
         let empty_at = clock - level;
         let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
         next.fill(limit, origin, tat as u64);

@@ -81,8 +81,8 @@ impl<C: Clock> Limiter<C> {
 
     /// The same verbs at an instant of your choice: for tests, batches and replays.
     ///
-    /// An instant that is older than others is stricter, never looser. Five years back from the limiter's birth and
-    /// as far ahead as instants go are told apart; what is older counts as that.
+    /// An instant that is older than others is stricter, never looser. What is more than five years older than the
+    /// limiter is turned away: to replay it, give the limiter a [`ManualClock`](crate::ManualClock) that starts there.
     ///
     /// ```
     /// use std::time::Duration;

@@ -1,14 +1,14 @@
 //! What the clones of a limiter share: the first generation inline, and what only the rare operations need.
 
-use super::cell::{Carry, Cell, Sealed};
+use super::cell::{Carry, Cell, Reach, Sealed};
 use crate::clock::{Clock, Instant};
-use crate::limit::{Kind, Limit, Normal};
+use crate::limit::{Limit, Normal};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// Generation 0 lives in line, so that a limiter that never changes costs one cache line to decide.
-#[cfg_attr(not(loom), repr(C, align(64)))]
+#[cfg_attr(not(tollgate_loom), repr(C, align(64)))]
 pub(super) struct Shared<C> {
     first: Cell,
     generation: AtomicU32,
@@ -21,6 +21,7 @@ pub(super) struct Cold {
     lock: Lock,
     /// Generations 1 and on, in chunks that double in size and never move: cells stay until the limiter is dropped.
     later: [OnceBox<Vec<Cell>>; CHUNKS],
+    changes: AtomicU64,
     granted: AtomicU64,
     settled_up: AtomicU64,
     not_returned: AtomicU64,
@@ -42,8 +43,8 @@ pub struct Counts {
     pub settled_up: u64,
     /// Units that a settle did not bring back because the limit had changed, or been reset, since they were charged.
     pub not_returned: u64,
-    /// Live changes so far.
-    pub changes: u32,
+    /// Live changes of the limit so far, resets among them.
+    pub changes: u64,
 }
 
 impl<C: Clock> Shared<C> {
@@ -68,14 +69,27 @@ impl<C: Clock> Shared<C> {
 
     #[inline(never)]
     fn on_later<T>(&self, mut verb: impl FnMut(&Cell, u32) -> Result<T, Sealed>) -> T {
+        let mut over = 0;
+        loop {
+            let (generation, cell) = self.current_after(over);
+            match verb(cell, generation) {
+                Ok(done) => return done,
+                Err(Sealed) => over = generation,
+            }
+        }
+    }
+
+    /// The current cell, once it is a later one than that of the generation `over`.
+    #[inline]
+    fn current_after(&self, over: u32) -> (u32, &Cell) {
         let mut round = 0;
         loop {
             let (generation, cell) = self.current();
-            match verb(cell, generation) {
-                Ok(done) => return done,
-                // Sealed, and the next not published yet: a change is a few instructions from its end.
-                Err(Sealed) => relax(round),
+            if generation != over {
+                return (generation, cell);
             }
+            // Sealed, and the next not published yet: a change is a few instructions from its end.
+            relax(round);
             round += 1;
         }
     }
@@ -112,6 +126,7 @@ impl<C: Clock> Shared<C> {
             return;
         }
         self.succeed(cold, generation, cell, limit, carry, now);
+        cold.changes.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Starts a generation of the same limit whose origin is near `now`, if the current one is too far from it.
@@ -121,7 +136,7 @@ impl<C: Clock> Shared<C> {
         let _held = cold.lock.hold();
         let (generation, cell) = self.current();
         let limit = cell.limit();
-        if cell.clock(limit.normal(), now).is_none() {
+        if let Reach::Late = cell.reach(limit.normal(), now) {
             self.succeed(cold, generation, cell, &limit, Carry::Keep, || now);
         }
     }
@@ -149,10 +164,10 @@ impl<C: Clock> Shared<C> {
         loop {
             let (generation, cell) = self.current();
             let normal = cell.normal();
-            match cell.clock(&normal, now) {
-                Some(clock) => return verb(cell, &normal, clock, generation),
-                None if normal.kind != Kind::Bucket => return verb(cell, &normal, 0, generation),
-                None => {
+            match cell.reach(&normal, now) {
+                Reach::Clock(clock) => return verb(cell, &normal, clock, generation),
+                Reach::Early { .. } => return verb(cell, &normal, 0, generation),
+                Reach::Late => {
                     drop(held);
                     self.rebase(now);
                     held = cold.lock.hold();
@@ -167,13 +182,12 @@ impl<C: Clock> Shared<C> {
     }
 
     pub(super) fn counts(&self) -> Counts {
-        let changes = self.generation.load(Ordering::Relaxed);
         let Some(cold) = self.cold.get() else { return Counts::default() };
         Counts {
             granted: cold.granted.load(Ordering::Relaxed),
             settled_up: cold.settled_up.load(Ordering::Relaxed),
             not_returned: cold.not_returned.load(Ordering::Relaxed),
-            changes,
+            changes: cold.changes.load(Ordering::Relaxed),
         }
     }
 }
@@ -183,6 +197,7 @@ impl Cold {
         Self {
             lock: Lock::new(),
             later: core::array::from_fn(|_| OnceBox::new()),
+            changes: AtomicU64::new(0),
             granted: AtomicU64::new(0),
             settled_up: AtomicU64::new(0),
             not_returned: AtomicU64::new(0),
@@ -230,7 +245,7 @@ fn place(generation: u32) -> Option<(usize, usize)> {
     Some((chunk as usize, (position - (u64::from(FIRST_CHUNK) << chunk)) as usize))
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(all(test, not(tollgate_loom)))]
 mod tests {
     use super::*;
     use crate::clock::ManualClock;

@@ -1,6 +1,6 @@
 //! The verbs at a given instant.
 
-use super::cell::{Attempt, Carry, Cell, Sealed};
+use super::cell::{Attempt, Carry, Cell, Reach, Sealed};
 use super::{Charge, Limiter, Reservation};
 use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::{Clock, Instant, nanos};
@@ -44,13 +44,21 @@ impl<'a, C: Clock> At<'a, C> {
     /// See [`Limiter::check_n`].
     #[inline]
     pub fn check_n(&self, cost: u64) -> Decision {
-        self.on_clock(|cell, normal, clock, _| {
+        self.on_current(|cell, normal, _| {
             if normal.kind == Kind::Unlimited {
-                return Ok(unlimited(normal));
+                return Ok(Some(unlimited(normal)));
             }
-            let Attempt { step, tat, clock } = cell.attempt(normal, clock, cost, 0)?;
+            let Reach::Clock(clock) = cell.reach(normal, self.now) else {
+                // What charges nothing moves nothing.
+                return if cost == 0 {
+                    self.look(cell, normal, 0, 0).map(Some)
+                } else {
+                    self.out_of_reach(cell, normal, cost, 0)
+                };
+            };
+            let Attempt { step, tat } = cell.attempt(normal, clock, cost, 0)?;
             let after = if let Step::Admit { tat, .. } = step { tat } else { tat };
-            Ok(decision(normal, step, after, clock))
+            Ok(Some(decision(normal, step, after.saturating_sub(clock))))
         })
     }
 
@@ -61,13 +69,26 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// See [`Limiter::peek_n`].
     pub fn peek_n(&self, cost: u64) -> Decision {
-        self.on_clock(|cell, normal, clock, _| {
+        self.on_current(|cell, normal, _| {
             if normal.kind == Kind::Unlimited {
-                return Ok(unlimited(normal));
+                return Ok(Some(unlimited(normal)));
             }
-            let tat = cell.read()?;
-            Ok(decision(normal, token_bucket::step(normal, tat, clock, cost, 0), tat, clock))
+            self.look(cell, normal, cost, 0).map(Some)
         })
+    }
+
+    /// What a call would be told, wherever its instant lies from the cell.
+    fn look(&self, cell: &Cell, normal: &Normal, cost: u64, patience: u64) -> Result<Decision, Sealed> {
+        let ahead = cell.ahead(normal, self.now)?;
+        let step = match (cell.reach(normal, self.now), token_bucket::step(normal, ahead, 0, cost, patience)) {
+            // So early that the distance is more than a word holds.
+            (Reach::Early { wait }, _) if wait.max(ahead) == u64::MAX => Step::Never,
+            (Reach::Early { wait: until_origin }, Step::Admit { wait, .. } | Step::Deny { wait }) => {
+                Step::Deny { wait: wait.max(until_origin) }
+            }
+            (_, step) => step,
+        };
+        Ok(decision(normal, step, ahead))
     }
 
     /// See [`Limiter::take`].
@@ -99,11 +120,12 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// See [`Limiter::tokens`].
     pub fn tokens(&self) -> f64 {
-        self.on_clock(|cell, normal, clock, _| {
+        self.on_current(|cell, normal, _| {
             if normal.kind == Kind::Unlimited {
-                return Ok(f64::INFINITY);
+                return Ok(Some(f64::INFINITY));
             }
-            Ok(token_bucket::level(normal, cell.read()?, clock) as f64 / normal.token as f64)
+            let level = i128::from(normal.capacity) - i128::from(cell.ahead(normal, self.now)?);
+            Ok(Some(level as f64 / normal.token as f64))
         })
     }
 
@@ -129,77 +151,95 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// See [`Limiter::grant`].
     pub fn grant(&self, tokens: u64) {
-        let granted = self.on_clock(|cell, normal, clock, _| {
+        let shared = &self.limiter.shared;
+        shared.locked(self.now, |cell, normal, clock, _| {
             if normal.kind == Kind::Unlimited {
-                return Ok(0);
+                return;
             }
             let gift = |tat: u64| tat.saturating_sub(clock).min(tokens.saturating_mul(normal.token));
-            let before = cell.update(|tat| Some(tat - gift(tat)))?;
-            Ok(gift(before).div_ceil(normal.token))
+            if let Ok(before) = cell.update(|tat| Some(tat - gift(tat))) {
+                shared.cold().count_granted(gift(before).div_ceil(normal.token));
+            }
         });
-        self.limiter.shared.cold().count_granted(granted);
     }
 
     /// Leaves exactly `tokens` in the bucket, at most a full one.
     pub(super) fn fill_to(&self, tokens: u64) {
-        self.on_clock(|cell, normal, clock, _| {
+        self.limiter.shared.locked(self.now, |cell, normal, clock, _| {
             if normal.kind != Kind::Unlimited {
                 let spent = normal.capacity.saturating_sub(tokens.saturating_mul(normal.token));
-                cell.update(|_| Some(clock.saturating_add(spent)))?;
+                let _ = cell.update(|_| Some(clock.saturating_add(spent)));
             }
-            Ok(())
         });
     }
 
     /// Takes `cost` with a patience in nanoseconds: the way of every verb that keeps something.
     pub(super) fn admit(&self, cost: u64, patience: u64) -> Result<Admitted, Decision> {
-        self.on_clock(|cell, normal, clock, generation| {
+        self.on_current(|cell, normal, generation| {
             // Before the state moves: a gift that comes in between then counts against the caller, not for it.
             let given = cell.given.load(Ordering::Acquire);
             let refunded = cell.refunded.load(Ordering::Acquire);
-            let admitted = |tat, wait| Admitted { normal: *normal, generation, clock, tat, wait, given, refunded };
+            let mut admitted = Admitted { normal: *normal, generation, clock: 0, tat: 0, wait: 0, given, refunded };
             if normal.kind == Kind::Unlimited {
-                return Ok(Ok(admitted(0, 0)));
+                return Ok(Some(Ok(admitted)));
             }
             let patience = patience.saturating_mul(normal.ticks);
-            let Attempt { step, tat, clock } = cell.attempt(normal, clock, cost, patience)?;
+            let Reach::Clock(clock) = cell.reach(normal, self.now) else {
+                return Ok(self.out_of_reach(cell, normal, cost, patience)?.map(Err));
+            };
+            admitted.clock = clock;
+            let Attempt { step, tat } = cell.attempt(normal, clock, cost, patience)?;
             match step {
-                Step::Admit { tat, wait } => Ok(Ok(admitted(tat, wait))),
-                _ => Ok(Err(decision(normal, step, tat, clock))),
+                Step::Admit { tat, wait } => {
+                    (admitted.tat, admitted.wait) = (tat, wait);
+                    Ok(Some(Ok(admitted)))
+                }
+                _ => Ok(Some(Err(decision(normal, step, tat.saturating_sub(clock))))),
             }
         })
     }
 
-    /// Runs `verb` on the current cell with its clock; past the horizon the cell is counted from a new origin first.
+    /// A call at an instant that the cell cannot count. Beyond the horizon: the decision, unless it is to be admitted;
+    /// then none, once the cell is counted from a new origin. Years in the past: turned away, which is only stricter.
+    #[cold]
+    fn out_of_reach(&self, cell: &Cell, normal: &Normal, cost: u64, patience: u64) -> Result<Option<Decision>, Sealed> {
+        match self.look(cell, normal, cost, patience)? {
+            would if would.is_denied() => Ok(Some(would)),
+            _ => {
+                self.limiter.shared.rebase(self.now);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Runs `verb` on the current cell until it has an answer.
     #[inline]
-    fn on_clock<T>(&self, mut verb: impl FnMut(&Cell, &Normal, u64, u32) -> Result<T, Sealed>) -> T {
-        let shared = &*self.limiter.shared;
+    fn on_current<T>(&self, mut verb: impl FnMut(&Cell, &Normal, u32) -> Result<Option<T>, Sealed>) -> T {
         loop {
-            let done = shared.on_current(|cell, generation| {
+            let done = self.limiter.shared.on_current(|cell, generation| {
                 let normal = cell.normal();
-                match cell.clock(&normal, self.now) {
-                    Some(clock) => verb(cell, &normal, clock, generation).map(Some),
-                    None if normal.kind == Kind::Bucket => Ok(None),
-                    None => verb(cell, &normal, 0, generation).map(Some),
+                if normal.kind == Kind::Unlimited {
+                    // Its verbs do not look at the word, so the seal is met here.
+                    cell.read()?;
                 }
+                verb(cell, &normal, generation)
             });
-            match done {
-                Some(done) => return done,
-                None => shared.rebase(self.now),
+            if let Some(done) = done {
+                return done;
             }
         }
     }
 }
 
-/// What the caller is told of a step that left the state at `tat`.
+/// What the caller is told of a step that left the state so far ahead of the clock.
 #[inline]
-fn decision(normal: &Normal, step: Step, tat: u64, clock: u64) -> Decision {
+fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
     let (outcome, wait) = match step {
         Step::Admit { wait, .. } => (Outcome::Allowed, wait),
         Step::Deny { wait } => (Outcome::Denied, wait),
         Step::Never => (Outcome::Never, 0),
     };
-    Decision::new(normal, outcome, tat.saturating_sub(clock), wait)
+    Decision::new(normal, outcome, ahead, wait)
 }
 
 #[inline]

@@ -9,6 +9,7 @@ use crate::clock::{Clock, Instant, nanos};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
@@ -133,9 +134,9 @@ impl<'a, C: Clock> Wait<'a, C> {
         let act = reservation.act_at();
         let clock = self.limiter.clock();
         let waiters = &self.limiter.shared.cold().waiters;
-        let mut seat = Seat::default();
+        let (mut seat, waker) = (Seat::default(), thread_waker());
         let ended = loop {
-            if !waiters.sit(&mut seat, &thread_waker()) {
+            if !waiters.sit(&mut seat, &waker) {
                 break Err(WaitError::Closed);
             }
             if clock.now() >= act {
@@ -257,12 +258,13 @@ impl<C: Clock> fmt::Debug for Wait<'_, C> {
 /// Who waits, to be woken when the limiter is closed.
 #[derive(Default)]
 pub(super) struct Waiters {
+    /// Written under the lock of the list, read without it by those who do not have to wait.
+    closed: AtomicBool,
     list: Mutex<List>,
 }
 
 #[derive(Default)]
 struct List {
-    closed: bool,
     seats: Vec<Option<Waker>>,
     free: Vec<usize>,
 }
@@ -275,7 +277,7 @@ impl Waiters {
     /// Takes a seat, or keeps the one it has; false if the limiter is closed.
     fn sit(&self, seat: &mut Seat, waker: &Waker) -> bool {
         let mut list = self.lock();
-        if list.closed {
+        if self.is_closed() {
             return false;
         }
         let at = *seat.0.get_or_insert_with(|| {
@@ -302,14 +304,14 @@ impl Waiters {
     fn close(&self) {
         let wakers: Vec<Waker> = {
             let mut list = self.lock();
-            list.closed = true;
+            self.closed.store(true, Ordering::Release);
             list.seats.iter_mut().filter_map(Option::take).collect()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
 
     fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.closed.load(Ordering::Acquire)
     }
 
     fn lock(&self) -> MutexGuard<'_, List> {

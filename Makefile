@@ -1,0 +1,51 @@
+# One command each; `make` alone lists them.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.PHONY: help run test lint features doc unit no-std loom bench fuzz tools
+
+help: ## this list
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+
+run: ## start the service on its defaults
+	cargo run --release
+
+test: tools lint features doc unit no-std loom ## everything that must hold; CI runs this
+	@echo "all checks passed"
+
+tools: # what the checks need and the machine lacks
+	@scripts/need cargo-fmt cargo-clippy gcc curl
+
+lint: ## formatting and clippy, no warnings
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --all-features -- -D warnings
+
+# Features are additive: each alone, none, and all.
+features: ## every feature combination that matters builds
+	for features in "" std tokio fast-clock serde std,serde tokio,fast-clock; do \
+		cargo clippy -q -p tollgate --no-default-features --features "$$features" -- -D warnings; \
+	done
+	test "$$(cargo tree -p tollgate --no-default-features -e normal --prefix none | sort -u | wc -l)" -le 2
+
+doc: ## documentation without broken links
+	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --document-private-items
+
+unit: ## all tests
+	cargo test --workspace --all-features
+	cargo test -p tollgate --test xtime --test waiting
+	cargo test -p tollgate --no-default-features --lib
+
+no-std: ## a program that brings its own panic handler links tollgate, so no std came along
+	cargo build -q --manifest-path tests/no-std/Cargo.toml --target-dir target/no-std
+	gcc tests/no-std/main.c target/no-std/debug/libno_std.a -o target/no-std/no-std
+	target/no-std/no-std
+
+loom: ## every interleaving of a few threads on the word
+	RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate --no-default-features --release \
+		--target-dir target/loom --test loom
+
+bench: ## ours and the peers side by side; writes target/bench.json
+	cargo run --release -p tollgate-bench
+
+FUZZ_SECONDS ?= 30
+fuzz: ## each fuzz target for half a minute (needs a nightly toolchain)
+	scripts/fuzz $(FUZZ_SECONDS)

@@ -1,0 +1,12 @@
+//! What things weigh. (The shared part of a limiter, 128 bytes, is asserted beside its definition.)
+
+use tollgate::{Charge, Decision, Limit, Limiter, Reservation};
+
+#[test]
+fn what_callers_hold_is_small() {
+    assert_eq!(size_of::<Limiter>(), 8);
+    assert!(size_of::<Decision>() <= 48);
+    assert!(size_of::<Reservation>() <= 48);
+    assert!(size_of::<Charge>() <= 48);
+    assert!(size_of::<Limit>() <= 64);
+}

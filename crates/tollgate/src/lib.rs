@@ -1,5 +1,116 @@
 //! Rate limiting that is exact: decide, reserve, wait and change limits live, on one atomic word.
+//!
+//! ```
+//! use tollgate::{Limit, Limiter};
+//!
+//! let limiter = Limiter::new(Limit::per_minute(100).burst(20));
+//! if limiter.check().is_allowed() {
+//!     // do it
+//! }
+//! ```
+//!
+//! That is all there is to set up: no server, no background task, nothing to sweep. A [`Limiter`] is a handle; clones
+//! share the bucket, and any number of threads may call it.
+//!
+//! # What to call
+//!
+//! | you want to | call | and get |
+//! | --- | --- | --- |
+//! | let it through or not | [`check`](Limiter::check), [`check_n`](Limiter::check_n) | a [`Decision`]: allowed or not, remaining, when to come back |
+//! | know without charging | [`peek`](Limiter::peek), [`tokens`](Limiter::tokens) | the same, nothing written |
+//! | charge an estimate, correct it later | [`take`](Limiter::take) | a [`Charge`] to [`settle`](Charge::settle) |
+//! | plan ahead | [`reserve`](Limiter::reserve), [`reserve_within`](Limiter::reserve_within) | a [`Reservation`]: when to act, or [`cancel`](Reservation::cancel) |
+//! | wait your turn | [`wait`](Limiter::wait), [`wait_n`](Limiter::wait_n) | a [`Wait`]: `.await` it, or [`blocking`](Wait::blocking) |
+//! | change the limit while it runs | [`set_limit`](Limiter::set_limit), [`set_burst`](Limiter::set_burst) | the tokens stay; see [`Carry`] |
+//! | choose the time yourself | [`at`](Limiter::at) | the same verbs at that instant |
+//!
+//! # Saying when to come back
+//!
+//! A denial knows exactly when the same call will pass if nobody else comes: then it does, a nanosecond earlier it does
+//! not.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::{Limit, Limiter, ManualClock};
+//!
+//! let clock = ManualClock::new();
+//! let limiter = Limiter::with_clock(Limit::per_second(3).burst(1), clock.clone());
+//! assert!(limiter.check().is_allowed());
+//!
+//! let denied = limiter.check();
+//! let after = denied.retry_after().unwrap(); // a third of a second, rounded up to a nanosecond
+//! assert_eq!(after, Duration::from_nanos(333_333_334));
+//!
+//! clock.advance(after - Duration::from_nanos(1));
+//! assert!(limiter.check().is_denied());
+//! clock.advance(Duration::from_nanos(1));
+//! assert!(limiter.check().is_allowed());
+//! ```
+//!
+//! # Waiting, and giving up
+//!
+//! Waiters are served in the order they came. Each owns its slot, so a large cost is not starved by small ones and a
+//! waiter that nobody polls holds up nobody. A wait that would miss its deadline fails at once and takes nothing; a wait
+//! that is dropped gives its slot back.
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::{Limit, Limiter, WaitError};
+//!
+//! let limiter = Limiter::new(Limit::per_hour(1));
+//! limiter.wait().blocking()?;                       // there is one
+//! let late = limiter.wait().within(Duration::from_secs(2)).blocking();
+//! assert!(matches!(late, Err(WaitError::Deadline { .. })));
+//! # Ok::<_, WaitError>(())
+//! ```
+//!
+//! With the feature `tokio`, `limiter.wait().await?` does the same on a runtime.
+//!
+//! # Reserving
+//!
+//! ```
+//! use std::time::Duration;
+//! use tollgate::{Limit, Limiter, ManualClock};
+//!
+//! let limiter = Limiter::with_clock(Limit::per_second(1).burst(1), ManualClock::new());
+//! assert_eq!(limiter.reserve(1)?.delay(), Duration::ZERO);
+//! let second = limiter.reserve(1)?;
+//! assert_eq!(second.delay(), Duration::from_secs(1));
+//! second.cancel(); // too long: let the next caller have it
+//! assert_eq!(limiter.reserve(1)?.delay(), Duration::from_secs(1));
+//! # Ok::<_, tollgate::Denied>(())
+//! ```
+//!
+//! # In tests
+//!
+//! Give the limiter a [`ManualClock`]: time stands still until you [`advance`](ManualClock::advance) it, which wakes
+//! whoever waits on it. No test has to sleep.
+//!
+//! # What it promises
+//!
+//! - Never too many: in any interval at most burst + rate · length, for any threads, any interleaving and any clock,
+//!   one that jumps or runs backwards included. A reservation counts when it acts. What may come on top is counted:
+//!   [`Counts`].
+//! - Never too few: a denial means that admitting would have been too many. No rate is lost to rounding; a token costs
+//!   less than 17.3 ps more than written, usually nothing ([`Limit::effective`]).
+//! - A denial writes nothing; a cost that can never fit is [`Outcome::Never`], however large.
+//! - `check` takes no lock and does not allocate.
+//!
+//! # Features
+//!
+//! | feature | brings |
+//! | --- | --- |
+//! | `std` (default) | [`SystemClock`], [`CoarseClock`], blocking waits |
+//! | `tokio` | `limiter.wait().await` |
+//! | `fast-clock` | [`FastClock`]: the processor's time stamp counter |
+//! | `serde` | [`Limit`] as text |
+//!
+//! Without `std` everything but waiting is there, on [`ManualClock`] or a [`Clock`] of your own; 64-bit atomics and
+//! `alloc` are needed.
 #![cfg_attr(not(feature = "std"), no_std)]
+#![cfg_attr(docsrs, feature(doc_cfg))]
+// The guide names what only std has.
+#![cfg_attr(not(all(feature = "std", feature = "fast-clock")), allow(rustdoc::broken_intra_doc_links))]
 
 extern crate alloc;
 

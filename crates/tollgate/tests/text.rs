@@ -87,6 +87,10 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
             "`10/s burst` is not a limit: at character 11, a whole number is missing; write a limit as `100/min burst 20`",
         ),
         (
+            "10/s burst 5leaky_bucket",
+            "`10/s burst 5leaky_bucket` is not a limit: at character 12, `5leaky_bucket` is not a whole number; write a limit as `100/min burst 20`",
+        ),
+        (
             "10/s burst 3 burst 4",
             "`10/s burst 3 burst 4` is not a limit: at character 14, `burst` says again what was said before; say it once",
         ),

@@ -198,6 +198,9 @@ impl<'a> Parser<'a> {
                     self.space();
                     amount_at = self.at;
                     burst = Some(self.number()?);
+                    if !self.peek_word().is_empty() {
+                        return Err((amount_at, Problem::Number));
+                    }
                 }
                 name => match Algorithm::from_name(name) {
                     None => return Err((at, Problem::Word)),

@@ -1,0 +1,48 @@
+//! Reads a request's body, within bounds of size and time.
+
+use super::problem::{Code, Problem};
+use axum::body::{Body, HttpBody};
+use http_body_util::BodyExt;
+use std::time::Duration;
+
+/// The largest body that is read.
+pub(super) const LARGEST: usize = 16 * 1024;
+
+/// What is read and thrown away of a larger one: a client hears an answer only once it has sent what it had to say.
+const PATIENCE: u64 = 1024 * 1024;
+
+/// How long a client may take to send its body.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+pub(super) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
+    match tokio::time::timeout(TIMEOUT, collect(body)).await {
+        Ok(read) => read,
+        Err(_) => Err(Problem::new(
+            Code::BodyTimeout,
+            format!("the body did not come within {} seconds; send it at once", TIMEOUT.as_secs()),
+        )),
+    }
+}
+
+async fn collect(mut body: Body) -> Result<Vec<u8>, Problem> {
+    if body.size_hint().lower() > PATIENCE {
+        return Err(too_large());
+    }
+    let (mut kept, mut seen) = (Vec::new(), 0u64);
+    while let Some(frame) = body.frame().await {
+        let frame = frame
+            .map_err(|_| Problem::new(Code::BrokenBody, "the body breaks off or is not framed as HTTP/1.1 has it"))?;
+        let Some(data) = frame.data_ref() else { continue };
+        seen = seen.saturating_add(data.len() as u64);
+        if seen <= LARGEST as u64 {
+            kept.extend_from_slice(data);
+        } else if seen > PATIENCE {
+            break;
+        }
+    }
+    if seen > LARGEST as u64 { Err(too_large()) } else { Ok(kept) }
+}
+
+fn too_large() -> Problem {
+    Problem::new(Code::BodyTooLarge, format!("the body is larger than {LARGEST} bytes; no request needs as much"))
+}

@@ -1,0 +1,120 @@
+//! `application/problem+json` (RFC 9457): what is wrong with a request, for programs and for people.
+
+use super::{json, retry_after};
+use axum::http::StatusCode;
+use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
+use axum::response::{IntoResponse, Response};
+use serde::Serialize;
+use std::borrow::Cow;
+use std::time::Duration;
+
+/// What is wrong: the stable word that programs may match on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Code {
+    InvalidJson,
+    NotAnObject,
+    UnknownField,
+    DuplicateField,
+    MissingField,
+    InvalidField,
+    InvalidLimit,
+    UnknownAlgorithm,
+    AlgorithmNotAvailable,
+    AlgorithmConflict,
+    BrokenBody,
+    BodyTimeout,
+    BodyTooLarge,
+    NotFound,
+    MethodNotAllowed,
+    TooManyKeys,
+}
+
+impl Code {
+    fn word(self) -> &'static str {
+        match self {
+            Self::InvalidJson => "invalid_json",
+            Self::NotAnObject => "not_an_object",
+            Self::UnknownField => "unknown_field",
+            Self::DuplicateField => "duplicate_field",
+            Self::MissingField => "missing_field",
+            Self::InvalidField => "invalid_field",
+            Self::InvalidLimit => "invalid_limit",
+            Self::UnknownAlgorithm => "unknown_algorithm",
+            Self::AlgorithmNotAvailable => "algorithm_not_available",
+            Self::AlgorithmConflict => "algorithm_conflict",
+            Self::BrokenBody => "broken_body",
+            Self::BodyTimeout => "body_timeout",
+            Self::BodyTooLarge => "body_too_large",
+            Self::NotFound => "not_found",
+            Self::MethodNotAllowed => "method_not_allowed",
+            Self::TooManyKeys => "too_many_keys",
+        }
+    }
+
+    fn status(self) -> StatusCode {
+        match self {
+            Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
+            Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::NotFound => StatusCode::NOT_FOUND,
+            Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
+            Self::TooManyKeys => StatusCode::SERVICE_UNAVAILABLE,
+            _ => StatusCode::BAD_REQUEST,
+        }
+    }
+}
+
+#[derive(Clone, PartialEq, Debug)]
+pub(super) struct Problem {
+    code: Code,
+    detail: Cow<'static, str>,
+    retry_after: Option<Duration>,
+}
+
+impl Problem {
+    /// `detail` says what is wrong and what would be right.
+    pub(super) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+        Self { code, detail: detail.into(), retry_after: None }
+    }
+
+    pub(super) fn retry_after(self, wait: Duration) -> Self {
+        Self { retry_after: Some(wait), ..self }
+    }
+}
+
+#[derive(Serialize)]
+struct ProblemBody<'a> {
+    r#type: &'static str,
+    title: &'static str,
+    status: u16,
+    code: &'static str,
+    detail: &'a str,
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        let status = self.code.status();
+        let body = ProblemBody {
+            // The kind of problem is the status; `code` says which one it is. RFC 9457 wants its phrase as the title.
+            r#type: "about:blank",
+            title: status.canonical_reason().unwrap_or_default(),
+            status: status.as_u16(),
+            code: self.code.word(),
+            detail: &self.detail,
+        };
+        let mut response = json(status, "application/problem+json", &body);
+        if let Some(wait) = self.retry_after {
+            response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
+            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        }
+        response
+    }
+}
+
+/// What a client wrote, fit to be told back to it: escaped, and only its beginning if it is long.
+pub(super) fn quoted(written: &str) -> String {
+    const LONGEST: usize = 64;
+    match written.char_indices().nth(LONGEST) {
+        None => format!("`{}`", written.escape_debug()),
+        Some((end, _)) => format!("`{}…`", written[..end].escape_debug()),
+    }
+}

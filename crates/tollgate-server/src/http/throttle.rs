@@ -1,0 +1,83 @@
+//! `POST /v1/throttle`: one call against one bucket, named by its key and limit.
+
+use super::body;
+use super::problem::{Code, Problem};
+use super::request::ThrottleRequest;
+use super::{json, retry_after};
+use crate::buckets::{Buckets, Full};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
+use axum::http::{Request, StatusCode};
+use axum::response::Response;
+use serde::Serialize;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{Clock, Decision};
+
+/// A full map may never empty by itself; longer than this is no news to anyone.
+const LONGEST_FULL: Duration = Duration::from_secs(3_600);
+
+pub(super) async fn throttle<C: Clock>(
+    State(buckets): State<Arc<Buckets<C>>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let body = body::read(request.into_body()).await?;
+    let ThrottleRequest { bucket, cost, peek } = ThrottleRequest::from_json(&body)?;
+    let decision = match peek {
+        true => buckets.peek(&bucket, cost),
+        false => buckets.check(bucket, cost).map_err(too_many_keys)?,
+    };
+    Ok(answer(&decision))
+}
+
+fn too_many_keys(full: Full) -> Problem {
+    let detail = "as many keys as fit are in use, and none is back to a full bucket; retry later";
+    Problem::new(Code::TooManyKeys, detail).retry_after(full.retry_after.min(LONGEST_FULL))
+}
+
+#[derive(Serialize)]
+struct Answer {
+    allowed: bool,
+    /// Null when unlimited: no number says that, and 2^64 − 1 is not even a number in JavaScript.
+    limit: Option<u64>,
+    /// Null when unlimited.
+    remaining: Option<u64>,
+    /// 0 when unlimited: nothing is counted.
+    used: u64,
+    delay_ms: u64,
+    /// Null when allowed or never.
+    retry_after_ms: Option<u64>,
+    /// Null when what was used never comes back.
+    reset_after_ms: Option<u64>,
+    never: bool,
+}
+
+fn answer(decision: &Decision) -> Response {
+    let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);
+    let wait = decision.retry_after();
+    let body = Answer {
+        allowed: decision.is_allowed(),
+        limit: counted(decision.limit()),
+        remaining: counted(decision.remaining()),
+        used: decision.limit() - decision.remaining(),
+        delay_ms: millis(decision.delay()),
+        retry_after_ms: wait.map(millis),
+        reset_after_ms: Some(decision.reset_after()).filter(|reset| *reset != Duration::MAX).map(millis),
+        never: decision.is_never(),
+    };
+    let status = if body.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let mut response = json(status, "application/json", &body);
+    if !body.allowed {
+        response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    }
+    if let Some(wait) = wait {
+        response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
+    }
+    response
+}
+
+/// Whole milliseconds, rounded up so that nobody comes too early.
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
+}

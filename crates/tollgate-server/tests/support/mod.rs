@@ -1,0 +1,216 @@
+//! The real binary on a free port, and a client that speaks to it over a socket.
+#![allow(dead_code, reason = "every test file uses a part of it")]
+
+use serde_json::Value;
+use std::fs;
+use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+/// Far longer than anything here takes: a test that hangs ends.
+const TIMEOUT: Duration = Duration::from_secs(60);
+
+pub(crate) fn tollgate() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
+    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    command
+}
+
+/// A config file of its own for each call.
+pub(crate) fn config_file(text: &str) -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let name = format!("tollgate-{}-{}.toml", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+    let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
+    fs::write(&file, text).unwrap();
+    file
+}
+
+/// Runs `tollgate serve` with a config that it must refuse: its code and what it says.
+#[track_caller]
+pub(crate) fn refused(config: &str) -> (Option<i32>, String) {
+    let mut command = tollgate();
+    command.arg("serve").arg("--config").arg(config_file(config));
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    // What starts prints, and would then serve for ever.
+    if child.stdout.as_mut().unwrap().read(&mut [0]).unwrap() > 0 {
+        child.kill().unwrap();
+        child.wait().unwrap();
+        panic!("it started with {config:?}");
+    }
+    told(&child.wait_with_output().unwrap())
+}
+
+pub(crate) fn told(output: &Output) -> (Option<i32>, String) {
+    (output.status.code(), String::from_utf8(output.stderr.clone()).unwrap())
+}
+
+pub(crate) fn send_signal(name: &str, process: u32) {
+    let sent = Command::new("sh").arg("-c").arg(format!("kill -{name} {process}")).status().unwrap();
+    assert!(sent.success());
+}
+
+/// A running server; killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    out: BufReader<ChildStdout>,
+    pub(crate) address: SocketAddr,
+    /// What it printed at the start.
+    pub(crate) welcome: String,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        Self::with_config("[server]\nhttp = \"127.0.0.1:0\"\n")
+    }
+
+    pub(crate) fn with_config(config: &str) -> Self {
+        let mut command = tollgate();
+        command.arg("serve").arg("--config").arg(config_file(config));
+        Self::run(command)
+    }
+
+    pub(crate) fn run(mut command: Command) -> Self {
+        let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let mut out = BufReader::new(child.stdout.take().unwrap());
+        let mut welcome = String::new();
+        // The text ends with the third line to try.
+        while welcome.matches("curl").count() < 3 {
+            assert!(out.read_line(&mut welcome).unwrap() > 0, "the server ended after {welcome:?}");
+        }
+        let address = welcome.lines().next().and_then(|line| line.rsplit_once("http://")).unwrap().1;
+        Self { address: address.parse().unwrap(), child, out, welcome }
+    }
+
+    pub(crate) fn signal(&self, name: &str) {
+        send_signal(name, self.child.id());
+    }
+
+    /// Waits for the end: how it ended and what it logged.
+    pub(crate) fn ended(mut self) -> (ExitStatus, String) {
+        let mut log = String::new();
+        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        (self.child.wait().unwrap(), log)
+    }
+
+    pub(crate) fn connect(&self) -> Connection {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(TIMEOUT)).unwrap();
+        Connection(BufReader::new(stream))
+    }
+
+    /// Whether connections are still taken.
+    pub(crate) fn accepts(&self) -> bool {
+        TcpStream::connect(self.address).is_ok()
+    }
+
+    pub(crate) fn request(&self, method: &str, path: &str, body: &str) -> Answer {
+        let mut connection = self.connect();
+        connection.send(method, path, body);
+        connection.answer()
+    }
+
+    pub(crate) fn throttle(&self, body: &str) -> Answer {
+        self.request("POST", "/v1/throttle", body)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // Ends what a failed test left running; one that has ended is not there to be killed.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A connection that is kept alive.
+pub(crate) struct Connection(BufReader<TcpStream>);
+
+impl Connection {
+    pub(crate) fn write(&mut self, text: &str) {
+        self.write_bytes(text.as_bytes());
+    }
+
+    pub(crate) fn write_bytes(&mut self, bytes: &[u8]) {
+        self.0.get_mut().write_all(bytes).unwrap();
+    }
+
+    /// Says that nothing more will be written.
+    pub(crate) fn end(&mut self) {
+        self.0.get_mut().shutdown(Shutdown::Write).unwrap();
+    }
+
+    pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) {
+        let length = body.len();
+        self.write(&format!("{method} {path} HTTP/1.1\r\nHost: tollgate\r\nContent-Length: {length}\r\n\r\n{body}"));
+    }
+
+    /// Reads up to the empty line that ends a head.
+    pub(crate) fn head(&mut self) -> String {
+        let mut head = String::new();
+        while !head.ends_with("\r\n\r\n") {
+            assert!(self.0.read_line(&mut head).unwrap() > 0, "the connection ended after {head:?}");
+        }
+        head
+    }
+
+    pub(crate) fn answer(&mut self) -> Answer {
+        let head = self.head();
+        let mut answer = Answer { head, body: String::new() };
+        let mut body = vec![0; answer.header("content-length").map_or(0, |length| length.parse().unwrap())];
+        self.0.read_exact(&mut body).unwrap();
+        answer.body = String::from_utf8(body).unwrap();
+        answer
+    }
+
+    /// Whatever comes until the server closes.
+    pub(crate) fn rest(mut self) -> String {
+        let mut rest = String::new();
+        self.0.read_to_string(&mut rest).unwrap();
+        rest
+    }
+
+    /// Waits until the server closes, or resets what it had not accepted yet, without another word.
+    #[track_caller]
+    pub(crate) fn closed(mut self) {
+        match self.0.read(&mut [0]) {
+            Ok(0) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            other => panic!("expected the end, not {other:?}"),
+        }
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Answer {
+    head: String,
+    pub(crate) body: String,
+}
+
+impl Answer {
+    pub(crate) fn status(&self) -> u16 {
+        self.head.split(' ').nth(1).unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let mut fields = self.head.lines().filter_map(|line| line.split_once(": "));
+        fields.find(|(field, _)| field.eq_ignore_ascii_case(name)).map(|(_, value)| value)
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {self:?}"))
+    }
+
+    /// The detail of a problem with that status and code, which is whole in every other respect.
+    #[track_caller]
+    pub(crate) fn problem(&self, status: u16, code: &str) -> String {
+        assert_eq!(self.header("content-type"), Some("application/problem+json"), "{self:?}");
+        let body = self.json();
+        assert_eq!((self.status(), &body["code"]), (status, &Value::from(code)), "{self:?}");
+        assert_eq!((&body["type"], &body["status"]), (&Value::from("about:blank"), &Value::from(status)));
+        assert!(!body["title"].as_str().unwrap().is_empty());
+        body["detail"].as_str().unwrap().to_owned()
+    }
+}

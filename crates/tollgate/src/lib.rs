@@ -119,6 +119,7 @@ mod clock;
 mod decision;
 mod limit;
 mod limiter;
+mod sometimes;
 mod sync;
 
 #[cfg(feature = "fast-clock")]
@@ -133,3 +134,4 @@ pub use limit::{Algorithm, Effective, Limit, NotARate, ParseLimitError, Problem,
 pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};
 #[cfg(feature = "std")]
 pub use limiter::{Wait, WaitError};
+pub use sometimes::Sometimes;

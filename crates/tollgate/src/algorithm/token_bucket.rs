@@ -32,6 +32,7 @@ pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u6
     late(limit, clock.max(tat).checked_add(cost), ahead - limit.capacity, patience)
 }
 
+#[inline]
 fn late(limit: &Normal, next: Option<u64>, wait: u64, patience: u64) -> Step {
     match next {
         _ if limit.ticks == 0 => Step::Never,
@@ -55,11 +56,11 @@ pub(crate) struct Cancelled {
     pub(crate) shifts: bool,
 }
 
-/// A cancelled reservation of `cost` tokens gives back what no later one has been promised.
-pub(crate) fn cancel(limit: &Normal, tat: u64, clock: u64, given: u64, cost: u64, mark: u64) -> Cancelled {
+/// A cancelled reservation that took `worth` ticks gives back what no later one has been promised.
+pub(crate) fn cancel(limit: &Normal, tat: u64, clock: u64, given: u64, worth: u64, mark: u64) -> Cancelled {
     let zero = tat.max(clock).wrapping_sub(limit.capacity).wrapping_add(given);
     let promised_since = (zero.wrapping_sub(mark) as i64).max(0) as u64;
-    let give = cost.saturating_mul(limit.token).saturating_sub(promised_since);
+    let give = worth.saturating_sub(promised_since);
     Cancelled { give, shifts: give > 0 && promised_since > 0 }
 }
 

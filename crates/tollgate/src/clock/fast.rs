@@ -1,6 +1,6 @@
 //! The time stamp counter of the processor.
 
-use super::{Clock, Instant, SystemClock, nanos};
+use super::{Clock, Instant, SystemClock};
 use std::sync::OnceLock;
 
 /// The processor's time stamp counter, calibrated against the operating system's clock on first use (feature
@@ -15,14 +15,15 @@ impl Clock for FastClock {
     #[inline]
     fn now(&self) -> Instant {
         let anchor = anchor();
-        let up = anchor.counter.now().duration_since(anchor.start);
-        Instant(anchor.unix.saturating_add(nanos(up)))
+        let up = anchor.counter.delta_as_nanos(anchor.start, anchor.counter.raw());
+        Instant(anchor.unix.wrapping_add(up))
     }
 }
 
 struct Anchor {
     counter: quanta::Clock,
-    start: quanta::Instant,
+    /// The counter and the line of all clocks, read together.
+    start: u64,
     unix: u64,
 }
 
@@ -31,7 +32,7 @@ fn anchor() -> &'static Anchor {
     static ANCHOR: OnceLock<Anchor> = OnceLock::new();
     ANCHOR.get_or_init(|| {
         let counter = quanta::Clock::new();
-        let start = counter.now();
+        let start = counter.raw();
         Anchor { start, unix: SystemClock.now().as_unix_nanos(), counter }
     })
 }

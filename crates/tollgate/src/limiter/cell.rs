@@ -6,6 +6,7 @@
 
 use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::Instant;
+use crate::decision::{Decision, Outcome};
 use crate::limit::{Algorithm, HORIZON, Kind, Limit, Normal};
 use crate::sync::{AtomicU64, Ordering};
 
@@ -45,6 +46,15 @@ struct Carried {
     from: AtomicU64,
     /// The same level in the new ticks.
     to: AtomicU64,
+    /// What was missing from a full bucket, in the new ticks: no more than that can come back of what was taken before.
+    room: AtomicU64,
+}
+
+/// What a reservation can give back, and from where on others stand behind it: in the ticks of one generation.
+#[derive(Clone, Copy)]
+pub(super) struct Claim {
+    pub(super) worth: u64,
+    pub(super) mark: u64,
 }
 
 /// How a limiter's level survives a change of its limit. See [`Limiter::set_limit_with`](super::Limiter::set_limit_with).
@@ -104,7 +114,7 @@ impl Cell {
             written: [zero(), zero(), zero()],
             given: zero(),
             refunded: zero(),
-            carried: Carried { from: zero(), to: zero() },
+            carried: Carried { from: zero(), to: zero(), room: zero() },
         }
     }
 
@@ -167,6 +177,15 @@ impl Cell {
         }
     }
 
+    /// The clock in ticks; what is out of reach stands at the end it is beyond.
+    pub(super) fn clock(&self, limit: &Normal, now: Instant) -> u64 {
+        match self.reach(limit, now) {
+            Reach::Clock(clock) => clock,
+            Reach::Early { .. } => 0,
+            Reach::Late => REACH * limit.ticks,
+        }
+    }
+
     /// How far the state is ahead of `now` in ticks, wherever `now` lies.
     pub(super) fn ahead(&self, limit: &Normal, now: Instant) -> Result<u64, Sealed> {
         let tat = i128::from(self.read()?);
@@ -178,6 +197,31 @@ impl Cell {
             }
         };
         Ok((tat - clock).clamp(0, i128::from(SEALED)) as u64)
+    }
+
+    /// One check where nothing is out of the ordinary: none if the cell is sealed, does not refill, is out of reach, or
+    /// another thread came in between.
+    #[inline(always)]
+    pub(super) fn decide(&self, now: Instant, cost: u64) -> Option<Decision> {
+        let normal = self.normal();
+        let (now, origin) = (now.as_unix_nanos(), self.origin.load(Ordering::Relaxed));
+        let elapsed = now.wrapping_sub(origin);
+        if now < origin || elapsed > REACH || normal.kind != Kind::Bucket {
+            return None;
+        }
+        let clock = elapsed * normal.ticks;
+        let tat = self.word.load(Ordering::Relaxed);
+        if tat == SEALED {
+            return None;
+        }
+        let step = token_bucket::step(&normal, tat, clock, cost, 0);
+        let Step::Admit { tat: next, .. } = step else {
+            return Some(decision(&normal, step, tat.saturating_sub(clock)));
+        };
+        if cost > 0 && self.word.compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+            return None;
+        }
+        Some(decision(&normal, step, next - clock))
     }
 
     /// One call. Admitted, it is written; otherwise nothing is.
@@ -210,17 +254,17 @@ impl Cell {
         }
     }
 
-    /// Moves the state by what `next` says of it (none: leave it). Returns what it was.
-    pub(super) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> Result<u64, Sealed> {
-        let mut tat = self.read()?;
+    /// Moves the state by what `next` says of it (none: leave it) and returns what it was. Only under the lock: the cell
+    /// is not sealed then.
+    pub(super) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> u64 {
+        let mut tat = self.word.load(Ordering::Acquire);
         while let Some(wanted) = next(tat) {
             match self.word.compare_exchange_weak(tat, wanted.min(SEALED - 1), Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => break,
-                Err(SEALED) => return Err(Sealed),
                 Err(seen) => tat = seen,
             }
         }
-        Ok(tat)
+        tat
     }
 
     /// Ends this generation and fills `next` with the same level under `limit`. Only one thread at a time does this.
@@ -267,6 +311,7 @@ impl Cell {
         if let Zero::Level { at, .. } = zero {
             next.carried.from.store(at.wrapping_add(self.given.load(Ordering::Relaxed)), Ordering::Relaxed);
             next.carried.to.store(empty_at as u64, Ordering::Relaxed);
+            next.carried.room.store((full - level).clamp(0, i128::from(u64::MAX)) as u64, Ordering::Relaxed);
         }
         // A mark of before is worth something only if the level it was made on lives on.
         let lives_on = matches!(zero, Zero::Level { .. }) && old.kind != Kind::Unlimited && carry != Carry::Reset;
@@ -275,15 +320,19 @@ impl Cell {
         }
     }
 
-    /// Where a mark of the generation before stands in this one; none if this one knows nothing of it.
-    pub(super) fn follow(&self, before: &Self, mark: u64) -> Option<u64> {
-        if self.meta.load(Ordering::Relaxed) & FORGETS != 0 || self.normal().kind == Kind::Unlimited {
+    /// What a claim of the generation before is in this one; none if this one knows nothing of it.
+    pub(super) fn follow(&self, before: &Self, claim: Claim) -> Option<Claim> {
+        let (old, new) = (before.normal(), self.normal());
+        if self.meta.load(Ordering::Relaxed) & FORGETS != 0 || new.kind == Kind::Unlimited {
             return None;
         }
+        let convert = |ticks: i128| floor_div(ticks * i128::from(new.token), i128::from(old.token));
         let (from, to) = (self.carried.from.load(Ordering::Relaxed), self.carried.to.load(Ordering::Relaxed));
-        let distance = i128::from(mark.wrapping_sub(from) as i64);
-        let distance = floor_div(distance * i128::from(self.normal().token), i128::from(before.normal().token));
-        Some(to.wrapping_add(distance as u64))
+        let mark = to.wrapping_add(convert(i128::from(claim.mark.wrapping_sub(from) as i64)) as u64);
+        // Nor can more come back than a bucket holds: what was promised behind it rests on that.
+        let most = self.carried.room.load(Ordering::Relaxed).min(new.capacity);
+        let worth = convert(i128::from(claim.worth)).min(i128::from(most)) as u64;
+        Some(Claim { worth, mark })
     }
 }
 
@@ -317,6 +366,17 @@ impl Zero {
         let capacity = i128::from(limit.capacity);
         Self::Level { level: clock + capacity - tat, at: (tat - capacity) as u64 }
     }
+}
+
+/// What the caller is told of a step that left the state so far ahead of the clock.
+#[inline]
+pub(super) fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
+    let (outcome, wait) = match step {
+        Step::Admit { wait, .. } => (Outcome::Allowed, wait),
+        Step::Deny { wait } => (Outcome::Denied, wait),
+        Step::Never => (Outcome::Never, 0),
+    };
+    Decision::new(normal, outcome, ahead, wait)
 }
 
 fn origin_for(now: Instant) -> u64 {

@@ -49,11 +49,11 @@ impl<C: Clock> Charge<C> {
     /// Less comes back as far as time has not brought it back already and nobody has been promised it. More is charged
     /// at once as debt, at most a full bucket of it; that much is outside the limit's promise, and counted.
     pub fn settle(self, actual: u64) {
-        let now = self.limiter.clock().now();
-        self.settle_at(actual, now);
+        let clock = self.limiter.clock();
+        self.settle_at(actual, || clock.now());
     }
 
-    pub(super) fn settle_at(self, actual: u64, now: Instant) {
+    pub(super) fn settle_at(&self, actual: u64, now: impl Fn() -> Instant) {
         match actual.cmp(&self.cost) {
             _ if self.unlimited => {}
             Equal => {}
@@ -62,33 +62,34 @@ impl<C: Clock> Charge<C> {
         }
     }
 
-    fn give_back(&self, unused: u64, now: Instant) {
+    fn give_back(&self, unused: u64, now: impl Fn() -> Instant) {
         let shared = &*self.limiter.shared;
-        shared.locked(now, |cell, normal, clock, current| {
+        shared.locked(&now, |cell, normal, current| {
             if current != self.generation {
                 return shared.cold().count_not_returned(unused);
             }
             let refunded = cell.refunded.load(Ordering::Relaxed);
+            let since = refunded.wrapping_sub(self.refunded);
             let mut give = 0;
-            let moved = cell.update(|tat| {
-                let since = refunded.wrapping_sub(self.refunded);
+            cell.update(|tat| {
+                // Read once the state is known, so that nothing in it is later than this.
+                let clock = cell.clock(normal, now());
                 give = token_bucket::refund(normal, tat, clock, unused, self.tat, since);
                 (give > 0).then(|| tat.saturating_sub(give))
             });
-            if moved.is_ok() {
-                cell.refunded.store(refunded.wrapping_add(give), Ordering::Release);
-            }
+            cell.refunded.store(refunded.wrapping_add(give), Ordering::Release);
         });
     }
 
-    fn charge_more(&self, extra: u64, now: Instant) {
+    fn charge_more(&self, extra: u64, now: impl Fn() -> Instant) {
         let shared = &*self.limiter.shared;
-        shared.locked(now, |cell, normal, clock, _| {
+        shared.locked(&now, |cell, normal, _| {
             if normal.kind == Kind::Unlimited {
                 return;
             }
             let extra = extra.min(normal.burst());
-            let _ = cell.update(|tat| Some(tat.max(clock).saturating_add(extra * normal.token)));
+            let clock = cell.clock(normal, now());
+            cell.update(|tat| Some(tat.max(clock).saturating_add(extra * normal.token)));
             shared.cold().count_settled_up(extra);
         });
     }

@@ -107,13 +107,14 @@ impl<C: Clock> Limiter<C> {
 /// # Deciding
 impl<C: Clock> Limiter<C> {
     /// Charges one unit if it fits, and forgets.
-    #[inline]
+    #[inline(always)]
     pub fn check(&self) -> Decision {
         self.check_n(1)
     }
 
     /// Charges `cost` units if all of them fit, and forgets. A cost of 0 asks whether there is debt and charges nothing.
-    #[inline]
+    // Always: in line a caller that only asks `is_allowed()` never builds the rest of the decision.
+    #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
         self.now().check_n(cost)
     }

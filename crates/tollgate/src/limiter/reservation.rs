@@ -1,6 +1,7 @@
 //! A slot in the future.
 
 use super::Limiter;
+use super::cell::Claim;
 use super::view::Admitted;
 use crate::algorithm::token_bucket;
 use crate::clock::{Clock, DefaultClock, Instant};
@@ -32,9 +33,8 @@ use core::time::Duration;
 pub struct Reservation<C: Clock = DefaultClock> {
     limiter: Limiter<C>,
     act: Instant,
-    mark: u64,
-    /// What it took; 0 if there is nothing to give back.
-    cost: u64,
+    /// What it took; worth 0 if there is nothing to give back.
+    claim: Claim,
     generation: u32,
 }
 
@@ -45,8 +45,10 @@ impl<C: Clock> Reservation<C> {
         Self {
             limiter: limiter.clone(),
             act: now + Duration::from_nanos(delay),
-            mark: token_bucket::mark(&normal, tat, clock, given),
-            cost: if normal.kind == Kind::Unlimited { 0 } else { cost },
+            claim: Claim {
+                worth: if normal.kind == Kind::Unlimited { 0 } else { cost.saturating_mul(normal.token) },
+                mark: token_bucket::mark(&normal, tat, clock, given),
+            },
             generation,
         }
     }
@@ -68,27 +70,32 @@ impl<C: Clock> Reservation<C> {
 
     /// Gives back what no later reservation has been promised. Nothing comes back once the time to act has passed.
     pub fn cancel(self) {
-        let now = self.limiter.clock().now();
-        self.cancel_at(now);
+        let clock = self.limiter.clock();
+        self.cancel_at(|| clock.now());
     }
 
-    pub(super) fn cancel_at(self, now: Instant) {
-        if self.cost == 0 || self.act < now {
+    pub(super) fn cancel_at(&self, now: impl Fn() -> Instant) {
+        if self.claim.worth == 0 || self.act < now() {
             return;
         }
         let shared = &*self.limiter.shared;
-        shared.locked(now, |cell, normal, clock, current| {
+        shared.locked(&now, |cell, normal, current| {
             if normal.kind == Kind::Unlimited {
                 return;
             }
-            let Some(mark) = shared.follow(self.mark, self.generation, current) else { return };
+            let Some(claim) = shared.follow(self.claim, self.generation, current) else { return };
             let given = cell.given.load(Ordering::Relaxed);
             let mut back = token_bucket::Cancelled { give: 0, shifts: false };
-            let moved = cell.update(|tat| {
-                back = token_bucket::cancel(normal, tat, clock, given, self.cost, mark);
+            cell.update(|tat| {
+                // Read once the state is known, so that nothing in it is later than this.
+                let now = now();
+                back = token_bucket::cancel(normal, tat, cell.clock(normal, now), given, claim.worth, claim.mark);
+                if self.act < now {
+                    back.give = 0;
+                }
                 (back.give > 0).then(|| tat.saturating_sub(back.give))
             });
-            if moved.is_err() || back.give == 0 {
+            if back.give == 0 {
                 return;
             }
             // After the state: a reservation in between then counts on less, not on more.
@@ -103,6 +110,6 @@ impl<C: Clock> Reservation<C> {
 
 impl<C: Clock> fmt::Debug for Reservation<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Reservation").field("act_at", &self.act).field("cost", &self.cost).finish()
+        f.debug_struct("Reservation").field("act_at", &self.act).finish_non_exhaustive()
     }
 }

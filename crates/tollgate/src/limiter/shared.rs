@@ -1,6 +1,6 @@
 //! What the clones of a limiter share: the first generation inline, and what only the rare operations need.
 
-use super::cell::{Carry, Cell, Reach, Sealed};
+use super::cell::{Carry, Cell, Claim, Reach, Sealed};
 use crate::clock::{Clock, Instant};
 use crate::limit::{Limit, Normal};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
@@ -56,6 +56,11 @@ impl<C: Clock> Shared<C> {
     #[inline]
     pub(super) fn clock(&self) -> &C {
         &self.clock
+    }
+
+    #[inline]
+    pub(super) fn first(&self) -> &Cell {
+        &self.first
     }
 
     /// Runs `verb` on the cell that is current, again if that cell ends meanwhile.
@@ -156,29 +161,24 @@ impl<C: Clock> Shared<C> {
         self.generation.store(next, Ordering::Release);
     }
 
-    /// Runs `verb` on the current cell, its limit and the clock at `now`, under the lock that checks never take: the
-    /// cell cannot end meanwhile.
-    pub(super) fn locked(&self, now: Instant, verb: impl FnOnce(&Cell, &Normal, u64, u32)) {
+    /// Runs `verb` on the current cell and its limit under the lock that checks never take: the cell cannot end meanwhile,
+    /// and `now` is not beyond its horizon.
+    pub(super) fn locked(&self, now: impl Fn() -> Instant, verb: impl FnOnce(&Cell, &Normal, u32)) {
         let cold = self.cold();
         let mut held = cold.lock.hold();
         loop {
             let (generation, cell) = self.current();
-            let normal = cell.normal();
-            match cell.reach(&normal, now) {
-                Reach::Clock(clock) => return verb(cell, &normal, clock, generation),
-                Reach::Early { .. } => return verb(cell, &normal, 0, generation),
-                Reach::Late => {
-                    drop(held);
-                    self.rebase(now);
-                    held = cold.lock.hold();
-                }
-            }
+            let (normal, now) = (cell.normal(), now());
+            let Reach::Late = cell.reach(&normal, now) else { return verb(cell, &normal, generation) };
+            drop(held);
+            self.rebase(now);
+            held = cold.lock.hold();
         }
     }
 
-    /// Where a mark made in `generation` stands in the current one; none if nothing of it is left.
-    pub(super) fn follow(&self, mark: u64, generation: u32, current: u32) -> Option<u64> {
-        (generation..current).try_fold(mark, |mark, at| self.cell(at + 1).follow(self.cell(at), mark))
+    /// What a claim made in `generation` is in the current one; none if nothing of it is left.
+    pub(super) fn follow(&self, claim: Claim, generation: u32, current: u32) -> Option<Claim> {
+        (generation..current).try_fold(claim, |claim, at| self.cell(at + 1).follow(self.cell(at), claim))
     }
 
     pub(super) fn counts(&self) -> Counts {

@@ -1,6 +1,6 @@
 //! The verbs at a given instant.
 
-use super::cell::{Attempt, Carry, Cell, Reach, Sealed};
+use super::cell::{Attempt, Carry, Cell, Reach, Sealed, decision};
 use super::{Charge, Limiter, Reservation};
 use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::{Clock, Instant, nanos};
@@ -42,18 +42,29 @@ impl<'a, C: Clock> At<'a, C> {
     }
 
     /// See [`Limiter::check_n`].
-    #[inline]
+    #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
+        // The common case in a straight line: the limit was never changed, it refills, the instant is in reach.
+        match self.limiter.shared.first().decide(self.now, cost) {
+            Some(decision) => decision,
+            None => self.check_on_current(cost),
+        }
+    }
+
+    #[inline(never)]
+    fn check_on_current(&self, cost: u64) -> Decision {
         self.on_current(|cell, normal, _| {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(unlimited(normal)));
             }
+            if let Some(decision) = cell.decide(self.now, cost) {
+                return Ok(Some(decision));
+            }
             let Reach::Clock(clock) = cell.reach(normal, self.now) else {
                 // What charges nothing moves nothing.
-                return if cost == 0 {
-                    self.look(cell, normal, 0, 0).map(Some)
-                } else {
-                    self.out_of_reach(cell, normal, cost, 0)
+                return match cost {
+                    0 => self.look(cell, normal, 0, 0).map(Some),
+                    _ => self.out_of_reach(cell, normal, cost, 0),
                 };
             };
             let Attempt { step, tat } = cell.attempt(normal, clock, cost, 0)?;
@@ -109,13 +120,17 @@ impl<'a, C: Clock> At<'a, C> {
     }
 
     /// Gives back what no later reservation has been promised; see [`Reservation::cancel`].
+    ///
+    /// This instant is taken at its word: if it is older than calls that were decided since, what time has brought back
+    /// already may come back again, at most what the reservation took.
     pub fn cancel(&self, reservation: Reservation<C>) {
-        reservation.cancel_at(self.now);
+        reservation.cancel_at(|| self.now);
     }
 
-    /// Settles a charge at its true cost; see [`Charge::settle`].
+    /// Settles a charge at its true cost; see [`Charge::settle`]. The instant is taken at its word, as in
+    /// [`cancel`](Self::cancel).
     pub fn settle(&self, charge: Charge<C>, actual: u64) {
-        charge.settle_at(actual, self.now);
+        charge.settle_at(actual, || self.now);
     }
 
     /// See [`Limiter::tokens`].
@@ -152,25 +167,31 @@ impl<'a, C: Clock> At<'a, C> {
     /// See [`Limiter::grant`].
     pub fn grant(&self, tokens: u64) {
         let shared = &self.limiter.shared;
-        shared.locked(self.now, |cell, normal, clock, _| {
-            if normal.kind == Kind::Unlimited {
-                return;
-            }
-            let gift = |tat: u64| tat.saturating_sub(clock).min(tokens.saturating_mul(normal.token));
-            if let Ok(before) = cell.update(|tat| Some(tat - gift(tat))) {
+        shared.locked(
+            || self.now,
+            |cell, normal, _| {
+                if normal.kind == Kind::Unlimited {
+                    return;
+                }
+                let clock = cell.clock(normal, self.now);
+                let gift = |tat: u64| tat.saturating_sub(clock).min(tokens.saturating_mul(normal.token));
+                let before = cell.update(|tat| Some(tat - gift(tat)));
                 shared.cold().count_granted(gift(before).div_ceil(normal.token));
-            }
-        });
+            },
+        );
     }
 
     /// Leaves exactly `tokens` in the bucket, at most a full one.
     pub(super) fn fill_to(&self, tokens: u64) {
-        self.limiter.shared.locked(self.now, |cell, normal, clock, _| {
-            if normal.kind != Kind::Unlimited {
-                let spent = normal.capacity.saturating_sub(tokens.saturating_mul(normal.token));
-                let _ = cell.update(|_| Some(clock.saturating_add(spent)));
-            }
-        });
+        self.limiter.shared.locked(
+            || self.now,
+            |cell, normal, _| {
+                if normal.kind != Kind::Unlimited {
+                    let spent = normal.capacity.saturating_sub(tokens.saturating_mul(normal.token));
+                    cell.update(|_| Some(cell.clock(normal, self.now).saturating_add(spent)));
+                }
+            },
+        );
     }
 
     /// Takes `cost` with a patience in nanoseconds: the way of every verb that keeps something.
@@ -229,17 +250,6 @@ impl<'a, C: Clock> At<'a, C> {
             }
         }
     }
-}
-
-/// What the caller is told of a step that left the state so far ahead of the clock.
-#[inline]
-fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
-    let (outcome, wait) = match step {
-        Step::Admit { wait, .. } => (Outcome::Allowed, wait),
-        Step::Deny { wait } => (Outcome::Denied, wait),
-        Step::Never => (Outcome::Never, 0),
-    };
-    Decision::new(normal, outcome, ahead, wait)
 }
 
 #[inline]

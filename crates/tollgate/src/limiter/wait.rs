@@ -6,6 +6,7 @@
 
 use super::{Limiter, Reservation};
 use crate::clock::{Clock, Instant, nanos};
+use crate::limit::Kind;
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -154,14 +155,14 @@ impl<'a, C: Clock> Wait<'a, C> {
     /// Takes the slot; none if there is nothing to wait for.
     fn begin(&mut self) -> Result<Option<Reservation<C>>, WaitError> {
         let limiter = self.limiter;
-        let now = limiter.clock().now();
-        let limit = limiter.limit();
-        if self.cost > limit.capacity() {
-            return Err(WaitError::ExceedsBurst { cost: self.cost, burst: limit.capacity() });
+        let normal = limiter.shared.current().1.normal();
+        if normal.kind != Kind::Unlimited && normal.ticks_of(self.cost).is_none() {
+            return Err(WaitError::ExceedsBurst { cost: self.cost, burst: normal.burst() });
         }
         if limiter.is_closed() {
             return Err(WaitError::Closed);
         }
+        let now = limiter.clock().now();
         let patience = match self.deadline {
             Deadline::None => u64::MAX,
             Deadline::Within(longest) => nanos(longest),

@@ -1,6 +1,7 @@
 //! What a caller is told.
 
-use crate::limit::{Kind, Normal};
+use crate::algorithm::{Judged, pacing};
+use crate::limit::{Algorithm, Kind, Normal};
 use core::fmt;
 use core::time::Duration;
 
@@ -36,10 +37,11 @@ pub enum Outcome {
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[must_use = "a decision that nobody looks at limits nothing"]
 pub struct Decision {
-    /// How far the state is ahead of the clock once the call is dealt with.
+    /// How far the state is ahead of the clock once the call is dealt with; for windows: nanoseconds until it is fresh.
     ahead: u64,
-    /// Ticks until the call's tokens are there.
+    /// Ticks until the call's tokens are there; for windows: nanoseconds until the same call passes.
     wait: u64,
+    /// Ticks a token; for windows: what remains.
     token: u64,
     capacity: u64,
     ticks: u8,
@@ -52,6 +54,25 @@ impl Decision {
     pub(crate) fn new(limit: &Normal, outcome: Outcome, ahead: u64, wait: u64) -> Self {
         let Normal { ticks, token, capacity, kind } = *limit;
         Self { ahead, wait, token, capacity, ticks: ticks as u8, kind, outcome }
+    }
+
+    /// A decision of a window or log at `now`.
+    #[inline]
+    pub(crate) fn windowed<S>(limit: &Normal, judged: &Judged<S>, now: u64) -> Self {
+        let (outcome, told, retry_at) = match judged {
+            Judged::Admit(_, told) => (Outcome::Allowed, told, 0),
+            Judged::Deny { told, retry_at } => (Outcome::Denied, told, *retry_at),
+            Judged::Never(told) => (Outcome::Never, told, 0),
+        };
+        Self {
+            ahead: told.reset_at.saturating_sub(now),
+            wait: retry_at.saturating_sub(now),
+            token: told.remaining,
+            capacity: limit.capacity,
+            ticks: 1,
+            kind: limit.kind,
+            outcome,
+        }
     }
 
     /// Whether the call passed.
@@ -85,12 +106,22 @@ impl Decision {
 
     /// The capacity: how much may come at once. [`u64::MAX`] when unlimited.
     pub fn limit(&self) -> u64 {
-        if self.is_unlimited() { u64::MAX } else { self.capacity / self.token }
+        match self.kind {
+            Kind::Unlimited => u64::MAX,
+            Kind::Bucket | Kind::Frozen => self.capacity / self.token,
+            Kind::Pacing => self.capacity / self.token + 1,
+            _ => self.capacity,
+        }
     }
 
     /// How much would pass right now, after this call. [`u64::MAX`] when unlimited.
     pub fn remaining(&self) -> u64 {
-        if self.is_unlimited() { u64::MAX } else { self.capacity.saturating_sub(self.ahead) / self.token }
+        match self.kind {
+            Kind::Unlimited => u64::MAX,
+            Kind::Bucket | Kind::Frozen => self.capacity.saturating_sub(self.ahead) / self.token,
+            Kind::Pacing => pacing::remaining(self.token, self.capacity, self.ahead),
+            _ => self.token,
+        }
     }
 
     /// How long until the same call passes if nobody else comes: then it does, a nanosecond earlier it does not. None
@@ -107,7 +138,8 @@ impl Decision {
         if self.ahead > 0 && self.kind == Kind::Frozen { Duration::MAX } else { self.time(self.ahead) }
     }
 
-    /// How long the caller must wait before it acts. Zero for every algorithm that only says yes or no.
+    /// How long the caller must wait before it acts: pacing tells its start. Zero for every algorithm that only says yes or
+    /// no.
     pub fn delay(&self) -> Duration {
         match self.outcome {
             Outcome::Allowed => self.time(self.wait),
@@ -135,6 +167,44 @@ impl fmt::Debug for Decision {
             .finish()
     }
 }
+
+/// Why there is no reservation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// The slot would come too late, or never; nothing was taken.
+    Denied(Denied),
+    /// The algorithm knows no slots ahead of time: windows and logs say yes or no now. Use `check` or `wait`.
+    NoSlots(Algorithm),
+}
+
+impl ReserveError {
+    /// How long until the same call passes if nobody else comes; none if it never will, or is not known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Denied(denied) => denied.retry_after(),
+            Self::NoSlots(_) => None,
+        }
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_never(&self) -> bool {
+        matches!(self, Self::Denied(denied) if denied.is_never())
+    }
+}
+
+impl fmt::Display for ReserveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(denied) => denied.fmt(f),
+            Self::NoSlots(algorithm) => {
+                write!(f, "{algorithm} cannot reserve ahead of time; use check or wait, or another algorithm")
+            }
+        }
+    }
+}
+
+impl core::error::Error for ReserveError {}
 
 /// A call that asked for something to hold and was turned away; it knows the [`Decision`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

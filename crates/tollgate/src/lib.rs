@@ -78,7 +78,7 @@
 //! assert_eq!(second.delay(), Duration::from_secs(1));
 //! second.cancel(); // too long: let the next caller have it
 //! assert_eq!(limiter.reserve(1)?.delay(), Duration::from_secs(1));
-//! # Ok::<_, tollgate::Denied>(())
+//! # Ok::<_, tollgate::ReserveError>(())
 //! ```
 //!
 //! # In tests
@@ -115,6 +115,7 @@
 extern crate alloc;
 
 mod algorithm;
+mod chunks;
 mod clock;
 mod decision;
 mod limit;
@@ -129,7 +130,7 @@ pub use clock::Sleep;
 pub use clock::{Clock, DefaultClock, Instant, ManualClock};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, SystemClock};
-pub use decision::{Decision, Denied, Outcome};
+pub use decision::{Decision, Denied, Outcome, ReserveError};
 pub use limit::{Algorithm, Effective, Limit, NotARate, ParseLimitError, Problem, Rate};
 pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};
 #[cfg(feature = "std")]

@@ -28,6 +28,12 @@ fn the_grammar_is_understood() {
         ("0/s burst 5", Limit::none().burst(5)),
         ("10/s gcra", Limit::per_second(10)),
         ("10/s token_bucket", Limit::per_second(10)),
+        ("10/s wait 2s", Limit::per_second(10).wait(Duration::from_secs(2))),
+        ("10/s pacing wait 1500ms", Limit::per_second(10).wait(Duration::from_millis(1_500))),
+        ("10/s queue 20", Limit::per_second(10).queue(20)),
+        ("10/s pacing", Limit::per_second(10).queue(10)),
+        ("1000/h sliding_log", Limit::per_hour(1_000).algorithm(Algorithm::SlidingLog)),
+        ("5/15m fixed_window", Limit::of(5, hour / 4).algorithm(Algorithm::FixedWindow)),
         ("10/s leaky_bucket burst 3", Limit::per_second(10).burst(3).algorithm(Algorithm::LeakyBucket)),
     ] {
         assert_eq!(parse(text), limit, "{text}");
@@ -53,6 +59,17 @@ fn limits_are_printed_the_way_people_write_them() {
         "90/90s",
         "1/1500ms",
         "3/2w burst 1",
+        "10/s wait 2s",
+        "10/s wait 1min",
+        "10/s wait 0s",
+        "10/s queue 20",
+        "10/s queue 0",
+        "10/s pacing",
+        "10/s fixed_window",
+        "10/s fixed_window_first_hit",
+        "10/s sliding_window",
+        "10/15min sliding_window_strict",
+        "1000/h sliding_log",
     ] {
         assert_eq!(parse(text).to_string(), text);
     }
@@ -80,7 +97,7 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         ("1.5/s", "`1.5/s` is not a limit: at character 2, a `/` and a unit must follow the count, as in `100/min`"),
         (
             "10/s bust 3",
-            "`10/s bust 3` is not a limit: at character 6, `bust` is not known here; write `burst N` or an algorithm (token_bucket, leaky_bucket, gcra)",
+            "`10/s bust 3` is not a limit: at character 6, `bust` is not known here; write `burst N`, `wait 2s`, `queue N` or an algorithm (token_bucket, leaky_bucket, pacing, fixed_window, fixed_window_first_hit, sliding_window, sliding_window_strict, sliding_log, gcra)",
         ),
         (
             "10/s burst",
@@ -93,6 +110,22 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         (
             "10/s burst 3 burst 4",
             "`10/s burst 3 burst 4` is not a limit: at character 14, `burst` says again what was said before; say it once",
+        ),
+        (
+            "10/s sliding_log burst 3",
+            "`10/s sliding_log burst 3` is not a limit: at character 6, only token_bucket and leaky_bucket have a burst; leave it out",
+        ),
+        (
+            "10/s burst 3 wait 2s",
+            "`10/s burst 3 wait 2s` is not a limit: at character 14, `wait D` or `queue N` belong to pacing, one of them, without burst",
+        ),
+        (
+            "10/s queue 3 fixed_window",
+            "`10/s queue 3 fixed_window` is not a limit: at character 14, `wait D` or `queue N` belong to pacing, one of them, without burst",
+        ),
+        (
+            "10/s wait soon",
+            "`10/s wait soon` is not a limit: at character 11, `soon` is not a unit of time; write s, min, h, d or w, as in `10/min`",
         ),
         (
             "unlimited burst 3",
@@ -164,11 +197,16 @@ proptest! {
         count in prop_oneof![0..100u64, any::<u64>()],
         period in prop_oneof![(1..100u64).prop_map(|s| s * 1_000_000_000), 1..u64::MAX],
         burst in prop::option::of(prop_oneof![0..100u64, any::<u64>()]),
-        leaky in any::<bool>(),
+        algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
+        paced in prop::option::of((any::<bool>(), prop_oneof![0..100u64, any::<u64>()])),
     ) {
         let limit = Limit::of(count, Duration::from_nanos(period));
         let limit = burst.map_or(limit, |burst| limit.burst(burst));
-        let limit = if leaky { limit.algorithm(Algorithm::LeakyBucket) } else { limit };
+        let limit = match paced {
+            Some((true, longest)) => limit.queue(longest),
+            Some((false, longest)) => limit.wait(Duration::from_nanos(longest)),
+            None => limit.algorithm(algorithm),
+        };
         match limit.to_string().parse::<Limit>() {
             Ok(parsed) => prop_assert_eq!(parsed, limit),
             // Only what code clips is refused in text.

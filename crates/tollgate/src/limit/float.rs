@@ -1,6 +1,6 @@
 //! A rate written as a floating point number, turned into the simplest ratio that means the same number.
 
-use super::Limit;
+use super::{Algorithm, Limit, Room};
 use crate::clock::NANOS_PER_SECOND;
 use core::fmt;
 
@@ -45,8 +45,8 @@ impl Limit {
         let burst = count.div_ceil(seconds);
         // More seconds than fit belong to a rate whose interval never comes round.
         let limit = match seconds.checked_mul(NANOS_PER_SECOND) {
-            Some(period) => Limit::build(count, period, burst, Default::default()),
-            None => Limit::build(0, NANOS_PER_SECOND, burst, Default::default()),
+            Some(period) => Limit::build(count, period, Room::Burst(burst), Algorithm::TokenBucket),
+            None => Limit::build(0, NANOS_PER_SECOND, Room::Burst(burst), Algorithm::TokenBucket),
         };
         Ok(limit)
     }

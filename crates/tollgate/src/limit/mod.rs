@@ -24,18 +24,51 @@ pub enum Algorithm {
     /// `leaky_bucket`: the leaky bucket as a meter. It decides exactly as the token bucket does, counted from the
     /// other end.
     LeakyBucket,
+    /// `pacing`: the leaky bucket as a queue. Calls start one interval apart; who would wait too long is turned away.
+    Pacing,
+    /// `fixed_window`: so many in each window, windows aligned to the Unix epoch. Twice that can pass at the edge of two.
+    FixedWindow,
+    /// `fixed_window_first_hit`: the same, each window starting with the first call after the last one ended.
+    FixedWindowFirstHit,
+    /// `sliding_window`: the window before counts by the share of it that is still inside; two counters.
+    SlidingWindow,
+    /// `sliding_window_strict`: never more than so many in any window, at the price of an effective window up to a tenth
+    /// longer.
+    SlidingWindowStrict,
+    /// `sliding_log`: never more than so many in any window, exactly; remembers the time of each.
+    SlidingLog,
 }
 
 impl Algorithm {
     /// Every algorithm.
-    pub const ALL: [Self; 2] = [Self::TokenBucket, Self::LeakyBucket];
+    pub const ALL: [Self; 8] = [
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::Pacing,
+        Self::FixedWindow,
+        Self::FixedWindowFirstHit,
+        Self::SlidingWindow,
+        Self::SlidingWindowStrict,
+        Self::SlidingLog,
+    ];
 
     /// The name users type.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TokenBucket => "token_bucket",
             Self::LeakyBucket => "leaky_bucket",
+            Self::Pacing => "pacing",
+            Self::FixedWindow => "fixed_window",
+            Self::FixedWindowFirstHit => "fixed_window_first_hit",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingWindowStrict => "sliding_window_strict",
+            Self::SlidingLog => "sliding_log",
         }
+    }
+
+    /// Whether it has a burst apart from its count: the token bucket, under either name.
+    const fn has_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
     /// The algorithm of that name.
@@ -83,7 +116,7 @@ impl Rate {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::Limit;
+/// use tollgate::{Algorithm, Limit};
 ///
 /// let limit = Limit::per_minute(100).burst(20);
 /// assert_eq!(limit.to_string(), "100/min burst 20");
@@ -93,6 +126,8 @@ impl Rate {
 /// Limit::of(5, Duration::from_secs(15 * 60));      // "5/15min"
 /// Limit::every(Duration::from_millis(250));        // one at a time, four a second
 /// Limit::per_second_f64(0.5)?;                     // one every two seconds
+/// Limit::per_second(10).queue(20);                 // paced: one every 100 ms, 20 may wait
+/// Limit::per_hour(100).algorithm(Algorithm::SlidingLog);
 /// Limit::unlimited();                              // its own word, not a big number
 /// Limit::none();                                   // nothing passes
 /// # Ok::<_, Box<dyn std::error::Error>>(())
@@ -104,9 +139,22 @@ impl Rate {
 pub struct Limit {
     count: u64,
     period: u64,
-    burst: u64,
+    /// How much may come at once, and in which terms: see [`Room`].
+    room: u64,
+    terms: u8,
     normal: Normal,
     algorithm: Algorithm,
+}
+
+/// How much may come at once, in the terms of the algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Room {
+    /// A full bucket; the count, where an algorithm has no burst of its own.
+    Burst(u64),
+    /// The longest wait in nanoseconds (pacing).
+    Wait(u64),
+    /// The longest queue (pacing).
+    Queue(u64),
 }
 
 /// # Writing a limit
@@ -146,32 +194,58 @@ impl Limit {
 
     /// Every call is admitted and nothing is counted.
     pub const fn unlimited() -> Self {
-        Self::build(0, 0, 0, Algorithm::TokenBucket)
+        Self::build(0, 0, Room::Burst(0), Algorithm::TokenBucket)
     }
 
     /// Nothing is admitted: rate 0, burst 0. With a [`burst`](Self::burst) it admits that many, once.
     pub const fn none() -> Self {
-        Self::build(0, NANOS_PER_SECOND, 0, Algorithm::TokenBucket)
+        Self::build(0, NANOS_PER_SECOND, Room::Burst(0), Algorithm::TokenBucket)
     }
 
     /// How much may come at once: the capacity of the bucket. Without it, the count of the rate.
     ///
-    /// What would take longer than 142 years to fill is clipped to that. Ignored when unlimited.
+    /// What would take longer than 142 years to fill is clipped to that. Ignored when unlimited, and by the algorithms
+    /// that have no burst.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
+        if self.is_unlimited() || !self.algorithm.has_burst() {
+            return self;
+        }
+        Self::build(self.count, self.period, Room::Burst(burst), self.algorithm)
+    }
+
+    /// Paced: calls start one interval apart, and one that would have to wait longer than this is turned away.
+    #[must_use]
+    pub const fn wait(self, longest: Duration) -> Self {
         if self.is_unlimited() {
             return self;
         }
-        Self::build(self.count, self.period, burst, self.algorithm)
+        Self::build(self.count, self.period, Room::Wait(nanos(longest)), Algorithm::Pacing)
     }
 
-    /// The same numbers, judged by another algorithm. Ignored when unlimited.
+    /// Paced: calls start one interval apart, and at most `longest` wait.
+    #[must_use]
+    pub const fn queue(self, longest: u64) -> Self {
+        if self.is_unlimited() {
+            return self;
+        }
+        Self::build(self.count, self.period, Room::Queue(longest), Algorithm::Pacing)
+    }
+
+    /// The same rate, judged by another algorithm. Pacing queues up to the count unless [`queue`](Self::queue) or
+    /// [`wait`](Self::wait) say otherwise; windows and logs admit the count in each period. Ignored when unlimited.
     #[must_use]
     pub const fn algorithm(self, algorithm: Algorithm) -> Self {
-        match self.is_unlimited() {
-            true => self,
-            false => Self { algorithm, ..self },
+        if self.is_unlimited() {
+            return self;
         }
+        let room = match (self.room(), algorithm) {
+            (Room::Wait(_) | Room::Queue(_), Algorithm::Pacing) => self.room(),
+            (_, Algorithm::Pacing) => Room::Queue(self.count),
+            (Room::Burst(_), _) if algorithm.has_burst() && self.algorithm.has_burst() => self.room(),
+            _ => Room::Burst(self.count),
+        };
+        Self::build(self.count, self.period, room, algorithm)
     }
 
     const fn of_nanos(count: u64, period: u64) -> Self {
@@ -181,11 +255,25 @@ impl Limit {
         if period == 0 {
             return Self::unlimited();
         }
-        Self::build(count, period, count, Algorithm::TokenBucket)
+        Self::build(count, period, Room::Burst(count), Algorithm::TokenBucket)
     }
 
-    const fn build(count: u64, period: u64, burst: u64, algorithm: Algorithm) -> Self {
-        Self { count, period, burst, normal: Normal::new(count, period, burst), algorithm }
+    const fn build(count: u64, period: u64, room: Room, algorithm: Algorithm) -> Self {
+        let normal = Normal::new(count, period, room, algorithm);
+        let (room, terms) = match room {
+            Room::Burst(burst) => (burst, 0),
+            Room::Wait(longest) => (longest, 1),
+            Room::Queue(longest) => (longest, 2),
+        };
+        Self { count, period, room, terms, normal, algorithm }
+    }
+
+    const fn room(&self) -> Room {
+        match self.terms {
+            0 => Room::Burst(self.room),
+            1 => Room::Wait(self.room),
+            _ => Room::Queue(self.room),
+        }
     }
 }
 
@@ -199,7 +287,8 @@ impl Limit {
         }
     }
 
-    /// How much may come at once, as it decides: [`u64::MAX`] when unlimited.
+    /// How much may come at once, as it decides: the burst, what a pacing queue takes, or the count of a window.
+    /// [`u64::MAX`] when unlimited.
     pub const fn capacity(&self) -> u64 {
         match self.normal.kind {
             Kind::Unlimited => u64::MAX,
@@ -217,12 +306,14 @@ impl Limit {
         matches!(self.normal.kind, Kind::Unlimited)
     }
 
-    /// How long an empty bucket takes to fill; none if it never does, zero when unlimited.
+    /// How long until everything is available again after everything was used at once; none if it never is, zero when
+    /// unlimited.
     pub const fn fills_in(&self) -> Option<Duration> {
         match self.normal.kind {
             Kind::Unlimited => Some(Duration::ZERO),
             Kind::Frozen => None,
-            Kind::Bucket => Some(Duration::from_nanos(self.normal.nanos_ceil(self.normal.capacity))),
+            Kind::Bucket | Kind::Pacing => Some(Duration::from_nanos(self.normal.nanos_ceil(self.normal.capacity))),
+            _ => Some(Duration::from_nanos(self.period)),
         }
     }
 
@@ -239,28 +330,47 @@ impl Limit {
     /// assert!(odd.per_second() > 58.999_999_9 && odd.per_second() <= 59.0);
     /// ```
     pub const fn effective(&self) -> Option<Effective> {
-        if self.is_unlimited() {
+        if self.is_unlimited() || self.normal.is_windowed() {
             return None;
         }
         let Normal { ticks, token, .. } = self.normal;
         let exact_rate = ticks as u128 * self.period as u128 == token as u128 * self.count as u128 || self.count == 0;
-        if exact_rate && self.normal.burst() == self.burst {
+        let exact_room = match self.room() {
+            Room::Burst(burst) => self.normal.burst() == burst,
+            Room::Queue(longest) => self.normal.burst() == longest.saturating_add(1),
+            Room::Wait(longest) => self.normal.capacity as u128 == longest as u128 * ticks as u128,
+        };
+        if exact_rate && (exact_room || self.count == 0) {
             return None;
         }
         Some(Effective { ticks, token, burst: self.normal.burst() })
+    }
+
+    /// Whether what was written would take longer to fill than a bucket may.
+    const fn clips(&self) -> bool {
+        let longest = normal::LONGEST_FILL as u128 * self.count as u128;
+        match self.room() {
+            Room::Wait(longest) => longest > normal::LONGEST_FILL,
+            Room::Burst(room) | Room::Queue(room) => room as u128 * self.period as u128 > longest,
+        }
     }
 
     pub(crate) const fn normal(&self) -> &Normal {
         &self.normal
     }
 
-    /// The numbers as written, for a cell that stores them word by word.
-    pub(crate) const fn written(&self) -> [u64; 3] {
-        [self.count, self.period, self.burst]
+    /// The numbers as written, for a cell that stores them word by word: count, period, room, and its terms.
+    pub(crate) const fn written(&self) -> ([u64; 3], u8) {
+        ([self.count, self.period, self.room], self.terms)
     }
 
-    pub(crate) const fn from_written([count, period, burst]: [u64; 3], algorithm: Algorithm) -> Self {
-        Self::build(count, period, burst, algorithm)
+    pub(crate) const fn from_written([count, period, room]: [u64; 3], terms: u8, algorithm: Algorithm) -> Self {
+        let room = match terms {
+            0 => Room::Burst(room),
+            1 => Room::Wait(room),
+            _ => Room::Queue(room),
+        };
+        Self::build(count, period, room, algorithm)
     }
 }
 

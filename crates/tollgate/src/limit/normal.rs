@@ -5,6 +5,9 @@
 //! is too large for that, n becomes the largest m that fits and P is rounded up: a token then costs less than one tick
 //! more than written, which is under 17.3 ps while m is 58.
 
+use super::{Algorithm, Room};
+use crate::algorithm::Windowed;
+
 /// How far from its origin an instant may be before the word is counted from a new one.
 pub(crate) const HORIZON: u64 = 10 * 365 * DAY;
 
@@ -22,6 +25,9 @@ const LONGEST_INTERVAL: u64 = 1 << 62;
 /// What may take this long to fill is as much as a bucket may hold: 142 years.
 pub(super) const LONGEST_FILL: u64 = (1 << 52) * 1_000;
 
+/// As many as a log remembers.
+const LONGEST_LOG: u64 = 1 << 32;
+
 /// A token of a bucket that never refills: fine enough to keep the fraction of a token it froze with.
 const FROZEN_TOKEN: u64 = 1 << 20;
 
@@ -33,25 +39,81 @@ pub(crate) enum Kind {
     /// Rate 0: time stands still.
     Frozen = 1,
     Unlimited = 2,
+    Pacing = 3,
+    FixedWindow = 4,
+    FirstHit = 5,
+    SlidingWindow = 6,
+    Strict = 7,
+    Log = 8,
 }
 
+impl Kind {
+    #[inline]
+    pub(crate) const fn from_byte(byte: u8) -> Self {
+        match byte {
+            0 => Self::Bucket,
+            1 => Self::Frozen,
+            2 => Self::Unlimited,
+            3 => Self::Pacing,
+            4 => Self::FixedWindow,
+            5 => Self::FirstHit,
+            6 => Self::SlidingWindow,
+            7 => Self::Strict,
+            _ => Self::Log,
+        }
+    }
+}
+
+/// The integers of a limit. For windows and logs: `token` is the window in nanoseconds, `capacity` the count, and
+/// `ticks` how far a packed state shifts its window (0: it does not fit one word).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Normal {
     /// Ticks a nanosecond: 1 to 58; 0 where time stands still.
     pub(crate) ticks: u64,
     /// Ticks a token, at least 1.
     pub(crate) token: u64,
-    /// Ticks in a full bucket: whole tokens.
+    /// Ticks in a full bucket, whole tokens; or the longest wait of pacing.
     pub(crate) capacity: u64,
     pub(crate) kind: Kind,
 }
 
 impl Normal {
-    pub(super) const fn new(count: u64, period: u64, burst: u64) -> Self {
+    pub(super) const fn new(count: u64, period: u64, room: Room, algorithm: Algorithm) -> Self {
         if period == 0 {
             return Self { ticks: 0, token: FROZEN_TOKEN, capacity: 0, kind: Kind::Unlimited };
         }
+        match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::rate(count, period, room, Kind::Bucket),
+            Algorithm::Pacing => Self::rate(count, period, room, Kind::Pacing),
+            Algorithm::FixedWindow => Self::window(count, period, Kind::FixedWindow),
+            Algorithm::FixedWindowFirstHit => Self::window(count, period, Kind::FirstHit),
+            Algorithm::SlidingWindow => Self::window(count, period, Kind::SlidingWindow),
+            Algorithm::SlidingWindowStrict => Self::window(count, period, Kind::Strict),
+            Algorithm::SlidingLog => Self::window(count, period, Kind::Log),
+        }
+    }
+
+    const fn window(count: u64, period: u64, kind: Kind) -> Self {
+        let limit = Windowed { most: count, window: period, shift: 0 };
+        let shift = match kind {
+            Kind::FixedWindow => limit.shift_for(1),
+            Kind::SlidingWindow => limit.shift_for(2),
+            _ => 0,
+        };
+        // A log remembers each: 32 GiB of them is more than anybody means.
+        let most = if matches!(kind, Kind::Log) && count > LONGEST_LOG { LONGEST_LOG } else { count };
+        Self { ticks: shift as u64, token: period, capacity: most, kind }
+    }
+
+    const fn rate(count: u64, period: u64, room: Room, kind: Kind) -> Self {
+        let (burst, longest) = match room {
+            Room::Burst(burst) => (burst, 0),
+            Room::Queue(queue) => (queue, 0),
+            Room::Wait(wait) => (0, wait),
+        };
         if count == 0 || period as u128 > count as u128 * LONGEST_INTERVAL as u128 {
+            // Nothing leaves a queue that stands still, so nothing may enter it.
+            let burst = if matches!(kind, Kind::Pacing) { 0 } else { burst };
             let token = if burst < 1 << 40 { FROZEN_TOKEN } else { 1 };
             let capacity = if burst < 1 << 60 { burst * token } else { 1 << 60 };
             return Self { ticks: 0, token, capacity, kind: Kind::Frozen };
@@ -62,20 +124,35 @@ impl Normal {
         loop {
             let token = (ticks as u128 * period as u128).div_ceil(count as u128);
             let fill = LONGEST_FILL as u128 * ticks as u128;
-            let wanted = burst as u128 * token;
+            let wanted = burst as u128 * token + longest as u128 * ticks as u128;
             let capacity = if wanted <= fill { wanted } else { fill / token * token };
             let debt = if capacity > (DAY * ticks) as u128 { capacity } else { (DAY * ticks) as u128 };
             let most = HORIZON as u128 * ticks as u128 + capacity + debt;
             if most < u64::MAX as u128 {
-                return Self { ticks, token: token as u64, capacity: capacity as u64, kind: Kind::Bucket };
+                return Self { ticks, token: token as u64, capacity: capacity as u64, kind };
             }
             // One tick a nanosecond always fits: 10 + 2 · 142 of 584 years.
             ticks -= 1;
         }
     }
 
+    /// How much may come at once.
     pub(crate) const fn burst(&self) -> u64 {
-        self.capacity / self.token
+        match self.kind {
+            Kind::Bucket | Kind::Frozen | Kind::Unlimited => self.capacity / self.token,
+            Kind::Pacing => self.capacity / self.token + 1,
+            _ => self.capacity,
+        }
+    }
+
+    pub(crate) const fn is_windowed(&self) -> bool {
+        self.kind as u8 >= Kind::FixedWindow as u8
+    }
+
+    /// The numbers of a window or log.
+    #[inline]
+    pub(crate) const fn windowed(&self) -> Windowed {
+        Windowed { most: self.capacity, window: self.token, shift: self.ticks as u32 }
     }
 
     /// Ticks as nanoseconds, rounded up: a caller told this is never early.
@@ -83,12 +160,21 @@ impl Normal {
         if self.ticks == 0 { u64::MAX } else { ticks.div_ceil(self.ticks) }
     }
 
-    /// What `cost` tokens take in ticks; none if they can never fit.
+    /// What `cost` tokens take in ticks; none if a bucket can never hold them.
     #[inline]
     pub(crate) const fn ticks_of(&self, cost: u64) -> Option<u64> {
         match cost.checked_mul(self.token) {
             Some(ticks) if ticks <= self.capacity => Some(ticks),
             _ => None,
+        }
+    }
+
+    /// Whether a call of `cost` could ever be admitted, as far as its size goes.
+    pub(crate) const fn could_hold(&self, cost: u64) -> bool {
+        match self.kind {
+            Kind::Unlimited => true,
+            Kind::Bucket | Kind::Frozen => self.ticks_of(cost).is_some(),
+            _ => cost <= self.burst(),
         }
     }
 }

@@ -1,7 +1,6 @@
-//! Limits as text, both ways: `N/[k]UNIT [burst B] [ALGORITHM]`, `unlimited`, `0`.
+//! Limits as text, both ways: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM]`, `unlimited`, `0`.
 
-use super::normal::LONGEST_FILL;
-use super::{Algorithm, Limit, Rate};
+use super::{Algorithm, Limit, Rate, Room};
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::fmt;
@@ -19,14 +18,20 @@ const UNITS: [(u64, &[&str]); 8] = [
     (1, &["ns", "nanosecond", "nanoseconds"]),
 ];
 
+/// A time in the largest unit that divides it: `15min`, and `min` alone where `one` may go without saying.
+fn write_time(f: &mut fmt::Formatter<'_>, nanos: u64, one: &str) -> fmt::Result {
+    let fits = UNITS.into_iter().find(|(unit, _)| nanos > 0 && nanos.is_multiple_of(*unit));
+    let (unit, names) = fits.unwrap_or(UNITS[4]);
+    match nanos / unit {
+        1 => write!(f, "{one}{}", names[0]),
+        many => write!(f, "{many}{}", names[0]),
+    }
+}
+
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (unit, names) =
-            UNITS.into_iter().find(|(unit, _)| self.period.is_multiple_of(*unit)).unwrap_or(UNITS[UNITS.len() - 1]);
-        match self.period / unit {
-            1 => write!(f, "{}/{}", self.count, names[0]),
-            many => write!(f, "{}/{many}{}", self.count, names[0]),
-        }
+        write!(f, "{}/", self.count)?;
+        write_time(f, self.period, "")
     }
 }
 
@@ -34,14 +39,18 @@ impl fmt::Display for Rate {
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rate() {
-            None => f.write_str("unlimited")?,
+            None => return f.write_str("unlimited"),
             Some(_) if *self == Limit::none().algorithm(self.algorithm) => f.write_str("0")?,
-            Some(rate) => {
-                write!(f, "{rate}")?;
-                if self.burst != self.count {
-                    write!(f, " burst {}", self.burst)?;
-                }
+            Some(rate) => write!(f, "{rate}")?,
+        }
+        match self.room() {
+            Room::Burst(burst) if burst != self.count => write!(f, " burst {burst}")?,
+            Room::Queue(longest) if longest != self.count => return write!(f, " queue {longest}"),
+            Room::Wait(longest) => {
+                f.write_str(" wait ")?;
+                return write_time(f, longest, "1");
             }
+            _ => {}
         }
         match self.algorithm {
             Algorithm::TokenBucket => Ok(()),
@@ -84,8 +93,12 @@ pub enum Problem {
     Unit,
     /// The period is zero, or longer than 64 bits of nanoseconds.
     Period,
-    /// A word that is neither `burst` nor an algorithm.
+    /// A word that is neither `burst`, `wait`, `queue` nor an algorithm.
     Word,
+    /// A burst beside an algorithm that has none.
+    Burst,
+    /// `wait` or `queue` beside another algorithm than pacing, or both.
+    Pacing,
     /// The same part twice.
     Twice,
     /// More follows where the limit should end.
@@ -129,12 +142,14 @@ impl fmt::Display for ParseLimitError {
             Problem::Unit => write!(f, "{word} is not a unit of time; write s, min, h, d or w, as in `10/min`"),
             Problem::Period => write!(f, "a period must be more than zero and at most 584 years"),
             Problem::Word => {
-                write!(f, "{word} is not known here; write `burst N` or an algorithm (")?;
+                write!(f, "{word} is not known here; write `burst N`, `wait 2s`, `queue N` or an algorithm (")?;
                 for algorithm in Algorithm::ALL {
                     write!(f, "{algorithm}, ")?;
                 }
                 f.write_str("gcra)")
             }
+            Problem::Burst => write!(f, "only token_bucket and leaky_bucket have a burst; leave it out"),
+            Problem::Pacing => write!(f, "`wait D` or `queue N` belong to pacing, one of them, without burst"),
             Problem::Twice => write!(f, "{word} says again what was said before; say it once"),
             Problem::Trailing => write!(f, "nothing may follow, but {word} does"),
             Problem::Fill => {
@@ -186,46 +201,77 @@ impl<'a> Parser<'a> {
     }
 
     /// What may follow the rate, each at most once and in any order.
-    fn options(mut self, limit: Limit, start: usize) -> Parsed<Limit> {
-        let (mut burst, mut algorithm, mut amount_at) = (None, None, start);
+    fn options(mut self, mut limit: Limit, start: usize) -> Parsed<Limit> {
+        let (mut room, mut algorithm) = (None, None);
         loop {
             self.space();
             let at = self.at;
-            match self.word() {
+            let word = self.word();
+            match word {
                 "" if self.rest().is_empty() => break,
-                "burst" if burst.is_some() => return Err((at, Problem::Twice)),
-                "burst" => {
+                "burst" | "wait" | "queue" => {
                     self.space();
-                    amount_at = self.at;
-                    burst = Some(self.number()?);
-                    if !self.peek_word().is_empty() {
-                        return Err((amount_at, Problem::Number));
+                    let (amount_at, read) = (self.at, self.room(word)?);
+                    match room {
+                        Some((_, Room::Burst(_))) if word == "burst" => return Err((at, Problem::Twice)),
+                        Some(_) => return Err((at, Problem::Pacing)),
+                        None => room = Some((amount_at, read)),
                     }
                 }
                 name => match Algorithm::from_name(name) {
                     None => return Err((at, Problem::Word)),
                     Some(_) if algorithm.is_some() => return Err((at, Problem::Twice)),
-                    found => algorithm = found,
+                    Some(found) => algorithm = Some((at, found)),
                 },
             }
         }
-        let limit = burst.map_or(limit, |burst| limit.burst(burst)).algorithm(algorithm.unwrap_or_default());
-        match u128::from(limit.burst) * u128::from(limit.period) > u128::from(limit.count) * u128::from(LONGEST_FILL) {
-            // A rate of zero never fills, and is written on purpose.
-            true if limit.count > 0 => Err((amount_at, Problem::Fill)),
-            _ => Ok(limit),
+        if let Some((_, algorithm)) = algorithm {
+            limit = limit.algorithm(algorithm);
+        }
+        let amount_at = room.map_or(start, |(at, _)| at);
+        match (room, algorithm) {
+            (Some((_, Room::Burst(_))), Some((at, algorithm))) if !algorithm.has_burst() => {
+                return Err((amount_at.min(at), Problem::Burst));
+            }
+            (Some((_, Room::Burst(burst))), _) => limit = limit.burst(burst),
+            (Some(_), Some((at, algorithm))) if algorithm != Algorithm::Pacing => return Err((at, Problem::Pacing)),
+            (Some((_, room)), _) => limit = Limit::build(limit.count, limit.period, room, Algorithm::Pacing),
+            (None, _) => {}
+        }
+        // A rate of zero never fills, and is written on purpose.
+        if limit.count > 0 && limit.clips() { Err((amount_at, Problem::Fill)) } else { Ok(limit) }
+    }
+
+    fn room(&mut self, word: &str) -> Parsed<Room> {
+        if word == "wait" {
+            return self.time().map(Room::Wait);
+        }
+        let at = self.at;
+        let number = self.number()?;
+        if !self.peek_word().is_empty() {
+            return Err((at, Problem::Number));
+        }
+        Ok(if word == "burst" { Room::Burst(number) } else { Room::Queue(number) })
+    }
+
+    /// The time after the slash: a unit, or so many of it; not zero.
+    fn period(&mut self) -> Parsed<u64> {
+        self.space();
+        let start = self.at;
+        match self.time()? {
+            0 => Err((start, Problem::Period)),
+            period => Ok(period),
         }
     }
 
-    fn period(&mut self) -> Parsed<u64> {
-        self.space();
+    fn time(&mut self) -> Parsed<u64> {
         let start = self.at;
         let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) { self.number()? } else { 1 };
         self.space();
         let at = self.at;
         let name = self.word();
         let (unit, _) = UNITS.into_iter().find(|(_, names)| names.contains(&name)).ok_or((at, Problem::Unit))?;
-        many.checked_mul(unit).filter(|period| *period > 0).ok_or((start, Problem::Period))
+        many.checked_mul(unit).ok_or((start, Problem::Period))
     }
 
     fn number(&mut self) -> Parsed<u64> {

@@ -4,14 +4,16 @@
 //! on to the cell that is current then. All fields are atomic because a cell is filled in after the list that holds it
 //! is shared; apart from the word and the two cold counters they are written once, before the cell is published.
 
+use super::windowed::Wide;
+use crate::algorithm::pacing;
 use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::Instant;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Algorithm, HORIZON, Kind, Limit, Normal};
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU64, OnceBox, Ordering};
 
 /// The word of a generation that is over.
-const SEALED: u64 = u64::MAX;
+pub(super) const SEALED: u64 = u64::MAX;
 
 /// How far from its origin a cell is used: what is left of the horizon is room for debt.
 const REACH: u64 = HORIZON / 5 * 4;
@@ -25,8 +27,8 @@ const FULL: u64 = 1 << 63;
 
 #[repr(C)]
 pub(super) struct Cell {
-    /// The state: TAT in ticks since the origin.
-    word: AtomicU64,
+    /// The state: TAT in ticks since the origin, or a packed window.
+    pub(super) word: AtomicU64,
     origin: AtomicU64,
     token: AtomicU64,
     capacity: AtomicU64,
@@ -37,7 +39,13 @@ pub(super) struct Cell {
     pub(super) given: AtomicU64,
     /// What refunds and cancels gave back in all. Only they write it, under the lock.
     pub(super) refunded: AtomicU64,
-    /// Where marks of the generation before find themselves here; see [`Cell::follow`].
+    /// The state of an algorithm that does not fit the word.
+    pub(super) wide: OnceBox<Wide>,
+}
+
+/// A generation after the first, and how claims of the one before it find themselves in it.
+pub(super) struct Later {
+    pub(super) cell: Cell,
     carried: Carried,
 }
 
@@ -114,19 +122,20 @@ impl Cell {
             written: [zero(), zero(), zero()],
             given: zero(),
             refunded: zero(),
-            carried: Carried { from: zero(), to: zero(), room: zero() },
+            wide: OnceBox::new(),
         }
     }
 
     fn fill(&self, limit: &Limit, origin: u64, word: u64) {
         let normal = limit.normal();
-        let meta = normal.ticks | (normal.kind as u64) << 8 | (limit.judged_by() as u64) << 16;
+        let (written, room) = limit.written();
+        let meta = normal.ticks | (normal.kind as u64) << 8 | (limit.judged_by() as u64) << 16 | u64::from(room) << 24;
         self.word.store(word, Ordering::Relaxed);
         self.origin.store(origin, Ordering::Relaxed);
         self.token.store(normal.token, Ordering::Relaxed);
         self.capacity.store(normal.capacity, Ordering::Relaxed);
         self.meta.store(meta, Ordering::Relaxed);
-        for (slot, value) in self.written.iter().zip(limit.written()) {
+        for (slot, value) in self.written.iter().zip(written) {
             slot.store(value, Ordering::Relaxed);
         }
     }
@@ -134,11 +143,7 @@ impl Cell {
     #[inline]
     pub(super) fn normal(&self) -> Normal {
         let meta = self.meta.load(Ordering::Relaxed);
-        let kind = match (meta >> 8) as u8 {
-            0 => Kind::Bucket,
-            1 => Kind::Frozen,
-            _ => Kind::Unlimited,
-        };
+        let kind = Kind::from_byte((meta >> 8) as u8);
         Normal {
             ticks: meta & 0xff,
             token: self.token.load(Ordering::Relaxed),
@@ -148,8 +153,10 @@ impl Cell {
     }
 
     pub(super) fn limit(&self) -> Limit {
-        let algorithm = Algorithm::ALL[(self.meta.load(Ordering::Relaxed) >> 16) as usize & 0xff];
-        Limit::from_written([0, 1, 2].map(|at: usize| self.written[at].load(Ordering::Relaxed)), algorithm)
+        let meta = self.meta.load(Ordering::Relaxed);
+        let algorithm = Algorithm::ALL[(meta >> 16) as usize & 0xff];
+        let written = [0, 1, 2].map(|at: usize| self.written[at].load(Ordering::Relaxed));
+        Limit::from_written(written, (meta >> 24) as u8, algorithm)
     }
 
     /// Where `now` lies from here.
@@ -232,7 +239,7 @@ impl Cell {
             if tat == SEALED {
                 return Err(Sealed);
             }
-            let step = token_bucket::step(limit, tat, clock, cost, patience);
+            let step = step(limit, tat, clock, cost, patience);
             let next = match step {
                 Step::Admit { tat: next, .. } if cost > 0 => next,
                 _ => return Ok(Attempt { step, tat }),
@@ -267,12 +274,88 @@ impl Cell {
         tat
     }
 
+    /// Ends this generation: the word is sealed for good. Returns what it was.
+    fn seal(&self) -> u64 {
+        // Whoever is inside a wide state ends first; whoever comes after meets the seal.
+        let _held = self.wide.get().map(|wide| wide.lock.hold());
+        self.word.swap(SEALED, Ordering::AcqRel)
+    }
+
     /// Ends this generation and fills `next` with the same level under `limit`. Only one thread at a time does this.
     ///
     /// The time is read once the word is sealed, so that no decision of this generation is later than it.
-    pub(super) fn hand_over(&self, next: &Self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
-        let word = self.word.swap(SEALED, Ordering::AcqRel);
+    pub(super) fn hand_over(&self, next: &Later, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
+        let word = self.seal();
         let now = now();
+        let (old, new) = (self.normal(), limit.normal());
+        match (family(&old), family(new)) {
+            (Family::Tokens, Family::Tokens) => self.hand_over_tokens(next, limit, carry, word, now),
+            (Family::Queue, Family::Queue) if carry != Carry::Reset => {
+                // The time at which the queue is empty stays that time.
+                let empty = i128::from(word) - i128::from(self.clock_at(&old, now));
+                let empty = (empty * i128::from(new.ticks)).div_euclid(i128::from(old.ticks.max(1))) + 1;
+                let origin = self.origin_after(now);
+                let clock = now.as_unix_nanos().saturating_sub(origin) * new.ticks;
+                let ahead = if empty <= 1 { 0 } else { empty.min(i128::from(SEALED / 2)) as u64 };
+                next.cell.fill(limit, origin, clock.saturating_add(ahead).min(SEALED - 1));
+                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            }
+            _ => {
+                next.cell.fill(limit, self.origin_after(now), 0);
+                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+                if carry == Carry::Reset || self.hand_over_window(&next.cell, word) {
+                    return;
+                }
+                let (used, most) = (self.used(&old, word, now), old.burst());
+                let used = match carry {
+                    Carry::Proportional if most > 0 => {
+                        (u128::from(used) * u128::from(new.burst())).div_ceil(u128::from(most)) as u64
+                    }
+                    Carry::Additive => used.saturating_sub(new.burst().saturating_sub(most)),
+                    _ => used,
+                };
+                next.cell.charge_unconditionally(new, now, used.min(new.burst()));
+            }
+        }
+    }
+
+    /// The origin of the next cell. A stale instant is to be judged at its own time: the origin stays while it can.
+    fn origin_after(&self, now: Instant) -> u64 {
+        let origin = self.origin.load(Ordering::Relaxed);
+        let near = now.as_unix_nanos().saturating_sub(origin) <= REACH;
+        if near && self.normal().kind != Kind::Unlimited { origin } else { origin_for(now) }
+    }
+
+    /// The clock of this cell, which may be past its reach.
+    fn clock_at(&self, limit: &Normal, now: Instant) -> u64 {
+        let elapsed = now.as_unix_nanos().saturating_sub(self.origin.load(Ordering::Relaxed));
+        elapsed.saturating_mul(limit.ticks)
+    }
+
+    /// What was used of the limit at `now`, rounded up, for a successor that counts in other terms.
+    fn used(&self, limit: &Normal, word: u64, now: Instant) -> u64 {
+        match limit.kind {
+            Kind::Unlimited => 0,
+            Kind::Bucket | Kind::Frozen | Kind::Pacing => {
+                word.saturating_sub(self.clock_at(limit, now)).div_ceil(limit.token)
+            }
+            _ => self.window_used(limit, word, now),
+        }
+    }
+
+    /// Leaves the state as if `used` had just been taken from a fresh one. Only under the lock, or before the cell is known.
+    pub(super) fn charge_unconditionally(&self, limit: &Normal, now: Instant, used: u64) {
+        match limit.kind {
+            Kind::Unlimited => self.word.store(FULL, Ordering::Relaxed),
+            Kind::Bucket | Kind::Frozen | Kind::Pacing => {
+                let spent = used.saturating_mul(limit.token);
+                self.update(|_| Some(self.clock(limit, now).saturating_add(spent)));
+            }
+            _ => self.window_charge(limit, now, used),
+        }
+    }
+
+    fn hand_over_tokens(&self, next: &Later, limit: &Limit, carry: Carry, word: u64, now: Instant) {
         let (old, new) = (self.normal(), limit.normal());
         let zero = Zero::of(self, &old, word, now);
         let token = |units: i128| floor_div(units * i128::from(new.token), i128::from(old.token));
@@ -288,42 +371,44 @@ impl Cell {
             }
             (Zero::Level { level, .. }, _) => token(level),
         };
-        let origin = self.origin.load(Ordering::Relaxed);
-        // A stale instant is to be judged at its own time: the origin stays while it can.
-        let near = now.as_unix_nanos().saturating_sub(origin) <= REACH;
-        let origin = match new.kind {
-            Kind::Unlimited => now.as_unix_nanos(),
-            _ if near && old.kind != Kind::Unlimited => origin,
-            _ => origin_for(now),
-        };
         if new.kind == Kind::Unlimited {
             let word = match zero {
                 Zero::Full => FULL,
                 Zero::Level { .. } => (level + UNLIMITED_BIAS).clamp(0, i128::from(FULL - 1)) as u64,
             };
-            next.fill(limit, origin, word);
+            next.cell.fill(limit, now.as_unix_nanos(), word);
             return;
         }
+        let origin = self.origin_after(now);
         let clock = i128::from(now.as_unix_nanos().saturating_sub(origin) * new.ticks);
         let empty_at = clock - level;
         let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
-        next.fill(limit, origin, tat as u64);
+        next.cell.fill(limit, origin, tat as u64);
         if let Zero::Level { at, .. } = zero {
-            next.carried.from.store(at.wrapping_add(self.given.load(Ordering::Relaxed)), Ordering::Relaxed);
-            next.carried.to.store(empty_at as u64, Ordering::Relaxed);
-            next.carried.room.store((full - level).clamp(0, i128::from(u64::MAX)) as u64, Ordering::Relaxed);
+            let carried = &next.carried;
+            carried.from.store(at.wrapping_add(self.given.load(Ordering::Relaxed)), Ordering::Relaxed);
+            carried.to.store(empty_at as u64, Ordering::Relaxed);
+            carried.room.store((full - level).clamp(0, i128::from(u64::MAX)) as u64, Ordering::Relaxed);
         }
-        // A mark of before is worth something only if the level it was made on lives on.
+        // A claim of before is worth something only if the level it was made on lives on.
         let lives_on = matches!(zero, Zero::Level { .. }) && old.kind != Kind::Unlimited && carry != Carry::Reset;
         if !lives_on {
-            next.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
         }
+    }
+}
+
+impl Later {
+    /// A generation that has no limit yet.
+    pub(super) fn empty() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self { cell: Cell::empty(), carried: Carried { from: zero(), to: zero(), room: zero() } }
     }
 
     /// What a claim of the generation before is in this one; none if this one knows nothing of it.
-    pub(super) fn follow(&self, before: &Self, claim: Claim) -> Option<Claim> {
-        let (old, new) = (before.normal(), self.normal());
-        if self.meta.load(Ordering::Relaxed) & FORGETS != 0 || new.kind == Kind::Unlimited {
+    pub(super) fn follow(&self, before: &Cell, claim: Claim) -> Option<Claim> {
+        let (old, new) = (before.normal(), self.cell.normal());
+        if self.cell.meta.load(Ordering::Relaxed) & FORGETS != 0 || new.kind == Kind::Unlimited {
             return None;
         }
         let convert = |ticks: i128| floor_div(ticks * i128::from(new.token), i128::from(old.token));
@@ -333,6 +418,21 @@ impl Cell {
         let most = self.carried.room.load(Ordering::Relaxed).min(new.capacity);
         let worth = convert(i128::from(claim.worth)).min(i128::from(most)) as u64;
         Some(Claim { worth, mark })
+    }
+}
+
+/// Algorithms that count in the same terms.
+enum Family {
+    Tokens,
+    Queue,
+    Window,
+}
+
+fn family(limit: &Normal) -> Family {
+    match limit.kind {
+        Kind::Bucket | Kind::Frozen | Kind::Unlimited => Family::Tokens,
+        Kind::Pacing => Family::Queue,
+        _ => Family::Window,
     }
 }
 
@@ -365,6 +465,15 @@ impl Zero {
         let tat = clock.max(i128::from(word));
         let capacity = i128::from(limit.capacity);
         Self::Level { level: clock + capacity - tat, at: (tat - capacity) as u64 }
+    }
+}
+
+/// One call on the word of a bucket or a queue.
+#[inline]
+pub(super) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
+    match limit.kind {
+        Kind::Pacing => pacing::step(limit, tat, clock, cost, patience),
+        _ => token_bucket::step(limit, tat, clock, cost, patience),
     }
 }
 

@@ -68,6 +68,17 @@ impl<C: Clock> Charge<C> {
             if current != self.generation {
                 return shared.cold().count_not_returned(unused);
             }
+            if normal.is_windowed() {
+                return cell.window_give_back(normal, now(), self.tat, unused);
+            }
+            if normal.kind == Kind::Pacing {
+                // What is at the end of the queue and has not begun can be taken back.
+                cell.update(|free| {
+                    let ahead = free.saturating_sub(cell.clock(normal, now()));
+                    (free == self.tat).then(|| free - ahead.min(unused.saturating_mul(normal.token)))
+                });
+                return;
+            }
             let refunded = cell.refunded.load(Ordering::Relaxed);
             let since = refunded.wrapping_sub(self.refunded);
             let mut give = 0;
@@ -88,6 +99,10 @@ impl<C: Clock> Charge<C> {
                 return;
             }
             let extra = extra.min(normal.burst());
+            if normal.is_windowed() {
+                cell.window_charge(normal, now(), extra);
+                return shared.cold().count_settled_up(extra);
+            }
             let clock = cell.clock(normal, now());
             cell.update(|tat| Some(tat.max(clock).saturating_add(extra * normal.token)));
             shared.cold().count_settled_up(extra);

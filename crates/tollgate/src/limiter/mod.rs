@@ -7,6 +7,7 @@ mod shared;
 mod view;
 #[cfg(feature = "std")]
 mod wait;
+mod windowed;
 
 pub use cell::Carry;
 pub use charge::Charge;
@@ -21,7 +22,7 @@ pub use wait::{Wait, WaitError};
 #[cfg(feature = "std")]
 use crate::clock::SystemClock;
 use crate::clock::{Clock, DefaultClock, Instant};
-use crate::decision::{Decision, Denied};
+use crate::decision::{Decision, Denied, ReserveError};
 use crate::limit::Limit;
 use crate::sync::Arc;
 use core::fmt;
@@ -137,13 +138,13 @@ impl<C: Clock> Limiter<C> {
 
     /// Takes the next free slot for `cost` units, however far ahead; see [`Reservation`].
     #[inline]
-    pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, Denied> {
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, ReserveError> {
         self.now().reserve(cost)
     }
 
     /// Takes the next free slot if it is at most `longest` away; otherwise takes nothing.
     #[inline]
-    pub fn reserve_within(&self, cost: u64, longest: Duration) -> Result<Reservation<C>, Denied> {
+    pub fn reserve_within(&self, cost: u64, longest: Duration) -> Result<Reservation<C>, ReserveError> {
         self.now().reserve_within(cost, longest)
     }
 

@@ -27,7 +27,7 @@ use core::time::Duration;
 /// if later.delay() > Duration::from_secs(1) {
 ///     later.cancel(); // the next caller gets the slot
 /// }
-/// # Ok::<_, tollgate::Denied>(())
+/// # Ok::<_, tollgate::ReserveError>(())
 /// ```
 #[must_use = "a reservation takes its slot whether or not you act; cancel it to give the slot back"]
 pub struct Reservation<C: Clock = DefaultClock> {
@@ -47,7 +47,8 @@ impl<C: Clock> Reservation<C> {
             act: now + Duration::from_nanos(delay),
             claim: Claim {
                 worth: if normal.kind == Kind::Unlimited { 0 } else { cost.saturating_mul(normal.token) },
-                mark: token_bucket::mark(&normal, tat, clock, given),
+                // A queue's slot is known by where it ends.
+                mark: if normal.kind == Kind::Pacing { tat } else { token_bucket::mark(&normal, tat, clock, given) },
             },
             generation,
         }
@@ -81,6 +82,14 @@ impl<C: Clock> Reservation<C> {
         let shared = &*self.limiter.shared;
         shared.locked(&now, |cell, normal, current| {
             if normal.kind == Kind::Unlimited {
+                return;
+            }
+            if normal.kind == Kind::Pacing {
+                // Only the last slot of a queue can be taken back, and only before it begins.
+                cell.update(|free| {
+                    let last = current == self.generation && free == self.claim.mark && now() < self.act;
+                    last.then(|| free - self.claim.worth)
+                });
                 return;
             }
             let Some(claim) = shared.follow(self.claim, self.generation, current) else { return };

@@ -1,11 +1,11 @@
 //! What the clones of a limiter share: the first generation inline, and what only the rare operations need.
 
-use super::cell::{Carry, Cell, Claim, Reach, Sealed};
+use super::cell::{Carry, Cell, Claim, Later, Reach, Sealed};
+use crate::chunks::Chunks;
 use crate::clock::{Clock, Instant};
 use crate::limit::{Limit, Normal};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
 use alloc::boxed::Box;
-use alloc::vec::Vec;
 
 /// Generation 0 lives in line, so that a limiter that never changes costs one cache line to decide.
 #[cfg_attr(not(tollgate_loom), repr(C, align(64)))]
@@ -19,8 +19,8 @@ pub(super) struct Shared<C> {
 /// What is made when the first rare operation comes: a cancel, a settle, a change, a wait that waits.
 pub(super) struct Cold {
     lock: Lock,
-    /// Generations 1 and on, in chunks that double in size and never move: cells stay until the limiter is dropped.
-    later: [OnceBox<Vec<Cell>>; CHUNKS],
+    /// Generations 1 and on: they never move, and stay until the limiter is dropped.
+    later: Chunks<Later>,
     changes: AtomicU64,
     granted: AtomicU64,
     settled_up: AtomicU64,
@@ -28,10 +28,6 @@ pub(super) struct Cold {
     #[cfg(feature = "std")]
     pub(super) waiters: super::wait::Waiters,
 }
-
-/// Chunk k holds 4 · 2^k cells; these hold every 32-bit generation.
-const CHUNKS: usize = 31;
-const FIRST_CHUNK: u32 = 4;
 
 /// Units that came on top of a limiter's promise, or that a caller gave back too late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -107,10 +103,16 @@ impl<C: Clock> Shared<C> {
 
     #[inline]
     pub(super) fn cell(&self, generation: u32) -> &Cell {
-        match self.cold.get().and_then(|cold| cold.cell(generation)) {
-            Some(cell) => cell,
+        match self.later(generation) {
+            Some(later) => &later.cell,
             None => &self.first,
         }
+    }
+
+    /// A generation after the first.
+    #[inline]
+    fn later(&self, generation: u32) -> Option<&Later> {
+        self.cold.get()?.later.get(u64::from(generation.checked_sub(1)?))
     }
 
     pub(super) fn cold(&self) -> &Cold {
@@ -157,7 +159,7 @@ impl<C: Clock> Shared<C> {
     ) {
         // Room first: nothing may fail between the seal and the successor.
         let Some(next) = generation.checked_add(1) else { return };
-        cell.hand_over(cold.room_for(next), limit, carry, now);
+        cell.hand_over(cold.later.get_or_make(u64::from(generation), Later::empty), limit, carry, now);
         self.generation.store(next, Ordering::Release);
     }
 
@@ -178,7 +180,7 @@ impl<C: Clock> Shared<C> {
 
     /// What a claim made in `generation` is in the current one; none if nothing of it is left.
     pub(super) fn follow(&self, claim: Claim, generation: u32, current: u32) -> Option<Claim> {
-        (generation..current).try_fold(claim, |claim, at| self.cell(at + 1).follow(self.cell(at), claim))
+        (generation..current).try_fold(claim, |claim, at| self.later(at + 1)?.follow(self.cell(at), claim))
     }
 
     pub(super) fn counts(&self) -> Counts {
@@ -196,7 +198,7 @@ impl Cold {
     fn new() -> Self {
         Self {
             lock: Lock::new(),
-            later: core::array::from_fn(|_| OnceBox::new()),
+            later: Chunks::new(),
             changes: AtomicU64::new(0),
             granted: AtomicU64::new(0),
             settled_up: AtomicU64::new(0),
@@ -204,23 +206,6 @@ impl Cold {
             #[cfg(feature = "std")]
             waiters: Default::default(),
         }
-    }
-
-    /// The cell of a generation after the first.
-    #[inline]
-    fn cell(&self, generation: u32) -> Option<&Cell> {
-        let (chunk, at) = place(generation)?;
-        self.later[chunk].get()?.get(at)
-    }
-
-    /// The empty cell of a generation to come.
-    fn room_for(&self, generation: u32) -> &Cell {
-        let (chunk, at) = place(generation).unwrap_or_default();
-        let cells = self.later[chunk].get_or_init(|| {
-            let many = (FIRST_CHUNK as usize) << chunk;
-            Box::new((0..many).map(|_| Cell::empty()).collect())
-        });
-        &cells[at]
     }
 
     pub(super) fn count_granted(&self, tokens: u64) {
@@ -236,15 +221,6 @@ impl Cold {
     }
 }
 
-/// Chunk and index of a generation; none for generation 0.
-#[inline]
-fn place(generation: u32) -> Option<(usize, usize)> {
-    // Chunk k begins at 4 · (2^k − 1), so 4 is added to read k off the highest bit.
-    let position = u64::from(generation.checked_sub(1)?) + u64::from(FIRST_CHUNK);
-    let chunk = position.ilog2() - FIRST_CHUNK.ilog2();
-    Some((chunk as usize, (position - (u64::from(FIRST_CHUNK) << chunk)) as usize))
-}
-
 #[cfg(all(test, not(tollgate_loom)))]
 mod tests {
     use super::*;
@@ -253,17 +229,6 @@ mod tests {
     #[test]
     fn a_limiters_shared_part_is_two_cache_lines() {
         assert_eq!(size_of::<Shared<crate::clock::ManualClock>>(), 128);
-    }
-
-    #[test]
-    fn every_generation_has_a_place_of_its_own() {
-        assert_eq!(place(0), None);
-        let mut next = (0, 0);
-        for generation in 1..10_000 {
-            assert_eq!(place(generation), Some(next));
-            next = if next.1 + 1 == 4 << next.0 { (next.0 + 1, 0) } else { (next.0, next.1 + 1) };
-        }
-        assert!(place(u32::MAX).unwrap().0 < CHUNKS);
     }
 
     #[test]

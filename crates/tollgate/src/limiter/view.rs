@@ -1,11 +1,11 @@
 //! The verbs at a given instant.
 
-use super::cell::{Attempt, Carry, Cell, Reach, Sealed, decision};
-use super::{Charge, Limiter, Reservation};
-use crate::algorithm::token_bucket::{self, Step};
+use super::cell::{Attempt, Carry, Cell, Reach, Sealed, decision, step};
+use super::{Charge, Limiter, Reservation, ReserveError};
+use crate::algorithm::token_bucket::Step;
 use crate::clock::{Clock, Instant, nanos};
 use crate::decision::{Decision, Denied, Outcome};
-use crate::limit::{Kind, Limit, Normal};
+use crate::limit::{Algorithm, Kind, Limit, Normal};
 use crate::sync::Ordering;
 use core::time::Duration;
 
@@ -13,6 +13,21 @@ use core::time::Duration;
 pub struct At<'a, C: Clock> {
     limiter: &'a Limiter<C>,
     now: Instant,
+}
+
+/// How long a caller would wait.
+pub(super) enum Patience {
+    /// As a check does.
+    OfACheck,
+    /// So many nanoseconds, for a slot of its own.
+    Slot(u64),
+}
+
+/// Why nothing was taken.
+pub(super) enum Refused {
+    Denied(Decision),
+    /// The algorithm has no slots to give out ahead of time.
+    NoSlots(Algorithm),
 }
 
 /// An admission, before it is dressed as what the caller asked for.
@@ -60,14 +75,18 @@ impl<'a, C: Clock> At<'a, C> {
             if let Some(decision) = cell.decide(self.now, cost) {
                 return Ok(Some(decision));
             }
+            if normal.is_windowed() {
+                return Ok(Some(cell.window_step(normal, self.now, cost, true)?.decision));
+            }
+            let patience = patience_of_a_check(normal);
             let Reach::Clock(clock) = cell.reach(normal, self.now) else {
                 // What charges nothing moves nothing.
                 return match cost {
-                    0 => self.look(cell, normal, 0, 0).map(Some),
-                    _ => self.out_of_reach(cell, normal, cost, 0),
+                    0 => self.look(cell, normal, 0, patience).map(Some),
+                    _ => self.out_of_reach(cell, normal, cost, patience),
                 };
             };
-            let Attempt { step, tat } = cell.attempt(normal, clock, cost, 0)?;
+            let Attempt { step, tat } = cell.attempt(normal, clock, cost, patience)?;
             let after = if let Step::Admit { tat, .. } = step { tat } else { tat };
             Ok(Some(decision(normal, step, after.saturating_sub(clock))))
         })
@@ -84,14 +103,17 @@ impl<'a, C: Clock> At<'a, C> {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(unlimited(normal)));
             }
-            self.look(cell, normal, cost, 0).map(Some)
+            self.look(cell, normal, cost, patience_of_a_check(normal)).map(Some)
         })
     }
 
     /// What a call would be told, wherever its instant lies from the cell.
     fn look(&self, cell: &Cell, normal: &Normal, cost: u64, patience: u64) -> Result<Decision, Sealed> {
+        if normal.is_windowed() {
+            return Ok(cell.window_step(normal, self.now, cost, false)?.decision);
+        }
         let ahead = cell.ahead(normal, self.now)?;
-        let step = match (cell.reach(normal, self.now), token_bucket::step(normal, ahead, 0, cost, patience)) {
+        let step = match (cell.reach(normal, self.now), step(normal, ahead, 0, cost, patience)) {
             // So early that the distance is more than a word holds.
             (Reach::Early { wait }, _) if wait.max(ahead) == u64::MAX => Step::Never,
             (Reach::Early { wait: until_origin }, Step::Admit { wait, .. } | Step::Deny { wait }) => {
@@ -104,19 +126,26 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// See [`Limiter::take`].
     pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
-        self.admit(cost, 0).map(|admitted| Charge::new(self.limiter, &admitted, cost)).map_err(Denied)
+        match self.admit(cost, Patience::OfACheck) {
+            Ok(admitted) => Ok(Charge::new(self.limiter, &admitted, cost)),
+            Err(Refused::Denied(decision)) => Err(Denied(decision)),
+            // Only a slot is refused by the algorithm.
+            Err(Refused::NoSlots(_)) => Err(Denied(self.peek_n(cost))),
+        }
     }
 
     /// See [`Limiter::reserve`].
-    pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, Denied> {
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, ReserveError> {
         self.reserve_within(cost, Duration::MAX)
     }
 
     /// See [`Limiter::reserve_within`].
-    pub fn reserve_within(&self, cost: u64, longest: Duration) -> Result<Reservation<C>, Denied> {
-        self.admit(cost, nanos(longest))
-            .map(|admitted| Reservation::new(self.limiter, &admitted, cost, self.now))
-            .map_err(Denied)
+    pub fn reserve_within(&self, cost: u64, longest: Duration) -> Result<Reservation<C>, ReserveError> {
+        match self.admit(cost, Patience::Slot(nanos(longest))) {
+            Ok(admitted) => Ok(Reservation::new(self.limiter, &admitted, cost, self.now)),
+            Err(Refused::Denied(decision)) => Err(ReserveError::Denied(Denied(decision))),
+            Err(Refused::NoSlots(algorithm)) => Err(ReserveError::NoSlots(algorithm)),
+        }
     }
 
     /// Gives back what no later reservation has been promised; see [`Reservation::cancel`].
@@ -138,6 +167,9 @@ impl<'a, C: Clock> At<'a, C> {
         self.on_current(|cell, normal, _| {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(f64::INFINITY));
+            }
+            if normal.is_windowed() || normal.kind == Kind::Pacing {
+                return Ok(Some(self.look(cell, normal, 0, u64::MAX)?.remaining() as f64));
             }
             let level = i128::from(normal.capacity) - i128::from(cell.ahead(normal, self.now)?);
             Ok(Some(level as f64 / normal.token as f64))
@@ -173,6 +205,9 @@ impl<'a, C: Clock> At<'a, C> {
                 if normal.kind == Kind::Unlimited {
                     return;
                 }
+                if normal.is_windowed() {
+                    return shared.cold().count_granted(cell.window_grant(normal, self.now, tokens));
+                }
                 let clock = cell.clock(normal, self.now);
                 let gift = |tat: u64| tat.saturating_sub(clock).min(tokens.saturating_mul(normal.token));
                 let before = cell.update(|tat| Some(tat - gift(tat)));
@@ -186,16 +221,13 @@ impl<'a, C: Clock> At<'a, C> {
         self.limiter.shared.locked(
             || self.now,
             |cell, normal, _| {
-                if normal.kind != Kind::Unlimited {
-                    let spent = normal.capacity.saturating_sub(tokens.saturating_mul(normal.token));
-                    cell.update(|_| Some(cell.clock(normal, self.now).saturating_add(spent)));
-                }
+                cell.charge_unconditionally(normal, self.now, normal.burst().saturating_sub(tokens));
             },
         );
     }
 
-    /// Takes `cost` with a patience in nanoseconds: the way of every verb that keeps something.
-    pub(super) fn admit(&self, cost: u64, patience: u64) -> Result<Admitted, Decision> {
+    /// Takes `cost`: the way of every verb that keeps something.
+    pub(super) fn admit(&self, cost: u64, patience: Patience) -> Result<Admitted, Refused> {
         self.on_current(|cell, normal, generation| {
             // Before the state moves: a gift that comes in between then counts against the caller, not for it.
             let given = cell.given.load(Ordering::Acquire);
@@ -204,9 +236,24 @@ impl<'a, C: Clock> At<'a, C> {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(Ok(admitted)));
             }
-            let patience = patience.saturating_mul(normal.ticks);
+            if normal.is_windowed() {
+                if let Patience::Slot(_) = patience {
+                    return Ok(Some(Err(Refused::NoSlots(cell.limit().judged_by()))));
+                }
+                let call = cell.window_step(normal, self.now, cost, true)?;
+                admitted.tat = call.charged_in;
+                return Ok(Some(if call.decision.is_allowed() {
+                    Ok(admitted)
+                } else {
+                    Err(Refused::Denied(call.decision))
+                }));
+            }
+            let patience = match patience {
+                Patience::OfACheck => patience_of_a_check(normal),
+                Patience::Slot(longest) => longest.saturating_mul(normal.ticks),
+            };
             let Reach::Clock(clock) = cell.reach(normal, self.now) else {
-                return Ok(self.out_of_reach(cell, normal, cost, patience)?.map(Err));
+                return Ok(self.out_of_reach(cell, normal, cost, patience)?.map(|denied| Err(Refused::Denied(denied))));
             };
             admitted.clock = clock;
             let Attempt { step, tat } = cell.attempt(normal, clock, cost, patience)?;
@@ -215,8 +262,27 @@ impl<'a, C: Clock> At<'a, C> {
                     (admitted.tat, admitted.wait) = (tat, wait);
                     Ok(Some(Ok(admitted)))
                 }
-                _ => Ok(Some(Err(decision(normal, step, tat.saturating_sub(clock))))),
+                _ => Ok(Some(Err(Refused::Denied(decision(normal, step, tat.saturating_sub(clock)))))),
             }
+        })
+    }
+
+    /// How long a slot for `cost` would be away, were there patience for it.
+    #[cfg(feature = "std")]
+    pub(super) fn peek_slot(&self, cost: u64) -> Duration {
+        self.on_current(|cell, normal, _| {
+            if normal.kind == Kind::Unlimited {
+                return Ok(Some(Duration::ZERO));
+            }
+            let wait = match normal.kind {
+                // A queue denies by its own longest wait; the slot itself is where it is free.
+                Kind::Pacing => cell.ahead(normal, self.now)?,
+                _ => match step(normal, cell.ahead(normal, self.now)?, 0, cost, 0) {
+                    Step::Admit { wait, .. } | Step::Deny { wait } => wait,
+                    Step::Never => 0,
+                },
+            };
+            Ok(Some(Duration::from_nanos(normal.nanos_ceil(wait))))
         })
     }
 
@@ -250,6 +316,11 @@ impl<'a, C: Clock> At<'a, C> {
             }
         }
     }
+}
+
+/// How long a call that only asks would wait: not at all for tokens; a queue tells it its start.
+fn patience_of_a_check(normal: &Normal) -> u64 {
+    if normal.kind == Kind::Pacing { u64::MAX } else { 0 }
 }
 
 #[inline]

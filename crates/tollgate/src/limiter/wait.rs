@@ -1,15 +1,18 @@
 //! Waiting for a slot: FIFO, with a deadline, on a runtime or without one.
 //!
-//! A waiter owns its slot from the moment it starts to wait, so a large cost cannot starve and a waiter that is not
-//! polled holds up nobody. Order is the order of the slots. What is left is one timer each, and a list of who to wake
-//! when the limiter is closed.
+//! Where the algorithm knows slots ahead of time (token bucket, pacing), a waiter owns its slot from the moment it starts
+//! to wait, so a large cost cannot starve and a waiter that is not polled holds up nobody. Order is the order of the
+//! slots; what is left is one timer each. Windows and logs know no slots: there waiters stand in a line, the first of it
+//! sleeps until it may pass and tries, and wakes the next when it has. All of them are in a list of who to wake when the
+//! limiter is closed.
 
+use super::view::{Patience, Refused};
 use super::{Limiter, Reservation};
 use crate::clock::{Clock, Instant, nanos};
-use crate::limit::Kind;
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
@@ -107,13 +110,26 @@ enum Deadline {
     Until(Instant),
 }
 
-/// A slot that has not come yet.
+/// A wait that has begun and not ended.
 struct Slot<C: Clock> {
-    reservation: Reservation<C>,
+    /// None: in line.
+    reservation: Option<Reservation<C>>,
+    deadline: Instant,
     seat: Seat,
+    /// The timer, and when it rings.
     #[cfg(feature = "tokio")]
-    sleep: crate::clock::Sleep,
+    sleep: Option<(Instant, crate::clock::Sleep)>,
 }
+
+/// What a look at a wait came to.
+enum Look {
+    Ended(Result<(), WaitError>),
+    /// Nothing to do before that, unless woken.
+    Until(Instant),
+}
+
+/// Longer than any wait: whoever waits for another to wake it.
+const FOR_EVER: Instant = Instant::from_unix_nanos(u64::MAX);
 
 impl<'a, C: Clock> Wait<'a, C> {
     /// Waits at most this long, counted from when the wait begins. A slot that comes later is an error at once, and
@@ -131,58 +147,109 @@ impl<'a, C: Clock> Wait<'a, C> {
 
     /// Blocks this thread until the tokens are there. Needs no runtime.
     pub fn blocking(mut self) -> Result<(), WaitError> {
-        let Some(reservation) = self.begin()? else { return Ok(()) };
-        let act = reservation.act_at();
-        let clock = self.limiter.clock();
-        let waiters = &self.limiter.shared.cold().waiters;
-        let (mut seat, waker) = (Seat::default(), thread_waker());
-        let ended = loop {
-            if !waiters.sit(&mut seat, &waker) {
-                break Err(WaitError::Closed);
-            }
-            if clock.now() >= act {
-                break Ok(());
-            }
-            clock.park_until(act);
-        };
-        waiters.leave(&mut seat);
-        if ended.is_err() {
-            reservation.cancel();
+        if let Some(ended) = self.begin() {
+            return ended;
         }
-        ended
+        let waker = thread_waker();
+        loop {
+            match self.look(&waker) {
+                Look::Ended(ended) => return ended,
+                Look::Until(at) => self.limiter.clock().park_until(at),
+            }
+        }
     }
 
-    /// Takes the slot; none if there is nothing to wait for.
-    fn begin(&mut self) -> Result<Option<Reservation<C>>, WaitError> {
+    /// Takes the slot, or a place in line; the result if there is nothing to wait for.
+    fn begin(&mut self) -> Option<Result<(), WaitError>> {
         let limiter = self.limiter;
         let normal = limiter.shared.current().1.normal();
-        if normal.kind != Kind::Unlimited && normal.ticks_of(self.cost).is_none() {
-            return Err(WaitError::ExceedsBurst { cost: self.cost, burst: normal.burst() });
+        if !normal.could_hold(self.cost) {
+            return Some(Err(WaitError::ExceedsBurst { cost: self.cost, burst: normal.burst() }));
         }
         if limiter.is_closed() {
-            return Err(WaitError::Closed);
+            return Some(Err(WaitError::Closed));
         }
         let now = limiter.clock().now();
-        let patience = match self.deadline {
-            Deadline::None => u64::MAX,
-            Deadline::Within(longest) => nanos(longest),
-            Deadline::Until(deadline) if deadline < now => return Err(WaitError::Deadline { delay: Duration::ZERO }),
-            Deadline::Until(deadline) => nanos(deadline - now),
+        let deadline = match self.deadline {
+            Deadline::None => FOR_EVER,
+            Deadline::Within(longest) => now + longest,
+            Deadline::Until(deadline) if deadline < now => {
+                return Some(Err(WaitError::Deadline { delay: Duration::ZERO }));
+            }
+            Deadline::Until(deadline) => deadline,
         };
-        match limiter.at(now).admit(self.cost, patience) {
-            Ok(admitted) if admitted.wait == 0 => Ok(None),
-            Ok(admitted) => Ok(Some(Reservation::new(limiter, &admitted, self.cost, now))),
-            Err(denied) => Err(match denied.retry_after() {
-                Some(delay) => WaitError::Deadline { delay },
-                None => WaitError::Never,
-            }),
+        let patience = if deadline == FOR_EVER { u64::MAX } else { nanos(deadline - now) };
+        let reservation = match limiter.at(now).admit(self.cost, Patience::Slot(patience)) {
+            Ok(admitted) if admitted.wait == 0 => return Some(Ok(())),
+            Ok(admitted) => Some(Reservation::new(limiter, &admitted, self.cost, now)),
+            Err(Refused::NoSlots(_)) => {
+                // Nobody in line and room: no need to stand in it.
+                let alone = limiter.shared.cold_if_any().is_none_or(|cold| cold.waiters.nobody_in_line());
+                if alone && limiter.at(now).check_n(self.cost).is_allowed() {
+                    return Some(Ok(()));
+                }
+                None
+            }
+            Err(Refused::Denied(denied)) => {
+                return Some(Err(match denied.retry_after() {
+                    Some(_) => WaitError::Deadline { delay: self.delay_at(now) },
+                    None => WaitError::Never,
+                }));
+            }
+        };
+        let mut seat = Seat::default();
+        if reservation.is_none() && !limiter.shared.cold().waiters.queue_up(&mut seat) {
+            return Some(Err(WaitError::Closed));
         }
+        self.slot = Some(Slot {
+            reservation,
+            deadline,
+            seat,
+            #[cfg(feature = "tokio")]
+            sleep: None,
+        });
+        None
+    }
+
+    /// How long the wait would be without a deadline.
+    fn delay_at(&self, now: Instant) -> Duration {
+        self.limiter.at(now).peek_slot(self.cost)
+    }
+
+    /// Sees whether the wait is over; if not, `waker` is woken when the limiter is closed or the line moves on.
+    fn look(&mut self, waker: &Waker) -> Look {
+        let (limiter, waiters) = (self.limiter, &self.limiter.shared.cold().waiters);
+        let Some(slot) = &mut self.slot else { return Look::Ended(Ok(())) };
+        if !waiters.sit(&mut slot.seat, waker) {
+            self.give_up_slot(true);
+            return Look::Ended(Err(WaitError::Closed));
+        }
+        let now = limiter.clock().now();
+        let ended = match &slot.reservation {
+            Some(reservation) if now < reservation.act_at() => return Look::Until(reservation.act_at()),
+            Some(_) => Ok(()),
+            None if !waiters.is_first(&slot.seat) => match now < slot.deadline {
+                true => return Look::Until(slot.deadline),
+                false => Err(WaitError::Deadline { delay: Duration::ZERO }),
+            },
+            None => {
+                let decision = limiter.at(now).check_n(self.cost);
+                match decision.retry_after() {
+                    _ if decision.is_allowed() => Ok(()),
+                    None => Err(WaitError::Never),
+                    Some(delay) if now + delay > slot.deadline => Err(WaitError::Deadline { delay }),
+                    Some(delay) => return Look::Until(now + delay),
+                }
+            }
+        };
+        self.give_up_slot(ended.is_err());
+        Look::Ended(ended)
     }
 }
 
 #[cfg(feature = "tokio")]
 mod asynchronous {
-    use super::{Seat, Slot, Wait, WaitError};
+    use super::{Look, Wait, WaitError};
     use crate::clock::Clock;
     use core::future::Future;
     use core::pin::Pin;
@@ -195,47 +262,43 @@ mod asynchronous {
         type Output = Result<(), WaitError>;
 
         fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-            if self.slot.is_none() {
-                let Some(reservation) = self.begin()? else { return Poll::Ready(Ok(())) };
-                let sleep = self.limiter.clock().sleep_until(reservation.act_at());
-                self.slot = Some(Slot { reservation, seat: Seat::default(), sleep });
+            if self.slot.is_none()
+                && let Some(ended) = self.begin()
+            {
+                return Poll::Ready(ended);
             }
-            let ended = self.poll_slot(cx);
-            if let Poll::Ready(ended) = ended {
-                self.give_up_slot(ended.is_err());
-            }
-            ended
-        }
-    }
-
-    impl<C: Clock> Wait<'_, C> {
-        fn poll_slot(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
-            let (clock, waiters) = (self.limiter.clock(), &self.limiter.shared.cold().waiters);
-            let Some(slot) = &mut self.slot else { return Poll::Ready(Ok(())) };
-            if !waiters.sit(&mut slot.seat, cx.waker()) {
-                return Poll::Ready(Err(WaitError::Closed));
-            }
-            let act = slot.reservation.act_at();
-            while clock.now() < act {
-                match Pin::new(&mut slot.sleep).poll(cx) {
+            loop {
+                let at = match self.look(cx.waker()) {
+                    Look::Ended(ended) => return Poll::Ready(ended),
+                    Look::Until(at) => at,
+                };
+                let limiter = self.limiter;
+                let Some(slot) = &mut self.slot else { return Poll::Ready(Ok(())) };
+                let sleep = match &mut slot.sleep {
+                    Some((until, sleep)) if *until == at => sleep,
+                    other => &mut other.insert((at, limiter.clock().sleep_until(at))).1,
+                };
+                match Pin::new(sleep).poll(cx) {
                     Poll::Pending => return Poll::Pending,
-                    Poll::Ready(false) => return Poll::Ready(Err(WaitError::NoTimer)),
-                    // The timer's clock and ours differ by a little: sleep the rest.
-                    Poll::Ready(true) => slot.sleep = clock.sleep_until(act),
+                    Poll::Ready(false) => {
+                        self.give_up_slot(true);
+                        return Poll::Ready(Err(WaitError::NoTimer));
+                    }
+                    // The timer's clock and ours may differ by a little: look again, and sleep the rest.
+                    Poll::Ready(true) => slot.sleep = None,
                 }
             }
-            Poll::Ready(Ok(()))
         }
     }
 }
 
 impl<C: Clock> Wait<'_, C> {
-    /// Leaves the list of waiters; with `cancel`, gives the slot back.
+    /// Leaves the list of waiters and the line; with `cancel`, gives the slot back.
     fn give_up_slot(&mut self, cancel: bool) {
         if let Some(mut slot) = self.slot.take() {
             self.limiter.shared.cold().waiters.leave(&mut slot.seat);
-            if cancel {
-                slot.reservation.cancel();
+            if let (true, Some(reservation)) = (cancel, slot.reservation) {
+                reservation.cancel();
             }
         }
     }
@@ -249,10 +312,7 @@ impl<C: Clock> Drop for Wait<'_, C> {
 
 impl<C: Clock> fmt::Debug for Wait<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Wait")
-            .field("cost", &self.cost)
-            .field("slot", &self.slot.as_ref().map(|s| &s.reservation))
-            .finish()
+        f.debug_struct("Wait").field("cost", &self.cost).field("waiting", &self.slot.is_some()).finish()
     }
 }
 
@@ -268,6 +328,19 @@ pub(super) struct Waiters {
 struct List {
     seats: Vec<Option<Waker>>,
     free: Vec<usize>,
+    /// Those whose algorithm knows no slots, in the order they came.
+    line: VecDeque<usize>,
+}
+
+impl List {
+    fn seat(&mut self, seat: &mut Seat) -> usize {
+        *seat.0.get_or_insert_with(|| {
+            self.free.pop().unwrap_or_else(|| {
+                self.seats.push(None);
+                self.seats.len() - 1
+            })
+        })
+    }
 }
 
 /// A waiter's place in the list; none while it is not in it.
@@ -281,12 +354,7 @@ impl Waiters {
         if self.is_closed() {
             return false;
         }
-        let at = *seat.0.get_or_insert_with(|| {
-            list.free.pop().unwrap_or_else(|| {
-                list.seats.push(None);
-                list.seats.len() - 1
-            })
-        });
+        let at = list.seat(seat);
         match &mut list.seats[at] {
             Some(known) if known.will_wake(waker) => {}
             place => *place = Some(waker.clone()),
@@ -294,11 +362,39 @@ impl Waiters {
         true
     }
 
+    /// Takes a seat at the end of the line; false if the limiter is closed.
+    fn queue_up(&self, seat: &mut Seat) -> bool {
+        let mut list = self.lock();
+        if self.is_closed() {
+            return false;
+        }
+        let at = list.seat(seat);
+        list.line.push_back(at);
+        true
+    }
+
+    fn is_first(&self, seat: &Seat) -> bool {
+        self.lock().line.front() == seat.0.as_ref()
+    }
+
+    fn nobody_in_line(&self) -> bool {
+        self.lock().line.is_empty()
+    }
+
+    /// Leaves the seat, and the line; if that moves the line on, its new first is woken.
     fn leave(&self, seat: &mut Seat) {
-        if let Some(at) = seat.0.take() {
+        let Some(at) = seat.0.take() else { return };
+        let next = {
             let mut list = self.lock();
             list.seats[at] = None;
             list.free.push(at);
+            let was_first = list.line.front() == Some(&at);
+            list.line.retain(|waiting| *waiting != at);
+            let first = list.line.front().copied().filter(|_| was_first);
+            first.and_then(|first| list.seats[first].clone())
+        };
+        if let Some(waker) = next {
+            waker.wake();
         }
     }
 

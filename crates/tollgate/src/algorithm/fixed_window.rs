@@ -1,0 +1,74 @@
+//! Fixed windows: so many in each, aligned to the Unix epoch or starting with the first call.
+//!
+//! Simple and cheap; at the edge of two windows twice the limit can pass in an instant.
+
+use super::{Judged, Machine, Told, Windowed};
+
+/// Where the window starts, and what was admitted in it. `FIRST_HIT`: it starts with the first call, not on the grid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct FixedWindow<const FIRST_HIT: bool> {
+    start: u64,
+    count: u64,
+}
+
+impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
+    /// The window that `now` falls into. An instant before the stored window is judged at that window's start.
+    fn roll(self, limit: &Windowed, now: u64) -> Self {
+        if FIRST_HIT {
+            let over = self.count == 0 || now.saturating_sub(self.start) >= limit.window;
+            return if over { Self { start: now.max(self.start), count: 0 } } else { self };
+        }
+        let start = now - now % limit.window;
+        if start > self.start { Self { start, count: 0 } } else { self }
+    }
+
+    fn told(self, limit: &Windowed) -> Told {
+        let reset_at = if self.count == 0 { 0 } else { self.start.saturating_add(limit.window) };
+        Told { remaining: limit.most.saturating_sub(self.count), reset_at }
+    }
+}
+
+impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
+    fn from_words(word: impl Fn(usize) -> u64) -> Self {
+        Self { start: word(0), count: word(1) }
+    }
+
+    fn to_words(self, mut word: impl FnMut(usize, u64)) {
+        word(0, self.start);
+        word(1, self.count);
+    }
+
+    fn pack(self, limit: &Windowed) -> u64 {
+        (self.start / limit.window) << limit.shift | self.count
+    }
+
+    fn unpack(limit: &Windowed, word: u64) -> Self {
+        Self { start: (word >> limit.shift) * limit.window, count: word & ((1 << limit.shift) - 1) }
+    }
+
+    #[inline]
+    fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
+        let state = self.roll(limit, now);
+        if cost > limit.most {
+            return Judged::Never(state.told(limit));
+        }
+        if cost > limit.most.saturating_sub(state.count) {
+            return Judged::Deny { told: state.told(limit), retry_at: state.start.saturating_add(limit.window) };
+        }
+        let after = Self { count: state.count + cost, ..state };
+        Judged::Admit(after, after.told(limit))
+    }
+
+    fn charged_in(self) -> u64 {
+        self.start
+    }
+
+    fn give_back(self, _: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
+        if self.start == charged_in { Self { count: self.count.saturating_sub(unused), ..self } } else { self }
+    }
+
+    fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {
+        let state = self.roll(limit, now);
+        Self { count: state.count.saturating_add(extra).min(limit.most).max(state.count), ..state }
+    }
+}

@@ -1,0 +1,105 @@
+//! The sliding window as a weighted counter: the window before counts by the share of it that is still inside.
+//!
+//! Two counters. In each aligned window at most N; in any window at most N + prev·e/W, below 2N: an estimate that is
+//! exact only if the window before was evenly filled.
+
+use super::{Judged, Machine, Told, Windowed};
+
+/// Where the current window starts, and what was admitted in it and in the one before.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct SlidingWindow {
+    start: u64,
+    current: u64,
+    before: u64,
+}
+
+impl SlidingWindow {
+    fn roll(self, limit: &Windowed, now: u64) -> Self {
+        let start = now - now % limit.window;
+        if start <= self.start {
+            // An instant before the stored window is judged at that window's start.
+            self
+        } else if start - self.start == limit.window {
+            Self { start, current: 0, before: self.current }
+        } else {
+            Self { start, current: 0, before: 0 }
+        }
+    }
+
+    fn told(self, limit: &Windowed, now: u64) -> Told {
+        let window = u128::from(limit.window);
+        let inside = window - u128::from(now.saturating_sub(self.start));
+        let counted = u128::from(self.current) + (u128::from(self.before) * inside).div_ceil(window);
+        let windows = if self.current > 0 { 2 } else { u64::from(self.before > 0) };
+        let reset_at = if windows == 0 { 0 } else { self.start.saturating_add(limit.window.saturating_mul(windows)) };
+        Told { remaining: u128::from(limit.most).saturating_sub(counted) as u64, reset_at }
+    }
+
+    /// When a call of `cost`, at most N, fits if nobody else comes.
+    fn retry_at(self, limit: &Windowed, cost: u64) -> u64 {
+        let (most, window) = (limit.most, u128::from(limit.window));
+        let share = |free: u64, of: u64| (u128::from(free) * window / u128::from(of.max(1))).min(window) as u64;
+        let (windows, share) = match self.current <= most - cost {
+            true => (1, share(most - cost - self.current, self.before)),
+            false => (2, share(most - cost, self.current)),
+        };
+        self.start.saturating_add(limit.window.saturating_mul(windows)).saturating_sub(share)
+    }
+}
+
+impl Machine for SlidingWindow {
+    fn from_words(word: impl Fn(usize) -> u64) -> Self {
+        Self { start: word(0), current: word(1), before: word(2) }
+    }
+
+    fn to_words(self, mut word: impl FnMut(usize, u64)) {
+        word(0, self.start);
+        word(1, self.current);
+        word(2, self.before);
+    }
+
+    fn pack(self, limit: &Windowed) -> u64 {
+        (self.start / limit.window) << (2 * limit.shift) | self.current << limit.shift | self.before
+    }
+
+    fn unpack(limit: &Windowed, word: u64) -> Self {
+        let mask = (1 << limit.shift) - 1;
+        let start = (word >> (2 * limit.shift)) * limit.window;
+        Self { start, current: word >> limit.shift & mask, before: word & mask }
+    }
+
+    #[inline]
+    fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
+        let state = self.roll(limit, now);
+        if cost > limit.most {
+            return Judged::Never(state.told(limit, now));
+        }
+        let window = u128::from(limit.window);
+        let inside = u128::from(limit.window - now.saturating_sub(state.start));
+        let counted = u128::from(state.before) * inside + (u128::from(state.current) + u128::from(cost)) * window;
+        if counted > u128::from(limit.most) * window {
+            return Judged::Deny { told: state.told(limit, now), retry_at: state.retry_at(limit, cost) };
+        }
+        let after = Self { current: state.current + cost, ..state };
+        Judged::Admit(after, after.told(limit, now))
+    }
+
+    fn charged_in(self) -> u64 {
+        self.start
+    }
+
+    fn give_back(self, limit: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
+        if self.start == charged_in {
+            Self { current: self.current.saturating_sub(unused), ..self }
+        } else if self.start.wrapping_sub(charged_in) == limit.window {
+            Self { before: self.before.saturating_sub(unused), ..self }
+        } else {
+            self
+        }
+    }
+
+    fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {
+        let state = self.roll(limit, now);
+        Self { current: state.current.saturating_add(extra).min(limit.most).max(state.current), ..state }
+    }
+}

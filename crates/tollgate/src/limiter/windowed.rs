@@ -1,0 +1,342 @@
+//! Windows and logs on a cell: packed into its word while the numbers fit, else behind a short lock.
+
+use super::cell::{Cell, SEALED, Sealed};
+use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::sliding_log::Ring;
+use crate::algorithm::sliding_window::SlidingWindow;
+use crate::algorithm::sliding_window_strict::SlidingWindowStrict;
+use crate::algorithm::{Judged, Machine, Windowed};
+use crate::chunks::Chunks;
+use crate::clock::Instant;
+use crate::decision::Decision;
+use crate::limit::{Kind, Normal};
+use crate::sync::{AtomicU64, Lock, Ordering};
+use alloc::boxed::Box;
+
+/// A state of more than a word. The lock guards the words; a sealed cell's state is read by its successor only.
+pub(super) struct Wide {
+    pub(super) lock: Lock,
+    words: [AtomicU64; MOST_WORDS],
+    /// The times of a log, by place in its ring.
+    times: Chunks<AtomicU64>,
+}
+
+const MOST_WORDS: usize = 12;
+
+/// A call's decision, and what names the window it was charged in.
+pub(super) struct Windowwise {
+    pub(super) decision: Decision,
+    pub(super) charged_in: u64,
+}
+
+/// Something done to a state: what becomes of the state (none: it stays) and what the caller learns.
+trait Act {
+    type Out;
+    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Self::Out);
+}
+
+struct Step<'a> {
+    limit: &'a Normal,
+    now: u64,
+    cost: u64,
+    write: bool,
+}
+
+impl Act for Step<'_> {
+    type Out = Windowwise;
+
+    #[inline]
+    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Windowwise) {
+        let judged = state.step(limit, self.now, self.cost);
+        // Who only asks is told what is there now.
+        let told = if self.write { judged } else { judged.unwritten(|| state.step(limit, self.now, 0)) };
+        let decision = Decision::windowed(self.limit, &told, self.now);
+        match judged {
+            Judged::Admit(after, _) => {
+                let written = (self.write && self.cost > 0).then_some(after);
+                (written, Windowwise { decision, charged_in: after.charged_in() })
+            }
+            _ => (None, Windowwise { decision, charged_in: 0 }),
+        }
+    }
+}
+
+struct GiveBack {
+    now: u64,
+    charged_in: u64,
+    unused: u64,
+}
+
+impl Act for GiveBack {
+    type Out = ();
+
+    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, ()) {
+        (Some(state.give_back(limit, self.now, self.charged_in, self.unused)), ())
+    }
+}
+
+struct ChargeMore {
+    now: u64,
+    extra: u64,
+}
+
+impl Act for ChargeMore {
+    type Out = ();
+
+    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, ()) {
+        (Some(state.charge_more(limit, self.now, self.extra)), ())
+    }
+}
+
+impl Cell {
+    /// One call of `cost` at `now`; with `write` an admission is written.
+    #[inline]
+    pub(super) fn window_step(
+        &self,
+        limit: &Normal,
+        now: Instant,
+        cost: u64,
+        write: bool,
+    ) -> Result<Windowwise, Sealed> {
+        let now = now.as_unix_nanos();
+        if limit.kind == Kind::Log {
+            return self.log_step(limit, now, cost, write);
+        }
+        self.act(limit, &Step { limit, now, cost, write })
+    }
+
+    /// Gives back `unused` of what was charged in a window (or, of a log, at an instant), if that is still counted.
+    pub(super) fn window_give_back(&self, limit: &Normal, now: Instant, charged_in: u64, unused: u64) {
+        let now = now.as_unix_nanos();
+        if limit.kind == Kind::Log {
+            return self.log_give_back(limit, charged_in, unused);
+        }
+        let _ = self.act(limit, &GiveBack { now, charged_in, unused });
+    }
+
+    /// An operator's gift: up to `tokens` less are counted. Returns how many.
+    pub(super) fn window_grant(&self, limit: &Normal, now: Instant, tokens: u64) -> u64 {
+        let Ok(seen) = self.window_step(limit, now, 0, false) else { return 0 };
+        let gift = tokens.min(limit.capacity - seen.decision.remaining().min(limit.capacity));
+        if limit.kind == Kind::Log {
+            let (wide, windowed) = (self.wide(), limit.windowed());
+            let _held = wide.lock.hold();
+            if let (Judged::Admit(ring, _), _) = wide.ring().step(&windowed, |at| wide.time(at), now.as_unix_nanos(), 0)
+            {
+                let gift = gift.min(ring.length);
+                wide.set_ring(Ring { head: ring.place(&windowed, gift), length: ring.length - gift });
+            }
+        } else {
+            self.window_give_back(limit, now, seen.charged_in, gift);
+        }
+        gift
+    }
+
+    /// Charges `extra` now; the window is full at most.
+    pub(super) fn window_charge(&self, limit: &Normal, now: Instant, extra: u64) {
+        let now = now.as_unix_nanos();
+        if limit.kind == Kind::Log {
+            return self.log_charge(limit, now, extra);
+        }
+        let _ = self.act(limit, &ChargeMore { now, extra });
+    }
+
+    /// What a sealed window had admitted and still counted.
+    pub(super) fn window_used(&self, limit: &Normal, word: u64, now: Instant) -> u64 {
+        let now = now.as_unix_nanos();
+        let remaining = |decision: Decision| limit.capacity - decision.remaining().min(limit.capacity);
+        if limit.kind == Kind::Log {
+            let wide = self.wide();
+            let (judged, _) = wide.ring().step(&limit.windowed(), |at| wide.time(at), now, 0);
+            return remaining(Decision::windowed(limit, &judged, now));
+        }
+        struct Used<'a>(&'a Normal, u64);
+        impl Act for Used<'_> {
+            type Out = Decision;
+
+            fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Decision) {
+                (None, Decision::windowed(self.0, &state.step(limit, self.1, 0), self.1))
+            }
+        }
+        remaining(self.act_on(limit, word, &Used(limit, now)))
+    }
+
+    /// Hands a state on as it is to a cell of the same algorithm and window; false if they differ.
+    pub(super) fn hand_over_window(&self, next: &Self, word: u64) -> bool {
+        let (old, new) = (self.normal(), next.normal());
+        if old.kind != new.kind || old.token != new.token || !old.is_windowed() {
+            return false;
+        }
+        if old.kind == Kind::Log {
+            let (from, ring) = (self.wide(), self.wide().ring());
+            let kept = ring.length.min(new.capacity);
+            let to = next.wide();
+            for at in 0..kept {
+                let time = from.time(ring.place(&old.windowed(), ring.length - kept + at));
+                to.times.get_or_make(at, || AtomicU64::new(0)).store(time, Ordering::Relaxed);
+            }
+            to.set_ring(Ring { head: 0, length: kept });
+            return true;
+        }
+        struct Copy<'a>(&'a Cell, &'a Normal);
+        impl Act for Copy<'_> {
+            type Out = ();
+
+            fn on<M: Machine>(&self, _: &Windowed, state: M) -> (Option<M>, ()) {
+                self.0.store(self.1, state);
+                (None, ())
+            }
+        }
+        self.act_on(&old, word, &Copy(next, &new));
+        true
+    }
+
+    pub(super) fn wide(&self) -> &Wide {
+        self.wide.get_or_init(|| Box::new(Wide::new()))
+    }
+
+    /// Runs `act` on the state, whichever machine it belongs to.
+    #[inline]
+    fn act<A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
+        match limit.kind {
+            Kind::FixedWindow => self.act_as::<FixedWindow<false>, A>(limit, act),
+            Kind::FirstHit => self.act_as::<FixedWindow<true>, A>(limit, act),
+            Kind::SlidingWindow => self.act_as::<SlidingWindow, A>(limit, act),
+            _ => self.act_as::<SlidingWindowStrict, A>(limit, act),
+        }
+    }
+
+    #[inline]
+    fn act_as<M: Machine, A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
+        let windowed = limit.windowed();
+        if windowed.shift > 0 {
+            let mut word = self.word.load(Ordering::Acquire);
+            loop {
+                if word == SEALED {
+                    return Err(Sealed);
+                }
+                let (after, out) = act.on(&windowed, M::unpack(&windowed, word));
+                let Some(after) = after else { return Ok(out) };
+                match self.word.compare_exchange_weak(word, after.pack(&windowed), Ordering::AcqRel, Ordering::Acquire)
+                {
+                    Ok(_) => return Ok(out),
+                    Err(seen) => word = seen,
+                }
+            }
+        }
+        let wide = self.wide();
+        let _held = wide.lock.hold();
+        self.read()?;
+        let (after, out) = act.on(&windowed, wide.state::<M>());
+        if let Some(after) = after {
+            wide.set_state(after);
+        }
+        Ok(out)
+    }
+
+    /// Runs `act` on the state of a sealed cell, of which `word` was the word.
+    fn act_on<A: Act>(&self, limit: &Normal, word: u64, act: &A) -> A::Out {
+        fn on<M: Machine, A: Act>(cell: &Cell, limit: &Normal, word: u64, act: &A) -> A::Out {
+            let windowed = limit.windowed();
+            let state = if windowed.shift > 0 { M::unpack(&windowed, word) } else { cell.wide().state::<M>() };
+            act.on(&windowed, state).1
+        }
+        match limit.kind {
+            Kind::FixedWindow => on::<FixedWindow<false>, A>(self, limit, word, act),
+            Kind::FirstHit => on::<FixedWindow<true>, A>(self, limit, word, act),
+            Kind::SlidingWindow => on::<SlidingWindow, A>(self, limit, word, act),
+            _ => on::<SlidingWindowStrict, A>(self, limit, word, act),
+        }
+    }
+
+    /// Sets the state of a cell that nobody else knows yet.
+    fn store<M: Machine>(&self, limit: &Normal, state: M) {
+        let windowed = limit.windowed();
+        if windowed.shift > 0 {
+            self.word.store(state.pack(&windowed), Ordering::Relaxed);
+        } else {
+            self.wide().set_state(state);
+        }
+    }
+
+    fn log_step(&self, limit: &Normal, now: u64, cost: u64, write: bool) -> Result<Windowwise, Sealed> {
+        let (wide, windowed) = (self.wide(), limit.windowed());
+        let _held = wide.lock.hold();
+        self.read()?;
+        let step = |cost| wide.ring().step(&windowed, |at| wide.time(at), now, cost);
+        let (judged, charged_at) = step(cost);
+        let told = if write { judged } else { judged.unwritten(|| step(0).0) };
+        let decision = Decision::windowed(limit, &told, now);
+        if let (Judged::Admit(ring, _), true) = (judged, write && cost > 0) {
+            wide.push(&windowed, ring, charged_at, cost);
+        }
+        Ok(Windowwise { decision, charged_in: charged_at })
+    }
+
+    fn log_charge(&self, limit: &Normal, now: u64, extra: u64) {
+        let (wide, windowed) = (self.wide(), limit.windowed());
+        let _held = wide.lock.hold();
+        let (judged, charged_at) = wide.ring().step(&windowed, |at| wide.time(at), now, 0);
+        if let Judged::Admit(ring, told) = judged {
+            wide.push(&windowed, ring, charged_at, extra.min(told.remaining));
+        }
+    }
+
+    /// Takes out up to `unused` entries of the instant `charged_at`, and closes the gap.
+    fn log_give_back(&self, limit: &Normal, charged_at: u64, unused: u64) {
+        let (wide, windowed) = (self.wide(), limit.windowed());
+        let _held = wide.lock.hold();
+        let (mut ring, mut left, mut kept) = (wide.ring(), unused, 0);
+        for age in 0..ring.length {
+            let time = wide.time(ring.place(&windowed, age));
+            if time == charged_at && left > 0 {
+                left -= 1;
+                continue;
+            }
+            wide.set_time(ring.place(&windowed, kept), time);
+            kept += 1;
+        }
+        ring.length = kept;
+        wide.set_ring(ring);
+    }
+}
+
+impl Wide {
+    fn new() -> Self {
+        Self { lock: Lock::new(), words: core::array::from_fn(|_| AtomicU64::new(0)), times: Chunks::new() }
+    }
+
+    fn state<M: Machine>(&self) -> M {
+        M::from_words(|at| self.words[at].load(Ordering::Relaxed))
+    }
+
+    fn set_state<M: Machine>(&self, state: M) {
+        state.to_words(|at, word| self.words[at].store(word, Ordering::Relaxed));
+    }
+
+    fn ring(&self) -> Ring {
+        let [head, length] = [0, 1].map(|at: usize| self.words[at].load(Ordering::Relaxed));
+        Ring { head, length }
+    }
+
+    fn set_ring(&self, ring: Ring) {
+        self.words[0].store(ring.head, Ordering::Relaxed);
+        self.words[1].store(ring.length, Ordering::Relaxed);
+    }
+
+    fn time(&self, place: u64) -> u64 {
+        self.times.get(place).map_or(0, |time| time.load(Ordering::Relaxed))
+    }
+
+    fn set_time(&self, place: u64, time: u64) {
+        self.times.get_or_make(place, || AtomicU64::new(0)).store(time, Ordering::Relaxed);
+    }
+
+    fn push(&self, limit: &Windowed, mut ring: Ring, time: u64, units: u64) {
+        for _ in 0..units {
+            let place = ring.push(limit);
+            self.set_time(place, time);
+        }
+        self.set_ring(ring);
+    }
+}

@@ -144,3 +144,38 @@ fn it_says_that_it_lives_and_is_ready() {
         assert_eq!((answer.status(), answer.body.as_str()), (200, "ok\n"));
     }
 }
+
+#[test]
+fn every_algorithm_is_served() {
+    let server = Server::start();
+    for name in [
+        "token_bucket",
+        "gcra",
+        "leaky_bucket",
+        "fixed_window",
+        "fixed_window_first_hit",
+        "sliding_window",
+        "sliding_window_strict",
+        "sliding_log",
+    ] {
+        let body = format!(r#"{{"key":"{name}","limit":"2/w","algorithm":"{name}"}}"#);
+        let statuses = [(); 3].map(|()| server.throttle(&body).status());
+        assert_eq!(statuses, [200, 200, 429], "{name}");
+    }
+}
+
+#[test]
+fn a_paced_caller_is_told_how_long_to_wait() {
+    let server = Server::start();
+    let call = || server.throttle(r#"{"key":"a","limit":"1/h queue 1"}"#);
+    assert!(call().body.contains(r#""allowed":true,"limit":2,"remaining":1,"used":1,"delay_ms":0,"#));
+    let second = call();
+    assert_eq!(second.status(), 200);
+    // An hour, less the time between the two calls.
+    assert!(
+        second.body.contains(r#""delay_ms":3599"#) || second.body.contains(r#""delay_ms":3600000"#),
+        "{}",
+        second.body
+    );
+    assert_eq!(call().status(), 429);
+}

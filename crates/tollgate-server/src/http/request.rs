@@ -16,18 +16,6 @@ const LONGEST_KEY: usize = 512;
 /// Longer than any limit that says something; an error need not repeat kilobytes.
 const LONGEST_LIMIT: usize = 128;
 
-/// Words that the grammar of limits has and this version does not, with the algorithm they belong to.
-const LATER: [(&str, &str); 8] = [
-    ("pacing", "pacing"),
-    ("wait", "pacing"),
-    ("queue", "pacing"),
-    ("fixed_window", "fixed_window"),
-    ("fixed_window_first_hit", "fixed_window_first_hit"),
-    ("sliding_window", "sliding_window"),
-    ("sliding_window_strict", "sliding_window_strict"),
-    ("sliding_log", "sliding_log"),
-];
-
 /// A request that makes sense.
 #[derive(PartialEq, Debug)]
 pub(super) struct ThrottleRequest {
@@ -62,43 +50,25 @@ fn read_limit(text: &str, algorithm: Option<&str>) -> Result<Limit, Problem> {
     }
     let beside = algorithm.map(read_algorithm).transpose()?;
     let words = || text.split(|c: char| !(c.is_ascii_alphabetic() || c == '_'));
-    if let Some(later) = words().find_map(later) {
-        return Err(not_available(later));
-    }
-    let limit: Limit = text.parse().map_err(|error| Problem::new(Code::InvalidLimit, format!("`limit`: {error}")))?;
-    match (beside, words().find_map(Algorithm::from_name)) {
+    let inside = words().find_map(Algorithm::from_name);
+    let written = match (beside, inside) {
         (Some(beside), Some(inside)) if beside != inside => {
             let detail = format!("`limit` says {inside} and `algorithm` says {beside}; say it once, or the same");
-            Err(Problem::new(Code::AlgorithmConflict, detail))
+            return Err(Problem::new(Code::AlgorithmConflict, detail));
         }
-        (Some(beside), _) => Ok(limit.algorithm(beside)),
-        (None, _) => Ok(limit),
-    }
+        // As if it had been written in the text: the rules of what goes together are the same.
+        (Some(beside), None) if text.trim() != "unlimited" => format!("{text} {beside}"),
+        _ => text.to_owned(),
+    };
+    written.parse().map_err(|error| Problem::new(Code::InvalidLimit, format!("`limit`: {error}")))
 }
 
 fn read_algorithm(name: &str) -> Result<Algorithm, Problem> {
-    match (Algorithm::from_name(name), LATER.into_iter().find(|(_, algorithm)| *algorithm == name)) {
-        (Some(algorithm), _) => Ok(algorithm),
-        (None, Some((_, algorithm))) => Err(not_available(algorithm)),
-        (None, None) => {
-            let detail = format!("{} is not an algorithm; this version has {}", quoted(name), available());
-            Err(Problem::new(Code::UnknownAlgorithm, detail))
-        }
-    }
-}
-
-fn later(word: &str) -> Option<&'static str> {
-    LATER.into_iter().find(|(written, _)| *written == word).map(|(_, algorithm)| algorithm)
-}
-
-fn not_available(algorithm: &str) -> Problem {
-    let detail = format!("the algorithm `{algorithm}` is not available in this version, which has {}", available());
-    Problem::new(Code::AlgorithmNotAvailable, detail)
-}
-
-fn available() -> String {
-    let names: Vec<_> = Algorithm::ALL.into_iter().map(|algorithm| format!("`{algorithm}`")).collect();
-    format!("{} and the alias `gcra`", names.join(", "))
+    Algorithm::from_name(name).ok_or_else(|| {
+        let names = Algorithm::ALL.map(|algorithm| format!("`{algorithm}`")).join(", ");
+        let detail = format!("{} is not an algorithm; write one of {names} or the alias `gcra`", quoted(name));
+        Problem::new(Code::UnknownAlgorithm, detail)
+    })
 }
 
 fn invalid(detail: String) -> Problem {

@@ -177,41 +177,35 @@ impl<C: Clock> Sometimes<C> {
         Some(result)
     }
 
+    /// Counts this call, and waits for its turn if it is to run.
     #[inline]
     fn begin(&self) -> Option<Run<'_, C>> {
-        if let Some(turn) = self.interval_is_over() {
-            // It takes its number at the end, so that a panic leaves nothing behind.
-            return Some(Run { of: self, number: None, _turn: turn });
-        }
-        let number = self.take_number()?;
-        Some(Run { of: self, number: Some(number), _turn: self.turn.take() })
+        let calls = self.take_number();
+        let number = calls & NUMBER;
+        let by_number = self.runs(number) || (calls > NUMBER && self.make_up());
+        let turn = match by_number {
+            true => self.turn.take(),
+            false if self.interval > 0 => self.interval_is_over()?,
+            false => return None,
+        };
+        Some(Run { of: self, number, by_number, returned: false, _turn: turn })
     }
 
-    /// The turn, if there is an interval and the last run ended that long ago.
+    /// The number of this call, together with the runs that are owed.
     #[inline]
-    fn interval_is_over(&self) -> Option<Taken<'_>> {
-        if self.interval == 0 {
-            return None;
+    fn take_number(&self) -> u64 {
+        if self.every > 0 {
+            return self.calls.fetch_add(1, Relaxed);
         }
-        let now = self.clock.now().as_unix_nanos();
-        let over = || now.saturating_sub(self.ended.load(Relaxed)) >= self.interval;
-        // If another thread has the turn its run is still to end, and the interval with it.
-        if over() { self.turn.try_take().filter(|_| over()) } else { None }
-    }
-
-    /// Counts this call, and returns its number if it is to run.
-    #[inline]
-    fn take_number(&self) -> Option<u64> {
-        if self.every == 0 {
-            // Past the first there is nothing to count, so nothing to write.
-            if !self.runs(self.calls.load(Relaxed)) {
-                return None;
+        // Past the first there is nothing to count, so nothing to write.
+        let mut number = self.calls.load(Relaxed);
+        while self.runs(number) {
+            match self.calls.compare_exchange_weak(number, number + 1, Relaxed, Relaxed) {
+                Ok(_) => break,
+                Err(seen) => number = seen,
             }
-            return self.calls.fetch_update(Relaxed, Relaxed, |number| self.runs(number).then_some(number + 1)).ok();
         }
-        let before = self.calls.fetch_add(1, Relaxed);
-        let number = before & NUMBER;
-        (self.runs(number) || (before > NUMBER && self.make_up())).then_some(number)
+        number
     }
 
     /// Whether the call with this number runs.
@@ -226,24 +220,45 @@ impl<C: Clock> Sometimes<C> {
         self.calls.fetch_update(Relaxed, Relaxed, |calls| calls.checked_sub(OWED)).is_ok()
     }
 
-    /// Makes the call with this number not have been.
+    /// The turn, if the last run ended an interval ago.
+    #[inline]
+    fn interval_is_over(&self) -> Option<Taken<'_>> {
+        // Read before the clock, while the cache line that was just written is still here.
+        let ended = self.ended.load(Relaxed);
+        let now = self.clock.now().as_unix_nanos();
+        let over = |ended| now.saturating_sub(ended) >= self.interval;
+        // If another thread has the turn its run is still to end, and the interval with it.
+        if over(ended) { self.turn.try_take().filter(|_| over(self.ended.load(Relaxed))) } else { None }
+    }
+
+    /// Makes a call that panicked not have been.
     #[cold]
-    fn give_back(&self, number: u64) {
-        let made_up = if self.runs(number) { 0 } else { OWED };
+    fn give_back(&self, number: u64, by_number: bool) {
+        let made_up = by_number && !self.runs(number);
         let _ = self.calls.fetch_update(Relaxed, Relaxed, |calls| match calls & NUMBER == number + 1 {
-            // The next call takes the number. (Without `every` all numbers that are taken run, so any will do.)
-            _ if self.every == 0 => Some(calls - 1),
-            true => Some((calls - 1).saturating_add(made_up)),
-            // Others have taken later ones.
-            false => calls.checked_add(OWED),
+            // Without `every` all that take a number run, so any will do.
+            _ if self.every == 0 => by_number.then(|| calls - 1),
+            // The next call takes the number.
+            true => (calls - 1).checked_add(if made_up { OWED } else { 0 }),
+            // Others have taken later ones. (If it was the interval, that is still over for the next.)
+            false => {
+                if by_number {
+                    calls.checked_add(OWED)
+                } else {
+                    None
+                }
+            }
         });
     }
 }
 
-/// A run that has begun. Dropped before its end it has panicked.
+/// A run that has begun.
 struct Run<'a, C: Clock> {
     of: &'a Sometimes<C>,
-    number: Option<u64>,
+    number: u64,
+    /// Or else by the interval.
+    by_number: bool,
+    returned: bool,
     _turn: Taken<'a>,
 }
 
@@ -253,17 +268,15 @@ impl<C: Clock> Run<'_, C> {
         if self.of.interval > 0 {
             self.of.ended.store(self.of.clock.now().as_unix_nanos(), Relaxed);
         }
-        if self.number.take().is_none() {
-            self.of.take_number();
-        }
+        self.returned = true;
     }
 }
 
 impl<C: Clock> Drop for Run<'_, C> {
     #[inline]
     fn drop(&mut self) {
-        if let Some(number) = self.number {
-            self.of.give_back(number);
+        if !self.returned {
+            self.of.give_back(self.number, self.by_number);
         }
     }
 }

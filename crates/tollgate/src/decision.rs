@@ -179,6 +179,14 @@ pub enum ReserveError {
 }
 
 impl ReserveError {
+    /// The decision with all its figures, if there was one.
+    pub fn decision(&self) -> Option<Decision> {
+        match self {
+            Self::Denied(denied) => Some(denied.decision()),
+            Self::NoSlots(_) => None,
+        }
+    }
+
     /// How long until the same call passes if nobody else comes; none if it never will, or is not known.
     pub fn retry_after(&self) -> Option<Duration> {
         match self {

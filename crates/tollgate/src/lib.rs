@@ -114,15 +114,18 @@
 
 extern crate alloc;
 
+mod adaptive;
 mod algorithm;
 mod chunks;
 mod clock;
+mod concurrency;
 mod decision;
 mod limit;
 mod limiter;
 mod sometimes;
 mod sync;
 
+pub use adaptive::{Adaptive, AdaptiveBuilder, Change, Load};
 #[cfg(feature = "fast-clock")]
 pub use clock::FastClock;
 #[cfg(feature = "tokio")]
@@ -130,6 +133,9 @@ pub use clock::Sleep;
 pub use clock::{Clock, DefaultClock, Instant, ManualClock};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, SystemClock};
+#[cfg(feature = "std")]
+pub use concurrency::{Acquire, AcquireError};
+pub use concurrency::{Busy, Concurrency, Permit};
 pub use decision::{Decision, Denied, Outcome, ReserveError};
 pub use limit::{Algorithm, Effective, Limit, NotARate, ParseLimitError, Problem, Rate};
 pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};

@@ -10,8 +10,8 @@ use alloc::boxed::Box;
 /// Generation 0 lives in line, so that a limiter that never changes costs one cache line to decide.
 #[cfg_attr(not(tollgate_loom), repr(C, align(64)))]
 pub(super) struct Shared<C> {
-    first: Cell,
     generation: AtomicU32,
+    first: Cell,
     cold: OnceBox<Cold>,
     clock: C,
 }
@@ -46,7 +46,7 @@ pub struct Counts {
 impl<C: Clock> Shared<C> {
     pub(super) fn new(limit: Limit, clock: C) -> Self {
         let first = Cell::new(&limit, clock.now());
-        Self { first, generation: AtomicU32::new(0), cold: OnceBox::new(), clock }
+        Self { generation: AtomicU32::new(0), first, cold: OnceBox::new(), clock }
     }
 
     #[inline]
@@ -54,9 +54,13 @@ impl<C: Clock> Shared<C> {
         &self.clock
     }
 
-    #[inline]
-    pub(super) fn first(&self) -> &Cell {
-        &self.first
+    /// The cell that is current, or was a moment ago.
+    #[inline(always)]
+    pub(super) fn probable(&self) -> &Cell {
+        match self.generation.load(Ordering::Acquire) {
+            0 => &self.first,
+            generation => self.cell(generation),
+        }
     }
 
     /// Runs `verb` on the cell that is current, again if that cell ends meanwhile.
@@ -101,7 +105,7 @@ impl<C: Clock> Shared<C> {
         (generation, self.cell(generation))
     }
 
-    #[inline]
+    #[inline(never)]
     pub(super) fn cell(&self, generation: u32) -> &Cell {
         match self.later(generation) {
             Some(later) => &later.cell,

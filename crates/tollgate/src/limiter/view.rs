@@ -59,8 +59,8 @@ impl<'a, C: Clock> At<'a, C> {
     /// See [`Limiter::check_n`].
     #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
-        // The common case in a straight line: the limit was never changed, it refills, the instant is in reach.
-        match self.limiter.shared.first().decide(self.now, cost) {
+        // The common case in a straight line: the limit refills, the instant is in reach, nobody comes in between.
+        match self.limiter.shared.probable().decide(self.now, cost) {
             Some(decision) => decision,
             None => self.check_on_current(cost),
         }

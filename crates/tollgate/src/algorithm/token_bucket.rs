@@ -64,10 +64,32 @@ pub(crate) fn cancel(limit: &Normal, tat: u64, clock: u64, given: u64, worth: u6
     Cancelled { give, shifts: give > 0 && promised_since > 0 }
 }
 
-/// What comes back of a charge of which `unused` tokens were not needed: what time has not repaid by now and nobody
-/// has been promised.
-pub(crate) fn refund(limit: &Normal, tat: u64, clock: u64, unused: u64, tat_at_grant: u64, refunded_since: u64) -> u64 {
-    let unrepaid = tat_at_grant.saturating_sub(refunded_since).saturating_sub(clock);
-    let debt = tat.saturating_sub(clock).saturating_sub(limit.capacity);
+/// What a charge remembers to be settled by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Charged {
+    /// The state it left behind, and how far the state was ahead of the clock before it.
+    pub(crate) tat: u64,
+    pub(crate) ahead: u64,
+    /// What refunds and cancels had given back by then, in all and from under later reservations.
+    pub(crate) refunded: u64,
+    pub(crate) given: u64,
+}
+
+/// What comes back of a charge of which `unused` tokens were not needed: what time has not repaid by now and nobody has
+/// been promised. Refunds since then count against it only as far as they can have been of what stood before it, so the
+/// order in which charges are settled does not matter.
+pub(crate) fn refund(
+    limit: &Normal,
+    tat: u64,
+    clock: u64,
+    unused: u64,
+    charged: &Charged,
+    refunded: u64,
+    given: u64,
+) -> u64 {
+    let before_it = refunded.wrapping_sub(charged.refunded).min(charged.ahead);
+    let unrepaid = charged.tat.saturating_sub(before_it).saturating_sub(clock);
+    let promised = tat.saturating_add(given.wrapping_sub(charged.given));
+    let debt = promised.saturating_sub(clock).saturating_sub(limit.capacity);
     unused.saturating_mul(limit.token).min(unrepaid).saturating_sub(debt)
 }

@@ -54,8 +54,8 @@ struct Carried {
     from: AtomicU64,
     /// The same level in the new ticks.
     to: AtomicU64,
-    /// What was missing from a full bucket, in the new ticks: no more than that can come back of what was taken before.
-    room: AtomicU64,
+    /// The level at the change in the old ticks (signed): a slot whose mark is that far from zero, or less, was due.
+    level: AtomicU64,
 }
 
 /// What a reservation can give back, and from where on others stand behind it: in the ticks of one generation.
@@ -384,11 +384,11 @@ impl Cell {
         let empty_at = clock - level;
         let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
         next.cell.fill(limit, origin, tat as u64);
-        if let Zero::Level { at, .. } = zero {
+        if let Zero::Level { at, level: before } = zero {
             let carried = &next.carried;
+            carried.level.store(before as u64, Ordering::Relaxed);
             carried.from.store(at.wrapping_add(self.given.load(Ordering::Relaxed)), Ordering::Relaxed);
             carried.to.store(empty_at as u64, Ordering::Relaxed);
-            carried.room.store((full - level).clamp(0, i128::from(u64::MAX)) as u64, Ordering::Relaxed);
         }
         // A claim of before is worth something only if the level it was made on lives on.
         let lives_on = matches!(zero, Zero::Level { .. }) && old.kind != Kind::Unlimited && carry != Carry::Reset;
@@ -402,7 +402,7 @@ impl Later {
     /// A generation that has no limit yet.
     pub(super) fn empty() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { cell: Cell::empty(), carried: Carried { from: zero(), to: zero(), room: zero() } }
+        Self { cell: Cell::empty(), carried: Carried { from: zero(), to: zero(), level: zero() } }
     }
 
     /// What a claim of the generation before is in this one; none if this one knows nothing of it.
@@ -413,10 +413,14 @@ impl Later {
         }
         let convert = |ticks: i128| floor_div(ticks * i128::from(new.token), i128::from(old.token));
         let (from, to) = (self.carried.from.load(Ordering::Relaxed), self.carried.to.load(Ordering::Relaxed));
-        let mark = to.wrapping_add(convert(i128::from(claim.mark.wrapping_sub(from) as i64)) as u64);
+        let distance = claim.mark.wrapping_sub(from) as i64;
+        // What a smaller bucket clipped off cannot come back, and of a slot that was due nobody knows how much that was.
+        if distance <= self.carried.level.load(Ordering::Relaxed) as i64 && new.burst() < old.burst() {
+            return None;
+        }
+        let mark = to.wrapping_add(convert(i128::from(distance)) as u64);
         // Nor can more come back than a bucket holds: what was promised behind it rests on that.
-        let most = self.carried.room.load(Ordering::Relaxed).min(new.capacity);
-        let worth = convert(i128::from(claim.worth)).min(i128::from(most)) as u64;
+        let worth = convert(i128::from(claim.worth)).min(i128::from(new.capacity)) as u64;
         Some(Claim { worth, mark })
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Limiter;
 use super::view::Admitted;
-use crate::algorithm::token_bucket;
+use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, DefaultClock, Instant};
 use crate::limit::Kind;
 use crate::sync::Ordering;
@@ -25,18 +25,19 @@ use core::fmt;
 pub struct Charge<C: Clock = DefaultClock> {
     limiter: Limiter<C>,
     cost: u64,
-    /// The state it left behind.
-    tat: u64,
-    refunded: u64,
+    /// For windows and logs, `tat` names the window or the instant.
+    charged: Charged,
     generation: u32,
     unlimited: bool,
 }
 
 impl<C: Clock> Charge<C> {
     pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64) -> Self {
-        let Admitted { normal, generation, tat, refunded, .. } = *admitted;
+        let Admitted { normal, generation, clock, tat, refunded, given, .. } = *admitted;
         let unlimited = normal.kind == Kind::Unlimited;
-        Self { limiter: limiter.clone(), cost, tat, refunded, generation, unlimited }
+        let ahead = tat.saturating_sub(clock).saturating_sub(cost.saturating_mul(normal.token));
+        let charged = Charged { tat, ahead, refunded, given };
+        Self { limiter: limiter.clone(), cost, charged, generation, unlimited }
     }
 
     /// What was charged.
@@ -69,23 +70,22 @@ impl<C: Clock> Charge<C> {
                 return shared.cold().count_not_returned(unused);
             }
             if normal.is_windowed() {
-                return cell.window_give_back(normal, now(), self.tat, unused);
+                return cell.window_give_back(normal, now(), self.charged.tat, unused);
             }
             if normal.kind == Kind::Pacing {
                 // What is at the end of the queue and has not begun can be taken back.
                 cell.update(|free| {
                     let ahead = free.saturating_sub(cell.clock(normal, now()));
-                    (free == self.tat).then(|| free - ahead.min(unused.saturating_mul(normal.token)))
+                    (free == self.charged.tat).then(|| free - ahead.min(unused.saturating_mul(normal.token)))
                 });
                 return;
             }
-            let refunded = cell.refunded.load(Ordering::Relaxed);
-            let since = refunded.wrapping_sub(self.refunded);
+            let (refunded, given) = (cell.refunded.load(Ordering::Relaxed), cell.given.load(Ordering::Relaxed));
             let mut give = 0;
             cell.update(|tat| {
                 // Read once the state is known, so that nothing in it is later than this.
                 let clock = cell.clock(normal, now());
-                give = token_bucket::refund(normal, tat, clock, unused, self.tat, since);
+                give = token_bucket::refund(normal, tat, clock, unused, &self.charged, refunded, given);
                 (give > 0).then(|| tat.saturating_sub(give))
             });
             cell.refunded.store(refunded.wrapping_add(give), Ordering::Release);

@@ -64,7 +64,8 @@ impl<C: Clock> Reservation<C> {
         self.act.saturating_since(now)
     }
 
-    /// When to act.
+    /// When to act. Slots are apart to the tick; told in nanoseconds they are rounded up, so two may seem closer by less
+    /// than one.
     pub fn act_at(&self) -> Instant {
         self.act
     }
@@ -99,7 +100,9 @@ impl<C: Clock> Reservation<C> {
                 // Read once the state is known, so that nothing in it is later than this.
                 let now = now();
                 back = token_bucket::cancel(normal, tat, cell.clock(normal, now), given, claim.worth, claim.mark);
-                if self.act < now {
+                // Across a change the slot may have come earlier, at the new rate.
+                let come = current != self.generation && (claim.mark.wrapping_sub(cell.clock(normal, now)) as i64) < 0;
+                if self.act < now || come {
                     back.give = 0;
                 }
                 (back.give > 0).then(|| tat.saturating_sub(back.give))

@@ -6,7 +6,7 @@ use crate::clock::{Clock, DefaultClock, nanos};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
 use core::fmt;
 use core::time::Duration;
-use turn::{Taken, Turn};
+use turn::Turn;
 
 /// Runs a closure only sometimes: on the first calls, on every n-th, once an interval, or any mix of these.
 ///
@@ -171,29 +171,14 @@ impl<C: Clock> Sometimes<C> {
     /// Calls `f` if one of the filters says so, and returns what it returned; `None` if it did not run.
     #[inline]
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
-        let run = self.begin()?;
-        let result = f();
-        run.end();
-        Some(result)
+        let calls = self.count();
+        let reason = self.reason(calls)?;
+        self.run_for(reason, calls & NUMBER, f)
     }
 
-    /// Counts this call, and waits for its turn if it is to run.
+    /// Takes the number of this call; returns it together with the runs that are owed.
     #[inline]
-    fn begin(&self) -> Option<Run<'_, C>> {
-        let calls = self.take_number();
-        let number = calls & NUMBER;
-        let by_number = self.runs(number) || (calls > NUMBER && self.make_up());
-        let turn = match by_number {
-            true => self.turn.take(),
-            false if self.interval > 0 => self.interval_is_over()?,
-            false => return None,
-        };
-        Some(Run { of: self, number, by_number, returned: false, _turn: turn })
-    }
-
-    /// The number of this call, together with the runs that are owed.
-    #[inline]
-    fn take_number(&self) -> u64 {
+    fn count(&self) -> u64 {
         if self.every > 0 {
             return self.calls.fetch_add(1, Relaxed);
         }
@@ -208,10 +193,32 @@ impl<C: Clock> Sometimes<C> {
         number
     }
 
+    /// Why this call is to run, if it is.
+    #[inline]
+    fn reason(&self, calls: u64) -> Option<Reason> {
+        if self.runs(calls & NUMBER) {
+            Some(Reason::Number)
+        } else if calls > NUMBER && self.make_up() {
+            Some(Reason::Owed)
+        } else if self.interval > 0 {
+            // Read before the clock, while the cache line that was just written is still here.
+            let ended = self.ended.load(Relaxed);
+            let now = self.clock.now().as_unix_nanos();
+            self.is_over(ended, now).then_some(Reason::Interval { now })
+        } else {
+            None
+        }
+    }
+
     /// Whether the call with this number runs.
     #[inline]
     fn runs(&self, number: u64) -> bool {
         number < u64::from(self.first) || (self.every > 0 && number.is_multiple_of(u64::from(self.every)))
+    }
+
+    #[inline]
+    fn is_over(&self, ended: u64, now: u64) -> bool {
+        now.saturating_sub(ended) >= self.interval
     }
 
     /// Whether a run is owed, which this call then makes up for.
@@ -220,64 +227,55 @@ impl<C: Clock> Sometimes<C> {
         self.calls.fetch_update(Relaxed, Relaxed, |calls| calls.checked_sub(OWED)).is_ok()
     }
 
-    /// The turn, if the last run ended an interval ago.
-    #[inline]
-    fn interval_is_over(&self) -> Option<Taken<'_>> {
-        // Read before the clock, while the cache line that was just written is still here.
-        let ended = self.ended.load(Relaxed);
-        let now = self.clock.now().as_unix_nanos();
-        let over = |ended| now.saturating_sub(ended) >= self.interval;
-        // If another thread has the turn its run is still to end, and the interval with it.
-        if over(ended) { self.turn.try_take().filter(|_| over(self.ended.load(Relaxed))) } else { None }
-    }
-
-    /// Makes a call that panicked not have been.
     #[cold]
-    fn give_back(&self, number: u64, by_number: bool) {
-        let made_up = by_number && !self.runs(number);
-        let _ = self.calls.fetch_update(Relaxed, Relaxed, |calls| match calls & NUMBER == number + 1 {
-            // Without `every` all that take a number run, so any will do.
-            _ if self.every == 0 => by_number.then(|| calls - 1),
-            // The next call takes the number.
-            true => (calls - 1).checked_add(if made_up { OWED } else { 0 }),
-            // Others have taken later ones. (If it was the interval, that is still over for the next.)
-            false => {
-                if by_number {
-                    calls.checked_add(OWED)
-                } else {
-                    None
-                }
+    fn run_for<R>(&self, reason: Reason, number: u64, f: impl FnOnce() -> R) -> Option<R> {
+        let _turn = match reason {
+            Reason::Number | Reason::Owed => self.turn.take(),
+            // If another thread has the turn its run is still to end, and the interval with it.
+            Reason::Interval { now } => self.turn.try_take().filter(|_| self.is_over(self.ended.load(Relaxed), now))?,
+        };
+        let give_back = GiveBack { to: self, reason, number };
+        let result = f();
+        core::mem::forget(give_back);
+        if self.interval > 0 {
+            self.ended.store(self.clock.now().as_unix_nanos(), Relaxed);
+        }
+        Some(result)
+    }
+}
+
+/// Why a call runs.
+#[derive(Clone, Copy)]
+enum Reason {
+    /// Its number says so.
+    Number,
+    /// It makes up for one that panicked.
+    Owed,
+    /// The last run ended an interval ago.
+    Interval { now: u64 },
+}
+
+/// Makes a call not have been; forgotten if the closure returns.
+struct GiveBack<'a, C: Clock> {
+    to: &'a Sometimes<C>,
+    reason: Reason,
+    number: u64,
+}
+
+impl<C: Clock> Drop for GiveBack<'_, C> {
+    #[cold]
+    fn drop(&mut self) {
+        let _ = self.to.calls.fetch_update(Relaxed, Relaxed, |calls| {
+            let is_last = calls & NUMBER == self.number + 1;
+            match self.reason {
+                // For the next call the interval is still over. It takes the number, if nobody has come in between.
+                Reason::Interval { .. } => is_last.then(|| calls - 1),
+                // Without `every` all that take a number run: any of them will do.
+                Reason::Number if is_last || self.to.every == 0 => Some(calls - 1),
+                Reason::Owed if is_last => (calls - 1).checked_add(OWED),
+                Reason::Number | Reason::Owed => calls.checked_add(OWED),
             }
         });
-    }
-}
-
-/// A run that has begun.
-struct Run<'a, C: Clock> {
-    of: &'a Sometimes<C>,
-    number: u64,
-    /// Or else by the interval.
-    by_number: bool,
-    returned: bool,
-    _turn: Taken<'a>,
-}
-
-impl<C: Clock> Run<'_, C> {
-    #[inline]
-    fn end(mut self) {
-        if self.of.interval > 0 {
-            self.of.ended.store(self.of.clock.now().as_unix_nanos(), Relaxed);
-        }
-        self.returned = true;
-    }
-}
-
-impl<C: Clock> Drop for Run<'_, C> {
-    #[inline]
-    fn drop(&mut self) {
-        if !self.returned {
-            self.of.give_back(self.number, self.by_number);
-        }
     }
 }
 

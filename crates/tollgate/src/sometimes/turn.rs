@@ -1,9 +1,9 @@
 //! Who runs: a lock that can be made in a constant and tried. With std a waiting thread sleeps, without it spins.
 
 #[cfg(all(feature = "std", not(tollgate_loom)))]
-pub(super) use with_std::{Taken, Turn};
+pub(super) use with_std::Turn;
 #[cfg(not(all(feature = "std", not(tollgate_loom))))]
-pub(super) use without_std::{Taken, Turn};
+pub(super) use without_std::Turn;
 
 #[cfg(all(feature = "std", not(tollgate_loom)))]
 mod with_std {

@@ -1,2 +1,52 @@
-//! x
-fn main() {}
+//! `make bench`: what a decision costs, ours beside the peers, in the same run.
+//!
+//! With no argument every group runs; with names, those. See bench/README.md.
+
+mod go;
+mod groups;
+mod harness;
+mod instructions;
+mod peers;
+mod report;
+
+use groups::GROUPS;
+use report::Report;
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: tollgate-bench [GROUP…] | --list | --instructions";
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+    match args[..] {
+        ["--help" | "-h"] => println!("{USAGE}"),
+        ["--list"] => GROUPS.iter().for_each(|group| println!("{}: {}", group.name, group.about)),
+        ["--instructions"] => return instructions::report(),
+        [instructions::CHILD, case, calls] => return instructions::run(case, calls),
+        ref names => return run(names),
+    }
+    ExitCode::SUCCESS
+}
+
+fn run(names: &[&str]) -> ExitCode {
+    if let Some(unknown) = names.iter().find(|name| !GROUPS.iter().any(|group| group.name == **name)) {
+        eprintln!("no group is called {unknown:?}; --list shows them\n{USAGE}");
+        return ExitCode::from(2);
+    }
+    let mut report = Report::default();
+    for group in GROUPS.iter().filter(|group| names.is_empty() || names.contains(&group.name)) {
+        println!("## {}: {}\n", group.name, group.about);
+        report.add((group.run)(group.name));
+    }
+    report.print_goals();
+    match report.write() {
+        Ok(path) => {
+            println!("written: {}", path.display());
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("bench.json could not be written: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}

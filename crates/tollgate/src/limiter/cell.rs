@@ -10,7 +10,7 @@ use crate::algorithm::token_bucket::{self, Step};
 use crate::clock::Instant;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Algorithm, HORIZON, Kind, Limit, Normal};
-use crate::sync::{AtomicU64, OnceBox, Ordering};
+use crate::sync::{AtomicU64, OnceBox, Ordering, back_off};
 
 /// The word of a generation that is over.
 pub(super) const SEALED: u64 = u64::MAX;
@@ -97,6 +97,24 @@ pub(super) struct Attempt {
     pub(super) step: Step,
     /// The state before.
     pub(super) tat: u64,
+}
+
+/// A call that went the way of nearly all.
+pub(super) struct Quick {
+    pub(super) limit: Normal,
+    pub(super) clock: u64,
+    /// How far ahead of the clock the call left the state.
+    pub(super) ahead: u64,
+    /// Zero if it was admitted, else the ticks until it would be.
+    pub(super) wait: u64,
+}
+
+impl Quick {
+    #[inline(always)]
+    pub(super) fn decision(&self) -> Decision {
+        let outcome = if self.wait == 0 { Outcome::Allowed } else { Outcome::Denied };
+        Decision::new(&self.limit, outcome, self.ahead, self.wait)
+    }
 }
 
 impl Cell {
@@ -206,29 +224,57 @@ impl Cell {
         Ok((tat - clock).clamp(0, i128::from(SEALED)) as u64)
     }
 
-    /// One check where nothing is out of the ordinary: none if the cell is sealed, does not refill, is out of reach, or
-    /// another thread came in between.
+    /// One call of a bucket without patience where nothing is out of the ordinary: admitted, or turned away for now. None,
+    /// and nothing is written, if the cell is sealed or not a bucket, the instant is out of reach, or it can never fit.
+    ///
+    /// It is [`token_bucket::step`] turned round: what depends on the limit alone comes first, so that one comparison is
+    /// left once the time and the state are known. Always in line: a caller that asks no more than whether it passed
+    /// pays for no more, and nothing goes through memory.
     #[inline(always)]
-    pub(super) fn decide(&self, now: Instant, cost: u64) -> Option<Decision> {
-        let normal = self.normal();
-        let (now, origin) = (now.as_unix_nanos(), self.origin.load(Ordering::Relaxed));
-        let elapsed = now.wrapping_sub(origin);
-        if now < origin || elapsed > REACH || normal.kind != Kind::Bucket {
+    pub(super) fn quick(&self, now: Instant, cost: u64) -> Option<Quick> {
+        let limit = self.normal();
+        let charge = cost.checked_mul(limit.token)?;
+        // How far ahead the state may be for the cost to fit.
+        let room = limit.capacity.checked_sub(charge)?;
+        let elapsed = now.as_unix_nanos().checked_sub(self.origin.load(Ordering::Relaxed))?;
+        if elapsed > REACH || limit.kind != Kind::Bucket {
             return None;
         }
-        let clock = elapsed * normal.ticks;
+        let clock = elapsed * limit.ticks;
         let tat = self.word.load(Ordering::Relaxed);
-        if tat == SEALED {
-            return None;
+        let ahead = tat.saturating_sub(clock);
+        if ahead > room {
+            // The seal is further ahead than any room.
+            return (tat < SEALED - charge).then_some(Quick { limit, clock, ahead, wait: ahead - room });
         }
-        let step = token_bucket::step(&normal, tat, clock, cost, 0);
-        let Step::Admit { tat: next, .. } = step else {
-            return Some(decision(&normal, step, tat.saturating_sub(clock)));
-        };
-        if cost > 0 && self.word.compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
-            return None;
+        let mut after = ahead + charge;
+        if cost > 0 {
+            // The normal form leaves room for a full bucket beyond every clock. Release: as in `attempt`.
+            let next = tat.max(clock) + charge;
+            if self.word.compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed).is_err() {
+                after = self.collided(clock, charge, room)?;
+            }
         }
-        Some(decision(&normal, step, next - clock))
+        Some(Quick { limit, clock, ahead: after, wait: 0 })
+    }
+
+    /// The rest of a quick call that another thread got in the way of: how far ahead it left the state. None, and nothing
+    /// is written, if it does not fit any more. Numbers in and out, so that the quick call stays in registers.
+    #[cold]
+    #[inline(never)]
+    fn collided(&self, clock: u64, charge: u64, room: u64) -> Option<u64> {
+        loop {
+            back_off();
+            let tat = self.word.load(Ordering::Relaxed);
+            let ahead = tat.saturating_sub(clock);
+            if ahead > room {
+                return None;
+            }
+            let next = tat.max(clock) + charge;
+            if self.word.compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
+                return Some(ahead + charge);
+            }
+        }
     }
 
     /// One call. Admitted, it is written; otherwise nothing is.
@@ -247,7 +293,10 @@ impl Cell {
             // Release: a reservation's reading of `given` stays before it.
             match self.word.compare_exchange_weak(tat, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return Ok(Attempt { step, tat }),
-                Err(seen) => tat = seen,
+                Err(_) => {
+                    back_off();
+                    tat = self.word.load(Ordering::Relaxed);
+                }
             }
         }
     }

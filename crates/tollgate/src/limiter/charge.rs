@@ -32,6 +32,7 @@ pub struct Charge<C: Clock = DefaultClock> {
 }
 
 impl<C: Clock> Charge<C> {
+    #[inline]
     pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64) -> Self {
         let Admitted { normal, generation, clock, tat, refunded, given, .. } = *admitted;
         let unlimited = normal.kind == Kind::Unlimited;

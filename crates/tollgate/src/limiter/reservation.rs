@@ -39,6 +39,7 @@ pub struct Reservation<C: Clock = DefaultClock> {
 }
 
 impl<C: Clock> Reservation<C> {
+    #[inline]
     pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
         let Admitted { normal, generation, clock, tat, wait, given, .. } = *admitted;
         let delay = if wait == 0 { 0 } else { normal.nanos_ceil(wait) };

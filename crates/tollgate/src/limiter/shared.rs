@@ -56,10 +56,10 @@ impl<C: Clock> Shared<C> {
 
     /// The cell that is current, or was a moment ago.
     #[inline(always)]
-    pub(super) fn probable(&self) -> &Cell {
+    pub(super) fn probable(&self) -> (u32, &Cell) {
         match self.generation.load(Ordering::Acquire) {
-            0 => &self.first,
-            generation => self.cell(generation),
+            0 => (0, &self.first),
+            generation => (generation, self.cell(generation)),
         }
     }
 

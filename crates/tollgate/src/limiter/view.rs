@@ -1,6 +1,6 @@
 //! The verbs at a given instant.
 
-use super::cell::{Attempt, Carry, Cell, Reach, Sealed, decision, step};
+use super::cell::{Attempt, Carry, Cell, Quick, Reach, Sealed, decision, step};
 use super::{Charge, Limiter, Reservation, ReserveError};
 use crate::algorithm::token_bucket::Step;
 use crate::clock::{Clock, Instant, nanos};
@@ -60,20 +60,20 @@ impl<'a, C: Clock> At<'a, C> {
     #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
         // The common case in a straight line: the limit refills, the instant is in reach, nobody comes in between.
-        match self.limiter.shared.probable().decide(self.now, cost) {
-            Some(decision) => decision,
-            None => self.check_on_current(cost),
+        match self.limiter.shared.probable().1.quick(self.now, cost) {
+            Some(quick) => quick.decision(),
+            None => check_on_current(self.limiter, self.now, cost),
         }
     }
 
-    #[inline(never)]
+    /// The same for any limit, in any generation, at any instant.
     fn check_on_current(&self, cost: u64) -> Decision {
         self.on_current(|cell, normal, _| {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(unlimited(normal)));
             }
-            if let Some(decision) = cell.decide(self.now, cost) {
-                return Ok(Some(decision));
+            if let Some(quick) = cell.quick(self.now, cost) {
+                return Ok(Some(quick.decision()));
             }
             if normal.is_windowed() {
                 return Ok(Some(cell.window_step(normal, self.now, cost, true)?.decision));
@@ -125,6 +125,7 @@ impl<'a, C: Clock> At<'a, C> {
     }
 
     /// See [`Limiter::take`].
+    #[inline]
     pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
         match self.admit(cost, Patience::OfACheck) {
             Ok(admitted) => Ok(Charge::new(self.limiter, &admitted, cost)),
@@ -135,11 +136,13 @@ impl<'a, C: Clock> At<'a, C> {
     }
 
     /// See [`Limiter::reserve`].
+    #[inline]
     pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, ReserveError> {
         self.reserve_within(cost, Duration::MAX)
     }
 
     /// See [`Limiter::reserve_within`].
+    #[inline]
     pub fn reserve_within(&self, cost: u64, longest: Duration) -> Result<Reservation<C>, ReserveError> {
         match self.admit(cost, Patience::Slot(nanos(longest))) {
             Ok(admitted) => Ok(Reservation::new(self.limiter, &admitted, cost, self.now)),
@@ -227,7 +230,24 @@ impl<'a, C: Clock> At<'a, C> {
     }
 
     /// Takes `cost`: the way of every verb that keeps something.
+    #[inline]
     pub(super) fn admit(&self, cost: u64, patience: Patience) -> Result<Admitted, Refused> {
+        let (generation, cell) = self.limiter.shared.probable();
+        // Before the state moves: a gift that comes in between then counts against the caller, not for it.
+        let given = cell.given.load(Ordering::Acquire);
+        let refunded = cell.refunded.load(Ordering::Acquire);
+        match cell.quick(self.now, cost) {
+            Some(Quick { limit: normal, clock, ahead, wait: 0 }) => {
+                Ok(Admitted { normal, generation, clock, tat: clock + ahead, wait: 0, given, refunded })
+            }
+            _ => self.admit_on_current(cost, patience),
+        }
+    }
+
+    /// The same for any limit, in any generation, at any instant.
+    #[cold]
+    #[inline(never)]
+    fn admit_on_current(&self, cost: u64, patience: Patience) -> Result<Admitted, Refused> {
         self.on_current(|cell, normal, generation| {
             // Before the state moves: a gift that comes in between then counts against the caller, not for it.
             let given = cell.given.load(Ordering::Acquire);
@@ -321,6 +341,13 @@ impl<'a, C: Clock> At<'a, C> {
 /// How long a call that only asks would wait: not at all for tokens; a queue tells it its start.
 fn patience_of_a_check(normal: &Normal) -> u64 {
     if normal.kind == Kind::Pacing { u64::MAX } else { 0 }
+}
+
+/// Out of line and by value: a quick check then has nothing that must be in memory.
+#[cold]
+#[inline(never)]
+fn check_on_current<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64) -> Decision {
+    At { limiter, now }.check_on_current(cost)
 }
 
 #[inline]

@@ -12,6 +12,7 @@ use crate::clock::{Clock, Instant, nanos};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
+use std::boxed::Box;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,11 +73,13 @@ impl<C: Clock> Limiter<C> {
     /// limiter.wait_n(1).within(Duration::from_secs(2)).blocking()?;
     /// # Ok::<_, tollgate::WaitError>(())
     /// ```
+    #[inline]
     pub fn wait(&self) -> Wait<'_, C> {
         self.wait_n(1)
     }
 
     /// Waits until `cost` units fit.
+    #[inline]
     pub fn wait_n(&self, cost: u64) -> Wait<'_, C> {
         Wait { limiter: self, cost, deadline: Deadline::None, slot: None }
     }
@@ -87,6 +90,7 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// Whether [`close`](Self::close) was called.
+    #[inline]
     pub fn is_closed(&self) -> bool {
         self.shared.cold_if_any().is_some_and(|cold| cold.waiters.is_closed())
     }
@@ -101,12 +105,14 @@ pub struct Wait<'a, C: Clock> {
     limiter: &'a Limiter<C>,
     cost: u64,
     deadline: Deadline,
-    slot: Option<Slot<C>>,
+    /// In a box: most waits never have one, and a wait is moved before it is polled.
+    slot: Option<Box<Slot<C>>>,
 }
 
 enum Deadline {
     None,
-    Within(Duration),
+    /// Nanoseconds.
+    Within(u64),
     Until(Instant),
 }
 
@@ -135,7 +141,7 @@ impl<'a, C: Clock> Wait<'a, C> {
     /// Waits at most this long, counted from when the wait begins. A slot that comes later is an error at once, and
     /// takes nothing.
     pub fn within(mut self, longest: Duration) -> Self {
-        self.deadline = Deadline::Within(longest);
+        self.deadline = Deadline::Within(nanos(longest));
         self
     }
 
@@ -146,7 +152,13 @@ impl<'a, C: Clock> Wait<'a, C> {
     }
 
     /// Blocks this thread until the tokens are there. Needs no runtime.
-    pub fn blocking(mut self) -> Result<(), WaitError> {
+    #[inline]
+    pub fn blocking(self) -> Result<(), WaitError> {
+        if self.at_once() { Ok(()) } else { self.blocking_on() }
+    }
+
+    #[cold]
+    fn blocking_on(mut self) -> Result<(), WaitError> {
         if let Some(ended) = self.begin() {
             return ended;
         }
@@ -157,6 +169,16 @@ impl<'a, C: Clock> Wait<'a, C> {
                 Look::Until(at) => self.limiter.clock().park_until(at),
             }
         }
+    }
+
+    /// Takes what is there already, if nothing is out of the ordinary; otherwise nothing.
+    #[inline(always)]
+    fn at_once(&self) -> bool {
+        let now = self.limiter.clock().now();
+        let expired = matches!(self.deadline, Deadline::Until(deadline) if deadline < now);
+        !expired
+            && !self.limiter.is_closed()
+            && self.limiter.shared.probable().1.quick(now, self.cost).is_some_and(|quick| quick.wait == 0)
     }
 
     /// Takes the slot, or a place in line; the result if there is nothing to wait for.
@@ -172,7 +194,7 @@ impl<'a, C: Clock> Wait<'a, C> {
         let now = limiter.clock().now();
         let deadline = match self.deadline {
             Deadline::None => FOR_EVER,
-            Deadline::Within(longest) => now + longest,
+            Deadline::Within(longest) => now + Duration::from_nanos(longest),
             Deadline::Until(deadline) if deadline < now => {
                 return Some(Err(WaitError::Deadline { delay: Duration::ZERO }));
             }
@@ -201,13 +223,14 @@ impl<'a, C: Clock> Wait<'a, C> {
         if reservation.is_none() && !limiter.shared.cold().waiters.queue_up(&mut seat) {
             return Some(Err(WaitError::Closed));
         }
-        self.slot = Some(Slot {
+        let slot = Slot {
             reservation,
             deadline,
             seat,
             #[cfg(feature = "tokio")]
             sleep: None,
-        });
+        };
+        self.slot = Some(Box::new(slot));
         None
     }
 
@@ -261,7 +284,15 @@ mod asynchronous {
     impl<C: Clock> Future for Wait<'_, C> {
         type Output = Result<(), WaitError>;
 
-        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        #[inline(always)]
+        fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+            if self.slot.is_none() && self.at_once() { Poll::Ready(Ok(())) } else { self.get_mut().poll_on(cx) }
+        }
+    }
+
+    impl<C: Clock> Wait<'_, C> {
+        #[cold]
+        fn poll_on(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), WaitError>> {
             if self.slot.is_none()
                 && let Some(ended) = self.begin()
             {
@@ -294,6 +325,7 @@ mod asynchronous {
 
 impl<C: Clock> Wait<'_, C> {
     /// Leaves the list of waiters and the line; with `cancel`, gives the slot back.
+    #[cold]
     fn give_up_slot(&mut self, cancel: bool) {
         if let Some(mut slot) = self.slot.take() {
             self.limiter.shared.cold().waiters.leave(&mut slot.seat);
@@ -305,8 +337,11 @@ impl<C: Clock> Wait<'_, C> {
 }
 
 impl<C: Clock> Drop for Wait<'_, C> {
+    #[inline]
     fn drop(&mut self) {
-        self.give_up_slot(true);
+        if self.slot.is_some() {
+            self.give_up_slot(true);
+        }
     }
 }
 

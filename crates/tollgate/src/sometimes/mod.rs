@@ -89,7 +89,7 @@ use turn::Turn;
 /// number of threads: n runs for `first(n)`, one in n (rounded up) for `every(n)`, at most one an `interval`. An interval
 /// that is over while another thread runs is not: it starts anew when that run ends.
 ///
-/// A closure that calls `run` of the same `Sometimes` waits for itself if it is told to run.
+/// A closure that calls `run` of the same `Sometimes` waits for itself if it is told to run. Without std, waiting spins.
 ///
 /// # Panics
 ///
@@ -171,8 +171,10 @@ impl<C: Clock> Sometimes<C> {
     /// Calls `f` if one of the filters says so, and returns what it returned; `None` if it did not run.
     #[inline]
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
+        // First of all: reading a clock waits for what was written before it.
+        let now = if self.interval > 0 { self.clock.now().as_unix_nanos() } else { 0 };
         let calls = self.count();
-        let reason = self.reason(calls)?;
+        let reason = self.reason(calls, now)?;
         self.run_for(reason, calls & NUMBER, f)
     }
 
@@ -195,16 +197,13 @@ impl<C: Clock> Sometimes<C> {
 
     /// Why this call is to run, if it is.
     #[inline]
-    fn reason(&self, calls: u64) -> Option<Reason> {
+    fn reason(&self, calls: u64, now: u64) -> Option<Reason> {
         if self.runs(calls & NUMBER) {
             Some(Reason::Number)
         } else if calls > NUMBER && self.make_up() {
             Some(Reason::Owed)
-        } else if self.interval > 0 {
-            // Read before the clock, while the cache line that was just written is still here.
-            let ended = self.ended.load(Relaxed);
-            let now = self.clock.now().as_unix_nanos();
-            self.is_over(ended, now).then_some(Reason::Interval { now })
+        } else if self.is_over(now) {
+            Some(Reason::Interval { now })
         } else {
             None
         }
@@ -216,9 +215,10 @@ impl<C: Clock> Sometimes<C> {
         number < u64::from(self.first) || (self.every > 0 && number.is_multiple_of(u64::from(self.every)))
     }
 
+    /// Whether there is an interval and the last run ended that long ago.
     #[inline]
-    fn is_over(&self, ended: u64, now: u64) -> bool {
-        now.saturating_sub(ended) >= self.interval
+    fn is_over(&self, now: u64) -> bool {
+        self.interval > 0 && now.saturating_sub(self.ended.load(Relaxed)) >= self.interval
     }
 
     /// Whether a run is owed, which this call then makes up for.
@@ -232,7 +232,7 @@ impl<C: Clock> Sometimes<C> {
         let _turn = match reason {
             Reason::Number | Reason::Owed => self.turn.take(),
             // If another thread has the turn its run is still to end, and the interval with it.
-            Reason::Interval { now } => self.turn.try_take().filter(|_| self.is_over(self.ended.load(Relaxed), now))?,
+            Reason::Interval { now } => self.turn.try_take().filter(|_| self.is_over(now))?,
         };
         let give_back = GiveBack { to: self, reason, number };
         let result = f();

@@ -1,0 +1,41 @@
+//! The rows of Go's x/time/rate: bench/go, built and run where there is a Go toolchain and the module can be had.
+
+use crate::report::target;
+use std::collections::HashMap;
+use std::path::PathBuf;
+use std::process::Command;
+
+/// The program, built.
+pub(crate) struct Program(PathBuf);
+
+impl Program {
+    /// Builds it; the error says in one line why not.
+    pub(crate) fn build() -> Result<Self, String> {
+        let binary = target().join("bench-go");
+        std::fs::create_dir_all(target()).map_err(|error| error.to_string())?;
+        let built = Command::new("go")
+            .args(["build", "-mod=readonly", "-o"])
+            .arg(&binary)
+            .arg(".")
+            .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/go"))
+            .output()
+            .map_err(|error| format!("go could not be started: {error}"))?;
+        match built.status.success() {
+            true => Ok(Self(binary)),
+            false => Err(format!("go build: {}", one_line(&built.stderr))),
+        }
+    }
+
+    /// Runs it: figures by name, as main.go prints them.
+    pub(crate) fn run(&self) -> Result<HashMap<String, f64>, String> {
+        let run = Command::new(&self.0).output().map_err(|error| error.to_string())?;
+        match run.status.success() {
+            true => serde_json::from_slice(&run.stdout).map_err(|error| format!("bench-go: {error}")),
+            false => Err(format!("bench-go: {}", one_line(&run.stderr))),
+        }
+    }
+}
+
+fn one_line(text: &[u8]) -> String {
+    String::from_utf8_lossy(text).lines().map(str::trim).collect::<Vec<_>>().join("; ")
+}

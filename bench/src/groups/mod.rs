@@ -1,0 +1,16 @@
+//! The groups: what is measured together and printed together. A new one is a file here and a line below.
+
+mod algorithms;
+mod one_limiter;
+mod sometimes;
+
+use crate::report::Findings;
+
+pub(crate) struct Group {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// Measures, prints its tables, and returns its rows and goals; it is given its own name.
+    pub(crate) run: fn(&'static str) -> Findings,
+}
+
+pub(crate) const GROUPS: [Group; 3] = [one_limiter::GROUP, algorithms::GROUP, sometimes::GROUP];

@@ -1,0 +1,93 @@
+//! `Sometimes` when it skips, beside Go's in a line-by-line port with a Mutex, and Go's own where it is there.
+
+use super::Group;
+use crate::go;
+use crate::harness::{self, Contestant};
+use crate::peers::mutex_sometimes;
+use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use serde_json::json;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::Sometimes;
+
+pub(super) const GROUP: Group = Group {
+    name: "sometimes",
+    about: "ns of a call that is skipped, and thread; in brackets ours / theirs",
+    run,
+};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+/// What is set: first, every, interval, and the figure of the Go program.
+const SETTINGS: [(&str, u32, u32, Duration, Option<&str>); 3] = [
+    ("first 10", 10, 0, Duration::ZERO, None),
+    ("every 1000000000", 0, 1_000_000_000, Duration::ZERO, Some("sometimes")),
+    ("every hour", 0, 0, HOUR, None),
+];
+
+fn run(group: &'static str) -> Findings {
+    let mut found = Findings::default();
+    let mut lines = Vec::new();
+    let from_go = go::Program::build().and_then(|program| program.run());
+    for (name, first, every, interval, figure) in SETTINGS {
+        let ours = Arc::new(Sometimes::new().first(first).every(every).interval(interval));
+        let port = Arc::new(mutex_sometimes::Sometimes::new(first.into(), every.into(), interval));
+        // Past those that run first.
+        for _ in 0..=first {
+            let _ = (ours.run(|| ()), port.run(|| ()));
+        }
+        let contestants = [
+            Contestant::new("tollgate", move || ours.run(|| ()).is_none()),
+            Contestant::new("a Mutex port of Go's", move || !port.run(|| ())),
+        ];
+        let one = harness::one_thread(&contestants);
+        let two: Vec<f64> = harness::two_threads(&contestants).iter().map(|both| both.quartile).collect();
+        let go = figure.and_then(|figure| from_go.as_ref().ok()?.get(figure).copied());
+        let mut line = vec![name.to_owned()];
+        for (threads, nanos) in [(1, &one), (2, &two)] {
+            line.extend([format!("{:.1}", nanos[0]), format!("{:.1} ({:.2})", nanos[1], nanos[0] / nanos[1])]);
+            for (at, contestant) in contestants.iter().enumerate() {
+                found.rows.push(Row {
+                    group,
+                    row: format!("{name}, skips, {threads} thread{}", if threads == 1 { "" } else { "s" }),
+                    who: contestant.who.clone(),
+                    value: nanos[at],
+                    unit: "ns",
+                    ratio_to: Some(Ratio { who: contestants[1 - at].who.clone(), ratio: nanos[at] / nanos[1 - at] }),
+                    params: object(json!({ "threads": threads })),
+                });
+            }
+            found.goals.push(Goal {
+                text: format!("Sometimes that skips ({name}), {threads} thread(s): tollgate / a Mutex port of Go's"),
+                bound: Bound::AtMost(1.0),
+                measured: Some(nanos[0] / nanos[1]),
+                because: "",
+            });
+        }
+        line.push(go.map_or("–".into(), |go| format!("{go:.1} ({:.2})", one[0] / go)));
+        if let Some(value) = go {
+            found.rows.push(Row {
+                group,
+                row: format!("{name}, skips, 1 thread"),
+                who: "Go's Sometimes".into(),
+                value,
+                unit: "ns",
+                ratio_to: Some(Ratio { who: "tollgate".into(), ratio: value / one[0] }),
+                params: object(json!({ "threads": 1 })),
+            });
+            found.goals.push(Goal {
+                text: format!("Sometimes that skips ({name}), 1 thread: tollgate / Go's own"),
+                bound: Bound::AtMost(1.0),
+                measured: Some(one[0] / value),
+                because: "",
+            });
+        }
+        lines.push(line);
+    }
+    let header = ["", "tollgate\n1 thread", "Mutex port\n1 thread", "tollgate\n2 threads", "Mutex port\n2 threads", "Go\n1 thread"];
+    println!("{}\n", table(&header, lines.into_iter()));
+    if let Err(why) = from_go {
+        println!("The Go row is skipped: {why}\n");
+    }
+    found
+}

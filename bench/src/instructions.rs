@@ -1,0 +1,78 @@
+//! Instructions a call, counted by valgrind: the same number on every run, whatever else the machine does.
+//!
+//! The binary runs itself twice under callgrind, the second time with as many calls again. The difference is the
+//! calls alone. The clock stands still and costs nothing, so what is counted is the limiter.
+
+use crate::peers::clocks::{Ours, Still};
+use crate::peers::{governor, mutex_bucket, ours, ratelimit};
+use crate::report::table;
+use std::process::{Command, ExitCode};
+
+/// The argument that makes the binary the counted one.
+pub(crate) const CHILD: &str = "--count-instructions-of";
+
+const CALLS: u64 = 100_000;
+
+const WHO: [&str; 4] = ["tollgate", "governor", "ratelimit", "Mutex bucket"];
+const ROWS: [&str; 2] = ["allowed", "denied"];
+
+pub(crate) fn report() -> ExitCode {
+    if Command::new("valgrind").arg("--version").output().is_err() {
+        println!("instructions: skipped, valgrind is not on the PATH");
+        return ExitCode::SUCCESS;
+    }
+    let mut lines = Vec::new();
+    for who in WHO {
+        let mut line = vec![who.to_owned()];
+        for row in ROWS {
+            let case = format!("{who}/{row}");
+            match (collected(&case, CALLS), collected(&case, 2 * CALLS)) {
+                (Ok(once), Ok(twice)) => line.push(format!("{:.1}", (twice - once) as f64 / CALLS as f64)),
+                (Err(error), _) | (_, Err(error)) => {
+                    eprintln!("instructions: {case}: {error}");
+                    return ExitCode::FAILURE;
+                }
+            }
+        }
+        lines.push(line);
+    }
+    println!("## instructions a call, on a clock that stands still\n");
+    println!("{}", table(&["", "check allowed", "check denied"], lines.into_iter()));
+    ExitCode::SUCCESS
+}
+
+/// All instructions of a run of `calls` calls.
+fn collected(case: &str, calls: u64) -> Result<u64, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let run = Command::new("valgrind")
+        .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .arg(own)
+        .args([CHILD, case, &calls.to_string()])
+        .output()
+        .map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&run.stderr);
+    let count = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    count.filter(|_| run.status.success()).ok_or_else(|| format!("valgrind said: {said}"))
+}
+
+/// What runs under valgrind.
+pub(crate) fn run(case: &str, calls: &str) -> ExitCode {
+    let Ok(calls) = calls.parse() else { return ExitCode::from(2) };
+    let still = Ours::new(Still);
+    match case {
+        "tollgate/allowed" => repeat(calls, ours::allowed(Still)),
+        "tollgate/denied" => repeat(calls, ours::denied(Still)),
+        "governor/allowed" => repeat(calls, governor::allowed(still)),
+        "governor/denied" => repeat(calls, governor::denied(still)),
+        "ratelimit/allowed" => repeat(calls, ratelimit::allowed(still)),
+        "ratelimit/denied" => repeat(calls, ratelimit::denied(still)),
+        "Mutex bucket/allowed" => repeat(calls, mutex_bucket::allowed(Still)),
+        "Mutex bucket/denied" => repeat(calls, mutex_bucket::denied(Still)),
+        _ => return ExitCode::from(2),
+    }
+    ExitCode::SUCCESS
+}
+
+fn repeat(calls: u64, call: impl Fn() -> bool) {
+    (0..calls).for_each(|_| assert!(call(), "a call took another path than its row's"));
+}

@@ -1,0 +1,33 @@
+//! The contestants other than tollgate: one file each, every verb as a call that says whether it went as it should.
+//!
+//! All of them get the same two limits, so that every call of a row takes the same path.
+
+pub(crate) mod bare_word;
+pub(crate) mod clocks;
+pub(crate) mod governor;
+pub(crate) mod leaky_bucket;
+pub(crate) mod mutex_bucket;
+pub(crate) mod mutex_sometimes;
+pub(crate) mod mutex_windows;
+pub(crate) mod ours;
+pub(crate) mod ratelimit;
+
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Waker};
+use std::time::Duration;
+
+/// Always admitted: a token a nanosecond comes faster than any loop here takes it, and four seconds' worth are there
+/// to begin with. Every admission still writes.
+pub(crate) const OPEN_INTERVAL: Duration = Duration::from_nanos(1);
+pub(crate) const OPEN_BURST: u32 = u32::MAX;
+pub(crate) const OPEN: &str = "1 every 1 ns, burst 4294967295";
+
+/// Always denied once the first is taken.
+pub(crate) const SHUT_INTERVAL: Duration = Duration::from_secs(86_400);
+pub(crate) const SHUT: &str = "1 every 1 d, burst 1, emptied first";
+
+/// Polls once; whether that was enough.
+pub(crate) fn ready(future: impl Future) -> bool {
+    pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+}

@@ -1,0 +1,35 @@
+//! tollgate.
+
+use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL, ready};
+use std::hint::black_box;
+use tollgate::{Clock, Limit, Limiter};
+
+fn open<C: Clock>(clock: C) -> Limiter<C> {
+    Limiter::with_clock(Limit::every(OPEN_INTERVAL).burst(OPEN_BURST.into()), clock)
+}
+
+pub(crate) fn allowed<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
+    let limiter = open(clock);
+    move || black_box(&limiter).check().is_allowed()
+}
+
+pub(crate) fn denied<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
+    let limiter = Limiter::with_clock(Limit::every(SHUT_INTERVAL), clock);
+    assert!(limiter.check().is_allowed());
+    move || black_box(&limiter).check().is_denied()
+}
+
+pub(crate) fn reserve<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
+    let limiter = open(clock);
+    move || black_box(black_box(&limiter).reserve(1)).is_ok()
+}
+
+pub(crate) fn wait_blocking<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
+    let limiter = open(clock);
+    move || black_box(&limiter).wait().blocking().is_ok()
+}
+
+pub(crate) fn wait_async<C: Clock>(clock: C) -> impl Fn() -> bool + Clone + Sync {
+    let limiter = open(clock);
+    move || ready(black_box(&limiter).wait())
+}

@@ -1,0 +1,137 @@
+//! What a run says: tables for people, rows for programs (target/bench.json), and whether the goals hold.
+
+use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
+use serde::Serialize;
+use serde_json::{Map, Value, json};
+use std::io;
+use std::path::PathBuf;
+
+/// One figure. See bench/README.md for the fields.
+#[derive(Serialize)]
+pub(crate) struct Row {
+    pub(crate) group: &'static str,
+    pub(crate) row: String,
+    pub(crate) who: String,
+    pub(crate) value: f64,
+    pub(crate) unit: &'static str,
+    pub(crate) ratio_to: Option<Ratio>,
+    pub(crate) params: Map<String, Value>,
+}
+
+/// This row's value divided by that of `who` in the same row of the same group.
+#[derive(Serialize)]
+pub(crate) struct Ratio {
+    pub(crate) who: String,
+    pub(crate) ratio: f64,
+}
+
+/// A line of DESIGN.md, "What it must cost", held against this run.
+pub(crate) struct Goal {
+    pub(crate) text: String,
+    pub(crate) bound: Bound,
+    /// None if the run could not measure it; `because` then says why.
+    pub(crate) measured: Option<f64>,
+    pub(crate) because: &'static str,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) enum Bound {
+    AtMost(f64),
+    AtLeast(f64),
+}
+
+impl Bound {
+    /// On the figure as measured, never on the one that is printed.
+    fn holds(self, measured: f64) -> bool {
+        match self {
+            Self::AtMost(bound) => measured <= bound,
+            Self::AtLeast(bound) => measured >= bound,
+        }
+    }
+
+    fn text(self) -> String {
+        match self {
+            Self::AtMost(bound) => format!("at most {bound}"),
+            Self::AtLeast(bound) => format!("at least {bound}"),
+        }
+    }
+}
+
+/// What a group found; its tables are printed by the group as they come.
+#[derive(Default)]
+pub(crate) struct Findings {
+    pub(crate) rows: Vec<Row>,
+    pub(crate) goals: Vec<Goal>,
+}
+
+#[derive(Default)]
+pub(crate) struct Report {
+    found: Findings,
+}
+
+impl Report {
+    pub(crate) fn add(&mut self, found: Findings) {
+        self.found.rows.extend(found.rows);
+        self.found.goals.extend(found.goals);
+    }
+
+    pub(crate) fn print_goals(&self) {
+        let header = ["goal", "bound", "measured", ""];
+        let lines = self.found.goals.iter().map(|goal| {
+            let (measured, met) = match goal.measured {
+                Some(measured) if goal.bound.holds(measured) => (format!("{measured:.4}"), "met"),
+                Some(measured) => (format!("{measured:.4}"), "MISSED"),
+                None => ("–".into(), goal.because),
+            };
+            vec![goal.text.clone(), goal.bound.text(), measured, met.into()]
+        });
+        println!("## goals\n\n{}\n", table(&header, lines));
+    }
+
+    /// Writes the rows, the goals among them, and says where.
+    pub(crate) fn write(mut self) -> io::Result<PathBuf> {
+        for goal in &self.found.goals {
+            let Some(value) = goal.measured else { continue };
+            let params = json!({ "bound": goal.bound.text(), "met": goal.bound.holds(value) });
+            self.found.rows.push(Row {
+                group: "goals",
+                row: goal.text.clone(),
+                who: "tollgate".into(),
+                value,
+                unit: "ratio",
+                ratio_to: None,
+                params: object(params),
+            });
+        }
+        let path = target().join("bench.json");
+        std::fs::create_dir_all(target())?;
+        std::fs::write(&path, serde_json::to_string_pretty(&self.found.rows)? + "\n")?;
+        Ok(path)
+    }
+}
+
+/// The workspace's target directory, wherever cargo itself was told to build.
+pub(crate) fn target() -> PathBuf {
+    PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../target"))
+}
+
+/// The map of a JSON object.
+pub(crate) fn object(value: Value) -> Map<String, Value> {
+    match value {
+        Value::Object(map) => map,
+        _ => Map::new(),
+    }
+}
+
+/// Lines under a header, the first column to the left and the rest to the right.
+pub(crate) fn table(header: &[&str], lines: impl Iterator<Item = Vec<String>>) -> Table {
+    let mut table = Table::new();
+    table.load_style(ASCII_MARKDOWN).set_header(header.to_vec());
+    for line in lines {
+        table.add_row(line);
+    }
+    for column in table.column_iter_mut().skip(1) {
+        column.set_cell_alignment(CellAlignment::Right);
+    }
+    table
+}

@@ -1,7 +1,7 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run test lint features doc unit no-std loom bench fuzz tools
+.PHONY: help run test lint features doc unit no-std loom bench plots fuzz tools
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -41,10 +41,13 @@ no-std: ## a program that brings its own panic handler links tollgate, so no std
 
 loom: ## every interleaving of a few threads on the word
 	RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate --no-default-features --release \
-		--target-dir target/loom --test loom
+		--target-dir target/loom --test loom --test loom_sometimes
 
 bench: ## ours and the peers side by side; writes target/bench.json
 	cargo run --release -p tollgate-bench
+
+plots: ## the plots and measured tables of docs/; make test fails when they are stale
+	cargo run --release -p tollgate-plots
 
 FUZZ_SECONDS ?= 30
 fuzz: ## each fuzz target for half a minute (needs a nightly toolchain)

@@ -3,9 +3,9 @@
 //!     cargo run --release --example reserve_and_decide
 
 use std::time::Duration;
-use tollgate::{Denied, Limit, Limiter};
+use tollgate::{Limit, Limiter, ReserveError};
 
-fn main() -> Result<(), Denied> {
+fn main() -> Result<(), ReserveError> {
     let limiter = Limiter::new(Limit::per_second(4).burst(2));
     let patience = Duration::from_millis(600);
 

@@ -18,7 +18,11 @@ fn main() -> Result<(), WaitError> {
             // The lock is held for the next job only, not while waiting.
             while let Some((job, weight)) = { jobs.lock().unwrap().next() } {
                 limiter.wait_n(weight).blocking()?;
-                println!("{:5.2}s  {worker:6}  {job:3}  {}", start.elapsed().as_secs_f64(), "#".repeat(weight as usize));
+                println!(
+                    "{:5.2}s  {worker:6}  {job:3}  {}",
+                    start.elapsed().as_secs_f64(),
+                    "#".repeat(weight as usize)
+                );
                 done.fetch_add(weight, Ordering::Relaxed);
             }
             Ok(())

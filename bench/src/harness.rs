@@ -39,15 +39,28 @@ pub(crate) struct Contestant {
 
 impl Contestant {
     pub(crate) fn new(who: impl Into<String>, call: impl Fn() -> bool + Clone + Sync + 'static) -> Self {
+        Self::inside(who, |calls| calls(), call)
+    }
+
+    /// The same with something set up around each run of calls.
+    pub(crate) fn inside(
+        who: impl Into<String>,
+        around: impl Fn(&mut dyn FnMut()) + Clone + Sync + 'static,
+        call: impl Fn() -> bool + Clone + Sync + 'static,
+    ) -> Self {
         // Both loops are compiled for this one call: nothing is called through a pointer inside them.
-        let again = call.clone();
-        let times = move |calls| (0..calls).for_each(|_| assert!(again(), "a call took another path than its row's"));
+        let (again, outside) = (call.clone(), around.clone());
+        let times = move |calls| {
+            outside(&mut || (0..calls).for_each(|_| assert!(again(), "a call took another path than its row's")));
+        };
         let until = move |stop: &AtomicBool| {
             let mut done = 0;
-            while !stop.load(Ordering::Relaxed) {
-                (0..BATCH).for_each(|_| assert!(call(), "a call took another path than its row's"));
-                done += BATCH;
-            }
+            around(&mut || {
+                while !stop.load(Ordering::Relaxed) {
+                    (0..BATCH).for_each(|_| assert!(call(), "a call took another path than its row's"));
+                    done += BATCH;
+                }
+            });
             done
         };
         Self { who: who.into(), times: Box::new(times), until: Box::new(until) }

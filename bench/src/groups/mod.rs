@@ -2,6 +2,7 @@
 
 mod algorithms;
 mod one_limiter;
+mod sampler;
 mod sometimes;
 
 use crate::report::Findings;
@@ -13,4 +14,4 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 3] = [one_limiter::GROUP, algorithms::GROUP, sometimes::GROUP];
+pub(crate) const GROUPS: [Group; 4] = [one_limiter::GROUP, algorithms::GROUP, sometimes::GROUP, sampler::GROUP];

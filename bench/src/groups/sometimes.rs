@@ -10,11 +10,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::Sometimes;
 
-pub(super) const GROUP: Group = Group {
-    name: "sometimes",
-    about: "ns of a call that is skipped, and thread; in brackets ours / theirs",
-    run,
-};
+pub(super) const GROUP: Group =
+    Group { name: "sometimes", about: "ns of a call that is skipped, and thread; in brackets ours / theirs", run };
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -84,7 +81,14 @@ fn run(group: &'static str) -> Findings {
         }
         lines.push(line);
     }
-    let header = ["", "tollgate\n1 thread", "Mutex port\n1 thread", "tollgate\n2 threads", "Mutex port\n2 threads", "Go\n1 thread"];
+    let header = [
+        "",
+        "tollgate\n1 thread",
+        "Mutex port\n1 thread",
+        "tollgate\n2 threads",
+        "Mutex port\n2 threads",
+        "Go\n1 thread",
+    ];
     println!("{}\n", table(&header, lines.into_iter()));
     if let Err(why) = from_go {
         println!("The Go row is skipped: {why}\n");

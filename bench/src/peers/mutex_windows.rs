@@ -50,17 +50,19 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
             *count += u64::from(fits);
             fits
         }),
-        "sliding_window" => held(who, allowed, (0, 0, 0), move |(index, current, before): &mut (u64, u64, u64), now| {
-            let at = now / window;
-            if at != *index {
-                *before = if at == *index + 1 { *current } else { 0 };
-                (*index, *current) = (at, 0);
-            }
-            let inside = 1.0 - (now % window) as f64 / window as f64;
-            let fits = *before as f64 * inside + *current as f64 + 1.0 <= most as f64;
-            *current += u64::from(fits);
-            fits
-        }),
+        "sliding_window" => {
+            held(who, allowed, (0, 0, 0), move |(index, current, before): &mut (u64, u64, u64), now| {
+                let at = now / window;
+                if at != *index {
+                    *before = if at == *index + 1 { *current } else { 0 };
+                    (*index, *current) = (at, 0);
+                }
+                let inside = 1.0 - (now % window) as f64 / window as f64;
+                let fits = *before as f64 * inside + *current as f64 + 1.0 <= most as f64;
+                *current += u64::from(fits);
+                fits
+            })
+        }
         "sliding_window_strict" => {
             held(who, allowed, VecDeque::from([(0, 0)]), move |steps: &mut VecDeque<(u64, u64)>, now| {
                 let at = now / (window / 10);

@@ -45,6 +45,8 @@ struct Shared<C> {
     limit: AtomicU64,
     #[cfg(feature = "std")]
     line: acquire::Line,
+    /// For deadlines, which only waits have.
+    #[cfg_attr(not(feature = "std"), expect(dead_code))]
     clock: C,
 }
 

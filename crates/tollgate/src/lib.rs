@@ -86,6 +86,13 @@
 //! Give the limiter a [`ManualClock`]: time stands still until you [`advance`](ManualClock::advance) it, which wakes
 //! whoever waits on it. No test has to sleep.
 //!
+//! # Beside the token bucket
+//!
+//! A [`Limit`] names its [`Algorithm`]: `Limit::per_hour(100).algorithm(Algorithm::SlidingLog)`, or in text
+//! `"100/h sliding_log"`; [`queue`](Limit::queue) and [`wait`](Limit::wait) pace. The verbs are the same; windows and
+//! logs cannot reserve ahead of time and say so ([`ReserveError::NoSlots`]). [`Concurrency`] limits how many are in
+//! flight, [`Sometimes`] runs something only now and then, [`Adaptive`] moves a limit with the load.
+//!
 //! # What it promises
 //!
 //! - Never too many: in any interval at most burst + rate · length, for any threads, any interleaving and any clock,

@@ -24,7 +24,7 @@ mod real {
     /// keeps off lets the other decide many times on a line it owns, and gets the same in return: twice the decisions in
     /// all. Only a collision costs it, half a microsecond or so.
     pub(crate) fn back_off() {
-        const SPINS: u32 = 16;
+        const SPINS: u32 = 48;
         for _ in 0..SPINS {
             core::hint::spin_loop();
         }

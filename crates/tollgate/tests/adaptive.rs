@@ -122,7 +122,11 @@ fn many_threads_take_one_look() {
         clock.advance(Duration::from_secs(35));
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..100).for_each(|_| drop(adaptive.check())));
+                scope.spawn(|| {
+                    for _ in 0..100 {
+                        let _ = adaptive.check();
+                    }
+                });
             }
         });
     }

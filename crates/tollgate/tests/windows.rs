@@ -81,7 +81,7 @@ impl Oracle {
         assert_eq!(decision.reset_after().as_nanos() as u64, fresh - now, "reset");
         match decision.retry_after() {
             Some(after) => {
-                assert_eq!(after.as_nanos() as u64, self.first(now, |at| self.fits(at, cost)) - now, "retry")
+                assert_eq!(after.as_nanos() as u64, self.first(now, |at| self.fits(at, cost)) - now, "retry");
             }
             None => assert!(decision.is_allowed() || cost > self.most),
         }

@@ -64,6 +64,11 @@ impl Measured {
         }
     }
 
+    /// The fewest undisturbed rounds that a figure of two threads rests on.
+    pub(super) fn fewest_rounds(&self) -> Option<u64> {
+        self.cells.iter().filter_map(|cell| cell.two.as_ref()?.more.get("rounds")?.as_u64()).min()
+    }
+
     fn cell(&self, column: Column, who: &str) -> Option<&Cell> {
         self.cells.iter().find(|cell| cell.column == column && cell.who == who)
     }

@@ -32,6 +32,9 @@ const GO: &str = "Go x/time/rate on Go's clock";
 /// Not a peer: the clock and one addition to a shared word, which is what the hardware asks of anyone.
 const BARE_WORD: &str = "(a bare fetch_add)";
 
+/// With fewer rounds than this a lower quartile is the luck of one or two.
+const ENOUGH_ROUNDS: u64 = 20;
+
 /// A name on one of our clocks.
 fn on(who: &str, clock: &str) -> String {
     format!("{who} on {clock}")
@@ -76,6 +79,9 @@ fn run(group: &'static str) -> Findings {
         println!("### On {title}\n\n{}\n", measured.table(clock, others));
     }
     println!("{NOTES}\n");
+    if let Some(rounds) = measured.fewest_rounds().filter(|rounds| *rounds < ENOUGH_ROUNDS) {
+        println!("The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n");
+    }
     found.goals = goals::of(&measured);
     found.rows.extend(measured.into_rows());
     found

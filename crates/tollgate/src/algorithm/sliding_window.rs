@@ -27,9 +27,13 @@ impl SlidingWindow {
     }
 
     fn told(self, limit: &Windowed, now: u64) -> Told {
-        let window = u128::from(limit.window);
-        let inside = window - u128::from(now.saturating_sub(self.start));
-        let counted = u128::from(self.current) + (u128::from(self.before) * inside).div_ceil(window);
+        let inside = limit.window - now.saturating_sub(self.start);
+        // Most products fit 64 bits, where a division costs a fraction.
+        let weighted = match self.before.checked_mul(inside) {
+            Some(product) => u128::from(product.div_ceil(limit.window)),
+            None => (u128::from(self.before) * u128::from(inside)).div_ceil(u128::from(limit.window)),
+        };
+        let counted = u128::from(self.current) + weighted;
         let windows = if self.current > 0 { 2 } else { u64::from(self.before > 0) };
         let reset_at = if windows == 0 { 0 } else { self.start.saturating_add(limit.window.saturating_mul(windows)) };
         Told { remaining: u128::from(limit.most).saturating_sub(counted) as u64, reset_at }

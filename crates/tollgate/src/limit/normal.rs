@@ -170,6 +170,7 @@ impl Normal {
     }
 
     /// Whether a call of `cost` could ever be admitted, as far as its size goes.
+    #[cfg(feature = "std")]
     pub(crate) const fn could_hold(&self, cost: u64) -> bool {
         match self.kind {
             Kind::Unlimited => true,

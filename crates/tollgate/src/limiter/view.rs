@@ -72,11 +72,11 @@ impl<'a, C: Clock> At<'a, C> {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(unlimited(normal)));
             }
-            if let Some(quick) = cell.quick(self.now, cost) {
-                return Ok(Some(quick.decision()));
-            }
             if normal.is_windowed() {
                 return Ok(Some(cell.window_step(normal, self.now, cost, true)?.decision));
+            }
+            if let Some(quick) = cell.quick(self.now, cost) {
+                return Ok(Some(quick.decision()));
             }
             let patience = patience_of_a_check(normal);
             let Reach::Clock(clock) = cell.reach(normal, self.now) else {

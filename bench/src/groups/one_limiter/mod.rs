@@ -80,7 +80,9 @@ fn run(group: &'static str) -> Findings {
     }
     println!("{NOTES}\n");
     if let Some(rounds) = measured.fewest_rounds().filter(|rounds| *rounds < ENOUGH_ROUNDS) {
-        println!("The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n");
+        println!(
+            "The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n"
+        );
     }
     found.goals = goals::of(&measured);
     found.rows.extend(measured.into_rows());

@@ -1,6 +1,7 @@
 //! A limiter for one subject, shared by any number of threads.
 
 mod cell;
+mod change;
 mod charge;
 mod reservation;
 mod shared;
@@ -9,7 +10,7 @@ mod view;
 mod wait;
 mod windowed;
 
-pub use cell::Carry;
+pub use change::Carry;
 pub use charge::Charge;
 pub use reservation::Reservation;
 pub use shared::Counts;

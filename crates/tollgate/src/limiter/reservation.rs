@@ -1,7 +1,7 @@
 //! A slot in the future.
 
 use super::Limiter;
-use super::cell::Claim;
+use super::change::Claim;
 use super::view::Admitted;
 use crate::algorithm::token_bucket;
 use crate::clock::{Clock, DefaultClock, Instant};

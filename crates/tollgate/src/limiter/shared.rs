@@ -1,6 +1,7 @@
 //! What the clones of a limiter share: the first generation inline, and what only the rare operations need.
 
-use super::cell::{Carry, Cell, Claim, Later, Reach, Sealed};
+use super::cell::{Cell, Reach, Sealed};
+use super::change::{Carry, Claim, Later};
 use crate::chunks::Chunks;
 use crate::clock::{Clock, Instant};
 use crate::limit::{Limit, Normal};

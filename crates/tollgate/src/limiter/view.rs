@@ -1,6 +1,7 @@
 //! The verbs at a given instant.
 
-use super::cell::{Attempt, Carry, Cell, Quick, Reach, Sealed, decision, step};
+use super::cell::{Attempt, Cell, Quick, Reach, Sealed, decision, step};
+use super::change::Carry;
 use super::{Charge, Limiter, Reservation, ReserveError};
 use crate::algorithm::token_bucket::Step;
 use crate::clock::{Clock, Instant, nanos};

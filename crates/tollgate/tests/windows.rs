@@ -413,10 +413,17 @@ mod waiting {
                         std::thread::yield_now();
                     }
                 }
-                while served.lock().unwrap().len() < 3 {
-                    match clock.next_wake() {
-                        Some(at) if at < Instant::from_unix_nanos(u64::MAX) => clock.set(at),
-                        _ => std::thread::yield_now(),
+                // One step of the clock each: `retry_after` is exact. The next comes once this one has been served.
+                for served_by_now in 1..=3 {
+                    let wake = loop {
+                        match clock.next_wake() {
+                            Some(at) if at < Instant::from_unix_nanos(u64::MAX) => break at,
+                            _ => std::thread::yield_now(),
+                        }
+                    };
+                    clock.set(wake);
+                    while served.lock().unwrap().len() < served_by_now {
+                        std::thread::yield_now();
                     }
                 }
             });

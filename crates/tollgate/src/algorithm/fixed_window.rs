@@ -4,10 +4,11 @@
 
 use super::{Judged, Machine, Told, Windowed};
 
-/// Where the window starts, and what was admitted in it. `FIRST_HIT`: it starts with the first call, not on the grid.
+/// Which window, and what was admitted in it. `FIRST_HIT`: it starts with the first call, not on the grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct FixedWindow<const FIRST_HIT: bool> {
-    start: u64,
+    /// Its number on the grid, which a check finds with one division; or when it started.
+    at: u64,
     count: u64,
 }
 
@@ -15,35 +16,40 @@ impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
     /// The window that `now` falls into. An instant before the stored window is judged at that window's start.
     fn roll(self, limit: &Windowed, now: u64) -> Self {
         if FIRST_HIT {
-            let over = self.count == 0 || now.saturating_sub(self.start) >= limit.window;
-            return if over { Self { start: now.max(self.start), count: 0 } } else { self };
+            let over = self.count == 0 || now.saturating_sub(self.at) >= limit.window;
+            return if over { Self { at: now.max(self.at), count: 0 } } else { self };
         }
-        let start = now - now % limit.window;
-        if start > self.start { Self { start, count: 0 } } else { self }
+        let at = now / limit.window;
+        if at > self.at { Self { at, count: 0 } } else { self }
+    }
+
+    fn ends(self, limit: &Windowed) -> u64 {
+        let start = if FIRST_HIT { self.at } else { self.at.saturating_mul(limit.window) };
+        start.saturating_add(limit.window)
     }
 
     fn told(self, limit: &Windowed) -> Told {
-        let reset_at = if self.count == 0 { 0 } else { self.start.saturating_add(limit.window) };
+        let reset_at = if self.count == 0 { 0 } else { self.ends(limit) };
         Told { remaining: limit.most.saturating_sub(self.count), reset_at }
     }
 }
 
 impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
-        Self { start: word(0), count: word(1) }
+        Self { at: word(0), count: word(1) }
     }
 
     fn to_words(self, mut word: impl FnMut(usize, u64)) {
-        word(0, self.start);
+        word(0, self.at);
         word(1, self.count);
     }
 
     fn pack(self, limit: &Windowed) -> u64 {
-        (self.start / limit.window) << limit.shift | self.count
+        self.at << limit.shift | self.count
     }
 
     fn unpack(limit: &Windowed, word: u64) -> Self {
-        Self { start: (word >> limit.shift) * limit.window, count: word & ((1 << limit.shift) - 1) }
+        Self { at: word >> limit.shift, count: word & ((1 << limit.shift) - 1) }
     }
 
     #[inline]
@@ -53,18 +59,18 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
             return Judged::Never(state.told(limit));
         }
         if cost > limit.most.saturating_sub(state.count) {
-            return Judged::Deny { told: state.told(limit), retry_at: state.start.saturating_add(limit.window) };
+            return Judged::Deny { told: state.told(limit), retry_at: state.ends(limit) };
         }
         let after = Self { count: state.count + cost, ..state };
         Judged::Admit(after, after.told(limit))
     }
 
     fn charged_in(self) -> u64 {
-        self.start
+        self.at
     }
 
     fn give_back(self, _: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
-        if self.start == charged_in { Self { count: self.count.saturating_sub(unused), ..self } } else { self }
+        if self.at == charged_in { Self { count: self.count.saturating_sub(unused), ..self } } else { self }
     }
 
     fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {

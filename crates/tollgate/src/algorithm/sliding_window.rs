@@ -5,29 +5,33 @@
 
 use super::{Judged, Machine, Told, Windowed};
 
-/// Where the current window starts, and what was admitted in it and in the one before.
+/// The number of the current window on the grid, and what was admitted in it and in the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SlidingWindow {
-    start: u64,
+    at: u64,
     current: u64,
     before: u64,
 }
 
 impl SlidingWindow {
     fn roll(self, limit: &Windowed, now: u64) -> Self {
-        let start = now - now % limit.window;
-        if start <= self.start {
+        let at = now / limit.window;
+        if at <= self.at {
             // An instant before the stored window is judged at that window's start.
             self
-        } else if start - self.start == limit.window {
-            Self { start, current: 0, before: self.current }
+        } else if at - self.at == 1 {
+            Self { at, current: 0, before: self.current }
         } else {
-            Self { start, current: 0, before: 0 }
+            Self { at, current: 0, before: 0 }
         }
     }
 
+    fn start(self, limit: &Windowed) -> u64 {
+        self.at.saturating_mul(limit.window)
+    }
+
     fn told(self, limit: &Windowed, now: u64) -> Told {
-        let inside = limit.window - now.saturating_sub(self.start);
+        let inside = limit.window - now.saturating_sub(self.start(limit));
         // Most products fit 64 bits, where a division costs a fraction.
         let weighted = match self.before.checked_mul(inside) {
             Some(product) => u128::from(product.div_ceil(limit.window)),
@@ -35,7 +39,8 @@ impl SlidingWindow {
         };
         let counted = u128::from(self.current) + weighted;
         let windows = if self.current > 0 { 2 } else { u64::from(self.before > 0) };
-        let reset_at = if windows == 0 { 0 } else { self.start.saturating_add(limit.window.saturating_mul(windows)) };
+        let reset_at =
+            if windows == 0 { 0 } else { self.start(limit).saturating_add(limit.window.saturating_mul(windows)) };
         Told { remaining: u128::from(limit.most).saturating_sub(counted) as u64, reset_at }
     }
 
@@ -47,29 +52,29 @@ impl SlidingWindow {
             true => (1, share(most - cost - self.current, self.before)),
             false => (2, share(most - cost, self.current)),
         };
-        self.start.saturating_add(limit.window.saturating_mul(windows)).saturating_sub(share)
+        self.start(limit).saturating_add(limit.window.saturating_mul(windows)).saturating_sub(share)
     }
 }
 
 impl Machine for SlidingWindow {
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
-        Self { start: word(0), current: word(1), before: word(2) }
+        Self { at: word(0), current: word(1), before: word(2) }
     }
 
     fn to_words(self, mut word: impl FnMut(usize, u64)) {
-        word(0, self.start);
+        word(0, self.at);
         word(1, self.current);
         word(2, self.before);
     }
 
     fn pack(self, limit: &Windowed) -> u64 {
-        (self.start / limit.window) << (2 * limit.shift) | self.current << limit.shift | self.before
+        self.at << (2 * limit.shift) | self.current << limit.shift | self.before
     }
 
     fn unpack(limit: &Windowed, word: u64) -> Self {
         let mask = (1 << limit.shift) - 1;
-        let start = (word >> (2 * limit.shift)) * limit.window;
-        Self { start, current: word >> limit.shift & mask, before: word & mask }
+        let at = word >> (2 * limit.shift);
+        Self { at, current: word >> limit.shift & mask, before: word & mask }
     }
 
     #[inline]
@@ -79,7 +84,7 @@ impl Machine for SlidingWindow {
             return Judged::Never(state.told(limit, now));
         }
         let window = u128::from(limit.window);
-        let inside = u128::from(limit.window - now.saturating_sub(state.start));
+        let inside = u128::from(limit.window - now.saturating_sub(state.start(limit)));
         let counted = u128::from(state.before) * inside + (u128::from(state.current) + u128::from(cost)) * window;
         if counted > u128::from(limit.most) * window {
             return Judged::Deny { told: state.told(limit, now), retry_at: state.retry_at(limit, cost) };
@@ -89,13 +94,13 @@ impl Machine for SlidingWindow {
     }
 
     fn charged_in(self) -> u64 {
-        self.start
+        self.at
     }
 
-    fn give_back(self, limit: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
-        if self.start == charged_in {
+    fn give_back(self, _: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
+        if self.at == charged_in {
             Self { current: self.current.saturating_sub(unused), ..self }
-        } else if self.start.wrapping_sub(charged_in) == limit.window {
+        } else if self.at.wrapping_sub(charged_in) == 1 {
             Self { before: self.before.saturating_sub(unused), ..self }
         } else {
             self

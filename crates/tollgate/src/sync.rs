@@ -22,7 +22,7 @@ mod real {
     ///
     /// Two threads that take turns fetch the cache line from each other for every decision. A thread that collides and
     /// keeps off lets the other decide many times on a line it owns, and gets the same in return: twice the decisions in
-    /// all. Only a collision costs it, half a microsecond or so.
+    /// all. Only a collision costs it, a microsecond or two.
     pub(crate) fn back_off() {
         const SPINS: u32 = 48;
         for _ in 0..SPINS {

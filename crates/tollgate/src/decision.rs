@@ -57,7 +57,7 @@ impl Decision {
     }
 
     /// A decision of a window or log at `now`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn windowed<S>(limit: &Normal, judged: &Judged<S>, now: u64) -> Self {
         let (outcome, told, retry_at) = match judged {
             Judged::Admit(_, told) => (Outcome::Allowed, told, 0),

@@ -52,7 +52,7 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
         Self { at: word >> limit.shift, count: word & ((1 << limit.shift) - 1) }
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
         let state = self.roll(limit, now);
         if cost > limit.most {

@@ -77,7 +77,7 @@ impl Machine for SlidingWindow {
         Self { at, current: word >> limit.shift & mask, before: word & mask }
     }
 
-    #[inline]
+    #[inline(always)]
     fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
         let state = self.roll(limit, now);
         if cost > limit.most {

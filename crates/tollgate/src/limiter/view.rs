@@ -68,6 +68,7 @@ impl<'a, C: Clock> At<'a, C> {
     }
 
     /// The same for any limit, in any generation, at any instant.
+    #[inline(never)]
     fn check_on_current(&self, cost: u64) -> Decision {
         self.on_current(|cell, normal, _| {
             if normal.kind == Kind::Unlimited {
@@ -344,10 +345,23 @@ fn patience_of_a_check(normal: &Normal) -> u64 {
     if normal.kind == Kind::Pacing { u64::MAX } else { 0 }
 }
 
-/// Out of line and by value: a quick check then has nothing that must be in memory.
+/// Out of line and by value: a quick check then has nothing that must be in memory. Cold to the caller, but what it leads
+/// to is not: windows and logs all come this way.
 #[cold]
 #[inline(never)]
 fn check_on_current<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64) -> Decision {
+    check_window_or_other(limiter, now, cost)
+}
+
+#[inline(never)]
+fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64) -> Decision {
+    let (_, cell) = limiter.shared.probable();
+    let normal = cell.normal();
+    if normal.is_windowed()
+        && let Ok(call) = cell.window_call(&normal, now, cost, true)
+    {
+        return call.decision;
+    }
     At { limiter, now }.check_on_current(cost)
 }
 

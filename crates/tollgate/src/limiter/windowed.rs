@@ -45,7 +45,8 @@ struct Step<'a> {
 impl Act for Step<'_> {
     type Out = Windowwise;
 
-    #[inline]
+    // Always: out of line the state and the figures go through memory, which costs more than the decision.
+    #[inline(always)]
     fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Windowwise) {
         let judged = state.step(limit, self.now, self.cost);
         // Who only asks is told what is there now.
@@ -90,8 +91,20 @@ impl Act for ChargeMore {
 
 impl Cell {
     /// One call of `cost` at `now`; with `write` an admission is written.
-    #[inline]
+    #[inline(never)]
     pub(super) fn window_step(
+        &self,
+        limit: &Normal,
+        now: Instant,
+        cost: u64,
+        write: bool,
+    ) -> Result<Windowwise, Sealed> {
+        self.window_call(limit, now, cost, write)
+    }
+
+    /// The same in line, for the one place where every nanosecond counts.
+    #[inline(always)]
+    pub(super) fn window_call(
         &self,
         limit: &Normal,
         now: Instant,
@@ -196,7 +209,7 @@ impl Cell {
     }
 
     /// Runs `act` on the state, whichever machine it belongs to.
-    #[inline]
+    #[inline(always)]
     fn act<A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
         match limit.kind {
             Kind::FixedWindow => self.act_as::<FixedWindow<false>, A>(limit, act),
@@ -206,7 +219,7 @@ impl Cell {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn act_as<M: Machine, A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
         let windowed = limit.windowed();
         if windowed.shift > 0 {

@@ -96,8 +96,9 @@
 //! # What it promises
 //!
 //! - Never too many: in any interval at most burst + rate · length, for any threads, any interleaving and any clock,
-//!   one that jumps or runs backwards included. A reservation counts when it acts. What may come on top is counted:
-//!   [`Counts`].
+//!   one that jumps or runs backwards included. A reservation counts when it acts. What may come on top is counted
+//!   ([`Counts`]), but for one thing: a cancel or a settle on a clock that ran back since can bring back again what time
+//!   has brought, at most rate · how far it ran back, and at most what was taken.
 //! - Never too few: a denial means that admitting would have been too many. No rate is lost to rounding; a token costs
 //!   less than 17.3 ps more than written, usually nothing ([`Limit::effective`]).
 //! - A denial writes nothing; a cost that can never fit is [`Outcome::Never`], however large.

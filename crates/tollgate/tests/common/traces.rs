@@ -5,7 +5,7 @@ use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::FileFailurePersistence;
 use std::time::Duration;
-use tollgate::{Clock, Instant, Limit, Limiter, ManualClock};
+use tollgate::{Algorithm, Clock, Instant, Limit, Limiter, ManualClock};
 
 const SECOND: u64 = 1_000_000_000;
 const DAY: u64 = 86_400 * SECOND;
@@ -169,4 +169,64 @@ pub(crate) fn moves() -> BoxedStrategy<(bool, Pace)> {
 pub(crate) fn moved(now: u64, (back, pace): (bool, Pace), rule: &Rule) -> u64 {
     let by = pace.nanos(rule);
     if back { now.saturating_sub(by) } else { now.saturating_add(by) }
+}
+
+/// A limit of any algorithm that the model knows exactly, small enough that a few calls use it up.
+pub(crate) fn any_limits() -> BoxedStrategy<Limit> {
+    let algorithm = prop::sample::select(Algorithm::ALL.to_vec());
+    let window = prop_oneof![1_u64..50, Just(1_000), Just(1_000_000_007), Just(60 * SECOND), Just(3_600 * SECOND)];
+    let bucket = prop_oneof![2 => fine(), 1 => everyday(), 1 => rounded()];
+    (algorithm, bucket, 0_u64..=8, window)
+        .prop_map(|(algorithm, bucket, count, window)| match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => bucket.burst(count).algorithm(algorithm),
+            Algorithm::Pacing => Limit::of(count.max(1), Duration::from_nanos(window)).queue(count),
+            _ => Limit::of(count, Duration::from_nanos(window)).algorithm(algorithm),
+        })
+        .boxed()
+}
+
+/// Another limit to which `limit` can change and keep what is there; none if how is not said (queues).
+pub(crate) fn same_kind(limit: &Limit, (count, other): (u64, u64)) -> Option<Limit> {
+    let rate = limit.rate()?;
+    match limit.judged_by() {
+        Algorithm::Pacing => None,
+        Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+            let period = rate.period() * u32::try_from(other).expect("small");
+            Some(Limit::of(count, period).burst(other).algorithm(limit.judged_by()))
+        }
+        // Where a few bits are all that a counter has, what a change clips is another test's matter.
+        _ if rate.period() < Duration::from_micros(1) => None,
+        _ => Some(Limit::of(count, rate.period()).algorithm(limit.judged_by())),
+    }
+}
+
+/// How far a call is from the one before it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Step {
+    /// So many 64ths of a unit of the limit: its window, or the time in which a bucket fills.
+    On(u64),
+    /// The same backwards, and only for this call.
+    Stale(u64),
+}
+
+pub(crate) fn steps() -> BoxedStrategy<Step> {
+    prop_oneof![
+        5 => Just(Step::On(0)),
+        8 => (1_u64..20).prop_map(Step::On),
+        2 => (20_u64..200).prop_map(Step::On),
+        3 => (1_u64..100).prop_map(Step::Stale),
+    ]
+    .boxed()
+}
+
+/// Moves the time and returns that of the call.
+pub(crate) fn moved_by(now: &mut u64, step: Step, limit: &Limit) -> u64 {
+    let unit = limit.fills_in().map_or(1_000, |unit| unit.as_nanos() as u64).clamp(1, YEAR).div_ceil(64);
+    match step {
+        Step::On(by) => {
+            *now += by * unit;
+            *now
+        }
+        Step::Stale(by) => *now - by * unit,
+    }
 }

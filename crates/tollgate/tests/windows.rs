@@ -351,6 +351,25 @@ mod live {
         }
     }
 
+    /// A count that is larger than the new limit's counters can hold is still a full window, and of this window.
+    #[test]
+    fn a_window_that_shrinks_by_far_is_full_and_forgets_nothing() {
+        for algorithm in ALL_WINDOWED {
+            for (before, used, after) in [(100_000, 65_536, 10), (5, 4, 2), (1_000, 512, 10), (20_000, 16_384, 1)] {
+                for window in ["16ns", "s", "min", "d"] {
+                    let (limiter, _) = limiter(&format!("{before}/{window} {algorithm}"));
+                    assert!(limiter.check_n(used).is_allowed());
+                    let resets = limiter.peek().reset_after();
+                    let told = format!("{used} of {before}/{window} {algorithm}, then {after}");
+                    limiter.set_limit(format!("{after}/{window} {algorithm}").parse().unwrap());
+                    assert_eq!(limiter.peek().remaining(), 0, "{told}");
+                    assert_eq!(limiter.peek().reset_after(), resets, "{told}");
+                    assert!(limiter.check().is_denied(), "{told}");
+                }
+            }
+        }
+    }
+
     #[test]
     fn what_was_used_goes_along_to_another_algorithm() {
         for from in ["token_bucket", "sliding_log", "fixed_window", "sliding_window", "sliding_window_strict"] {

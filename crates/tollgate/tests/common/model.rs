@@ -139,7 +139,11 @@ impl Model {
     /// Whether nobody says what becomes of a call: one that costs nothing where a change, or a stale instant, finds more
     /// in a window than fits.
     pub(crate) fn is_silent_on(&self, now: u64, cost: u64) -> bool {
-        matches!(self.state, State::Window(_)) && cost == 0 && self.peek(now, 0).outcome == Outcome::Denied
+        self.is_silent_on_call(now, Call::of(cost))
+    }
+
+    pub(crate) fn is_silent_on_call(&self, now: u64, call: Call) -> bool {
+        matches!(self.state, State::Window(_)) && call.cost == 0 && self.look(now, call).outcome == Outcome::Denied
     }
 
     /// A live change that keeps what is there, as far as ALGORITHMS.md words it: buckets among themselves, and windows

@@ -1,0 +1,11 @@
+//! Many subjects under one limit, each held against a model that remembers everything: exactly as if it were alone
+//! while there is room for all, and never more than its bound where there is not.
+
+mod bounded;
+#[path = "../common/mod.rs"]
+mod common;
+mod exact;
+mod flood;
+mod in_flight;
+mod kinds;
+mod threads;

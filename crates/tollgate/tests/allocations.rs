@@ -33,8 +33,11 @@ fn a_check_of_a_key_allocates_nothing() {
         let by_str = Keyed::<str>::builder(limit).max_keys(1_000).clock(clock.clone()).build();
         let by_address = Keyed::<IpAddr>::builder(limit).max_keys(1_000).clock(clock.clone()).build();
         let names: Vec<String> = (0..5_000).map(|i| format!("user-{i}")).collect();
-        // What a table makes once is made by the first call.
-        let _ = (by_str.check("first"), by_address.check(&IpAddr::from(Ipv4Addr::LOCALHOST)));
+        // What a limit has once, its floor, is made when a first key is displaced into it.
+        for i in 0..5_000_u32 {
+            let first = format!("first-{i}");
+            let _ = (by_str.check(first.as_str()), by_address.check(&IpAddr::from(Ipv4Addr::from_bits(!i))));
+        }
         let used = allocated(|| {
             for (i, name) in names.iter().enumerate() {
                 for _ in 0..5 {
@@ -107,7 +110,8 @@ fn up_to_eight_asks_allocate_nothing() {
             store.settle_now(verdict, &[0; 8][..asked], clock.now());
             clock.advance(Duration::from_millis(100));
         };
-        decide("first", &mut passed);
+        // What a limit has once, its floor, is made when a first key is displaced into it.
+        (0..3_000).for_each(|i| decide(&format!("first-{asked}-{i}"), &mut passed));
         let used = allocated(|| names.iter().for_each(|name| decide(name, &mut passed)));
         assert_eq!(used, 0, "{asked} asks");
         assert!(passed > 0, "{asked} asks");

@@ -38,6 +38,11 @@ impl Report {
     }
 }
 
+/// Slots of the table: two for each key it was made for, in lines of four.
+pub(crate) fn slots(figures: &Figures) -> u64 {
+    (2 * figures.max_keys).next_multiple_of(4)
+}
+
 /// A bijection: distinct numbers stay distinct.
 fn scattered(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9E37_79B9_7F4A_7C15);

@@ -12,7 +12,7 @@ mod flood;
 #[allow(dead_code, reason = "shared with the tests of tollgate")]
 mod oracle;
 
-use flood::Flood;
+use flood::{Flood, slots};
 use std::process::ExitCode;
 use tollgate::Limit;
 
@@ -59,8 +59,8 @@ fn flooded(limit: Limit, keys: u64) -> bool {
     let denied: Vec<_> = report.denied.iter().map(|denied| format!("{:.2}", percent(*denied, keys / 10))).collect();
     println!("  new keys denied: {:.3} %; by tenth: {}", percent(report.denied(), keys), denied.join(" "));
     println!(
-        "  keys {} of {}, live {}; evicted without loss {}, displaced {}",
-        figures.keys, figures.max_keys, figures.live, figures.evicted_fresh, figures.evicted_live
+        "  keys {} in {} slots, live {}; evicted without loss {}, displaced {}",
+        figures.keys, slots(&figures), figures.live, figures.evicted_fresh, figures.evicted_live
     );
     let [empty, full, most] = report.resident;
     let table = full.saturating_sub(empty);
@@ -70,8 +70,8 @@ fn flooded(limit: Limit, keys: u64) -> bool {
         most.saturating_sub(empty) as f64 / MIB as f64,
         figures.bytes as f64 / MIB as f64
     );
-    if report.most_keys > figures.max_keys {
-        println!("  BROKEN: {} keys, {} at most", report.most_keys, figures.max_keys);
+    if report.most_keys > slots(&figures) {
+        println!("  BROKEN: {} keys, room for {}", report.most_keys, slots(&figures));
         broken = true;
     }
     if most > full + SLACK {

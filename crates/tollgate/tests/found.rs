@@ -51,6 +51,23 @@ fn a_stale_instant_is_not_looser_under_another_plan() {
     assert!(keyed.key(&2).at(start + 32 * SECOND).check_n(2).is_denied());
 }
 
+/// A key of a small plan that was forgotten while fresh changes nothing for new keys of a large one.
+#[test]
+fn a_fresh_key_of_a_small_plan_that_was_forgotten_takes_nothing_from_a_large_plan() {
+    let clock = ManualClock::new();
+    let keyed = Keyed::<u64>::builder(Limit::per_minute(600)).max_keys(100).clock(clock.clone()).build();
+    let free = Limit::per_minute(5);
+    for user in 0..10_000 {
+        assert!(keyed.under(free).unwrap().check(&user).is_allowed());
+        clock.advance(15 * SECOND);
+    }
+    let figures = keyed.figures();
+    assert!(figures.evicted_fresh > 0 && figures.evicted_live == 0, "{figures:?}");
+    for user in 20_000..20_100 {
+        assert_eq!(keyed.key(&user).peek().remaining(), 600, "a new user of the large plan");
+    }
+}
+
 /// A log that has no bytes left, beside another limit: a call ends, whatever it is told.
 #[test]
 fn a_call_ends_when_a_log_has_no_bytes_left() {

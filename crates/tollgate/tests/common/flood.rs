@@ -63,7 +63,7 @@ impl Flood {
         let clock = ManualClock::new();
         let start = clock.now().as_unix_nanos();
         let empty = resident();
-        let keyed = Keyed::<u64, _>::builder(self.limit).max_keys(self.cap).clock(clock).build();
+        let keyed = Keyed::<u64, _>::builder(self.limit).max_keys(self.cap).clock(clock.clone()).build();
         let abuser = |name| Abuser { name, calls: 0, admitted: Vec::new(), broken: None };
         let mut abusers = [abuser("steady"), abuser("in bursts")];
         let (mut denied, mut most_keys, mut full, mut most) = ([0; 10], 0, empty, 0);
@@ -91,7 +91,8 @@ impl Flood {
             if number > 2 * self.cap as u64 && number % 1_048_576 == 0 {
                 most = most.max(resident());
             }
-            if number % 4_194_304 == 0 {
+            if number % 4_194_304 == 0 || number + 1 == self.keys {
+                clock.set(at);
                 most_keys = most_keys.max(keyed.figures().keys);
             }
         }

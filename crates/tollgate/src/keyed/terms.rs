@@ -15,13 +15,16 @@ use crate::limiter::change::Later;
 use crate::limiter::view::patience_of_a_check;
 use crate::limiter::windowed::{Step, Windowwise, act_on_word, join_word};
 use crate::limiter::{Carry, Counts};
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Parts that a limit's floor is divided into, by the hash of the key: a key that was displaced is looked for in its own
 /// part only, so the others start from less.
+#[cfg(not(tollgate_loom))]
 const FLOORS: usize = 64;
+#[cfg(tollgate_loom)]
+const FLOORS: usize = 1;
 
 /// What is limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +113,7 @@ pub(crate) struct Terms {
     carry: Carry,
     /// The terms that came after them; 0 while there are none.
     pub(super) next: AtomicU32,
-    floor: OnceLock<Floor>,
+    floor: OnceBox<Floor>,
 }
 
 /// What displaced keys had used, at most, by part.
@@ -219,7 +222,7 @@ impl Terms {
 
     fn new(id: u32, line: Arc<Line>, rule: Rule, origin: u64, since: Instant, carry: Carry) -> Self {
         let normal = rule.normal();
-        Self { id, line, rule, normal, origin, since, carry, next: AtomicU32::new(0), floor: OnceLock::new() }
+        Self { id, line, rule, normal, origin, since, carry, next: AtomicU32::new(0), floor: OnceBox::new() }
     }
 
     /// Whether a state fits the word of an entry.
@@ -390,6 +393,14 @@ impl Terms {
         }
     }
 
+    /// The same state, looking as recent as one that was used now.
+    pub(super) fn used_now(&self, state: State, now: Instant) -> State {
+        match (state, self.normal.kind, reach(&self.normal, self.origin, now)) {
+            (State::Word(word), Kind::Bucket | Kind::Pacing, Reach::Clock(clock)) => State::Word(word.max(clock)),
+            (state, ..) => state,
+        }
+    }
+
     /// The state that is `state` of the terms before these, as of the change.
     pub(super) fn succeed(&self, before: &Self, state: &State) -> State {
         self.take_over(before, state, self.carry, self.since)
@@ -433,16 +444,18 @@ impl Terms {
         let part = part(hash);
         match self.floor.get() {
             None => self.fresh(),
-            Some(Floor::Words(words)) => State::Word(words[part].load(Ordering::SeqCst)),
+            Some(Floor::Words(words)) => State::Word(words[part].load(Ordering::Acquire)),
             Some(Floor::Wide(states)) => lock(&states[part]).clone().map_or_else(|| self.fresh(), State::Wide),
         }
     }
 
     /// Joins the state of a displaced key into the floor of its part.
     pub(super) fn sink(&self, hash: u64, state: &State) {
-        let floor = self.floor.get_or_init(|| match self.fits_a_word() {
-            true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
-            false => Floor::Wide((0..FLOORS).map(|_| Mutex::new(None)).collect()),
+        let floor = self.floor.get_or_init(|| {
+            Box::new(match self.fits_a_word() {
+                true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
+                false => Floor::Wide((0..FLOORS).map(|_| Mutex::new(None)).collect()),
+            })
         });
         match (floor, state) {
             (Floor::Words(words), State::Word(word)) => self.sink_word(&words[part(hash)], *word),
@@ -458,13 +471,13 @@ impl Terms {
     }
 
     fn sink_word(&self, floor: &AtomicU64, word: u64) {
-        let mut seen = floor.load(Ordering::SeqCst);
+        let mut seen = floor.load(Ordering::Acquire);
         loop {
             let joined = if self.normal.is_windowed() { join_word(&self.normal, seen, word) } else { seen.max(word) };
             if joined == seen {
                 return;
             }
-            match floor.compare_exchange_weak(seen, joined, Ordering::SeqCst, Ordering::SeqCst) {
+            match floor.compare_exchange_weak(seen, joined, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => seen = now,
             }
@@ -479,7 +492,7 @@ impl Terms {
         }
         for part in 0..FLOORS {
             let state = match floor {
-                Floor::Words(words) => match words[part].load(Ordering::SeqCst) {
+                Floor::Words(words) => match words[part].load(Ordering::Acquire) {
                     0 => continue,
                     word => State::Word(word),
                 },

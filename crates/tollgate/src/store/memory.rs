@@ -12,7 +12,7 @@ use crate::keyed::terms::{Asked, Call, Rule, Terms};
 use crate::keyed::{charge_more, give_back};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Carry, Counts};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, relax};
 use core::fmt;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -264,6 +264,9 @@ impl<C: Clock> MemoryStore<C> {
     fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
         let table = &self.inner.table;
         for tries in 0.. {
+            if tries > 0 {
+                relax(tries);
+            }
             if !self.look(groups, now) {
                 return false;
             }

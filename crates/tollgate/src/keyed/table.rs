@@ -45,8 +45,8 @@ const STRIPES: usize = 256;
 #[cfg(tollgate_loom)]
 const STRIPES: usize = 1;
 
-/// Bytes a key at the cap: two slots each.
-pub(crate) const BYTES_A_KEY: usize = 2 * 16;
+/// A line, and its cold words.
+const BYTES_A_LINE: usize = WORDS * 8 + 2 * 8;
 
 /// The state of an entry that somebody has claimed.
 const BUSY: u64 = u64::MAX;
@@ -175,15 +175,15 @@ fn mix(tag: u64, word: u64) -> u64 {
 
 impl<C: Clock> Table<C> {
     pub(crate) fn new(cap: Cap, clock: C) -> Self {
-        let table_keys = match cap.bytes {
-            Some(bytes) => cap.keys.min(bytes / BYTES_A_KEY),
-            None => cap.keys,
+        let lines = (cap.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
+        let lines = match cap.bytes {
+            Some(bytes) => lines.min(bytes.saturating_sub(8 * WORDS) / BYTES_A_LINE).max(1),
+            None => lines,
         };
-        let lines = (table_keys.max(1) * 2).div_ceil(SLOTS);
-        let table_bytes = lines * WORDS * 8;
+        let max_keys = cap.keys.min(lines * SLOTS / 2);
         let wide_bytes = match cap.bytes {
-            Some(bytes) => bytes.saturating_sub(table_bytes),
-            None => table_keys.saturating_mul(8 * BYTES_A_KEY),
+            Some(bytes) => bytes.saturating_sub(lines * BYTES_A_LINE + 8 * WORDS),
+            None => max_keys.saturating_mul(256),
         };
         // Seven more, to begin on a cache line wherever the allocation does.
         let words = zeroed(lines * WORDS + WORDS - 1);
@@ -199,7 +199,7 @@ impl<C: Clock> Table<C> {
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
             cold: zeroed(2 * lines),
             wides: Wides::new(wide_bytes as u64),
-            max_keys: table_keys as u64,
+            max_keys: max_keys as u64,
         }
     }
 
@@ -725,6 +725,11 @@ impl<C: Clock> Table<C> {
     fn is_still(&self, seen: &Seen) -> bool {
         self.state_at(seen.place).load(Ordering::Acquire) == seen.stored
             && self.tag_at(seen.place).load(Ordering::Acquire) == seen.tag
+    }
+
+    /// How many of a key are in flight.
+    pub(crate) fn in_flight(&self, hash: u64) -> u64 {
+        self.find(hash).map_or(0, |seen| seen.word())
     }
 
     /// Takes back permits that are in flight: their entry cannot have gone.

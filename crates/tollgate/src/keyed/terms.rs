@@ -409,9 +409,23 @@ impl Terms {
     /// The same level under these terms, of a key that comes from another line.
     pub(super) fn take_over(&self, before: &Self, state: &State, carry: Carry, at: Instant) -> State {
         match (&before.rule, &self.rule) {
-            (Rule::Rate(_), Rule::Rate(limit)) => before.hand_over(state, limit, carry, at).0,
+            (Rule::Rate(_), Rule::Rate(limit)) => {
+                let (state, origin) = before.hand_over(state, limit, carry, at);
+                self.counted_from_here(state, origin)
+            }
             (Rule::InFlight(_), Rule::InFlight(_)) => state.clone(),
             _ => self.fresh(),
+        }
+    }
+
+    /// A state that is counted from another origin, counted from this one.
+    fn counted_from_here(&self, state: State, origin: u64) -> State {
+        match state {
+            State::Word(word) if origin != self.origin && !self.normal.is_windowed() && word > 0 => {
+                let ticks = (i128::from(origin) - i128::from(self.origin)) * i128::from(self.normal.ticks);
+                State::Word((i128::from(word) + ticks).clamp(0, i128::from(u64::MAX - 1)) as u64)
+            }
+            state => state,
         }
     }
 

@@ -455,11 +455,18 @@ impl Terms {
 
     /// What a key starts from that is not in the table: the floor of its part.
     pub(crate) fn start(&self, hash: u64) -> State {
-        let part = part(hash);
         match self.floor.get() {
             None => self.fresh(),
-            Some(Floor::Words(words)) => State::Word(words[part].load(Ordering::Acquire)),
-            Some(Floor::Wide(states)) => lock(&states[part]).clone().map_or_else(|| self.fresh(), State::Wide),
+            Some(Floor::Words(words)) => State::Word(part(words, hash).load(Ordering::Acquire)),
+            Some(Floor::Wide(states)) => lock(part(states, hash)).clone().map_or_else(|| self.fresh(), State::Wide),
+        }
+    }
+
+    /// A log's floor is as long as the log: all parts together hold some thousand times, or one log.
+    fn wide_floors(&self) -> usize {
+        match self.normal.kind {
+            Kind::Log => (4_096 / self.normal.capacity.max(1)).clamp(1, FLOORS as u64) as usize,
+            _ => FLOORS,
         }
     }
 
@@ -468,13 +475,13 @@ impl Terms {
         let floor = self.floor.get_or_init(|| {
             Box::new(match self.fits_a_word() {
                 true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
-                false => Floor::Wide((0..FLOORS).map(|_| Mutex::new(None)).collect()),
+                false => Floor::Wide((0..self.wide_floors()).map(|_| Mutex::new(None)).collect()),
             })
         });
         match (floor, state) {
-            (Floor::Words(words), State::Word(word)) => self.sink_word(&words[part(hash)], *word),
+            (Floor::Words(words), State::Word(word)) => self.sink_word(part(words, hash), *word),
             (Floor::Wide(states), State::Wide(state)) => {
-                let mut floor = lock(&states[part(hash)]);
+                let mut floor = lock(part(states, hash));
                 match &mut *floor {
                     Some(floor) => floor.join(&self.normal, state),
                     none => *none = Some(state.clone()),
@@ -504,29 +511,31 @@ impl Terms {
         if self.carry == Carry::Reset {
             return;
         }
-        for part in 0..FLOORS {
+        // A part of the one floor may be several of the other: whoever looks in either finds it.
+        for at in 0..FLOORS as u64 {
             let state = match floor {
-                Floor::Words(words) => match words[part].load(Ordering::Acquire) {
+                Floor::Words(words) => match part(words, at).load(Ordering::Acquire) {
                     0 => continue,
                     word => State::Word(word),
                 },
-                Floor::Wide(states) => match &*lock(&states[part]) {
+                Floor::Wide(states) => match &*lock(part(states, at)) {
                     None => continue,
                     Some(state) => State::Wide(state.clone()),
                 },
             };
-            self.sink(part as u64, &self.succeed(before, &state));
+            self.sink(at, &self.succeed(before, &state));
         }
     }
 
-    /// Whether displaced keys have left anything in the floor of that part.
+    /// Whether keys have been displaced.
     pub(super) fn has_floor(&self) -> bool {
         self.floor.get().is_some()
     }
 }
 
-fn part(hash: u64) -> usize {
-    hash as usize % FLOORS
+/// The part of a floor that a key looks in.
+fn part<T>(floor: &[T], hash: u64) -> &T {
+    &floor[hash as usize % FLOORS % floor.len()]
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -152,6 +152,24 @@ fn a_log_that_shrinks_and_grows_again_has_not_forgotten() {
     assert!(keyed.check_n(&1, 4).is_denied(), "9 in a minute, of at most 5");
 }
 
+/// A window that shrinks by far, to counters of fewer bits than its count has, is full.
+#[test]
+fn a_window_that_shrinks_by_far_is_full() {
+    for algorithm in [Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingWindowStrict] {
+        let limit = |count: u64| Limit::per_second(count).algorithm(algorithm);
+        let limiter = Limiter::with_clock(limit(100_000), ManualClock::new());
+        assert!(limiter.check_n(65_536).is_allowed());
+        limiter.set_limit(limit(10));
+        assert_eq!(limiter.peek().remaining(), 0, "{algorithm}");
+        assert!(limiter.peek().reset_after() <= 2 * SECOND, "{algorithm}");
+        let (keyed, _) = keyed(limit(100_000));
+        assert!(keyed.check_n(&1, 65_536).is_allowed());
+        keyed.set_limit(limit(10));
+        assert_eq!(keyed.key(&1).peek().remaining(), 0, "{algorithm}");
+        assert!(keyed.key(&1).peek().reset_after() <= 2 * SECOND, "{algorithm}");
+    }
+}
+
 /// A limiter that once was a window can reserve once it is a bucket.
 #[test]
 fn a_limiter_can_reserve_after_it_was_a_window() {

@@ -161,9 +161,6 @@ impl Model {
             (State::Window(old), State::Window(new)) => {
                 assert_eq!((old.algorithm, old.window), (new.algorithm, new.window));
                 new.events = old.events.clone();
-                if new.algorithm == Algorithm::SlidingLog {
-                    new.keep_newest();
-                }
             }
             (old, new) => panic!("{old:?} to {new:?}"),
         }
@@ -360,15 +357,5 @@ impl Window {
             reset_after: after(self.first(now, |at| self.counted(at) == 0)),
             delay: Duration::ZERO,
         }
-    }
-
-    /// A log that shrinks remembers as many as it may hold.
-    fn keep_newest(&mut self) {
-        let mut room = self.most;
-        for event in self.events.iter_mut().rev() {
-            event.cost = event.cost.min(room);
-            room -= event.cost;
-        }
-        self.events.retain(|event| event.cost > 0);
     }
 }

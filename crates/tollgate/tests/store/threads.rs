@@ -145,9 +145,10 @@ fn what_passed_is_charged_everywhere_and_what_did_not_nowhere() {
             let verdict = store.decide_now(&[Ask::new(limit, &key).mode(tollgate::Mode::Peek)], now);
             let left = verdict.statuses().next().expect("a status").decision().remaining();
             let (charged, capacity) = (charged.load(Ordering::Relaxed), limit.limit().unwrap().capacity());
-            // A queue takes a cost beyond its last place: what remains is then none.
+            // A queue takes a whole cost at its last place (merged, 4 asks of 3 at most): what remains is then none.
             assert_eq!(left, capacity.saturating_sub(charged), "{} {key}: {charged} charged", limit.name());
-            assert!(charged <= capacity + 2, "{} {key}", limit.name());
+            let most = if limit.name() == "limit-2" { capacity + 4 * 3 - 1 } else { capacity };
+            assert!(charged <= most, "{} {key}: {charged} charged", limit.name());
         }
     }
 }

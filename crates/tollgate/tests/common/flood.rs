@@ -21,8 +21,8 @@ pub(crate) struct Report {
     pub(crate) figures: Figures,
     /// The most keys that the table told of at any time it was asked.
     pub(crate) most_keys: u64,
-    /// Resident bytes: before there was a table, once it had been filled twice, and the most seen after that.
-    pub(crate) resident: [u64; 3],
+    /// Resident bytes beyond those of before there was a table, at the end of each tenth.
+    pub(crate) resident: [u64; 10],
 }
 
 pub(crate) struct Abuser {
@@ -66,7 +66,7 @@ impl Flood {
         let keyed = Keyed::<u64, _>::builder(self.limit).max_keys(self.cap).clock(clock.clone()).build();
         let abuser = |name| Abuser { name, calls: 0, admitted: Vec::new(), broken: None };
         let mut abusers = [abuser("steady"), abuser("in bursts")];
-        let (mut denied, mut most_keys, mut full, mut most) = ([0; 10], 0, empty, 0);
+        let (mut denied, mut most_keys, mut used) = ([0; 10], 0, [0; 10]);
         for number in 0..self.keys {
             let now = start + (u128::from(number) * 1_000_000_000 / u128::from(self.per_second)) as u64;
             let at = Instant::from_unix_nanos(now);
@@ -85,13 +85,9 @@ impl Flood {
                     abuser.admitted.push(Admitted { at: now, cost: 1, delay });
                 }
             }
-            if number == 2 * self.cap as u64 {
-                full = resident();
-            }
-            if number > 2 * self.cap as u64 && number % 1_048_576 == 0 {
-                most = most.max(resident());
-            }
-            if number % 4_194_304 == 0 || number + 1 == self.keys {
+            if (number + 1) * 10 % self.keys < 10 {
+                let tenth = (number * 10 / self.keys) as usize;
+                used[tenth] = resident().saturating_sub(empty);
                 clock.set(at);
                 most_keys = most_keys.max(keyed.figures().keys);
             }
@@ -100,12 +96,6 @@ impl Flood {
             abuser.broken = bounds::broken(&self.limit, &abuser.admitted);
         }
         let figures = keyed.figures();
-        Report {
-            abusers,
-            denied,
-            most_keys: most_keys.max(figures.keys),
-            figures,
-            resident: [empty, full, most.max(resident())],
-        }
+        Report { abusers, denied, most_keys: most_keys.max(figures.keys), figures, resident: used }
     }
 }

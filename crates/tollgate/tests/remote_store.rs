@@ -37,7 +37,7 @@ impl OwnAsk {
 
 enum Message {
     Decide(Vec<OwnAsk>, oneshot::Sender<Verdict>),
-    Settle(Verdict, Vec<u64>, oneshot::Sender<()>),
+    Settle(Box<Verdict>, Vec<u64>, oneshot::Sender<()>),
 }
 
 /// A store in another task.
@@ -60,7 +60,7 @@ impl Remote {
                         let _ = answer.send(store.decide(&asks).await);
                     }
                     Message::Settle(verdict, actual, answer) => {
-                        store.settle(verdict, &actual).await;
+                        store.settle(*verdict, &actual).await;
                         let _ = answer.send(());
                     }
                 }
@@ -75,7 +75,7 @@ impl Store for Remote {
         let asks = asks.iter().map(OwnAsk::of).collect();
         async move {
             let (answer, answered) = oneshot::channel();
-            self.to.send(Message::Decide(asks, answer)).await.ok().expect("the task is there");
+            self.to.send(Message::Decide(asks, answer)).await.expect("the task is there");
             answered.await.expect("the task answers")
         }
     }
@@ -84,7 +84,7 @@ impl Store for Remote {
         let actual = actual.to_vec();
         async move {
             let (answer, answered) = oneshot::channel();
-            self.to.send(Message::Settle(verdict, actual, answer)).await.ok().expect("the task is there");
+            self.to.send(Message::Settle(Box::new(verdict), actual, answer)).await.expect("the task is there");
             answered.await.expect("the task answers");
         }
     }

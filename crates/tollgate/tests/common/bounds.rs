@@ -29,7 +29,7 @@ pub(crate) fn broken(limit: &Limit, admitted: &[Admitted]) -> Option<String> {
         Algorithm::FixedWindowFirstHit => broken_first_hits(most, window, admitted),
         Algorithm::SlidingWindow => broken_grid("SC1", most, window, admitted),
         Algorithm::SlidingWindowStrict => {
-            let step = window / (1..=10).rev().find(|steps| window % steps == 0).expect("1 divides");
+            let step = window / (1..=10).rev().find(|steps| window.is_multiple_of(*steps)).expect("1 divides");
             broken_sliding("strict", most, window, &judged(admitted, |newest| newest - newest % step))
         }
         Algorithm::SlidingLog => broken_sliding("SL1", most, window, &judged(admitted, |newest| newest)),

@@ -277,7 +277,7 @@ struct Window {
 
 impl Window {
     fn steps(&self) -> u64 {
-        (1..=10).rev().find(|steps| self.window % steps == 0).expect("1 divides")
+        (1..=10).rev().find(|steps| self.window.is_multiple_of(*steps)).expect("1 divides")
     }
 
     /// The window that the first hit opened last: its start and what is in it.

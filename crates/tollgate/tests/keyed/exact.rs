@@ -137,7 +137,8 @@ proptest! {
             let at = moved_by(&mut now, step, &keyed.limit());
             clock.set(instant(now));
             let model = models.get_mut(&key).expect("a key");
-            if !model.is_silent_on(at, cost) && !(verb == Verb::Take && model.is_silent_on(at, 0)) {
+            let silent = model.is_silent_on(at, cost) || verb == Verb::Take && model.is_silent_on(at, 0);
+            if !silent {
                 let view = keyed.key(&key);
                 let told = if at == now { told(&view, cost, verb) } else { told(&view.at(instant(at)), cost, verb) };
                 let before = model.0.clone();

@@ -1,17 +1,17 @@
 //! Any key that can be hashed, borrowed as a map's key is.
 
+use std::borrow::Borrow;
+use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
 use tollgate::{Algorithm, Keyed, Limit, ManualClock};
 
 /// 200 keys, used up in turn: each has what the limit says, whatever it is made of.
-fn each_has_its_own<K: ?Sized, Q: std::hash::Hash + ?Sized>(
+fn each_has_its_own<K: Borrow<Q> + ?Sized, Q: Hash + ?Sized>(
     keyed: &Keyed<K, ManualClock>,
     clock: &ManualClock,
     key: impl Fn(u64) -> Box<Q>,
-) where
-    K: std::borrow::Borrow<Q>,
-{
+) {
     for round in 0..3 {
         for i in 0..200 {
             let key = key(i);

@@ -1,5 +1,6 @@
 //! Many subjects in bounded memory: the table, and limiters by key on it.
 
+mod hash;
 mod in_flight;
 pub(crate) mod table;
 pub(crate) mod terms;
@@ -64,8 +65,8 @@ use terms::{Rule, Terms};
 ///
 /// # Two keys, one bucket
 ///
-/// Keys are told apart by a hash (SipHash-1-3) with a secret of its own for each table, so nobody outside can aim at a
-/// collision. With a table full of keys the odds that a given key shares its bucket with any other are about 1 in 90
+/// Keys are told apart by a hash (AES rounds where the processor has them, else SipHash-1-3) with a secret of its own for
+/// each table, so nobody outside can aim at a collision. With a table full of keys the odds that a given key shares its bucket with any other are about 1 in 90
 /// billion.
 ///
 /// A handle: clones share the table.

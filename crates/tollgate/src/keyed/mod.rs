@@ -188,7 +188,8 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// The same keys, judged by a limit that comes with the call: plans, or a customer's own numbers.
     ///
-    /// A key has one bucket, whatever it is judged by: when its plan changes its level stays, clipped to the new burst.
+    /// A key has one bucket, whatever it is judged by: when its plan changes the tokens it has stay, clipped to the new
+    /// burst. A key that is fresh under one plan is fresh under any.
     ///
     /// ```
     /// use tollgate::{Keyed, Limit};

@@ -321,6 +321,8 @@ impl<C: Clock> Table<C> {
         while terms.id != to.id {
             match terms.next.load(Ordering::Acquire) {
                 0 if terms.line.number == to.line.number && terms.id > to.id => return None,
+                // Of another line: what is fresh there is fresh here, as if it had been forgotten.
+                0 if terms.is_fresh(&state, now) => return Some(to.fresh()),
                 0 => return Some(to.take_over(terms, &state, Carry::Keep, now)),
                 next => {
                     let next = self.terms(next);
@@ -554,9 +556,12 @@ impl<C: Clock> Table<C> {
         let mut start = terms.start(hash);
         if let Some(plans) = plans.filter(|plans| plans.len() > 1) {
             for other in plans.iter().map(|first| self.current(first)) {
-                if other.id != terms.id && other.has_floor() {
-                    let floor = terms.take_over(other, &other.start(hash), Carry::Keep, now);
-                    start = terms.joined(start, floor);
+                if other.id == terms.id || !other.has_floor() {
+                    continue;
+                }
+                let floor = other.start(hash);
+                if !other.is_fresh(&floor, now) {
+                    start = terms.joined(start, terms.take_over(other, &floor, Carry::Keep, now));
                 }
             }
         }

@@ -132,6 +132,10 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     }
 
     /// Makes it. Memory is reserved now and used as keys come.
+    ///
+    /// # Panics
+    ///
+    /// If the memory cannot even be reserved: more than the system would ever hand out was asked for.
     pub fn build(self) -> Keyed<K, C> {
         Keyed { inner: Arc::new(Inner::new(self.cap, self.clock, Rule::Rate(self.limit))), keys: PhantomData }
     }

@@ -821,7 +821,9 @@ impl<C: Clock> Table<C> {
     ) {
         let mut round = 0;
         loop {
-            relax(round);
+            if round > 0 {
+                relax(round);
+            }
             round += 1;
             let terms = self.current(first);
             if terms.normal.kind == Kind::Unlimited {

@@ -48,6 +48,10 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
         self.at << limit.shift | self.count
     }
 
+    fn clip(self, limit: &Windowed) -> Self {
+        Self { count: self.count.min((1 << limit.shift) - 1), ..self }
+    }
+
     fn unpack(limit: &Windowed, word: u64) -> Self {
         Self { at: word >> limit.shift, count: word & ((1 << limit.shift) - 1) }
     }

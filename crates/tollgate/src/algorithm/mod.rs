@@ -74,6 +74,10 @@ pub(crate) trait Machine: Copy + Default {
 
     /// The whole state in one word below `u64::MAX`, where the limit has a shift.
     fn pack(self, limit: &Windowed) -> u64;
+
+    /// The same with counts that [`pack`](Self::pack) has bits for: a state that comes from a larger limit is full at most.
+    fn clip(self, limit: &Windowed) -> Self;
+
     fn unpack(limit: &Windowed, word: u64) -> Self;
 
     /// One call of `cost` at `now`.

@@ -71,6 +71,11 @@ impl Machine for SlidingWindow {
         self.at << (2 * limit.shift) | self.current << limit.shift | self.before
     }
 
+    fn clip(self, limit: &Windowed) -> Self {
+        let most = (1 << limit.shift) - 1;
+        Self { current: self.current.min(most), before: self.before.min(most), ..self }
+    }
+
     fn unpack(limit: &Windowed, word: u64) -> Self {
         let mask = (1 << limit.shift) - 1;
         let at = word >> (2 * limit.shift);

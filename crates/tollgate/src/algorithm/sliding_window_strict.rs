@@ -72,6 +72,10 @@ impl Machine for SlidingWindowStrict {
         0
     }
 
+    fn clip(self, _: &Windowed) -> Self {
+        self
+    }
+
     fn unpack(_: &Windowed, _: u64) -> Self {
         Self::default()
     }

@@ -60,6 +60,10 @@ impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
     }
 
     /// Makes it. Memory is reserved now and used as keys come.
+    ///
+    /// # Panics
+    ///
+    /// If the memory cannot even be reserved: more than the system would ever hand out was asked for.
     pub fn build(self) -> KeyedConcurrency<K> {
         let inner = Inner::new(self.cap, SystemClock, Rule::InFlight(self.limit));
         KeyedConcurrency { inner: Arc::new(inner), keys: PhantomData }

@@ -1,5 +1,6 @@
 //! Many subjects in bounded memory: the table, and limiters by key on it.
 
+mod hash;
 mod in_flight;
 pub(crate) mod table;
 pub(crate) mod terms;
@@ -64,8 +65,8 @@ use terms::{Rule, Terms};
 ///
 /// # Two keys, one bucket
 ///
-/// Keys are told apart by a hash (SipHash-1-3) with a secret of its own for each table, so nobody outside can aim at a
-/// collision. With a table full of keys the odds that a given key shares its bucket with any other are about 1 in 90
+/// Keys are told apart by a hash (AES rounds where the processor has them, else SipHash-1-3) with a secret of its own for
+/// each table, so nobody outside can aim at a collision. With a table full of keys the odds that a given key shares its bucket with any other are about 1 in 90
 /// billion.
 ///
 /// A handle: clones share the table.
@@ -131,6 +132,10 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     }
 
     /// Makes it. Memory is reserved now and used as keys come.
+    ///
+    /// # Panics
+    ///
+    /// If the memory cannot even be reserved: more than the system would ever hand out was asked for.
     pub fn build(self) -> Keyed<K, C> {
         Keyed { inner: Arc::new(Inner::new(self.cap, self.clock, Rule::Rate(self.limit))), keys: PhantomData }
     }
@@ -187,7 +192,8 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// The same keys, judged by a limit that comes with the call: plans, or a customer's own numbers.
     ///
-    /// A key has one bucket, whatever it is judged by: when its plan changes its level stays, clipped to the new burst.
+    /// A key has one bucket, whatever it is judged by: when its plan changes the tokens it has stay, clipped to the new
+    /// burst. A key that is fresh under one plan is fresh under any.
     ///
     /// ```
     /// use tollgate::{Keyed, Limit};

@@ -15,6 +15,7 @@
 //! before the key was fresh may still come.) Inserts of one key exclude each other by a lock that a part of all keys
 //! shares and that nobody takes who finds its key.
 
+use super::hash::Secret;
 use super::terms::{Asked, Call, Freshness, Line, Rule, State, Terms};
 use super::wide::{Budget, WideState, Wides};
 use crate::chunks::Chunks;
@@ -25,7 +26,7 @@ use crate::limiter::Carry;
 use crate::limiter::cell::{Quick, REACH, Reach, reach};
 use crate::store::FEW;
 use crate::sync::{AtomicU32, AtomicU64, Guard, Lock, OnceBox, Ordering, back_off, fence, relax};
-use core::hash::{BuildHasher, Hash, Hasher};
+use core::hash::Hash;
 use smallvec::SmallVec;
 use std::boxed::Box;
 use std::sync::Arc;
@@ -71,12 +72,6 @@ const FACTORS: [u64; 6] = [
     0xd6e8_feb8_6659_fd93,
     0xa076_1d64_78bd_642f,
 ];
-
-#[cfg(not(tollgate_loom))]
-type Secret = std::hash::RandomState;
-/// Every run of a model must be the same.
-#[cfg(tollgate_loom)]
-type Secret = core::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
 pub(crate) struct Table<C> {
     words: Box<[AtomicU64]>,
@@ -158,6 +153,13 @@ impl Seen {
     }
 }
 
+/// A key that belongs to a line of several.
+#[derive(Hash)]
+struct Named<'a> {
+    line: u64,
+    key: &'a [u8],
+}
+
 #[inline]
 fn tag(hash: u64, terms: u32) -> u64 {
     (hash & ((1 << HASH_BITS) - 1)) << TERMS_BITS | u64::from(terms)
@@ -193,7 +195,7 @@ impl<C: Clock> Table<C> {
             offset,
             lines: lines as u64,
             clock,
-            secret: Secret::default(),
+            secret: Secret::new(),
             terms: Chunks::new(),
             last_terms: AtomicU32::new(0),
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
@@ -210,16 +212,13 @@ impl<C: Clock> Table<C> {
 
     #[inline]
     pub(crate) fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> u64 {
-        self.secret.hash_one(key)
+        self.secret.hash(key)
     }
 
     /// The hash of a key that belongs to a line of several.
     #[inline]
     pub(crate) fn hash_in(&self, line: u64, key: &[u8]) -> u64 {
-        let mut hasher = self.secret.build_hasher();
-        hasher.write_u64(line);
-        hasher.write(key);
-        hasher.finish()
+        self.secret.hash(&Named { line, key })
     }
 
     #[inline]
@@ -322,6 +321,8 @@ impl<C: Clock> Table<C> {
         while terms.id != to.id {
             match terms.next.load(Ordering::Acquire) {
                 0 if terms.line.number == to.line.number && terms.id > to.id => return None,
+                // Of another line: what is fresh there is fresh here, as if it had been forgotten.
+                0 if terms.is_fresh(&state, now) => return Some(to.fresh()),
                 0 => return Some(to.take_over(terms, &state, Carry::Keep, now)),
                 next => {
                     let next = self.terms(next);
@@ -555,9 +556,12 @@ impl<C: Clock> Table<C> {
         let mut start = terms.start(hash);
         if let Some(plans) = plans.filter(|plans| plans.len() > 1) {
             for other in plans.iter().map(|first| self.current(first)) {
-                if other.id != terms.id && other.has_floor() {
-                    let floor = terms.take_over(other, &other.start(hash), Carry::Keep, now);
-                    start = terms.joined(start, floor);
+                if other.id == terms.id || !other.has_floor() {
+                    continue;
+                }
+                let floor = other.start(hash);
+                if !other.is_fresh(&floor, now) {
+                    start = terms.joined(start, terms.take_over(other, &floor, Carry::Keep, now));
                 }
             }
         }
@@ -817,7 +821,9 @@ impl<C: Clock> Table<C> {
     ) {
         let mut round = 0;
         loop {
-            relax(round);
+            if round > 0 {
+                relax(round);
+            }
             round += 1;
             let terms = self.current(first);
             if terms.normal.kind == Kind::Unlimited {

@@ -321,7 +321,7 @@ impl Cell {
     fn store<M: Machine>(&self, limit: &Normal, state: M) {
         let windowed = limit.windowed();
         if windowed.shift > 0 {
-            self.word.store(state.pack(&windowed), Ordering::Relaxed);
+            self.word.store(state.clip(&windowed).pack(&windowed), Ordering::Relaxed);
         } else {
             self.wide().set_state(state);
         }

@@ -88,6 +88,10 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     }
 
     /// Makes it. Memory is reserved now and used as keys come.
+    ///
+    /// # Panics
+    ///
+    /// If the memory cannot even be reserved: more than the system would ever hand out was asked for.
     pub fn build(self) -> MemoryStore<C> {
         let table = Table::new(self.cap, self.clock);
         MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0) }) }

@@ -67,7 +67,7 @@ fn shares_under_one_above_all(limit: Limit, above: Limit, greedy: usize) -> Vec<
     let (own, above) = (store.limit("own", limit).unwrap(), store.limit("above", above).unwrap());
     let keys: Vec<_> = (0..KEYS).map(|key| format!("key-{key}")).collect();
     let (mut shares, mut order) = (vec![0; KEYS], Shuffled::new(KEYS));
-    for _ in 0..4_000 {
+    for _ in 0..2_000 {
         for &key in order.next() {
             for _ in 0..if key < greedy { 10 } else { 1 } {
                 let asks = [Ask::new(&own, &keys[key]), Ask::new(&above, "all")];
@@ -99,7 +99,7 @@ fn greedy_keys_leave_equal_shares_to_the_others() {
     let (index, all) = (jain(others), jain(&shares));
     println!("beside greedy keys: Jain's index {index:.6} of the others, {all:.6} of all; greedy {greedy:?}");
     assert!(index >= 0.99, "{index}: {others:?}");
-    // 20 a second for 40 seconds, and the one it began with.
-    assert!(greedy.iter().all(|share| *share <= 801), "{greedy:?}");
+    // 20 a second for 20 seconds, and the one it began with.
+    assert!(greedy.iter().all(|share| *share <= 401), "{greedy:?}");
     assert!(all >= 0.99, "{all}: {shares:?}");
 }

@@ -82,6 +82,23 @@ fn a_call_ends_when_a_log_has_no_bytes_left() {
     }
 }
 
+/// Permits that find no room in a table full of permits, beside another limit: a call ends, and is denied.
+#[test]
+fn a_call_ends_when_there_is_no_room_for_a_permit() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(1).clock(clock.clone()).build();
+    let (slots, bucket) =
+        (store.concurrency("slots", 3).unwrap(), store.limit("all", Limit::per_minute(1_000)).unwrap());
+    let mut held = Vec::new();
+    for user in 0..50_u32 {
+        let key = user.to_be_bytes();
+        held.push(store.decide_now(&[Ask::new(&slots, &key), Ask::new(&bucket, "all")], clock.now()));
+    }
+    assert!(held.iter().any(|verdict| !verdict.is_allowed()), "a table of one key or so has no room for 50");
+    drop(held);
+    assert_eq!(store.live(&slots), 0);
+}
+
 /// A key that is reset is fresh, whatever counts it by.
 #[test]
 fn a_key_that_is_reset_is_fresh() {

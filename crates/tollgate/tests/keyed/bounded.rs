@@ -86,7 +86,7 @@ fn checked(limit: Limit, most: usize, ops: &[Op]) -> Result<BTreeMap<u64, Vec<(A
 }
 
 proptest! {
-    #![proptest_config(cases(600))]
+    #![proptest_config(cases(300))]
 
     /// TB1, SL1, FW1, FW2, SC1, SC2, LQ1, LQ3 and the strict counter, for each key over every interval.
     #[test]
@@ -409,7 +409,7 @@ fn run(interval: u64, burst: u64, most: usize, things: &[Thing]) -> Result<(), T
 }
 
 proptest! {
-    #![proptest_config(cases(400))]
+    #![proptest_config(cases(200))]
 
     /// P1 on the net cost at act times: take and settle, reserve and cancel, whatever is forgotten in between.
     #[test]

@@ -121,7 +121,7 @@ fn modelled(model: &mut Model, at: u64, cost: u64, verb: Verb) -> Told {
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(cases(250))]
 
     /// Decisions and figures, for every algorithm, any costs, idle spells, stale instants and live changes.
     #[test]
@@ -243,7 +243,7 @@ enum Seen {
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(cases(250))]
 
     /// Every verb, whatever the limit changes to: as a limiter of its own would. Only one key gives anything back: what
     /// gifts to other keys do to it is only stricter, and the bounds' matter.

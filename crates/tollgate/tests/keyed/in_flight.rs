@@ -27,7 +27,7 @@ fn ops() -> impl Strategy<Value = Op> {
 }
 
 proptest! {
-    #![proptest_config(cases(500))]
+    #![proptest_config(cases(300))]
 
     #[test]
     fn each_key_holds_what_was_taken_and_never_more_than_may_be(

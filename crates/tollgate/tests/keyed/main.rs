@@ -9,3 +9,4 @@ mod flood;
 mod in_flight;
 mod kinds;
 mod threads;
+mod waiting;

@@ -179,6 +179,11 @@ pub struct Busy {
 }
 
 impl Busy {
+    #[cfg(feature = "std")]
+    pub(crate) fn new(in_flight: u64, limit: u64, cost: u64) -> Self {
+        Self { in_flight, limit, cost }
+    }
+
     /// How many were in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight

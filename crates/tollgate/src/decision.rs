@@ -125,10 +125,11 @@ impl Decision {
     }
 
     /// How long until the same call passes if nobody else comes: then it does, a nanosecond earlier it does not. None
-    /// if it has passed, or never will.
+    /// if it has passed, never will, or waits for a permit, of which nobody knows when it comes back.
     pub fn retry_after(&self) -> Option<Duration> {
         match self.outcome {
-            Outcome::Denied => Some(self.time(self.wait)),
+            // When a permit comes back nobody knows.
+            Outcome::Denied if self.kind != Kind::InFlight => Some(self.time(self.wait)),
             _ => None,
         }
     }
@@ -144,6 +145,18 @@ impl Decision {
         match self.outcome {
             Outcome::Allowed => self.time(self.wait),
             _ => Duration::ZERO,
+        }
+    }
+
+    /// What is in the bucket; negative while reservations are ahead of it.
+    #[cfg(feature = "std")]
+    pub(crate) fn level(&self) -> f64 {
+        match self.kind {
+            Kind::Unlimited => f64::INFINITY,
+            Kind::Bucket | Kind::Frozen => {
+                (i128::from(self.capacity) - i128::from(self.ahead)) as f64 / self.token as f64
+            }
+            _ => self.remaining() as f64,
         }
     }
 

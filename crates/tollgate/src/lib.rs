@@ -128,9 +128,13 @@ mod chunks;
 mod clock;
 mod concurrency;
 mod decision;
+#[cfg(feature = "std")]
+mod keyed;
 mod limit;
 mod limiter;
 mod sometimes;
+#[cfg(feature = "std")]
+mod store;
 mod sync;
 
 pub use adaptive::{Adaptive, AdaptiveBuilder, Change, Load};
@@ -145,8 +149,14 @@ pub use clock::{CoarseClock, SystemClock};
 pub use concurrency::{Acquire, AcquireError};
 pub use concurrency::{Busy, Concurrency, Permit};
 pub use decision::{Decision, Denied, Outcome, ReserveError};
+#[cfg(feature = "std")]
+pub use keyed::{
+    Figures, Key, KeyPermit, Keyed, KeyedBuilder, KeyedConcurrency, KeyedConcurrencyBuilder, TooManyLimits, Under,
+};
 pub use limit::{Algorithm, Effective, Limit, NotARate, ParseLimitError, Problem, Rate};
 pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};
 #[cfg(feature = "std")]
 pub use limiter::{Wait, WaitError};
 pub use sometimes::Sometimes;
+#[cfg(feature = "std")]
+pub use store::{Ask, AskOutcome, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, Source, Status, Store, Verdict};

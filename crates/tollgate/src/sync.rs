@@ -74,14 +74,29 @@ pub(crate) struct Lock {
     held: AtomicU32,
 }
 
+/// Held until it is dropped.
+#[cfg(all(feature = "std", not(tollgate_loom)))]
+pub(crate) type Guard<'a> = std::sync::MutexGuard<'a, ()>;
+
 #[cfg(all(feature = "std", not(tollgate_loom)))]
 impl Lock {
     pub(crate) fn new() -> Self {
         Self { inner: std::sync::Mutex::new(()) }
     }
 
-    pub(crate) fn hold(&self) -> impl Drop + '_ {
+    pub(crate) fn hold(&self) -> Guard<'_> {
         self.inner.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+}
+
+/// Held until it is dropped.
+#[cfg(not(all(feature = "std", not(tollgate_loom))))]
+pub(crate) struct Guard<'a>(&'a AtomicU32);
+
+#[cfg(not(all(feature = "std", not(tollgate_loom))))]
+impl Drop for Guard<'_> {
+    fn drop(&mut self) {
+        self.0.store(0, Ordering::Release);
     }
 }
 
@@ -91,18 +106,12 @@ impl Lock {
         Self { held: AtomicU32::new(0) }
     }
 
-    pub(crate) fn hold(&self) -> impl Drop + '_ {
-        struct Held<'a>(&'a AtomicU32);
-        impl Drop for Held<'_> {
-            fn drop(&mut self) {
-                self.0.store(0, Ordering::Release);
-            }
-        }
+    pub(crate) fn hold(&self) -> Guard<'_> {
         let mut round = 0;
         while self.held.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed).is_err() {
             relax(round);
             round += 1;
         }
-        Held(&self.held)
+        Guard(&self.held)
     }
 }

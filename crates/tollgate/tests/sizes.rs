@@ -7,6 +7,6 @@ fn what_callers_hold_is_small() {
     assert_eq!(size_of::<Limiter>(), 8);
     assert!(size_of::<Decision>() <= 48);
     assert!(size_of::<Reservation>() <= 48);
-    assert!(size_of::<Charge>() <= 56);
+    assert!(size_of::<Charge>() <= 64);
     assert!(size_of::<Limit>() <= 64);
 }

@@ -77,4 +77,10 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
         let state = self.roll(limit, now);
         Self { count: state.count.saturating_add(extra).min(limit.most).max(state.count), ..state }
     }
+
+    fn join(self, limit: &Windowed, other: Self) -> Self {
+        let (late, early) = if self.at >= other.at { (self, other) } else { (other, self) };
+        let apart = if FIRST_HIT { late.at - early.at >= limit.window } else { late.at > early.at };
+        if apart { late } else { Self { at: late.at, count: late.count.max(early.count) } }
+    }
 }

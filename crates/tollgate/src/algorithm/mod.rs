@@ -87,4 +87,8 @@ pub(crate) trait Machine: Copy + Default {
 
     /// Charges `extra` now; the window is full at most.
     fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self;
+
+    /// A state that is as strict as both, at every instant.
+    #[cfg_attr(not(feature = "std"), expect(dead_code))]
+    fn join(self, limit: &Windowed, other: Self) -> Self;
 }

@@ -22,30 +22,14 @@ impl Ring {
 
     /// One call. Admitted, the ring it leaves still has its units to be [`push`](Self::push)ed, at the instant told.
     pub(crate) fn step(self, limit: &Windowed, time: impl Fn(u64) -> u64, now: u64, cost: u64) -> (Judged<Self>, u64) {
-        let at = |age: u64| time(self.place(limit, age));
-        let newest = if self.length > 0 { at(self.length - 1) } else { 0 };
-        let now = now.max(newest);
-        // An event exactly W old does not count.
-        let gone = |time: u64| time.saturating_add(limit.window) <= now;
-        let expired = partition(self.length, |age| gone(at(age)));
-        let live = self.length - expired;
-        let reset_at = |newest: u64| newest.saturating_add(limit.window);
-        let told = Told {
-            remaining: limit.most - live.min(limit.most),
-            reset_at: if live == 0 { 0 } else { reset_at(newest) },
+        let (judged, now) = judge(limit, self.length, |age| time(self.place(limit, age)), now, cost);
+        let left = |expired| Self { head: self.place(limit, expired), length: self.length - expired };
+        let judged = match judged {
+            Judged::Admit(expired, told) => Judged::Admit(left(expired), told),
+            Judged::Deny { told, retry_at } => Judged::Deny { told, retry_at },
+            Judged::Never(told) => Judged::Never(told),
         };
-        if cost > limit.most {
-            return (Judged::Never(told), now);
-        }
-        let over = live + cost > limit.most;
-        if over {
-            let retry_at = at(expired + (live + cost - limit.most) - 1).saturating_add(limit.window);
-            return (Judged::Deny { told, retry_at }, now);
-        }
-        let ring = Self { head: self.place(limit, expired), length: live };
-        let after =
-            Told { remaining: told.remaining - cost, reset_at: if cost == 0 { told.reset_at } else { reset_at(now) } };
-        (Judged::Admit(ring, after), now)
+        (judged, now)
     }
 
     /// Adds a unit at the young end and returns its place. The ring has room: `step` said so.
@@ -54,6 +38,30 @@ impl Ring {
         self.length = (self.length + 1).min(limit.most);
         place
     }
+}
+
+/// One call on a log of `length` times, of which `at` knows each by age, oldest first: admitted, how many of the oldest
+/// have left the window. And the instant it is judged, and logged, at.
+pub(crate) fn judge(limit: &Windowed, length: u64, at: impl Fn(u64) -> u64, now: u64, cost: u64) -> (Judged<u64>, u64) {
+    let newest = if length > 0 { at(length - 1) } else { 0 };
+    let now = now.max(newest);
+    // An event exactly W old does not count.
+    let gone = |time: u64| time.saturating_add(limit.window) <= now;
+    let expired = partition(length, |age| gone(at(age)));
+    let live = length - expired;
+    let reset_at = |newest: u64| newest.saturating_add(limit.window);
+    let told =
+        Told { remaining: limit.most - live.min(limit.most), reset_at: if live == 0 { 0 } else { reset_at(newest) } };
+    if cost > limit.most {
+        return (Judged::Never(told), now);
+    }
+    if live + cost > limit.most {
+        let retry_at = at(expired + (live + cost - limit.most) - 1).saturating_add(limit.window);
+        return (Judged::Deny { told, retry_at }, now);
+    }
+    let after =
+        Told { remaining: told.remaining - cost, reset_at: if cost == 0 { told.reset_at } else { reset_at(now) } };
+    (Judged::Admit(expired, after), now)
 }
 
 /// The first of `0..length` for which `passed` no longer holds, of entries for which it holds first.

@@ -111,4 +111,15 @@ impl Machine for SlidingWindow {
         let state = self.roll(limit, now);
         Self { current: state.current.saturating_add(extra).min(limit.most).max(state.current), ..state }
     }
+
+    fn join(self, _: &Windowed, other: Self) -> Self {
+        let (late, early) = if self.at >= other.at { (self, other) } else { (other, self) };
+        // What the earlier one counts, seen from the later window.
+        let (current, before) = match late.at - early.at {
+            0 => (early.current, early.before),
+            1 => (0, early.current),
+            _ => (0, 0),
+        };
+        Self { at: late.at, current: late.current.max(current), before: late.before.max(before) }
+    }
 }

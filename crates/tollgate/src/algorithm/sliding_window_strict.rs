@@ -117,4 +117,14 @@ impl Machine for SlidingWindowStrict {
         state.counts[(state.newest % (steps + 1)) as usize] += extra.min(room);
         state
     }
+
+    fn join(self, limit: &Windowed, other: Self) -> Self {
+        let newest = self.newest.max(other.newest);
+        let at = newest.saturating_mul(limit.window / steps(limit));
+        let (mut joined, other) = (self.roll(limit, at).0, other.roll(limit, at).0);
+        for (count, other) in joined.counts.iter_mut().zip(other.counts) {
+            *count = (*count).max(other);
+        }
+        joined
+    }
 }

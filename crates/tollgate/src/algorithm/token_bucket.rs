@@ -75,6 +75,15 @@ pub(crate) struct Charged {
     pub(crate) given: u64,
 }
 
+impl Charged {
+    /// A charge of `cost` at `clock` that left the state at `tat`.
+    #[inline]
+    pub(crate) fn new(limit: &Normal, tat: u64, clock: u64, cost: u64, refunded: u64, given: u64) -> Self {
+        let ahead = tat.saturating_sub(clock).saturating_sub(cost.saturating_mul(limit.token));
+        Self { tat, ahead, refunded, given }
+    }
+}
+
 /// What comes back of a charge of which `unused` tokens were not needed: what time has not repaid by now and nobody has
 /// been promised. Refunds since then count against it only as far as they can have been of what stood before it, so the
 /// order in which charges are settled does not matter.

@@ -45,6 +45,8 @@ pub(crate) enum Kind {
     SlidingWindow = 6,
     Strict = 7,
     Log = 8,
+    /// Not a rate: so many at once. `capacity` is how many.
+    InFlight = 9,
 }
 
 impl Kind {
@@ -59,7 +61,8 @@ impl Kind {
             5 => Self::FirstHit,
             6 => Self::SlidingWindow,
             7 => Self::Strict,
-            _ => Self::Log,
+            8 => Self::Log,
+            _ => Self::InFlight,
         }
     }
 }
@@ -146,7 +149,7 @@ impl Normal {
     }
 
     pub(crate) const fn is_windowed(&self) -> bool {
-        self.kind as u8 >= Kind::FixedWindow as u8
+        self.kind as u8 >= Kind::FixedWindow as u8 && self.kind as u8 <= Kind::Log as u8
     }
 
     /// The numbers of a window or log.

@@ -14,19 +14,19 @@ use crate::limit::{Algorithm, HORIZON, Kind, Limit, Normal};
 use crate::sync::{AtomicU64, OnceBox, Ordering, back_off};
 
 /// The word of a generation that is over.
-pub(super) const SEALED: u64 = u64::MAX;
+pub(crate) const SEALED: u64 = u64::MAX;
 
 /// How far from its origin a cell is used: what is left of the horizon is room for debt.
-pub(super) const REACH: u64 = HORIZON / 5 * 4;
+pub(crate) const REACH: u64 = HORIZON / 5 * 4;
 
 /// How far back a limiter's origin lies, so that a replay of older instants counts as well as the present.
 const BACKLOG: u64 = HORIZON / 2;
 
 #[repr(C)]
-pub(super) struct Cell {
+pub(crate) struct Cell {
     /// The state: TAT in ticks since the origin, or a packed window.
-    pub(super) word: AtomicU64,
-    pub(super) origin: AtomicU64,
+    pub(crate) word: AtomicU64,
+    pub(crate) origin: AtomicU64,
     token: AtomicU64,
     capacity: AtomicU64,
     /// Ticks a nanosecond, kind, algorithm: a byte each.
@@ -41,7 +41,7 @@ pub(super) struct Cell {
 }
 
 /// Where an instant lies from the origin of a cell.
-pub(super) enum Reach {
+pub(crate) enum Reach {
     /// Within the horizon: the clock, in ticks.
     Clock(u64),
     /// Before the origin, by so many ticks: years behind the limiter's birth, or its last move of the origin.
@@ -61,18 +61,18 @@ pub(super) struct Attempt {
 }
 
 /// A call that went the way of nearly all.
-pub(super) struct Quick {
-    pub(super) limit: Normal,
-    pub(super) clock: u64,
+pub(crate) struct Quick {
+    pub(crate) limit: Normal,
+    pub(crate) clock: u64,
     /// How far ahead of the clock the call left the state.
-    pub(super) ahead: u64,
+    pub(crate) ahead: u64,
     /// Zero if it was admitted, else the ticks until it would be.
-    pub(super) wait: u64,
+    pub(crate) wait: u64,
 }
 
 impl Quick {
     #[inline(always)]
-    pub(super) fn decision(&self) -> Decision {
+    pub(crate) fn decision(&self) -> Decision {
         let outcome = if self.wait == 0 { Outcome::Allowed } else { Outcome::Denied };
         Decision::new(&self.limit, outcome, self.ahead, self.wait)
     }
@@ -90,7 +90,7 @@ impl Cell {
     }
 
     /// A cell that has no limit yet.
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
             word: zero(),
@@ -105,7 +105,7 @@ impl Cell {
         }
     }
 
-    pub(super) fn fill(&self, limit: &Limit, origin: u64, word: u64) {
+    pub(crate) fn fill(&self, limit: &Limit, origin: u64, word: u64) {
         let normal = limit.normal();
         let (written, room) = limit.written();
         let meta = normal.ticks | (normal.kind as u64) << 8 | (limit.judged_by() as u64) << 16 | u64::from(room) << 24;
@@ -141,26 +141,7 @@ impl Cell {
     /// Where `now` lies from here.
     #[inline]
     pub(super) fn reach(&self, limit: &Normal, now: Instant) -> Reach {
-        let (now_nanos, origin) = (now.as_unix_nanos(), self.origin.load(Ordering::Relaxed));
-        let elapsed = now_nanos.wrapping_sub(origin);
-        if now_nanos >= origin && elapsed <= REACH {
-            // At most 58 · 8 years, which fits.
-            return Reach::Clock(elapsed * limit.ticks);
-        }
-        self.reach_out(limit, now)
-    }
-
-    #[cold]
-    fn reach_out(&self, limit: &Normal, now: Instant) -> Reach {
-        let (now, origin) = (now.as_unix_nanos(), self.origin.load(Ordering::Relaxed));
-        if limit.ticks == 0 {
-            // Time stands still.
-            return Reach::Clock(0);
-        }
-        match origin.checked_sub(now) {
-            Some(early) => Reach::Early { wait: early.saturating_mul(limit.ticks) },
-            None => Reach::Late,
-        }
+        reach(limit, self.origin.load(Ordering::Relaxed), now)
     }
 
     /// The clock in ticks; what is out of reach stands at the end it is beyond.
@@ -174,15 +155,7 @@ impl Cell {
 
     /// How far the state is ahead of `now` in ticks, wherever `now` lies.
     pub(super) fn ahead(&self, limit: &Normal, now: Instant) -> Result<u64, Sealed> {
-        let tat = i128::from(self.read()?);
-        let clock = match self.reach(limit, now) {
-            Reach::Clock(clock) => i128::from(clock),
-            _ => {
-                let elapsed = i128::from(now.as_unix_nanos()) - i128::from(self.origin.load(Ordering::Relaxed));
-                elapsed * i128::from(limit.ticks)
-            }
-        };
-        Ok((tat - clock).clamp(0, i128::from(SEALED)) as u64)
+        Ok(ahead(limit, self.origin.load(Ordering::Relaxed), self.read()?, now))
     }
 
     /// One call of a bucket without patience where nothing is out of the ordinary: admitted, or turned away for now. None,
@@ -285,9 +258,56 @@ impl Cell {
     }
 }
 
+/// Where `now` lies from `origin`.
+#[inline]
+pub(crate) fn reach(limit: &Normal, origin: u64, now: Instant) -> Reach {
+    let nanos = now.as_unix_nanos();
+    let elapsed = nanos.wrapping_sub(origin);
+    if nanos >= origin && elapsed <= REACH {
+        // At most 58 · 8 years, which fits.
+        return Reach::Clock(elapsed * limit.ticks);
+    }
+    out_of_reach(limit, origin, nanos)
+}
+
+#[cold]
+fn out_of_reach(limit: &Normal, origin: u64, now: u64) -> Reach {
+    if limit.ticks == 0 {
+        // Time stands still.
+        return Reach::Clock(0);
+    }
+    match origin.checked_sub(now) {
+        Some(early) => Reach::Early { wait: early.saturating_mul(limit.ticks) },
+        None => Reach::Late,
+    }
+}
+
+/// How far a state is ahead of `now` in ticks, wherever `now` lies.
+pub(crate) fn ahead(limit: &Normal, origin: u64, tat: u64, now: Instant) -> u64 {
+    let clock = match reach(limit, origin, now) {
+        Reach::Clock(clock) => i128::from(clock),
+        _ => (i128::from(now.as_unix_nanos()) - i128::from(origin)) * i128::from(limit.ticks),
+    };
+    (i128::from(tat) - clock).clamp(0, i128::from(SEALED)) as u64
+}
+
+/// What a call would be told by a bucket or a queue, wherever its instant lies.
+pub(crate) fn look(limit: &Normal, origin: u64, tat: u64, now: Instant, cost: u64, patience: u64) -> Decision {
+    let ahead = ahead(limit, origin, tat, now);
+    let step = match (reach(limit, origin, now), step(limit, ahead, 0, cost, patience)) {
+        // So early that the distance is more than a word holds.
+        (Reach::Early { wait }, _) if wait.max(ahead) == u64::MAX => Step::Never,
+        (Reach::Early { wait: until_origin }, Step::Admit { wait, .. } | Step::Deny { wait }) => {
+            Step::Deny { wait: wait.max(until_origin) }
+        }
+        (_, step) => step,
+    };
+    decision(limit, step, ahead)
+}
+
 /// One call on the word of a bucket or a queue.
 #[inline]
-pub(super) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
+pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
     match limit.kind {
         Kind::Pacing => pacing::step(limit, tat, clock, cost, patience),
         _ => token_bucket::step(limit, tat, clock, cost, patience),
@@ -296,7 +316,7 @@ pub(super) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u6
 
 /// What the caller is told of a step that left the state so far ahead of the clock.
 #[inline]
-pub(super) fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
+pub(crate) fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
     let (outcome, wait) = match step {
         Step::Admit { wait, .. } => (Outcome::Allowed, wait),
         Step::Deny { wait } => (Outcome::Denied, wait),
@@ -305,6 +325,6 @@ pub(super) fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
     Decision::new(normal, outcome, ahead, wait)
 }
 
-pub(super) fn origin_for(now: Instant) -> u64 {
+pub(crate) fn origin_for(now: Instant) -> u64 {
     now.as_unix_nanos().saturating_sub(BACKLOG)
 }

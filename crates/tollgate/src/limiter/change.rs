@@ -12,8 +12,8 @@ const UNLIMITED_BIAS: i128 = 1 << 62;
 pub(super) const FULL: u64 = 1 << 63;
 
 /// A generation after the first, and how claims of the one before it find themselves in it.
-pub(super) struct Later {
-    pub(super) cell: Cell,
+pub(crate) struct Later {
+    pub(crate) cell: Cell,
     carried: Carried,
 }
 
@@ -28,9 +28,9 @@ struct Carried {
 
 /// What a reservation can give back, and from where on others stand behind it: in the ticks of one generation.
 #[derive(Clone, Copy)]
-pub(super) struct Claim {
-    pub(super) worth: u64,
-    pub(super) mark: u64,
+pub(crate) struct Claim {
+    pub(crate) worth: u64,
+    pub(crate) mark: u64,
 }
 
 /// How a limiter's level survives a change of its limit. See [`Limiter::set_limit_with`](super::Limiter::set_limit_with).
@@ -58,7 +58,7 @@ impl Cell {
     /// Ends this generation and fills `next` with the same level under `limit`. Only one thread at a time does this.
     ///
     /// The time is read once the word is sealed, so that no decision of this generation is later than it.
-    pub(super) fn hand_over(&self, next: &Later, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
+    pub(crate) fn hand_over(&self, next: &Later, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
         let word = self.seal();
         let now = now();
         let (old, new) = (self.normal(), limit.normal());
@@ -174,7 +174,7 @@ impl Cell {
 
 impl Later {
     /// A generation that has no limit yet.
-    pub(super) fn empty() -> Self {
+    pub(crate) fn empty() -> Self {
         let zero = || AtomicU64::new(0);
         Self { cell: Cell::empty(), carried: Carried { from: zero(), to: zero(), level: zero() } }
     }

@@ -4,6 +4,8 @@ use super::Limiter;
 use super::view::Admitted;
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, DefaultClock, Instant};
+#[cfg(feature = "std")]
+use crate::keyed::Spot;
 use crate::limit::Kind;
 use crate::sync::Ordering;
 use core::cmp::Ordering::{Equal, Greater, Less};
@@ -23,22 +25,52 @@ use core::fmt;
 /// ```
 #[must_use = "settle the charge when the true cost is known, or drop it with `drop(charge)` to keep it"]
 pub struct Charge<C: Clock = DefaultClock> {
-    limiter: Limiter<C>,
+    /// None if there was no limit.
+    owner: Option<Owner<C>>,
     cost: u64,
     /// For windows and logs, `tat` names the window or the instant.
     charged: Charged,
-    generation: u32,
-    unlimited: bool,
+}
+
+/// Whose state a charge or a reservation is about, and by which limit of it.
+pub(super) enum Owner<C: Clock> {
+    One {
+        limiter: Limiter<C>,
+        generation: u32,
+    },
+    #[cfg(feature = "std")]
+    Key {
+        key: Spot<C>,
+        terms: u32,
+    },
+}
+
+impl<C: Clock> Owner<C> {
+    pub(super) fn now(&self) -> Instant {
+        match self {
+            Self::One { limiter, .. } => limiter.clock().now(),
+            #[cfg(feature = "std")]
+            Self::Key { key, .. } => key.clock().now(),
+        }
+    }
 }
 
 impl<C: Clock> Charge<C> {
     #[inline]
     pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64) -> Self {
-        let Admitted { normal, generation, clock, tat, refunded, given, .. } = *admitted;
-        let unlimited = normal.kind == Kind::Unlimited;
-        let ahead = tat.saturating_sub(clock).saturating_sub(cost.saturating_mul(normal.token));
-        let charged = Charged { tat, ahead, refunded, given };
-        Self { limiter: limiter.clone(), cost, charged, generation, unlimited }
+        Self::of(Owner::One { limiter: limiter.clone(), generation: admitted.generation }, admitted, cost)
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn of_key(key: Spot<C>, admitted: &Admitted, cost: u64) -> Self {
+        Self::of(Owner::Key { key, terms: admitted.generation }, admitted, cost)
+    }
+
+    #[inline]
+    fn of(owner: Owner<C>, admitted: &Admitted, cost: u64) -> Self {
+        let Admitted { normal, clock, tat, refunded, given, .. } = *admitted;
+        let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
+        Self { owner: Some(owner).filter(|_| normal.kind != Kind::Unlimited), cost, charged }
     }
 
     /// What was charged.
@@ -51,23 +83,28 @@ impl<C: Clock> Charge<C> {
     /// Less comes back as far as time has not brought it back already and nobody has been promised it. More is charged
     /// at once as debt, at most a full bucket of it; that much is outside the limit's promise, and counted.
     pub fn settle(self, actual: u64) {
-        let clock = self.limiter.clock();
-        self.settle_at(actual, || clock.now());
-    }
-
-    pub(super) fn settle_at(&self, actual: u64, now: impl Fn() -> Instant) {
-        match actual.cmp(&self.cost) {
-            _ if self.unlimited => {}
-            Equal => {}
-            Less => self.give_back(self.cost - actual, now),
-            Greater => self.charge_more(actual - self.cost, now),
+        if let Some(owner) = &self.owner {
+            self.settle_at(actual, || owner.now());
         }
     }
 
-    fn give_back(&self, unused: u64, now: impl Fn() -> Instant) {
-        let shared = &*self.limiter.shared;
+    pub(crate) fn settle_at(&self, actual: u64, now: impl Fn() -> Instant) {
+        let Some(owner) = &self.owner else { return };
+        match actual.cmp(&self.cost) {
+            Equal => {}
+            Less => self.give_back(owner, self.cost - actual, now),
+            Greater => self.charge_more(owner, actual - self.cost, now),
+        }
+    }
+
+    fn give_back(&self, owner: &Owner<C>, unused: u64, now: impl Fn() -> Instant) {
+        let (shared, generation) = match owner {
+            Owner::One { limiter, generation } => (&*limiter.shared, *generation),
+            #[cfg(feature = "std")]
+            Owner::Key { key, terms } => return key.give_back(*terms, &self.charged, unused, now),
+        };
         shared.locked(&now, |cell, normal, current| {
-            if current != self.generation {
+            if current != generation {
                 return shared.cold().count_not_returned(unused);
             }
             if normal.is_windowed() {
@@ -93,8 +130,12 @@ impl<C: Clock> Charge<C> {
         });
     }
 
-    fn charge_more(&self, extra: u64, now: impl Fn() -> Instant) {
-        let shared = &*self.limiter.shared;
+    fn charge_more(&self, owner: &Owner<C>, extra: u64, now: impl Fn() -> Instant) {
+        let shared = match owner {
+            Owner::One { limiter, .. } => &*limiter.shared,
+            #[cfg(feature = "std")]
+            Owner::Key { key, terms } => return key.charge_more(*terms, extra, now),
+        };
         shared.locked(&now, |cell, normal, _| {
             if normal.kind == Kind::Unlimited {
                 return;

@@ -1,14 +1,14 @@
 //! A limiter for one subject, shared by any number of threads.
 
-mod cell;
-mod change;
+pub(crate) mod cell;
+pub(crate) mod change;
 mod charge;
 mod reservation;
 mod shared;
-mod view;
+pub(crate) mod view;
 #[cfg(feature = "std")]
 mod wait;
-mod windowed;
+pub(crate) mod windowed;
 
 pub use change::Carry;
 pub use charge::Charge;
@@ -16,9 +16,9 @@ pub use reservation::Reservation;
 pub use shared::Counts;
 pub use view::At;
 #[cfg(feature = "std")]
-pub(crate) use wait::thread_waker;
-#[cfg(feature = "std")]
 pub use wait::{Wait, WaitError};
+#[cfg(feature = "std")]
+pub(crate) use wait::{Waiters, thread_waker};
 
 #[cfg(feature = "std")]
 use crate::clock::SystemClock;

@@ -2,9 +2,12 @@
 
 use super::Limiter;
 use super::change::Claim;
+use super::charge::Owner;
 use super::view::Admitted;
 use crate::algorithm::token_bucket;
 use crate::clock::{Clock, DefaultClock, Instant};
+#[cfg(feature = "std")]
+use crate::keyed::Spot;
 use crate::limit::Kind;
 use crate::sync::Ordering;
 use core::fmt;
@@ -31,33 +34,41 @@ use core::time::Duration;
 /// ```
 #[must_use = "a reservation takes its slot whether or not you act; cancel it to give the slot back"]
 pub struct Reservation<C: Clock = DefaultClock> {
-    limiter: Limiter<C>,
+    owner: Owner<C>,
     act: Instant,
     /// What it took; worth 0 if there is nothing to give back.
     claim: Claim,
-    generation: u32,
 }
 
 impl<C: Clock> Reservation<C> {
     #[inline]
     pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
-        let Admitted { normal, generation, clock, tat, wait, given, .. } = *admitted;
+        Self::of(Owner::One { limiter: limiter.clone(), generation: admitted.generation }, admitted, cost, now)
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn of_key(key: Spot<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
+        Self::of(Owner::Key { key, terms: admitted.generation }, admitted, cost, now)
+    }
+
+    #[inline]
+    fn of(owner: Owner<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
+        let Admitted { normal, clock, tat, wait, given, .. } = *admitted;
         let delay = if wait == 0 { 0 } else { normal.nanos_ceil(wait) };
         Self {
-            limiter: limiter.clone(),
+            owner,
             act: now + Duration::from_nanos(delay),
             claim: Claim {
                 worth: if normal.kind == Kind::Unlimited { 0 } else { cost.saturating_mul(normal.token) },
                 // A queue's slot is known by where it ends.
                 mark: if normal.kind == Kind::Pacing { tat } else { token_bucket::mark(&normal, tat, clock, given) },
             },
-            generation,
         }
     }
 
     /// How long to wait from now on.
     pub fn delay(&self) -> Duration {
-        self.delay_from(self.limiter.clock().now())
+        self.delay_from(self.owner.now())
     }
 
     /// How long to wait from `now` on.
@@ -73,15 +84,18 @@ impl<C: Clock> Reservation<C> {
 
     /// Gives back what no later reservation has been promised. Nothing comes back once the time to act has passed.
     pub fn cancel(self) {
-        let clock = self.limiter.clock();
-        self.cancel_at(|| clock.now());
+        self.cancel_at(|| self.owner.now());
     }
 
-    pub(super) fn cancel_at(&self, now: impl Fn() -> Instant) {
+    pub(crate) fn cancel_at(&self, now: impl Fn() -> Instant) {
         if self.claim.worth == 0 || self.act < now() {
             return;
         }
-        let shared = &*self.limiter.shared;
+        let (shared, generation) = match &self.owner {
+            Owner::One { limiter, generation } => (&*limiter.shared, *generation),
+            #[cfg(feature = "std")]
+            Owner::Key { key, terms } => return key.cancel(*terms, self.claim, self.act, now),
+        };
         shared.locked(&now, |cell, normal, current| {
             if normal.kind == Kind::Unlimited {
                 return;
@@ -89,12 +103,12 @@ impl<C: Clock> Reservation<C> {
             if normal.kind == Kind::Pacing {
                 // Only the last slot of a queue can be taken back, and only before it begins.
                 cell.update(|free| {
-                    let last = current == self.generation && free == self.claim.mark && now() < self.act;
+                    let last = current == generation && free == self.claim.mark && now() < self.act;
                     last.then(|| free - self.claim.worth)
                 });
                 return;
             }
-            let Some(claim) = shared.follow(self.claim, self.generation, current) else { return };
+            let Some(claim) = shared.follow(self.claim, generation, current) else { return };
             let given = cell.given.load(Ordering::Relaxed);
             let mut back = token_bucket::Cancelled { give: 0, shifts: false };
             cell.update(|tat| {
@@ -102,7 +116,7 @@ impl<C: Clock> Reservation<C> {
                 let now = now();
                 back = token_bucket::cancel(normal, tat, cell.clock(normal, now), given, claim.worth, claim.mark);
                 // Across a change the slot may have come earlier, at the new rate.
-                let come = current != self.generation && (claim.mark.wrapping_sub(cell.clock(normal, now)) as i64) < 0;
+                let come = current != generation && (claim.mark.wrapping_sub(cell.clock(normal, now)) as i64) < 0;
                 if self.act < now || come {
                     back.give = 0;
                 }

@@ -1,6 +1,8 @@
 //! The verbs at a given instant.
 
-use super::cell::{Attempt, Cell, Quick, Reach, Sealed, decision, step};
+#[cfg(feature = "std")]
+use super::cell::step;
+use super::cell::{Attempt, Cell, Quick, Reach, Sealed, decision, look};
 use super::change::Carry;
 use super::{Charge, Limiter, Reservation, ReserveError};
 use crate::algorithm::token_bucket::Step;
@@ -32,17 +34,17 @@ pub(super) enum Refused {
 }
 
 /// An admission, before it is dressed as what the caller asked for.
-pub(super) struct Admitted {
-    pub(super) normal: Normal,
-    pub(super) generation: u32,
-    pub(super) clock: u64,
+pub(crate) struct Admitted {
+    pub(crate) normal: Normal,
+    pub(crate) generation: u32,
+    pub(crate) clock: u64,
     /// The state that the call left behind.
-    pub(super) tat: u64,
+    pub(crate) tat: u64,
     /// Ticks until the tokens are there.
-    pub(super) wait: u64,
+    pub(crate) wait: u64,
     /// The cell's cold counters, read before the call was written.
-    pub(super) given: u64,
-    pub(super) refunded: u64,
+    pub(crate) given: u64,
+    pub(crate) refunded: u64,
 }
 
 impl<'a, C: Clock> At<'a, C> {
@@ -114,16 +116,8 @@ impl<'a, C: Clock> At<'a, C> {
         if normal.is_windowed() {
             return Ok(cell.window_step(normal, self.now, cost, false)?.decision);
         }
-        let ahead = cell.ahead(normal, self.now)?;
-        let step = match (cell.reach(normal, self.now), step(normal, ahead, 0, cost, patience)) {
-            // So early that the distance is more than a word holds.
-            (Reach::Early { wait }, _) if wait.max(ahead) == u64::MAX => Step::Never,
-            (Reach::Early { wait: until_origin }, Step::Admit { wait, .. } | Step::Deny { wait }) => {
-                Step::Deny { wait: wait.max(until_origin) }
-            }
-            (_, step) => step,
-        };
-        Ok(decision(normal, step, ahead))
+        let origin = cell.origin.load(Ordering::Relaxed);
+        Ok(look(normal, origin, cell.read()?, self.now, cost, patience))
     }
 
     /// See [`Limiter::take`].
@@ -341,7 +335,7 @@ impl<'a, C: Clock> At<'a, C> {
 }
 
 /// How long a call that only asks would wait: not at all for tokens; a queue tells it its start.
-fn patience_of_a_check(normal: &Normal) -> u64 {
+pub(crate) fn patience_of_a_check(normal: &Normal) -> u64 {
     if normal.kind == Kind::Pacing { u64::MAX } else { 0 }
 }
 

@@ -9,6 +9,9 @@
 use super::view::{Patience, Refused};
 use super::{Limiter, Reservation};
 use crate::clock::{Clock, Instant, nanos};
+use crate::decision::{Decision, ReserveError};
+use crate::keyed::Key;
+use crate::limit::Normal;
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -81,7 +84,7 @@ impl<C: Clock> Limiter<C> {
     /// Waits until `cost` units fit.
     #[inline]
     pub fn wait_n(&self, cost: u64) -> Wait<'_, C> {
-        Wait { limiter: self, cost, deadline: Deadline::None, slot: None }
+        Wait { who: Who::One(self), cost, deadline: Deadline::None, slot: None }
     }
 
     /// Ends every wait, now and later, with [`WaitError::Closed`]. The other verbs go on.
@@ -102,11 +105,94 @@ impl<C: Clock> Limiter<C> {
 /// gives back what no later waiter has been promised.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Wait<'a, C: Clock> {
-    limiter: &'a Limiter<C>,
+    who: Who<'a, C>,
     cost: u64,
     deadline: Deadline,
     /// In a box: most waits never have one, and a wait is moved before it is polled.
     slot: Option<Box<Slot<C>>>,
+}
+
+/// What is waited for.
+enum Who<'a, C: Clock> {
+    One(&'a Limiter<C>),
+    Key(Key<'a, C>),
+}
+
+impl<C: Clock> Who<'_, C> {
+    #[inline]
+    fn clock(&self) -> &C {
+        match self {
+            Self::One(limiter) => limiter.clock(),
+            Self::Key(key) => key.inner().table.clock(),
+        }
+    }
+
+    #[inline]
+    fn is_closed(&self) -> bool {
+        match self {
+            Self::One(limiter) => limiter.is_closed(),
+            Self::Key(key) => key.inner().waiters.is_closed(),
+        }
+    }
+
+    fn waiters(&self) -> &Waiters {
+        match self {
+            Self::One(limiter) => &limiter.shared.cold().waiters,
+            Self::Key(key) => &key.inner().waiters,
+        }
+    }
+
+    /// Which line it would stand in.
+    fn line(&self) -> u64 {
+        match self {
+            Self::One(_) => 0,
+            Self::Key(key) => key.hash(),
+        }
+    }
+
+    fn nobody_in_line(&self) -> bool {
+        match self {
+            Self::One(limiter) => limiter.shared.cold_if_any().is_none_or(|cold| cold.waiters.nobody_in_line(0)),
+            Self::Key(key) => key.inner().waiters.nobody_in_line(key.hash()),
+        }
+    }
+
+    fn normal(&self) -> Normal {
+        match self {
+            Self::One(limiter) => limiter.shared.current().1.normal(),
+            Self::Key(key) => key.terms().normal,
+        }
+    }
+
+    fn check(&self, now: Instant, cost: u64) -> Decision {
+        match self {
+            Self::One(limiter) => limiter.at(now).check_n(cost),
+            Self::Key(key) => key.at(now).check_n(cost),
+        }
+    }
+
+    /// Takes the next slot; none if it is there already.
+    fn slot(&self, now: Instant, cost: u64, longest: u64) -> Result<Option<Reservation<C>>, Refused> {
+        match self {
+            Self::One(limiter) => match limiter.at(now).admit(cost, Patience::Slot(longest))? {
+                admitted if admitted.wait == 0 => Ok(None),
+                admitted => Ok(Some(Reservation::new(limiter, &admitted, cost, now))),
+            },
+            Self::Key(key) => match key.slot(now, cost, longest) {
+                Ok(slot) => Ok(Some(slot).filter(|slot| slot.act_at() > now)),
+                Err(ReserveError::Denied(denied)) => Err(Refused::Denied(denied.decision())),
+                Err(ReserveError::NoSlots(algorithm)) => Err(Refused::NoSlots(algorithm)),
+            },
+        }
+    }
+
+    /// How long the wait would be without a deadline.
+    fn delay_at(&self, now: Instant, cost: u64) -> Duration {
+        match self {
+            Self::One(limiter) => limiter.at(now).peek_slot(cost),
+            Self::Key(key) => key.peek_slot(now, cost),
+        }
+    }
 }
 
 enum Deadline {
@@ -138,6 +224,10 @@ enum Look {
 const FOR_EVER: Instant = Instant::from_unix_nanos(u64::MAX);
 
 impl<'a, C: Clock> Wait<'a, C> {
+    pub(crate) fn of_key(key: Key<'a, C>, cost: u64) -> Self {
+        Self { who: Who::Key(key), cost, deadline: Deadline::None, slot: None }
+    }
+
     /// Waits at most this long, counted from when the wait begins. A slot that comes later is an error at once, and
     /// takes nothing.
     pub fn within(mut self, longest: Duration) -> Self {
@@ -166,7 +256,7 @@ impl<'a, C: Clock> Wait<'a, C> {
         loop {
             match self.look(&waker) {
                 Look::Ended(ended) => return ended,
-                Look::Until(at) => self.limiter.clock().park_until(at),
+                Look::Until(at) => self.who.clock().park_until(at),
             }
         }
     }
@@ -174,24 +264,25 @@ impl<'a, C: Clock> Wait<'a, C> {
     /// Takes what is there already, if nothing is out of the ordinary; otherwise nothing.
     #[inline(always)]
     fn at_once(&self) -> bool {
-        let now = self.limiter.clock().now();
+        let Who::One(limiter) = self.who else { return false };
+        let now = limiter.clock().now();
         let expired = matches!(self.deadline, Deadline::Until(deadline) if deadline < now);
         !expired
-            && !self.limiter.is_closed()
-            && self.limiter.shared.probable().1.quick(now, self.cost).is_some_and(|quick| quick.wait == 0)
+            && !limiter.is_closed()
+            && limiter.shared.probable().1.quick(now, self.cost).is_some_and(|quick| quick.wait == 0)
     }
 
     /// Takes the slot, or a place in line; the result if there is nothing to wait for.
     fn begin(&mut self) -> Option<Result<(), WaitError>> {
-        let limiter = self.limiter;
-        let normal = limiter.shared.current().1.normal();
-        if !normal.could_hold(self.cost) {
-            return Some(Err(WaitError::ExceedsBurst { cost: self.cost, burst: normal.burst() }));
+        let (who, cost) = (&self.who, self.cost);
+        let normal = who.normal();
+        if !normal.could_hold(cost) {
+            return Some(Err(WaitError::ExceedsBurst { cost, burst: normal.burst() }));
         }
-        if limiter.is_closed() {
+        if who.is_closed() {
             return Some(Err(WaitError::Closed));
         }
-        let now = limiter.clock().now();
+        let now = who.clock().now();
         let deadline = match self.deadline {
             Deadline::None => FOR_EVER,
             Deadline::Within(longest) => now + Duration::from_nanos(longest),
@@ -201,26 +292,25 @@ impl<'a, C: Clock> Wait<'a, C> {
             Deadline::Until(deadline) => deadline,
         };
         let patience = if deadline == FOR_EVER { u64::MAX } else { nanos(deadline - now) };
-        let reservation = match limiter.at(now).admit(self.cost, Patience::Slot(patience)) {
-            Ok(admitted) if admitted.wait == 0 => return Some(Ok(())),
-            Ok(admitted) => Some(Reservation::new(limiter, &admitted, self.cost, now)),
+        let reservation = match who.slot(now, cost, patience) {
+            Ok(None) => return Some(Ok(())),
+            Ok(slot) => slot,
             Err(Refused::NoSlots(_)) => {
                 // Nobody in line and room: no need to stand in it.
-                let alone = limiter.shared.cold_if_any().is_none_or(|cold| cold.waiters.nobody_in_line());
-                if alone && limiter.at(now).check_n(self.cost).is_allowed() {
+                if who.nobody_in_line() && who.check(now, cost).is_allowed() {
                     return Some(Ok(()));
                 }
                 None
             }
             Err(Refused::Denied(denied)) => {
                 return Some(Err(match denied.retry_after() {
-                    Some(_) => WaitError::Deadline { delay: self.delay_at(now) },
+                    Some(_) => WaitError::Deadline { delay: who.delay_at(now, cost) },
                     None => WaitError::Never,
                 }));
             }
         };
         let mut seat = Seat::default();
-        if reservation.is_none() && !limiter.shared.cold().waiters.queue_up(&mut seat) {
+        if reservation.is_none() && !who.waiters().queue_up(&mut seat, who.line()) {
             return Some(Err(WaitError::Closed));
         }
         let slot = Slot {
@@ -234,29 +324,24 @@ impl<'a, C: Clock> Wait<'a, C> {
         None
     }
 
-    /// How long the wait would be without a deadline.
-    fn delay_at(&self, now: Instant) -> Duration {
-        self.limiter.at(now).peek_slot(self.cost)
-    }
-
     /// Sees whether the wait is over; if not, `waker` is woken when the limiter is closed or the line moves on.
     fn look(&mut self, waker: &Waker) -> Look {
-        let (limiter, waiters) = (self.limiter, &self.limiter.shared.cold().waiters);
+        let (who, waiters) = (&self.who, self.who.waiters());
         let Some(slot) = &mut self.slot else { return Look::Ended(Ok(())) };
         if !waiters.sit(&mut slot.seat, waker) {
             self.give_up_slot(true);
             return Look::Ended(Err(WaitError::Closed));
         }
-        let now = limiter.clock().now();
+        let now = who.clock().now();
         let ended = match &slot.reservation {
             Some(reservation) if now < reservation.act_at() => return Look::Until(reservation.act_at()),
             Some(_) => Ok(()),
-            None if !waiters.is_first(&slot.seat) => match now < slot.deadline {
+            None if !waiters.is_first(&slot.seat, who.line()) => match now < slot.deadline {
                 true => return Look::Until(slot.deadline),
                 false => Err(WaitError::Deadline { delay: Duration::ZERO }),
             },
             None => {
-                let decision = limiter.at(now).check_n(self.cost);
+                let decision = who.check(now, self.cost);
                 match decision.retry_after() {
                     _ if decision.is_allowed() => Ok(()),
                     None => Err(WaitError::Never),
@@ -303,11 +388,10 @@ mod asynchronous {
                     Look::Ended(ended) => return Poll::Ready(ended),
                     Look::Until(at) => at,
                 };
-                let limiter = self.limiter;
                 let Some(slot) = &mut self.slot else { return Poll::Ready(Ok(())) };
                 let sleep = match &mut slot.sleep {
                     Some((until, sleep)) if *until == at => sleep,
-                    other => &mut other.insert((at, limiter.clock().sleep_until(at))).1,
+                    other => &mut other.insert((at, self.who.clock().sleep_until(at))).1,
                 };
                 match Pin::new(sleep).poll(cx) {
                     Poll::Pending => return Poll::Pending,
@@ -328,7 +412,7 @@ impl<C: Clock> Wait<'_, C> {
     #[cold]
     fn give_up_slot(&mut self, cancel: bool) {
         if let Some(mut slot) = self.slot.take() {
-            self.limiter.shared.cold().waiters.leave(&mut slot.seat);
+            self.who.waiters().leave(&mut slot.seat);
             if let (true, Some(reservation)) = (cancel, slot.reservation) {
                 reservation.cancel();
             }
@@ -353,7 +437,7 @@ impl<C: Clock> fmt::Debug for Wait<'_, C> {
 
 /// Who waits, to be woken when the limiter is closed.
 #[derive(Default)]
-pub(super) struct Waiters {
+pub(crate) struct Waiters {
     /// Written under the lock of the list, read without it by those who do not have to wait.
     closed: AtomicBool,
     list: Mutex<List>,
@@ -364,10 +448,16 @@ struct List {
     seats: Vec<Option<Waker>>,
     free: Vec<usize>,
     /// Those whose algorithm knows no slots, in the order they came.
-    line: VecDeque<usize>,
+    /// Each in the line of its key.
+    line: VecDeque<(u64, usize)>,
 }
 
 impl List {
+    /// Who is first in a line.
+    fn first_of(&self, line: u64) -> Option<usize> {
+        self.line.iter().find(|(of, _)| *of == line).map(|(_, seat)| *seat)
+    }
+
     fn seat(&mut self, seat: &mut Seat) -> usize {
         *seat.0.get_or_insert_with(|| {
             self.free.pop().unwrap_or_else(|| {
@@ -398,22 +488,22 @@ impl Waiters {
     }
 
     /// Takes a seat at the end of the line; false if the limiter is closed.
-    fn queue_up(&self, seat: &mut Seat) -> bool {
+    fn queue_up(&self, seat: &mut Seat, line: u64) -> bool {
         let mut list = self.lock();
         if self.is_closed() {
             return false;
         }
         let at = list.seat(seat);
-        list.line.push_back(at);
+        list.line.push_back((line, at));
         true
     }
 
-    fn is_first(&self, seat: &Seat) -> bool {
-        self.lock().line.front() == seat.0.as_ref()
+    fn is_first(&self, seat: &Seat, line: u64) -> bool {
+        self.lock().first_of(line) == seat.0
     }
 
-    fn nobody_in_line(&self) -> bool {
-        self.lock().line.is_empty()
+    fn nobody_in_line(&self, line: u64) -> bool {
+        self.lock().first_of(line).is_none()
     }
 
     /// Leaves the seat, and the line; if that moves the line on, its new first is woken.
@@ -423,9 +513,10 @@ impl Waiters {
             let mut list = self.lock();
             list.seats[at] = None;
             list.free.push(at);
-            let was_first = list.line.front() == Some(&at);
-            list.line.retain(|waiting| *waiting != at);
-            let first = list.line.front().copied().filter(|_| was_first);
+            let line = list.line.iter().find(|(_, waiting)| *waiting == at).map(|(line, _)| *line);
+            let was_first = line.is_some_and(|line| list.first_of(line) == Some(at));
+            list.line.retain(|(_, waiting)| *waiting != at);
+            let first = line.filter(|_| was_first).and_then(|line| list.first_of(line));
             first.and_then(|first| list.seats[first].clone())
         };
         if let Some(waker) = next {
@@ -433,7 +524,7 @@ impl Waiters {
         }
     }
 
-    fn close(&self) {
+    pub(crate) fn close(&self) {
         let wakers: Vec<Waker> = {
             let mut list = self.lock();
             self.closed.store(true, Ordering::Release);
@@ -442,7 +533,7 @@ impl Waiters {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.closed.load(Ordering::Acquire)
     }
 

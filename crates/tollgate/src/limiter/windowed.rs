@@ -14,32 +14,34 @@ use crate::sync::{AtomicU64, Lock, Ordering};
 use alloc::boxed::Box;
 
 /// A state of more than a word. The lock guards the words; a sealed cell's state is read by its successor only.
-pub(super) struct Wide {
+pub(crate) struct Wide {
     pub(super) lock: Lock,
     words: [AtomicU64; MOST_WORDS],
     /// The times of a log, by place in its ring.
     times: Chunks<AtomicU64>,
 }
 
-const MOST_WORDS: usize = 12;
+/// As many words as a state may have that is not a log.
+pub(crate) const MOST_WORDS: usize = 12;
 
 /// A call's decision, and what names the window it was charged in.
-pub(super) struct Windowwise {
-    pub(super) decision: Decision,
-    pub(super) charged_in: u64,
+pub(crate) struct Windowwise {
+    pub(crate) decision: Decision,
+    pub(crate) charged_in: u64,
 }
 
 /// Something done to a state: what becomes of the state (none: it stays) and what the caller learns.
-trait Act {
+pub(crate) trait Act {
     type Out;
     fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Self::Out);
 }
 
-struct Step<'a> {
-    limit: &'a Normal,
-    now: u64,
-    cost: u64,
-    write: bool,
+/// A call of `cost`; with `write` an admission is written.
+pub(crate) struct Step<'a> {
+    pub(crate) limit: &'a Normal,
+    pub(crate) now: u64,
+    pub(crate) cost: u64,
+    pub(crate) write: bool,
 }
 
 impl Act for Step<'_> {
@@ -62,10 +64,11 @@ impl Act for Step<'_> {
     }
 }
 
-struct GiveBack {
-    now: u64,
-    charged_in: u64,
-    unused: u64,
+/// `unused` of what was charged in a window comes back, if that is still counted.
+pub(crate) struct GiveBack {
+    pub(crate) now: u64,
+    pub(crate) charged_in: u64,
+    pub(crate) unused: u64,
 }
 
 impl Act for GiveBack {
@@ -76,9 +79,10 @@ impl Act for GiveBack {
     }
 }
 
-struct ChargeMore {
-    now: u64,
-    extra: u64,
+/// `extra` is charged now; the window is full at most.
+pub(crate) struct ChargeMore {
+    pub(crate) now: u64,
+    pub(crate) extra: u64,
 }
 
 impl Act for ChargeMore {
@@ -87,6 +91,71 @@ impl Act for ChargeMore {
     fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, ()) {
         (Some(state.charge_more(limit, self.now, self.extra)), ())
     }
+}
+
+/// Runs `$body` with `$machine` standing for the machine of the kind.
+macro_rules! with_machine {
+    ($kind:expr, $machine:ident => $body:expr) => {
+        match $kind {
+            Kind::FixedWindow => {
+                type $machine = FixedWindow<false>;
+                $body
+            }
+            Kind::FirstHit => {
+                type $machine = FixedWindow<true>;
+                $body
+            }
+            Kind::SlidingWindow => {
+                type $machine = SlidingWindow;
+                $body
+            }
+            _ => {
+                type $machine = SlidingWindowStrict;
+                $body
+            }
+        }
+    };
+}
+
+/// Runs `act` on a state that is packed into a word: what becomes of the word (none: it stays), and what the caller learns.
+#[cfg(feature = "std")]
+#[inline]
+pub(crate) fn act_on_word<A: Act>(limit: &Normal, word: u64, act: &A) -> (Option<u64>, A::Out) {
+    let windowed = limit.windowed();
+    with_machine!(limit.kind, M => {
+        let (after, out) = act.on(&windowed, M::unpack(&windowed, word));
+        (after.map(|after| after.pack(&windowed)), out)
+    })
+}
+
+/// Runs `act` on a state of [`MOST_WORDS`] words or less.
+#[cfg(feature = "std")]
+pub(crate) fn act_on_words<A: Act>(limit: &Normal, words: &mut [u64], act: &A) -> A::Out {
+    with_machine!(limit.kind, M => {
+        let (after, out) = act.on(&limit.windowed(), M::from_words(|at| words[at]));
+        if let Some(after) = after {
+            after.to_words(|at, word| words[at] = word);
+        }
+        out
+    })
+}
+
+/// A packed state as strict as both.
+#[cfg(feature = "std")]
+pub(crate) fn join_word(limit: &Normal, a: u64, b: u64) -> u64 {
+    let windowed = limit.windowed();
+    with_machine!(limit.kind, M => M::unpack(&windowed, a).join(&windowed, M::unpack(&windowed, b)).pack(&windowed))
+}
+
+/// Leaves in `words` a state as strict as both.
+#[cfg(feature = "std")]
+pub(crate) fn join_words(limit: &Normal, words: &mut [u64], other: &[u64]) {
+    let load = |from: &[u64]| -> [u64; MOST_WORDS] { core::array::from_fn(|at| from.get(at).copied().unwrap_or(0)) };
+    let (a, b) = (load(words), load(other));
+    with_machine!(limit.kind, M => {
+        let joined = M::from_words(|at| a[at]).join(&limit.windowed(), M::from_words(|at| b[at]));
+        joined.to_words(|at, word| words[at] = word);
+    });
 }
 
 impl Cell {
@@ -204,19 +273,14 @@ impl Cell {
         true
     }
 
-    pub(super) fn wide(&self) -> &Wide {
+    pub(crate) fn wide(&self) -> &Wide {
         self.wide.get_or_init(|| Box::new(Wide::new()))
     }
 
     /// Runs `act` on the state, whichever machine it belongs to.
     #[inline(always)]
     fn act<A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
-        match limit.kind {
-            Kind::FixedWindow => self.act_as::<FixedWindow<false>, A>(limit, act),
-            Kind::FirstHit => self.act_as::<FixedWindow<true>, A>(limit, act),
-            Kind::SlidingWindow => self.act_as::<SlidingWindow, A>(limit, act),
-            _ => self.act_as::<SlidingWindowStrict, A>(limit, act),
-        }
+        with_machine!(limit.kind, M => self.act_as::<M, A>(limit, act))
     }
 
     #[inline(always)]
@@ -249,17 +313,11 @@ impl Cell {
 
     /// Runs `act` on the state of a sealed cell, of which `word` was the word.
     fn act_on<A: Act>(&self, limit: &Normal, word: u64, act: &A) -> A::Out {
-        fn on<M: Machine, A: Act>(cell: &Cell, limit: &Normal, word: u64, act: &A) -> A::Out {
-            let windowed = limit.windowed();
-            let state = if windowed.shift > 0 { M::unpack(&windowed, word) } else { cell.wide().state::<M>() };
+        let windowed = limit.windowed();
+        with_machine!(limit.kind, M => {
+            let state = if windowed.shift > 0 { M::unpack(&windowed, word) } else { self.wide().state::<M>() };
             act.on(&windowed, state).1
-        }
-        match limit.kind {
-            Kind::FixedWindow => on::<FixedWindow<false>, A>(self, limit, word, act),
-            Kind::FirstHit => on::<FixedWindow<true>, A>(self, limit, word, act),
-            Kind::SlidingWindow => on::<SlidingWindow, A>(self, limit, word, act),
-            _ => on::<SlidingWindowStrict, A>(self, limit, word, act),
-        }
+        })
     }
 
     /// Sets the state of a cell that nobody else knows yet.
@@ -325,6 +383,32 @@ impl Wide {
 
     fn set_state<M: Machine>(&self, state: M) {
         state.to_words(|at, word| self.words[at].store(word, Ordering::Relaxed));
+    }
+
+    /// For states that come from a table, or go there.
+    #[cfg(feature = "std")]
+    pub(crate) fn word(&self, at: usize) -> u64 {
+        self.words[at].load(Ordering::Relaxed)
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn set_word(&self, at: usize, word: u64) {
+        self.words[at].store(word, Ordering::Relaxed);
+    }
+
+    /// The times of a log, oldest first.
+    #[cfg(feature = "std")]
+    pub(crate) fn log(&self, limit: &Windowed) -> impl Iterator<Item = u64> {
+        let (ring, limit) = (self.ring(), *limit);
+        (0..ring.length).map(move |age| self.time(ring.place(&limit, age)))
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn set_log(&self, times: impl ExactSizeIterator<Item = u64>) {
+        self.set_ring(Ring { head: 0, length: times.len() as u64 });
+        for (at, time) in times.enumerate() {
+            self.set_time(at as u64, time);
+        }
     }
 
     fn ring(&self) -> Ring {

@@ -1,0 +1,473 @@
+//! What a word in the table is counted by.
+//!
+//! A table entry names the numbers it is counted by: its *terms*. A line is one limit over time; a live change gives it
+//! new terms, and an entry is converted when it is next touched, as of the instant of the change. Terms never move and
+//! stay until the table is dropped.
+
+use super::wide::{Budget, WideState};
+use crate::algorithm::token_bucket::Step as Stepped;
+use crate::algorithm::{Judged, Told};
+use crate::clock::Instant;
+use crate::decision::{Decision, Outcome};
+use crate::limit::{Kind, Limit, Normal};
+use crate::limiter::cell::{Cell, Reach, ahead, decision, look, origin_for, reach, step};
+use crate::limiter::change::Later;
+use crate::limiter::view::patience_of_a_check;
+use crate::limiter::windowed::{Step, Windowwise, act_on_word, join_word};
+use crate::limiter::{Carry, Counts};
+use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use std::boxed::Box;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+
+/// Parts that a limit's floor is divided into, by the hash of the key: a key that was displaced is looked for in its own
+/// part only, so the others start from less.
+const FLOORS: usize = 64;
+
+/// What is limited.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Rule {
+    Rate(Limit),
+    /// So many in flight.
+    InFlight(u64),
+}
+
+impl Rule {
+    fn normal(&self) -> Normal {
+        match self {
+            Self::Rate(limit) => *limit.normal(),
+            Self::InFlight(most) => Normal { ticks: 0, token: 1, capacity: *most, kind: Kind::InFlight },
+        }
+    }
+
+    pub(crate) fn limit(&self) -> Option<Limit> {
+        match self {
+            Self::Rate(limit) => Some(*limit),
+            Self::InFlight(_) => None,
+        }
+    }
+}
+
+/// One limit over time.
+pub(crate) struct Line {
+    /// Sets its keys apart from those of the other lines in the table.
+    pub(crate) number: u64,
+    pub(crate) name: Box<str>,
+    /// For whoever asks; decisions go by the terms.
+    rule: Mutex<Rule>,
+    /// The terms in force.
+    pub(super) current: AtomicU32,
+    /// Held by whoever changes it.
+    pub(super) changing: Lock,
+    pub(super) changes: AtomicU64,
+    pub(super) granted: AtomicU64,
+    pub(super) settled_up: AtomicU64,
+    pub(super) not_returned: AtomicU64,
+}
+
+impl Line {
+    pub(super) fn new(number: u64, name: &str, rule: Rule) -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            number,
+            name: name.into(),
+            rule: Mutex::new(rule),
+            current: AtomicU32::new(0),
+            changing: Lock::new(),
+            changes: zero(),
+            granted: zero(),
+            settled_up: zero(),
+            not_returned: zero(),
+        }
+    }
+
+    pub(crate) fn rule(&self) -> Rule {
+        *lock(&self.rule)
+    }
+
+    pub(super) fn set_rule(&self, rule: Rule) {
+        *lock(&self.rule) = rule;
+    }
+
+    pub(crate) fn counts(&self) -> Counts {
+        Counts {
+            granted: self.granted.load(Ordering::Relaxed),
+            settled_up: self.settled_up.load(Ordering::Relaxed),
+            not_returned: self.not_returned.load(Ordering::Relaxed),
+            changes: self.changes.load(Ordering::Relaxed),
+        }
+    }
+}
+
+pub(crate) struct Terms {
+    /// What names them in a tag: at least 1.
+    pub(crate) id: u32,
+    pub(crate) line: Arc<Line>,
+    pub(crate) rule: Rule,
+    pub(crate) normal: Normal,
+    pub(crate) origin: u64,
+    /// Since when they are in force, and what became of the level then.
+    since: Instant,
+    carry: Carry,
+    /// The terms that came after them; 0 while there are none.
+    pub(super) next: AtomicU32,
+    floor: OnceLock<Floor>,
+}
+
+/// What displaced keys had used, at most, by part.
+enum Floor {
+    Words(Box<[AtomicU64]>),
+    Wide(Box<[Mutex<Option<WideState>>]>),
+}
+
+/// The state of one key.
+#[derive(Clone)]
+pub(crate) enum State {
+    Word(u64),
+    Wide(WideState),
+}
+
+impl State {
+    pub(crate) const FRESH: Self = Self::Word(0);
+}
+
+/// What a call came to.
+pub(crate) struct Call {
+    pub(crate) decision: Decision,
+    /// The state it leaves, if it was admitted and takes something.
+    pub(crate) after: Option<u64>,
+    /// TAT, or what names the window it was charged in.
+    pub(crate) charged: u64,
+    pub(crate) clock: u64,
+    /// Ticks until its tokens are there.
+    pub(crate) wait: u64,
+    /// It fits, but its instant is beyond what these terms count: they must be succeeded first.
+    pub(crate) late: bool,
+}
+
+impl Call {
+    pub(crate) fn told(decision: Decision) -> Self {
+        Self { decision, after: None, charged: 0, clock: 0, wait: 0, late: false }
+    }
+}
+
+/// How a call is to be judged.
+#[derive(Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) now: Instant,
+    pub(crate) cost: u64,
+    /// How long the caller would wait for a slot, in nanoseconds; none: as a check does.
+    pub(crate) longest: Option<u64>,
+    /// What the caller's class may not touch.
+    pub(crate) reserve: u64,
+    /// Whether an admission is written.
+    pub(crate) write: bool,
+}
+
+impl Terms {
+    /// The first terms of a line.
+    pub(super) fn first(id: u32, line: Arc<Line>, rule: Rule, now: Instant) -> Self {
+        let origin = match rule.normal().kind {
+            Kind::Unlimited => now.as_unix_nanos(),
+            _ => origin_for(now),
+        };
+        Self::new(id, line, rule, origin, now, Carry::Keep)
+    }
+
+    /// The terms after `before`, from `now` on.
+    pub(super) fn after(id: u32, before: &Self, rule: Rule, carry: Carry, now: Instant) -> Self {
+        let origin = match (before.rule, rule) {
+            (Rule::Rate(_), Rule::Rate(limit)) => before.hand_over(&State::FRESH, &limit, carry, now).1,
+            _ => before.origin,
+        };
+        Self::new(id, before.line.clone(), rule, origin, now, carry)
+    }
+
+    fn new(id: u32, line: Arc<Line>, rule: Rule, origin: u64, since: Instant, carry: Carry) -> Self {
+        let normal = rule.normal();
+        Self { id, line, rule, normal, origin, since, carry, next: AtomicU32::new(0), floor: OnceLock::new() }
+    }
+
+    /// Whether a state fits the word of an entry.
+    #[inline]
+    pub(crate) fn fits_a_word(&self) -> bool {
+        match self.normal.kind {
+            Kind::FirstHit | Kind::Strict | Kind::Log => false,
+            // Their shift.
+            Kind::FixedWindow | Kind::SlidingWindow => self.normal.ticks > 0,
+            _ => true,
+        }
+    }
+
+    /// The state of a key that nobody has asked about.
+    pub(crate) fn fresh(&self) -> State {
+        if self.fits_a_word() { State::FRESH } else { State::Wide(WideState::fresh(&self.normal)) }
+    }
+
+    /// The numbers as a class sees them that may not touch `reserve`; none if nothing is left for it.
+    fn reduced(&self, reserve: u64) -> Option<Normal> {
+        let mut normal = self.normal;
+        if reserve == 0 || normal.kind == Kind::Unlimited {
+            return Some(normal);
+        }
+        let kept = match normal.kind {
+            Kind::Bucket | Kind::Frozen | Kind::Pacing => reserve.saturating_mul(normal.token),
+            _ => reserve,
+        };
+        if reserve >= normal.burst() {
+            return None;
+        }
+        normal.capacity = normal.capacity.saturating_sub(kept);
+        Some(normal)
+    }
+
+    /// A class for which nothing is left is told so.
+    pub(crate) fn nothing_left(&self) -> Call {
+        let told = Told { remaining: 0, reset_at: 0 };
+        let none = Normal { ticks: 1, token: 1, capacity: 0, kind: Kind::InFlight };
+        Call::told(Decision::windowed(&none, &Judged::<()>::Never(told), 0))
+    }
+
+    /// One call on a state that is a word.
+    #[inline]
+    pub(crate) fn judge_word(&self, word: u64, asked: &Asked) -> Call {
+        let Some(normal) = self.reduced(asked.reserve) else { return self.nothing_left() };
+        let Asked { now, cost, write, .. } = *asked;
+        match normal.kind {
+            Kind::InFlight => return self.judge_in_flight(&normal, word, cost, write),
+            Kind::Unlimited => return Call::told(Decision::new(&normal, Outcome::Allowed, 0, 0)),
+            _ if normal.is_windowed() => {
+                let step = Step { limit: &normal, now: now.as_unix_nanos(), cost, write };
+                let (after, Windowwise { decision, charged_in }) = act_on_word(&normal, word, &step);
+                return Call { after, charged: charged_in, ..Call::told(decision) };
+            }
+            _ => {}
+        }
+        let patience = match asked.longest {
+            // A class with a reserve may not go into debt.
+            Some(longest) if asked.reserve == 0 || normal.kind == Kind::Pacing => longest.saturating_mul(normal.ticks),
+            _ => patience_of_a_check(&normal),
+        };
+        let Reach::Clock(clock) = reach(&normal, self.origin, now) else {
+            let decision = look(&normal, self.origin, word, now, cost, patience);
+            return Call { late: decision.is_allowed() && cost > 0 && write, ..Call::told(decision) };
+        };
+        if !write {
+            return Call::told(look(&normal, self.origin, word, now, cost, patience));
+        }
+        match step(&normal, word, clock, cost, patience) {
+            stepped @ Stepped::Admit { tat, wait } => {
+                let after = if cost > 0 { tat } else { word };
+                Call {
+                    decision: decision(&normal, stepped, after.saturating_sub(clock)),
+                    after: (cost > 0).then_some(tat),
+                    charged: tat,
+                    clock,
+                    wait,
+                    late: false,
+                }
+            }
+            refused => Call { clock, ..Call::told(decision(&normal, refused, word.saturating_sub(clock))) },
+        }
+    }
+
+    fn judge_in_flight(&self, normal: &Normal, in_flight: u64, cost: u64, write: bool) -> Call {
+        let fits = in_flight.checked_add(cost).filter(|sum| *sum <= normal.capacity);
+        let left = |in_flight: u64| Told { remaining: normal.capacity.saturating_sub(in_flight), reset_at: 0 };
+        let judged = match fits {
+            Some(after) if write => Judged::Admit(after, left(after)),
+            Some(after) => Judged::Admit(after, left(in_flight)),
+            None if cost > normal.capacity => Judged::Never(left(in_flight)),
+            None => Judged::Deny { told: left(in_flight), retry_at: 0 },
+        };
+        let decision = Decision::windowed(normal, &judged, 0);
+        Call { after: fits.filter(|_| write && cost > 0), ..Call::told(decision) }
+    }
+
+    /// One call on a state that is more than a word; an admission is written into it.
+    pub(crate) fn judge_wide(&self, state: &mut WideState, asked: &Asked, budget: &Budget) -> Call {
+        let Some(normal) = self.reduced(asked.reserve) else { return self.nothing_left() };
+        let called = state.call(&normal, asked.now.as_unix_nanos(), asked.cost, asked.write, budget);
+        Call { charged: called.charged_in, ..Call::told(called.decision) }
+    }
+
+    /// One call on a state that is not in the table, and the state it leaves.
+    pub(crate) fn judge(&self, state: State, asked: &Asked) -> (Call, State) {
+        match state {
+            State::Word(word) => {
+                let call = self.judge_word(word, asked);
+                let after = State::Word(call.after.unwrap_or(word));
+                (call, after)
+            }
+            State::Wide(mut state) => {
+                let call = self.judge_wide(&mut state, asked, &Budget::unlimited());
+                (call, State::Wide(state))
+            }
+        }
+    }
+
+    /// What a call is told for which there is no room in the table.
+    pub(crate) fn no_room(&self) -> Call {
+        let told = Told { remaining: 0, reset_at: 0 };
+        Call::told(Decision::windowed(&self.normal, &Judged::<()>::Deny { told, retry_at: 0 }, 0))
+    }
+
+    /// Nanoseconds until the state is fresh; zero if it is, the most if it never will be.
+    pub(crate) fn until_fresh(&self, state: &State, now: Instant) -> u64 {
+        match state {
+            State::Word(word) => self.word_until_fresh(*word, now),
+            State::Wide(state) => self.wide_until_fresh(state, now),
+        }
+    }
+
+    pub(crate) fn wide_until_fresh(&self, state: &WideState, now: Instant) -> u64 {
+        crate::clock::nanos(state.reset_after(&self.normal, now.as_unix_nanos()))
+    }
+
+    /// A state as strict as both.
+    pub(crate) fn joined(&self, state: State, other: State) -> State {
+        match (state, other) {
+            (State::Word(a), State::Word(b)) if self.normal.is_windowed() => State::Word(join_word(&self.normal, a, b)),
+            (State::Word(a), State::Word(b)) => State::Word(a.max(b)),
+            (State::Wide(mut a), State::Wide(b)) => {
+                a.join(&self.normal, &b);
+                State::Wide(a)
+            }
+            (state, _) => state,
+        }
+    }
+
+    #[inline]
+    pub(crate) fn word_until_fresh(&self, word: u64, now: Instant) -> u64 {
+        match self.normal.kind {
+            Kind::InFlight if word > 0 => u64::MAX,
+            Kind::InFlight | Kind::Unlimited => 0,
+            Kind::Frozen => {
+                if word > 0 {
+                    u64::MAX - 1
+                } else {
+                    0
+                }
+            }
+            Kind::Bucket | Kind::Pacing => ahead(&self.normal, self.origin, word, now).div_ceil(self.normal.ticks),
+            _ => {
+                let asked = Asked { now, cost: 0, longest: None, reserve: 0, write: false };
+                crate::clock::nanos(self.judge_word(word, &asked).decision.reset_after())
+            }
+        }
+    }
+
+    /// The state that is `state` of the terms before these, as of the change.
+    pub(super) fn succeed(&self, before: &Self, state: &State) -> State {
+        self.take_over(before, state, self.carry, self.since)
+    }
+
+    /// The same level under these terms, of a key that comes from another line.
+    pub(super) fn take_over(&self, before: &Self, state: &State, carry: Carry, at: Instant) -> State {
+        match (&before.rule, &self.rule) {
+            (Rule::Rate(_), Rule::Rate(limit)) => before.hand_over(state, limit, carry, at).0,
+            (Rule::InFlight(_), Rule::InFlight(_)) => state.clone(),
+            _ => self.fresh(),
+        }
+    }
+
+    /// The state under `limit` from `at` on, and the origin it is counted from.
+    fn hand_over(&self, state: &State, limit: &Limit, carry: Carry, at: Instant) -> (State, u64) {
+        let cell = Cell::empty();
+        let own = self.rule.limit().unwrap_or_else(Limit::unlimited);
+        match state {
+            State::Word(word) => cell.fill(&own, self.origin, *word),
+            State::Wide(state) => {
+                cell.fill(&own, self.origin, 0);
+                state.pour_into(&cell);
+            }
+        }
+        let later = Later::empty();
+        cell.hand_over(&later, limit, carry, || at);
+        let origin = later.cell.origin.load(Ordering::Relaxed);
+        let normal = limit.normal();
+        let wide = matches!(normal.kind, Kind::FirstHit | Kind::Strict | Kind::Log)
+            || matches!(normal.kind, Kind::FixedWindow | Kind::SlidingWindow) && normal.ticks == 0;
+        let state = match wide {
+            true => State::Wide(WideState::drawn_from(&later.cell, normal)),
+            false => State::Word(later.cell.word.load(Ordering::Relaxed)),
+        };
+        (state, origin)
+    }
+
+    /// What a key starts from that is not in the table: the floor of its part.
+    pub(crate) fn start(&self, hash: u64) -> State {
+        let part = part(hash);
+        match self.floor.get() {
+            None => self.fresh(),
+            Some(Floor::Words(words)) => State::Word(words[part].load(Ordering::SeqCst)),
+            Some(Floor::Wide(states)) => lock(&states[part]).clone().map_or_else(|| self.fresh(), State::Wide),
+        }
+    }
+
+    /// Joins the state of a displaced key into the floor of its part.
+    pub(super) fn sink(&self, hash: u64, state: &State) {
+        let floor = self.floor.get_or_init(|| match self.fits_a_word() {
+            true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
+            false => Floor::Wide((0..FLOORS).map(|_| Mutex::new(None)).collect()),
+        });
+        match (floor, state) {
+            (Floor::Words(words), State::Word(word)) => self.sink_word(&words[part(hash)], *word),
+            (Floor::Wide(states), State::Wide(state)) => {
+                let mut floor = lock(&states[part(hash)]);
+                match &mut *floor {
+                    Some(floor) => floor.join(&self.normal, state),
+                    none => *none = Some(state.clone()),
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn sink_word(&self, floor: &AtomicU64, word: u64) {
+        let mut seen = floor.load(Ordering::SeqCst);
+        loop {
+            let joined = if self.normal.is_windowed() { join_word(&self.normal, seen, word) } else { seen.max(word) };
+            if joined == seen {
+                return;
+            }
+            match floor.compare_exchange_weak(seen, joined, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(_) => return,
+                Err(now) => seen = now,
+            }
+        }
+    }
+
+    /// Takes over the floor of the terms before these.
+    pub(super) fn inherit(&self, before: &Self) {
+        let Some(floor) = before.floor.get() else { return };
+        if self.carry == Carry::Reset {
+            return;
+        }
+        for part in 0..FLOORS {
+            let state = match floor {
+                Floor::Words(words) => match words[part].load(Ordering::SeqCst) {
+                    0 => continue,
+                    word => State::Word(word),
+                },
+                Floor::Wide(states) => match &*lock(&states[part]) {
+                    None => continue,
+                    Some(state) => State::Wide(state.clone()),
+                },
+            };
+            self.sink(part as u64, &self.succeed(before, &state));
+        }
+    }
+
+    /// Whether displaced keys have left anything in the floor of that part.
+    pub(super) fn has_floor(&self) -> bool {
+        self.floor.get().is_some()
+    }
+}
+
+fn part(hash: u64) -> usize {
+    hash as usize % FLOORS
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

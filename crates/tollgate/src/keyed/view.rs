@@ -1,0 +1,362 @@
+//! One key of many, with the verbs of a limiter.
+
+use super::Inner;
+use super::table::Altered;
+use super::terms::{Asked, Terms};
+use crate::algorithm::token_bucket::{self, Charged};
+use crate::clock::{Clock, Instant, nanos};
+use crate::decision::{Decision, Denied, ReserveError};
+use crate::limit::Kind;
+use crate::limiter::cell::{Reach, reach};
+use crate::limiter::change::Claim;
+use crate::limiter::view::Admitted;
+use crate::limiter::windowed::{ChargeMore, GiveBack, Step, act_on_word};
+use crate::limiter::{Charge, Reservation, Wait};
+use crate::sync::Ordering;
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// One key of a [`Keyed`](super::Keyed), with the verbs of a [`Limiter`](crate::Limiter); what
+/// [`Keyed::key`](super::Keyed::key) returns.
+pub struct Key<'a, C: Clock> {
+    inner: &'a Arc<Inner<C>>,
+    first: &'a Terms,
+    hash: u64,
+    now: Option<Instant>,
+}
+
+/// A key that outlives the call: what a charge or a reservation owns.
+pub(crate) struct Spot<C: Clock> {
+    pub(crate) inner: Arc<Inner<C>>,
+    pub(crate) hash: u64,
+}
+
+impl<'a, C: Clock> Key<'a, C> {
+    #[inline]
+    pub(super) fn new(inner: &'a Arc<Inner<C>>, first: &'a Terms, hash: u64) -> Self {
+        Self { inner, first, hash, now: None }
+    }
+
+    /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at).
+    #[must_use]
+    pub fn at(&self, now: Instant) -> Self {
+        Self { now: Some(now), ..*self }
+    }
+
+    #[inline]
+    fn now(&self) -> Instant {
+        self.now.unwrap_or_else(|| self.inner.table.clock().now())
+    }
+
+    /// See [`Limiter::check`](crate::Limiter::check).
+    #[inline]
+    pub fn check(&self) -> Decision {
+        self.check_n(1)
+    }
+
+    /// See [`Limiter::check_n`](crate::Limiter::check_n).
+    #[inline]
+    pub fn check_n(&self, cost: u64) -> Decision {
+        self.inner.table.check(self.first, self.hash, self.now(), cost, Some(&self.inner.plans))
+    }
+
+    /// See [`Limiter::peek`](crate::Limiter::peek).
+    pub fn peek(&self) -> Decision {
+        self.peek_n(1)
+    }
+
+    /// See [`Limiter::peek_n`](crate::Limiter::peek_n).
+    pub fn peek_n(&self, cost: u64) -> Decision {
+        self.look(self.now(), cost, None)
+    }
+
+    fn look(&self, now: Instant, cost: u64, longest: Option<u64>) -> Decision {
+        let asked = Asked { now, cost, longest, reserve: 0, write: false };
+        self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans)).0.decision
+    }
+
+    /// See [`Limiter::take`](crate::Limiter::take).
+    pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
+        let admitted = self.admit(self.now(), cost, None).map_err(Denied)?;
+        Ok(Charge::of_key(self.spot(), &admitted, cost))
+    }
+
+    /// See [`Limiter::reserve`](crate::Limiter::reserve).
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, ReserveError> {
+        self.reserve_within(cost, Duration::MAX)
+    }
+
+    /// See [`Limiter::reserve_within`](crate::Limiter::reserve_within).
+    pub fn reserve_within(&self, cost: u64, longest: Duration) -> Result<Reservation<C>, ReserveError> {
+        self.slot(self.now(), cost, nanos(longest))
+    }
+
+    pub(crate) fn slot(&self, now: Instant, cost: u64, longest: u64) -> Result<Reservation<C>, ReserveError> {
+        let terms = self.inner.table.current(self.first);
+        if let (true, Some(limit)) = (terms.normal.is_windowed(), terms.rule.limit()) {
+            return Err(ReserveError::NoSlots(limit.judged_by()));
+        }
+        match self.admit(now, cost, Some(longest)) {
+            Ok(admitted) => Ok(Reservation::of_key(self.spot(), &admitted, cost, now)),
+            Err(decision) => Err(ReserveError::Denied(Denied(decision))),
+        }
+    }
+
+    /// Gives back what no later reservation has been promised; see [`Reservation::cancel`].
+    pub fn cancel(&self, reservation: Reservation<C>) {
+        reservation.cancel_at(|| self.now());
+    }
+
+    /// Settles a charge at its true cost; see [`Charge::settle`].
+    pub fn settle(&self, charge: Charge<C>, actual: u64) {
+        charge.settle_at(actual, || self.now());
+    }
+
+    /// See [`Limiter::tokens`](crate::Limiter::tokens).
+    pub fn tokens(&self) -> f64 {
+        self.peek_n(0).level()
+    }
+
+    /// Waits until one unit fits; see [`Limiter::wait`](crate::Limiter::wait).
+    pub fn wait(&self) -> Wait<'a, C> {
+        self.wait_n(1)
+    }
+
+    /// Waits until `cost` units fit; see [`Limiter::wait_n`](crate::Limiter::wait_n). Waits of one key are served in the
+    /// order they came; those of different keys do not know of each other.
+    pub fn wait_n(&self, cost: u64) -> Wait<'a, C> {
+        Wait::of_key(Key { now: None, ..*self }, cost)
+    }
+
+    /// Makes this key fresh. Older charges and reservations give nothing back.
+    pub fn reset(&self) {
+        let (table, given) = (&self.inner.table, self.inner.table.cold(self.hash).0);
+        table.alter(self.first, self.hash, self.now(), Some(&self.inner.plans), |terms, state| match state {
+            Altered::Word(word) => {
+                let clock = clock_of(terms, self.now());
+                // So much is forgiven that nothing of before can be worth anything.
+                let forgiven = word.saturating_sub(clock).saturating_add(terms.normal.capacity).max(1);
+                given.fetch_add(forgiven, Ordering::SeqCst);
+                *word = if terms.normal.is_windowed() { 0 } else { (*word).min(clock) };
+            }
+            Altered::Wide(state, _) => {
+                given.fetch_add(1, Ordering::SeqCst);
+                let most = terms.normal.capacity;
+                state.grant(&terms.normal, self.now().as_unix_nanos(), most);
+            }
+        });
+        table.current(self.first).line.changes.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// See [`Limiter::grant`](crate::Limiter::grant).
+    pub fn grant(&self, tokens: u64) {
+        self.inner.table.alter(self.first, self.hash, self.now(), Some(&self.inner.plans), |terms, state| {
+            let (normal, now) = (&terms.normal, self.now());
+            let given = match state {
+                Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
+                Altered::Word(word) if normal.is_windowed() => {
+                    let now = now.as_unix_nanos();
+                    let (_, seen) = act_on_word(normal, *word, &Step { limit: normal, now, cost: 0, write: false });
+                    let unused = tokens.min(normal.capacity - seen.decision.remaining().min(normal.capacity));
+                    let back = GiveBack { now, charged_in: seen.charged_in, unused };
+                    *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
+                    unused
+                }
+                Altered::Word(word) => {
+                    let ahead = word.saturating_sub(clock_of(terms, now));
+                    let gift = ahead.min(tokens.saturating_mul(normal.token));
+                    *word -= gift;
+                    gift.div_ceil(normal.token)
+                }
+            };
+            terms.line.granted.fetch_add(given, Ordering::Relaxed);
+        });
+    }
+
+    fn spot(&self) -> Spot<C> {
+        Spot { inner: Arc::clone(self.inner), hash: self.hash }
+    }
+
+    /// Takes `cost`: the way of every verb that keeps something.
+    fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<Admitted, Decision> {
+        let (table, cold) = (&self.inner.table, self.inner.table.cold(self.hash));
+        // Before the state moves: a gift that comes in between then counts against the caller, not for it.
+        let (given, refunded) = (cold.0.load(Ordering::SeqCst), cold.1.load(Ordering::SeqCst));
+        let asked = Asked { now, cost, longest, reserve: 0, write: true };
+        let (call, terms) = table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
+        if call.decision.is_denied() {
+            return Err(call.decision);
+        }
+        Ok(Admitted {
+            normal: terms.normal,
+            generation: terms.id,
+            clock: call.clock,
+            tat: call.charged,
+            wait: call.wait,
+            given,
+            refunded,
+        })
+    }
+}
+
+/// For waits.
+impl<C: Clock> Key<'_, C> {
+    pub(crate) fn inner(&self) -> &Inner<C> {
+        self.inner
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn terms(&self) -> &Terms {
+        self.inner.table.current(self.first)
+    }
+
+    /// How long a slot for `cost` would be away, were there patience for it.
+    pub(crate) fn peek_slot(&self, now: Instant, cost: u64) -> Duration {
+        let decision = self.look(now, cost, Some(u64::MAX));
+        if self.terms().normal.kind == Kind::Pacing { decision.reset_after() } else { decision.delay() }
+    }
+}
+
+/// What comes after an admission.
+impl<C: Clock> Spot<C> {
+    pub(crate) fn clock(&self) -> &C {
+        self.inner.table.clock()
+    }
+
+    /// Gives back `unused` units of a charge that was made under the terms `id`.
+    pub(crate) fn give_back(&self, id: u32, charged: &Charged, unused: u64, now: impl Fn() -> Instant) {
+        give_back(&self.inner.table, id, self.hash, charged, unused, now, Some(&self.inner.plans));
+    }
+
+    /// Charges `extra` units, at most a full bucket of them.
+    pub(crate) fn charge_more(&self, id: u32, extra: u64, now: impl Fn() -> Instant) {
+        charge_more(&self.inner.table, id, self.hash, extra, now, Some(&self.inner.plans));
+    }
+
+    /// Cancels a reservation that was made under the terms `id`, unless its time has come.
+    pub(crate) fn cancel(&self, id: u32, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
+        let table = &self.inner.table;
+        let (given, refunded) = table.cold(self.hash);
+        table.alter(table.terms(id), self.hash, now(), Some(&self.inner.plans), |terms, state| {
+            let (Altered::Word(word), now) = (state, now()) else { return };
+            if terms.id != id || act < now {
+                return;
+            }
+            if terms.normal.kind == Kind::Pacing {
+                // Only the last slot of a queue can be taken back, and only before it begins.
+                if *word == claim.mark && now < act {
+                    *word -= claim.worth;
+                }
+                return;
+            }
+            let before = given.load(Ordering::SeqCst);
+            let clock = clock_of(terms, now);
+            let back = token_bucket::cancel(&terms.normal, *word, clock, before, claim.worth, claim.mark);
+            *word = word.saturating_sub(back.give);
+            if back.shifts {
+                given.fetch_add(back.give, Ordering::SeqCst);
+            }
+            refunded.fetch_add(back.give, Ordering::SeqCst);
+        });
+    }
+}
+
+/// Gives back `unused` units of a charge to `hash` that was made under the terms `id`.
+pub(crate) fn give_back<C: Clock>(
+    table: &super::table::Table<C>,
+    id: u32,
+    hash: u64,
+    charged: &Charged,
+    unused: u64,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::table::Plans>,
+) {
+    let (given, refunded) = table.cold(hash);
+    let line = &table.terms(id).line;
+    let mut too_late = false;
+    table.alter(table.terms(id), hash, now(), plans, |terms, state| {
+        let (normal, now) = (&terms.normal, now());
+        let since = given.load(Ordering::SeqCst);
+        if terms.id != id || (normal.is_windowed() && since != charged.given) {
+            too_late = true;
+            return;
+        }
+        match state {
+            Altered::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), charged.tat, unused),
+            Altered::Word(word) if normal.is_windowed() => {
+                let back = GiveBack { now: now.as_unix_nanos(), charged_in: charged.tat, unused };
+                *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
+            }
+            Altered::Word(word) if normal.kind == Kind::Pacing => {
+                // What is at the end of the queue and has not begun can be taken back.
+                if *word == charged.tat {
+                    let ahead = word.saturating_sub(clock_of(terms, now));
+                    *word -= ahead.min(unused.saturating_mul(normal.token));
+                }
+            }
+            Altered::Word(word) => {
+                let clock = clock_of(terms, now);
+                let before = refunded.load(Ordering::SeqCst);
+                let give = token_bucket::refund(normal, *word, clock, unused, charged, before, since);
+                *word = word.saturating_sub(give);
+                refunded.fetch_add(give, Ordering::SeqCst);
+            }
+        }
+    });
+    if too_late {
+        line.not_returned.fetch_add(unused, Ordering::Relaxed);
+    }
+}
+
+/// Charges `extra` units more to `hash`, at most a full bucket of them.
+pub(crate) fn charge_more<C: Clock>(
+    table: &super::table::Table<C>,
+    id: u32,
+    hash: u64,
+    extra: u64,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::table::Plans>,
+) {
+    let charge = |terms: &Terms, state: Altered<'_>| {
+        let (normal, now) = (&terms.normal, now());
+        let extra = extra.min(normal.burst());
+        match state {
+            Altered::Wide(state, budget) => state.charge_more(normal, now.as_unix_nanos(), extra, budget),
+            Altered::Word(word) if normal.is_windowed() => {
+                let more = ChargeMore { now: now.as_unix_nanos(), extra };
+                *word = act_on_word(normal, *word, &more).0.unwrap_or(*word);
+            }
+            Altered::Word(word) => {
+                let charged = (*word).max(clock_of(terms, now)).saturating_add(extra * normal.token);
+                *word = charged.min(u64::MAX - 1);
+            }
+        }
+        terms.line.settled_up.fetch_add(extra, Ordering::Relaxed);
+    };
+    table.alter_or_put(table.terms(id), hash, now(), plans, charge);
+}
+
+/// The clock in ticks of the terms; what is out of reach stands at the end it is beyond.
+fn clock_of(terms: &Terms, now: Instant) -> u64 {
+    match reach(&terms.normal, terms.origin, now) {
+        Reach::Clock(clock) => clock,
+        Reach::Early { .. } => 0,
+        Reach::Late => crate::limiter::cell::REACH * terms.normal.ticks,
+    }
+}
+
+impl<C: Clock> Clone for Spot<C> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner), hash: self.hash }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Key<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").field("limit", &self.terms().rule.limit()).field("tokens", &self.tokens()).finish()
+    }
+}

@@ -1,0 +1,264 @@
+//! States of more than a word: the table's entry holds a handle, the state is here, and its bytes are counted.
+
+use crate::algorithm::sliding_log::judge;
+use crate::algorithm::{Judged, Told};
+use crate::chunks::Chunks;
+use crate::decision::Decision;
+use crate::limit::{Kind, Normal};
+use crate::limiter::cell::Cell;
+use crate::limiter::windowed::{ChargeMore, GiveBack, MOST_WORDS, Step, Windowwise, act_on_words, join_words};
+use core::time::Duration;
+use std::boxed::Box;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+#[derive(Clone)]
+pub(crate) enum WideState {
+    /// A window of a few counters.
+    Words(Box<[u64]>),
+    /// The times of a log, oldest first.
+    Log(VecDeque<u64>),
+}
+
+impl WideState {
+    pub(super) fn fresh(normal: &Normal) -> Self {
+        match normal.kind {
+            Kind::Log => Self::Log(VecDeque::new()),
+            Kind::Strict => Self::Words([0; MOST_WORDS].into()),
+            Kind::SlidingWindow => Self::Words([0; 3].into()),
+            _ => Self::Words([0; 2].into()),
+        }
+    }
+
+    /// One call; an admission is written. A log that may not grow is as strict as the room it has.
+    pub(super) fn call(&mut self, normal: &Normal, now: u64, cost: u64, write: bool, budget: &Budget) -> Windowwise {
+        let times = match self {
+            Self::Words(words) => return act_on_words(normal, words, &Step { limit: normal, now, cost, write }),
+            Self::Log(times) => times,
+        };
+        let windowed = normal.windowed();
+        let at = |age: u64| times[age as usize];
+        let (mut judged, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
+        if let (Judged::Admit(expired, _), true) = (judged, write && cost > 0) {
+            times.drain(..expired as usize);
+            let (live, needed) = (times.len() as u64, times.len() as u64 + cost);
+            match budget.grow(times, needed) {
+                true => times.extend(std::iter::repeat_n(at_instant, cost as usize)),
+                false => {
+                    let over = (needed - times.capacity() as u64).min(live);
+                    let oldest = if over > 0 { times[over as usize - 1] } else { at_instant };
+                    let reset_at = times.back().map_or(0, |newest| newest.saturating_add(windowed.window));
+                    let told = Told { remaining: 0, reset_at };
+                    judged = Judged::Deny { told, retry_at: oldest.saturating_add(windowed.window) };
+                }
+            }
+        } else if !write {
+            let at = |age: u64| times[age as usize];
+            judged = judged.unwritten(|| judge(&windowed, times.len() as u64, at, now, 0).0);
+        }
+        Windowwise { decision: Decision::windowed(normal, &judged, now), charged_in: at_instant }
+    }
+
+    /// How long until it is fresh.
+    pub(super) fn reset_after(&self, normal: &Normal, now: u64) -> Duration {
+        let decision = match self {
+            Self::Words(words) => {
+                let mut words: [u64; MOST_WORDS] = core::array::from_fn(|at| words.get(at).copied().unwrap_or(0));
+                act_on_words(normal, &mut words, &Step { limit: normal, now, cost: 0, write: false }).decision
+            }
+            Self::Log(times) => {
+                let (judged, _) = judge(&normal.windowed(), times.len() as u64, |age| times[age as usize], now, 0);
+                Decision::windowed(normal, &judged, now)
+            }
+        };
+        decision.reset_after()
+    }
+
+    /// Gives back `unused` of what was charged in a window, or at an instant, if that is still counted.
+    pub(super) fn give_back(&mut self, normal: &Normal, now: u64, charged_in: u64, unused: u64) {
+        match self {
+            Self::Words(words) => act_on_words(normal, words, &GiveBack { now, charged_in, unused }),
+            Self::Log(times) => {
+                let mut left = unused;
+                times.retain(|time| {
+                    let goes = *time == charged_in && left > 0;
+                    left -= u64::from(goes);
+                    !goes
+                });
+            }
+        }
+    }
+
+    /// Charges `extra` now; it is full at most.
+    pub(super) fn charge_more(&mut self, normal: &Normal, now: u64, extra: u64, budget: &Budget) {
+        match self {
+            Self::Words(words) => act_on_words(normal, words, &ChargeMore { now, extra }),
+            Self::Log(_) => {
+                let room = self.call(normal, now, 0, false, budget).decision.remaining();
+                let _ = self.call(normal, now, extra.min(room), true, budget);
+            }
+        }
+    }
+
+    /// Makes `gift` units less count. Returns how many.
+    pub(super) fn grant(&mut self, normal: &Normal, now: u64, gift: u64) -> u64 {
+        let budget = Budget::unlimited();
+        let Windowwise { decision, charged_in } = self.call(normal, now, 0, false, &budget);
+        let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
+        match self {
+            Self::Words(words) => act_on_words(normal, words, &GiveBack { now, charged_in, unused: gift }),
+            // The oldest that still count.
+            Self::Log(times) => {
+                let counted = (normal.capacity - decision.remaining()) as usize;
+                let expired = times.len().saturating_sub(counted);
+                times.drain(..(expired + gift as usize).min(times.len()));
+            }
+        }
+        gift
+    }
+
+    /// Leaves a state as strict as both.
+    pub(super) fn join(&mut self, normal: &Normal, other: &Self) {
+        match (self, other) {
+            (Self::Words(words), Self::Words(other)) => join_words(normal, words, other),
+            (Self::Log(times), Self::Log(other)) => {
+                // The i-th newest is the later of the two.
+                while times.len() < other.len() {
+                    times.push_front(0);
+                }
+                for (time, other) in times.iter_mut().rev().zip(other.iter().rev()) {
+                    *time = (*time).max(*other);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Sets the state of a cell that nobody else knows.
+    pub(super) fn pour_into(&self, cell: &Cell) {
+        let wide = cell.wide();
+        match self {
+            Self::Words(words) => words.iter().enumerate().for_each(|(at, word)| wide.set_word(at, *word)),
+            Self::Log(times) => wide.set_log(times.iter().copied()),
+        }
+    }
+
+    /// The state of a cell that nobody else knows.
+    pub(super) fn drawn_from(cell: &Cell, normal: &Normal) -> Self {
+        let mut state = Self::fresh(normal);
+        match &mut state {
+            Self::Words(words) => words.iter_mut().enumerate().for_each(|(at, word)| *word = cell.wide().word(at)),
+            Self::Log(times) => times.extend(cell.wide().log(&normal.windowed())),
+        }
+        state
+    }
+
+    fn bytes(&self) -> u64 {
+        let words = match self {
+            Self::Words(words) => words.len(),
+            Self::Log(times) => times.capacity(),
+        };
+        words as u64 * 8
+    }
+}
+
+/// How many bytes wide states may take, and do.
+pub(crate) struct Budget {
+    most: u64,
+    taken: AtomicU64,
+}
+
+impl Budget {
+    pub(super) fn new(most: u64) -> Self {
+        Self { most, taken: AtomicU64::new(0) }
+    }
+
+    /// For a state outside the table.
+    pub(super) fn unlimited() -> Self {
+        Self::new(u64::MAX)
+    }
+
+    fn take(&self, bytes: u64) -> bool {
+        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.most);
+        self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    fn give_back(&self, bytes: u64) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Makes room for `needed` times in all; false, and nothing changes, if the budget does not allow it.
+    fn grow(&self, times: &mut VecDeque<u64>, needed: u64) -> bool {
+        let capacity = times.capacity() as u64;
+        if needed <= capacity {
+            return true;
+        }
+        // By half, so that growing stays cheap and little is left unused.
+        let wanted = needed.max(capacity + capacity / 2).max(4);
+        let Some(wanted) = [wanted, needed].into_iter().find(|wanted| self.take((wanted - capacity) * 8)) else {
+            return false;
+        };
+        times.reserve_exact(wanted as usize - times.len());
+        true
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+/// Every wide state of a table, by handle.
+pub(super) struct Wides {
+    states: Chunks<Mutex<WideState>>,
+    free: Mutex<Free>,
+    pub(super) budget: Budget,
+}
+
+#[derive(Default)]
+struct Free {
+    handles: Vec<u64>,
+    next: u64,
+}
+
+/// What a state costs beside its words.
+const OVERHEAD: u64 = size_of::<Mutex<WideState>>() as u64 + 16;
+
+impl Wides {
+    pub(super) fn new(most_bytes: u64) -> Self {
+        Self { states: Chunks::new(), free: Mutex::default(), budget: Budget::new(most_bytes) }
+    }
+
+    /// Keeps a state, or gives it back if there are no bytes for it.
+    pub(super) fn keep(&self, state: WideState) -> Result<u64, WideState> {
+        if !self.budget.take(OVERHEAD + state.bytes()) {
+            return Err(state);
+        }
+        let handle = {
+            let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            free.handles.pop().unwrap_or_else(|| {
+                free.next += 1;
+                free.next - 1
+            })
+        };
+        *self.lock(handle) = state;
+        Ok(handle)
+    }
+
+    /// Forgets the state of a handle that nobody knows any more.
+    pub(super) fn forget(&self, handle: u64) -> WideState {
+        let state = core::mem::replace(&mut *self.lock(handle), nothing());
+        self.budget.give_back(OVERHEAD + state.bytes());
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).handles.push(handle);
+        state
+    }
+
+    pub(super) fn lock(&self, handle: u64) -> MutexGuard<'_, WideState> {
+        self.states.get_or_make(handle, || Mutex::new(nothing())).lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn nothing() -> WideState {
+    WideState::Words(Box::default())
+}

@@ -1,0 +1,423 @@
+//! The store in this process: one table for all its limits.
+//!
+//! One ask is one compare-and-swap. Several are read first; if one denies, nothing is written. Otherwise their entries are
+//! claimed in the order of their addresses, judged again, and written: whoever meets a claimed entry waits for those few
+//! instructions, and nobody ever sees a charge that is then taken back.
+
+use super::{Ask, FEW, LimitHandle, Mode, Permits, Receipt, Source, Status, Store, Verdict};
+use crate::algorithm::token_bucket::Charged;
+use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
+use crate::keyed::table::{Cap, Figures, Held, Table};
+use crate::keyed::terms::{Asked, Call, Rule, Terms};
+use crate::keyed::{charge_more, give_back};
+use crate::limit::{Kind, Limit};
+use crate::limiter::{Carry, Counts};
+use crate::sync::Ordering;
+use core::fmt;
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+/// Many limits and all their keys in one table of fixed size: several of them are decided at once, all or nothing.
+///
+/// ```
+/// use tollgate::{Ask, Clock, Limit, MemoryStore, SystemClock};
+///
+/// let store = MemoryStore::new();
+/// let per_user = store.limit("user", Limit::per_minute(60))?;
+/// let everyone = store.limit("everyone", Limit::per_second(1_000))?;
+///
+/// let verdict = store.decide_now(&[Ask::new(&per_user, "u1"), Ask::new(&everyone, "")], SystemClock.now());
+/// assert!(verdict.is_allowed());
+/// # Ok::<_, tollgate::TooManyLimits>(())
+/// ```
+///
+/// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). A handle: clones share it.
+pub struct MemoryStore<C: Clock = DefaultClock> {
+    inner: Arc<Inner<C>>,
+}
+
+struct Inner<C> {
+    table: Table<C>,
+    lines: AtomicU64,
+}
+
+/// Makes a [`MemoryStore`]; what [`MemoryStore::builder`] returns.
+pub struct MemoryStoreBuilder<C: Clock = DefaultClock> {
+    cap: Cap,
+    clock: C,
+}
+
+impl MemoryStore {
+    /// A store for up to a million keys, on the operating system's monotonic clock.
+    pub fn new() -> Self {
+        Self::builder().build()
+    }
+
+    /// To choose how many keys, how much memory, or another clock.
+    pub fn builder() -> MemoryStoreBuilder {
+        MemoryStoreBuilder { cap: Cap::default(), clock: SystemClock }
+    }
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<C: Clock> MemoryStoreBuilder<C> {
+    /// See [`KeyedBuilder::max_keys`](crate::KeyedBuilder::max_keys).
+    #[must_use]
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.cap.keys = keys;
+        self
+    }
+
+    /// See [`KeyedBuilder::max_bytes`](crate::KeyedBuilder::max_bytes).
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.cap.bytes = Some(bytes);
+        self
+    }
+
+    /// Another clock.
+    #[must_use]
+    pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
+        MemoryStoreBuilder { cap: self.cap, clock }
+    }
+
+    /// Makes it. Memory is reserved now and used as keys come.
+    pub fn build(self) -> MemoryStore<C> {
+        let table = Table::new(self.cap, self.clock);
+        MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0) }) }
+    }
+}
+
+/// # Limits
+impl<C: Clock> MemoryStore<C> {
+    /// Registers a limit. Its keys have nothing to do with those of any other limit, one of the same name included.
+    ///
+    /// It is an error once there have been 16 million limits and changes of limits.
+    pub fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, crate::TooManyLimits> {
+        self.register(name, Rule::Rate(limit))
+    }
+
+    /// Registers a limit on how many are in flight.
+    pub fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, crate::TooManyLimits> {
+        self.register(name, Rule::InFlight(limit))
+    }
+
+    fn register(&self, name: &str, rule: Rule) -> Result<LimitHandle, crate::TooManyLimits> {
+        let number = self.inner.lines.fetch_add(1, Ordering::Relaxed);
+        let first = self.inner.table.new_line(number, name, rule).ok_or(crate::TooManyLimits(()))?;
+        Ok(LimitHandle { first })
+    }
+
+    /// Changes a limit for every key, at once, each keeping the tokens it has.
+    pub fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
+        self.set_limit_with(handle, limit, Carry::Keep);
+    }
+
+    /// Changes a limit and says what becomes of the tokens.
+    pub fn set_limit_with(&self, handle: &LimitHandle, limit: Limit, carry: Carry) {
+        self.change(handle, Rule::Rate(limit), carry);
+    }
+
+    /// Changes how many may be in flight. Permits that are out stay out.
+    pub fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
+        self.change(handle, Rule::InFlight(limit), Carry::Keep);
+    }
+
+    fn change(&self, handle: &LimitHandle, rule: Rule, carry: Carry) {
+        let table = &self.inner.table;
+        let same_sort = matches!(handle.first.rule, Rule::Rate(_)) == matches!(rule, Rule::Rate(_));
+        if same_sort && table.knows(&handle.first) {
+            table.change(&handle.first.line, rule, carry, || table.clock().now());
+        }
+    }
+
+    /// What came on top of a limit's promise, or was not given back.
+    pub fn counts(&self, handle: &LimitHandle) -> Counts {
+        handle.first.line.counts()
+    }
+
+    /// How many keys of a limit have used something that has not come back yet. Reads the whole table.
+    pub fn live(&self, handle: &LimitHandle) -> u64 {
+        let table = &self.inner.table;
+        table.live(&handle.first.line, table.clock().now())
+    }
+
+    /// How many keys there are, and what became of others. Counting them reads the whole table.
+    pub fn figures(&self) -> Figures {
+        let table = &self.inner.table;
+        table.figures(table.clock().now())
+    }
+
+    /// The clock it runs on.
+    pub fn clock(&self) -> &C {
+        self.inner.table.clock()
+    }
+}
+
+/// The asks of a call that are about one bucket.
+struct Group<'a> {
+    first: &'a Terms,
+    hash: u64,
+    enforce: Part,
+    shadow: Part,
+    peek: Part,
+    /// The cold words of the bucket, read before its state moves.
+    given: u64,
+    refunded: u64,
+    /// The terms it was judged by.
+    terms: u32,
+}
+
+/// Those of one mode: their costs add.
+#[derive(Default)]
+struct Part {
+    asks: u32,
+    /// None: more than can be counted.
+    cost: Option<u64>,
+    reserve: u64,
+    longest: Option<u64>,
+    call: Option<Call>,
+}
+
+impl Part {
+    fn add(&mut self, ask: &Ask<'_>) {
+        let before = if self.asks == 0 { Some(0) } else { self.cost };
+        self.cost = before.and_then(|cost| cost.checked_add(ask.cost));
+        self.reserve = self.reserve.max(ask.reserve);
+        let longest = ask.max_wait.map(nanos);
+        self.longest = if self.asks == 0 { longest } else { self.longest.min(longest) };
+        self.asks += 1;
+    }
+
+    fn asked(&self, now: Instant, write: bool) -> Asked {
+        // What cannot be counted never fits.
+        Asked { now, cost: self.cost.unwrap_or(u64::MAX), longest: self.longest, reserve: self.reserve, write }
+    }
+
+    fn is_denied(&self) -> bool {
+        self.call.as_ref().is_some_and(|call| call.decision.is_denied())
+    }
+}
+
+/// # Deciding
+impl<C: Clock> MemoryStore<C> {
+    /// Charges every ask, or none of them, at an instant of your choice.
+    pub fn decide_now(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        let table = &self.inner.table;
+        let mut groups: SmallVec<[Group<'_>; FEW]> = SmallVec::new();
+        let mut group_of: SmallVec<[Option<usize>; FEW]> = SmallVec::new();
+        for ask in asks {
+            let first = &*ask.limit.first;
+            if !table.knows(first) {
+                group_of.push(None);
+                continue;
+            }
+            let hash = table.hash_in(first.line.number, ask.key);
+            let known = groups.iter().position(|group| table.share_a_bucket(group.hash, hash));
+            let at = known.unwrap_or_else(|| {
+                let (given, refunded) = table.cold(hash);
+                let (given, refunded) = (given.load(Ordering::SeqCst), refunded.load(Ordering::SeqCst));
+                let (enforce, shadow, peek) = Default::default();
+                groups.push(Group { first, hash, enforce, shadow, peek, given, refunded, terms: 0 });
+                groups.len() - 1
+            });
+            groups[at].part_mut(ask.mode).add(ask);
+            group_of.push(Some(at));
+        }
+        let foreign = group_of.contains(&None);
+        let charged = match &mut groups[..] {
+            _ if foreign => {
+                self.look(&mut groups, now);
+                false
+            }
+            [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
+                let (call, terms) = table.call(group.first, group.hash, &group.enforce.asked(now, true), None);
+                (group.terms, group.enforce.call) = (terms.id, Some(call));
+                !group.enforce.is_denied()
+            }
+            groups => self.all_or_nothing(groups, now),
+        };
+        self.verdict(asks, &groups, &group_of, charged)
+    }
+
+    /// Judges every group without writing; true if none denies.
+    fn look(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
+        let table = &self.inner.table;
+        for group in groups.iter_mut() {
+            let (first, hash) = (group.first, group.hash);
+            for part in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
+                if part.asks > 0 {
+                    part.call = Some(table.call(first, hash, &part.asked(now, false), None).0);
+                }
+            }
+        }
+        !groups.iter().any(|group| group.enforce.is_denied() || group.peek.is_denied())
+    }
+
+    /// Judges every group and, if none denies, charges all; whether it did.
+    fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
+        let table = &self.inner.table;
+        for tries in 0.. {
+            if !self.look(groups, now) {
+                return false;
+            }
+            // Who only looks has seen all there is to see.
+            let writes = |group: &Group<'_>| group.enforce.cost.unwrap_or(0) > 0 || group.shadow.cost.unwrap_or(0) > 0;
+            let wanted: SmallVec<[(&Terms, u64); FEW]> =
+                groups.iter().filter(|group| writes(group)).map(|group| (group.first, group.hash)).collect();
+            if wanted.is_empty() {
+                return true;
+            }
+            let Some(mut held) = table.hold(&wanted, now, tries) else { continue };
+            if Self::charge(&mut held, groups, now, writes) {
+                held.commit();
+                return true;
+            }
+            // Somebody came first. What they left is what this call is told.
+        }
+        false
+    }
+
+    /// Judges the groups on what is held for them; if none denies, leaves what they charge in it.
+    fn charge(
+        held: &mut Held<'_, C>,
+        groups: &mut [Group<'_>],
+        now: Instant,
+        writes: impl Fn(&Group<'_>) -> bool,
+    ) -> bool {
+        let writing = || groups.iter().filter(|group| writes(group)).enumerate();
+        let fits = |held: &mut Held<'_, C>, at: usize, part: &Part| {
+            part.asks == 0 || held.judge(at, &part.asked(now, false)).decision.is_allowed()
+        };
+        if !writing().all(|(at, group)| fits(held, at, &group.enforce) && fits(held, at, &group.peek)) {
+            return false;
+        }
+        // A log may still find that there are no bytes for it: those are charged first, and taken back if one is not.
+        for logs in [true, false] {
+            let mut at = 0;
+            for group in groups.iter_mut() {
+                if !writes(group) {
+                    continue;
+                }
+                at += 1;
+                if held.is_log(at - 1) != logs {
+                    continue;
+                }
+                group.terms = held.terms(at - 1).id;
+                for part in [&mut group.enforce, &mut group.shadow] {
+                    if part.asks > 0 {
+                        part.call = Some(held.judge(at - 1, &part.asked(now, true)));
+                    }
+                }
+                if group.enforce.is_denied() {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+
+    fn verdict(&self, asks: &[Ask<'_>], groups: &[Group<'_>], group_of: &[Option<usize>], charged: bool) -> Verdict {
+        let mut permits = false;
+        let statuses = asks.iter().zip(group_of).map(|(ask, group)| {
+            let Some(group) = group.map(|at| &groups[at]) else {
+                return Status::new(ask.limit.first.nothing_left().decision, ask.mode);
+            };
+            let part = group.part(ask.mode);
+            let Some(call) = &part.call else { return Status::new(group.first.nothing_left().decision, ask.mode) };
+            let mut status = Status::new(call.decision, ask.mode);
+            let takes = charged && ask.mode != Mode::Peek && ask.cost > 0 && call.decision.is_allowed();
+            let terms = takes.then(|| self.inner.table.terms(group.terms));
+            if let Some(terms) = terms.filter(|terms| terms.normal.kind != Kind::Unlimited) {
+                let cost = part.cost.unwrap_or(u64::MAX);
+                let charged = Charged::new(&terms.normal, call.charged, call.clock, cost, group.refunded, group.given);
+                let permit = terms.normal.kind == Kind::InFlight;
+                permits |= permit;
+                status.charged = Some(Receipt { terms: terms.id, hash: group.hash, cost: ask.cost, charged, permit });
+            }
+            status
+        });
+        let statuses = statuses.collect();
+        let home = permits.then(|| Arc::clone(&self.inner) as Arc<dyn Permits>);
+        Verdict::new(Source::Memory, statuses, home)
+    }
+
+    /// Corrects what a verdict charged, at an instant of your choice; see [`Store::settle`].
+    pub fn settle_now(&self, verdict: Verdict, actual: &[u64], now: Instant) {
+        self.settle_at(verdict, actual, || now);
+    }
+
+    fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Instant) {
+        let table = &self.inner.table;
+        for (status, actual) in verdict.statuses().zip(actual.iter().copied()) {
+            match status.charged {
+                Some(receipt) if receipt.permit => {}
+                Some(Receipt { terms, hash, cost, charged, .. }) if actual < cost => {
+                    give_back(table, terms, hash, &charged, cost - actual, &now, None);
+                }
+                Some(Receipt { terms, hash, cost, .. }) if actual > cost => {
+                    charge_more(table, terms, hash, actual - cost, &now, None);
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+impl Group<'_> {
+    fn part(&self, mode: Mode) -> &Part {
+        match mode {
+            Mode::Enforce => &self.enforce,
+            Mode::Shadow => &self.shadow,
+            Mode::Peek => &self.peek,
+        }
+    }
+
+    fn part_mut(&mut self, mode: Mode) -> &mut Part {
+        match mode {
+            Mode::Enforce => &mut self.enforce,
+            Mode::Shadow => &mut self.shadow,
+            Mode::Peek => &mut self.peek,
+        }
+    }
+}
+
+impl<C: Clock> Store for MemoryStore<C> {
+    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
+        self.decide_now(asks, self.clock().now())
+    }
+
+    async fn settle(&self, verdict: Verdict, actual: &[u64]) {
+        self.settle_at(verdict, actual, || self.clock().now());
+    }
+}
+
+impl<C: Clock> Permits for Inner<C> {
+    fn land(&self, hash: u64, cost: u64) {
+        self.table.land(hash, cost);
+    }
+}
+
+impl<C: Clock> Clone for MemoryStore<C> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<C: Clock> fmt::Debug for MemoryStore<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStore").finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock> fmt::Debug for MemoryStoreBuilder<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryStoreBuilder").field("max_keys", &self.cap.keys).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,360 @@
+//! Several limits at once, all or nothing: what is asked, what is answered, and the contract of whoever answers.
+
+mod memory;
+
+pub use memory::{MemoryStore, MemoryStoreBuilder};
+
+use crate::algorithm::token_bucket::Charged;
+use crate::clock::nanos;
+use crate::decision::{Decision, Outcome};
+use crate::keyed::terms::{Line, Rule, Terms};
+use crate::limit::Limit;
+use core::fmt;
+use core::time::Duration;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// As many asks as a call may have without anything being allocated for it.
+pub(crate) const FEW: usize = 8;
+
+/// Decides over several limits at once, all or nothing.
+///
+/// [`MemoryStore`] answers at once; a store that is shared by a fleet answers from afar. Code that is generic over it runs
+/// on both:
+///
+/// ```
+/// use tollgate::{Ask, LimitHandle, Store};
+///
+/// async fn admit(store: &impl Store, user: &LimitHandle, all: &LimitHandle, name: &str) -> bool {
+///     store.decide(&[Ask::new(user, name), Ask::new(all, "")]).await.is_allowed()
+/// }
+/// ```
+///
+/// The limits of a store are registered with it; see [`MemoryStore::limit`]. A store that keeps its counts elsewhere
+/// holds a [`MemoryStore`] to register them with, and to fall back on.
+pub trait Store: Send + Sync {
+    /// Charges every ask, or none of them.
+    fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send;
+
+    /// Corrects what a verdict charged to what it really cost: `actual[i]` is for the i-th ask, and what is not said stays
+    /// as it is. Permits go back. See [`Charge::settle`](crate::Charge::settle).
+    fn settle(&self, verdict: Verdict, actual: &[u64]) -> impl Future<Output = ()> + Send;
+}
+
+/// A limit that is registered with a store. A handle: cheap to clone.
+#[derive(Clone)]
+pub struct LimitHandle {
+    pub(crate) first: Arc<Terms>,
+}
+
+impl LimitHandle {
+    /// The name it was registered with.
+    pub fn name(&self) -> &str {
+        &self.line().name
+    }
+
+    /// The limit in force; none if it limits how many are in flight.
+    pub fn limit(&self) -> Option<Limit> {
+        self.line().rule().limit()
+    }
+
+    /// How many may be in flight; none if it is a rate.
+    pub fn in_flight(&self) -> Option<u64> {
+        match self.line().rule() {
+            Rule::InFlight(most) => Some(most),
+            Rule::Rate(_) => None,
+        }
+    }
+
+    fn line(&self) -> &Line {
+        &self.first.line
+    }
+}
+
+impl fmt::Debug for LimitHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitHandle").field("name", &self.name()).field("rule", &self.line().rule()).finish()
+    }
+}
+
+/// What becomes of an ask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Mode {
+    /// It decides, and is charged.
+    #[default]
+    Enforce,
+    /// It is judged and, if it is admitted and so are the others, charged; but it turns nobody away.
+    Shadow,
+    /// It decides, and nothing is charged.
+    Peek,
+}
+
+/// One limit that a request is asked about, and the key it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The limit.
+    pub limit: &'a LimitHandle,
+    /// Whose bucket.
+    pub key: &'a [u8],
+    /// How many units; 1 if not said.
+    pub cost: u64,
+    /// Units that this class of requests may not touch: it sees the limit that much smaller, and may not go into debt.
+    pub reserve: u64,
+    /// Whether it decides and is charged.
+    pub mode: Mode,
+    /// How long the caller would wait for the tokens; not at all if not said. Windows and logs cannot be waited for.
+    pub max_wait: Option<Duration>,
+}
+
+impl<'a> Ask<'a> {
+    /// One unit of `limit` for `key`, to be enforced.
+    pub fn new(limit: &'a LimitHandle, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self { limit, key: key.as_ref(), cost: 1, reserve: 0, mode: Mode::Enforce, max_wait: None }
+    }
+
+    /// How many units.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// What this class of requests may not touch.
+    #[must_use]
+    pub fn reserve(mut self, reserve: u64) -> Self {
+        self.reserve = reserve;
+        self
+    }
+
+    /// Whether it decides and is charged.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// How long the caller would wait.
+    #[must_use]
+    pub fn max_wait(mut self, longest: Duration) -> Self {
+        self.max_wait = Some(longest);
+        self
+    }
+}
+
+/// Who decided.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
+pub enum Source {
+    /// This process, alone.
+    Memory,
+    /// Redis, exactly.
+    Redis,
+    /// This process, on tokens that Redis leased to it.
+    Lease,
+    /// This process, on its share of the limit, because Redis does not answer.
+    LocalShare,
+    /// Nobody: the store does not answer, and the operator chose to let everyone in.
+    Open,
+    /// Nobody: the store does not answer, and the operator chose to let nobody in.
+    Closed,
+    /// Nobody: limits are switched off.
+    Off,
+}
+
+impl Source {
+    /// Its name, as it is told to callers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Memory => "memory",
+            Self::Redis => "redis",
+            Self::Lease => "lease",
+            Self::LocalShare => "local_share",
+            Self::Open => "open",
+            Self::Closed => "closed",
+            Self::Off => "off",
+        }
+    }
+}
+
+impl fmt::Display for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// What became of one ask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum AskOutcome {
+    /// It fits.
+    Allowed,
+    /// It fits after a wait; see [`Decision::delay`].
+    Delayed,
+    /// It does not; later it will.
+    Denied,
+    /// It does not, and only watches.
+    ShadowDenied,
+    /// It does not, and waiting will not help.
+    Never,
+}
+
+impl AskOutcome {
+    /// Its name, as it is told to callers.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Allowed => "allowed",
+            Self::Delayed => "delayed",
+            Self::Denied => "denied",
+            Self::ShadowDenied => "shadow_denied",
+            Self::Never => "never",
+        }
+    }
+}
+
+/// What one ask came to, with its limit's figures; see [`Verdict::statuses`].
+#[derive(Clone, Copy, Debug)]
+pub struct Status {
+    decision: Decision,
+    mode: Mode,
+    /// What was charged, to be settled by: by which terms, to whom, how much.
+    pub(crate) charged: Option<Receipt>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receipt {
+    pub(crate) terms: u32,
+    pub(crate) hash: u64,
+    pub(crate) cost: u64,
+    pub(crate) charged: Charged,
+    pub(crate) permit: bool,
+}
+
+impl Status {
+    pub(crate) fn new(decision: Decision, mode: Mode) -> Self {
+        Self { decision, mode, charged: None }
+    }
+
+    /// The limit's figures. If the request was turned away nothing is charged, and these are the figures before it.
+    pub fn decision(&self) -> Decision {
+        self.decision
+    }
+
+    /// What became of it.
+    pub fn outcome(&self) -> AskOutcome {
+        match (self.decision.outcome(), self.mode) {
+            (Outcome::Allowed, _) if !self.decision.delay().is_zero() => AskOutcome::Delayed,
+            (Outcome::Allowed, _) => AskOutcome::Allowed,
+            (_, Mode::Shadow) => AskOutcome::ShadowDenied,
+            (Outcome::Denied, _) => AskOutcome::Denied,
+            (Outcome::Never, _) => AskOutcome::Never,
+        }
+    }
+
+    fn decides(&self) -> bool {
+        self.mode != Mode::Shadow
+    }
+}
+
+/// The outcome of all asks, with the one that binds. It holds the permits that the asks took: dropping it gives them back.
+#[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
+pub struct Verdict {
+    statuses: SmallVec<[Status; FEW]>,
+    source: Source,
+    /// Where permits go back to.
+    permits: Option<Arc<dyn Permits>>,
+}
+
+/// Where permits go back to.
+pub(crate) trait Permits: Send + Sync {
+    fn land(&self, hash: u64, cost: u64);
+}
+
+impl Verdict {
+    pub(crate) fn new(source: Source, statuses: SmallVec<[Status; FEW]>, permits: Option<Arc<dyn Permits>>) -> Self {
+        Self { statuses, source, permits }
+    }
+
+    /// Whether the request passed. If not, nothing was charged.
+    pub fn is_allowed(&self) -> bool {
+        !self.turned_away().any(|_| true)
+    }
+
+    /// Whether it was turned away, for now or for good.
+    pub fn is_denied(&self) -> bool {
+        !self.is_allowed()
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_never(&self) -> bool {
+        self.turned_away().any(|(_, status)| status.decision.is_never())
+    }
+
+    /// Which ask turned it away, by its index: one that never admits it, else the one that takes longest.
+    pub fn binding(&self) -> Option<usize> {
+        let weight = |status: &Status| match status.decision.retry_after() {
+            _ if status.decision.is_never() => (true, 0),
+            after => (false, after.map_or(0, nanos)),
+        };
+        // Of equals the first.
+        let worst = self.turned_away().map(|(at, status)| (weight(status), core::cmp::Reverse(at))).max()?;
+        Some(worst.1.0)
+    }
+
+    /// How long until the same request passes if nobody else comes. None if it has passed or never will, or waits only
+    /// for permits, of which nobody knows when they come back.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.is_never() {
+            true => None,
+            false => self.turned_away().filter_map(|(_, status)| status.decision.retry_after()).max(),
+        }
+    }
+
+    /// How long the caller must wait before it acts: the longest of the waits, and of what its queues tell it.
+    pub fn delay(&self) -> Duration {
+        match self.is_allowed() {
+            false => Duration::ZERO,
+            true => {
+                let waits = self.statuses.iter().filter(|status| status.decides());
+                waits.map(|status| status.decision.delay()).max().unwrap_or_default()
+            }
+        }
+    }
+
+    /// Who decided.
+    pub fn source(&self) -> Source {
+        self.source
+    }
+
+    /// What each ask came to, in their order. Asks for the same limit and key are judged as one.
+    pub fn statuses(&self) -> impl ExactSizeIterator<Item = &Status> {
+        self.statuses.iter()
+    }
+
+    fn turned_away(&self) -> impl Iterator<Item = (usize, &Status)> {
+        let statuses = self.statuses.iter().enumerate();
+        statuses.filter(|(_, status)| status.decides() && status.decision.is_denied())
+    }
+
+    fn land(&mut self) {
+        let Some(home) = self.permits.take() else { return };
+        for receipt in self.statuses.iter().filter_map(|status| status.charged).filter(|receipt| receipt.permit) {
+            home.land(receipt.hash, receipt.cost);
+        }
+    }
+}
+
+impl Drop for Verdict {
+    fn drop(&mut self) {
+        self.land();
+    }
+}
+
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verdict")
+            .field("allowed", &self.is_allowed())
+            .field("binding", &self.binding())
+            .field("source", &self.source)
+            .field("statuses", &self.statuses)
+            .finish()
+    }
+}

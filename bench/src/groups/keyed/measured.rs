@@ -96,6 +96,7 @@ impl Measured {
             for (subject, (nanos, more)) in subjects.iter().zip(figures) {
                 let mut params = object(params.clone());
                 params.extend(object(more));
+                params.insert("displaced".into(), subject.displaced().into());
                 self.cells.push(Cell { case, who: subject.who, nanos, params });
             }
         }

@@ -56,8 +56,8 @@ const ONE_THREAD: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Zipf, 1)];
 const ONE_ROW: &[(Order, u32)] = &[(Order::Uniform, 1)];
 
 /// Without what ours could have been built on.
-const LIMITERS: &[Who] = &[Who::Governor, Who::Throttlecrab];
-const THE_TWO: &[Who] = &[Who::Governor];
+const LIMITERS: &[Who] = &[Who::Ours, Who::Governor, Who::Throttlecrab];
+const THE_TWO: &[Who] = &[Who::Ours, Who::Governor];
 
 /// With fewer rounds than this a lower quartile is the luck of one or two.
 const ENOUGH_ROUNDS: u64 = 8;

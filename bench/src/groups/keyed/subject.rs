@@ -3,7 +3,7 @@
 use crate::harness::{BATCH, Contestant};
 use crate::keys::{Draw, Key, Order};
 use crate::peers::clocks::Ours;
-use crate::peers::keyed::{Numbers, by_hash, governor, throttlecrab};
+use crate::peers::keyed::{Numbers, by_hash, governor, ours, throttlecrab};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,7 +19,7 @@ pub(super) enum Who {
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 4] = [Self::Governor, Self::Throttlecrab, Self::DashMap, Self::Papaya];
+    pub(super) const ALL: [Self; 5] = [Self::Ours, Self::Governor, Self::Throttlecrab, Self::DashMap, Self::Papaya];
 
     /// Those in brackets are not limiters one can take, but what ours could have been built on.
     pub(super) fn name(self) -> &'static str {
@@ -53,6 +53,7 @@ pub(super) struct Subject<K> {
     keys: u64,
     one: Box<One<K>>,
     batch: Box<Batch<K>>,
+    displaced: Box<dyn Fn() -> u64 + Send + Sync>,
     runs: AtomicU64,
 }
 
@@ -67,7 +68,12 @@ impl<K: Key> Subject<K> {
     pub(super) fn new<C: Clock>(who: Who, numbers: Numbers, keys: u64, clock: C) -> Self {
         let allowed = numbers.burst > 1;
         match who {
-            Who::Ours => unreachable!("not there yet"),
+            Who::Ours => {
+                let limiter = ours::limiter(numbers, keys, clock);
+                let counted = limiter.clone();
+                let displaced = Box::new(move || counted.figures().evicted_live);
+                Self { displaced, ..Self::of(who, keys, allowed, ours::admits(limiter)) }
+            }
             Who::Governor => Self::of(who, keys, allowed, governor::admits(numbers, Ours::new(clock))),
             Who::Throttlecrab => Self::of(who, keys, allowed, throttlecrab::admits(numbers, clock)),
             Who::DashMap => Self::of(who, keys, allowed, by_hash::dashmap(numbers, clock)),
@@ -81,11 +87,16 @@ impl<K: Key> Subject<K> {
         let batch = move |keys: &[K]| {
             keys.iter().for_each(|key| assert!(admits(key) == allowed, "a call took another path than its row's"));
         };
-        Self { who, keys, one, batch: Box::new(batch), runs: AtomicU64::new(0) }
+        Self { who, keys, one, batch: Box::new(batch), displaced: Box::new(|| 0), runs: AtomicU64::new(0) }
     }
 
     pub(super) fn call(&self, key: &K) -> bool {
         (self.one)(key)
+    }
+
+    /// How many keys lost their entry to another while they needed it.
+    pub(super) fn displaced(&self) -> u64 {
+        (self.displaced)()
     }
 
     /// Touches every key; `empties` takes all there is.

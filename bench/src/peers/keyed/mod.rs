@@ -4,6 +4,7 @@
 
 pub(crate) mod by_hash;
 pub(crate) mod governor;
+pub(crate) mod ours;
 pub(crate) mod throttlecrab;
 
 use std::time::Duration;

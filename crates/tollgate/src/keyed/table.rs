@@ -10,12 +10,12 @@
 //! tag as well.
 //!
 //! **Room.** Slots fill from the first line on and are never emptied, so the first empty slot ends a search. A newcomer
-//! takes an empty slot, else one whose key is fresh, else the one nearest to fresh; what was there is joined into the
+//! takes an empty slot, else that of the key which has been fresh for longest, else the one nearest to fresh; what was there is joined into the
 //! floor of its limit before its tag goes, so that whoever misses its key finds it in the floor. (Fresh or not: an instant
 //! before the key was fresh may still come.) Inserts of one key exclude each other by a lock that a part of all keys
 //! shares and that nobody takes who finds its key.
 
-use super::terms::{Asked, Call, Line, Rule, State, Terms};
+use super::terms::{Asked, Call, Freshness, Line, Rule, State, Terms};
 use super::wide::{Budget, WideState, Wides};
 use crate::chunks::Chunks;
 use crate::clock::{Clock, Instant};
@@ -53,6 +53,9 @@ const BUSY: u64 = u64::MAX;
 const EMPTY: u64 = 0;
 /// The tag of a slot whose key was displaced for want of bytes: no key has it.
 const NOBODY: u64 = 1 << 63;
+
+/// A key that has been fresh for so many nanoseconds makes room before empty slots further from home do.
+const LONG: u64 = 60_000_000_000;
 
 /// A tag: 39 bits of hash, then the number of the terms. The highest bit is 0.
 const TERMS_BITS: u32 = 24;
@@ -433,9 +436,12 @@ impl<C: Clock> Table<C> {
 /// # Coming and going
 impl<C: Clock> Table<C> {
     /// Claims a slot for a newcomer, having evicted who was there; none if all are busy or in flight.
+    ///
+    /// An empty slot comes first, or one whose key has not been used for long; then the one that has been fresh for
+    /// longest, so that a key that comes back now and then stays where it is; then the one that is nearest to fresh.
     fn make_room(&self, hash: u64, now: Instant) -> Option<Place> {
         'again: loop {
-            let mut nearest: Option<(u64, Seen)> = None;
+            let mut best: Option<(Freshness, Seen)> = None;
             'lanes: for lane in 0..LANES {
                 let line = self.line(hash, lane);
                 for slot in 0..SLOTS {
@@ -458,10 +464,10 @@ impl<C: Clock> Table<C> {
                         continue;
                     }
                     let seen = Seen { place, tag, stored };
-                    match self.until_fresh(&seen, now) {
-                        Some(left) if nearest.is_none_or(|(least, _)| left < least) => {
-                            nearest = Some((left, seen));
-                            if left == 0 {
+                    match self.freshness(&seen, now) {
+                        Some(fresh) if best.is_none_or(|(most, _)| fresh > most) => {
+                            best = Some((fresh, seen));
+                            if fresh > Freshness::For(LONG) {
                                 break 'lanes;
                             }
                         }
@@ -469,30 +475,30 @@ impl<C: Clock> Table<C> {
                     }
                 }
             }
-            let (left, seen) = nearest?;
+            let (freshness, seen) = best?;
             if !self.claim(&seen) {
                 continue;
             }
-            self.evict(&seen, left, hash);
+            self.evict(&seen, freshness, hash);
             return Some(seen.place);
         }
     }
 
-    /// Nanoseconds until an entry is fresh; none if it may not go at all, or is gone already.
-    fn until_fresh(&self, seen: &Seen, now: Instant) -> Option<u64> {
+    /// How fresh an entry is; none if it may not go at all, or is gone already.
+    fn freshness(&self, seen: &Seen, now: Instant) -> Option<Freshness> {
         if seen.tag == NOBODY {
-            return Some(0);
+            return Some(Freshness::For(u64::MAX));
         }
         let terms = self.terms(seen.terms());
         if terms.fits_a_word() {
-            return Some(terms.word_until_fresh(seen.word(), now)).filter(|left| *left < u64::MAX);
+            return terms.freshness(seen.word(), now);
         }
         let held = self.wides.lock(seen.word());
-        self.is_still(seen).then(|| terms.wide_until_fresh(&held, now))
+        self.is_still(seen).then(|| Freshness::of(terms.wide_until_fresh(&held, now)))
     }
 
     /// Joins the state of a claimed entry into the floor of its limit, and counts it.
-    fn evict(&self, seen: &Seen, until_fresh: u64, newcomer: u64) {
+    fn evict(&self, seen: &Seen, freshness: Freshness, newcomer: u64) {
         if seen.tag == NOBODY {
             return;
         }
@@ -503,14 +509,14 @@ impl<C: Clock> Table<C> {
         };
         self.sink(seen.tag >> TERMS_BITS, terms.id, state);
         let stripe = self.stripe(newcomer);
-        let count = if until_fresh == 0 { &stripe.evicted_fresh } else { &stripe.evicted_live };
+        let count = if freshness.is_fresh() { &stripe.evicted_fresh } else { &stripe.evicted_live };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
     /// Frees bytes for a wide state: evicts wide states of those a newcomer may displace, nearest to fresh first.
     #[cold]
     fn shed(&self, hash: u64, now: Instant) -> bool {
-        let mut nearest: Option<(u64, Seen)> = None;
+        let mut best: Option<(Freshness, Seen)> = None;
         for place in (0..LANES).flat_map(|lane| (0..SLOTS).map(move |slot| (lane, slot))) {
             let place = Place(self.line(hash, place.0) + place.1);
             let tag = self.tag_at(place).load(Ordering::Acquire);
@@ -522,13 +528,13 @@ impl<C: Clock> Table<C> {
             if self.terms(seen.terms()).fits_a_word() {
                 continue;
             }
-            match self.until_fresh(&seen, now) {
-                Some(left) if nearest.is_none_or(|(least, _)| left < least) => nearest = Some((left, seen)),
+            match self.freshness(&seen, now) {
+                Some(fresh) if best.is_none_or(|(most, _)| fresh > most) => best = Some((fresh, seen)),
                 _ => {}
             }
         }
-        let Some((left, seen)) = nearest.filter(|(_, seen)| self.claim(seen)) else { return false };
-        self.evict(&seen, left, hash);
+        let Some((freshness, seen)) = best.filter(|(_, seen)| self.claim(seen)) else { return false };
+        self.evict(&seen, freshness, hash);
         self.release_to(seen.place, NOBODY, 0);
         true
     }
@@ -778,7 +784,7 @@ impl<C: Clock> Table<C> {
                 }
                 None => {
                     let Some(start) = self.start(hash, terms, now, plans) else { continue };
-                    if !even_if_fresh && terms.until_fresh(&start, now) == 0 {
+                    if !even_if_fresh && terms.is_fresh(&start, now) {
                         return;
                     }
                     let _held = self.stripe(hash).inserting.hold();
@@ -815,7 +821,7 @@ impl<C: Clock> Table<C> {
         };
         self.each(|seen| {
             figures.keys += 1;
-            figures.live += u64::from(self.until_fresh_or_in_flight(seen, now) > 0);
+            figures.live += u64::from(self.is_live(seen, now));
         });
         figures
     }
@@ -825,13 +831,13 @@ impl<C: Clock> Table<C> {
         let mut live = 0;
         self.each(|seen| {
             let of_line = self.terms(seen.terms()).line.number == line.number;
-            live += u64::from(of_line && self.until_fresh_or_in_flight(seen, now) > 0);
+            live += u64::from(of_line && self.is_live(seen, now));
         });
         live
     }
 
-    fn until_fresh_or_in_flight(&self, seen: &Seen, now: Instant) -> u64 {
-        self.until_fresh(seen, now).unwrap_or(u64::MAX)
+    fn is_live(&self, seen: &Seen, now: Instant) -> bool {
+        self.freshness(seen, now).is_none_or(|freshness| !freshness.is_fresh())
     }
 
     /// Every entry, as it is when it is come by.

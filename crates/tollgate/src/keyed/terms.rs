@@ -126,6 +126,41 @@ pub(crate) enum State {
     Wide(WideState),
 }
 
+/// How near a state is to fresh, in nanoseconds: the greater, the less is lost by forgetting it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Freshness {
+    /// It will be.
+    In(u64),
+    /// It has been, at least.
+    For(u64),
+}
+
+impl Freshness {
+    pub(crate) fn of(until: u64) -> Self {
+        if until == 0 { Self::For(0) } else { Self::In(until) }
+    }
+
+    pub(crate) fn is_fresh(self) -> bool {
+        matches!(self, Self::For(_))
+    }
+}
+
+impl Ord for Freshness {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        match (self, other) {
+            (Self::In(a), Self::In(b)) => b.cmp(a),
+            (Self::For(a), Self::For(b)) => a.cmp(b),
+            (a, b) => a.is_fresh().cmp(&b.is_fresh()),
+        }
+    }
+}
+
+impl PartialOrd for Freshness {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
 impl State {
     pub(crate) const FRESH: Self = Self::Word(0);
 }
@@ -311,11 +346,10 @@ impl Terms {
         Call::told(Decision::windowed(&self.normal, &Judged::<()>::Deny { told, retry_at: 0 }, 0))
     }
 
-    /// Nanoseconds until the state is fresh; zero if it is, the most if it never will be.
-    pub(crate) fn until_fresh(&self, state: &State, now: Instant) -> u64 {
+    pub(crate) fn is_fresh(&self, state: &State, now: Instant) -> bool {
         match state {
-            State::Word(word) => self.word_until_fresh(*word, now),
-            State::Wide(state) => self.wide_until_fresh(state, now),
+            State::Word(word) => self.freshness(*word, now).is_some_and(Freshness::is_fresh),
+            State::Wide(state) => self.wide_until_fresh(state, now) == 0,
         }
     }
 
@@ -336,22 +370,22 @@ impl Terms {
         }
     }
 
+    /// How fresh a state is that is a word; none if its entry may not go.
     #[inline]
-    pub(crate) fn word_until_fresh(&self, word: u64, now: Instant) -> u64 {
-        match self.normal.kind {
-            Kind::InFlight if word > 0 => u64::MAX,
-            Kind::InFlight | Kind::Unlimited => 0,
-            Kind::Frozen => {
-                if word > 0 {
-                    u64::MAX - 1
-                } else {
-                    0
-                }
-            }
-            Kind::Bucket | Kind::Pacing => ahead(&self.normal, self.origin, word, now).div_ceil(self.normal.ticks),
+    pub(crate) fn freshness(&self, word: u64, now: Instant) -> Option<Freshness> {
+        let Normal { ticks, kind, .. } = self.normal;
+        match kind {
+            Kind::InFlight if word > 0 => None,
+            Kind::Frozen if word > 0 => Some(Freshness::In(u64::MAX)),
+            Kind::InFlight | Kind::Frozen | Kind::Unlimited => Some(Freshness::For(0)),
+            Kind::Bucket | Kind::Pacing => match reach(&self.normal, self.origin, now) {
+                Reach::Clock(clock) if word > clock => Some(Freshness::In((word - clock).div_ceil(ticks))),
+                Reach::Clock(clock) => Some(Freshness::For((clock - word) / ticks)),
+                _ => Some(Freshness::of(ahead(&self.normal, self.origin, word, now).div_ceil(ticks))),
+            },
             _ => {
                 let asked = Asked { now, cost: 0, longest: None, reserve: 0, write: false };
-                crate::clock::nanos(self.judge_word(word, &asked).decision.reset_after())
+                Some(Freshness::of(crate::clock::nanos(self.judge_word(word, &asked).decision.reset_after())))
             }
         }
     }

@@ -24,7 +24,7 @@ fn main() -> ExitCode {
         ["--list"] => GROUPS.iter().for_each(|group| println!("{}: {}", group.name, group.about)),
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
-        [keyed::CHILD, what, who, kind, keys] => return keyed::apart(what, who, kind, keys),
+        [keyed::CHILD, what, who, kind, keys] => return keyed::child(what, who, kind, keys),
         [ref names @ .., "--save"] => return run(names, true),
         ref names => return run(names, false),
     }

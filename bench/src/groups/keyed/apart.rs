@@ -1,92 +1,89 @@
-//! What is measured in a process of its own: the memory a key takes, and the slowest call.
+//! What is measured in processes of their own: its tables and rows.
 
-use super::subject::{Subject, Who};
-use crate::harness::thread_time;
+use super::child::{self, What};
+use super::measured::many;
+use super::subject::Who;
+use super::{HUGE, LARGE, NEW_KEYS, TRIES};
 use crate::keys::Key;
 use crate::peers::keyed::SHUT;
-use std::process::{Command, ExitCode};
-use std::time::Duration;
-use tollgate::FastClock;
+use crate::report::{Ratio, Row, object, table};
+use comfy_table::Table;
+use serde_json::json;
 
-/// The argument that makes the binary the measured one: then what, who, the kind of key, and how many.
-pub(crate) const CHILD: &str = "--keyed-apart";
-
-#[derive(Clone, Copy)]
-pub(super) enum What {
-    /// Bytes by which the resident memory grows.
-    Bytes,
-    /// Nanoseconds of processor time.
-    Slowest,
+/// A figure from a process of its own; none if it could not be had.
+pub(super) struct Apart {
+    pub(super) who: Who,
+    pub(super) keys: u64,
+    pub(super) kind: &'static str,
+    pub(super) figure: Option<f64>,
 }
 
-impl What {
-    fn name(self) -> &'static str {
-        match self {
-            Self::Bytes => "bytes",
-            Self::Slowest => "slowest",
-        }
+impl Apart {
+    /// The least of some tries.
+    fn measure<K: Key>(what: What, who: Who, keys: u64, tries: usize) -> Self {
+        let figures: Result<Vec<f64>, String> = (0..tries).map(|_| child::measure::<K>(what, who, keys)).collect();
+        let figure = match figures {
+            Ok(figures) => figures.into_iter().min_by(f64::total_cmp),
+            Err(why) => {
+                println!("{}, {} {} keys: skipped: {why}\n", who.name(), many(keys), K::NAME);
+                None
+            }
+        };
+        Self { who, keys, kind: K::NAME, figure }
     }
 }
 
-/// Lets so many keys come once each.
-pub(super) fn measure<K: Key>(what: What, who: Who, keys: u64) -> Result<f64, String> {
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let args = [CHILD, what.name(), who.name(), K::NAME, &keys.to_string()];
-    let run = Command::new(own).args(args).output().map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&run.stdout);
-    let failed = || format!("{}{}", said, String::from_utf8_lossy(&run.stderr));
-    said.trim().parse().ok().filter(|_| run.status.success()).ok_or_else(failed)
+pub(super) fn bytes() -> Vec<Apart> {
+    let strings = Who::ALL.map(|who| Apart::measure::<String>(What::Bytes, who, LARGE, 1));
+    let numbers = Who::ALL.into_iter().filter(|who| who.takes::<u64>());
+    let numbers = numbers.map(|who| Apart::measure::<u64>(What::Bytes, who, HUGE, 1));
+    strings.into_iter().chain(numbers).collect()
 }
 
-/// What the child does.
-pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
-    let (Some(who), Ok(keys)) = (Who::called(who), keys.parse()) else { return ExitCode::from(2) };
-    let figure = match (what, kind) {
-        ("bytes", u64::NAME) => bytes::<u64>(who, keys),
-        ("bytes", String::NAME) => bytes::<String>(who, keys),
-        ("slowest", u64::NAME) => Ok(slowest::<u64>(who, keys)),
-        ("slowest", String::NAME) => Ok(slowest::<String>(who, keys)),
-        _ => return ExitCode::from(2),
+pub(super) fn slowest() -> Vec<Apart> {
+    Who::ALL.map(|who| Apart::measure::<String>(What::Slowest, who, NEW_KEYS, TRIES)).into()
+}
+
+pub(super) fn memory_table(bytes: &[Apart]) -> Table {
+    let lines = bytes.iter().map(|row| {
+        let figure =
+            |text: fn(f64, f64) -> String| row.figure.map_or("–".into(), |bytes| text(bytes, row.keys as f64));
+        vec![
+            format!("{} {} keys: {}", many(row.keys), row.kind, row.who.name()),
+            figure(|bytes, keys| format!("{:.1}", bytes / keys)),
+            figure(|bytes, _| format!("{:.1}", bytes / 1e6)),
+        ]
+    });
+    table(&["", "bytes a key", "MB in all"], lines)
+}
+
+pub(super) fn slowest_table(slowest: &[Apart]) -> Table {
+    let figure = |row: &Apart| row.figure.map_or("–".into(), |nanos| format!("{:.1}", nanos / 1e3));
+    table(&["", "µs"], slowest.iter().map(|row| vec![row.who.name().to_owned(), figure(row)]))
+}
+
+/// Rows of figures from processes of their own, each times what `scale` says.
+pub(super) fn rows(
+    group: &'static str,
+    figures: &[Apart],
+    what: &str,
+    unit: &'static str,
+    scale: fn(&Apart) -> f64,
+) -> Vec<Row> {
+    let row = |row: &Apart| {
+        let value = row.figure? * scale(row);
+        let to = if row.who == Who::Ours { Who::Governor } else { Who::Ours };
+        let same = |other: &&Apart| other.who == to && (other.keys, other.kind) == (row.keys, row.kind);
+        let other = figures.iter().find(same).and_then(|other| other.figure);
+        Some(Row {
+            group,
+            row: format!("{what}, {} {} keys", many(row.keys), row.kind),
+            who: row.who.name().into(),
+            value,
+            unit,
+            ratio_to: other.map(|other| Ratio { who: to.name().into(), ratio: value / (other * scale(row)) }),
+            params: object(json!({ "limit": SHUT.text, "keys": row.keys })),
+        })
     };
-    match figure {
-        Ok(figure) => println!("{figure}"),
-        Err(why) => {
-            eprintln!("{why}");
-            return ExitCode::FAILURE;
-        }
-    }
-    ExitCode::SUCCESS
-}
-
-/// The keys are made one after the other in one place: theirs is not among it.
-fn bytes<K: Key>(who: Who, keys: u64) -> Result<u64, String> {
-    let mut key = K::nth(u64::MAX);
-    let before = resident()?;
-    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
-    for n in 0..keys {
-        key.set(n);
-        subject.call(&key);
-    }
-    Ok(resident()?.saturating_sub(before))
-}
-
-fn resident() -> Result<u64, String> {
-    let said = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| error.to_string())?;
-    let kib = said.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map(|kib| kib * 1024).ok_or_else(|| "no Rss in smaps_rollup".into())
-}
-
-fn slowest<K: Key>(who: Who, keys: u64) -> u64 {
-    let mut key = K::nth(u64::MAX);
-    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
-    let mut slowest = Duration::ZERO;
-    for n in 0..keys {
-        key.set(n);
-        let start = thread_time();
-        subject.call(&key);
-        slowest = slowest.max(thread_time() - start);
-    }
-    // What reading the time adds.
-    let reading = (0..1_000).map(|_| thread_time()).map(|start| thread_time() - start).min().unwrap_or_default();
-    slowest.saturating_sub(reading).as_nanos() as u64
+    figures.iter().filter_map(row).collect()
 }

@@ -1,8 +1,9 @@
 //! DESIGN.md, "What it must cost": the lines that are about many keys, and those of memory and threads beside them.
 
-use super::measured::{Case, Measured};
+use super::apart::Apart;
+use super::measured::{Case, Measured, many};
 use super::subject::Who;
-use super::{Apart, FAST, LARGE, SMALL, many};
+use super::{FAST, LARGE, SMALL};
 use crate::keys::{Key, Order};
 use crate::report::{Bound, Goal};
 use std::net::IpAddr;

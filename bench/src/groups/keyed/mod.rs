@@ -1,6 +1,7 @@
 //! A limiter for each of many keys: the time of a decision, the memory of a key, the slowest call.
 
 mod apart;
+mod child;
 mod goals;
 mod measured;
 mod subject;
@@ -9,8 +10,8 @@ use super::Group;
 use crate::harness::Pace;
 use crate::keys::{Key, Order};
 use crate::peers::keyed::{Numbers, OPEN, SHUT};
-use crate::report::{Findings, Ratio, Row, object, table};
-use apart::What;
+use crate::report::Findings;
+use apart::Apart;
 use measured::{Case, Measured, Setting, many};
 use serde_json::{Value, json};
 use std::net::IpAddr;
@@ -18,7 +19,7 @@ use std::time::Duration;
 use subject::Who;
 use tollgate::{Clock, FastClock, SystemClock};
 
-pub(crate) use apart::{CHILD, run as apart};
+pub(crate) use child::{CHILD, run as child};
 
 pub(super) const GROUP: Group = Group {
     name: "keyed",
@@ -81,13 +82,13 @@ fn run(group: &'static str) -> Findings {
             "The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n"
         );
     }
-    let (bytes, slowest) = (bytes(), slowest());
-    println!("### Resident memory\n\n{}\n", memory_table(&bytes));
+    let (bytes, slowest) = (apart::bytes(), apart::slowest());
+    println!("### Resident memory\n\n{}\n", apart::memory_table(&bytes));
     println!("### The slowest of {} calls with new keys, by the thread's processor time\n", many(NEW_KEYS));
-    println!("{}\n", slowest_table(&slowest));
+    println!("{}\n", apart::slowest_table(&slowest));
     let mut rows = measured.rows(group);
-    rows.extend(apart_rows(group, &bytes, "resident memory", "bytes a key", |row| 1.0 / row.keys as f64));
-    rows.extend(apart_rows(group, &slowest, "slowest call, new keys", "ns", |_| 1.0));
+    rows.extend(apart::rows(group, &bytes, "resident memory", "bytes a key", |row| 1.0 / row.keys as f64));
+    rows.extend(apart::rows(group, &slowest, "slowest call, new keys", "ns", |_| 1.0));
     Findings { rows, goals: goals::of(&measured, &bytes), plots: vec![(group, plot(&measured, &bytes))] }
 }
 
@@ -120,88 +121,12 @@ fn setting<'a, C: Clock>(
     Setting { keys, numbers, clock, who, pace: if keys <= SMALL { SHORT } else { LONG }, rows }
 }
 
-/// A figure from a process of its own; none if it could not be had.
-struct Apart {
-    who: Who,
-    keys: u64,
-    kind: &'static str,
-    figure: Option<f64>,
-}
-
-impl Apart {
-    /// The least of some tries.
-    fn measure<K: Key>(what: What, who: Who, keys: u64, tries: usize) -> Self {
-        let figures: Result<Vec<f64>, String> = (0..tries).map(|_| apart::measure::<K>(what, who, keys)).collect();
-        let figure = match figures {
-            Ok(figures) => figures.into_iter().min_by(f64::total_cmp),
-            Err(why) => {
-                println!("{}, {} {} keys: skipped: {why}\n", who.name(), many(keys), K::NAME);
-                None
-            }
-        };
-        Self { who, keys, kind: K::NAME, figure }
-    }
-}
-
-fn bytes() -> Vec<Apart> {
-    let strings = Who::ALL.map(|who| Apart::measure::<String>(What::Bytes, who, LARGE, 1));
-    let numbers = Who::ALL.into_iter().filter(|who| who.takes::<u64>());
-    let numbers = numbers.map(|who| Apart::measure::<u64>(What::Bytes, who, HUGE, 1));
-    strings.into_iter().chain(numbers).collect()
-}
-
-fn slowest() -> Vec<Apart> {
-    Who::ALL.map(|who| Apart::measure::<String>(What::Slowest, who, NEW_KEYS, TRIES)).into()
-}
-
-fn memory_table(bytes: &[Apart]) -> comfy_table::Table {
-    let lines = bytes.iter().map(|row| {
-        let figure =
-            |text: fn(f64, f64) -> String| row.figure.map_or("–".into(), |bytes| text(bytes, row.keys as f64));
-        vec![
-            format!("{} {} keys: {}", many(row.keys), row.kind, row.who.name()),
-            figure(|bytes, keys| format!("{:.1}", bytes / keys)),
-            figure(|bytes, _| format!("{:.1}", bytes / 1e6)),
-        ]
-    });
-    table(&["", "bytes a key", "MB in all"], lines)
-}
-
-fn slowest_table(slowest: &[Apart]) -> comfy_table::Table {
-    let figure = |row: &Apart| row.figure.map_or("–".into(), |nanos| format!("{:.1}", nanos / 1e3));
-    table(&["", "µs"], slowest.iter().map(|row| vec![row.who.name().to_owned(), figure(row)]))
-}
-
-/// Rows of figures from processes of their own, each times what `scale` says.
-fn apart_rows(
-    group: &'static str,
-    figures: &[Apart],
-    what: &str,
-    unit: &'static str,
-    scale: fn(&Apart) -> f64,
-) -> Vec<Row> {
-    let row = |row: &Apart| {
-        let value = row.figure? * scale(row);
-        let to = if row.who == Who::Ours { Who::Governor } else { Who::Ours };
-        let same = |other: &&Apart| other.who == to && (other.keys, other.kind) == (row.keys, row.kind);
-        let other = figures.iter().find(same).and_then(|other| other.figure);
-        Some(Row {
-            group,
-            row: format!("{what}, {} {} keys", many(row.keys), row.kind),
-            who: row.who.name().into(),
-            value,
-            unit,
-            ratio_to: other.map(|other| Ratio { who: to.name().into(), ratio: value / (other * scale(row)) }),
-            params: object(json!({ "limit": SHUT.text, "keys": row.keys })),
-        })
-    };
-    figures.iter().filter_map(row).collect()
-}
-
 /// What docs/img/keyed.svg is drawn from: one thread, uniform, allowed.
 fn plot(measured: &Measured, bytes: &[Apart]) -> Value {
-    let rounded = |figure: f64| (figure * 10.0).round() / 10.0;
-    let bar = |keys: u64, kind, who: Who, figure: f64| json!({ "keys": keys, "kind": kind, "who": who.name(), "value": rounded(figure) });
+    let bar = |keys: u64, kind, who: Who, figure: f64| {
+        let rounded = (figure * 10.0).round() / 10.0;
+        json!({ "keys": keys, "kind": kind, "who": who.name(), "value": rounded })
+    };
     let mut nanos = Vec::new();
     for kind in [u64::NAME, String::NAME] {
         for keys in [SMALL, LARGE, HUGE] {

@@ -39,9 +39,11 @@ no-std: ## a program that brings its own panic handler links tollgate, so no std
 	gcc tests/no-std/main.c target/no-std/debug/libno_std.a -o target/no-std/no-std
 	target/no-std/no-std
 
-loom: ## every interleaving of a few threads on the word
+loom: ## every interleaving of a few threads on the word and in the table
 	RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate --no-default-features --release \
 		--target-dir target/loom --test loom --test loom_sometimes
+	RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate --no-default-features --features std --release \
+		--target-dir target/loom --test loom_keyed
 
 bench: ## ours and the peers side by side; writes target/bench.json
 	cargo run --release -p tollgate-bench

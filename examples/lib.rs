@@ -1,1 +1,2 @@
-//! One screen each: `cargo run --example first_limiter`, `worker_pool`, `paid_api`, `reserve_and_decide`, `follow_load`.
+//! One screen each: `cargo run --example first_limiter`, `worker_pool`, `paid_api`, `reserve_and_decide`,
+//! `plans`, `follow_load`.

@@ -1,6 +1,6 @@
 //! `tollgate serve`: binds, starts a worker a core, says where, and stops cleanly on SIGTERM and SIGINT.
 
-use crate::buckets::{Buckets, MOST_BUCKETS};
+use crate::buckets::{Buckets, MOST_LIMITS};
 use crate::cli::ServeArgs;
 use crate::config::{Config, ConfigError};
 use crate::worker::Worker;
@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::thread;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tollgate::SystemClock;
+use tollgate::MemoryStore;
 use tracing_subscriber::EnvFilter;
 
 /// Serves until a signal says to stop and the requests in flight have ended.
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CannotStart> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
 
-    let app = http::router(Arc::new(Buckets::new(MOST_BUCKETS, SystemClock)));
+    let app = http::router(Arc::new(Buckets::new(MemoryStore::new(), MOST_LIMITS)));
     let (stop, stopped) = watch::channel(false);
     let mut workers = Vec::with_capacity(cores);
     for listener in listeners {

@@ -23,6 +23,8 @@
 //! | wait your turn | [`wait`](Limiter::wait), [`wait_n`](Limiter::wait_n) | a [`Wait`]: `.await` it, or [`blocking`](Wait::blocking) |
 //! | change the limit while it runs | [`set_limit`](Limiter::set_limit), [`set_burst`](Limiter::set_burst) | the tokens stay; see [`Carry`] |
 //! | choose the time yourself | [`at`](Limiter::at) | the same verbs at that instant |
+//! | limit each of many | [`Keyed`] | the same verbs for each key |
+//! | apply several limits | [`MemoryStore`] | a [`Verdict`]: all or nothing |
 //!
 //! # Saying when to come back
 //!
@@ -81,6 +83,53 @@
 //! # Ok::<_, tollgate::ReserveError>(())
 //! ```
 //!
+//! # Many keys
+//!
+//! [`Keyed`] is a limiter for each user, address or API key, in memory that is fixed when it is made: nothing grows, nothing
+//! must be swept, and a flood of keys gets nobody a new allowance.
+//!
+//! ```
+//! use tollgate::{Keyed, Limit};
+//!
+//! let per_user = Keyed::<str>::new(Limit::per_minute(60).burst(3));
+//! assert!(per_user.check("ann").is_allowed());
+//! per_user.key("ann").reserve(1)?;                        // one key, with every verb of a limiter
+//! let pro = per_user.under(Limit::per_minute(600))?;      // a plan: the same keys, another limit
+//! assert_eq!(pro.check("bob").remaining(), 599);
+//! # Ok::<_, Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! [`KeyedConcurrency`] does the same for what is in flight.
+//!
+//! # Several limits at once
+//!
+//! A [`MemoryStore`] holds many limits and decides several of them at once: a request is charged to all or to none, and
+//! nobody is ever denied by a charge that is then taken back.
+//!
+//! ```
+//! use tollgate::{Ask, Limit, MemoryStore, Mode, Store};
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = MemoryStore::new();
+//! let user = store.limit("user", Limit::per_minute(60))?;
+//! let stricter = store.limit("stricter", Limit::per_minute(30))?;
+//! let slots = store.concurrency("slots", 20)?;
+//! let everyone = store.limit("everyone", Limit::per_second(1_000))?;
+//!
+//! let verdict = store.decide(&[
+//!     Ask::new(&user, "ann"),
+//!     Ask::new(&stricter, "ann").mode(Mode::Shadow),      // watches, turns nobody away
+//!     Ask::new(&slots, "ann"),                            // a permit, until the verdict is dropped or settled
+//!     Ask::new(&everyone, "").reserve(100),               // leaves 100 to more important requests
+//! ]).await;
+//! if let Some(which) = verdict.binding() {
+//!     println!("turned away by ask {which}, retry after {:?}", verdict.retry_after());
+//! }
+//! # Ok(()) }
+//! ```
+//!
+//! [`Store`] is the contract, for code that runs on a store of this process and on one that a fleet shares.
+//!
 //! # In tests
 //!
 //! Give the limiter a [`ManualClock`]: time stands still until you [`advance`](ManualClock::advance) it, which wakes
@@ -108,12 +157,12 @@
 //!
 //! | feature | brings |
 //! | --- | --- |
-//! | `std` (default) | [`SystemClock`], [`CoarseClock`], blocking waits |
+//! | `std` (default) | [`SystemClock`], [`CoarseClock`], blocking waits, [`Keyed`], [`MemoryStore`] |
 //! | `tokio` | `limiter.wait().await` |
 //! | `fast-clock` | [`FastClock`]: the processor's time stamp counter |
 //! | `serde` | [`Limit`] as text |
 //!
-//! Without `std` everything but waiting is there, on [`ManualClock`] or a [`Clock`] of your own; 64-bit atomics and
+//! Without `std` everything but waiting, keys and stores is there, on [`ManualClock`] or a [`Clock`] of your own; 64-bit atomics and
 //! `alloc` are needed.
 #![cfg_attr(not(feature = "std"), no_std)]
 #![cfg_attr(docsrs, feature(doc_cfg))]

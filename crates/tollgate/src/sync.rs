@@ -3,6 +3,8 @@
 #[cfg(not(tollgate_loom))]
 mod real {
     pub(crate) use alloc::sync::Arc;
+    #[cfg(feature = "std")]
+    pub(crate) use core::sync::atomic::fence;
     pub(crate) use core::sync::atomic::{AtomicU32, AtomicU64, Ordering};
     pub(crate) use once_cell::race::OnceBox;
 
@@ -34,6 +36,8 @@ mod real {
 #[cfg(tollgate_loom)]
 mod real {
     pub(crate) use loom::sync::Arc;
+    #[cfg(feature = "std")]
+    pub(crate) use loom::sync::atomic::fence;
     pub(crate) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
     pub(crate) fn relax(_round: u32) {
@@ -64,6 +68,8 @@ mod real {
     }
 }
 
+#[cfg(feature = "std")]
+pub(crate) use real::fence;
 pub(crate) use real::{Arc, AtomicU32, AtomicU64, OnceBox, Ordering, back_off, relax};
 
 /// A mutual exclusion for the rare operations. It guards atomics, so it holds no data itself.

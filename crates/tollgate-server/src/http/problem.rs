@@ -1,12 +1,10 @@
 //! `application/problem+json` (RFC 9457): what is wrong with a request, for programs and for people.
 
-use super::{json, retry_after};
+use super::json;
 use axum::http::StatusCode;
-use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::borrow::Cow;
-use std::time::Duration;
 
 /// What is wrong: the stable word that programs may match on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -25,7 +23,7 @@ pub(super) enum Code {
     BodyTooLarge,
     NotFound,
     MethodNotAllowed,
-    TooManyKeys,
+    TooManyLimits,
 }
 
 impl Code {
@@ -45,7 +43,7 @@ impl Code {
             Self::BodyTooLarge => "body_too_large",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
-            Self::TooManyKeys => "too_many_keys",
+            Self::TooManyLimits => "too_many_limits",
         }
     }
 
@@ -55,7 +53,7 @@ impl Code {
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::TooManyKeys => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyLimits => StatusCode::SERVICE_UNAVAILABLE,
             _ => StatusCode::BAD_REQUEST,
         }
     }
@@ -65,17 +63,12 @@ impl Code {
 pub(super) struct Problem {
     code: Code,
     detail: Cow<'static, str>,
-    retry_after: Option<Duration>,
 }
 
 impl Problem {
     /// `detail` says what is wrong and what would be right.
     pub(super) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
-        Self { code, detail: detail.into(), retry_after: None }
-    }
-
-    pub(super) fn retry_after(self, wait: Duration) -> Self {
-        Self { retry_after: Some(wait), ..self }
+        Self { code, detail: detail.into() }
     }
 }
 
@@ -99,12 +92,7 @@ impl IntoResponse for Problem {
             code: self.code.word(),
             detail: &self.detail,
         };
-        let mut response = json(status, "application/problem+json", &body);
-        if let Some(wait) = self.retry_after {
-            response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
-            response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        }
-        response
+        json(status, "application/problem+json", &body)
     }
 }
 

@@ -4,7 +4,7 @@ use super::body;
 use super::problem::{Code, Problem};
 use super::request::ThrottleRequest;
 use super::{json, retry_after};
-use crate::buckets::{Buckets, Full};
+use crate::buckets::{Buckets, MOST_LIMITS, TooManyLimits};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
@@ -15,25 +15,20 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Clock, Decision};
 
-/// A full map may never empty by itself; longer than this is no news to anyone.
-const LONGEST_FULL: Duration = Duration::from_secs(3_600);
-
 pub(super) async fn throttle<C: Clock>(
     State(buckets): State<Arc<Buckets<C>>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let ThrottleRequest { bucket, cost, peek } = ThrottleRequest::from_json(&body)?;
-    let decision = match peek {
-        true => buckets.peek(&bucket, cost),
-        false => buckets.check(bucket, cost).map_err(too_many_keys)?,
-    };
+    let decision = buckets.check(&bucket, cost, peek).map_err(|TooManyLimits| {
+        let detail = format!(
+            "{MOST_LIMITS} different limits have been used since the start, as many as are told apart; use fewer different \
+             limits, or restart the server"
+        );
+        Problem::new(Code::TooManyLimits, detail)
+    })?;
     Ok(answer(&decision))
-}
-
-fn too_many_keys(full: Full) -> Problem {
-    let detail = "as many keys as fit are in use, and none is back to a full bucket; retry later";
-    Problem::new(Code::TooManyKeys, detail).retry_after(full.retry_after.min(LONGEST_FULL))
 }
 
 #[derive(Serialize)]

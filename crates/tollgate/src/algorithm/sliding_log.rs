@@ -10,20 +10,22 @@ use super::{Judged, Told, Windowed};
 pub(crate) struct Ring {
     pub(crate) head: u64,
     pub(crate) length: u64,
+    /// Places in it: N, or more if N has shrunk and more are still to be remembered.
+    pub(crate) size: u64,
 }
 
 impl Ring {
     /// The place of the entry that is `age` steps younger than the oldest.
-    pub(crate) fn place(&self, limit: &Windowed, age: u64) -> u64 {
-        // Both are below N, so the sum needs no division to come round.
+    pub(crate) fn place(&self, age: u64) -> u64 {
+        // Both are below the size, so the sum needs no division to come round.
         let at = self.head + age;
-        if at >= limit.most { at - limit.most } else { at }
+        if at >= self.size { at - self.size } else { at }
     }
 
     /// One call. Admitted, the ring it leaves still has its units to be [`push`](Self::push)ed, at the instant told.
     pub(crate) fn step(self, limit: &Windowed, time: impl Fn(u64) -> u64, now: u64, cost: u64) -> (Judged<Self>, u64) {
-        let (judged, now) = judge(limit, self.length, |age| time(self.place(limit, age)), now, cost);
-        let left = |expired| Self { head: self.place(limit, expired), length: self.length - expired };
+        let (judged, now) = judge(limit, self.length, |age| time(self.place(age)), now, cost);
+        let left = |expired| Self { head: self.place(expired), length: self.length - expired, ..self };
         let judged = match judged {
             Judged::Admit(expired, told) => Judged::Admit(left(expired), told),
             Judged::Deny { told, retry_at } => Judged::Deny { told, retry_at },
@@ -33,9 +35,9 @@ impl Ring {
     }
 
     /// Adds a unit at the young end and returns its place. The ring has room: `step` said so.
-    pub(crate) fn push(&mut self, limit: &Windowed) -> u64 {
-        let place = self.place(limit, self.length.min(limit.most - 1));
-        self.length = (self.length + 1).min(limit.most);
+    pub(crate) fn push(&mut self) -> u64 {
+        let place = self.place(self.length.min(self.size - 1));
+        self.length = (self.length + 1).min(self.size);
         place
     }
 }

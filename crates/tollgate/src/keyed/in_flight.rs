@@ -93,18 +93,13 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
         K: Borrow<Q>,
     {
         let hash = self.inner.table.hash(key);
-        let decision = self.call(hash, cost, true);
-        if decision.is_allowed() {
-            return Ok(KeyPermit { inner: Arc::clone(&self.inner), hash, cost });
-        }
-        let limit = decision.limit();
-        Err(Busy::new(limit.saturating_sub(decision.remaining()), limit, cost))
-    }
-
-    fn call(&self, hash: u64, cost: u64, write: bool) -> crate::Decision {
         let Inner { table, first, .. } = &*self.inner;
-        let asked = Asked { now: table.clock().now(), cost, longest: None, reserve: 0, write };
-        table.call(first, hash, &asked, None).0.decision
+        let asked = Asked { now: table.clock().now(), cost, longest: None, reserve: 0, write: true };
+        let decision = table.call(first, hash, &asked, None).0.decision;
+        match decision.is_allowed() {
+            true => Ok(KeyPermit { inner: Arc::clone(&self.inner), hash, cost }),
+            false => Err(Busy::new(table.in_flight(hash), decision.limit(), cost)),
+        }
     }
 
     /// How many of a key are in flight.
@@ -112,8 +107,7 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
     where
         K: Borrow<Q>,
     {
-        let decision = self.call(self.inner.table.hash(key), 0, false);
-        decision.limit().saturating_sub(decision.remaining())
+        self.inner.table.in_flight(self.inner.table.hash(key))
     }
 
     /// How many of each key may be.

@@ -24,11 +24,11 @@ use crate::limit::{Kind, Limit};
 use crate::limiter::Carry;
 use crate::limiter::cell::{Quick, REACH, Reach, reach};
 use crate::store::FEW;
-use crate::sync::{AtomicU32, AtomicU64, Guard, Lock, Ordering, back_off, relax};
+use crate::sync::{AtomicU32, AtomicU64, Guard, Lock, OnceBox, Ordering, back_off, fence, relax};
 use core::hash::{BuildHasher, Hash, Hasher};
 use smallvec::SmallVec;
 use std::boxed::Box;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 const SLOTS: usize = 4;
 const WORDS: usize = 2 * SLOTS;
@@ -45,8 +45,8 @@ const STRIPES: usize = 256;
 #[cfg(tollgate_loom)]
 const STRIPES: usize = 1;
 
-/// Bytes a key at the cap: two slots each.
-pub(crate) const BYTES_A_KEY: usize = 2 * 16;
+/// A line, and its cold words.
+const BYTES_A_LINE: usize = WORDS * 8 + 2 * 8;
 
 /// The state of an entry that somebody has claimed.
 const BUSY: u64 = u64::MAX;
@@ -85,7 +85,7 @@ pub(crate) struct Table<C> {
     lines: u64,
     clock: C,
     secret: Secret,
-    terms: Chunks<OnceLock<Arc<Terms>>>,
+    terms: Chunks<OnceBox<Arc<Terms>>>,
     last_terms: AtomicU32,
     stripes: Box<[Stripe]>,
     /// Two words a line: what cancels gave back from under later reservations, and what came back in all. Shared by the
@@ -175,15 +175,15 @@ fn mix(tag: u64, word: u64) -> u64 {
 
 impl<C: Clock> Table<C> {
     pub(crate) fn new(cap: Cap, clock: C) -> Self {
-        let table_keys = match cap.bytes {
-            Some(bytes) => cap.keys.min(bytes / BYTES_A_KEY),
-            None => cap.keys,
+        let lines = (cap.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
+        let lines = match cap.bytes {
+            Some(bytes) => lines.min(bytes.saturating_sub(8 * WORDS) / BYTES_A_LINE).max(1),
+            None => lines,
         };
-        let lines = (table_keys.max(1) * 2).div_ceil(SLOTS);
-        let table_bytes = lines * WORDS * 8;
+        let max_keys = cap.keys.min(lines * SLOTS / 2);
         let wide_bytes = match cap.bytes {
-            Some(bytes) => bytes.saturating_sub(table_bytes),
-            None => table_keys.saturating_mul(8 * BYTES_A_KEY),
+            Some(bytes) => bytes.saturating_sub(lines * BYTES_A_LINE + 8 * WORDS),
+            None => max_keys.saturating_mul(256),
         };
         // Seven more, to begin on a cache line wherever the allocation does.
         let words = zeroed(lines * WORDS + WORDS - 1);
@@ -199,7 +199,7 @@ impl<C: Clock> Table<C> {
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
             cold: zeroed(2 * lines),
             wides: Wides::new(wide_bytes as u64),
-            max_keys: table_keys as u64,
+            max_keys: max_keys as u64,
         }
     }
 
@@ -263,7 +263,7 @@ impl<C: Clock> Table<C> {
         let taken = |last: u32| (last < MOST_TERMS).then_some(last + 1);
         let id = self.last_terms.fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken).ok()? + 1;
         let terms = Arc::new(make(id));
-        let _ = self.terms.get_or_make(u64::from(id), OnceLock::new).set(terms.clone());
+        self.terms.get_or_make(u64::from(id), OnceBox::new).get_or_init(|| Box::new(terms.clone()));
         Some(terms)
     }
 
@@ -307,10 +307,12 @@ impl<C: Clock> Table<C> {
     fn succeed(&self, old: &Terms, rule: Rule, carry: Carry, now: Instant) -> bool {
         let Some(next) = self.register(|id| Terms::after(id, old, rule, carry, now)) else { return false };
         next.inherit(old);
-        // Whoever displaces a key from here on joins it into both floors; what came before is inherited once more.
-        old.next.store(next.id, Ordering::SeqCst);
+        // Whoever displaces a key from here on joins it into the next floor; what came before is inherited once more.
+        // The fences: either `sink` sees that there is a next, or what it sank is seen here.
+        old.next.store(next.id, Ordering::Release);
+        fence(Ordering::SeqCst);
         next.inherit(old);
-        old.line.current.store(next.id, Ordering::SeqCst);
+        old.line.current.store(next.id, Ordering::Release);
         true
     }
 
@@ -318,7 +320,7 @@ impl<C: Clock> Table<C> {
     fn bring(&self, state: State, from: u32, to: &Terms, now: Instant) -> Option<State> {
         let (mut state, mut terms) = (state, self.terms(from));
         while terms.id != to.id {
-            match terms.next.load(Ordering::SeqCst) {
+            match terms.next.load(Ordering::Acquire) {
                 0 if terms.line.number == to.line.number && terms.id > to.id => return None,
                 0 => return Some(to.take_over(terms, &state, Carry::Keep, now)),
                 next => {
@@ -335,18 +337,19 @@ impl<C: Clock> Table<C> {
     fn sink(&self, hash: u64, from: u32, mut state: State) {
         let mut terms = self.terms(from);
         loop {
-            if terms.next.load(Ordering::SeqCst) == 0 {
+            let mut next = terms.next.load(Ordering::Acquire);
+            if next == 0 {
                 terms.sink(hash, &state);
+                // A change that came in between may have inherited the floor before.
+                fence(Ordering::SeqCst);
+                next = terms.next.load(Ordering::Acquire);
             }
-            // Also if a change came in between: it may have inherited the floor before.
-            match terms.next.load(Ordering::SeqCst) {
-                0 => return,
-                next => {
-                    let next = self.terms(next);
-                    state = next.succeed(terms, &state);
-                    terms = next;
-                }
+            if next == 0 {
+                return;
             }
+            let next = self.terms(next);
+            state = next.succeed(terms, &state);
+            terms = next;
         }
     }
 }
@@ -440,7 +443,10 @@ impl<C: Clock> Table<C> {
     /// An empty slot comes first, or one whose key has not been used for long; then the one that has been fresh for
     /// longest, so that a key that comes back now and then stays where it is; then the one that is nearest to fresh.
     fn make_room(&self, hash: u64, now: Instant) -> Option<Place> {
-        'again: loop {
+        'again: for round in 0.. {
+            if round > 0 {
+                relax(round);
+            }
             let mut best: Option<(Freshness, Seen)> = None;
             'lanes: for lane in 0..LANES {
                 let line = self.line(hash, lane);
@@ -482,6 +488,7 @@ impl<C: Clock> Table<C> {
             self.evict(&seen, freshness, hash);
             return Some(seen.place);
         }
+        None
     }
 
     /// How fresh an entry is; none if it may not go at all, or is gone already.
@@ -552,7 +559,7 @@ impl<C: Clock> Table<C> {
             }
         }
         // A key that was displaced since then is in the floor of the next terms.
-        (terms.next.load(Ordering::SeqCst) == 0).then_some(start)
+        (terms.next.load(Ordering::Acquire) == 0).then_some(start)
     }
 
     /// Puts a newcomer in, or, if there is no room, into the floor. Only with the lock of its stripe.
@@ -642,14 +649,13 @@ impl<C: Clock> Table<C> {
         asked: &Asked,
         plans: Option<&Plans>,
     ) -> (Call, &'a Terms) {
-        loop {
+        for round in 0.. {
             let terms = self.current(first);
             if terms.normal.kind == Kind::Unlimited {
                 return (terms.judge_word(0, asked), terms);
             }
             let call = match self.find(hash) {
                 Some(seen) if seen.terms() != terms.id => {
-                    // Who only looks leaves the entry as it is, unless it must be read in other terms.
                     self.convert(&seen, hash, terms, asked.now);
                     None
                 }
@@ -660,15 +666,18 @@ impl<C: Clock> Table<C> {
             match call {
                 Some(call) if call.late => self.rebase(&terms.line, asked.now),
                 Some(call) => return (call, terms),
-                None => {}
+                // Another thread came in between.
+                None => relax(round),
             }
         }
+        unreachable!("a loop without an end")
     }
 
     fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<Call> {
         let call = terms.judge_word(seen.word(), asked);
         match call.after {
             Some(after) if !self.swap(seen, after) => {
+                // As a single limiter does: it pays on a hot key.
                 back_off();
                 None
             }
@@ -718,6 +727,11 @@ impl<C: Clock> Table<C> {
             && self.tag_at(seen.place).load(Ordering::Acquire) == seen.tag
     }
 
+    /// How many of a key are in flight.
+    pub(crate) fn in_flight(&self, hash: u64) -> u64 {
+        self.find(hash).map_or(0, |seen| seen.word())
+    }
+
     /// Takes back permits that are in flight: their entry cannot have gone.
     pub(crate) fn land(&self, hash: u64, cost: u64) {
         while let Some(seen) = self.find(hash) {
@@ -761,7 +775,10 @@ impl<C: Clock> Table<C> {
         even_if_fresh: bool,
         change: impl FnOnce(&Terms, Altered<'_>),
     ) {
+        let mut round = 0;
         loop {
+            relax(round);
+            round += 1;
             let terms = self.current(first);
             if terms.normal.kind == Kind::Unlimited {
                 return;
@@ -860,7 +877,7 @@ impl<C: Clock> Table<C> {
 impl<C: Clock> Table<C> {
     /// Whether terms are of this table.
     pub(crate) fn knows(&self, terms: &Terms) -> bool {
-        let own = self.terms.get(u64::from(terms.id)).and_then(OnceLock::get);
+        let own = self.terms.get(u64::from(terms.id)).and_then(OnceBox::get);
         own.is_some_and(|own| core::ptr::eq(&**own, terms))
     }
 
@@ -898,6 +915,10 @@ impl<C: Clock> Table<C> {
         let mut order: SmallVec<[(Option<Place>, usize); FEW]> =
             held.ones.iter().enumerate().map(|(at, one)| (one.seen.map(|seen| seen.place), at)).collect();
         order.sort_unstable();
+        // One came to where another had just been: waiting for it would be waiting for oneself.
+        if order.windows(2).any(|two| two[0].0.is_some() && two[0].0 == two[1].0) {
+            return None;
+        }
         for (place, at) in order {
             let one = &mut held.ones[at];
             match place {
@@ -916,7 +937,9 @@ impl<C: Clock> Table<C> {
         if seen.is_none() && tries < ENOUGH {
             let _held = self.stripe(hash).inserting.hold();
             if self.find(hash).is_none() {
-                self.put(hash, terms, now, self.start(hash, terms, now, None)?);
+                let start = self.start(hash, terms, now, None)?;
+                // As if used now, so that the others of the same call do not take its place.
+                self.put(hash, terms, now, terms.used_now(start, now));
             }
             seen = self.find(hash);
         }
@@ -931,7 +954,7 @@ impl<C: Clock> Table<C> {
 
     fn hold_one(&self, one: &mut One<'_>) -> Option<()> {
         let mut seen = one.seen?;
-        loop {
+        for round in 0.. {
             seen.stored = self.read(seen.place);
             if self.tag_at(seen.place).load(Ordering::Acquire) != seen.tag {
                 return None;
@@ -939,6 +962,7 @@ impl<C: Clock> Table<C> {
             if self.claim(&seen) {
                 break;
             }
+            relax(round);
         }
         one.state = if one.terms.fits_a_word() { Working::Word(seen.word()) } else { Working::Handle(seen.word()) };
         (one.seen, one.claimed) = (Some(seen), true);
@@ -1078,7 +1102,7 @@ fn zeroed(words: usize) -> Box<[AtomicU64]> {
 
 /// Limits that judge the same keys: the one a table was made with, and those that came with a call.
 pub(crate) struct Plans {
-    list: Chunks<OnceLock<Arc<Terms>>>,
+    list: Chunks<OnceBox<Arc<Terms>>>,
     length: AtomicU32,
     /// By the hash of the limit, one more than the index at which it was found last.
     recent: [AtomicU32; RECENT],
@@ -1096,7 +1120,7 @@ impl Plans {
             recent: core::array::from_fn(|_| AtomicU32::new(0)),
             adding: Lock::new(),
         };
-        let _ = plans.list.get_or_make(0, OnceLock::new).set(first);
+        plans.list.get_or_make(0, OnceBox::new).get_or_init(|| Box::new(first));
         plans
     }
 
@@ -1128,7 +1152,7 @@ impl Plans {
                 return None;
             }
             let terms = table.new_line(u64::from(length), "", rule)?;
-            let _ = self.list.get_or_make(u64::from(at), OnceLock::new).set(terms);
+            self.list.get_or_make(u64::from(at), OnceBox::new).get_or_init(|| Box::new(terms));
             self.length.store(length + 1, Ordering::Release);
         }
         recent.store(at + 1, Ordering::Release);

@@ -15,13 +15,16 @@ use crate::limiter::change::Later;
 use crate::limiter::view::patience_of_a_check;
 use crate::limiter::windowed::{Step, Windowwise, act_on_word, join_word};
 use crate::limiter::{Carry, Counts};
-use crate::sync::{AtomicU32, AtomicU64, Lock, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Parts that a limit's floor is divided into, by the hash of the key: a key that was displaced is looked for in its own
 /// part only, so the others start from less.
+#[cfg(not(tollgate_loom))]
 const FLOORS: usize = 64;
+#[cfg(tollgate_loom)]
+const FLOORS: usize = 1;
 
 /// What is limited.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -110,7 +113,7 @@ pub(crate) struct Terms {
     carry: Carry,
     /// The terms that came after them; 0 while there are none.
     pub(super) next: AtomicU32,
-    floor: OnceLock<Floor>,
+    floor: OnceBox<Floor>,
 }
 
 /// What displaced keys had used, at most, by part.
@@ -219,7 +222,7 @@ impl Terms {
 
     fn new(id: u32, line: Arc<Line>, rule: Rule, origin: u64, since: Instant, carry: Carry) -> Self {
         let normal = rule.normal();
-        Self { id, line, rule, normal, origin, since, carry, next: AtomicU32::new(0), floor: OnceLock::new() }
+        Self { id, line, rule, normal, origin, since, carry, next: AtomicU32::new(0), floor: OnceBox::new() }
     }
 
     /// Whether a state fits the word of an entry.
@@ -390,6 +393,14 @@ impl Terms {
         }
     }
 
+    /// The same state, looking as recent as one that was used now.
+    pub(super) fn used_now(&self, state: State, now: Instant) -> State {
+        match (state, self.normal.kind, reach(&self.normal, self.origin, now)) {
+            (State::Word(word), Kind::Bucket | Kind::Pacing, Reach::Clock(clock)) => State::Word(word.max(clock)),
+            (state, ..) => state,
+        }
+    }
+
     /// The state that is `state` of the terms before these, as of the change.
     pub(super) fn succeed(&self, before: &Self, state: &State) -> State {
         self.take_over(before, state, self.carry, self.since)
@@ -398,9 +409,23 @@ impl Terms {
     /// The same level under these terms, of a key that comes from another line.
     pub(super) fn take_over(&self, before: &Self, state: &State, carry: Carry, at: Instant) -> State {
         match (&before.rule, &self.rule) {
-            (Rule::Rate(_), Rule::Rate(limit)) => before.hand_over(state, limit, carry, at).0,
+            (Rule::Rate(_), Rule::Rate(limit)) => {
+                let (state, origin) = before.hand_over(state, limit, carry, at);
+                self.counted_from_here(state, origin)
+            }
             (Rule::InFlight(_), Rule::InFlight(_)) => state.clone(),
             _ => self.fresh(),
+        }
+    }
+
+    /// A state that is counted from another origin, counted from this one.
+    fn counted_from_here(&self, state: State, origin: u64) -> State {
+        match state {
+            State::Word(word) if origin != self.origin && !self.normal.is_windowed() && word > 0 => {
+                let ticks = (i128::from(origin) - i128::from(self.origin)) * i128::from(self.normal.ticks);
+                State::Word((i128::from(word) + ticks).clamp(0, i128::from(u64::MAX - 1)) as u64)
+            }
+            state => state,
         }
     }
 
@@ -430,24 +455,33 @@ impl Terms {
 
     /// What a key starts from that is not in the table: the floor of its part.
     pub(crate) fn start(&self, hash: u64) -> State {
-        let part = part(hash);
         match self.floor.get() {
             None => self.fresh(),
-            Some(Floor::Words(words)) => State::Word(words[part].load(Ordering::SeqCst)),
-            Some(Floor::Wide(states)) => lock(&states[part]).clone().map_or_else(|| self.fresh(), State::Wide),
+            Some(Floor::Words(words)) => State::Word(part(words, hash).load(Ordering::Acquire)),
+            Some(Floor::Wide(states)) => lock(part(states, hash)).clone().map_or_else(|| self.fresh(), State::Wide),
+        }
+    }
+
+    /// A log's floor is as long as the log: all parts together hold some thousand times, or one log.
+    fn wide_floors(&self) -> usize {
+        match self.normal.kind {
+            Kind::Log => (4_096 / self.normal.capacity.max(1)).clamp(1, FLOORS as u64) as usize,
+            _ => FLOORS,
         }
     }
 
     /// Joins the state of a displaced key into the floor of its part.
     pub(super) fn sink(&self, hash: u64, state: &State) {
-        let floor = self.floor.get_or_init(|| match self.fits_a_word() {
-            true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
-            false => Floor::Wide((0..FLOORS).map(|_| Mutex::new(None)).collect()),
+        let floor = self.floor.get_or_init(|| {
+            Box::new(match self.fits_a_word() {
+                true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
+                false => Floor::Wide((0..self.wide_floors()).map(|_| Mutex::new(None)).collect()),
+            })
         });
         match (floor, state) {
-            (Floor::Words(words), State::Word(word)) => self.sink_word(&words[part(hash)], *word),
+            (Floor::Words(words), State::Word(word)) => self.sink_word(part(words, hash), *word),
             (Floor::Wide(states), State::Wide(state)) => {
-                let mut floor = lock(&states[part(hash)]);
+                let mut floor = lock(part(states, hash));
                 match &mut *floor {
                     Some(floor) => floor.join(&self.normal, state),
                     none => *none = Some(state.clone()),
@@ -458,13 +492,13 @@ impl Terms {
     }
 
     fn sink_word(&self, floor: &AtomicU64, word: u64) {
-        let mut seen = floor.load(Ordering::SeqCst);
+        let mut seen = floor.load(Ordering::Acquire);
         loop {
             let joined = if self.normal.is_windowed() { join_word(&self.normal, seen, word) } else { seen.max(word) };
             if joined == seen {
                 return;
             }
-            match floor.compare_exchange_weak(seen, joined, Ordering::SeqCst, Ordering::SeqCst) {
+            match floor.compare_exchange_weak(seen, joined, Ordering::AcqRel, Ordering::Acquire) {
                 Ok(_) => return,
                 Err(now) => seen = now,
             }
@@ -477,29 +511,31 @@ impl Terms {
         if self.carry == Carry::Reset {
             return;
         }
-        for part in 0..FLOORS {
+        // A part of the one floor may be several of the other: whoever looks in either finds it.
+        for at in 0..FLOORS as u64 {
             let state = match floor {
-                Floor::Words(words) => match words[part].load(Ordering::SeqCst) {
+                Floor::Words(words) => match part(words, at).load(Ordering::Acquire) {
                     0 => continue,
                     word => State::Word(word),
                 },
-                Floor::Wide(states) => match &*lock(&states[part]) {
+                Floor::Wide(states) => match &*lock(part(states, at)) {
                     None => continue,
                     Some(state) => State::Wide(state.clone()),
                 },
             };
-            self.sink(part as u64, &self.succeed(before, &state));
+            self.sink(at, &self.succeed(before, &state));
         }
     }
 
-    /// Whether displaced keys have left anything in the floor of that part.
+    /// Whether keys have been displaced.
     pub(super) fn has_floor(&self) -> bool {
         self.floor.get().is_some()
     }
 }
 
-fn part(hash: u64) -> usize {
-    hash as usize % FLOORS
+/// The part of a floor that a key looks in.
+fn part<T>(floor: &[T], hash: u64) -> &T {
+    &floor[hash as usize % FLOORS % floor.len()]
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -142,8 +142,7 @@ impl<'a, C: Clock> Key<'a, C> {
             }
             Altered::Wide(state, _) => {
                 given.fetch_add(1, Ordering::SeqCst);
-                let most = terms.normal.capacity;
-                state.grant(&terms.normal, self.now().as_unix_nanos(), most);
+                state.clear();
             }
         });
         table.current(self.first).line.changes.fetch_add(1, Ordering::Relaxed);
@@ -281,7 +280,9 @@ pub(crate) fn give_back<C: Clock>(
     table.alter(table.terms(id), hash, now(), plans, |terms, state| {
         let (normal, now) = (&terms.normal, now());
         let since = given.load(Ordering::SeqCst);
-        if terms.id != id || (normal.is_windowed() && since != charged.given) {
+        // A reset of a key around here shows in `given`; only a bucket can tell how much that matters.
+        let reset = since != charged.given && !matches!(normal.kind, Kind::Bucket | Kind::Frozen);
+        if terms.id != id || reset {
             too_late = true;
             return;
         }

@@ -119,6 +119,14 @@ impl WideState {
         gift
     }
 
+    /// Makes it fresh.
+    pub(super) fn clear(&mut self) {
+        match self {
+            Self::Words(words) => words.fill(0),
+            Self::Log(times) => times.clear(),
+        }
+    }
+
     /// Leaves a state as strict as both.
     pub(super) fn join(&mut self, normal: &Normal, other: &Self) {
         match (self, other) {

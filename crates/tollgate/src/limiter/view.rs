@@ -254,6 +254,8 @@ impl<'a, C: Clock> At<'a, C> {
             }
             if normal.is_windowed() {
                 if let Patience::Slot(_) = patience {
+                    // What is over says nothing of what came after it.
+                    cell.read()?;
                     return Ok(Some(Err(Refused::NoSlots(cell.limit().judged_by()))));
                 }
                 let call = cell.window_step(normal, self.now, cost, true)?;

@@ -12,6 +12,7 @@ use crate::decision::Decision;
 use crate::limit::{Kind, Normal};
 use crate::sync::{AtomicU64, Lock, Ordering};
 use alloc::boxed::Box;
+use alloc::vec::Vec;
 
 /// A state of more than a word. The lock guards the words; a sealed cell's state is read by its successor only.
 pub(crate) struct Wide {
@@ -203,10 +204,10 @@ impl Cell {
         if limit.kind == Kind::Log {
             let (wide, windowed) = (self.wide(), limit.windowed());
             let _held = wide.lock.hold();
-            if let (Judged::Admit(ring, _), _) = wide.ring().step(&windowed, |at| wide.time(at), now.as_unix_nanos(), 0)
-            {
+            let ring = wide.ring(&windowed);
+            if let (Judged::Admit(ring, _), _) = ring.step(&windowed, |at| wide.time(at), now.as_unix_nanos(), 0) {
                 let gift = gift.min(ring.length);
-                wide.set_ring(Ring { head: ring.place(&windowed, gift), length: ring.length - gift });
+                wide.set_ring(Ring { head: ring.place(gift), length: ring.length - gift, ..ring });
             }
         } else {
             self.window_give_back(limit, now, seen.charged_in, gift);
@@ -229,7 +230,8 @@ impl Cell {
         let remaining = |decision: Decision| limit.capacity - decision.remaining().min(limit.capacity);
         if limit.kind == Kind::Log {
             let wide = self.wide();
-            let (judged, _) = wide.ring().step(&limit.windowed(), |at| wide.time(at), now, 0);
+            let windowed = limit.windowed();
+            let (judged, _) = wide.ring(&windowed).step(&windowed, |at| wide.time(at), now, 0);
             return remaining(Decision::windowed(limit, &judged, now));
         }
         struct Used<'a>(&'a Normal, u64);
@@ -250,14 +252,9 @@ impl Cell {
             return false;
         }
         if old.kind == Kind::Log {
-            let (from, ring) = (self.wide(), self.wide().ring());
-            let kept = ring.length.min(new.capacity);
-            let to = next.wide();
-            for at in 0..kept {
-                let time = from.time(ring.place(&old.windowed(), ring.length - kept + at));
-                to.times.get_or_make(at, || AtomicU64::new(0)).store(time, Ordering::Relaxed);
-            }
-            to.set_ring(Ring { head: 0, length: kept });
+            // All of them, more than the new limit counts included: it may grow again while they still count.
+            let (from, windowed) = (self.wide(), old.windowed());
+            next.wide().set_log(from.log(&windowed).collect::<Vec<u64>>().into_iter());
             return true;
         }
         struct Copy<'a>(&'a Cell, &'a Normal);
@@ -334,12 +331,12 @@ impl Cell {
         let (wide, windowed) = (self.wide(), limit.windowed());
         let _held = wide.lock.hold();
         self.read()?;
-        let step = |cost| wide.ring().step(&windowed, |at| wide.time(at), now, cost);
+        let step = |cost| wide.ring(&windowed).step(&windowed, |at| wide.time(at), now, cost);
         let (judged, charged_at) = step(cost);
         let told = if write { judged } else { judged.unwritten(|| step(0).0) };
         let decision = Decision::windowed(limit, &told, now);
         if let (Judged::Admit(ring, _), true) = (judged, write && cost > 0) {
-            wide.push(&windowed, ring, charged_at, cost);
+            wide.push(ring, charged_at, cost);
         }
         Ok(Windowwise { decision, charged_in: charged_at })
     }
@@ -347,9 +344,9 @@ impl Cell {
     fn log_charge(&self, limit: &Normal, now: u64, extra: u64) {
         let (wide, windowed) = (self.wide(), limit.windowed());
         let _held = wide.lock.hold();
-        let (judged, charged_at) = wide.ring().step(&windowed, |at| wide.time(at), now, 0);
+        let (judged, charged_at) = wide.ring(&windowed).step(&windowed, |at| wide.time(at), now, 0);
         if let Judged::Admit(ring, told) = judged {
-            wide.push(&windowed, ring, charged_at, extra.min(told.remaining));
+            wide.push(ring, charged_at, extra.min(told.remaining));
         }
     }
 
@@ -357,14 +354,14 @@ impl Cell {
     fn log_give_back(&self, limit: &Normal, charged_at: u64, unused: u64) {
         let (wide, windowed) = (self.wide(), limit.windowed());
         let _held = wide.lock.hold();
-        let (mut ring, mut left, mut kept) = (wide.ring(), unused, 0);
+        let (mut ring, mut left, mut kept) = (wide.ring(&windowed), unused, 0);
         for age in 0..ring.length {
-            let time = wide.time(ring.place(&windowed, age));
+            let time = wide.time(ring.place(age));
             if time == charged_at && left > 0 {
                 left -= 1;
                 continue;
             }
-            wide.set_time(ring.place(&windowed, kept), time);
+            wide.set_time(ring.place(kept), time);
             kept += 1;
         }
         ring.length = kept;
@@ -397,28 +394,29 @@ impl Wide {
     }
 
     /// The times of a log, oldest first.
-    #[cfg(feature = "std")]
     pub(crate) fn log(&self, limit: &Windowed) -> impl Iterator<Item = u64> {
-        let (ring, limit) = (self.ring(), *limit);
-        (0..ring.length).map(move |age| self.time(ring.place(&limit, age)))
+        let ring = self.ring(limit);
+        (0..ring.length).map(move |age| self.time(ring.place(age)))
     }
 
-    #[cfg(feature = "std")]
     pub(crate) fn set_log(&self, times: impl ExactSizeIterator<Item = u64>) {
-        self.set_ring(Ring { head: 0, length: times.len() as u64 });
+        let length = times.len() as u64;
+        self.set_ring(Ring { head: 0, length, size: length });
         for (at, time) in times.enumerate() {
             self.set_time(at as u64, time);
         }
     }
 
-    fn ring(&self) -> Ring {
-        let [head, length] = [0, 1].map(|at: usize| self.words[at].load(Ordering::Relaxed));
-        Ring { head, length }
+    fn ring(&self, limit: &Windowed) -> Ring {
+        let [head, length, size] = [0, 1, 2].map(|at: usize| self.words[at].load(Ordering::Relaxed));
+        // A ring that is not there yet, or was made for fewer, begins at 0.
+        Ring { head, length, size: size.max(limit.most) }
     }
 
     fn set_ring(&self, ring: Ring) {
-        self.words[0].store(ring.head, Ordering::Relaxed);
-        self.words[1].store(ring.length, Ordering::Relaxed);
+        for (at, word) in [ring.head, ring.length, ring.size].into_iter().enumerate() {
+            self.words[at].store(word, Ordering::Relaxed);
+        }
     }
 
     fn time(&self, place: u64) -> u64 {
@@ -429,9 +427,9 @@ impl Wide {
         self.times.get_or_make(place, || AtomicU64::new(0)).store(time, Ordering::Relaxed);
     }
 
-    fn push(&self, limit: &Windowed, mut ring: Ring, time: u64, units: u64) {
+    fn push(&self, mut ring: Ring, time: u64, units: u64) {
         for _ in 0..units {
-            let place = ring.push(limit);
+            let place = ring.push();
             self.set_time(place, time);
         }
         self.set_ring(ring);

@@ -12,7 +12,7 @@ use crate::keyed::terms::{Asked, Call, Rule, Terms};
 use crate::keyed::{charge_more, give_back};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Carry, Counts};
-use crate::sync::Ordering;
+use crate::sync::{Ordering, relax};
 use core::fmt;
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -205,6 +205,14 @@ impl Part {
     }
 }
 
+/// What an attempt to charge every group came to.
+enum Charging {
+    Done,
+    Denied,
+    /// A log may not grow: what its group is told.
+    NoBytes(usize, Call),
+}
+
 /// # Deciding
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
@@ -264,6 +272,9 @@ impl<C: Clock> MemoryStore<C> {
     fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
         let table = &self.inner.table;
         for tries in 0.. {
+            if tries > 0 {
+                relax(tries);
+            }
             if !self.look(groups, now) {
                 return false;
             }
@@ -275,11 +286,20 @@ impl<C: Clock> MemoryStore<C> {
                 return true;
             }
             let Some(mut held) = table.hold(&wanted, now, tries) else { continue };
-            if Self::charge(&mut held, groups, now, writes) {
-                held.commit();
-                return true;
+            match Self::charge(&mut held, groups, now, writes) {
+                Charging::Done => {
+                    held.commit();
+                    return true;
+                }
+                // Somebody came first. What they left is what this call is told.
+                Charging::Denied => {}
+                Charging::NoBytes(at, call) => {
+                    drop(held);
+                    self.look(groups, now);
+                    groups[at].enforce.call = Some(call);
+                    return false;
+                }
             }
-            // Somebody came first. What they left is what this call is told.
         }
         false
     }
@@ -290,18 +310,18 @@ impl<C: Clock> MemoryStore<C> {
         groups: &mut [Group<'_>],
         now: Instant,
         writes: impl Fn(&Group<'_>) -> bool,
-    ) -> bool {
+    ) -> Charging {
         let writing = || groups.iter().filter(|group| writes(group)).enumerate();
         let fits = |held: &mut Held<'_, C>, at: usize, part: &Part| {
             part.asks == 0 || held.judge(at, &part.asked(now, false)).decision.is_allowed()
         };
         if !writing().all(|(at, group)| fits(held, at, &group.enforce) && fits(held, at, &group.peek)) {
-            return false;
+            return Charging::Denied;
         }
         // A log may still find that there are no bytes for it: those are charged first, and taken back if one is not.
         for logs in [true, false] {
             let mut at = 0;
-            for group in groups.iter_mut() {
+            for (number, group) in groups.iter_mut().enumerate() {
                 if !writes(group) {
                     continue;
                 }
@@ -315,12 +335,12 @@ impl<C: Clock> MemoryStore<C> {
                         part.call = Some(held.judge(at - 1, &part.asked(now, true)));
                     }
                 }
-                if group.enforce.is_denied() {
-                    return false;
+                if let Some(call) = group.enforce.call.take_if(|call| call.decision.is_denied()) {
+                    return Charging::NoBytes(number, call);
                 }
             }
         }
-        true
+        Charging::Done
     }
 
     fn verdict(&self, asks: &[Ask<'_>], groups: &[Group<'_>], group_of: &[Option<usize>], charged: bool) -> Verdict {

@@ -1,0 +1,182 @@
+//! Insert, reuse, displacement and live changes racing with decisions, by loom: a table of one cache line, so that all keys
+//! meet in it.
+//!
+//! `make test` runs it with `RUSTFLAGS="--cfg tollgate_loom"`; without that there is nothing here.
+#![cfg(tollgate_loom)]
+
+use loom::thread;
+use std::time::Duration;
+use tollgate::{Algorithm, Ask, Clock, Keyed, Limit, LimitHandle, ManualClock, MemoryStore};
+
+type Keys = Keyed<u64, ManualClock>;
+
+/// Two keys are a line of four slots.
+fn keyed(limit: Limit, clock: &ManualClock) -> Keys {
+    Keyed::<u64>::builder(limit).max_keys(2).clock(clock.clone()).build()
+}
+
+fn passed(keyed: &Keys, key: u64, attempts: usize) -> usize {
+    (0..attempts).filter(|_| keyed.check(&key).is_allowed()).count()
+}
+
+/// Every interleaving with up to three preemptions: enough to come between any two steps of the other thread.
+fn model(test: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.max_branches = 100_000;
+    builder.check(test);
+}
+
+#[test]
+fn a_key_that_two_threads_bring_is_one_key() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
+        let other = keyed.clone();
+        let thread = thread::spawn(move || passed(&other, 1, 2));
+        let here = passed(&keyed, 1, 2);
+        assert_eq!(here + thread.join().unwrap(), 2);
+    });
+}
+
+#[test]
+fn two_newcomers_take_two_slots() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1), &ManualClock::new());
+        let other = keyed.clone();
+        let thread = thread::spawn(move || passed(&other, 2, 1));
+        assert_eq!(passed(&keyed, 1, 1) + thread.join().unwrap(), 2);
+        assert_eq!(passed(&keyed, 1, 1) + passed(&keyed, 2, 1), 0);
+        assert_eq!(keyed.figures().keys, 2);
+    });
+}
+
+#[test]
+fn a_key_that_is_displaced_gets_no_new_allowance() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
+        for key in 1..=4 {
+            assert_eq!(passed(&keyed, key, 1), 1);
+        }
+        let other = keyed.clone();
+        // One newcomer displaces one of the four; whichever it is, none is admitted more than once again.
+        let thread = thread::spawn(move || passed(&other, 5, 1));
+        let first = passed(&keyed, 1, 2);
+        thread.join().unwrap();
+        assert!(first <= 1, "{first}");
+        for key in 2..=4 {
+            assert!(passed(&keyed, key, 2) <= 1);
+        }
+        assert!(first + passed(&keyed, 1, 2) <= 1);
+    });
+}
+
+#[test]
+fn a_fresh_key_that_is_forgotten_is_still_fresh() {
+    model(|| {
+        let clock = ManualClock::new();
+        let keyed = keyed(Limit::per_second(1), &clock);
+        for key in 1..=4 {
+            assert_eq!(passed(&keyed, key, 1), 1);
+        }
+        clock.advance(Duration::from_secs(1));
+        let other = keyed.clone();
+        let thread = thread::spawn(move || passed(&other, 5, 1));
+        // Exactly one again, whether it is found, reused meanwhile, or brought anew.
+        assert_eq!(passed(&keyed, 1, 2), 1);
+        assert_eq!(thread.join().unwrap(), 1);
+        assert_eq!(passed(&keyed, 1, 1), 0);
+    });
+}
+
+#[test]
+fn an_instant_before_a_key_was_fresh_finds_what_it_had_used() {
+    model(|| {
+        let clock = ManualClock::new();
+        let (keyed, before) = (keyed(Limit::per_second(1), &clock), clock.now());
+        for key in 1..=4 {
+            assert_eq!(passed(&keyed, key, 1), 1);
+        }
+        clock.advance(Duration::from_secs(1));
+        let other = keyed.clone();
+        let thread = thread::spawn(move || passed(&other, 5, 1));
+        for key in 1..=4 {
+            assert!(keyed.key(&key).at(before).check().is_denied());
+        }
+        thread.join().unwrap();
+    });
+}
+
+#[test]
+fn a_live_change_mints_nothing() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
+        assert_eq!(passed(&keyed, 1, 1), 1);
+        let other = keyed.clone();
+        let thread = thread::spawn(move || {
+            other.set_limit(Limit::per_hour(2).burst(3));
+            passed(&other, 1, 1)
+        });
+        let here = passed(&keyed, 1, 1);
+        assert_eq!(here + thread.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_key_displaced_during_a_change_is_found_in_the_floor() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1), &ManualClock::new());
+        for key in 1..=4 {
+            assert_eq!(passed(&keyed, key, 1), 1);
+        }
+        let other = keyed.clone();
+        let thread = thread::spawn(move || passed(&other, 5, 1));
+        keyed.set_limit(Limit::per_hour(2).burst(1));
+        thread.join().unwrap();
+        for key in 1..=4 {
+            assert_eq!(passed(&keyed, key, 1), 0, "{key}");
+        }
+    });
+}
+
+fn allowed(store: &MemoryStore<ManualClock>, asks: &[(&LimitHandle, &str)]) -> bool {
+    let asks: Vec<Ask<'_>> = asks.iter().map(|(limit, key)| Ask::new(limit, key)).collect();
+    store.decide_now(&asks, store.clock().now()).is_allowed()
+}
+
+#[test]
+fn nobody_is_denied_by_a_charge_that_is_taken_back() {
+    model(|| {
+        let store = MemoryStore::builder().max_keys(2).clock(ManualClock::new()).build();
+        let (user, global) = (store.limit("user", Limit::per_hour(1)), store.limit("global", Limit::per_hour(1)));
+        let (user, global) = (user.unwrap(), global.unwrap());
+        assert!(allowed(&store, &[(&user, "spent")]));
+        let (other, theirs, all) = (store.clone(), user.clone(), global.clone());
+        let thread = thread::spawn(move || allowed(&other, &[(&theirs, "spent"), (&all, "")]));
+        assert!(allowed(&store, &[(&user, "new"), (&global, "")]));
+        assert!(!thread.join().unwrap());
+    });
+}
+
+#[test]
+fn two_that_ask_for_the_same_two_in_another_order_both_end() {
+    model(|| {
+        let store = MemoryStore::builder().max_keys(2).clock(ManualClock::new()).build();
+        let (a, b) = (store.limit("a", Limit::per_hour(1)).unwrap(), store.limit("b", Limit::per_hour(1)).unwrap());
+        let (other, c, d) = (store.clone(), a.clone(), b.clone());
+        let thread = thread::spawn(move || allowed(&other, &[(&d, ""), (&c, "")]));
+        let here = allowed(&store, &[(&a, ""), (&b, "")]);
+        // Exactly one of them.
+        assert_ne!(here, thread.join().unwrap());
+    });
+}
+
+#[test]
+fn a_packed_window_in_a_table_counts_every_call() {
+    model(|| {
+        let limit = Limit::per_hour(2).algorithm(Algorithm::FixedWindow);
+        let keyed = keyed(limit, &ManualClock::new());
+        let other = keyed.clone();
+        let thread = thread::spawn(move || passed(&other, 1, 2));
+        assert_eq!(passed(&keyed, 1, 1) + thread.join().unwrap(), 2);
+    });
+}

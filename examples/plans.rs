@@ -1,0 +1,48 @@
+//! A limit for each user, one for all users of a plan together, and one for everybody: a request passes all or none.
+//!
+//!     cargo run --release --example plans
+
+use tollgate::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimits};
+
+struct Plan {
+    name: &'static str,
+    /// Each user of it.
+    user: LimitHandle,
+    /// All of them together.
+    all: LimitHandle,
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), TooManyLimits> {
+    let store = MemoryStore::new();
+    let plan = |name, user, all| {
+        Ok(Plan {
+            name,
+            user: store.limit("user", Limit::per_minute(user))?,
+            all: store.limit(name, Limit::per_minute(all))?,
+        })
+    };
+    let (free, pro) = (plan("free", 2, 3)?, plan("pro", 5, 100)?);
+    let everybody = store.limit("everybody", Limit::per_minute(7))?;
+
+    println!("{:9}{:>16}{:>16}{:>16}", "", "user", "plan", "everybody");
+    let requests = [("ann", &free), ("ann", &free), ("ann", &free), ("bob", &free), ("cat", &free), ("dan", &pro)];
+    for (user, plan) in requests.into_iter().chain([("dan", &pro); 4]) {
+        let asks = [Ask::new(&plan.user, user), Ask::new(&plan.all, ""), Ask::new(&everybody, "")];
+        let verdict = store.decide(&asks).await;
+
+        print!("{user}, {:4}", plan.name);
+        for (at, status) in verdict.statuses().enumerate() {
+            let binds = if verdict.binding() == Some(at) { "*" } else { " " };
+            let decision = status.decision();
+            let told = format!("{} {}/{}{binds}", status.outcome().name(), decision.remaining(), decision.limit());
+            print!("{told:>16}");
+        }
+        match verdict.retry_after() {
+            Some(after) => println!("  429, Retry-After: {}", after.as_secs_f64().ceil()),
+            None => println!("  200"),
+        }
+    }
+    println!("\n* turned it away; what the others had room for was not charged to them");
+    Ok(())
+}

@@ -18,7 +18,9 @@ const MEGABYTES: Bound = Bound::AtMost(400.0);
 
 pub(super) fn of(measured: &Measured, bytes: &[Apart]) -> Vec<Goal> {
     let mut goals = Vec::new();
-    let mut add = |text: String, bound, measured| goals.push(Goal { text, bound, measured, because: "not measured" });
+    let mut add = |text: String, bound, measured| {
+        goals.push(Goal { text, bound, measured, because: "not measured, or on a busy machine" });
+    };
     let uniform = |keys, kind, threads| Case { keys, kind, clock: FAST, order: Order::Uniform, allowed: true, threads };
     let held = [
         (SMALL, u64::NAME, FEW_KEYS),

@@ -1,5 +1,6 @@
 //! The times of the group, by case and contestant; their tables and rows.
 
+use super::ENOUGH_ROUNDS;
 use super::subject::{Subject, Who};
 use crate::harness::{self, Pace};
 use crate::keys::{Key, Order};
@@ -106,14 +107,19 @@ impl Measured {
         self.cells.iter().find(|cell| cell.case == case && cell.who == who).map(|cell| cell.nanos)
     }
 
-    /// One's time over another's; none if either was not measured.
+    /// One's time over another's; none if either was not measured, or by too few rounds.
     pub(super) fn ratio(&self, (case, who): (Case, Who), (other, to): (Case, Who)) -> Option<f64> {
-        Some(self.nanos(case, who)? / self.nanos(other, to)?)
+        let sound = |case: Case, who: Who| {
+            let cell = self.cells.iter().find(|cell| cell.case == case && cell.who == who)?;
+            let rounds = cell.params.get("rounds").and_then(Value::as_u64);
+            rounds.is_none_or(|rounds| rounds >= ENOUGH_ROUNDS).then_some(cell.nanos)
+        };
+        Some(sound(case, who)? / sound(other, to)?)
     }
 
     /// The fewest undisturbed rounds that a figure of two threads rests on.
-    pub(super) fn fewest_rounds(&self) -> Option<u64> {
-        self.cells.iter().filter_map(|cell| cell.params.get("rounds")?.as_u64()).min()
+    pub(super) fn fewest_rounds(&self) -> u64 {
+        self.cells.iter().filter_map(|cell| cell.params.get("rounds")?.as_u64()).min().unwrap_or(0)
     }
 
     /// All rows of a number of keys on a clock.

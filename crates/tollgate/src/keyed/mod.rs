@@ -173,7 +173,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     {
         let Inner { table, first, plans, .. } = &*self.inner;
         let hash = table.hash(key);
-        table.check(first, hash, table.clock().now(), cost, Some(plans))
+        table.check(first, hash, || table.clock().now(), cost, Some(plans))
     }
 
     /// One key, with the verbs of a [`Limiter`](crate::Limiter).
@@ -301,7 +301,7 @@ impl<'a, K: ?Sized, C: Clock> Under<'a, K, C> {
         K: Borrow<Q>,
     {
         let Inner { table, plans, .. } = &**self.inner;
-        table.check(self.first, table.hash(key), table.clock().now(), cost, Some(plans))
+        table.check(self.first, table.hash(key), || table.clock().now(), cost, Some(plans))
     }
 
     /// See [`Keyed::key`].

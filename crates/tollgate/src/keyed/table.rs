@@ -356,16 +356,19 @@ impl<C: Clock> Table<C> {
 
 /// # Finding and claiming
 impl<C: Clock> Table<C> {
-    /// The entry of a key in its home line, if it is there under these terms and nobody is busy with it.
+    /// The entry of a key in one of its lines, if it is there under these terms and nobody is busy with it.
     #[inline(always)]
-    fn at_home(&self, hash: u64, terms: u32) -> Option<Seen> {
-        let (home, wanted) = (self.line(hash, 0), tag(hash, terms));
-        let line = self.words[home..].first_chunk::<WORDS>()?;
-        let slot = (0..SLOTS).find(|slot| line[*slot].load(Ordering::Relaxed) == wanted)?;
+    fn glance(&self, hash: u64, terms: u32, lane: usize) -> Option<Seen> {
+        let (start, wanted) = (self.line(hash, lane), tag(hash, terms));
+        let line = self.words[start..].first_chunk::<WORDS>()?;
+        // Which slot it is cannot be predicted, so no branch is made of it: a wrong guess costs more than all four.
+        let is = |slot: usize| usize::from(line[slot].load(Ordering::Relaxed) == wanted);
+        let (one, two, three) = (is(1), is(2), is(3));
+        let slot = one | two << 1 | three | three << 1;
         let stored = line[slot + SLOTS].load(Ordering::Acquire);
-        // The tag is written before the state of its key is: if it still is what it was, the state is that key's.
+        // A tag is written before the state of its key is: if it is what was wanted, so is the state.
         let same = line[slot].load(Ordering::Relaxed) == wanted;
-        (same && stored != BUSY).then_some(Seen { place: Place(home + slot), tag: wanted, stored })
+        (same && stored != BUSY).then_some(Seen { place: Place(start + slot), tag: wanted, stored })
     }
 
     /// The entry of a key, under whichever terms.
@@ -623,22 +626,59 @@ impl<C: Clock> Table<C> {
 impl<C: Clock> Table<C> {
     /// A check that wants nothing but a decision. The common case in a straight line: the key is at home, its limit a
     /// bucket, nobody comes in between.
+    ///
+    /// The clock is read once the line is on its way: the two waits are one.
     #[inline(always)]
-    pub(crate) fn check(&self, first: &Terms, hash: u64, now: Instant, cost: u64, plans: Option<&Plans>) -> Decision {
+    pub(crate) fn check(
+        &self,
+        first: &Terms,
+        hash: u64,
+        now: impl FnOnce() -> Instant,
+        cost: u64,
+        plans: Option<&Plans>,
+    ) -> Decision {
         let terms = self.current(first);
-        if let Some(seen) = self.at_home(hash, terms.id)
-            && let Some((quick, next)) = quick(terms, seen.word(), now, cost)
-            && (quick.wait > 0 || cost == 0 || self.swap(&seen, next))
-        {
-            return quick.decision();
+        let seen = self.glance(hash, terms.id, 0);
+        let now = now();
+        match seen.and_then(|seen| self.quick(terms, &seen, now, cost)) {
+            Some(quick) => quick.decision(),
+            None => self.check_anyhow(first, hash, now, cost, plans),
         }
-        self.check_anyhow(first, hash, now, cost, plans)
     }
 
     #[inline(never)]
     fn check_anyhow(&self, first: &Terms, hash: u64, now: Instant, cost: u64, plans: Option<&Plans>) -> Decision {
+        let terms = self.current(first);
+        for lane in 1..LANES {
+            if let Some(seen) = self.glance(hash, terms.id, lane)
+                && let Some(quick) = self.quick(terms, &seen, now, cost)
+            {
+                return quick.decision();
+            }
+        }
         let asked = Asked { now, cost, longest: None, reserve: 0, write: true };
         self.call(first, hash, &asked, plans).0.decision
+    }
+
+    /// One call of a bucket without patience, where nothing is out of the ordinary. As [`Cell::quick`] does it.
+    ///
+    /// [`Cell::quick`]: crate::limiter::cell::Cell
+    #[inline(always)]
+    fn quick(&self, terms: &Terms, seen: &Seen, now: Instant, cost: u64) -> Option<Quick> {
+        let (limit, tat) = (terms.normal, seen.word());
+        let charge = cost.checked_mul(limit.token)?;
+        let room = limit.capacity.checked_sub(charge)?;
+        let elapsed = now.as_unix_nanos().checked_sub(terms.origin)?;
+        if elapsed > REACH || limit.kind != Kind::Bucket {
+            return None;
+        }
+        let clock = elapsed * limit.ticks;
+        let ahead = tat.saturating_sub(clock);
+        if ahead > room {
+            return Some(Quick { limit, clock, ahead, wait: ahead - room });
+        }
+        let passed = cost == 0 || self.swap(seen, tat.max(clock) + charge);
+        passed.then_some(Quick { limit, clock, ahead: ahead + charge, wait: 0 })
     }
 
     /// One call on one key, and the terms it was judged by.
@@ -1061,25 +1101,6 @@ impl<C: Clock> Drop for Held<'_, C> {
 pub(crate) enum Altered<'a> {
     Word(&'a mut u64),
     Wide(&'a mut WideState, &'a Budget),
-}
-
-/// One call of a bucket without patience, where nothing is out of the ordinary: what became of it, and the state it
-/// leaves. As [`Cell::quick`](crate::limiter::cell::Cell) does it.
-#[inline(always)]
-fn quick(terms: &Terms, tat: u64, now: Instant, cost: u64) -> Option<(Quick, u64)> {
-    let limit = terms.normal;
-    let charge = cost.checked_mul(limit.token)?;
-    let room = limit.capacity.checked_sub(charge)?;
-    let elapsed = now.as_unix_nanos().checked_sub(terms.origin)?;
-    if elapsed > REACH || limit.kind != Kind::Bucket {
-        return None;
-    }
-    let clock = elapsed * limit.ticks;
-    let ahead = tat.saturating_sub(clock);
-    if ahead > room {
-        return Some((Quick { limit, clock, ahead, wait: ahead - room }, tat));
-    }
-    Some((Quick { limit, clock, ahead: ahead + charge, wait: 0 }, tat.max(clock) + charge))
 }
 
 impl Stripe {

@@ -58,7 +58,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// See [`Limiter::check_n`](crate::Limiter::check_n).
     #[inline]
     pub fn check_n(&self, cost: u64) -> Decision {
-        self.inner.table.check(self.first, self.hash, self.now(), cost, Some(&self.inner.plans))
+        self.inner.table.check(self.first, self.hash, || self.now(), cost, Some(&self.inner.plans))
     }
 
     /// See [`Limiter::peek`](crate::Limiter::peek).

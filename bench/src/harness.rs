@@ -10,32 +10,57 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-/// One thread: this many runs of about this long each.
-const RUNS: usize = 41;
-const RUN: Duration = Duration::from_millis(2);
+/// How often and how long.
+#[derive(Clone, Copy)]
+pub(crate) struct Pace {
+    /// One thread: this many runs of about this long each.
+    pub(crate) runs: usize,
+    pub(crate) run: Duration,
+    /// Two threads: this many undisturbed rounds of this length for each contestant, or as many as `patience` allows.
+    pub(crate) rounds: usize,
+    pub(crate) round: Duration,
+    pub(crate) patience: Duration,
+}
 
-/// Two threads: this many undisturbed rounds of this length for each contestant, or as many as this time allows.
-const ROUNDS: usize = 61;
-const ROUND: Duration = Duration::from_millis(2);
-const PATIENCE: Duration = Duration::from_secs(20);
+impl Pace {
+    /// For what stays in the nearest cache.
+    pub(crate) const SHORT: Self = Self {
+        runs: 41,
+        run: Duration::from_millis(2),
+        rounds: 61,
+        round: Duration::from_millis(2),
+        patience: Duration::from_secs(20),
+    };
+}
 
 /// A round is undisturbed if both threads had their cores for at least this part of it, and ran for the same time but
 /// for the rest: the one that started late, or was away, met less contention than it should.
 const UNDISTURBED: f64 = 0.98;
 
+/// And if both ran for at least this part of its length.
+const BEGAN: f64 = 0.9;
+
 /// How often a call is checked before anything is timed.
 const WARM_UP: u64 = 20_000;
 
 /// Calls between two looks at the stop flag.
-const BATCH: u64 = 64;
+pub(crate) const BATCH: u64 = 64;
 
 /// Something to be called over and over. The call says whether it did what its row is about, and every single one is
 /// held to it: no row can measure the wrong path. The branch is what a user of the answer has as well.
 pub(crate) struct Contestant {
     pub(crate) who: String,
-    times: Box<dyn Fn(u64)>,
-    until: Box<dyn Fn(&AtomicBool) -> u64 + Sync>,
+    /// Whether it waits for another thread without its core: then no round says that somebody else took it.
+    sleeps: bool,
+    times: Box<Times>,
+    until: Box<Until>,
 }
+
+/// So many calls: how long they took.
+type Times = dyn Fn(u64) -> Duration;
+
+/// Calls until told to stop: how many, and how long they took.
+type Until = dyn Fn(&AtomicBool) -> (u64, Duration) + Sync;
 
 impl Contestant {
     pub(crate) fn new(who: impl Into<String>, call: impl Fn() -> bool + Clone + Sync + 'static) -> Self {
@@ -51,40 +76,57 @@ impl Contestant {
         // Both loops are compiled for this one call: nothing is called through a pointer inside them.
         let (again, outside) = (call.clone(), around.clone());
         let times = move |calls| {
+            let start = Instant::now();
             outside(&mut || (0..calls).for_each(|_| assert!(again(), "a call took another path than its row's")));
+            start.elapsed()
         };
         let until = move |stop: &AtomicBool| {
-            let mut done = 0;
+            let (mut done, start) = (0, Instant::now());
             around(&mut || {
                 while !stop.load(Ordering::Relaxed) {
                     (0..BATCH).for_each(|_| assert!(call(), "a call took another path than its row's"));
                     done += BATCH;
                 }
             });
-            done
+            (done, start.elapsed())
         };
-        Self { who: who.into(), times: Box::new(times), until: Box::new(until) }
+        Self::timed(who, times, until)
+    }
+
+    /// Calls that come in two forms, so many or until told to stop, and say how long they took.
+    pub(crate) fn timed(
+        who: impl Into<String>,
+        times: impl Fn(u64) -> Duration + 'static,
+        until: impl Fn(&AtomicBool) -> (u64, Duration) + Sync + 'static,
+    ) -> Self {
+        Self { who: who.into(), sleeps: false, times: Box::new(times), until: Box::new(until) }
+    }
+
+    pub(crate) fn sleeps(self, sleeps: bool) -> Self {
+        Self { sleeps, ..self }
     }
 
     fn time(&self, calls: u64) -> Duration {
-        let start = Instant::now();
-        (self.times)(black_box(calls));
-        start.elapsed()
+        (self.times)(black_box(calls))
     }
 
     /// How many calls fill a run.
-    fn calibrate(&self) -> u64 {
+    fn calibrate(&self, run: Duration) -> u64 {
         self.time(WARM_UP);
         let nanos = (0..3).map(|_| self.time(WARM_UP).as_nanos()).min().unwrap_or(1).max(1);
-        (RUN.as_nanos() * u128::from(WARM_UP) / nanos).max(1) as u64
+        (run.as_nanos() * u128::from(WARM_UP) / nanos).max(1) as u64
     }
 }
 
-/// Nanoseconds a call on one thread, best of [`RUNS`], in the order of the contestants.
+/// Nanoseconds a call on one thread, the best run of each, in the order of the contestants.
 pub(crate) fn one_thread(contestants: &[Contestant]) -> Vec<f64> {
-    let calls: Vec<u64> = contestants.iter().map(Contestant::calibrate).collect();
+    one_thread_at(Pace::SHORT, contestants)
+}
+
+pub(crate) fn one_thread_at(pace: Pace, contestants: &[Contestant]) -> Vec<f64> {
+    let calls: Vec<u64> = contestants.iter().map(|contestant| contestant.calibrate(pace.run)).collect();
     let mut best = vec![f64::INFINITY; contestants.len()];
-    for _ in 0..RUNS {
+    for _ in 0..pace.runs {
         for (at, contestant) in contestants.iter().enumerate() {
             let nanos = contestant.time(calls[at]).as_nanos() as f64 / calls[at] as f64;
             best[at] = best[at].min(nanos);
@@ -109,16 +151,20 @@ pub(crate) struct Contended {
 
 /// The contestants on two threads, in their order.
 pub(crate) fn two_threads(contestants: &[Contestant]) -> Vec<Contended> {
+    two_threads_at(Pace::SHORT, contestants)
+}
+
+pub(crate) fn two_threads_at(pace: Pace, contestants: &[Contestant]) -> Vec<Contended> {
     let mut rounds: Vec<Vec<Round>> = contestants.iter().map(|_| Vec::new()).collect();
     for contestant in contestants {
         contestant.time(WARM_UP);
     }
-    let wanting = |rounds: &Vec<Round>| rounds.iter().filter(|round| round.undisturbed).count() < ROUNDS;
+    let wanting = |rounds: &Vec<Round>| rounds.iter().filter(|round| round.undisturbed).count() < pace.rounds;
     let start = Instant::now();
-    while start.elapsed() < PATIENCE && rounds.iter().any(wanting) {
+    while start.elapsed() < pace.patience && rounds.iter().any(wanting) {
         for (contestant, rounds) in contestants.iter().zip(&mut rounds) {
             if wanting(rounds) {
-                rounds.push(round(contestant));
+                rounds.push(round(contestant, pace.round));
             }
         }
     }
@@ -132,7 +178,7 @@ struct Round {
     undisturbed: bool,
 }
 
-fn round(contestant: &Contestant) -> Round {
+fn round(contestant: &Contestant, length: Duration) -> Round {
     let (stop, ready) = (AtomicBool::new(false), AtomicUsize::new(0));
     let until = &contestant.until;
     let worker = || {
@@ -141,21 +187,24 @@ fn round(contestant: &Contestant) -> Round {
             std::hint::spin_loop();
         }
         let (wall, cpu) = (Instant::now(), thread_time());
-        let done = until(&stop);
+        let (done, timed) = until(&stop);
         let wall = wall.elapsed();
-        (done, wall, (thread_time() - cpu).as_secs_f64() / wall.as_secs_f64())
+        (done, wall, (thread_time() - cpu).as_secs_f64() / wall.as_secs_f64(), timed)
     };
     let (a, b) = std::thread::scope(|scope| {
         let (a, b) = (scope.spawn(worker), scope.spawn(worker));
-        std::thread::sleep(ROUND);
+        std::thread::sleep(length);
         stop.store(true, Ordering::Relaxed);
         (a.join().expect("the assertion above"), b.join().expect("the assertion above"))
     });
     let total = (a.0 + b.0) as f64;
+    // Not those that began when the round was all but over.
+    let ran = total > 0.0 && a.1.min(b.1).div_duration_f64(length) >= BEGAN;
+    let had_cores = a.2.min(b.2) >= UNDISTURBED && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= UNDISTURBED;
     Round {
-        nanos: (a.1 + b.1).as_nanos() as f64 / total,
-        share: a.0.min(b.0) as f64 / total,
-        undisturbed: a.2.min(b.2) >= UNDISTURBED && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= UNDISTURBED,
+        nanos: if total > 0.0 { (a.3 + b.3).as_nanos() as f64 / total } else { f64::INFINITY },
+        share: a.0.min(b.0) as f64 / total.max(1.0),
+        undisturbed: ran && (had_cores || contestant.sleeps),
     }
 }
 
@@ -182,14 +231,14 @@ fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
 
 /// Processor time of the calling thread.
 #[cfg(unix)]
-fn thread_time() -> Duration {
+pub(crate) fn thread_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
 /// Where it cannot be had, every round counts as undisturbed.
 #[cfg(not(unix))]
-fn thread_time() -> Duration {
+pub(crate) fn thread_time() -> Duration {
     static START: std::sync::LazyLock<Instant> = std::sync::LazyLock::new(Instant::now);
     START.elapsed()
 }

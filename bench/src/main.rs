@@ -6,14 +6,15 @@ mod go;
 mod groups;
 mod harness;
 mod instructions;
+mod keys;
 mod peers;
 mod report;
 
-use groups::GROUPS;
+use groups::{GROUPS, keyed};
 use report::Report;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: tollgate-bench [GROUP…] | --list | --instructions";
+const USAGE: &str = "usage: tollgate-bench [GROUP…] [--save] | --list | --instructions";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
@@ -23,12 +24,15 @@ fn main() -> ExitCode {
         ["--list"] => GROUPS.iter().for_each(|group| println!("{}: {}", group.name, group.about)),
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
-        ref names => return run(names),
+        [keyed::CHILD, what, who, kind, keys] => return keyed::child(what, who, kind, keys),
+        [ref names @ .., "--save"] => return run(names, true),
+        ref names => return run(names, false),
     }
     ExitCode::SUCCESS
 }
 
-fn run(names: &[&str]) -> ExitCode {
+/// `save` keeps what the plots of the docs are drawn from.
+fn run(names: &[&str], save: bool) -> ExitCode {
     if let Some(unknown) = names.iter().find(|name| !GROUPS.iter().any(|group| group.name == **name)) {
         eprintln!("no group is called {unknown:?}; --list shows them\n{USAGE}");
         return ExitCode::from(2);
@@ -39,13 +43,18 @@ fn run(names: &[&str]) -> ExitCode {
         report.add((group.run)(group.name));
     }
     report.print_goals();
-    match report.write() {
-        Ok(path) => {
-            println!("written: {}", path.display());
+    let plotted = if save { report.save() } else { Ok(Vec::new()) };
+    let written = plotted.and_then(|mut paths| {
+        paths.push(report.write()?);
+        Ok(paths)
+    });
+    match written {
+        Ok(paths) => {
+            paths.iter().for_each(|path| println!("written: {}", path.display()));
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("bench.json could not be written: {error}");
+            eprintln!("the figures could not be written: {error}");
             ExitCode::FAILURE
         }
     }

@@ -62,6 +62,8 @@ impl Bound {
 pub(crate) struct Findings {
     pub(crate) rows: Vec<Row>,
     pub(crate) goals: Vec<Goal>,
+    /// The data of plots in the docs, by the name of the plot.
+    pub(crate) plots: Vec<(&'static str, Value)>,
 }
 
 #[derive(Default)]
@@ -73,6 +75,7 @@ impl Report {
     pub(crate) fn add(&mut self, found: Findings) {
         self.found.rows.extend(found.rows);
         self.found.goals.extend(found.goals);
+        self.found.plots.extend(found.plots);
     }
 
     pub(crate) fn print_goals(&self) {
@@ -86,6 +89,17 @@ impl Report {
             vec![goal.text.clone(), goal.bound.text(), measured, met.into()]
         });
         println!("## goals\n\n{}\n", table(&header, lines));
+    }
+
+    /// Keeps the data of the plots in docs/plots, from where they are drawn and committed, and says where.
+    pub(crate) fn save(&self) -> io::Result<Vec<PathBuf>> {
+        let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plots"));
+        let save = |(name, data): &(&str, Value)| {
+            let path = folder.join(format!("{name}.json"));
+            std::fs::write(&path, serde_json::to_string_pretty(data)? + "\n")?;
+            Ok(path)
+        };
+        self.found.plots.iter().map(save).collect()
     }
 
     /// Writes the rows, the goals among them, and says where.

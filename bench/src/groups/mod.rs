@@ -1,6 +1,7 @@
 //! The groups: what is measured together and printed together. A new one is a file here and a line below.
 
 mod algorithms;
+pub(crate) mod keyed;
 mod one_limiter;
 mod sampler;
 mod sometimes;
@@ -14,4 +15,5 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 4] = [one_limiter::GROUP, algorithms::GROUP, sometimes::GROUP, sampler::GROUP];
+pub(crate) const GROUPS: [Group; 5] =
+    [one_limiter::GROUP, keyed::GROUP, algorithms::GROUP, sometimes::GROUP, sampler::GROUP];

@@ -5,6 +5,7 @@
 pub(crate) mod bare_word;
 pub(crate) mod clocks;
 pub(crate) mod governor;
+pub(crate) mod keyed;
 pub(crate) mod leaky_bucket;
 pub(crate) mod mutex_bucket;
 pub(crate) mod mutex_sometimes;

@@ -1,6 +1,7 @@
 //! The figures.
 
 use crate::experiments::{self, BUDGET, HERD_FROM, HERD_TO, Herd, SERVES, SLICE, Series, TIMEOUT};
+use crate::keyed;
 use crate::measure::{ALGORITHMS, limit};
 use crate::svg::{ADMITTED, Anchor, Frame, LINES, MUTED, OFFERED, OVER, Svg};
 use crate::traffic::{self, LENGTH, MILLI, N, SECOND, admitted, most_in_any_window, window_counts};
@@ -15,6 +16,7 @@ pub(crate) fn all() -> Vec<(String, String)> {
     figures.push(("burst.svg".into(), burst()));
     figures.push(("queue.svg".into(), queue()));
     figures.push(("herd.svg".into(), herd()));
+    figures.push(("keyed.svg".into(), keyed::figure()));
     figures
 }
 

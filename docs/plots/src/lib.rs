@@ -1,10 +1,12 @@
 //! The plots and the measured tables of the docs.
 //!
-//! Everything runs on a manual clock and a generator with a fixed seed, so the same files come out on every machine.
-//! [`files`] makes them; a test compares them with what is committed.
+//! Everything runs on a manual clock and a generator with a fixed seed, so the same files come out on every machine;
+//! the plot of many keys is drawn from figures of the bench that are committed. [`files`] makes them; a test compares
+//! them with what is committed.
 
 mod experiments;
 mod figures;
+mod keyed;
 mod measure;
 mod svg;
 mod tables;

@@ -1,0 +1,92 @@
+//! What is measured in a process of its own: the memory a key takes, and the slowest call.
+
+use super::subject::{Subject, Who};
+use crate::harness::thread_time;
+use crate::keys::Key;
+use crate::peers::keyed::SHUT;
+use std::process::{Command, ExitCode};
+use std::time::Duration;
+use tollgate::FastClock;
+
+/// The argument that makes the binary the measured one: then what, who, the kind of key, and how many.
+pub(crate) const CHILD: &str = "--keyed-apart";
+
+#[derive(Clone, Copy)]
+pub(super) enum What {
+    /// Bytes by which the resident memory grows.
+    Bytes,
+    /// Nanoseconds of processor time.
+    Slowest,
+}
+
+impl What {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Bytes => "bytes",
+            Self::Slowest => "slowest",
+        }
+    }
+}
+
+/// Lets so many keys come once each.
+pub(super) fn measure<K: Key>(what: What, who: Who, keys: u64) -> Result<f64, String> {
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let args = [CHILD, what.name(), who.name(), K::NAME, &keys.to_string()];
+    let run = Command::new(own).args(args).output().map_err(|error| error.to_string())?;
+    let said = String::from_utf8_lossy(&run.stdout);
+    let failed = || format!("{}{}", said, String::from_utf8_lossy(&run.stderr));
+    said.trim().parse().ok().filter(|_| run.status.success()).ok_or_else(failed)
+}
+
+/// What the child does.
+pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
+    let (Some(who), Ok(keys)) = (Who::called(who), keys.parse()) else { return ExitCode::from(2) };
+    let figure = match (what, kind) {
+        ("bytes", u64::NAME) => bytes::<u64>(who, keys),
+        ("bytes", String::NAME) => bytes::<String>(who, keys),
+        ("slowest", u64::NAME) => Ok(slowest::<u64>(who, keys)),
+        ("slowest", String::NAME) => Ok(slowest::<String>(who, keys)),
+        _ => return ExitCode::from(2),
+    };
+    match figure {
+        Ok(figure) => println!("{figure}"),
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::FAILURE;
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// The keys are made one after the other in one place: theirs is not among it.
+fn bytes<K: Key>(who: Who, keys: u64) -> Result<u64, String> {
+    let mut key = K::nth(u64::MAX);
+    let before = resident()?;
+    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
+    for n in 0..keys {
+        key.set(n);
+        subject.call(&key);
+    }
+    Ok(resident()?.saturating_sub(before))
+}
+
+fn resident() -> Result<u64, String> {
+    let said = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| error.to_string())?;
+    let kib = said.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+    kib.map(|kib| kib * 1024).ok_or_else(|| "no Rss in smaps_rollup".into())
+}
+
+fn slowest<K: Key>(who: Who, keys: u64) -> u64 {
+    let mut key = K::nth(u64::MAX);
+    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
+    let mut slowest = Duration::ZERO;
+    for n in 0..keys {
+        key.set(n);
+        let start = thread_time();
+        subject.call(&key);
+        slowest = slowest.max(thread_time() - start);
+    }
+    // What reading the time adds.
+    let reading = (0..1_000).map(|_| thread_time()).map(|start| thread_time() - start).min().unwrap_or_default();
+    slowest.saturating_sub(reading).as_nanos() as u64
+}

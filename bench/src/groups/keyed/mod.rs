@@ -1,0 +1,149 @@
+//! A limiter for each of many keys: the time of a decision, the memory of a key, the slowest call.
+
+mod apart;
+mod child;
+mod goals;
+mod measured;
+mod subject;
+
+use super::Group;
+use crate::harness::Pace;
+use crate::keys::{Key, Order};
+use crate::peers::keyed::{Numbers, OPEN, SHUT};
+use crate::report::Findings;
+use apart::Apart;
+use measured::{Case, Measured, Setting, many};
+use serde_json::{Value, json};
+use std::net::IpAddr;
+use std::time::Duration;
+use subject::Who;
+use tollgate::{Clock, FastClock, SystemClock};
+
+pub(crate) use child::{CHILD, run as child};
+
+pub(super) const GROUP: Group = Group {
+    name: "keyed",
+    about: "a limiter for each of many keys: ns per decision and thread; in brackets ours / theirs",
+    run,
+};
+
+const FAST: &str = "FastClock";
+const SYSTEM: &str = "SystemClock";
+const ON_FAST: (&str, FastClock) = (FAST, FastClock);
+const ON_SYSTEM: (&str, SystemClock) = (SYSTEM, SystemClock);
+
+const SMALL: u64 = 1_000;
+const LARGE: u64 = 1_000_000;
+const HUGE: u64 = 10_000_000;
+
+/// How many new keys the slowest call is looked for among, and how often: what recurs is the limiter's, the rest is
+/// the machine's.
+const NEW_KEYS: u64 = 1_000_000;
+const TRIES: usize = 3;
+
+const SHORT: Pace = Pace { patience: Duration::from_secs(5), ..Pace::SHORT };
+/// Runs that see a good part of the keys, long after the caches are full of them.
+const LONG: Pace = Pace {
+    runs: 9,
+    run: Duration::from_millis(50),
+    rounds: 13,
+    round: Duration::from_millis(25),
+    patience: Duration::from_secs(4),
+};
+
+const ALL_ROWS: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Uniform, 2), (Order::Zipf, 1), (Order::Zipf, 2)];
+const SOME_ROWS: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Uniform, 2), (Order::Zipf, 1)];
+const ONE_THREAD: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Zipf, 1)];
+const ONE_ROW: &[(Order, u32)] = &[(Order::Uniform, 1)];
+
+/// Without what ours could have been built on.
+const LIMITERS: &[Who] = &[Who::Ours, Who::Governor, Who::Throttlecrab];
+const THE_TWO: &[Who] = &[Who::Ours, Who::Governor];
+
+/// With fewer rounds than this a lower quartile is the luck of one or two.
+const ENOUGH_ROUNDS: u64 = 8;
+
+const NOTES: &str = "\
+The keys are made ready outside the time, a few thousand at a time, and every key is known before. throttlecrab takes text
+only, and one caller at a time: threads share it behind a lock. Those in brackets are not limiters one can take: a
+maintained concurrent map from a key's hash to its arrival time, with the same step, and nothing is ever forgotten.";
+
+fn run(group: &'static str) -> Findings {
+    let measured = times();
+    for keys in [SMALL, LARGE, HUGE] {
+        println!("### {} keys, on {FAST}\n\n{}\n", many(keys), measured.table(keys, FAST));
+    }
+    for keys in [SMALL, LARGE] {
+        println!("### {} keys, on {SYSTEM}\n\n{}\n", many(keys), measured.table(keys, SYSTEM));
+    }
+    println!("{NOTES}\n");
+    let rounds = measured.fewest_rounds();
+    if rounds < ENOUGH_ROUNDS {
+        println!(
+            "The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n"
+        );
+    }
+    let (bytes, slowest) = (apart::bytes(), apart::slowest());
+    println!("### Resident memory\n\n{}\n", apart::memory_table(&bytes));
+    println!("### The slowest of {} calls with new keys, by the thread's processor time\n", many(NEW_KEYS));
+    println!("{}\n", apart::slowest_table(&slowest));
+    let mut rows = measured.rows(group);
+    rows.extend(apart::rows(group, &bytes, "resident memory", "bytes a key", |row| 1.0 / row.keys as f64));
+    rows.extend(apart::rows(group, &slowest, "slowest call, new keys", "ns", |_| 1.0));
+    Findings { rows, goals: goals::of(&measured, &bytes), plots: vec![(group, plot(&measured, &bytes))] }
+}
+
+fn times() -> Measured {
+    let mut all = Measured::default();
+    for numbers in [OPEN, SHUT] {
+        all.measure::<u64, _>(&setting(SMALL, numbers, ON_FAST, &Who::ALL, ALL_ROWS));
+        all.measure::<IpAddr, _>(&setting(SMALL, numbers, ON_FAST, LIMITERS, ALL_ROWS));
+        all.measure::<String, _>(&setting(SMALL, numbers, ON_FAST, &Who::ALL, ALL_ROWS));
+    }
+    for (numbers, who) in [(OPEN, &Who::ALL[..]), (SHUT, LIMITERS)] {
+        all.measure::<u64, _>(&setting(LARGE, numbers, ON_FAST, who, SOME_ROWS));
+        all.measure::<IpAddr, _>(&setting(LARGE, numbers, ON_FAST, LIMITERS, ONE_THREAD));
+        all.measure::<String, _>(&setting(LARGE, numbers, ON_FAST, who, ALL_ROWS));
+    }
+    all.measure::<u64, _>(&setting(HUGE, OPEN, ON_FAST, THE_TWO, SOME_ROWS));
+    all.measure::<String, _>(&setting(HUGE, OPEN, ON_FAST, THE_TWO, SOME_ROWS));
+    all.measure::<u64, _>(&setting(SMALL, OPEN, ON_SYSTEM, LIMITERS, ONE_ROW));
+    all.measure::<String, _>(&setting(LARGE, OPEN, ON_SYSTEM, LIMITERS, ONE_ROW));
+    all
+}
+
+fn setting<'a, C: Clock>(
+    keys: u64,
+    numbers: Numbers,
+    clock: (&'static str, C),
+    who: &'a [Who],
+    rows: &'a [(Order, u32)],
+) -> Setting<'a, C> {
+    Setting { keys, numbers, clock, who, pace: if keys <= SMALL { SHORT } else { LONG }, rows }
+}
+
+/// What docs/img/keyed.svg is drawn from: one thread, uniform, allowed.
+fn plot(measured: &Measured, bytes: &[Apart]) -> Value {
+    let bar = |keys: u64, kind, who: Who, figure: f64| {
+        let rounded = (figure * 10.0).round() / 10.0;
+        json!({ "keys": keys, "kind": kind, "who": who.name(), "value": rounded })
+    };
+    let mut nanos = Vec::new();
+    for kind in [u64::NAME, String::NAME] {
+        for keys in [SMALL, LARGE, HUGE] {
+            let case = Case { keys, kind, clock: FAST, order: Order::Uniform, allowed: true, threads: 1 };
+            let figures = Who::ALL.into_iter().filter_map(|who| Some(bar(keys, kind, who, measured.nanos(case, who)?)));
+            nanos.extend(figures);
+        }
+    }
+    let bytes = bytes.iter().filter_map(|row| Some(bar(row.keys, row.kind, row.who, row.figure? / row.keys as f64)));
+    let quiet = measured.fewest_rounds() >= ENOUGH_ROUNDS;
+    json!({ "machine": machine(), "quiet": quiet, "nanos": nanos, "bytes": bytes.collect::<Vec<_>>() })
+}
+
+fn machine() -> String {
+    let said = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = said.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    format!("{}, {cores} cores, {}", model.unwrap_or(std::env::consts::ARCH), std::env::consts::OS)
+}

@@ -1,0 +1,148 @@
+//! A contestant with its table of keys, and how it is called.
+
+use crate::harness::{BATCH, Contestant};
+use crate::keys::{Draw, Key, Order};
+use crate::peers::clocks::Ours;
+use crate::peers::keyed::{Numbers, by_hash, governor, ours, throttlecrab};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+use tollgate::Clock;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Ours,
+    Governor,
+    Throttlecrab,
+    DashMap,
+    Papaya,
+}
+
+impl Who {
+    pub(super) const ALL: [Self; 5] = [Self::Ours, Self::Governor, Self::Throttlecrab, Self::DashMap, Self::Papaya];
+
+    /// Those in brackets are not limiters one can take, but what ours could have been built on.
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "tollgate",
+            Self::Governor => "governor",
+            Self::Throttlecrab => "throttlecrab",
+            Self::DashMap => "(DashMap by hash)",
+            Self::Papaya => "(papaya by hash)",
+        }
+    }
+
+    pub(super) fn called(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|who| who.name() == name)
+    }
+
+    pub(super) fn takes<K: Key>(self) -> bool {
+        self != Self::Throttlecrab || K::nth(0).text().is_some()
+    }
+}
+
+/// Keys that are made ready at a time, outside what is timed: those of the caller are in the nearest cache too.
+const READY: usize = 2048;
+
+/// How often they are used before the next, on two threads and a table of no more keys: the making would otherwise take
+/// as long as the calls, and the threads meet half as often as they should. On one thread once: keys that come again in
+/// the same order are foretold by the processor.
+const AGAIN: usize = 16;
+
+const ENDLESS: u64 = u64::MAX;
+
+pub(super) struct Subject<K> {
+    pub(super) who: Who,
+    keys: u64,
+    one: Box<One<K>>,
+    batch: Box<Batch<K>>,
+    displaced: Box<dyn Fn() -> u64 + Send + Sync>,
+    runs: AtomicU64,
+}
+
+/// Whether it admits a key.
+type One<K> = dyn Fn(&K) -> bool + Send + Sync;
+
+/// Calls each key once and holds every call to the path of its row.
+type Batch<K> = dyn Fn(&[K]) + Send + Sync;
+
+impl<K: Key> Subject<K> {
+    /// For so many keys, and knowing none.
+    pub(super) fn new<C: Clock>(who: Who, numbers: Numbers, keys: u64, clock: C) -> Self {
+        let allowed = numbers.burst > 1;
+        match who {
+            Who::Ours => {
+                let limiter = ours::limiter(numbers, keys, clock);
+                let counted = limiter.clone();
+                let displaced = Box::new(move || counted.figures().evicted_live);
+                Self { displaced, ..Self::of(who, keys, allowed, ours::admits(limiter)) }
+            }
+            Who::Governor => Self::of(who, keys, allowed, governor::admits(numbers, Ours::new(clock))),
+            Who::Throttlecrab => Self::of(who, keys, allowed, throttlecrab::admits(numbers, clock)),
+            Who::DashMap => Self::of(who, keys, allowed, by_hash::dashmap(numbers, clock)),
+            Who::Papaya => Self::of(who, keys, allowed, by_hash::papaya(numbers, clock)),
+        }
+    }
+
+    fn of(who: Who, keys: u64, allowed: bool, admits: impl Fn(&K) -> bool + Clone + Send + Sync + 'static) -> Self {
+        // Compiled for this one limiter: nothing is called through a pointer inside the loop.
+        let one = Box::new(admits.clone());
+        let batch = move |keys: &[K]| {
+            keys.iter().for_each(|key| assert!(admits(key) == allowed, "a call took another path than its row's"));
+        };
+        Self { who, keys, one, batch: Box::new(batch), displaced: Box::new(|| 0), runs: AtomicU64::new(0) }
+    }
+
+    pub(super) fn call(&self, key: &K) -> bool {
+        (self.one)(key)
+    }
+
+    /// How many keys lost their entry to another while they needed it.
+    pub(super) fn displaced(&self) -> u64 {
+        (self.displaced)()
+    }
+
+    /// Touches every key; `empties` takes all there is.
+    pub(super) fn fill(&self, empties: bool) {
+        std::thread::scope(|scope| {
+            for half in 0..2 {
+                scope.spawn(move || {
+                    let mut key = K::nth(0);
+                    for n in (half..self.keys).step_by(2) {
+                        key.set(n);
+                        while self.call(&key) && empties {}
+                    }
+                });
+            }
+        });
+    }
+
+    pub(super) fn contestant(self: &Arc<Self>, order: Order) -> Contestant {
+        let (some, endless) = (self.clone(), self.clone());
+        let times = move |calls| some.run(order, calls, &AtomicBool::new(false)).1;
+        let until = move |stop: &AtomicBool| endless.run(order, ENDLESS, stop);
+        Contestant::timed(self.who.name(), times, until).sleeps(self.who == Who::Throttlecrab)
+    }
+
+    /// Up to so many calls, other keys each time: how many, and how long they took.
+    fn run(&self, order: Order, calls: u64, stop: &AtomicBool) -> (u64, Duration) {
+        let mut draw = Draw::new(order, self.keys, self.runs.fetch_add(1, Ordering::Relaxed));
+        let mut ready = vec![K::nth(u64::MAX); READY];
+        let again = if calls == ENDLESS && self.keys <= READY as u64 { AGAIN } else { 1 };
+        let (mut done, mut time) = (0, Duration::ZERO);
+        while done < calls && !stop.load(Ordering::Relaxed) {
+            ready.iter_mut().for_each(|key| key.set(draw.next()));
+            let start = Instant::now();
+            for keys in (0..again).flat_map(|_| ready.chunks(BATCH as usize)) {
+                if done == calls || stop.load(Ordering::Relaxed) {
+                    break;
+                }
+                let keys = &keys[..keys.len().min((calls - done) as usize)];
+                (self.batch)(keys);
+                done += keys.len() as u64;
+            }
+            time += start.elapsed();
+        }
+        (done, time)
+    }
+}

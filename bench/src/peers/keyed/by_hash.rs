@@ -1,0 +1,93 @@
+//! The alternative to a table of our own: a maintained concurrent map from a key's 64-bit hash to its arrival time.
+//!
+//! The keys are hashed once, with std's SipHash; the map takes that as it is. It grows without bound and forgets nothing.
+
+use super::Numbers;
+use crate::keys::Key;
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tollgate::{Clock, Instant};
+
+pub(crate) fn dashmap<K: Key, C: Clock>(
+    numbers: Numbers,
+    clock: C,
+) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
+    let map: Arc<dashmap::DashMap<u64, AtomicU64, Taken>> = Arc::default();
+    let (secret, step) = (RandomState::new(), Step::new(numbers, clock));
+    move |key| {
+        let hash = secret.hash_one(key);
+        match map.get(&hash) {
+            Some(word) => step.admits(&word),
+            None => step.admits(&map.entry(hash).or_default()),
+        }
+    }
+}
+
+pub(crate) fn papaya<K: Key, C: Clock>(
+    numbers: Numbers,
+    clock: C,
+) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
+    // Resizes that block: the default copies bit by bit as keys are added, and with no more of them every call looks
+    // into both tables for ever, at five times the cost.
+    let builder = papaya::HashMap::<u64, AtomicU64>::builder().hasher(Taken::default());
+    let map = Arc::new(builder.resize_mode(papaya::ResizeMode::Blocking).build());
+    let (secret, step) = (RandomState::new(), Step::new(numbers, clock));
+    move |key| {
+        let hash = secret.hash_one(key);
+        let map = map.pin();
+        match map.get(&hash) {
+            Some(word) => step.admits(word),
+            None => step.admits(map.get_or_insert_with(hash, AtomicU64::default)),
+        }
+    }
+}
+
+/// GCRA on a word that holds an arrival time; 0 is new.
+#[derive(Clone)]
+struct Step<C> {
+    interval: u64,
+    /// How far an arrival time may be ahead.
+    ahead: u64,
+    start: Instant,
+    clock: C,
+}
+
+impl<C: Clock> Step<C> {
+    fn new(numbers: Numbers, clock: C) -> Self {
+        let interval = numbers.interval.as_nanos() as u64;
+        Self { interval, ahead: interval * u64::from(numbers.burst - 1), start: clock.now(), clock }
+    }
+
+    #[inline]
+    fn admits(&self, word: &AtomicU64) -> bool {
+        let now = self.clock.now().as_unix_nanos() - self.start.as_unix_nanos();
+        let step = |arrival: u64| {
+            let from = arrival.max(now);
+            (from - now <= self.ahead).then(|| from + self.interval)
+        };
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok()
+    }
+}
+
+/// A hash that is taken for what it is.
+#[derive(Default)]
+struct Taking(u64);
+
+type Taken = BuildHasherDefault<Taking>;
+
+impl Hasher for Taking {
+    fn write(&mut self, _: &[u8]) {
+        unreachable!("the keys are hashes");
+    }
+
+    #[inline]
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}

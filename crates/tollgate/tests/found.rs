@@ -51,6 +51,18 @@ fn a_stale_instant_is_not_looser_under_another_plan() {
     assert!(keyed.key(&2).at(start + 32 * SECOND).check_n(2).is_denied());
 }
 
+/// To go through a small plan, and be full there, fills no bucket of a large one.
+#[test]
+fn a_key_that_goes_through_a_small_plan_is_not_filled_by_it() {
+    let (keyed, _) = keyed(Limit::per_hour(4));
+    let small = Limit::per_hour(1);
+    assert!(keyed.check_n(&3, 3).is_allowed());
+    assert_eq!(keyed.under(small).unwrap().check_n(&3, 0).remaining(), 1);
+    assert!(keyed.key(&3).peek().remaining() <= 1, "3 of 4 are spent");
+    assert!(keyed.under(small).unwrap().check_n(&3, 2).is_never());
+    assert!(keyed.check_n(&3, 2).is_denied(), "3 of 4 are spent");
+}
+
 /// A key of a small plan that was forgotten while fresh changes nothing for new keys of a large one.
 #[test]
 fn a_fresh_key_of_a_small_plan_that_was_forgotten_takes_nothing_from_a_large_plan() {

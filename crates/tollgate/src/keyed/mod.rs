@@ -193,7 +193,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// The same keys, judged by a limit that comes with the call: plans, or a customer's own numbers.
     ///
     /// A key has one bucket, whatever it is judged by: when its plan changes the tokens it has stay, clipped to the new
-    /// burst. A key that is fresh under one plan is fresh under any.
+    /// burst.
     ///
     /// ```
     /// use tollgate::{Keyed, Limit};

@@ -321,9 +321,7 @@ impl<C: Clock> Table<C> {
         while terms.id != to.id {
             match terms.next.load(Ordering::Acquire) {
                 0 if terms.line.number == to.line.number && terms.id > to.id => return None,
-                // Of another line: what is fresh there is fresh here, as if it had been forgotten.
-                0 if terms.is_fresh(&state, now) => return Some(to.fresh()),
-                0 => return Some(to.take_over(terms, &state, Carry::Keep, now)),
+                0 => return Some(to.adopt(terms, &state, now)),
                 next => {
                     let next = self.terms(next);
                     state = next.succeed(terms, &state);
@@ -559,10 +557,7 @@ impl<C: Clock> Table<C> {
                 if other.id == terms.id || !other.has_floor() {
                     continue;
                 }
-                let floor = other.start(hash);
-                if !other.is_fresh(&floor, now) {
-                    start = terms.joined(start, terms.take_over(other, &floor, Carry::Keep, now));
-                }
+                start = terms.joined(start, terms.adopt(other, &other.start(hash), now));
             }
         }
         // A key that was displaced since then is in the floor of the next terms.
@@ -1048,6 +1043,12 @@ impl<C: Clock> Held<'_, C> {
 
     pub(crate) fn is_log(&self, at: usize) -> bool {
         self.ones[at].terms.normal.kind == Kind::Log
+    }
+
+    /// Whether there is no room for it, nor a floor it could go to.
+    pub(crate) fn has_no_room(&self, at: usize) -> bool {
+        let one = &self.ones[at];
+        one.terms.normal.kind == Kind::InFlight && matches!(one.state, Working::OutOfTable(_))
     }
 
     /// One call on what is held.

@@ -360,6 +360,23 @@ impl Terms {
         crate::clock::nanos(state.reset_after(&self.normal, now.as_unix_nanos()))
     }
 
+    /// Since when a state has been fresh; none if it is not, or does not change with time.
+    pub(crate) fn fresh_since(&self, state: &State, now: Instant) -> Option<Instant> {
+        let Normal { ticks, kind, .. } = self.normal;
+        let since = match (state, kind) {
+            (_, Kind::InFlight | Kind::Frozen | Kind::Unlimited) => return None,
+            (State::Word(word), Kind::Bucket | Kind::Pacing) => self.origin.saturating_add(word.div_ceil(ticks)),
+            // Before all time they tell how long until they are fresh, and count from their own beginning.
+            (State::Word(word), _) => {
+                let asked =
+                    Asked { now: Instant::from_unix_nanos(0), cost: 0, longest: None, reserve: 0, write: false };
+                crate::clock::nanos(self.judge_word(*word, &asked).decision.reset_after())
+            }
+            (State::Wide(state), _) => crate::clock::nanos(state.reset_after(&self.normal, 0)),
+        };
+        Some(Instant::from_unix_nanos(since)).filter(|since| *since <= now)
+    }
+
     /// A state as strict as both.
     pub(crate) fn joined(&self, state: State, other: State) -> State {
         match (state, other) {
@@ -406,7 +423,14 @@ impl Terms {
         self.take_over(before, state, self.carry, self.since)
     }
 
-    /// The same level under these terms, of a key that comes from another line.
+    /// The same level under these terms, of a key that comes from another line. What has been full there since some time
+    /// has come on since then as it does here.
+    pub(super) fn adopt(&self, before: &Self, state: &State, now: Instant) -> State {
+        let at = before.fresh_since(state, now).unwrap_or(now);
+        // Full at that instant, not before: what was clipped off is gone, also for whoever asks since when it is full.
+        self.used_now(self.take_over(before, state, Carry::Keep, at), at)
+    }
+
     pub(super) fn take_over(&self, before: &Self, state: &State, carry: Carry, at: Instant) -> State {
         match (&before.rule, &self.rule) {
             (Rule::Rate(_), Rule::Rate(limit)) => {

@@ -63,17 +63,17 @@ impl WideState {
 
     /// How long until it is fresh.
     pub(super) fn reset_after(&self, normal: &Normal, now: u64) -> Duration {
-        let decision = match self {
+        match self {
             Self::Words(words) => {
                 let mut words: [u64; MOST_WORDS] = core::array::from_fn(|at| words.get(at).copied().unwrap_or(0));
-                act_on_words(normal, &mut words, &Step { limit: normal, now, cost: 0, write: false }).decision
+                let step = Step { limit: normal, now, cost: 0, write: false };
+                act_on_words(normal, &mut words, &step).decision.reset_after()
             }
             Self::Log(times) => {
-                let (judged, _) = judge(&normal.windowed(), times.len() as u64, |age| times[age as usize], now, 0);
-                Decision::windowed(normal, &judged, now)
+                let ends = times.back().map_or(0, |newest| newest.saturating_add(normal.token));
+                Duration::from_nanos(ends.saturating_sub(now))
             }
-        };
-        decision.reset_after()
+        }
     }
 
     /// Gives back `unused` of what was charged in a window, or at an instant, if that is still counted.

@@ -213,8 +213,8 @@ impl Part {
 enum Charging {
     Done,
     Denied,
-    /// A log may not grow: what its group is told.
-    NoBytes(usize, Call),
+    /// A log may not grow, or a permit has no place: what its group is told.
+    NoRoom(usize, Call),
 }
 
 /// # Deciding
@@ -297,7 +297,7 @@ impl<C: Clock> MemoryStore<C> {
                 }
                 // Somebody came first. What they left is what this call is told.
                 Charging::Denied => {}
-                Charging::NoBytes(at, call) => {
+                Charging::NoRoom(at, call) => {
                     drop(held);
                     self.look(groups, now);
                     groups[at].enforce.call = Some(call);
@@ -315,12 +315,17 @@ impl<C: Clock> MemoryStore<C> {
         now: Instant,
         writes: impl Fn(&Group<'_>) -> bool,
     ) -> Charging {
-        let writing = || groups.iter().filter(|group| writes(group)).enumerate();
+        let writing = || groups.iter().enumerate().filter(|(_, group)| writes(group)).enumerate();
         let fits = |held: &mut Held<'_, C>, at: usize, part: &Part| {
             part.asks == 0 || held.judge(at, &part.asked(now, false)).decision.is_allowed()
         };
-        if !writing().all(|(at, group)| fits(held, at, &group.enforce) && fits(held, at, &group.peek)) {
-            return Charging::Denied;
+        for (at, (number, group)) in writing() {
+            if held.has_no_room(at) && group.enforce.cost.unwrap_or(0) > 0 {
+                return Charging::NoRoom(number, held.judge(at, &group.enforce.asked(now, true)));
+            }
+            if !fits(held, at, &group.enforce) || !fits(held, at, &group.peek) {
+                return Charging::Denied;
+            }
         }
         // A log may still find that there are no bytes for it: those are charged first, and taken back if one is not.
         for logs in [true, false] {
@@ -340,7 +345,7 @@ impl<C: Clock> MemoryStore<C> {
                     }
                 }
                 if let Some(call) = group.enforce.call.take_if(|call| call.decision.is_denied()) {
-                    return Charging::NoBytes(number, call);
+                    return Charging::NoRoom(number, call);
                 }
             }
         }

@@ -31,6 +31,11 @@ impl Histories {
         self.0.extend(fresh.then(|| Model::new(limit)));
     }
 
+    /// The same for a key that is judged by another plan.
+    fn change_plan(&mut self, plan: Limit, now: u64) {
+        self.0.iter_mut().for_each(|model| model.change_plan(plan, now));
+    }
+
     fn is_silent_on(&self, now: u64, cost: u64) -> bool {
         self.0.iter().any(|model| model.is_silent_on(now, cost))
     }
@@ -54,7 +59,7 @@ impl Histories {
         let mut possible = Vec::new();
         for model in &self.0 {
             let mut after = Histories(vec![model.clone()]);
-            after.change(plan, now);
+            after.change_plan(plan, now);
             if after.told(told, &call) {
                 if !charge && model.limit() != plan {
                     possible.push(model.clone());
@@ -171,7 +176,7 @@ proptest! {
             clock.set(instant(now));
             let model = models.get_mut(&key).expect("a key");
             let mut asked = Histories(model.0.clone());
-            asked.change(plan, now);
+            asked.change_plan(plan, now);
             if asked.is_silent_on(now, cost) || asked.is_silent_on(now, 0) {
                 continue;
             }

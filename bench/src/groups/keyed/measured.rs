@@ -89,8 +89,10 @@ impl Measured {
             } else {
                 let both = harness::two_threads_at(*pace, &contestants);
                 let more = |it: harness::Contended| {
-                    let (rounds, median) = (it.undisturbed, it.median);
-                    (it.quartile, json!({ "statistic": "lower quartile", "rounds": rounds, "median": median }))
+                    let (rounds, best, median) = (it.undisturbed, it.best, it.median);
+                    let params =
+                        json!({ "statistic": "lower quartile", "rounds": rounds, "best": best, "median": median });
+                    (it.quartile, params)
                 };
                 both.into_iter().map(more).collect()
             };
@@ -115,6 +117,12 @@ impl Measured {
             rounds.is_none_or(|rounds| rounds >= ENOUGH_ROUNDS).then_some(cell.nanos)
         };
         Some(sound(case, who)? / sound(other, to)?)
+    }
+
+    /// The time of two threads over that of one, best over best: on a million keys that come alike they hardly ever meet.
+    pub(super) fn two_over_one(&self, two: Case, one: Case, who: Who) -> Option<f64> {
+        let cell = self.cells.iter().find(|cell| cell.case == two && cell.who == who)?;
+        Some(cell.params.get("best")?.as_f64()? / self.nanos(one, who)?)
     }
 
     /// The fewest undisturbed rounds that a figure of two threads rests on.

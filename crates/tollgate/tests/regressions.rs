@@ -1,4 +1,4 @@
-//! What the oracles found, each as small as it gets.
+//! What the oracles found once, each as small as it gets.
 
 use std::time::Duration;
 use tollgate::{

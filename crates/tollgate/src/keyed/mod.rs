@@ -2,6 +2,7 @@
 
 mod hash;
 mod in_flight;
+mod plans;
 pub(crate) mod table;
 pub(crate) mod terms;
 mod view;
@@ -20,8 +21,9 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
+use plans::Plans;
 use std::sync::Arc;
-use table::{Cap, Plans, Table};
+use table::{Cap, Table};
 use terms::{Rule, Terms};
 
 /// A limiter for each of many subjects: users, addresses, API keys.

@@ -1,7 +1,7 @@
 //! One key of many, with the verbs of a limiter.
 
 use super::Inner;
-use super::table::Altered;
+use super::table::{Absent, Altered};
 use super::terms::{Asked, Terms};
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
@@ -132,17 +132,19 @@ impl<'a, C: Clock> Key<'a, C> {
     /// Makes this key fresh. Older charges and reservations give nothing back.
     pub fn reset(&self) {
         let (table, given) = (&self.inner.table, self.inner.table.cold(self.hash).0);
-        table.alter(self.first, self.hash, self.now(), Some(&self.inner.plans), |terms, state| match state {
-            Altered::Word(word) => {
-                let clock = clock_of(terms, self.now());
-                // So much is forgiven that nothing of before can be worth anything.
-                let forgiven = word.saturating_sub(clock).saturating_add(terms.normal.capacity).max(1);
-                given.fetch_add(forgiven, Ordering::SeqCst);
-                *word = if terms.normal.is_windowed() { 0 } else { (*word).min(clock) };
-            }
-            Altered::Wide(state, _) => {
-                given.fetch_add(1, Ordering::SeqCst);
-                state.clear();
+        table.alter(self.first, self.hash, self.now(), Some(&self.inner.plans), Absent::Stays, |terms, state| {
+            match state {
+                Altered::Word(word) => {
+                    let clock = clock_of(terms, self.now());
+                    // So much is forgiven that nothing of before can be worth anything.
+                    let forgiven = word.saturating_sub(clock).saturating_add(terms.normal.capacity).max(1);
+                    given.fetch_add(forgiven, Ordering::SeqCst);
+                    *word = if terms.normal.is_windowed() { 0 } else { (*word).min(clock) };
+                }
+                Altered::Wide(state, _) => {
+                    given.fetch_add(1, Ordering::SeqCst);
+                    state.clear();
+                }
             }
         });
         table.current(self.first).line.changes.fetch_add(1, Ordering::Relaxed);
@@ -150,27 +152,34 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// See [`Limiter::grant`](crate::Limiter::grant).
     pub fn grant(&self, tokens: u64) {
-        self.inner.table.alter(self.first, self.hash, self.now(), Some(&self.inner.plans), |terms, state| {
-            let (normal, now) = (&terms.normal, self.now());
-            let given = match state {
-                Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
-                Altered::Word(word) if normal.is_windowed() => {
-                    let now = now.as_unix_nanos();
-                    let (_, seen) = act_on_word(normal, *word, &Step { limit: normal, now, cost: 0, write: false });
-                    let unused = tokens.min(normal.capacity - seen.decision.remaining().min(normal.capacity));
-                    let back = GiveBack { now, charged_in: seen.charged_in, unused };
-                    *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
-                    unused
-                }
-                Altered::Word(word) => {
-                    let ahead = word.saturating_sub(clock_of(terms, now));
-                    let gift = ahead.min(tokens.saturating_mul(normal.token));
-                    *word -= gift;
-                    gift.div_ceil(normal.token)
-                }
-            };
-            terms.line.granted.fetch_add(given, Ordering::Relaxed);
-        });
+        self.inner.table.alter(
+            self.first,
+            self.hash,
+            self.now(),
+            Some(&self.inner.plans),
+            Absent::Stays,
+            |terms, state| {
+                let (normal, now) = (&terms.normal, self.now());
+                let given = match state {
+                    Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
+                    Altered::Word(word) if normal.is_windowed() => {
+                        let now = now.as_unix_nanos();
+                        let (_, seen) = act_on_word(normal, *word, &Step { limit: normal, now, cost: 0, write: false });
+                        let unused = tokens.min(normal.capacity - seen.decision.remaining().min(normal.capacity));
+                        let back = GiveBack { now, charged_in: seen.charged_in, unused };
+                        *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
+                        unused
+                    }
+                    Altered::Word(word) => {
+                        let ahead = word.saturating_sub(clock_of(terms, now));
+                        let gift = ahead.min(tokens.saturating_mul(normal.token));
+                        *word -= gift;
+                        gift.div_ceil(normal.token)
+                    }
+                };
+                terms.line.granted.fetch_add(given, Ordering::Relaxed);
+            },
+        );
     }
 
     fn spot(&self) -> Spot<C> {
@@ -240,7 +249,7 @@ impl<C: Clock> Spot<C> {
     pub(crate) fn cancel(&self, id: u32, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
         let table = &self.inner.table;
         let (given, refunded) = table.cold(self.hash);
-        table.alter(table.terms(id), self.hash, now(), Some(&self.inner.plans), |terms, state| {
+        table.alter(table.terms(id), self.hash, now(), Some(&self.inner.plans), Absent::Stays, |terms, state| {
             let (Altered::Word(word), now) = (state, now()) else { return };
             if terms.id != id || act < now {
                 return;
@@ -272,12 +281,12 @@ pub(crate) fn give_back<C: Clock>(
     charged: &Charged,
     unused: u64,
     now: impl Fn() -> Instant,
-    plans: Option<&super::table::Plans>,
+    plans: Option<&super::plans::Plans>,
 ) {
     let (given, refunded) = table.cold(hash);
     let line = &table.terms(id).line;
     let mut too_late = false;
-    table.alter(table.terms(id), hash, now(), plans, |terms, state| {
+    table.alter(table.terms(id), hash, now(), plans, Absent::Stays, |terms, state| {
         let (normal, now) = (&terms.normal, now());
         let since = given.load(Ordering::SeqCst);
         // A reset of a key around here shows in `given`; only a bucket can tell how much that matters.
@@ -320,7 +329,7 @@ pub(crate) fn charge_more<C: Clock>(
     hash: u64,
     extra: u64,
     now: impl Fn() -> Instant,
-    plans: Option<&super::table::Plans>,
+    plans: Option<&super::plans::Plans>,
 ) {
     let charge = |terms: &Terms, state: Altered<'_>| {
         let (normal, now) = (&terms.normal, now());
@@ -338,7 +347,7 @@ pub(crate) fn charge_more<C: Clock>(
         }
         terms.line.settled_up.fetch_add(extra, Ordering::Relaxed);
     };
-    table.alter_or_put(table.terms(id), hash, now(), plans, charge);
+    table.alter(table.terms(id), hash, now(), plans, Absent::Comes, charge);
 }
 
 /// The clock in ticks of the terms; what is out of reach stands at the end it is beyond.

@@ -1,0 +1,249 @@
+//! Calls on one key: found, absent, or in other terms than it is to be judged by.
+
+use super::{LANES, Seen, Table, tag};
+use crate::clock::{Clock, Instant};
+use crate::decision::Decision;
+use crate::keyed::plans::Plans;
+use crate::keyed::terms::{Asked, Call, State, Terms};
+use crate::keyed::wide::{Budget, WideState};
+use crate::limit::Kind;
+use crate::limiter::cell::{Quick, REACH, Reach, reach};
+use crate::sync::{Ordering, back_off, relax};
+
+impl<C: Clock> Table<C> {
+    /// A check that wants nothing but a decision. The common case in a straight line: the key is at home, its limit a
+    /// bucket, nobody comes in between.
+    ///
+    /// The clock is read once the line is on its way: the two waits are one.
+    #[inline(always)]
+    pub(crate) fn check(
+        &self,
+        first: &Terms,
+        hash: u64,
+        now: impl FnOnce() -> Instant,
+        cost: u64,
+        plans: Option<&Plans>,
+    ) -> Decision {
+        let terms = self.current(first);
+        let seen = self.glance(hash, terms.id, 0);
+        let now = now();
+        match seen.and_then(|seen| self.quick(terms, &seen, now, cost)) {
+            Some(quick) => quick.decision(),
+            None => self.check_anyhow(first, hash, now, cost, plans),
+        }
+    }
+
+    #[inline(never)]
+    fn check_anyhow(&self, first: &Terms, hash: u64, now: Instant, cost: u64, plans: Option<&Plans>) -> Decision {
+        let terms = self.current(first);
+        for lane in 1..LANES {
+            if let Some(seen) = self.glance(hash, terms.id, lane)
+                && let Some(quick) = self.quick(terms, &seen, now, cost)
+            {
+                return quick.decision();
+            }
+        }
+        let asked = Asked { now, cost, longest: None, reserve: 0, write: true };
+        self.call(first, hash, &asked, plans).0.decision
+    }
+
+    /// One call of a bucket without patience, where nothing is out of the ordinary. As [`Cell::quick`] does it.
+    ///
+    /// [`Cell::quick`]: crate::limiter::cell::Cell
+    #[inline(always)]
+    fn quick(&self, terms: &Terms, seen: &Seen, now: Instant, cost: u64) -> Option<Quick> {
+        let (limit, tat) = (terms.normal, seen.word());
+        let charge = cost.checked_mul(limit.token)?;
+        let room = limit.capacity.checked_sub(charge)?;
+        let elapsed = now.as_unix_nanos().checked_sub(terms.origin)?;
+        if elapsed > REACH || limit.kind != Kind::Bucket {
+            return None;
+        }
+        let clock = elapsed * limit.ticks;
+        let ahead = tat.saturating_sub(clock);
+        if ahead > room {
+            return Some(Quick { limit, clock, ahead, wait: ahead - room });
+        }
+        let passed = cost == 0 || self.swap(seen, tat.max(clock) + charge);
+        passed.then_some(Quick { limit, clock, ahead: ahead + charge, wait: 0 })
+    }
+
+    /// One call on one key, and the terms it was judged by.
+    pub(crate) fn call<'a>(
+        &'a self,
+        first: &'a Terms,
+        hash: u64,
+        asked: &Asked,
+        plans: Option<&Plans>,
+    ) -> (Call, &'a Terms) {
+        for round in 0.. {
+            let terms = self.current(first);
+            if terms.normal.kind == Kind::Unlimited {
+                return (terms.judge_word(0, asked), terms);
+            }
+            let call = match self.find(hash) {
+                Some(seen) if seen.terms() != terms.id => {
+                    self.convert(&seen, hash, terms, asked.now);
+                    None
+                }
+                Some(seen) if terms.fits_a_word() => self.call_word(terms, &seen, asked),
+                Some(seen) => self.call_wide(terms, &seen, asked),
+                None => self.call_absent(terms, hash, asked, plans),
+            };
+            match call {
+                Some(call) if call.late => self.rebase(&terms.line, asked.now),
+                Some(call) => return (call, terms),
+                // Another thread came in between.
+                None => relax(round),
+            }
+        }
+        unreachable!("a loop without an end")
+    }
+
+    fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<Call> {
+        let call = terms.judge_word(seen.word(), asked);
+        match call.after {
+            Some(after) if !self.swap(seen, after) => {
+                // As a single limiter does: it pays on a hot key.
+                back_off();
+                None
+            }
+            _ => Some(call),
+        }
+    }
+
+    fn call_wide(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<Call> {
+        let mut state = self.wides.lock(seen.word());
+        // A claimer that comes now waits for this lock.
+        self.is_still(seen).then(|| terms.judge_wide(&mut state, asked, &self.wides.budget))
+    }
+
+    fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked, plans: Option<&Plans>) -> Option<Call> {
+        let (call, _) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked);
+        if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
+            return Some(call);
+        }
+        let _held = self.stripe(hash).inserting.hold();
+        if self.find(hash).is_some() {
+            return None;
+        }
+        // Again: the key may have come and gone meanwhile.
+        let (call, state) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked);
+        if call.decision.is_allowed() {
+            if terms.normal.kind == Kind::InFlight {
+                return self.put_in_flight(terms, hash, asked, call);
+            }
+            self.put(hash, terms, asked.now, state);
+        }
+        Some(call)
+    }
+
+    /// What is in flight has no floor to go to: without room it is turned away.
+    fn put_in_flight(&self, terms: &Terms, hash: u64, asked: &Asked, call: Call) -> Option<Call> {
+        match self.make_room(hash, asked.now) {
+            Some(place) => {
+                self.release_to(place, tag(hash, terms.id), call.after.unwrap_or(0));
+                Some(call)
+            }
+            None => Some(terms.no_room()),
+        }
+    }
+
+    pub(super) fn is_still(&self, seen: &Seen) -> bool {
+        self.state_at(seen.place).load(Ordering::Acquire) == seen.stored
+            && self.tag_at(seen.place).load(Ordering::Acquire) == seen.tag
+    }
+
+    /// How many of a key are in flight.
+    pub(crate) fn in_flight(&self, hash: u64) -> u64 {
+        self.find(hash).map_or(0, |seen| seen.word())
+    }
+
+    /// Takes back permits that are in flight: their entry cannot have gone.
+    pub(crate) fn land(&self, hash: u64, cost: u64) {
+        while let Some(seen) = self.find(hash) {
+            if self.swap(&seen, seen.word().saturating_sub(cost)) {
+                return;
+            }
+            back_off();
+        }
+    }
+
+    /// Runs `change` on the state of a key, alone. `absent` says what of a key that is not in the table and would start
+    /// from fresh.
+    pub(crate) fn alter(
+        &self,
+        first: &Terms,
+        hash: u64,
+        now: Instant,
+        plans: Option<&Plans>,
+        absent: Absent,
+        change: impl FnOnce(&Terms, Altered<'_>),
+    ) {
+        let mut round = 0;
+        loop {
+            if round > 0 {
+                relax(round);
+            }
+            round += 1;
+            let terms = self.current(first);
+            if terms.normal.kind == Kind::Unlimited {
+                return;
+            }
+            if let (Reach::Late, false) = (reach(&terms.normal, terms.origin, now), terms.normal.is_windowed()) {
+                self.rebase(&terms.line, now);
+                continue;
+            }
+            match self.find(hash) {
+                Some(seen) if seen.terms() != terms.id => self.convert(&seen, hash, terms, now),
+                Some(seen) if !self.claim(&seen) => back_off(),
+                Some(seen) if terms.fits_a_word() => {
+                    let mut word = seen.word();
+                    change(terms, Altered::Word(&mut word));
+                    return self.release_as(&seen, word);
+                }
+                Some(seen) => {
+                    change(terms, Altered::Wide(&mut self.wides.lock(seen.word()), &self.wides.budget));
+                    return self.release(&seen);
+                }
+                None => {
+                    let Some(start) = self.start(hash, terms, now, plans) else { continue };
+                    if absent == Absent::Stays && terms.is_fresh(&start, now) {
+                        return;
+                    }
+                    let _held = self.stripe(hash).inserting.hold();
+                    if self.find(hash).is_some() {
+                        continue;
+                    }
+                    let Some(start) = self.start(hash, terms, now, plans) else { continue };
+                    let changed = match start {
+                        State::Word(mut word) => {
+                            change(terms, Altered::Word(&mut word));
+                            State::Word(word)
+                        }
+                        State::Wide(mut state) => {
+                            change(terms, Altered::Wide(&mut state, &Budget::unlimited()));
+                            State::Wide(state)
+                        }
+                    };
+                    return self.put(hash, terms, now, changed);
+                }
+            }
+        }
+    }
+}
+
+/// What becomes of a key that is not in the table when its state is to be altered.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Absent {
+    /// It stays fresh: there is nothing to alter.
+    Stays,
+    /// It is put in.
+    Comes,
+}
+
+/// The state of a key that is one's own for the moment.
+pub(crate) enum Altered<'a> {
+    Word(&'a mut u64),
+    Wide(&'a mut WideState, &'a Budget),
+}

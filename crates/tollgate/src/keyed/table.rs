@@ -77,6 +77,8 @@ const FACTORS: [u64; 6] = [
 ];
 
 pub(crate) struct Table<C> {
+    /// No other table has it.
+    id: u64,
     words: Box<[AtomicU64]>,
     /// Where the first line begins, so that each is a cache line.
     offset: usize,
@@ -193,7 +195,9 @@ impl<C: Clock> Table<C> {
         // Seven more, to begin on a cache line wherever the allocation does.
         let words = zeroed(lines * WORDS + WORDS - 1);
         let offset = words.as_ptr().align_offset(64).min(WORDS - 1);
+        static TABLES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
         Self {
+            id: TABLES.fetch_add(1, core::sync::atomic::Ordering::Relaxed),
             words,
             offset,
             lines: lines as u64,
@@ -271,7 +275,7 @@ impl<C: Clock> Table<C> {
 
     /// A line of its own for a limit; none if there have been too many.
     pub(crate) fn new_line(&self, number: u64, name: &str, rule: Rule) -> Option<Arc<Terms>> {
-        let line = Arc::new(Line::new(number, name, rule));
+        let line = Arc::new(Line::new(self.id, number, name, rule));
         let terms = self.register(|id| Terms::first(id, line, rule, self.clock.now()))?;
         terms.line.current.store(terms.id, Ordering::SeqCst);
         Some(terms)
@@ -373,6 +377,12 @@ impl<C: Clock> Table<C> {
         (same && stored != BUSY).then_some(Seen { place: Place(start + slot), tag: wanted, stored })
     }
 
+    /// The entry of a key under these terms, if nobody is busy with it.
+    #[inline]
+    pub(crate) fn seek(&self, hash: u64, terms: u32) -> Option<Seen> {
+        (0..LANES).find_map(|lane| self.glance(hash, terms, lane))
+    }
+
     /// The entry of a key, under whichever terms.
     pub(crate) fn find(&self, hash: u64) -> Option<Seen> {
         let wanted = tag(hash, 0);
@@ -422,6 +432,24 @@ impl<C: Clock> Table<C> {
     fn claim(&self, seen: &Seen) -> bool {
         let state = self.state_at(seen.place);
         state.compare_exchange(seen.stored, BUSY, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    /// Writes several states at once, if all entries are what they were; otherwise none.
+    pub(crate) fn swap_all(&self, writes: &mut [(Seen, u64)]) -> bool {
+        if let [(seen, word)] = writes {
+            return self.swap(seen, *word);
+        }
+        // In the order of their addresses, as everybody claims: nobody waits here, but two that give way to each other
+        // would do so for ever.
+        writes.sort_unstable_by_key(|(seen, _)| seen.place);
+        for (at, (seen, _)) in writes.iter().enumerate() {
+            if !self.claim(seen) {
+                writes[..at].iter().for_each(|(seen, _)| self.release(seen));
+                return false;
+            }
+        }
+        writes.iter().for_each(|(seen, word)| self.release_as(seen, *word));
+        true
     }
 
     /// Gives up a claim; the entry stays what it was.

@@ -52,6 +52,8 @@ impl Rule {
 
 /// One limit over time.
 pub(crate) struct Line {
+    /// The table it is of.
+    pub(crate) table: u64,
     /// Sets its keys apart from those of the other lines in the table.
     pub(crate) number: u64,
     pub(crate) name: Box<str>,
@@ -68,9 +70,10 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    pub(super) fn new(number: u64, name: &str, rule: Rule) -> Self {
+    pub(super) fn new(table: u64, number: u64, name: &str, rule: Rule) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
+            table,
             number,
             name: name.into(),
             rule: Mutex::new(rule),

@@ -4,6 +4,8 @@
 //! claimed in the order of their addresses, judged again, and written: whoever meets a claimed entry waits for those few
 //! instructions, and nobody ever sees a charge that is then taken back.
 
+mod straight;
+
 use super::{Ask, FEW, LimitHandle, Mode, Permits, Receipt, Source, Status, Store, Verdict};
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
@@ -221,6 +223,16 @@ enum Charging {
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
     pub fn decide_now(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        match self.decide_straight(asks, now) {
+            Some(verdict) => verdict,
+            None => self.decide_anyhow(asks, now),
+        }
+    }
+
+    /// The same for keys that are not in the table or asked about twice, states of more than a word, and whoever was
+    /// interrupted.
+    #[inline(never)]
+    fn decide_anyhow(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
         let table = &self.inner.table;
         let mut groups: SmallVec<[Group<'_>; FEW]> = SmallVec::new();
         let mut group_of: SmallVec<[Option<usize>; FEW]> = SmallVec::new();
@@ -353,28 +365,34 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn verdict(&self, asks: &[Ask<'_>], groups: &[Group<'_>], group_of: &[Option<usize>], charged: bool) -> Verdict {
-        let mut permits = false;
-        let statuses = asks.iter().zip(group_of).map(|(ask, group)| {
-            let Some(group) = group.map(|at| &groups[at]) else {
-                return Status::new(ask.limit.first.nothing_left().decision, ask.mode);
+        let mut verdict = Verdict::new(Source::Memory);
+        for (ask, group) in asks.iter().zip(group_of) {
+            let group = group.map(|at| &groups[at]);
+            let part = group.map(|group| group.part(ask.mode));
+            let (Some(group), Some(Part { call: Some(call), cost, .. })) = (group, part) else {
+                // Not a limit of this store.
+                verdict.push(Status::new(ask.limit.first.nothing_left().decision, ask.mode));
+                continue;
             };
-            let part = group.part(ask.mode);
-            let Some(call) = &part.call else { return Status::new(group.first.nothing_left().decision, ask.mode) };
             let mut status = Status::new(call.decision, ask.mode);
             let takes = charged && ask.mode != Mode::Peek && ask.cost > 0 && call.decision.is_allowed();
             let terms = takes.then(|| self.inner.table.terms(group.terms));
-            if let Some(terms) = terms.filter(|terms| terms.normal.kind != Kind::Unlimited) {
-                let cost = part.cost.unwrap_or(u64::MAX);
-                let charged = Charged::new(&terms.normal, call.charged, call.clock, cost, group.refunded, group.given);
-                let permit = terms.normal.kind == Kind::InFlight;
-                permits |= permit;
-                status.charged = Some(Receipt { terms: terms.id, hash: group.hash, cost: ask.cost, charged, permit });
-            }
-            status
-        });
-        let statuses = statuses.collect();
-        let home = permits.then(|| Arc::clone(&self.inner) as Arc<dyn Permits>);
-        Verdict::new(Source::Memory, statuses, home)
+            status.charged = terms.filter(|terms| terms.normal.kind != Kind::Unlimited).map(|terms| {
+                let merged = cost.unwrap_or(u64::MAX);
+                receipt(terms, group.hash, ask.cost, merged, call, group.given, group.refunded)
+            });
+            verdict.push(status);
+        }
+        self.keep_permits(&mut verdict);
+        verdict
+    }
+
+    /// Lets a verdict that took permits know where they go back to.
+    fn keep_permits(&self, verdict: &mut Verdict) {
+        let permits = verdict.statuses().any(|status| status.charged.is_some_and(|receipt| receipt.permit));
+        if permits {
+            verdict.permits = Some(Arc::clone(&self.inner) as Arc<dyn Permits>);
+        }
     }
 
     /// Corrects what a verdict charged, at an instant of your choice; see [`Store::settle`].
@@ -397,6 +415,12 @@ impl<C: Clock> MemoryStore<C> {
             }
         }
     }
+}
+
+/// What a call charged `cost` of, being one of those that charged `merged` together.
+fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, given: u64, refunded: u64) -> Receipt {
+    let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
+    Receipt { terms: terms.id, hash, cost, charged, permit: terms.normal.kind == Kind::InFlight }
 }
 
 impl Group<'_> {

@@ -269,8 +269,15 @@ pub(crate) trait Permits: Send + Sync {
 }
 
 impl Verdict {
-    pub(crate) fn new(source: Source, statuses: SmallVec<[Status; FEW]>, permits: Option<Arc<dyn Permits>>) -> Self {
-        Self { statuses, source, permits }
+    /// Of no asks yet.
+    #[inline]
+    pub(crate) fn new(source: Source) -> Self {
+        Self { statuses: SmallVec::new(), source, permits: None }
+    }
+
+    #[inline]
+    pub(crate) fn push(&mut self, status: Status) {
+        self.statuses.push(status);
     }
 
     /// Whether the request passed. If not, nothing was charged.

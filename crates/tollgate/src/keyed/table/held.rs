@@ -6,17 +6,18 @@ use crate::keyed::terms::{Asked, Call, State, Terms};
 use crate::limit::Kind;
 use crate::limiter::cell::{Reach, reach};
 use crate::store::FEW;
-use crate::sync::{Guard, OnceBox, Ordering, relax};
+use crate::sync::{Guard, Ordering, relax};
 use smallvec::SmallVec;
 
 impl<C: Clock> Table<C> {
     /// Whether terms are of this table.
+    #[inline]
     pub(crate) fn knows(&self, terms: &Terms) -> bool {
-        let own = self.terms.get(u64::from(terms.id)).and_then(OnceBox::get);
-        own.is_some_and(|own| core::ptr::eq(&**own, terms))
+        terms.line.table == self.id
     }
 
     /// Whether two hashes are the same key, as far as the table can tell.
+    #[inline]
     pub(crate) fn share_a_bucket(&self, a: u64, b: u64) -> bool {
         tag(a, 0) == tag(b, 0) && self.line(a, 0) == self.line(b, 0)
     }

@@ -1,0 +1,79 @@
+//! The straight way: every key is in the table, its state is a word, it is asked about once, and nobody comes in between.
+
+use super::super::{Ask, FEW, Mode, Source, Status, Verdict};
+use super::{MemoryStore, receipt};
+use crate::clock::{Clock, Instant, nanos};
+use crate::keyed::table::Seen;
+use crate::keyed::terms::{Asked, Call, Terms};
+use crate::sync::Ordering;
+use smallvec::SmallVec;
+
+struct One<'a> {
+    terms: &'a Terms,
+    hash: u64,
+    seen: Seen,
+    /// The cold words of the bucket, read before its state moves.
+    given: u64,
+    refunded: u64,
+    asked: Asked,
+    call: Call,
+}
+
+impl<C: Clock> MemoryStore<C> {
+    /// Decides what is not out of the ordinary; otherwise none, and nothing is written.
+    ///
+    /// States are read and judged one by one, and claimed as they were read: if all can be, they were all so at that
+    /// moment, and what was judged holds.
+    pub(super) fn decide_straight(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+        let table = &self.inner.table;
+        let mut ones: SmallVec<[One<'_>; FEW]> = SmallVec::new();
+        let mut denied = asks.len() > FEW;
+        for ask in asks.iter().take(FEW) {
+            let first = &*ask.limit.first;
+            let hash = table.hash_in(first.line.number, ask.key);
+            if !table.knows(first) || ones.iter().any(|one| table.share_a_bucket(one.hash, hash)) {
+                return None;
+            }
+            let (given, refunded) = table.cold(hash);
+            let (given, refunded) = (given.load(Ordering::SeqCst), refunded.load(Ordering::SeqCst));
+            let terms = table.current(first);
+            let seen = table.seek(hash, terms.id).filter(|_| terms.fits_a_word())?;
+            let (longest, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
+            let asked = Asked { now, cost: ask.cost, longest, reserve: ask.reserve, write };
+            let call = terms.judge_word(seen.word(), &asked);
+            if call.late {
+                return None;
+            }
+            denied |= ask.mode != Mode::Shadow && call.decision.is_denied();
+            ones.push(One { terms, hash, seen, given, refunded, asked, call });
+        }
+        if asks.len() > FEW {
+            return None;
+        }
+        let mut writes: SmallVec<[(Seen, u64); FEW]> = SmallVec::new();
+        if !denied {
+            writes.extend(ones.iter().filter_map(|one| Some((one.seen, one.call.after?))));
+            if !table.swap_all(&mut writes) {
+                return None;
+            }
+        }
+        let mut verdict = Verdict::new(Source::Memory);
+        for (ask, one) in asks.iter().zip(&ones) {
+            let charged = one.call.after.is_some();
+            if denied && charged {
+                // It would have fitted, and is told what there is.
+                let unwritten = one.terms.judge_word(one.seen.word(), &Asked { write: false, ..one.asked });
+                verdict.push(Status::new(unwritten.decision, ask.mode));
+                continue;
+            }
+            let mut status = Status::new(one.call.decision, ask.mode);
+            if charged {
+                status.charged =
+                    Some(receipt(one.terms, one.hash, ask.cost, ask.cost, &one.call, one.given, one.refunded));
+            }
+            verdict.push(status);
+        }
+        self.keep_permits(&mut verdict);
+        Some(verdict)
+    }
+}

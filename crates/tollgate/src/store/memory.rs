@@ -223,16 +223,18 @@ enum Charging {
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
     pub fn decide_now(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
-        match self.decide_straight(asks, now) {
-            Some(verdict) => verdict,
-            None => self.decide_anyhow(asks, now),
+        // Told in place: a verdict is large to move.
+        let mut verdict = Verdict::new(Source::Memory);
+        if self.decide_straight(asks, now, &mut verdict).is_none() {
+            self.decide_anyhow(asks, now, &mut verdict);
         }
+        verdict
     }
 
     /// The same for keys that are not in the table or asked about twice, states of more than a word, and whoever was
     /// interrupted.
     #[inline(never)]
-    fn decide_anyhow(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+    fn decide_anyhow(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) {
         let table = &self.inner.table;
         let mut groups: SmallVec<[Group<'_>; FEW]> = SmallVec::new();
         let mut group_of: SmallVec<[Option<usize>; FEW]> = SmallVec::new();
@@ -267,7 +269,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             groups => self.all_or_nothing(groups, now),
         };
-        self.verdict(asks, &groups, &group_of, charged)
+        self.tell(asks, &groups, &group_of, charged, verdict);
     }
 
     /// Judges every group without writing; true if none denies.
@@ -364,8 +366,14 @@ impl<C: Clock> MemoryStore<C> {
         Charging::Done
     }
 
-    fn verdict(&self, asks: &[Ask<'_>], groups: &[Group<'_>], group_of: &[Option<usize>], charged: bool) -> Verdict {
-        let mut verdict = Verdict::new(Source::Memory);
+    fn tell(
+        &self,
+        asks: &[Ask<'_>],
+        groups: &[Group<'_>],
+        group_of: &[Option<usize>],
+        charged: bool,
+        verdict: &mut Verdict,
+    ) {
         for (ask, group) in asks.iter().zip(group_of) {
             let group = group.map(|at| &groups[at]);
             let part = group.map(|group| group.part(ask.mode));
@@ -383,8 +391,7 @@ impl<C: Clock> MemoryStore<C> {
             });
             verdict.push(status);
         }
-        self.keep_permits(&mut verdict);
-        verdict
+        self.keep_permits(verdict);
     }
 
     /// Lets a verdict that took permits know where they go back to.

@@ -1,6 +1,6 @@
 //! The straight way: every key is in the table, its state is a word, it is asked about once, and nobody comes in between.
 
-use super::super::{Ask, FEW, Mode, Source, Status, Verdict};
+use super::super::{Ask, FEW, Mode, Status, Verdict};
 use super::{MemoryStore, receipt};
 use crate::clock::{Clock, Instant, nanos};
 use crate::keyed::table::Seen;
@@ -20,15 +20,18 @@ struct One<'a> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Decides what is not out of the ordinary; otherwise none, and nothing is written.
+    /// Decides what is not out of the ordinary, and tells it to `verdict`; otherwise none, and nothing is written.
     ///
     /// States are read and judged one by one, and claimed as they were read: if all can be, they were all so at that
     /// moment, and what was judged holds.
-    pub(super) fn decide_straight(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+    pub(super) fn decide_straight(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> Option<()> {
         let table = &self.inner.table;
         let mut ones: SmallVec<[One<'_>; FEW]> = SmallVec::new();
-        let mut denied = asks.len() > FEW;
-        for ask in asks.iter().take(FEW) {
+        let mut denied = false;
+        if asks.len() > FEW {
+            return None;
+        }
+        for ask in asks {
             let first = &*ask.limit.first;
             let hash = table.hash_in(first.line.number, ask.key);
             if !table.knows(first) || ones.iter().any(|one| table.share_a_bucket(one.hash, hash)) {
@@ -47,9 +50,6 @@ impl<C: Clock> MemoryStore<C> {
             denied |= ask.mode != Mode::Shadow && call.decision.is_denied();
             ones.push(One { terms, hash, seen, given, refunded, asked, call });
         }
-        if asks.len() > FEW {
-            return None;
-        }
         let mut writes: SmallVec<[(Seen, u64); FEW]> = SmallVec::new();
         if !denied {
             writes.extend(ones.iter().filter_map(|one| Some((one.seen, one.call.after?))));
@@ -57,7 +57,6 @@ impl<C: Clock> MemoryStore<C> {
                 return None;
             }
         }
-        let mut verdict = Verdict::new(Source::Memory);
         for (ask, one) in asks.iter().zip(&ones) {
             let charged = one.call.after.is_some();
             if denied && charged {
@@ -73,7 +72,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             verdict.push(status);
         }
-        self.keep_permits(&mut verdict);
-        Some(verdict)
+        self.keep_permits(verdict);
+        Some(())
     }
 }

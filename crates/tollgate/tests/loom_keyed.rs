@@ -6,7 +6,7 @@
 
 use loom::thread;
 use std::time::Duration;
-use tollgate::{Algorithm, Ask, Clock, Keyed, Limit, LimitHandle, ManualClock, MemoryStore};
+use tollgate::{Algorithm, Ask, Clock, Keyed, Limit, LimitHandle, ManualClock, MemoryStore, Verdict};
 
 type Keys = Keyed<u64, ManualClock>;
 
@@ -178,5 +178,45 @@ fn a_packed_window_in_a_table_counts_every_call() {
         let other = keyed.clone();
         let thread = thread::spawn(move || passed(&other, 1, 2));
         assert_eq!(passed(&keyed, 1, 1) + thread.join().unwrap(), 2);
+    });
+}
+
+/// Two threads bring the same key, one unit each of two: both pass.
+#[test]
+fn two_first_calls_of_a_key_both_pass() {
+    model(|| {
+        let clock = ManualClock::new();
+        let keyed = Keyed::<u64>::builder(Limit::per_hour(1).burst(2)).max_keys(2).clock(clock).build();
+        let other = keyed.clone();
+        let thread = thread::spawn(move || other.check(&1));
+        let here = keyed.check(&1);
+        let there = thread.join().unwrap();
+        assert!(here.is_allowed() && there.is_allowed(), "{here:?} {there:?}");
+    });
+}
+
+fn slots(store: &MemoryStore<ManualClock>, limit: &LimitHandle, cost: u64) -> Verdict {
+    store.decide_now(&[Ask::new(limit, "k").cost(cost)], store.clock().now())
+}
+
+/// Two permits are out; the limit changes, one lands, and a third is taken meanwhile: two are out.
+#[test]
+fn a_permit_that_is_taken_during_a_change_is_counted() {
+    model(|| {
+        let store = MemoryStore::builder().max_keys(2).clock(ManualClock::new()).build();
+        let limit = store.concurrency("slots", 3).unwrap();
+        let (first, second) = (slots(&store, &limit, 1), slots(&store, &limit, 1));
+        assert!(first.is_allowed() && second.is_allowed());
+        let (other, theirs) = (store.clone(), limit.clone());
+        let thread = thread::spawn(move || slots(&other, &theirs, 1));
+        store.set_concurrency(&limit, 2);
+        drop(slots(&store, &limit, 0));
+        drop(first);
+        let third = thread.join().unwrap();
+        if third.is_allowed() {
+            let fourth = slots(&store, &limit, 1);
+            assert!(fourth.is_denied(), "two of two are out");
+        }
+        drop(second);
     });
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 use tollgate::{
-    Algorithm, Ask, Charge, Clock, Keyed, KeyedConcurrency, Limit, Limiter, ManualClock, MemoryStore, Outcome,
+    Algorithm, Ask, Charge, Clock, Keyed, KeyedConcurrency, Limit, Limiter, ManualClock, MemoryStore, Mode, Outcome,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -211,4 +211,197 @@ fn a_limiter_can_reserve_after_it_was_a_window() {
         let slot = limiter.reserve(1).expect("a bucket has slots");
         assert_eq!(slot.delay(), 60 * SECOND, "{algorithm}");
     }
+}
+
+/// A store of one line, all of whose slots have something in flight.
+fn full_of_permits(clock: &ManualClock) -> (MemoryStore<ManualClock>, tollgate::LimitHandle, Vec<tollgate::Verdict>) {
+    let store = MemoryStore::builder().max_keys(1).clock(clock.clone()).build();
+    let slots = store.concurrency("slots", 3).unwrap();
+    let held: Vec<_> =
+        (0..50_u32).map(|user| store.decide_now(&[Ask::new(&slots, &user.to_be_bytes())], clock.now())).collect();
+    assert!(held.last().unwrap().is_denied(), "no room");
+    (store, slots, held)
+}
+
+/// A permit that only watches, beside a peek at the same, where there is no room for it.
+#[test]
+fn a_shadow_and_a_peek_end_when_there_is_no_room_for_a_permit() {
+    let clock = ManualClock::new();
+    let (store, slots, _held) = full_of_permits(&clock);
+    let asks = [Ask::new(&slots, "new").mode(Mode::Shadow), Ask::new(&slots, "new").mode(Mode::Peek)];
+    let _ = store.decide_now(&asks, clock.now());
+}
+
+/// The same beside an ask that costs nothing.
+#[test]
+fn a_shadow_and_an_ask_for_nothing_end_when_there_is_no_room_for_a_permit() {
+    let clock = ManualClock::new();
+    let (store, slots, _held) = full_of_permits(&clock);
+    let asks = [Ask::new(&slots, "new").mode(Mode::Shadow), Ask::new(&slots, "new").cost(0)];
+    let _ = store.decide_now(&asks, clock.now());
+}
+
+/// What time has brought back under another plan does not come back again by a settle.
+#[test]
+fn a_settle_gives_back_nothing_that_time_has_repaid_under_another_plan() {
+    let clock = ManualClock::new();
+    let keyed = Keyed::<u64>::builder(Limit::per_hour(10)).max_keys(100).clock(clock.clone()).build();
+    let fast = Limit::per_hour(1_000).burst(10);
+    let charge = keyed.key(&1).take(9).unwrap();
+    // The fast plan repays it in 36 seconds, once the key is in it.
+    assert!(keyed.under(fast).unwrap().check(&1).is_allowed());
+    clock.advance(36 * SECOND);
+    // Ten at once, of a burst of ten under every plan; then not one more at the same instant.
+    assert!(keyed.check_n(&1, 10).is_allowed());
+    charge.settle(0);
+    assert!(keyed.check_n(&1, 9).is_denied(), "19 at one instant, of a burst of 10");
+}
+
+/// Nor by a cancel.
+#[test]
+fn a_cancel_gives_back_nothing_that_time_has_repaid_under_another_plan() {
+    let clock = ManualClock::new();
+    let keyed = Keyed::<u64>::builder(Limit::per_hour(10)).max_keys(100).clock(clock.clone()).build();
+    let fast = Limit::per_hour(1_000).burst(10);
+    assert!(keyed.check_n(&1, 10).is_allowed());
+    let slot = keyed.key(&1).reserve(10).unwrap();
+    // Only a charge takes a key over to another plan, and there is debt: it queues up there.
+    drop(keyed.under(fast).unwrap().key(&1).reserve(1).unwrap());
+    clock.advance(76 * SECOND);
+    assert!(keyed.check_n(&1, 10).is_allowed());
+    slot.cancel();
+    assert!(keyed.check_n(&1, 9).is_denied(), "19 at one instant, of a burst of 10");
+}
+
+/// A cap in bytes is a cap: of logs too, displaced ones included.
+#[test]
+fn a_cap_in_bytes_holds_for_what_was_displaced() {
+    let (cap, limit) = (100_000, Limit::per_hour(1_000_000).algorithm(Algorithm::SlidingLog));
+    let keyed = Keyed::<u64>::builder(limit).max_bytes(cap).build();
+    let used = allocation_counter::measure(|| {
+        let _ = keyed.check_n(&1, 1_000_000);
+    });
+    assert!(used.bytes_current <= cap as i64, "{} bytes are kept, {} at most were asked for", used.bytes_current, cap);
+    assert!(used.bytes_max <= cap as u64, "{} bytes for one call", used.bytes_max);
+}
+
+/// All a table keeps is within its cap, but for what every table has once.
+#[test]
+fn a_cap_in_bytes_holds_for_all_a_table_keeps() {
+    let mut over = Vec::new();
+    for algorithm in Algorithm::ALL {
+        let cap: usize = 4 << 20;
+        let mut kept = None;
+        let used = allocation_counter::measure(|| {
+            let limit = Limit::per_hour(100).algorithm(algorithm);
+            let keyed = Keyed::<u64>::builder(limit).max_keys(5_000).max_bytes(cap).build();
+            for user in 0..100_000 {
+                let _ = keyed.check_n(&user, 1 + user % 7);
+            }
+            kept = Some(keyed);
+        });
+        let figures = kept.unwrap().figures();
+        println!("{algorithm}: {} bytes of {cap}, figures say {}", used.bytes_current, figures.bytes);
+        over.extend((used.bytes_current > cap as i64 + 65_536).then_some((algorithm, used.bytes_current)));
+    }
+    assert!(over.is_empty(), "more than 64 KiB above the cap: {over:?}");
+}
+
+/// A table too large to be had is refused when it is made, in every build.
+#[test]
+fn a_table_too_large_is_refused_when_it_is_made() {
+    let made = std::panic::catch_unwind(|| Keyed::<u64>::builder(Limit::per_second(1)).max_keys(usize::MAX).build());
+    assert!(made.is_err());
+}
+
+/// Costs that add to more than can be counted, where there is no limit.
+#[test]
+fn costs_that_cannot_be_counted_pass_where_there_is_no_limit() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build();
+    let none = store.limit("none", Limit::unlimited()).unwrap();
+    let user = store.limit("user", Limit::per_second(1)).unwrap();
+    let asks = [Ask::new(&none, "k").cost(u64::MAX), Ask::new(&none, "k"), Ask::new(&user, "u")];
+    assert!(store.decide_now(&asks, clock.now()).is_allowed());
+}
+
+/// Windows of the largest counts, or at the last instants there are.
+#[test]
+fn a_window_takes_every_number() {
+    let far = tollgate::Instant::from_unix_nanos(u64::MAX);
+    let mut failed = Vec::new();
+    for (count, period) in
+        [(u64::MAX, Duration::from_nanos(u64::MAX)), (u64::MAX, SECOND), (1, Duration::from_nanos(1))]
+    {
+        for algorithm in Algorithm::ALL {
+            let run = move || {
+                let limit = Limit::of(count, period).algorithm(algorithm);
+                let cost = if algorithm == Algorithm::SlidingLog { 1 } else { u64::MAX };
+                let keyed = Keyed::<u64>::builder(limit).max_keys(2).clock(ManualClock::new()).build();
+                for key in [keyed.key(&1), keyed.key(&2).at(far)] {
+                    for _ in 0..3 {
+                        let _ = (key.check_n(1), key.check_n(cost), key.peek(), key.take(1));
+                        key.grant(1);
+                    }
+                    key.reset();
+                }
+            };
+            if std::panic::catch_unwind(run).is_err() {
+                failed.push((count, period, algorithm));
+            }
+        }
+    }
+    assert!(failed.is_empty(), "{failed:?}");
+}
+
+/// What is counted for whoever asks can be added up, or is as much as can be counted.
+#[test]
+fn counts_add_up() {
+    let limit = Limit::of(u64::MAX, SECOND).algorithm(Algorithm::FixedWindow);
+    let keyed = Keyed::<u64>::builder(limit).max_keys(10).clock(ManualClock::new()).build();
+    let plan = keyed.under(Limit::of(u64::MAX, 2 * SECOND).algorithm(Algorithm::FixedWindow)).unwrap();
+    keyed.key(&1).take(1).unwrap().settle(u64::MAX);
+    plan.key(&2).take(1).unwrap().settle(u64::MAX);
+    let _ = keyed.counts();
+}
+
+/// To look at a key by another plan, at an instant of before, brings it nothing.
+#[test]
+fn a_stale_glance_by_a_faster_plan_mints_nothing() {
+    let clock = ManualClock::new();
+    let keyed = Keyed::<u64>::builder(Limit::per_hour(10)).max_keys(100).clock(clock.clone()).build();
+    let fast = Limit::per_hour(600).burst(10);
+    let start = clock.now();
+    clock.advance(60 * SECOND);
+    assert!(keyed.check_n(&1, 10).is_allowed());
+    let _ = keyed.under(fast).unwrap().key(&1).at(start).peek();
+    let left = keyed.key(&1).peek().remaining();
+    assert_eq!(left, 0, "ten of ten were spent at this instant");
+}
+
+/// What a live change to a smaller burst clipped off does not come back by way of a plan.
+#[test]
+fn what_a_live_change_clipped_off_does_not_come_back_under_a_plan() {
+    let clock = ManualClock::new();
+    let large = Limit::per_hour(10);
+    let keyed = Keyed::<u64>::builder(large).max_keys(100).clock(clock.clone()).build();
+    assert!(keyed.check_n(&1, 5).is_allowed());
+    // Of the five that are left one is kept.
+    keyed.set_limit(Limit::per_hour(1));
+    assert_eq!(keyed.key(&1).peek().remaining(), 1);
+    let left = keyed.under(large).unwrap().key(&1).peek().remaining();
+    assert!(left <= 5, "5 of 10 were spent at this instant, {left} are left");
+}
+
+/// `set_limit` says that each change keeps some hundred bytes.
+#[test]
+fn a_live_change_keeps_some_hundred_bytes() {
+    let limit = |count| Limit::per_hour(count).algorithm(Algorithm::SlidingLog);
+    let keyed = Keyed::<u64>::builder(limit(1_000)).max_keys(1).clock(ManualClock::new()).build();
+    for user in 0..50 {
+        let _ = keyed.check_n(&user, 1_000);
+    }
+    let used = allocation_counter::measure(|| (1..=100).for_each(|change| keyed.set_limit(limit(1_000 + change))));
+    let each = used.bytes_current / 100;
+    assert!(each <= 1_000, "{each} bytes for each change");
 }

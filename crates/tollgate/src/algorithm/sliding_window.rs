@@ -90,7 +90,8 @@ impl Machine for SlidingWindow {
         }
         let window = u128::from(limit.window);
         let inside = u128::from(limit.window - now.saturating_sub(state.start(limit)));
-        let counted = u128::from(state.before) * inside + (u128::from(state.current) + u128::from(cost)) * window;
+        let here = (u128::from(state.current) + u128::from(cost)).saturating_mul(window);
+        let counted = (u128::from(state.before) * inside).saturating_add(here);
         if counted > u128::from(limit.most) * window {
             return Judged::Deny { told: state.told(limit, now), retry_at: state.retry_at(limit, cost) };
         }

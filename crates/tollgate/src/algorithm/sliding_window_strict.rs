@@ -25,8 +25,8 @@ impl SlidingWindowStrict {
         let steps = steps(limit);
         let length = limit.window / steps;
         let step = (now / length).max(self.newest);
-        for passed in (self.newest + 1..=step).take(steps as usize + 1) {
-            self.counts[(passed % (steps + 1)) as usize] = 0;
+        for passed in (1..=step - self.newest).take(steps as usize + 1) {
+            self.counts[((self.newest + passed) % (steps + 1)) as usize] = 0;
         }
         if step - self.newest > steps {
             self.counts = [0; COUNTERS];
@@ -43,14 +43,14 @@ impl SlidingWindowStrict {
     fn oldest_first(&self, steps: u64) -> impl DoubleEndedIterator<Item = (u64, u64)> + '_ {
         // Step numbers that would be below zero have counted nothing.
         (0..=steps).map(move |age| {
-            let number = (self.newest + age + 1) % (steps + 1);
+            let number = (self.newest % (steps + 1) + age + 1) % (steps + 1);
             (age, self.counts[number as usize])
         })
     }
 
     fn told(&self, limit: &Windowed, steps: u64, length: u64) -> Told {
         let newest = self.oldest_first(steps).rev().find(|(_, count)| *count > 0);
-        let reset_at = newest.map_or(0, |(age, _)| (self.newest + age + 1).saturating_mul(length));
+        let reset_at = newest.map_or(0, |(age, _)| self.newest.saturating_add(age + 1).saturating_mul(length));
         Told { remaining: limit.most.saturating_sub(self.total()), reset_at }
     }
 }
@@ -85,7 +85,9 @@ impl Machine for SlidingWindowStrict {
         if cost > limit.most {
             return Judged::Never(state.told(limit, steps, length));
         }
-        let mut over = state.total().saturating_add(cost).saturating_sub(limit.most);
+        // More than a word may hold, of which no more than a word matters.
+        let wanted = u128::from(state.total()) + u128::from(cost);
+        let mut over = u64::try_from(wanted.saturating_sub(u128::from(limit.most))).unwrap_or(u64::MAX);
         if over > 0 {
             let mut dropped = 0;
             for (age, count) in state.oldest_first(steps) {
@@ -95,7 +97,7 @@ impl Machine for SlidingWindowStrict {
                     break;
                 }
             }
-            let retry_at = (state.newest + dropped).saturating_mul(length);
+            let retry_at = state.newest.saturating_add(dropped).saturating_mul(length);
             return Judged::Deny { told: state.told(limit, steps, length), retry_at };
         }
         state.counts[(state.newest % (steps + 1)) as usize] += cost;
@@ -118,7 +120,8 @@ impl Machine for SlidingWindowStrict {
     fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {
         let (mut state, steps, _) = self.roll(limit, now);
         let room = limit.most.saturating_sub(state.total());
-        state.counts[(state.newest % (steps + 1)) as usize] += extra.min(room);
+        let count = &mut state.counts[(state.newest % (steps + 1)) as usize];
+        *count = count.saturating_add(extra.min(room));
         state
     }
 

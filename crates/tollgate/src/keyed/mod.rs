@@ -145,7 +145,7 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
 
 impl<C: Clock> Inner<C> {
     fn new(cap: Cap, clock: C, rule: Rule) -> Self {
-        let table = Table::new(cap, clock);
+        let table = Table::new(cap, clock, rule.wide_bytes());
         let first = table.new_line(0, "", rule).expect("the first line of a table");
         Self { plans: Plans::new(first.clone()), table, first, waiters: Waiters::default() }
     }
@@ -231,8 +231,8 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.limit().capacity()
     }
 
-    /// Changes the limit for every key, at once, each keeping the tokens it has. Each change keeps some hundred bytes
-    /// until the last handle is dropped. Charges and reservations of before give nothing back.
+    /// Changes the limit for every key, at once, each keeping the tokens it has. Each change keeps some hundred bytes,
+    /// and a copy of the floor once keys have been displaced, until the last handle is dropped. Charges and reservations of before give nothing back.
     pub fn set_limit(&self, limit: Limit) {
         self.set_limit_with(limit, Carry::Keep);
     }
@@ -270,10 +270,10 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// What came on top of the limit's promise, or was not given back, of all keys.
     pub fn counts(&self) -> Counts {
         self.inner.plans.iter().map(|first| first.line.counts()).fold(Counts::default(), |sum, line| Counts {
-            granted: sum.granted + line.granted,
-            settled_up: sum.settled_up + line.settled_up,
-            not_returned: sum.not_returned + line.not_returned,
-            changes: sum.changes + line.changes,
+            granted: sum.granted.saturating_add(line.granted),
+            settled_up: sum.settled_up.saturating_add(line.settled_up),
+            not_returned: sum.not_returned.saturating_add(line.not_returned),
+            changes: sum.changes.saturating_add(line.changes),
         })
     }
 

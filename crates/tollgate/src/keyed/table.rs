@@ -5,7 +5,7 @@
 //! never grows and never moves an entry. Nothing of a key is stored but its hash.
 //!
 //! **Reading and writing.** A call that finds its entry decides with one compare-and-swap of the state. A state is stored
-//! mixed with its tag, so that a swap can succeed only on the entry it was read from. Whatever is rarer *claims* the
+//! mixed with its tag, so that a swap succeeds on the entry it was read from only, but for one chance in 2^63. Whatever is rarer *claims* the
 //! entry: the state becomes `BUSY`, the others wait for the few instructions that takes, and the claimer may change the
 //! tag as well.
 //!
@@ -154,7 +154,7 @@ impl Seen {
     /// The state, or the handle of a wide one.
     #[inline]
     pub(crate) fn word(&self) -> u64 {
-        self.stored ^ self.tag
+        self.stored ^ spread(self.tag)
     }
 }
 
@@ -170,30 +170,38 @@ fn tag(hash: u64, terms: u32) -> u64 {
     (hash & ((1 << HASH_BITS) - 1)) << TERMS_BITS | u64::from(terms)
 }
 
-/// The state as it is stored under a tag: never `BUSY`. (Handles and counts are below 2^63, so they are never moved.)
+/// What a state is mixed with under a tag. Tags that differ in a bit differ in many of it, so no two states that occur under
+/// them are stored alike. The highest bit is 0.
+#[inline]
+fn spread(tag: u64) -> u64 {
+    tag.wrapping_mul(FACTORS[1]) >> 1
+}
+
+/// The state as it is stored under a tag: never `BUSY`. (Handles, counts and windows are below 2^63: they are never moved.)
 #[inline]
 fn mix(tag: u64, word: u64) -> u64 {
-    match word ^ tag {
-        // One tick more, or one count, is on the strict side.
-        BUSY => (word + 1) ^ tag,
+    match word ^ spread(tag) {
+        // One tick more is on the strict side.
+        BUSY => (word + 1) ^ spread(tag),
         stored => stored,
     }
 }
 
 impl<C: Clock> Table<C> {
-    pub(crate) fn new(cap: Cap, clock: C) -> Self {
+    /// A table in which a key takes about `wide` bytes beside it.
+    pub(crate) fn new(cap: Cap, clock: C, wide: usize) -> Self {
         let lines = (cap.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
         let lines = match cap.bytes {
-            Some(bytes) => lines.min(bytes.saturating_sub(8 * WORDS) / BYTES_A_LINE).max(1),
+            Some(bytes) => lines.min(bytes.saturating_sub(8 * WORDS) / (BYTES_A_LINE + wide * SLOTS / 2)).max(1),
             None => lines,
         };
-        let max_keys = cap.keys.min(lines * SLOTS / 2);
+        let max_keys = cap.keys.min(lines.saturating_mul(SLOTS / 2));
         let wide_bytes = match cap.bytes {
-            Some(bytes) => bytes.saturating_sub(lines * BYTES_A_LINE + 8 * WORDS),
+            Some(bytes) => bytes.saturating_sub(lines.saturating_mul(BYTES_A_LINE).saturating_add(8 * WORDS)),
             None => max_keys.saturating_mul(256),
         };
         // Seven more, to begin on a cache line wherever the allocation does.
-        let words = zeroed(lines * WORDS + WORDS - 1);
+        let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1));
         let offset = words.as_ptr().align_offset(64).min(WORDS - 1);
         static TABLES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
         Self {
@@ -301,23 +309,25 @@ impl<C: Clock> Table<C> {
     }
 
     /// The same limit, counted from a new origin: `now` is more than eight years from the last.
+    /// False if there have been too many terms.
     #[cold]
-    pub(crate) fn rebase(&self, line: &Line, now: Instant) {
+    pub(crate) fn rebase(&self, line: &Line, now: Instant) -> bool {
         let _held = line.changing.hold();
         let old = self.terms(line.current.load(Ordering::SeqCst));
-        if let Reach::Late = reach(&old.normal, old.origin, now) {
-            self.succeed(old, old.rule, Carry::Keep, now);
+        match reach(&old.normal, old.origin, now) {
+            Reach::Late => self.succeed(old, old.rule, Carry::Keep, now),
+            _ => true,
         }
     }
 
     fn succeed(&self, old: &Terms, rule: Rule, carry: Carry, now: Instant) -> bool {
         let Some(next) = self.register(|id| Terms::after(id, old, rule, carry, now)) else { return false };
-        next.inherit(old);
+        next.inherit(old, &self.wides.budget);
         // Whoever displaces a key from here on joins it into the next floor; what came before is inherited once more.
         // The fences: either `sink` sees that there is a next, or what it sank is seen here.
         old.next.store(next.id, Ordering::Release);
         fence(Ordering::SeqCst);
-        next.inherit(old);
+        next.inherit(old, &self.wides.budget);
         old.line.current.store(next.id, Ordering::Release);
         true
     }
@@ -345,7 +355,7 @@ impl<C: Clock> Table<C> {
         loop {
             let mut next = terms.next.load(Ordering::Acquire);
             if next == 0 {
-                terms.sink(hash, &state);
+                terms.sink(hash, &state, &self.wides.budget);
                 // A change that came in between may have inherited the floor before.
                 fence(Ordering::SeqCst);
                 next = terms.next.load(Ordering::Acquire);
@@ -368,12 +378,13 @@ impl<C: Clock> Table<C> {
         let (start, wanted) = (self.line(hash, lane), tag(hash, terms));
         let line = self.words[start..].first_chunk::<WORDS>()?;
         // Which slot it is cannot be predicted, so no branch is made of it: a wrong guess costs more than all four.
-        let is = |slot: usize| usize::from(line[slot].load(Ordering::Relaxed) == wanted);
-        let (one, two, three) = (is(1), is(2), is(3));
+        let is = |slot: usize| usize::from(line[slot].load(Ordering::Acquire) == wanted);
+        let (zero, one, two, three) = (is(0), is(1), is(2), is(3));
         let slot = one | two << 1 | three | three << 1;
+        // A tag is written before the state of its key is, and a state that is not busy after its tag: what is read between
+        // two looks at the same tag is the state of that key.
         let stored = line[slot + SLOTS].load(Ordering::Acquire);
-        // A tag is written before the state of its key is: if it is what was wanted, so is the state.
-        let same = line[slot].load(Ordering::Relaxed) == wanted;
+        let same = line[slot].load(Ordering::Relaxed) == wanted && zero + one + two + three == 1;
         (same && stored != BUSY).then_some(Seen { place: Place(start + slot), tag: wanted, stored })
     }
 

@@ -4,16 +4,16 @@
 //! new terms, and an entry is converted when it is next touched, as of the instant of the change. Terms never move and
 //! stay until the table is dropped.
 
-use super::wide::{Budget, WideState};
+use super::wide::{Budget, OVERHEAD, WideState};
 use crate::algorithm::token_bucket::Step as Stepped;
 use crate::algorithm::{Judged, Told};
 use crate::clock::Instant;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Kind, Limit, Normal};
-use crate::limiter::cell::{Cell, Reach, ahead, decision, look, origin_for, reach, step};
+use crate::limiter::cell::{Cell, REACH, Reach, ahead, decision, look, origin_for, reach, step};
 use crate::limiter::change::Later;
 use crate::limiter::view::patience_of_a_check;
-use crate::limiter::windowed::{Step, Windowwise, act_on_word, join_word};
+use crate::limiter::windowed::{MOST_WORDS, Step, Windowwise, act_on_word, join_word};
 use crate::limiter::{Carry, Counts};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
@@ -39,6 +39,18 @@ impl Rule {
         match self {
             Self::Rate(limit) => *limit.normal(),
             Self::InFlight(most) => Normal { ticks: 0, token: 1, capacity: *most, kind: Kind::InFlight },
+        }
+    }
+
+    /// What a key takes beside the table, about.
+    pub(super) fn wide_bytes(&self) -> usize {
+        let normal = self.normal();
+        match normal.kind {
+            Kind::Log => OVERHEAD + 8 * normal.capacity.min(32) as usize,
+            Kind::Strict => OVERHEAD + 8 * MOST_WORDS,
+            Kind::FirstHit => OVERHEAD + 16,
+            Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => OVERHEAD + 24,
+            _ => 0,
         }
     }
 
@@ -332,7 +344,7 @@ impl Terms {
     }
 
     /// One call on a state that is not in the table, and the state it leaves.
-    pub(crate) fn judge(&self, state: State, asked: &Asked) -> (Call, State) {
+    pub(crate) fn judge(&self, state: State, asked: &Asked, budget: &Budget) -> (Call, State) {
         match state {
             State::Word(word) => {
                 let call = self.judge_word(word, asked);
@@ -340,7 +352,7 @@ impl Terms {
                 (call, after)
             }
             State::Wide(mut state) => {
-                let call = self.judge_wide(&mut state, asked, &Budget::unlimited());
+                let call = self.judge_wide(&mut state, asked, budget);
                 (call, State::Wide(state))
             }
         }
@@ -363,6 +375,15 @@ impl Terms {
         crate::clock::nanos(state.reset_after(&self.normal, now.as_unix_nanos()))
     }
 
+    /// The clock in ticks; what is out of reach stands at the end it is beyond.
+    pub(crate) fn clock_at(&self, now: Instant) -> u64 {
+        match reach(&self.normal, self.origin, now) {
+            Reach::Clock(clock) => clock,
+            Reach::Early { .. } => 0,
+            Reach::Late => REACH * self.normal.ticks,
+        }
+    }
+
     /// Since when a state has been fresh; none if it is not, or does not change with time.
     pub(crate) fn fresh_since(&self, state: &State, now: Instant) -> Option<Instant> {
         let Normal { ticks, kind, .. } = self.normal;
@@ -377,7 +398,8 @@ impl Terms {
             }
             (State::Wide(state), _) => crate::clock::nanos(state.reset_after(&self.normal, 0)),
         };
-        Some(Instant::from_unix_nanos(since)).filter(|since| *since <= now)
+        // Not before there were these terms: what they clipped off is gone.
+        Some(Instant::from_unix_nanos(since).max(self.since)).filter(|since| *since <= now)
     }
 
     /// A state as strict as both.
@@ -489,30 +511,30 @@ impl Terms {
         }
     }
 
-    /// A log's floor is as long as the log: all parts together hold some thousand times, or one log.
-    fn wide_floors(&self) -> usize {
-        match self.normal.kind {
-            Kind::Log => (4_096 / self.normal.capacity.max(1)).clamp(1, FLOORS as u64) as usize,
-            _ => FLOORS,
-        }
+    /// All parts together take a quarter of the bytes, or one state: a log's floor is as long as the log.
+    fn wide_floors(&self, budget: &Budget) -> usize {
+        let words = if self.normal.kind == Kind::Log { self.normal.capacity } else { MOST_WORDS as u64 };
+        (budget.of_floors() / words.max(1).saturating_mul(8)).clamp(1, FLOORS as u64) as usize
     }
 
     /// Joins the state of a displaced key into the floor of its part.
-    pub(super) fn sink(&self, hash: u64, state: &State) {
+    pub(super) fn sink(&self, hash: u64, state: &State, budget: &Budget) {
         let floor = self.floor.get_or_init(|| {
             Box::new(match self.fits_a_word() {
                 true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
-                false => Floor::Wide((0..self.wide_floors()).map(|_| Mutex::new(None)).collect()),
+                false => Floor::Wide((0..self.wide_floors(budget)).map(|_| Mutex::new(None)).collect()),
             })
         });
         match (floor, state) {
             (Floor::Words(words), State::Word(word)) => self.sink_word(part(words, hash), *word),
             (Floor::Wide(states), State::Wide(state)) => {
                 let mut floor = lock(part(states, hash));
+                let before = floor.as_ref().map_or(0, WideState::bytes);
                 match &mut *floor {
                     Some(floor) => floor.join(&self.normal, state),
                     none => *none = Some(state.clone()),
                 }
+                budget.count(before, floor.as_ref().map_or(0, WideState::bytes));
             }
             _ => {}
         }
@@ -533,7 +555,7 @@ impl Terms {
     }
 
     /// Takes over the floor of the terms before these.
-    pub(super) fn inherit(&self, before: &Self) {
+    pub(super) fn inherit(&self, before: &Self, budget: &Budget) {
         let Some(floor) = before.floor.get() else { return };
         if self.carry == Carry::Reset {
             return;
@@ -550,7 +572,7 @@ impl Terms {
                     Some(state) => State::Wide(state.clone()),
                 },
             };
-            self.sink(at, &self.succeed(before, &state));
+            self.sink(at, &self.succeed(before, &state), budget);
         }
     }
 

@@ -7,7 +7,6 @@ use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
 use crate::decision::{Decision, Denied, ReserveError};
 use crate::limit::Kind;
-use crate::limiter::cell::{Reach, reach};
 use crate::limiter::change::Claim;
 use crate::limiter::view::Admitted;
 use crate::limiter::windowed::{ChargeMore, GiveBack, Step, act_on_word};
@@ -38,7 +37,8 @@ impl<'a, C: Clock> Key<'a, C> {
         Self { inner, first, hash, now: None }
     }
 
-    /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at).
+    /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at). A charge more than three years
+    /// ahead moves the limit of all keys there: what is five years older is turned away from then on.
     #[must_use]
     pub fn at(&self, now: Instant) -> Self {
         Self { now: Some(now), ..*self }
@@ -131,18 +131,16 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Makes this key fresh. Older charges and reservations give nothing back.
     pub fn reset(&self) {
-        let (table, given) = (&self.inner.table, self.inner.table.cold(self.hash).0);
+        let table = &self.inner.table;
         table.alter(self.first, self.hash, self.now(), Some(&self.inner.plans), Absent::Stays, |terms, state| {
             match state {
                 Altered::Word(word) => {
-                    let clock = clock_of(terms, self.now());
-                    // So much is forgiven that nothing of before can be worth anything.
-                    let forgiven = word.saturating_sub(clock).saturating_add(terms.normal.capacity).max(1);
-                    given.fetch_add(forgiven, Ordering::SeqCst);
-                    *word = if terms.normal.is_windowed() { 0 } else { (*word).min(clock) };
+                    table.void_claims(self.hash, terms, *word);
+                    let fresh = if terms.normal.is_windowed() { 0 } else { terms.clock_at(self.now()) };
+                    *word = (*word).min(fresh);
                 }
                 Altered::Wide(state, _) => {
-                    given.fetch_add(1, Ordering::SeqCst);
+                    table.void_claims(self.hash, terms, 0);
                     state.clear();
                 }
             }
@@ -171,7 +169,7 @@ impl<'a, C: Clock> Key<'a, C> {
                         unused
                     }
                     Altered::Word(word) => {
-                        let ahead = word.saturating_sub(clock_of(terms, now));
+                        let ahead = word.saturating_sub(terms.clock_at(now));
                         let gift = ahead.min(tokens.saturating_mul(normal.token));
                         *word -= gift;
                         gift.div_ceil(normal.token)
@@ -262,7 +260,7 @@ impl<C: Clock> Spot<C> {
                 return;
             }
             let before = given.load(Ordering::SeqCst);
-            let clock = clock_of(terms, now);
+            let clock = terms.clock_at(now);
             let back = token_bucket::cancel(&terms.normal, *word, clock, before, claim.worth, claim.mark);
             *word = word.saturating_sub(back.give);
             if back.shifts {
@@ -304,12 +302,12 @@ pub(crate) fn give_back<C: Clock>(
             Altered::Word(word) if normal.kind == Kind::Pacing => {
                 // What is at the end of the queue and has not begun can be taken back.
                 if *word == charged.tat {
-                    let ahead = word.saturating_sub(clock_of(terms, now));
+                    let ahead = word.saturating_sub(terms.clock_at(now));
                     *word -= ahead.min(unused.saturating_mul(normal.token));
                 }
             }
             Altered::Word(word) => {
-                let clock = clock_of(terms, now);
+                let clock = terms.clock_at(now);
                 let before = refunded.load(Ordering::SeqCst);
                 let give = token_bucket::refund(normal, *word, clock, unused, charged, before, since);
                 *word = word.saturating_sub(give);
@@ -341,22 +339,13 @@ pub(crate) fn charge_more<C: Clock>(
                 *word = act_on_word(normal, *word, &more).0.unwrap_or(*word);
             }
             Altered::Word(word) => {
-                let charged = (*word).max(clock_of(terms, now)).saturating_add(extra * normal.token);
+                let charged = (*word).max(terms.clock_at(now)).saturating_add(extra * normal.token);
                 *word = charged.min(u64::MAX - 1);
             }
         }
         terms.line.settled_up.fetch_add(extra, Ordering::Relaxed);
     };
     table.alter(table.terms(id), hash, now(), plans, Absent::Comes, charge);
-}
-
-/// The clock in ticks of the terms; what is out of reach stands at the end it is beyond.
-fn clock_of(terms: &Terms, now: Instant) -> u64 {
-    match reach(&terms.normal, terms.origin, now) {
-        Reach::Clock(clock) => clock,
-        Reach::Early { .. } => 0,
-        Reach::Late => crate::limiter::cell::REACH * terms.normal.ticks,
-    }
 }
 
 impl<C: Clock> Clone for Spot<C> {

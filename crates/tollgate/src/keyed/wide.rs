@@ -42,17 +42,17 @@ impl WideState {
         let at = |age: u64| times[age as usize];
         let (mut judged, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
         if let (Judged::Admit(expired, _), true) = (judged, write && cost > 0) {
-            times.drain(..expired as usize);
-            let (live, needed) = (times.len() as u64, times.len() as u64 + cost);
-            match budget.grow(times, needed) {
-                true => times.extend(std::iter::repeat_n(at_instant, cost as usize)),
-                false => {
-                    let over = (needed - times.capacity() as u64).min(live);
-                    let oldest = if over > 0 { times[over as usize - 1] } else { at_instant };
-                    let reset_at = times.back().map_or(0, |newest| newest.saturating_add(windowed.window));
-                    let told = Told { remaining: 0, reset_at };
-                    judged = Judged::Deny { told, retry_at: oldest.saturating_add(windowed.window) };
-                }
+            let live = times.len() as u64 - expired;
+            if budget.grow(times, live + cost) {
+                times.drain(..expired as usize);
+                times.extend(std::iter::repeat_n(at_instant, cost as usize));
+            } else {
+                // So many must have left before there is room; all of them, if even that is not enough.
+                let over = (live + cost).saturating_sub(times.capacity() as u64).min(live);
+                let last = if over > 0 { times[(expired + over - 1) as usize] } else { at_instant };
+                let reset_at = times.back().map_or(0, |newest| newest.saturating_add(windowed.window));
+                let told = Told { remaining: 0, reset_at };
+                judged = Judged::Deny { told, retry_at: last.saturating_add(windowed.window) };
             }
         } else if !write {
             let at = |age: u64| times[age as usize];
@@ -163,7 +163,7 @@ impl WideState {
         state
     }
 
-    fn bytes(&self) -> u64 {
+    pub(super) fn bytes(&self) -> u64 {
         let words = match self {
             Self::Words(words) => words.len(),
             Self::Log(times) => times.capacity(),
@@ -188,9 +188,25 @@ impl Budget {
         Self::new(u64::MAX)
     }
 
+    /// For a state that is not in the table yet: it may take a quarter of all, so that what is displaced does not take more.
+    pub(super) fn of_one(&self) -> Self {
+        Self::new(self.most / 4)
+    }
+
+    /// For what is displaced: as much as states leave.
+    pub(super) fn of_floors(&self) -> u64 {
+        self.most / 3
+    }
+
     fn take(&self, bytes: u64) -> bool {
         let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.most);
         self.taken.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
+    }
+
+    /// Counts what grew or shrank without asking.
+    pub(super) fn count(&self, before: u64, after: u64) {
+        self.taken.fetch_add(after, Ordering::Relaxed);
+        self.taken.fetch_sub(before, Ordering::Relaxed);
     }
 
     fn give_back(&self, bytes: u64) {
@@ -208,7 +224,7 @@ impl Budget {
         let Some(wanted) = [wanted, needed].into_iter().find(|wanted| self.take((wanted - capacity) * 8)) else {
             return false;
         };
-        times.reserve_exact(wanted as usize - times.len());
+        times.reserve_exact((wanted as usize).saturating_sub(times.len()));
         true
     }
 
@@ -230,21 +246,30 @@ struct Free {
     next: u64,
 }
 
-/// What a state costs beside its words.
-const OVERHEAD: u64 = size_of::<Mutex<WideState>>() as u64 + 16;
+/// What a state costs beside its words: its place, twice because places are made by doubling, and what the allocator adds.
+pub(super) const OVERHEAD: usize = PLACE as usize + ALLOCATED as usize;
+const PLACE: u64 = 2 * size_of::<Mutex<WideState>>() as u64;
+const ALLOCATED: u64 = 16;
 
 impl Wides {
     pub(super) fn new(most_bytes: u64) -> Self {
-        Self { states: Chunks::new(), free: Mutex::default(), budget: Budget::new(most_bytes) }
+        Self {
+            states: Chunks::new(),
+            free: Mutex::default(),
+            // A quarter is for floors.
+            budget: Budget::new(most_bytes - most_bytes / 4),
+        }
     }
 
     /// Keeps a state, or gives it back if there are no bytes for it.
     pub(super) fn keep(&self, state: WideState) -> Result<u64, WideState> {
-        if !self.budget.take(OVERHEAD + state.bytes()) {
-            return Err(state);
-        }
         let handle = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
+            // Places stay: they are paid for once.
+            let place = if free.handles.is_empty() { PLACE } else { 0 };
+            if !self.budget.take(place + ALLOCATED + state.bytes()) {
+                return Err(state);
+            }
             free.handles.pop().unwrap_or_else(|| {
                 free.next += 1;
                 free.next - 1
@@ -257,7 +282,7 @@ impl Wides {
     /// Forgets the state of a handle that nobody knows any more.
     pub(super) fn forget(&self, handle: u64) -> WideState {
         let state = core::mem::replace(&mut *self.lock(handle), nothing());
-        self.budget.give_back(OVERHEAD + state.bytes());
+        self.budget.give_back(ALLOCATED + state.bytes());
         self.free.lock().unwrap_or_else(PoisonError::into_inner).handles.push(handle);
         state
     }
@@ -269,4 +294,23 @@ impl Wides {
 
 fn nothing() -> WideState {
     WideState::Words(Box::default())
+}
+
+#[cfg(all(test, not(tollgate_loom)))]
+mod tests {
+    use super::*;
+    use crate::{Algorithm, Limit};
+
+    /// An instant from before may still come, and finds what was logged.
+    #[test]
+    fn a_log_that_may_not_grow_forgets_nothing() {
+        let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
+        let (normal, budget, minute) = (limit.normal(), Budget::new(9 * 8), 60_000_000_000);
+        let mut log = WideState::fresh(normal);
+        assert!(log.call(normal, minute, 9, true, &budget).decision.is_allowed());
+        let late = log.call(normal, 2 * minute, 10, true, &budget).decision;
+        assert!(late.is_denied() && late.retry_after().is_some());
+        assert!(log.call(normal, minute + 1, 9, true, &budget).decision.is_denied());
+        assert!(log.call(normal, 2 * minute, 9, true, &budget).decision.is_allowed());
+    }
 }

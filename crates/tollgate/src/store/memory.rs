@@ -95,7 +95,8 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     ///
     /// If the memory cannot even be reserved: more than the system would ever hand out was asked for.
     pub fn build(self) -> MemoryStore<C> {
-        let table = Table::new(self.cap, self.clock);
+        // Half of a cap in bytes is for states that do not fit the table.
+        let table = Table::new(self.cap, self.clock, 40);
         MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0) }) }
     }
 }
@@ -206,6 +207,11 @@ impl Part {
         Asked { now, cost: self.cost.unwrap_or(u64::MAX), longest: self.longest, reserve: self.reserve, write }
     }
 
+    /// Whether it charges something.
+    fn takes(&self) -> bool {
+        self.asks > 0 && self.cost != Some(0)
+    }
+
     fn is_denied(&self) -> bool {
         self.call.as_ref().is_some_and(|call| call.decision.is_denied())
     }
@@ -297,7 +303,7 @@ impl<C: Clock> MemoryStore<C> {
                 return false;
             }
             // Who only looks has seen all there is to see.
-            let writes = |group: &Group<'_>| group.enforce.cost.unwrap_or(0) > 0 || group.shadow.cost.unwrap_or(0) > 0;
+            let writes = |group: &Group<'_>| group.enforce.takes() || group.shadow.takes();
             let wanted: SmallVec<[(&Terms, u64); FEW]> =
                 groups.iter().filter(|group| writes(group)).map(|group| (group.first, group.hash)).collect();
             if wanted.is_empty() {
@@ -334,8 +340,12 @@ impl<C: Clock> MemoryStore<C> {
             part.asks == 0 || held.judge(at, &part.asked(now, false)).decision.is_allowed()
         };
         for (at, (number, group)) in writing() {
-            if held.has_no_room(at) && group.enforce.cost.unwrap_or(0) > 0 {
-                return Charging::NoRoom(number, held.judge(at, &group.enforce.asked(now, true)));
+            if held.has_no_room(at) {
+                if group.enforce.takes() {
+                    return Charging::NoRoom(number, held.judge(at, &group.enforce.asked(now, true)));
+                }
+                // Who takes nothing needs none.
+                continue;
             }
             if !fits(held, at, &group.enforce) || !fits(held, at, &group.peek) {
                 return Charging::Denied;
@@ -354,7 +364,7 @@ impl<C: Clock> MemoryStore<C> {
                 }
                 group.terms = held.terms(at - 1).id;
                 for part in [&mut group.enforce, &mut group.shadow] {
-                    if part.asks > 0 {
+                    if part.takes() || part.asks > 0 && !held.has_no_room(at - 1) {
                         part.call = Some(held.judge(at - 1, &part.asked(now, true)));
                     }
                 }

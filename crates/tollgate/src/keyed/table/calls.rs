@@ -82,22 +82,46 @@ impl<C: Clock> Table<C> {
                 return (terms.judge_word(0, asked), terms);
             }
             let call = match self.find(hash) {
-                Some(seen) if seen.terms() != terms.id => {
-                    self.convert(&seen, hash, terms, asked.now);
-                    None
-                }
+                Some(seen) if seen.terms() != terms.id => self.call_other(terms, hash, &seen, asked),
                 Some(seen) if terms.fits_a_word() => self.call_word(terms, &seen, asked),
                 Some(seen) => self.call_wide(terms, &seen, asked),
                 None => self.call_absent(terms, hash, asked, plans),
             };
             match call {
-                Some(call) if call.late => self.rebase(&terms.line, asked.now),
+                Some(call) if call.late => {
+                    if !self.rebase(&terms.line, asked.now) {
+                        return (terms.no_room(), terms);
+                    }
+                }
                 Some(call) => return (call, terms),
                 // Another thread came in between.
                 None => relax(round),
             }
         }
         unreachable!("a loop without an end")
+    }
+
+    /// A call on an entry that is counted by other terms. One that charges brings it to these; who only asks, or is turned
+    /// away, by another plan than the key's leaves it to that.
+    #[cold]
+    fn call_other(&self, terms: &Terms, hash: u64, seen: &Seen, asked: &Asked) -> Option<Call> {
+        let from = self.terms(seen.terms());
+        if from.line.number != terms.line.number {
+            let state = match from.fits_a_word() {
+                true => State::Word(seen.word()),
+                false => {
+                    let state = self.wides.lock(seen.word());
+                    self.is_still(seen).then(|| State::Wide(state.clone()))?
+                }
+            };
+            let state = self.bring(state, from.id, terms, self.present(asked.now))?;
+            let (call, _) = terms.judge(state, asked, &self.wides.budget.of_one());
+            if call.late || call.decision.is_denied() || !asked.write || asked.cost == 0 {
+                return Some(call);
+            }
+        }
+        self.convert(seen, hash, terms, asked.now);
+        None
     }
 
     fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<Call> {
@@ -119,7 +143,8 @@ impl<C: Clock> Table<C> {
     }
 
     fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked, plans: Option<&Plans>) -> Option<Call> {
-        let (call, _) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked);
+        let one = self.wides.budget.of_one();
+        let (call, _) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
         if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
             return Some(call);
         }
@@ -128,7 +153,7 @@ impl<C: Clock> Table<C> {
             return None;
         }
         // Again: the key may have come and gone meanwhile.
-        let (call, state) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked);
+        let (call, state) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
         if call.decision.is_allowed() {
             if terms.normal.kind == Kind::InFlight {
                 return self.put_in_flight(terms, hash, asked, call);
@@ -170,7 +195,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// Runs `change` on the state of a key, alone. `absent` says what of a key that is not in the table and would start
-    /// from fresh.
+    /// from fresh. A key that is judged by another plan by now stays with that.
     pub(crate) fn alter(
         &self,
         first: &Terms,
@@ -186,15 +211,21 @@ impl<C: Clock> Table<C> {
                 relax(round);
             }
             round += 1;
-            let terms = self.current(first);
+            let found = self.find(hash);
+            let terms = match found {
+                Some(seen) => self.current(self.terms(seen.terms())),
+                None => self.current(first),
+            };
             if terms.normal.kind == Kind::Unlimited {
                 return;
             }
             if let (Reach::Late, false) = (reach(&terms.normal, terms.origin, now), terms.normal.is_windowed()) {
-                self.rebase(&terms.line, now);
+                if !self.rebase(&terms.line, now) {
+                    return;
+                }
                 continue;
             }
-            match self.find(hash) {
+            match found {
                 Some(seen) if seen.terms() != terms.id => self.convert(&seen, hash, terms, now),
                 Some(seen) if !self.claim(&seen) => back_off(),
                 Some(seen) if terms.fits_a_word() => {
@@ -222,7 +253,7 @@ impl<C: Clock> Table<C> {
                             State::Word(word)
                         }
                         State::Wide(mut state) => {
-                            change(terms, Altered::Wide(&mut state, &Budget::unlimited()));
+                            change(terms, Altered::Wide(&mut state, &self.wides.budget.of_one()));
                             State::Wide(state)
                         }
                     };

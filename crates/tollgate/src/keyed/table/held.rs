@@ -165,7 +165,8 @@ impl<C: Clock> Held<'_, C> {
             }
             Working::OutOfTable(_) if one.terms.normal.kind == Kind::InFlight => one.terms.no_room(),
             Working::OutOfTable(state) => {
-                let (call, after) = one.terms.judge(core::mem::replace(state, State::FRESH), asked);
+                let (call, after) =
+                    one.terms.judge(core::mem::replace(state, State::FRESH), asked, &table.wides.budget.of_one());
                 *state = after;
                 call
             }

@@ -125,7 +125,7 @@ impl<C: Clock> Table<C> {
                 if other.id == terms.id || !other.has_floor() {
                     continue;
                 }
-                start = terms.joined(start, terms.adopt(other, &other.start(hash), now));
+                start = terms.joined(start, terms.adopt(other, &other.start(hash), self.present(now)));
             }
         }
         // A key that was displaced since then is in the floor of the next terms.
@@ -160,6 +160,21 @@ impl<C: Clock> Table<C> {
         }
     }
 
+    /// The instant at which a key changes plan: not in the past, where it may have used less than it has.
+    pub(super) fn present(&self, now: Instant) -> Instant {
+        now.max(self.clock.now())
+    }
+
+    /// Makes charges and reservations of before give nothing back: so much is given from under them.
+    pub(crate) fn void_claims(&self, hash: u64, terms: &Terms, word: u64) {
+        let given = match terms.fits_a_word() && !terms.normal.is_windowed() {
+            true => word.saturating_sub(terms.clock_at(self.clock.now())).saturating_add(terms.normal.capacity).max(1),
+            // They look whether anything was.
+            false => 1,
+        };
+        self.cold(hash).0.fetch_add(given, Ordering::SeqCst);
+    }
+
     /// Brings an entry to other terms than it is counted by, if it is what it was and not ahead of them.
     #[cold]
     pub(super) fn convert(&self, seen: &Seen, hash: u64, to: &Terms, now: Instant) {
@@ -171,7 +186,11 @@ impl<C: Clock> Table<C> {
             true => State::Word(seen.word()),
             false => State::Wide(self.wides.lock(seen.word()).clone()),
         };
-        let Some(state) = self.bring(state, from.id, to, now) else { return self.release(seen) };
+        let Some(state) = self.bring(state, from.id, to, self.present(now)) else { return self.release(seen) };
+        if from.line.number != to.line.number {
+            // What time brings under one plan is not known to charges that were made under another.
+            self.void_claims(hash, from, seen.word());
+        }
         if !from.fits_a_word() {
             self.wides.forget(seen.word());
         }

@@ -378,13 +378,16 @@ impl<C: Clock> Table<C> {
         let (start, wanted) = (self.line(hash, lane), tag(hash, terms));
         let line = self.words[start..].first_chunk::<WORDS>()?;
         // Which slot it is cannot be predicted, so no branch is made of it: a wrong guess costs more than all four.
-        let is = |slot: usize| usize::from(line[slot].load(Ordering::Acquire) == wanted);
-        let (zero, one, two, three) = (is(0), is(1), is(2), is(3));
-        let slot = one | two << 1 | three | three << 1;
+        let is = |slot: usize| u32::from(line[slot].load(Ordering::Acquire) == wanted) << slot;
+        let found = is(0) | is(1) | is(2) | is(3);
+        if found == 0 {
+            return None;
+        }
+        let slot = found.trailing_zeros() as usize % SLOTS;
         // A tag is written before the state of its key is, and a state that is not busy after its tag: what is read between
         // two looks at the same tag is the state of that key.
         let stored = line[slot + SLOTS].load(Ordering::Acquire);
-        let same = line[slot].load(Ordering::Relaxed) == wanted && zero + one + two + three == 1;
+        let same = line[slot].load(Ordering::Relaxed) == wanted;
         (same && stored != BUSY).then_some(Seen { place: Place(start + slot), tag: wanted, stored })
     }
 

@@ -511,6 +511,15 @@ impl Terms {
         }
     }
 
+    /// What turns away a key that is not in the table, if the floor alone does: a long log need not be copied for that.
+    pub(crate) fn denied_by_floor(&self, hash: u64, asked: &Asked) -> Option<Call> {
+        let Some(Floor::Wide(states)) = self.floor.get() else { return None };
+        let mut floor = lock(part(states, hash));
+        let asked = Asked { write: false, ..*asked };
+        let call = self.judge_wide(floor.as_mut()?, &asked, &Budget::unlimited());
+        Some(call).filter(|call| call.decision.is_denied())
+    }
+
     /// All parts together take a quarter of the bytes, or one state: a log's floor is as long as the log.
     fn wide_floors(&self, budget: &Budget) -> usize {
         let words = if self.normal.kind == Kind::Log { self.normal.capacity } else { MOST_WORDS as u64 };

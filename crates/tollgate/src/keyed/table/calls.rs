@@ -143,6 +143,9 @@ impl<C: Clock> Table<C> {
     }
 
     fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked, plans: Option<&Plans>) -> Option<Call> {
+        if let Some(denied) = terms.denied_by_floor(hash, asked) {
+            return Some(denied);
+        }
         let one = self.wides.budget.of_one();
         let (call, _) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
         if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {

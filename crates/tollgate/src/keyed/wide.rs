@@ -109,11 +109,12 @@ impl WideState {
         let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
         match self {
             Self::Words(words) => act_on_words(normal, words, &GiveBack { now, charged_in, unused: gift }),
-            // The oldest that still count.
+            // The oldest that still count; none while there are more than the limit knows of.
             Self::Log(times) => {
-                let counted = (normal.capacity - decision.remaining()) as usize;
-                let expired = times.len().saturating_sub(counted);
-                times.drain(..(expired + gift as usize).min(times.len()));
+                let judged = judge(&normal.windowed(), times.len() as u64, |age| times[age as usize], now, 0).0;
+                if let Judged::Admit(expired, _) = judged {
+                    times.drain(..(expired + gift) as usize);
+                }
             }
         }
         gift

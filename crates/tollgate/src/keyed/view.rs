@@ -172,6 +172,8 @@ impl<'a, C: Clock> Key<'a, C> {
                         let ahead = word.saturating_sub(terms.clock_at(now));
                         let gift = ahead.min(tokens.saturating_mul(normal.token));
                         *word -= gift;
+                        // A settle or a cancel of before is not to take the gift for its own.
+                        self.inner.table.cold(self.hash).0.fetch_add(gift, Ordering::SeqCst);
                         gift.div_ceil(normal.token)
                     }
                 };

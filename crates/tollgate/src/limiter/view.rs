@@ -209,8 +209,10 @@ impl<'a, C: Clock> At<'a, C> {
                 }
                 let clock = cell.clock(normal, self.now);
                 let gift = |tat: u64| tat.saturating_sub(clock).min(tokens.saturating_mul(normal.token));
-                let before = cell.update(|tat| Some(tat - gift(tat)));
-                shared.cold().count_granted(gift(before).div_ceil(normal.token));
+                let given = gift(cell.update(|tat| Some(tat - gift(tat))));
+                // A settle or a cancel of before is not to take the gift for its own.
+                cell.given.store(cell.given.load(Ordering::Relaxed).wrapping_add(given), Ordering::Release);
+                shared.cold().count_granted(given.div_ceil(normal.token));
             },
         );
     }

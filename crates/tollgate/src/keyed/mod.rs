@@ -55,7 +55,7 @@ use terms::{Rule, Terms};
 /// Its memory is fixed when it is made, by default for a million keys (32 bytes each, used as keys come), and never grows:
 /// there is nothing to sweep and no background task. The key itself is not stored and nothing is allocated for it. A
 /// decision on a key that is known reads one cache line, nearly always. States that do not fit a word
-/// ([`SlidingLog`](crate::Algorithm::SlidingLog) and the like) are kept beside the table, by default in at most 256 bytes
+/// ([`SlidingLog`](crate::Algorithm::SlidingLog) and the like) are kept beside the table, by default in at most 512 bytes
 /// for each key it was made for; see [`max_bytes`](KeyedBuilder::max_bytes).
 ///
 /// # When there are more keys than that

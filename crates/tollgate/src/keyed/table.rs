@@ -198,7 +198,7 @@ impl<C: Clock> Table<C> {
         let max_keys = cap.keys.min(lines.saturating_mul(SLOTS / 2));
         let wide_bytes = match cap.bytes {
             Some(bytes) => bytes.saturating_sub(lines.saturating_mul(BYTES_A_LINE).saturating_add(8 * WORDS)),
-            None => max_keys.saturating_mul(256),
+            None => max_keys.saturating_mul(512),
         };
         // Seven more, to begin on a cache line wherever the allocation does.
         let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1));

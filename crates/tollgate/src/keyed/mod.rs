@@ -277,8 +277,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         })
     }
 
-    /// How many keys there are, and what became of others. Counting them reads the whole table: a few milliseconds for a
-    /// million keys.
+    /// How many keys there are, and what became of others. Counting them reads the whole table.
     pub fn figures(&self) -> Figures {
         let table = &self.inner.table;
         table.figures(table.clock().now())

@@ -20,7 +20,7 @@ mod held;
 mod room;
 
 pub(crate) use calls::{Absent, Altered};
-pub(crate) use held::Held;
+pub(crate) use held::{FEW, Held};
 
 use super::hash::Secret;
 use super::terms::{Line, Rule, State, Terms};

@@ -7,15 +7,13 @@ pub use memory::{MemoryStore, MemoryStoreBuilder};
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::nanos;
 use crate::decision::{Decision, Outcome};
+use crate::keyed::table::FEW;
 use crate::keyed::terms::{Line, Rule, Terms};
 use crate::limit::Limit;
 use core::fmt;
 use core::time::Duration;
 use smallvec::SmallVec;
 use std::sync::Arc;
-
-/// As many asks as a call may have without anything being allocated for it.
-pub(crate) const FEW: usize = 8;
 
 /// Decides over several limits at once, all or nothing.
 ///

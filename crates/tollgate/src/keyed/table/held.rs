@@ -5,9 +5,11 @@ use crate::clock::{Clock, Instant};
 use crate::keyed::terms::{Asked, Call, State, Terms};
 use crate::limit::Kind;
 use crate::limiter::cell::{Reach, reach};
-use crate::store::FEW;
 use crate::sync::{Guard, Ordering, relax};
 use smallvec::SmallVec;
+
+/// So many entries are held without anything being allocated for it.
+pub(crate) const FEW: usize = 8;
 
 impl<C: Clock> Table<C> {
     /// Whether terms are of this table.

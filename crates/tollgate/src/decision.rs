@@ -75,6 +75,18 @@ impl Decision {
         }
     }
 
+    /// The same for a caller that would wait `longest` nanoseconds for its tokens, and so passes that much sooner.
+    #[cfg(feature = "std")]
+    pub(crate) fn to_a_patient_caller(self, longest: u64) -> Self {
+        match (self.outcome, self.kind) {
+            // A queue knows its callers' patience.
+            (Outcome::Denied, Kind::Bucket) => {
+                Self { wait: self.wait.saturating_sub(longest.saturating_mul(u64::from(self.ticks))), ..self }
+            }
+            _ => self,
+        }
+    }
+
     /// Whether the call passed.
     #[inline]
     pub fn is_allowed(&self) -> bool {

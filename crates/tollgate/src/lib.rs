@@ -208,4 +208,6 @@ pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};
 pub use limiter::{Wait, WaitError};
 pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
-pub use store::{Ask, AskOutcome, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, Source, Status, Store, Verdict};
+pub use store::{
+    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, Source, Status, Store, Verdict,
+};

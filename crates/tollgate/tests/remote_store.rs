@@ -5,7 +5,10 @@
 use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
-use tollgate::{Algorithm, Ask, AskOutcome, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Store, Verdict};
+use tollgate::{
+    Algorithm, Ask, AskOutcome, Census, Clock, Instant, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Store,
+    TooManyLimits, Verdict,
+};
 
 /// An ask that can travel.
 struct OwnAsk {
@@ -38,17 +41,21 @@ impl OwnAsk {
 enum Message {
     Decide(Vec<OwnAsk>, oneshot::Sender<Verdict>),
     Settle(Box<Verdict>, Vec<u64>, oneshot::Sender<()>),
+    Grant(LimitHandle, Vec<u8>, u64, oneshot::Sender<()>),
+    Reset(LimitHandle, Vec<u8>, oneshot::Sender<()>),
 }
 
 /// A store in another task.
 struct Remote {
     to: mpsc::Sender<Message>,
+    /// Where its limits are registered.
+    limits: MemoryStore<ManualClock>,
 }
 
 impl Remote {
-    /// Moves a memory store into a task of its own.
+    /// Gives a memory store a task of its own.
     fn spawn(store: MemoryStore<ManualClock>) -> Self {
-        let (to, mut inbox) = mpsc::channel(16);
+        let ((to, mut inbox), limits) = (mpsc::channel(16), store.clone());
         tokio::spawn(async move {
             while let Some(message) = inbox.recv().await {
                 // A round trip.
@@ -63,30 +70,72 @@ impl Remote {
                         store.settle(*verdict, &actual).await;
                         let _ = answer.send(());
                     }
+                    Message::Grant(limit, key, tokens, answer) => {
+                        store.grant(&limit, &key, tokens);
+                        let _ = answer.send(());
+                    }
+                    Message::Reset(limit, key, answer) => {
+                        store.reset(&limit, &key);
+                        let _ = answer.send(());
+                    }
                 }
             }
         });
-        Self { to }
+        Self { to, limits }
+    }
+
+    /// Sends what wants an answer, and waits for that.
+    async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> T {
+        let (answer, answered) = oneshot::channel();
+        self.to.send(message(answer)).await.expect("the task is there");
+        answered.await.expect("the task answers")
     }
 }
 
 impl Store for Remote {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+        self.limits.limit(name, limit)
+    }
+
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+        self.limits.concurrency(name, limit)
+    }
+
+    fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
+        self.limits.set_limit(handle, limit);
+    }
+
+    fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
+        self.limits.set_concurrency(handle, limit);
+    }
+
+    fn now(&self) -> Instant {
+        self.limits.clock().now()
+    }
+
     fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send {
         let asks = asks.iter().map(OwnAsk::of).collect();
-        async move {
-            let (answer, answered) = oneshot::channel();
-            self.to.send(Message::Decide(asks, answer)).await.expect("the task is there");
-            answered.await.expect("the task answers")
-        }
+        self.ask(|answer| Message::Decide(asks, answer))
     }
 
     fn settle(&self, verdict: Verdict, actual: &[u64]) -> impl Future<Output = ()> + Send {
         let actual = actual.to_vec();
-        async move {
-            let (answer, answered) = oneshot::channel();
-            self.to.send(Message::Settle(Box::new(verdict), actual, answer)).await.expect("the task is there");
-            answered.await.expect("the task answers");
-        }
+        self.ask(|answer| Message::Settle(Box::new(verdict), actual, answer))
+    }
+
+    fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) -> impl Future<Output = ()> + Send {
+        let (limit, key) = (handle.clone(), key.to_vec());
+        self.ask(move |answer| Message::Grant(limit, key, tokens, answer))
+    }
+
+    fn reset(&self, handle: &LimitHandle, key: &[u8]) -> impl Future<Output = ()> + Send {
+        let (limit, key) = (handle.clone(), key.to_vec());
+        self.ask(|answer| Message::Reset(limit, key, answer))
+    }
+
+    fn census(&self, _: &[LimitHandle]) -> Option<Vec<Census>> {
+        // Too far away to be counted.
+        None
     }
 }
 
@@ -110,15 +159,17 @@ fn shown(verdict: &Verdict) -> Shown {
 }
 
 /// Limits of every algorithm and one of permits, the same in every store.
-fn limits(store: &MemoryStore<ManualClock>) -> Vec<LimitHandle> {
+fn limits(store: &impl Store) -> Vec<LimitHandle> {
     let rates = Algorithm::ALL
         .iter()
         .map(|algorithm| store.limit(algorithm.name(), Limit::per_second(4).algorithm(*algorithm)).unwrap());
     rates.chain([store.concurrency("slots", 3).unwrap()]).collect()
 }
 
-/// A day's work on any store: random asks, some settled, some held for a while, some dropped.
-async fn work<S: Store>(store: &S, limits: &[LimitHandle], clock: &ManualClock) -> Vec<Shown> {
+/// A day's work on any store: random asks, some settled, some held for a while, some dropped; now and then a gift, a key
+/// made fresh, a limit changed.
+async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<Shown> {
+    let limits = limits(store);
     let (mut seen, mut held, mut random) = (Vec::new(), Vec::new(), 7_u64);
     let mut next = |below: u64| {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -146,7 +197,10 @@ async fn work<S: Store>(store: &S, limits: &[LimitHandle], clock: &ManualClock) 
                 _ => ask,
             });
         }
-        let verdict = store.decide(&asks).await;
+        let verdict = match next(2) {
+            0 => store.decide(&asks).await,
+            _ => store.decide_at(&asks, store.now()).await,
+        };
         seen.push(shown(&verdict));
         match next(4) {
             0 => store.settle(verdict, &vec![next(2); asks.len()]).await,
@@ -156,24 +210,29 @@ async fn work<S: Store>(store: &S, limits: &[LimitHandle], clock: &ManualClock) 
         if held.len() > 4 {
             drop(held.remove(0));
         }
+        let (limit, key) = (&limits[next(9) as usize], format!("key-{}", next(6)));
+        match next(40) {
+            0 => store.grant(limit, key.as_bytes(), next(4)).await,
+            1 => store.reset(limit, key.as_bytes()).await,
+            2 => store.set_limit(&limits[0], Limit::per_second(3 + next(3))),
+            3 => store.set_concurrency(&limits[8], 2 + next(3)),
+            _ => {}
+        }
         clock.advance(Duration::from_millis(next(150)));
     }
     seen
 }
 
-fn memory() -> (MemoryStore<ManualClock>, Vec<LimitHandle>, ManualClock) {
+fn memory() -> (MemoryStore<ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    let store = MemoryStore::builder().clock(clock.clone()).build();
-    let limits = limits(&store);
-    (store, limits, clock)
+    (MemoryStore::builder().clock(clock.clone()).build(), clock)
 }
 
 #[tokio::test]
 async fn what_runs_on_any_store_learns_the_same_from_a_remote_one() {
-    let (near, near_limits, near_clock) = memory();
-    let (far, far_limits, far_clock) = memory();
-    let here = work(&near, &near_limits, &near_clock).await;
-    let there = work(&Remote::spawn(far), &far_limits, &far_clock).await;
+    let ((near, near_clock), (far, far_clock)) = (memory(), memory());
+    let here = work(&near, &near_clock).await;
+    let there = work(&Remote::spawn(far), &far_clock).await;
     let passed = here.iter().filter(|seen| seen.0).count();
     assert!((300..2_900).contains(&passed), "{passed} of 3,000");
     for (i, (here, there)) in here.iter().zip(&there).enumerate() {
@@ -184,7 +243,7 @@ async fn what_runs_on_any_store_learns_the_same_from_a_remote_one() {
 /// Many tasks on one store that is far away: all or nothing all the same.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_share_a_remote_store() {
-    let (store, _, clock) = memory();
+    let (store, clock) = memory();
     let (global, user) =
         (store.limit("global", Limit::per_hour(100)).unwrap(), store.limit("user", Limit::per_hour(7)).unwrap());
     let remote = std::sync::Arc::new(Remote::spawn(store));
@@ -214,9 +273,8 @@ async fn many_tasks_share_a_remote_store() {
 /// A caller that goes away before the answer leaves no permit behind.
 #[tokio::test]
 async fn a_caller_that_leaves_holds_nothing() {
-    let (store, limits, _) = memory();
-    let remote = Remote::spawn(store);
-    let slots = &limits[8];
+    let remote = Remote::spawn(memory().0);
+    let slots = &remote.concurrency("slots", 3).unwrap();
     for _ in 0..10 {
         let asks = [Ask::new(slots, "k").cost(3)];
         let mut asked = Box::pin(remote.decide(&asks));
@@ -226,6 +284,17 @@ async fn a_caller_that_leaves_holds_nothing() {
     }
     let verdict = remote.decide(&[Ask::new(slots, "k").cost(3)]).await;
     assert!(verdict.is_allowed());
+}
+
+/// A store that goes by a time of its own need not say so, nor that it cannot count.
+#[tokio::test]
+async fn a_remote_store_has_its_own_time() {
+    let remote = Remote::spawn(memory().0);
+    let limit = remote.limit("limit", Limit::per_minute(1)).unwrap();
+    let (asks, later) = ([Ask::new(&limit, "k")], remote.now() + Duration::from_secs(60));
+    assert!(remote.decide_at(&asks, later).await.is_allowed());
+    assert!(!remote.decide_at(&asks, later + Duration::from_secs(60)).await.is_allowed());
+    assert_eq!(remote.census(std::slice::from_ref(&limit)), None);
 }
 
 /// Polls once.

@@ -11,7 +11,7 @@ mod wide;
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
 pub use table::Figures;
 pub use view::Key;
-pub(crate) use view::{Spot, charge_more, give_back};
+pub(crate) use view::{Spot, charge_more, give_back, grant, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::decision::Decision;

@@ -32,7 +32,9 @@ use crate::limiter::cell::{Reach, reach};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, fence, relax};
 use core::hash::Hash;
 use std::boxed::Box;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::vec::Vec;
 
 const SLOTS: usize = 4;
 const WORDS: usize = 2 * SLOTS;
@@ -119,6 +121,17 @@ pub struct Figures {
     pub evicted_live: u64,
     /// Bytes it may use by now: the table, and states that do not fit it.
     pub bytes: u64,
+}
+
+/// What became of the keys of one limit. What [`Store::census`](crate::Store::census) returns for each.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Census {
+    /// Keys that have used something which has not come back yet.
+    pub live: u64,
+    /// Fresh keys that were forgotten, which changes no decision.
+    pub evicted_fresh: u64,
+    /// Live keys that were displaced into the floor of the limit.
+    pub evicted_live: u64,
 }
 
 /// How large a table may be.
@@ -511,6 +524,26 @@ impl<C: Clock> Table<C> {
             live += u64::from(of_line && self.is_live(seen, now));
         });
         live
+    }
+
+    /// What became of the keys of each of several lines, some of which may be of other tables: of those it knows nothing.
+    pub(crate) fn census<'a>(&self, lines: impl Iterator<Item = &'a Terms> + Clone, now: Instant) -> Vec<Census> {
+        // By number, so that one pass is enough for however many lines.
+        let own = lines.clone().filter(|terms| self.knows(terms));
+        let mut live: BTreeMap<u64, u64> = own.map(|terms| (terms.line.number, 0)).collect();
+        if !live.is_empty() {
+            self.each(|seen| {
+                if let Some(live) = live.get_mut(&self.terms(seen.terms()).line.number) {
+                    *live += u64::from(self.is_live(seen, now));
+                }
+            });
+        }
+        let of = |terms: &Terms| {
+            let live = live.get(&terms.line.number).copied().filter(|_| self.knows(terms))?;
+            let (evicted_fresh, evicted_live) = terms.line.evicted();
+            Some(Census { live, evicted_fresh, evicted_live })
+        };
+        lines.map(|terms| of(terms).unwrap_or_default()).collect()
     }
 
     fn is_live(&self, seen: &Seen, now: Instant) -> bool {

@@ -79,7 +79,22 @@ pub(crate) struct Line {
     pub(super) granted: AtomicU64,
     pub(super) settled_up: AtomicU64,
     pub(super) not_returned: AtomicU64,
+    /// How many of its keys were, once one was.
+    evicted: OnceBox<[Evicted; EVICTED]>,
 }
+
+/// Keys that were evicted. In cache lines of their own, and several: a flood writes to one with every call, from every
+/// thread.
+#[cfg_attr(not(tollgate_loom), repr(align(64)))]
+struct Evicted {
+    fresh: AtomicU64,
+    live: AtomicU64,
+}
+
+#[cfg(not(tollgate_loom))]
+const EVICTED: usize = 8;
+#[cfg(tollgate_loom)]
+const EVICTED: usize = 1;
 
 impl Line {
     pub(super) fn new(table: u64, number: u64, name: &str, rule: Rule) -> Self {
@@ -95,6 +110,7 @@ impl Line {
             granted: zero(),
             settled_up: zero(),
             not_returned: zero(),
+            evicted: OnceBox::new(),
         }
     }
 
@@ -104,6 +120,23 @@ impl Line {
 
     pub(super) fn set_rule(&self, rule: Rule) {
         *lock(&self.rule) = rule;
+    }
+
+    /// Counts a key that was evicted; `any` spreads those that come at once.
+    pub(super) fn count_evicted(&self, fresh: bool, any: u64) {
+        let zero = || AtomicU64::new(0);
+        let make = || Box::new(core::array::from_fn(|_| Evicted { fresh: zero(), live: zero() }));
+        let evicted = &self.evicted.get_or_init(make)[any as usize % EVICTED];
+        let count = if fresh { &evicted.fresh } else { &evicted.live };
+        count.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many keys were evicted that were fresh, and that were live.
+    pub(super) fn evicted(&self) -> (u64, u64) {
+        let parts = self.evicted.get().map_or(&[][..], |parts| parts);
+        let sum =
+            |count: fn(&Evicted) -> &AtomicU64| parts.iter().map(|part| count(part).load(Ordering::Relaxed)).sum();
+        (sum(|part| &part.fresh), sum(|part| &part.live))
     }
 
     pub(crate) fn counts(&self) -> Counts {

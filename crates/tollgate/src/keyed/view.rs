@@ -131,55 +131,12 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Makes this key fresh. Older charges and reservations give nothing back.
     pub fn reset(&self) {
-        let table = &self.inner.table;
-        table.alter(self.first, self.hash, self.now(), Some(&self.inner.plans), Absent::Stays, |terms, state| {
-            match state {
-                Altered::Word(word) => {
-                    table.void_claims(self.hash, terms, *word);
-                    let fresh = if terms.normal.is_windowed() { 0 } else { terms.clock_at(self.now()) };
-                    *word = (*word).min(fresh);
-                }
-                Altered::Wide(state, _) => {
-                    table.void_claims(self.hash, terms, 0);
-                    state.clear();
-                }
-            }
-        });
-        table.current(self.first).line.changes.fetch_add(1, Ordering::Relaxed);
+        reset(&self.inner.table, self.first, self.hash, || self.now(), Some(&self.inner.plans));
     }
 
     /// See [`Limiter::grant`](crate::Limiter::grant).
     pub fn grant(&self, tokens: u64) {
-        self.inner.table.alter(
-            self.first,
-            self.hash,
-            self.now(),
-            Some(&self.inner.plans),
-            Absent::Stays,
-            |terms, state| {
-                let (normal, now) = (&terms.normal, self.now());
-                let given = match state {
-                    Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
-                    Altered::Word(word) if normal.is_windowed() => {
-                        let now = now.as_unix_nanos();
-                        let (_, seen) = act_on_word(normal, *word, &Step { limit: normal, now, cost: 0, write: false });
-                        let unused = tokens.min(normal.capacity - seen.decision.remaining().min(normal.capacity));
-                        let back = GiveBack { now, charged_in: seen.charged_in, unused };
-                        *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
-                        unused
-                    }
-                    Altered::Word(word) => {
-                        let ahead = word.saturating_sub(terms.clock_at(now));
-                        let gift = ahead.min(tokens.saturating_mul(normal.token));
-                        *word -= gift;
-                        // A settle or a cancel of before is not to take the gift for its own.
-                        self.inner.table.cold(self.hash).0.fetch_add(gift, Ordering::SeqCst);
-                        gift.div_ceil(normal.token)
-                    }
-                };
-                terms.line.granted.fetch_add(given, Ordering::Relaxed);
-            },
-        );
+        grant(&self.inner.table, self.first, self.hash, tokens, || self.now(), Some(&self.inner.plans));
     }
 
     fn spot(&self) -> Spot<C> {
@@ -348,6 +305,62 @@ pub(crate) fn charge_more<C: Clock>(
         terms.line.settled_up.fetch_add(extra, Ordering::Relaxed);
     };
     table.alter(table.terms(id), hash, now(), plans, Absent::Comes, charge);
+}
+
+/// Makes a key of a rate fresh. Older charges and reservations give nothing back.
+pub(crate) fn reset<C: Clock>(
+    table: &super::table::Table<C>,
+    first: &Terms,
+    hash: u64,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::plans::Plans>,
+) {
+    table.alter(first, hash, now(), plans, Absent::Stays, |terms, state| match state {
+        Altered::Word(word) => {
+            table.void_claims(hash, terms, *word);
+            let fresh = if terms.normal.is_windowed() { 0 } else { terms.clock_at(now()) };
+            *word = (*word).min(fresh);
+        }
+        Altered::Wide(state, _) => {
+            table.void_claims(hash, terms, 0);
+            state.clear();
+        }
+    });
+    table.current(first).line.changes.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Gives a key of a rate up to `tokens` of what it has used, and counts them.
+pub(crate) fn grant<C: Clock>(
+    table: &super::table::Table<C>,
+    first: &Terms,
+    hash: u64,
+    tokens: u64,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::plans::Plans>,
+) {
+    table.alter(first, hash, now(), plans, Absent::Stays, |terms, state| {
+        let (normal, now) = (&terms.normal, now());
+        let given = match state {
+            Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
+            Altered::Word(word) if normal.is_windowed() => {
+                let now = now.as_unix_nanos();
+                let (_, seen) = act_on_word(normal, *word, &Step { limit: normal, now, cost: 0, write: false });
+                let unused = tokens.min(normal.capacity - seen.decision.remaining().min(normal.capacity));
+                let back = GiveBack { now, charged_in: seen.charged_in, unused };
+                *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
+                unused
+            }
+            Altered::Word(word) => {
+                let ahead = word.saturating_sub(terms.clock_at(now));
+                let gift = ahead.min(tokens.saturating_mul(normal.token));
+                *word -= gift;
+                // A settle or a cancel of before is not to take the gift for its own.
+                table.cold(hash).0.fetch_add(gift, Ordering::SeqCst);
+                gift.div_ceil(normal.token)
+            }
+        };
+        terms.line.granted.fetch_add(given, Ordering::Relaxed);
+    });
 }
 
 impl<C: Clock> Clone for Spot<C> {

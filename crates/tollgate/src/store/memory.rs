@@ -6,12 +6,13 @@
 
 mod straight;
 
-use super::{Ask, FEW, LimitHandle, Mode, Permits, Receipt, Source, Status, Store, Verdict};
+use super::{Ask, Census, FEW, LimitHandle, Mode, Permits, Receipt, Source, Status, Store, Verdict};
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
+use crate::decision::Decision;
 use crate::keyed::table::{Cap, Figures, Held, Table};
 use crate::keyed::terms::{Asked, Call, Rule, Terms};
-use crate::keyed::{charge_more, give_back};
+use crate::keyed::{TooManyLimits, charge_more, give_back, grant, reset};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Carry, Counts};
 use crate::sync::{Ordering, relax};
@@ -19,6 +20,7 @@ use core::fmt;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::vec::Vec;
 
 /// Many limits and all their keys in one table of fixed size: several of them are decided at once, all or nothing.
 ///
@@ -106,18 +108,18 @@ impl<C: Clock> MemoryStore<C> {
     /// Registers a limit. Its keys have nothing to do with those of any other limit, one of the same name included.
     ///
     /// It is an error once there have been 16 million limits and changes of limits.
-    pub fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, crate::TooManyLimits> {
+    pub fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
         self.register(name, Rule::Rate(limit))
     }
 
     /// Registers a limit on how many are in flight.
-    pub fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, crate::TooManyLimits> {
+    pub fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
         self.register(name, Rule::InFlight(limit))
     }
 
-    fn register(&self, name: &str, rule: Rule) -> Result<LimitHandle, crate::TooManyLimits> {
+    fn register(&self, name: &str, rule: Rule) -> Result<LimitHandle, TooManyLimits> {
         let number = self.inner.lines.fetch_add(1, Ordering::Relaxed);
-        let first = self.inner.table.new_line(number, name, rule).ok_or(crate::TooManyLimits(()))?;
+        let first = self.inner.table.new_line(number, name, rule).ok_or(TooManyLimits(()))?;
         Ok(LimitHandle { first })
     }
 
@@ -152,7 +154,17 @@ impl<C: Clock> MemoryStore<C> {
     /// How many keys of a limit have used something that has not come back yet. Reads the whole table.
     pub fn live(&self, handle: &LimitHandle) -> u64 {
         let table = &self.inner.table;
-        table.live(&handle.first.line, table.clock().now())
+        match table.knows(&handle.first) {
+            true => table.live(&handle.first.line, table.clock().now()),
+            false => 0,
+        }
+    }
+
+    /// How many keys of each of these limits are live, and how many were evicted, in their order. Reads the whole table,
+    /// once.
+    pub fn census(&self, limits: &[LimitHandle]) -> Vec<Census> {
+        let table = &self.inner.table;
+        table.census(limits.iter().map(|handle| &*handle.first), table.clock().now())
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
@@ -164,6 +176,32 @@ impl<C: Clock> MemoryStore<C> {
     /// The clock it runs on.
     pub fn clock(&self) -> &C {
         self.inner.table.clock()
+    }
+}
+
+/// # One key
+impl<C: Clock> MemoryStore<C> {
+    /// Gives a key up to `tokens` of what it has used; see [`Limiter::grant`](crate::Limiter::grant). Permits are not given.
+    pub fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
+        if let Some(hash) = self.key_of_a_rate(handle, key) {
+            let table = &self.inner.table;
+            grant(table, &handle.first, hash, tokens, || table.clock().now(), None);
+        }
+    }
+
+    /// Makes a key fresh. Older verdicts give nothing back to it; permits that are out stay out.
+    pub fn reset(&self, handle: &LimitHandle, key: &[u8]) {
+        if let Some(hash) = self.key_of_a_rate(handle, key) {
+            let table = &self.inner.table;
+            reset(table, &handle.first, hash, || table.clock().now(), None);
+        }
+    }
+
+    /// Where a key is. None if the limit is not of this store, or counts permits: only who holds one gives it back.
+    fn key_of_a_rate(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
+        let (table, first) = (&self.inner.table, &*handle.first);
+        let is_rate = matches!(first.rule, Rule::Rate(_));
+        (is_rate && table.knows(first)).then(|| table.hash_in(first.line.number, key))
     }
 }
 
@@ -387,12 +425,12 @@ impl<C: Clock> MemoryStore<C> {
         for (ask, group) in asks.iter().zip(group_of) {
             let group = group.map(|at| &groups[at]);
             let part = group.map(|group| group.part(ask.mode));
-            let (Some(group), Some(Part { call: Some(call), cost, .. })) = (group, part) else {
+            let (Some(group), Some(&Part { call: Some(ref call), cost, longest, reserve, .. })) = (group, part) else {
                 // Not a limit of this store.
                 verdict.push(Status::new(ask.limit.first.nothing_left().decision, ask.mode));
                 continue;
             };
-            let mut status = Status::new(call.decision, ask.mode);
+            let mut status = Status::new(patient(call.decision, longest, reserve), ask.mode);
             let takes = charged && ask.mode != Mode::Peek && ask.cost > 0 && call.decision.is_allowed();
             let terms = takes.then(|| self.inner.table.terms(group.terms));
             status.charged = terms.filter(|terms| terms.normal.kind != Kind::Unlimited).map(|terms| {
@@ -434,6 +472,14 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
+/// What is told to a caller that would wait so long. A class with a reserve may not go into debt, so waiting is no use to it.
+fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
+    match longest {
+        Some(longest) if reserve == 0 => decision.to_a_patient_caller(longest),
+        _ => decision,
+    }
+}
+
 /// What a call charged `cost` of, being one of those that charged `merged` together.
 fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, given: u64, refunded: u64) -> Receipt {
     let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
@@ -459,12 +505,48 @@ impl Group<'_> {
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+        self.limit(name, limit)
+    }
+
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+        self.concurrency(name, limit)
+    }
+
+    fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
+        self.set_limit(handle, limit);
+    }
+
+    fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
+        self.set_concurrency(handle, limit);
+    }
+
+    fn now(&self) -> Instant {
+        self.clock().now()
+    }
+
     async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
         self.decide_now(asks, self.clock().now())
     }
 
+    async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        self.decide_now(asks, now)
+    }
+
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {
         self.settle_at(verdict, actual, || self.clock().now());
+    }
+
+    async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
+        self.grant(handle, key, tokens);
+    }
+
+    async fn reset(&self, handle: &LimitHandle, key: &[u8]) {
+        self.reset(handle, key);
+    }
+
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>> {
+        Some(self.census(limits))
     }
 }
 

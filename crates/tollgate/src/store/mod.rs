@@ -2,11 +2,13 @@
 
 mod memory;
 
+pub use crate::keyed::table::Census;
 pub use memory::{MemoryStore, MemoryStoreBuilder};
 
 use crate::algorithm::token_bucket::Charged;
-use crate::clock::nanos;
+use crate::clock::{Instant, nanos};
 use crate::decision::{Decision, Outcome};
+use crate::keyed::TooManyLimits;
 use crate::keyed::table::FEW;
 use crate::keyed::terms::{Line, Rule, Terms};
 use crate::limit::Limit;
@@ -14,6 +16,7 @@ use core::fmt;
 use core::time::Duration;
 use smallvec::SmallVec;
 use std::sync::Arc;
+use std::vec::Vec;
 
 /// Decides over several limits at once, all or nothing.
 ///
@@ -21,22 +24,76 @@ use std::sync::Arc;
 /// on both:
 ///
 /// ```
-/// use tollgate::{Ask, LimitHandle, Store};
+/// use tollgate::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimits};
 ///
-/// async fn admit(store: &impl Store, user: &LimitHandle, all: &LimitHandle, name: &str) -> bool {
-///     store.decide(&[Ask::new(user, name), Ask::new(all, "")]).await.is_allowed()
+/// struct Gate<S> {
+///     store: S,
+///     user: LimitHandle,
+///     all: LimitHandle,
 /// }
+///
+/// impl<S: Store> Gate<S> {
+///     fn new(store: S) -> Result<Self, TooManyLimits> {
+///         let (user, all) = (store.limit("user", Limit::per_minute(60))?, store.limit("all", Limit::per_second(1_000))?);
+///         Ok(Self { store, user, all })
+///     }
+///
+///     async fn admit(&self, name: &str) -> bool {
+///         self.store.decide(&[Ask::new(&self.user, name), Ask::new(&self.all, "")]).await.is_allowed()
+///     }
+///
+///     /// For an operator.
+///     async fn forgive(&self, name: &str) {
+///         self.store.reset(&self.user, name.as_bytes()).await;
+///     }
+/// }
+///
+/// let gate = Gate::new(MemoryStore::new())?;
+/// # Ok::<_, TooManyLimits>(())
 /// ```
 ///
-/// The limits of a store are registered with it; see [`MemoryStore::limit`]. A store that keeps its counts elsewhere
-/// holds a [`MemoryStore`] to register them with, and to fall back on.
+/// The limits of a store are registered with it, and a handle of another store is not its own: asks for it never pass, and
+/// the other verbs ignore it. A store that keeps its counts elsewhere holds a [`MemoryStore`] to register them with, and to
+/// fall back on.
 pub trait Store: Send + Sync {
+    /// Registers a limit; see [`MemoryStore::limit`].
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits>;
+
+    /// Registers a limit on how many are in flight.
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits>;
+
+    /// Changes a limit for every key, at once, each keeping the tokens it has.
+    fn set_limit(&self, handle: &LimitHandle, limit: Limit);
+
+    /// Changes how many may be in flight. Permits that are out stay out.
+    fn set_concurrency(&self, handle: &LimitHandle, limit: u64);
+
+    /// What its clock says.
+    fn now(&self) -> Instant;
+
     /// Charges every ask, or none of them.
     fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send;
+
+    /// The same for a caller who has just read [`now`](Self::now), so that it is not read twice. A store that goes by a
+    /// time of its own ignores it, as all do that do not say otherwise.
+    fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> impl Future<Output = Verdict> + Send {
+        let _ = now;
+        self.decide(asks)
+    }
 
     /// Corrects what a verdict charged to what it really cost: `actual[i]` is for the i-th ask, and what is not said stays
     /// as it is. Permits go back. See [`Charge::settle`](crate::Charge::settle).
     fn settle(&self, verdict: Verdict, actual: &[u64]) -> impl Future<Output = ()> + Send;
+
+    /// Gives a key up to `tokens` of what it has used; see [`Limiter::grant`](crate::Limiter::grant). Permits are not given.
+    fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) -> impl Future<Output = ()> + Send;
+
+    /// Makes a key fresh. Older verdicts give nothing back to it; permits that are out stay out.
+    fn reset(&self, handle: &LimitHandle, key: &[u8]) -> impl Future<Output = ()> + Send;
+
+    /// What became of the keys of each of these limits, in their order; none if the store cannot count them. It may take
+    /// long, but no longer for many limits than for one.
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>>;
 }
 
 /// A limit that is registered with a store. A handle: cheap to clone.

@@ -231,7 +231,7 @@ impl Bucket {
         let (outcome, retry_after, delay) = match wait {
             _ if i128::from(cost) > burst => (Outcome::Never, None, Duration::ZERO),
             None => (Outcome::Never, None, Duration::ZERO),
-            Some(wait) if wait > patience => (Outcome::Denied, Some(told(Some(wait))), Duration::ZERO),
+            Some(wait) if wait > patience => (Outcome::Denied, Some(told(Some(wait - patience))), Duration::ZERO),
             wait => (Outcome::Allowed, None, told(wait)),
         };
         Told {

@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod one_key;
 mod reference;
 mod rules;
 mod threads;

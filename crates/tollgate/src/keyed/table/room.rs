@@ -88,6 +88,7 @@ impl<C: Clock> Table<C> {
         let stripe = self.stripe(newcomer);
         let count = if freshness.is_fresh() { &stripe.evicted_fresh } else { &stripe.evicted_live };
         count.fetch_add(1, Ordering::Relaxed);
+        terms.line.count_evicted(freshness.is_fresh(), newcomer);
     }
 
     /// Frees bytes for a wide state: evicts wide states of those a newcomer may displace, nearest to fresh first.

@@ -1,7 +1,7 @@
 //! The straight way: every key is in the table, its state is a word, it is asked about once, and nobody comes in between.
 
 use super::super::{Ask, FEW, Mode, Status, Verdict};
-use super::{MemoryStore, receipt};
+use super::{MemoryStore, patient, receipt};
 use crate::clock::{Clock, Instant, nanos};
 use crate::keyed::table::Seen;
 use crate::keyed::terms::{Asked, Call, Terms};
@@ -65,7 +65,8 @@ impl<C: Clock> MemoryStore<C> {
                 verdict.push(Status::new(unwritten.decision, ask.mode));
                 continue;
             }
-            let mut status = Status::new(one.call.decision, ask.mode);
+            let told = patient(one.call.decision, one.asked.longest, one.asked.reserve);
+            let mut status = Status::new(told, ask.mode);
             if charged {
                 status.charged =
                     Some(receipt(one.terms, one.hash, ask.cost, ask.cost, &one.call, one.given, one.refunded));

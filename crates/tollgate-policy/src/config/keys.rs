@@ -1,0 +1,262 @@
+//! Every table and key of tollgate.toml, written once: what is read, checked, shown, put into the schema and taken from the
+//! environment goes by this.
+
+use super::kind::{Default, Key, Kind, MOST, Table};
+use crate::check::MOST_DENIALS;
+
+/// A key without a default that need not be written.
+const fn key(name: &'static str, kind: Kind, doc: &'static str, example: &'static str) -> Key {
+    Key { name, kind, default: Default::Unset, doc, example, secret: false }
+}
+
+impl Key {
+    const fn or(mut self, default: Default) -> Self {
+        self.default = default;
+        self
+    }
+
+    const fn secret(mut self) -> Self {
+        self.secret = true;
+        self
+    }
+}
+
+const TEXTS: Kind = Kind::OneOrMany(&Kind::Text);
+const ANY: Kind = Kind::Number { min: 0, max: MOST };
+
+/// The file.
+pub(crate) static FILE: Table = Table {
+    doc: "tollgate.toml: who may do what, and how the service runs.",
+    keys: &[
+        key("enabled", Kind::Bool, "Off, everything passes, and verdicts say so.", "true").or(Default::Bool(true)),
+        key("server", Kind::Table(&SERVER), "Where the service listens.", ""),
+        key("store", Kind::Table(&STORE), "Where the counters are.", ""),
+        key("identity", Kind::Table(&IDENTITY), "Who is calling.", ""),
+        key("stats", Kind::Table(&STATS), "What is remembered of the heaviest callers.", ""),
+        key("plans", Kind::Named(&Kind::Table(&PLAN)), "Limits with a name, chosen by an attribute.", ""),
+        key("policy", Kind::Tables(&POLICY), "Which requests, counted by what, how many of them.", ""),
+        key("allow", Kind::Tables(&LISTED), "Who passes whatever the limits say.", ""),
+        key("deny", Kind::Tables(&LISTED), "Who never passes, unless it is on the allow list.", ""),
+    ],
+    also: None,
+};
+
+static SERVER: Table = Table {
+    doc: "Where the service listens.",
+    keys: &[
+        key("http", Kind::Listener, "HTTP: checks, forward-auth, health.", "\"127.0.0.1:8080\"")
+            .or(Default::Text("127.0.0.1:8080")),
+        key("grpc", Kind::Listener, "gRPC: the rate limit service of Envoy.", "\"127.0.0.1:8081\"")
+            .or(Default::Text("127.0.0.1:8081")),
+        key("resp", Kind::Listener, "RESP: CL.THROTTLE as redis-cell has it.", "\"127.0.0.1:6380\"")
+            .or(Default::Text("127.0.0.1:6380")),
+        key("admin", Kind::Listener, "Metrics and administration; keep it private.", "\"127.0.0.1:9090\"")
+            .or(Default::Text("127.0.0.1:9090")),
+    ],
+    also: None,
+};
+
+static STORE: Table = Table {
+    doc: "Where the counters are.",
+    keys: &[
+        key("kind", Kind::OneOf(&["memory"]), "The kind of store.", "\"memory\"").or(Default::Text("memory")),
+        key("max_keys", Kind::Number { min: 1, max: 1 << 32 }, "How many keys it holds at most.", "1_000_000")
+            .or(Default::Number(1_000_000)),
+        key(
+            "max_bytes",
+            Kind::Number { min: 1, max: MOST },
+            "How much memory the states beyond one word take at most; by default 512 bytes a key.",
+            "512_000_000",
+        ),
+    ],
+    also: None,
+};
+
+static IDENTITY: Table = Table {
+    doc: "Who is calling. No header is believed unless it is named here.",
+    keys: &[
+        key(
+            "trusted_proxies",
+            Kind::List(&Kind::Network),
+            "Proxies whose forwarding header is believed.",
+            "[\"10.0.0.0/8\"]",
+        )
+        .or(Default::Empty),
+        key("header", Kind::HeaderName, "The forwarding header that trusted proxies set.", "\"x-forwarded-for\"")
+            .or(Default::Text("x-forwarded-for")),
+        key("ipv6_prefix", Kind::Number { min: 32, max: 128 }, "How many bits of an IPv6 address name a client.", "56")
+            .or(Default::Number(crate::IPV6_PREFIX as u64)),
+        key("user", Kind::Table(&FROM_HEADER), "Where the user is named.", "{ header = \"x-user-id\" }"),
+        key("api_key", Kind::Table(&FROM_HEADER), "Where the API key is.", "{ header = \"authorization\" }"),
+    ],
+    also: None,
+};
+
+static FROM_HEADER: Table = Table {
+    doc: "A header of the request.",
+    keys: &[key("header", Kind::HeaderName, "The name of the header.", "\"x-user-id\"").or(Default::Required)],
+    also: None,
+};
+
+static STATS: Table = Table {
+    doc: "What is remembered of the heaviest callers.",
+    keys: &[
+        key("keys", Kind::OneOf(&["fingerprint", "plain"]), "How their keys are shown.", "\"fingerprint\"")
+            .or(Default::Text("fingerprint")),
+        key("top", Kind::Number { min: 64, max: 1 << 20 }, "How many of them are counted.", "1024")
+            .or(Default::Number(1024)),
+    ],
+    also: None,
+};
+
+static PLAN: Table = Table {
+    doc: "Limits with a name.",
+    keys: &[
+        key("limit", Kind::Limit, "The only limit.", "\"60/min burst 10\""),
+        key("limits", Kind::List(&Kind::Limit), "The limits, all of which must have room.", "[\"60/min\", \"1000/d\"]"),
+        key("algorithm", Kind::Algorithm, "Of the limits that do not say their own.", "\"sliding_window\""),
+    ],
+    also: None,
+};
+
+static POLICY: Table = Table {
+    doc: "Which requests, counted by what, how many of them.",
+    keys: &[
+        key("name", Kind::Text, "Its name in verdicts, metrics and headers.", "\"login\"").or(Default::Required),
+        key(
+            "match",
+            Kind::Table(&MATCH),
+            "Which requests it is about; all if nothing is said.",
+            "{ path = \"/login\" }",
+        ),
+        key("key", Kind::OneOrMany(&Kind::Attribute), "By what it counts; one bucket for all if empty.", "[\"ip\"]")
+            .or(Default::Empty),
+        key("limit", Kind::Limit, "How much passes.", "\"100/min burst 20\""),
+        key("limits", Kind::List(&Kind::Limit), "How much passes, by several limits.", "[\"10/s\", \"20 concurrent\"]"),
+        key("plan", Kind::Table(&PLAN_OF), "Limits by the plan of the caller.", "{ attribute = \"plan\" }"),
+        key("algorithm", Kind::Algorithm, "Of the limits that do not say their own.", "\"sliding_log\""),
+        key("cost", Kind::Either(&ANY, &Kind::Table(&COST)), "How many units a request takes.", "5")
+            .or(Default::Number(1)),
+        key("count", Kind::OneOf(&["all", "failures", "successes"]), "Which requests count.", "\"failures\"")
+            .or(Default::Text("all")),
+        key(
+            "failure_status",
+            Kind::OneOrMany(&Kind::Status),
+            "Which statuses are failures; those from 400 to 599 if nothing is said.",
+            "[401, \"5xx\"]",
+        ),
+        key(
+            "action",
+            Kind::OneOf(&["enforce", "shadow", "delay"]),
+            "What becomes of a request that is over the limit.",
+            "\"shadow\"",
+        )
+        .or(Default::Text("enforce")),
+        key("max_delay", Kind::Duration, "The longest wait of `action = \"delay\"`.", "\"2s\""),
+        key("status", Kind::OneOfNumbers(&[429, 503]), "The status of who is turned away.", "503")
+            .or(Default::Number(429)),
+        key("class", Kind::Table(&CLASS), "Classes of requests, and what each leaves to others.", ""),
+        key("rollout", Kind::Percent, "The share of keys it is enforced for, in percent.", "10")
+            .or(Default::Number(100)),
+        key("final", Kind::Bool, "No policy after it applies.", "true").or(Default::Bool(false)),
+        key("penalty", Kind::Table(&PENALTY), "Who is turned away too often is banned for a while.", ""),
+    ],
+    also: None,
+};
+
+static PLAN_OF: Table = Table {
+    doc: "Which plan a request has.",
+    keys: &[
+        key("attribute", Kind::Attribute, "What names the plan.", "\"plan\"").or(Default::Text("plan")),
+        key("default", Kind::Text, "The plan of requests that name none that is known.", "\"free\""),
+    ],
+    also: None,
+};
+
+static COST: Table = Table {
+    doc: "A cost that the request says itself.",
+    keys: &[
+        key("attribute", Kind::Attribute, "What names the cost.", "\"tokens\"").or(Default::Required),
+        key("default", ANY, "The cost of requests that say none.", "1").or(Default::Number(1)),
+    ],
+    also: None,
+};
+
+static CLASS: Table = Table {
+    doc: "Classes of requests, and what each leaves to others.",
+    keys: &[
+        key("attribute", Kind::Attribute, "What names the class.", "\"class\"").or(Default::Text("class")),
+        key("default", Kind::Text, "The class of requests that name none that is known.", "\"batch\""),
+        key(
+            "reserve",
+            Kind::Named(&Kind::Reserve),
+            "What each class leaves to others.",
+            "{ batch = 20, crawler = \"50%\" }",
+        ),
+    ],
+    also: None,
+};
+
+static PENALTY: Table = Table {
+    doc: "Who is turned away too often is banned for a while.",
+    keys: &[
+        key("denials", Kind::Number { min: 1, max: MOST_DENIALS }, "So many denials …", "20").or(Default::Required),
+        key("within", Kind::Duration, "… within this time …", "\"10m\"").or(Default::Required),
+        key("ban", Kind::Duration, "… are a ban for so long.", "\"1h\"").or(Default::Required),
+    ],
+    also: None,
+};
+
+/// The conditions of a request, without what must not hold.
+pub(crate) static CONDITIONS: Table = Table {
+    doc: "Conditions on a request, all of which must hold.",
+    keys: &[
+        key("method", Kind::OneOrMany(&Kind::Method), "One of these methods.", "[\"POST\", \"PUT\"]"),
+        key(
+            "path",
+            Kind::OneOrMany(&Kind::Path),
+            "One of these paths; `*` is one segment, `**` the rest.",
+            "\"/api/**\"",
+        ),
+        key("host", Kind::OneOrMany(&Kind::Host), "One of these hosts; `*.` is all under one.", "\"api.example.com\""),
+        key("ip", Kind::OneOrMany(&Kind::Network), "An address in one of these networks.", "\"203.0.113.0/24\""),
+        key("user", TEXTS, "One of these users.", "\"42\""),
+        key("api_key", TEXTS, "One of these API keys.", "\"…\"").secret(),
+        key("plan", TEXTS, "One of these plans.", "\"free\""),
+        key("tenant", TEXTS, "One of these tenants.", "\"acme\""),
+        key(
+            "header",
+            Kind::Named(&Kind::Either(&Kind::True, &TEXTS)),
+            "Headers that are there, or say one of these.",
+            "{ \"x-debug\" = true }",
+        ),
+        key("attribute", Kind::Named(&TEXTS), "Attributes of your own that are one of these.", "{ region = \"eu\" }"),
+    ],
+    also: None,
+};
+
+static MATCH: Table = Table {
+    doc: "Conditions on a request, all of which must hold.",
+    keys: &[key("not", Kind::Table(&CONDITIONS), "Conditions that must not all hold.", "{ method = \"GET\" }")],
+    also: Some(&CONDITIONS),
+};
+
+static LISTED: Table = Table {
+    doc: "An entry of a list: conditions, and until when.",
+    keys: &[
+        key("until", Kind::Time, "Until then; for ever if nothing is said.", "2030-01-01T00:00:00Z"),
+        key("reason", Kind::Text, "Why, for whoever asks.", "\"our own monitoring\""),
+    ],
+    also: Some(&MATCH),
+};
+
+/// Where a key is at home that is written elsewhere, to stand behind "belongs".
+pub(crate) fn home(name: &str) -> Option<String> {
+    FILE.keys().into_iter().find_map(|key| match &key.kind {
+        // In TOML what follows the header of a table is part of it.
+        _ if key.name == name => Some("at the top level, above the first table".to_owned()),
+        Kind::Table(table) if table.key(name).is_some() => Some(format!("into [{}]", key.name)),
+        Kind::Tables(table) if table.key(name).is_some() => Some(format!("into a [[{}]]", key.name)),
+        _ => None,
+    })
+}

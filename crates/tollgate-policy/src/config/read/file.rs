@@ -1,0 +1,115 @@
+//! A whole file: the settings, then the policies, and what is wrong with them taken together.
+
+use super::{Reader, Section, policy, scalar, settings};
+use crate::check::{Item, Problem};
+use crate::config::keys::FILE;
+use crate::config::tree::{Data, Entry, Spot, Value};
+use crate::config::{Config, Identity, Server, StatsConfig, StoreConfig};
+use crate::policies::Policies;
+
+/// What a file says, and what variables say instead.
+pub(crate) struct Read {
+    /// None if something is wrong with it.
+    settings: Option<(Server, StoreConfig, Identity, StatsConfig)>,
+    pub(crate) enabled: Option<bool>,
+    /// Whether the file has policies of its own.
+    pub(crate) has_policies: bool,
+    pub(crate) policies: Policies,
+}
+
+impl Read {
+    /// All together, if nothing is wrong.
+    pub(crate) fn config(self, policies: Policies) -> Option<Config> {
+        let (server, store, identity, stats) = self.settings?;
+        let policies = policies.enabled(self.enabled?).ipv6_prefix(identity.ipv6_prefix);
+        Some(Config { server, store, identity, stats, policies })
+    }
+}
+
+/// Reads the tree of a file. All that is wrong goes to the reader.
+pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
+    let mut file = Section::open(reader, &FILE, (entries, Spot::Nowhere), String::new(), String::new());
+    let enabled = file.get(reader, "enabled", scalar::bool);
+    let server = settings::server(reader, &mut file);
+    let store = settings::store(reader, &mut file);
+    let identity = settings::identity(reader, &mut file);
+    let stats = settings::stats(reader, &mut file);
+    let settings = (|| Some((server?, store?, identity?, stats?)))();
+
+    let mut policies = Policies::new();
+    // Of what is wrong in itself nothing more is said: half of it is missing here.
+    let mut broken = Vec::new();
+    let mut judge = |reader: &Reader<'_>, before: usize, item: Item| {
+        if reader.errors() > before {
+            broken.push(item);
+        }
+    };
+    if let Some((table, entries)) = policy::plans(reader, &mut file) {
+        for (index, entry) in entries.iter().enumerate() {
+            let before = reader.errors();
+            policies.plans.push(policy::plan(reader, table, entry));
+            judge(reader, before, Item::Plan(index));
+        }
+    }
+    for (index, table) in file.tables(reader, "policy").into_iter().enumerate() {
+        let before = reader.errors();
+        policies.policies.push(policy::policy(reader, table, index + 1));
+        judge(reader, before, Item::Policy(index));
+    }
+    for (index, table) in file.tables(reader, "allow").into_iter().enumerate() {
+        let before = reader.errors();
+        policies.allow.push(policy::listed(reader, table, "allow"));
+        judge(reader, before, Item::Allow(index));
+    }
+    for (index, table) in file.tables(reader, "deny").into_iter().enumerate() {
+        let before = reader.errors();
+        policies.deny.push(policy::listed(reader, table, "deny"));
+        judge(reader, before, Item::Deny(index));
+    }
+    file.close();
+
+    let whole = reader.errors() == 0;
+    for problem in policies.problems() {
+        // What is doubtful of the whole may come from the part that is missing.
+        if broken.contains(&problem.item) || !(whole || problem.is_error()) {
+            continue;
+        }
+        let at = spot_of(entries, &problem);
+        match problem.is_error() {
+            true => reader.error(at, problem.message),
+            false => reader.warn(at, problem.message),
+        }
+    }
+    Read { settings, enabled, has_policies: !policies.policies.is_empty(), policies }
+}
+
+/// Where the file says what a problem is about.
+fn spot_of(entries: &[Entry], problem: &Problem) -> Spot {
+    let (table, index) = match problem.item {
+        Item::Plan(index) => ("plans", index),
+        Item::Policy(index) => ("policy", index),
+        Item::Allow(index) => ("allow", index),
+        Item::Deny(index) => ("deny", index),
+    };
+    let item = named(entries, table).and_then(|entry| match &entry.value.data {
+        Data::Table(plans) => plans.get(index).map(|plan| &plan.value),
+        Data::List(items) => items.get(index),
+        _ => None,
+    });
+    let Some(Value { at, data: Data::Table(keys) }) = item else { return Spot::Nowhere };
+    // One limit may be written as a list of one.
+    let written = named(keys, problem.key).or_else(|| match problem.key {
+        "limit" => named(keys, "limits"),
+        "limits" => named(keys, "limit"),
+        _ => None,
+    });
+    match (written.map(|entry| &entry.value), problem.index) {
+        (Some(Value { at, data: Data::List(values) }), Some(index)) => values.get(index).map_or(*at, |one| one.at),
+        (Some(value), _) => value.at,
+        (None, _) => *at,
+    }
+}
+
+fn named<'v>(entries: &'v [Entry], name: &str) -> Option<&'v Entry> {
+    entries.iter().find(|entry| entry.name == name)
+}

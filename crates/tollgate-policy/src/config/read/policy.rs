@@ -1,0 +1,225 @@
+//! Policies, the plans they go by, and the entries of the lists.
+
+use super::{Reader, Section, matching, scalar};
+use crate::attribute::{Attribute, KNOWN};
+
+use crate::config::kind::{Kind, Table};
+use crate::config::nearest::nearest;
+use crate::config::tree::{Data, Entry, Spot, Value};
+use crate::policies::{Listed, Plan};
+use crate::policy::{Action, Class, Cost, Count, DenialStatus, Limits, Penalty, Policy};
+use crate::policy_limit::PolicyLimit;
+use tollgate::Algorithm;
+
+pub(super) fn plan(reader: &mut Reader<'_>, table: &'static Table, entry: &Entry) -> Plan {
+    let title = format!("[plans.{}]", entry.name.escape_debug());
+    let mut plan = Plan::new(entry.name.clone());
+    let Data::Table(entries) = &entry.value.data else {
+        reader.error(entry.value.at, format!("{title} must be a table with `limits`"));
+        return plan;
+    };
+    let mut section = Section::open(reader, table, (entries, entry.value.at), title, String::new());
+    let algorithm = section.get(reader, "algorithm", scalar::algorithm);
+    plan.limits = limits(reader, &mut section, algorithm).unwrap_or_default();
+    section.close();
+    plan
+}
+
+/// The limits of a plan or a policy, whichever way they are written. None if they are wrong or not there.
+fn limits(
+    reader: &mut Reader<'_>,
+    section: &mut Section<'_>,
+    algorithm: Option<Algorithm>,
+) -> Option<Vec<PolicyLimit>> {
+    let one = section.get(reader, "limit", scalar::limit(algorithm)).map(|limit| vec![limit]);
+    let several = section.many(reader, "limits", scalar::limit(algorithm));
+    if section.has("limit") && section.has("limits") {
+        let message = format!("`limit` and `limits` are both written {}; put all into `limits`", section.place());
+        reader.error(section.spot("limit"), message);
+    }
+    several.or(one)
+}
+
+pub(super) fn policy(
+    reader: &mut Reader<'_>,
+    (table, entries, at): (&'static Table, &[Entry], Spot),
+    number: usize,
+) -> Policy {
+    let name = entries.iter().find(|entry| entry.name == "name").map(|entry| &entry.value);
+    let title = match name {
+        Some(name @ Value { data: Data::Text(text), .. }) if !text.is_empty() => {
+            format!("[[policy]] {}", name.in_words())
+        }
+        _ => format!("[[policy]] number {number}"),
+    };
+    let mut opened = Section::open(reader, table, (entries, at), title, String::new());
+    let section = &mut opened;
+    let mut policy = Policy::new(section.get(reader, "name", scalar::text).unwrap_or_default());
+    if let Some(mut when) = section.table(reader, "match") {
+        policy.when = matching::conditions(reader, &mut when);
+        when.close();
+    }
+    policy.key = section.many(reader, "key", scalar::attribute).unwrap_or_default();
+    for (index, attribute) in policy.key.iter().enumerate() {
+        doubt_name(reader, section, "key", Some(index), attribute);
+    }
+    policy.limits = limits_of(reader, section);
+    policy.cost = cost(reader, section);
+    policy.count = match section.get(reader, "count", scalar::word) {
+        Some("failures") => Count::Failures,
+        Some("successes") => Count::Successes,
+        _ => Count::All,
+    };
+    if let Some(ranges) = section.many(reader, "failure_status", scalar::status) {
+        policy.failure_status = ranges;
+        if policy.count == Count::All {
+            let message = format!(
+                "`failure_status` {} says nothing while `count` is \"all\"; set `count = \"failures\"` or leave it out",
+                section.place()
+            );
+            reader.warn(section.spot("failure_status"), message);
+        }
+    }
+    policy.action = action(reader, section);
+    policy.status = match section.get(reader, "status", scalar::one_of_numbers) {
+        Some(503) => DenialStatus::ServiceUnavailable,
+        _ => DenialStatus::TooManyRequests,
+    };
+    policy.class = class(reader, section);
+    policy.rollout = section.get(reader, "rollout", scalar::percent).unwrap_or(policy.rollout);
+    policy.last = section.get(reader, "final", scalar::bool).unwrap_or(false);
+    policy.penalty = penalty(reader, section);
+    opened.close();
+    policy
+}
+
+/// Its own limits, or those of plans: exactly one of the three keys says which.
+fn limits_of(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Limits {
+    let algorithm = section.get(reader, "algorithm", scalar::algorithm);
+    let own = limits(reader, section, algorithm);
+    let Some(mut plan) = section.table(reader, "plan") else { return Limits::Own(own.unwrap_or_default()) };
+    let attribute = plan.get(reader, "attribute", scalar::attribute);
+    let default = plan.get(reader, "default", scalar::text);
+    plan.close();
+    if let Some(attribute) = &attribute {
+        doubt_name(reader, section, "plan", None, attribute);
+    }
+    for name in ["limit", "limits"].into_iter().filter(|name| section.has(name)) {
+        let message = format!("`plan` and `{name}` are both written {}; keep one of them", section.place());
+        reader.error(section.spot(name), message);
+    }
+    if section.has("algorithm") {
+        let message = format!("`algorithm` {} says nothing beside `plan`; put it into the plan", section.place());
+        reader.error(section.spot("algorithm"), message);
+    }
+    Limits::Plan { attribute: attribute.unwrap_or(Attribute::Plan), default }
+}
+
+fn cost(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Cost {
+    let is_table = |entry: &Entry| entry.name == "cost" && matches!(entry.value.data, Data::Table(_));
+    if !section.entries.iter().any(is_table) {
+        return Cost::Units(section.get(reader, "cost", scalar::number).unwrap_or(1));
+    }
+    let Some(mut cost) = section.table(reader, "cost") else { return Cost::Units(1) };
+    let attribute = cost.get(reader, "attribute", scalar::attribute);
+    let default = cost.get(reader, "default", scalar::number).unwrap_or(1);
+    cost.close();
+    let Some(attribute) = attribute else { return Cost::Units(default) };
+    doubt_name(reader, section, "cost", None, &attribute);
+    Cost::Attribute { attribute, default }
+}
+
+fn action(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Action {
+    let action = section.get(reader, "action", scalar::word);
+    let max = section.get(reader, "max_delay", scalar::duration);
+    match (action, section.has("max_delay")) {
+        (Some("delay"), false) => {
+            let message =
+                format!("`action = \"delay\"` {} needs `max_delay`, as in `max_delay = \"2s\"`", section.place());
+            reader.error(section.spot("action"), message);
+        }
+        (Some("enforce" | "shadow"), true) => {
+            let message =
+                format!("`max_delay` {} belongs to `action = \"delay\"`; set that or leave it out", section.place());
+            reader.error(section.spot("max_delay"), message);
+        }
+        _ => {}
+    }
+    match (action, max) {
+        (Some("shadow"), _) => Action::Shadow,
+        (Some("delay"), Some(max)) => Action::Delay { max },
+        _ => Action::Enforce,
+    }
+}
+
+fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Class> {
+    let mut inner = section.table(reader, "class")?;
+    let attribute = inner.get(reader, "attribute", scalar::attribute);
+    let mut class = Class::by(attribute.unwrap_or(Attribute::Custom("class".into())));
+    class.default = inner.get(reader, "default", scalar::text);
+    if let Some((kind, entries)) = inner.named(reader, "reserve") {
+        for entry in entries {
+            let what = format!("the reserve of `{}` {}", entry.name.escape_debug(), inner.place());
+            if let Some(reserve) = reader.value(&what, (kind, false), &entry.value, scalar::reserve) {
+                class = class.reserve(&entry.name, reserve);
+            }
+        }
+    }
+    inner.close();
+    doubt_name(reader, section, "class", None, &class.attribute);
+    Some(class)
+}
+
+fn penalty(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Penalty> {
+    let mut inner = section.table(reader, "penalty")?;
+    let denials = inner.get(reader, "denials", scalar::number);
+    let within = inner.get(reader, "within", scalar::duration);
+    let ban = inner.get(reader, "ban", scalar::duration);
+    inner.close();
+    Some(Penalty { denials: denials?, within: within?, ban: ban? })
+}
+
+/// Any name is an attribute, so a slip is one too, that no request has.
+fn doubt_name(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, index: Option<usize>, attribute: &Attribute) {
+    let Attribute::Custom(name) = attribute else { return };
+    let Some(near) = slip(name) else { return };
+    let value = section.entries.iter().find(|entry| entry.name == key).map(|entry| &entry.value);
+    let at = match (value.map(|value| (&value.data, value.at)), index) {
+        (Some((Data::List(list), at)), Some(index)) => list.get(index).map_or(at, |one| one.at),
+        (Some((_, at)), _) => at,
+        (None, _) => section.at,
+    };
+    let name = name.escape_debug();
+    reader.warn(at, format!("`{name}` {} is an attribute of your own; did you mean `{near}`?", section.place()));
+}
+
+/// The attribute that a name is hardly different from. Short names of people's own are near to ours by chance.
+fn slip(name: &str) -> Option<String> {
+    const LONG: usize = 5;
+    let plain = |name: &str| name.to_lowercase().replace(['-', '_'], "").trim_end_matches('s').to_owned();
+    let names = || KNOWN.iter().map(Attribute::name);
+    let found = names().find(|known| plain(known) == plain(name)).or_else(|| {
+        nearest(name, names()).filter(|near| name.len() >= LONG && strsim::damerau_levenshtein(name, near) == 1)
+    });
+    found.map(ToOwned::to_owned)
+}
+
+/// An entry of the allow list or the deny list.
+pub(super) fn listed(
+    reader: &mut Reader<'_>,
+    (table, entries, at): (&'static Table, &[Entry], Spot),
+    name: &str,
+) -> Listed {
+    let mut section = Section::open(reader, table, (entries, at), format!("[[{name}]]"), String::new());
+    let mut listed = Listed::new(matching::conditions(reader, &mut section));
+    listed.until = section.get(reader, "until", scalar::time);
+    listed.reason = section.get(reader, "reason", scalar::text);
+    section.close();
+    listed
+}
+
+/// The kind of what is named under `plans`.
+pub(super) fn plans<'v>(reader: &mut Reader<'_>, file: &mut Section<'v>) -> Option<(&'static Table, &'v [Entry])> {
+    let (kind, entries): (&'static Kind, _) = file.named(reader, "plans")?;
+    Some((kind.table()?, entries))
+}

@@ -1,0 +1,103 @@
+//! The settings of the service: where it listens, its store, who is calling, its stats.
+
+use super::{Reader, Section, scalar};
+use crate::config::kind::Kind;
+use crate::config::tree::{Spot, Value};
+use crate::config::{Identity, KeysShown, Server, StatsConfig, StoreConfig};
+use ipnet::IpNet;
+use std::net::SocketAddr;
+
+/// A table that may be left out: its keys are read all the same, for their defaults.
+fn settings<'v>(reader: &mut Reader<'_>, file: &mut Section<'v>, name: &'static str) -> Option<Section<'v>> {
+    let written = file.table(reader, name);
+    let table = file.table.key(name)?.kind.table()?;
+    written.or_else(|| Some(Section::open(reader, table, (&[], Spot::Nowhere), format!("[{name}]"), String::new())))
+}
+
+pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Server> {
+    let mut section = settings(reader, file, "server")?;
+    let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
+    let mut listener = |name: &'static str| {
+        let address = section.get(reader, name, scalar::listener)?;
+        if let Some(address) = address.filter(|address| address.port() != 0) {
+            if let Some((other, _)) = taken.iter().find(|(_, known)| *known == address) {
+                let at = if section.has(name) { section.spot(name) } else { section.spot(other) };
+                reader.error(
+                    at,
+                    format!("`{other}` and `{name}` in [server] both listen on {address}; give each a port of its own"),
+                );
+            }
+            taken.push((name, address));
+        }
+        Some(address)
+    };
+    let (http, grpc, resp, admin) = (listener("http"), listener("grpc"), listener("resp"), listener("admin"));
+    section.close();
+    Some(Server { http: http?, grpc: grpc?, resp: resp?, admin: admin? })
+}
+
+pub(super) fn store(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<StoreConfig> {
+    let mut section = settings(reader, file, "store")?;
+    section.get(reader, "kind", scalar::word);
+    let max_keys = section.get(reader, "max_keys", scalar::number);
+    let max_bytes = section.get(reader, "max_bytes", scalar::number);
+    section.close();
+    Some(StoreConfig { max_keys: max_keys?, max_bytes })
+}
+
+pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {
+    let mut section = settings(reader, file, "identity")?;
+    let trusted_proxies = networks(reader, &mut section, "trusted_proxies");
+    if let Some(all) = trusted_proxies.iter().flatten().find(|network| network.prefix_len() == 0) {
+        reader.warn(
+            section.spot("trusted_proxies"),
+            format!("{all} trusts everybody, so anybody can claim any address; name your proxies"),
+        );
+    }
+    let header = section.get(reader, "header", scalar::header_name);
+    let ipv6_prefix = section.get(reader, "ipv6_prefix", scalar::number);
+    let user = from_header(reader, &mut section, "user");
+    let api_key = from_header(reader, &mut section, "api_key");
+    section.close();
+    let ipv6_prefix = u8::try_from(ipv6_prefix?).ok()?;
+    Some(Identity { trusted_proxies: trusted_proxies?, header: header?, ipv6_prefix, user, api_key })
+}
+
+fn from_header(reader: &mut Reader<'_>, section: &mut Section<'_>, name: &'static str) -> Option<String> {
+    let mut inner = section.table(reader, name)?;
+    let header = inner.get(reader, "header", scalar::header_name);
+    inner.close();
+    header
+}
+
+pub(super) fn stats(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<StatsConfig> {
+    let mut section = settings(reader, file, "stats")?;
+    let keys = section.get(reader, "keys", scalar::word);
+    let top = section.get(reader, "top", scalar::number);
+    section.close();
+    let keys = match keys? {
+        "plain" => KeysShown::Plain,
+        _ => KeysShown::Fingerprint,
+    };
+    Some(StatsConfig { keys, top: usize::try_from(top?).ok()? })
+}
+
+/// Networks; one that is written with more bits than it has is doubtful.
+pub(super) fn networks(reader: &mut Reader<'_>, section: &mut Section<'_>, name: &'static str) -> Option<Vec<IpNet>> {
+    let mut doubtful = Vec::new();
+    let read = |kind: &Kind, value: &Value| {
+        let (network, more) = scalar::network(kind, value)?;
+        if more {
+            doubtful.push((
+                value.at,
+                format!("{} has bits behind its prefix and means {network}; write that", value.in_words()),
+            ));
+        }
+        Ok(network)
+    };
+    let networks = section.many(reader, name, read);
+    for (at, message) in doubtful {
+        reader.warn(at, message);
+    }
+    networks
+}

@@ -1,0 +1,140 @@
+//! Why a request passes or not: every policy, what it made of the request, and where that leaves it.
+
+use super::asking::{Asking, Request, Role};
+use super::overrides::Override;
+use super::verdict::{Reason, Verdict, outcome};
+use super::{Ban, Engine};
+use crate::matching::Why;
+use crate::policy_limit::PolicyLimit;
+use crate::subject::Subject;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{AskOutcome, Decision, Instant, Store};
+
+/// What would become of a request, and why. Asking changes nothing.
+#[derive(Debug)]
+pub struct Explanation {
+    verdict: Verdict,
+    tried: Vec<Tried>,
+}
+
+/// What one policy made of the request.
+#[derive(Debug)]
+pub struct Tried {
+    /// Its name.
+    pub policy: String,
+    /// Why it does not apply, or where it stands.
+    pub outcome: Result<Standing, Why>,
+}
+
+/// Where a policy stands with the key of a request.
+#[derive(Debug)]
+pub struct Standing {
+    /// The key in words, such as `ip=203.0.113.7`; empty if all share one bucket. What opens doors is shown by its fingerprint.
+    pub key: String,
+    /// Its limits.
+    pub levels: Vec<Level>,
+    /// What an operator said of the key.
+    pub instead: Option<Arc<Override>>,
+    /// How long a penalty still bans the key.
+    pub banned_for: Option<Duration>,
+    /// Whether it only watches, this key at least.
+    pub shadow: bool,
+}
+
+/// Where a limit stands with the key of a request.
+#[derive(Clone, Copy, Debug)]
+pub struct Level {
+    /// The limit.
+    pub limit: PolicyLimit,
+    /// What the request would cost.
+    pub cost: u64,
+    /// Its figures.
+    pub decision: Decision,
+    /// What would become of the request.
+    pub outcome: AskOutcome,
+    /// When it would be admitted here: now, later, or none for never and for permits, of which nobody knows.
+    pub admits_at: Option<Instant>,
+}
+
+impl Explanation {
+    /// What would be decided.
+    pub fn verdict(&self) -> &Verdict {
+        &self.verdict
+    }
+
+    /// Every policy, in order.
+    pub fn tried(&self) -> &[Tried] {
+        &self.tried
+    }
+
+    /// When the request would be admitted if nobody else comes; none if never, or if nobody knows.
+    pub fn admitted_at(&self) -> Option<Instant> {
+        match self.verdict.is_allowed() {
+            true => Some(self.verdict.now + self.verdict.delay()),
+            // On leaving the deny list it may meet a ban, and after that the limits.
+            false => {
+                let limits = self.verdict.now + self.verdict.retry_after()?.max(self.verdict.limits_admit_after()?);
+                Some(self.verdict.asking.banned.as_ref().map_or(limits, |ban| ban.until().max(limits)))
+            }
+        }
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// Says of every policy whether it applies to a request, why not, and where its limits stand.
+    pub async fn explain(&self, subject: &Subject<'_>, cost: u64) -> Explanation {
+        let inner = &*self.inner;
+        let now = inner.store.now();
+        let rules = inner.rules.load();
+        let path = rules.path_of(subject);
+        let request = Request { subject, path: path.as_ref(), cost, now };
+        let mut tried = Vec::with_capacity(rules.policies.len());
+        let mut asking = Asking::default();
+        asking.gather_explained(&rules, &inner.overrides.in_force(), &request, |ruling, applied, asking| {
+            let outcome = applied.map(|range| {
+                let mine = &asking.asked[range.clone()];
+                let key = mine.first().map(|asked| self.shown(ruling, asking.key(asked))).unwrap_or_default();
+                let instead = mine.iter().find_map(|asked| asked.instead.clone());
+                let shadow = mine.iter().any(|asked| asked.mode == tollgate::Mode::Shadow);
+                let standing = Standing { key, levels: Vec::new(), instead, banned_for: None, shadow };
+                (range, standing)
+            });
+            tried.push((ruling.policy.name.clone(), outcome));
+        });
+        let answer = inner.store.decide_at(&asking.asks(&rules, true), now).await;
+        let reason = match (rules.without_limits(subject, path.as_ref(), now), asking.banned.clone()) {
+            (Some(reason), _) => reason,
+            (None, Some(ban)) => Reason::Ban(Ban::Operator(ban)),
+            (None, None) if asking.asked.is_empty() => Reason::NoPolicy,
+            (None, None) => super::reason_of(&asking, &answer),
+        };
+        let verdict = Verdict { rules, asking, inner: Some(answer), reason, now };
+        let statuses: Vec<_> = verdict.statuses().collect();
+        let stand = |(range, mut standing): (std::ops::Range<usize>, Standing)| {
+            for (asked, status) in &statuses[range] {
+                let decision = status.decision();
+                if asked.role == Role::Ban {
+                    standing.banned_for = decision.retry_after();
+                    continue;
+                }
+                let admits_at = match decision.is_denied() {
+                    true => decision.retry_after().map(|after| now + after),
+                    false => Some(now + decision.delay()),
+                };
+                let limit = asked.slot(verdict.ruling(asked)).limit;
+                standing.levels.push(Level {
+                    limit,
+                    cost: asked.cost,
+                    decision,
+                    outcome: outcome(asked, status),
+                    admits_at,
+                });
+            }
+            standing
+        };
+        let tried = tried.into_iter().map(|(policy, outcome)| Tried { policy, outcome: outcome.map(stand) }).collect();
+        drop(statuses);
+        Explanation { verdict, tried }
+    }
+}

@@ -1,0 +1,162 @@
+//! What an engine has counted, for whoever asks.
+
+use super::Engine;
+use super::rules::Ruling;
+use crate::stats::{Counts, Heavy, HistogramCounts};
+use std::hash::BuildHasher;
+use std::sync::atomic::Ordering;
+use tollgate::{Ask, Census, LimitHandle, Mode, Store};
+
+/// What one policy has counted since the engine was made, over all reloads.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct PolicyFigures {
+    /// Its name.
+    pub policy: String,
+    /// By what it counts, in words.
+    pub key: String,
+    /// What became of the requests it applied to. One that another policy turned away is in none of these.
+    pub counts: Counts,
+    /// Bans by its penalty.
+    pub bans: u64,
+    /// How full it is; see [`Usage`].
+    pub usage: Usage,
+    /// Keys that have used something which has not come back yet, and keys that were forgotten. None if the store cannot count.
+    pub keys: Option<Census>,
+}
+
+/// How full a policy is.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Usage {
+    /// One bucket for all: the share of it that is used, from 0 to 1.
+    Share(f64),
+    /// The cost that was admitted within its window, estimated as a sliding window counter does.
+    Admitted(u64),
+}
+
+impl Usage {
+    /// The number alone.
+    pub fn number(self) -> f64 {
+        match self {
+            Self::Share(share) => share,
+            Self::Admitted(cost) => cost as f64,
+        }
+    }
+}
+
+/// One of the heaviest keys.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct TopKey {
+    /// The policy.
+    pub policy: String,
+    /// The key in words where the engine was told to keep them, else its fingerprint, which is another in every process.
+    pub key: String,
+    /// At most so many.
+    pub count: u64,
+    /// And at least so many.
+    pub at_least: u64,
+}
+
+/// # Figures
+impl<S: Store> Engine<S> {
+    /// What each policy has counted. Looks at the whole store once, so not for every request.
+    pub async fn figures(&self) -> Vec<PolicyFigures> {
+        let rules = self.inner.rules.load_full();
+        let handles = |ruling: &Ruling| -> Vec<LimitHandle> {
+            ruling.sets.iter().flatten().map(|slot| slot.handle.clone()).collect()
+        };
+        let all: Vec<LimitHandle> = rules.policies.iter().flat_map(handles).collect();
+        let census = self.inner.store.census(&all);
+        let mut at = 0;
+        let mut figures = Vec::with_capacity(rules.policies.len());
+        for ruling in &rules.policies {
+            let many: usize = ruling.sets.iter().map(Vec::len).sum();
+            let mine = at..at + many;
+            at += many;
+            let keys = census.as_ref().map(|census| {
+                census[mine].iter().fold(Census::default(), |sum, one| Census {
+                    live: sum.live + one.live,
+                    evicted_fresh: sum.evicted_fresh + one.evicted_fresh,
+                    evicted_live: sum.evicted_live + one.evicted_live,
+                })
+            });
+            figures.push(PolicyFigures {
+                policy: ruling.policy.name.clone(),
+                key: ruling.key_name.to_string(),
+                counts: ruling.figures.tally.read(),
+                bans: ruling.figures.bans.load(Ordering::Relaxed),
+                usage: self.usage(ruling).await,
+                keys,
+            });
+        }
+        figures
+    }
+
+    async fn usage(&self, ruling: &Ruling) -> Usage {
+        let store = &self.inner.store;
+        let now = store.now();
+        if !ruling.policy.key.is_empty() {
+            return Usage::Admitted(ruling.figures.tally.in_window(now));
+        }
+        let mut fullest = 0.0_f64;
+        for slot in ruling.sets.iter().flatten() {
+            let verdict = store.decide_at(&[Ask::new(&slot.handle, b"").cost(0).mode(Mode::Peek)], now).await;
+            for status in verdict.statuses().filter(|status| !status.decision().is_unlimited()) {
+                let (limit, remaining) = (status.decision().limit(), status.decision().remaining());
+                fullest = fullest.max(1.0 - remaining as f64 / limit.max(1) as f64);
+            }
+        }
+        Usage::Share(fullest)
+    }
+
+    /// All requests: how many passed, and how many were turned away. Peeks are not among them.
+    pub fn totals(&self) -> (u64, u64) {
+        let counts = self.inner.figures.all.read();
+        (counts.allowed, counts.denied)
+    }
+
+    /// How long decisions took, of those that were timed; see [`EngineOptions`](super::EngineOptions).
+    pub fn times(&self) -> HistogramCounts {
+        self.inner.figures.times.read()
+    }
+
+    /// How often other policies have taken the place of those it was made with.
+    pub fn replaced(&self) -> u64 {
+        self.inner.figures.reloads.load(Ordering::Relaxed)
+    }
+
+    /// The keys with most requests.
+    pub fn heaviest(&self, many: usize) -> Vec<TopKey> {
+        self.top(self.inner.figures.heaviest.top(many))
+    }
+
+    /// The keys that were turned away most often.
+    pub fn most_denied(&self, many: usize) -> Vec<TopKey> {
+        self.top(self.inner.figures.most_denied.top(many))
+    }
+
+    /// Requests that are in neither list because two newcomers met in one place.
+    pub fn top_missed(&self) -> u64 {
+        self.inner.figures.heaviest.missed().saturating_add(self.inner.figures.most_denied.missed())
+    }
+
+    /// Starts both lists anew.
+    pub fn clear_top(&self) {
+        self.inner.figures.heaviest.clear();
+        self.inner.figures.most_denied.clear();
+    }
+
+    fn top(&self, keys: Vec<Heavy>) -> Vec<TopKey> {
+        let registry = self.inner.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let shown = |heavy: Heavy| TopKey {
+            policy: registry.name(heavy.policy).unwrap_or_default().to_owned(),
+            key: heavy
+                .label
+                .map_or_else(|| format!("#{:016x}", self.inner.secret.hash_one(heavy.fingerprint)), Into::into),
+            count: heavy.count,
+            at_least: heavy.count - heavy.error,
+        };
+        keys.into_iter().map(shown).collect()
+    }
+}

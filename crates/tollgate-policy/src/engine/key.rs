@@ -1,0 +1,192 @@
+//! What a policy counts a request by, as bytes: two requests share a bucket if and only if these are equal.
+
+use crate::address;
+use crate::attribute::Attribute;
+use crate::pattern::Segments;
+use crate::subject::Subject;
+use smallvec::SmallVec;
+use std::fmt::Write;
+
+/// The keys of one request, one behind the other. So many bytes need no memory of their own.
+pub(crate) type Keys = SmallVec<[u8; 256]>;
+
+/// Appends the key; an error names the attribute that the request does not have.
+///
+/// Each part has its length in front: `a` and `bc` are not `ab` and `c`. What servers do not tell apart (case of hosts and methods,
+/// spellings of a path, addresses of one household) is not told apart here.
+pub(crate) fn write<'a>(
+    keys: &mut Keys,
+    key: &'a [Attribute],
+    subject: &Subject<'_>,
+    path: Option<&Segments<'_>>,
+    ipv6_prefix: u8,
+) -> Result<(), &'a Attribute> {
+    for attribute in key {
+        let start = keys.len();
+        keys.extend_from_slice(&[0; 4]);
+        match attribute {
+            Attribute::Ip => match address::client(subject.address().ok_or(attribute)?, ipv6_prefix) {
+                std::net::IpAddr::V4(v4) => keys.extend_from_slice(&v4.octets()),
+                std::net::IpAddr::V6(v6) => keys.extend_from_slice(&v6.octets()),
+            },
+            Attribute::Endpoint => {
+                let (method, route) = subject.route().ok_or(attribute)?;
+                keys.extend(method.iter().map(u8::to_ascii_uppercase));
+                keys.push(b' ');
+                match subject.names_its_route() {
+                    true => keys.extend_from_slice(route),
+                    false => write_path(keys, path),
+                }
+            }
+            Attribute::Path => {
+                path.ok_or(attribute)?;
+                write_path(keys, path);
+            }
+            Attribute::Method => {
+                keys.extend(subject.bytes(attribute).ok_or(attribute)?.iter().map(u8::to_ascii_uppercase));
+            }
+            Attribute::Host => {
+                let host = subject.bytes(attribute).ok_or(attribute)?;
+                keys.extend(host.strip_suffix(b".").unwrap_or(host).iter().map(u8::to_ascii_lowercase));
+            }
+            other => keys.extend_from_slice(subject.bytes(other).ok_or(attribute)?),
+        }
+        let length = u32::try_from(keys.len() - start - 4).unwrap_or(u32::MAX);
+        keys[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    }
+    Ok(())
+}
+
+fn write_path(keys: &mut Keys, path: Option<&Segments<'_>>) {
+    for segment in path.into_iter().flatten() {
+        keys.push(b'/');
+        // A slash inside a segment stays apart from one between two.
+        for byte in segment.iter() {
+            match byte {
+                b'/' | b'%' => keys.extend_from_slice(&[b'%', *byte]),
+                _ => keys.push(*byte),
+            }
+        }
+    }
+}
+
+/// The key in words, for whoever asks: `ip=1.2.3.4 user=42`. What opens doors is shown by its fingerprint.
+pub(crate) fn shown(key: &[Attribute], bytes: &[u8], fingerprint: impl Fn(&[u8]) -> u64) -> String {
+    const LONGEST: usize = 64;
+    let (mut text, mut rest) = (String::new(), bytes);
+    for attribute in key {
+        let Some((length, after)) = rest.split_first_chunk::<4>() else { break };
+        let (value, after) = after.split_at((u32::from_le_bytes(*length) as usize).min(after.len()));
+        rest = after;
+        if !text.is_empty() {
+            text.push(' ');
+        }
+        // Writing to a string cannot fail.
+        let _ = write!(text, "{attribute}=");
+        let address = match (attribute, value.len()) {
+            (Attribute::Ip, 4) => <[u8; 4]>::try_from(value).map(std::net::IpAddr::from).ok(),
+            (Attribute::Ip, 16) => <[u8; 16]>::try_from(value).map(std::net::IpAddr::from).ok(),
+            _ => None,
+        };
+        let _ = match address {
+            Some(ip) => write!(text, "{ip}"),
+            None if attribute.is_secret() => write!(text, "#{:016x}", fingerprint(value)),
+            None => {
+                let value = String::from_utf8_lossy(value);
+                match value.char_indices().nth(LONGEST) {
+                    None => write!(text, "{}", value.escape_debug()),
+                    Some((end, _)) => write!(text, "{}…", value[..end].escape_debug()),
+                }
+            }
+        };
+    }
+    text
+}
+
+/// The same for a key on every node and after every restart: who is in a rollout stays in it.
+pub(crate) fn lasting_hash(policy: &str, key: &[u8]) -> u64 {
+    // FNV-1a, with its last bits stirred by the finish of SplitMix64: the share is taken from the top.
+    let bytes = policy.bytes().chain([0]).chain(key.iter().copied());
+    let mut hash =
+        bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    hash ^ (hash >> 31)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::pattern::segments;
+    use crate::policy::Rollout;
+
+    fn key_of(key: &[&str], subject: &Subject<'_>) -> Option<Vec<u8>> {
+        let key: Vec<Attribute> = key.iter().map(|name| Attribute::named(name)).collect();
+        let path = subject.raw_path().map(segments);
+        let mut keys = Keys::new();
+        write(&mut keys, &key, subject, path.as_ref(), 56).ok().map(|()| keys.to_vec())
+    }
+
+    #[test]
+    fn parts_do_not_run_together() {
+        let two = |a: &str, b: &str| key_of(&["user", "tenant"], &Subject::new().user(a).tenant(b));
+        assert_ne!(two("a", "bc"), two("ab", "c"));
+        assert_ne!(two("a", ""), two("", "a"));
+        assert_eq!(key_of(&["user"], &Subject::new()), None);
+        assert_eq!(key_of(&[], &Subject::new()), Some(Vec::new()));
+    }
+
+    #[test]
+    fn spellings_of_one_thing_share_a_bucket() {
+        let path = |path: &str| key_of(&["path"], &Subject::new().path(path));
+        for spelling in ["/a/b/", "//a//b", "/a/./b", "/a/x/../b", "/%61/b", "/a/b?c=d"] {
+            assert_eq!(path(spelling), path("/a/b"), "{spelling}");
+        }
+        assert_ne!(path("/a%2Fb"), path("/a/b"));
+        assert_ne!(path("/a%2Fb"), path("/a%252Fb"));
+        let endpoint = |method: &str, path: &str| key_of(&["endpoint"], &Subject::new().method(method).path(path));
+        assert_eq!(endpoint("get", "/a/"), endpoint("GET", "/a"));
+        assert_ne!(endpoint("POST", "/a"), endpoint("GET", "/a"));
+        let host = |host: &str| key_of(&["host"], &Subject::new().host(host));
+        assert_eq!(host("A.example:80"), host("a.example."));
+        let ip = |ip: &str| key_of(&["ip"], &Subject::new().ip(ip.parse().unwrap()));
+        assert_eq!(ip("::ffff:1.2.3.4"), ip("1.2.3.4"));
+        assert_eq!(ip("2001:db8::1"), ip("2001:db8:0:ff::2"));
+        assert_ne!(ip("2001:db8::1"), ip("2001:db8:0:100::1"));
+    }
+
+    #[test]
+    fn a_route_of_the_framework_stands_for_its_paths() {
+        let route = |path: &str| key_of(&["endpoint"], &Subject::new().path(path).endpoint("/users/{id}"));
+        assert_eq!(route("/users/1"), route("/users/2"));
+    }
+
+    #[test]
+    fn a_key_is_shown_in_words_but_for_what_opens_doors() {
+        let headers = vec![("Authorization", "Bearer s3cret"), ("x-tenant", "acme\n")];
+        let subject = Subject::new().ip("10.0.0.1".parse().unwrap()).api_key("s3cret").headers(&headers);
+        let names = ["ip", "api_key", "header:authorization", "header:x-tenant"];
+        let key: Vec<Attribute> = names.map(Attribute::named).to_vec();
+        let shown = shown(&key, &key_of(&names, &subject).unwrap(), |_| 0xab);
+        let hidden = "#00000000000000ab";
+        assert_eq!(
+            shown,
+            format!("ip=10.0.0.1 api_key={hidden} header:authorization={hidden} header:x-tenant=acme\\n")
+        );
+    }
+
+    #[test]
+    fn a_rollout_takes_its_share_and_grows_without_losing_anybody() {
+        let keys: Vec<u64> = (0..20_000u32).map(|user| lasting_hash("api", &user.to_le_bytes())).collect();
+        let among = |percent: f64| keys.iter().filter(|key| Rollout::percent(percent).unwrap().includes(**key)).count();
+        assert_eq!((among(0.0), among(100.0)), (0, 20_000));
+        for percent in [1.0, 10.0, 50.0, 90.0] {
+            let share = among(percent) as f64 / 200.0;
+            assert!((share - percent).abs() < 2.0, "{percent}: {share}");
+        }
+        let (few, more) = (Rollout::percent(10.0).unwrap(), Rollout::percent(11.0).unwrap());
+        assert!(keys.iter().all(|key| !few.includes(*key) || more.includes(*key)));
+        // These numbers are in the hands of users: they must not change.
+        assert_eq!(lasting_hash("", b""), 0x25fc_6dd3_6ce0_4b20);
+    }
+}

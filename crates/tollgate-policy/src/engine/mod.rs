@@ -1,0 +1,420 @@
+//! The engine: from a subject to a verdict, over any store.
+
+mod asking;
+mod explain;
+mod figures;
+mod key;
+mod operator;
+mod overrides;
+mod rules;
+mod verdict;
+
+pub use explain::{Explanation, Level, Standing, Tried};
+pub use figures::{PolicyFigures, TopKey, Usage};
+pub(crate) use overrides::LONGEST;
+pub use overrides::{Override, OverrideError};
+pub use rules::EngineError;
+pub use verdict::{Ban, Ending, LimitStatus, Reason, Verdict};
+
+use crate::pattern::Segments;
+use crate::policies::{Listed, Policies};
+use crate::stats::{Event, Histogram, Sketch, Tally};
+use crate::subject::Subject;
+use arc_swap::ArcSwap;
+use asking::{Asked, Asking, Request, Role};
+use overrides::Overrides;
+use rules::{Registry, Rules, Ruling};
+use std::cell::Cell;
+use std::fmt;
+use std::hash::{BuildHasher, RandomState};
+use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tollgate::{Ask, AskOutcome, Clock, Instant, MemoryStore, Mode, Source, Store};
+
+/// Decides which limits apply to a request, and asks the store about all of them at once.
+///
+/// ```
+/// use tollgate::{Limit, MemoryStore};
+/// use tollgate_policy::{Attribute, Engine, Match, Policies, Policy, Subject};
+///
+/// let policies = Policies::new()
+///     .policy(Policy::new("login").when(Match::new().path("/login".parse()?)).per(Attribute::Ip).limit(Limit::per_minute(5)))
+///     .policy(Policy::new("everything").limit(Limit::per_minute(100_000)));
+/// let engine = Engine::new(MemoryStore::new(), policies)?;
+///
+/// let subject = Subject::new().ip("203.0.113.7".parse()?).method("POST").path("/login");
+/// let verdict = engine.decide_now(&subject);            // on any store: engine.decide(&subject).await
+/// assert!(verdict.is_allowed());
+/// assert_eq!(verdict.limits().next().unwrap().decision().remaining(), 4);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// A handle: clones share everything.
+pub struct Engine<S> {
+    inner: Arc<Inner<S>>,
+}
+
+struct Inner<S> {
+    store: S,
+    rules: ArcSwap<Rules>,
+    /// Held by whoever changes the rules.
+    registry: Mutex<Registry>,
+    overrides: Overrides,
+    figures: Figures,
+    options: EngineOptions,
+    /// Tells keys apart in the figures, quickly.
+    quick: foldhash::fast::RandomState,
+    /// Sets the fingerprints of this process apart from all others.
+    secret: RandomState,
+}
+
+/// What is counted of all requests together.
+struct Figures {
+    all: Tally,
+    times: Histogram,
+    heaviest: Sketch,
+    most_denied: Sketch,
+    reloads: AtomicU64,
+}
+
+/// How an engine keeps its figures.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct EngineOptions {
+    /// One decision in so many is timed: that takes another look at the clock. 0 for none.
+    pub timed_every: u32,
+    /// How many keys the lists of the heaviest and the most denied are made from.
+    pub top: usize,
+    /// Whether those lists have keys as they are, but for what opens doors, instead of fingerprints.
+    pub plain_keys: bool,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self { timed_every: 16, top: 1024, plain_keys: false }
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// An engine for these policies.
+    pub fn new(store: S, policies: Policies) -> Result<Self, EngineError> {
+        Self::with_options(store, policies, EngineOptions::default())
+    }
+
+    /// The same, with figures to your taste.
+    pub fn with_options(store: S, policies: Policies, options: EngineOptions) -> Result<Self, EngineError> {
+        let mut registry = Registry::default();
+        let rules = Rules::new(policies, &mut registry, &store)?;
+        let figures = Figures {
+            all: Tally::new(Duration::ZERO),
+            times: Histogram::new(),
+            heaviest: Sketch::new(options.top),
+            most_denied: Sketch::new(options.top),
+            reloads: AtomicU64::new(0),
+        };
+        Ok(Self {
+            inner: Arc::new(Inner {
+                store,
+                rules: ArcSwap::from_pointee(rules),
+                registry: Mutex::new(registry),
+                overrides: Overrides::default(),
+                figures,
+                options,
+                quick: foldhash::fast::RandomState::default(),
+                secret: RandomState::new(),
+            }),
+        })
+    }
+
+    /// The store it asks.
+    pub fn store(&self) -> &S {
+        &self.inner.store
+    }
+
+    /// Goes by other policies from the next decision on. What is the same keeps its counts; a limit that changed keeps the
+    /// tokens that are left. If they are wrong, nothing changes.
+    pub fn replace(&self, policies: Policies) -> Result<(), EngineError> {
+        let mut registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
+        let rules = Rules::new(policies, &mut registry, &self.inner.store)?;
+        let before = self.inner.rules.swap(Arc::new(rules));
+        let now = self.inner.rules.load();
+        for gone in before.policies.iter().filter(|old| !now.policies.iter().any(|new| new.number == old.number)) {
+            self.inner.figures.heaviest.forget(gone.number);
+            self.inner.figures.most_denied.forget(gone.number);
+        }
+        self.inner.figures.reloads.fetch_add(1, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The policies it goes by.
+    pub fn policies(&self) -> Policies {
+        self.inner.rules.load().source.clone()
+    }
+}
+
+/// # Deciding
+impl<S: Store> Engine<S> {
+    /// Decides on one request, and charges it if it passes.
+    pub async fn decide(&self, subject: &Subject<'_>) -> Verdict {
+        self.ask(subject, 1, false).await
+    }
+
+    /// Decides on a request that costs more or less than one; each policy multiplies it by its own cost.
+    pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+        self.ask(subject, cost, false).await
+    }
+
+    /// Says what would be decided, and charges nothing.
+    pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+        self.ask(subject, cost, true).await
+    }
+
+    /// Corrects what a request was charged, now that it has ended: policies that do not count it get it back, those
+    /// whose cost is known only now are charged that. Permits go back.
+    pub async fn settle(&self, verdict: Verdict, ending: Ending) {
+        let Some(actual) = verdict.settled(&ending) else { return };
+        let Verdict { inner, .. } = verdict;
+        if let Some(inner) = inner {
+            self.inner.store.settle(inner, &actual).await;
+        }
+    }
+
+    async fn ask(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
+        let mut verdict = self.begin(subject, cost);
+        if verdict.is_open() {
+            let answer = self.inner.store.decide_at(&verdict.asking.asks(&verdict.rules, peek), verdict.now).await;
+            verdict.answered(answer);
+        }
+        if !peek {
+            if verdict.is_denied_by_limits() {
+                self.punish(&verdict).await;
+            }
+            self.count(&verdict);
+        }
+        verdict
+    }
+
+    /// A verdict on which nothing is missing but the answer of the store, if it is to be asked.
+    fn begin(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+        let now = self.inner.store.now();
+        // Made in place: it is large to move.
+        let mut verdict = Verdict::new(self.inner.rules.load(), now);
+        let Verdict { rules, asking, .. } = &mut verdict;
+        let path = rules.path_of(subject);
+        if let Some(reason) = rules.without_limits(subject, path.as_ref(), now) {
+            verdict.reason = reason;
+            return verdict;
+        }
+        asking.gather(rules, &self.inner.overrides.in_force(), &Request { subject, path: path.as_ref(), cost, now });
+        if let Some(ban) = asking.banned.take() {
+            verdict.reason = Reason::Ban(Ban::Operator(ban));
+        } else if !asking.asked.is_empty() {
+            verdict.reason = Reason::Limits;
+        }
+        verdict
+    }
+
+    /// Counts the denial against the keys it was for, where a policy has a penalty.
+    async fn punish(&self, verdict: &Verdict) {
+        let (mut last, now) = (None, verdict.now);
+        for (asked, status) in verdict.statuses() {
+            let ruling = verdict.ruling(asked);
+            let turned_away = asked.mode != Mode::Shadow && status.decision().is_denied();
+            let Some(penalty) = ruling.penalty.as_ref().filter(|_| turned_away && last != Some(asked.policy)) else {
+                continue;
+            };
+            last = Some(asked.policy);
+            let key = verdict.asking.key(asked);
+            let one_too_many = match &penalty.denials {
+                None => true,
+                Some(denials) => self.inner.store.decide_at(&[Ask::new(denials, key)], now).await.is_denied(),
+            };
+            if one_too_many && self.inner.store.decide_at(&[Ask::new(&penalty.ban, key)], now).await.is_allowed() {
+                ruling.figures.bans.fetch_add(1, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Adds a verdict to the figures.
+    fn count(&self, verdict: &Verdict) {
+        let figures = &self.inner.figures;
+        let allowed = verdict.is_allowed();
+        figures.all.add(if allowed { Event::Allowed } else { Event::Denied });
+        let failed = matches!(verdict.source(), Source::Open | Source::Closed | Source::LocalShare);
+        let mut of_policy: Option<(&Asked, AskOutcome, u64)> = None;
+        for (asked, status) in verdict.statuses() {
+            let outcome = verdict::outcome(asked, status);
+            let units = if asked.role == Role::Ban || verdict.is_a_permit(asked) { 0 } else { asked.cost };
+            of_policy = match of_policy.take() {
+                Some((first, worst, most)) if first.policy == asked.policy => {
+                    Some((first, worse(worst, outcome), most.max(units)))
+                }
+                done => {
+                    self.count_policy(done, verdict, allowed, failed);
+                    Some((asked, outcome, units))
+                }
+            };
+        }
+        self.count_policy(of_policy, verdict, allowed, failed);
+        self.time(verdict);
+    }
+
+    fn count_policy(
+        &self,
+        of_policy: Option<(&Asked, AskOutcome, u64)>,
+        verdict: &Verdict,
+        allowed: bool,
+        failed: bool,
+    ) {
+        let Some((asked, outcome, units)) = of_policy else { return };
+        let ruling = verdict.ruling(asked);
+        let tally = &ruling.figures.tally;
+        let denied = matches!(outcome, AskOutcome::Denied | AskOutcome::Never);
+        match outcome {
+            AskOutcome::Denied | AskOutcome::Never => tally.add(Event::Denied),
+            AskOutcome::ShadowDenied => tally.add(Event::ShadowDenied),
+            AskOutcome::Delayed if allowed => tally.add(Event::Delayed),
+            AskOutcome::Allowed if allowed => tally.add(Event::Allowed),
+            // Another policy turned it away.
+            _ => {}
+        }
+        if failed {
+            tally.add(Event::Error);
+        }
+        if allowed {
+            tally.admitted(units, verdict.now);
+        }
+        if ruling.policy.key.is_empty() {
+            return;
+        }
+        let key = verdict.asking.key(asked);
+        let fingerprint = self.inner.quick.hash_one((ruling.number, key));
+        let label = || self.inner.options.plain_keys.then(|| self.shown(ruling, key).into());
+        self.inner.figures.heaviest.add(fingerprint, ruling.number, 1, label);
+        if denied {
+            self.inner.figures.most_denied.add(fingerprint, ruling.number, 1, label);
+        }
+    }
+
+    /// Times one decision in so many.
+    fn time(&self, verdict: &Verdict) {
+        thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
+        let every = self.inner.options.timed_every;
+        if every == 0 {
+            return;
+        }
+        let turn = TURN.get().wrapping_add(1);
+        TURN.set(turn);
+        if turn.is_multiple_of(every) {
+            self.inner.figures.times.record(self.inner.store.now().saturating_since(verdict.now));
+        }
+    }
+
+    fn shown(&self, ruling: &Ruling, key: &[u8]) -> String {
+        key::shown(&ruling.policy.key, key, |value| self.inner.secret.hash_one(value))
+    }
+}
+
+/// The worse of two, for a policy of several limits.
+fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
+    let weight = |outcome| match outcome {
+        AskOutcome::Allowed => 0,
+        AskOutcome::Delayed => 1,
+        AskOutcome::ShadowDenied => 2,
+        AskOutcome::Denied => 3,
+        AskOutcome::Never => 4,
+    };
+    if weight(b) > weight(a) { b } else { a }
+}
+
+fn reason_of(asking: &Asking, answer: &tollgate::Verdict) -> Reason {
+    let banned = asking
+        .asked
+        .iter()
+        .zip(answer.statuses())
+        .any(|(asked, status)| asked.role == Role::Ban && status.decision().is_denied());
+    match answer.source() {
+        Source::Closed => Reason::Closed,
+        _ if banned => Reason::Ban(Ban::Penalty),
+        _ => Reason::Limits,
+    }
+}
+
+impl Rules {
+    /// What is decided without looking at any limit.
+    fn without_limits(&self, subject: &Subject<'_>, path: Option<&Segments<'_>>, now: Instant) -> Option<Reason> {
+        if !self.source.enabled {
+            return Some(Reason::Off);
+        }
+        let holds = |entry: &&Listed| entry.until.is_none_or(|until| now < until) && entry.when.holds(subject, path);
+        if self.source.allow.iter().any(|entry| holds(&entry)) {
+            return Some(Reason::AllowList);
+        }
+        // The one that lasts longest, of equals the first: until then nobody passes.
+        let lasts = |entry: &&Listed| (entry.until.is_none(), entry.until);
+        let found = self.source.deny.iter().filter(holds).rev().max_by_key(lasts)?;
+        Some(Reason::DenyList { reason: found.reason.as_deref().map(Into::into), until: found.until })
+    }
+}
+
+/// # Deciding in memory, where nothing has to be waited for
+impl<C: Clock> Engine<MemoryStore<C>> {
+    /// See [`decide`](Self::decide).
+    pub fn decide_now(&self, subject: &Subject<'_>) -> Verdict {
+        self.ask_now(subject, 1, false)
+    }
+
+    /// See [`decide_n`](Self::decide_n).
+    pub fn decide_n_now(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+        self.ask_now(subject, cost, false)
+    }
+
+    /// See [`peek`](Self::peek).
+    pub fn peek_now(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+        self.ask_now(subject, cost, true)
+    }
+
+    /// See [`settle`](Self::settle).
+    pub fn settle_now(&self, verdict: Verdict, ending: Ending) {
+        at_once(self.settle(verdict, ending));
+    }
+
+    /// As `ask` does, without a future to move the verdict through.
+    fn ask_now(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
+        let mut verdict = self.begin(subject, cost);
+        if verdict.is_open() {
+            let answer = self.inner.store.decide_now(&verdict.asking.asks(&verdict.rules, peek), verdict.now);
+            verdict.answered(answer);
+        }
+        if !peek {
+            if verdict.is_denied_by_limits() {
+                at_once(self.punish(&verdict));
+            }
+            self.count(&verdict);
+        }
+        verdict
+    }
+}
+
+/// What a store in memory answers, it answers when it is asked.
+fn at_once<T>(answer: impl Future<Output = T>) -> T {
+    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => unreachable!("the memory store never waits"),
+    }
+}
+
+impl<S> Clone for Engine<S> {
+    fn clone(&self) -> Self {
+        Self { inner: Arc::clone(&self.inner) }
+    }
+}
+
+impl<S> fmt::Debug for Engine<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("policies", &self.inner.rules.load().policies.len()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,107 @@
+//! What an operator does to one key: ban it, give it other limits, give it tokens, free it.
+
+use super::key::{self, Keys};
+use super::overrides::{LONGEST, Override, OverrideError, What};
+use super::rules::{Rules, Ruling};
+use super::{Engine, Subject};
+use crate::policy_limit::PolicyLimit;
+use std::sync::{Arc, PoisonError};
+use std::time::Duration;
+use tollgate::Store;
+
+/// # One key
+///
+/// A key is that of a policy, taken from a subject: for a policy that counts by `ip`, the subject's address.
+impl<S: Store> Engine<S> {
+    /// Turns a key away for so long.
+    pub fn ban(
+        &self,
+        policy: &str,
+        subject: &Subject<'_>,
+        lasts: Duration,
+        reason: Option<&str>,
+    ) -> Result<Arc<Override>, OverrideError> {
+        self.put(policy, subject, lasts, reason, |_| Ok(What::Ban))
+    }
+
+    /// Gives a key other limits for so long. They start full, unless the key had the same ones before and was not
+    /// [freed](Self::free) since; what was left of its own is there again afterwards.
+    pub fn override_limits(
+        &self,
+        policy: &str,
+        subject: &Subject<'_>,
+        limits: &[PolicyLimit],
+        lasts: Duration,
+        reason: Option<&str>,
+    ) -> Result<Arc<Override>, OverrideError> {
+        if limits.is_empty() {
+            return Err(OverrideError::NoLimits);
+        }
+        // One that is there twice would be charged twice.
+        let once =
+            limits.iter().enumerate().filter(|(at, limit)| !limits[..*at].contains(limit)).map(|(_, limit)| limit);
+        self.put(policy, subject, lasts, reason, |ruling| {
+            let mut registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
+            let slots = once.map(|limit| registry.stand_in(ruling, *limit, &self.inner.store));
+            slots.collect::<Result<_, _>>().map(What::Limits).map_err(|_| OverrideError::TooManyLimits)
+        })
+    }
+
+    /// Gives a key tokens, as far as there is room for them.
+    pub async fn grant(&self, policy: &str, subject: &Subject<'_>, tokens: u64) -> Result<(), OverrideError> {
+        let rules = self.inner.rules.load();
+        let (ruling, key) = find(&rules, policy, subject)?;
+        let instead = self.inner.overrides.in_force().limits(ruling, &key, self.inner.store.now());
+        let own = ruling.sets.iter().flatten();
+        for slot in instead.iter().flat_map(|instead| instead.slots()).chain(own) {
+            self.inner.store.grant(&slot.handle, &key, tokens).await;
+        }
+        Ok(())
+    }
+
+    /// Lifts whatever was said of a key, bans and penalties too, and makes its limits full again.
+    pub async fn free(&self, policy: &str, subject: &Subject<'_>) -> Result<(), OverrideError> {
+        let rules = self.inner.rules.load();
+        let (ruling, key) = find(&rules, policy, subject)?;
+        let now = self.inner.store.now();
+        let instead = self.inner.overrides.in_force().limits(ruling, &key, now);
+        self.inner.overrides.remove(ruling.number, &key, now);
+        let penalty = ruling.penalty.iter().flat_map(|penalty| penalty.denials.iter().chain([&penalty.ban]));
+        let slots = ruling.sets.iter().flatten().chain(instead.iter().flat_map(|instead| instead.slots()));
+        for handle in slots.map(|slot| &slot.handle).chain(penalty) {
+            self.inner.store.reset(handle, &key).await;
+        }
+        Ok(())
+    }
+
+    /// The overrides and bans in force, the first to end first. Bans by a penalty are in the store; [`explain`](Self::explain) shows them.
+    pub fn overrides(&self) -> Vec<Arc<Override>> {
+        self.inner.overrides.list(self.inner.store.now())
+    }
+
+    fn put(
+        &self,
+        policy: &str,
+        subject: &Subject<'_>,
+        lasts: Duration,
+        reason: Option<&str>,
+        what: impl FnOnce(&Ruling) -> Result<What, OverrideError>,
+    ) -> Result<Arc<Override>, OverrideError> {
+        if lasts.is_zero() || lasts > LONGEST {
+            return Err(OverrideError::Duration);
+        }
+        let rules = self.inner.rules.load();
+        let (ruling, key) = find(&rules, policy, subject)?;
+        let now = self.inner.store.now();
+        let entry = Override::new(&ruling.policy, self.shown(ruling, &key), what(ruling)?, now + lasts, reason);
+        self.inner.overrides.put(ruling.number, &key, entry, now)
+    }
+}
+
+fn find<'a>(rules: &'a Rules, policy: &str, subject: &Subject<'_>) -> Result<(&'a Ruling, Keys), OverrideError> {
+    let ruling = rules.policies.iter().find(|ruling| ruling.policy.name == policy).ok_or(OverrideError::NoPolicy)?;
+    let (mut key, path) = (Keys::new(), rules.path_of(subject));
+    let written = key::write(&mut key, &ruling.policy.key, subject, path.as_ref(), rules.source.ipv6_prefix);
+    written.map_err(|missing| OverrideError::NoKey(missing.clone()))?;
+    Ok((ruling, key))
+}

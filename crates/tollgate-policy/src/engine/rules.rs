@@ -1,0 +1,291 @@
+//! Policies as an engine runs them: with their limits registered, and found by path.
+
+use crate::attribute::Attribute;
+use crate::check::Problem;
+use crate::index::Index;
+use crate::policies::Policies;
+use crate::policy::{Limits, Penalty, Policy};
+use crate::policy_limit::PolicyLimit;
+use crate::stats::Tally;
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+use tollgate::{Algorithm, Limit, LimitHandle, Store, TooManyLimits};
+
+/// What an engine goes by, until it is given other policies.
+pub(crate) struct Rules {
+    pub(crate) source: Policies,
+    /// In the order of the policies.
+    pub(crate) policies: Vec<Ruling>,
+    pub(crate) index: Index,
+    /// Whether any condition is about the path.
+    pub(crate) needs_path: bool,
+    /// The plans by name.
+    pub(crate) plans: HashMap<Box<[u8]>, usize>,
+}
+
+/// One policy, with what it has in the store.
+pub(crate) struct Ruling {
+    pub(crate) policy: Policy,
+    /// Told apart from all others for as long as the engine lives; the same after a reload.
+    pub(crate) number: u32,
+    pub(crate) key_name: Box<str>,
+    /// Its own limits, or those of each plan.
+    pub(crate) sets: Vec<Vec<Slot>>,
+    pub(crate) penalty: Option<PenaltySlots>,
+    pub(crate) figures: Arc<Counted>,
+}
+
+/// What is counted of a policy, over all reloads.
+pub(crate) struct Counted {
+    pub(crate) tally: Tally,
+    pub(crate) bans: AtomicU64,
+}
+
+/// A limit and its place in the store.
+#[derive(Clone, Debug)]
+pub(crate) struct Slot {
+    pub(crate) limit: PolicyLimit,
+    pub(crate) handle: LimitHandle,
+}
+
+/// A penalty is two limits: one that the denials use up, and one that a ban uses up.
+pub(crate) struct PenaltySlots {
+    /// None: the first denial is one too many.
+    pub(crate) denials: Option<LimitHandle>,
+    pub(crate) ban: LimitHandle,
+}
+
+/// Everything the store was ever asked to keep: what comes back finds its counts again.
+#[derive(Default)]
+pub(crate) struct Registry {
+    numbers: HashMap<String, u32>,
+    figures: HashMap<u32, Arc<Counted>>,
+    /// By policy, what it counts by, and whose limits they are.
+    limits: HashMap<(u32, Vec<Attribute>, Set), Vec<Registered>>,
+    /// How often policies were loaded.
+    loads: u64,
+}
+
+/// A limit as it is or was in force, and where.
+struct Registered {
+    limit: PolicyLimit,
+    handle: LimitHandle,
+    /// The last load that had it.
+    load: u64,
+}
+
+/// Whose limits they are.
+#[derive(Clone, PartialEq, Eq, Hash)]
+enum Set {
+    Own,
+    Plan(String),
+    /// The denials of a penalty, and the ban.
+    Denials,
+    Ban,
+    /// A limit that stands in for those of the policy. Two keys with the same one are two keys of one handle.
+    Instead(PolicyLimit),
+}
+
+/// Why an engine does not take policies.
+#[derive(Clone, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// They are wrong.
+    Policies(Vec<Problem>),
+    /// The store keeps no more limits.
+    TooManyLimits,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Policies(problems) => {
+                for (at, problem) in problems.iter().enumerate() {
+                    write!(f, "{}{problem}", if at > 0 { "; " } else { "" })?;
+                }
+                Ok(())
+            }
+            Self::TooManyLimits => {
+                f.write_str("the store has had as many limits and changes as it can keep; restart it")
+            }
+        }
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+impl From<TooManyLimits> for EngineError {
+    fn from(_: TooManyLimits) -> Self {
+        Self::TooManyLimits
+    }
+}
+
+impl Rules {
+    /// Registers what is new with the store, changes what has changed, and keeps the rest as it is.
+    pub(crate) fn new(source: Policies, registry: &mut Registry, store: &impl Store) -> Result<Self, EngineError> {
+        let errors: Vec<Problem> = source.problems().into_iter().filter(Problem::is_error).collect();
+        if !errors.is_empty() {
+            return Err(EngineError::Policies(errors));
+        }
+        let index = Index::new(source.policies.iter().map(|policy| &policy.when));
+        let needs_path = source.policies.iter().any(Policy::looks_at_the_path)
+            || source.allow.iter().chain(&source.deny).any(|entry| entry.when.looks_at_the_path());
+        let plans = (0..).zip(&source.plans).map(|(at, plan)| (plan.name.as_bytes().into(), at)).collect();
+        registry.loads += 1;
+        let mut policies = Vec::with_capacity(source.policies.len());
+        for policy in &source.policies {
+            policies.push(registry.ruling(policy, &source, store)?);
+        }
+        Ok(Self { source, policies, index, needs_path, plans })
+    }
+}
+
+impl Registry {
+    /// The name of a policy that is or was.
+    pub(crate) fn name(&self, number: u32) -> Option<&str> {
+        self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| &**name)
+    }
+
+    fn ruling(&mut self, policy: &Policy, source: &Policies, store: &impl Store) -> Result<Ruling, EngineError> {
+        let next = u32::try_from(self.numbers.len()).map_err(|_| EngineError::TooManyLimits)?;
+        let number = *self.numbers.entry(policy.name.clone()).or_insert(next);
+        let sets = match &policy.limits {
+            Limits::Own(limits) => vec![self.slots(number, policy, Set::Own, limits, store)?],
+            Limits::Plan { .. } => {
+                let slots = source
+                    .plans
+                    .iter()
+                    .map(|plan| self.slots(number, policy, Set::Plan(plan.name.clone()), &plan.limits, store));
+                slots.collect::<Result<_, _>>()?
+            }
+        };
+        let penalty =
+            policy.penalty.as_ref().map(|penalty| self.penalty(number, policy, penalty, store)).transpose()?;
+        let window = sets.iter().flatten().find_map(|slot| period(&slot.limit)).unwrap_or_default();
+        let figures = self
+            .figures
+            .entry(number)
+            .or_insert_with(|| Arc::new(Counted { tally: Tally::new(window), bans: AtomicU64::new(0) }));
+        figures.tally.set_window(window);
+        let figures = Arc::clone(figures);
+        Ok(Ruling { policy: policy.clone(), number, key_name: policy.key_name().into(), sets, penalty, figures })
+    }
+
+    fn slots(
+        &mut self,
+        number: u32,
+        policy: &Policy,
+        set: Set,
+        limits: &[PolicyLimit],
+        store: &impl Store,
+    ) -> Result<Vec<Slot>, TooManyLimits> {
+        let handles = self.handles(number, policy, set, limits, store)?;
+        Ok(limits.iter().zip(handles).map(|(limit, handle)| Slot { limit: *limit, handle }).collect())
+    }
+
+    fn penalty(
+        &mut self,
+        number: u32,
+        policy: &Policy,
+        penalty: &Penalty,
+        store: &impl Store,
+    ) -> Result<PenaltySlots, TooManyLimits> {
+        let ban = PolicyLimit::Rate(Limit::of(1, penalty.ban));
+        let ban = self.handles(number, policy, Set::Ban, &[ban], store)?.remove(0);
+        // The last of them is the one that is not admitted any more.
+        let denials = match penalty.denials - 1 {
+            0 => None,
+            before => {
+                let log = Limit::of(before, penalty.within).algorithm(Algorithm::SlidingLog);
+                Some(self.handles(number, policy, Set::Denials, &[log.into()], store)?.remove(0))
+            }
+        };
+        Ok(PenaltySlots { denials, ban })
+    }
+
+    /// Handles for these limits: those that were there stay, those that changed are changed and keep their levels.
+    fn handles(
+        &mut self,
+        number: u32,
+        policy: &Policy,
+        set: Set,
+        limits: &[PolicyLimit],
+        store: &impl Store,
+    ) -> Result<Vec<LimitHandle>, TooManyLimits> {
+        let known = self.limits.entry((number, policy.key.clone(), set)).or_default();
+        let mut taken = vec![false; known.len()];
+        let mut chosen: Vec<Option<usize>> = vec![None; limits.len()];
+        let latest = known.iter().map(|old| old.load).max();
+        // The same limit first. Then those that were in force last, whose levels it is to carry on: one of the same period,
+        // then any of the same sort, in their order. Then what was in force once.
+        let ways: [(Alike, bool); 5] = [
+            (PolicyLimit::eq, false),
+            (same_period, true),
+            (same_sort, true),
+            (same_period, false),
+            (same_sort, false),
+        ];
+        for (alike, only_latest) in ways {
+            for (limit, chosen) in limits.iter().zip(&mut chosen).filter(|(_, chosen)| chosen.is_none()) {
+                let fits = |old: &Registered| alike(&old.limit, limit) && (!only_latest || Some(old.load) == latest);
+                let found = (0..taken.len()).find(|at| !taken[*at] && fits(&known[*at]));
+                if let Some(at) = found {
+                    (taken[at], *chosen) = (true, Some(at));
+                }
+            }
+        }
+        let mut handles = Vec::with_capacity(limits.len());
+        for (limit, chosen) in limits.iter().zip(chosen) {
+            let at = match chosen {
+                Some(at) => at,
+                None => {
+                    let handle = match limit {
+                        PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
+                        PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
+                    };
+                    known.push(Registered { limit: *limit, handle, load: self.loads });
+                    known.len() - 1
+                }
+            };
+            let Registered { limit: old, handle, load } = &mut known[at];
+            if old != limit {
+                match limit {
+                    PolicyLimit::Rate(rate) => store.set_limit(handle, *rate),
+                    PolicyLimit::Concurrent(many) => store.set_concurrency(handle, *many),
+                }
+                *old = *limit;
+            }
+            *load = self.loads;
+            handles.push(handle.clone());
+        }
+        Ok(handles)
+    }
+
+    /// A handle for a limit that stands in for those of a policy, for whoever it is put on.
+    pub(crate) fn stand_in(
+        &mut self,
+        ruling: &Ruling,
+        limit: PolicyLimit,
+        store: &impl Store,
+    ) -> Result<Slot, TooManyLimits> {
+        Ok(self.slots(ruling.number, &ruling.policy, Set::Instead(limit), &[limit], store)?.remove(0))
+    }
+}
+
+/// Whether a limit can take the place of another.
+type Alike = fn(&PolicyLimit, &PolicyLimit) -> bool;
+
+fn same_sort(old: &PolicyLimit, new: &PolicyLimit) -> bool {
+    old.rate().is_some() == new.rate().is_some()
+}
+
+fn same_period(old: &PolicyLimit, new: &PolicyLimit) -> bool {
+    same_sort(old, new) && period(old) == period(new)
+}
+
+fn period(limit: &PolicyLimit) -> Option<Duration> {
+    Some(limit.rate()?.rate()?.period())
+}

@@ -1,0 +1,389 @@
+//! What an engine says of a request.
+
+use super::asking::{Asked, Asking, FEW, Role};
+use super::overrides::Override;
+use super::rules::{Rules, Ruling};
+use crate::policy::{Count, DenialStatus};
+use crate::policy_limit::PolicyLimit;
+use arc_swap::Guard;
+use smallvec::SmallVec;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{AskOutcome, Decision, Instant, Mode, Source, Status};
+
+/// What became of a request, with the figures of every limit it met.
+///
+/// It holds the permits that the request took: keep it until the request has ended, then drop it or
+/// [settle](super::Engine::settle) it.
+#[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
+pub struct Verdict {
+    pub(super) rules: Guard<Arc<Rules>>,
+    pub(super) asking: Asking,
+    /// None where the store was not asked.
+    pub(super) inner: Option<tollgate::Verdict>,
+    pub(super) reason: Reason,
+    /// When it was decided.
+    pub(super) now: Instant,
+}
+
+/// What a verdict goes back to.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Reason {
+    /// The limits of the policies that apply.
+    Limits,
+    /// No policy applies.
+    NoPolicy,
+    /// The allow list: whatever the limits say.
+    AllowList,
+    /// The deny list.
+    DenyList {
+        /// In the words of the list.
+        reason: Option<Box<str>>,
+        /// Until when, if it ends.
+        until: Option<Instant>,
+    },
+    /// An operator banned the key, or it was turned away too often.
+    Ban(Ban),
+    /// The store does not answer, and the operator chose to let nobody in.
+    Closed,
+    /// Limits are switched off.
+    Off,
+}
+
+/// Why a key is banned.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Ban {
+    /// An operator said so.
+    Operator(Arc<Override>),
+    /// It was turned away too often.
+    Penalty,
+}
+
+impl Reason {
+    /// Its name, as it is told to callers.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            Self::Limits => "limits",
+            Self::NoPolicy => "no_policy",
+            Self::AllowList => "allow_list",
+            Self::DenyList { .. } => "deny_list",
+            Self::Ban(_) => "ban",
+            Self::Closed => "closed",
+            Self::Off => "off",
+        }
+    }
+}
+
+/// One limit of one policy, as a request met it.
+#[derive(Clone, Copy)]
+pub struct LimitStatus<'a> {
+    ruling: &'a Ruling,
+    asked: &'a Asked,
+    status: &'a Status,
+}
+
+impl<'a> LimitStatus<'a> {
+    /// The policy.
+    pub fn policy(&self) -> &'a str {
+        &self.ruling.policy.name
+    }
+
+    /// By what it counts, in words: `ip`, `user+endpoint`, or `global` for one bucket.
+    pub fn key(&self) -> &'a str {
+        &self.ruling.key_name
+    }
+
+    /// The limit.
+    pub fn limit(&self) -> &'a PolicyLimit {
+        &self.asked.slot(self.ruling).limit
+    }
+
+    /// Its figures. If the request was turned away, those before it.
+    pub fn decision(&self) -> Decision {
+        self.status.decision()
+    }
+
+    /// What became of the request here.
+    pub fn outcome(&self) -> AskOutcome {
+        outcome(self.asked, self.status)
+    }
+
+    /// Whether it only watches.
+    pub fn is_shadow(&self) -> bool {
+        self.asked.mode == Mode::Shadow
+    }
+}
+
+impl fmt::Debug for LimitStatus<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitStatus")
+            .field("policy", &self.policy())
+            .field("key", &self.key())
+            .field("limit", &self.limit())
+            .field("outcome", &self.outcome())
+            .finish()
+    }
+}
+
+/// What became of an ask. One that was only peeked at has the mode it was meant with.
+pub(super) fn outcome(asked: &Asked, status: &Status) -> AskOutcome {
+    match status.outcome() {
+        AskOutcome::Denied | AskOutcome::Never if asked.mode == Mode::Shadow => AskOutcome::ShadowDenied,
+        outcome => outcome,
+    }
+}
+
+impl Verdict {
+    /// Of nothing yet.
+    pub(super) fn new(rules: Guard<Arc<Rules>>, now: Instant) -> Self {
+        Self { rules, asking: Asking::default(), inner: None, reason: Reason::NoPolicy, now }
+    }
+
+    /// Whether the store is to be asked.
+    pub(super) fn is_open(&self) -> bool {
+        matches!(self.reason, Reason::Limits)
+    }
+
+    pub(super) fn answered(&mut self, answer: tollgate::Verdict) {
+        self.reason = super::reason_of(&self.asking, &answer);
+        self.inner = Some(answer);
+    }
+
+    pub(super) fn is_denied_by_limits(&self) -> bool {
+        matches!(self.reason, Reason::Limits) && self.is_denied()
+    }
+}
+
+impl Verdict {
+    /// Whether the request passes. If not, nothing was charged.
+    pub fn is_allowed(&self) -> bool {
+        match &self.reason {
+            Reason::NoPolicy | Reason::AllowList | Reason::Off => true,
+            Reason::DenyList { .. } | Reason::Ban(_) | Reason::Closed => false,
+            Reason::Limits => !self.turned_away().any(|_| true),
+        }
+    }
+
+    /// Whether it is turned away, for now or for good.
+    pub fn is_denied(&self) -> bool {
+        !self.is_allowed()
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_never(&self) -> bool {
+        match &self.reason {
+            Reason::DenyList { until, .. } => until.is_none(),
+            // After a ban its limits are met again.
+            Reason::Limits | Reason::Ban(Ban::Penalty) => self.limits_admit_after().is_none(),
+            _ => false,
+        }
+    }
+
+    /// What it goes back to.
+    pub fn reason(&self) -> &Reason {
+        &self.reason
+    }
+
+    /// Who decided.
+    pub fn source(&self) -> Source {
+        match (&self.reason, &self.inner) {
+            (Reason::Off, _) => Source::Off,
+            (_, Some(inner)) => inner.source(),
+            (_, None) => Source::Memory,
+        }
+    }
+
+    /// The policy that turned the request away: one that never admits it, else the one that takes longest.
+    pub fn policy(&self) -> Option<&str> {
+        self.binding().map(|ruling| &*ruling.policy.name)
+    }
+
+    /// How long until the same request passes if nobody else comes. None if it has passed or never will, or waits only
+    /// for permits, of which nobody knows when they come back.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match &self.reason {
+            Reason::DenyList { until, .. } => until.map(|until| until.saturating_since(self.now)),
+            Reason::Ban(Ban::Operator(ban)) => Some(ban.until().saturating_since(self.now)),
+            Reason::Limits | Reason::Ban(Ban::Penalty) if self.is_never() => None,
+            Reason::Limits | Reason::Ban(Ban::Penalty) => {
+                self.turned_away().filter_map(|(_, status)| status.decision().retry_after()).max()
+            }
+            _ => None,
+        }
+    }
+
+    /// How long the caller must wait before it acts; nothing if it is turned away.
+    pub fn delay(&self) -> Duration {
+        // Whoever the limits do not hold waits for none of them, even if they were looked at.
+        if self.is_denied() || !matches!(self.reason, Reason::Limits) {
+            return Duration::ZERO;
+        }
+        let enforced = self.statuses().filter(|(asked, _)| asked.mode != Mode::Shadow);
+        enforced.map(|(_, status)| status.decision().delay()).max().unwrap_or_default()
+    }
+
+    /// The HTTP status for it: 200 if it passes, else 429, or 503 where the policy says so or the store is closed.
+    pub fn status(&self) -> u16 {
+        match &self.reason {
+            _ if self.is_allowed() => 200,
+            Reason::Closed => DenialStatus::ServiceUnavailable.code(),
+            Reason::Limits => self.binding().map(|ruling| ruling.policy.status).unwrap_or_default().code(),
+            _ => DenialStatus::TooManyRequests.code(),
+        }
+    }
+
+    /// Every limit that was looked at, in the order of the policies.
+    pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
+        self.statuses().filter(|(asked, _)| asked.role != Role::Ban).map(|(asked, status)| LimitStatus {
+            ruling: self.ruling(asked),
+            asked,
+            status,
+        })
+    }
+
+    /// The limit to tell a caller about where there is room for one: who turned it away, else who has the least left.
+    pub fn tightest(&self) -> Option<LimitStatus<'_>> {
+        let share = |limit: &LimitStatus<'_>| {
+            let decision = limit.decision();
+            decision.remaining() as f64 / decision.limit().max(1) as f64
+        };
+        let wait = |limit: &LimitStatus<'_>| match limit.decision() {
+            decision if decision.is_never() => Duration::MAX,
+            decision => decision.retry_after().unwrap_or_default(),
+        };
+        let enforced = || self.limits().filter(|limit| !limit.is_shadow());
+        // Of equals the first, as for the policy that binds.
+        let longer = |worst, limit| if wait(&limit) > wait(&worst) { limit } else { worst };
+        let denied = enforced().filter(|limit| limit.decision().is_denied()).reduce(longer);
+        denied.or_else(|| enforced().min_by(|a, b| share(a).total_cmp(&share(b))))
+    }
+
+    pub(super) fn ruling(&self, asked: &Asked) -> &Ruling {
+        &self.rules.policies[asked.policy as usize]
+    }
+
+    /// Whether it is for a place among those in flight.
+    pub(super) fn is_a_permit(&self, asked: &Asked) -> bool {
+        asked.role != Role::Ban && asked.slot(self.ruling(asked)).limit.rate().is_none()
+    }
+
+    pub(super) fn statuses(&self) -> impl Iterator<Item = (&Asked, &Status)> {
+        let statuses = self.inner.iter().flat_map(|inner| inner.statuses());
+        self.asking.asked.iter().zip(statuses)
+    }
+
+    /// The asks that turned the request away.
+    fn turned_away(&self) -> impl Iterator<Item = (&Asked, &Status)> {
+        self.statuses().filter(|(asked, status)| asked.mode != Mode::Shadow && status.decision().is_denied())
+    }
+
+    /// How long until the limits that were looked at admit it, whatever else is against it; none if they never do.
+    pub(super) fn limits_admit_after(&self) -> Option<Duration> {
+        let after = |(_, status): (&Asked, &Status)| match status.decision() {
+            decision if decision.is_never() => None,
+            decision => Some(decision.retry_after().unwrap_or_default()),
+        };
+        self.turned_away().map(after).try_fold(Duration::ZERO, |longest, after| Some(longest.max(after?)))
+    }
+
+    /// Never first, else the longest wait; of equals the first.
+    fn binding(&self) -> Option<&Ruling> {
+        match &self.reason {
+            Reason::Ban(Ban::Operator(ban)) => {
+                self.rules.policies.iter().find(|ruling| *ruling.policy.name == *ban.policy())
+            }
+            Reason::Limits | Reason::Ban(Ban::Penalty) => {
+                let weight = |status: &Status| match status.decision() {
+                    decision if decision.is_never() => (true, Duration::ZERO),
+                    decision => (false, decision.retry_after().unwrap_or_default()),
+                };
+                let mut worst: Option<(&Asked, (bool, Duration))> = None;
+                for (asked, status) in self.turned_away() {
+                    if worst.is_none_or(|(_, worst)| weight(status) > worst) {
+                        worst = Some((asked, weight(status)));
+                    }
+                }
+                worst.map(|(asked, _)| self.ruling(asked))
+            }
+            _ => None,
+        }
+    }
+
+    /// What the asks really cost, now that it is known how the request ended; none if that changes nothing.
+    pub(super) fn settled(&self, ending: &Ending) -> Option<SmallVec<[u64; FEW]>> {
+        let counts = |ruling: &Ruling| match (ruling.policy.count, ending.failed_in(ruling)) {
+            (Count::All, _) | (_, None) => true,
+            (Count::Failures, Some(failed)) => failed,
+            (Count::Successes, Some(failed)) => !failed,
+        };
+        let actual = |asked: &Asked| {
+            let ruling = self.ruling(asked);
+            match (counts(ruling), ending.cost) {
+                (false, _) => 0,
+                (true, Some(cost)) if ruling.policy.cost.is_told() => cost,
+                _ => asked.cost,
+            }
+        };
+        let actual: SmallVec<[u64; FEW]> = self.asking.asked.iter().map(actual).collect();
+        self.asking.asked.iter().zip(&actual).any(|(asked, actual)| asked.cost != *actual).then_some(actual)
+    }
+}
+
+impl fmt::Debug for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Verdict")
+            .field("allowed", &self.is_allowed())
+            .field("policy", &self.policy())
+            .field("reason", &self.reason.name())
+            .field("source", &self.source())
+            .field("limits", &self.limits().collect::<Vec<_>>())
+            .finish()
+    }
+}
+
+/// How a request ended, for the policies that count only some, and for those whose cost is known only then.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Ending {
+    status: Option<u16>,
+    failed: Option<bool>,
+    cost: Option<u64>,
+}
+
+impl Ending {
+    /// With this HTTP status, whose sense is up to each policy.
+    pub fn status(status: u16) -> Self {
+        Self { status: Some(status), ..Self::default() }
+    }
+
+    /// It failed, whatever the policies take for a failure.
+    pub fn failed() -> Self {
+        Self { failed: Some(true), ..Self::default() }
+    }
+
+    /// It succeeded.
+    pub fn succeeded() -> Self {
+        Self { failed: Some(false), ..Self::default() }
+    }
+
+    /// Nobody knows: it counts.
+    pub fn unknown() -> Self {
+        Self::default()
+    }
+}
+
+/// # What it really cost
+impl Ending {
+    /// So much, for the policies that do not have a fixed cost.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = Some(cost);
+        self
+    }
+
+    fn failed_in(&self, ruling: &Ruling) -> Option<bool> {
+        self.failed.or_else(|| self.status.map(|status| ruling.policy.is_failure(status)))
+    }
+}

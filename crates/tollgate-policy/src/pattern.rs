@@ -1,0 +1,305 @@
+//! Patterns of paths and hosts, and a path as it is compared: by segments, so that no spelling of it goes round a limit.
+
+use smallvec::SmallVec;
+use std::borrow::Cow;
+use std::fmt;
+use std::str::FromStr;
+
+/// The segments of a path. So many need no memory of their own.
+pub(crate) type Segments<'a> = SmallVec<[Cow<'a, [u8]>; 12]>;
+
+/// A path as servers read it: `%6c` is `l`, `//` is `/`, `.` and `..` are followed, a slash at the end says nothing.
+pub(crate) fn segments(path: &[u8]) -> Segments<'_> {
+    let mut segments = Segments::new();
+    for segment in path.split(|byte| *byte == b'/') {
+        match decoded(segment) {
+            segment if segment.is_empty() || *segment == *b"." => {}
+            segment if *segment == *b".." => drop(segments.pop()),
+            segment => segments.push(segment),
+        }
+    }
+    segments
+}
+
+/// With every `%XX` as its byte. One that is no such thing stays as it is.
+fn decoded(segment: &[u8]) -> Cow<'_, [u8]> {
+    if !segment.contains(&b'%') {
+        return Cow::Borrowed(segment);
+    }
+    let digit = |at: usize| segment.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    let (mut bytes, mut at) = (Vec::with_capacity(segment.len()), 0);
+    while at < segment.len() {
+        match (segment[at], digit(at + 1), digit(at + 2)) {
+            (b'%', Some(high), Some(low)) => {
+                bytes.push((high * 16 + low) as u8);
+                at += 3;
+            }
+            (byte, ..) => {
+                bytes.push(byte);
+                at += 1;
+            }
+        }
+    }
+    Cow::Owned(bytes)
+}
+
+/// As deep as a tree of patterns may be: it is walked, and taken down, by calls within calls.
+const MOST_SEGMENTS: usize = 256;
+
+/// One segment of a pattern.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Segment {
+    Exactly(Box<[u8]>),
+    /// `*`
+    Any,
+}
+
+/// A pattern of paths: `/login`, `/users/*/orders`, `/api/**`.
+///
+/// `*` is one segment, whatever it is; `**`, which can only be last, is the rest, if there is any.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct PathPattern {
+    text: Box<str>,
+    pub(crate) segments: Vec<Segment>,
+    /// Whether it ends in `**`.
+    pub(crate) open: bool,
+}
+
+impl PathPattern {
+    /// Whether a path is one of it, however it is spelled.
+    pub fn matches_path(&self, path: impl AsRef<[u8]>) -> bool {
+        self.matches(&segments(path.as_ref()))
+    }
+
+    pub(crate) fn matches(&self, path: &[Cow<'_, [u8]>]) -> bool {
+        let fits = if self.open { path.len() >= self.segments.len() } else { path.len() == self.segments.len() };
+        fits && self.segments.iter().zip(path).all(|(segment, there)| match segment {
+            Segment::Exactly(exactly) => **exactly == **there,
+            Segment::Any => true,
+        })
+    }
+
+    /// Whether a path exists that both match, and this one matches every path of the other.
+    pub(crate) fn covers(&self, other: &Self) -> bool {
+        let fits = if self.open {
+            other.segments.len() >= self.segments.len()
+        } else {
+            !other.open && other.segments.len() == self.segments.len()
+        };
+        fits && self.segments.iter().zip(&other.segments).all(|(ours, theirs)| *ours == Segment::Any || ours == theirs)
+    }
+
+    /// Whether every path is one of it.
+    pub(crate) fn is_everything(&self) -> bool {
+        self.open && self.segments.is_empty()
+    }
+}
+
+impl FromStr for PathPattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let path = text.strip_prefix('/').ok_or(PatternError::NoSlash)?;
+        if path.contains(['?', '#']) {
+            return Err(PatternError::Query);
+        }
+        let (rest, open) = match path.strip_suffix("**") {
+            Some(rest) if rest.is_empty() || rest.ends_with('/') => (rest, true),
+            _ => (path, false),
+        };
+        let read = |segment: &str| match segment {
+            "*" => Ok(Segment::Any),
+            "**" => Err(PatternError::RestNotLast),
+            _ if segment.contains('*') => Err(PatternError::PartOfSegment),
+            _ => match &*decoded(segment.as_bytes()) {
+                // They would quietly make it another pattern.
+                b"." | b".." => Err(PatternError::Dots),
+                exactly => Ok(Segment::Exactly(exactly.into())),
+            },
+        };
+        let segments =
+            rest.split('/').filter(|segment| !segment.is_empty()).map(read).collect::<Result<Vec<_>, _>>()?;
+        if segments.len() > MOST_SEGMENTS {
+            return Err(PatternError::TooLong);
+        }
+        Ok(Self { text: text.into(), segments, open })
+    }
+}
+
+impl fmt::Display for PathPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// A host, or with `*.` in front all hosts under it. Case says nothing.
+#[derive(Clone, PartialEq, Eq, Hash, Debug)]
+pub struct HostPattern {
+    text: Box<str>,
+    under: bool,
+}
+
+impl HostPattern {
+    fn name(&self) -> &str {
+        if self.under { &self.text[2..] } else { &self.text }
+    }
+
+    pub(crate) fn matches(&self, host: &[u8]) -> bool {
+        // A name may end in the dot of the root.
+        let host = host.strip_suffix(b".").unwrap_or(host);
+        let name = self.name().as_bytes();
+        match host.len().checked_sub(name.len()) {
+            Some(before) if host[before..].eq_ignore_ascii_case(name) => match self.under {
+                true => before > 1 && host[before - 1] == b'.',
+                false => before == 0,
+            },
+            _ => false,
+        }
+    }
+}
+
+impl FromStr for HostPattern {
+    type Err = PatternError;
+
+    fn from_str(text: &str) -> Result<Self, PatternError> {
+        let text = text.trim_end_matches('.');
+        let under = text.starts_with("*.");
+        let name = if under { &text[2..] } else { text };
+        // A name may end in the dot of the root, which says nothing.
+        let name = name.strip_suffix('.').unwrap_or(name);
+        let bracketed = name.starts_with('[') && name.ends_with(']');
+        if name.is_empty()
+            || name.ends_with('.')
+            || name.contains(['/', '*', ' '])
+            || (name.contains(':') && !bracketed)
+        {
+            return Err(PatternError::Host);
+        }
+        Ok(Self { text: text.to_ascii_lowercase().into(), under })
+    }
+}
+
+impl fmt::Display for HostPattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+/// Why a text is no pattern.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum PatternError {
+    /// A path begins with a slash.
+    NoSlash,
+    /// `**` stands before something else.
+    RestNotLast,
+    /// `*` stands for a part of a segment.
+    PartOfSegment,
+    /// A path has no query.
+    Query,
+    /// A pattern has no `.` or `..`.
+    Dots,
+    /// A pattern has no more than 256 segments.
+    TooLong,
+    /// No host.
+    Host,
+}
+
+impl fmt::Display for PatternError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NoSlash => "a path begins with a slash, as in \"/api/**\"",
+            Self::RestNotLast => {
+                "`**` is the rest of a path and can only be last, as in \"/api/**\"; one segment is `*`"
+            }
+            Self::PartOfSegment => "`*` is one whole segment, as in \"/users/*/orders\"; it cannot be a part of one",
+            Self::Query => "a path ends before the `?`; queries are not matched",
+            Self::Dots => "a path is written without `.` and `..`",
+            Self::TooLong => "a path has no more than 256 segments; end it in `**`, as in \"/api/**\"",
+            Self::Host => "a host is a name without port, as in \"api.example.com\" or \"*.example.com\"",
+        })
+    }
+}
+
+impl std::error::Error for PatternError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn matches(pattern: &str, path: &str) -> bool {
+        pattern.parse::<PathPattern>().unwrap().matches(&segments(path.as_bytes()))
+    }
+
+    #[test]
+    fn a_star_is_one_segment_and_two_are_the_rest() {
+        for (pattern, yes, no) in [
+            (
+                "/login",
+                &["/login", "/login/", "//login", "/./login", "/a/../login", "/%6cogin", "/login/."][..],
+                &["/", "/Login", "/login/x", "/xlogin"][..],
+            ),
+            ("/users/*", &["/users/7", "/users/%2F", "/users/*"], &["/users", "/users/7/x"]),
+            ("/users/*/orders", &["/users/7/orders"], &["/users/orders", "/users/7/orders/9"]),
+            ("/api/**", &["/api", "/api/", "/api/x", "/api/x/y", "/x/../api/y"], &["/apis", "/", "/api/../x"]),
+            ("/**", &["/", "", "/x", "/x/y"], &[]),
+            ("/", &["/", "", "//", "/.", "/x/.."], &["/x"]),
+            ("/a%20b", &["/a%20b", "/a b"], &["/ab"]),
+            ("/a/%2a", &["/a/*", "/a/%2A"], &["/a/b"]),
+        ] {
+            for path in yes {
+                assert!(matches(pattern, path), "{pattern} {path}");
+            }
+            for path in no {
+                assert!(!matches(pattern, path), "{pattern} {path}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_pattern_is_said_so() {
+        for (text, error) in [
+            ("login", PatternError::NoSlash),
+            ("", PatternError::NoSlash),
+            ("/a/**/b", PatternError::RestNotLast),
+            ("/a/**/**", PatternError::RestNotLast),
+            ("/a*", PatternError::PartOfSegment),
+            ("/a**", PatternError::PartOfSegment),
+            ("/a?b=1", PatternError::Query),
+            ("/a/../b", PatternError::Dots),
+            ("/a/%2e%2E/b", PatternError::Dots),
+            ("/a/%2e", PatternError::Dots),
+        ] {
+            assert_eq!(text.parse::<PathPattern>(), Err(error), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_escape_stays_as_it_is() {
+        for (raw, read) in [("%", "%"), ("%4", "%4"), ("%zz", "%zz"), ("%41%", "A%"), ("%%41", "%A")] {
+            assert_eq!(*segments(raw.as_bytes())[0], *read.as_bytes());
+        }
+    }
+
+    #[test]
+    fn a_pattern_covers_what_is_narrower() {
+        let covers = |wide: &str, narrow: &str| wide.parse::<PathPattern>().unwrap().covers(&narrow.parse().unwrap());
+        assert!(covers("/**", "/a/*") && covers("/a/*", "/a/b") && covers("/a/**", "/a/b/**") && covers("/a", "/a"));
+        assert!(
+            !covers("/a/*", "/a/**") && !covers("/a", "/b") && !covers("/a/b", "/a/*") && !covers("/a/b/**", "/a/**")
+        );
+    }
+
+    #[test]
+    fn hosts_are_compared_without_case_and_dot() {
+        let matches = |pattern: &str, host: &str| pattern.parse::<HostPattern>().unwrap().matches(host.as_bytes());
+        assert!(matches("API.example.com", "api.Example.com") && matches("a.b", "a.b.") && matches("[::1]", "[::1]"));
+        assert!(matches("*.example.com", "x.example.com") && matches("*.example.com", "x.y.example.com"));
+        assert!(!matches("*.example.com", "example.com") && !matches("*.example.com", ".example.com"));
+        assert!(!matches("*.example.com", "xexample.com") && !matches("a.b", "a.bc") && !matches("a.b", ""));
+        for bad in ["", ".", "*.", "*..", "a:80", "a/b", "*", "a.*.b"] {
+            assert_eq!(bad.parse::<HostPattern>(), Err(PatternError::Host), "{bad}");
+        }
+    }
+}

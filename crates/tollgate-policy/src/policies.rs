@@ -1,0 +1,153 @@
+//! All policies together, with their plans and lists: what a file says, and what an engine goes by.
+
+use crate::address::IPV6_PREFIX;
+use crate::matching::Match;
+use crate::policy::Policy;
+use crate::policy_limit::PolicyLimit;
+use tollgate::{Instant, Limit};
+
+/// Everything that decides which limits apply.
+///
+/// ```
+/// use tollgate::Limit;
+/// use tollgate_policy::{Attribute, Plan, Policies, Policy};
+///
+/// let policies = Policies::new()
+///     .plan(Plan::new("free").limit(Limit::per_minute(60).burst(10)))
+///     .plan(Plan::new("pro").limit(Limit::per_minute(600).burst(100)))
+///     .policy(Policy::new("api").per(Attribute::User).plan(Attribute::Plan, Some("free")))
+///     .policy(Policy::new("everything").limit(Limit::per_minute(100_000)));
+/// assert!(policies.problems().iter().all(|problem| !problem.is_error()));
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct Policies {
+    pub(crate) enabled: bool,
+    pub(crate) ipv6_prefix: u8,
+    pub(crate) plans: Vec<Plan>,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) allow: Vec<Listed>,
+    pub(crate) deny: Vec<Listed>,
+}
+
+/// Limits with a name, for policies that choose by an attribute.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    pub(crate) name: String,
+    pub(crate) limits: Vec<PolicyLimit>,
+}
+
+/// An entry of the allow list or the deny list.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Listed {
+    pub(crate) when: Match,
+    pub(crate) until: Option<Instant>,
+    pub(crate) reason: Option<String>,
+}
+
+impl Policies {
+    /// No policy: everything passes.
+    pub fn new() -> Self {
+        Self {
+            enabled: true,
+            ipv6_prefix: IPV6_PREFIX,
+            plans: Vec::new(),
+            policies: Vec::new(),
+            allow: Vec::new(),
+            deny: Vec::new(),
+        }
+    }
+
+    /// What applies where nobody said anything: 100 a minute for each address, 20 of them at once.
+    pub fn built_in() -> Self {
+        let limit = Limit::per_minute(100).burst(20);
+        Self::new().policy(Policy::new("default").per(crate::Attribute::Ip).limit(limit))
+    }
+
+    /// Adds a policy behind the others.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policies.push(policy);
+        self
+    }
+
+    /// Adds a plan.
+    #[must_use]
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.plans.push(plan);
+        self
+    }
+
+    /// Who passes whatever the limits say.
+    #[must_use]
+    pub fn allow(mut self, entry: Listed) -> Self {
+        self.allow.push(entry);
+        self
+    }
+
+    /// Who never passes, unless it is on the allow list.
+    #[must_use]
+    pub fn deny(mut self, entry: Listed) -> Self {
+        self.deny.push(entry);
+        self
+    }
+
+    /// Off: everything passes, and the verdict says so.
+    #[must_use]
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = enabled;
+        self
+    }
+
+    /// How many bits of an IPv6 address name a client; 56 unless said.
+    #[must_use]
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.ipv6_prefix = bits.min(128);
+        self
+    }
+
+    /// The policies in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Policy> {
+        self.policies.iter()
+    }
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Plan {
+    /// A plan without limits yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self { name: name.into(), limits: Vec::new() }
+    }
+
+    /// So much passes. With several limits all must have room.
+    #[must_use]
+    pub fn limit(mut self, limit: impl Into<PolicyLimit>) -> Self {
+        self.limits.push(limit.into());
+        self
+    }
+}
+
+impl Listed {
+    /// Whoever these conditions hold of.
+    pub fn new(when: Match) -> Self {
+        Self { when, until: None, reason: None }
+    }
+
+    /// Until then.
+    #[must_use]
+    pub fn until(mut self, until: Instant) -> Self {
+        self.until = Some(until);
+        self
+    }
+
+    /// Why, for whoever asks.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+}

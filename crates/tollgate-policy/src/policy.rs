@@ -1,0 +1,350 @@
+//! One policy: which requests it is about, by what they are counted, and how much passes.
+
+use crate::attribute::Attribute;
+use crate::matching::Match;
+use crate::policy_limit::PolicyLimit;
+use std::time::Duration;
+
+/// Which requests, counted by what, how many of them.
+///
+/// ```
+/// use tollgate::{Algorithm, Limit};
+/// use tollgate_policy::{Attribute, Count, Match, Policy};
+///
+/// let login = Policy::new("login")
+///     .when(Match::new().method("POST").path("/login".parse()?))
+///     .per(Attribute::Ip)
+///     .limit(Limit::per_minute(5).algorithm(Algorithm::SlidingLog))
+///     .count(Count::Failures);
+/// # Ok::<_, tollgate_policy::PatternError>(())
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct Policy {
+    pub(crate) name: String,
+    pub(crate) when: Match,
+    pub(crate) key: Vec<Attribute>,
+    pub(crate) limits: Limits,
+    pub(crate) cost: Cost,
+    pub(crate) count: Count,
+    pub(crate) failure_status: Vec<StatusRange>,
+    pub(crate) action: Action,
+    pub(crate) status: DenialStatus,
+    pub(crate) class: Option<Class>,
+    pub(crate) rollout: Rollout,
+    pub(crate) last: bool,
+    pub(crate) penalty: Option<Penalty>,
+}
+
+/// Where the limits of a policy come from.
+#[derive(Clone, PartialEq, Debug)]
+pub(crate) enum Limits {
+    /// They are its own.
+    Own(Vec<PolicyLimit>),
+    /// The plan that an attribute names, else the default.
+    Plan { attribute: Attribute, default: Option<String> },
+}
+
+/// How many units one request takes.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Cost {
+    /// Always so many.
+    Units(u64),
+    /// As many as an attribute says; where it says no whole number, the default.
+    Attribute {
+        /// Which one.
+        attribute: Attribute,
+        /// What a request without it takes.
+        default: u64,
+    },
+}
+
+/// Which requests count. All are charged when they come; those that do not count get it back when they are settled.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Count {
+    /// `all`
+    #[default]
+    All,
+    /// `failures`: what ends with one of the failure statuses.
+    Failures,
+    /// `successes`: everything else.
+    Successes,
+}
+
+/// What becomes of a request that is over the limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Action {
+    /// `enforce`: it is turned away.
+    #[default]
+    Enforce,
+    /// `shadow`: it passes, and is counted.
+    Shadow,
+    /// `delay`: it is told to wait, if that is not too long.
+    Delay {
+        /// The longest wait.
+        max: Duration,
+    },
+}
+
+/// The HTTP status of who is turned away.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum DenialStatus {
+    /// `429`: this client asks too often.
+    #[default]
+    TooManyRequests,
+    /// `503`: all clients together do.
+    ServiceUnavailable,
+}
+
+impl DenialStatus {
+    /// The number.
+    pub const fn code(self) -> u16 {
+        match self {
+            Self::TooManyRequests => 429,
+            Self::ServiceUnavailable => 503,
+        }
+    }
+}
+
+/// HTTP statuses from one to another, both included.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct StatusRange {
+    /// The first.
+    pub first: u16,
+    /// The last.
+    pub last: u16,
+}
+
+/// Classes of requests that may not use a limit up: each leaves a part of it to the others.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Class {
+    pub(crate) attribute: Attribute,
+    pub(crate) default: Option<String>,
+    pub(crate) reserves: Vec<(String, Reserve)>,
+}
+
+/// What a class leaves to others.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub enum Reserve {
+    /// So many units.
+    Units(u64),
+    /// A share of the capacity in percent, rounded up to a unit.
+    Percent(f64),
+}
+
+impl Reserve {
+    pub(crate) fn of(self, capacity: u64) -> u64 {
+        match self {
+            Self::Units(units) => units,
+            Self::Percent(percent) => (capacity as f64 * percent / 100.0).ceil() as u64,
+        }
+    }
+}
+
+/// The share of keys a policy is enforced for; it watches the others. A key is always on the same side.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Rollout(pub(crate) u32);
+
+impl Rollout {
+    /// Everybody.
+    pub const ALL: Self = Self(Self::WHOLE);
+
+    const WHOLE: u32 = 1_000_000;
+
+    /// A share in percent; none if it is not between 0 and 100.
+    pub fn percent(percent: f64) -> Option<Self> {
+        (0.0..=100.0).contains(&percent).then(|| Self((percent * f64::from(Self::WHOLE) / 100.0).round() as u32))
+    }
+
+    /// The share in percent.
+    pub fn as_percent(self) -> f64 {
+        f64::from(self.0) * 100.0 / f64::from(Self::WHOLE)
+    }
+
+    /// Whether a key is among those it is enforced for, its hash being asked for only if that matters.
+    pub(crate) fn includes_all_or(self, hash: impl FnOnce() -> u64) -> bool {
+        self == Self::ALL || self.includes(hash())
+    }
+
+    /// Whether a key of that hash is among those it is enforced for.
+    pub(crate) fn includes(self, hash: u64) -> bool {
+        (u128::from(hash) * u128::from(Self::WHOLE)) >> 64 < u128::from(self.0)
+    }
+}
+
+/// Who is turned away too often is turned away altogether for a while.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Penalty {
+    /// So many denials …
+    pub denials: u64,
+    /// … within this time …
+    pub within: Duration,
+    /// … are a ban for so long.
+    pub ban: Duration,
+}
+
+impl Policy {
+    /// A policy about every request, all in one bucket, that limits nothing yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            when: Match::new(),
+            key: Vec::new(),
+            limits: Limits::Own(Vec::new()),
+            cost: Cost::Units(1),
+            count: Count::All,
+            failure_status: vec![StatusRange { first: 400, last: 599 }],
+            action: Action::Enforce,
+            status: DenialStatus::TooManyRequests,
+            class: None,
+            rollout: Rollout::ALL,
+            last: false,
+            penalty: None,
+        }
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Which requests it is about.
+    #[must_use]
+    pub fn when(mut self, when: Match) -> Self {
+        self.when = when;
+        self
+    }
+
+    /// Counted by this, and by what was said before. A request that has no such attribute is none of its business.
+    #[must_use]
+    pub fn per(mut self, attribute: impl Into<Attribute>) -> Self {
+        self.key.push(attribute.into());
+        self
+    }
+
+    /// So much passes. With several limits all must have room.
+    #[must_use]
+    pub fn limit(mut self, limit: impl Into<PolicyLimit>) -> Self {
+        match &mut self.limits {
+            Limits::Own(limits) => limits.push(limit.into()),
+            plan => *plan = Limits::Own(vec![limit.into()]),
+        }
+        self
+    }
+
+    /// The limits are those of the plan that an attribute names; of the default where it names none that is known. Without a default
+    /// the policy is not about such requests.
+    #[must_use]
+    pub fn plan(mut self, attribute: impl Into<Attribute>, default: Option<&str>) -> Self {
+        self.limits = Limits::Plan { attribute: attribute.into(), default: default.map(Into::into) };
+        self
+    }
+
+    /// How many units a request takes.
+    #[must_use]
+    pub fn cost(mut self, cost: Cost) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// Which requests count.
+    #[must_use]
+    pub fn count(mut self, count: Count) -> Self {
+        self.count = count;
+        self
+    }
+
+    /// Which statuses are failures; those from 400 on unless said.
+    #[must_use]
+    pub fn failure_status(mut self, ranges: impl IntoIterator<Item = StatusRange>) -> Self {
+        self.failure_status = ranges.into_iter().collect();
+        self
+    }
+
+    /// What becomes of a request that is over the limit.
+    #[must_use]
+    pub fn action(mut self, action: Action) -> Self {
+        self.action = action;
+        self
+    }
+
+    /// The HTTP status of who is turned away.
+    #[must_use]
+    pub fn status(mut self, status: DenialStatus) -> Self {
+        self.status = status;
+        self
+    }
+
+    /// Requests have classes, by an attribute; what each leaves to the others.
+    #[must_use]
+    pub fn class(mut self, class: Class) -> Self {
+        self.class = Some(class);
+        self
+    }
+
+    /// The share of keys it is enforced for.
+    #[must_use]
+    pub fn rollout(mut self, rollout: Rollout) -> Self {
+        self.rollout = rollout;
+        self
+    }
+
+    /// No policy after it applies to a request it is about.
+    #[must_use]
+    pub fn last(mut self) -> Self {
+        self.last = true;
+        self
+    }
+
+    /// Who is turned away too often is banned for a while.
+    #[must_use]
+    pub fn penalty(mut self, penalty: Penalty) -> Self {
+        self.penalty = Some(penalty);
+        self
+    }
+
+    /// By what it counts, in words: `ip`, `user+endpoint`, or `global` for one bucket.
+    pub(crate) fn key_name(&self) -> String {
+        match &self.key[..] {
+            [] => "global".to_owned(),
+            key => key.iter().map(ToString::to_string).collect::<Vec<_>>().join("+"),
+        }
+    }
+
+    /// Whether its conditions or its key need the path of a request.
+    pub(crate) fn looks_at_the_path(&self) -> bool {
+        self.when.looks_at_the_path()
+            || self.key.iter().any(|attribute| matches!(attribute, Attribute::Path | Attribute::Endpoint))
+    }
+
+    pub(crate) fn is_failure(&self, status: u16) -> bool {
+        self.failure_status.iter().any(|range| (range.first..=range.last).contains(&status))
+    }
+}
+
+impl Class {
+    /// Requests are of the class that an attribute names.
+    pub fn by(attribute: impl Into<Attribute>) -> Self {
+        Self { attribute: attribute.into(), default: None, reserves: Vec::new() }
+    }
+
+    /// The class of requests that name none, or one that is not known.
+    #[must_use]
+    pub fn default(mut self, class: &str) -> Self {
+        self.default = Some(class.to_owned());
+        self
+    }
+
+    /// What a class leaves to others. A class that is not named here leaves nothing.
+    #[must_use]
+    pub fn reserve(mut self, class: &str, reserve: Reserve) -> Self {
+        self.reserves.push((class.to_owned(), reserve));
+        self
+    }
+}
+
+impl Cost {
+    /// Whether it is known only once a request has ended.
+    pub(crate) fn is_told(&self) -> bool {
+        matches!(self, Self::Attribute { .. })
+    }
+}

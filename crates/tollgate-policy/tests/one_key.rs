@@ -1,0 +1,250 @@
+//! What an operator or a penalty does to one key: exactly as long as it lasts, to nobody else, over reloads too.
+
+use std::sync::Barrier;
+use std::time::Duration;
+use tollgate::{Limit, ManualClock, MemoryStore};
+use tollgate_policy::{
+    Ban, Class, Engine, Match, OverrideError, Penalty, Policies, Policy, PolicyLimit, Reason, Reserve, Subject,
+};
+
+type Gate = Engine<MemoryStore<ManualClock>>;
+
+fn gate(policies: Policies) -> (Gate, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(10_000).clock(clock.clone()).build();
+    (Engine::new(store, policies).unwrap(), clock)
+}
+
+fn passes(gate: &Gate, subject: &Subject<'_>, many: u32) -> u32 {
+    (0..many).filter(|_| gate.decide_now(subject).is_allowed()).count() as u32
+}
+
+fn by_user(name: &str, many: u64) -> Policy {
+    Policy::new(name).per("user").limit(Limit::per_hour(many))
+}
+
+fn user(name: &'static str) -> Subject<'static> {
+    Subject::new().user(name)
+}
+
+const NANO: Duration = Duration::from_nanos(1);
+const MINUTE: Duration = Duration::from_secs(60);
+
+#[test]
+fn an_override_ends_exactly_and_is_of_one_key_and_one_policy() {
+    let (gate, clock) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 100)));
+    gate.override_limits("a", &user("ann"), &[Limit::per_hour(50).into()], MINUTE, None).unwrap();
+    let limits =
+        |name| gate.peek_now(&user(name), 0).limits().map(|limit| limit.limit().capacity()).collect::<Vec<_>>();
+    assert_eq!((limits("ann"), limits("bob")), (vec![50, 100], vec![3, 100]));
+    assert_eq!((passes(&gate, &user("bob"), 9), passes(&gate, &user("ann"), 9)), (3, 9));
+    clock.advance(MINUTE - NANO);
+    assert_eq!((limits("ann"), gate.overrides().len()), (vec![50, 100], 1));
+    clock.advance(NANO);
+    assert_eq!((limits("ann"), gate.overrides().len()), (vec![3, 100], 0));
+    assert_eq!(passes(&gate, &user("ann"), 9), 3, "what was left of its own is there again");
+}
+
+#[test]
+fn a_ban_ends_exactly_and_goes_before_an_override() {
+    let (gate, clock) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 100)));
+    gate.override_limits("a", &user("ann"), &[Limit::per_hour(50).into()], 2 * MINUTE, None).unwrap();
+    gate.ban("b", &user("ann"), MINUTE, None).unwrap();
+    let verdict = gate.decide_now(&user("ann"));
+    assert_eq!((verdict.policy(), verdict.retry_after()), (Some("b"), Some(MINUTE)));
+    assert!(gate.decide_now(&user("bob")).is_allowed());
+    clock.advance(MINUTE - NANO);
+    assert_eq!(gate.decide_now(&user("ann")).retry_after(), Some(NANO));
+    clock.advance(NANO);
+    assert_eq!(passes(&gate, &user("ann"), 9), 9);
+}
+
+#[test]
+fn of_two_bans_the_longer_is_told() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 3)).policy(by_user("c", 3)));
+    gate.ban("a", &user("ann"), MINUTE, None).unwrap();
+    gate.ban("b", &user("ann"), 9 * MINUTE, None).unwrap();
+    gate.ban("c", &user("ann"), 2 * MINUTE, None).unwrap();
+    let verdict = gate.decide_now(&user("ann"));
+    assert_eq!((verdict.policy(), verdict.retry_after()), (Some("b"), Some(9 * MINUTE)));
+}
+
+#[tokio::test]
+async fn what_is_explained_of_a_ban_is_when_the_request_passes() {
+    let (gate, clock) = gate(Policies::new().policy(by_user("a", 1)).policy(by_user("b", 3)));
+    let ann = user("ann");
+    assert_eq!(passes(&gate, &ann, 2), 1);
+    gate.ban("b", &ann, MINUTE, None).unwrap();
+    let explained = gate.explain(&ann, 1).await;
+    assert_eq!((explained.verdict().policy(), explained.verdict().retry_after()), (Some("b"), Some(MINUTE)));
+    let at = explained.admitted_at().unwrap();
+    clock.set(at - NANO);
+    assert!(gate.decide_now(&ann).is_denied());
+    clock.set(at);
+    assert!(gate.decide_now(&ann).is_allowed());
+    assert_eq!(gate.explain(&ann, 9).await.admitted_at(), None, "its limits never admit it");
+}
+
+#[test]
+fn they_survive_a_reload() {
+    let policies =
+        |many| Policies::new().policy(by_user("new", 100)).policy(by_user("a", many)).policy(by_user("b", 9));
+    let (gate, clock) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 9)));
+    gate.override_limits("a", &user("ann"), &[Limit::per_hour(5).into()], MINUTE, None).unwrap();
+    gate.ban("b", &user("bob"), MINUTE, None).unwrap();
+    assert_eq!(passes(&gate, &user("ann"), 2), 2);
+    gate.replace(policies(4)).unwrap();
+    assert_eq!((passes(&gate, &user("ann"), 9), passes(&gate, &user("bob"), 9)), (3, 0));
+    // Gone with its policy, and back with it.
+    gate.replace(Policies::new().policy(by_user("new", 100))).unwrap();
+    assert!(gate.decide_now(&user("bob")).is_allowed());
+    gate.replace(policies(3)).unwrap();
+    assert!(matches!(gate.decide_now(&user("bob")).reason(), Reason::Ban(Ban::Operator(_))));
+    clock.advance(MINUTE);
+    assert!(gate.decide_now(&user("bob")).is_allowed());
+}
+
+/// The bytes are the same, the key is not: `user=acme` is not `tenant=acme`.
+#[test]
+fn a_policy_that_counts_by_something_else_has_no_bans_of_before() {
+    let by = |name: &str| Policies::new().policy(Policy::new("a").per(name).limit(Limit::per_hour(3)));
+    let (gate, _) = gate(by("user"));
+    gate.ban("a", &user("acme"), MINUTE, None).unwrap();
+    gate.override_limits("a", &user("ann"), &[Limit::per_hour(50).into()], MINUTE, None).unwrap();
+    gate.replace(by("tenant")).unwrap();
+    assert!(gate.decide_now(&Subject::new().tenant("acme")).is_allowed());
+    assert_eq!(passes(&gate, &Subject::new().tenant("ann"), 9), 3);
+    gate.replace(by("user")).unwrap();
+    assert!(gate.decide_now(&user("acme")).is_denied());
+}
+
+/// Two that are the same are one: nobody pays twice.
+#[test]
+fn limits_that_stand_in_twice_are_charged_once() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    let five: PolicyLimit = Limit::per_hour(5).into();
+    gate.override_limits("a", &user("ann"), &[five, five], MINUTE, None).unwrap();
+    assert_eq!(passes(&gate, &user("ann"), 9), 5);
+    let (own, _) = self::gate(Policies::new().policy(Policy::new("a").limit(five).limit(five)));
+    assert_eq!(passes(&own, &Subject::new(), 9), 5);
+}
+
+#[tokio::test]
+async fn freeing_a_key_frees_what_stood_in_as_well() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    let ann = user("ann");
+    gate.override_limits("a", &ann, &[Limit::per_hour(5).into()], MINUTE, None).unwrap();
+    assert_eq!(passes(&gate, &ann, 9), 5);
+    gate.free("a", &ann).await.unwrap();
+    assert_eq!(passes(&gate, &ann, 9), 3);
+    gate.override_limits("a", &ann, &[Limit::per_hour(5).into()], MINUTE, None).unwrap();
+    assert_eq!(passes(&gate, &ann, 9), 5, "limits that stand in start full");
+}
+
+#[tokio::test]
+async fn a_grant_is_of_one_key_and_never_above_the_burst() {
+    let (gate, _) =
+        gate(Policies::new().policy(by_user("a", 5)).policy(Policy::new("all").limit(Limit::per_hour(100))));
+    let (ann, bob) = (user("ann"), user("bob"));
+    assert_eq!((passes(&gate, &ann, 9), passes(&gate, &bob, 9)), (5, 5));
+    gate.grant("a", &ann, 2).await.unwrap();
+    assert_eq!((passes(&gate, &ann, 9), passes(&gate, &bob, 9)), (2, 0));
+    gate.grant("a", &ann, u64::MAX).await.unwrap();
+    assert_eq!(passes(&gate, &ann, 99), 5);
+    gate.grant("a", &user("new"), 7).await.unwrap();
+    assert_eq!(passes(&gate, &user("new"), 99), 5);
+}
+
+#[tokio::test]
+async fn free_lifts_bans_and_penalties_of_one_key() {
+    let penalty = Penalty { denials: 2, within: MINUTE, ban: MINUTE };
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 1).penalty(penalty)));
+    let (ann, bob) = (user("ann"), user("bob"));
+    for caller in [&ann, &bob] {
+        assert_eq!(passes(&gate, caller, 3), 1);
+        assert!(matches!(gate.decide_now(caller).reason(), Reason::Ban(Ban::Penalty)));
+    }
+    gate.ban("a", &ann, MINUTE, None).unwrap();
+    gate.free("a", &ann).await.unwrap();
+    assert_eq!(passes(&gate, &ann, 2), 1);
+    // The denials are forgotten too: one is not enough for a ban.
+    assert!(matches!(gate.peek_now(&ann, 1).reason(), Reason::Limits));
+    assert!(matches!(gate.decide_now(&bob).reason(), Reason::Ban(Ban::Penalty)));
+    assert_eq!(gate.figures().await[0].bans, 2);
+}
+
+#[tokio::test]
+async fn threads_that_are_turned_away_together_bring_one_ban() {
+    const THREADS: u32 = 6;
+    let penalty = Penalty { denials: 50, within: MINUTE, ban: MINUTE };
+    for round in 0..20 {
+        let (gate, clock) = gate(Policies::new().policy(by_user("a", 1).penalty(penalty)));
+        let barrier = Barrier::new(THREADS as usize);
+        let denied: u32 = std::thread::scope(|scope| {
+            let ask = || {
+                barrier.wait();
+                // Denials before the ban.
+                (0..40)
+                    .map(|_| gate.decide_now(&user("ann")))
+                    .filter(|verdict| verdict.is_denied() && matches!(verdict.reason(), Reason::Limits))
+                    .count() as u32
+            };
+            let threads: Vec<_> = (0..THREADS).map(|_| scope.spawn(ask)).collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).sum()
+        });
+        // Whoever was being turned away while the ban came was not yet banned.
+        assert!((50..50 + THREADS).contains(&denied), "{denied} in round {round}");
+        assert_eq!(gate.figures().await[0].bans, 1);
+        assert_eq!(gate.peek_now(&user("ann"), 1).retry_after().map(|after| after > MINUTE), Some(true));
+        clock.advance(MINUTE);
+        assert!(matches!(gate.peek_now(&user("ann"), 1).reason(), Reason::Limits));
+    }
+}
+
+#[test]
+fn penalties_that_would_last_for_ever_are_refused() {
+    let with = |within, ban| Policies::new().policy(by_user("a", 1).penalty(Penalty { denials: 2, within, ban }));
+    let year = Duration::from_secs(366 * 86_400);
+    let store = || MemoryStore::builder().clock(ManualClock::new()).build();
+    for (within, ban) in [(MINUTE, Duration::MAX), (Duration::MAX, MINUTE), (MINUTE, year + NANO)] {
+        assert!(Engine::new(store(), with(within, ban)).is_err(), "{within:?} {ban:?}");
+    }
+    let (gate, clock) = gate(with(year, year));
+    assert_eq!(passes(&gate, &user("ann"), 4), 1);
+    assert_eq!(gate.peek_now(&user("ann"), 1).retry_after(), Some(year));
+    clock.advance(year - NANO);
+    assert!(gate.decide_now(&user("ann")).is_denied());
+    clock.advance(NANO);
+    assert!(gate.decide_now(&user("ann")).is_allowed());
+}
+
+/// Classes of a later load are not those that the override was made with.
+#[test]
+fn an_override_goes_by_the_classes_in_force() {
+    let with = |class| Policies::new().policy(by_user("a", 10).class(class));
+    let one = Class::by("priority").reserve("low", Reserve::Units(5));
+    let two = Class::by("priority").reserve("high", Reserve::Units(1)).reserve("low", Reserve::Units(5));
+    let (gate, _) = gate(with(one));
+    gate.override_limits("a", &user("ann"), &[Limit::per_hour(20).into()], MINUTE, None).unwrap();
+    gate.replace(with(two)).unwrap();
+    assert_eq!(passes(&gate, &user("ann").with("priority", "low"), 99), 15);
+    assert_eq!(passes(&gate, &user("ann").with("priority", "high"), 99), 4);
+}
+
+#[test]
+fn as_many_as_are_kept_and_no_more() {
+    let (gate, clock) =
+        gate(Policies::new().policy(Policy::new("a").when(Match::new()).per("user").limit(Limit::per_hour(1))));
+    let names: Vec<String> = (0..301).map(|n| format!("u{n}")).collect();
+    for name in &names {
+        gate.ban("a", &Subject::new().user(name), MINUTE, None).unwrap();
+    }
+    assert_eq!(gate.overrides().len(), 301);
+    assert_eq!(
+        gate.ban("a", &Subject::new().user("u1"), 367 * 1_440 * MINUTE, None).unwrap_err(),
+        OverrideError::Duration
+    );
+    clock.advance(MINUTE);
+    gate.ban("a", &user("x"), MINUTE, None).unwrap();
+    assert_eq!(gate.overrides().len(), 1);
+}

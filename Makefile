@@ -13,7 +13,7 @@ test: tools lint features doc unit no-std loom ## everything that must hold; CI 
 	@echo "all checks passed"
 
 tools: # what the checks need and the machine lacks
-	@scripts/need cargo-fmt cargo-clippy gcc curl
+	@scripts/need cargo-fmt cargo-clippy gcc curl promtool
 
 lint: ## formatting and clippy, no warnings
 	cargo fmt --all --check
@@ -23,6 +23,9 @@ lint: ## formatting and clippy, no warnings
 features: ## every feature combination that matters builds
 	for features in "" std tokio fast-clock serde std,serde tokio,fast-clock; do \
 		cargo clippy -q -p tollgate --no-default-features --features "$$features" -- -D warnings; \
+	done
+	for features in "" config; do \
+		cargo clippy -q -p tollgate-policy --no-default-features --features "$$features" -- -D warnings; \
 	done
 	test "$$(cargo tree -p tollgate --no-default-features -e normal --prefix none | sort -u | wc -l)" -le 2
 

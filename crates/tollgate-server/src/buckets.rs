@@ -1,6 +1,7 @@
 //! The buckets of `POST /v1/throttle`: one for each (key, limit), all in one table of fixed size.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
 use tollgate::{Ask, Clock, Decision, Limit, LimitHandle, Limiter, MemoryStore, Mode};
 
@@ -22,15 +23,31 @@ pub(crate) struct Buckets<C: Clock> {
     store: MemoryStore<C>,
     most_limits: usize,
     limits: RwLock<HashMap<Limit, LimitHandle>>,
+    allowed: AtomicU64,
+    denied: AtomicU64,
 }
 
 impl<C: Clock> Buckets<C> {
     pub(crate) fn new(store: MemoryStore<C>, most_limits: usize) -> Self {
-        Self { store, most_limits, limits: RwLock::default() }
+        let zero = || AtomicU64::new(0);
+        Self { store, most_limits, limits: RwLock::default(), allowed: zero(), denied: zero() }
+    }
+
+    /// How many calls passed, and how many were turned away. Peeks are not among them.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        (self.allowed.load(Relaxed), self.denied.load(Relaxed))
     }
 
     /// Charges `cost` to the bucket if it fits; with `peek` it only says whether it would.
     pub(crate) fn check(&self, bucket: &Bucket, cost: u64, peek: bool) -> Result<Decision, TooManyLimits> {
+        let decision = self.judge(bucket, cost, peek)?;
+        if !peek {
+            if decision.is_allowed() { &self.allowed } else { &self.denied }.fetch_add(1, Relaxed);
+        }
+        Ok(decision)
+    }
+
+    fn judge(&self, bucket: &Bucket, cost: u64, peek: bool) -> Result<Decision, TooManyLimits> {
         let Bucket { key, limit } = bucket;
         let Some(handle) = self.known(limit) else {
             let fresh = Limiter::with_clock(*limit, self.store.clock().clone());

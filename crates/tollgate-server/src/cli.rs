@@ -1,6 +1,6 @@
-//! What a user types: `tollgate [serve] [--config FILE]`, `tollgate version`.
+//! What a user types: `tollgate [serve]`, `tollgate config …`, `tollgate explain`, `tollgate version`.
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 
 /// Rate limits served to any stack. Without a command: serve.
@@ -15,8 +15,13 @@ struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// Serve decisions until SIGTERM or SIGINT
+    /// Serve decisions until SIGTERM or SIGINT; SIGHUP loads the configuration again
     Serve(ServeArgs),
+    /// Check, show and document a configuration
+    #[command(subcommand)]
+    Config(ConfigCommand),
+    /// Say what a configuration makes of a request, and why
+    Explain(ExplainArgs),
     /// Print the version
     Version,
 }
@@ -26,6 +31,53 @@ pub(crate) struct ServeArgs {
     /// The configuration, in TOML; without it everything has its default
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum ConfigCommand {
+    /// Say what is wrong with a configuration or doubtful; ends with 1 if something is wrong, with 2 if it cannot be read
+    Check {
+        /// The configuration, in TOML
+        file: PathBuf,
+        /// How to print it
+        #[arg(long, value_enum, default_value_t)]
+        format: Format,
+    },
+    /// Print the configuration in force: the file, the environment over it, and every default
+    Show {
+        /// The configuration, in TOML; without it the environment and the defaults alone
+        file: Option<PathBuf>,
+    },
+    /// Print the limits as a Markdown table, for the documentation of an API
+    Docs {
+        /// The configuration, in TOML
+        file: PathBuf,
+    },
+}
+
+#[derive(Args)]
+pub(crate) struct ExplainArgs {
+    /// The configuration, in TOML; without it the environment and the defaults alone
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The request, as in 'ip=1.2.3.4 method=GET path=/api/x header:x-tenant="a b"'
+    #[arg(long, value_name = "ATTRIBUTES")]
+    pub(crate) subject: String,
+    /// How much it costs
+    #[arg(long, default_value_t = 1)]
+    pub(crate) cost: u64,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]
+pub(crate) enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// For programs
+    Json,
 }
 
 /// The command of this process; ends it with code 2 and the usage where there is none.

@@ -1,34 +1,48 @@
 //! The binary `tollgate`: rate limits served to any stack.
 
+mod app;
 mod buckets;
 mod cli;
-mod config;
+mod configuration;
+mod explain;
 mod http;
 mod listen;
+mod metrics;
+mod reload;
 mod serve;
 mod welcome;
 mod worker;
 
 use cli::Command;
+use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// `serve` could not start. Usage errors end with the same code, by clap.
-const CANNOT_START: u8 = 2;
+/// `check` found something wrong; `explain` says that the request is turned away.
+const NO: u8 = 1;
+
+/// It could not start, or not be read. Usage errors end with the same code, by clap.
+const CANNOT: u8 = 2;
 
 fn main() -> ExitCode {
     match cli::command() {
         Command::Serve(args) => match serve::run(&args) {
             Ok(()) => ExitCode::SUCCESS,
             Err(error) => {
-                eprintln!("tollgate: {error}");
-                ExitCode::from(CANNOT_START)
+                eprintln!("{error}");
+                ExitCode::from(CANNOT)
             }
         },
+        Command::Config(command) => configuration::run(&command),
+        Command::Explain(args) => explain::run(&args),
         Command::Version => {
-            // Whoever closed the pipe did not want to read it.
-            let _ = writeln!(std::io::stdout(), "tollgate {}", env!("CARGO_PKG_VERSION"));
+            print(format_args!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS
         }
     }
+}
+
+/// To standard output. Whoever closed the pipe did not want to read it.
+fn print(text: impl fmt::Display) {
+    let _ = write!(std::io::stdout(), "{text}");
 }

@@ -1,52 +1,77 @@
-//! `tollgate serve`: binds, starts a worker a core, says where, and stops cleanly on SIGTERM and SIGINT.
+//! `tollgate serve`: binds, starts a worker a core, says where, reloads on SIGHUP and when the file changes, and stops
+//! cleanly on SIGTERM and SIGINT.
 
-use crate::buckets::{Buckets, MOST_LIMITS};
+use crate::app::App;
 use crate::cli::ServeArgs;
-use crate::config::{Config, ConfigError};
+use crate::reload::{Reload, Watched};
 use crate::worker::Worker;
-use crate::{http, listen, welcome};
+use crate::{configuration, http, listen, welcome};
 use std::fmt;
 use std::io::{self, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::sync::Arc;
 use std::thread;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tollgate::MemoryStore;
+use tollgate_policy::EngineError;
+use tollgate_policy::config::{Config, Diagnostic, Server};
 use tracing_subscriber::EnvFilter;
 
 /// Serves until a signal says to stop and the requests in flight have ended.
 pub(crate) fn run(args: &ServeArgs) -> Result<(), CannotStart> {
     log_to_stderr();
-    let server = Config::read(args.config.as_deref())?.server;
-    for (key, address) in server.not_served() {
-        tracing::warn!("server.{key} is set to {address}, but this version serves HTTP only");
-    }
-
+    let watched = Watched::new(args.config.as_deref());
+    let config = configured(args)?;
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let wanted = server.http.0;
-    let listeners = listen::bind(wanted, cores).map_err(|error| CannotStart::Listen { address: wanted, error })?;
-    let address = listeners[0].local_addr()?;
+    let Server { http, admin, .. } = config.server;
+    let http = http.map(|address| bind("http", address, cores)).transpose()?;
+    let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
+    let first = |listeners: &Option<Vec<TcpListener>>| {
+        listeners.iter().flatten().next().map(TcpListener::local_addr).transpose()
+    };
+    let (http_at, admin_at) = (first(&http)?, first(&admin)?);
+    if http_at.is_none() && admin_at.is_none() {
+        return Err(CannotStart::NothingToServe);
+    }
 
     // Caught from here on: a stop that comes while the rest starts is a clean one too.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { Signals::new() })?;
 
-    let app = http::router(Arc::new(Buckets::new(MemoryStore::new(), MOST_LIMITS)));
+    let mut store = MemoryStore::builder().max_keys(usize::try_from(config.store.max_keys).unwrap_or(usize::MAX));
+    if let Some(bytes) = config.store.max_bytes {
+        store = store.max_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
+    }
+    let app = Arc::new(App::new(&config, store.build())?);
+    let reload = Arc::new(Reload::new(Arc::clone(&app), args.config.clone(), config));
+    watched.tell(&reload);
+
     let (stop, stopped) = watch::channel(false);
-    let mut workers = Vec::with_capacity(cores);
-    for listener in listeners {
-        let (worker, app, stopped) = (Worker::new(listener)?, app.clone(), stopped.clone());
-        workers.push(thread::Builder::new().name("worker".to_owned()).spawn(move || worker.run(app, stopped))?);
+    let mut workers = Vec::with_capacity(cores + 1);
+    let http = http.into_iter().flatten().map(|listener| ("worker", listener, http::router(Arc::clone(&app))));
+    let admin = admin.into_iter().flatten().map(|listener| ("admin", listener, http::admin(Arc::clone(&reload))));
+    for (name, listener, router) in http.chain(admin) {
+        let (worker, stopped) = (Worker::new(listener)?, stopped.clone());
+        workers.push(thread::Builder::new().name(name.to_owned()).spawn(move || worker.run(router, stopped))?);
     }
 
     let mut out = io::stdout();
+    let text = welcome::welcome(http_at, admin_at, &app.engine.policies());
     // A server whose standard output is closed serves all the same.
-    let _ = out.write_all(welcome::welcome(address).as_bytes()).and_then(|()| out.flush());
-    tracing::debug!(%address, workers = cores, "listening");
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    if let Some(address) = http_at {
+        tracing::debug!(%address, workers = cores, "listening");
+    }
 
-    let name = runtime.block_on(signals.next());
+    let name = loop {
+        match runtime.block_on(signals.next()) {
+            // What is wrong has been told.
+            Asked::Reload => drop(reload.now("on SIGHUP")),
+            Asked::Stop(name) => break name,
+        }
+    };
     tracing::info!("{name}: stopping, requests in flight are served first");
     stop.send_replace(true);
     for worker in workers {
@@ -55,6 +80,26 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CannotStart> {
         }
     }
     Ok(())
+}
+
+/// The configuration, with what is doubtful in the log.
+fn configured(args: &ServeArgs) -> Result<Config, CannotStart> {
+    let loaded = configuration::load(args.config.as_deref());
+    let Some(config) = loaded.config else { return Err(CannotStart::Config(loaded.diagnostics)) };
+    for warning in &loaded.diagnostics {
+        tracing::warn!("{warning}");
+    }
+    let usual = Config::default().server;
+    for (key, address, usual) in [("grpc", config.server.grpc, usual.grpc), ("resp", config.server.resp, usual.resp)] {
+        if let Some(address) = address.filter(|_| address != usual) {
+            tracing::warn!("server.{key} is set to {address}, but this version serves HTTP only");
+        }
+    }
+    Ok(config)
+}
+
+fn bind(key: &'static str, address: SocketAddr, many: usize) -> Result<Vec<TcpListener>, CannotStart> {
+    listen::bind(address, many).map_err(|error| CannotStart::Listen { key, address, error })
 }
 
 /// Quiet unless RUST_LOG says otherwise. Keys of callers are never logged.
@@ -71,37 +116,56 @@ fn log_to_stderr() {
     }
 }
 
-/// The two signals that ask for a clean stop.
+/// The signals that ask for something.
 struct Signals {
     terminate: Signal,
     interrupt: Signal,
+    hang_up: Signal,
+}
+
+/// What a signal asks for.
+enum Asked {
+    Stop(&'static str),
+    Reload,
 }
 
 impl Signals {
     fn new() -> io::Result<Self> {
-        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+        Ok(Self {
+            terminate: signal(SignalKind::terminate())?,
+            interrupt: signal(SignalKind::interrupt())?,
+            hang_up: signal(SignalKind::hangup())?,
+        })
     }
 
-    /// Waits for one and names it.
-    async fn next(&mut self) -> &'static str {
+    /// Waits for one.
+    async fn next(&mut self) -> Asked {
         tokio::select! {
-            _ = self.terminate.recv() => "SIGTERM",
-            _ = self.interrupt.recv() => "SIGINT",
+            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
+            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
+            _ = self.hang_up.recv() => Asked::Reload,
         }
     }
 }
 
-/// Why the server did not start: one sentence that says what, where and how to mend it.
+/// Why the server did not start: what, where and how to mend it.
 #[derive(Debug)]
 pub(crate) enum CannotStart {
-    Config(ConfigError),
-    Listen { address: SocketAddr, error: io::Error },
+    /// A line for each problem.
+    Config(Vec<Diagnostic>),
+    Policies(EngineError),
+    Listen {
+        key: &'static str,
+        address: SocketAddr,
+        error: io::Error,
+    },
+    NothingToServe,
     System(io::Error),
 }
 
-impl From<ConfigError> for CannotStart {
-    fn from(error: ConfigError) -> Self {
-        Self::Config(error)
+impl From<EngineError> for CannotStart {
+    fn from(error: EngineError) -> Self {
+        Self::Policies(error)
     }
 }
 
@@ -114,18 +178,30 @@ impl From<io::Error> for CannotStart {
 impl fmt::Display for CannotStart {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Config(error) => error.fmt(f),
-            Self::Listen { address, error } => {
+            Self::Config(diagnostics) => {
+                let lines: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
+                f.write_str(&lines.join("\n"))
+            }
+            Self::Policies(error) => write!(f, "tollgate: {error}"),
+            Self::Listen { key, address, error } => {
                 let mend = match error.kind() {
                     io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another port",
                     io::ErrorKind::AddrNotAvailable => "choose an address that this machine has",
                     io::ErrorKind::PermissionDenied => "choose a port above 1023, or allow this program to take it",
                     _ => "choose another address",
                 };
-                write!(f, "cannot listen on {address}: {error}; {mend} (http under [server] in the file of --config)")
+                let variable = key.to_ascii_uppercase();
+                write!(
+                    f,
+                    "tollgate: cannot listen on {address}: {error}; {mend} ({key} under [server] in the file of --config, or \
+                     TOLLGATE_SERVER__{variable})"
+                )
+            }
+            Self::NothingToServe => {
+                f.write_str("tollgate: every listener is off; set http under [server] to an address")
             }
             Self::System(error) => {
-                write!(f, "cannot start: {error}; the system may be short of threads or file descriptors")
+                write!(f, "tollgate: cannot start: {error}; the system may be short of threads or file descriptors")
             }
         }
     }

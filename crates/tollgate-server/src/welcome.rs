@@ -1,20 +1,37 @@
-//! What is printed at the start: where it listens, and three lines to try.
+//! What is printed at the start: where it listens, what applies, and three lines to try.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use tollgate_policy::Policies;
 
-/// The text for a server that listens on `address`. The lines run as they are in any shell with curl.
-pub(crate) fn welcome(address: SocketAddr) -> String {
+/// The text for a server that listens there. The lines run as they are in any shell with curl.
+pub(crate) fn welcome(http: Option<SocketAddr>, admin: Option<SocketAddr>, policies: &Policies) -> String {
     let version = env!("CARGO_PKG_VERSION");
-    let url = format!("http://{}/v1/throttle", reachable(address));
-    format!(
-        r#"tollgate {version} serves HTTP on http://{address}
-
-Three lines to try: a first call, six more at once, and where that leaves you.
-  curl -s {url} -d '{{"key":"you","limit":"5/min"}}'
-  for i in 1 2 3 4 5 6; do curl -s {url} -d '{{"key":"you","limit":"5/min"}}'; done
-  curl -si {url} -d '{{"key":"you","limit":"5/min","peek":true}}'
+    let mut text = match http {
+        Some(http) => format!("tollgate {version} serves HTTP on http://{http}\n"),
+        None => format!("tollgate {version} serves no HTTP\n"),
+    };
+    if let Some(admin) = admin {
+        text.push_str(&format!("Metrics: http://{}/metrics\n", reachable(admin)));
+    }
+    let names: Vec<&str> = policies.iter().map(|policy| policy.name()).collect();
+    let applies = match *policies == Policies::built_in() {
+        true => "100 a minute for each address, 20 at once (no policies are configured)".to_owned(),
+        false => names.join(", "),
+    };
+    text.push_str(&format!("Policies: {applies}\n"));
+    if let Some(http) = http {
+        let url = format!("http://{}", reachable(http));
+        let subject = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
+        text.push_str(&format!(
+            r#"
+Three lines to try: a request by the policies, thirty at once, and a limit of your own.
+  curl -s {url}/v1/check -d '{subject}'
+  for i in $(seq 30); do curl -s -o /dev/null -w '%{{http_code}} ' {url}/v1/check -d '{subject}'; done; echo
+  curl -s {url}/v1/throttle -d '{{"key":"you","limit":"5/min"}}'
 "#
-    )
+        ));
+    }
+    text
 }
 
 /// Where a client on this machine finds a server that listens on `address`.
@@ -34,11 +51,11 @@ mod tests {
     #[test]
     fn a_server_on_every_address_is_tried_on_loopback() {
         for (address, url) in [
-            ("0.0.0.0:80", " http://127.0.0.1:80/v1/throttle "),
-            ("[::]:81", " http://[::1]:81/v1/throttle "),
-            ("192.0.2.1:82", " http://192.0.2.1:82/v1/throttle "),
+            ("0.0.0.0:80", " http://127.0.0.1:80/v1/"),
+            ("[::]:81", " http://[::1]:81/v1/"),
+            ("192.0.2.1:82", " http://192.0.2.1:82/v1/"),
         ] {
-            let text = welcome(address.parse().unwrap());
+            let text = welcome(Some(address.parse().unwrap()), None, &Policies::built_in());
             assert!(text.contains(&format!("serves HTTP on http://{address}\n")), "{text}");
             assert_eq!(text.matches(url).count(), 3, "{text}");
         }

@@ -1,11 +1,18 @@
 //! HTTP: which path does what.
 
+mod admin;
 mod body;
+mod check;
+mod check_request;
+mod json;
 mod problem;
-mod request;
 mod throttle;
+mod throttle_request;
 
-use crate::buckets::Buckets;
+pub(crate) use admin::admin;
+pub(crate) use check_request::identified;
+
+use crate::app::App;
 use axum::Router;
 use axum::body::Body;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
@@ -18,19 +25,21 @@ use std::sync::Arc;
 use std::time::Duration;
 use tollgate::Clock;
 
+const CHECK: &str = "/v1/check";
 const THROTTLE: &str = "/v1/throttle";
 const LIVE: &str = "/livez";
 const READY: &str = "/readyz";
 
-/// Everything that is served over HTTP.
-pub(crate) fn router<C: Clock>(buckets: Arc<Buckets<C>>) -> Router {
+/// What the HTTP listener serves.
+pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
     Router::new()
+        .route(CHECK, post(check::check::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
         .route(LIVE, get(well))
         .route(READY, get(well))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(buckets)
+        .with_state(app)
 }
 
 /// A server in memory is ready when it lives.
@@ -40,7 +49,8 @@ async fn well() -> &'static str {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    Problem::new(Code::NotFound, format!("{path} is not served here; POST {THROTTLE}, GET {LIVE} and GET {READY} are"))
+    let served = format!("POST {CHECK}, POST {THROTTLE}, GET {LIVE} and GET {READY}");
+    Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> Problem {
@@ -62,6 +72,11 @@ fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> 
 /// `Retry-After`: whole seconds, rounded up so that nobody comes too early, at least 1.
 fn retry_after(wait: Duration) -> HeaderValue {
     HeaderValue::from(wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1))
+}
+
+/// Whole milliseconds, rounded up so that nobody comes too early.
+pub(crate) fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

@@ -24,6 +24,7 @@ pub(super) enum Code {
     NotFound,
     MethodNotAllowed,
     TooManyLimits,
+    InvalidConfig,
 }
 
 impl Code {
@@ -44,6 +45,7 @@ impl Code {
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::TooManyLimits => "too_many_limits",
+            Self::InvalidConfig => "invalid_config",
         }
     }
 
@@ -54,6 +56,7 @@ impl Code {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooManyLimits => StatusCode::SERVICE_UNAVAILABLE,
+            Self::InvalidConfig => StatusCode::UNPROCESSABLE_ENTITY,
             _ => StatusCode::BAD_REQUEST,
         }
     }

@@ -1,6 +1,7 @@
 //! The whole of HTTP on a connection in memory, a small table and two clocks that stand still.
 
 use super::router;
+use crate::app::App;
 use crate::buckets::Buckets;
 use crate::worker::connection;
 use serde_json::{Value, json};
@@ -8,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
 use tollgate::{ManualClock, MemoryStore};
+use tollgate_policy::config::Config;
 
 /// A server that tells `most` limits apart; every call is a connection of its own.
 struct Server {
@@ -19,7 +21,17 @@ impl Server {
     fn new(most: usize) -> Self {
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
-        Self { app: router(Arc::new(Buckets::new(store, most))), clock }
+        let app = App::new(&Config::default(), store.clone()).unwrap();
+        Self { app: router(Arc::new(App { buckets: Buckets::new(store, most), ..app })), clock }
+    }
+
+    /// A server on the policies of a file.
+    fn on(config: &str) -> Self {
+        let loaded = Config::parse("tollgate.toml", config, []);
+        let config = loaded.config.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
+        let clock = ManualClock::new();
+        let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
+        Self { app: router(Arc::new(App::new(&config, store).unwrap())), clock }
     }
 
     fn connect(&self) -> DuplexStream {
@@ -29,14 +41,21 @@ impl Server {
         ours
     }
 
-    /// Status line and headers, and the body.
     async fn throttle(&self, body: Value) -> (String, Value) {
+        self.post("/v1/throttle", body).await
+    }
+
+    async fn check(&self, body: Value) -> (String, Value) {
+        self.post("/v1/check", body).await
+    }
+
+    /// Status line and headers, and the body.
+    async fn post(&self, path: &str, body: Value) -> (String, Value) {
         let body = body.to_string();
         let mut stream = self.connect();
         let length = body.len();
-        let request = format!(
-            "POST /v1/throttle HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-        );
+        let request =
+            format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
         stream.write_all(request.as_bytes()).await.unwrap();
         let answer = read_all(&mut stream).await;
         let (head, body) = answer.split_once("\r\n\r\n").unwrap();
@@ -99,6 +118,141 @@ async fn one_limit_too_many_is_503_and_says_so() {
     assert!(head.contains("\r\ncontent-type: application/problem+json\r\n"), "{head}");
     assert_eq!((&body["code"], &body["status"]), (&json!("too_many_limits"), &json!(503)));
     assert!(server.throttle(json!({"key": "b", "limit": "2/min"})).await.0.starts_with("http/1.1 200 "));
+}
+
+const LOGIN: &str = r#"
+[[policy]]
+name = "login"
+match = { method = ["POST"], path = "/login" }
+key = ["ip"]
+limit = "5/min"
+algorithm = "sliding_log"
+"#;
+
+#[tokio::test]
+async fn a_check_tells_what_every_limit_said() {
+    let server = Server::on(LOGIN);
+    let call = || server.check(json!({"subject": {"ip": "203.0.113.7", "method": "POST", "path": "/login"}}));
+    let limit = |remaining: u64, reset: u64, retry: Value, outcome: &str| {
+        json!([{"policy": "login", "key": "ip", "limit": 5, "remaining": remaining, "reset_after_ms": reset,
+                "retry_after_ms": retry, "outcome": outcome}])
+    };
+    for remaining in [4, 3, 2, 1, 0] {
+        let (head, body) = call().await;
+        assert!(head.starts_with("http/1.1 200 "), "{head}");
+        assert_eq!(
+            body,
+            json!({"allowed": true, "source": "memory", "reason": "limits", "policy": null, "retry_after_ms": null,
+                   "delay_ms": 0, "never": false, "limits": limit(remaining, 60_000, Value::Null, "allowed")})
+        );
+    }
+    server.clock.advance(Duration::from_millis(59_188));
+    let (head, body) = call().await;
+    assert!(head.starts_with("http/1.1 429 "), "{head}");
+    assert!(head.contains("\r\nretry-after: 1\r\n") && head.contains("\r\ncache-control: no-store"), "{head}");
+    assert_eq!(
+        body,
+        json!({"allowed": false, "source": "memory", "reason": "limits", "policy": "login", "retry_after_ms": 812,
+               "delay_ms": 0, "never": false, "limits": limit(0, 812, json!(812), "denied")})
+    );
+    // Others are none of its business.
+    let (_, body) = server.check(json!({"subject": {"ip": "203.0.113.7", "method": "GET", "path": "/login"}})).await;
+    assert_eq!((&body["allowed"], &body["reason"], &body["limits"]), (&json!(true), &json!("no_policy"), &json!([])));
+}
+
+#[tokio::test]
+async fn without_a_file_an_address_has_a_hundred_a_minute_and_twenty_at_once() {
+    let server = Server::new(10);
+    let call = || server.check(json!({"subject": {"ip": "::ffff:10.0.0.1"}}));
+    for _ in 0..20 {
+        assert_eq!(call().await.1["allowed"], json!(true));
+    }
+    let (head, body) = call().await;
+    assert!(head.starts_with("http/1.1 429 "), "{head}");
+    assert_eq!((&body["policy"], &body["retry_after_ms"]), (&json!("default"), &json!(600)));
+    assert_eq!(server.check(json!({"subject": {"ip": "10.0.0.1"}, "peek": true})).await.1["allowed"], json!(false));
+    assert_eq!(
+        server.check(json!({"subject": {"ip": "10.0.0.2"}, "cost": 20})).await.1["limits"][0]["remaining"],
+        json!(0)
+    );
+    assert_eq!(server.check(json!({"subject": {"ip": "10.0.0.3"}, "cost": 21})).await.1["never"], json!(true));
+}
+
+#[tokio::test]
+async fn the_status_is_that_of_the_policy() {
+    let server = Server::on(
+        "[[policy]]\nname = \"all\"\nkey = []\nlimit = \"1/min\"\nstatus = 503\nmatch = { path = \"/x\" }\n",
+    );
+    let call = || server.check(json!({"subject": {"path": "/x"}}));
+    assert!(call().await.0.starts_with("http/1.1 200 "));
+    let (head, _) = call().await;
+    assert!(head.starts_with("http/1.1 503 ") && head.contains("\r\nretry-after: 60\r\n"), "{head}");
+}
+
+#[tokio::test]
+async fn who_is_on_the_deny_list_is_told_not_to_wait() {
+    let server = Server::on("[[deny]]\nip = \"203.0.113.0/24\"\n");
+    let (head, body) = server.check(json!({"subject": {"ip": "203.0.113.9"}})).await;
+    assert!(head.starts_with("http/1.1 429 ") && !head.contains("retry-after"), "{head}");
+    assert_eq!((&body["reason"], &body["never"]), (&json!("deny_list"), &json!(true)));
+}
+
+#[tokio::test]
+async fn permits_are_not_kept_between_checks_and_a_wait_for_one_is_a_second() {
+    let server = Server::on(
+        "[[policy]]\nname = \"slots\"\nkey = []\nlimits = [\"1 concurrent\", \"1/min\"]\nmatch = { path = \"/x\" }\n",
+    );
+    let (_, body) = server.check(json!({"subject": {"path": "/x"}})).await;
+    assert_eq!(body["limits"][0]["outcome"], json!("allowed"));
+    let (_, body) = server.check(json!({"subject": {"path": "/x"}})).await;
+    assert_eq!((&body["limits"][0]["outcome"], &body["limits"][1]["outcome"]), (&json!("allowed"), &json!("denied")));
+}
+
+#[tokio::test]
+async fn a_user_is_believed_from_the_header_that_is_configured_and_from_no_other() {
+    let server = Server::on(
+        "[identity]\nuser = { header = \"X-User\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"1/min\"\n",
+    );
+    let left = async |subject: Value| server.check(json!({"subject": subject})).await.1["reason"].clone();
+    assert_eq!(left(json!({"headers": {"x-user": "ann"}})).await, json!("limits"));
+    assert_eq!(left(json!({"headers": {"x-user-id": "ann"}})).await, json!("no_policy"));
+    let (_, body) = server.check(json!({"subject": {"user": "bob", "headers": {"X-USER": "ann"}}})).await;
+    assert_eq!(body["allowed"], json!(true), "what is said goes before the header");
+}
+
+#[tokio::test]
+async fn a_subject_that_makes_no_sense_is_told_so() {
+    let server = Server::new(10);
+    for (body, code, detail) in [
+        (json!({}), "missing_field", "`subject` is missing"),
+        (json!({"subject": "ip"}), "invalid_field", "`subject` must be an object"),
+        (
+            json!({"subject": {}, "costs": 1}),
+            "unknown_field",
+            "`costs` is not a field; those known are subject, cost, peek",
+        ),
+        (json!({"subject": {"ip": "localhost"}}), "invalid_field", "`subject.ip` is `localhost`, which is no address"),
+        (json!({"subject": {"ip": 7}}), "invalid_field", "`ip` must be text, not 7"),
+        (json!({"subject": {"user": ["a"]}}), "invalid_field", "`subject.user` must be text"),
+        (
+            json!({"subject": {"headers": []}}),
+            "invalid_field",
+            "`subject.headers` must be an object of texts, not a list",
+        ),
+        (
+            json!({"subject": {"headers": {"a": 1}}}),
+            "invalid_field",
+            "`subject.headers.a` must be text or a list of texts",
+        ),
+        (json!({"subject": {}, "cost": -1}), "invalid_field", "`cost` must be a whole number"),
+        (json!({"subject": {}, "peek": "no"}), "invalid_field", "`peek` must be true or false, not text"),
+        (json!([]), "not_an_object", "the body is not a JSON object"),
+    ] {
+        let (head, told) = server.check(body.clone()).await;
+        assert!(head.starts_with("http/1.1 400 "), "{body} {head}");
+        assert_eq!(told["code"], json!(code), "{body}");
+        assert!(told["detail"].as_str().unwrap().starts_with(detail), "{body} {told}");
+    }
 }
 
 /// Tokio's clock stands still in these, and goes to the next timer once everybody waits.

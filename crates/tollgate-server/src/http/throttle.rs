@@ -1,10 +1,10 @@
 //! `POST /v1/throttle`: one call against one bucket, named by its key and limit.
 
-use super::body;
 use super::problem::{Code, Problem};
-use super::request::ThrottleRequest;
-use super::{json, retry_after};
-use crate::buckets::{Buckets, MOST_LIMITS, TooManyLimits};
+use super::throttle_request::ThrottleRequest;
+use super::{body, json, millis, retry_after};
+use crate::app::App;
+use crate::buckets::{MOST_LIMITS, TooManyLimits};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
@@ -16,12 +16,12 @@ use std::time::Duration;
 use tollgate::{Clock, Decision};
 
 pub(super) async fn throttle<C: Clock>(
-    State(buckets): State<Arc<Buckets<C>>>,
+    State(app): State<Arc<App<C>>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let ThrottleRequest { bucket, cost, peek } = ThrottleRequest::from_json(&body)?;
-    let decision = buckets.check(&bucket, cost, peek).map_err(|TooManyLimits| {
+    let decision = app.buckets.check(&bucket, cost, peek).map_err(|TooManyLimits| {
         let detail = format!(
             "{MOST_LIMITS} different limits have been used since the start, as many as are told apart; use fewer different \
              limits, or restart the server"
@@ -70,9 +70,4 @@ fn answer(decision: &Decision) -> Response {
         response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
     }
     response
-}
-
-/// Whole milliseconds, rounded up so that nobody comes too early.
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }

@@ -15,7 +15,8 @@ const TIMEOUT: Duration = Duration::from_secs(60);
 
 pub(crate) fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
-    command.env_remove("RUST_LOG").stdin(Stdio::null());
+    // On any free port: tests run side by side.
+    command.env_remove("RUST_LOG").env("TOLLGATE_SERVER__ADMIN", "127.0.0.1:0").stdin(Stdio::null());
     command
 }
 
@@ -57,6 +58,8 @@ pub(crate) struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
+    /// Where the figures are.
+    pub(crate) admin: SocketAddr,
     /// What it printed at the start.
     pub(crate) welcome: String,
 }
@@ -81,7 +84,9 @@ impl Server {
             assert!(out.read_line(&mut welcome).unwrap() > 0, "the server ended after {welcome:?}");
         }
         let address = welcome.lines().next().and_then(|line| line.rsplit_once("http://")).unwrap().1;
-        Self { address: address.parse().unwrap(), child, out, welcome }
+        let metrics = welcome.lines().find_map(|line| line.strip_prefix("Metrics: http://"));
+        let admin = metrics.and_then(|url| url.strip_suffix("/metrics")).unwrap_or(address);
+        Self { address: address.parse().unwrap(), admin: admin.parse().unwrap(), child, out, welcome }
     }
 
     pub(crate) fn signal(&self, name: &str) {
@@ -96,7 +101,11 @@ impl Server {
     }
 
     pub(crate) fn connect(&self) -> Connection {
-        let stream = TcpStream::connect(self.address).unwrap();
+        Self::connect_to(self.address)
+    }
+
+    fn connect_to(address: SocketAddr) -> Connection {
+        let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Connection(BufReader::new(stream))
     }
@@ -110,6 +119,25 @@ impl Server {
         let mut connection = self.connect();
         connection.send(method, path, body);
         connection.answer()
+    }
+
+    /// On the admin listener.
+    pub(crate) fn admin(&self, method: &str, path: &str) -> Answer {
+        let mut connection = Self::connect_to(self.admin);
+        connection.send(method, path, "");
+        connection.answer()
+    }
+
+    /// A figure of `/metrics`, by its name and labels as they are there.
+    #[track_caller]
+    pub(crate) fn figure(&self, name: &str) -> f64 {
+        let page = self.admin("GET", "/metrics").body;
+        let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+        line.unwrap_or_else(|| panic!("no {name} in {page}")).parse().unwrap()
+    }
+
+    pub(crate) fn check(&self, body: &str) -> Answer {
+        self.request("POST", "/v1/check", body)
     }
 
     pub(crate) fn throttle(&self, body: &str) -> Answer {

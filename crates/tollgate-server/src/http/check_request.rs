@@ -1,0 +1,116 @@
+//! The body of `POST /v1/check`.
+
+use super::json::{Fields, Json, invalid, missing};
+use super::problem::{Problem, quoted};
+use std::net::IpAddr;
+use tollgate_policy::Subject;
+use tollgate_policy::config::Identity;
+
+const EXAMPLE: &str = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
+
+const FIELDS: [&str; 3] = ["subject", "cost", "peek"];
+
+/// A request that makes sense.
+#[derive(PartialEq, Debug)]
+pub(super) struct CheckRequest {
+    ip: Option<IpAddr>,
+    headers: Vec<(String, String)>,
+    /// Everything else by its name.
+    attributes: Vec<(String, String)>,
+    pub(super) cost: u64,
+    pub(super) peek: bool,
+}
+
+impl CheckRequest {
+    pub(super) fn from_json(body: &[u8]) -> Result<Self, Problem> {
+        let mut fields = Fields::from_body(body, &FIELDS, EXAMPLE)?;
+        let subject = match fields.take("subject") {
+            None => return Err(missing("subject", EXAMPLE)),
+            Some(Json::Object(subject)) => subject,
+            Some(other) => {
+                return Err(invalid(format!("`subject` must be an object, as in {EXAMPLE}, not {}", other.told())));
+            }
+        };
+        let cost = fields.whole_number("cost")?.unwrap_or(1);
+        let peek = fields.yes_or_no("peek")?.unwrap_or(false);
+        let mut subject = Fields::new(subject, "subject.")?;
+        let ip = subject.text("ip")?.map(|text| read_ip(&text)).transpose()?;
+        let headers = match subject.take("headers") {
+            None => Vec::new(),
+            Some(Json::Object(headers)) => read_headers(headers)?,
+            Some(other) => {
+                return Err(invalid(format!("`subject.headers` must be an object of texts, not {}", other.told())));
+            }
+        };
+        let mut attributes = Vec::new();
+        for (name, value) in subject.rest() {
+            match value {
+                Json::Null => {}
+                Json::Text(text) => attributes.push((name, text)),
+                Json::Number(Ok(number)) => attributes.push((name, number.to_string())),
+                Json::Bool(yes) => attributes.push((name, yes.to_string())),
+                other => {
+                    let name = quoted(&format!("subject.{name}"));
+                    return Err(invalid(format!(
+                        "{name} must be text, a whole number, true or false, not {}",
+                        other.told()
+                    )));
+                }
+            }
+        }
+        Ok(Self { ip, headers, attributes, cost, peek })
+    }
+
+    /// Who asks. A user or an API key that is not named is taken from the header that the configuration names.
+    pub(super) fn subject<'a>(&'a self, identity: &'a Identity) -> Subject<'a> {
+        let mut subject = identified(&self.headers, identity);
+        if let Some(ip) = self.ip {
+            subject = subject.ip(ip);
+        }
+        self.attributes.iter().fold(subject, |subject, (name, value)| subject.with(name, value))
+    }
+}
+
+/// Who the headers say is asking, by those of them that are believed.
+pub(crate) fn identified<'a>(headers: &'a Vec<(String, String)>, identity: &'a Identity) -> Subject<'a> {
+    let believed = [("user", &identity.user), ("api_key", &identity.api_key)];
+    believed.into_iter().fold(Subject::new().headers(headers), |subject, (name, header)| {
+        let said =
+            |(known, _): &&(String, String)| header.as_ref().is_some_and(|header| known.eq_ignore_ascii_case(header));
+        match headers.iter().find(said) {
+            Some((_, value)) => subject.with(name, value),
+            None => subject,
+        }
+    })
+}
+
+fn read_ip(text: &str) -> Result<IpAddr, Problem> {
+    text.parse().map_err(|_| {
+        invalid(format!(
+            "`subject.ip` is {}, which is no address; write one as \"203.0.113.7\" or \"2001:db8::7\"",
+            quoted(text)
+        ))
+    })
+}
+
+/// A header may be there several times: then its value is a list.
+fn read_headers(headers: Vec<(String, Json)>) -> Result<Vec<(String, String)>, Problem> {
+    let mut read = Vec::with_capacity(headers.len());
+    for (name, value) in Fields::new(headers, "subject.headers.")?.rest() {
+        let values = match value {
+            Json::Null => continue,
+            Json::List(values) => values,
+            one => vec![one],
+        };
+        for value in values {
+            match value {
+                Json::Text(text) => read.push((name.clone(), text)),
+                other => {
+                    let name = quoted(&format!("subject.headers.{name}"));
+                    return Err(invalid(format!("{name} must be text or a list of texts, not {}", other.told())));
+                }
+            }
+        }
+    }
+    Ok(read)
+}

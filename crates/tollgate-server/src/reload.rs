@@ -1,0 +1,120 @@
+//! The configuration, loaded again while the service runs: when its file changes, on SIGHUP, on request.
+
+use crate::app::App;
+use crate::configuration::many;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use tollgate::Clock;
+use tollgate_policy::config::{self, Config, Watch};
+
+pub(crate) struct Reload<C: Clock> {
+    app: Arc<App<C>>,
+    file: Option<PathBuf>,
+    /// What the service was started with: not all of it can change while it runs.
+    started: Config,
+    /// One at a time.
+    loading: Mutex<()>,
+}
+
+/// Loads the configuration again whenever its file changes, from before it is loaded for the first time: no change is missed.
+pub(crate) struct Watched<C: Clock> {
+    _watch: Option<Watch>,
+    reload: Arc<OnceLock<Arc<Reload<C>>>>,
+    /// Whether the file changed and nobody was told yet.
+    missed: Arc<AtomicBool>,
+}
+
+impl<C: Clock> Watched<C> {
+    /// Without a file there is nothing to watch.
+    pub(crate) fn new(file: Option<&Path>) -> Self {
+        let (reload, missed) = (Arc::new(OnceLock::<Arc<Reload<C>>>::new()), Arc::new(AtomicBool::new(false)));
+        let (told, early) = (Arc::clone(&reload), Arc::clone(&missed));
+        let on_change = move || {
+            early.store(true, SeqCst);
+            if let Some(reload) = told.get() {
+                catch_up(reload, &early);
+            }
+        };
+        let watch = file.and_then(|file| {
+            let warn =
+                |error: &_| tracing::warn!("{} is not watched: {error}; send SIGHUP after a change", file.display());
+            Watch::new(file, on_change).inspect_err(warn).ok()
+        });
+        Self { _watch: watch, reload, missed }
+    }
+
+    /// From now on changes are for `reload`, those that came before too.
+    pub(crate) fn tell(&self, reload: &Arc<Reload<C>>) {
+        // It is told once.
+        let _ = self.reload.set(Arc::clone(reload));
+        catch_up(reload, &self.missed);
+    }
+}
+
+fn catch_up<C: Clock>(reload: &Reload<C>, missed: &AtomicBool) {
+    if missed.swap(false, SeqCst) {
+        // What is wrong has been told.
+        drop(reload.now("because its file changed"));
+    }
+}
+
+impl<C: Clock> Reload<C> {
+    pub(crate) fn new(app: Arc<App<C>>, file: Option<PathBuf>, started: Config) -> Self {
+        Self { app, file, started, loading: Mutex::new(()) }
+    }
+
+    pub(crate) fn app(&self) -> &App<C> {
+        &self.app
+    }
+
+    /// Loads and checks the configuration and, if it is right, goes by it from the next decision on. Otherwise all stays
+    /// as it was, and what is wrong is told. `why` it was asked for is for the log.
+    pub(crate) fn now(&self, why: &str) -> Result<Vec<String>, Vec<String>> {
+        let _one_at_a_time = self.loading.lock().unwrap_or_else(PoisonError::into_inner);
+        let reloads = &self.app.reloads;
+        let result = self.load();
+        match &result {
+            Ok(warnings) => {
+                reloads.taken.fetch_add(1, Relaxed);
+                for warning in warnings {
+                    tracing::warn!("{warning}");
+                }
+                let policies = many(self.app.engine.policies().iter().len(), "policy", "policies");
+                tracing::info!("configuration loaded again {why}: {policies}");
+            }
+            Err(problems) => {
+                reloads.refused.fetch_add(1, Relaxed);
+                for problem in problems {
+                    tracing::error!("{problem}");
+                }
+                tracing::error!(
+                    "configuration not loaded {why}: the one from before stays in force until this is mended"
+                );
+            }
+        }
+        reloads.stale.store(result.is_err(), Relaxed);
+        result
+    }
+
+    fn load(&self) -> Result<Vec<String>, Vec<String>> {
+        let loaded = Config::load(self.file.as_deref(), config::environment());
+        let mut told: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+        let Some(config) = loaded.config else { return Err(told) };
+        for (section, changed) in [
+            ("server", config.server != self.started.server),
+            ("store", config.store != self.started.store),
+            ("stats", config.stats != self.started.stats),
+        ] {
+            if changed {
+                told.push(format!(
+                    "[{section}] is another one than at the start; it takes effect when tollgate is started again"
+                ));
+            }
+        }
+        self.app.engine.replace(config.policies).map_err(|error| vec![error.to_string()])?;
+        self.app.identity.store(Arc::new(config.identity));
+        Ok(told)
+    }
+}

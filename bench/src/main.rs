@@ -8,6 +8,8 @@ mod harness;
 mod instructions;
 mod keys;
 mod peers;
+#[allow(unreachable_pub, reason = "shared with another program")]
+mod policies;
 mod report;
 
 use groups::{GROUPS, keyed};

@@ -3,6 +3,7 @@
 mod algorithms;
 pub(crate) mod keyed;
 mod one_limiter;
+mod policies;
 mod sampler;
 mod sometimes;
 
@@ -15,5 +16,5 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 5] =
-    [one_limiter::GROUP, keyed::GROUP, algorithms::GROUP, sometimes::GROUP, sampler::GROUP];
+pub(crate) const GROUPS: [Group; 6] =
+    [one_limiter::GROUP, keyed::GROUP, policies::GROUP, algorithms::GROUP, sometimes::GROUP, sampler::GROUP];

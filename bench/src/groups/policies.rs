@@ -1,0 +1,129 @@
+//! A decision by policies: how much their number costs, beside the store alone on the same three asks.
+
+use super::Group;
+use crate::harness::{self, Contestant};
+use crate::peers::limitador::Limitador;
+use crate::policies::{SIZES, engine, path, subject, wide};
+use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use serde_json::json;
+use std::process::Command;
+use std::time::Instant;
+use tollgate::{Ask, Clock, MemoryStore, SystemClock};
+
+pub(super) const GROUP: Group = Group {
+    name: "policies",
+    about: "ns of a decision in memory, 1 thread, and its allocations; in brackets: / ours of as many policies",
+    run,
+};
+
+const THREE_APPLY: &str = "three of them apply";
+const NONE_APPLIES: &str = "two of them apply: matching and little else";
+
+fn run(group: &'static str) -> Findings {
+    let deciding = |path: &dyn Fn(usize) -> String| -> Vec<f64> {
+        let contestants = SIZES.map(|size| {
+            let (engine, path) = (engine(size), path(size));
+            Contestant::new(format!("{size} policies"), move || engine.decide_now(&subject(&path)).is_allowed())
+        });
+        harness::one_thread(&contestants)
+    };
+    let three = deciding(&path);
+    let few = deciding(&|_| "/nothing/that/has/a/policy".to_owned());
+    let limitador = SIZES.map(limitador);
+    let alone = harness::one_thread(&[store_alone()])[0];
+    let allocations = allocations();
+
+    let mut found = Findings::default();
+    let mut lines = Vec::new();
+    for (row, nanos) in [(THREE_APPLY, &three), (NONE_APPLIES, &few)] {
+        let mut line = vec![row.to_owned()];
+        for (at, size) in SIZES.iter().enumerate() {
+            line.push(format!("{:.0}", nanos[at]));
+            found.rows.push(Row {
+                group,
+                row: format!("decide, {row}"),
+                who: format!("{size} policies"),
+                value: nanos[at],
+                unit: "ns",
+                ratio_to: Some(Ratio { who: format!("{} policies", SIZES[0]), ratio: nanos[at] / nanos[0] }),
+                params: object(
+                    json!({ "threads": 1, "statistic": "best", "allocations": allocations.map(|counts| counts[at]) }),
+                ),
+            });
+        }
+        lines.push(line);
+    }
+    let mut line = vec!["limitador, three of its limits apply".to_owned()];
+    for (at, size) in SIZES.iter().enumerate() {
+        let ratio = limitador[at] / three[at];
+        line.push(format!("{:.0} ({ratio:.1})", limitador[at]));
+        found.rows.push(Row {
+            group,
+            row: format!("decide, {THREE_APPLY}"),
+            who: format!("limitador, {size} limits"),
+            value: limitador[at],
+            unit: "ns",
+            ratio_to: Some(Ratio { who: format!("{size} policies"), ratio }),
+            params: object(json!({ "threads": 1, "statistic": "best" })),
+        });
+    }
+    lines.push(line);
+    let counted = |at: usize| allocations.map_or("not counted".to_owned(), |counts| counts[at].to_string());
+    lines.push([vec!["allocations in 1,000 decisions".to_owned()], (0..SIZES.len()).map(counted).collect()].concat());
+    lines.push(vec![
+        "the store alone, the same three asks".to_owned(),
+        format!("{alone:.0}"),
+        String::new(),
+        String::new(),
+    ]);
+    let header = [String::new(), "10 policies".to_owned(), "100".to_owned(), "1,000".to_owned()];
+    println!("{}\n", table(&header.each_ref().map(String::as_str), lines.into_iter()));
+
+    let matching = |nanos: &[f64]| nanos[2] / nanos[0];
+    for (row, ratio) in [(THREE_APPLY, matching(&three)), (NONE_APPLIES, matching(&few))] {
+        found.goals.push(Goal {
+            text: format!("deciding by 1,000 policies / by 10, {row}"),
+            bound: Bound::AtMost(2.0),
+            measured: Some(ratio),
+            because: "",
+        });
+    }
+    found.goals.push(Goal {
+        text: "allocations in 1,000 decisions over 3 of 100 policies".to_owned(),
+        bound: Bound::AtMost(0.0),
+        measured: allocations.map(|counts| counts[1] as f64),
+        because: "the program that counts them could not be run",
+    });
+    found
+}
+
+/// The peer looks at every limit, so a run is few calls: the best of 9 runs of about 10 ms.
+fn limitador(policies: usize) -> f64 {
+    let limitador = Limitador::new(policies, &path(policies));
+    let time = |calls: u32| {
+        let start = Instant::now();
+        (0..calls).for_each(|_| assert!(limitador.check(), "it was not to be limited"));
+        start.elapsed().as_nanos() as f64 / f64::from(calls)
+    };
+    let calls = (10e6 / time(20)).max(1.0) as u32;
+    (0..9).map(|_| time(calls)).fold(f64::INFINITY, f64::min)
+}
+
+/// What the engine asks the store, without the engine.
+fn store_alone() -> Contestant {
+    let store = MemoryStore::builder().max_keys(10_000).build();
+    let limits = ["a", "b", "c"].map(|name| store.limit(name, wide()).expect("there is room"));
+    Contestant::new("the store alone", move || {
+        let [a, b, c] = &limits;
+        let asks = [Ask::new(a, "203.0.113.7"), Ask::new(b, "user-42"), Ask::new(c, "")];
+        store.decide_now(&asks, SystemClock.now()).is_allowed()
+    })
+}
+
+fn allocations() -> Option<[u64; SIZES.len()]> {
+    let args = ["run", "--release", "--quiet", "-p", "tollgate-bench", "--bin", "allocations"];
+    let output = Command::new(env!("CARGO")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let counts: Vec<u64> = text.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect();
+    counts.try_into().ok()
+}

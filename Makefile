@@ -27,6 +27,9 @@ features: ## every feature combination that matters builds
 	for features in "" config; do \
 		cargo clippy -q -p tollgate-policy --no-default-features --features "$$features" -- -D warnings; \
 	done
+	for features in "" axum tonic; do \
+		cargo clippy -q -p tollgate-tower --no-default-features --features "$$features" -- -D warnings; \
+	done
 	test "$$(cargo tree -p tollgate --no-default-features -e normal --prefix none | sort -u | wc -l)" -le 2
 
 doc: ## documentation without broken links
@@ -49,6 +52,7 @@ loom: ## every interleaving of a few threads on the word and in the table
 		--target-dir target/loom --test loom_keyed
 
 bench: ## ours and the peers side by side; writes target/bench.json
+	@scripts/need wrk || true # one group is skipped without it
 	cargo run --release -p tollgate-bench
 
 plots: ## the plots and measured tables of docs/; make test fails when they are stale

@@ -1,8 +1,10 @@
 //! What the fuzz targets run, apart from the fuzzer: the corpus replay of `make test` runs the same on stable, the limits from
-//! crates/tollgate/tests and the policies from crates/tollgate-policy/tests.
+//! crates/tollgate/tests, the policies from crates/tollgate-policy/tests, the identity from crates/tollgate-tower/tests.
 
+mod identity;
 mod limits;
 mod policies;
 
+pub use identity::identity;
 pub use limits::{decide, parse};
 pub use policies::{config, path};

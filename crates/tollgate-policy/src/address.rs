@@ -17,7 +17,7 @@ pub fn canonical(ip: IpAddr) -> IpAddr {
 }
 
 /// A network as the addresses in it are: one of IPv4 in IPv6 is of IPv4.
-pub(crate) fn canonical_network(network: IpNet) -> IpNet {
+pub fn canonical_network(network: IpNet) -> IpNet {
     match (canonical(network.network()), network.prefix_len().checked_sub(96)) {
         (IpAddr::V4(v4), Some(prefix)) if matches!(network, IpNet::V6(_)) => {
             Ipv4Net::new(v4, prefix).map_or(network, IpNet::V4)
@@ -26,8 +26,8 @@ pub(crate) fn canonical_network(network: IpNet) -> IpNet {
     }
 }
 
-/// The part of an address that names a client.
-pub(crate) fn client(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
+/// The part of an address that names a client: all of an IPv4 address, so many bits of an IPv6 one.
+pub fn client(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
     match ip {
         IpAddr::V4(_) => ip,
         IpAddr::V6(v6) => {

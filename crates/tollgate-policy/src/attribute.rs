@@ -46,6 +46,20 @@ pub(crate) const KNOWN: [Attribute; 9] = [
 
 const HEADER: &str = "header:";
 
+/// What is in the name of something that opens doors.
+const OPENS_DOORS: [&str; 10] = [
+    "authorization",
+    "cookie",
+    "token",
+    "secret",
+    "password",
+    "credential",
+    "session",
+    "api-key",
+    "apikey",
+    "access-key",
+];
+
 impl Attribute {
     /// The attribute of that name. Any name is one; header names are compared without regard to case.
     pub fn named(name: &str) -> Self {
@@ -79,17 +93,32 @@ impl Attribute {
         }
     }
 
+    /// Whether it is a header that has a scheme before what it says.
+    pub(crate) fn has_scheme(&self) -> bool {
+        matches!(self, Self::Header(name) if matches!(&**name, "authorization" | "proxy-authorization"))
+    }
+
     /// Whether its value opens doors, and so is never shown.
     pub(crate) fn is_secret(&self) -> bool {
         match self {
             Self::ApiKey => true,
-            Self::Header(name) => {
-                let name = &**name;
-                matches!(name, "authorization" | "proxy-authorization" | "cookie")
-                    || ["token", "secret", "api-key", "apikey"].iter().any(|part| name.contains(part))
+            // A name of your own may be anything: `access_token` is as telling as `x-access-token`.
+            Self::Header(name) | Self::Custom(name) => {
+                let name = name.to_ascii_lowercase().replace('_', "-");
+                OPENS_DOORS.iter().any(|part| name.contains(part))
             }
             _ => false,
         }
+    }
+}
+
+/// What `Authorization` says without its scheme, which is the same in any case, as are the spaces after it: `bearer  x` is
+/// the key that `Bearer x` is, and has no limit of its own.
+pub fn credentials(authorization: &[u8]) -> &[u8] {
+    let said = authorization.trim_ascii();
+    match said.iter().position(u8::is_ascii_whitespace) {
+        Some(space) => said[space..].trim_ascii_start(),
+        None => said,
     }
 }
 

@@ -159,7 +159,7 @@ impl Policies {
                 {
                     let known = self.plans.iter().map(|plan| format!("`{}`", plan.name)).collect::<Vec<_>>();
                     let known = if known.is_empty() {
-                        "there are none".to_owned()
+                        format!("write it as [plans.{missing}] with `limits`")
                     } else {
                         format!("those known are {}", known.join(", "))
                     };
@@ -183,6 +183,13 @@ impl Policies {
                 "match",
                 format!("the policy `{name}` can never match: no request meets its conditions; mend `match`"),
             );
+        }
+        for path in policy.when.paths.iter().flatten().map(ToString::to_string) {
+            if let Some(segment) = placeholder(&path) {
+                let message =
+                    format!("`{segment}` in the path `{path}` is taken as it stands; write `*` for any one segment");
+                found.warn(item(), "match", message);
+            }
         }
         if let Some(earlier) = finals.iter().find(|earlier| hides(earlier, policy)) {
             found.warn(item(), "match", format!("the policy `{name}` can never match: `{}` before it is final and covers all it is about; move it up", earlier.name));
@@ -323,11 +330,29 @@ fn check_waits(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Strin
     }
 }
 
-/// A burst so small that hardly anybody comes near the rate.
+/// The first segment that other programs read as "any segment", and we as it stands.
+fn placeholder(path: &str) -> Option<&str> {
+    let wrapped = |segment: &str, open, close| segment.starts_with(open) && segment.ends_with(close);
+    path.split('/').find(|segment| {
+        (segment.len() > 1 && segment.starts_with(':')) || wrapped(segment, '{', '}') || wrapped(segment, '<', '>')
+    })
+}
+
+/// A burst so small that hardly anybody comes near the rate, or one that cannot be meant.
 fn doubtful(limit: &PolicyLimit) -> Option<String> {
     let rate = limit.rate()?;
     let (written, burst) = (rate.rate()?, rate.capacity());
     let has_burst = matches!(rate.judged_by(), Algorithm::TokenBucket | Algorithm::LeakyBucket);
+    if written.count() > 0 && burst == 0 {
+        return Some(format!(
+            "`{limit}` holds nothing, so none ever passes; raise the burst, or write \"0\" if that is meant"
+        ));
+    }
+    if written.count() == 0 && burst > 0 {
+        return Some(format!(
+            "`{limit}` never refills, so {burst} pass and then none for ever; write a rate above 0, or \"0\" to block all"
+        ));
+    }
     (has_burst && burst > 0 && u128::from(burst) * 100 < u128::from(written.count())).then(|| {
         let wanted = written.count().div_ceil(100);
         format!("the burst of `{limit}` is below 1 % of its rate, so calls that come together are turned away long before the rate is reached; raise it to {wanted} or more")

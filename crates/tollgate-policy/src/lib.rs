@@ -80,8 +80,8 @@ mod policy_limit;
 mod stats;
 mod subject;
 
-pub use address::{IPV6_PREFIX, canonical};
-pub use attribute::Attribute;
+pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
+pub use attribute::{Attribute, credentials};
 pub use check::{Problem, Severity};
 pub use engine::{
     Ban, Ending, Engine, EngineError, EngineOptions, Explanation, Level, LimitStatus, Override, OverrideError,

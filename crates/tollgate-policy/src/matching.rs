@@ -113,17 +113,19 @@ impl Match {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum Why {
-    /// Another method, or none.
+    /// The request has nothing of that name to be matched by.
+    Missing(Attribute),
+    /// Another method.
     Method,
-    /// Another path, or none.
+    /// Another path.
     Path,
-    /// Another host, or none.
+    /// Another host.
     Host,
-    /// A client of another network, or of no known address.
+    /// A client of another network.
     Ip,
     /// The header is missing or says something else.
     Header(Box<str>),
-    /// The attribute is missing or something else.
+    /// The attribute is something else.
     Attribute(Attribute),
     /// What `not` says holds.
     Not,
@@ -138,12 +140,13 @@ pub enum Why {
 impl fmt::Display for Why {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::Missing(name) => write!(f, "the request has no {name} to be matched by"),
             Self::Method => f.write_str("the method is another one"),
             Self::Path => f.write_str("the path is another one"),
             Self::Host => f.write_str("the host is another one"),
             Self::Ip => f.write_str("the address is not in its networks"),
             Self::Header(name) => write!(f, "the header {name} is missing or says something else"),
-            Self::Attribute(name) => write!(f, "the attribute {name} is missing or something else"),
+            Self::Attribute(name) => write!(f, "the attribute {name} is something else"),
             Self::Not => f.write_str("what its `not` excludes holds"),
             Self::NoKey(name) => write!(f, "the request has no {name} to be counted by"),
             Self::NoPlan(name) => write!(f, "the request has no known {name}, and the policy no default plan"),
@@ -166,13 +169,17 @@ impl Match {
 
     /// The first condition that does not hold.
     pub(crate) fn why_not(&self, subject: &Subject<'_>, path: Option<&Segments<'_>>) -> Option<Why> {
+        let unless_missing = |attribute: Attribute, why: Why| match subject.has(&attribute) {
+            true => why,
+            false => Why::Missing(attribute),
+        };
         self.first_failure(subject, path, true).map(|failure| match failure {
-            Failure::Method => Why::Method,
-            Failure::Path => Why::Path,
-            Failure::Host => Why::Host,
-            Failure::Ip => Why::Ip,
+            Failure::Method => unless_missing(Attribute::Method, Why::Method),
+            Failure::Path => unless_missing(Attribute::Path, Why::Path),
+            Failure::Host => unless_missing(Attribute::Host, Why::Host),
+            Failure::Ip => unless_missing(Attribute::Ip, Why::Ip),
             Failure::Header(name) => Why::Header(name.into()),
-            Failure::Attribute(name) => Why::Attribute(name.clone()),
+            Failure::Attribute(name) => unless_missing(name.clone(), Why::Attribute(name.clone())),
             Failure::Not => Why::Not,
         })
     }

@@ -8,17 +8,23 @@ use std::str::FromStr;
 /// The segments of a path. So many need no memory of their own.
 pub(crate) type Segments<'a> = SmallVec<[Cow<'a, [u8]>; 12]>;
 
-/// A path as servers read it: `%6c` is `l`, `//` is `/`, `.` and `..` are followed, a slash at the end says nothing.
+/// A path as servers read it: `%6c` is `l`, `//` is `/`, `.` and `..` are followed, a slash at the end says nothing, nor does
+/// what follows a `;` in a segment. An escaped slash is part of its segment.
 pub(crate) fn segments(path: &[u8]) -> Segments<'_> {
     let mut segments = Segments::new();
     for segment in path.split(|byte| *byte == b'/') {
-        match decoded(segment) {
+        match decoded(without_parameters(segment)) {
             segment if segment.is_empty() || *segment == *b"." => {}
             segment if *segment == *b".." => drop(segments.pop()),
             segment => segments.push(segment),
         }
     }
     segments
+}
+
+fn without_parameters(segment: &[u8]) -> &[u8] {
+    let end = segment.iter().position(|byte| *byte == b';').unwrap_or(segment.len());
+    &segment[..end]
 }
 
 /// With every `%XX` as its byte. One that is no such thing stays as it is.
@@ -111,7 +117,7 @@ impl FromStr for PathPattern {
             "*" => Ok(Segment::Any),
             "**" => Err(PatternError::RestNotLast),
             _ if segment.contains('*') => Err(PatternError::PartOfSegment),
-            _ => match &*decoded(segment.as_bytes()) {
+            _ => match &*decoded(without_parameters(segment.as_bytes())) {
                 // They would quietly make it another pattern.
                 b"." | b".." => Err(PatternError::Dots),
                 exactly => Ok(Segment::Exactly(exactly.into())),
@@ -237,7 +243,17 @@ mod tests {
         for (pattern, yes, no) in [
             (
                 "/login",
-                &["/login", "/login/", "//login", "/./login", "/a/../login", "/%6cogin", "/login/."][..],
+                &[
+                    "/login",
+                    "/login;a=1",
+                    "/login;a/;b",
+                    "/login/",
+                    "//login",
+                    "/./login",
+                    "/a/../login",
+                    "/%6cogin",
+                    "/login/.",
+                ][..],
                 &["/", "/Login", "/login/x", "/xlogin"][..],
             ),
             ("/users/*", &["/users/7", "/users/%2F", "/users/*"], &["/users", "/users/7/x"]),

@@ -2,7 +2,7 @@
 
 use crate::address::IPV6_PREFIX;
 use crate::matching::Match;
-use crate::policy::Policy;
+use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
 use tollgate::{Instant, Limit};
 
@@ -98,11 +98,25 @@ impl Policies {
         self
     }
 
+    /// Whether limits are on.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
     /// How many bits of an IPv6 address name a client; 56 unless said.
     #[must_use]
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = bits.min(128);
         self
+    }
+
+    /// The limits of a policy: its own, or those of all plans if it goes by plans.
+    pub fn limits_of<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = &'a PolicyLimit> {
+        let (own, plans) = match &policy.limits {
+            Limits::Own(limits) => (&limits[..], &[][..]),
+            Limits::Plan { .. } => (&[][..], &self.plans[..]),
+        };
+        own.iter().chain(plans.iter().flat_map(|plan| &plan.limits))
     }
 
     /// The policies in their order.

@@ -207,14 +207,19 @@ impl Policy {
         &self.name
     }
 
-    /// Which requests it is about.
+    /// Which requests count.
+    pub fn counts(&self) -> Count {
+        self.count
+    }
+
+    /// Which requests it is about: `match` in a file.
     #[must_use]
     pub fn when(mut self, when: Match) -> Self {
         self.when = when;
         self
     }
 
-    /// Counted by this, and by what was said before. A request that has no such attribute is none of its business.
+    /// Counted by this, and by what was said before: `key` in a file. A request that has no such attribute is none of its business.
     #[must_use]
     pub fn per(mut self, attribute: impl Into<Attribute>) -> Self {
         self.key.push(attribute.into());
@@ -253,7 +258,7 @@ impl Policy {
         self
     }
 
-    /// Which statuses are failures; those from 400 on unless said.
+    /// Which statuses are failures; 400 to 599 unless said.
     #[must_use]
     pub fn failure_status(mut self, ranges: impl IntoIterator<Item = StatusRange>) -> Self {
         self.failure_status = ranges.into_iter().collect();
@@ -288,7 +293,7 @@ impl Policy {
         self
     }
 
-    /// No policy after it applies to a request it is about.
+    /// No policy after it applies to a request it is about: `final` in a file.
     #[must_use]
     pub fn last(mut self) -> Self {
         self.last = true;

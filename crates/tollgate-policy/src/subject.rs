@@ -78,28 +78,28 @@ impl<'a> Subject<'a> {
     /// Who is signed in.
     #[must_use]
     pub fn user(mut self, user: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.user = Some(user.as_ref());
+        self.user = there(user.as_ref());
         self
     }
 
     /// The key the client showed.
     #[must_use]
     pub fn api_key(mut self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.api_key = Some(key.as_ref());
+        self.api_key = there(key.as_ref());
         self
     }
 
     /// What the client pays for.
     #[must_use]
     pub fn plan(mut self, plan: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.plan = Some(plan.as_ref());
+        self.plan = there(plan.as_ref());
         self
     }
 
     /// Whose customer the client is.
     #[must_use]
     pub fn tenant(mut self, tenant: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.tenant = Some(tenant.as_ref());
+        self.tenant = there(tenant.as_ref());
         self
     }
 
@@ -113,7 +113,7 @@ impl<'a> Subject<'a> {
     /// The path of the request; what follows a `?` is not part of it.
     #[must_use]
     pub fn path(mut self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        let path = path.as_ref();
+        let path = without_origin(path.as_ref());
         let end = path.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(path.len());
         self.path = Some(&path[..end]);
         self
@@ -170,6 +170,19 @@ impl<'a> Subject<'a> {
             }
         }
     }
+}
+
+/// A target may name scheme and host before its path.
+fn without_origin(target: &[u8]) -> &[u8] {
+    let after_scheme = target.windows(3).position(|three| three == b"://").filter(|at| !target[..*at].contains(&b'/'));
+    let Some(host) = after_scheme.map(|at| at + 3) else { return target };
+    let path = target[host..].iter().position(|byte| *byte == b'/').map(|at| host + at);
+    path.map_or(b"/", |path| &target[path..])
+}
+
+/// Nobody is called nothing: who is named by an empty text is not named.
+fn there(value: &[u8]) -> Option<&[u8]> {
+    (!value.is_empty()).then_some(value)
 }
 
 /// # Asking

@@ -44,6 +44,9 @@ fn no_spelling_of_a_path_goes_round_a_limit() {
         b"/api/x/%2e%2E/login",
         b"/api/x/.%2e/login",
         b"/api/login/%2e",
+        b"/api/login;a=b",
+        b"/api;x/login;y",
+        b"http://example.com/api/login",
     ];
     for path in same {
         assert!(meets(&login, &Subject::new().path(path)), "{}", path.escape_ascii());
@@ -55,7 +58,6 @@ fn no_spelling_of_a_path_goes_round_a_limit() {
         b"/api/login%00",
         b"/api/logi%6",
         b"/api/login%",
-        b"/api/login;a=b",
         b"/api%2Flogin",
         b"/api/%252e%252e/login",
         b"/api/login/..",

@@ -1,7 +1,10 @@
-//! What a user types: `tollgate [serve]`, `tollgate config …`, `tollgate explain`, `tollgate version`.
+//! What a user types: `tollgate [serve]`, `tollgate proxy`, `tollgate config …`, `tollgate explain`, `tollgate version`.
 
+use axum::http::Uri;
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use std::net::SocketAddr;
 use std::path::PathBuf;
+use tollgate_policy::PolicyLimit;
 
 /// Rate limits served to any stack. Without a command: serve.
 #[derive(Parser)]
@@ -17,6 +20,8 @@ struct Cli {
 pub(crate) enum Command {
     /// Serve decisions until SIGTERM or SIGINT; SIGHUP loads the configuration again
     Serve(ServeArgs),
+    /// Stand in front of a service and limit what reaches it
+    Proxy(ProxyArgs),
     /// Check, show and document a configuration
     #[command(subcommand)]
     Config(ConfigCommand),
@@ -29,6 +34,25 @@ pub(crate) enum Command {
 #[derive(Args)]
 pub(crate) struct ServeArgs {
     /// The configuration, in TOML; without it everything has its default
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+}
+
+#[derive(Args)]
+pub(crate) struct ProxyArgs {
+    /// The service, as in http://127.0.0.1:3000
+    #[arg(long, value_name = "URL")]
+    pub(crate) upstream: Uri,
+    /// The limit, as in "10/s burst 20"
+    #[arg(long, conflicts_with = "config")]
+    pub(crate) limit: Option<PolicyLimit>,
+    /// What it counts by: ip, header:NAME, path, endpoint, or all for one bucket
+    #[arg(long, value_name = "ATTRIBUTE", default_value = "ip", requires = "limit")]
+    pub(crate) by: String,
+    /// Where to listen; beats the file and the environment
+    #[arg(long, value_name = "ADDR")]
+    pub(crate) listen: Option<SocketAddr>,
+    /// The configuration, in TOML
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
 }

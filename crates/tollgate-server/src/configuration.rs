@@ -6,6 +6,7 @@ use serde::Serialize;
 use std::path::Path;
 use std::process::ExitCode;
 use tollgate_policy::config::{self, Config, Diagnostic, Loaded, Place};
+use tollgate_policy::{Count, Policies, PolicyLimit};
 
 pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
     match command {
@@ -76,14 +77,10 @@ fn check(file: &Path, format: Format) -> ExitCode {
                 print(format_args!("{diagnostic}\n"));
             }
             let (file, policies) =
-                (file.display(), loaded.config.as_ref().map_or(0, |config| config.policies.iter().len()));
+                (file.display(), loaded.config.as_ref().map(|config| counted(&config.policies)).unwrap_or_default());
             print(match (errors, warnings) {
-                (0, 0) => format!("{file}: {}, nothing to complain of\n", many(policies, "policy", "policies")),
-                (0, _) => format!(
-                    "{file}: {}, {}\n",
-                    many(policies, "policy", "policies"),
-                    many(warnings, "warning", "warnings")
-                ),
+                (0, 0) => format!("{file}: {policies}, nothing to complain of\n"),
+                (0, _) => format!("{file}: {policies}, {}\n", many(warnings, "warning", "warnings")),
                 _ => {
                     format!("{file}: {}, {}\n", many(errors, "error", "errors"), many(warnings, "warning", "warnings"))
                 }
@@ -99,6 +96,35 @@ fn check(file: &Path, format: Format) -> ExitCode {
 
 pub(crate) fn many(number: usize, one: &str, several: &str) -> String {
     format!("{number} {}", if number == 1 { one } else { several })
+}
+
+/// How many policies there are; the built-in one was not written by anybody, and whoever emptied a file wants to know.
+pub(crate) fn counted(policies: &Policies) -> String {
+    match policies.iter().eq(Policies::built_in().iter()) {
+        true => "no policies, so the built-in one applies (100/min burst 20 for each address)".to_owned(),
+        false => many(policies.iter().len(), "policy", "policies"),
+    }
+}
+
+/// What policies ask for and this service cannot give: nobody tells it how a request ended.
+pub(crate) fn unheard(policies: &Policies) -> Vec<String> {
+    let mut told = Vec::new();
+    for policy in policies.iter() {
+        let name = policy.name();
+        let only = match policy.counts() {
+            Count::All => None,
+            Count::Failures => Some("failures"),
+            Count::Successes => Some("successes"),
+        };
+        told.extend(only.map(|only| {
+            format!("the policy `{name}` counts {only} only, but POST /v1/check does not hear how a request ends: there every request counts")
+        }));
+        let permits = policies.limits_of(policy).find(|limit| matches!(limit, PolicyLimit::Concurrent(_)));
+        told.extend(permits.map(|limit| {
+            format!("the policy `{name}` has `{limit}`, but POST /v1/check does not hear how a request ends: there it turns nobody away")
+        }));
+    }
+    told
 }
 
 /// Prints what becomes of a configuration that is right; what is doubtful goes to standard error.

@@ -1,6 +1,7 @@
 //! `tollgate explain`: what a configuration makes of a request, policy by policy, on counters that are fresh.
 
 use crate::cli::{ExplainArgs, Format};
+use crate::http::HEADER;
 use crate::{CANNOT, NO, configuration, http, print};
 use serde::Serialize;
 use std::fmt::Write;
@@ -8,9 +9,6 @@ use std::process::ExitCode;
 use std::time::Duration;
 use tollgate::MemoryStore;
 use tollgate_policy::{Engine, Explanation, Level, Tried};
-
-/// What stands before the name of a header.
-const HEADER: &str = "header:";
 
 pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     let loaded = configuration::load(args.config.as_deref());
@@ -66,6 +64,10 @@ fn words(text: &str) -> Result<Vec<(String, String)>, String> {
         };
         if name == "ip" && value.parse::<std::net::IpAddr>().is_err() {
             return Err(format!("`{}` is no address; write one", value.escape_debug()));
+        }
+        // A header may well be there twice.
+        if !name.starts_with(HEADER) && words.iter().any(|(known, _)| known == name) {
+            return Err(format!("`{}` is there twice; write it once", name.escape_debug()));
         }
         words.push((name.to_owned(), value.to_owned()));
         rest = after.trim_start();
@@ -233,6 +235,8 @@ mod tests {
         assert_eq!(words("GET ip=1.2.3.4").unwrap_err(), "`GET` has no value; write name=value");
         assert_eq!(words("=x").unwrap_err(), "`=x` has no value; write name=value");
         assert_eq!(words("a=\"b").unwrap_err(), "the quotes of `a` do not end; close them");
+        assert_eq!(words("user=a user=b").unwrap_err(), "`user` is there twice; write it once");
+        assert_eq!(words("header:x=a header:x=b").unwrap().len(), 2);
         assert_eq!(words("ip=localhost").unwrap_err(), "`localhost` is no address; write one");
     }
 

@@ -8,12 +8,14 @@ mod explain;
 mod http;
 mod listen;
 mod metrics;
+mod proxy;
 mod reload;
 mod serve;
 mod welcome;
 mod worker;
 
 use cli::Command;
+use serve::{CannotStart, Start};
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
@@ -26,10 +28,11 @@ const CANNOT: u8 = 2;
 
 fn main() -> ExitCode {
     match cli::command() {
-        Command::Serve(args) => match serve::run(&args) {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("{error}");
+        Command::Serve(args) => ended(serve::run(&Start::serve(args))),
+        Command::Proxy(args) => match proxy::start(args) {
+            Ok(start) => ended(serve::run(&start)),
+            Err(problem) => {
+                eprintln!("tollgate: {problem}");
                 ExitCode::from(CANNOT)
             }
         },
@@ -38,6 +41,17 @@ fn main() -> ExitCode {
         Command::Version => {
             print(format_args!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS
+        }
+    }
+}
+
+/// How a server ended.
+fn ended(served: Result<(), CannotStart>) -> ExitCode {
+    match served {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(CANNOT)
         }
     }
 }

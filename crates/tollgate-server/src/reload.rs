@@ -1,17 +1,22 @@
 //! The configuration, loaded again while the service runs: when its file changes, on SIGHUP, on request.
 
 use crate::app::App;
-use crate::configuration::many;
+use crate::configuration::{counted, unheard};
+use crate::serve::{Flags, Start};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use tollgate::Clock;
+use tollgate_policy::Policies;
 use tollgate_policy::config::{self, Config, Watch};
 
 pub(crate) struct Reload<C: Clock> {
     app: Arc<App<C>>,
     file: Option<PathBuf>,
+    flags: Flags,
+    /// Whether it stands in front of a service.
+    gateway: bool,
     /// What the service was started with: not all of it can change while it runs.
     started: Config,
     /// One at a time.
@@ -61,8 +66,9 @@ fn catch_up<C: Clock>(reload: &Reload<C>, missed: &AtomicBool) {
 }
 
 impl<C: Clock> Reload<C> {
-    pub(crate) fn new(app: Arc<App<C>>, file: Option<PathBuf>, started: Config) -> Self {
-        Self { app, file, started, loading: Mutex::new(()) }
+    pub(crate) fn new(app: Arc<App<C>>, start: &Start, started: Config) -> Self {
+        let (file, flags, gateway) = (start.file.clone(), start.flags.clone(), start.upstream.is_some());
+        Self { app, file, flags, gateway, started, loading: Mutex::new(()) }
     }
 
     pub(crate) fn app(&self) -> &App<C> {
@@ -81,7 +87,7 @@ impl<C: Clock> Reload<C> {
                 for warning in warnings {
                     tracing::warn!("{warning}");
                 }
-                let policies = many(self.app.engine.policies().iter().len(), "policy", "policies");
+                let policies = counted(&self.app.engine.policies());
                 tracing::info!("configuration loaded again {why}: {policies}");
             }
             Err(problems) => {
@@ -101,7 +107,14 @@ impl<C: Clock> Reload<C> {
     fn load(&self) -> Result<Vec<String>, Vec<String>> {
         let loaded = Config::load(self.file.as_deref(), config::environment());
         let mut told: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
-        let Some(config) = loaded.config else { return Err(told) };
+        let Some(mut config) = loaded.config else { return Err(told) };
+        self.flags.apply(&mut config);
+        // A file that an editor or a script has emptied is hardly meant to change every limit.
+        let (built_in, running) = (Policies::built_in(), self.app.engine.policies());
+        if config.policies.iter().eq(built_in.iter()) && !running.iter().eq(built_in.iter()) {
+            told.push("error: the configuration has no policies any more; write some, or `enabled = false`, or start tollgate again".to_owned());
+            return Err(told);
+        }
         for (section, changed) in [
             ("server", config.server != self.started.server),
             ("store", config.store != self.started.store),
@@ -112,6 +125,12 @@ impl<C: Clock> Reload<C> {
                     "[{section}] is another one than at the start; it takes effect when tollgate is started again"
                 ));
             }
+        }
+        if self.gateway {
+            let changed = config.identity != self.started.identity;
+            told.extend(changed.then(|| "[identity] takes effect when the gateway is started again".to_owned()));
+        } else {
+            told.extend(unheard(&config.policies));
         }
         self.app.engine.replace(config.policies).map_err(|error| vec![error.to_string()])?;
         self.app.identity.store(Arc::new(config.identity));

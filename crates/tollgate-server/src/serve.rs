@@ -5,25 +5,69 @@ use crate::app::App;
 use crate::cli::ServeArgs;
 use crate::reload::{Reload, Watched};
 use crate::worker::Worker;
-use crate::{configuration, http, listen, welcome};
+use crate::{configuration, http, listen, proxy, welcome};
+use axum::http::Uri;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::thread;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tollgate::MemoryStore;
-use tollgate_policy::EngineError;
 use tollgate_policy::config::{Config, Diagnostic, Server};
+use tollgate_policy::{EngineError, Policies};
 use tracing_subscriber::EnvFilter;
 
+/// Connections a worker has at once.
+const MOST_CLIENTS: usize = 16_384;
+
+/// Connections of the admin listener: few, so that descriptors are left for clients.
+const MOST_OPERATORS: usize = 64;
+
+/// What is served, by which configuration.
+pub(crate) struct Start {
+    pub(crate) file: Option<PathBuf>,
+    /// What flags say over the file and the environment, whenever those are loaded.
+    pub(crate) flags: Flags,
+    /// The service to stand in front of; without one decisions are served.
+    pub(crate) upstream: Option<Uri>,
+}
+
+/// What flags say.
+#[derive(Clone, Default)]
+pub(crate) struct Flags {
+    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) policies: Option<Policies>,
+}
+
+impl Flags {
+    pub(crate) fn apply(&self, config: &mut Config) {
+        if let Some(listen) = self.listen {
+            config.server.http = Some(listen);
+        }
+        if let Some(policies) = &self.policies {
+            config.policies = policies.clone().ipv6_prefix(config.identity.ipv6_prefix);
+        }
+    }
+}
+
+impl Start {
+    pub(crate) fn serve(args: ServeArgs) -> Self {
+        Self { file: args.config, flags: Flags::default(), upstream: None }
+    }
+}
+
 /// Serves until a signal says to stop and the requests in flight have ended.
-pub(crate) fn run(args: &ServeArgs) -> Result<(), CannotStart> {
+pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     log_to_stderr();
-    let watched = Watched::new(args.config.as_deref());
-    let config = configured(args)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    // From here on SIGHUP ends nobody. A stop still does, at once, until the configuration is read: that may take for ever.
+    let hang_up = runtime.block_on(async { signal(SignalKind::hangup()) })?;
+    let watched = Watched::new(start.file.as_deref());
+    let config = configured(start)?;
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
     let Server { http, admin, .. } = config.server;
     let http = http.map(|address| bind("http", address, cores)).transpose()?;
@@ -37,28 +81,36 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CannotStart> {
     }
 
     // Caught from here on: a stop that comes while the rest starts is a clean one too.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let mut signals = runtime.block_on(async { Signals::new() })?;
+    let mut signals = runtime.block_on(async { Signals::new(hang_up) })?;
 
     let mut store = MemoryStore::builder().max_keys(usize::try_from(config.store.max_keys).unwrap_or(usize::MAX));
     if let Some(bytes) = config.store.max_bytes {
         store = store.max_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
     }
-    let app = Arc::new(App::new(&config, store.build())?);
-    let reload = Arc::new(Reload::new(Arc::clone(&app), args.config.clone(), config));
+    let store = store.try_build().map_err(|_| CannotStart::Memory { max_keys: config.store.max_keys })?;
+    let app = Arc::new(App::new(&config, store)?);
+    let identity = config.identity.clone();
+    let reload = Arc::new(Reload::new(Arc::clone(&app), start, config));
     watched.tell(&reload);
 
     let (stop, stopped) = watch::channel(false);
     let mut workers = Vec::with_capacity(cores + 1);
-    let http = http.into_iter().flatten().map(|listener| ("worker", listener, http::router(Arc::clone(&app))));
-    let admin = admin.into_iter().flatten().map(|listener| ("admin", listener, http::admin(Arc::clone(&reload))));
-    for (name, listener, router) in http.chain(admin) {
-        let (worker, stopped) = (Worker::new(listener)?, stopped.clone());
+    let router = || match &start.upstream {
+        None => http::router(Arc::clone(&app)),
+        Some(upstream) => proxy::router(&app, &identity, upstream),
+    };
+    let http = http.into_iter().flatten().map(|listener| ("worker", listener, router(), MOST_CLIENTS));
+    let on_loopback = admin_at.is_some_and(|address| address.ip().is_loopback());
+    let admin = admin.into_iter().flatten();
+    let admin =
+        admin.map(|listener| ("admin", listener, http::admin(Arc::clone(&reload), on_loopback), MOST_OPERATORS));
+    for (name, listener, router, most) in http.chain(admin) {
+        let (worker, stopped) = (Worker::new(listener, most)?, stopped.clone());
         workers.push(thread::Builder::new().name(name.to_owned()).spawn(move || worker.run(router, stopped))?);
     }
 
     let mut out = io::stdout();
-    let text = welcome::welcome(http_at, admin_at, &app.engine.policies());
+    let text = welcome::welcome(http_at, admin_at, start.upstream.as_ref(), &app.engine.policies());
     // A server whose standard output is closed serves all the same.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     if let Some(address) = http_at {
@@ -83,11 +135,17 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), CannotStart> {
 }
 
 /// The configuration, with what is doubtful in the log.
-fn configured(args: &ServeArgs) -> Result<Config, CannotStart> {
-    let loaded = configuration::load(args.config.as_deref());
-    let Some(config) = loaded.config else { return Err(CannotStart::Config(loaded.diagnostics)) };
+fn configured(start: &Start) -> Result<Config, CannotStart> {
+    let loaded = configuration::load(start.file.as_deref());
+    let Some(mut config) = loaded.config else { return Err(CannotStart::Config(loaded.diagnostics)) };
+    start.flags.apply(&mut config);
     for warning in &loaded.diagnostics {
         tracing::warn!("{warning}");
+    }
+    if start.upstream.is_none() {
+        for warning in configuration::unheard(&config.policies) {
+            tracing::warn!("{warning}");
+        }
     }
     let usual = Config::default().server;
     for (key, address, usual) in [("grpc", config.server.grpc, usual.grpc), ("resp", config.server.resp, usual.resp)] {
@@ -130,12 +188,9 @@ enum Asked {
 }
 
 impl Signals {
-    fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
+    fn new(hang_up: Signal) -> io::Result<Self> {
+        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        Ok(Self { terminate, interrupt, hang_up })
     }
 
     /// Waits for one.
@@ -160,6 +215,9 @@ pub(crate) enum CannotStart {
         error: io::Error,
     },
     NothingToServe,
+    Memory {
+        max_keys: u64,
+    },
     System(io::Error),
 }
 
@@ -200,6 +258,11 @@ impl fmt::Display for CannotStart {
             Self::NothingToServe => {
                 f.write_str("tollgate: every listener is off; set http under [server] to an address")
             }
+            Self::Memory { max_keys } => write!(
+                f,
+                "tollgate: there is no memory for {max_keys} keys; lower max_keys under [store] in the file of --config, or \
+                 TOLLGATE_STORE__MAX_KEYS"
+            ),
             Self::System(error) => {
                 write!(f, "tollgate: cannot start: {error}; the system may be short of threads or file descriptors")
             }

@@ -1,12 +1,19 @@
 //! What is printed at the start: where it listens, what applies, and three lines to try.
 
+use axum::http::Uri;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tollgate_policy::Policies;
 
 /// The text for a server that listens there. The lines run as they are in any shell with curl.
-pub(crate) fn welcome(http: Option<SocketAddr>, admin: Option<SocketAddr>, policies: &Policies) -> String {
+pub(crate) fn welcome(
+    http: Option<SocketAddr>,
+    admin: Option<SocketAddr>,
+    upstream: Option<&Uri>,
+    policies: &Policies,
+) -> String {
     let version = env!("CARGO_PKG_VERSION");
     let mut text = match http {
+        Some(http) if upstream.is_some() => format!("tollgate {version} is a gateway on http://{http}\n"),
         Some(http) => format!("tollgate {version} serves HTTP on http://{http}\n"),
         None => format!("tollgate {version} serves no HTTP\n"),
     };
@@ -14,12 +21,17 @@ pub(crate) fn welcome(http: Option<SocketAddr>, admin: Option<SocketAddr>, polic
         text.push_str(&format!("Metrics: http://{}/metrics\n", reachable(admin)));
     }
     let names: Vec<&str> = policies.iter().map(|policy| policy.name()).collect();
-    let applies = match *policies == Policies::built_in() {
-        true => "100 a minute for each address, 20 at once (no policies are configured)".to_owned(),
-        false => names.join(", "),
+    let applies = match policies.is_enabled() {
+        true if policies.iter().eq(Policies::built_in().iter()) => {
+            "100 a minute for each address, 20 at once (no policies are configured)".to_owned()
+        }
+        true => names.join(", "),
+        false => "switched off, everything passes".to_owned(),
     };
     text.push_str(&format!("Policies: {applies}\n"));
-    if let Some(http) = http {
+    if let Some(upstream) = upstream {
+        text.push_str(&format!("Upstream: {upstream}\n"));
+    } else if let Some(http) = http {
         let url = format!("http://{}", reachable(http));
         let subject = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
         text.push_str(&format!(
@@ -49,13 +61,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn limits_that_are_off_are_said_to_be() {
+        let off = Policies::built_in().enabled(false);
+        assert!(welcome(None, None, None, &off).ends_with("Policies: switched off, everything passes\n"));
+    }
+
+    #[test]
     fn a_server_on_every_address_is_tried_on_loopback() {
         for (address, url) in [
             ("0.0.0.0:80", " http://127.0.0.1:80/v1/"),
             ("[::]:81", " http://[::1]:81/v1/"),
             ("192.0.2.1:82", " http://192.0.2.1:82/v1/"),
         ] {
-            let text = welcome(Some(address.parse().unwrap()), None, &Policies::built_in());
+            let text = welcome(Some(address.parse().unwrap()), None, None, &Policies::built_in());
             assert!(text.contains(&format!("serves HTTP on http://{address}\n")), "{text}");
             assert_eq!(text.matches(url).count(), 3, "{text}");
         }

@@ -1,16 +1,25 @@
 //! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
 
 use axum::Router;
+use axum::body::Body;
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::GracefulShutdown;
 use hyper_util::service::TowerToHyperService;
+use std::convert::Infallible;
 use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
+use tollgate_tower::PeerAddr;
+use tower_service::Service;
 
 /// How long a client may take to send a request's head; so long an idle connection is kept, too.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -30,34 +39,39 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 pub(crate) struct Worker {
     runtime: Runtime,
     listener: TcpListener,
+    /// How many connections it has at once; others wait to be accepted.
+    most: usize,
 }
 
 impl Worker {
-    pub(crate) fn new(listener: std::net::TcpListener) -> io::Result<Self> {
+    pub(crate) fn new(listener: std::net::TcpListener, most: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _inside = runtime.enter();
             TcpListener::from_std(listener)?
         };
-        Ok(Self { runtime, listener })
+        Ok(Self { runtime, listener, most })
     }
 
     /// Serves until `stop` changes, then until the requests in flight have ended.
     pub(crate) fn run(self, app: Router, stop: watch::Receiver<bool>) {
-        self.runtime.block_on(serve(self.listener, app, stop));
+        self.runtime.block_on(serve(self.listener, self.most, app, stop));
     }
 }
 
-async fn serve(listener: TcpListener, app: Router, mut stop: watch::Receiver<bool>) {
+async fn serve(listener: TcpListener, most: usize, app: Router, mut stop: watch::Receiver<bool>) {
+    let room = Arc::new(Semaphore::new(most));
     let connections = GracefulShutdown::new();
     loop {
-        let stream = tokio::select! {
+        let place = Arc::clone(&room).acquire_owned();
+        let ((stream, peer), place) = tokio::select! {
             biased;
             _ = stop.changed() => break,
-            stream = accept(&listener) => stream,
+            accepted = async { (place.await, accept(&listener).await) } => (accepted.1, accepted.0),
         };
-        let connection = connections.watch(connection(stream, app.clone()));
+        let connection = connections.watch(connection(stream, peer, app.clone()));
         tokio::spawn(async {
+            let _place = place;
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection ended");
             }
@@ -69,15 +83,15 @@ async fn serve(listener: TcpListener, app: Router, mut stop: watch::Receiver<boo
     }
 }
 
-async fn accept(listener: &TcpListener) -> TcpStream {
+async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
-            Ok((stream, _)) => {
+            Ok((stream, peer)) => {
                 // An answer is one small packet; without this it may wait for the client's acknowledgement.
                 if let Err(error) = stream.set_nodelay(true) {
                     tracing::debug!(%error, "TCP_NODELAY");
                 }
-                return stream;
+                return (stream, peer);
             }
             Err(error) => {
                 tracing::warn!(%error, "a connection was not accepted");
@@ -87,16 +101,42 @@ async fn accept(listener: &TcpListener) -> TcpStream {
     }
 }
 
-type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<Router>>;
+type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<OfPeer>>;
+
+/// Tells the routes who is at the other end of a connection.
+#[derive(Clone)]
+pub(crate) struct OfPeer {
+    app: Router,
+    peer: SocketAddr,
+}
+
+impl Service<Request<Incoming>> for OfPeer {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = <Router as Service<Request<Incoming>>>::Future;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        <Router as Service<Request<Incoming>>>::poll_ready(&mut self.app, cx)
+    }
+
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        request.extensions_mut().insert(PeerAddr(self.peer));
+        self.app.call(request)
+    }
+}
 
 /// One client's connection: HTTP/1.1 with bounds on what it may hold and how long.
-pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(io: I, app: Router) -> Connection<I> {
+pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
+    io: I,
+    peer: SocketAddr,
+    app: Router,
+) -> Connection<I> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(LARGEST_HEAD)
         .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(io), TowerToHyperService::new(app))
+        .serve_connection(TokioIo::new(io), TowerToHyperService::new(OfPeer { app, peer }))
 }
 
 #[cfg(test)]
@@ -122,7 +162,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let server = tokio::spawn(serve(listener, Router::new().route("/", get(handler)), stopped));
+        let server = tokio::spawn(serve(listener, 10, Router::new().route("/", get(handler)), stopped));
 
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();

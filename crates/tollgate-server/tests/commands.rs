@@ -44,6 +44,15 @@ fn check_ends_with_0_when_it_is_right_or_doubtful() {
 }
 
 #[test]
+fn check_says_when_nobody_wrote_a_policy() {
+    let (code, out, _) = run(&["config", "check"], Some("# nothing yet\n"));
+    assert_eq!(code, 0);
+    let says =
+        ": no policies, so the built-in one applies (100/min burst 20 for each address), nothing to complain of\n";
+    assert!(out.ends_with(says), "{out}");
+}
+
+#[test]
 fn check_ends_with_1_when_it_is_wrong() {
     let (code, out, _) = run(&["config", "check"], Some(&GOOD.replace("limit", "limt")));
     assert_eq!(code, 1);
@@ -111,6 +120,8 @@ fn explain_ends_with_0_1_or_2() {
     let (code, out, _) = explain("method=GET", &[]);
     assert_eq!(code, 0);
     assert_eq!(out, "allowed: no policy applies\n\nlogin\n  does not apply: the method is another one\n");
+    let (_, out, _) = explain("ip=1.2.3.4", &[]);
+    assert!(out.ends_with("login\n  does not apply: the request has no method to be matched by\n"), "{out}");
     let (code, _, error) = explain("GET", &[]);
     assert_eq!(code, 2);
     let says = "tollgate: --subject: `GET` has no value; write name=value, as in 'ip=1.2.3.4 method=GET path=/api/x'\n";

@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
-use support::{Server, config_file, tollgate};
+use support::{Server, config_file, pipe, tollgate};
 
 const LISTEN: &str = "[server]\nhttp = \"127.0.0.1:0\"\n";
 
@@ -85,6 +85,29 @@ fn a_wrong_file_keeps_the_old_one_in_force_and_is_loud() {
     assert!(log.contains(&problem) && log.contains("the one from before stays in force"), "{log}");
 }
 
+/// An alarm that rings must stop when what it rang for is over.
+#[test]
+fn a_file_that_is_gone_is_loud_until_it_is_back() {
+    let file = config_file(&per_user("10/d"));
+    let server = serve(&file);
+    fs::remove_file(&file).unwrap();
+    reloads(&server, "refused", 1.0);
+    assert_eq!((server.figure("tollgate_config_stale"), remaining(&server, "ann", 1)), (1.0, json!(9)));
+    fs::write(&file, per_user("10/d")).unwrap();
+    reloads(&server, "ok", 1.0);
+    assert_eq!((server.figure("tollgate_config_stale"), remaining(&server, "ann", 1)), (0.0, json!(8)));
+}
+
+#[test]
+fn a_file_that_was_emptied_changes_nothing() {
+    let file = config_file(&per_user("10/d"));
+    let server = serve(&file);
+    fs::write(&file, "").unwrap();
+    let detail = server.admin("POST", "/admin/reload").problem(422, "invalid_config");
+    assert!(detail.contains("no policies any more"), "{detail}");
+    assert_eq!(remaining(&server, "ann", 1), json!(9));
+}
+
 #[test]
 fn it_is_loaded_again_on_sighup_and_on_request() {
     let file = config_file(&per_user("10/d"));
@@ -105,6 +128,35 @@ fn it_is_loaded_again_on_sighup_and_on_request() {
 }
 
 #[test]
+fn web_pages_reach_nothing_of_the_admin_listener() {
+    let server = serve(&config_file(&per_user("10/d")));
+    let status = |head: &str| {
+        let mut connection = Server::connect_to(server.admin);
+        connection.write(&format!("{head}\r\n\r\n"));
+        connection.answer()
+    };
+    let post = "POST /admin/reload HTTP/1.1\r\nContent-Length: 0\r\nHost: 127.0.0.1";
+    assert_eq!(status(post).status(), 200);
+    status(&format!("{post}\r\nOrigin: http://evil.example")).problem(403, "forbidden");
+    status(&format!("{post}\r\nOrigin: null")).problem(403, "forbidden");
+    let detail = status("GET /metrics HTTP/1.1\r\nHost: evil.example:9090").problem(403, "forbidden");
+    assert!(detail.starts_with("`evil.example:9090` is no name of this listener"), "{detail}");
+    assert_eq!(server.figure("tollgate_config_reloads_total{result=\"ok\"}"), 1.0);
+}
+
+#[test]
+fn probes_are_answered_while_a_reload_takes_its_time() {
+    let file = config_file(&per_user("10/d"));
+    let server = serve(&file);
+    fs::rename(pipe(), &file).unwrap();
+    let mut reloading = Server::connect_to(server.admin);
+    reloading.send("POST", "/admin/reload", "");
+    assert_eq!(server.admin("GET", "/livez").status(), 200);
+    assert_eq!(server.figure("tollgate_config_reloads_total{result=\"ok\"}"), 0.0, "it has nothing to read yet");
+    assert_eq!(remaining(&server, "ann", 1), json!(9));
+}
+
+#[test]
 fn what_cannot_change_while_it_runs_is_said() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
@@ -113,6 +165,22 @@ fn what_cannot_change_while_it_runs_is_said() {
     let warnings = answer["warnings"].as_array().unwrap().iter().map(|warning| warning.as_str().unwrap());
     let about_the_store = warnings.filter(|warning| warning.starts_with("[store] is another one than at the start"));
     assert_eq!(about_the_store.count(), 1, "{answer}");
+}
+
+/// A limit that the service cannot hold must not look as if it did.
+#[test]
+fn what_needs_the_end_of_a_request_is_said() {
+    let text = per_user("10/d") + "count = \"failures\"\n[[policy]]\nname = \"one\"\nlimit = \"1 concurrent\"\n";
+    let server = serve(&config_file(&text));
+    let again = server.admin("POST", "/admin/reload").json()["warnings"].to_string();
+    server.signal("TERM");
+    let (_, log) = server.ended();
+    for said in [
+        "the policy `user` counts failures only, but POST /v1/check does not hear how a request ends: there every request counts",
+        "the policy `one` has `1 concurrent`, but POST /v1/check does not hear how a request ends: there it turns nobody away",
+    ] {
+        assert!(log.contains(&format!("WARN {said}\n")) && again.contains(said), "{log}\n{again}");
+    }
 }
 
 #[test]

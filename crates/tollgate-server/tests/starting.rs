@@ -3,7 +3,7 @@
 mod support;
 
 use std::net::TcpListener;
-use std::process::Command;
+use std::process::{Command, Stdio};
 use support::{Server, config_file, refused, told, tollgate};
 
 #[test]
@@ -66,6 +66,18 @@ fn a_wrong_command_line_is_code_2_with_the_usage() {
         assert_eq!(code, Some(2), "{text}");
         assert!(text.starts_with("error: "), "{text}");
     }
+}
+
+/// As in `tollgate --config <(…)`: what is read once is read by whoever goes by it.
+#[test]
+fn a_config_can_come_through_a_pipe() {
+    let file = config_file("[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"mine\"\nlimit = \"5/min\"\n");
+    let mut command = tollgate();
+    command
+        .args(["--config", "/dev/stdin"])
+        .stdin(Command::new("cat").arg(&file).stdout(Stdio::piped()).spawn().unwrap().stdout.unwrap());
+    let server = Server::run(command);
+    assert!(server.welcome.contains("Policies: mine\n"), "{}", server.welcome);
 }
 
 #[test]

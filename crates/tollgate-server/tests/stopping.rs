@@ -3,10 +3,11 @@
 mod support;
 
 use serde_json::json;
-use std::io::{BufRead, BufReader};
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
 use std::process::Stdio;
-use support::{Server, config_file, send_signal, tollgate};
+use support::{Server, config_file, pipe, send_signal, tollgate};
 
 #[test]
 fn a_signal_stops_it_cleanly() {
@@ -18,6 +19,39 @@ fn a_signal_stops_it_cleanly() {
         assert_eq!(status.code(), Some(0), "{status} {log}");
         assert!(log.contains(&format!("INFO SIG{signal}: stopping")), "{log}");
     }
+}
+
+/// A supervisor that rolls out a config may send SIGHUP before the service has read the one it starts with.
+#[test]
+fn a_hang_up_while_it_starts_ends_nothing() {
+    let pipe = pipe();
+    let mut command = tollgate();
+    command.arg("serve").arg("--config").arg(&pipe).env("TOLLGATE_SERVER__HTTP", "127.0.0.1:0");
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    // Opens once the other side reads.
+    let mut early = fs::File::options().write(true).open(&pipe).unwrap();
+    send_signal("HUP", child.id());
+    early.write_all(b"# early\n").unwrap();
+    drop(early);
+    // However often it is read, it is told as much. The last one waits for a reader until the tests end.
+    std::thread::spawn(move || while fs::write(&pipe, "# late\n").is_ok() {});
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    assert!(line.contains("serves HTTP"), "it ended: {line}");
+}
+
+#[test]
+fn a_configuration_that_never_comes_does_not_hold_up_a_stop() {
+    let pipe = pipe();
+    let mut command = tollgate();
+    command.arg("serve").arg("--config").arg(&pipe);
+    let mut child = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    // Opens once the other side reads, and keeps it waiting.
+    let _pipe = fs::File::options().write(true).open(&pipe).unwrap();
+    send_signal("TERM", child.id());
+    assert!(!child.wait().unwrap().success());
 }
 
 #[test]

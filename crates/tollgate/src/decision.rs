@@ -151,6 +151,36 @@ impl Decision {
         if self.ahead > 0 && self.kind == Kind::Frozen { Duration::MAX } else { self.time(self.ahead) }
     }
 
+    /// How long until one more unit is there if nobody else comes: zero if all are, [`Duration::MAX`] if none ever comes.
+    /// Of a sliding window or a log a decision does not know it; they tell the latest that it can be. Zero for permits,
+    /// of which nobody knows when they come back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Limit, Limiter, ManualClock};
+    ///
+    /// let limiter = Limiter::with_clock(Limit::per_second(2).burst(5), ManualClock::new());
+    /// assert_eq!(limiter.check_n(4).next_after(), Duration::from_millis(500));
+    /// ```
+    pub fn next_after(&self) -> Duration {
+        let remaining = self.remaining();
+        match self.kind {
+            Kind::Unlimited | Kind::InFlight => Duration::ZERO,
+            _ if remaining >= self.limit() => Duration::ZERO,
+            Kind::Frozen => Duration::MAX,
+            // Neither overflows: there is less than fits.
+            Kind::Bucket => self.time_to((remaining + 1) * self.token),
+            // One may always start, so its room is for the others.
+            Kind::Pacing => self.time_to(remaining * self.token),
+            _ => self.retry_after().unwrap_or_else(|| self.reset_after()),
+        }
+    }
+
+    /// How long until so many ticks of the capacity are free.
+    fn time_to(&self, free: u64) -> Duration {
+        self.time(self.ahead.saturating_sub(self.capacity.saturating_sub(free)))
+    }
+
     /// How long the caller must wait before it acts: pacing tells its start. Zero for every algorithm that only says yes or
     /// no.
     pub fn delay(&self) -> Duration {

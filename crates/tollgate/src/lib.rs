@@ -209,5 +209,6 @@ pub use limiter::{Wait, WaitError};
 pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
 pub use store::{
-    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, Source, Status, Store, Verdict,
+    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, Source, Status, Store, TooManyKeys,
+    Verdict,
 };

@@ -13,7 +13,8 @@ use tollgate::{Algorithm, Rate};
 impl Config {
     /// The limits as Markdown tables, for the documentation of an API. Policies that only watch are not in it.
     pub fn to_markdown(&self) -> String {
-        let policies = &self.policies;
+        let shown = self.each_key_header(|test| *test = HeaderTest::Present);
+        let policies = &shown.policies;
         if !policies.enabled {
             return "No limits are in force.\n".to_owned();
         }

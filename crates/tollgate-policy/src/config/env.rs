@@ -77,7 +77,7 @@ fn value(kind: &Kind, at: Spot, text: &str) -> Value {
     let data = match kind {
         Kind::Bool => truth(text).map(Data::Bool),
         Kind::Number { .. } => text.replace('_', "").parse().ok().map(Data::Whole),
-        Kind::List(kind) | Kind::OneOrMany(kind) => {
+        Kind::OneOrMany(kind) => {
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
             Some(Data::List(parts.map(|part| value(kind, at, part)).collect()))
         }

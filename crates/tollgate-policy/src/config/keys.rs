@@ -77,7 +77,7 @@ static IDENTITY: Table = Table {
     keys: &[
         key(
             "trusted_proxies",
-            Kind::List(&Kind::Network),
+            Kind::OneOrMany(&Kind::Network),
             "Proxies whose forwarding header is believed.",
             "[\"10.0.0.0/8\"]",
         )
@@ -113,7 +113,12 @@ static PLAN: Table = Table {
     doc: "Limits with a name.",
     keys: &[
         key("limit", Kind::Limit, "The only limit.", "\"60/min burst 10\""),
-        key("limits", Kind::List(&Kind::Limit), "The limits, all of which must have room.", "[\"60/min\", \"1000/d\"]"),
+        key(
+            "limits",
+            Kind::OneOrMany(&Kind::Limit),
+            "The limits, all of which must have room.",
+            "[\"60/min\", \"1000/d\"]",
+        ),
         key("algorithm", Kind::Algorithm, "Of the limits that do not say their own.", "\"sliding_window\""),
     ],
     also: None,
@@ -132,7 +137,12 @@ static POLICY: Table = Table {
         key("key", Kind::OneOrMany(&Kind::Attribute), "By what it counts; one bucket for all if empty.", "[\"ip\"]")
             .or(Default::Empty),
         key("limit", Kind::Limit, "How much passes.", "\"100/min burst 20\""),
-        key("limits", Kind::List(&Kind::Limit), "How much passes, by several limits.", "[\"10/s\", \"20 concurrent\"]"),
+        key(
+            "limits",
+            Kind::OneOrMany(&Kind::Limit),
+            "How much passes, by several limits.",
+            "[\"10/s\", \"20 concurrent\"]",
+        ),
         key("plan", Kind::Table(&PLAN_OF), "Limits by the plan of the caller.", "{ attribute = \"plan\" }"),
         key("algorithm", Kind::Algorithm, "Of the limits that do not say their own.", "\"sliding_log\""),
         key("cost", Kind::Either(&ANY, &Kind::Table(&COST)), "How many units a request takes.", "5")

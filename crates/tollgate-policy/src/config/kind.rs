@@ -74,7 +74,6 @@ pub(crate) enum Kind {
     Status,
     /// True for a header that is there, whatever it says.
     True,
-    List(&'static Kind),
     OneOrMany(&'static Kind),
     Either(&'static Kind, &'static Kind),
     /// `[name]` or `name = { … }`.
@@ -128,7 +127,6 @@ impl Kind {
             Self::Time => "a date and time with its offset, without quotes, as 2030-01-01T00:00:00Z".to_owned(),
             Self::Status => "a status from 100 to 999, as 404, or several as \"500-599\" or \"5xx\"".to_owned(),
             Self::True => "true".to_owned(),
-            Self::List(kind) => format!("a list, each {}", kind.wants()),
             Self::OneOrMany(kind) => format!("{}, or a list of such", kind.wants()),
             Self::Either(one, other) => format!("{}, or {}", one.wants(), other.wants()),
             Self::Table(table) => {
@@ -148,7 +146,7 @@ impl Kind {
     pub(crate) fn is_plain(&self) -> bool {
         match self {
             Self::Table(_) | Self::Tables(_) | Self::Named(_) | Self::Either(..) => false,
-            Self::List(kind) | Self::OneOrMany(kind) => kind.is_plain(),
+            Self::OneOrMany(kind) => kind.is_plain(),
             _ => true,
         }
     }

@@ -38,7 +38,11 @@ pub(crate) fn ignored(variables: &Variables) -> Option<Diagnostic> {
     let set = ALL.into_iter().filter(|name| variables.contains_key(*name)).collect::<Vec<_>>();
     let (first, others) = set.split_first()?;
     let them = if others.is_empty() { "it is" } else { "they are" };
-    let message = format!("the file has policies, so {them} ignored: {}; unset what is not meant", set.join(", "));
+    let mut message = format!("the file has policies, so {them} ignored: {}; unset what is not meant", set.join(", "));
+    // Somebody may be in a hurry to switch limits off.
+    if set.contains(&ENABLED) {
+        message.push_str(", and set TOLLGATE_ENABLED to switch the limits on or off");
+    }
     Some(Diagnostic::warning(Place::Variable((*first).to_owned()), message))
 }
 
@@ -47,14 +51,14 @@ pub(crate) fn read(variables: &Variables, found: &mut Vec<Diagnostic>) -> Plain 
     let mut reading = Reading { variables, found };
     reading.doubt_names();
     let enabled = reading.get(ENABLED, "true or false", truth);
-    let names = || either(Algorithm::ALL.iter().map(ToString::to_string));
-    let algorithm = reading.get(ALGORITHM, &names(), Algorithm::from_name).unwrap_or_default();
-    let window = reading.number(WINDOW, 1..=LONGEST).unwrap_or(HOUR);
-    let burst = reading.number(BURST, 1..=u64::MAX).and_then(|burst| reading.burst_of(algorithm, burst));
+    let algorithm = reading.algorithm().unwrap_or_default();
+    let window = reading.number(WINDOW, "a whole number of seconds", 1..=LONGEST).unwrap_or(HOUR);
+    let burst =
+        reading.number(BURST, "a whole number", 1..=u64::MAX).and_then(|burst| reading.burst_of(algorithm, burst));
     let mut policies = Policies::new();
     let mut from = Vec::new();
     for name in [PER_USER, PER_IP, DEFAULT] {
-        let Some(count) = reading.number(name, 0..=u64::MAX) else { continue };
+        let Some(count) = reading.number(name, "a whole number", 0..=u64::MAX) else { continue };
         let Some(limit) = reading.limit(name, count, window, burst, algorithm) else { continue };
         policies = policies.policy(match name {
             PER_USER => Policy::new("per_user").per(Attribute::User).limit(limit).last(),
@@ -94,10 +98,20 @@ impl Reading<'_> {
         value
     }
 
-    fn number(&mut self, name: &str, range: RangeInclusive<u64>) -> Option<u64> {
+    fn algorithm(&mut self) -> Option<Algorithm> {
+        let names = || Algorithm::ALL.iter().map(|algorithm| algorithm.name());
+        let text = self.variables.get(ALGORITHM)?.trim();
+        let found = self.get(ALGORITHM, &either(names().map(ToOwned::to_owned)), Algorithm::from_name);
+        if let (None, Some(near), Some(told)) = (found, nearest(text, names()), self.found.last_mut()) {
+            told.message.push_str(&format!("; did you mean {near}?"));
+        }
+        found
+    }
+
+    fn number(&mut self, name: &str, what: &str, range: RangeInclusive<u64>) -> Option<u64> {
         let wants = match (*range.start(), *range.end()) {
-            (min, u64::MAX) => format!("a whole number of at least {min}"),
-            (min, max) => format!("a whole number from {min} to {max}"),
+            (min, u64::MAX) => format!("{what} of at least {min}"),
+            (min, max) => format!("{what} from {min} to {max}"),
         };
         self.get(name, &wants, |text| text.parse().ok().filter(|number| range.contains(number)))
     }

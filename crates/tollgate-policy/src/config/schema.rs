@@ -83,7 +83,6 @@ fn kind(of: &Kind) -> Value {
             pattern("^([1-9]xx|[1-9][0-9]{2}( *- *[1-9][0-9]{2})?)$"),
         ] }),
         Kind::True => json!({ "const": true }),
-        Kind::List(one) => json!({ "type": "array", "items": kind(one) }),
         Kind::OneOrMany(one) => json!({ "anyOf": [kind(one), { "type": "array", "items": kind(one) }] }),
         Kind::Either(one, other) => json!({ "anyOf": [kind(one), kind(other)] }),
         Kind::Table(inner) => table(inner),

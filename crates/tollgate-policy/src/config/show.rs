@@ -7,7 +7,7 @@ use super::time::{duration_text, instant_text};
 use super::{Config, KeysShown, Loaded, keys};
 use crate::attribute::Attribute;
 use crate::matching::{HeaderTest, Match};
-use crate::policies::Listed;
+use crate::policies::{Listed, Policies};
 use crate::policy::{Action, Class, Cost, Count, Limits, Policy, Reserve, Rollout};
 use crate::policy_limit::PolicyLimit;
 use std::fmt::{Display, Write as _};
@@ -20,11 +20,33 @@ impl Loaded {
     /// The configuration in effect as a file, for people: with where each value came from, secrets hidden. None if there
     /// are errors.
     pub fn show(&self) -> Option<String> {
-        let config = self.config.as_ref()?;
+        let config = self.config.as_ref()?.each_key_header(|test| {
+            if let HeaderTest::OneOf(values) = test {
+                values.fill(HIDDEN.to_owned());
+            }
+        });
         Some(
             Writer { text: String::new(), sources: Some(&self.sources), hide: true, path: String::new() }
-                .config(config),
+                .config(&config),
         )
+    }
+}
+
+impl Config {
+    /// The same with another test of the header that has the API key, whatever its name: its values are secrets too.
+    pub(super) fn each_key_header(&self, change: impl Fn(&mut HeaderTest)) -> Self {
+        let mut config = self.clone();
+        let Some(key) = self.identity.api_key.as_deref() else { return config };
+        let Policies { policies, allow, deny, .. } = &mut config.policies;
+        let listed = allow.iter_mut().chain(deny).map(|entry| &mut entry.when);
+        for when in policies.iter_mut().map(|policy| &mut policy.when).chain(listed) {
+            let mut next = Some(when);
+            while let Some(when) = next {
+                when.headers.iter_mut().filter(|(name, _)| **name == *key).for_each(|(_, test)| change(test));
+                next = when.not.as_deref_mut();
+            }
+        }
+        config
     }
 }
 

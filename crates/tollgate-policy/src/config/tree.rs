@@ -163,7 +163,8 @@ impl Value {
             }
             Data::Whole(i128::MIN | i128::MAX) => "a number that large".into(),
             Data::Whole(number) => number.to_string().into(),
-            Data::Fraction(number) => number.to_string().into(),
+            // So that 1e6 is not told as the whole number that it is not.
+            Data::Fraction(number) => format!("{number:?}").into(),
             Data::Bool(value) => value.to_string().into(),
             Data::Time(time) => time.to_string().into(),
             Data::List(_) => "a list".into(),

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 const QUIET: Duration = Duration::from_millis(50);
 /// A directory that never gets quiet is looked at all the same.
 const LONGEST: Duration = Duration::from_secs(1);
-/// A file that is written in place is empty for a moment; one that stays empty is meant so.
+/// A file that is written in place is empty for a moment, one that is replaced may be gone for one; what lasts is told.
 const EMPTY: Duration = Duration::from_secs(1);
 /// Some file systems tell of no changes.
 const LOOK_AGAIN: Duration = Duration::from_secs(10);
@@ -35,8 +35,9 @@ enum Wake {
 }
 
 impl Watch {
-    /// Calls `on_change`, on a thread of its own, whenever the file has another content than before. Touching it, or what
-    /// lies beside it, is no change; nor is its deletion, until it comes back.
+    /// Calls `on_change`, on a thread of its own, whenever the file has another content than before, when it can no longer
+    /// be read, and when it can again. Touching it, or what lies beside it, is no change. What is no file, such as a pipe, is
+    /// never read here: that would take its content away.
     pub fn new(path: impl Into<PathBuf>, on_change: impl FnMut() + Send + 'static) -> notify::Result<Self> {
         let path = std::path::absolute(path.into())?;
         let (wake, woken) = channel();
@@ -87,8 +88,9 @@ struct Content {
 }
 
 impl Content {
-    /// None if the file is not there.
+    /// None if there is no such file, or it cannot be read.
     fn of(path: &Path) -> Option<Self> {
+        path.metadata().ok().filter(|metadata| metadata.is_file())?;
         let bytes = std::fs::read(path).ok()?;
         let mut hasher = DefaultHasher::new();
         hasher.write(&bytes);
@@ -106,14 +108,15 @@ impl<F: FnMut()> Watching<F> {
             }
             // Watch first, read then: what changes in between wakes us again.
             self.follow();
-            let mut now = Content::of(&self.path);
-            if now.is_some_and(|now| now.len == 0) && now != self.seen {
-                if !self.settle(EMPTY) {
+            let (mut now, start) = (Content::of(&self.path), Instant::now());
+            while now != self.seen && now.is_none_or(|now| now.len == 0) && start.elapsed() < EMPTY {
+                if !self.settle(QUIET) {
                     return;
                 }
+                self.follow();
                 now = Content::of(&self.path);
             }
-            if now.is_some() && now != self.seen {
+            if now != self.seen {
                 self.seen = now;
                 (self.on_change)();
             }

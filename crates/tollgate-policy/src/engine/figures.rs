@@ -3,7 +3,9 @@
 use super::Engine;
 use super::rules::Ruling;
 use crate::stats::{Counts, Heavy, HistogramCounts};
+use std::collections::HashMap;
 use std::hash::BuildHasher;
+use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use tollgate::{Ask, Census, LimitHandle, Mode, Store};
 
@@ -15,7 +17,8 @@ pub struct PolicyFigures {
     pub policy: String,
     /// By what it counts, in words.
     pub key: String,
-    /// What became of the requests it applied to. One that another policy turned away is in none of these.
+    /// What became of the requests it applied to. One that another policy turned away is in none of these, unless this one
+    /// only watches and would have turned it away too.
     pub counts: Counts,
     /// Bans by its penalty.
     pub bans: u64,
@@ -66,21 +69,31 @@ impl<S: Store> Engine<S> {
         let handles = |ruling: &Ruling| -> Vec<LimitHandle> {
             ruling.sets.iter().flatten().map(|slot| slot.handle.clone()).collect()
         };
-        let all: Vec<LimitHandle> = rules.policies.iter().flat_map(handles).collect();
+        let mut all: Vec<LimitHandle> = rules.policies.iter().flat_map(handles).collect();
+        // What was forgotten under a limit that is gone stays counted: a counter never goes down.
+        let (mut owners, in_force) = (Vec::new(), all.len());
+        for (number, handle) in self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner).ever() {
+            owners.push(number);
+            all.push(handle.clone());
+        }
         let census = self.inner.store.census(&all);
-        let mut at = 0;
+        let mut evicted = HashMap::<u32, (u64, u64)>::new();
+        for (number, one) in owners.iter().zip(census.iter().flat_map(|census| &census[in_force..])) {
+            let (fresh, live) = evicted.entry(*number).or_default();
+            *fresh += one.evicted_fresh;
+            *live += one.evicted_live;
+        }
+        let mut census_in_force = census.as_deref().unwrap_or_default().iter();
         let mut figures = Vec::with_capacity(rules.policies.len());
         for ruling in &rules.policies {
-            let many: usize = ruling.sets.iter().map(Vec::len).sum();
-            let mine = at..at + many;
-            at += many;
-            let keys = census.as_ref().map(|census| {
-                census[mine].iter().fold(Census::default(), |sum, one| Census {
-                    live: sum.live + one.live,
-                    evicted_fresh: sum.evicted_fresh + one.evicted_fresh,
-                    evicted_live: sum.evicted_live + one.evicted_live,
-                })
-            });
+            // A request is charged to all limits of a set: its key is one, however many they are.
+            let live = ruling
+                .sets
+                .iter()
+                .map(|set| census_in_force.by_ref().take(set.len()).map(|one| one.live).max().unwrap_or_default());
+            let live = live.sum();
+            let (evicted_fresh, evicted_live) = evicted.get(&ruling.number).copied().unwrap_or_default();
+            let keys = census.is_some().then_some(Census { live, evicted_fresh, evicted_live });
             figures.push(PolicyFigures {
                 policy: ruling.policy.name.clone(),
                 key: ruling.key_name.to_string(),
@@ -148,7 +161,7 @@ impl<S: Store> Engine<S> {
     }
 
     fn top(&self, keys: Vec<Heavy>) -> Vec<TopKey> {
-        let registry = self.inner.registry.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = |heavy: Heavy| TopKey {
             policy: registry.name(heavy.policy).unwrap_or_default().to_owned(),
             key: heavy

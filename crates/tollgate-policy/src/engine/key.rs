@@ -1,7 +1,7 @@
 //! What a policy counts a request by, as bytes: two requests share a bucket if and only if these are equal.
 
 use crate::address;
-use crate::attribute::Attribute;
+use crate::attribute::{Attribute, credentials};
 use crate::pattern::Segments;
 use crate::subject::Subject;
 use smallvec::SmallVec;
@@ -49,6 +49,7 @@ pub(crate) fn write<'a>(
                 let host = subject.bytes(attribute).ok_or(attribute)?;
                 keys.extend(host.strip_suffix(b".").unwrap_or(host).iter().map(u8::to_ascii_lowercase));
             }
+            other if other.has_scheme() => keys.extend_from_slice(credentials(subject.bytes(other).ok_or(attribute)?)),
             other => keys.extend_from_slice(subject.bytes(other).ok_or(attribute)?),
         }
         let length = u32::try_from(keys.len() - start - 4).unwrap_or(u32::MAX);
@@ -129,17 +130,28 @@ mod tests {
 
     #[test]
     fn parts_do_not_run_together() {
-        let two = |a: &str, b: &str| key_of(&["user", "tenant"], &Subject::new().user(a).tenant(b));
+        let two = |a: &str, b: &str| key_of(&["one", "other"], &Subject::new().with("one", a).with("other", b));
         assert_ne!(two("a", "bc"), two("ab", "c"));
         assert_ne!(two("a", ""), two("", "a"));
         assert_eq!(key_of(&["user"], &Subject::new()), None);
+        assert_eq!(key_of(&["user"], &Subject::new().user("")), None, "nobody is called nothing");
         assert_eq!(key_of(&[], &Subject::new()), Some(Vec::new()));
     }
 
     #[test]
     fn spellings_of_one_thing_share_a_bucket() {
         let path = |path: &str| key_of(&["path"], &Subject::new().path(path));
-        for spelling in ["/a/b/", "//a//b", "/a/./b", "/a/x/../b", "/%61/b", "/a/b?c=d"] {
+        for spelling in [
+            "/a/b/",
+            "//a//b",
+            "/a/./b",
+            "/a/x/../b",
+            "/%61/b",
+            "/a/b?c=d",
+            "/a;x=1/b;y",
+            "http://example.com/a/b",
+            "http://u@h:80/a/b?c",
+        ] {
             assert_eq!(path(spelling), path("/a/b"), "{spelling}");
         }
         assert_ne!(path("/a%2Fb"), path("/a/b"));
@@ -149,6 +161,14 @@ mod tests {
         assert_ne!(endpoint("POST", "/a"), endpoint("GET", "/a"));
         let host = |host: &str| key_of(&["host"], &Subject::new().host(host));
         assert_eq!(host("A.example:80"), host("a.example."));
+        let authorization = |said: &'static str| {
+            let headers = vec![("Authorization", said)];
+            key_of(&["header:authorization"], &Subject::new().headers(&headers))
+        };
+        for spelling in ["bearer s3cret", "BEARER   s3cret", " Bearer\ts3cret "] {
+            assert_eq!(authorization(spelling), authorization("Bearer s3cret"), "{spelling}");
+        }
+        assert_ne!(authorization("Bearer s3cret"), authorization("Bearer S3cret"));
         let ip = |ip: &str| key_of(&["ip"], &Subject::new().ip(ip.parse().unwrap()));
         assert_eq!(ip("::ffff:1.2.3.4"), ip("1.2.3.4"));
         assert_eq!(ip("2001:db8::1"), ip("2001:db8:0:ff::2"));
@@ -169,6 +189,9 @@ mod tests {
         let key: Vec<Attribute> = names.map(Attribute::named).to_vec();
         let shown = shown(&key, &key_of(&names, &subject).unwrap(), |_| 0xab);
         let hidden = "#00000000000000ab";
+        for telling in ["access_token", "Session-Id", "password", "header:x-session", "header:x-access-key"] {
+            assert!(Attribute::named(telling).is_secret(), "{telling}");
+        }
         assert_eq!(
             shown,
             format!("ip=10.0.0.1 api_key={hidden} header:authorization={hidden} header:x-tenant=acme\\n")

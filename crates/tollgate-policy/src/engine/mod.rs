@@ -21,10 +21,12 @@ use crate::policies::{Listed, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
 use crate::subject::Subject;
 use arc_swap::ArcSwap;
-use asking::{Asked, Asking, Request, Role};
+use asking::{Asked, Asking, FEW, Request, Role};
 use overrides::Overrides;
 use rules::{Registry, Rules, Ruling};
+use smallvec::SmallVec;
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::pin::pin;
@@ -138,10 +140,13 @@ impl<S: Store> Engine<S> {
     /// tokens that are left. If they are wrong, nothing changes.
     pub fn replace(&self, policies: Policies) -> Result<(), EngineError> {
         let mut registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = Rules::new(policies, &mut registry, &self.inner.store)?;
-        let before = self.inner.rules.swap(Arc::new(rules));
+        let rules = Rules::new(policies, &mut registry, &self.inner.store).map(Arc::new);
+        // One after the other, and then the rules: a decision in between may meet some limits as they will be.
+        registry.apply(&self.inner.store);
+        let before = self.inner.rules.swap(rules?);
         let now = self.inner.rules.load();
-        for gone in before.policies.iter().filter(|old| !now.policies.iter().any(|new| new.number == old.number)) {
+        let kept: HashSet<u32> = now.policies.iter().map(|new| new.number).collect();
+        for gone in before.policies.iter().filter(|old| !kept.contains(&old.number)) {
             self.inner.figures.heaviest.forget(gone.number);
             self.inner.figures.most_denied.forget(gone.number);
         }
@@ -179,6 +184,15 @@ impl<S: Store> Engine<S> {
         let Verdict { inner, .. } = verdict;
         if let Some(inner) = inner {
             self.inner.store.settle(inner, &actual).await;
+        }
+    }
+
+    /// Gives back everything a request was charged: it came to nothing before it reached what the limits protect.
+    pub async fn cancel(&self, verdict: Verdict) {
+        let Verdict { inner, asking, .. } = verdict;
+        if let Some(inner) = inner {
+            let nothing: SmallVec<[u64; FEW]> = asking.asked.iter().map(|_| 0).collect();
+            self.inner.store.settle(inner, &nothing).await;
         }
     }
 
@@ -243,6 +257,9 @@ impl<S: Store> Engine<S> {
         let figures = &self.inner.figures;
         let allowed = verdict.is_allowed();
         figures.all.add(if allowed { Event::Allowed } else { Event::Denied });
+        if let (Reason::Ban(Ban::Operator(_)), Some(ruling)) = (&verdict.reason, verdict.binding()) {
+            ruling.figures.tally.add(Event::Denied);
+        }
         let failed = matches!(verdict.source(), Source::Open | Source::Closed | Source::LocalShare);
         let mut of_policy: Option<(&Asked, AskOutcome, u64)> = None;
         for (asked, status) in verdict.statuses() {
@@ -380,6 +397,11 @@ impl<C: Clock> Engine<MemoryStore<C>> {
     /// See [`settle`](Self::settle).
     pub fn settle_now(&self, verdict: Verdict, ending: Ending) {
         at_once(self.settle(verdict, ending));
+    }
+
+    /// See [`cancel`](Self::cancel).
+    pub fn cancel_now(&self, verdict: Verdict) {
+        at_once(self.cancel(verdict));
     }
 
     /// As `ask` does, without a future to move the verdict through.

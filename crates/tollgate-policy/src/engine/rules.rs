@@ -61,6 +61,8 @@ pub(crate) struct PenaltySlots {
 /// Everything the store was ever asked to keep: what comes back finds its counts again.
 #[derive(Default)]
 pub(crate) struct Registry {
+    /// Limits that are to change, and what to.
+    changes: Vec<(LimitHandle, PolicyLimit)>,
     numbers: HashMap<String, u32>,
     figures: HashMap<u32, Arc<Counted>>,
     /// By policy, what it counts by, and whose limits they are.
@@ -124,7 +126,7 @@ impl From<TooManyLimits> for EngineError {
 }
 
 impl Rules {
-    /// Registers what is new with the store, changes what has changed, and keeps the rest as it is.
+    /// Registers what is new with the store, notes what has changed, and keeps the rest as it is.
     pub(crate) fn new(source: Policies, registry: &mut Registry, store: &impl Store) -> Result<Self, EngineError> {
         let errors: Vec<Problem> = source.problems().into_iter().filter(Problem::is_error).collect();
         if !errors.is_empty() {
@@ -147,6 +149,23 @@ impl Registry {
     /// The name of a policy that is or was.
     pub(crate) fn name(&self, number: u32) -> Option<&str> {
         self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| &**name)
+    }
+
+    /// Changes in the store what was noted: all that is left to do before the rules change, so that it is done in one go.
+    pub(crate) fn apply(&mut self, store: &impl Store) {
+        for (handle, limit) in self.changes.drain(..) {
+            match limit {
+                PolicyLimit::Rate(rate) => store.set_limit(&handle, rate),
+                PolicyLimit::Concurrent(many) => store.set_concurrency(&handle, many),
+            }
+        }
+    }
+
+    /// Every limit of a policy that is or was in force, with the number of the policy. Those of penalties count no requests.
+    pub(crate) fn ever(&self) -> impl Iterator<Item = (u32, &LimitHandle)> {
+        let counts = |set: &Set| !matches!(set, Set::Denials | Set::Ban);
+        let limits = self.limits.iter().filter(move |((_, _, set), _)| counts(set));
+        limits.flat_map(|((number, ..), known)| known.iter().map(|one| (*number, &one.handle)))
     }
 
     fn ruling(&mut self, policy: &Policy, source: &Policies, store: &impl Store) -> Result<Ruling, EngineError> {
@@ -206,7 +225,7 @@ impl Registry {
         Ok(PenaltySlots { denials, ban })
     }
 
-    /// Handles for these limits: those that were there stay, those that changed are changed and keep their levels.
+    /// Handles for these limits: those that were there stay, those that changed are to be changed and keep their levels.
     fn handles(
         &mut self,
         number: u32,
@@ -215,7 +234,8 @@ impl Registry {
         limits: &[PolicyLimit],
         store: &impl Store,
     ) -> Result<Vec<LimitHandle>, TooManyLimits> {
-        let known = self.limits.entry((number, policy.key.clone(), set)).or_default();
+        let Self { limits: all, changes, loads, .. } = self;
+        let known = all.entry((number, policy.key.clone(), set)).or_default();
         let mut taken = vec![false; known.len()];
         let mut chosen: Vec<Option<usize>> = vec![None; limits.len()];
         let latest = known.iter().map(|old| old.load).max();
@@ -246,19 +266,16 @@ impl Registry {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
                         PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
                     };
-                    known.push(Registered { limit: *limit, handle, load: self.loads });
+                    known.push(Registered { limit: *limit, handle, load: *loads });
                     known.len() - 1
                 }
             };
             let Registered { limit: old, handle, load } = &mut known[at];
             if old != limit {
-                match limit {
-                    PolicyLimit::Rate(rate) => store.set_limit(handle, *rate),
-                    PolicyLimit::Concurrent(many) => store.set_concurrency(handle, *many),
-                }
+                changes.push((handle.clone(), *limit));
                 *old = *limit;
             }
-            *load = self.loads;
+            *load = *loads;
             handles.push(handle.clone());
         }
         Ok(handles)

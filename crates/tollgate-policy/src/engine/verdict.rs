@@ -182,6 +182,16 @@ impl Verdict {
         }
     }
 
+    /// When it was decided, on the clock of the store.
+    pub fn decided_at(&self) -> Instant {
+        self.now
+    }
+
+    /// A number that is the same for the same keys, in this process and the next.
+    pub fn key_hash(&self) -> u64 {
+        super::key::lasting_hash("", &self.asking.keys)
+    }
+
     /// What it goes back to.
     pub fn reason(&self) -> &Reason {
         &self.reason
@@ -290,7 +300,7 @@ impl Verdict {
     }
 
     /// Never first, else the longest wait; of equals the first.
-    fn binding(&self) -> Option<&Ruling> {
+    pub(super) fn binding(&self) -> Option<&Ruling> {
         match &self.reason {
             Reason::Ban(Ban::Operator(ban)) => {
                 self.rules.policies.iter().find(|ruling| *ruling.policy.name == *ban.policy())
@@ -381,6 +391,11 @@ impl Ending {
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = Some(cost);
         self
+    }
+
+    /// Whether it failed, where statuses from 400 on are failures; none if nobody knows.
+    pub fn is_failure(&self) -> Option<bool> {
+        self.failed.or_else(|| self.status.map(|status| status >= 400))
     }
 
     fn failed_in(&self, ruling: &Ruling) -> Option<bool> {

@@ -118,6 +118,19 @@ not = { user = "root" }
 "#;
 
 #[test]
+fn where_a_list_is_meant_one_value_will_do() {
+    let file = |open: &str, close: &str| {
+        let (policy, plan) =
+            ("[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\n", "[[policy]]\nname = \"b\"\nplan = {}\n");
+        format!(
+            "[identity]\ntrusted_proxies = {open}\"10.0.0.0/8\"{close}\n[plans.free]\nlimits = {open}\"5/s\"{close}\n\
+             {policy}key = {open}\"ip\"{close}\nlimits = {open}\"5/min\"{close}\n{plan}"
+        )
+    };
+    assert_eq!(clean(&file("", ""), &[]), clean(&file("[", "]"), &[]));
+}
+
+#[test]
 fn every_key_is_read() {
     let config = clean(EVERYTHING, &[]);
     assert_eq!((config.server.grpc, config.server.admin), (None, None));

@@ -39,6 +39,20 @@ fn secrets_are_hidden() {
     assert!(!loaded.config.unwrap().to_markdown().contains("s3cret"));
 }
 
+/// Whatever its header is called, an API key is one.
+#[test]
+fn the_header_of_api_keys_is_hidden() {
+    let policy = "[[policy]]\nname = \"a\"\nmatch = { not = { header = { x-me = \"s3cret\" } } }\nlimit = \"1/s\"\n";
+    let text = format!(
+        "[identity]\napi_key = {{ header = \"X-Me\" }}\n[[deny]]\nheader = {{ X-me = [\"s3cret\"], x-a = \"seen\" }}\n{policy}"
+    );
+    let loaded = load(&text, &[]);
+    let shown = loaded.show().unwrap();
+    assert!(!shown.contains("s3cret") && shown.contains("seen") && shown.contains("x-me = [\"(hidden)\"]"), "{shown}");
+    let documented = loaded.config.unwrap().to_markdown();
+    assert!(!documented.contains("s3cret") && documented.contains("x-me"), "{documented}");
+}
+
 #[test]
 fn nothing_is_shown_of_what_is_wrong() {
     assert_eq!(load("enabled = 3", &[]).show(), None);

@@ -81,6 +81,19 @@ fn deleted_and_back() {
 }
 
 #[test]
+fn deleted_for_long_is_told_and_so_is_its_return() {
+    let watched = watch("a.toml", |directory| fs::write(directory.join("a.toml"), "1").unwrap());
+    fs::remove_file(watched.path("a.toml")).unwrap();
+    watched.sees("");
+    fs::write(watched.path("a.toml"), "1").unwrap();
+    watched.sees("1");
+    // A directory is no file either.
+    fs::remove_file(watched.path("a.toml")).unwrap();
+    fs::create_dir(watched.path("a.toml")).unwrap();
+    watched.sees("");
+}
+
+#[test]
 fn not_there_yet() {
     let watched = watch("later/a.toml", |_| {});
     fs::create_dir(watched.path("later")).unwrap();

@@ -85,6 +85,11 @@ impl Naive {
     /// A policy counts a request by the worst of its limits; one that it would admit counts only if it passed.
     fn count(&mut self, says: &Says) {
         *(if says.allowed { &mut self.totals.0 } else { &mut self.totals.1 }) += 1;
+        // An operator's ban is under a policy, and asks no other.
+        if let (true, Some(name)) = (says.without_limits, &says.policy) {
+            let banned = (0..self.spec.rules.len()).find(|policy| Spec::name(*policy) == *name);
+            self.counts[banned.expect("a policy of that name")].denied += 1;
+        }
         for policy in &says.applied {
             let mut mine = says.limits.iter().filter(|judged| judged.policy == *policy);
             let counts = &mut self.counts[*policy];

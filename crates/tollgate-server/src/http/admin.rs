@@ -1,7 +1,7 @@
 //! What the admin listener serves: figures, the heaviest keys, and a reload on request.
 
 use super::problem::{Code, Problem, quoted};
-use super::{LIVE, READY, json, well, wrong_method};
+use super::{LIVE, READY, json, web_pages, well, wrong_method};
 use crate::metrics;
 use crate::reload::Reload;
 use axum::Router;
@@ -9,6 +9,7 @@ use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{StatusCode, Uri};
+use axum::middleware;
 use axum::response::Response;
 use axum::routing::{get, post};
 use serde::Serialize;
@@ -23,7 +24,8 @@ const TOP: &str = "/admin/top";
 /// How many keys each list of them shows.
 const SHOWN: usize = 20;
 
-pub(crate) fn admin<C: Clock>(reload: Arc<Reload<C>>) -> Router {
+/// `on_loopback`: whether it listens for this machine only.
+pub(crate) fn admin<C: Clock>(reload: Arc<Reload<C>>, on_loopback: bool) -> Router {
     Router::new()
         .route(METRICS, get(figures::<C>))
         .route(RELOAD, post(again::<C>))
@@ -32,6 +34,7 @@ pub(crate) fn admin<C: Clock>(reload: Arc<Reload<C>>) -> Router {
         .route(READY, get(well))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(on_loopback, web_pages::refused))
         .with_state(reload)
 }
 
@@ -48,7 +51,10 @@ struct Reloaded {
 }
 
 async fn again<C: Clock>(State(reload): State<Arc<Reload<C>>>) -> Result<Response, Problem> {
-    match reload.now("on request") {
+    // It takes its time with a large file, and probes of this listener must be answered meanwhile.
+    let loading = Arc::clone(&reload);
+    let loaded = tokio::task::spawn_blocking(move || loading.now("on request")).await;
+    match loaded.unwrap_or_else(|_| Err(vec!["loading it ended in a panic; the log says why".to_owned()])) {
         Ok(warnings) => {
             let policies = reload.app().engine.policies().iter().len();
             Ok(json(StatusCode::OK, "application/json", &Reloaded { policies, warnings }))

@@ -1,12 +1,15 @@
 //! The body of `POST /v1/check`.
 
-use super::json::{Fields, Json, invalid, missing};
+use super::json::{Fields, Json, MOST_FIELDS, invalid, missing, too_many};
 use super::problem::{Problem, quoted};
 use std::net::IpAddr;
-use tollgate_policy::Subject;
 use tollgate_policy::config::Identity;
+use tollgate_policy::{Attribute, Subject, credentials};
 
 const EXAMPLE: &str = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
+
+/// What stands before the name of a header where attributes and headers are in one list.
+pub(crate) const HEADER: &str = "header:";
 
 const FIELDS: [&str; 3] = ["subject", "cost", "peek"];
 
@@ -34,7 +37,11 @@ impl CheckRequest {
         let cost = fields.whole_number("cost")?.unwrap_or(1);
         let peek = fields.yes_or_no("peek")?.unwrap_or(false);
         let mut subject = Fields::new(subject, "subject.")?;
-        let ip = subject.text("ip")?.map(|text| read_ip(&text)).transpose()?;
+        let ip = match subject.take("ip") {
+            None => None,
+            Some(Json::Text(text)) => Some(read_ip(&text)?),
+            Some(other) => return Err(invalid(format!("`subject.ip` must be text, not {}", other.told()))),
+        };
         let headers = match subject.take("headers") {
             None => Vec::new(),
             Some(Json::Object(headers)) => read_headers(headers)?,
@@ -44,7 +51,18 @@ impl CheckRequest {
         };
         let mut attributes = Vec::new();
         for (name, value) in subject.rest() {
+            let is_own = |name: &str| matches!(Attribute::named(name), Attribute::Custom(_));
+            // As an attribute of somebody's own no policy would look at it, and everything would pass.
+            if is_own(&name) && !is_own(&name.to_lowercase()) {
+                let (name, known) = (quoted(&format!("subject.{name}")), quoted(&name.to_lowercase()));
+                return Err(invalid(format!("{name} is not known, and case matters; write {known}")));
+            }
             match value {
+                // `explain` is told headers so; here it would be a name of its own that no policy asks for.
+                _ if name.starts_with(HEADER) => {
+                    let (name, header) = (quoted(&format!("subject.{name}")), quoted(&name[HEADER.len()..]));
+                    return Err(invalid(format!("{name} is a header; send {header} in `subject.headers`")));
+                }
                 Json::Null => {}
                 Json::Text(text) => attributes.push((name, text)),
                 Json::Number(Ok(number)) => attributes.push((name, number.to_string())),
@@ -78,6 +96,9 @@ pub(crate) fn identified<'a>(headers: &'a Vec<(String, String)>, identity: &'a I
         let said =
             |(known, _): &&(String, String)| header.as_ref().is_some_and(|header| known.eq_ignore_ascii_case(header));
         match headers.iter().find(said) {
+            Some((known, value)) if known.eq_ignore_ascii_case("authorization") => {
+                subject.with(name, credentials(value.as_bytes()))
+            }
             Some((_, value)) => subject.with(name, value),
             None => subject,
         }
@@ -112,5 +133,6 @@ fn read_headers(headers: Vec<(String, Json)>) -> Result<Vec<(String, String)>, P
             }
         }
     }
-    Ok(read)
+    // A list may be long.
+    if read.len() > MOST_FIELDS { Err(too_many("subject.headers")) } else { Ok(read) }
 }

@@ -31,6 +31,9 @@ impl Json {
     }
 }
 
+/// More than any request has. What is in a request is compared with each other, and costs the square of this.
+pub(super) const MOST_FIELDS: usize = 128;
+
 /// The fields of an object, each there once.
 pub(super) struct Fields(Vec<(String, Json)>);
 
@@ -55,6 +58,9 @@ impl Fields {
 
     /// The fields of an object within, which is called `of`.
     pub(super) fn new(fields: Vec<(String, Json)>, of: &str) -> Result<Self, Problem> {
+        if fields.len() > MOST_FIELDS {
+            return Err(too_many(of.trim_end_matches('.')));
+        }
         let twice = |at: usize| fields[..at].iter().any(|(earlier, _)| *earlier == fields[at].0);
         if let Some(at) = (0..fields.len()).find(|at| twice(*at)) {
             let name = quoted(&format!("{of}{}", fields[at].0));
@@ -108,6 +114,11 @@ impl Fields {
 
 pub(super) fn missing(name: &str, example: &str) -> Problem {
     Problem::new(Code::MissingField, format!("`{name}` is missing; a request has at least {example}"))
+}
+
+pub(super) fn too_many(of: &str) -> Problem {
+    let of = if of.is_empty() { "the body".to_owned() } else { quoted(of) };
+    invalid(format!("{of} has more than {MOST_FIELDS} values; send those that policies ask for"))
 }
 
 pub(super) fn invalid(detail: String) -> Problem {

@@ -8,9 +8,10 @@ mod json;
 mod problem;
 mod throttle;
 mod throttle_request;
+mod web_pages;
 
 pub(crate) use admin::admin;
-pub(crate) use check_request::identified;
+pub(crate) use check_request::{HEADER, identified};
 
 use crate::app::App;
 use axum::Router;
@@ -19,7 +20,8 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
 use axum::routing::{get, post};
-use problem::{Code, Problem, quoted};
+use problem::quoted;
+pub(crate) use problem::{Code, Problem};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;

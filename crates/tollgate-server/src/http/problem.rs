@@ -8,7 +8,7 @@ use std::borrow::Cow;
 
 /// What is wrong: the stable word that programs may match on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Code {
+pub(crate) enum Code {
     InvalidJson,
     NotAnObject,
     UnknownField,
@@ -21,10 +21,16 @@ pub(super) enum Code {
     BrokenBody,
     BodyTimeout,
     BodyTooLarge,
+    Forbidden,
     NotFound,
     MethodNotAllowed,
     TooManyLimits,
     InvalidConfig,
+    BadTarget,
+    BadHost,
+    UnknownCoding,
+    BadUpstream,
+    SlowUpstream,
 }
 
 impl Code {
@@ -42,10 +48,16 @@ impl Code {
             Self::BrokenBody => "broken_body",
             Self::BodyTimeout => "body_timeout",
             Self::BodyTooLarge => "body_too_large",
+            Self::Forbidden => "forbidden",
             Self::NotFound => "not_found",
             Self::MethodNotAllowed => "method_not_allowed",
             Self::TooManyLimits => "too_many_limits",
             Self::InvalidConfig => "invalid_config",
+            Self::BadTarget => "bad_target",
+            Self::BadHost => "bad_host",
+            Self::UnknownCoding => "unknown_coding",
+            Self::BadUpstream => "bad_upstream",
+            Self::SlowUpstream => "slow_upstream",
         }
     }
 
@@ -53,24 +65,28 @@ impl Code {
         match self {
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
+            Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::TooManyLimits => StatusCode::SERVICE_UNAVAILABLE,
             Self::InvalidConfig => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
+            Self::BadUpstream => StatusCode::BAD_GATEWAY,
+            Self::SlowUpstream => StatusCode::GATEWAY_TIMEOUT,
             _ => StatusCode::BAD_REQUEST,
         }
     }
 }
 
 #[derive(Clone, PartialEq, Debug)]
-pub(super) struct Problem {
+pub(crate) struct Problem {
     code: Code,
     detail: Cow<'static, str>,
 }
 
 impl Problem {
     /// `detail` says what is wrong and what would be right.
-    pub(super) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { code, detail: detail.into() }
     }
 }

@@ -36,7 +36,7 @@ impl Server {
 
     fn connect(&self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let connection = connection(theirs, self.app.clone());
+        let connection = connection(theirs, ([127, 0, 0, 1], 1).into(), self.app.clone());
         tokio::spawn(async { drop(connection.await) });
         ours
     }
@@ -221,6 +221,31 @@ async fn a_user_is_believed_from_the_header_that_is_configured_and_from_no_other
 }
 
 #[tokio::test]
+async fn spellings_of_an_authorization_are_one_api_key() {
+    let server = Server::on(
+        r#"
+        [identity]
+        api_key = { header = "authorization" }
+        [[policy]]
+        name = "key"
+        key = ["api_key"]
+        limit = "2/min"
+        "#,
+    );
+    let with = async |said: &str| {
+        let subject = json!({"headers": {"Authorization": said}});
+        server.check(json!({"subject": subject})).await.1["allowed"].clone()
+    };
+    assert_eq!((with("Bearer k").await, with("bearer k").await), (json!(true), json!(true)));
+    assert_eq!((with("BEARER  k ").await, with("Bearer other").await), (json!(false), json!(true)));
+}
+
+/// So many fields.
+fn numbered(many: usize) -> Value {
+    (0..many).map(|number| (number.to_string(), json!(""))).collect::<serde_json::Map<_, _>>().into()
+}
+
+#[tokio::test]
 async fn a_subject_that_makes_no_sense_is_told_so() {
     let server = Server::new(10);
     for (body, code, detail) in [
@@ -231,8 +256,13 @@ async fn a_subject_that_makes_no_sense_is_told_so() {
             "unknown_field",
             "`costs` is not a field; those known are subject, cost, peek",
         ),
+        (
+            json!({"subject": {"IP": "10.0.0.1"}}),
+            "invalid_field",
+            "`subject.IP` is not known, and case matters; write `ip`",
+        ),
         (json!({"subject": {"ip": "localhost"}}), "invalid_field", "`subject.ip` is `localhost`, which is no address"),
-        (json!({"subject": {"ip": 7}}), "invalid_field", "`ip` must be text, not 7"),
+        (json!({"subject": {"ip": 7}}), "invalid_field", "`subject.ip` must be text, not 7"),
         (json!({"subject": {"user": ["a"]}}), "invalid_field", "`subject.user` must be text"),
         (
             json!({"subject": {"headers": []}}),
@@ -243,6 +273,18 @@ async fn a_subject_that_makes_no_sense_is_told_so() {
             json!({"subject": {"headers": {"a": 1}}}),
             "invalid_field",
             "`subject.headers.a` must be text or a list of texts",
+        ),
+        (
+            json!({"subject": {"header:x-a": "1"}}),
+            "invalid_field",
+            "`subject.header:x-a` is a header; send `x-a` in `subject.headers`",
+        ),
+        (json!({"subject": numbered(129)}), "invalid_field", "`subject` has more than 128 values"),
+        (json!({"subject": {"headers": numbered(129)}}), "invalid_field", "`subject.headers` has more than 128 values"),
+        (
+            json!({"subject": {"headers": {"a": vec![""; 129]}}}),
+            "invalid_field",
+            "`subject.headers` has more than 128 values",
         ),
         (json!({"subject": {}, "cost": -1}), "invalid_field", "`cost` must be a whole number"),
         (json!({"subject": {}, "peek": "no"}), "invalid_field", "`peek` must be true or false, not text"),

@@ -29,6 +29,15 @@ pub(crate) fn config_file(text: &str) -> PathBuf {
     file
 }
 
+/// A file of its own whose reader waits for what is written to it.
+pub(crate) fn pipe() -> PathBuf {
+    let pipe = config_file("").with_extension("pipe");
+    // One of a process that had the same number is in the way.
+    let _ = fs::remove_file(&pipe);
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    pipe
+}
+
 /// Runs `tollgate serve` with a config that it must refuse: its code and what it says.
 #[track_caller]
 pub(crate) fn refused(config: &str) -> (Option<i32>, String) {
@@ -79,8 +88,8 @@ impl Server {
         let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
         let mut out = BufReader::new(child.stdout.take().unwrap());
         let mut welcome = String::new();
-        // The text ends with the third line to try.
-        while welcome.matches("curl").count() < 3 {
+        // The text ends with the third line to try, or with where a gateway leads.
+        while welcome.matches("curl").count() < 3 && !welcome.contains("Upstream: ") {
             assert!(out.read_line(&mut welcome).unwrap() > 0, "the server ended after {welcome:?}");
         }
         let address = welcome.lines().next().and_then(|line| line.rsplit_once("http://")).unwrap().1;
@@ -104,7 +113,7 @@ impl Server {
         Self::connect_to(self.address)
     }
 
-    fn connect_to(address: SocketAddr) -> Connection {
+    pub(crate) fn connect_to(address: SocketAddr) -> Connection {
         let stream = TcpStream::connect(address).unwrap();
         stream.set_read_timeout(Some(TIMEOUT)).unwrap();
         Connection(BufReader::new(stream))
@@ -172,7 +181,7 @@ impl Connection {
 
     pub(crate) fn send(&mut self, method: &str, path: &str, body: &str) {
         let length = body.len();
-        self.write(&format!("{method} {path} HTTP/1.1\r\nHost: tollgate\r\nContent-Length: {length}\r\n\r\n{body}"));
+        self.write(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"));
     }
 
     /// Reads up to the empty line that ends a head.

@@ -203,6 +203,11 @@ fn mix(tag: u64, word: u64) -> u64 {
 impl<C: Clock> Table<C> {
     /// A table in which a key takes about `wide` bytes beside it.
     pub(crate) fn new(cap: Cap, clock: C, wide: usize) -> Self {
+        Self::try_new(cap, clock, wide).expect("memory for as many keys as were asked for")
+    }
+
+    /// None if the system does not hand out as much memory.
+    pub(crate) fn try_new(cap: Cap, clock: C, wide: usize) -> Option<Self> {
         let lines = (cap.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
         let lines = match cap.bytes {
             Some(bytes) => lines.min(bytes.saturating_sub(8 * WORDS) / (BYTES_A_LINE + wide * SLOTS / 2)).max(1),
@@ -214,10 +219,10 @@ impl<C: Clock> Table<C> {
             None => max_keys.saturating_mul(512),
         };
         // Seven more, to begin on a cache line wherever the allocation does.
-        let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1));
+        let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
         let offset = words.as_ptr().align_offset(64).min(WORDS - 1);
         static TABLES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
-        Self {
+        Some(Self {
             id: TABLES.fetch_add(1, core::sync::atomic::Ordering::Relaxed),
             words,
             offset,
@@ -227,10 +232,10 @@ impl<C: Clock> Table<C> {
             terms: Chunks::new(),
             last_terms: AtomicU32::new(0),
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
-            cold: zeroed(2 * lines),
+            cold: zeroed(lines.saturating_mul(2))?,
             wides: Wides::new(wide_bytes as u64),
             max_keys: max_keys as u64,
-        }
+        })
     }
 
     #[inline]
@@ -575,11 +580,11 @@ impl Stripe {
 
 /// Memory that the operating system hands out as it is touched.
 #[cfg(not(tollgate_loom))]
-fn zeroed(words: usize) -> Box<[AtomicU64]> {
-    bytemuck::zeroed_slice_box(words)
+fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
+    bytemuck::try_zeroed_slice_box(words).ok()
 }
 
 #[cfg(tollgate_loom)]
-fn zeroed(words: usize) -> Box<[AtomicU64]> {
-    (0..words).map(|_| AtomicU64::new(0)).collect()
+fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
+    Some((0..words).map(|_| AtomicU64::new(0)).collect())
 }

@@ -97,11 +97,28 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     ///
     /// If the memory cannot even be reserved: more than the system would ever hand out was asked for.
     pub fn build(self) -> MemoryStore<C> {
+        self.try_build().expect("memory for as many keys as were asked for")
+    }
+
+    /// Makes it, if the memory can be reserved: for a cap that comes from a configuration.
+    pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeys> {
         // Half of a cap in bytes is for states that do not fit the table.
-        let table = Table::new(self.cap, self.clock, 40);
-        MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0) }) }
+        let table = Table::try_new(self.cap, self.clock, 40).ok_or(TooManyKeys(()))?;
+        Ok(MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0) }) })
     }
 }
+
+/// More keys than the system has memory for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TooManyKeys(());
+
+impl fmt::Display for TooManyKeys {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the system has no memory for a store of as many keys; lower max_keys")
+    }
+}
+
+impl core::error::Error for TooManyKeys {}
 
 /// # Limits
 impl<C: Clock> MemoryStore<C> {

@@ -3,7 +3,7 @@
 mod memory;
 
 pub use crate::keyed::table::Census;
-pub use memory::{MemoryStore, MemoryStoreBuilder};
+pub use memory::{MemoryStore, MemoryStoreBuilder, TooManyKeys};
 
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Instant, nanos};

@@ -8,3 +8,4 @@ mod reference;
 mod rules;
 mod threads;
 mod traces;
+mod waiting;

@@ -211,7 +211,8 @@ fn a_census_says_what_live_says() {
     let census = store.census(&limits);
     assert_eq!(census.iter().map(|one| one.live).collect::<Vec<_>>(), [10, 20, 30, 40, 50, 60, 70, 0, 5, 40]);
     for (limit, census) in limits.iter().zip(&census) {
-        assert_eq!(*census, Census { live: store.live(limit), ..Census::default() }, "{limit:?}");
+        // Two keys may meet in one place, and one of them be forgotten once it is fresh: that depends on the hash.
+        assert_eq!((census.live, census.evicted_live), (store.live(limit), 0), "{limit:?}");
     }
     assert_eq!(at_once(async { Store::census(&store, &limits) }), Some(census));
     assert_eq!(store.census(&[]), []);

@@ -21,6 +21,12 @@ fn outcomes(verdict: &Verdict) -> Vec<AskOutcome> {
 }
 
 #[test]
+fn more_keys_than_any_memory_holds_are_an_error_and_no_panic() {
+    let told = MemoryStore::builder().max_keys(usize::MAX).try_build().map(drop).unwrap_err();
+    assert_eq!(told.to_string(), "the system has no memory for a store of as many keys; lower max_keys");
+}
+
+#[test]
 fn all_are_charged_or_none_is() {
     let (store, clock) = store();
     let (user, global) =

@@ -92,7 +92,7 @@ fn attribute(reader: &mut Reader<'_>, section: &Section<'_>, kind: &Kind, entry:
         Attribute::Custom(name) if name.is_empty() => "an attribute needs a name that is not empty".to_owned(),
         Attribute::Custom(_) => {
             let what = format!("the attribute `{name}` {place}");
-            return match each(reader, &what, (kind, false), &entry.value, scalar::text) {
+            return match each(reader, &what, (kind, attribute.is_secret()), &entry.value, scalar::text) {
                 Some(values) => when.attribute_is(attribute, values),
                 None => when,
             };

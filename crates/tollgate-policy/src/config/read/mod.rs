@@ -266,17 +266,16 @@ fn each<T>(
     mut read: impl FnMut(&Kind, &Value) -> Result<T, Wrong>,
 ) -> Option<Vec<T>> {
     let inner = match kind {
-        Kind::List(inner) | Kind::OneOrMany(inner) => *inner,
+        Kind::OneOrMany(inner) => *inner,
         other => other,
     };
-    match (&value.data, kind) {
-        (Data::List(values), _) => {
+    match &value.data {
+        Data::List(values) => {
             let before = reader.errors();
             let what = format!("each of {what}");
             let read = values.iter().filter_map(|one| reader.value(&what, (inner, secret), one, &mut read)).collect();
             (reader.errors() == before).then_some(read)
         }
-        (_, Kind::List(_)) => reader.value(what, (kind, secret), value, |_, _| Err(Wrong::Kind)),
         // The message is about the whole key: a list would have done too.
         _ => reader.value(what, (kind, secret), value, |_, value| read(inner, value)).map(|one| vec![one]),
     }

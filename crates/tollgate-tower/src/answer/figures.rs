@@ -1,0 +1,120 @@
+//! The figures of one limit, as the headers tell them.
+
+use super::numbers::{integer, seconds};
+use std::fmt;
+use std::time::Duration;
+use tollgate::{Algorithm, Decision, Limit};
+use tollgate_policy::{LimitStatus, PolicyLimit};
+
+/// By what name a limit is told: its policy, and which of the policy's limits it is, counted from 1.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct PolicyName<'a> {
+    pub(crate) policy: &'a str,
+    pub(crate) nth: u32,
+}
+
+impl<'a> From<&'a str> for PolicyName<'a> {
+    fn from(policy: &'a str) -> Self {
+        Self { policy, nth: 1 }
+    }
+}
+
+/// `api`, and `api#2` for the second limit of that policy: on the wire a name stands for one limit.
+impl fmt::Display for PolicyName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.nth {
+            0 | 1 => f.write_str(self.policy),
+            nth => write!(f, "{}#{nth}", self.policy),
+        }
+    }
+}
+
+/// The figures of one limit after a decision.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Figures<'a> {
+    pub(crate) name: PolicyName<'a>,
+    /// How much may come at once.
+    pub(crate) limit: u64,
+    pub(crate) remaining: u64,
+    /// How long until everything is available again; [`Duration::MAX`] if it never is.
+    pub(crate) reset_after: Duration,
+    /// How long until one more unit is there, at most; [`Duration::MAX`] if none ever comes.
+    pub(crate) next_unit: Duration,
+    /// The rate; none for what is in flight.
+    pub(crate) rate: Option<&'a Limit>,
+    /// Whether it counts what is in flight, of which nobody knows when it ends: its reset is now, and a denial's is when
+    /// Retry-After says to try again.
+    pub(crate) in_flight: bool,
+}
+
+impl<'a> Figures<'a> {
+    /// Of a limit of a policy; none if it is unlimited.
+    pub(crate) fn of(status: &LimitStatus<'a>) -> Option<Self> {
+        Self::new(status.policy().into(), status.limit(), &status.decision())
+    }
+
+    /// Of a decision by a limit; none if it is unlimited.
+    pub(crate) fn new(name: PolicyName<'a>, limit: &'a PolicyLimit, decision: &Decision) -> Option<Self> {
+        let rate = limit.rate();
+        if decision.is_unlimited() || rate.is_some_and(Limit::is_unlimited) {
+            return None;
+        }
+        let (limit, in_flight) = (decision.limit(), rate.is_none());
+        // Where nothing fits nothing will ever be there, whatever its clock says.
+        let ever = |time: Duration| if limit == 0 { Duration::MAX } else { time };
+        Some(Self {
+            name,
+            limit,
+            remaining: decision.remaining().min(limit),
+            reset_after: ever(decision.reset_after()),
+            next_unit: ever(decision.next_after()),
+            rate,
+            in_flight,
+        })
+    }
+
+    /// In how many seconds to come back for more, so that a client that spreads what remains over them keeps to the rate:
+    /// r·w ≤ q·t. On a denial at most what Retry-After says. None if there is no such time.
+    pub(super) fn t(&self, retry_after: Option<u64>) -> Option<u64> {
+        let w = self.w()?;
+        if self.next_unit == Duration::MAX {
+            return None;
+        }
+        let spread = match self.remaining {
+            0 => 0,
+            // Of the numbers as they are told; at most w, as no more remains than the limit.
+            remaining => (u128::from(integer(remaining)) * u128::from(w)).div_ceil(integer(self.limit).into()) as u64,
+        };
+        let t = seconds(self.next_unit).max(spread).max(1);
+        Some(retry_after.map_or(t, |after| t.min(after)))
+    }
+
+    /// In what time the limit is admitted at its rate, in whole seconds: the burst by the rate, or the window. None for
+    /// what is in flight and where nothing refills.
+    pub(super) fn w(&self) -> Option<u64> {
+        self.rate.and_then(|rate| window(rate, self.limit)).map(|window| seconds(window).max(1))
+    }
+
+    /// How long until everything is available again, as far as anybody knows; none if it never is.
+    pub(super) fn resets_in(&self, retry_after: Option<u64>) -> Option<Duration> {
+        match (self.in_flight, self.reset_after) {
+            (_, Duration::MAX) => None,
+            (true, _) => Some(Duration::from_secs(retry_after.unwrap_or(0))),
+            (false, reset) => Some(reset),
+        }
+    }
+}
+
+/// From the rate as it was written: what is decided with may be a few picoseconds slower, which would round up to a
+/// second. `capacity` is what this caller may use of it at once, which may be less than the limit has.
+fn window(limit: &Limit, capacity: u64) -> Option<Duration> {
+    let rate = limit.rate().filter(|rate| rate.count() > 0)?;
+    match limit.judged_by() {
+        Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing => {
+            let nanos = u128::from(capacity) * rate.period().as_nanos();
+            // Longer than 584 years is as good as that.
+            Some(Duration::from_nanos(u64::try_from(nanos.div_ceil(u128::from(rate.count()))).unwrap_or(u64::MAX)))
+        }
+        _ => Some(rate.period()),
+    }
+}

@@ -1,0 +1,79 @@
+//! Who decides: one limit for each key, or an engine of policies.
+
+mod one_limit;
+mod policies;
+
+pub use one_limit::OneLimit;
+pub use policies::ByPolicies;
+
+use crate::answer::{Denial, Dialects};
+use crate::head::Head;
+use http::HeaderMap;
+use std::time::Duration;
+use tollgate::Sleep;
+use tollgate_policy::Ending;
+
+/// Where the limits leave the caller: an extension of the request, for handlers, where the layer
+/// [says so](crate::RateLimitLayer::extension).
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RateLimitStatus {
+    /// The policy with the least left.
+    pub policy: Box<str>,
+    /// How much may come at once.
+    pub limit: u64,
+    /// How much of it is left.
+    pub remaining: u64,
+    /// How long until everything is available again if nobody else comes.
+    pub reset_after: Duration,
+    /// Whether a limit that only watches would have turned the request away.
+    pub shadow_denied: bool,
+}
+
+/// Decides on requests. Its tickets are what it remembers of one until the request has ended.
+pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
+    /// What is remembered of a request; it holds the permits that the request took.
+    type Ticket: Send + Unpin + 'static;
+
+    /// Decides, and charges if the request passes.
+    fn decide(&self, head: &Head<'_>, cost: u64) -> Self::Ticket;
+
+    /// Whether the request passes.
+    fn is_allowed(&self, ticket: &Self::Ticket) -> bool;
+
+    /// How long it must wait before it goes on.
+    fn delay(&self, ticket: &Self::Ticket) -> Duration;
+
+    /// A timer on the clock that decides.
+    fn sleep(&self, time: Duration) -> Sleep;
+
+    /// Why it does not pass.
+    fn denial<'a>(&'a self, ticket: &'a Self::Ticket) -> Denial<'a>;
+
+    /// What a limit that only watches would have turned it away for.
+    fn shadow<'a>(&'a self, ticket: &'a Self::Ticket) -> Option<Denial<'a>>;
+
+    /// Where the limits leave the caller, for the service; none where there is no limit.
+    fn status(&self, ticket: &Self::Ticket) -> Option<RateLimitStatus>;
+
+    /// Writes what the limits say into the headers of a response.
+    /// `retry_after` is what the response says in Retry-After, if it does.
+    fn tell(&self, ticket: &Self::Ticket, dialects: Dialects, headers: &mut HeaderMap, retry_after: Option<u64>);
+
+    /// The same for the same key, for what must be so.
+    fn key_hash(&self, ticket: &Self::Ticket) -> u64;
+
+    /// Whether the request took something that it keeps until its response has ended.
+    fn keeps(&self, ticket: &Self::Ticket) -> bool;
+
+    /// The request has ended.
+    fn settle(&self, ticket: Self::Ticket, ending: Ending);
+
+    /// Gives back what the request was charged: it never reached the service.
+    fn cancel(&self, ticket: Self::Ticket);
+}
+
+mod sealed {
+    /// The two of them are all there are.
+    pub trait Sealed {}
+}

@@ -1,0 +1,47 @@
+//! What a hook sees of a request: everything but its body.
+
+use crate::identity::Client;
+use http::{Extensions, HeaderMap, Method, Request, Uri};
+use std::net::IpAddr;
+
+/// A request without its body, and who sent it.
+#[derive(Clone, Copy, Debug)]
+pub struct Head<'a> {
+    /// The method.
+    pub method: &'a Method,
+    /// The target.
+    pub uri: &'a Uri,
+    /// The headers.
+    pub headers: &'a HeaderMap,
+    /// What other layers left.
+    pub extensions: &'a Extensions,
+    /// Who sent it, by those who are believed about it.
+    pub client: Client,
+}
+
+impl<'a> Head<'a> {
+    pub(crate) fn of<B>(request: &'a Request<B>, client: Client) -> Self {
+        Self {
+            method: request.method(),
+            uri: request.uri(),
+            headers: request.headers(),
+            extensions: request.extensions(),
+            client,
+        }
+    }
+
+    /// The client's address; none if nobody knows it.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.client.ip()
+    }
+
+    /// The value of a cookie of that name.
+    pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
+        let lines = self.headers.get_all(http::header::COOKIE).into_iter();
+        let mut pairs = lines.flat_map(|line| line.as_bytes().split(|byte| *byte == b';'));
+        pairs.find_map(|pair| {
+            let (known, value) = pair.trim_ascii().split_at_checked(name.len())?;
+            value.strip_prefix(b"=").filter(|_| known == name.as_bytes())
+        })
+    }
+}

@@ -1,0 +1,175 @@
+//! Who is calling: the client's address, from the connection and from the proxies that are trusted to tell it.
+
+mod forwarding;
+mod hops;
+mod node;
+mod peer;
+
+pub use forwarding::Forwarding;
+pub use peer::{PeerAddr, peer};
+
+use forwarding::{CF_CONNECTING_IP, X_FORWARDED_FOR, X_REAL_IP};
+use hops::Hops;
+use http::HeaderMap;
+use http::header::FORWARDED;
+use ipnet::IpNet;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tollgate_policy::{canonical, canonical_network};
+
+/// How many hops of a header are read at most.
+const MAX_HOPS: usize = 32;
+
+/// Who is believed about the client's address: nobody but the connection, unless proxies are trusted.
+///
+/// ```
+/// use http::{HeaderMap, HeaderValue};
+/// use tollgate_tower::Identity;
+///
+/// let identity = Identity::direct().trust("10.0.0.0/8".parse()?);
+/// let mut headers = HeaderMap::new();
+/// // The client made up 1.1.1.1; the proxy at 10.0.0.1 wrote down who called it.
+/// headers.insert("x-forwarded-for", HeaderValue::from_static("1.1.1.1, 203.0.113.7"));
+///
+/// let proxy = "10.0.0.1".parse()?;
+/// assert_eq!(identity.client(Some(proxy), &headers).ip(), Some("203.0.113.7".parse()?));
+///
+/// // Who is not a trusted proxy speaks for itself only.
+/// let stranger = "198.51.100.9".parse()?;
+/// assert_eq!(identity.client(Some(stranger), &headers).ip(), Some(stranger));
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// # How a header is read
+///
+/// If the peer is trusted, and only then, the one [chosen header](Identity::header) is walked from the right, its last
+/// line first. A trusted address is passed; the first that is not is the client. Whatever is no address (`unknown`,
+/// `_hidden`, an empty place, garbage) ends the walk, and the client is the last trusted hop: to skip it would be to
+/// believe what stands left of it, which anybody may have written. So does the end of the header, 32 hops, or 2 KiB.
+///
+/// Trust only the addresses of your own proxies, and only if they append to the header or overwrite it.
+#[derive(Clone, Debug, Default)]
+pub struct Identity {
+    trusted: Vec<IpNet>,
+    header: Forwarding,
+    warned: Arc<Warned>,
+}
+
+/// What was warned of already, by this identity or a clone of it.
+#[derive(Debug, Default)]
+struct Warned {
+    no_peer: AtomicBool,
+    untrusted: AtomicBool,
+}
+
+/// # Make one
+impl Identity {
+    /// The client is who is connected; no header is believed.
+    pub fn direct() -> Self {
+        Self::default()
+    }
+
+    /// Also believes a proxy in this network. One of IPv4 in IPv6 (`::ffff:10.0.0.0/104`) is that of IPv4.
+    #[must_use]
+    pub fn trust(self, proxies: IpNet) -> Self {
+        self.trust_all([proxies])
+    }
+
+    /// Also believes proxies in any of these networks.
+    #[must_use]
+    pub fn trust_all(mut self, proxies: impl IntoIterator<Item = IpNet>) -> Self {
+        self.trusted.extend(proxies.into_iter().map(canonical_network));
+        self
+    }
+
+    /// The one header that is read, `X-Forwarded-For` unless said otherwise.
+    ///
+    /// Choose the one that your proxies write: any other passes through them as the client sent it.
+    #[must_use]
+    pub fn header(mut self, header: Forwarding) -> Self {
+        self.header = header.normal();
+        self
+    }
+}
+
+/// # Use it
+impl Identity {
+    /// Who sent a request with these headers over a connection from this peer.
+    pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
+        let Some(peer) = peer.map(canonical) else {
+            self.warn_no_peer();
+            return Client { ip: None };
+        };
+        if !self.trusts(peer) {
+            self.warn_untrusted(peer, headers);
+            return Client { ip: Some(peer) };
+        }
+        let mut last = peer;
+        for hop in Hops::new(&self.header, headers).take(MAX_HOPS) {
+            let Some(ip) = node::address(&self.header, hop) else { break };
+            last = canonical(ip);
+            if !self.trusts(last) {
+                break;
+            }
+        }
+        Client { ip: Some(last) }
+    }
+
+    /// Whether that is a proxy whose word is believed.
+    pub fn trusts(&self, ip: IpAddr) -> bool {
+        let ip = tollgate_policy::canonical(ip);
+        self.trusted.iter().any(|network| network.contains(&ip))
+    }
+
+    fn warn_no_peer(&self) {
+        if first(&self.warned.no_peer) {
+            tracing::warn!(
+                "requests come without the address of their peer and share one bucket: insert tollgate_tower::PeerAddr \
+                 into their extensions, or serve axum with into_make_service_with_connect_info::<SocketAddr>() and the \
+                 feature \"axum\" of tollgate-tower"
+            );
+        }
+    }
+
+    fn warn_untrusted(&self, peer: IpAddr, headers: &HeaderMap) {
+        // A server without a proxy pays for this with each request; nobody does once it has warned.
+        if self.warned.untrusted.load(Ordering::Relaxed) {
+            return;
+        }
+        let known = [self.header.name(), &X_FORWARDED_FOR, &FORWARDED, &X_REAL_IP, &CF_CONNECTING_IP];
+        // To look at the few headers of a request is quicker than to look for five.
+        if !headers.keys().any(|there| known.contains(&there)) {
+            return;
+        }
+        let Some(header) = known.into_iter().find(|name| headers.contains_key(*name)) else { return };
+        if first(&self.warned.untrusted) {
+            tracing::warn!(
+                %peer,
+                %header,
+                "a forwarding header came from a peer that is not a trusted proxy and is ignored: if that peer is your \
+                 proxy, trust its address with Identity::trust, else nothing needs mending"
+            );
+        }
+    }
+}
+
+/// Whether nobody was here before.
+fn first(warned: &AtomicBool) -> bool {
+    !warned.load(Ordering::Relaxed) && !warned.swap(true, Ordering::Relaxed)
+}
+
+/// Who sent a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Client {
+    ip: Option<IpAddr>,
+}
+
+impl Client {
+    /// The address, in its one form: IPv4 in IPv6, mapped or by NAT64, is IPv4. IPv6 is whole, not cut to a prefix.
+    ///
+    /// `None` if the connection has none: all such requests are one client, and none of them is exempt.
+    pub fn ip(&self) -> Option<IpAddr> {
+        self.ip
+    }
+}

@@ -1,0 +1,110 @@
+//! By what requests are counted, for a layer of one limit.
+
+use crate::head::Head;
+use http::HeaderName;
+use smallvec::SmallVec;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// By what requests are counted.
+///
+/// A request that has no such thing is counted by its address: leaving a header out must not be a way round a limit.
+#[derive(Clone)]
+pub struct Key(By);
+
+#[derive(Clone)]
+enum By {
+    Ip,
+    Header(HeaderName),
+    Cookie(Arc<str>),
+    Function(Arc<Function>),
+    All,
+}
+
+type Function = dyn Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync;
+
+/// Where a function of your own writes a key.
+pub struct KeyWriter(Bytes);
+
+/// So many bytes need no memory of their own.
+pub(crate) type Bytes = SmallVec<[u8; 64]>;
+
+impl KeyWriter {
+    /// Adds a part. Parts do not run together: `a` and `bc` are not `ab` and `c`.
+    pub fn part(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
+        let part = part.as_ref();
+        self.0.extend_from_slice(&(part.len() as u64).to_le_bytes());
+        self.0.extend_from_slice(part);
+        self
+    }
+}
+
+impl Key {
+    /// The client's address, an IPv6 one by its first 56 bits.
+    pub fn ip() -> Self {
+        Self(By::Ip)
+    }
+
+    /// A header, such as an API key. Its value is hashed with a secret, and kept nowhere.
+    pub fn header(name: HeaderName) -> Self {
+        Self(By::Header(name))
+    }
+
+    /// A cookie.
+    pub fn cookie(name: &str) -> Self {
+        Self(By::Cookie(name.into()))
+    }
+
+    /// What an extension says, that a layer before this one left: a user, a tenant.
+    pub fn extension<T: Send + Sync + 'static, K: AsRef<[u8]>>(key: impl Fn(&T) -> K + Send + Sync + 'static) -> Self {
+        Self::function(move |head, writer| head.extensions.get::<T>().map(|there| writer.part(key(there))).is_some())
+    }
+
+    /// Whatever you say; false if there is nothing to count by.
+    pub fn function(key: impl Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync + 'static) -> Self {
+        Self(By::Function(Arc::new(key)))
+    }
+
+    /// One bucket for all.
+    pub fn all() -> Self {
+        Self(By::All)
+    }
+
+    /// The key of a request as bytes. What it is of comes first: an address is not a header that says the same.
+    pub(crate) fn of(&self, head: &Head<'_>, ipv6_prefix: u8) -> Bytes {
+        const ADDRESS: u8 = 0;
+        const OTHER: u8 = 1;
+        let mut writer = KeyWriter(Bytes::from_slice(&[OTHER]));
+        let found = match &self.0 {
+            By::All => true,
+            By::Ip => false,
+            By::Header(name) => head.headers.get(name).map(|value| writer.part(value)).is_some(),
+            By::Cookie(name) => head.cookie(name).map(|value| writer.part(value)).is_some(),
+            By::Function(key) => key(head, &mut writer),
+        };
+        if found {
+            return writer.0;
+        }
+        let mut key = Bytes::from_slice(&[ADDRESS]);
+        match head.ip().map(|ip| tollgate_policy::client(ip, ipv6_prefix)) {
+            Some(IpAddr::V4(ip)) => key.extend_from_slice(&ip.octets()),
+            Some(IpAddr::V6(ip)) => key.extend_from_slice(&ip.octets()),
+            // One bucket for all whose address nobody knows.
+            None => {}
+        }
+        key
+    }
+}
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            By::Ip => f.write_str("Key(ip)"),
+            By::Header(name) => write!(f, "Key(header {name})"),
+            By::Cookie(name) => write!(f, "Key(cookie {name})"),
+            By::Function(_) => f.write_str("Key(function)"),
+            By::All => f.write_str("Key(all)"),
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! The response: of the inner service with what the limits say, or that of who is turned away.
+
+use super::Shared;
+use crate::answer;
+use crate::body::ResponseBody;
+use crate::gate::Gate;
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::task::{Context, Poll, ready};
+use tollgate::Sleep;
+use tollgate_policy::Ending;
+use tower_service::Service;
+
+pin_project! {
+    /// The response of a service behind a limit.
+    pub struct ResponseFuture<S, B, G>
+    where
+        S: Service<Request<B>>,
+        G: Gate,
+    {
+        #[pin]
+        state: State<S, B, G, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State<S, B, G, F>
+    where
+        G: Gate,
+    {
+        /// The inner service is at it.
+        Running {
+            #[pin]
+            future: F,
+            counted: Option<Counted<G>>,
+        },
+        /// Its turn has not come.
+        Waiting {
+            sleep: Sleep,
+            next: Option<(S, Request<B>, Uncalled<G>, Waiting)>,
+        },
+        Denied {
+            response: Option<Response<Bytes>>,
+        },
+    }
+}
+
+/// A request that was counted.
+struct Counted<G: Gate> {
+    shared: Arc<Shared<G>>,
+    ticket: G::Ticket,
+}
+
+/// A request that waits for its turn. Whoever hangs up before it comes was counted for nothing, and gets it back.
+struct Uncalled<G: Gate>(Option<Counted<G>>);
+
+impl<G: Gate> Drop for Uncalled<G> {
+    fn drop(&mut self) {
+        if let Some(Counted { shared, ticket }) = self.0.take() {
+            shared.gate.cancel(ticket);
+        }
+    }
+}
+
+/// What a request keeps until its response has ended: permits, and its last word on what it cost.
+///
+/// Few requests do: it has memory of its own, so that the bodies of all others are small.
+pub struct Kept<G: Gate>(Option<Box<(Counted<G>, Ending)>>);
+
+impl<G: Gate> Drop for Kept<G> {
+    fn drop(&mut self) {
+        if let Some((Counted { shared, ticket }, ending)) = self.0.take().map(|kept| *kept) {
+            shared.gate.settle(ticket, ending);
+        }
+    }
+}
+
+impl<G: Gate> fmt::Debug for Kept<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Kept").field(&self.0.is_some()).finish()
+    }
+}
+
+/// A place among those who wait.
+pub(super) struct Waiting(Arc<AtomicUsize>);
+
+impl Waiting {
+    /// None if there is no place left.
+    pub(super) fn enter(waiting: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
+        let entered = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now < most).then_some(now + 1));
+        entered.ok().map(|_| Self(Arc::clone(waiting)))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+impl<S: Service<Request<B>>, B, G: Gate> ResponseFuture<S, B, G> {
+    pub(super) fn uncounted(future: S::Future) -> Self {
+        Self { state: State::Running { future, counted: None } }
+    }
+
+    pub(super) fn running(future: S::Future, shared: Arc<Shared<G>>, ticket: G::Ticket) -> Self {
+        Self { state: State::Running { future, counted: Some(Counted { shared, ticket }) } }
+    }
+
+    pub(super) fn waiting(
+        sleep: Sleep,
+        service: S,
+        request: Request<B>,
+        shared: Arc<Shared<G>>,
+        ticket: G::Ticket,
+        waiting: Waiting,
+    ) -> Self {
+        let next = Some((service, request, Uncalled(Some(Counted { shared, ticket })), waiting));
+        Self { state: State::Waiting { sleep, next } }
+    }
+
+    pub(super) fn denied(response: Response<Bytes>) -> Self {
+        Self { state: State::Denied { response: Some(response) } }
+    }
+}
+
+impl<S, B, G, R> Future for ResponseFuture<S, B, G>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    R: Body,
+    G: Gate,
+{
+    type Output = Result<Response<ResponseBody<R, Kept<G>>>, S::Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProjection::Running { future, counted } => {
+                    let result = ready!(future.poll(cx));
+                    // Out of the future now: it may be kept long after it is done.
+                    let counted = counted.take();
+                    return Poll::Ready(match result {
+                        Ok(response) => Ok(told(response, counted)),
+                        Err(error) => {
+                            if let Some(Counted { shared, ticket }) = counted {
+                                shared.gate.settle(ticket, Ending::failed());
+                            }
+                            Err(error)
+                        }
+                    });
+                }
+                StateProjection::Waiting { sleep, next } => {
+                    ready!(Pin::new(sleep).poll(cx));
+                    let Some((mut service, request, mut uncalled, _)) = next.take() else { return Poll::Pending };
+                    let counted = uncalled.0.take();
+                    let future = service.call(request);
+                    state.set(State::Running { future, counted });
+                }
+                StateProjection::Denied { response } => {
+                    return Poll::Ready(Ok(ResponseBody::once(response)));
+                }
+            }
+        }
+    }
+}
+
+/// The response of the inner service, with what the limits say.
+fn told<R: Body, G: Gate>(
+    mut response: Response<R>,
+    counted: Option<Counted<G>>,
+) -> Response<ResponseBody<R, Kept<G>>> {
+    let Some(Counted { shared, ticket }) = counted else {
+        return response.map(ResponseBody::from);
+    };
+    let Shared { gate, options } = &*shared;
+    gate.tell(&ticket, options.dialects, response.headers_mut(), None);
+    if options.expose {
+        answer::expose(response.headers_mut(), options.dialects);
+    }
+    let ending = Ending::status(response.status().as_u16());
+    if response.extensions().get::<crate::NotReached>().is_some() {
+        gate.cancel(ticket);
+    } else if gate.keeps(&ticket) {
+        let kept = Kept(Some(Box::new((Counted { shared, ticket }, ending))));
+        return response.map(|body| ResponseBody::holding(body, kept));
+    } else {
+        gate.settle(ticket, ending);
+    }
+    response.map(ResponseBody::from)
+}
+
+impl<S: Service<Request<B>>, B, G: Gate> fmt::Debug for ResponseFuture<S, B, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,233 @@
+//! The layer: what a web developer writes.
+
+use super::options::Options;
+use super::{RateLimit, Shared};
+use crate::answer::{Denial, Dialects};
+use crate::gate::{ByPolicies, Gate, OneLimit};
+use crate::head::Head;
+use crate::identity::Identity;
+use crate::key::Key;
+use bytes::Bytes;
+use http::{HeaderName, Response};
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{Clock, Keyed, Limit, MemoryStore};
+use tollgate_policy::{Action, Count, DenialStatus, Engine, Subject};
+use tower_layer::Layer;
+
+/// Limits what reaches a service.
+///
+/// ```
+/// use tollgate::Limit;
+/// use tollgate_tower::RateLimitLayer;
+///
+/// let layer = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20));
+/// ```
+///
+/// All clones of a layer, and all services made by it, share its buckets: give the same layer to several routes, and they
+/// share them; give each its own, and they do not.
+pub struct RateLimitLayer<G> {
+    /// In one place: axum clones a layer and makes a service of it for each request, unless it is told the state first.
+    shared: Arc<Shared<G>>,
+}
+
+/// # One limit
+impl RateLimitLayer<OneLimit> {
+    /// So much for each client address. Behind a proxy say whom you trust: [`identity`](Self::identity).
+    pub fn per_ip(limit: Limit) -> Self {
+        Self::by(Key::ip(), limit)
+    }
+
+    /// So much for each key.
+    pub fn by(key: Key, limit: Limit) -> Self {
+        Self::of(OneLimit::new(key, limit))
+    }
+
+    /// So much for all together.
+    pub fn global(limit: Limit) -> Self {
+        Self::by(Key::all(), limit)
+    }
+}
+
+impl<C: Clock> RateLimitLayer<OneLimit<C>> {
+    /// Over a table of yours: with another size, another clock, or shared with something else.
+    pub fn keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
+        Self::of(OneLimit::on(keyed, key))
+    }
+
+    /// What the limit is called in answers; `default` unless said.
+    #[must_use]
+    pub fn name(self, name: &str) -> Self {
+        self.with_gate(|gate| gate.name = name.into())
+    }
+
+    /// Which requests count. Those that do not get it back when they end; one whose client hangs up counts. So does,
+    /// where a limit [delays](Self::delay), one that had to wait: its slot is gone however it ends.
+    #[must_use]
+    pub fn count(self, count: Count) -> Self {
+        self.with_gate(|gate| gate.count = count)
+    }
+
+    /// Nobody is turned away: to watch a limit before it bites.
+    #[must_use]
+    pub fn shadow(self) -> Self {
+        self.with_gate(|gate| gate.action = Action::Shadow)
+    }
+
+    /// Who is over the limit waits, up to so long, instead of being turned away; who hangs up meanwhile gives its place
+    /// back. Windows and logs cannot be waited for: they go on turning away.
+    ///
+    /// Whoever has waited has used its turn: that is not given back, whatever [`count`](Self::count) says.
+    #[must_use]
+    pub fn delay(self, longest: Duration) -> Self {
+        self.with_gate(|gate| gate.action = Action::Delay { max: longest })
+    }
+
+    /// The status of who is turned away; 429 unless said. A limit for all together answers 503: it is not the caller who
+    /// asked too much.
+    #[must_use]
+    pub fn status(self, status: DenialStatus) -> Self {
+        self.with_gate(|gate| gate.status = status)
+    }
+
+    /// How many bits of an IPv6 address name a client; 56 unless said.
+    #[must_use]
+    pub fn ipv6_prefix(self, bits: u8) -> Self {
+        self.with_gate(|gate| gate.ipv6_prefix = bits.min(128))
+    }
+}
+
+/// # Policies
+impl<C: Clock> RateLimitLayer<ByPolicies<C>> {
+    /// By the policies of an engine: which limits apply follows from the request.
+    pub fn new(engine: Engine<MemoryStore<C>>) -> Self {
+        Self::of(ByPolicies::new(engine))
+    }
+
+    /// The header that names the user. Believed from whoever sends it: only behind something that sets it.
+    #[must_use]
+    pub fn user_header(self, name: HeaderName) -> Self {
+        self.with_gate(|gate| gate.user = Some(name))
+    }
+
+    /// The header that has the API key.
+    #[must_use]
+    pub fn api_key_header(self, name: HeaderName) -> Self {
+        self.with_gate(|gate| gate.api_key = Some(name))
+    }
+
+    /// Adds to the subject of each request what only you know, from extensions for example.
+    #[must_use]
+    pub fn attributes(
+        self,
+        add: impl for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync + 'static,
+    ) -> Self {
+        self.with_gate(|gate| gate.attributes = Some(Arc::new(add)))
+    }
+}
+
+/// # Options
+impl<G: Gate> RateLimitLayer<G> {
+    fn of(gate: G) -> Self {
+        Self { shared: Arc::new(Shared { gate, options: Options::default() }) }
+    }
+
+    fn with_gate(mut self, change: impl FnOnce(&mut G)) -> Self {
+        change(&mut Arc::make_mut(&mut self.shared).gate);
+        self
+    }
+
+    fn with(mut self, change: impl FnOnce(&mut Options)) -> Self {
+        change(&mut Arc::make_mut(&mut self.shared).options);
+        self
+    }
+
+    /// Who is believed about the client's address; nobody unless said.
+    #[must_use]
+    pub fn identity(self, identity: Identity) -> Self {
+        self.with(|options| options.identity = identity)
+    }
+
+    /// Which headers tell about the limits; `X-RateLimit-…` unless said. Retry-After is always there.
+    #[must_use]
+    pub fn headers(self, dialects: impl Into<Dialects>) -> Self {
+        self.with(|options| options.dialects = dialects.into())
+    }
+
+    /// Lists the headers in Access-Control-Expose-Headers, so that a browser shows them to scripts.
+    #[must_use]
+    pub fn expose_headers(self) -> Self {
+        self.with(|options| options.expose = true)
+    }
+
+    /// Requests that pass uncounted. Preflight requests of browsers always do.
+    #[must_use]
+    pub fn skip(self, skip: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
+        self.with(|options| options.skip.push(Arc::new(skip)))
+    }
+
+    /// Passes what is for one of these paths uncounted: health checks.
+    #[must_use]
+    pub fn skip_paths<P: Into<String>>(self, paths: impl IntoIterator<Item = P>) -> Self {
+        let paths: Vec<String> = paths.into_iter().map(Into::into).collect();
+        self.skip(move |head| paths.iter().any(|path| path == head.uri.path()))
+    }
+
+    /// What a request costs; 1 unless said.
+    #[must_use]
+    pub fn cost(self, cost: impl Fn(&Head<'_>) -> u64 + Send + Sync + 'static) -> Self {
+        self.with(|options| options.cost = Some(Arc::new(cost)))
+    }
+
+    /// The response of who is turned away. Retry-After and the headers of the limits are added to it.
+    #[must_use]
+    pub fn denied(self, response: impl Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync + 'static) -> Self {
+        self.with(|options| options.denied = Some(Arc::new(response)))
+    }
+
+    /// Called with every verdict: none if the request passes, unless a limit that only watches would have turned it away
+    /// ([`Denial::is_shadow`]).
+    #[must_use]
+    pub fn on_verdict(self, hook: impl Fn(&Head<'_>, Option<&Denial<'_>>) + Send + Sync + 'static) -> Self {
+        self.with(|options| options.hook = Some(Arc::new(hook)))
+    }
+
+    /// Leaves a [`RateLimitStatus`](crate::RateLimitStatus) among the extensions of each request that is counted, for handlers.
+    #[must_use]
+    pub fn extension(self) -> Self {
+        self.with(|options| options.extension = true)
+    }
+
+    /// Adds up to so many percent to Retry-After, the same for the same key, so that not all come back at once.
+    #[must_use]
+    pub fn jitter(self, percent: u8) -> Self {
+        self.with(|options| options.jitter = percent)
+    }
+
+    /// How many requests may wait at the same time where a limit delays; 1,024 unless said. The others are turned away.
+    #[must_use]
+    pub fn max_waiting(self, many: usize) -> Self {
+        self.with(|options| options.max_waiting = many)
+    }
+}
+
+impl<S, G: Gate> Layer<S> for RateLimitLayer<G> {
+    type Service = RateLimit<S, G>;
+
+    fn layer(&self, inner: S) -> RateLimit<S, G> {
+        RateLimit::new(inner, Arc::clone(&self.shared))
+    }
+}
+
+impl<G> Clone for RateLimitLayer<G> {
+    fn clone(&self) -> Self {
+        Self { shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<G> fmt::Debug for RateLimitLayer<G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimitLayer").finish_non_exhaustive()
+    }
+}

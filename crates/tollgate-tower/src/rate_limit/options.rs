@@ -1,0 +1,65 @@
+//! What can be chosen for a layer, whoever decides.
+
+use crate::answer::{Denial, Dialects};
+use crate::head::Head;
+use crate::identity::Identity;
+use bytes::Bytes;
+use http::{Method, Response};
+use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
+
+type Ask<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
+type Denied = Arc<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
+type Hook = Arc<dyn Fn(&Head<'_>, Option<&Denial<'_>>) + Send + Sync>;
+
+#[derive(Clone)]
+pub(crate) struct Options {
+    pub(crate) identity: Identity,
+    pub(crate) dialects: Dialects,
+    pub(crate) expose: bool,
+    pub(crate) skip: Vec<Ask<bool>>,
+    pub(crate) cost: Option<Ask<u64>>,
+    pub(crate) denied: Option<Denied>,
+    pub(crate) hook: Option<Hook>,
+    pub(crate) extension: bool,
+    pub(crate) jitter: u8,
+    pub(crate) max_waiting: usize,
+    /// How many wait now, at all services of the layer.
+    pub(crate) waiting: Arc<AtomicUsize>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            identity: Identity::direct(),
+            dialects: Dialects::default(),
+            expose: false,
+            skip: Vec::new(),
+            cost: None,
+            denied: None,
+            hook: None,
+            extension: false,
+            jitter: 0,
+            max_waiting: 1_024,
+            waiting: Arc::default(),
+        }
+    }
+}
+
+impl Options {
+    /// Whether a request passes uncounted.
+    pub(crate) fn skips(&self, head: &Head<'_>) -> bool {
+        is_preflight(head) || self.skip.iter().any(|skip| skip(head))
+    }
+
+    pub(crate) fn cost(&self, head: &Head<'_>) -> u64 {
+        self.cost.as_ref().map_or(1, |cost| cost(head))
+    }
+}
+
+/// A browser asking whether a script may ask.
+fn is_preflight(head: &Head<'_>) -> bool {
+    head.method == Method::OPTIONS
+        && head.headers.contains_key(http::header::ACCESS_CONTROL_REQUEST_METHOD)
+        && head.headers.contains_key(http::header::ORIGIN)
+}

@@ -1,0 +1,128 @@
+//! The service: decides before the inner one is called.
+
+use super::Shared;
+use super::future::{ResponseFuture, Waiting};
+use crate::NotReached;
+use crate::answer::{self, Asker, Denial, Jitter};
+use crate::body::ResponseBody;
+use crate::gate::Gate;
+use crate::head::Head;
+use crate::identity;
+use crate::rate_limit::future::Kept;
+use bytes::Bytes;
+use http::header::RETRY_AFTER;
+use http::{Request, Response};
+use http_body::Body;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tower_service::Service;
+
+/// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
+pub struct RateLimit<S, G> {
+    inner: S,
+    shared: Arc<Shared<G>>,
+}
+
+impl<S, G> RateLimit<S, G> {
+    pub(crate) fn new(inner: S, shared: Arc<Shared<G>>) -> Self {
+        Self { inner, shared }
+    }
+}
+
+impl<S, G, B, R> Service<Request<B>> for RateLimit<S, G>
+where
+    S: Service<Request<B>, Response = Response<R>> + Clone,
+    R: Body,
+    G: Gate,
+{
+    type Response = Response<ResponseBody<R, Kept<G>>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, B, G>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        let Shared { gate, options } = &*self.shared;
+        let client = options.identity.client(identity::peer(request.extensions()), request.headers());
+        let head = Head::of(&request, client);
+        if options.skips(&head) {
+            return ResponseFuture::uncounted(self.inner.call(request));
+        }
+        let ticket = gate.decide(&head, options.cost(&head));
+        if !gate.is_allowed(&ticket) {
+            let response = self.turn_away(&head, gate.denial(&ticket), Some(&ticket));
+            return ResponseFuture::denied(response);
+        }
+        let delay = gate.delay(&ticket);
+        let waiting = (!delay.is_zero()).then(|| Waiting::enter(&options.waiting, options.max_waiting));
+        if let Some(None) = waiting {
+            let response = self.turn_away(&head, Denial::too_many_wait(delay), None);
+            gate.cancel(ticket);
+            return ResponseFuture::denied(response);
+        }
+        if let Some(hook) = &options.hook {
+            hook(&head, gate.shadow(&ticket).as_ref());
+        }
+        if options.extension
+            && let Some(status) = gate.status(&ticket)
+        {
+            request.extensions_mut().insert(status);
+        }
+        let Some(waiting) = waiting.flatten() else {
+            return ResponseFuture::running(self.inner.call(request), Arc::clone(&self.shared), ticket);
+        };
+        // The one that is ready goes with the request; a clone of it waits for the next.
+        let clone = self.inner.clone();
+        let ready = std::mem::replace(&mut self.inner, clone);
+        ResponseFuture::waiting(gate.sleep(delay), ready, request, Arc::clone(&self.shared), ticket, waiting)
+    }
+}
+
+impl<S, G: Gate> RateLimit<S, G> {
+    /// The response of who is turned away, with what the limits say, if it was they.
+    fn turn_away(&self, head: &Head<'_>, mut denial: Denial<'_>, ticket: Option<&G::Ticket>) -> Response<Bytes> {
+        let Shared { gate, options } = &*self.shared;
+        if let Some(ticket) = ticket {
+            denial.jitter = Jitter { percent: options.jitter, hash: gate.key_hash(ticket) };
+        }
+        if let Some(hook) = &options.hook {
+            hook(head, Some(&denial));
+        }
+        let retry_after = denial.seconds();
+        let mut response = match &options.denied {
+            None => answer::denied(Asker::of(head.headers), &denial),
+            Some(denied) => {
+                let mut response = denied(&denial);
+                response.extensions_mut().insert(NotReached);
+                if let Some(after) = retry_after {
+                    response.headers_mut().entry(RETRY_AFTER).or_insert(after.into());
+                }
+                response
+            }
+        };
+        if let Some(ticket) = ticket {
+            gate.tell(ticket, options.dialects, response.headers_mut(), retry_after);
+        }
+        if options.expose {
+            answer::expose(response.headers_mut(), options.dialects);
+        }
+        // A limit further out gives back what it counted.
+        response.extensions_mut().insert(NotReached);
+        response
+    }
+}
+
+impl<S: Clone, G> Clone for RateLimit<S, G> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+    }
+}
+
+impl<S: fmt::Debug, G> fmt::Debug for RateLimit<S, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
+    }
+}

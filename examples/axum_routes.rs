@@ -1,0 +1,63 @@
+//! axum: a limit for every route, a tighter one for a single route, and a quota by plan for an API.
+//!
+//!     cargo run --release --example axum_routes
+//!
+//! Each line says what to expect; a number in brackets makes curl ask that often:
+//!
+//!     curl -i 'http://127.0.0.1:3000/search?n=[1-4]'                       # 200 200 200 429
+//!     curl -i http://127.0.0.1:3000/                                       # 200
+//!     curl -i 'http://127.0.0.1:3000/api/[1-3]' -H 'x-api-key: ann'        # 200 200 429
+//!     curl -i 'http://127.0.0.1:3000/api/[1-6]' -H 'x-api-key: bob'        # 200 200 200 200 200 429
+//!     curl -i 'http://127.0.0.1:3000/api/[1-2]' -H 'x-api-key: made-up'    # 200 429
+
+use axum::Router;
+use axum::http::HeaderName;
+use axum::routing::get;
+use std::net::SocketAddr;
+use tollgate::{Limit, MemoryStore};
+use tollgate_policy::{Attribute, Engine, Match, Plan, Policies, Policy};
+use tollgate_tower::{Head, RateLimitLayer};
+
+const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
+
+/// In a real service, what your database says.
+fn plan(head: &Head<'_>) -> &'static str {
+    match head.headers.get(API_KEY).map(|key| key.as_bytes()) {
+        Some(b"ann") => "free",
+        Some(b"bob") => "pro",
+        _ => "visitor",
+    }
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    // Customers are counted by their key. All others by address: a made-up key gets nobody a bucket of its own.
+    let visitor = Match::new().attribute(Attribute::Plan, "visitor");
+    let policies = Policies::new()
+        .plan(Plan::new("free").limit(Limit::per_hour(2)))
+        .plan(Plan::new("pro").limit(Limit::per_hour(5)))
+        .policy(Policy::new("visitors").when(visitor).per(Attribute::Ip).limit(Limit::per_hour(1)))
+        .policy(Policy::new("customers").per(Attribute::ApiKey).plan(Attribute::Plan, None));
+    let by_plan = RateLimitLayer::new(Engine::new(MemoryStore::new(), policies)?)
+        .api_key_header(API_KEY)
+        .attributes(|head, subject| subject.plan(plan(head)));
+
+    let app = Router::new()
+        .route("/", get(async || "hello\n"))
+        .route("/search", get(async || "found\n").layer(RateLimitLayer::per_ip(Limit::per_hour(3)).name("search")))
+        .route("/api/{id}", get(async || "data\n").layer(by_plan))
+        .layer(RateLimitLayer::per_ip(Limit::per_hour(1_000)));
+
+    let port = std::env::args().nth(1).unwrap_or("3000".into());
+    let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
+    let at = listener.local_addr()?;
+    println!("curl -i 'http://{at}/search?n=[1-4]'                       # 200 200 200 429");
+    println!("curl -i http://{at}/                                       # 200");
+    println!("curl -i 'http://{at}/api/[1-3]' -H 'x-api-key: ann'        # 200 200 429");
+    println!("curl -i 'http://{at}/api/[1-6]' -H 'x-api-key: bob'        # 200 200 200 200 200 429");
+    println!("curl -i 'http://{at}/api/[1-2]' -H 'x-api-key: made-up'    # 200 429");
+    println!("Ctrl-C ends it.");
+    // With connect info: without it nobody knows the address of the client.
+    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    Ok(())
+}

@@ -12,7 +12,7 @@ mod peers;
 mod policies;
 mod report;
 
-use groups::{GROUPS, keyed};
+use groups::{GROUPS, keyed, middleware};
 use report::Report;
 use std::process::ExitCode;
 
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
         [keyed::CHILD, what, who, kind, keys] => return keyed::child(what, who, kind, keys),
+        [middleware::CHILD, who] => return middleware::child(who),
         [ref names @ .., "--save"] => return run(names, true),
         ref names => return run(names, false),
     }

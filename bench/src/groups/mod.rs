@@ -2,6 +2,7 @@
 
 mod algorithms;
 pub(crate) mod keyed;
+pub(crate) mod middleware;
 mod one_limiter;
 mod policies;
 mod sampler;
@@ -16,5 +17,12 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 6] =
-    [one_limiter::GROUP, keyed::GROUP, policies::GROUP, algorithms::GROUP, sometimes::GROUP, sampler::GROUP];
+pub(crate) const GROUPS: [Group; 7] = [
+    one_limiter::GROUP,
+    keyed::GROUP,
+    policies::GROUP,
+    algorithms::GROUP,
+    sometimes::GROUP,
+    sampler::GROUP,
+    middleware::GROUP,
+];

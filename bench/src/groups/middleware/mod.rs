@@ -1,0 +1,164 @@
+//! A web service with a limit in front of it, beside the same without: requests a second, and processor time of each.
+
+mod in_process;
+mod load;
+mod server;
+
+pub(crate) use server::{CHILD, run as child};
+
+use super::Group;
+use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use load::Wrk;
+use serde_json::{Value, json};
+use server::{Server, Who};
+
+pub(super) const GROUP: Group = Group {
+    name: "middleware",
+    about: "an axum hello world behind a limit that nobody meets; in brackets: / bare",
+    run,
+};
+
+/// Every contestant is under load so often, in turn.
+const RUNS: usize = 7;
+
+/// One for each contestant.
+type Each<T> = [T; Who::ALL.len()];
+
+/// What one run says.
+#[derive(Clone, Copy)]
+struct Run {
+    /// Requests a second.
+    rate: f64,
+    /// Microseconds of processor time that the server spent on one.
+    micros: f64,
+    /// For which part of the run it waited for its core, because somebody else had it.
+    waited: f64,
+}
+
+/// More than that, and requests a second say more about the machine than about the server.
+const UNDISTURBED: f64 = 0.02;
+
+fn run(group: &'static str) -> Findings {
+    let mut found = Findings::default();
+    match in_process::nanos() {
+        Ok(nanos) => {
+            let bare = nanos[Who::Bare as usize];
+            let lines = Who::ALL.map(|who| {
+                let own = nanos[who as usize];
+                let beyond = if who == Who::Bare { String::new() } else { format!("{:.0}", own - bare) };
+                vec![who.name().to_owned(), format!("{own:.0}"), beyond]
+            });
+            println!("{}\n", table(&["no socket, 1 thread", "ns a request", "ns beyond bare"], lines.into_iter()));
+            found.rows.extend(Who::ALL.map(|who| {
+                let params = json!({ "threads": 1, "statistic": "best" });
+                row(group, "a request, no socket", who, (nanos[who as usize], bare), "ns", params)
+            }));
+        }
+        Err(why) => println!("without a socket: skipped: {why}\n"),
+    }
+    match over_sockets() {
+        Ok(runs) => {
+            let medians = runs.map(|runs| Run {
+                rate: median(runs.iter().map(|run| run.rate)),
+                micros: median(runs.iter().map(|run| run.micros)),
+                waited: median(runs.iter().map(|run| run.waited)),
+            });
+            print(&medians);
+            let disturbed = runs.iter().flatten().filter(|run| run.waited > UNDISTURBED).count();
+            if disturbed > 0 {
+                let all = RUNS * Who::ALL.len();
+                println!("in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n");
+            }
+            found.rows.extend(Who::ALL.into_iter().flat_map(|who| rows(group, who, &runs, &medians)));
+            found.goals = goals(Some(&medians));
+        }
+        Err(why) => {
+            println!("over sockets: skipped: {why}\n");
+            found.goals = goals(None);
+        }
+    }
+    found
+}
+
+fn print(medians: &Each<Run>) {
+    let bare = medians[Who::Bare as usize];
+    let lines = Who::ALL.map(|who| {
+        let Run { rate, micros, .. } = medians[who as usize];
+        let name = who.name().to_owned();
+        if who == Who::Bare {
+            return vec![name, format!("{rate:.0}"), format!("{micros:.2}"), String::new()];
+        }
+        vec![
+            name,
+            format!("{rate:.0} ({:.3})", rate / bare.rate),
+            format!("{micros:.2} ({:.3})", micros / bare.micros),
+            format!("{:.0}", (micros - bare.micros) * 1e3),
+        ]
+    });
+    let header = ["over sockets, 64 connections", "requests/s", "µs of processor time", "ns beyond bare"];
+    println!("{}\n", table(&header, lines.into_iter()));
+}
+
+fn rows(group: &'static str, who: Who, runs: &Each<[Run; RUNS]>, medians: &Each<Run>) -> [Row; 2] {
+    let (own, bare) = (medians[who as usize], medians[Who::Bare as usize]);
+    let params = |figure: fn(&Run) -> f64| {
+        let all: Vec<f64> = runs[who as usize].iter().map(figure).collect();
+        let waited: Vec<f64> = runs[who as usize].iter().map(|run| run.waited).collect();
+        json!({ "connections": load::CONNECTIONS, "statistic": "median", "runs": all, "waited": waited })
+    };
+    let (rates, micros) = (params(|run| run.rate), params(|run| run.micros));
+    [
+        row(group, "requests a second", who, (own.rate, bare.rate), "requests/s", rates),
+        row(group, "processor time of a request", who, (own.micros, bare.micros), "µs", micros),
+    ]
+}
+
+/// One figure, beside that of the bare one.
+fn row(group: &'static str, row: &str, who: Who, (own, bare): (f64, f64), unit: &'static str, params: Value) -> Row {
+    let ratio_to = (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio: own / bare });
+    Row { group, row: row.into(), who: who.name().into(), value: own, unit, ratio_to, params: object(params) }
+}
+
+/// The runs of each contestant: A B C D A B C D …
+fn over_sockets() -> Result<Each<[Run; RUNS]>, String> {
+    let wrk = Wrk::find()?;
+    let mut servers = Vec::new();
+    for who in Who::ALL {
+        servers.push(Server::start(who)?);
+    }
+    let mut runs = [[Run { rate: 0.0, micros: 0.0, waited: 0.0 }; RUNS]; Who::ALL.len()];
+    for server in &servers {
+        wrk.load(server, load::WARM_UP)?;
+    }
+    for round in 0..RUNS {
+        for (of, server) in runs.iter_mut().zip(&servers) {
+            of[round] = wrk.load(server, load::LENGTH)?;
+        }
+    }
+    Ok(runs)
+}
+
+fn goals(medians: Option<&Each<Run>>) -> Vec<Goal> {
+    let ratio = |of: Who, to: Who| medians.map(|all| all[of as usize].rate / all[to as usize].rate);
+    let goal =
+        |text: &str, bound, measured| Goal { text: text.into(), bound, measured, because: "it could not be run" };
+    vec![
+        goal("requests/s of axum with our layer / bare", Bound::AtLeast(0.95), ratio(Who::PerIp, Who::Bare)),
+        goal(
+            "requests/s of axum with ours of 10 policies / bare",
+            Bound::AtLeast(0.95),
+            ratio(Who::Policies, Who::Bare),
+        ),
+        goal(
+            "requests/s of axum with our layer / with tower_governor",
+            Bound::AtLeast(1.0),
+            ratio(Who::PerIp, Who::Governor),
+        ),
+    ]
+}
+
+fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}

@@ -1,0 +1,150 @@
+//! The web service: a process of its own on a core of its own.
+
+use axum::Router;
+use axum::routing::get;
+use std::io::{BufRead, BufReader, Read};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::{Child, Command, ExitCode, Stdio};
+use std::time::Duration;
+use tokio::net::TcpListener;
+use tollgate::{Limit, MemoryStore};
+use tollgate_policy::{Engine, Match, Policies, Policy};
+use tollgate_tower::RateLimitLayer;
+use tower_governor::GovernorLayer;
+use tower_governor::governor::GovernorConfigBuilder;
+
+/// The argument that makes the binary the server: then who.
+pub(crate) const CHILD: &str = "--web-service";
+
+/// The core of the servers, one of which is busy at a time.
+const CORE: &str = "0";
+
+/// All limits: so much at once, and as much again every second.
+const WIDE: u32 = 1_000_000_000;
+
+/// How many policies there are; two of them apply.
+const POLICIES: usize = 10;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Bare,
+    PerIp,
+    Policies,
+    Governor,
+}
+
+impl Who {
+    pub(super) const ALL: [Self; 4] = [Self::Bare, Self::PerIp, Self::Policies, Self::Governor];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare",
+            Self::PerIp => "tollgate per_ip",
+            Self::Policies => "tollgate, 2 of 10 policies",
+            Self::Governor => "tower_governor",
+        }
+    }
+
+    pub(super) fn app(self) -> Result<Router, String> {
+        let app = Router::new().route("/", get(async || "Hello, World!"));
+        Ok(match self {
+            Self::Bare => app,
+            Self::PerIp => app.layer(RateLimitLayer::per_ip(wide())),
+            Self::Policies => app.layer(RateLimitLayer::new(engine()?)),
+            Self::Governor => {
+                let mut config = GovernorConfigBuilder::default();
+                config.period(Duration::from_nanos(1)).burst_size(WIDE);
+                let config = config.use_headers().finish().ok_or("tower_governor does not take that limit")?;
+                app.layer(GovernorLayer::new(config))
+            }
+        })
+    }
+}
+
+fn wide() -> Limit {
+    Limit::per_second(WIDE.into())
+}
+
+/// Two apply to every request, the others to paths that nobody asks for.
+fn engine() -> Result<Engine<MemoryStore>, String> {
+    let mut policies =
+        Policies::new().policy(Policy::new("each").per("ip").limit(wide())).policy(Policy::new("all").limit(wide()));
+    for number in 2..POLICIES {
+        let path = format!("/service{number}/**").parse().map_err(|error| format!("{error:?}"))?;
+        let of_path = Policy::new(format!("service{number}")).when(Match::new().path(path)).per("ip");
+        policies = policies.policy(of_path.limit(wide()));
+    }
+    let store = MemoryStore::builder().max_keys(10_000).build();
+    Engine::new(store, policies).map_err(|error| error.to_string())
+}
+
+/// A server at work.
+pub(super) struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    pub(super) fn start(who: Who) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new("taskset");
+        command.args(["-c", CORE]).arg(own).args([CHILD, who.name()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut process = command.spawn().map_err(|error| format!("taskset: {error}"))?;
+        let mut said = String::new();
+        if let Some(stdout) = process.stdout.take() {
+            BufReader::new(stdout).read_line(&mut said).map_err(|error| error.to_string())?;
+        }
+        let server = Self { process, port: said.trim().parse().unwrap_or(0) };
+        if server.port == 0 { Err(format!("{} did not start", who.name())) } else { Ok(server) }
+    }
+
+    pub(super) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}/", self.port)
+    }
+
+    /// How long it has had a core, and how long it has waited for one: it has one thread that works. taskset becomes what it
+    /// starts, so the process is the server.
+    pub(super) fn times(&self) -> Result<[Duration; 2], String> {
+        let path = format!("/proc/{}/schedstat", self.process.id());
+        let said = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+        let mut nanos = said.split_whitespace().filter_map(|nanos| nanos.parse().ok()).map(Duration::from_nanos);
+        nanos.next().zip(nanos.next()).map(<[_; 2]>::from).ok_or_else(|| format!("{path} says {said:?}"))
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to do.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+/// What the child does: says its port, and serves until its input ends.
+pub(crate) fn run(who: &str) -> ExitCode {
+    let Some(who) = Who::ALL.into_iter().find(|known| known.name() == who) else { return ExitCode::from(2) };
+    // A parent that is gone closes it.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    match serve(who) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(who: Who) -> Result<(), String> {
+    let app = who.app()?.into_make_service_with_connect_info::<SocketAddr>();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let served = runtime.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        println!("{}", listener.local_addr()?.port());
+        axum::serve(listener, app).await
+    });
+    served.map_err(|error| error.to_string())
+}

@@ -111,8 +111,10 @@ impl<C: Clock> Reload<C> {
         self.flags.apply(&mut config);
         // A file that an editor or a script has emptied is hardly meant to change every limit.
         let (built_in, running) = (Policies::built_in(), self.app.engine.policies());
-        if config.policies.iter().eq(built_in.iter()) && !running.iter().eq(built_in.iter()) {
-            told.push("error: the configuration has no policies any more; write some, or `enabled = false`, or start tollgate again".to_owned());
+        let emptied = config.policies.iter().eq(built_in.iter()) && !running.iter().eq(built_in.iter());
+        if emptied && config.policies.is_enabled() {
+            let mend = "write some, or `enabled = false`, or start tollgate again";
+            told.push(format!("error: the configuration has no policies any more; {mend}"));
             return Err(told);
         }
         for (section, changed) in [

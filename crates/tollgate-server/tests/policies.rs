@@ -106,6 +106,10 @@ fn a_file_that_was_emptied_changes_nothing() {
     let detail = server.admin("POST", "/admin/reload").problem(422, "invalid_config");
     assert!(detail.contains("no policies any more"), "{detail}");
     assert_eq!(remaining(&server, "ann", 1), json!(9));
+    // What it says to write is taken.
+    fs::write(&file, "enabled = false\n").unwrap();
+    assert_eq!(server.admin("POST", "/admin/reload").status(), 200);
+    assert_eq!(server.check(r#"{"subject":{"user":"ann"}}"#).json()["source"], json!("off"));
 }
 
 #[test]

@@ -257,7 +257,9 @@ impl<S: Store> Engine<S> {
         let figures = &self.inner.figures;
         let allowed = verdict.is_allowed();
         figures.all.add(if allowed { Event::Allowed } else { Event::Denied });
-        if let (Reason::Ban(Ban::Operator(_)), Some(ruling)) = (&verdict.reason, verdict.binding()) {
+        if let Reason::Ban(Ban::Operator(_)) = &verdict.reason
+            && let Some(ruling) = verdict.binding()
+        {
             ruling.figures.tally.add(Event::Denied);
         }
         let failed = matches!(verdict.source(), Source::Open | Source::Closed | Source::LocalShare);
@@ -396,7 +398,10 @@ impl<C: Clock> Engine<MemoryStore<C>> {
 
     /// See [`settle`](Self::settle).
     pub fn settle_now(&self, verdict: Verdict, ending: Ending) {
-        at_once(self.settle(verdict, ending));
+        // Most requests end as they were charged: they need no future to be moved into.
+        if verdict.settled(&ending).is_some() {
+            at_once(self.settle(verdict, ending));
+        }
     }
 
     /// See [`cancel`](Self::cancel).

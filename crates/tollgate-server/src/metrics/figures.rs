@@ -35,7 +35,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         page.family(name, help, Kind::Histogram).histogram(labels, &times.buckets, times.count, times.sum_seconds);
     }
 
-    let help = "What became of the requests a policy applied to, but for those another policy turned away.";
+    let help = "What became of the requests a policy applied to. Those another one turned away are in none, but for shadow_denied.";
     let mut decisions = page.family("tollgate_decisions_total", help, Kind::Counter);
     for policy in &policies {
         let counts = &policy.counts;

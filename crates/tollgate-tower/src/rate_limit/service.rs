@@ -96,7 +96,6 @@ impl<S, G: Gate> RateLimit<S, G> {
             None => answer::denied(Asker::of(head.headers), &denial),
             Some(denied) => {
                 let mut response = denied(&denial);
-                response.extensions_mut().insert(NotReached);
                 if let Some(after) = retry_after {
                     response.headers_mut().entry(RETRY_AFTER).or_insert(after.into());
                 }

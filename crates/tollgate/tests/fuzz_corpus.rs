@@ -5,16 +5,10 @@
 #[path = "../../../fuzz/src/limits.rs"]
 mod targets;
 
-fn replay(name: &str, target: fn(&[u8])) {
-    let corpus = format!("{}/../../fuzz/corpus/{name}", env!("CARGO_MANIFEST_DIR"));
-    let files = std::fs::read_dir(&corpus).unwrap_or_else(|error| panic!("{corpus}: {error}"));
-    let mut replayed = 0;
-    for file in files {
-        target(&std::fs::read(file.unwrap().path()).unwrap());
-        replayed += 1;
-    }
-    assert!(replayed > 0, "no corpus in {corpus}");
-}
+#[path = "../../../fuzz/replay.rs"]
+mod replay;
+
+use replay::replay;
 
 #[test]
 fn every_text_of_the_corpus_parses_or_is_told_why_not() {

@@ -71,9 +71,9 @@ impl Node {
     }
 
     fn collect(&self, path: &[std::borrow::Cow<'_, [u8]>], found: &mut Numbers) {
-        found.extend_from_slice(&self.beyond);
+        add(found, &self.beyond);
         let Some((first, rest)) = path.split_first() else {
-            found.extend_from_slice(&self.here);
+            add(found, &self.here);
             return;
         };
         // A tree is as deep as its longest pattern, however long the path is.
@@ -83,6 +83,13 @@ impl Node {
         if let Some(node) = &self.any {
             node.collect(rest, found);
         }
+    }
+}
+
+/// Mostly there is none to add, which is known here at less cost.
+fn add(found: &mut Numbers, numbers: &[u32]) {
+    if !numbers.is_empty() {
+        found.extend_from_slice(numbers);
     }
 }
 

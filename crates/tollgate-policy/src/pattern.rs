@@ -10,6 +10,7 @@ pub(crate) type Segments<'a> = SmallVec<[Cow<'a, [u8]>; 12]>;
 
 /// A path as servers read it: `%6c` is `l`, `//` is `/`, `.` and `..` are followed, a slash at the end says nothing, nor does
 /// what follows a `;` in a segment. An escaped slash is part of its segment.
+#[inline]
 pub(crate) fn segments(path: &[u8]) -> Segments<'_> {
     let mut segments = Segments::new();
     for segment in path.split(|byte| *byte == b'/') {

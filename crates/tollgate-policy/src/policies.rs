@@ -4,7 +4,7 @@ use crate::address::IPV6_PREFIX;
 use crate::matching::Match;
 use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
-use tollgate::{Instant, Limit};
+use tollgate::{Instant, Limit, OnFailure};
 
 /// Everything that decides which limits apply.
 ///
@@ -27,6 +27,7 @@ pub struct Policies {
     pub(crate) policies: Vec<Policy>,
     pub(crate) allow: Vec<Listed>,
     pub(crate) deny: Vec<Listed>,
+    pub(crate) on_failure: OnFailure,
 }
 
 /// Limits with a name, for policies that choose by an attribute.
@@ -54,6 +55,7 @@ impl Policies {
             policies: Vec::new(),
             allow: Vec::new(),
             deny: Vec::new(),
+            on_failure: OnFailure::default(),
         }
     }
 
@@ -108,6 +110,19 @@ impl Policies {
     pub fn ipv6_prefix(mut self, bits: u8) -> Self {
         self.ipv6_prefix = bits.min(128);
         self
+    }
+
+    /// What becomes of a request while the store cannot be reached, under policies that do not say it themselves; each node
+    /// admits its share unless said.
+    #[must_use]
+    pub fn on_failure(mut self, then: OnFailure) -> Self {
+        self.on_failure = then;
+        self
+    }
+
+    /// What becomes of a request while the store cannot be reached, where a policy does not say.
+    pub fn default_on_failure(&self) -> OnFailure {
+        self.on_failure
     }
 
     /// The limits of a policy: its own, or those of all plans if it goes by plans.

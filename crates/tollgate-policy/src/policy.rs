@@ -4,6 +4,7 @@ use crate::attribute::Attribute;
 use crate::matching::Match;
 use crate::policy_limit::PolicyLimit;
 use std::time::Duration;
+use tollgate::OnFailure;
 
 /// Which requests, counted by what, how many of them.
 ///
@@ -33,6 +34,7 @@ pub struct Policy {
     pub(crate) rollout: Rollout,
     pub(crate) last: bool,
     pub(crate) penalty: Option<Penalty>,
+    pub(crate) on_failure: Option<OnFailure>,
 }
 
 /// Where the limits of a policy come from.
@@ -199,6 +201,7 @@ impl Policy {
             rollout: Rollout::ALL,
             last: false,
             penalty: None,
+            on_failure: None,
         }
     }
 
@@ -304,6 +307,14 @@ impl Policy {
     #[must_use]
     pub fn penalty(mut self, penalty: Penalty) -> Self {
         self.penalty = Some(penalty);
+        self
+    }
+
+    /// What becomes of its requests while the store cannot be reached; what the [policies](crate::Policies::on_failure) say
+    /// unless said. While that lasts its penalty counts nothing and bans nobody.
+    #[must_use]
+    pub fn on_failure(mut self, then: OnFailure) -> Self {
+        self.on_failure = Some(then);
         self
     }
 

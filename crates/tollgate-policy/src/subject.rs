@@ -29,6 +29,7 @@ pub struct Subject<'a> {
     tenant: Option<&'a [u8]>,
     method: Option<&'a [u8]>,
     path: Option<&'a [u8]>,
+    /// With its port, if it has one.
     host: Option<&'a [u8]>,
     endpoint: Option<&'a [u8]>,
     headers: Option<&'a dyn Headers>,
@@ -122,7 +123,7 @@ impl<'a> Subject<'a> {
     /// The host of the request; a port is not part of it.
     #[must_use]
     pub fn host(mut self, host: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.host = Some(address::without_port(host.as_ref()));
+        self.host = Some(host.as_ref());
         self
     }
 
@@ -215,7 +216,7 @@ impl<'a> Subject<'a> {
             Attribute::Tenant => self.tenant,
             Attribute::Method => self.method,
             Attribute::Path => self.path,
-            Attribute::Host => self.host,
+            Attribute::Host => self.host.map(address::without_port),
             Attribute::Header(name) => self.headers.and_then(|headers| headers.header(name)),
             Attribute::Custom(name) => self.own().find(|(known, _)| **known == **name).map(|(_, value)| *value),
         }

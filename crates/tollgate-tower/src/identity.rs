@@ -101,7 +101,7 @@ impl Identity {
             self.warn_no_peer();
             return Client { ip: None };
         };
-        if !self.trusts(peer) {
+        if !self.trusts_canonical(peer) {
             self.warn_untrusted(peer, headers);
             return Client { ip: Some(peer) };
         }
@@ -109,7 +109,7 @@ impl Identity {
         for hop in Hops::new(&self.header, headers).take(MAX_HOPS) {
             let Some(ip) = node::address(&self.header, hop) else { break };
             last = canonical(ip);
-            if !self.trusts(last) {
+            if !self.trusts_canonical(last) {
                 break;
             }
         }
@@ -118,7 +118,10 @@ impl Identity {
 
     /// Whether that is a proxy whose word is believed.
     pub fn trusts(&self, ip: IpAddr) -> bool {
-        let ip = tollgate_policy::canonical(ip);
+        self.trusts_canonical(canonical(ip))
+    }
+
+    fn trusts_canonical(&self, ip: IpAddr) -> bool {
         self.trusted.iter().any(|network| network.contains(&ip))
     }
 

@@ -28,9 +28,16 @@ type Function = dyn Fn(&Head<'_>, &mut KeyWriter) -> bool + Send + Sync;
 pub struct KeyWriter(Bytes);
 
 /// So many bytes need no memory of their own.
-pub(crate) type Bytes = SmallVec<[u8; 64]>;
+const ROOM: usize = 64;
+
+pub(crate) type Bytes = SmallVec<[u8; ROOM]>;
 
 impl KeyWriter {
+    fn begin(&mut self) -> &mut Self {
+        self.0.push(OTHER);
+        self
+    }
+
     /// Adds a part. Parts do not run together: `a` and `bc` are not `ab` and `c`.
     pub fn part(&mut self, part: impl AsRef<[u8]>) -> &mut Self {
         let part = part.as_ref();
@@ -72,29 +79,55 @@ impl Key {
     }
 
     /// The key of a request as bytes. What it is of comes first: an address is not a header that says the same.
+    #[inline]
     pub(crate) fn of(&self, head: &Head<'_>, ipv6_prefix: u8) -> Bytes {
-        const ADDRESS: u8 = 0;
-        const OTHER: u8 = 1;
-        let mut writer = KeyWriter(Bytes::from_slice(&[OTHER]));
-        let found = match &self.0 {
-            By::All => true,
-            By::Ip => false,
-            By::Header(name) => head.headers.get(name).map(|value| writer.part(value)).is_some(),
-            By::Cookie(name) => head.cookie(name).map(|value| writer.part(value)).is_some(),
-            By::Function(key) => key(head, &mut writer),
-        };
-        if found {
-            return writer.0;
+        match &self.0 {
+            By::Ip => of_address(head, ipv6_prefix),
+            by => by.of(head).unwrap_or_else(|| of_address(head, ipv6_prefix)),
         }
-        let mut key = Bytes::from_slice(&[ADDRESS]);
-        match head.ip().map(|ip| tollgate_policy::client(ip, ipv6_prefix)) {
-            Some(IpAddr::V4(ip)) => key.extend_from_slice(&ip.octets()),
-            Some(IpAddr::V6(ip)) => key.extend_from_slice(&ip.octets()),
-            // One bucket for all whose address nobody knows.
-            None => {}
-        }
-        key
     }
+}
+
+impl By {
+    /// None if the request has no such thing.
+    #[inline(never)]
+    fn of(&self, head: &Head<'_>) -> Option<Bytes> {
+        let mut writer = KeyWriter(Bytes::new());
+        let found = match self {
+            By::Ip => false,
+            By::All => {
+                writer.begin();
+                true
+            }
+            By::Header(name) => head.headers.get(name).map(|value| writer.begin().part(value)).is_some(),
+            By::Cookie(name) => head.cookie(name).map(|value| writer.begin().part(value)).is_some(),
+            By::Function(key) => key(head, writer.begin()),
+        };
+        found.then_some(writer.0)
+    }
+}
+
+/// What a key is of.
+const ADDRESS: u8 = 0;
+const OTHER: u8 = 1;
+
+/// One bucket for all whose address nobody knows.
+#[inline]
+fn of_address(head: &Head<'_>, ipv6_prefix: u8) -> Bytes {
+    let mut key = [0; ROOM];
+    key[0] = ADDRESS;
+    let octets = match head.ip().map(|ip| tollgate_policy::client(ip, ipv6_prefix)) {
+        Some(IpAddr::V4(ip)) => {
+            key[1..5].copy_from_slice(&ip.octets());
+            4
+        }
+        Some(IpAddr::V6(ip)) => {
+            key[1..17].copy_from_slice(&ip.octets());
+            16
+        }
+        None => 0,
+    };
+    Bytes::from_buf_and_len(key, 1 + octets)
 }
 
 impl fmt::Debug for Key {

@@ -9,16 +9,17 @@ use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
-use tollgate::{Limit, MemoryStore};
+use tollgate::{Keyed, Limit, ManualClock, MemoryStore};
 use tollgate_policy::{Count, Engine, Match, Policies, Policy};
-use tollgate_tower::{Dialects, PeerAddr, RateLimitLayer};
+use tollgate_tower::{Dialects, Key, PeerAddr, RateLimitLayer};
 use tower::{Layer, Service};
 
 const REQUESTS: u64 = 1_000;
 
-/// The digits of X-RateLimit-Remaining and -Reset, and nothing else. Those of -Limit are shared by the responses of a
-/// thread, names are static, and the map of a response that has a header already has room for five more.
-const VALUES: u64 = 2;
+/// The digits of X-RateLimit-Remaining, and nothing else: below 1,000 not even those. The digits of -Limit, and those of -Reset
+/// for a second, are shared by the responses of a thread, names are static, and the map of a response that has a header
+/// already has room for five more.
+const VALUES: u64 = 1;
 
 /// A hello world that allocates for the map of its headers only.
 #[derive(Clone)]
@@ -79,7 +80,7 @@ fn wide() -> Limit {
 }
 
 /// Two of ten policies apply.
-fn engine(count: Count) -> Engine<MemoryStore> {
+fn engine(count: Count) -> Engine<MemoryStore<ManualClock>> {
     let mut policies = Policies::new()
         .policy(Policy::new("each").per("ip").limit(wide()).count(count))
         .policy(Policy::new("all").limit(wide()));
@@ -87,17 +88,23 @@ fn engine(count: Count) -> Engine<MemoryStore> {
         let path = format!("/service{number}/**").parse().unwrap();
         policies = policies.policy(Policy::new(format!("s{number}")).when(Match::new().path(path)).limit(wide()));
     }
-    Engine::new(MemoryStore::builder().max_keys(1_000).build(), policies).unwrap()
+    // Its seconds do not change: the first responses of each would allocate its digits.
+    let store = MemoryStore::builder().max_keys(1_000).clock(ManualClock::new()).build();
+    Engine::new(store, policies).unwrap()
 }
 
 #[test]
 fn one_limit_allocates_the_values_of_headers_and_nothing_else() {
     let bare = allocations(Hello);
-    let layer = RateLimitLayer::per_ip(wide());
+    let layer = RateLimitLayer::keyed(Keyed::with_clock(wide(), ManualClock::new()), Key::ip());
     assert!(ask(&mut layer.layer(Hello)).contains_key("x-ratelimit-reset"));
     assert_eq!(allocations(layer.layer(Hello)) - bare, VALUES);
     // It is they: without them there is nothing.
     assert_eq!(allocations(layer.clone().headers(Dialects::none()).layer(Hello)) - bare, 0);
+    // Nor is there where what remains is a small number.
+    let small = Keyed::with_clock(Limit::per_hour(999), ManualClock::new());
+    let small = RateLimitLayer::keyed(small, Key::ip()).cost(|_| 0);
+    assert_eq!(allocations(small.layer(Hello)) - bare, 0);
     // Giving back takes none either.
     let counting = layer.count(Count::Failures).headers(Dialects::none());
     assert_eq!(allocations(counting.layer(Hello)) - bare, 0);

@@ -23,7 +23,7 @@ fn limited(limit: Limit) -> (RateLimitLayer<OneLimit<ManualClock>>, ManualClock)
     (RateLimitLayer::keyed(keyed, Key::all()), clock)
 }
 
-fn by_policy(policy: Policy) -> (RateLimitLayer<ByPolicies<ManualClock>>, ManualClock) {
+fn by_policy(policy: Policy) -> (RateLimitLayer<ByPolicies<MemoryStore<ManualClock>>>, ManualClock) {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
     (RateLimitLayer::new(Engine::new(store, Policies::new().policy(policy)).unwrap()), clock)

@@ -44,7 +44,9 @@ pub struct Decision {
     /// Ticks a token; for windows: what remains.
     token: u64,
     capacity: u64,
-    ticks: u8,
+    /// Ticks in a nanosecond, or in a microsecond.
+    ticks: u32,
+    micros: bool,
     kind: Kind,
     outcome: Outcome,
 }
@@ -53,7 +55,7 @@ impl Decision {
     #[inline]
     pub(crate) fn new(limit: &Normal, outcome: Outcome, ahead: u64, wait: u64) -> Self {
         let Normal { ticks, token, capacity, kind } = *limit;
-        Self { ahead, wait, token, capacity, ticks: ticks as u8, kind, outcome }
+        Self { ahead, wait, token, capacity, ticks: ticks as u32, micros: false, kind, outcome }
     }
 
     /// A decision of a window or log at `now`.
@@ -70,9 +72,20 @@ impl Decision {
             token: told.remaining,
             capacity: limit.capacity,
             ticks: 1,
+            micros: false,
             kind: limit.kind,
             outcome,
         }
+    }
+
+    /// A decision of a store that counts in microseconds.
+    pub(crate) fn in_micros(
+        kind: Kind,
+        outcome: Outcome,
+        [ahead, wait, token, capacity]: [u64; 4],
+        per_micro: u32,
+    ) -> Self {
+        Self { ahead, wait, token, capacity, ticks: per_micro, micros: true, kind, outcome }
     }
 
     /// The same for a caller that would wait `longest` nanoseconds for its tokens, and so passes that much sooner.
@@ -206,6 +219,7 @@ impl Decision {
     fn time(&self, ticks: u64) -> Duration {
         match self.ticks {
             0 => Duration::ZERO,
+            per_micro if self.micros => Duration::from_micros(ticks.div_ceil(u64::from(per_micro))),
             per_nano => Duration::from_nanos(ticks.div_ceil(u64::from(per_nano))),
         }
     }

@@ -200,15 +200,16 @@ pub use concurrency::{Busy, Concurrency, Permit};
 pub use decision::{Decision, Denied, Outcome, ReserveError};
 #[cfg(feature = "std")]
 pub use keyed::{
-    Figures, Key, KeyPermit, Keyed, KeyedBuilder, KeyedConcurrency, KeyedConcurrencyBuilder, TooManyLimits, Under,
+    Arrivals, ArrivalsBuilder, Figures, Key, KeyPermit, Keyed, KeyedBuilder, KeyedConcurrency, KeyedConcurrencyBuilder,
+    NotAThrottle, Taken, Throttle, TooManyLimits, Under,
 };
-pub use limit::{Algorithm, Effective, Limit, NotARate, ParseLimitError, Problem, Rate};
+pub use limit::{Algorithm, Counting, Effective, InMicros, Limit, NotARate, ParseLimitError, Problem, Rate};
 pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};
 #[cfg(feature = "std")]
 pub use limiter::{Wait, WaitError};
 pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
 pub use store::{
-    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, Source, Status, Store, TooManyKeys,
-    Verdict,
+    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, OnFailure, Source, Status, Store,
+    TooManyKeys, Verdict,
 };

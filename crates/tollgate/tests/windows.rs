@@ -49,7 +49,7 @@ impl Oracle {
                 before * u128::from(inside) + u128::from(self.admitted(|at| at / window == index)) * whole
             }
             Algorithm::SlidingWindowStrict => {
-                let steps = (1..=10).rev().find(|steps| window % steps == 0).unwrap();
+                let steps = steps(window);
                 let step = |at: u64| at / (window / steps);
                 u128::from(self.admitted(|at| step(at) + steps >= step(now))) * whole
             }
@@ -481,4 +481,10 @@ mod waiting {
         drop(second);
         assert_eq!(clock.sleepers(), 0);
     }
+}
+
+/// How many steps the strict sliding window makes of a window.
+fn steps(window: u64) -> u64 {
+    let divided = if window.is_multiple_of(1_000) { window / 1_000 } else { window };
+    (1..=10).rev().find(|steps| divided.is_multiple_of(*steps)).expect("1 divides")
 }

@@ -3,6 +3,8 @@
 
 use super::kind::{Default, Key, Kind, MOST, Table};
 use crate::check::MOST_DENIALS;
+use std::time::Duration;
+use tollgate::OnFailure;
 
 /// A key without a default that need not be written.
 const fn key(name: &'static str, kind: Kind, doc: &'static str, example: &'static str) -> Key {
@@ -23,6 +25,7 @@ impl Key {
 
 const TEXTS: Kind = Kind::OneOrMany(&Kind::Text);
 const ANY: Kind = Kind::Number { min: 0, max: MOST };
+const ON_FAILURE: Kind = Kind::OneOf(&[OnFailure::LocalShare.name(), OnFailure::Open.name(), OnFailure::Closed.name()]);
 
 /// The file.
 pub(crate) static FILE: Table = Table {
@@ -33,6 +36,7 @@ pub(crate) static FILE: Table = Table {
         key("store", Kind::Table(&STORE), "Where the counters are.", ""),
         key("identity", Kind::Table(&IDENTITY), "Who is calling.", ""),
         key("stats", Kind::Table(&STATS), "What is remembered of the heaviest callers.", ""),
+        key("envoy", Kind::Table(&ENVOY), "Envoy's rate limit service.", ""),
         key("plans", Kind::Named(&Kind::Table(&PLAN)), "Limits with a name, chosen by an attribute.", ""),
         key("policy", Kind::Tables(&POLICY), "Which requests, counted by what, how many of them.", ""),
         key("allow", Kind::Tables(&LISTED), "Who passes whatever the limits say.", ""),
@@ -59,15 +63,62 @@ static SERVER: Table = Table {
 static STORE: Table = Table {
     doc: "Where the counters are.",
     keys: &[
-        key("kind", Kind::OneOf(&["memory"]), "The kind of store.", "\"memory\"").or(Default::Text("memory")),
-        key("max_keys", Kind::Number { min: 1, max: 1 << 32 }, "How many keys it holds at most.", "1_000_000")
-            .or(Default::Number(1_000_000)),
+        key("kind", Kind::OneOf(&["memory", "redis"]), "The kind of store.", "\"memory\"").or(Default::Text("memory")),
+        key(
+            "max_keys",
+            Kind::Number { min: 1, max: 1 << 32 },
+            "How many keys are held in memory at most; with Redis, while it is gone.",
+            "1_000_000",
+        )
+        .or(Default::Number(1_000_000)),
         key(
             "max_bytes",
             Kind::Number { min: 1, max: MOST },
             "How much memory the states beyond one word take at most; by default 512 bytes a key.",
             "512_000_000",
         ),
+        key(
+            "url",
+            Kind::RedisUrl,
+            "Where Redis is, as redis://127.0.0.1:6379; the kind redis needs it.",
+            "\"redis://127.0.0.1:6379\"",
+        )
+        .secret(),
+        key("mode", Kind::OneOf(&["exact"]), "How Redis is asked: for every decision.", "\"exact\"")
+            .or(Default::Text("exact")),
+        key(
+            "timeout",
+            Kind::DurationWithin { min: Duration::from_millis(1), max: Duration::from_secs(10) },
+            "How long Redis is waited for.",
+            "\"10ms\"",
+        )
+        .or(Default::Text("10ms")),
+        key(
+            "on_failure",
+            ON_FAILURE,
+            "What becomes of requests while Redis is gone: each node its share, all pass, or none.",
+            "\"local_share\"",
+        )
+        .or(Default::Text(OnFailure::LocalShare.name())),
+        key("prefix", Kind::Prefix, "What the names of the keys in Redis begin with.", "\"tollgate\"")
+            .or(Default::Text("tollgate")),
+        key(
+            "nodes",
+            Kind::Number { min: 1, max: 10_000 },
+            "How many nodes share the limits, as long as Redis was never there to tell.",
+            "3",
+        )
+        .or(Default::Number(1)),
+        key(
+            "key_secret",
+            Kind::LongText { bytes: 16 },
+            "Hides who is counted from who reads Redis; the same on every node. By default agreed on through Redis.",
+            "\"…\"",
+        )
+        .secret(),
+        key("connections", Kind::Number { min: 1, max: 64 }, "How many connections to Redis there are.", "2")
+            .or(Default::Number(2)),
+        key("ca_file", Kind::Text, "Who signs for a rediss:// server: a file in PEM form.", "\"/etc/tollgate/ca.pem\""),
     ],
     also: None,
 };
@@ -105,6 +156,35 @@ static STATS: Table = Table {
             .or(Default::Text("fingerprint")),
         key("top", Kind::Number { min: 64, max: 1 << 20 }, "How many of them are counted.", "1024")
             .or(Default::Number(1024)),
+    ],
+    also: None,
+};
+
+static ENVOY: Table = Table {
+    doc: "Envoy's rate limit service: limits by the descriptors that Envoy sends, beside the policies.",
+    keys: &[
+        key(
+            "config",
+            Kind::Text,
+            "The configuration files of envoyproxy/ratelimit: their directory, or one of them.",
+            "\"/etc/ratelimit/config\"",
+        ),
+        key(
+            "denied_hits",
+            Kind::OneOf(&["free", "consume"]),
+            "Whether a request that is turned away uses up what is left, as it does in envoyproxy/ratelimit.",
+            "\"consume\"",
+        )
+        .or(Default::Text("free")),
+        key(
+            "response_headers",
+            Kind::Bool,
+            "Whether Envoy is told to add RateLimit-Limit, -Remaining and -Reset.",
+            "true",
+        )
+        .or(Default::Bool(false)),
+        key("dynamic_metadata", Kind::Bool, "Whether Envoy's later filters are told of the descriptors.", "true")
+            .or(Default::Bool(false)),
     ],
     also: None,
 };
@@ -170,6 +250,12 @@ static POLICY: Table = Table {
             .or(Default::Number(100)),
         key("final", Kind::Bool, "No policy after it applies.", "true").or(Default::Bool(false)),
         key("penalty", Kind::Table(&PENALTY), "Who is turned away too often is banned for a while.", ""),
+        key(
+            "on_failure",
+            ON_FAILURE,
+            "What becomes of its requests while Redis is gone; what [store] says if nothing is said.",
+            "\"closed\"",
+        ),
     ],
     also: None,
 };

@@ -1,6 +1,8 @@
 //! What a key of tollgate.toml is: its type, its default, and how both are said.
 
+use super::time::duration_text;
 use std::fmt;
+use std::time::Duration;
 use tollgate::Algorithm;
 
 /// A table of the file and its keys.
@@ -53,6 +55,10 @@ pub(crate) enum Kind {
     /// Units, or a share as "50%".
     Reserve,
     Text,
+    /// A text of at least so many bytes.
+    LongText {
+        bytes: usize,
+    },
     OneOf(&'static [&'static str]),
     /// One of these numbers.
     OneOfNumbers(&'static [u16]),
@@ -61,6 +67,9 @@ pub(crate) enum Kind {
     /// An address or a network of them.
     Network,
     HeaderName,
+    RedisUrl,
+    /// The beginning of names in Redis.
+    Prefix,
     Method,
     Path,
     Host,
@@ -68,6 +77,10 @@ pub(crate) enum Kind {
     Algorithm,
     Limit,
     Duration,
+    DurationWithin {
+        min: Duration,
+        max: Duration,
+    },
     /// A date and time with its offset.
     Time,
     /// A status of HTTP, or several: 404, "500-599", "5xx".
@@ -111,12 +124,17 @@ impl Kind {
             Self::Percent => "a number from 0 to 100".to_owned(),
             Self::Reserve => "a whole number or a share as \"20%\"".to_owned(),
             Self::Text => "a text that is not empty".to_owned(),
+            Self::LongText { bytes } => format!("a text of at least {bytes} bytes"),
             Self::OneOf([one]) => format!("\"{one}\""),
             Self::OneOf(words) => either(words.iter().map(|word| format!("\"{word}\""))),
             Self::OneOfNumbers(numbers) => either(numbers.iter().map(ToString::to_string)),
             Self::Listener => "an address and a port as \"127.0.0.1:8080\", or \"off\"".to_owned(),
             Self::Network => "an address or a network as \"10.0.0.0/8\"".to_owned(),
             Self::HeaderName => "the name of a header, as \"x-user-id\"".to_owned(),
+            Self::RedisUrl => "the url of a Redis server, as \"redis://127.0.0.1:6379\"".to_owned(),
+            Self::Prefix => {
+                "1 to 64 printable characters of ASCII without spaces, `{` and `}`, as \"tollgate\"".to_owned()
+            }
             Self::Method => "a method of HTTP, as \"POST\"".to_owned(),
             Self::Path => "a path, as \"/api/**\"".to_owned(),
             Self::Host => "a host, as \"api.example.com\"".to_owned(),
@@ -124,6 +142,9 @@ impl Kind {
             Self::Algorithm => either(Algorithm::ALL.iter().map(|algorithm| format!("\"{algorithm}\""))),
             Self::Limit => "a limit, as \"100/min burst 20\"".to_owned(),
             Self::Duration => "a time, as \"500ms\", \"2s\" or \"1h\"".to_owned(),
+            Self::DurationWithin { min, max } => {
+                format!("a time from \"{}\" to \"{}\"", duration_text(*min), duration_text(*max))
+            }
             Self::Time => "a date and time with its offset, without quotes, as 2030-01-01T00:00:00Z".to_owned(),
             Self::Status => "a status from 100 to 999, as 404, or several as \"500-599\" or \"5xx\"".to_owned(),
             Self::True => "true".to_owned(),

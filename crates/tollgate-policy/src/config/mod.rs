@@ -26,6 +26,7 @@ mod kind;
 mod nearest;
 mod plain;
 mod read;
+mod redis;
 mod schema;
 mod show;
 mod source;
@@ -34,15 +35,16 @@ mod tree;
 mod watch;
 
 pub use diagnostic::{Diagnostic, Place};
+pub use redis::{RedisConfig, RedisMode, RedisUrl, RedisUrlError, Secret};
 pub use schema::schema;
-pub use watch::Watch;
+pub use watch::{Watch, yaml_files};
 
 use crate::policies::Policies;
 use env::Variables;
 use ipnet::IpNet;
 use source::Sources;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use tree::{Source, Spot};
 
 /// How the service runs, and who may do what.
@@ -57,6 +59,8 @@ pub struct Config {
     pub identity: Identity,
     /// What is remembered of the heaviest callers.
     pub stats: StatsConfig,
+    /// Envoy's rate limit service.
+    pub envoy: EnvoyService,
     /// Which limits apply.
     pub policies: Policies,
 }
@@ -75,14 +79,17 @@ pub struct Server {
     pub admin: Option<SocketAddr>,
 }
 
-/// How much the store holds.
+/// Where the counters are, and how much of them is held in memory.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct StoreConfig {
-    /// How many keys at most.
+    /// How many keys at most; with Redis, of those that are counted here while it is gone.
     pub max_keys: u64,
     /// How many bytes the states take that are more than a word; if nothing is said the store decides.
     pub max_bytes: Option<u64>,
+    /// The Redis that a fleet shares; none if the counters are in memory. What becomes of requests while it is gone is with
+    /// the [policies](Policies::default_on_failure), because it may change while they run.
+    pub redis: Option<RedisConfig>,
 }
 
 /// Who is calling, and which headers are believed about it.
@@ -109,6 +116,20 @@ pub struct StatsConfig {
     pub keys: KeysShown,
     /// How many counters there are for them.
     pub top: usize,
+}
+
+/// Envoy's rate limit service: where its limits are written, and what it answers.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct EnvoyService {
+    /// The configuration files of envoyproxy/ratelimit: their directory, or one of them.
+    pub config: Option<PathBuf>,
+    /// Whether a request that is turned away uses up what is left.
+    pub denied_hits_consume: bool,
+    /// Whether Envoy is told to add headers to responses.
+    pub response_headers: bool,
+    /// Whether Envoy's later filters are told of the descriptors.
+    pub dynamic_metadata: bool,
 }
 
 /// How keys are shown to an operator.

@@ -66,17 +66,21 @@ fn kind(of: &Kind) -> Value {
         Kind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
         Kind::Reserve => json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, pattern("^[0-9.]+ *%$")] }),
         Kind::Text | Kind::Limit | Kind::Attribute | Kind::Host => json!({ "type": "string", "minLength": 1 }),
+        // As many letters as bytes if they are ASCII; of others fewer will do.
+        Kind::LongText { bytes } => json!({ "type": "string", "minLength": bytes.div_ceil(4) }),
         Kind::OneOf(words) => json!({ "enum": words }),
         Kind::OneOfNumbers(numbers) => json!({ "enum": numbers }),
         Kind::Listener => pattern("^(off|.+:[0-9]{1,5})$"),
         Kind::Network => pattern("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"),
         Kind::HeaderName | Kind::Method => pattern("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"),
+        Kind::RedisUrl => pattern("^(rediss?|redis\\+unix|unix)://.+$"),
+        Kind::Prefix => pattern("^[!-z|~]{1,64}$"),
         Kind::Path => pattern("^/[^?#]*$"),
         Kind::Algorithm => {
             let names = Algorithm::ALL.iter().map(|algorithm| algorithm.name()).chain(["gcra"]);
             json!({ "enum": names.collect::<Vec<_>>() })
         }
-        Kind::Duration => pattern("^[0-9]+[a-z]+$"),
+        Kind::Duration | Kind::DurationWithin { .. } => pattern("^[0-9]+[a-z]+$"),
         Kind::Time => json!({ "type": "string", "format": "date-time" }),
         Kind::Status => json!({ "anyOf": [
             { "type": "integer", "minimum": 100, "maximum": 999 },

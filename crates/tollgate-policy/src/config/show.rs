@@ -4,7 +4,7 @@ use super::diagnostic::Place;
 use super::kind::{Default, Kind};
 use super::source::Sources;
 use super::time::{duration_text, instant_text};
-use super::{Config, KeysShown, Loaded, keys};
+use super::{Config, EnvoyService, KeysShown, Loaded, RedisConfig, keys};
 use crate::attribute::Attribute;
 use crate::matching::{HeaderTest, Match};
 use crate::policies::{Listed, Policies};
@@ -12,9 +12,13 @@ use crate::policy::{Action, Class, Cost, Count, Limits, Policy, Reserve, Rollout
 use crate::policy_limit::PolicyLimit;
 use std::fmt::{Display, Write as _};
 use std::net::SocketAddr;
+use tollgate::OnFailure;
 
 /// What stands where a secret was.
 const HIDDEN: &str = "(hidden)";
+
+/// The same where a secret must be long.
+const HIDDEN_KEY: &str = "(hidden, 16 bytes or more)";
 
 impl Loaded {
     /// The configuration in effect as a file, for people: with where each value came from, secrets hidden. None if there
@@ -76,9 +80,12 @@ impl Writer<'_> {
             self.line(name, text(address.map_or("off".to_owned(), |address: SocketAddr| address.to_string())));
         }
         self.table("[store]", "store");
-        self.line("kind", text("memory"));
+        self.line("kind", text(if config.store.redis.is_some() { "redis" } else { "memory" }));
         self.line("max_keys", config.store.max_keys.to_string());
         self.optional("max_bytes", config.store.max_bytes.map(|bytes| bytes.to_string()));
+        if let Some(redis) = &config.store.redis {
+            self.redis(redis, policies.on_failure);
+        }
         self.table("[identity]", "identity");
         let identity = &config.identity;
         self.line("trusted_proxies", list(identity.trusted_proxies.iter().map(text)));
@@ -97,6 +104,7 @@ impl Writer<'_> {
             }),
         );
         self.line("top", config.stats.top.to_string());
+        self.envoy(&config.envoy);
         for (index, plan) in policies.plans.iter().enumerate() {
             self.table(&format!("[plans.{}]", name(&plan.name)), &format!("plans.{index}"));
             self.limits(&plan.limits);
@@ -112,6 +120,33 @@ impl Writer<'_> {
             }
         }
         self.text
+    }
+
+    /// Only where there is one: most have none.
+    fn envoy(&mut self, envoy: &EnvoyService) {
+        if *envoy == EnvoyService::default() {
+            return;
+        }
+        let EnvoyService { config, denied_hits_consume, response_headers, dynamic_metadata } = envoy;
+        self.table("[envoy]", "envoy");
+        self.optional("config", config.as_ref().map(|path| text(path.display())));
+        self.line("denied_hits", text(if *denied_hits_consume { "consume" } else { "free" }));
+        self.line("response_headers", response_headers.to_string());
+        self.line("dynamic_metadata", dynamic_metadata.to_string());
+    }
+
+    fn redis(&mut self, redis: &RedisConfig, on_failure: OnFailure) {
+        let RedisConfig { url, mode, timeout, prefix, nodes, key_secret, connections, ca_file } = redis;
+        self.line("url", if self.hide { text(url) } else { text(url.reveal()) });
+        self.line("mode", text(mode.name()));
+        self.line("timeout", text(duration_text(*timeout)));
+        self.line("on_failure", text(on_failure));
+        self.line("prefix", text(prefix));
+        self.line("nodes", nodes.to_string());
+        let key_secret = key_secret.as_ref().map(|secret| text(if self.hide { HIDDEN_KEY } else { secret.reveal() }));
+        self.optional("key_secret", key_secret);
+        self.line("connections", connections.to_string());
+        self.optional("ca_file", ca_file.as_ref().map(|file| text(file.display())));
     }
 
     fn table(&mut self, header: &str, path: &str) {
@@ -199,6 +234,7 @@ impl Writer<'_> {
             let (within, ban) = (text(duration_text(penalty.within)), text(duration_text(penalty.ban)));
             self.line("penalty", format!("{{ denials = {}, within = {within}, ban = {ban} }}", penalty.denials));
         }
+        self.optional("on_failure", policy.on_failure.map(text));
     }
 
     fn listed(&mut self, entry: &Listed) {

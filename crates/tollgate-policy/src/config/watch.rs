@@ -20,7 +20,7 @@ const LOOK_AGAIN: Duration = Duration::from_secs(10);
 /// What the system follows too before it gives up.
 const MOST_LINKS: usize = 40;
 
-/// Watches a file until it is dropped.
+/// Watches a file, or the YAML files of a directory, until it is dropped.
 ///
 /// Make it before the file is read: then no change is missed in between.
 #[derive(Debug)]
@@ -90,12 +90,42 @@ struct Content {
 impl Content {
     /// None if there is no such file, or it cannot be read.
     fn of(path: &Path) -> Option<Self> {
-        path.metadata().ok().filter(|metadata| metadata.is_file())?;
-        let bytes = std::fs::read(path).ok()?;
+        let metadata = path.metadata().ok()?;
         let mut hasher = DefaultHasher::new();
-        hasher.write(&bytes);
-        Some(Self { hash: hasher.finish(), len: bytes.len() })
+        let mut len = 0;
+        if metadata.is_dir() {
+            for file in yaml_files(path).ok()? {
+                hasher.write(file.as_os_str().as_encoded_bytes());
+                let bytes = std::fs::read(file).ok()?;
+                hasher.write_usize(bytes.len());
+                hasher.write(&bytes);
+                len += bytes.len();
+            }
+        } else if metadata.is_file() {
+            let bytes = std::fs::read(path).ok()?;
+            hasher.write(&bytes);
+            len = bytes.len();
+        } else {
+            return None;
+        }
+        Some(Self { hash: hasher.finish(), len })
     }
+}
+
+/// The files of a directory whose names end with .yaml or .yml, in the order of their names. Hidden ones are left out:
+/// Kubernetes keeps its links there.
+pub fn yaml_files(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in std::fs::read_dir(directory)? {
+        let path = entry?.path();
+        let hidden = path.file_name().is_none_or(|name| name.as_encoded_bytes().starts_with(b"."));
+        let yaml = path.extension().is_some_and(|extension| extension == "yaml" || extension == "yml");
+        if yaml && !hidden && path.is_file() {
+            files.push(path);
+        }
+    }
+    files.sort();
+    Ok(files)
 }
 
 impl<F: FnMut()> Watching<F> {

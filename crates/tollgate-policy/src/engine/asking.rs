@@ -58,7 +58,7 @@ pub(crate) struct Request<'a, 's> {
 }
 
 /// What a policy would need to apply and a request does not have.
-enum Lacking<'a> {
+pub(super) enum Lacking<'a> {
     Key(&'a Attribute),
     Plan(&'a Attribute),
 }
@@ -73,6 +73,16 @@ impl From<Lacking<'_>> for Why {
 }
 
 impl Asking {
+    /// Asks nothing, and keeps no memory beyond its own.
+    pub(crate) fn clear(&mut self) {
+        self.banned = None;
+        self.asked.clear();
+        self.keys.clear();
+        if self.asked.spilled() || self.keys.spilled() {
+            *self = Self::default();
+        }
+    }
+
     /// Every policy that applies, found by the path.
     pub(crate) fn gather(&mut self, rules: &Rules, overrides: &InForce, request: &Request<'_, '_>) {
         for number in rules.index.find(request.path) {
@@ -111,7 +121,7 @@ impl Asking {
         }
     }
 
-    fn apply<'r>(
+    pub(super) fn apply<'r>(
         &mut self,
         rules: &Rules,
         number: u32,
@@ -159,7 +169,8 @@ impl Asking {
         Ok(())
     }
 
-    /// What the store is asked.
+    /// What the store is asked. Always in line: the list is large to move.
+    #[inline(always)]
     pub(crate) fn asks<'a>(&'a self, rules: &'a Rules, peek: bool) -> SmallVec<[Ask<'a>; FEW]> {
         let ask = |asked: &'a Asked| {
             let ruling = &rules.policies[asked.policy as usize];
@@ -175,9 +186,14 @@ impl Asking {
             };
             Ask { limit: handle, key, cost, reserve, mode, max_wait }
         };
-        self.asked.iter().map(ask).collect()
+        let mut asks = SmallVec::new();
+        for asked in &self.asked {
+            asks.push(ask(asked));
+        }
+        asks
     }
 
+    #[inline]
     pub(crate) fn key(&self, asked: &Asked) -> &[u8] {
         &self.keys[asked.key.start as usize..asked.key.end as usize]
     }
@@ -185,6 +201,7 @@ impl Asking {
 
 impl Asked {
     /// The limit it is about. Not for a ban, which has none of its own.
+    #[inline]
     pub(crate) fn slot<'a>(&'a self, ruling: &'a Ruling) -> &'a Slot {
         let Role::Limit { set, slot } = self.role else { unreachable!("a ban has no limit of its own") };
         match &self.instead {
@@ -196,7 +213,7 @@ impl Asked {
 
 impl Rules {
     pub(crate) fn path_of<'a>(&self, subject: &Subject<'a>) -> Option<Segments<'a>> {
-        subject.raw_path().filter(|_| self.needs_path).map(segments)
+        if self.needs_path { Some(segments(subject.raw_path()?)) } else { None }
     }
 }
 

@@ -71,11 +71,12 @@ impl Explanation {
     /// When the request would be admitted if nobody else comes; none if never, or if nobody knows.
     pub fn admitted_at(&self) -> Option<Instant> {
         match self.verdict.is_allowed() {
-            true => Some(self.verdict.now + self.verdict.delay()),
+            true => Some(self.verdict.parts.now + self.verdict.delay()),
             // On leaving the deny list it may meet a ban, and after that the limits.
             false => {
-                let limits = self.verdict.now + self.verdict.retry_after()?.max(self.verdict.limits_admit_after()?);
-                Some(self.verdict.asking.banned.as_ref().map_or(limits, |ban| ban.until().max(limits)))
+                let limits =
+                    self.verdict.parts.now + self.verdict.retry_after()?.max(self.verdict.limits_admit_after()?);
+                Some(self.verdict.parts.asking.banned.as_ref().map_or(limits, |ban| ban.until().max(limits)))
             }
         }
     }
@@ -109,7 +110,10 @@ impl<S: Store> Engine<S> {
             (None, None) if asking.asked.is_empty() => Reason::NoPolicy,
             (None, None) => super::reason_of(&asking, &answer),
         };
-        let verdict = Verdict { rules, asking, inner: Some(answer), reason, now };
+        let mut verdict = Verdict::new(rules, now);
+        verdict.parts.asking = asking;
+        verdict.answered(answer);
+        verdict.parts.reason = reason;
         let statuses: Vec<_> = verdict.statuses().collect();
         let stand = |(range, mut standing): (std::ops::Range<usize>, Standing)| {
             for (asked, status) in &statuses[range] {

@@ -6,6 +6,7 @@ use crate::pattern::Segments;
 use crate::subject::Subject;
 use smallvec::SmallVec;
 use std::fmt::Write;
+use std::net::IpAddr;
 
 /// The keys of one request, one behind the other. So many bytes need no memory of their own.
 pub(crate) type Keys = SmallVec<[u8; 256]>;
@@ -23,11 +24,17 @@ pub(crate) fn write<'a>(
 ) -> Result<(), &'a Attribute> {
     for attribute in key {
         let start = keys.len();
+        // The most common key in one piece.
+        if let (Attribute::Ip, Some(IpAddr::V4(v4))) = (attribute, subject.address()) {
+            let [a, b, c, d] = v4.octets();
+            keys.extend_from_slice(&[4, 0, 0, 0, a, b, c, d]);
+            continue;
+        }
         keys.extend_from_slice(&[0; 4]);
         match attribute {
             Attribute::Ip => match address::client(subject.address().ok_or(attribute)?, ipv6_prefix) {
-                std::net::IpAddr::V4(v4) => keys.extend_from_slice(&v4.octets()),
-                std::net::IpAddr::V6(v6) => keys.extend_from_slice(&v6.octets()),
+                IpAddr::V4(v4) => keys.extend_from_slice(&v4.octets()),
+                IpAddr::V6(v6) => keys.extend_from_slice(&v6.octets()),
             },
             Attribute::Endpoint => {
                 let (method, route) = subject.route().ok_or(attribute)?;

@@ -1,6 +1,7 @@
 //! The engine: from a subject to a verdict, over any store.
 
 mod asking;
+mod by_name;
 mod explain;
 mod figures;
 mod key;
@@ -9,6 +10,7 @@ mod overrides;
 mod rules;
 mod verdict;
 
+pub use by_name::ByNameError;
 pub use explain::{Explanation, Level, Standing, Tried};
 pub use figures::{PolicyFigures, TopKey, Usage};
 pub(crate) use overrides::LONGEST;
@@ -110,6 +112,7 @@ impl<S: Store> Engine<S> {
     pub fn with_options(store: S, policies: Policies, options: EngineOptions) -> Result<Self, EngineError> {
         let mut registry = Registry::default();
         let rules = Rules::new(policies, &mut registry, &store)?;
+        registry.apply(&store);
         let figures = Figures {
             all: Tally::new(Duration::ZERO),
             times: Histogram::new(),
@@ -164,24 +167,33 @@ impl<S: Store> Engine<S> {
 impl<S: Store> Engine<S> {
     /// Decides on one request, and charges it if it passes.
     pub async fn decide(&self, subject: &Subject<'_>) -> Verdict {
-        self.ask(subject, 1, false).await
+        self.ask(subject, 1, false, None).await
     }
 
     /// Decides on a request that costs more or less than one; each policy multiplies it by its own cost.
     pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
-        self.ask(subject, cost, false).await
+        self.ask(subject, cost, false, None).await
+    }
+
+    /// The same for a caller who needs the verdict `within` some time. A store that has to ask elsewhere falls back before
+    /// that; one that does not takes no notice.
+    pub async fn decide_within(&self, subject: &Subject<'_>, cost: u64, within: Duration) -> Verdict {
+        self.ask(subject, cost, false, Some(within)).await
     }
 
     /// Says what would be decided, and charges nothing.
     pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
-        self.ask(subject, cost, true).await
+        self.ask(subject, cost, true, None).await
     }
 
     /// Corrects what a request was charged, now that it has ended: policies that do not count it get it back, those
     /// whose cost is known only now are charged that. Permits go back.
     pub async fn settle(&self, verdict: Verdict, ending: Ending) {
-        let Some(actual) = verdict.settled(&ending) else { return };
-        let Verdict { inner, .. } = verdict;
+        if verdict.is_settled(&ending) {
+            return;
+        }
+        let actual = verdict.settled(&ending);
+        let inner = { verdict }.parts.inner.take();
         if let Some(inner) = inner {
             self.inner.store.settle(inner, &actual).await;
         }
@@ -189,51 +201,68 @@ impl<S: Store> Engine<S> {
 
     /// Gives back everything a request was charged: it came to nothing before it reached what the limits protect.
     pub async fn cancel(&self, verdict: Verdict) {
-        let Verdict { inner, asking, .. } = verdict;
-        if let Some(inner) = inner {
-            let nothing: SmallVec<[u64; FEW]> = asking.asked.iter().map(|_| 0).collect();
+        let mut verdict = verdict;
+        if let Some(inner) = verdict.parts.inner.take() {
+            let nothing: SmallVec<[u64; FEW]> = verdict.parts.asking.asked.iter().map(|_| 0).collect();
             self.inner.store.settle(inner, &nothing).await;
         }
     }
 
-    async fn ask(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
-        let mut verdict = self.begin(subject, cost);
+    async fn ask(&self, subject: &Subject<'_>, cost: u64, peek: bool, within: Option<Duration>) -> Verdict {
+        self.ask_for(self.begin(subject, cost), peek, within).await
+    }
+
+    /// What a verdict lacks that has begun.
+    async fn ask_for(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
         if verdict.is_open() {
-            let answer = self.inner.store.decide_at(&verdict.asking.asks(&verdict.rules, peek), verdict.now).await;
+            let asks = verdict.parts.asking.asks(verdict.rules(), peek);
+            let answer = self.ask_store(&asks, verdict.parts.now, within).await;
+            drop(asks);
             verdict.answered(answer);
         }
         if !peek {
             if verdict.is_denied_by_limits() {
-                self.punish(&verdict).await;
+                self.punish(&verdict, within).await;
             }
             self.count(&verdict);
         }
         verdict
     }
 
+    /// Asks for a request that began at `now`, and of whose time some may have gone by.
+    async fn ask_store(&self, asks: &[Ask<'_>], now: Instant, within: Option<Duration>) -> tollgate::Verdict {
+        let store = &self.inner.store;
+        match within {
+            None => store.decide_at(asks, now).await,
+            Some(within) => {
+                let left = within.saturating_sub(store.now().saturating_since(now));
+                store.decide_within(asks, now, left).await
+            }
+        }
+    }
+
     /// A verdict on which nothing is missing but the answer of the store, if it is to be asked.
     fn begin(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
         let now = self.inner.store.now();
-        // Made in place: it is large to move.
         let mut verdict = Verdict::new(self.inner.rules.load(), now);
-        let Verdict { rules, asking, .. } = &mut verdict;
+        let (rules, asking) = verdict.parts.asking_by();
         let path = rules.path_of(subject);
         if let Some(reason) = rules.without_limits(subject, path.as_ref(), now) {
-            verdict.reason = reason;
+            verdict.parts.reason = reason;
             return verdict;
         }
         asking.gather(rules, &self.inner.overrides.in_force(), &Request { subject, path: path.as_ref(), cost, now });
         if let Some(ban) = asking.banned.take() {
-            verdict.reason = Reason::Ban(Ban::Operator(ban));
+            verdict.parts.reason = Reason::Ban(Ban::Operator(ban));
         } else if !asking.asked.is_empty() {
-            verdict.reason = Reason::Limits;
+            verdict.parts.reason = Reason::Limits;
         }
         verdict
     }
 
     /// Counts the denial against the keys it was for, where a policy has a penalty.
-    async fn punish(&self, verdict: &Verdict) {
-        let (mut last, now) = (None, verdict.now);
+    async fn punish(&self, verdict: &Verdict, within: Option<Duration>) {
+        let (mut last, now) = (None, verdict.parts.now);
         for (asked, status) in verdict.statuses() {
             let ruling = verdict.ruling(asked);
             let turned_away = asked.mode != Mode::Shadow && status.decision().is_denied();
@@ -241,12 +270,17 @@ impl<S: Store> Engine<S> {
                 continue;
             };
             last = Some(asked.policy);
-            let key = verdict.asking.key(asked);
+            let key = verdict.parts.asking.key(asked);
             let one_too_many = match &penalty.denials {
                 None => true,
-                Some(denials) => self.inner.store.decide_at(&[Ask::new(denials, key)], now).await.is_denied(),
+                Some(denials) => self.ask_store(&[Ask::new(denials, key)], now, within).await.is_denied(),
             };
-            if one_too_many && self.inner.store.decide_at(&[Ask::new(&penalty.ban, key)], now).await.is_allowed() {
+            if !one_too_many {
+                continue;
+            }
+            let ban = self.ask_store(&[Ask::new(&penalty.ban, key)], now, within).await;
+            // Where nobody decided, nobody remembers.
+            if ban.is_allowed() && ban.source() != Source::Open {
                 ruling.figures.bans.fetch_add(1, Ordering::Relaxed);
             }
         }
@@ -257,7 +291,7 @@ impl<S: Store> Engine<S> {
         let figures = &self.inner.figures;
         let allowed = verdict.is_allowed();
         figures.all.add(if allowed { Event::Allowed } else { Event::Denied });
-        if let Reason::Ban(Ban::Operator(_)) = &verdict.reason
+        if let Reason::Ban(Ban::Operator(_)) = &verdict.parts.reason
             && let Some(ruling) = verdict.binding()
         {
             ruling.figures.tally.add(Event::Denied);
@@ -304,12 +338,12 @@ impl<S: Store> Engine<S> {
             tally.add(Event::Error);
         }
         if allowed {
-            tally.admitted(units, verdict.now);
+            tally.admitted(units, verdict.parts.now);
         }
         if ruling.policy.key.is_empty() {
             return;
         }
-        let key = verdict.asking.key(asked);
+        let key = verdict.parts.asking.key(asked);
         let fingerprint = self.inner.quick.hash_one((ruling.number, key));
         let label = || self.inner.options.plain_keys.then(|| self.shown(ruling, key).into());
         self.inner.figures.heaviest.add(fingerprint, ruling.number, 1, label);
@@ -328,7 +362,7 @@ impl<S: Store> Engine<S> {
         let turn = TURN.get().wrapping_add(1);
         TURN.set(turn);
         if turn.is_multiple_of(every) {
-            self.inner.figures.times.record(self.inner.store.now().saturating_since(verdict.now));
+            self.inner.figures.times.record(self.inner.store.now().saturating_since(verdict.parts.now));
         }
     }
 
@@ -350,13 +384,15 @@ fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
 }
 
 fn reason_of(asking: &Asking, answer: &tollgate::Verdict) -> Reason {
-    let banned = asking
-        .asked
-        .iter()
-        .zip(answer.statuses())
-        .any(|(asked, status)| asked.role == Role::Ban && status.decision().is_denied());
+    let denying = || asking.asked.iter().zip(answer.statuses()).filter(|(_, status)| status.decision().is_denied());
+    let banned = denying().any(|(asked, _)| asked.role == Role::Ban);
     match answer.source() {
+        // Who only watches closes nothing.
+        Source::Closed if denying().any(|_| true) && denying().all(|(asked, _)| asked.mode == Mode::Shadow) => {
+            Reason::Limits
+        }
         Source::Closed => Reason::Closed,
+        Source::Open => Reason::Limits,
         _ if banned => Reason::Ban(Ban::Penalty),
         _ => Reason::Limits,
     }
@@ -379,27 +415,85 @@ impl Rules {
     }
 }
 
+/// # Deciding without a future, where the store is in this process
+impl<S: Store + 'static> Engine<S> {
+    /// Decides, as [`decide_n`](Self::decide_n) does, if the store is in this process. If not, what decides: a future that
+    /// needs the subject no longer.
+    pub fn decide_or_later(
+        &self,
+        subject: &Subject<'_>,
+        cost: u64,
+    ) -> Result<Verdict, impl Future<Output = Verdict> + Send + use<S>> {
+        if self.inner.store.is_here() {
+            return Ok(self.ask_here(subject, cost, false));
+        }
+        let (engine, verdict) = (self.clone(), self.begin(subject, cost));
+        Err(async move { engine.ask_for(verdict, false, None).await })
+    }
+
+    /// Settles, as [`settle`](Self::settle) does, if the store is in this process or there is nothing to settle. If not,
+    /// what settles.
+    pub fn settle_or_later(
+        &self,
+        verdict: Verdict,
+        ending: Ending,
+    ) -> Result<(), impl Future<Output = ()> + Send + use<S>> {
+        // Most requests end as they were charged: they need no future to be moved into.
+        if verdict.is_settled(&ending) {
+            return Ok(());
+        }
+        let (engine, here) = (self.clone(), self.inner.store.is_here());
+        here_or_later(here, async move { engine.settle(verdict, ending).await })
+    }
+
+    /// Cancels, as [`cancel`](Self::cancel) does, if the store is in this process. If not, what cancels.
+    pub fn cancel_or_later(&self, verdict: Verdict) -> Result<(), impl Future<Output = ()> + Send + use<S>> {
+        let (engine, here) = (self.clone(), self.inner.store.is_here());
+        here_or_later(here, async move { engine.cancel(verdict).await })
+    }
+}
+
+impl<S: Store> Engine<S> {
+    /// As `ask` does, without a future to move the verdict through.
+    fn ask_here(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
+        let mut verdict = self.begin(subject, cost);
+        if verdict.is_open() {
+            let asks = verdict.parts.asking.asks(verdict.rules(), peek);
+            let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
+            let answer = answer.unwrap_or_else(|| at_once(self.inner.store.decide_at(&asks, verdict.parts.now)));
+            drop(asks);
+            verdict.answered(answer);
+        }
+        if !peek {
+            if verdict.is_denied_by_limits() {
+                at_once(self.punish(&verdict, None));
+            }
+            self.count(&verdict);
+        }
+        verdict
+    }
+}
+
 /// # Deciding in memory, where nothing has to be waited for
 impl<C: Clock> Engine<MemoryStore<C>> {
     /// See [`decide`](Self::decide).
     pub fn decide_now(&self, subject: &Subject<'_>) -> Verdict {
-        self.ask_now(subject, 1, false)
+        self.ask_here(subject, 1, false)
     }
 
     /// See [`decide_n`](Self::decide_n).
     pub fn decide_n_now(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
-        self.ask_now(subject, cost, false)
+        self.ask_here(subject, cost, false)
     }
 
     /// See [`peek`](Self::peek).
     pub fn peek_now(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
-        self.ask_now(subject, cost, true)
+        self.ask_here(subject, cost, true)
     }
 
     /// See [`settle`](Self::settle).
     pub fn settle_now(&self, verdict: Verdict, ending: Ending) {
-        // Most requests end as they were charged: they need no future to be moved into.
-        if verdict.settled(&ending).is_some() {
+        if !verdict.is_settled(&ending) {
             at_once(self.settle(verdict, ending));
         }
     }
@@ -408,29 +502,24 @@ impl<C: Clock> Engine<MemoryStore<C>> {
     pub fn cancel_now(&self, verdict: Verdict) {
         at_once(self.cancel(verdict));
     }
+}
 
-    /// As `ask` does, without a future to move the verdict through.
-    fn ask_now(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
-        let mut verdict = self.begin(subject, cost);
-        if verdict.is_open() {
-            let answer = self.inner.store.decide_now(&verdict.asking.asks(&verdict.rules, peek), verdict.now);
-            verdict.answered(answer);
+/// Runs a future that is ready when it is polled, if it is.
+fn here_or_later<F: Future<Output = ()>>(here: bool, future: F) -> Result<(), F> {
+    match here {
+        true => {
+            at_once(future);
+            Ok(())
         }
-        if !peek {
-            if verdict.is_denied_by_limits() {
-                at_once(self.punish(&verdict));
-            }
-            self.count(&verdict);
-        }
-        verdict
+        false => Err(future),
     }
 }
 
-/// What a store in memory answers, it answers when it is asked.
+/// What a store in this process answers, it answers when it is asked.
 fn at_once<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("the memory store never waits"),
+        Poll::Pending => unreachable!("a store that is here never waits"),
     }
 }
 

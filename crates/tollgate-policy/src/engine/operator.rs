@@ -7,7 +7,7 @@ use super::{Engine, Subject};
 use crate::policy_limit::PolicyLimit;
 use std::sync::{Arc, PoisonError};
 use std::time::Duration;
-use tollgate::Store;
+use tollgate::{LimitHandle, Store};
 
 /// # One key
 ///
@@ -68,7 +68,9 @@ impl<S: Store> Engine<S> {
         self.inner.overrides.remove(ruling.number, &key, now);
         let penalty = ruling.penalty.iter().flat_map(|penalty| penalty.denials.iter().chain([&penalty.ban]));
         let slots = ruling.sets.iter().flatten().chain(instead.iter().flat_map(|instead| instead.slots()));
-        for handle in slots.map(|slot| &slot.handle).chain(penalty) {
+        // In a list: held across an await, the closures above would make a future that cannot move to another thread.
+        let handles: Vec<&LimitHandle> = slots.map(|slot| &slot.handle).chain(penalty).collect();
+        for handle in handles {
             self.inner.store.reset(handle, &key).await;
         }
         Ok(())

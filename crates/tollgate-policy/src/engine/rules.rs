@@ -8,11 +8,11 @@ use crate::policy::{Limits, Penalty, Policy};
 use crate::policy_limit::PolicyLimit;
 use crate::stats::Tally;
 use std::collections::HashMap;
-use std::fmt;
+use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tollgate::{Algorithm, Limit, LimitHandle, Store, TooManyLimits};
+use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TooManyLimits};
 
 /// What an engine goes by, until it is given other policies.
 pub(crate) struct Rules {
@@ -63,6 +63,8 @@ pub(crate) struct PenaltySlots {
 pub(crate) struct Registry {
     /// Limits that are to change, and what to.
     changes: Vec<(LimitHandle, PolicyLimit)>,
+    /// What becomes of the asks of a policy while the store cannot be reached, by its number.
+    on_failure: HashMap<u32, OnFailure>,
     numbers: HashMap<String, u32>,
     figures: HashMap<u32, Arc<Counted>>,
     /// By policy, what it counts by, and whose limits they are.
@@ -77,6 +79,8 @@ struct Registered {
     handle: LimitHandle,
     /// The last load that had it.
     load: u64,
+    /// What the store was told to do while it cannot be reached, once it was told.
+    on_failure: Option<OnFailure>,
 }
 
 /// Whose limits they are.
@@ -141,6 +145,8 @@ impl Rules {
         for policy in &source.policies {
             policies.push(registry.ruling(policy, &source, store)?);
         }
+        let on_failure = |ruling: &Ruling| ruling.policy.on_failure.unwrap_or(source.on_failure);
+        registry.on_failure = policies.iter().map(|ruling| (ruling.number, on_failure(ruling))).collect();
         Ok(Self { source, policies, index, needs_path, plans })
     }
 }
@@ -158,6 +164,10 @@ impl Registry {
                 PolicyLimit::Rate(rate) => store.set_limit(&handle, rate),
                 PolicyLimit::Concurrent(many) => store.set_concurrency(&handle, many),
             }
+        }
+        for ((number, _, set), known) in &mut self.limits {
+            let Some(policy) = self.on_failure.get(number) else { continue };
+            known.iter_mut().for_each(|one| one.fall_back(set, *policy, store));
         }
     }
 
@@ -235,6 +245,7 @@ impl Registry {
         store: &impl Store,
     ) -> Result<Vec<LimitHandle>, TooManyLimits> {
         let Self { limits: all, changes, loads, .. } = self;
+        let names = shared_names(policy, &set, limits);
         let known = all.entry((number, policy.key.clone(), set)).or_default();
         let mut taken = vec![false; known.len()];
         let mut chosen: Vec<Option<usize>> = vec![None; limits.len()];
@@ -258,7 +269,7 @@ impl Registry {
             }
         }
         let mut handles = Vec::with_capacity(limits.len());
-        for (limit, chosen) in limits.iter().zip(chosen) {
+        for ((limit, name), chosen) in limits.iter().zip(names).zip(chosen) {
             let at = match chosen {
                 Some(at) => at,
                 None => {
@@ -266,16 +277,17 @@ impl Registry {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
                         PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
                     };
-                    known.push(Registered { limit: *limit, handle, load: *loads });
+                    known.push(Registered { limit: *limit, handle, load: *loads, on_failure: None });
                     known.len() - 1
                 }
             };
-            let Registered { limit: old, handle, load } = &mut known[at];
+            let Registered { limit: old, handle, load, .. } = &mut known[at];
             if old != limit {
                 changes.push((handle.clone(), *limit));
                 *old = *limit;
             }
             *load = *loads;
+            store.share_as(handle, &name);
             handles.push(handle.clone());
         }
         Ok(handles)
@@ -288,8 +300,53 @@ impl Registry {
         limit: PolicyLimit,
         store: &impl Store,
     ) -> Result<Slot, TooManyLimits> {
-        Ok(self.slots(ruling.number, &ruling.policy, Set::Instead(limit), &[limit], store)?.remove(0))
+        let (number, set) = (ruling.number, Set::Instead(limit));
+        let slot = self.slots(number, &ruling.policy, set.clone(), &[limit], store)?.remove(0);
+        let known = self.limits.get_mut(&(number, ruling.policy.key.clone(), set.clone())).into_iter().flatten();
+        if let Some(policy) = self.on_failure.get(&number) {
+            known.for_each(|one| one.fall_back(&set, *policy, store));
+        }
+        Ok(slot)
     }
+}
+
+impl Registered {
+    /// Tells the store what to do with a limit of a policy while it cannot be reached, unless it knows.
+    fn fall_back(&mut self, set: &Set, policy: OnFailure, store: &impl Store) {
+        let then = match set {
+            Set::Own | Set::Plan(_) | Set::Instead(_) => policy,
+            // A node's share of a ban begins used up, and would ban everybody. The limits beside it decide.
+            Set::Denials | Set::Ban => OnFailure::Open,
+        };
+        if self.on_failure != Some(then) {
+            store.on_failure(&self.handle, then);
+            self.on_failure = Some(then);
+        }
+    }
+}
+
+/// What limits are called where other nodes know them too: by what the policies say, whatever this node said before. A limit
+/// that keeps its policy, its key and its period is the same limit; of those that share them, the first is the first.
+fn shared_names(policy: &Policy, set: &Set, limits: &[PolicyLimit]) -> Vec<String> {
+    let mut stem = policy.name.clone();
+    for attribute in &policy.key {
+        let _ = write!(stem, ",{attribute}");
+    }
+    let _ = match set {
+        Set::Own => Ok(()),
+        Set::Plan(plan) => write!(stem, " plan {plan}"),
+        Set::Denials => write!(stem, " denials"),
+        Set::Ban => write!(stem, " ban"),
+        Set::Instead(limit) => write!(stem, " instead {limit}"),
+    };
+    let name = |limit: &PolicyLimit| match (period(limit), limit.rate()) {
+        (Some(period), _) => format!("{stem} {period:?}"),
+        (None, Some(_)) => format!("{stem} unlimited"),
+        (None, None) => format!("{stem} concurrent"),
+    };
+    let names: Vec<String> = limits.iter().map(name).collect();
+    let nth = |at: usize| 1 + names[..at].iter().filter(|name| **name == names[at]).count();
+    (0..names.len()).map(|at| format!("{} {}", names[at], nth(at))).collect()
 }
 
 /// Whether a limit can take the place of another.

@@ -7,7 +7,9 @@ use crate::policy::{Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
 use arc_swap::Guard;
 use smallvec::SmallVec;
+use std::cell::RefCell;
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{AskOutcome, Decision, Instant, Mode, Source, Status};
@@ -18,13 +20,90 @@ use tollgate::{AskOutcome, Decision, Instant, Mode, Source, Status};
 /// [settle](super::Engine::settle) it.
 #[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
 pub struct Verdict {
-    pub(super) rules: Guard<Arc<Rules>>,
+    /// Apart: it is large to move.
+    pub(super) parts: Place,
+}
+
+/// What there is of a verdict.
+pub(super) struct Parts {
+    /// None only among the spare ones.
+    rules: Option<Guard<Arc<Rules>>>,
     pub(super) asking: Asking,
     /// None where the store was not asked.
     pub(super) inner: Option<tollgate::Verdict>,
     pub(super) reason: Reason,
+    /// Whether no limit is against it.
+    pub(super) fits: bool,
     /// When it was decided.
     pub(super) now: Instant,
+}
+
+impl Parts {
+    pub(super) fn rules(&self) -> &Rules {
+        self.rules.as_deref().expect("a verdict has rules")
+    }
+
+    /// The rules, and what is asked by them.
+    pub(super) fn asking_by(&mut self) -> (&Rules, &mut Asking) {
+        (self.rules.as_deref().expect("a verdict has rules"), &mut self.asking)
+    }
+}
+
+/// Where the parts of a verdict are. They come from those that earlier verdicts left on this thread, so that none are
+/// allocated for each; and they are filled where they are.
+pub(super) struct Place(Option<Box<Parts>>);
+
+/// As many are kept by a thread for later: about 100 KB.
+const MOST_SPARE: usize = 64;
+
+/// What is large is not moved.
+type Spare = Box<Parts>;
+
+thread_local!(static SPARE: RefCell<Vec<Spare>> = const { RefCell::new(Vec::new()) });
+
+impl Place {
+    fn take() -> Self {
+        // A thread that ends has none.
+        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
+        Self(Some(spare.unwrap_or_else(|| {
+            let (asking, reason, now) = (Asking::default(), Reason::NoPolicy, Instant::from_unix_nanos(0));
+            Box::new(Parts { rules: None, asking, inner: None, reason, fits: true, now })
+        })))
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let Some(mut parts) = self.0.take() else { return };
+        // Permits go back here, whatever becomes of the place.
+        parts.inner = None;
+        parts.rules = None;
+        parts.reason = Reason::NoPolicy;
+        parts.fits = true;
+        parts.asking.clear();
+        let _ = SPARE.try_with(|spare| {
+            let mut spare = spare.borrow_mut();
+            if spare.len() < MOST_SPARE {
+                spare.push(parts);
+            }
+        });
+    }
+}
+
+impl Deref for Place {
+    type Target = Parts;
+
+    #[inline]
+    fn deref(&self) -> &Parts {
+        self.0.as_deref().expect("it is there until it is dropped")
+    }
+}
+
+impl DerefMut for Place {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut Parts {
+        self.0.as_deref_mut().expect("it is there until it is dropped")
+    }
 }
 
 /// What a verdict goes back to.
@@ -139,31 +218,41 @@ pub(super) fn outcome(asked: &Asked, status: &Status) -> AskOutcome {
 impl Verdict {
     /// Of nothing yet.
     pub(super) fn new(rules: Guard<Arc<Rules>>, now: Instant) -> Self {
-        Self { rules, asking: Asking::default(), inner: None, reason: Reason::NoPolicy, now }
+        let mut parts = Place::take();
+        parts.rules = Some(rules);
+        parts.now = now;
+        Self { parts }
+    }
+
+    pub(super) fn rules(&self) -> &Rules {
+        self.parts.rules()
     }
 
     /// Whether the store is to be asked.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.reason, Reason::Limits)
+        matches!(self.parts.reason, Reason::Limits)
     }
 
     pub(super) fn answered(&mut self, answer: tollgate::Verdict) {
-        self.reason = super::reason_of(&self.asking, &answer);
-        self.inner = Some(answer);
+        let parts = &mut *self.parts;
+        let answer = parts.inner.insert(answer);
+        parts.reason = super::reason_of(&parts.asking, answer);
+        let fits = self.turned_away().next().is_none();
+        self.parts.fits = fits;
     }
 
     pub(super) fn is_denied_by_limits(&self) -> bool {
-        matches!(self.reason, Reason::Limits) && self.is_denied()
+        matches!(self.parts.reason, Reason::Limits) && self.is_denied()
     }
 }
 
 impl Verdict {
     /// Whether the request passes. If not, nothing was charged.
     pub fn is_allowed(&self) -> bool {
-        match &self.reason {
+        match &self.parts.reason {
             Reason::NoPolicy | Reason::AllowList | Reason::Off => true,
             Reason::DenyList { .. } | Reason::Ban(_) | Reason::Closed => false,
-            Reason::Limits => !self.turned_away().any(|_| true),
+            Reason::Limits => self.parts.fits,
         }
     }
 
@@ -174,7 +263,7 @@ impl Verdict {
 
     /// Whether waiting will not help.
     pub fn is_never(&self) -> bool {
-        match &self.reason {
+        match &self.parts.reason {
             Reason::DenyList { until, .. } => until.is_none(),
             // After a ban its limits are met again.
             Reason::Limits | Reason::Ban(Ban::Penalty) => self.limits_admit_after().is_none(),
@@ -184,22 +273,22 @@ impl Verdict {
 
     /// When it was decided, on the clock of the store.
     pub fn decided_at(&self) -> Instant {
-        self.now
+        self.parts.now
     }
 
     /// A number that is the same for the same keys, in this process and the next.
     pub fn key_hash(&self) -> u64 {
-        super::key::lasting_hash("", &self.asking.keys)
+        super::key::lasting_hash("", &self.parts.asking.keys)
     }
 
     /// What it goes back to.
     pub fn reason(&self) -> &Reason {
-        &self.reason
+        &self.parts.reason
     }
 
     /// Who decided.
     pub fn source(&self) -> Source {
-        match (&self.reason, &self.inner) {
+        match (&self.parts.reason, &self.parts.inner) {
             (Reason::Off, _) => Source::Off,
             (_, Some(inner)) => inner.source(),
             (_, None) => Source::Memory,
@@ -214,9 +303,9 @@ impl Verdict {
     /// How long until the same request passes if nobody else comes. None if it has passed or never will, or waits only
     /// for permits, of which nobody knows when they come back.
     pub fn retry_after(&self) -> Option<Duration> {
-        match &self.reason {
-            Reason::DenyList { until, .. } => until.map(|until| until.saturating_since(self.now)),
-            Reason::Ban(Ban::Operator(ban)) => Some(ban.until().saturating_since(self.now)),
+        match &self.parts.reason {
+            Reason::DenyList { until, .. } => until.map(|until| until.saturating_since(self.parts.now)),
+            Reason::Ban(Ban::Operator(ban)) => Some(ban.until().saturating_since(self.parts.now)),
             Reason::Limits | Reason::Ban(Ban::Penalty) if self.is_never() => None,
             Reason::Limits | Reason::Ban(Ban::Penalty) => {
                 self.turned_away().filter_map(|(_, status)| status.decision().retry_after()).max()
@@ -228,7 +317,7 @@ impl Verdict {
     /// How long the caller must wait before it acts; nothing if it is turned away.
     pub fn delay(&self) -> Duration {
         // Whoever the limits do not hold waits for none of them, even if they were looked at.
-        if self.is_denied() || !matches!(self.reason, Reason::Limits) {
+        if self.is_denied() || !matches!(self.parts.reason, Reason::Limits) {
             return Duration::ZERO;
         }
         let enforced = self.statuses().filter(|(asked, _)| asked.mode != Mode::Shadow);
@@ -237,7 +326,7 @@ impl Verdict {
 
     /// The HTTP status for it: 200 if it passes, else 429, or 503 where the policy says so or the store is closed.
     pub fn status(&self) -> u16 {
-        match &self.reason {
+        match &self.parts.reason {
             _ if self.is_allowed() => 200,
             Reason::Closed => DenialStatus::ServiceUnavailable.code(),
             Reason::Limits => self.binding().map(|ruling| ruling.policy.status).unwrap_or_default().code(),
@@ -267,12 +356,20 @@ impl Verdict {
         let enforced = || self.limits().filter(|limit| !limit.is_shadow());
         // Of equals the first, as for the policy that binds.
         let longer = |worst, limit| if wait(&limit) > wait(&worst) { limit } else { worst };
-        let denied = enforced().filter(|limit| limit.decision().is_denied()).reduce(longer);
-        denied.or_else(|| enforced().min_by(|a, b| share(a).total_cmp(&share(b))))
+        if !self.parts.fits
+            && let Some(denied) = enforced().filter(|limit| limit.decision().is_denied()).reduce(longer)
+        {
+            return Some(denied);
+        }
+        let (_, least) = enforced().map(|limit| (share(&limit), limit)).reduce(|least, other| {
+            // Of equals the first.
+            if other.0.total_cmp(&least.0).is_lt() { other } else { least }
+        })?;
+        Some(least)
     }
 
     pub(super) fn ruling(&self, asked: &Asked) -> &Ruling {
-        &self.rules.policies[asked.policy as usize]
+        &self.rules().policies[asked.policy as usize]
     }
 
     /// Whether it is for a place among those in flight.
@@ -281,13 +378,14 @@ impl Verdict {
     }
 
     pub(super) fn statuses(&self) -> impl Iterator<Item = (&Asked, &Status)> {
-        let statuses = self.inner.iter().flat_map(|inner| inner.statuses());
-        self.asking.asked.iter().zip(statuses)
+        let statuses = self.parts.inner.iter().flat_map(|inner| inner.statuses());
+        self.parts.asking.asked.iter().zip(statuses)
     }
 
-    /// The asks that turned the request away.
+    /// The asks that turned the request away. Where nobody decided, nobody did.
     fn turned_away(&self) -> impl Iterator<Item = (&Asked, &Status)> {
-        self.statuses().filter(|(asked, status)| asked.mode != Mode::Shadow && status.decision().is_denied())
+        let statuses = self.statuses().filter(|_| self.source() != Source::Open);
+        statuses.filter(|(asked, status)| asked.mode != Mode::Shadow && status.decision().is_denied())
     }
 
     /// How long until the limits that were looked at admit it, whatever else is against it; none if they never do.
@@ -301,9 +399,9 @@ impl Verdict {
 
     /// Never first, else the longest wait; of equals the first.
     pub(super) fn binding(&self) -> Option<&Ruling> {
-        match &self.reason {
+        match &self.parts.reason {
             Reason::Ban(Ban::Operator(ban)) => {
-                self.rules.policies.iter().find(|ruling| *ruling.policy.name == *ban.policy())
+                self.rules().policies.iter().find(|ruling| *ruling.policy.name == *ban.policy())
             }
             Reason::Limits | Reason::Ban(Ban::Penalty) => {
                 let weight = |status: &Status| match status.decision() {
@@ -322,23 +420,28 @@ impl Verdict {
         }
     }
 
-    /// What the asks really cost, now that it is known how the request ended; none if that changes nothing.
-    pub(super) fn settled(&self, ending: &Ending) -> Option<SmallVec<[u64; FEW]>> {
-        let counts = |ruling: &Ruling| match (ruling.policy.count, ending.failed_in(ruling)) {
-            (Count::All, _) | (_, None) => true,
-            (Count::Failures, Some(failed)) => failed,
-            (Count::Successes, Some(failed)) => !failed,
+    /// Whether a request that ended so was charged what it costs.
+    pub(super) fn is_settled(&self, ending: &Ending) -> bool {
+        self.parts.asking.asked.iter().all(|asked| self.actual(asked, ending) == asked.cost)
+    }
+
+    /// What the asks really cost, now that it is known how the request ended.
+    pub(super) fn settled(&self, ending: &Ending) -> SmallVec<[u64; FEW]> {
+        self.parts.asking.asked.iter().map(|asked| self.actual(asked, ending)).collect()
+    }
+
+    fn actual(&self, asked: &Asked, ending: &Ending) -> u64 {
+        let ruling = self.ruling(asked);
+        let counts = match ruling.policy.count {
+            Count::All => true,
+            Count::Failures => ending.failed_in(ruling).unwrap_or(true),
+            Count::Successes => ending.failed_in(ruling).is_none_or(|failed| !failed),
         };
-        let actual = |asked: &Asked| {
-            let ruling = self.ruling(asked);
-            match (counts(ruling), ending.cost) {
-                (false, _) => 0,
-                (true, Some(cost)) if ruling.policy.cost.is_told() => cost,
-                _ => asked.cost,
-            }
-        };
-        let actual: SmallVec<[u64; FEW]> = self.asking.asked.iter().map(actual).collect();
-        self.asking.asked.iter().zip(&actual).any(|(asked, actual)| asked.cost != *actual).then_some(actual)
+        match (counts, ending.cost) {
+            (false, _) => 0,
+            (true, Some(cost)) if ruling.policy.cost.is_told() => cost,
+            _ => asked.cost,
+        }
     }
 }
 
@@ -347,7 +450,7 @@ impl fmt::Debug for Verdict {
         f.debug_struct("Verdict")
             .field("allowed", &self.is_allowed())
             .field("policy", &self.policy())
-            .field("reason", &self.reason.name())
+            .field("reason", &self.parts.reason.name())
             .field("source", &self.source())
             .field("limits", &self.limits().collect::<Vec<_>>())
             .finish()

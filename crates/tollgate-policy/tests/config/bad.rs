@@ -7,7 +7,7 @@ use crate::said;
 use std::fmt::Write as _;
 
 /// The files with what is said below each, as one text.
-fn table(files: &[&str]) -> String {
+pub(crate) fn table(files: &[&str]) -> String {
     let mut table = String::new();
     for text in files {
         let said = said(text, &[]);
@@ -59,7 +59,7 @@ fn values_of_another_kind() {
         "enabled = 1",
         "server = \"off\"",
         "[server]\nhttp = 8080\ngrpc = \"localhost:8081\"\nresp = \"\"",
-        "[store]\nkind = \"redis\"\nmax_keys = 0\nmax_bytes = -1",
+        "[store]\nkind = \"postgres\"\nmax_keys = 0\nmax_bytes = -1",
         "[store]\nmax_keys = 99999999999999999999999999999999999999999999",
         "[store]\nmax_keys = 1.5",
         "[identity]\ntrusted_proxies = 10",

@@ -14,6 +14,7 @@ mod good;
 mod plain;
 mod schema;
 mod show;
+mod store;
 mod watch;
 
 use tollgate_policy::config::{Config, Loaded};

@@ -135,6 +135,7 @@ fn policy() -> impl Strategy<Value = String> {
         Just("status = 503".to_owned()),
         (0.0..=100.0_f64).prop_map(|percent| format!("rollout = {percent:?}")),
         Just("final = true".to_owned()),
+        Just("on_failure = \"closed\"".to_owned()),
         (1..99_u64, duration(), duration())
             .prop_map(|(n, within, ban)| format!("penalty = {{ denials = {n}, within = {within}, ban = {ban} }}")),
         (text(), text(), number(), 0.0..=100.0_f64).prop_map(|(name, other, units, share)| {
@@ -153,14 +154,31 @@ fn policy() -> impl Strategy<Value = String> {
     })
 }
 
+fn store() -> impl Strategy<Value = String> {
+    let url =
+        prop::sample::select(vec!["redis://:p%20w@h", "rediss://a:b:c@[::1]:1/2", "unix:///a?db=1&user=x&pass=y&db=0"]);
+    let redis = (url, duration(), "[!-z|~]{1,64}", 1..=10_000_u32, text(), text()).prop_map(
+        |(url, timeout, prefix, nodes, secret, file)| {
+            let prefix = prefix.replace(['"', '\\'], "-");
+            format!(
+                "[store]\nkind = \"redis\"\nurl = \"{url}\"\ntimeout = {timeout}\nprefix = \"{prefix}\"\nnodes = {nodes}\n\
+                 key_secret = \"0123456789abcde{}\nca_file = {file}\non_failure = \"open\"\n",
+                &secret[1..]
+            )
+        },
+    );
+    prop_oneof![1 => Just(String::new()), 1 => redis]
+}
+
 fn file() -> impl Strategy<Value = String> {
     let listed = (conditions(), 0..9999_u16, text()).prop_map(|(when, fraction, reason)| {
         format!("{}\nuntil = 2031-05-06T07:08:09.{fraction:04}+03:30\nreason = {reason}\n", when.join("\n"))
     });
     let listed = prop::collection::vec(listed, 0..2).boxed();
-    (limit(), text(), prop::collection::vec(policy(), 0..4), listed.clone(), listed).prop_map(
-        |(limit, plan, policies, allow, deny)| {
-            let mut text = format!("[plans.{plan}]\nlimit = {limit}\n[plans.p]\nlimits = [{limit}]\n");
+    let policies = prop::collection::vec(policy(), 0..4);
+    (store(), limit(), text(), policies, listed.clone(), listed).prop_map(
+        |(store, limit, plan, policies, allow, deny)| {
+            let mut text = format!("{store}[plans.{plan}]\nlimit = {limit}\n[plans.p]\nlimits = [{limit}]\n");
             text += &policies.concat();
             text.extend(allow.iter().map(|entry| format!("[[allow]]\n{entry}")));
             text.extend(deny.iter().map(|entry| format!("[[deny]]\n{entry}")));

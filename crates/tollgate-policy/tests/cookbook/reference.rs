@@ -7,12 +7,13 @@ use std::collections::BTreeMap;
 use tollgate_policy::config::schema;
 
 /// The headings that tables of keys stand below, and the tables of the file that each is about.
-const TABLES: [(&str, &[&str]); 9] = [
+const TABLES: [(&str, &[&str]); 10] = [
     ("The file", &[""]),
     ("`[server]`", &["server."]),
     ("`[store]`", &["store."]),
     ("`[identity]`", &["identity."]),
     ("`[stats]`", &["stats."]),
+    ("`[envoy]`", &["envoy."]),
     ("`[plans.NAME]`", &["plans.NAME."]),
     ("`[[policy]]`", &["policy."]),
     ("`[[allow]]` and `[[deny]]`", &["allow.", "deny."]),

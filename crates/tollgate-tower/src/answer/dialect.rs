@@ -2,7 +2,7 @@
 
 use super::escape::SfString;
 use super::figures::Figures;
-use super::numbers::{integer, lasting_value, seconds, value};
+use super::numbers::{insert_lasting, integer, seconds, value};
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use std::fmt::{self, Write as _};
@@ -145,28 +145,29 @@ impl Dialects {
         if self.contains(Dialect::Ietf) {
             ietf(headers, all, retry_after);
         }
-        for dialect in self.iter().filter(|dialect| *dialect != Dialect::Ietf) {
-            // Responses have few headers: to look at each is quicker than to look for three.
-            if headers.keys().any(|there| dialect.names().contains(there)) {
-                continue;
-            }
-            match dialect {
-                Dialect::XEpoch => x(headers, tightest, retry_after, unix_now),
-                Dialect::XDelta => x(headers, tightest, retry_after, Duration::ZERO),
-                Dialect::Draft07 => draft_07(headers, tightest, retry_after),
-                Dialect::Draft06 => draft_06(headers, tightest, retry_after),
-                Dialect::Ietf => {}
-            }
+        // Responses have few headers: to look at each is quicker than to look for three.
+        let silent = |headers: &HeaderMap, names: &[HeaderName]| !headers.keys().any(|there| names.contains(there));
+        if self.contains(Dialect::XEpoch) && silent(headers, &X) {
+            x(headers, tightest, retry_after, unix_now);
+        }
+        if self.contains(Dialect::XDelta) && silent(headers, &X) {
+            x(headers, tightest, retry_after, Duration::ZERO);
+        }
+        if self.contains(Dialect::Draft07) && silent(headers, &IETF) {
+            draft_07(headers, tightest, retry_after);
+        }
+        if self.contains(Dialect::Draft06) && silent(headers, &DRAFT_06) {
+            draft_06(headers, tightest, retry_after);
         }
     }
 }
 
 /// Reset is counted from `origin` before now; a limit that never refills has none.
 fn x(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>, origin: Duration) {
-    headers.insert(X_LIMIT, lasting_value(figures.limit));
+    insert_lasting(headers, X_LIMIT, figures.limit);
     headers.insert(X_REMAINING, value(figures.remaining));
     if let Some(reset) = figures.resets_in(retry_after) {
-        headers.insert(X_RESET, value(seconds(origin.saturating_add(reset))));
+        insert_lasting(headers, X_RESET, seconds(origin.saturating_add(reset)));
     }
 }
 
@@ -218,9 +219,9 @@ fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<
 /// It demands a reset: a limit that never refills is not told.
 fn draft_06(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
     let Some(reset) = reset_of_drafts(figures, retry_after) else { return };
-    headers.insert(RATELIMIT_LIMIT, lasting_value(integer(figures.limit)));
+    insert_lasting(headers, RATELIMIT_LIMIT, integer(figures.limit));
     headers.insert(RATELIMIT_REMAINING, value(integer(figures.remaining)));
-    headers.insert(RATELIMIT_RESET, value(integer(reset)));
+    insert_lasting(headers, RATELIMIT_RESET, integer(reset));
 }
 
 /// The reset of the drafts is for clients that spread what remains over it, as t is.

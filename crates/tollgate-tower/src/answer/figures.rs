@@ -4,7 +4,7 @@ use super::numbers::{integer, seconds};
 use std::fmt;
 use std::time::Duration;
 use tollgate::{Algorithm, Decision, Limit};
-use tollgate_policy::{LimitStatus, PolicyLimit};
+use tollgate_policy::LimitStatus;
 
 /// By what name a limit is told: its policy, and which of the policy's limits it is, counted from 1.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -36,48 +36,49 @@ pub(crate) struct Figures<'a> {
     /// How much may come at once.
     pub(crate) limit: u64,
     pub(crate) remaining: u64,
-    /// How long until everything is available again; [`Duration::MAX`] if it never is.
-    pub(crate) reset_after: Duration,
-    /// How long until one more unit is there, at most; [`Duration::MAX`] if none ever comes.
-    pub(crate) next_unit: Duration,
     /// The rate; none for what is in flight.
     pub(crate) rate: Option<&'a Limit>,
     /// Whether it counts what is in flight, of which nobody knows when it ends: its reset is now, and a denial's is when
     /// Retry-After says to try again.
     pub(crate) in_flight: bool,
+    /// Its times take divisions: they are asked for where they are told.
+    pub(super) decision: Decision,
 }
 
 impl<'a> Figures<'a> {
     /// Of a limit of a policy; none if it is unlimited.
     pub(crate) fn of(status: &LimitStatus<'a>) -> Option<Self> {
-        Self::new(status.policy().into(), status.limit(), &status.decision())
+        Self::new(status.policy().into(), status.limit().rate(), &status.decision())
     }
 
-    /// Of a decision by a limit; none if it is unlimited.
-    pub(crate) fn new(name: PolicyName<'a>, limit: &'a PolicyLimit, decision: &Decision) -> Option<Self> {
-        let rate = limit.rate();
+    /// Of a decision by a rate, or by a limit of what is in flight; none if it is unlimited.
+    #[inline]
+    pub(crate) fn new(name: PolicyName<'a>, rate: Option<&'a Limit>, decision: &Decision) -> Option<Self> {
         if decision.is_unlimited() || rate.is_some_and(Limit::is_unlimited) {
             return None;
         }
         let (limit, in_flight) = (decision.limit(), rate.is_none());
+        let remaining = decision.remaining().min(limit);
+        Some(Self { name, limit, remaining, rate, in_flight, decision: *decision })
+    }
+
+    /// How long until everything is available again; [`Duration::MAX`] if it never is.
+    fn reset_after(&self) -> Duration {
         // Where nothing fits nothing will ever be there, whatever its clock says.
-        let ever = |time: Duration| if limit == 0 { Duration::MAX } else { time };
-        Some(Self {
-            name,
-            limit,
-            remaining: decision.remaining().min(limit),
-            reset_after: ever(decision.reset_after()),
-            next_unit: ever(decision.next_after()),
-            rate,
-            in_flight,
-        })
+        if self.limit == 0 { Duration::MAX } else { self.decision.reset_after() }
+    }
+
+    /// How long until one more unit is there, at most; [`Duration::MAX`] if none ever comes.
+    fn next_unit(&self) -> Duration {
+        if self.limit == 0 { Duration::MAX } else { self.decision.next_after() }
     }
 
     /// In how many seconds to come back for more, so that a client that spreads what remains over them keeps to the rate:
     /// r·w ≤ q·t. On a denial at most what Retry-After says. None if there is no such time.
     pub(super) fn t(&self, retry_after: Option<u64>) -> Option<u64> {
         let w = self.w()?;
-        if self.next_unit == Duration::MAX {
+        let next_unit = self.next_unit();
+        if next_unit == Duration::MAX {
             return None;
         }
         let spread = match self.remaining {
@@ -85,7 +86,7 @@ impl<'a> Figures<'a> {
             // Of the numbers as they are told; at most w, as no more remains than the limit.
             remaining => (u128::from(integer(remaining)) * u128::from(w)).div_ceil(integer(self.limit).into()) as u64,
         };
-        let t = seconds(self.next_unit).max(spread).max(1);
+        let t = seconds(next_unit).max(spread).max(1);
         Some(retry_after.map_or(t, |after| t.min(after)))
     }
 
@@ -97,7 +98,7 @@ impl<'a> Figures<'a> {
 
     /// How long until everything is available again, as far as anybody knows; none if it never is.
     pub(super) fn resets_in(&self, retry_after: Option<u64>) -> Option<Duration> {
-        match (self.in_flight, self.reset_after) {
+        match (self.in_flight, self.reset_after()) {
             (_, Duration::MAX) => None,
             (true, _) => Some(Duration::from_secs(retry_after.unwrap_or(0))),
             (false, reset) => Some(reset),

@@ -1,6 +1,6 @@
 //! Numbers as the wire tells them: times are rounded up, so that nobody comes too early.
 
-use http::HeaderValue;
+use http::{HeaderMap, HeaderName, HeaderValue};
 use std::cell::RefCell;
 use std::time::Duration;
 
@@ -22,46 +22,103 @@ pub(super) fn integer(number: u64) -> u64 {
     number.min(LARGEST_INTEGER)
 }
 
-/// A number as the value of a header. That of the http crate takes memory twice, for 20 digits and for sharing them; this
-/// one once, for as many as there are.
+/// A number as the value of a header. A small one takes no memory; that of the http crate takes it twice, for 20 digits and
+/// for sharing them, and this one once, for as many as there are.
 pub(super) fn value(number: u64) -> HeaderValue {
+    if let Some(text) = small(number) {
+        return HeaderValue::from_static(text);
+    }
     const MOST_DIGITS: usize = 20;
     let mut digits = [0; MOST_DIGITS];
     let (mut at, mut rest) = (MOST_DIGITS, number);
-    // Two at a time: each step waits for the division before it.
-    while rest >= 10 {
-        let pair = (rest % 100) as u8;
-        rest /= 100;
-        at -= 2;
-        [digits[at], digits[at + 1]] = [b'0' + pair / 10, b'0' + pair % 10];
+    // Three at a time: each step waits for the division before it.
+    while rest >= SMALL {
+        let three = 3 * (rest % SMALL) as usize;
+        at -= 3;
+        digits[at..at + 3].copy_from_slice(&DIGITS[three..three + 3]);
+        rest /= SMALL;
     }
-    if rest > 0 || at == MOST_DIGITS {
-        at -= 1;
-        digits[at] = b'0' + rest as u8;
-    }
+    let first = small(rest).unwrap_or_default().as_bytes();
+    at -= first.len();
+    digits[at..at + first.len()].copy_from_slice(first);
     // Digits are a value.
     HeaderValue::from_bytes(&digits[at..]).unwrap_or_else(|_| number.into())
 }
 
-/// The same for a number that seldom changes, such as a limit: that of the last call on this thread, if it is the same.
-pub(super) fn lasting_value(number: u64) -> HeaderValue {
-    thread_local!(static LAST: RefCell<Option<(u64, HeaderValue)>> = const { RefCell::new(None) });
-    LAST.with_borrow_mut(|last| match last {
-        Some((of, value)) if *of == number => value.clone(),
-        _ => last.insert((number, value(number))).1.clone(),
-    })
+/// Numbers below are small.
+const SMALL: u64 = 1_000;
+
+/// The three digits of each small number behind one another, leading zeros and all.
+const DIGITS: &[u8; 3 * SMALL as usize] = &{
+    let mut digits = [0; 3 * SMALL as usize];
+    let mut number = 0;
+    while number < SMALL as usize {
+        digits[3 * number] = b'0' + (number / 100) as u8;
+        digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
+        digits[3 * number + 2] = b'0' + (number % 10) as u8;
+        number += 1;
+    }
+    digits
+};
+
+/// The same as text.
+const TEXT: &str = match str::from_utf8(DIGITS) {
+    Ok(text) => text,
+    Err(_) => panic!("digits are text"),
+};
+
+/// The text of a small number.
+#[inline]
+fn small(number: u64) -> Option<&'static str> {
+    if number >= SMALL {
+        return None;
+    }
+    let zeros = usize::from(number < 10) + usize::from(number < 100);
+    let three = 3 * number as usize;
+    TEXT.get(three + zeros..three + 3)
+}
+
+/// Inserts a number that comes more than once: a limit, the second of a reset. The values of those that came twice on this
+/// thread are shared by its responses.
+#[inline]
+pub(super) fn insert_lasting(headers: &mut HeaderMap, name: HeaderName, number: u64) {
+    /// Resets within a minute are all remembered.
+    const REMEMBERED: usize = 64;
+    thread_local!(static SEEN: RefCell<[(u64, Option<HeaderValue>); REMEMBERED]> =
+        const { RefCell::new([const { (0, None) }; REMEMBERED]) });
+    if let Some(text) = small(number) {
+        headers.insert(name, HeaderValue::from_static(text));
+        return;
+    }
+    // Inserted here rather than handed out: a value is slow to move.
+    SEEN.with_borrow_mut(|seen| {
+        let seen = &mut seen[number as usize % REMEMBERED];
+        if seen.0 != number {
+            // One that does not come again would be remembered for nothing.
+            *seen = (number, None);
+            headers.insert(name, value(number));
+        } else {
+            headers.insert(name, seen.1.get_or_insert_with(|| value(number)).clone());
+        }
+    });
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{lasting_value, value};
+    use super::{insert_lasting, value};
+    use http::HeaderMap;
+    use http::header::RETRY_AFTER;
 
     #[test]
     fn a_value_says_the_number() {
         let powers = (0..20).map(|digits| 10_u64.pow(digits)).flat_map(|power| [power - 1, power, power + 1]);
-        for number in powers.chain([57, 101, 1_005, u64::MAX - 1, u64::MAX]) {
+        for number in powers.chain([57, 101, 1_005, 1_069, u64::MAX - 1, u64::MAX]) {
             assert_eq!(value(number), number.to_string().as_str());
-            assert_eq!([lasting_value(number), lasting_value(number)], [value(number), value(number)]);
+            for _ in 0..3 {
+                let mut headers = HeaderMap::new();
+                insert_lasting(&mut headers, RETRY_AFTER, number);
+                assert_eq!(headers[RETRY_AFTER], value(number));
+            }
         }
     }
 }

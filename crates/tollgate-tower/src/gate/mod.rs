@@ -9,6 +9,7 @@ pub use policies::ByPolicies;
 use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use http::HeaderMap;
+use std::pin::Pin;
 use std::time::Duration;
 use tollgate::Sleep;
 use tollgate_policy::Ending;
@@ -35,8 +36,8 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
     /// What is remembered of a request; it holds the permits that the request took.
     type Ticket: Send + Unpin + 'static;
 
-    /// Decides, and charges if the request passes.
-    fn decide(&self, head: &Head<'_>, cost: u64) -> Self::Ticket;
+    /// Decides, and charges if the request passes; or says what does so, where that takes a while.
+    fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Self::Ticket, Later<Self::Ticket>>;
 
     /// Whether the request passes.
     fn is_allowed(&self, ticket: &Self::Ticket) -> bool;
@@ -72,6 +73,9 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
     /// Gives back what the request was charged: it never reached the service.
     fn cancel(&self, ticket: Self::Ticket);
 }
+
+/// A ticket that a store elsewhere has to be asked for. It is a round trip: its memory does not matter beside that.
+pub(crate) type Later<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 mod sealed {
     /// The two of them are all there are.

@@ -1,6 +1,6 @@
 //! One limit for each key: the short way, without policies.
 
-use super::{Gate, RateLimitStatus, sealed};
+use super::{Gate, Later, RateLimitStatus, sealed};
 use crate::answer::{Denial, Dialects, Figures};
 use crate::head::Head;
 use crate::key::Key;
@@ -9,8 +9,8 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{
-    Algorithm, Charge, Clock, Decision, DefaultClock, Instant, Keyed, Limit, Reservation, ReserveError, Sleep,
-    SystemClock,
+    Algorithm, Clock, Decision, DefaultClock, Instant, Keyed, Limit, Reservation, ReserveError, Sleep, SystemClock,
+    Taken,
 };
 use tollgate_policy::{Action, Count, DenialStatus, Ending, IPV6_PREFIX};
 
@@ -30,19 +30,17 @@ pub struct OneLimit<C: Clock = DefaultClock> {
 
 /// What is remembered of a request.
 pub struct Ticket<C: Clock> {
-    allowed: bool,
     decision: Decision,
     held: Held<C>,
-    delay: Duration,
     now: Instant,
-    /// Of the key, if the request is turned away: who passes is not told when to come back.
-    hash: u64,
 }
 
 enum Held<C: Clock> {
-    Nothing,
-    Charge(Charge<C>),
-    Slot(Reservation<C>),
+    /// It is over the limit: the hash of its key.
+    Nothing(u64),
+    Units(Taken),
+    /// Few wait for one: it has memory of its own, so that the tickets of all others are small.
+    Slot(Box<(Reservation<C>, Duration)>),
 }
 
 impl OneLimit {
@@ -66,31 +64,51 @@ impl<C: Clock> OneLimit<C> {
     }
 
     /// Takes `cost` for a key, or says why not.
-    fn take(&self, key: &tollgate::Key<'_, C>, cost: u64, now: Instant) -> Result<(Held<C>, Duration), Decision> {
-        let take = || match key.take(cost) {
-            Ok(charge) => Ok((Held::Charge(charge), Duration::ZERO)),
-            Err(denied) => Err(denied.decision()),
-        };
-        let paced = self.keyed.limit().judged_by() == Algorithm::Pacing;
-        let longest = match self.action {
-            Action::Delay { max } => max,
+    #[inline]
+    fn take(&self, key: &tollgate::Key<'_, C>, cost: u64, now: Instant) -> Result<(Held<C>, Decision), Decision> {
+        match self.action {
+            Action::Delay { max } => self.take_or_wait(key, cost, now, max),
             // A queue knows itself how long one may wait in it.
-            Action::Enforce if paced => Duration::MAX,
-            _ => return take(),
-        };
+            Action::Enforce if self.is_paced() => self.take_or_wait(key, cost, now, Duration::MAX),
+            _ => units(key, cost),
+        }
+    }
+
+    #[inline(never)]
+    fn take_or_wait(
+        &self,
+        key: &tollgate::Key<'_, C>,
+        cost: u64,
+        now: Instant,
+        longest: Duration,
+    ) -> Result<(Held<C>, Decision), Decision> {
         // What need not wait is charged, not reserved: a slot whose time has come gives nothing back.
-        if !paced && let Ok(taken) = take() {
+        if !self.is_paced()
+            && let Ok(taken) = units(key, cost)
+        {
             return Ok(taken);
         }
         match key.reserve_within(cost, longest) {
             Ok(slot) => {
                 let delay = slot.delay_from(now);
-                Ok((Held::Slot(slot), delay))
+                Ok((Held::Slot(Box::new((slot, delay))), key.peek_n(0)))
             }
             Err(ReserveError::Denied(denied)) => Err(denied.decision()),
             // Windows and logs cannot be waited for: they say yes or no.
-            Err(_) => take(),
+            Err(_) => units(key, cost),
         }
+    }
+
+    fn is_paced(&self) -> bool {
+        self.keyed.limit().judged_by() == Algorithm::Pacing
+    }
+}
+
+#[inline]
+fn units<C: Clock>(key: &tollgate::Key<'_, C>, cost: u64) -> Result<(Held<C>, Decision), Decision> {
+    match key.charge(cost) {
+        Ok((taken, decision)) => Ok((Held::Units(taken), decision)),
+        Err(denied) => Err(denied.decision()),
     }
 }
 
@@ -99,28 +117,24 @@ impl<C: Clock> sealed::Sealed for OneLimit<C> {}
 impl<C: Clock> Gate for OneLimit<C> {
     type Ticket = Ticket<C>;
 
-    fn decide(&self, head: &Head<'_>, cost: u64) -> Ticket<C> {
+    #[inline]
+    fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Ticket<C>, Later<Ticket<C>>> {
         let (key, now) = (self.key.of(head, self.ipv6_prefix), self.keyed.clock().now());
-        let known = self.keyed.key(&key[..]).at(now);
-        match self.take(&known, cost, now) {
-            Ok((held, delay)) => {
-                let decision = known.peek_n(0);
-                Ticket { allowed: true, decision, held, delay, now, hash: 0 }
-            }
-            Err(decision) => {
-                let allowed = self.action == Action::Shadow;
-                let hash = self.secret.hash_one(&key);
-                Ticket { allowed, decision, held: Held::Nothing, delay: Duration::ZERO, now, hash }
-            }
-        }
+        Ok(match self.take(&self.keyed.key(&key[..]).at(now), cost, now) {
+            Ok((held, decision)) => Ticket { decision, held, now },
+            Err(decision) => Ticket { decision, held: Held::Nothing(self.secret.hash_one(&key)), now },
+        })
     }
 
     fn is_allowed(&self, ticket: &Ticket<C>) -> bool {
-        ticket.allowed
+        self.action == Action::Shadow || !matches!(ticket.held, Held::Nothing(_))
     }
 
     fn delay(&self, ticket: &Ticket<C>) -> Duration {
-        ticket.delay
+        match &ticket.held {
+            Held::Slot(slot) => slot.1,
+            _ => Duration::ZERO,
+        }
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
@@ -133,7 +147,7 @@ impl<C: Clock> Gate for OneLimit<C> {
     }
 
     fn shadow<'a>(&'a self, ticket: &'a Ticket<C>) -> Option<Denial<'a>> {
-        let watched = self.action == Action::Shadow && matches!(ticket.held, Held::Nothing);
+        let watched = self.action == Action::Shadow && matches!(ticket.held, Held::Nothing(_));
         watched.then(|| self.denial(ticket).in_shadow())
     }
 
@@ -153,14 +167,18 @@ impl<C: Clock> Gate for OneLimit<C> {
         if self.action == Action::Shadow {
             return;
         }
-        let (name, limit) = ((&*self.name).into(), self.keyed.limit().into());
-        if let Some(figures) = Figures::new(name, &limit, &ticket.decision) {
+        let limit = self.keyed.limit();
+        if let Some(figures) = Figures::new((&*self.name).into(), Some(&limit), &ticket.decision) {
             dialects.write(headers, &figures, std::iter::once(figures), retry_after, ticket.now.since_unix());
         }
     }
 
+    /// Who passes is not told when to come back.
     fn key_hash(&self, ticket: &Ticket<C>) -> u64 {
-        ticket.hash
+        match ticket.held {
+            Held::Nothing(hash) => hash,
+            _ => 0,
+        }
     }
 
     fn keeps(&self, _: &Ticket<C>) -> bool {
@@ -180,9 +198,9 @@ impl<C: Clock> Gate for OneLimit<C> {
 
     fn cancel(&self, ticket: Ticket<C>) {
         match ticket.held {
-            Held::Nothing => {}
-            Held::Charge(charge) => charge.settle(0),
-            Held::Slot(slot) => slot.cancel(),
+            Held::Nothing(_) => {}
+            Held::Units(taken) => self.keyed.settle(taken, 0),
+            Held::Slot(slot) => slot.0.cancel(),
         }
     }
 }

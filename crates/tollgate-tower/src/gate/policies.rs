@@ -1,20 +1,18 @@
 //! An engine of policies: which limits apply follows from the request.
 
-use super::{Gate, RateLimitStatus, sealed};
+use super::{Gate, Later, RateLimitStatus, sealed};
 use crate::answer::{self, Denial, Dialects};
 use crate::head::Head;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
-use std::cell::RefCell;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{AskOutcome, Clock, DefaultClock, MemoryStore, Sleep};
+use tollgate::{AskOutcome, MemoryStore, Sleep, Store};
 use tollgate_policy::{Ending, Engine, Headers, Subject, Verdict, credentials};
 
 /// An engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A handle: clones share the engine.
-#[derive(Clone)]
-pub struct ByPolicies<C: Clock = DefaultClock> {
-    pub(crate) engine: Engine<MemoryStore<C>>,
+pub struct ByPolicies<S = MemoryStore> {
+    pub(crate) engine: Engine<S>,
     pub(crate) user: Option<HeaderName>,
     pub(crate) api_key: Option<HeaderName>,
     pub(crate) attributes: Option<Arc<Attributes>>,
@@ -36,8 +34,15 @@ impl Headers for InMap<'_> {
     }
 }
 
-impl<C: Clock> ByPolicies<C> {
-    pub(crate) fn new(engine: Engine<MemoryStore<C>>) -> Self {
+impl<S> Clone for ByPolicies<S> {
+    fn clone(&self) -> Self {
+        let Self { engine, user, api_key, attributes } = self;
+        Self { engine: engine.clone(), user: user.clone(), api_key: api_key.clone(), attributes: attributes.clone() }
+    }
+}
+
+impl<S: Store> ByPolicies<S> {
+    pub(crate) fn new(engine: Engine<S>) -> Self {
         Self { engine, user: None, api_key: None, attributes: None }
     }
 
@@ -71,112 +76,81 @@ impl<C: Clock> ByPolicies<C> {
     }
 }
 
-/// A verdict, which is large, where it need not be moved with the futures that hold it.
-///
-/// Its place comes from those that earlier requests on this thread left, so that none is allocated for each.
-pub struct Ticket(Option<Place>);
+impl<S: Store> sealed::Sealed for ByPolicies<S> {}
 
-/// Empty only among the spare ones.
-type Place = Box<Option<Verdict>>;
+impl<S: Store + 'static> Gate for ByPolicies<S> {
+    type Ticket = Verdict;
 
-/// As many places are kept by a thread for later: about 100 KB.
-const MOST_SPARE: usize = 64;
-
-thread_local!(static SPARE: RefCell<Vec<Place>> = const { RefCell::new(Vec::new()) });
-
-impl Ticket {
-    fn new(verdict: Verdict) -> Self {
-        let mut place = SPARE.with_borrow_mut(Vec::pop).unwrap_or_default();
-        *place = Some(verdict);
-        Self(Some(place))
-    }
-
-    fn verdict(&self) -> &Verdict {
-        self.0.as_deref().and_then(Option::as_ref).expect("it is there until the ticket is gone")
-    }
-
-    fn into_verdict(mut self) -> Verdict {
-        self.0.as_deref_mut().and_then(Option::take).expect("it is there until the ticket is gone")
-    }
-}
-
-impl Drop for Ticket {
-    fn drop(&mut self) {
-        let Some(mut place) = self.0.take() else { return };
-        // Permits go back here, whatever becomes of the place.
-        *place = None;
-        // A thread that ends keeps nothing.
-        let _ = SPARE.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.len() < MOST_SPARE {
-                spare.push(place);
-            }
-        });
-    }
-}
-
-impl<C: Clock> sealed::Sealed for ByPolicies<C> {}
-
-impl<C: Clock> Gate for ByPolicies<C> {
-    type Ticket = Ticket;
-
-    fn decide(&self, head: &Head<'_>, cost: u64) -> Ticket {
+    fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Verdict, Later<Verdict>> {
         let headers = InMap(head.headers);
-        Ticket::new(self.engine.decide_n_now(&self.subject(head, &headers), cost))
+        match self.engine.decide_or_later(&self.subject(head, &headers), cost) {
+            Ok(verdict) => Ok(verdict),
+            Err(later) => Err(Box::pin(later)),
+        }
     }
 
-    fn is_allowed(&self, ticket: &Ticket) -> bool {
-        ticket.verdict().is_allowed()
+    fn is_allowed(&self, ticket: &Verdict) -> bool {
+        ticket.is_allowed()
     }
 
-    fn delay(&self, ticket: &Ticket) -> Duration {
-        ticket.verdict().delay()
+    fn delay(&self, ticket: &Verdict) -> Duration {
+        ticket.delay()
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
-        let clock = self.engine.store().clock();
-        clock.sleep_until(clock.now() + time)
+        let store = self.engine.store();
+        store.sleep_until(store.now() + time)
     }
 
-    fn denial<'a>(&'a self, ticket: &'a Ticket) -> Denial<'a> {
-        Denial::of(ticket.verdict())
+    fn denial<'a>(&'a self, ticket: &'a Verdict) -> Denial<'a> {
+        Denial::of(ticket)
     }
 
-    fn shadow<'a>(&'a self, ticket: &'a Ticket) -> Option<Denial<'a>> {
-        Denial::of_shadows(ticket.verdict())
+    fn shadow<'a>(&'a self, ticket: &'a Verdict) -> Option<Denial<'a>> {
+        Denial::of_shadows(ticket)
     }
 
-    fn status(&self, ticket: &Ticket) -> Option<RateLimitStatus> {
-        let verdict = ticket.verdict();
-        let tightest = verdict.tightest()?;
+    fn status(&self, ticket: &Verdict) -> Option<RateLimitStatus> {
+        let tightest = ticket.tightest()?;
         let decision = tightest.decision();
         (!decision.is_unlimited()).then(|| RateLimitStatus {
             policy: tightest.policy().into(),
             limit: decision.limit(),
             remaining: decision.remaining(),
             reset_after: decision.reset_after(),
-            shadow_denied: verdict.limits().any(|limit| limit.outcome() == AskOutcome::ShadowDenied),
+            shadow_denied: ticket.limits().any(|limit| limit.outcome() == AskOutcome::ShadowDenied),
         })
     }
 
-    fn tell(&self, ticket: &Ticket, dialects: Dialects, headers: &mut HeaderMap, retry_after: Option<u64>) {
-        let verdict = ticket.verdict();
-        answer::write(dialects, headers, verdict, retry_after, verdict.decided_at().since_unix());
+    fn tell(&self, ticket: &Verdict, dialects: Dialects, headers: &mut HeaderMap, retry_after: Option<u64>) {
+        answer::write(dialects, headers, ticket, retry_after, ticket.decided_at().since_unix());
     }
 
-    fn key_hash(&self, ticket: &Ticket) -> u64 {
-        ticket.verdict().key_hash()
+    fn key_hash(&self, ticket: &Verdict) -> u64 {
+        ticket.key_hash()
     }
 
-    fn keeps(&self, ticket: &Ticket) -> bool {
-        ticket.verdict().limits().any(|limit| limit.limit().rate().is_none())
+    fn keeps(&self, ticket: &Verdict) -> bool {
+        ticket.limits().any(|limit| limit.limit().rate().is_none())
     }
 
-    fn settle(&self, ticket: Ticket, ending: Ending) {
-        self.engine.settle_now(ticket.into_verdict(), ending);
+    fn settle(&self, ticket: Verdict, ending: Ending) {
+        if let Err(later) = self.engine.settle_or_later(ticket, ending) {
+            in_background(later);
+        }
     }
 
-    fn cancel(&self, ticket: Ticket) {
-        self.engine.cancel_now(ticket.into_verdict());
+    fn cancel(&self, ticket: Verdict) {
+        if let Err(later) = self.engine.cancel_or_later(ticket) {
+            in_background(later);
+        }
+    }
+}
+
+/// Nobody waits for it. Where no runtime is left to do it, it is not done: what was charged stays charged, and permits end by
+/// themselves.
+fn in_background(later: impl Future<Output = ()> + Send + 'static) {
+    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+        runtime.spawn(later);
     }
 }

@@ -1,9 +1,11 @@
 //! The response: of the inner service with what the limits say, or that of who is turned away.
 
 use super::Shared;
+use super::service::Fate;
 use crate::answer;
 use crate::body::ResponseBody;
-use crate::gate::Gate;
+use crate::gate::{Gate, Later};
+use crate::identity;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -41,21 +43,42 @@ pin_project! {
             future: F,
             counted: Option<Counted<G>>,
         },
-        /// Its turn has not come.
+        /// Its turn has not come. Few wait: they have memory of their own, so that the futures of all others are small.
         Waiting {
-            sleep: Sleep,
-            next: Option<(S, Request<B>, Uncalled<G>, Waiting)>,
+            next: Option<Box<Next<S, B, G>>>,
         },
         Denied {
             response: Option<Response<Bytes>>,
         },
+        /// A store elsewhere is asked.
+        Asking {
+            later: Option<Box<Unanswered<S, B, G>>>,
+        },
     }
 }
 
-/// A request that was counted.
-struct Counted<G: Gate> {
+/// What goes on when the store has answered.
+struct Unanswered<S, B, G: Gate> {
+    later: Later<G::Ticket>,
+    service: S,
+    request: Request<B>,
     shared: Arc<Shared<G>>,
-    ticket: G::Ticket,
+}
+
+/// What is called when its turn has come.
+struct Next<S, B, G: Gate> {
+    sleep: Sleep,
+    service: S,
+    request: Request<B>,
+    uncalled: Uncalled<G>,
+    /// Until then it has a place among those who wait.
+    _waiting: Waiting,
+}
+
+/// A request that was counted.
+pub(super) struct Counted<G: Gate> {
+    pub(super) shared: Arc<Shared<G>>,
+    pub(super) ticket: G::Ticket,
 }
 
 /// A request that waits for its turn. Whoever hangs up before it comes was counted for nothing, and gets it back.
@@ -106,24 +129,25 @@ impl Drop for Waiting {
 }
 
 impl<S: Service<Request<B>>, B, G: Gate> ResponseFuture<S, B, G> {
-    pub(super) fn uncounted(future: S::Future) -> Self {
-        Self { state: State::Running { future, counted: None } }
-    }
-
-    pub(super) fn running(future: S::Future, shared: Arc<Shared<G>>, ticket: G::Ticket) -> Self {
-        Self { state: State::Running { future, counted: Some(Counted { shared, ticket }) } }
+    #[inline]
+    pub(super) fn running(future: S::Future, counted: Option<Counted<G>>) -> Self {
+        Self { state: State::Running { future, counted } }
     }
 
     pub(super) fn waiting(
         sleep: Sleep,
         service: S,
         request: Request<B>,
-        shared: Arc<Shared<G>>,
-        ticket: G::Ticket,
+        counted: Counted<G>,
         waiting: Waiting,
     ) -> Self {
-        let next = Some((service, request, Uncalled(Some(Counted { shared, ticket })), waiting));
-        Self { state: State::Waiting { sleep, next } }
+        let next = Next { sleep, service, request, uncalled: Uncalled(Some(counted)), _waiting: waiting };
+        Self { state: State::Waiting { next: Some(Box::new(next)) } }
+    }
+
+    pub(super) fn asking(later: Later<G::Ticket>, service: S, request: Request<B>, shared: Arc<Shared<G>>) -> Self {
+        let later = Unanswered { later, service, request, shared };
+        Self { state: State::Asking { later: Some(Box::new(later)) } }
     }
 
     pub(super) fn denied(response: Response<Bytes>) -> Self {
@@ -157,12 +181,36 @@ where
                         }
                     });
                 }
-                StateProjection::Waiting { sleep, next } => {
-                    ready!(Pin::new(sleep).poll(cx));
-                    let Some((mut service, request, mut uncalled, _)) = next.take() else { return Poll::Pending };
+                StateProjection::Waiting { next } => {
+                    if let Some(next) = next {
+                        ready!(Pin::new(&mut next.sleep).poll(cx));
+                    }
+                    let Some(next) = next.take() else { return Poll::Pending };
+                    let Next { mut service, request, mut uncalled, .. } = *next;
                     let counted = uncalled.0.take();
                     let future = service.call(request);
                     state.set(State::Running { future, counted });
+                }
+                StateProjection::Asking { later } => {
+                    let Some(asking) = later else { return Poll::Pending };
+                    let ticket = ready!(asking.later.as_mut().poll(cx));
+                    let Some(asking) = later.take() else { return Poll::Pending };
+                    let Unanswered { mut service, mut request, shared, .. } = *asking;
+                    let client =
+                        shared.options.identity.client(identity::peer(request.extensions()), request.headers());
+                    state.set(match Shared::decided(&shared, &mut request, client, ticket) {
+                        Fate::Passes(counted) => State::Running { future: service.call(request), counted },
+                        Fate::Denied(response) => State::Denied { response: Some(*response) },
+                        Fate::Waits(wait) => {
+                            let (counted, delay, waiting) = *wait;
+                            let (sleep, uncalled) = (shared.gate.sleep(delay), Uncalled(Some(counted)));
+                            let next = Next { sleep, service, request, uncalled, _waiting: waiting };
+                            State::Waiting { next: Some(Box::new(next)) }
+                        }
+                        Fate::Asks(later) => {
+                            State::Asking { later: Some(Box::new(Unanswered { later, service, request, shared })) }
+                        }
+                    });
                 }
                 StateProjection::Denied { response } => {
                     return Poll::Ready(Ok(ResponseBody::once(response)));

@@ -12,7 +12,7 @@ use http::{HeaderName, Response};
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Clock, Keyed, Limit, MemoryStore};
+use tollgate::{Clock, Keyed, Limit, Store};
 use tollgate_policy::{Action, Count, DenialStatus, Engine, Subject};
 use tower_layer::Layer;
 
@@ -99,9 +99,10 @@ impl<C: Clock> RateLimitLayer<OneLimit<C>> {
 }
 
 /// # Policies
-impl<C: Clock> RateLimitLayer<ByPolicies<C>> {
-    /// By the policies of an engine: which limits apply follows from the request.
-    pub fn new(engine: Engine<MemoryStore<C>>) -> Self {
+impl<S: Store + 'static> RateLimitLayer<ByPolicies<S>> {
+    /// By the policies of an engine: which limits apply follows from the request. On a store of this process nothing is
+    /// waited for; on one that a fleet shares a request waits for its answer.
+    pub fn new(engine: Engine<S>) -> Self {
         Self::of(ByPolicies::new(engine))
     }
 

@@ -1,13 +1,13 @@
 //! The service: decides before the inner one is called.
 
 use super::Shared;
-use super::future::{ResponseFuture, Waiting};
+use super::future::{Counted, ResponseFuture, Waiting};
 use crate::NotReached;
 use crate::answer::{self, Asker, Denial, Jitter};
 use crate::body::ResponseBody;
-use crate::gate::Gate;
+use crate::gate::{Gate, Later};
 use crate::head::Head;
-use crate::identity;
+use crate::identity::{self, Client};
 use crate::rate_limit::future::Kept;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -16,6 +16,7 @@ use http_body::Body;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tower_service::Service;
 
 /// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -45,23 +46,67 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
+        match self.judge(&mut request) {
+            Fate::Passes(counted) => ResponseFuture::running(self.inner.call(request), counted),
+            Fate::Denied(response) => ResponseFuture::denied(*response),
+            Fate::Waits(wait) => {
+                let (counted, delay, waiting) = *wait;
+                ResponseFuture::waiting(self.shared.gate.sleep(delay), self.take_ready(), request, counted, waiting)
+            }
+            Fate::Asks(later) => ResponseFuture::asking(later, self.take_ready(), request, Arc::clone(&self.shared)),
+        }
+    }
+}
+
+/// What becomes of a request. What is rare is apart, so that what is not is small to move.
+pub(super) enum Fate<G: Gate> {
+    /// The inner service is called. None if the request is not counted.
+    Passes(Option<Counted<G>>),
+    Denied(Box<Response<Bytes>>),
+    Waits(Box<(Counted<G>, Duration, Waiting)>),
+    /// Nobody knows yet.
+    Asks(Later<G::Ticket>),
+}
+
+impl<S: Clone, G> RateLimit<S, G> {
+    /// The one that is ready goes with the request; a clone of it waits for the next.
+    fn take_ready(&mut self) -> S {
+        let clone = self.inner.clone();
+        std::mem::replace(&mut self.inner, clone)
+    }
+}
+
+impl<S, G: Gate> RateLimit<S, G> {
+    #[inline]
+    fn judge<B>(&self, request: &mut Request<B>) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
         let client = options.identity.client(identity::peer(request.extensions()), request.headers());
-        let head = Head::of(&request, client);
+        let head = Head::of(request, client);
         if options.skips(&head) {
-            return ResponseFuture::uncounted(self.inner.call(request));
+            return Fate::Passes(None);
         }
-        let ticket = gate.decide(&head, options.cost(&head));
+        match gate.decide(&head, options.cost(&head)) {
+            Ok(ticket) => Shared::decided(&self.shared, request, client, ticket),
+            Err(later) => Fate::Asks(later),
+        }
+    }
+}
+
+impl<G: Gate> Shared<G> {
+    /// What becomes of a request of `client`, now that it is decided on.
+    #[inline]
+    pub(super) fn decided<B>(this: &Arc<Self>, request: &mut Request<B>, client: Client, ticket: G::Ticket) -> Fate<G> {
+        let Self { gate, options } = &**this;
+        let head = Head::of(request, client);
         if !gate.is_allowed(&ticket) {
-            let response = self.turn_away(&head, gate.denial(&ticket), Some(&ticket));
-            return ResponseFuture::denied(response);
+            return Fate::Denied(Box::new(this.turn_away(&head, gate.denial(&ticket), Some(&ticket))));
         }
         let delay = gate.delay(&ticket);
         let waiting = (!delay.is_zero()).then(|| Waiting::enter(&options.waiting, options.max_waiting));
         if let Some(None) = waiting {
-            let response = self.turn_away(&head, Denial::too_many_wait(delay), None);
+            let response = this.turn_away(&head, Denial::too_many_wait(delay), None);
             gate.cancel(ticket);
-            return ResponseFuture::denied(response);
+            return Fate::Denied(Box::new(response));
         }
         if let Some(hook) = &options.hook {
             hook(&head, gate.shadow(&ticket).as_ref());
@@ -71,20 +116,17 @@ where
         {
             request.extensions_mut().insert(status);
         }
-        let Some(waiting) = waiting.flatten() else {
-            return ResponseFuture::running(self.inner.call(request), Arc::clone(&self.shared), ticket);
-        };
-        // The one that is ready goes with the request; a clone of it waits for the next.
-        let clone = self.inner.clone();
-        let ready = std::mem::replace(&mut self.inner, clone);
-        ResponseFuture::waiting(gate.sleep(delay), ready, request, Arc::clone(&self.shared), ticket, waiting)
+        let counted = Counted { shared: Arc::clone(this), ticket };
+        match waiting.flatten() {
+            None => Fate::Passes(Some(counted)),
+            Some(waiting) => Fate::Waits(Box::new((counted, delay, waiting))),
+        }
     }
-}
 
-impl<S, G: Gate> RateLimit<S, G> {
     /// The response of who is turned away, with what the limits say, if it was they.
+    #[inline(never)]
     fn turn_away(&self, head: &Head<'_>, mut denial: Denial<'_>, ticket: Option<&G::Ticket>) -> Response<Bytes> {
-        let Shared { gate, options } = &*self.shared;
+        let Self { gate, options } = self;
         if let Some(ticket) = ticket {
             denial.jitter = Jitter { percent: options.jitter, hash: gate.key_hash(ticket) };
         }

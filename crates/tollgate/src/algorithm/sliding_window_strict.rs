@@ -15,14 +15,20 @@ pub(crate) struct SlidingWindowStrict {
     counts: [u64; COUNTERS],
 }
 
-/// The largest number of steps that divides the window.
-fn steps(limit: &Windowed) -> u64 {
-    (1..=MOST_STEPS).rev().find(|steps| limit.window.is_multiple_of(*steps)).unwrap_or(1)
+/// The largest number of steps that divides the window. A window of whole microseconds has steps of whole microseconds:
+/// a store that counts in those makes the same ones.
+fn steps_of(limit: &Windowed) -> u64 {
+    let micros = limit.window.is_multiple_of(1_000);
+    steps(if micros { limit.window / 1_000 } else { limit.window })
+}
+
+pub(crate) fn steps(window: u64) -> u64 {
+    (1..=MOST_STEPS).rev().find(|steps| window.is_multiple_of(*steps)).unwrap_or(1)
 }
 
 impl SlidingWindowStrict {
     fn roll(mut self, limit: &Windowed, now: u64) -> (Self, u64, u64) {
-        let steps = steps(limit);
+        let steps = steps_of(limit);
         let length = limit.window / steps;
         let step = (now / length).max(self.newest);
         for passed in (1..=step - self.newest).take(steps as usize + 1) {
@@ -109,7 +115,7 @@ impl Machine for SlidingWindowStrict {
     }
 
     fn give_back(mut self, limit: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
-        let steps = steps(limit);
+        let steps = steps_of(limit);
         if charged_in <= self.newest && self.newest - charged_in <= steps {
             let count = &mut self.counts[(charged_in % (steps + 1)) as usize];
             *count = count.saturating_sub(unused);
@@ -127,7 +133,7 @@ impl Machine for SlidingWindowStrict {
 
     fn join(self, limit: &Windowed, other: Self) -> Self {
         let newest = self.newest.max(other.newest);
-        let at = newest.saturating_mul(limit.window / steps(limit));
+        let at = newest.saturating_mul(limit.window / steps_of(limit));
         let (mut joined, other) = (self.roll(limit, at).0, other.roll(limit, at).0);
         for (count, other) in joined.counts.iter_mut().zip(other.counts) {
             *count = (*count).max(other);

@@ -1,5 +1,6 @@
 //! Many subjects in bounded memory: the table, and limiters by key on it.
 
+mod arrivals;
 mod hash;
 mod in_flight;
 mod plans;
@@ -8,9 +9,10 @@ pub(crate) mod terms;
 mod view;
 mod wide;
 
+pub use arrivals::{Arrivals, ArrivalsBuilder, NotAThrottle, Throttle};
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
 pub use table::Figures;
-pub use view::Key;
+pub use view::{Key, Taken};
 pub(crate) use view::{Spot, charge_more, give_back, grant, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
@@ -190,6 +192,12 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         K: Borrow<Q>,
     {
         Key::new(&self.inner, &self.inner.first, self.inner.table.hash(key))
+    }
+
+    /// Settles what [`Key::charge`] took, at its true cost, as [`Charge::settle`](crate::Charge::settle) does. What another
+    /// table took is left as it is.
+    pub fn settle(&self, taken: Taken, actual: u64) {
+        taken.settle(&self.inner, actual, || self.clock().now());
     }
 
     /// The same keys, judged by a limit that comes with the call: plans, or a customer's own numbers.

@@ -390,6 +390,12 @@ impl<C: Clock> Table<C> {
 
 /// # Finding and claiming
 impl<C: Clock> Table<C> {
+    /// Reads the home line of a key, to have it in the cache.
+    #[inline]
+    pub(crate) fn touch(&self, hash: u64) -> u64 {
+        self.words[self.line(hash, 0)].load(Ordering::Relaxed)
+    }
+
     /// The entry of a key in one of its lines, if it is there under these terms and nobody is busy with it.
     #[inline(always)]
     fn glance(&self, hash: u64, terms: u32, lane: usize) -> Option<Seen> {

@@ -7,12 +7,15 @@ use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
 use crate::decision::{Decision, Denied, ReserveError};
 use crate::limit::Kind;
+use crate::limiter::cell::Quick;
 use crate::limiter::change::Claim;
 use crate::limiter::view::Admitted;
 use crate::limiter::windowed::{ChargeMore, GiveBack, Step, act_on_word};
 use crate::limiter::{Charge, Reservation, Wait};
 use crate::sync::Ordering;
+use core::cmp::Ordering::{Equal, Greater, Less};
 use core::fmt;
+use core::num::NonZeroU32;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -23,6 +26,39 @@ pub struct Key<'a, C: Clock> {
     first: &'a Terms,
     hash: u64,
     now: Option<Instant>,
+}
+
+/// What a call took of a key, to be settled once the true cost is known: [`Keyed::settle`](super::Keyed::settle). Dropping
+/// it keeps the charge.
+///
+/// A [`Charge`] knows its table and keeps it alive; this does neither, and so costs nothing to keep.
+#[must_use = "settle it when the true cost is known, or drop it with `drop(taken)` to keep the charge"]
+#[derive(Debug)]
+pub struct Taken {
+    table: u64,
+    hash: u64,
+    /// By which it was charged; none if there was no limit.
+    terms: Option<NonZeroU32>,
+    cost: u64,
+    charged: Charged,
+}
+
+impl Taken {
+    /// What was charged.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(super) fn settle<C: Clock>(self, inner: &Inner<C>, actual: u64, now: impl Fn() -> Instant) {
+        let (table, plans) = (&inner.table, Some(&inner.plans));
+        // What another table charged is none of this one's business.
+        let Some(terms) = self.terms.filter(|_| inner.first.line.table == self.table) else { return };
+        match actual.cmp(&self.cost) {
+            Equal => {}
+            Less => give_back(table, terms.get(), self.hash, &self.charged, self.cost - actual, now, plans),
+            Greater => charge_more(table, terms.get(), self.hash, actual - self.cost, now, plans),
+        }
+    }
 }
 
 /// A key that outlives the call: what a charge or a reservation owns.
@@ -78,8 +114,32 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// See [`Limiter::take`](crate::Limiter::take).
     pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
-        let admitted = self.admit(self.now(), cost, None).map_err(Denied)?;
+        let (admitted, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
         Ok(Charge::of_key(self.spot(), &admitted, cost))
+    }
+
+    /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
+    /// [`Keyed::settle`](super::Keyed::settle), and the figures come with it.
+    ///
+    /// ```
+    /// use tollgate::{Keyed, Limit};
+    ///
+    /// let per_user = Keyed::<str>::new(Limit::per_hour(1_000));
+    /// let (taken, decision) = per_user.key("u1").charge(500)?; // an estimate
+    /// assert_eq!(decision.remaining(), 500);
+    /// // … the work turns out to cost 120 …
+    /// per_user.settle(taken, 120);
+    /// assert_eq!(per_user.key("u1").peek().remaining(), 880);
+    /// # Ok::<_, tollgate::Denied>(())
+    /// ```
+    // Always: what it returns is slow to move.
+    #[inline(always)]
+    pub fn charge(&self, cost: u64) -> Result<(Taken, Decision), Denied> {
+        let (admitted, decision) = self.admit(self.now(), cost, None).map_err(Denied)?;
+        let Admitted { normal, generation, clock, tat, given, refunded, .. } = admitted;
+        let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
+        let terms = if normal.kind == Kind::Unlimited { None } else { NonZeroU32::new(generation) };
+        Ok((Taken { table: self.first.line.table, hash: self.hash, terms, cost, charged }, decision))
     }
 
     /// See [`Limiter::reserve`](crate::Limiter::reserve).
@@ -98,7 +158,7 @@ impl<'a, C: Clock> Key<'a, C> {
             return Err(ReserveError::NoSlots(limit.judged_by()));
         }
         match self.admit(now, cost, Some(longest)) {
-            Ok(admitted) => Ok(Reservation::of_key(self.spot(), &admitted, cost, now)),
+            Ok((admitted, _)) => Ok(Reservation::of_key(self.spot(), &admitted, cost, now)),
             Err(decision) => Err(ReserveError::Denied(Denied(decision))),
         }
     }
@@ -144,16 +204,35 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     /// Takes `cost`: the way of every verb that keeps something.
-    fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<Admitted, Decision> {
+    #[inline(always)]
+    fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<(Admitted, Decision), Decision> {
         let (table, cold) = (&self.inner.table, self.inner.table.cold(self.hash));
         // Before the state moves: a gift that comes in between then counts against the caller, not for it.
-        let (given, refunded) = (cold.0.load(Ordering::SeqCst), cold.1.load(Ordering::SeqCst));
+        let cold = (cold.0.load(Ordering::SeqCst), cold.1.load(Ordering::SeqCst));
+        let straight = if longest.is_none() { table.straight(self.first, self.hash, now, cost) } else { None };
+        let Some((quick, terms)) = straight else { return self.admit_anyhow(now, cost, longest, cold) };
+        let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);
+        if decision.is_denied() {
+            return Err(decision);
+        }
+        let (generation, tat, (given, refunded)) = (terms.id, clock + ahead, cold);
+        Ok((Admitted { normal: limit, generation, clock, tat, wait: 0, given, refunded }, decision))
+    }
+
+    #[inline(never)]
+    fn admit_anyhow(
+        &self,
+        now: Instant,
+        cost: u64,
+        longest: Option<u64>,
+        (given, refunded): (u64, u64),
+    ) -> Result<(Admitted, Decision), Decision> {
         let asked = Asked { now, cost, longest, reserve: 0, write: true };
-        let (call, terms) = table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
+        let (call, terms) = self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
         if call.decision.is_denied() {
             return Err(call.decision);
         }
-        Ok(Admitted {
+        let admitted = Admitted {
             normal: terms.normal,
             generation: terms.id,
             clock: call.clock,
@@ -161,7 +240,8 @@ impl<'a, C: Clock> Key<'a, C> {
             wait: call.wait,
             given,
             refunded,
-        })
+        };
+        Ok((admitted, call.decision))
     }
 }
 

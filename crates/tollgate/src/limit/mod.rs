@@ -1,12 +1,16 @@
 //! What a person writes: a rate, a burst, an algorithm.
 
 mod float;
+mod micros;
 mod normal;
 #[cfg(feature = "serde")]
 mod serde;
 mod text;
 
 pub use float::NotARate;
+pub use micros::{Counting, InMicros};
+#[cfg(feature = "std")]
+pub(crate) use normal::LONGEST_FILL;
 pub(crate) use normal::{HORIZON, Kind, LONGEST_DEBT, Normal};
 pub use text::{ParseLimitError, Problem};
 
@@ -248,6 +252,38 @@ impl Limit {
         Self::build(self.count, self.period, room, algorithm)
     }
 
+    /// What one of so many nodes may admit if they cannot ask each other: the rate and the burst divided by their number,
+    /// the burst at least 1; of a window its count, at least 1. A queue keeps its longest wait.
+    ///
+    /// ```
+    /// use tollgate::Limit;
+    ///
+    /// assert_eq!(Limit::per_second(10).burst(20).share(4).to_string(), "10/4s burst 5");
+    /// ```
+    #[must_use]
+    pub const fn share(self, nodes: u64) -> Self {
+        if self.is_unlimited() || nodes <= 1 {
+            return self;
+        }
+        match (self.room(), self.algorithm) {
+            (Room::Burst(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
+                let period = self.period.saturating_mul(nodes);
+                Self::build(self.count, period, Room::Burst(part(burst, nodes)), self.algorithm)
+            }
+            (Room::Queue(queue), _) => {
+                let period = self.period.saturating_mul(nodes);
+                Self::build(self.count, period, Room::Queue(queue / nodes), self.algorithm)
+            }
+            (Room::Wait(_), _) => {
+                Self::build(self.count, self.period.saturating_mul(nodes), self.room(), self.algorithm)
+            }
+            _ => {
+                let count = part(self.count, nodes);
+                Self::build(count, self.period, Room::Burst(count), self.algorithm)
+            }
+        }
+    }
+
     const fn of_nanos(count: u64, period: u64) -> Self {
         if period == 0 && count == 0 {
             return Self::none();
@@ -372,6 +408,11 @@ impl Limit {
         };
         Self::build(count, period, room, algorithm)
     }
+}
+
+/// One of so many parts of a whole, at least 1 if there is anything.
+const fn part(whole: u64, parts: u64) -> u64 {
+    if whole == 0 || whole >= parts { whole / parts } else { 1 }
 }
 
 impl fmt::Debug for Limit {

@@ -23,7 +23,7 @@ const MOST_TICKS: u64 = 58;
 const LONGEST_INTERVAL: u64 = 1 << 62;
 
 /// What may take this long to fill is as much as a bucket may hold: 142 years.
-pub(super) const LONGEST_FILL: u64 = (1 << 52) * 1_000;
+pub(crate) const LONGEST_FILL: u64 = (1 << 52) * 1_000;
 
 /// As many as a log remembers.
 const LONGEST_LOG: u64 = 1 << 32;
@@ -183,7 +183,7 @@ impl Normal {
     }
 }
 
-const fn gcd(mut a: u64, mut b: u64) -> u64 {
+pub(super) const fn gcd(mut a: u64, mut b: u64) -> u64 {
     while b != 0 {
         (a, b) = (b, a % b);
     }

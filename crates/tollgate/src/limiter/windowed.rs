@@ -60,6 +60,11 @@ impl Act for Step<'_> {
                 let written = (self.write && self.cost > 0).then_some(after);
                 (written, Windowwise { decision, charged_in: after.charged_in() })
             }
+            // Who only looks learns which window it is, also of one that is more than full.
+            _ if self.cost == 0 => {
+                let here = state.charge_more(limit, self.now, 0);
+                (None, Windowwise { decision, charged_in: here.charged_in() })
+            }
             _ => (None, Windowwise { decision, charged_in: 0 }),
         }
     }

@@ -163,6 +163,11 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
+    /// Whether a limit is registered with this store.
+    pub fn knows(&self, handle: &LimitHandle) -> bool {
+        self.inner.table.knows(&handle.first)
+    }
+
     /// What came on top of a limit's promise, or was not given back.
     pub fn counts(&self, handle: &LimitHandle) -> Counts {
         handle.first.line.counts()
@@ -548,6 +553,19 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
         self.decide_now(asks, now)
+    }
+
+    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+        Some(self.decide_now(asks, now))
+    }
+
+    fn is_here(&self) -> bool {
+        true
+    }
+
+    #[cfg(feature = "tokio")]
+    fn sleep_until(&self, at: Instant) -> crate::Sleep {
+        self.clock().sleep_until(at)
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {

@@ -12,9 +12,11 @@ use crate::keyed::TooManyLimits;
 use crate::keyed::table::FEW;
 use crate::keyed::terms::{Line, Rule, Terms};
 use crate::limit::Limit;
+use core::any::Any;
 use core::fmt;
 use core::time::Duration;
 use smallvec::SmallVec;
+use std::boxed::Box;
 use std::sync::Arc;
 use std::vec::Vec;
 
@@ -81,6 +83,44 @@ pub trait Store: Send + Sync {
         self.decide(asks)
     }
 
+    /// Decides if it need not ask elsewhere, for a caller who would rather not wait; none if it must, and then nothing was
+    /// charged.
+    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+        let _ = (asks, now);
+        None
+    }
+
+    /// Whether it need never ask elsewhere: [`decide_here`](Self::decide_here) always decides, and every future of it is
+    /// ready when it is first polled.
+    fn is_here(&self) -> bool {
+        false
+    }
+
+    /// A future that is ready at `at`, by its clock.
+    #[cfg(feature = "tokio")]
+    fn sleep_until(&self, at: Instant) -> crate::Sleep {
+        crate::Sleep::real(at.saturating_since(self.now()))
+    }
+
+    /// The same for a caller who needs the answer `within` some time: a store that has to ask elsewhere falls back before
+    /// that. One that does not, which is what all are that do not say otherwise, ignores it.
+    fn decide_within(&self, asks: &[Ask<'_>], now: Instant, within: Duration) -> impl Future<Output = Verdict> + Send {
+        let _ = within;
+        self.decide_at(asks, now)
+    }
+
+    /// What becomes of a limit's asks while the store cannot be reached; [`OnFailure::LocalShare`] if nobody says. A store
+    /// that is in this process is always reached.
+    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
+        let _ = (handle, then);
+    }
+
+    /// Under which name other processes know this limit, if they share its counts: by default the one it was registered
+    /// with. Limits of one name and one algorithm are one limit there. A store of one process has no use for it.
+    fn share_as(&self, handle: &LimitHandle, name: &str) {
+        let _ = (handle, name);
+    }
+
     /// Corrects what a verdict charged to what it really cost: `actual[i]` is for the i-th ask, and what is not said stays
     /// as it is. Permits go back. See [`Charge::settle`](crate::Charge::settle).
     fn settle(&self, verdict: Verdict, actual: &[u64]) -> impl Future<Output = ()> + Send;
@@ -96,6 +136,43 @@ pub trait Store: Send + Sync {
     fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>>;
 }
 
+/// What becomes of an ask while the store that knows the counts cannot be reached.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum OnFailure {
+    /// Each node admits its share of the limit: the rate and the burst divided by the number of nodes.
+    #[default]
+    LocalShare,
+    /// Everyone passes.
+    Open,
+    /// Nobody passes.
+    Closed,
+}
+
+impl OnFailure {
+    /// Every choice.
+    pub const ALL: [Self; 3] = [Self::LocalShare, Self::Open, Self::Closed];
+
+    /// The name users type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LocalShare => "local_share",
+            Self::Open => "open",
+            Self::Closed => "closed",
+        }
+    }
+
+    /// The choice of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|choice| choice.name() == name)
+    }
+}
+
+impl fmt::Display for OnFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
 /// A limit that is registered with a store. A handle: cheap to clone.
 #[derive(Clone)]
 pub struct LimitHandle {
@@ -106,6 +183,11 @@ impl LimitHandle {
     /// The name it was registered with.
     pub fn name(&self) -> &str {
         &self.line().name
+    }
+
+    /// Its number in its store, counted from 0 in the order of registration.
+    pub fn number(&self) -> u64 {
+        self.line().number
     }
 
     /// The limit in force; none if it limits how many are in flight.
@@ -284,7 +366,8 @@ pub(crate) struct Receipt {
 }
 
 impl Status {
-    pub(crate) fn new(decision: Decision, mode: Mode) -> Self {
+    /// For those who write a store: what an ask of that mode came to, with nothing to settle.
+    pub fn new(decision: Decision, mode: Mode) -> Self {
         Self { decision, mode, charged: None }
     }
 
@@ -316,6 +399,8 @@ pub struct Verdict {
     source: Source,
     /// Where permits go back to.
     permits: Option<Arc<dyn Permits>>,
+    /// What a store that is not of this crate settles by.
+    held: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Where permits go back to.
@@ -324,14 +409,32 @@ pub(crate) trait Permits: Send + Sync {
 }
 
 impl Verdict {
-    /// Of no asks yet.
+    /// For those who write a store: of no asks yet.
     #[inline]
-    pub(crate) fn new(source: Source) -> Self {
-        Self { statuses: SmallVec::new(), source, permits: None }
+    pub fn new(source: Source) -> Self {
+        Self { statuses: SmallVec::new(), source, permits: None, held: None }
     }
 
+    /// For those who write a store: says that somebody else decided.
+    pub fn decided_by(mut self, source: Source) -> Self {
+        self.source = source;
+        self
+    }
+
+    /// For those who write a store: keeps what it will [`settle`](Store::settle) by. It is dropped with the verdict, which
+    /// is when permits go back.
+    pub fn hold(&mut self, held: Box<dyn Any + Send + Sync>) {
+        self.held = Some(held);
+    }
+
+    /// For those who write a store: what was kept.
+    pub fn let_go(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
+        self.held.take()
+    }
+
+    /// For those who write a store: what the next ask came to.
     #[inline]
-    pub(crate) fn push(&mut self, status: Status) {
+    pub fn push(&mut self, status: Status) {
         self.statuses.push(status);
     }
 

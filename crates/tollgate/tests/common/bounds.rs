@@ -29,7 +29,7 @@ pub(crate) fn broken(limit: &Limit, admitted: &[Admitted]) -> Option<String> {
         Algorithm::FixedWindowFirstHit => broken_first_hits(most, window, admitted),
         Algorithm::SlidingWindow => broken_grid("SC1", most, window, admitted),
         Algorithm::SlidingWindowStrict => {
-            let step = window / (1..=10).rev().find(|steps| window.is_multiple_of(*steps)).expect("1 divides");
+            let step = window / steps(window);
             broken_sliding("strict", most, window, &judged(admitted, |newest| newest - newest % step))
         }
         Algorithm::SlidingLog => broken_sliding("SL1", most, window, &judged(admitted, |newest| newest)),
@@ -114,4 +114,11 @@ pub(crate) fn broken_weighted(limit: &Limit, admitted: &[Admitted]) -> Option<St
         let most = most * i128::from(window) + before * i128::from(t - start);
         (inside > most).then(|| format!("SC2: {inside} up to {t}, at most {most}, in 1/{window}"))
     })
+}
+
+/// How many steps the strict sliding window makes of a window: the most of up to ten that divide it, in whole microseconds
+/// if it is whole microseconds.
+pub(crate) fn steps(window: u64) -> u64 {
+    let divided = if window.is_multiple_of(1_000) { window / 1_000 } else { window };
+    (1..=10).rev().find(|steps| divided.is_multiple_of(*steps)).expect("1 divides")
 }

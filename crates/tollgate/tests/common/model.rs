@@ -297,7 +297,7 @@ struct Window {
 
 impl Window {
     fn steps(&self) -> u64 {
-        (1..=10).rev().find(|steps| self.window.is_multiple_of(*steps)).expect("1 divides")
+        super::bounds::steps(self.window)
     }
 
     /// The window that the first hit opened last: its start and what is in it.

@@ -1,16 +1,19 @@
 //! A whole file: the settings, then the policies, and what is wrong with them taken together.
 
-use super::{Reader, Section, policy, scalar, settings};
+use super::{Reader, Section, policy, scalar, settings, store};
 use crate::check::{Item, Problem};
 use crate::config::keys::FILE;
 use crate::config::tree::{Data, Entry, Spot, Value};
-use crate::config::{Config, Identity, Server, StatsConfig, StoreConfig};
+use crate::config::{Config, EnvoyService, Identity, Server, StatsConfig, StoreConfig};
 use crate::policies::Policies;
+use tollgate::OnFailure;
+
+type Settings = (Server, (StoreConfig, OnFailure), Identity, StatsConfig, EnvoyService);
 
 /// What a file says, and what variables say instead.
 pub(crate) struct Read {
     /// None if something is wrong with it.
-    settings: Option<(Server, StoreConfig, Identity, StatsConfig)>,
+    settings: Option<Settings>,
     pub(crate) enabled: Option<bool>,
     /// Whether the file has policies of its own.
     pub(crate) has_policies: bool,
@@ -20,9 +23,9 @@ pub(crate) struct Read {
 impl Read {
     /// All together, if nothing is wrong.
     pub(crate) fn config(self, policies: Policies) -> Option<Config> {
-        let (server, store, identity, stats) = self.settings?;
-        let policies = policies.enabled(self.enabled?).ipv6_prefix(identity.ipv6_prefix);
-        Some(Config { server, store, identity, stats, policies })
+        let (server, (store, on_failure), identity, stats, envoy) = self.settings?;
+        let policies = policies.enabled(self.enabled?).ipv6_prefix(identity.ipv6_prefix).on_failure(on_failure);
+        Some(Config { server, store, identity, stats, envoy, policies })
     }
 }
 
@@ -31,10 +34,12 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     let mut file = Section::open(reader, &FILE, (entries, Spot::Nowhere), String::new(), String::new());
     let enabled = file.get(reader, "enabled", scalar::bool);
     let server = settings::server(reader, &mut file);
-    let store = settings::store(reader, &mut file);
+    let store = store::store(reader, &mut file);
     let identity = settings::identity(reader, &mut file);
     let stats = settings::stats(reader, &mut file);
-    let settings = (|| Some((server?, store?, identity?, stats?)))();
+    let envoy = settings::envoy(reader, &mut file);
+    let in_memory = store.as_ref().is_some_and(|(store, _)| store.redis.is_none());
+    let settings = (|| Some((server?, store?, identity?, stats?, envoy?)))();
 
     let mut policies = Policies::new();
     // Of what is wrong in itself nothing more is said: half of it is missing here.
@@ -53,7 +58,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     }
     for (index, table) in file.tables(reader, "policy").into_iter().enumerate() {
         let before = reader.errors();
-        policies.policies.push(policy::policy(reader, table, index + 1));
+        policies.policies.push(policy::policy(reader, table, index + 1, in_memory));
         judge(reader, before, Item::Policy(index));
     }
     for (index, table) in file.tables(reader, "allow").into_iter().enumerate() {

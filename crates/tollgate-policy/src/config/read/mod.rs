@@ -5,6 +5,7 @@ mod matching;
 mod policy;
 mod scalar;
 mod settings;
+mod store;
 
 use super::diagnostic::Diagnostic;
 use super::keys;

@@ -1,6 +1,6 @@
 //! Policies, the plans they go by, and the entries of the lists.
 
-use super::{Reader, Section, matching, scalar};
+use super::{Reader, Section, matching, scalar, store};
 use crate::attribute::{Attribute, KNOWN};
 
 use crate::config::kind::{Kind, Table};
@@ -44,6 +44,7 @@ pub(super) fn policy(
     reader: &mut Reader<'_>,
     (table, entries, at): (&'static Table, &[Entry], Spot),
     number: usize,
+    in_memory: bool,
 ) -> Policy {
     let name = entries.iter().find(|entry| entry.name == "name").map(|entry| &entry.value);
     let title = match name {
@@ -89,6 +90,10 @@ pub(super) fn policy(
     policy.rollout = section.get(reader, "rollout", scalar::percent).unwrap_or(policy.rollout);
     policy.last = section.get(reader, "final", scalar::bool).unwrap_or(false);
     policy.penalty = penalty(reader, section);
+    policy.on_failure = section.get(reader, "on_failure", scalar::on_failure);
+    if policy.on_failure.is_some() && in_memory {
+        reader.warn(section.spot("on_failure"), store::ignored_in_memory("on_failure", &section.place()));
+    }
     opened.close();
     policy
 }

@@ -3,6 +3,7 @@
 use super::Wrong;
 use crate::attribute::Attribute;
 use crate::config::kind::Kind;
+use crate::config::redis::{RedisUrl, Secret};
 use crate::config::time::{self, NoInstant};
 use crate::config::tree::{Data, Value};
 use crate::pattern::{HostPattern, PathPattern};
@@ -11,7 +12,7 @@ use crate::policy_limit::{ParsePolicyLimitError, PolicyLimit};
 use ipnet::IpNet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
-use tollgate::{Algorithm, Instant};
+use tollgate::{Algorithm, Instant, OnFailure};
 
 type Read<T> = Result<T, Wrong>;
 
@@ -138,8 +139,34 @@ pub(super) fn limit(beside: Option<Algorithm>) -> impl Fn(&Kind, &Value) -> Read
     }
 }
 
-pub(super) fn duration(_: &Kind, value: &Value) -> Read<Duration> {
-    time::duration(str(value)?).ok_or(Wrong::Kind)
+pub(super) fn duration(kind: &Kind, value: &Value) -> Read<Duration> {
+    let within = |time: &Duration| match kind {
+        Kind::DurationWithin { min, max } => (*min..=*max).contains(time),
+        _ => true,
+    };
+    time::duration(str(value)?).filter(within).ok_or(Wrong::Kind)
+}
+
+pub(super) fn on_failure(kind: &Kind, value: &Value) -> Read<OnFailure> {
+    OnFailure::from_name(word(kind, value)?).ok_or(Wrong::Kind)
+}
+
+/// Nothing of it is in the message: it may have a password.
+pub(super) fn redis_url(_: &Kind, value: &Value) -> Read<RedisUrl> {
+    str(value)?.parse().map_err(|error| Wrong::says(format!("`url` in [store] is not that of a Redis server: {error}")))
+}
+
+pub(super) fn secret(kind: &Kind, value: &Value) -> Read<Secret> {
+    let Kind::LongText { bytes } = kind else { return Err(Wrong::Kind) };
+    str(value).ok().filter(|text| text.len() >= *bytes).map(Secret::new).ok_or(Wrong::Kind)
+}
+
+pub(super) fn prefix(_: &Kind, value: &Value) -> Read<String> {
+    const LONGEST: usize = 64;
+    let text = str(value)?;
+    // Braces say to Redis Cluster which part of a name to go by.
+    let is_good = |byte: u8| byte.is_ascii_graphic() && !matches!(byte, b'{' | b'}');
+    if text.len() <= LONGEST && text.bytes().all(is_good) { Ok(text.to_owned()) } else { Err(Wrong::Kind) }
 }
 
 pub(super) fn time(_: &Kind, value: &Value) -> Read<Instant> {

@@ -1,14 +1,14 @@
-//! The settings of the service: where it listens, its store, who is calling, its stats.
+//! The settings of the service: where it listens, who is calling, its stats.
 
 use super::{Reader, Section, scalar};
 use crate::config::kind::Kind;
 use crate::config::tree::{Spot, Value};
-use crate::config::{Identity, KeysShown, Server, StatsConfig, StoreConfig};
+use crate::config::{EnvoyService, Identity, KeysShown, Server, StatsConfig};
 use ipnet::IpNet;
 use std::net::SocketAddr;
 
 /// A table that may be left out: its keys are read all the same, for their defaults.
-fn settings<'v>(reader: &mut Reader<'_>, file: &mut Section<'v>, name: &'static str) -> Option<Section<'v>> {
+pub(super) fn settings<'v>(reader: &mut Reader<'_>, file: &mut Section<'v>, name: &'static str) -> Option<Section<'v>> {
     let written = file.table(reader, name);
     let table = file.table.key(name)?.kind.table()?;
     written.or_else(|| Some(Section::open(reader, table, (&[], Spot::Nowhere), format!("[{name}]"), String::new())))
@@ -34,15 +34,6 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
     let (http, grpc, resp, admin) = (listener("http"), listener("grpc"), listener("resp"), listener("admin"));
     section.close();
     Some(Server { http: http?, grpc: grpc?, resp: resp?, admin: admin? })
-}
-
-pub(super) fn store(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<StoreConfig> {
-    let mut section = settings(reader, file, "store")?;
-    section.get(reader, "kind", scalar::word);
-    let max_keys = section.get(reader, "max_keys", scalar::number);
-    let max_bytes = section.get(reader, "max_bytes", scalar::number);
-    section.close();
-    Some(StoreConfig { max_keys: max_keys?, max_bytes })
 }
 
 pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {
@@ -80,6 +71,21 @@ pub(super) fn stats(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<S
         _ => KeysShown::Fingerprint,
     };
     Some(StatsConfig { keys, top: usize::try_from(top?).ok()? })
+}
+
+pub(super) fn envoy(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<EnvoyService> {
+    let mut section = settings(reader, file, "envoy")?;
+    let config = section.get(reader, "config", scalar::text);
+    let denied_hits = section.get(reader, "denied_hits", scalar::word);
+    let response_headers = section.get(reader, "response_headers", scalar::bool);
+    let dynamic_metadata = section.get(reader, "dynamic_metadata", scalar::bool);
+    section.close();
+    Some(EnvoyService {
+        config: config.map(Into::into),
+        denied_hits_consume: denied_hits? == "consume",
+        response_headers: response_headers?,
+        dynamic_metadata: dynamic_metadata?,
+    })
 }
 
 /// Networks; one that is written with more bits than it has is doubtful.

@@ -47,6 +47,20 @@ impl<C: Clock> Table<C> {
         self.call(first, hash, &asked, plans).0.decision
     }
 
+    /// The same for a call that keeps what it takes, with the terms it was judged by; none where it is not the common case.
+    #[inline(always)]
+    pub(crate) fn straight<'a>(
+        &'a self,
+        first: &'a Terms,
+        hash: u64,
+        now: Instant,
+        cost: u64,
+    ) -> Option<(Quick, &'a Terms)> {
+        let terms = self.current(first);
+        let seen = self.glance(hash, terms.id, 0)?;
+        Some((self.quick(terms, &seen, now, cost)?, terms))
+    }
+
     /// One call of a bucket without patience, where nothing is out of the ordinary. As [`Cell::quick`] does it.
     ///
     /// [`Cell::quick`]: crate::limiter::cell::Cell
@@ -174,6 +188,58 @@ impl<C: Clock> Table<C> {
                 Some(call)
             }
             None => Some(terms.no_room()),
+        }
+    }
+
+    /// One call on a line whose states are words that `judge` alone understands: what it says of a state, and the state it
+    /// leaves if it writes one. A key that is not in the table starts from the floor.
+    #[inline]
+    pub(crate) fn arrive<T>(
+        &self,
+        terms: &Terms,
+        hash: u64,
+        now: Instant,
+        judge: impl Fn(u64) -> (T, Option<u64>),
+    ) -> T {
+        if let Some(seen) = self.glance(hash, terms.id, 0)
+            && let (told, after) = judge(seen.word())
+            && after.is_none_or(|after| self.swap(&seen, after))
+        {
+            return told;
+        }
+        self.arrive_anyhow(terms, hash, now, judge)
+    }
+
+    #[inline(never)]
+    fn arrive_anyhow<T>(&self, terms: &Terms, hash: u64, now: Instant, judge: impl Fn(u64) -> (T, Option<u64>)) -> T {
+        let start = || match terms.start(hash) {
+            State::Word(word) => word,
+            State::Wide(_) => unreachable!("its states are words"),
+        };
+        loop {
+            if let Some(seen) = self.find(hash) {
+                let (told, after) = judge(seen.word());
+                if after.is_none_or(|after| self.swap(&seen, after)) {
+                    return told;
+                }
+                // Another thread came in between.
+                back_off();
+                continue;
+            }
+            let (told, after) = judge(start());
+            if after.is_none() {
+                return told;
+            }
+            let _held = self.stripe(hash).inserting.hold();
+            if self.find(hash).is_some() {
+                continue;
+            }
+            // Again: the key may have come and gone meanwhile.
+            let (told, after) = judge(start());
+            if let Some(after) = after {
+                self.put(hash, terms, now, State::Word(after));
+            }
+            return told;
         }
     }
 

@@ -1,7 +1,7 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run test lint features doc unit no-std loom bench plots fuzz tools
+.PHONY: help run test lint features doc unit no-std loom faults bench plots fuzz tools
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -13,7 +13,8 @@ test: tools lint features doc unit no-std loom ## everything that must hold; CI 
 	@echo "all checks passed"
 
 tools: # what the checks need and the machine lacks
-	@scripts/need cargo-fmt cargo-clippy gcc curl promtool
+	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv
+	@scripts/venv
 
 lint: ## formatting and clippy, no warnings
 	cargo fmt --all --check
@@ -26,6 +27,9 @@ features: ## every feature combination that matters builds
 	done
 	for features in "" config; do \
 		cargo clippy -q -p tollgate-policy --no-default-features --features "$$features" -- -D warnings; \
+	done
+	for features in "" test-time; do \
+		cargo clippy -q -p tollgate-redis --no-default-features --features "$$features" -- -D warnings; \
 	done
 	for features in "" axum tonic; do \
 		cargo clippy -q -p tollgate-tower --no-default-features --features "$$features" -- -D warnings; \
@@ -51,8 +55,14 @@ loom: ## every interleaving of a few threads on the word and in the table
 	RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate --no-default-features --features std --release \
 		--target-dir target/loom --test loom_keyed
 
+FAULTS_SECONDS ?= 10
+faults: tools ## each failure of Redis under load for ten seconds, and a fleet that is never let go
+	TOLLGATE_FAULTS_SECONDS=$(FAULTS_SECONDS) cargo test -p tollgate-redis --all-features \
+		--test nodes --test faults -- --nocapture
+
 bench: ## ours and the peers side by side; writes target/bench.json
-	@scripts/need wrk || true # one group is skipped without it
+	@scripts/need wrk h2load || true # a group each is skipped without them
+	cargo build --release -p tollgate-bench -p tollgate-server
 	cargo run --release -p tollgate-bench
 
 plots: ## the plots and measured tables of docs/; make test fails when they are stale

@@ -1,0 +1,307 @@
+//! Making a store: where Redis is, and how it is to be used.
+
+use crate::fallback::Fallback;
+use crate::health::Health;
+use crate::keeper::Keeper;
+use crate::lane::Lane;
+use crate::limits::Limits;
+use crate::link::{Link, Server};
+use crate::permits::Permits;
+use crate::script::Scripts;
+use crate::secret::Agreed;
+use crate::store::{Inner, RedisStore};
+use crate::trouble::Trouble;
+use redis::io::tcp::TcpSettings;
+use redis::{Client, IntoConnectionInfo, TlsCertificates};
+use std::fmt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{MemoryStore, OnFailure};
+
+/// Makes a [`RedisStore`]; what [`RedisStore::builder`] returns.
+#[must_use = "a store is made by connect"]
+pub struct RedisStoreBuilder {
+    url: String,
+    prefix: String,
+    timeout: Duration,
+    on_failure: OnFailure,
+    nodes: u64,
+    connections: usize,
+    max_waiting: usize,
+    key_secret: Option<String>,
+    ca_file: Option<PathBuf>,
+    max_keys: usize,
+    max_bytes: Option<usize>,
+    time: Option<Arc<std::sync::atomic::AtomicU64>>,
+}
+
+/// How long making a connection may take.
+const CONNECTING: Duration = Duration::from_secs(1);
+
+/// How long a store that is gone goes on sending what it was handed before.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+
+/// The oldest that replicates what a script does and not the script, so that it may ask for the time.
+const OLDEST: (u64, u64) = (5, 0);
+
+impl RedisStore {
+    /// A store on the Redis or Valkey at `url`: `redis://[user:password@]host[:port][/db]`, `rediss://` for TLS,
+    /// `redis+unix:///path/to/socket`.
+    pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
+        RedisStoreBuilder {
+            url: url.into(),
+            prefix: "tollgate".to_owned(),
+            timeout: Duration::from_millis(10),
+            on_failure: OnFailure::LocalShare,
+            nodes: 1,
+            connections: 2,
+            max_waiting: 32_768,
+            key_secret: None,
+            ca_file: None,
+            max_keys: 1_000_000,
+            max_bytes: None,
+            time: None,
+        }
+    }
+}
+
+impl RedisStoreBuilder {
+    /// What all keys begin with; `tollgate` if not said. Stores of one prefix share their limits.
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
+        self
+    }
+
+    /// How long a decision waits for Redis before it falls back; 10 ms if not said.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// What becomes of asks while Redis does not answer, where a limit does not say.
+    pub fn on_failure(mut self, then: OnFailure) -> Self {
+        self.on_failure = then;
+        self
+    }
+
+    /// How many nodes there are, for their shares, until Redis was seen and tells.
+    pub fn nodes(mut self, nodes: u64) -> Self {
+        self.nodes = nodes;
+        self
+    }
+
+    /// How many connections; 2 if not said. A key is always asked about on the same one.
+    pub fn connections(mut self, connections: usize) -> Self {
+        self.connections = connections;
+        self
+    }
+
+    /// How many callers may wait for Redis at once, on all connections together; 32,768 if not said. One more is decided
+    /// without it, at once.
+    pub fn max_waiting(mut self, callers: usize) -> Self {
+        self.max_waiting = callers;
+        self
+    }
+
+    /// The secret that keys are hashed with; the nodes agree on one if not said.
+    pub fn key_secret(mut self, secret: impl Into<String>) -> Self {
+        self.key_secret = Some(secret.into());
+        self
+    }
+
+    /// A file of certificates (PEM) to trust a `rediss://` server by, beside those of the system.
+    pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.ca_file = Some(path.into());
+        self
+    }
+
+    /// How many keys this node counts by itself while Redis does not answer; a million if not said.
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.max_keys = keys;
+        self
+    }
+
+    /// How much memory those may take; see [`MemoryStoreBuilder::max_bytes`](tollgate::MemoryStoreBuilder::max_bytes).
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// For tests: the scripts go by this time, in microseconds, and not by the server's.
+    #[cfg(feature = "test-time")]
+    #[doc(hidden)]
+    pub fn given_time(mut self, time: Arc<std::sync::atomic::AtomicU64>) -> Self {
+        self.time = Some(time);
+        self
+    }
+
+    /// Makes the store, and looks whether Redis is there.
+    ///
+    /// A Redis that cannot be reached is not an error: the store falls back, says so, and goes on when it answers. A url that
+    /// cannot be read is one, and a Redis that answers that it will never do.
+    pub async fn connect(self) -> Result<RedisStore, ConnectError> {
+        let server = Arc::new(Server { client: self.client()?, connect_timeout: CONNECTING });
+        let health = Arc::new(Health::default());
+        let (scripts, time) = self.scripts();
+        let (lanes, workers): (Vec<_>, Vec<_>) = (0..self.connections.max(1))
+            .map(|_| {
+                let (link, scripts) = (Link::new(Arc::clone(&server)), Arc::clone(&scripts));
+                let most = self.max_waiting.div_ceil(self.connections.max(1));
+                Lane::new(link, scripts, Arc::clone(&health), self.timeout, most, time.clone())
+            })
+            .unzip();
+        let node = fastrand::u64(..);
+        let inner = Arc::new(Inner {
+            names: MemoryStore::builder().max_keys(1).build(),
+            limits: Limits::new(&self.prefix),
+            fallback: Fallback::new(self.max_keys, self.max_bytes, self.nodes)
+                .map_err(|error| ConnectError::Memory(error.to_string()))?,
+            health,
+            lanes,
+            secret: Agreed::new(self.key_secret.as_deref()),
+            permits: Permits::new(node),
+            timeout: self.timeout,
+            on_failure: self.on_failure,
+            gone: Arc::default(),
+        });
+        let keeper = Keeper::new(&inner, server, node, &self.prefix);
+        let (sender, seen) = tokio::sync::oneshot::channel();
+        let first = Arc::clone(&inner);
+        let run = async move {
+            let result = keeper.look(&first).await;
+            let fatal = result.is_err();
+            drop(first);
+            if sender.send(result).is_err() || fatal {
+                return;
+            }
+            let mut workers: tokio::task::JoinSet<()> = workers.into_iter().map(Lane::run).collect();
+            keeper.run().await;
+            // What was handed in last, permits that go back, is still sent.
+            let _ = tokio::time::timeout(LAST_WORDS, async { while workers.join_next().await.is_some() {} }).await;
+        };
+        std::thread::Builder::new()
+            .name("tollgate-redis".to_owned())
+            .spawn(move || {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+                if let Ok(runtime) = runtime {
+                    runtime.block_on(run);
+                }
+            })
+            .map_err(|error| ConnectError::Memory(format!("no thread: {error}")))?;
+        match seen.await {
+            Ok(Ok(())) => Ok(RedisStore { inner }),
+            Ok(Err(trouble)) => Err(ConnectError::Unusable(trouble)),
+            Err(_) => Err(ConnectError::Memory("its thread ended".to_owned())),
+        }
+    }
+
+    #[cfg(feature = "test-time")]
+    fn scripts(&self) -> (Arc<Scripts>, Option<Arc<std::sync::atomic::AtomicU64>>) {
+        match &self.time {
+            Some(time) => (Arc::new(Scripts::with_given_time()), Some(Arc::clone(time))),
+            None => (Arc::new(Scripts::new()), None),
+        }
+    }
+
+    #[cfg(not(feature = "test-time"))]
+    fn scripts(&self) -> (Arc<Scripts>, Option<Arc<std::sync::atomic::AtomicU64>>) {
+        (Arc::new(Scripts::new()), self.time.clone())
+    }
+
+    fn client(&self) -> Result<Client, ConnectError> {
+        let bad = |error: redis::RedisError| ConnectError::Url(error.to_string());
+        let info = self.url.as_str().into_connection_info().map_err(bad)?;
+        let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
+        let Some(path) = &self.ca_file else { return Client::open(info).map_err(bad) };
+        let certificates = read(path)?;
+        let tls = TlsCertificates { client_tls: None, root_cert: Some(certificates) };
+        Client::build_with_tls(info, tls).map_err(|error| ConnectError::Certificates(path.clone(), error.to_string()))
+    }
+}
+
+fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
+    let bad = |why: String| ConnectError::Certificates(path.to_owned(), why);
+    let file = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    // Whoever reads it takes a file without any for an empty list, and then trusts nobody.
+    match String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
+        true => Ok(file),
+        false => Err(bad("there is none in it".to_owned())),
+    }
+}
+
+impl Keeper {
+    /// The first look: an error if this Redis will never do.
+    async fn look(&self, inner: &Inner) -> Result<(), Trouble> {
+        let trouble = match self.version().await {
+            Ok(Some(version)) if version < OLDEST => {
+                let message = format!("it is Redis {}.{}; {} or newer is needed", version.0, version.1, OLDEST.0);
+                return Err(Trouble::Refused { code: "VERSION".to_owned(), message });
+            }
+            // Who may not ask for the version may still decide.
+            Ok(_) => match self.beat(inner).await {
+                Ok(()) => return Ok(()),
+                Err(trouble) => trouble,
+            },
+            Err(trouble) => trouble,
+        };
+        let passes = match &trouble {
+            Trouble::Refused { code, .. } => {
+                ["LOADING", "READONLY", "MASTERDOWN", "BUSY", "OOM", "MISCONF", "CLUSTERDOWN"].contains(&code.as_str())
+            }
+            Trouble::Protocol(_) => false,
+            _ => true,
+        };
+        if !passes {
+            return Err(trouble);
+        }
+        // Not again for every caller.
+        for _ in 0..3 {
+            inner.health.failed(&trouble);
+        }
+        Ok(())
+    }
+}
+
+/// Why there is no store.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The url cannot be read.
+    Url(String),
+    /// The certificates cannot be.
+    Certificates(PathBuf, String),
+    /// Redis answers that it will not do.
+    Unusable(Trouble),
+    /// The system has no memory, or no thread, for it.
+    Memory(String),
+}
+
+impl fmt::Display for ConnectError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Url(why) => write!(
+                f,
+                "the url of Redis cannot be read ({why}); write it like redis://127.0.0.1:6379, \
+                 rediss://user:password@host:6380/0 or redis+unix:///run/redis.sock"
+            ),
+            Self::Certificates(path, why) => {
+                write!(f, "the certificates in {} cannot be used ({why}); name a PEM file", path.display())
+            }
+            Self::Unusable(trouble) => trouble.fmt(f),
+            Self::Memory(why) => f.write_str(why),
+        }
+    }
+}
+
+impl std::error::Error for ConnectError {}
+
+impl fmt::Debug for RedisStoreBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The url may hold a password.
+        f.debug_struct("RedisStoreBuilder")
+            .field("prefix", &self.prefix)
+            .field("timeout", &self.timeout)
+            .finish_non_exhaustive()
+    }
+}

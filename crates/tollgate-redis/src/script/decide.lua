@@ -1,0 +1,262 @@
+-- Decides requests one after the other, each over all of its limits or none of them.
+--
+-- ARGV[3] holds the requests: how many asks, then each ask: its key, its limit and flags: 1 shadow, 2 peek, 4 the names of
+-- its permits come last, 8 numbers follow (cost, reserve, longest wait in µs or -1).
+--
+-- Answers integers: the time; then for each ask of a bucket or queue one, how many units it is ahead; of the others three,
+-- what remains, the µs until it is fresh and until the same call passes. The first is -1 - that where the ask does not fit.
+-- For a request with a key that is not one of ours: BAD and the number of the ask. At the end, for each charged bucket
+-- or window that something was given back to: the number of the ask among all, what was refunded and given, and how often it
+-- was made fresh.
+local BAD = 9007199254740991
+local answer, tail = { now }, {}
+local told = 1
+
+-- Each judges one ask, and charges it if `write` and it fits. Whether it does, and the figures; nil if the key is bad.
+local function units(k, l, cost, reserve, wait, write)
+  if not load_units(k, l) then return nil end
+  local rate, token, room = n1[l], n2[l], n3[l]
+  local need = cost * token
+  local ahead
+  if kind[l] == 0 then
+    ahead = room - s1[k]
+    room = room - reserve * token
+    local patience = (reserve == 0 and wait > 0) and wait * rate or 0
+    if need > room or ahead + need > room + patience or ahead + need > BIG then return false, ahead end
+  else
+    ahead = -s1[k]
+    room = room - reserve * token
+    local longest = wait >= 0 and min(room, wait * rate) or room
+    if cost > floor(room / token) + 1 or ahead > longest or ahead + need > BIG then return false, ahead end
+  end
+  if write and cost > 0 then
+    s1[k] = s1[k] - need
+    dirty[k] = l
+    ahead = ahead + need
+  end
+  return true, ahead
+end
+
+local function counts(k, l, cost, reserve, _, write)
+  if not load_counts(k, l) then return nil end
+  local which, window, most = kind[l], n1[l], n2[l] - reserve
+  local held, start = s1[k], s2[k]
+  local fits, retry
+  if which < 4 then
+    fits = cost <= max(0, most - held[1])
+    retry = start + window - now
+    if fits and write and cost > 0 then
+      held[1] = held[1] + cost
+      dirty[k] = l
+    end
+    return fits, max(0, most - held[1]), held[1] == 0 and 0 or retry, fits and 0 or max(0, retry)
+  elseif which == 4 then
+    local grain = n3[l]
+    local grains = ceil(window / grain)
+    local inside = grains - floor(max(0, now - start) / grain)
+    fits = cost <= most and held[2] * inside + (held[1] + cost) * grains <= most * grains
+    if fits and write and cost > 0 then
+      held[1] = held[1] + cost
+      dirty[k] = l
+    end
+    if fits then
+      retry = 0
+    elseif cost > most then
+      retry = 0
+    elseif held[1] + cost <= most then
+      local share = min(grains, floor((most - held[1] - cost) * grains / max(1, held[2])))
+      retry = start + min(window, (grains - share) * grain) - now
+    else
+      local share = min(grains, floor((most - cost) * grains / max(1, held[1])))
+      retry = start + window + min(window, (grains - share) * grain) - now
+    end
+    local fresh_in = held[1] > 0 and start + 2 * window - now or held[2] > 0 and start + window - now or 0
+    return fits, max(0, most - held[1] - ceil(held[2] * inside / grains)), fresh_in, max(0, retry)
+  end
+  local steps = n3[l]
+  local length, total, newest = window / steps, 0, nil
+  for i = 1, steps + 1 do
+    total = total + held[i]
+    if held[i] > 0 then newest = i end
+  end
+  fits = cost <= most and total + cost <= most
+  retry = 0
+  if fits then
+    if write and cost > 0 then
+      held[steps + 1] = held[steps + 1] + cost
+      total, newest = total + cost, steps + 1
+      dirty[k] = l
+    end
+  elseif cost <= most then
+    local over = total + cost - most
+    local dropped = 0
+    while over > 0 and dropped <= steps do
+      dropped = dropped + 1
+      over = over - held[dropped]
+    end
+    retry = (start + dropped) * length - now
+  end
+  return fits, max(0, most - total), newest and (start + newest) * length - now or 0, max(0, retry)
+end
+
+local function log(k, l, cost, reserve, _, write)
+  if not load_log(k, l) then return nil end
+  local window, most = n1[l], n2[l] - reserve
+  local time = max(now, s2[k])
+  local gone = expired(k, window, time)
+  if not gone then return nil end
+  local live, newest = s1[k] - gone, s2[k]
+  if cost <= most and live + cost <= most then
+    if write and cost > 0 then
+      log_write(k, window, time, gone, cost)
+      live, newest = live + cost, time
+    end
+    return true, most - live, live > 0 and newest + window - now or 0, 0
+  end
+  local retry = 0
+  if cost <= most then
+    local entry = log_time(k, gone + live + cost - most - 1)
+    if not entry then return nil end
+    retry = entry + window - now
+  end
+  return false, max(0, most - live), live > 0 and newest + window - now or 0, max(0, retry)
+end
+
+local function in_flight(k, l, cost, reserve, _, write, name)
+  local live, most = permits(k), n2[l] - reserve
+  if not live then return nil end
+  if live + cost > most then
+    end_late_permits(k, l)
+    return false, max(0, most - live), 0, 0
+  end
+  if write and cost > 0 then
+    local key, ends = KEYS[k], string.format('%.0f', now + n1[l])
+    call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
+    for i = 1, #name, 16 do call('ZADD', key, ends, string.sub(name, i, i + 15)) end
+    call('PEXPIRE', key, expiry(n1[l]))
+    live = live + cost
+    s1[k] = live
+  end
+  return true, most - live, 0, 0
+end
+
+local judge = { [0] = units, units, counts, counts, counts, counts, log, in_flight }
+
+local keys, limits, flags, costs, reserves, waits, names = {}, {}, {}, {}, {}, {}, {}
+local fit, f1, f2, f3 = {}, {}, {}, {}
+
+local function ask(i, write)
+  local l = limits[i]
+  fit[i], f1[i], f2[i], f3[i] = judge[kind[l]](keys[i], l, costs[i], reserves[i], waits[i], write, names[i])
+end
+
+-- What most requests are, without the detours: one unit of one bucket, counted by these numbers before. What it is told;
+-- nil if it is something else after all.
+local function plain(k, l)
+  local rate, token, full = n1[l], n2[l], n3[l]
+  local level = s1[k]
+  if level == nil then
+    local stored = text[k]
+    if stored then
+      if #stored ~= 24 then return nil end
+      local last, was
+      level, last, was = unpack_('>ddd', stored)
+      if was ~= token or level % 1 ~= 0 or last % 1 ~= 0 or last > now or last < 0 or level > full or level < -BIG then
+        return nil
+      end
+      -- More than a double tells is more than fits.
+      level = level + (now - last) * rate
+      if level > full then level = full end
+    else
+      level = full
+    end
+    s1[k], s2[k], at[k] = level, token, now
+  elseif level == false or s2[k] ~= token or level > full or cold[k] then
+    return nil
+  end
+  local ahead = full - level
+  if ahead + token > full then return -1 - ahead end
+  s1[k] = level - token
+  dirty[k] = l
+  return ahead + token
+end
+
+local packed, place, asked = ARGV[3], 1, 0
+local size = #packed
+while place <= size do
+  local count, key, limit, flag, after = unpack_('>HHHB', packed, place)
+  local quick = count == 1 and flag == 0 and kind[limit] == 0 and plain(key, limit)
+  if quick then
+    told = told + 1
+    answer[told] = quick
+    place, count = after, 0
+    asked = asked + 1
+  else
+    place = place + 2
+  end
+  for i = 1, count do
+    local flag
+    keys[i], limits[i], flag, place = unpack_('>HHB', packed, place)
+    costs[i], reserves[i], waits[i] = 1, 0, -1
+    if flag >= 8 then
+      costs[i], reserves[i], waits[i], place = unpack_('>ddd', packed, place)
+      flag = flag - 8
+    end
+    if flag >= 4 then
+      names[i] = string.sub(packed, place, place + 16 * costs[i] - 1)
+      place = place + 16 * costs[i]
+      flag = flag - 4
+    end
+    flags[i] = flag
+  end
+  local bad, denied
+  if count == 0 then
+    -- It has been told.
+  elseif count == 1 and flags[1] == 0 then
+    ask(1, true)
+    if fit[1] == nil then bad = 1 end
+    denied = not fit[1]
+  else
+    for i = 1, count do
+      ask(i, false)
+      if fit[i] == nil then
+        bad = i
+        break
+      end
+      if not fit[i] and flags[i] ~= 1 then denied = true end
+    end
+    if not bad and not denied then
+      -- What only watches comes after those that decide.
+      for i = 1, count do
+        if flags[i] == 0 then ask(i, true) end
+      end
+      for i = 1, count do
+        if flags[i] == 1 then ask(i, true) end
+      end
+    end
+  end
+  if bad then
+    answer[told + 1], answer[told + 2] = BAD, bad - 1
+    told = told + 2
+  else
+    for i = 1, count do
+      told = told + 1
+      answer[told] = fit[i] and f1[i] or -1 - f1[i]
+      if kind[limits[i]] > 1 then
+        -- Of a log that is not in order they may be past; then they are told as now.
+        answer[told + 1], answer[told + 2] = max(0, f2[i]), max(0, f3[i])
+        told = told + 2
+      end
+      local held, resets = cold[keys[i]], s4[keys[i]]
+      if (held or resets and resets > 0) and not denied and fit[i] then
+        held = held or { 0, 0, 0, resets }
+        local size = #tail
+        tail[size + 1], tail[size + 2], tail[size + 3], tail[size + 4] = asked + i - 1, held[1], held[2], held[4]
+      end
+    end
+  end
+  asked = asked + count
+end
+for i = 1, #tail do answer[told + i] = tail[i] end
+write_back()
+return answer

@@ -1,0 +1,376 @@
+-- What both scripts share: limits, keys and their states. Numbers are doubles, exact below 2^53; times are microseconds.
+--
+-- `now` is set before this. ARGV[1] holds the limits, 25 bytes each: a kind and three numbers.
+--   0 bucket     units a µs, units a token, units in a full one
+--   1 pacing     units a µs, units a call, units that may be ahead
+--   2 fixed      window, most
+--   3 first hit  window, most
+--   4 sliding    window, most, grain
+--   5 strict     window, most, steps
+--   6 log        window, most
+--   7 in flight  how long a permit lives, most
+-- The first ARGV[2] keys are strings, read at once. The others are a list or a set, read as needed.
+local call, pack, unpack_ = redis.call, struct.pack, struct.unpack
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
+local BIG, FORGIVEN = 4503599627370496, 60000000
+
+local kind, n1, n2, n3 = {}, {}, {}, {}
+do
+  local at, packed, count = 1, ARGV[1], 0
+  while at <= #packed do
+    count = count + 1
+    kind[count], n1[count], n2[count], n3[count], at = unpack_('>Bddd', packed, at)
+  end
+end
+
+local texts = tonumber(ARGV[2])
+local text = {}
+if texts > 0 then
+  text = call('MGET', unpack(KEYS, 1, texts))
+  local absent = {}
+  for k = 1, texts do
+    if not text[k] then absent[#absent + 1] = KEYS[k] end
+  end
+  -- A key of another type reads as absent: then it is not.
+  if #absent > 0 and call('EXISTS', unpack(absent)) > 0 then
+    for k = 1, texts do
+      if not text[k] and call('EXISTS', KEYS[k]) == 1 then text[k] = '?' end
+    end
+  end
+end
+
+-- The state of a key once it was looked at: s1 is nil before that, and false if it is not one of ours.
+local s1, s2, s3, s4 = {}, {}, {}, {}
+-- Of which time it is: now, or the stored one if that is ahead.
+local at = {}
+-- Refunded, given, how long to remember that, how often made fresh: only of keys that something was given back to.
+local cold = {}
+-- Which limit it is written back by.
+local dirty = {}
+-- Whether it was counted in other units when it was read.
+local other = {}
+
+local function whole(x)
+  return x == floor(x) and x > -BIG * 2 and x < BIG * 2
+end
+
+-- The time a state is judged at. Where the clock of the server was set back, the stored time stands, unless it is far ahead.
+-- Then the state is written back whatever becomes of the call, or it would be as far ahead for the next, and time never pass.
+local function time_of(stored, k, l)
+  if stored <= now then return now end
+  if stored - now > FORGIVEN then
+    dirty[k] = l
+    return now
+  end
+  return stored
+end
+
+-- So many units in the units of another limit. What a double cannot tell is rounded down further.
+local function scaled(level, to, from)
+  local product = level * to
+  local result = floor(product / from)
+  if product >= 2 * BIG or product <= -2 * BIG then result = result - 2 end
+  return result
+end
+
+-- Buckets: s1 units in it, as of at; s2 units a token. Queues: s1 units ahead, negative; s2 units a µs.
+local function load_units(k, l)
+  local rate, full = n1[l], n3[l]
+  local queue = kind[l] == 1
+  local measure = queue and rate or n2[l]
+  if queue then full = 0 end
+  local level, last, was = s1[k], at[k], s2[k]
+  if level == nil then
+    local stored = text[k]
+    if not stored then
+      s1[k], s2[k], at[k] = full, measure, now
+      return true
+    end
+    local held
+    if #stored == 56 then
+      local refunded, given, until_, resets
+      level, last, was, refunded, given, until_, resets = unpack_('>ddddddd', stored)
+      held = { refunded, given, until_, resets }
+      for i = 1, 4 do
+        if not whole(held[i]) or held[i] < 0 then level = nil end
+      end
+    elseif #stored == 24 then
+      level, last, was = unpack_('>ddd', stored)
+    end
+    if not (level and whole(level) and whole(last) and whole(was) and last >= 0 and was >= 1) then
+      s1[k] = false
+      return false
+    end
+    if was ~= measure then
+      level, was, other[k] = scaled(level, measure, was), measure, true
+      if not whole(min(level, full)) then
+        s1[k] = false
+        return false
+      end
+    end
+    cold[k] = held
+    local time = time_of(last, k, l)
+    if last > time then last = time end
+    if rate > 0 and level < full then
+      level = min(full, level + min(time - last, ceil((full - level) / rate)) * rate)
+    end
+    s1[k], s2[k], at[k] = min(level, full), was, time
+    return true
+  end
+  if level == false then return false end
+  -- Another node's numbers, or those of before a change, in the same batch.
+  if was ~= measure then
+    s1[k], s2[k], other[k] = scaled(level, measure, was), measure, true
+  end
+  s1[k] = min(s1[k], full)
+  return true
+end
+
+-- Windows: s1 counts by window; s2 the time of the newest (a start, or the number of a step); s3 their window; s4 how often made fresh.
+local COUNTS = { [2] = 1, [3] = 1, [4] = 2 }
+
+local function roll(k, l)
+  local window, counts, start = n1[l], s1[k], s2[k]
+  if kind[l] == 3 then
+    if counts[1] == 0 or now - start >= window then
+      s1[k], s2[k] = { 0 }, max(now, start)
+    end
+  elseif kind[l] == 2 then
+    local here = now - now % window
+    if here > start then s1[k], s2[k] = { 0 }, here end
+  elseif kind[l] == 4 then
+    local here = now - now % window
+    if here > start then
+      s1[k], s2[k] = { 0, here - start == window and counts[1] or 0 }, here
+    end
+  else
+    local step = window / n3[l]
+    local passed = floor(now / step) - start
+    if passed > 0 then
+      local rolled = {}
+      for i = 1, n3[l] + 1 do rolled[i] = counts[i + passed] or 0 end
+      s1[k], s2[k] = rolled, start + passed
+    end
+  end
+end
+
+-- What is left in a window of the state of another.
+local function used(l, counts, start, window)
+  if kind[l] == 2 or kind[l] == 3 then
+    return now - start < window and counts[1] or 0
+  elseif kind[l] == 4 then
+    local past = now - start
+    if past < window then return counts[1] + ceil(counts[2] * (window - max(past, 0)) / window) end
+    if past < 2 * window then return ceil(counts[1] * (2 * window - past) / window) end
+    return 0
+  end
+  local total = 0
+  for i = 1, #counts do total = total + counts[i] end
+  return total
+end
+
+local function fresh(k, l)
+  local window = n1[l]
+  s3[k] = window
+  if kind[l] == 5 then
+    local counts = {}
+    for i = 1, n3[l] + 1 do counts[i] = 0 end
+    s1[k], s2[k] = counts, floor(now / (window / n3[l]))
+  elseif kind[l] == 3 then
+    s1[k], s2[k] = { 0 }, now
+  else
+    s1[k], s2[k] = kind[l] == 4 and { 0, 0 } or { 0 }, now - now % window
+  end
+end
+
+local function load_counts(k, l)
+  local window = n1[l]
+  if s1[k] == false then return false end
+  if s1[k] == nil then
+    local stored = text[k]
+    if not stored then
+      fresh(k, l)
+      return true
+    end
+    -- Their window, the newest, the counts, and how often it was made fresh by hand.
+    local size = #stored / 8
+    local least = 2 + (COUNTS[kind[l]] or 2)
+    if size ~= floor(size) or size < least or size > 14 then
+      s1[k] = false
+      return false
+    end
+    local values = { unpack_('>' .. string.rep('d', size), stored) }
+    for i = 1, size do
+      if not whole(values[i]) or values[i] < 0 then
+        s1[k] = false
+        return false
+      end
+    end
+    local counts, expected = {}, COUNTS[kind[l]]
+    for i = 3, size - 1 do counts[i - 2] = values[i] end
+    if expected and #counts ~= expected or values[1] < 1 or #counts < 1 then
+      s1[k] = false
+      return false
+    end
+    s1[k], s2[k], s3[k], s4[k] = counts, values[2], values[1], values[size]
+    -- Set back far: the counts stay, in the window of now.
+    local ahead = values[2]
+    if kind[l] == 5 then ahead = ahead * (values[1] / (#counts - 1)) end
+    if ahead - now > FORGIVEN and ahead - now > values[1] then
+      s2[k] = kind[l] == 5 and floor(now / (values[1] / (#counts - 1))) or kind[l] == 3 and now or now - now % values[1]
+      dirty[k] = l
+    end
+  end
+  if s3[k] ~= window then
+    local spent = used(l, s1[k], s2[k], s3[k])
+    if kind[l] == 5 and floor(now / (s3[k] / (#s1[k] - 1))) - s2[k] >= #s1[k] then spent = 0 end
+    fresh(k, l)
+    local counts = s1[k]
+    counts[kind[l] == 5 and #counts or 1] = min(spent, n2[l])
+  end
+  roll(k, l)
+  return true
+end
+
+local function push(k, time, count)
+  local entry = string.format('%.0f', time)
+  while count > 0 do
+    local some, now_many = {}, min(count, 1000)
+    for i = 1, now_many do some[i] = entry end
+    call('RPUSH', KEYS[k], unpack(some))
+    count = count - now_many
+  end
+end
+
+-- Moves the times of a log: the clock was set back far, and what was counted is counted by the clock of now.
+local function move_log(k, l, by)
+  local times = call('LRANGE', KEYS[k], 0, -1)
+  for i = 1, #times do
+    local time = tonumber(times[i])
+    if not (time and whole(time)) then return false end
+    times[i] = time - by
+  end
+  call('DEL', KEYS[k])
+  for i = 1, #times do push(k, times[i], 1) end
+  call('PEXPIRE', KEYS[k], expiry(n1[l]))
+  return true
+end
+
+-- What a command answers; nil if the key is of another type. What else is wrong is not the key's fault.
+local function of_our_type(...)
+  local answer = redis.pcall(...)
+  if type(answer) == 'table' and answer.err then
+    if string.find(answer.err, 'WRONGTYPE', 1, true) then return nil end
+    error(answer.err)
+  end
+  return answer
+end
+
+-- A log is a list of times, oldest first; s1 its length, s2 its newest.
+local function load_log(k, l)
+  if s1[k] == nil then
+    local length = of_our_type('LLEN', KEYS[k])
+    if not length then
+      s1[k] = false
+      return false
+    end
+    local newest = length > 0 and tonumber(call('LINDEX', KEYS[k], -1)) or 0
+    if not (newest and whole(newest) and newest >= 0) then
+      s1[k] = false
+      return false
+    end
+    if newest - now > FORGIVEN then
+      if not move_log(k, l, newest - now) then
+        s1[k] = false
+        return false
+      end
+      newest = now
+    end
+    s1[k], s2[k] = length, newest
+  end
+  return s1[k] ~= false
+end
+
+local function log_time(k, age)
+  local time = tonumber(call('LINDEX', KEYS[k], age))
+  return time and whole(time) and time or nil
+end
+
+-- How many of a log have left the window; nil if it is not one.
+local function expired(k, window, time)
+  local low, high = 0, s1[k]
+  while low < high do
+    local middle = floor((low + high) / 2)
+    -- The oldest first: most calls find few of them gone.
+    if low == 0 and high == s1[k] then middle = 0 end
+    local entry = log_time(k, middle)
+    if not entry then
+      s1[k] = false
+      return nil
+    end
+    if entry + window <= time then low = middle + 1 else high = middle end
+  end
+  return low
+end
+
+-- Writes `count` times into a log of which `gone` are over.
+local function log_write(k, window, time, gone, count)
+  local key = KEYS[k]
+  if gone > 0 then call('LTRIM', key, gone, -1) end
+  push(k, time, count)
+  s1[k], s2[k] = s1[k] - gone + count, time
+  call('PEXPIRE', key, expiry(time - now + window))
+end
+
+local function permits(k)
+  if s1[k] == nil then
+    s1[k] = of_our_type('ZCOUNT', KEYS[k], string.format('(%.0f', now), '+inf') or false
+  end
+  return s1[k]
+end
+
+-- Permits that end so late are of before the clock was set back far: they end when new ones would.
+local function end_late_permits(k, l)
+  local ends, key = now + n1[l], KEYS[k]
+  local late = call('ZRANGEBYSCORE', key, string.format('(%.0f', ends + FORGIVEN), '+inf', 'LIMIT', 0, 1000)
+  for i = 1, #late do call('ZADD', key, 'XX', string.format('%.0f', ends), late[i]) end
+end
+
+local function write_back()
+  for k, l in pairs(dirty) do
+    local key = KEYS[k]
+    if kind[l] < 2 then
+      local full = kind[l] == 0 and n3[l] or 0
+      local level, time, held = s1[k], at[k], cold[k]
+      if level >= full and not held then
+        call('DEL', key)
+      else
+        local packed
+        if held then
+          packed = pack('>ddddddd', level, time, s2[k], held[1], held[2], held[3], held[4])
+        else
+          packed = pack('>ddd', level, time, s2[k])
+        end
+        if n1[l] == 0 then
+          call('SET', key, packed)
+        else
+          local fills = time - now + (full - level) / n1[l]
+          if held then fills = max(fills, held[3] - now) end
+          call('SET', key, packed, 'PX', expiry(fills))
+        end
+      end
+    else
+      local counts, window = s1[k], s3[k]
+      local ends
+      if kind[l] == 5 then
+        ends = (s2[k] + n3[l] + 1) * (window / n3[l])
+      else
+        ends = s2[k] + window * (kind[l] == 4 and 2 or 1)
+      end
+      local packed = pack('>dd', window, s2[k])
+      for i = 1, #counts do packed = packed .. pack('>d', counts[i]) end
+      packed = packed .. pack('>d', s4[k] or 0)
+      call('SET', key, packed, 'PX', expiry(ends - now))
+    end
+  end
+end

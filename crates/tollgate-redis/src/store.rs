@@ -1,0 +1,348 @@
+//! The store itself.
+
+use crate::fallback::Fallback;
+use crate::health::{Health, TROUBLES};
+use crate::key::Secret;
+use crate::lane::Entrance;
+use crate::limits::{Limits, Registered, Rule};
+use crate::permits::Permits;
+use crate::request::{Receipt, Request};
+use crate::script::PermitName;
+use crate::script::amend::{Amend, Amendment};
+use crate::script::decide::{Answer, FEW, Question};
+use crate::secret::Agreed;
+use crate::trouble::Trouble;
+use smallvec::SmallVec;
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tollgate::{
+    Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, OnFailure, Source, Store, TooManyLimits,
+    Verdict,
+};
+
+/// Limits that several processes hold together, on Redis or Valkey.
+///
+/// Every decision is one round trip, whatever the number of limits; what is asked at the same time shares it. See the
+/// [crate] for an example. A handle: clones share it. It runs a thread of its own, so that any executor will do, and
+/// none that is busy holds it up.
+#[derive(Clone)]
+pub struct RedisStore {
+    pub(crate) inner: Arc<Inner>,
+}
+
+pub(crate) struct Inner {
+    /// Where limits are registered; it counts nothing.
+    pub(crate) names: MemoryStore,
+    pub(crate) limits: Limits,
+    pub(crate) fallback: Fallback,
+    pub(crate) health: Arc<Health>,
+    pub(crate) lanes: Vec<Entrance>,
+    pub(crate) secret: Agreed,
+    pub(crate) permits: Permits,
+    pub(crate) timeout: Duration,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) gone: Arc<tokio::sync::Notify>,
+}
+
+/// How the store is.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Status {
+    /// What is wrong and for how long; none if nothing is.
+    pub trouble: Option<(Duration, Trouble)>,
+    /// How many nodes share it, this one included, as far as is known.
+    pub nodes: u64,
+    /// What happened since the start.
+    pub counts: Counts,
+}
+
+/// What happened since the start.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Requests that Redis decided.
+    pub decisions: u64,
+    /// Calls of Redis that answered, for decisions and corrections.
+    pub round_trips: u64,
+    /// Requests that were decided without it.
+    pub fallbacks: u64,
+    /// What went wrong, by [`Trouble::name`].
+    pub troubles: [(&'static str, u64); 8],
+    /// Units that a settle could not give back, because the limit had changed.
+    pub not_returned: u64,
+    /// Units that were spent without Redis and charged when it came back.
+    pub debited: u64,
+}
+
+type Limited = SmallVec<[Option<Arc<Registered>>; FEW]>;
+
+impl RedisStore {
+    /// How it is.
+    pub fn status(&self) -> Status {
+        let Inner { health, fallback, .. } = &*self.inner;
+        let counts = &health.counts;
+        Status {
+            trouble: health.trouble().map(|(since, trouble)| (since.elapsed(), trouble)),
+            nodes: fallback.nodes(),
+            counts: Counts {
+                decisions: counts.decisions.load(Relaxed),
+                round_trips: counts.round_trips.load(Relaxed),
+                fallbacks: counts.fallbacks.load(Relaxed),
+                troubles: std::array::from_fn(|at| (TROUBLES[at], counts.troubles[at].load(Relaxed))),
+                not_returned: counts.not_returned.load(Relaxed),
+                debited: counts.debited.load(Relaxed),
+            },
+        }
+    }
+
+    /// Whether Redis answers.
+    pub fn is_well(&self) -> bool {
+        self.inner.health.is_well()
+    }
+
+    fn limits_of(&self, asks: &[Ask<'_>]) -> Limited {
+        let of = |ask: &Ask<'_>| match self.inner.names.knows(ask.limit) {
+            true => self.inner.limits.get(ask.limit),
+            false => None,
+        };
+        asks.iter().map(of).collect()
+    }
+
+    async fn decide_in(&self, asks: &[Ask<'_>], timeout: Duration) -> Verdict {
+        let inner = &self.inner;
+        let limits = self.limits_of(asks);
+        let trouble = match inner.secret.get() {
+            _ if inner.health.is_open() => Trouble::Broken,
+            None => Trouble::NoSecret,
+            Some(secret) => match self.ask(asks, &limits, &secret, timeout).await {
+                Ok(verdict) => return verdict,
+                Err(trouble) => trouble,
+            },
+        };
+        inner.health.count(&trouble);
+        if let Trouble::BadKey(_) = trouble {
+            tracing::warn!(target: "tollgate::redis", "{trouble}");
+        }
+        inner.health.counts.fallbacks.fetch_add(1, Relaxed);
+        inner.fallback.decide(asks, &limits)
+    }
+
+    async fn ask(
+        &self,
+        asks: &[Ask<'_>],
+        limits: &Limited,
+        secret: &Secret,
+        timeout: Duration,
+    ) -> Result<Verdict, Trouble> {
+        let inner = &self.inner;
+        let request = Request::new(asks, limits, secret, || inner.permits.name());
+        let Some(first) = request.questions.first() else {
+            return Ok(request.verdict(asks, limits, 0, &[]).0);
+        };
+        // Where its permits go back, if it is about any: what was given back before can be taken.
+        let permits = request.questions.iter().find(|question| matches!(question.limit, InMicros::InFlight { .. }));
+        let lane = &inner.lanes[inner.lane_of(&permits.unwrap_or(first).key)];
+        let (time, figures) = match lane.decide(Arc::clone(&request.questions), timeout).await {
+            Ok(Answer::Told { time, figures }) => (time, figures),
+            Ok(Answer::BadKey(at)) => {
+                return Err(Trouble::BadKey(String::from_utf8_lossy(&request.questions[at].key).into_owned()));
+            }
+            Err(trouble) => {
+                // They may have been taken all the same.
+                for question in request.questions.iter().filter(|question| !question.permits.is_empty()) {
+                    inner.give_up(&question.key, question.limit, question.permits.clone(), false);
+                }
+                return Err(trouble);
+            }
+        };
+        let (mut verdict, receipts) = request.verdict(asks, limits, time, &figures);
+        let taken = |(question, _): &(&Question, _)| verdict.is_allowed() && !question.permits.is_empty();
+        let taken = request.questions.iter().zip(&figures).filter(|(_, told)| told.fits).filter(taken);
+        let mut held = Held { inner: Arc::clone(inner), receipts, permits: Vec::new() };
+        for (Question { key, limit, permits, .. }, _) in taken {
+            inner.permits.hold(key, *limit, permits);
+            held.permits.push((Arc::clone(key), *limit, permits.clone()));
+        }
+        if !held.permits.is_empty() || held.receipts.iter().any(Option::is_some) {
+            verdict.hold(Box::new(held));
+        }
+        Ok(verdict)
+    }
+
+    /// Corrects one key now.
+    async fn amend_key(&self, handle: &LimitHandle, key: &[u8], what: Amend) {
+        let inner = &self.inner;
+        let limit = inner.names.knows(handle).then(|| inner.limits.get(handle)).flatten();
+        let counts = |limit: &Arc<Registered>| !matches!(limit.form, InMicros::Unlimited | InMicros::InFlight { .. });
+        let (Some(limit), Some(secret)) = (limit.filter(counts), inner.secret.get()) else { return };
+        let key = secret.name(&limit.stem, key);
+        let lane = &inner.lanes[inner.lane_of(&key)];
+        let amendment = Amendment { key, limit: limit.form, what };
+        inner.report(lane.amend(vec![amendment], OPERATOR_WAITS).await);
+    }
+}
+
+/// An operator waits longer than a caller.
+const OPERATOR_WAITS: Duration = Duration::from_secs(1);
+
+impl Inner {
+    /// Where a key is asked about.
+    pub(crate) fn lane_of(&self, key: &[u8]) -> usize {
+        let letters = key.iter().rev().skip(1).take(4);
+        letters.fold(0, |sum, letter| sum * 31 + usize::from(*letter)) % self.lanes.len()
+    }
+
+    /// `held`: the server has answered that it gave them.
+    fn give_up(&self, key: &Arc<[u8]>, limit: InMicros, names: Vec<PermitName>, held: bool) {
+        let amendment = self.permits.give_up(key, limit, names);
+        if !held || !self.health.is_well() {
+            self.permits.give_up_again(amendment.clone());
+        }
+        // If it is lost they end by themselves.
+        drop(self.lanes[self.lane_of(key)].amend_later(vec![amendment], OPERATOR_WAITS));
+    }
+
+    fn report<T>(&self, result: Result<T, Trouble>) {
+        if let Err(trouble) = result {
+            self.health.count(&trouble);
+            tracing::warn!(target: "tollgate::redis", "a correction of what was charged is lost: {trouble}");
+        }
+    }
+}
+
+impl Drop for RedisStore {
+    fn drop(&mut self) {
+        // The thread holds none.
+        if Arc::strong_count(&self.inner) == 1 {
+            self.inner.gone.notify_one();
+        }
+    }
+}
+
+/// What a verdict of this store is settled by. Dropped, it gives its permits up.
+struct Held {
+    inner: Arc<Inner>,
+    receipts: SmallVec<[Option<Receipt>; FEW]>,
+    permits: Vec<(Arc<[u8]>, InMicros, Vec<PermitName>)>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        for (key, limit, names) in self.permits.drain(..) {
+            self.inner.give_up(&key, limit, names, true);
+        }
+    }
+}
+
+impl Store for RedisStore {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+        self.register(name, Rule::Rate(limit), self.inner.names.limit(name, limit)?)
+    }
+
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+        self.register(name, Rule::InFlight(limit), self.inner.names.concurrency(name, limit)?)
+    }
+
+    fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
+        if self.inner.names.knows(handle) && handle.limit().is_some() {
+            self.inner.names.set_limit(handle, limit);
+            self.set_rule(handle, Rule::Rate(limit));
+        }
+    }
+
+    fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
+        if self.inner.names.knows(handle) && handle.in_flight().is_some() {
+            self.inner.names.set_concurrency(handle, limit);
+            self.set_rule(handle, Rule::InFlight(limit));
+        }
+    }
+
+    fn now(&self) -> Instant {
+        self.inner.fallback.clock().now()
+    }
+
+    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
+        self.decide_in(asks, self.inner.timeout).await
+    }
+
+    async fn decide_within(&self, asks: &[Ask<'_>], _now: Instant, within: Duration) -> Verdict {
+        // Falling back takes a moment too.
+        let timeout = self.inner.timeout.min(within * 9 / 10);
+        self.decide_in(asks, timeout).await
+    }
+
+    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
+        if self.inner.names.knows(handle) {
+            self.inner.limits.change(handle, |limit, _| limit.on_failure = then);
+        }
+    }
+
+    fn share_as(&self, handle: &LimitHandle, name: &str) {
+        if self.inner.names.knows(handle) {
+            self.inner.limits.change(handle, |_, known| *known = name.into());
+        }
+    }
+
+    async fn settle(&self, mut verdict: Verdict, actual: &[u64]) {
+        if verdict.source() != Source::Redis {
+            self.inner.fallback.settle(verdict, actual);
+            return;
+        }
+        let Some(mut held) = verdict.let_go().and_then(|held| held.downcast::<Held>().ok()) else { return };
+        let Held { receipts, permits, .. } = &mut *held;
+        let mut amendments: Vec<Amendment> = Vec::new();
+        for (receipt, actual) in receipts.drain(..).zip(actual) {
+            amendments.extend(receipt.and_then(|receipt| receipt.corrected(*actual)));
+        }
+        for (key, limit, names) in permits.drain(..) {
+            let amendment = self.inner.permits.give_up(&key, limit, names);
+            if !self.inner.health.is_well() {
+                self.inner.permits.give_up_again(amendment.clone());
+            }
+            amendments.push(amendment);
+        }
+        // Each where its key is asked about, so that what is said of it later comes later.
+        for (at, lane) in self.inner.lanes.iter().enumerate() {
+            let own: Vec<Amendment> = amendments.extract_if(.., |one| self.inner.lane_of(&one.key) == at).collect();
+            if !own.is_empty() {
+                self.inner.report(lane.amend(own, self.inner.timeout).await);
+            }
+        }
+    }
+
+    async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
+        self.amend_key(handle, key, Amend::Grant(tokens)).await;
+    }
+
+    async fn reset(&self, handle: &LimitHandle, key: &[u8]) {
+        self.amend_key(handle, key, Amend::MakeFresh).await;
+    }
+
+    fn census(&self, _limits: &[LimitHandle]) -> Option<Vec<Census>> {
+        None
+    }
+}
+
+impl RedisStore {
+    fn register(&self, name: &str, rule: Rule, handle: LimitHandle) -> Result<LimitHandle, TooManyLimits> {
+        let Inner { limits, fallback, on_failure, .. } = &*self.inner;
+        limits.add(handle.number(), name, rule, fallback.register(name, &rule)?, *on_failure);
+        Ok(handle)
+    }
+
+    fn set_rule(&self, handle: &LimitHandle, rule: Rule) {
+        let Inner { limits, fallback, .. } = &*self.inner;
+        limits.change(handle, |limit, _| limit.rule = rule);
+        if let Some(limit) = limits.get(handle) {
+            fallback.set(&limit);
+        }
+    }
+}
+
+impl fmt::Debug for RedisStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RedisStore").field("status", &self.status()).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,129 @@
+//! What can go wrong with a store that is elsewhere, in words for whoever has to mend it.
+
+use std::fmt;
+
+/// Why the store did not answer, or not with a decision.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Trouble {
+    /// It did not answer in time.
+    TimedOut,
+    /// More callers wait for it than may.
+    QueueFull,
+    /// It cannot be reached; why.
+    Unreachable(String),
+    /// It answers that it cannot: the code of its error, and the error.
+    Refused {
+        /// `READONLY`, `OOM` and the like.
+        code: String,
+        /// As the server put it.
+        message: String,
+    },
+    /// What it answers makes no sense.
+    Protocol(String),
+    /// A key of ours holds what is not ours.
+    BadKey(String),
+    /// It was in trouble a moment ago, and is tried again soon.
+    Broken,
+    /// It was not seen yet, so the secret that keys are named by is not known.
+    NoSecret,
+}
+
+/// Errors of the server that are about the server, not about a call: the connection is not to be kept.
+const ABOUT_THE_SERVER: [&str; 7] =
+    ["READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "WRONGPASS", "NOREPLICAS", "CLUSTERDOWN"];
+/// The others that are known, to be found in the text of a script's error.
+const KNOWN: [&str; 6] = ["OOM", "BUSY", "NOPERM", "WRONGTYPE", "MISCONF", "NOSCRIPT"];
+
+impl Trouble {
+    pub(crate) fn of(error: &redis::RedisError) -> Self {
+        use redis::ErrorKind;
+        let text = || error.detail().map_or_else(|| error.to_string(), str::to_owned);
+        if error.is_timeout() {
+            return Self::TimedOut;
+        }
+        match error.kind() {
+            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Self::Unreachable(error.to_string()),
+            ErrorKind::AuthenticationFailed => Self::Refused { code: "WRONGPASS".to_owned(), message: text() },
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Protocol(error.to_string()),
+            _ => {
+                let message = text();
+                // Before Redis 7 the error of a command within a script is inside the script's own.
+                let known = ABOUT_THE_SERVER.iter().chain(&KNOWN).find(|code| message.contains(**code));
+                let code = match error.code() {
+                    Some(code) if code != "ERR" => code,
+                    code => known.copied().or(code).unwrap_or("ERR"),
+                };
+                Self::Refused { code: code.to_owned(), message }
+            }
+        }
+    }
+
+    /// Whether a script is not known to the server, which then did nothing.
+    pub(crate) fn is_no_script(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == "NOSCRIPT")
+    }
+
+    /// Whether another connection may find another server, or a better one.
+    pub(crate) fn ends_the_connection(&self) -> bool {
+        match self {
+            Self::Unreachable(_) | Self::Protocol(_) => true,
+            Self::Refused { code, .. } => ABOUT_THE_SERVER.contains(&code.as_str()),
+            _ => false,
+        }
+    }
+
+    /// A word for it, to count it by.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::TimedOut => "timeout",
+            Self::QueueFull => "queue_full",
+            Self::Unreachable(_) => "unreachable",
+            Self::Refused { .. } => "refused",
+            Self::Protocol(_) => "protocol",
+            Self::BadKey(_) => "bad_key",
+            Self::Broken => "broken",
+            Self::NoSecret => "no_secret",
+        }
+    }
+}
+
+impl fmt::Display for Trouble {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TimedOut => f.write_str("Redis did not answer in time; see whether it is overloaded or far away"),
+            Self::QueueFull => f.write_str("more decisions wait for Redis than may; it is too slow for the load"),
+            Self::Unreachable(why) if why.contains("certificate") => {
+                write!(
+                    f,
+                    "the certificate of Redis is not trusted ({why}); name a PEM file of whoever signed it as ca_file"
+                )
+            }
+            Self::Unreachable(why) => {
+                write!(f, "Redis cannot be reached ({why}); see that it runs and that the url is right")
+            }
+            Self::Refused { code, message } => match code.as_str() {
+                "READONLY" => f.write_str("this Redis is a replica and takes no writes; point the url at the primary"),
+                "LOADING" => f.write_str("Redis is loading its data and will answer when it is done"),
+                "MASTERDOWN" => f.write_str("this Redis has lost its primary; point the url at one that is up"),
+                "OOM" => f.write_str("Redis is out of memory; raise maxmemory, or let it evict (allkeys-lru)"),
+                "BUSY" => f.write_str("Redis is busy with somebody's script; SCRIPT KILL ends it"),
+                "NOAUTH" => f.write_str("Redis wants a password; put it into the url: redis://:password@host"),
+                "WRONGPASS" => f.write_str("Redis does not take this user and password; check those in the url"),
+                "NOPERM" => write!(
+                    f,
+                    "the Redis user may not do what is needed ({message}); docs/distributed.md has the ACL rule that is enough"
+                ),
+                _ => write!(f, "Redis refuses: {code} {message}"),
+            },
+            Self::Protocol(what) => write!(f, "what answers is not a Redis that understands us ({what})"),
+            Self::BadKey(key) => {
+                write!(f, "the key {key} in Redis holds something else; DEL it, or choose another prefix")
+            }
+            Self::Broken => f.write_str("Redis was in trouble a moment ago and is tried again soon"),
+            Self::NoSecret => f.write_str("Redis was not seen yet, so the secret of its keys is not known"),
+        }
+    }
+}
+
+impl std::error::Error for Trouble {}

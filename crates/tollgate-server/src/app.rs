@@ -1,17 +1,28 @@
 //! What all listeners share: the engine, the buckets of `/v1/throttle`, who is believed.
 
 use crate::buckets::{Buckets, MOST_LIMITS};
+use crate::envoy::Envoy;
+use crate::proxy;
+use crate::resp::Totals;
+use crate::store::AnyStore;
 use arc_swap::ArcSwap;
-use std::sync::atomic::{AtomicBool, AtomicU64};
-use tollgate::{Clock, MemoryStore};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use tollgate::{Clock, OnFailure};
 use tollgate_policy::config::{Config, Identity, KeysShown};
 use tollgate_policy::{Engine, EngineError, EngineOptions};
+use tollgate_tower::{ByPolicies, RateLimitLayer};
 
 pub(crate) struct App<C: Clock> {
-    pub(crate) engine: Engine<MemoryStore<C>>,
+    pub(crate) engine: Engine<AnyStore<C>>,
     pub(crate) buckets: Buckets<C>,
+    pub(crate) envoy: Envoy<C>,
     pub(crate) identity: ArcSwap<Identity>,
+    /// The same limits for whole requests: what `/auth` asks.
+    pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
     pub(crate) reloads: Reloads,
+    /// Calls of `CL.THROTTLE` that passed, and that were turned away.
+    pub(crate) throttled: [AtomicU64; 2],
 }
 
 /// How often the configuration was loaded again.
@@ -25,17 +36,55 @@ pub(crate) struct Reloads {
 
 impl<C: Clock> App<C> {
     /// One store holds the keys of both, under one cap.
-    pub(crate) fn new(config: &Config, store: MemoryStore<C>) -> Result<Self, EngineError> {
+    pub(crate) fn new(config: &Config, store: AnyStore<C>) -> Result<Self, EngineError> {
         let mut options = EngineOptions::default();
         // A request over the network costs far more than a look at the clock.
         options.timed_every = 1;
         options.top = config.stats.top;
         options.plain_keys = config.stats.keys == KeysShown::Plain;
+        let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
         Ok(Self {
-            engine: Engine::with_options(store.clone(), config.policies.clone(), options)?,
-            buckets: Buckets::new(store, MOST_LIMITS),
+            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity)),
+            engine,
+            buckets: Buckets::new(store.clone(), MOST_LIMITS),
+            envoy: Envoy::new(store),
             identity: ArcSwap::from_pointee(config.identity.clone()),
             reloads: Reloads::default(),
+            throttled: [AtomicU64::new(0), AtomicU64::new(0)],
         })
+    }
+
+    /// Believes others from now on.
+    pub(crate) fn believe(&self, identity: Identity) {
+        if **self.identity.load() != identity {
+            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity)));
+            self.identity.store(Arc::new(identity));
+        }
+    }
+
+    /// Whether nobody is let in, because the store is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        let gone = match self.engine.store() {
+            AnyStore::Memory(_) => false,
+            AnyStore::Redis(redis) => redis.status().trouble.is_some(),
+        };
+        gone && self.engine.policies().default_on_failure() == OnFailure::Closed
+    }
+
+    /// Counts some calls of `CL.THROTTLE`.
+    pub(crate) fn count(&self, totals: Totals) {
+        let Totals { allowed, denied } = totals;
+        for (count, many) in self.throttled.iter().zip([allowed, denied]) {
+            if many > 0 {
+                count.fetch_add(many, Relaxed);
+            }
+        }
+    }
+
+    /// How many requests passed and how many were turned away, whichever way they were asked.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let (by_policies, by_buckets, envoy) = (self.engine.totals(), self.buckets.totals(), self.envoy.totals());
+        let [allowed, denied] = self.throttled.each_ref().map(|count| count.load(Relaxed));
+        (by_policies.0 + by_buckets.0 + envoy.0 + allowed, by_policies.1 + by_buckets.1 + envoy.1 + denied)
     }
 }

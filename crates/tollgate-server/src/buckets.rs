@@ -1,9 +1,10 @@
 //! The buckets of `POST /v1/throttle`: one for each (key, limit), all in one table of fixed size.
 
+use crate::store::AnyStore;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{PoisonError, RwLock};
-use tollgate::{Ask, Clock, Decision, Limit, LimitHandle, Limiter, MemoryStore, Mode};
+use tollgate::{Ask, Clock, Decision, Limit, LimitHandle, Limiter, Mode, Source, Store};
 
 /// How many different limits are told apart. Each is remembered for as long as the server runs.
 pub(crate) const MOST_LIMITS: usize = 65_536;
@@ -15,12 +16,19 @@ pub(crate) struct Bucket {
     pub(crate) limit: Limit,
 }
 
+/// What came of a call, and who decided it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Checked {
+    pub(crate) decision: Decision,
+    pub(crate) source: Source,
+}
+
 /// As many different limits as are told apart have been used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TooManyLimits;
 
 pub(crate) struct Buckets<C: Clock> {
-    store: MemoryStore<C>,
+    store: AnyStore<C>,
     most_limits: usize,
     limits: RwLock<HashMap<Limit, LimitHandle>>,
     allowed: AtomicU64,
@@ -28,7 +36,7 @@ pub(crate) struct Buckets<C: Clock> {
 }
 
 impl<C: Clock> Buckets<C> {
-    pub(crate) fn new(store: MemoryStore<C>, most_limits: usize) -> Self {
+    pub(crate) fn new(store: AnyStore<C>, most_limits: usize) -> Self {
         let zero = || AtomicU64::new(0);
         Self { store, most_limits, limits: RwLock::default(), allowed: zero(), denied: zero() }
     }
@@ -39,33 +47,33 @@ impl<C: Clock> Buckets<C> {
     }
 
     /// Charges `cost` to the bucket if it fits; with `peek` it only says whether it would.
-    pub(crate) fn check(&self, bucket: &Bucket, cost: u64, peek: bool) -> Result<Decision, TooManyLimits> {
-        let decision = self.judge(bucket, cost, peek)?;
+    pub(crate) async fn check(&self, bucket: &Bucket, cost: u64, peek: bool) -> Result<Checked, TooManyLimits> {
+        let checked = self.judge(bucket, cost, peek).await?;
         if !peek {
-            if decision.is_allowed() { &self.allowed } else { &self.denied }.fetch_add(1, Relaxed);
+            if checked.decision.is_allowed() { &self.allowed } else { &self.denied }.fetch_add(1, Relaxed);
         }
-        Ok(decision)
+        Ok(checked)
     }
 
-    fn judge(&self, bucket: &Bucket, cost: u64, peek: bool) -> Result<Decision, TooManyLimits> {
+    async fn judge(&self, bucket: &Bucket, cost: u64, peek: bool) -> Result<Checked, TooManyLimits> {
         let Bucket { key, limit } = bucket;
-        let Some(handle) = self.known(limit) else {
-            let fresh = Limiter::with_clock(*limit, self.store.clock().clone());
-            let would = fresh.peek_n(cost);
-            // What leaves no trace need not be remembered.
-            if peek || cost == 0 || limit.is_unlimited() || would.is_denied() {
-                return Ok(would);
+        let handle = match (self.known(limit), &self.store) {
+            (Some(handle), _) => handle,
+            // Nobody else can have used it.
+            (None, AnyStore::Memory(store)) => {
+                let decision = Limiter::with_clock(*limit, store.clock().clone()).peek_n(cost);
+                // What leaves no trace need not be remembered.
+                if peek || cost == 0 || limit.is_unlimited() || decision.is_denied() {
+                    return Ok(Checked { decision, source: Source::Memory });
+                }
+                self.register(limit)?
             }
-            return Ok(self.decide(&self.register(limit)?, key, cost, peek));
+            (None, AnyStore::Redis(_)) => self.register(limit)?,
         };
-        Ok(self.decide(&handle, key, cost, peek))
-    }
-
-    fn decide(&self, handle: &LimitHandle, key: &str, cost: u64, peek: bool) -> Decision {
         let mode = if peek { Mode::Peek } else { Mode::Enforce };
-        let ask = Ask::new(handle, key).cost(cost).mode(mode);
-        let verdict = self.store.decide_now(&[ask], self.store.clock().now());
-        verdict.statuses().next().expect("one ask has one status").decision()
+        let verdict = self.store.decide(&[Ask::new(&handle, key).cost(cost).mode(mode)]).await;
+        let decision = verdict.statuses().next().expect("one ask has one status").decision();
+        Ok(Checked { decision, source: verdict.source() })
     }
 
     fn known(&self, limit: &Limit) -> Option<LimitHandle> {
@@ -80,7 +88,8 @@ impl<C: Clock> Buckets<C> {
         if limits.len() >= self.most_limits {
             return Err(TooManyLimits);
         }
-        let handle = self.store.limit("throttle", *limit).map_err(|_| TooManyLimits)?;
+        // Other nodes know it by what it says.
+        let handle = self.store.limit(&format!("throttle {limit}"), *limit).map_err(|_| TooManyLimits)?;
         limits.insert(*limit, handle.clone());
         Ok(handle)
     }
@@ -89,23 +98,38 @@ impl<C: Clock> Buckets<C> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::pin;
+    use std::task::{Context, Poll, Waker};
     use std::time::Duration;
-    use tollgate::ManualClock;
+    use tollgate::{ManualClock, MemoryStore};
 
     fn bucket(key: &str, limit: &str) -> Bucket {
         Bucket { key: key.to_owned(), limit: limit.parse().unwrap() }
     }
 
+    /// In memory there is nothing to wait for.
+    fn checked(
+        buckets: &Buckets<ManualClock>,
+        bucket: &Bucket,
+        cost: u64,
+        peek: bool,
+    ) -> Result<Decision, TooManyLimits> {
+        match pin!(buckets.check(bucket, cost, peek)).poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(checked) => checked.map(|checked| checked.decision),
+            Poll::Pending => unreachable!(),
+        }
+    }
+
     fn buckets(most_keys: usize, most_limits: usize) -> (Buckets<ManualClock>, ManualClock) {
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(most_keys).clock(clock.clone()).build();
-        (Buckets::new(store, most_limits), clock)
+        (Buckets::new(AnyStore::Memory(store), most_limits), clock)
     }
 
     #[test]
     fn a_bucket_is_a_key_and_a_limit() {
         let (buckets, _) = buckets(10, 10);
-        let remaining = |key, limit| buckets.check(&bucket(key, limit), 1, false).unwrap().remaining();
+        let remaining = |key, limit| checked(&buckets, &bucket(key, limit), 1, false).unwrap().remaining();
         assert_eq!(remaining("a", "60/min"), 59);
         assert_eq!(remaining("a", "60/60s"), 58);
         assert_eq!(remaining("a", "60/min burst 60 gcra"), 57);
@@ -117,20 +141,20 @@ mod tests {
     #[test]
     fn what_leaves_no_trace_takes_no_room() {
         let (buckets, _) = buckets(1, 0);
-        assert_eq!(buckets.check(&bucket("a", "5/s"), 1, true).unwrap().remaining(), 5);
-        assert!(buckets.check(&bucket("b", "5/s"), 0, false).unwrap().is_allowed());
-        assert!(buckets.check(&bucket("c", "5/s"), 6, false).unwrap().is_never());
-        assert!(buckets.check(&bucket("d", "unlimited"), 7, false).unwrap().is_allowed());
-        assert!(buckets.check(&bucket("e", "0"), 1, false).unwrap().is_never());
-        assert_eq!(buckets.check(&bucket("f", "5/s"), 1, false), Err(TooManyLimits));
+        assert_eq!(checked(&buckets, &bucket("a", "5/s"), 1, true).unwrap().remaining(), 5);
+        assert!(checked(&buckets, &bucket("b", "5/s"), 0, false).unwrap().is_allowed());
+        assert!(checked(&buckets, &bucket("c", "5/s"), 6, false).unwrap().is_never());
+        assert!(checked(&buckets, &bucket("d", "unlimited"), 7, false).unwrap().is_allowed());
+        assert!(checked(&buckets, &bucket("e", "0"), 1, false).unwrap().is_never());
+        assert_eq!(checked(&buckets, &bucket("f", "5/s"), 1, false), Err(TooManyLimits));
     }
 
     #[test]
     fn limits_that_are_known_go_on_when_there_are_too_many() {
         let (buckets, _) = buckets(10, 1);
-        assert!(buckets.check(&bucket("a", "1/s"), 1, false).unwrap().is_allowed());
-        assert_eq!(buckets.check(&bucket("a", "2/s"), 1, false), Err(TooManyLimits));
-        assert!(buckets.check(&bucket("b", "1/s"), 1, false).unwrap().is_allowed());
+        assert!(checked(&buckets, &bucket("a", "1/s"), 1, false).unwrap().is_allowed());
+        assert_eq!(checked(&buckets, &bucket("a", "2/s"), 1, false), Err(TooManyLimits));
+        assert!(checked(&buckets, &bucket("b", "1/s"), 1, false).unwrap().is_allowed());
     }
 
     /// Forgetting and coming back admits no more than one bucket would.
@@ -140,7 +164,7 @@ mod tests {
         let mut admitted = [0u64; 7];
         for step in 0..10_000usize {
             let who = step * step % 7;
-            let decision = buckets.check(&bucket(&who.to_string(), "2/s"), 1, false).unwrap();
+            let decision = checked(&buckets, &bucket(&who.to_string(), "2/s"), 1, false).unwrap();
             admitted[who] += u64::from(decision.is_allowed());
             clock.advance(Duration::from_millis(37));
         }
@@ -154,7 +178,7 @@ mod tests {
         let (buckets, _) = buckets(10, 1);
         let admitted: usize = std::thread::scope(|scope| {
             let call = || {
-                let passed = |_: &i32| buckets.check(&bucket("a", "50/s"), 1, false).unwrap().is_allowed();
+                let passed = |_: &i32| checked(&buckets, &bucket("a", "50/s"), 1, false).unwrap().is_allowed();
                 (0..100).filter(passed).count()
             };
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();

@@ -36,6 +36,9 @@ pub(crate) struct ServeArgs {
     /// The configuration, in TOML; without it everything has its default
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
+    /// The configuration files of envoyproxy/ratelimit, for Envoy's rate limit service; beats the file and the environment
+    #[arg(long, value_name = "DIR")]
+    pub(crate) envoy_config: Option<PathBuf>,
 }
 
 #[derive(Args)]

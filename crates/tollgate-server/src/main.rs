@@ -4,13 +4,16 @@ mod app;
 mod buckets;
 mod cli;
 mod configuration;
+mod envoy;
 mod explain;
 mod http;
 mod listen;
 mod metrics;
 mod proxy;
 mod reload;
+mod resp;
 mod serve;
+mod store;
 mod welcome;
 mod worker;
 

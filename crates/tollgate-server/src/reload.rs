@@ -2,6 +2,7 @@
 
 use crate::app::App;
 use crate::configuration::{counted, unheard};
+use crate::envoy::{self, Settings};
 use crate::serve::{Flags, Start};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -14,6 +15,8 @@ use tollgate_policy::config::{self, Config, Watch};
 pub(crate) struct Reload<C: Clock> {
     app: Arc<App<C>>,
     file: Option<PathBuf>,
+    /// Where the limits of Envoy's rate limit service are.
+    envoy: Option<PathBuf>,
     flags: Flags,
     /// Whether it stands in front of a service.
     gateway: bool,
@@ -25,7 +28,7 @@ pub(crate) struct Reload<C: Clock> {
 
 /// Loads the configuration again whenever its file changes, from before it is loaded for the first time: no change is missed.
 pub(crate) struct Watched<C: Clock> {
-    _watch: Option<Watch>,
+    watches: Vec<Watch>,
     reload: Arc<OnceLock<Arc<Reload<C>>>>,
     /// Whether the file changed and nobody was told yet.
     missed: Arc<AtomicBool>,
@@ -34,20 +37,27 @@ pub(crate) struct Watched<C: Clock> {
 impl<C: Clock> Watched<C> {
     /// Without a file there is nothing to watch.
     pub(crate) fn new(file: Option<&Path>) -> Self {
-        let (reload, missed) = (Arc::new(OnceLock::<Arc<Reload<C>>>::new()), Arc::new(AtomicBool::new(false)));
-        let (told, early) = (Arc::clone(&reload), Arc::clone(&missed));
+        let (reload, missed) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
+        let mut watched = Self { watches: Vec::new(), reload, missed };
+        if let Some(file) = file {
+            watched.add(file);
+        }
+        watched
+    }
+
+    /// A file or a directory.
+    pub(crate) fn add(&mut self, path: &Path) {
+        let (told, early) = (Arc::clone(&self.reload), Arc::clone(&self.missed));
         let on_change = move || {
             early.store(true, SeqCst);
             if let Some(reload) = told.get() {
                 catch_up(reload, &early);
             }
         };
-        let watch = file.and_then(|file| {
-            let warn =
-                |error: &_| tracing::warn!("{} is not watched: {error}; send SIGHUP after a change", file.display());
-            Watch::new(file, on_change).inspect_err(warn).ok()
-        });
-        Self { _watch: watch, reload, missed }
+        match Watch::new(path, on_change) {
+            Ok(watch) => self.watches.push(watch),
+            Err(error) => tracing::warn!("{} is not watched: {error}; send SIGHUP after a change", path.display()),
+        }
     }
 
     /// From now on changes are for `reload`, those that came before too.
@@ -55,6 +65,17 @@ impl<C: Clock> Watched<C> {
         // It is told once.
         let _ = self.reload.set(Arc::clone(reload));
         catch_up(reload, &self.missed);
+    }
+}
+
+/// How Envoy's requests are judged, beside its limits.
+pub(crate) fn settings(config: &Config) -> Settings {
+    Settings {
+        enabled: config.policies.is_enabled(),
+        denied_hits_consume: config.envoy.denied_hits_consume,
+        response_headers: config.envoy.response_headers,
+        dynamic_metadata: config.envoy.dynamic_metadata,
+        on_failure: config.policies.default_on_failure(),
     }
 }
 
@@ -68,7 +89,8 @@ fn catch_up<C: Clock>(reload: &Reload<C>, missed: &AtomicBool) {
 impl<C: Clock> Reload<C> {
     pub(crate) fn new(app: Arc<App<C>>, start: &Start, started: Config) -> Self {
         let (file, flags, gateway) = (start.file.clone(), start.flags.clone(), start.upstream.is_some());
-        Self { app, file, flags, gateway, started, loading: Mutex::new(()) }
+        let envoy = crate::serve::envoy_config(start, &started);
+        Self { app, file, envoy, flags, gateway, started, loading: Mutex::new(()) }
     }
 
     pub(crate) fn app(&self) -> &App<C> {
@@ -128,14 +150,28 @@ impl<C: Clock> Reload<C> {
                 ));
             }
         }
+        if config.envoy.config != self.started.envoy.config {
+            told.push("`config` in [envoy] takes effect when tollgate is started again".to_owned());
+        }
         if self.gateway {
             let changed = config.identity != self.started.identity;
             told.extend(changed.then(|| "[identity] takes effect when the gateway is started again".to_owned()));
         } else {
             told.extend(unheard(&config.policies));
         }
+        let limits = match &self.envoy {
+            None => None,
+            Some(path) => Some(
+                envoy::config::load(path)
+                    .map_err(|wrong| wrong.iter().map(ToString::to_string).collect::<Vec<String>>())?,
+            ),
+        };
+        let settings = settings(&config);
         self.app.engine.replace(config.policies).map_err(|error| vec![error.to_string()])?;
-        self.app.identity.store(Arc::new(config.identity));
+        if let Some(limits) = limits {
+            self.app.envoy.replace(limits, settings).map_err(|error| vec![error.to_string()])?;
+        }
+        self.app.believe(config.identity);
         Ok(told)
     }
 }

@@ -3,9 +3,12 @@
 
 use crate::app::App;
 use crate::cli::ServeArgs;
-use crate::reload::{Reload, Watched};
-use crate::worker::Worker;
-use crate::{configuration, http, listen, proxy, welcome};
+use crate::envoy::config::Wrong;
+use crate::envoy::{self, Grpc};
+use crate::reload::{Reload, Watched, settings};
+use crate::store::{self, AnyStore};
+use crate::worker::{Worker, connection};
+use crate::{configuration, http, listen, proxy, resp, welcome};
 use axum::http::Uri;
 use std::fmt;
 use std::io::{self, Write};
@@ -16,9 +19,10 @@ use std::sync::Arc;
 use std::thread;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
-use tollgate::MemoryStore;
-use tollgate_policy::config::{Config, Diagnostic, Server};
+use tollgate::{Arrivals, MemoryStore, SystemClock};
+use tollgate_policy::config::{Config, Diagnostic, Server, StoreConfig};
 use tollgate_policy::{EngineError, Policies};
+use tollgate_redis::ConnectError;
 use tracing_subscriber::EnvFilter;
 
 /// Connections a worker has at once.
@@ -41,6 +45,8 @@ pub(crate) struct Start {
 pub(crate) struct Flags {
     pub(crate) listen: Option<SocketAddr>,
     pub(crate) policies: Option<Policies>,
+    /// Where the limits of Envoy's rate limit service are.
+    pub(crate) envoy_config: Option<PathBuf>,
 }
 
 impl Flags {
@@ -48,15 +54,20 @@ impl Flags {
         if let Some(listen) = self.listen {
             config.server.http = Some(listen);
         }
+        if let Some(path) = &self.envoy_config {
+            config.envoy.config = Some(path.clone());
+        }
         if let Some(policies) = &self.policies {
-            config.policies = policies.clone().ipv6_prefix(config.identity.ipv6_prefix);
+            let on_failure = config.policies.default_on_failure();
+            config.policies = policies.clone().ipv6_prefix(config.identity.ipv6_prefix).on_failure(on_failure);
         }
     }
 }
 
 impl Start {
     pub(crate) fn serve(args: ServeArgs) -> Self {
-        Self { file: args.config, flags: Flags::default(), upstream: None }
+        let flags = Flags { envoy_config: args.envoy_config, ..Flags::default() };
+        Self { file: args.config, flags, upstream: None }
     }
 }
 
@@ -66,35 +77,45 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on SIGHUP ends nobody. A stop still does, at once, until the configuration is read: that may take for ever.
     let hang_up = runtime.block_on(async { signal(SignalKind::hangup()) })?;
-    let watched = Watched::new(start.file.as_deref());
+    let mut watched = Watched::new(start.file.as_deref());
     let config = configured(start)?;
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let Server { http, admin, .. } = config.server;
+    let envoy_config = envoy_config(start, &config);
+    if let Some(path) = &envoy_config {
+        watched.add(path);
+    }
+    let envoy_limits = envoy_config.as_deref().map(envoy::config::load).transpose().map_err(CannotStart::Envoy)?;
+    let Server { http, grpc, resp, admin, .. } = config.server;
+    // Without limits every answer would be yes: better that nobody listens.
+    let grpc = grpc.filter(|_| envoy_limits.is_some()).map(|address| bind("grpc", address, cores)).transpose()?;
+    // A gateway decides on what it forwards, and answers nobody else.
+    let resp = resp.filter(|_| start.upstream.is_none());
     let http = http.map(|address| bind("http", address, cores)).transpose()?;
+    let resp = resp.map(|address| bind("resp", address, cores)).transpose()?;
     let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
     let first = |listeners: &Option<Vec<TcpListener>>| {
         listeners.iter().flatten().next().map(TcpListener::local_addr).transpose()
     };
-    let (http_at, admin_at) = (first(&http)?, first(&admin)?);
-    if http_at.is_none() && admin_at.is_none() {
+    let (http_at, grpc_at, resp_at, admin_at) = (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
+    if http_at.is_none() && grpc_at.is_none() && resp_at.is_none() && admin_at.is_none() {
         return Err(CannotStart::NothingToServe);
     }
 
     // Caught from here on: a stop that comes while the rest starts is a clean one too.
     let mut signals = runtime.block_on(async { Signals::new(hang_up) })?;
 
-    let mut store = MemoryStore::builder().max_keys(usize::try_from(config.store.max_keys).unwrap_or(usize::MAX));
-    if let Some(bytes) = config.store.max_bytes {
-        store = store.max_bytes(usize::try_from(bytes).unwrap_or(usize::MAX));
-    }
-    let store = store.try_build().map_err(|_| CannotStart::Memory { max_keys: config.store.max_keys })?;
+    let store = runtime.block_on(store_of(&config))?;
     let app = Arc::new(App::new(&config, store)?);
+    if let Some(limits) = envoy_limits {
+        app.envoy.replace(limits, settings(&config)).map_err(|error| CannotStart::TooManyLimits(error.to_string()))?;
+    }
+    let arrivals = resp_at.map(|_| arrivals_of(&config)).transpose()?;
     let identity = config.identity.clone();
     let reload = Arc::new(Reload::new(Arc::clone(&app), start, config));
     watched.tell(&reload);
 
     let (stop, stopped) = watch::channel(false);
-    let mut workers = Vec::with_capacity(cores + 1);
+    let mut workers = Vec::with_capacity(2 * cores + 1);
     let router = || match &start.upstream {
         None => http::router(Arc::clone(&app)),
         Some(upstream) => proxy::router(&app, &identity, upstream),
@@ -106,11 +127,26 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         admin.map(|listener| ("admin", listener, http::admin(Arc::clone(&reload), on_loopback), MOST_OPERATORS));
     for (name, listener, router, most) in http.chain(admin) {
         let (worker, stopped) = (Worker::new(listener, most)?, stopped.clone());
-        workers.push(thread::Builder::new().name(name.to_owned()).spawn(move || worker.run(router, stopped))?);
+        let connect = move |stream, peer| connection(stream, peer, router.clone());
+        workers.push(thread::Builder::new().name(name.to_owned()).spawn(move || worker.run(connect, stopped))?);
+    }
+    for listener in grpc.into_iter().flatten() {
+        let services = Grpc::new(&app, stopped.clone());
+        let (worker, stopped) = (Worker::new(listener, MOST_CLIENTS)?, stopped.clone());
+        let connect = move |stream, _| envoy::connection(stream, services.clone());
+        workers.push(thread::Builder::new().name("grpc".to_owned()).spawn(move || worker.run(connect, stopped))?);
+    }
+    let shared = arrivals.map(|arrivals| Arc::new(resp::Shared::new(Arc::clone(&app), arrivals)));
+    for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
+        let worker = Worker::new(listener, resp::MOST_CLIENTS)?;
+        let (shared, stopped) = (Arc::clone(shared), stopped.clone());
+        let run = || worker.run_with(|listener, most| resp::serve(listener, most, shared, stopped));
+        workers.push(thread::Builder::new().name("resp".to_owned()).spawn(run)?);
     }
 
     let mut out = io::stdout();
-    let text = welcome::welcome(http_at, admin_at, start.upstream.as_ref(), &app.engine.policies());
+    let listeners = welcome::Listeners { http: http_at, grpc: grpc_at, resp: resp_at, admin: admin_at };
+    let text = welcome::welcome(&listeners, start.upstream.as_ref(), &app.engine.policies());
     // A server whose standard output is closed serves all the same.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     if let Some(address) = http_at {
@@ -134,6 +170,44 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     Ok(())
 }
 
+/// The store that the configuration asks for.
+async fn store_of(config: &Config) -> Result<AnyStore<SystemClock>, CannotStart> {
+    let StoreConfig { max_keys, max_bytes, redis, .. } = &config.store;
+    let keys = usize::try_from(*max_keys).unwrap_or(usize::MAX);
+    let bytes = max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
+    if let Some(redis) = redis {
+        let connected = store::redis(redis, config.policies.default_on_failure(), keys, bytes).await;
+        return connected.map(AnyStore::Redis).map_err(CannotStart::Redis);
+    }
+    let mut store = MemoryStore::builder().max_keys(keys);
+    if let Some(bytes) = bytes {
+        store = store.max_bytes(bytes);
+    }
+    let store = store.try_build().map_err(|_| CannotStart::Memory { max_keys: *max_keys })?;
+    Ok(AnyStore::Memory(store))
+}
+
+/// Where the limits of Envoy's rate limit service are, if it is served.
+pub(crate) fn envoy_config(start: &Start, config: &Config) -> Option<PathBuf> {
+    let given = config.envoy.config.as_deref().filter(|_| start.upstream.is_none())?;
+    Some(envoy::config::directory(given))
+}
+
+/// The keys of `CL.THROTTLE`: a table of their own in this process, as large as that of the store may be.
+fn arrivals_of(config: &Config) -> Result<Arrivals<SystemClock>, CannotStart> {
+    let StoreConfig { max_keys, max_bytes, redis, .. } = &config.store;
+    if redis.is_some() {
+        tracing::info!(
+            "CL.THROTTLE is answered from the memory of this node; what is shared on Redis are the policies"
+        );
+    }
+    let mut arrivals = Arrivals::builder().max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
+    if let Some(bytes) = max_bytes {
+        arrivals = arrivals.max_bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));
+    }
+    arrivals.try_build().ok_or(CannotStart::Memory { max_keys: *max_keys })
+}
+
 /// The configuration, with what is doubtful in the log.
 fn configured(start: &Start) -> Result<Config, CannotStart> {
     let loaded = configuration::load(start.file.as_deref());
@@ -148,10 +222,11 @@ fn configured(start: &Start) -> Result<Config, CannotStart> {
         }
     }
     let usual = Config::default().server;
-    for (key, address, usual) in [("grpc", config.server.grpc, usual.grpc), ("resp", config.server.resp, usual.resp)] {
-        if let Some(address) = address.filter(|_| address != usual) {
-            tracing::warn!("server.{key} is set to {address}, but this version serves HTTP only");
-        }
+    let grpc = config.server.grpc.filter(|_| config.server.grpc != usual.grpc);
+    if let Some(address) = grpc.filter(|_| config.envoy.config.is_none() || start.upstream.is_some()) {
+        tracing::warn!(
+            "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (tollgate serve)"
+        );
     }
     Ok(config)
 }
@@ -209,12 +284,16 @@ pub(crate) enum CannotStart {
     /// A line for each problem.
     Config(Vec<Diagnostic>),
     Policies(EngineError),
+    /// A line for each file.
+    Envoy(Vec<Wrong>),
+    TooManyLimits(String),
     Listen {
         key: &'static str,
         address: SocketAddr,
         error: io::Error,
     },
     NothingToServe,
+    Redis(ConnectError),
     Memory {
         max_keys: u64,
     },
@@ -241,6 +320,11 @@ impl fmt::Display for CannotStart {
                 f.write_str(&lines.join("\n"))
             }
             Self::Policies(error) => write!(f, "tollgate: {error}"),
+            Self::Envoy(wrong) => {
+                let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+                f.write_str(&lines.join("\n"))
+            }
+            Self::TooManyLimits(error) => write!(f, "tollgate: the limits of Envoy: {error}"),
             Self::Listen { key, address, error } => {
                 let mend = match error.kind() {
                     io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another port",
@@ -257,6 +341,9 @@ impl fmt::Display for CannotStart {
             }
             Self::NothingToServe => {
                 f.write_str("tollgate: every listener is off; set http under [server] to an address")
+            }
+            Self::Redis(error) => {
+                write!(f, "tollgate: {error} ([store] in the file of --config, or TOLLGATE_STORE__URL and the like)")
             }
             Self::Memory { max_keys } => write!(
                 f,

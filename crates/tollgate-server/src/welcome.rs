@@ -4,19 +4,31 @@ use axum::http::Uri;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tollgate_policy::Policies;
 
+/// Where it listens.
+#[derive(Default)]
+pub(crate) struct Listeners {
+    pub(crate) http: Option<SocketAddr>,
+    pub(crate) grpc: Option<SocketAddr>,
+    pub(crate) resp: Option<SocketAddr>,
+    pub(crate) admin: Option<SocketAddr>,
+}
+
 /// The text for a server that listens there. The lines run as they are in any shell with curl.
-pub(crate) fn welcome(
-    http: Option<SocketAddr>,
-    admin: Option<SocketAddr>,
-    upstream: Option<&Uri>,
-    policies: &Policies,
-) -> String {
+pub(crate) fn welcome(listeners: &Listeners, upstream: Option<&Uri>, policies: &Policies) -> String {
+    let Listeners { http, grpc, resp, admin } = *listeners;
     let version = env!("CARGO_PKG_VERSION");
     let mut text = match http {
         Some(http) if upstream.is_some() => format!("tollgate {version} is a gateway on http://{http}\n"),
         Some(http) => format!("tollgate {version} serves HTTP on http://{http}\n"),
         None => format!("tollgate {version} serves no HTTP\n"),
     };
+    if let Some(grpc) = grpc {
+        text.push_str(&format!("Envoy's rate limit service: grpc://{grpc}\n"));
+    }
+    if let Some(resp) = resp {
+        let (at, port) = (reachable(resp), resp.port());
+        text.push_str(&format!("RESP: {resp}, as in redis-cli -h {} -p {port} CL.THROTTLE you 15 30 60\n", at.ip()));
+    }
     if let Some(admin) = admin {
         text.push_str(&format!("Metrics: http://{}/metrics\n", reachable(admin)));
     }
@@ -63,7 +75,7 @@ mod tests {
     #[test]
     fn limits_that_are_off_are_said_to_be() {
         let off = Policies::built_in().enabled(false);
-        assert!(welcome(None, None, None, &off).ends_with("Policies: switched off, everything passes\n"));
+        assert!(welcome(&Listeners::default(), None, &off).ends_with("Policies: switched off, everything passes\n"));
     }
 
     #[test]
@@ -73,7 +85,11 @@ mod tests {
             ("[::]:81", " http://[::1]:81/v1/"),
             ("192.0.2.1:82", " http://192.0.2.1:82/v1/"),
         ] {
-            let text = welcome(Some(address.parse().unwrap()), None, None, &Policies::built_in());
+            let text = welcome(
+                &Listeners { http: Some(address.parse().unwrap()), ..Listeners::default() },
+                None,
+                &Policies::built_in(),
+            );
             assert!(text.contains(&format!("serves HTTP on http://{address}\n")), "{text}");
             assert_eq!(text.matches(url).count(), 3, "{text}");
         }

@@ -6,9 +6,10 @@ use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
+use std::fmt;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ const LARGEST_HEAD: usize = 16 * 1024;
 const BUFFER: usize = 2 * LARGEST_HEAD;
 
 /// How long requests in flight may take to end once the worker is told to stop.
-const LAST_CALL: Duration = Duration::from_secs(10);
+pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
 
 /// The pause after an accept that failed for want of something, such as file descriptors.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -54,12 +55,27 @@ impl Worker {
     }
 
     /// Serves until `stop` changes, then until the requests in flight have ended.
-    pub(crate) fn run(self, app: Router, stop: watch::Receiver<bool>) {
-        self.runtime.block_on(serve(self.listener, self.most, app, stop));
+    pub(crate) fn run<G>(self, connect: impl Fn(TcpStream, SocketAddr) -> G, stop: watch::Receiver<bool>)
+    where
+        G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
+    {
+        self.runtime.block_on(serve(self.listener, self.most, connect, stop));
+    }
+
+    /// The same with another protocol.
+    pub(crate) fn run_with<F: Future<Output = ()>>(self, serve: impl FnOnce(TcpListener, usize) -> F) {
+        self.runtime.block_on(serve(self.listener, self.most));
     }
 }
 
-async fn serve(listener: TcpListener, most: usize, app: Router, mut stop: watch::Receiver<bool>) {
+async fn serve<G>(
+    listener: TcpListener,
+    most: usize,
+    connect: impl Fn(TcpStream, SocketAddr) -> G,
+    mut stop: watch::Receiver<bool>,
+) where
+    G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
+{
     let room = Arc::new(Semaphore::new(most));
     let connections = GracefulShutdown::new();
     loop {
@@ -69,7 +85,7 @@ async fn serve(listener: TcpListener, most: usize, app: Router, mut stop: watch:
             _ = stop.changed() => break,
             accepted = async { (place.await, accept(&listener).await) } => (accepted.1, accepted.0),
         };
-        let connection = connections.watch(connection(stream, peer, app.clone()));
+        let connection = connections.watch(connect(stream, peer));
         tokio::spawn(async {
             let _place = place;
             if let Err(error) = connection.await {
@@ -83,7 +99,7 @@ async fn serve(listener: TcpListener, most: usize, app: Router, mut stop: watch:
     }
 }
 
-async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
+pub(crate) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
     loop {
         match listener.accept().await {
             Ok((stream, peer)) => {
@@ -159,10 +175,12 @@ mod tests {
                 std::future::pending::<()>().await;
             }
         };
+        let app = Router::new().route("/", get(handler));
+        let connect = move |stream, peer| connection(stream, peer, app.clone());
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let server = tokio::spawn(serve(listener, 10, Router::new().route("/", get(handler)), stopped));
+        let server = tokio::spawn(serve(listener, 10, connect, stopped));
 
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();

@@ -1,7 +1,7 @@
 //! What the admin listener serves: figures, the heaviest keys, and a reload on request.
 
 use super::problem::{Code, Problem, quoted};
-use super::{LIVE, READY, json, web_pages, well, wrong_method};
+use super::{LIVE, READY, json, readiness, web_pages, well, wrong_method};
 use crate::metrics;
 use crate::reload::Reload;
 use axum::Router;
@@ -31,11 +31,15 @@ pub(crate) fn admin<C: Clock>(reload: Arc<Reload<C>>, on_loopback: bool) -> Rout
         .route(RELOAD, post(again::<C>))
         .route(TOP, get(top::<C>))
         .route(LIVE, get(well))
-        .route(READY, get(well))
+        .route(READY, get(ready::<C>))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(on_loopback, web_pages::refused))
         .with_state(reload)
+}
+
+async fn ready<C: Clock>(State(reload): State<Arc<Reload<C>>>) -> (StatusCode, String) {
+    readiness(reload.app())
 }
 
 async fn figures<C: Clock>(State(reload): State<Arc<Reload<C>>>) -> Response {

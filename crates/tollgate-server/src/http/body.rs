@@ -14,7 +14,7 @@ const PATIENCE: u64 = 1024 * 1024;
 /// How long a client may take to send its body.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(super) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
+pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
     match tokio::time::timeout(TIMEOUT, collect(body)).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(

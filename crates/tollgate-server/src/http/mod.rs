@@ -1,7 +1,8 @@
 //! HTTP: which path does what.
 
 mod admin;
-mod body;
+mod auth;
+pub(crate) mod body;
 mod check;
 mod check_request;
 mod json;
@@ -14,21 +15,25 @@ pub(crate) use admin::admin;
 pub(crate) use check_request::{HEADER, identified};
 
 use crate::app::App;
+use crate::store::AnyStore;
+use auth::{AUTH, AUTH_PREFIX};
 use axum::Router;
 use axum::body::Body;
+use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{any, get, post};
 use problem::quoted;
 pub(crate) use problem::{Code, Problem};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::Clock;
+use tollgate::{Clock, OnFailure};
 
 const CHECK: &str = "/v1/check";
 const THROTTLE: &str = "/v1/throttle";
+const ENVOY: &str = "/json";
 const LIVE: &str = "/livez";
 const READY: &str = "/readyz";
 
@@ -37,21 +42,39 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
     Router::new()
         .route(CHECK, post(check::check::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
+        .route(AUTH, any(auth::auth::<C>))
+        .route(AUTH_PREFIX, any(auth::auth::<C>))
+        .route(ENVOY, post(crate::envoy::json::<C>))
         .route(LIVE, get(well))
-        .route(READY, get(well))
+        .route(READY, get(ready::<C>))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .with_state(app)
 }
 
-/// A server in memory is ready when it lives.
 async fn well() -> &'static str {
     "ok\n"
 }
 
+/// Whether it decides. Without Redis it does so by its share of the limits, unless it was told to let nobody in then.
+async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String) {
+    readiness(&app)
+}
+
+fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
+    let AnyStore::Redis(redis) = app.engine.store() else { return (StatusCode::OK, "ok\n".to_owned()) };
+    let Some((since, trouble)) = redis.status().trouble else { return (StatusCode::OK, "ok\n".to_owned()) };
+    let on_failure = app.engine.policies().default_on_failure();
+    let (status, word) = match on_failure {
+        OnFailure::Closed => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+        _ => (StatusCode::OK, "degraded"),
+    };
+    (status, format!("{word} for {} s, deciding by {on_failure}: {trouble}\n", since.as_secs()))
+}
+
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let served = format!("POST {CHECK}, POST {THROTTLE}, GET {LIVE} and GET {READY}");
+    let served = format!("POST {CHECK}, POST {THROTTLE}, POST {ENVOY}, {AUTH}, GET {LIVE} and GET {READY}");
     Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }
 
@@ -61,7 +84,7 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 }
 
 /// A response whose body is JSON, and a line of its own in a terminal.
-fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response {
+pub(crate) fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response {
     // Structs of text and numbers always have a JSON form.
     let mut text = serde_json::to_vec(body).unwrap_or_default();
     text.push(b'\n');

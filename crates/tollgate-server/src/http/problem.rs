@@ -31,6 +31,7 @@ pub(crate) enum Code {
     UnknownCoding,
     BadUpstream,
     SlowUpstream,
+    Unavailable,
 }
 
 impl Code {
@@ -58,6 +59,7 @@ impl Code {
             Self::UnknownCoding => "unknown_coding",
             Self::BadUpstream => "bad_upstream",
             Self::SlowUpstream => "slow_upstream",
+            Self::Unavailable => "unavailable",
         }
     }
 
@@ -68,7 +70,7 @@ impl Code {
             Self::Forbidden => StatusCode::FORBIDDEN,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::TooManyLimits => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyLimits | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
             Self::InvalidConfig => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
             Self::BadUpstream => StatusCode::BAD_GATEWAY,

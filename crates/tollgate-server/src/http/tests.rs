@@ -3,6 +3,7 @@
 use super::router;
 use crate::app::App;
 use crate::buckets::Buckets;
+use crate::store::AnyStore;
 use crate::worker::connection;
 use serde_json::{Value, json};
 use std::sync::Arc;
@@ -21,8 +22,8 @@ impl Server {
     fn new(most: usize) -> Self {
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
-        let app = App::new(&Config::default(), store.clone()).unwrap();
-        Self { app: router(Arc::new(App { buckets: Buckets::new(store, most), ..app })), clock }
+        let app = App::new(&Config::default(), AnyStore::Memory(store.clone())).unwrap();
+        Self { app: router(Arc::new(App { buckets: Buckets::new(AnyStore::Memory(store), most), ..app })), clock }
     }
 
     /// A server on the policies of a file.
@@ -31,7 +32,7 @@ impl Server {
         let config = loaded.config.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
-        Self { app: router(Arc::new(App::new(&config, store).unwrap())), clock }
+        Self { app: router(Arc::new(App::new(&config, AnyStore::Memory(store)).unwrap())), clock }
     }
 
     fn connect(&self) -> DuplexStream {

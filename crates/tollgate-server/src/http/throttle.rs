@@ -4,7 +4,7 @@ use super::problem::{Code, Problem};
 use super::throttle_request::ThrottleRequest;
 use super::{body, json, millis, retry_after};
 use crate::app::App;
-use crate::buckets::{MOST_LIMITS, TooManyLimits};
+use crate::buckets::{Checked, MOST_LIMITS, TooManyLimits};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
@@ -13,7 +13,7 @@ use axum::response::Response;
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{Clock, Decision};
+use tollgate::{Clock, Decision, Source};
 
 pub(super) async fn throttle<C: Clock>(
     State(app): State<Arc<App<C>>>,
@@ -21,14 +21,14 @@ pub(super) async fn throttle<C: Clock>(
 ) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let ThrottleRequest { bucket, cost, peek } = ThrottleRequest::from_json(&body)?;
-    let decision = app.buckets.check(&bucket, cost, peek).map_err(|TooManyLimits| {
+    let Checked { decision, source } = app.buckets.check(&bucket, cost, peek).await.map_err(|TooManyLimits| {
         let detail = format!(
             "{MOST_LIMITS} different limits have been used since the start, as many as are told apart; use fewer different \
              limits, or restart the server"
         );
         Problem::new(Code::TooManyLimits, detail)
     })?;
-    Ok(answer(&decision))
+    Ok(answer(&decision, source))
 }
 
 #[derive(Serialize)]
@@ -48,7 +48,7 @@ struct Answer {
     never: bool,
 }
 
-fn answer(decision: &Decision) -> Response {
+fn answer(decision: &Decision, source: Source) -> Response {
     let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);
     let wait = decision.retry_after();
     let body = Answer {
@@ -61,7 +61,12 @@ fn answer(decision: &Decision) -> Response {
         reset_after_ms: Some(decision.reset_after()).filter(|reset| *reset != Duration::MAX).map(millis),
         never: decision.is_never(),
     };
-    let status = if body.allowed { StatusCode::OK } else { StatusCode::TOO_MANY_REQUESTS };
+    let status = match body.allowed {
+        true => StatusCode::OK,
+        // Nobody was asked too often: the store does not answer.
+        false if source == Source::Closed => StatusCode::SERVICE_UNAVAILABLE,
+        false => StatusCode::TOO_MANY_REQUESTS,
+    };
     let mut response = json(status, "application/json", &body);
     if !body.allowed {
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

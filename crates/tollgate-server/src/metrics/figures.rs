@@ -2,21 +2,21 @@
 
 use super::text::{Kind, Page};
 use crate::app::App;
+use crate::store::AnyStore;
 use std::sync::atomic::Ordering::Relaxed;
 use tollgate::Clock;
 
-/// The one store there is.
-const STORE: &str = "memory";
-
 pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     let mut page = Page::new();
-    let (allowed, denied) = app.engine.totals();
-    let (throttle_allowed, throttle_denied) = app.buckets.totals();
-    let (allowed, denied) = (allowed + throttle_allowed, denied + throttle_denied);
+    let (allowed, denied) = app.totals();
     let mut count = |name, help, value: u64| {
         page.family(name, help, Kind::Counter).sample(&[], value);
     };
-    count("ratelimit_requests_total", "Requests decided on, by policies and by /v1/throttle.", allowed + denied);
+    count(
+        "ratelimit_requests_total",
+        "Requests decided on: by policies, by /v1/throttle, by CL.THROTTLE and for Envoy.",
+        allowed + denied,
+    );
     count("ratelimit_requests_allowed", "Requests that passed.", allowed);
     count("ratelimit_requests_blocked", "Requests that were turned away.", denied);
     count("tollgate_top_missed_total", "Requests left out of the lists of heaviest keys.", app.engine.top_missed());
@@ -28,9 +28,10 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         usage.sample(&[("policy", &policy.policy)], policy.usage.number());
     }
     let times = app.engine.times();
+    let store = &[("store", app.engine.store().name())][..];
     for (name, help, labels) in [
         ("ratelimit_avg_response_time", "Seconds to decide on a request by the policies.", &[][..]),
-        ("tollgate_decision_duration_seconds", "Seconds to decide on a request by the policies.", &[("store", STORE)]),
+        ("tollgate_decision_duration_seconds", "Seconds to decide on a request by the policies.", store),
     ] {
         page.family(name, help, Kind::Histogram).histogram(labels, &times.buckets, times.count, times.sum_seconds);
     }
@@ -47,6 +48,12 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
             ("error", counts.errors),
         ] {
             decisions.sample(&[("policy", &policy.policy), ("outcome", outcome)], many);
+        }
+    }
+    for rule in app.envoy.figures() {
+        let outcomes = [("allowed", rule.allowed), ("denied", rule.denied), ("shadow_denied", rule.shadow_denied)];
+        for (outcome, many) in outcomes {
+            decisions.sample(&[("policy", &format!("envoy {}", rule.path)), ("outcome", outcome)], many);
         }
     }
     let mut bans =
@@ -72,7 +79,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     }
     page.family("tollgate_overrides", "Overrides and bans by an operator that are in force.", Kind::Gauge)
         .sample(&[], app.engine.overrides().len() as u64);
-    page.family("tollgate_store_fallback_active", "1 while the store does not answer.", Kind::Gauge).sample(&[], 0);
+    store_figures(&mut page, app.engine.store());
 
     let reloads = &app.reloads;
     page.family("tollgate_config_reloads_total", "Reloads of the configuration.", Kind::Counter)
@@ -83,4 +90,31 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     page.family("tollgate_build_info", "The version that runs.", Kind::Gauge)
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.into_text()
+}
+
+fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
+    let status = match store {
+        AnyStore::Memory(_) => None,
+        AnyStore::Redis(redis) => Some(redis.status()),
+    };
+    let away = status.as_ref().is_some_and(|status| status.trouble.is_some());
+    let help = "1 while the store does not answer.";
+    page.family("tollgate_store_fallback_active", help, Kind::Gauge).sample(&[], u64::from(away));
+    let Some(status) = status else { return };
+    let mut errors =
+        page.family("tollgate_store_errors_total", "Decisions the store did not make, by why.", Kind::Counter);
+    for (kind, many) in status.counts.troubles {
+        errors.sample(&[("kind", kind)], many);
+    }
+    let counts = &status.counts;
+    for (name, help, many) in [
+        ("tollgate_store_decisions_total", "Requests that the store decided.", counts.decisions),
+        ("tollgate_store_calls_total", "Calls of the store that were answered.", counts.round_trips),
+        ("tollgate_store_fallbacks_total", "Requests that were decided without the store.", counts.fallbacks),
+        ("tollgate_store_debited_total", "Units spent without the store and charged when it was back.", counts.debited),
+    ] {
+        page.family(name, help, Kind::Counter).sample(&[], many);
+    }
+    page.family("tollgate_store_nodes", "Nodes that share the store, as far as is known.", Kind::Gauge)
+        .sample(&[], status.nodes);
 }

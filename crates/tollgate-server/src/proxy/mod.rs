@@ -6,13 +6,14 @@ mod headers;
 use crate::app::App;
 use crate::cli::ProxyArgs;
 use crate::serve::{Flags, Start};
+use crate::store::AnyStore;
 use axum::Router;
 use axum::http::{HeaderName, Uri};
 use forward::Forward;
 use std::sync::Arc;
 use tollgate::Clock;
-use tollgate_policy::{Policies, Policy, config};
-use tollgate_tower::{Forwarding, Identity, RateLimitLayer};
+use tollgate_policy::{Engine, Policies, Policy, config};
+use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer};
 use tower_layer::Layer;
 
 /// What `--by` says for one bucket.
@@ -30,13 +31,21 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
         let policy = Policy::new("limit").limit(limit);
         Policies::new().policy(if by == ALL { policy } else { policy.per(&*by) })
     });
-    Ok(Start { file: config, flags: Flags { listen, policies }, upstream: Some(upstream) })
+    Ok(Start { file: config, flags: Flags { listen, policies, envoy_config: None }, upstream: Some(upstream) })
 }
 
 /// Everything that comes is judged, and sent on if it passes.
 pub(crate) fn router<C: Clock>(app: &Arc<App<C>>, believed: &config::Identity, upstream: &Uri) -> Router {
-    let identity = identity(believed);
-    let mut layer = RateLimitLayer::new(app.engine.clone()).identity(identity.clone());
+    Router::new()
+        .fallback_service(layer(&app.engine, believed).layer(Forward::new(upstream.clone(), identity(believed))))
+}
+
+/// The limits of the engine, by whom the configuration believes.
+pub(crate) fn layer<C: Clock>(
+    engine: &Engine<AnyStore<C>>,
+    believed: &config::Identity,
+) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
+    let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed));
     let name = |name: &Option<String>| name.as_ref().and_then(|name| HeaderName::try_from(name).ok());
     if let Some(user) = name(&believed.user) {
         layer = layer.user_header(user);
@@ -44,7 +53,7 @@ pub(crate) fn router<C: Clock>(app: &Arc<App<C>>, believed: &config::Identity, u
     if let Some(api_key) = name(&believed.api_key) {
         layer = layer.api_key_header(api_key);
     }
-    Router::new().fallback_service(layer.layer(Forward::new(upstream.clone(), identity)))
+    layer
 }
 
 /// Whom the configuration believes.

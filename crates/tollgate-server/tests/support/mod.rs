@@ -5,7 +5,7 @@ use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -17,6 +17,7 @@ pub(crate) fn tollgate() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_tollgate"));
     // On any free port: tests run side by side.
     command.env_remove("RUST_LOG").env("TOLLGATE_SERVER__ADMIN", "127.0.0.1:0").stdin(Stdio::null());
+    command.env("TOLLGATE_SERVER__RESP", "off");
     command
 }
 
@@ -27,6 +28,26 @@ pub(crate) fn config_file(text: &str) -> PathBuf {
     let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(name);
     fs::write(&file, text).unwrap();
     file
+}
+
+/// A directory of its own for each call, with these files.
+pub(crate) fn directory(files: &[(&str, &str)]) -> PathBuf {
+    let directory = config_file("").with_extension("d");
+    // One of a process that had the same number is in the way.
+    let _ = fs::remove_dir_all(&directory);
+    fs::create_dir(&directory).unwrap();
+    for (name, text) in files {
+        fs::write(directory.join(name), text).unwrap();
+    }
+    directory
+}
+
+/// `tollgate serve` with the limits of Envoy that are there, on free ports.
+pub(crate) fn for_envoy(limits: &Path) -> Command {
+    let mut command = tollgate();
+    command.env("TOLLGATE_SERVER__HTTP", "127.0.0.1:0").env("TOLLGATE_SERVER__GRPC", "127.0.0.1:0");
+    command.args(["serve", "--envoy-config"]).arg(limits);
+    command
 }
 
 /// A file of its own whose reader waits for what is written to it.
@@ -67,6 +88,8 @@ pub(crate) struct Server {
     child: Child,
     out: BufReader<ChildStdout>,
     pub(crate) address: SocketAddr,
+    /// Where Envoy asks, if it is told its limits.
+    pub(crate) grpc: Option<SocketAddr>,
     /// Where the figures are.
     pub(crate) admin: SocketAddr,
     /// What it printed at the start.
@@ -95,11 +118,26 @@ impl Server {
         let address = welcome.lines().next().and_then(|line| line.rsplit_once("http://")).unwrap().1;
         let metrics = welcome.lines().find_map(|line| line.strip_prefix("Metrics: http://"));
         let admin = metrics.and_then(|url| url.strip_suffix("/metrics")).unwrap_or(address);
-        Self { address: address.parse().unwrap(), admin: admin.parse().unwrap(), child, out, welcome }
+        let grpc = welcome.lines().find_map(|line| line.split_once("grpc://")?.1.parse().ok());
+        Self { address: address.parse().unwrap(), grpc, admin: admin.parse().unwrap(), child, out, welcome }
     }
 
     pub(crate) fn signal(&self, name: &str) {
         send_signal(name, self.child.id());
+    }
+
+    /// Stops all its threads where they are, until it is sent CONT.
+    pub(crate) fn freeze(&self) {
+        self.signal("STOP");
+        let is_stopped = |task: fs::DirEntry| {
+            // The state stands behind the name, which is in brackets. A thread that has ended is not there.
+            let stat = fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            stat.rsplit(") ").next().is_none_or(|rest| rest.is_empty() || rest.starts_with(['T', 't']))
+        };
+        let tasks = format!("/proc/{}/task", self.child.id());
+        while !fs::read_dir(&tasks).unwrap().map_while(Result::ok).all(is_stopped) {
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     /// Waits for the end: how it ended and what it logged.

@@ -1,0 +1,74 @@
+//! RESP: `CL.THROTTLE` in place of redis-cell, and the policies by name, for anything that speaks to Redis.
+//!
+//! A worker a core, each with a listener of its own. What a client sends at once is answered at once: one look at the
+//! clock, one write.
+
+mod connection;
+mod policy;
+mod session;
+#[cfg(test)]
+mod tests;
+
+pub(crate) use session::Totals;
+
+use crate::app::App;
+use crate::worker::{LAST_CALL, accept};
+use connection::Connection;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
+use tokio::net::TcpListener;
+use tokio::sync::{Semaphore, watch};
+use tollgate::{Arrivals, Clock};
+
+/// Connections a worker has at once, as many as Redis has by default.
+pub(crate) const MOST_CLIENTS: usize = 10_000;
+
+/// What all connections share.
+pub(crate) struct Shared<C: Clock> {
+    pub(crate) app: Arc<App<C>>,
+    /// By key, for `CL.THROTTLE`.
+    pub(crate) arrivals: Arrivals<C>,
+    last_id: AtomicI64,
+}
+
+impl<C: Clock> Shared<C> {
+    pub(crate) fn new(app: Arc<App<C>>, arrivals: Arrivals<C>) -> Self {
+        Self { app, arrivals, last_id: AtomicI64::new(0) }
+    }
+}
+
+/// Serves until `stop` changes, and then what clients have sent until then.
+pub(crate) async fn serve<C: Clock>(
+    listener: TcpListener,
+    most: usize,
+    shared: Arc<Shared<C>>,
+    mut stop: watch::Receiver<bool>,
+) {
+    let room = Arc::new(Semaphore::new(most));
+    loop {
+        let (stream, _) = tokio::select! {
+            biased;
+            _ = stop.changed() => break,
+            accepted = accept(&listener) => accepted,
+        };
+        let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
+            // In Redis's words. Who cannot be told at once is not waited for.
+            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            continue;
+        };
+        let id = shared.last_id.fetch_add(1, Relaxed) + 1;
+        let connection = Connection::new(stream, id, Arc::clone(&shared));
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            let _place = place;
+            if let Err(error) = connection.serve(stop).await {
+                tracing::debug!(%error, "connection ended");
+            }
+        });
+    }
+    drop(listener);
+    let all = u32::try_from(most).unwrap_or(u32::MAX);
+    if tokio::time::timeout(LAST_CALL, room.acquire_many(all)).await.is_err() {
+        tracing::warn!("clients that did not take their answers within {LAST_CALL:?} were cut off");
+    }
+}

@@ -1,0 +1,114 @@
+//! One client's commands: bytes in, bytes out. It does no I/O and knows nothing but limits, so that it can be tried with
+//! anything, in any pieces.
+
+mod ahead;
+mod commands;
+mod parse;
+mod quoted;
+mod reply;
+mod throttle;
+
+pub(crate) use commands::Verb;
+pub(crate) use parse::{Arguments, LONGEST_COMMAND, integer};
+pub(crate) use quoted::Quoted;
+pub(crate) use reply::Reply;
+pub(crate) use throttle::{Totals, figures, seconds, signed};
+
+use ahead::Keys;
+use commands::Client;
+use parse::Parser;
+use tollgate::{Arrivals, Clock, Instant};
+
+/// Answers are sent once there are so many bytes of them: a few letters may ask for much.
+const ENOUGH: usize = 64 * 1024;
+
+/// What one client has said so far.
+pub(crate) struct Session {
+    parser: Parser,
+    client: Client,
+}
+
+/// What is to be done after some commands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Step {
+    /// Answer the next.
+    Next,
+    /// Send the answers, then go on.
+    Send,
+    /// Read more: the rest is not a whole command.
+    Read,
+    /// Send the answers and close.
+    Close,
+    /// Ask a policy; [`arguments`](Session::arguments) has the command, [`answered`](Session::answered) goes on.
+    Policy(Verb),
+}
+
+impl Session {
+    pub(crate) fn new(id: i64) -> Self {
+        Self { parser: Parser::default(), client: Client { id, ..Client::default() } }
+    }
+
+    /// Answers the commands at the start of `input`, all as of `now`: how many bytes they had, and what is next. What is not
+    /// consumed must be there again at the next call.
+    pub(crate) fn run<C: Clock>(
+        &mut self,
+        input: &[u8],
+        arrivals: &Arrivals<C>,
+        now: Instant,
+        totals: &mut Totals,
+        out: &mut Vec<u8>,
+    ) -> (usize, Step) {
+        let (mut consumed, mut warm) = (0, 0_usize);
+        loop {
+            let rest = &input[consumed..];
+            let length = match self.parser.read(rest) {
+                Ok(Some(length)) => length,
+                Ok(None) => return (consumed, Step::Read),
+                Err(error) => {
+                    self.reply(out).error(error);
+                    return (input.len(), Step::Close);
+                }
+            };
+            let arguments = self.parser.arguments(rest);
+            let step = match arguments.get(0) {
+                Some(name) if name.eq_ignore_ascii_case(b"cl.throttle") => {
+                    // The first call of a few fetches what is known of the keys of all.
+                    warm = match warm.checked_sub(1) {
+                        Some(left) => left,
+                        None => arrivals.warm(Keys(rest)).saturating_sub(1),
+                    };
+                    let mut reply = Reply::new(out, self.client.protocol);
+                    throttle::throttle(arguments, arrivals, now, totals, &mut reply);
+                    Step::Next
+                }
+                Some(_) => self.client.answer(arguments, out),
+                None => Step::Next,
+            };
+            match step {
+                // Its arguments are still needed.
+                Step::Policy(_) => return (consumed, step),
+                _ => self.parser.consumed(),
+            }
+            consumed += length;
+            match step {
+                Step::Next if out.len() < ENOUGH => {}
+                Step::Next => return (consumed, Step::Send),
+                other => return (consumed, other),
+            }
+        }
+    }
+
+    /// The command that a policy is to be asked about, from the bytes that were not consumed, and how many of them it has.
+    pub(crate) fn arguments<'a>(&'a self, input: &'a [u8]) -> (Arguments<'a>, usize) {
+        (self.parser.arguments(input), self.parser.length())
+    }
+
+    /// A policy was asked.
+    pub(crate) fn answered(&mut self) {
+        self.parser.consumed();
+    }
+
+    pub(crate) fn reply<'a>(&self, out: &'a mut Vec<u8>) -> Reply<'a> {
+        Reply::new(out, self.client.protocol)
+    }
+}

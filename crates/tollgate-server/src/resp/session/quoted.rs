@@ -1,0 +1,15 @@
+//! What a client sent, repeated in an error.
+
+use std::fmt;
+
+/// As much as an error repeats.
+const LONGEST: usize = 128;
+
+/// The beginning of some bytes, readable whatever they are.
+pub(crate) struct Quoted<'a>(pub(crate) &'a [u8]);
+
+impl fmt::Display for Quoted<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0[..self.0.len().min(LONGEST)].escape_ascii())
+    }
+}

@@ -1,0 +1,417 @@
+//! Sessions without a socket: what is answered to which bytes, in whichever pieces they come.
+
+use super::connection::IDLE;
+use super::session::{LONGEST_COMMAND, Session, Step, Totals};
+use super::{Shared, serve};
+use crate::app::App;
+use crate::store::AnyStore;
+use proptest::prelude::*;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+use tollgate::{Arrivals, Clock, ManualClock, MemoryStore};
+use tollgate_policy::config::Config;
+
+struct Server {
+    arrivals: Arrivals<ManualClock>,
+    clock: ManualClock,
+}
+
+/// What became of some bytes.
+#[derive(PartialEq, Debug)]
+struct Answered {
+    out: String,
+    closed: bool,
+    totals: Totals,
+}
+
+impl Server {
+    fn new() -> Self {
+        let clock = ManualClock::new();
+        Self { arrivals: Arrivals::builder().max_keys(1_000).clock(clock.clone()).build(), clock }
+    }
+
+    /// All the bytes on one connection, in these pieces. A policy is not asked, but said to have been.
+    fn pieces<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Answered {
+        let (mut session, mut begun, mut out) = (Session::new(7), Vec::new(), Vec::new());
+        let (mut totals, mut closed) = (Totals::default(), false);
+        for piece in pieces {
+            begun.extend_from_slice(piece);
+            loop {
+                let mut sent = Vec::new();
+                let (consumed, step) = session.run(&begun, &self.arrivals, self.clock.now(), &mut totals, &mut sent);
+                begun.drain(..consumed);
+                out.append(&mut sent);
+                match step {
+                    Step::Next | Step::Send => {}
+                    Step::Read => break,
+                    Step::Close => {
+                        closed = true;
+                        break;
+                    }
+                    Step::Policy(verb) => {
+                        let (arguments, length) = session.arguments(&begun);
+                        let words: Vec<_> = arguments.iter().map(String::from_utf8_lossy).collect();
+                        out.extend_from_slice(format!("{verb:?} {words:?}\r\n").as_bytes());
+                        session.answered();
+                        begun.drain(..length);
+                    }
+                }
+            }
+            if closed {
+                break;
+            }
+            assert!(begun.len() <= LONGEST_COMMAND, "{} bytes are kept", begun.len());
+        }
+        Answered { out: String::from_utf8_lossy(&out).into_owned(), closed, totals }
+    }
+
+    fn bytes(&self, bytes: &[u8]) -> Answered {
+        self.pieces([bytes])
+    }
+
+    /// Commands as a person types them.
+    #[track_caller]
+    fn says(&self, lines: &str, answer: &str) {
+        let answered = self.bytes(lines.as_bytes());
+        assert_eq!(answered.out, answer.replace('\n', "\r\n"), "{lines:?}");
+    }
+}
+
+/// A command as programs send it.
+fn command(words: &[&[u8]]) -> Vec<u8> {
+    let mut bytes = format!("*{}\r\n", words.len()).into_bytes();
+    for word in words {
+        bytes.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        bytes.extend_from_slice(word);
+        bytes.extend_from_slice(b"\r\n");
+    }
+    bytes
+}
+
+fn words(line: &str) -> Vec<u8> {
+    command(&line.split(' ').map(str::as_bytes).collect::<Vec<_>>())
+}
+
+/// (milliseconds that pass, the call, limited, limit, remaining, retry_after, reset_after): worked out by hand from
+/// TAT = max(now, TAT) + quantity · T, tolerance = limit · T.
+#[test]
+fn five_numbers_as_redis_cell_has_them() {
+    let server = Server::new();
+    for (pass, call, told) in [
+        // A limit of 5, one a second.
+        (0, "a 4 1 1 6", [1, 5, 5, -1, 0]),
+        (0, "a 4 1 1", [0, 5, 4, -1, 1]),
+        (0, "a 4 1 1 3", [0, 5, 1, -1, 4]),
+        (0, "a 4 1 1", [0, 5, 0, -1, 5]),
+        (0, "a 4 1 1", [1, 5, 0, 1, 5]),
+        (0, "a 4 1 1 5", [1, 5, 0, 5, 5]),
+        (0, "a 4 1 1 0", [0, 5, 0, -1, 5]),
+        // 1.5 s later 1.5 are back; seconds are rounded up.
+        (1_500, "a 4 1 1 0", [0, 5, 1, -1, 4]),
+        (0, "a 4 1 1", [0, 5, 0, -1, 5]),
+        (0, "a 4 1 1", [1, 5, 0, 1, 5]),
+        (60_000, "a 4 1 1 0", [0, 5, 5, -1, 0]),
+        // Another key is another state; the numbers of redis-cell's manual.
+        (0, "b 15 30 60 1", [0, 16, 15, -1, 2]),
+        (0, "b 15 30 60 1", [0, 16, 14, -1, 4]),
+        // The arrival time stays when the numbers change: 4 s ahead, of which 1/s with a limit of 3 allow none.
+        (0, "b 2 1 1 0", [1, 3, 0, 1, 4]),
+        (0, "b 2 1 1 1", [1, 3, 0, 2, 4]),
+        (0, "b 9 1 1 1", [0, 10, 5, -1, 5]),
+        // Intervals below a microsecond, and below a nanosecond.
+        (0, "c 9 10000000 1", [0, 10, 9, -1, 0]),
+        (0, "c2 99 1000000000 1 40", [0, 100, 60, -1, 0]),
+        (0, "c3 9 9223372036854775807 1", [0, 10, 9, -1, 0]),
+        // Numbers as large as there are: what takes longer than 142 years is not counted.
+        (0, "d 9223372036854775807 9223372036854775807 9223372036854775807", [0, i64::MAX, 4_503_599_626, -1, 1]),
+        (0, "e 9223372036854775807 1000000000 1 9223372036854775807", [1, i64::MAX, 4_503_599_627_370_496_000, -1, 0]),
+        (0, "f 0 1 4000000000", [0, 1, 0, -1, 4_000_000_000]),
+        (0, "f 0 1 4000000000", [1, 1, 0, 4_000_000_000, 4_000_000_000]),
+    ] {
+        server.clock.advance(Duration::from_millis(pass));
+        let expected = told.map(|number: i64| format!(":{number}\n")).concat();
+        server.says(&format!("CL.THROTTLE {call}\r\n"), &format!("*5\n{expected}"));
+    }
+}
+
+#[test]
+fn less_than_a_millisecond_is_no_second() {
+    let server = Server::new();
+    server.says("cl.throttle a 0 1 1\n", "*5\n:0\n:1\n:0\n:-1\n:1\n");
+    server.clock.advance(Duration::from_nanos(999_000_001));
+    server.says("cl.throttle a 0 1 1\n", "*5\n:1\n:1\n:0\n:0\n:0\n");
+    server.clock.advance(Duration::from_nanos(999_999));
+    server.says("cl.throttle a 0 1 1\n", "*5\n:0\n:1\n:0\n:-1\n:1\n");
+}
+
+#[test]
+fn a_call_that_is_wrong_is_told_why() {
+    let server = Server::new();
+    let usage = "-ERR usage: CL.THROTTLE <key> <max_burst> <count per period> <period in seconds> [<quantity>]\n";
+    for (call, told) in [
+        ("", usage),
+        (" a", usage),
+        (" a 1 1", usage),
+        (" a 1 1 1 1 1", usage),
+        (" a x 1 1", "-ERR couldn't parse as integer: x\n"),
+        (" a 1 1.5 1", "-ERR couldn't parse as integer: 1.5\n"),
+        (" a 1 1 \"\"", "-ERR couldn't parse as integer: \n"),
+        (" a 1 1 1 9223372036854775808", "-ERR couldn't parse as integer: 9223372036854775808\n"),
+        (" a \"1\\r\\n+OK\" 1 1", "-ERR couldn't parse as integer: 1\\r\\n+OK\n"),
+        (" a -1 1 1", "-ERR max_burst must not be negative\n"),
+        (" a 1 1 1 -9223372036854775808", "-ERR quantity must not be negative\n"),
+        (" a 1 -1 1", "-ERR count must not be negative\n"),
+        (" a 1 0 1", "-ERR count must be more than zero\n"),
+        (" a 1 1 0", "-ERR period must be more than zero\n"),
+        (" a 1 1 9223372036854775807", "-ERR period / count is longer than 142 years; choose a shorter period\n"),
+    ] {
+        server.says(&format!("CL.THROTTLE{call}\r\n"), told);
+    }
+    assert_eq!(server.bytes(b"CL.THROTTLE a x 1 1\r\n").totals, Totals::default());
+}
+
+#[test]
+fn calls_that_charge_are_counted() {
+    let calls = "CL.THROTTLE a 0 1 1\r\n".repeat(3) + "CL.THROTTLE a 0 1 1 0\r\n";
+    assert_eq!(Server::new().bytes(calls.as_bytes()).totals, Totals { allowed: 1, denied: 2 });
+}
+
+#[test]
+fn what_clients_say_on_connecting_is_understood() {
+    let server = Server::new();
+    let hello = |kind: &str, proto: u8| {
+        let fields = "$6\nserver\n$8\ntollgate\n$7\nversion\n$5\n7.2.4\n$5\nproto\n:P\n$2\nid\n:7\n$4\nmode\n$10\nstandalone\n\
+                      $4\nrole\n$6\nmaster\n$7\nmodules\n*0\n";
+        format!("{kind}{}", fields.replace(":P", &format!(":{proto}")))
+    };
+    for (said, told) in [
+        ("PING\r\n", "+PONG\n".to_owned()),
+        ("ping \"a b\"\r\n", "$3\na b\n".into()),
+        ("PING a b\r\n", "-ERR wrong number of arguments for 'ping' command\n".into()),
+        ("ECHO x\r\n", "$1\nx\n".into()),
+        ("ECHO\r\n", "-ERR wrong number of arguments for 'echo' command\n".into()),
+        ("SELECT 0\r\nSELECT 1\r\nSELECT x\r\n", "+OK\n-ERR DB index is out of range\n-ERR value is not an integer or out of range\n".into()),
+        ("HELLO\r\n", hello("*14\n", 2)),
+        ("HELLO 2\r\n", hello("*14\n", 2)),
+        ("HELLO 3\r\nCLIENT GETNAME\r\n", hello("%7\n", 3) + "_\n"),
+        ("HELLO 3 AUTH default x SETNAME me\r\nCLIENT GETNAME\r\n", hello("%7\n", 3) + "$2\nme\n"),
+        ("HELLO 4\r\n", "-NOPROTO unsupported protocol version\n".into()),
+        ("HELLO x\r\n", "-ERR Protocol version is not an integer or out of range\n".into()),
+        ("HELLO 3 AUTH me x\r\nCLIENT GETNAME\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\n$-1\n".into()),
+        ("HELLO 3 SETNAME\r\n", "-ERR Syntax error in HELLO option 'SETNAME'\n".into()),
+        ("AUTH x\r\n", "-ERR AUTH <password> called without any password configured for the default user. Are you sure your configuration is correct?\n".into()),
+        ("AUTH default x\r\n", "+OK\n".into()),
+        ("AUTH me x\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\n".into()),
+        ("CLIENT ID\r\n", ":7\n".into()),
+        ("CLIENT SETNAME me\r\nCLIENT GETNAME\r\nRESET\r\nCLIENT GETNAME\r\n", "+OK\n$2\nme\n+RESET\n$-1\n".into()),
+        ("CLIENT SETNAME \"a b\"\r\n", "-ERR Client names cannot contain spaces, newlines or special characters.\n".into()),
+        ("CLIENT SETINFO LIB-NAME redis-py\r\n", "+OK\n".into()),
+        ("CLIENT NO-EVICT on\r\nCLIENT NO-TOUCH off\r\n", "+OK\n+OK\n".into()),
+        ("CLIENT SETNAME\r\n", "-ERR wrong number of arguments for 'client|setname' command\n".into()),
+        ("CLIENT LIST\r\n", "$23\nid=7 name= db=0 resp=2\n\n".into()),
+        ("CLIENT X\r\n", "-ERR unknown subcommand 'x'. Try CLIENT HELP.\n".into()),
+        ("COMMAND COUNT\r\n", ":14\n".into()),
+        ("COMMAND INFO cl.throttle nope\r\n", "*2\n*10\n$11\ncl.throttle\n:-5\n*1\n+fast\n:1\n:1\n:1\n*0\n*0\n*0\n*0\n$-1\n".into()),
+        ("COMMAND DOCS ping\r\n", "*2\n$4\nping\n*2\n$7\nsummary\n$16\nWhether it runs.\n".into()),
+        ("GET a\r\n", "-ERR unknown command 'GET', with args beginning with: 'a' \n".into()),
+        ("FOO\r\n", "-ERR unknown command 'FOO', with args beginning with: \n".into()),
+        ("TOLLGATE.CHECK api me 2\r\n", "Check [\"TOLLGATE.CHECK\", \"api\", \"me\", \"2\"]\n".into()),
+        ("TOLLGATE.PEEK api\r\n", "-ERR wrong number of arguments for 'tollgate.peek' command\n".into()),
+        ("TOLLGATE.RESET api me 2\r\n", "-ERR wrong number of arguments for 'tollgate.reset' command\n".into()),
+    ] {
+        let answered = server.bytes(said.as_bytes());
+        assert_eq!(answered.out.replace("\r\n", "\n"), told, "{said:?}");
+        assert!(!answered.closed, "{said:?}");
+    }
+    let quit = server.bytes(b"QUIT\r\nPING\r\n");
+    assert_eq!((quit.out.as_str(), quit.closed), ("+OK\r\n", true));
+}
+
+#[test]
+fn empty_commands_are_passed_over() {
+    let server = Server::new();
+    assert_eq!(server.bytes(b"\r\n\n*0\r\n*-1\r\n  \r\n*1\r\n$4\r\nPING\r\n").out, "+PONG\r\n");
+}
+
+#[test]
+fn what_is_no_command_is_told_so_and_the_connection_closed() {
+    let server = Server::new();
+    let long = [b"PING ".to_vec(), vec![b'x'; 70_000]].concat();
+    let many = words(&"a ".repeat(1024));
+    let big = [b"*9\r\n".to_vec(), format!("$65536\r\n{}\r\n", "x".repeat(65_536)).repeat(2).into_bytes()].concat();
+    for (bytes, told) in [
+        (&b"*x\r\n"[..], "invalid multibulk length"),
+        (b"*\r\n", "invalid multibulk length"),
+        (b"*1\r$", "invalid multibulk length"),
+        (b"*1048577\r\n", "invalid multibulk length"),
+        (b"*99999999999999999999999999999999999999", "invalid multibulk length"),
+        (&many, "invalid multibulk length"),
+        (b"*1\r\n+OK\r\n", "expected '$', got '+'"),
+        (b"*1\r\n\r\n", "expected '$', got '\\r'"),
+        (b"*1\r\n$-1\r\n", "invalid bulk length"),
+        (b"*1\r\n$536870912\r\n", "invalid bulk length"),
+        (b"*1\r\n$x\r\n", "invalid bulk length"),
+        (b"*1\r\n$9223372036854775808\r\n", "invalid bulk length"),
+        (b"*1\r\n$4\r\nPINGPING", "a bulk string must end with CRLF"),
+        (b"*1\r\n$4\r\nPINGx", "a bulk string must end with CRLF"),
+        (&big, "a command may have 131072 bytes at most"),
+        (&long, "too big inline request"),
+        (b"PING \"a\r\n", "unbalanced quotes in request"),
+        (b"PING \"a\"b\r\n", "unbalanced quotes in request"),
+        (b"PING a\"b\r\n", "unbalanced quotes in request"),
+    ] {
+        let answered = server.bytes(&[b"PING\r\n", bytes].concat());
+        assert_eq!(answered.out, format!("+PONG\r\n-ERR Protocol error: {told}\r\n"), "{:.40?}", bytes.escape_ascii());
+        assert!(answered.closed);
+    }
+}
+
+#[test]
+fn nothing_that_is_begun_is_more_than_waited_for() {
+    let server = Server::new();
+    let whole = words("CL.THROTTLE key 15 30 60");
+    for end in 0..whole.len() {
+        let answered = server.bytes(&whole[..end]);
+        assert_eq!((answered.out.as_str(), answered.closed), ("", false), "{end} bytes");
+    }
+    assert!(server.bytes(&whole).out.starts_with("*5\r\n:0\r\n"));
+}
+
+#[test]
+fn quoted_words_are_read_as_redis_cli_writes_them() {
+    let server = Server::new();
+    let answered = server.bytes(b"ECHO \"a\\x00\\n\\\"'\\q\"\r\nECHO '\\'\\n\"'\r\n");
+    assert_eq!(answered.out, "$6\r\na\0\n\"'q\r\n$4\r\n'\\n\"\r\n");
+}
+
+/// Bytes that are commands, nearly commands, and nothing of the kind.
+fn traffic() -> impl Strategy<Value = Vec<u8>> {
+    let throttle =
+        (0_u8..3, 0_i64..4, -1_i64..4, -1_i64..4, -1_i64..4).prop_map(|(key, burst, count, period, quantity)| {
+            words(&format!("CL.THROTTLE k{key} {burst} {count} {period} {quantity}"))
+        });
+    let known = prop::sample::select(vec![
+        "PING",
+        "HELLO 3",
+        "HELLO 2",
+        "CLIENT ID",
+        "COMMAND",
+        "RESET",
+        "GET a",
+        "TOLLGATE.CHECK a b",
+        "INFO",
+    ]);
+    let line = known.clone().prop_map(|line| format!("{line}\r\n").into_bytes());
+    let quoted = Just(b"ECHO \"a\\x41 b\" \r\nECHO 'c'\n".to_vec());
+    let odd = prop::collection::vec(prop::sample::select(b"*$1234\r\n-+:x \"'".to_vec()), 0..12);
+    let some = prop_oneof![
+        8 => throttle,
+        4 => known.prop_map(words),
+        3 => line,
+        1 => quoted,
+        1 => Just(b"\r\n*0\r\n".to_vec()),
+        1 => odd,
+    ];
+    prop::collection::vec(some, 0..12).prop_map(|all| all.concat())
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(512))]
+
+    #[test]
+    fn any_split_of_the_bytes_gives_the_same_answers(
+        bytes in traffic(),
+        mut cuts in prop::collection::vec(any::<prop::sample::Index>(), 0..20),
+    ) {
+        let whole = Server::new().bytes(&bytes);
+        let mut cuts: Vec<usize> = cuts.drain(..).map(|cut| cut.index(bytes.len() + 1)).collect();
+        cuts.extend([0, bytes.len()]);
+        cuts.sort_unstable();
+        let pieces: Vec<&[u8]> = cuts.windows(2).map(|pair| &bytes[pair[0]..pair[1]]).collect();
+        prop_assert_eq!(&Server::new().pieces(pieces), &whole);
+        prop_assert_eq!(&Server::new().pieces(bytes.chunks(1)), &whole);
+    }
+
+    #[test]
+    fn any_bytes_are_answered_or_waited_for(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+        Server::new().bytes(&bytes);
+    }
+}
+
+#[test]
+fn a_few_letters_cannot_ask_for_much_at_once() {
+    let server = Server::new();
+    let many = b"COMMAND\r\n".repeat(1_000);
+    let mut session = Session::new(1);
+    let mut out = Vec::new();
+    let (consumed, step) = session.run(&many, &server.arrivals, server.clock.now(), &mut Totals::default(), &mut out);
+    assert_eq!(step, Step::Send);
+    assert!(consumed < many.len() && out.len() < 80_000, "{consumed} {}", out.len());
+}
+
+/// Reading, deciding and answering, for keys that are new, known, turned away, and for calls that are wrong.
+#[test]
+fn a_call_allocates_nothing() {
+    let server = Server::new();
+    let (mut session, mut out) = (Session::new(1), Vec::with_capacity(100_000));
+    let batch: Vec<u8> = (0..64).flat_map(|key| words(&format!("CL.THROTTLE key:{} 2 30 60 1", key % 16))).collect();
+    let wrong = words("CL.THROTTLE a b c d");
+    let mut run = |bytes: &[u8], out: &mut Vec<u8>| {
+        out.clear();
+        session.run(bytes, &server.arrivals, server.clock.now(), &mut Totals::default(), out)
+    };
+    // Room for arguments is made with the first command of a connection.
+    run(&words("CL.THROTTLE key:0 2 30 60 1"), &mut out);
+    let allocated = allocation_counter::measure(|| {
+        assert_eq!(run(&batch, &mut out), (batch.len(), Step::Read));
+        assert_eq!(run(&wrong, &mut out).1, Step::Read);
+    });
+    assert_eq!(allocated.count_total, 0);
+    assert!(allocation_counter::measure(|| drop(std::hint::black_box(Box::new(7_u64)))).count_total > 0);
+}
+
+/// A worker with room for so many, where it listens, and what stops it.
+async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, JoinHandle<()>) {
+    let Server { arrivals, clock } = Server::new();
+    let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build();
+    let app = Arc::new(App::new(&Config::default(), AnyStore::Memory(store)).unwrap());
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let (at, (stop, stopped)) = (listener.local_addr().unwrap(), watch::channel(false));
+    let served = tokio::spawn(serve(listener, most, Arc::new(Shared::new(app, arrivals)), stopped));
+    (at, clock, stop, served)
+}
+
+async fn pinged(at: SocketAddr) -> TcpStream {
+    let mut client = TcpStream::connect(at).await.unwrap();
+    client.write_all(b"PING\r\n").await.unwrap();
+    let mut answer = [0; 7];
+    client.read_exact(&mut answer).await.unwrap();
+    assert_eq!(&answer, b"+PONG\r\n");
+    client
+}
+
+#[tokio::test]
+async fn one_client_too_many_is_told_so() {
+    let (at, _, stop, served) = worker(1).await;
+    let mut first = pinged(at).await;
+    let (mut second, mut answer) = (TcpStream::connect(at).await.unwrap(), String::new());
+    second.read_to_string(&mut answer).await.unwrap();
+    assert_eq!(answer, "-ERR max number of clients reached\r\n");
+    stop.send_replace(true);
+    served.await.unwrap();
+    assert_eq!(first.read(&mut [0]).await.unwrap(), 0);
+}
+
+/// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_silent_for_too_long_is_cut_off() {
+    let (at, clock, _stop, _served) = worker(1).await;
+    let mut client = pinged(at).await;
+    clock.advance(IDLE);
+    assert_eq!(client.read(&mut [0]).await.unwrap(), 0);
+}

@@ -1,0 +1,131 @@
+//! The store of this service: in memory, or on Redis with the rest of the fleet.
+
+use std::time::Duration;
+use tollgate::{
+    Ask, Census, Clock, Instant, Limit, LimitHandle, MemoryStore, OnFailure, Sleep, Store, TooManyLimits, Verdict,
+};
+use tollgate_policy::config::RedisConfig;
+use tollgate_redis::{ConnectError, RedisStore};
+
+/// Either store. Clones share it.
+#[derive(Clone)]
+pub(crate) enum AnyStore<C: Clock> {
+    Memory(MemoryStore<C>),
+    Redis(RedisStore),
+}
+
+impl<C: Clock> AnyStore<C> {
+    /// What it is called in figures and messages.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+/// The store on Redis that a configuration asks for.
+pub(crate) async fn redis(
+    config: &RedisConfig,
+    on_failure: OnFailure,
+    max_keys: usize,
+    max_bytes: Option<usize>,
+) -> Result<RedisStore, ConnectError> {
+    let mut builder = RedisStore::builder(config.url.reveal())
+        .prefix(&*config.prefix)
+        .timeout(config.timeout)
+        .on_failure(on_failure)
+        .nodes(config.nodes.into())
+        .connections(config.connections)
+        .max_keys(max_keys);
+    if let Some(bytes) = max_bytes {
+        builder = builder.max_bytes(bytes);
+    }
+    if let Some(secret) = &config.key_secret {
+        builder = builder.key_secret(secret.reveal());
+    }
+    if let Some(file) = &config.ca_file {
+        builder = builder.ca_file(file);
+    }
+    builder.connect().await
+}
+
+/// The same verb of whichever it is.
+macro_rules! either {
+    ($store:expr, $name:ident => $verb:expr) => {
+        match $store {
+            AnyStore::Memory($name) => $verb,
+            AnyStore::Redis($name) => $verb,
+        }
+    };
+}
+
+impl<C: Clock> Store for AnyStore<C> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+        either!(self, store => store.limit(name, limit))
+    }
+
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+        either!(self, store => store.concurrency(name, limit))
+    }
+
+    fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
+        either!(self, store => store.set_limit(handle, limit));
+    }
+
+    fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
+        either!(self, store => store.set_concurrency(handle, limit));
+    }
+
+    fn now(&self) -> Instant {
+        either!(self, store => store.now())
+    }
+
+    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
+        either!(self, store => store.decide(asks).await)
+    }
+
+    async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        either!(self, store => store.decide_at(asks, now).await)
+    }
+
+    async fn decide_within(&self, asks: &[Ask<'_>], now: Instant, within: Duration) -> Verdict {
+        either!(self, store => store.decide_within(asks, now, within).await)
+    }
+
+    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+        either!(self, store => store.decide_here(asks, now))
+    }
+
+    fn is_here(&self) -> bool {
+        either!(self, store => store.is_here())
+    }
+
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        either!(self, store => store.sleep_until(at))
+    }
+
+    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
+        either!(self, store => store.on_failure(handle, then));
+    }
+
+    fn share_as(&self, handle: &LimitHandle, name: &str) {
+        either!(self, store => store.share_as(handle, name));
+    }
+
+    async fn settle(&self, verdict: Verdict, actual: &[u64]) {
+        either!(self, store => store.settle(verdict, actual).await);
+    }
+
+    async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
+        either!(self, store => Store::grant(store, handle, key, tokens).await);
+    }
+
+    async fn reset(&self, handle: &LimitHandle, key: &[u8]) {
+        either!(self, store => Store::reset(store, handle, key).await);
+    }
+
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>> {
+        either!(self, store => Store::census(store, limits))
+    }
+}

@@ -1,0 +1,236 @@
+//! A real Envoy in front of a real service, with tollgate as its rate limit service.
+
+mod support;
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use support::{Answer, Server, config_file, directory, for_envoy};
+use tollgate_testkit::free_port;
+
+const LIMITS: &str = "
+domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: { unit: day, requests_per_unit: 3 }
+  - key: user
+    rate_limit: { unit: day, requests_per_unit: 2 }
+  - key: user
+    value: root
+    rate_limit: { unlimited: true }
+  - key: generic_key
+    value: everybody
+    rate_limit: { unit: year, requests_per_unit: 4 }
+";
+
+/// Where `make tools` puts it. Without it there is nothing to test, and a line says so.
+fn program() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/envoy");
+    if !path.exists() {
+        eprintln!("skipped: there is no {}; scripts/venv installs it", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+/// Answers 200 to everybody, for as long as the test runs.
+fn upstream() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream);
+                let mut line = String::new();
+                while reader.read_line(&mut line).is_ok_and(|read| read > 0) {
+                    if line == "\r\n" {
+                        let _ = reader.get_mut().write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 3\r\n\r\nhi\n");
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+    address
+}
+
+struct Envoy {
+    process: Child,
+    /// Turns everybody away when nobody answers.
+    deny: SocketAddr,
+    /// Lets everybody in then.
+    allow: SocketAddr,
+    /// Like `deny`, but with little patience.
+    hurried: SocketAddr,
+}
+
+impl Envoy {
+    fn start(program: &Path, tollgate: SocketAddr) -> Self {
+        let [deny, allow, hurried] = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
+        let listeners = [
+            listener("deny", deny, true, "10s"),
+            listener("allow", allow, false, "10s"),
+            listener("hurried", hurried, true, "0.1s"),
+        ];
+        let http2 = "
+    typed_extension_protocol_options:
+      envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
+        \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
+        explicit_http_config: { http2_protocol_options: {} }";
+        let config = format!(
+            "static_resources:\n  listeners:{}\n  clusters:{}{}\n",
+            listeners.concat(),
+            cluster("service", upstream(), ""),
+            cluster("tollgate", tollgate, http2)
+        );
+        let file = config_file(&config).with_extension("envoy.yaml");
+        std::fs::write(&file, config).unwrap();
+        let log = std::fs::File::create(file.with_extension("log")).unwrap();
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&file).args(["--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]);
+        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        let envoy = Self { process, deny, allow, hurried };
+        let start = Instant::now();
+        while [deny, allow, hurried].iter().any(|address| TcpStream::connect(address).is_err()) {
+            assert!(start.elapsed() < Duration::from_secs(60), "Envoy does not listen; see {}", file.display());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        envoy
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn cluster(name: &str, at: SocketAddr, more: &str) -> String {
+    format!(
+        "
+  - name: {name}
+    type: STATIC
+    connect_timeout: 5s{more}
+    load_assignment:
+      cluster_name: {name}
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {} }} }} }} }}] }}]",
+        at.ip(),
+        at.port()
+    )
+}
+
+fn listener(name: &str, at: SocketAddr, deny: bool, timeout: &str) -> String {
+    let route = |path: &str, actions: &str| {
+        format!(
+            "
+              - match: {{ path: {path} }}
+                route: {{ cluster: service, rate_limits: [{{ actions: [{actions}] }}] }}"
+        )
+    };
+    let routes = [
+        route("/address", "{ remote_address: {} }"),
+        route("/user", "{ request_headers: { header_name: x-user, descriptor_key: user } }"),
+        route("/all", "{ generic_key: { descriptor_value: everybody } }"),
+        "
+              - match: { prefix: / }
+                route: { cluster: service }"
+            .to_owned(),
+    ];
+    format!(
+        "
+  - name: {name}
+    address: {{ socket_address: {{ address: {ip}, port_value: {port} }} }}
+    filter_chains:
+    - filters:
+      - name: envoy.filters.network.http_connection_manager
+        typed_config:
+          \"@type\": type.googleapis.com/envoy.extensions.filters.network.http_connection_manager.v3.HttpConnectionManager
+          stat_prefix: {name}
+          route_config:
+            virtual_hosts:
+            - name: all
+              domains: ['*']
+              routes:{routes}
+          http_filters:
+          - name: envoy.filters.http.ratelimit
+            typed_config:
+              \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimit
+              domain: edge
+              failure_mode_deny: {deny}
+              timeout: {timeout}
+              enable_x_ratelimit_headers: DRAFT_VERSION_03
+              rate_limit_service:
+                transport_api_version: V3
+                grpc_service: {{ envoy_grpc: {{ cluster_name: tollgate }} }}
+          - name: envoy.filters.http.router
+            typed_config: {{ \"@type\": type.googleapis.com/envoy.extensions.filters.http.router.v3.Router }}",
+        ip = at.ip(),
+        port = at.port(),
+        routes = routes.concat()
+    )
+}
+
+fn get(at: SocketAddr, path: &str, header: &str) -> Answer {
+    let mut connection = Server::connect_to(at);
+    connection.write(&format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n{header}\r\n"));
+    connection.answer()
+}
+
+fn status(at: SocketAddr, path: &str) -> u16 {
+    get(at, path, "").status()
+}
+
+#[test]
+fn envoy_holds_the_limits_tells_them_and_goes_its_own_way_without_us() {
+    let Some(program) = program() else { return };
+    let server = Server::run(for_envoy(&directory(&[("edge.yaml", LIMITS)])));
+    let envoy = Envoy::start(&program, server.grpc.unwrap());
+
+    // By address: the limit holds, and the headers are right.
+    for remaining in ["2", "1", "0"] {
+        let answer = get(envoy.deny, "/address", "");
+        assert_eq!((answer.status(), &*answer.body), (200, "hi\n"), "{answer:?}");
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("3, 3;w=86400"));
+        assert_eq!(answer.header("x-ratelimit-remaining"), Some(remaining));
+        let reset: u64 = answer.header("x-ratelimit-reset").unwrap().parse().unwrap();
+        assert!((1..=86_400).contains(&reset), "{reset}");
+    }
+    let answer = get(envoy.deny, "/address", "");
+    assert_eq!(answer.status(), 429, "{answer:?}");
+    assert_eq!(answer.header("x-envoy-ratelimited"), Some("true"));
+    assert_eq!(answer.header("x-ratelimit-remaining"), Some("0"));
+    let retry: u64 = answer.header("retry-after").unwrap().parse().unwrap();
+    assert!((1..=86_400).contains(&retry), "{retry}");
+
+    // By header: each user its own, root without end, nobody without a name.
+    let user = |name: &str| get(envoy.deny, "/user", &format!("x-user: {name}\r\n")).status();
+    assert_eq!([user("ann"), user("ann"), user("ann"), user("bob")], [200, 200, 429, 200]);
+    assert!((0..5).all(|_| user("root") == 200));
+    assert!((0..5).all(|_| status(envoy.deny, "/user") == 200));
+
+    // By a generic key, through another listener: one bucket for all.
+    let everybody: Vec<u16> = (0..6).map(|turn| status([envoy.deny, envoy.allow][turn % 2], "/all")).collect();
+    assert_eq!(everybody, [200, 200, 200, 200, 429, 429]);
+    assert_eq!(status(envoy.deny, "/elsewhere"), 200);
+
+    // Slow: Envoy gives up after its time, and finds us again afterwards.
+    server.freeze();
+    let start = Instant::now();
+    assert_eq!(status(envoy.hurried, "/address"), 500);
+    assert!(start.elapsed() < Duration::from_secs(5), "{:?}", start.elapsed());
+    server.signal("CONT");
+    let start = Instant::now();
+    while status(envoy.hurried, "/address") != 429 {
+        assert!(start.elapsed() < Duration::from_secs(60), "Envoy does not come back");
+    }
+
+    // Gone: each listener by its failure mode.
+    drop(server);
+    assert_eq!(status(envoy.deny, "/address"), 500);
+    assert_eq!(status(envoy.allow, "/address"), 200);
+    assert_eq!(status(envoy.deny, "/elsewhere"), 200);
+}

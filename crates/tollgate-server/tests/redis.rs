@@ -1,0 +1,165 @@
+//! The service and the gateway on Redis: several processes hold one limit, and go on without it.
+
+mod support;
+
+use serde_json::json;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener};
+use std::time::{Duration, Instant};
+use support::{Answer, Server, config_file, refused, tollgate};
+use tollgate_testkit::RedisServer;
+
+/// A file that every node of a fleet may run. The timeout is far longer than a slow machine needs.
+fn fleet(url: &str, on_failure: &str) -> String {
+    format!(
+        "[server]\nhttp = \"127.0.0.1:0\"\n\
+         [store]\nkind = \"redis\"\nurl = \"{url}\"\ntimeout = \"5s\"\non_failure = \"{on_failure}\"\n\
+         [[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"10/d\"\n"
+    )
+}
+
+fn check(node: &Server, user: &str) -> Answer {
+    node.check(&json!({"subject": {"user": user}}).to_string())
+}
+
+fn source(answer: &Answer) -> String {
+    answer.json()["source"].as_str().unwrap().to_owned()
+}
+
+/// Far longer than anything here takes.
+#[track_caller]
+fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happens() {
+        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn three_nodes_hold_one_limit() {
+    let redis = RedisServer::start();
+    let nodes = [(); 3].map(|()| Server::with_config(&fleet(redis.url(), "local_share")));
+    let answers: Vec<Answer> = (0..30).map(|turn| check(&nodes[turn % 3], "ann")).collect();
+    let admitted = answers.iter().filter(|answer| answer.status() == 200).count();
+    assert_eq!(admitted, 10);
+    assert!(answers.iter().all(|answer| source(answer) == "redis"), "{answers:?}");
+    assert!(
+        answers.iter().filter(|answer| answer.status() == 429).all(|answer| answer.header("retry-after").is_some())
+    );
+    assert_eq!(nodes[0].request("GET", "/readyz", "").body, "ok\n");
+
+    // Buckets that callers name are shared too.
+    let throttle = |node: &Server| node.throttle("{\"key\":\"a\",\"limit\":\"4/d\"}").json()["remaining"].clone();
+    assert_eq!([&nodes[0], &nodes[1], &nodes[2]].map(throttle), [json!(3), json!(2), json!(1)]);
+
+    eventually("all three see each other", || nodes.iter().all(|node| node.figure("tollgate_store_nodes") == 3.0));
+    assert!(nodes[0].figure("tollgate_store_decisions_total") >= 10.0);
+    assert_eq!(nodes[0].figure("tollgate_store_fallback_active"), 0.0);
+    // Nothing in Redis tells who asked.
+    let keys = redis.command(&["KEYS", "*"]);
+    let keys: Vec<&str> = keys.items().iter().filter_map(|key| key.text()).collect();
+    assert!(
+        keys.iter().any(|key| key.starts_with("tollgate:user,user_24h0m0s") || key.starts_with("tollgate:user")),
+        "{keys:?}"
+    );
+    assert!(keys.iter().all(|key| !key.contains("ann")), "{keys:?}");
+}
+
+#[test]
+fn a_redis_that_dies_is_told_and_comes_back() {
+    let redis = RedisServer::start();
+    let node = Server::with_config(&fleet(redis.url(), "local_share"));
+    assert_eq!(source(&check(&node, "ann")), "redis");
+    redis.kill();
+    eventually("the fallback", || source(&check(&node, "bob")) == "local_share");
+    eventually("the figure", || node.figure("tollgate_store_fallback_active") == 1.0);
+    let ready = node.request("GET", "/readyz", "");
+    assert_eq!(ready.status(), 200);
+    assert!(
+        ready.body.starts_with("degraded for ") && ready.body.contains("deciding by local_share: Redis "),
+        "{ready:?}"
+    );
+    redis.restart();
+    eventually("the way back", || source(&check(&node, "carl")) == "redis");
+    eventually("the truth", || node.request("GET", "/readyz", "").body == "ok\n");
+    node.signal("TERM");
+    let (_, log) = node.ended();
+    assert!(log.contains("decisions fall back until it answers") && log.contains("Redis answers again"), "{log}");
+}
+
+#[test]
+fn closed_means_503_and_not_ready() {
+    let redis = RedisServer::start();
+    let node = Server::with_config(&fleet(redis.url(), "closed"));
+    redis.kill();
+    eventually("nobody passes", || check(&node, "ann").status() == 503);
+    let answer = check(&node, "ann");
+    assert_eq!((source(&answer).as_str(), answer.header("retry-after")), ("closed", Some("1")));
+    eventually("not ready", || node.request("GET", "/readyz", "").status() == 503);
+    assert_eq!(node.throttle("{\"key\":\"a\",\"limit\":\"4/d\"}").status(), 503);
+}
+
+#[test]
+fn it_starts_without_redis_and_heals() {
+    let redis = RedisServer::start();
+    redis.kill();
+    let node = Server::with_config(&fleet(redis.url(), "open"));
+    let answer = check(&node, "ann");
+    assert_eq!((answer.status(), source(&answer).as_str()), (200, "open"));
+    redis.restart();
+    eventually("the way to Redis", || source(&check(&node, "ann")) == "redis");
+}
+
+#[test]
+fn a_redis_that_will_not_do_is_code_2_and_one_sentence_without_its_password() {
+    let redis = RedisServer::builder().password("right").start();
+    let url = format!("redis://:wr0ng@127.0.0.1:{}", redis.port());
+    let (code, text) = refused(&fleet(&url, "local_share"));
+    assert_eq!(code, Some(2));
+    assert!(text.contains("Redis does not take this user and password; check those in the url"), "{text}");
+    assert!(!text.contains("wr0ng"), "{text}");
+}
+
+/// A service that says yes.
+fn upstream() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut line = String::new();
+                while reader.read_line(&mut line).unwrap_or(0) > 0 {
+                    if line == "\r\n" && stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+    address
+}
+
+#[test]
+fn two_gateways_hold_one_limit() {
+    let (redis, upstream) = (RedisServer::start(), upstream());
+    let file = config_file(&fleet(redis.url(), "local_share").replace("[\"user\"]", "[\"ip\"]"));
+    let gateways = [(); 2].map(|()| {
+        let mut command = tollgate();
+        command.args(["proxy", "--upstream", &format!("http://{upstream}"), "--config"]).arg(&file);
+        Server::run(command)
+    });
+    let mut connections = gateways.each_ref().map(Server::connect);
+    let mut statuses = Vec::new();
+    for turn in 0..24 {
+        let connection = &mut connections[turn % 2];
+        connection.send("GET", "/", "");
+        let answer = connection.answer();
+        assert_eq!(answer.header("x-ratelimit-limit"), Some("10"));
+        statuses.push(answer.status());
+    }
+    assert_eq!(statuses, [&[200; 10][..], &[429; 14][..]].concat());
+}

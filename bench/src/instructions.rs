@@ -17,7 +17,7 @@ const WHO: [&str; 4] = ["tollgate", "governor", "ratelimit", "Mutex bucket"];
 const ROWS: [&str; 2] = ["allowed", "denied"];
 
 pub(crate) fn report() -> ExitCode {
-    if Command::new("valgrind").arg("--version").output().is_err() {
+    if !can_be_counted() {
         println!("instructions: skipped, valgrind is not on the PATH");
         return ExitCode::SUCCESS;
     }
@@ -26,9 +26,9 @@ pub(crate) fn report() -> ExitCode {
         let mut line = vec![who.to_owned()];
         for row in ROWS {
             let case = format!("{who}/{row}");
-            match (collected(&case, CALLS), collected(&case, 2 * CALLS)) {
-                (Ok(once), Ok(twice)) => line.push(format!("{:.1}", (twice - once) as f64 / CALLS as f64)),
-                (Err(error), _) | (_, Err(error)) => {
+            match of_a_call(&[CHILD, &case], CALLS) {
+                Ok(counted) => line.push(format!("{counted:.1}")),
+                Err(error) => {
                     eprintln!("instructions: {case}: {error}");
                     return ExitCode::FAILURE;
                 }
@@ -41,13 +41,32 @@ pub(crate) fn report() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// Whether there is a valgrind.
+pub(crate) fn can_be_counted() -> bool {
+    Command::new("valgrind").arg("--version").output().is_ok()
+}
+
+/// Instructions of one of the calls that the binary makes with these arguments and, behind them, how many to make.
+fn of_a_call(args: &[&str], calls: u64) -> Result<f64, String> {
+    let (once, twice) = (collected(&[], args, calls)?, collected(&[], args, 2 * calls)?);
+    Ok((twice - once) as f64 / calls as f64)
+}
+
+/// The same where each is one call of a function, and nothing else is counted. It may not be inlined; `*` is anything.
+pub(crate) fn of_a_function(function: &str, args: &[&str], calls: u64) -> Result<f64, String> {
+    let only = format!("--toggle-collect={function}");
+    Ok(collected(&[&only], args, calls)? as f64 / calls as f64)
+}
+
 /// All instructions of a run of `calls` calls.
-fn collected(case: &str, calls: u64) -> Result<u64, String> {
+fn collected(options: &[&str], args: &[&str], calls: u64) -> Result<u64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let run = Command::new("valgrind")
         .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
+        .args(options)
         .arg(own)
-        .args([CHILD, case, &calls.to_string()])
+        .args(args)
+        .arg(calls.to_string())
         .output()
         .map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&run.stderr);

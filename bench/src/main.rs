@@ -12,7 +12,7 @@ mod peers;
 mod policies;
 mod report;
 
-use groups::{GROUPS, keyed, middleware};
+use groups::{GROUPS, envoy, keyed, middleware, resp};
 use report::Report;
 use std::process::ExitCode;
 
@@ -27,7 +27,10 @@ fn main() -> ExitCode {
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
         [keyed::CHILD, what, who, kind, keys] => return keyed::child(what, who, kind, keys),
+        [envoy::CHILD] => return envoy::child(),
+        [resp::CHILD] => return resp::child(),
         [middleware::CHILD, who] => return middleware::child(who),
+        [middleware::NO_SOCKET, who, requests] => return middleware::no_socket(who, requests),
         [ref names @ .., "--save"] => return run(names, true),
         ref names => return run(names, false),
     }

@@ -1,10 +1,13 @@
 //! The groups: what is measured together and printed together. A new one is a file here and a line below.
 
 mod algorithms;
+pub(crate) mod envoy;
 pub(crate) mod keyed;
 pub(crate) mod middleware;
 mod one_limiter;
 mod policies;
+mod redis;
+pub(crate) mod resp;
 mod sampler;
 mod sometimes;
 
@@ -17,7 +20,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 7] = [
+pub(crate) const GROUPS: [Group; 10] = [
     one_limiter::GROUP,
     keyed::GROUP,
     policies::GROUP,
@@ -25,4 +28,7 @@ pub(crate) const GROUPS: [Group; 7] = [
     sometimes::GROUP,
     sampler::GROUP,
     middleware::GROUP,
+    redis::GROUP,
+    envoy::GROUP,
+    resp::GROUP,
 ];

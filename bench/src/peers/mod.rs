@@ -8,6 +8,7 @@ pub(crate) mod governor;
 pub(crate) mod keyed;
 pub(crate) mod leaky_bucket;
 pub(crate) mod limitador;
+pub(crate) mod lua_bucket;
 pub(crate) mod mutex_bucket;
 pub(crate) mod mutex_sometimes;
 pub(crate) mod mutex_windows;

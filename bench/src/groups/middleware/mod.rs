@@ -4,9 +4,11 @@ mod in_process;
 mod load;
 mod server;
 
+pub(crate) use in_process::{CHILD as NO_SOCKET, run as no_socket};
 pub(crate) use server::{CHILD, run as child};
 
 use super::Group;
+use crate::instructions;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use load::Wrk;
 use serde_json::{Value, json};
@@ -40,20 +42,8 @@ const UNDISTURBED: f64 = 0.02;
 
 fn run(group: &'static str) -> Findings {
     let mut found = Findings::default();
-    match in_process::nanos() {
-        Ok(nanos) => {
-            let bare = nanos[Who::Bare as usize];
-            let lines = Who::ALL.map(|who| {
-                let own = nanos[who as usize];
-                let beyond = if who == Who::Bare { String::new() } else { format!("{:.0}", own - bare) };
-                vec![who.name().to_owned(), format!("{own:.0}"), beyond]
-            });
-            println!("{}\n", table(&["no socket, 1 thread", "ns a request", "ns beyond bare"], lines.into_iter()));
-            found.rows.extend(Who::ALL.map(|who| {
-                let params = json!({ "threads": 1, "statistic": "best" });
-                row(group, "a request, no socket", who, (nanos[who as usize], bare), "ns", params)
-            }));
-        }
+    match without_sockets(group) {
+        Ok(rows) => found.rows.extend(rows),
         Err(why) => println!("without a socket: skipped: {why}\n"),
     }
     match over_sockets() {
@@ -78,6 +68,32 @@ fn run(group: &'static str) -> Findings {
         }
     }
     found
+}
+
+/// Nanoseconds and, where there is a valgrind, instructions.
+fn without_sockets(group: &'static str) -> Result<Vec<Row>, String> {
+    let nanos = in_process::nanos()?;
+    let counted = if instructions::can_be_counted() { Some(in_process::instructions()?) } else { None };
+    let figures = |of: &[f64], who: Who| {
+        let (own, bare) = (of[who as usize], of[Who::Bare as usize]);
+        let beyond = if who == Who::Bare { String::new() } else { format!("{:.0}", own - bare) };
+        [format!("{own:.0}"), beyond]
+    };
+    let lines = Who::ALL.map(|who| {
+        let counted = counted.as_ref().map_or_else(|| ["–".into(), String::new()], |of| figures(of, who));
+        [who.name().to_owned()].into_iter().chain(figures(&nanos, who)).chain(counted).collect()
+    });
+    let header = ["no socket, 1 thread", "ns a request", "beyond bare", "instructions", "beyond bare"];
+    println!("{}\n", table(&header, lines.into_iter()));
+    let rows = |of: Vec<f64>, unit, statistic| {
+        let bare = of[Who::Bare as usize];
+        Who::ALL.map(|who| {
+            let params = json!({ "threads": 1, "statistic": statistic });
+            row(group, "a request, no socket", who, (of[who as usize], bare), unit, params)
+        })
+    };
+    let counted = counted.map(|of| rows(of, "instructions", "counted"));
+    Ok(rows(nanos, "ns", "best").into_iter().chain(counted.into_iter().flatten()).collect())
 }
 
 fn print(medians: &Each<Run>) {

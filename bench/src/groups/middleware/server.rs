@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tollgate::{Limit, MemoryStore};
+use tollgate::{Clock, Keyed, Limit, MemoryStore, SystemClock};
 use tollgate_policy::{Engine, Match, Policies, Policy};
-use tollgate_tower::RateLimitLayer;
+use tollgate_tower::{Key, RateLimitLayer};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
@@ -45,12 +45,17 @@ impl Who {
         }
     }
 
-    pub(super) fn app(self) -> Result<Router, String> {
+    pub(super) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|known| known.name() == name)
+    }
+
+    /// As a web developer writes it, but for the clock of ours.
+    pub(super) fn app(self, clock: impl Clock) -> Result<Router, String> {
         let app = Router::new().route("/", get(async || "Hello, World!"));
         Ok(match self {
             Self::Bare => app,
-            Self::PerIp => app.layer(RateLimitLayer::per_ip(wide())),
-            Self::Policies => app.layer(RateLimitLayer::new(engine()?)),
+            Self::PerIp => app.layer(RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())),
+            Self::Policies => app.layer(RateLimitLayer::new(engine(clock)?)),
             Self::Governor => {
                 let mut config = GovernorConfigBuilder::default();
                 config.period(Duration::from_nanos(1)).burst_size(WIDE);
@@ -66,7 +71,7 @@ fn wide() -> Limit {
 }
 
 /// Two apply to every request, the others to paths that nobody asks for.
-fn engine() -> Result<Engine<MemoryStore>, String> {
+fn engine<C: Clock>(clock: C) -> Result<Engine<MemoryStore<C>>, String> {
     let mut policies =
         Policies::new().policy(Policy::new("each").per("ip").limit(wide())).policy(Policy::new("all").limit(wide()));
     for number in 2..POLICIES {
@@ -74,7 +79,7 @@ fn engine() -> Result<Engine<MemoryStore>, String> {
         let of_path = Policy::new(format!("service{number}")).when(Match::new().path(path)).per("ip");
         policies = policies.policy(of_path.limit(wide()));
     }
-    let store = MemoryStore::builder().max_keys(10_000).build();
+    let store = MemoryStore::builder().max_keys(10_000).clock(clock).build();
     Engine::new(store, policies).map_err(|error| error.to_string())
 }
 
@@ -122,7 +127,7 @@ impl Drop for Server {
 
 /// What the child does: says its port, and serves until its input ends.
 pub(crate) fn run(who: &str) -> ExitCode {
-    let Some(who) = Who::ALL.into_iter().find(|known| known.name() == who) else { return ExitCode::from(2) };
+    let Some(who) = Who::named(who) else { return ExitCode::from(2) };
     // A parent that is gone closes it.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
@@ -138,7 +143,7 @@ pub(crate) fn run(who: &str) -> ExitCode {
 }
 
 fn serve(who: Who) -> Result<(), String> {
-    let app = who.app()?.into_make_service_with_connect_info::<SocketAddr>();
+    let app = who.app(SystemClock)?.into_make_service_with_connect_info::<SocketAddr>();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let served = runtime.block_on(async {

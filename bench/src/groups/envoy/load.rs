@@ -1,0 +1,141 @@
+//! h2load, and what it asks.
+
+use super::echo;
+use crate::report::target;
+use std::io::{BufRead, BufReader, Write};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+pub(super) const CLIENTS: u32 = 8;
+pub(super) const LENGTH: Duration = Duration::from_secs(2);
+pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+
+const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+
+/// A limit that nobody meets.
+const LIMITS: &str = "domain: edge
+descriptors:
+  - key: remote_address
+    rate_limit: { unit: second, requests_per_unit: 1000000000 }
+";
+
+/// One descriptor of one entry, as protobuf has it, behind the five bytes that gRPC puts before a message.
+fn request() -> Vec<u8> {
+    let field = |number: u8, content: &[u8]| [&[number << 3 | 2, content.len() as u8], content].concat();
+    let entry = [field(1, b"remote_address"), field(2, b"203.0.113.7")].concat();
+    let message = [field(1, b"edge"), field(2, &field(1, &entry))].concat();
+    [&[0, 0, 0, 0, message.len() as u8], &message[..]].concat()
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Bare,
+    Tollgate,
+}
+
+impl Who {
+    pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Tollgate];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare tonic service",
+            Self::Tollgate => "tollgate",
+        }
+    }
+}
+
+/// A server at work.
+pub(super) struct Server {
+    process: Child,
+    port: u16,
+}
+
+impl Server {
+    pub(super) fn start(who: Who) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = match who {
+            Who::Bare => {
+                let mut command = Command::new(own);
+                command.arg(echo::CHILD);
+                command
+            }
+            Who::Tollgate => {
+                let tollgate = own.with_file_name("tollgate");
+                if !tollgate.exists() {
+                    return Err(format!("there is no {}; cargo build --release makes it", tollgate.display()));
+                }
+                let limits = file("envoy-limits.yaml", LIMITS.as_bytes())?;
+                let mut command = Command::new(tollgate);
+                command.args(["serve", "--envoy-config"]).arg(limits);
+                for listener in ["GRPC", "HTTP", "ADMIN"] {
+                    command.env(format!("TOLLGATE_SERVER__{listener}"), "127.0.0.1:0");
+                }
+                command
+            }
+        };
+        let mut process = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|error| format!("{}: {error}", who.name()))?;
+        let said = process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines).map_while(Result::ok);
+        // The one says its port and nothing else, the other where it serves Envoy.
+        let port = said.take(4).find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
+        let server = Self { process, port: port.unwrap_or(0) };
+        if server.port == 0 { Err(format!("{} did not start", who.name())) } else { Ok(server) }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to do.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn file(name: &str, content: &[u8]) -> Result<PathBuf, String> {
+    let path = target().join(name);
+    let written = std::fs::create_dir_all(target())
+        .and_then(|()| std::fs::File::create(&path))
+        .and_then(|mut file| file.write_all(content));
+    written.map(|()| path).map_err(|error| error.to_string())
+}
+
+/// An h2load that there is.
+pub(super) struct H2load {
+    body: PathBuf,
+}
+
+impl H2load {
+    pub(super) fn find() -> Result<Self, String> {
+        if Command::new("h2load").arg("--version").output().is_err() {
+            return Err(
+                "h2load is not installed (on Debian: apt-get install nghttp2-client, which make bench does)".into()
+            );
+        }
+        Ok(Self { body: file("envoy-request.bin", &request())? })
+    }
+
+    /// Requests a second of that server, over connections that stay.
+    pub(super) fn load(&self, server: &Server, streams: u32, length: Duration) -> Result<f64, String> {
+        let output = Command::new("h2load")
+            .args(["-c", &CLIENTS.to_string(), "-m", &streams.to_string(), "-D", &length.as_secs().to_string()])
+            .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
+            .arg(&self.body)
+            .arg(format!("http://127.0.0.1:{}{PATH}", server.port))
+            .output()
+            .map_err(|error| format!("h2load: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let rate = said.lines().find_map(|line| {
+            let (_, rest) = line.strip_prefix("finished in ")?.split_once(", ")?;
+            rest.split_once(" req/s")?.0.parse::<f64>().ok()
+        });
+        let failed = !said.contains(" 0 failed, 0 errored, 0 timeout") || !said.contains(" 0 4xx, 0 5xx");
+        match rate.filter(|rate| *rate > 0.0 && !failed) {
+            Some(rate) => Ok(rate),
+            None => Err(format!("h2load says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Envoy's rate limit service under h2load: the binary `tollgate` beside a bare tonic service that decodes the same request
+//! and answers one full status, both on one runtime a core.
+
+mod echo;
+mod load;
+
+pub(crate) use echo::{CHILD, run as child};
+
+use super::Group;
+use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use load::{H2load, Server, Who};
+use serde_json::json;
+
+pub(super) const GROUP: Group = Group {
+    name: "envoy",
+    about: "ShouldRateLimit with one descriptor by h2load, 8 clients; in brackets: / bare",
+    run,
+};
+
+/// Every contestant is under load so often, in turn.
+const RUNS: usize = 5;
+
+/// Requests of a client at once.
+const STREAMS: [u32; 2] = [1, 32];
+
+/// The medians: a line for each number of streams, a column for each contestant.
+type Medians = [[f64; Who::ALL.len()]; STREAMS.len()];
+
+fn run(group: &'static str) -> Findings {
+    let medians = match measured() {
+        Ok(medians) => medians,
+        Err(why) => {
+            println!("skipped: {why}\n");
+            return Findings { goals: goals(None), ..Findings::default() };
+        }
+    };
+    let bare = Who::Bare as usize;
+    let lines = STREAMS.iter().zip(&medians).map(|(streams, rates)| {
+        let figure = |who: Who| match who {
+            Who::Bare => format!("{:.0}", rates[bare]),
+            _ => format!("{:.0} ({:.3})", rates[who as usize], rates[who as usize] / rates[bare]),
+        };
+        vec![format!("8 clients × {streams}"), figure(Who::Bare), figure(Who::Tollgate)]
+    });
+    println!("{}\n", table(&["requests/s", Who::Bare.name(), Who::Tollgate.name()], lines));
+    let mut found = Findings { goals: goals(Some(&medians)), ..Findings::default() };
+    for (streams, rates) in STREAMS.iter().zip(&medians) {
+        for who in Who::ALL {
+            let value = rates[who as usize];
+            let ratio_to =
+                (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio: value / rates[bare] });
+            let params = object(json!({ "clients": load::CLIENTS, "streams": streams, "statistic": "median" }));
+            let row = format!("8 clients × {streams}");
+            found.rows.push(Row { group, row, who: who.name().into(), value, unit: "requests/s", ratio_to, params });
+        }
+    }
+    found
+}
+
+fn goals(medians: Option<&Medians>) -> Vec<Goal> {
+    let goal = |(at, streams): (usize, &u32)| Goal {
+        text: format!("ShouldRateLimit requests/s, 8 clients × {streams} / a bare tonic service"),
+        bound: Bound::AtLeast(0.9),
+        measured: medians.map(|rates| rates[at][Who::Tollgate as usize] / rates[at][Who::Bare as usize]),
+        because: "it could not be run",
+    };
+    STREAMS.iter().enumerate().map(goal).collect()
+}
+
+fn measured() -> Result<Medians, String> {
+    let h2load = H2load::find()?;
+    let servers = [Server::start(Who::Bare)?, Server::start(Who::Tollgate)?];
+    let mut medians = [[0.0; Who::ALL.len()]; STREAMS.len()];
+    for (streams, medians) in STREAMS.into_iter().zip(&mut medians) {
+        let mut runs = [[0.0; RUNS]; Who::ALL.len()];
+        for server in &servers {
+            h2load.load(server, streams, load::WARM_UP)?;
+        }
+        for round in 0..RUNS {
+            for (of, server) in runs.iter_mut().zip(&servers) {
+                of[round] = h2load.load(server, streams, load::LENGTH)?;
+            }
+        }
+        for (median, mut runs) in medians.iter_mut().zip(runs) {
+            runs.sort_by(f64::total_cmp);
+            *median = runs[RUNS / 2];
+        }
+    }
+    Ok(medians)
+}

@@ -1,0 +1,114 @@
+//! `CL.THROTTLE` by redis-benchmark, beside a responder that decides nothing, and beside INCR on Redis.
+
+mod bare;
+mod servers;
+
+pub(crate) use bare::CHILD;
+pub(crate) use bare::run as child;
+
+use super::Group;
+use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use serde_json::json;
+use servers::Servers;
+use std::process::Command;
+
+pub(super) const GROUP: Group = Group {
+    name: "resp",
+    about: "redis-benchmark -c 50 -r 100000: CL.THROTTLE, a bare responder, and INCR on Redis",
+    run,
+};
+
+/// The pipeline, how many requests a run has, and what of the bare responder's rate is wanted.
+const PIPELINES: [(u32, u32, f64); 3] = [(1, 100_000, 0.9), (16, 1_000_000, 0.9), (64, 2_000_000, 0.6)];
+const ROUNDS: usize = 7;
+
+const OURS: &str = "tollgate CL.THROTTLE";
+const BARE: &str = "a bare responder";
+const REDIS: &str = "Redis INCR";
+const WHO: [&str; 3] = [OURS, BARE, REDIS];
+
+const THROTTLE: [&str; 6] = ["CL.THROTTLE", "key:__rand_int__", "15", "30", "60", "1"];
+const INCR: [&str; 2] = ["INCR", "key:__rand_int__"];
+
+fn run(group: &'static str) -> Findings {
+    let measured = Servers::start().and_then(|servers| measure(&servers));
+    let rates = match measured {
+        Ok(rates) => rates,
+        Err(why) => {
+            println!("skipped: {why}\n");
+            return Findings { goals: goals(None), ..Findings::default() };
+        }
+    };
+    let mut found = Findings { goals: goals(Some(&rates)), ..Findings::default() };
+    let mut lines = Vec::new();
+    for ((pipeline, requests, _), rates) in PIPELINES.iter().zip(&rates) {
+        for (who, rate) in WHO.iter().zip(rates) {
+            let ratio = rates[0] / rate;
+            let shown = [format!("{rate:.0}"), if *who == OURS { String::new() } else { format!("{ratio:.2}") }];
+            lines.push([[pipeline.to_string(), (*who).to_owned()], shown].concat());
+            found.rows.push(Row {
+                group,
+                row: format!("pipeline {pipeline}"),
+                who: (*who).into(),
+                value: *rate,
+                unit: "requests/s",
+                ratio_to: (*who == OURS).then(|| Ratio { who: BARE.into(), ratio: rates[0] / rates[1] }),
+                params: object(json!({ "clients": 50, "keys": 100_000, "requests": requests, "statistic": "median" })),
+            });
+        }
+    }
+    println!("{}\n", table(&["pipeline", "who", "requests/s", "tollgate is"], lines.into_iter()));
+    found
+}
+
+fn goals(rates: Option<&[[f64; 3]]>) -> Vec<Goal> {
+    let ratios = (0..PIPELINES.len()).map(|at| rates.map(|rates| rates[at][0] / rates[at][1]));
+    let goal = |((pipeline, _, bound), measured): (&(u32, u32, f64), Option<f64>)| Goal {
+        text: format!("CL.THROTTLE at pipeline {pipeline} / a bare responder"),
+        bound: Bound::AtLeast(*bound),
+        measured,
+        because: "not all of the servers could be started",
+    };
+    PIPELINES.iter().zip(ratios).map(goal).collect()
+}
+
+/// Requests a second of each at each pipeline: the median of rounds in which they take turns.
+fn measure(servers: &Servers) -> Result<Vec<[f64; 3]>, String> {
+    PIPELINES
+        .iter()
+        .map(|(pipeline, requests, _)| {
+            let mut rates = [const { Vec::new() }; 3];
+            // The first is to warm up.
+            for round in 0..=ROUNDS {
+                for (at, rates) in rates.iter_mut().enumerate() {
+                    let (port, command) = match at {
+                        0 => (servers.ours, &THROTTLE[..]),
+                        1 => (servers.bare, &THROTTLE[..]),
+                        _ => (servers.redis.port(), &INCR[..]),
+                    };
+                    let rate = load(port, *pipeline, *requests, command)?;
+                    if round > 0 {
+                        rates.push(rate);
+                    }
+                }
+            }
+            Ok(rates.map(|mut rates| {
+                rates.sort_by(f64::total_cmp);
+                rates[rates.len() / 2]
+            }))
+        })
+        .collect()
+}
+
+fn load(port: u16, pipeline: u32, requests: u32, command: &[&str]) -> Result<f64, String> {
+    let [port, pipeline, requests] = [u32::from(port), pipeline, requests].map(|number| number.to_string());
+    let output = Command::new("redis-benchmark")
+        .args(["-p", &port, "-c", "50", "-r", "100000", "-n", &requests, "-P", &pipeline, "--csv"])
+        .args(command)
+        .output()
+        .map_err(|error| format!("redis-benchmark (on Debian: apt-get install redis-tools): {error}"))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    // A line of names, then "command","rate",…
+    let rate = said.lines().nth(1).and_then(|line| line.split("\",\"").nth(1)?.trim_matches('"').parse().ok());
+    rate.ok_or_else(|| format!("redis-benchmark says:\n{said}{}", String::from_utf8_lossy(&output.stderr)))
+}

@@ -1,0 +1,71 @@
+//! The three servers, each a process of its own that ends with this one.
+
+use super::CHILD;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use tollgate_testkit::RedisServer;
+
+pub(super) struct Servers {
+    /// Their ports.
+    pub(super) ours: u16,
+    pub(super) bare: u16,
+    pub(super) redis: RedisServer,
+    _processes: [Ended; 2],
+}
+
+/// Ends a process with it.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to do.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+impl Servers {
+    pub(super) fn start() -> Result<Self, String> {
+        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+            return Err("there is no redis-server (on Debian: apt-get install redis-server)".into());
+        }
+        let mut command = Command::new(binary()?);
+        command.env("TOLLGATE_SERVER__HTTP", "off").env("TOLLGATE_SERVER__ADMIN", "off");
+        command.env("TOLLGATE_SERVER__RESP", "127.0.0.1:0");
+        let (ours, at) = started(command, |line| line.strip_prefix("RESP: ")?.split(',').next()?.rsplit(':').next())?;
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new(own);
+        command.arg(CHILD);
+        let (bare, bare_at) = started(command, |line| Some(line.trim()))?;
+        Ok(Self { ours: at, bare: bare_at, redis: RedisServer::start(), _processes: [ours, bare] })
+    }
+}
+
+/// The service as it is now, beside this program.
+fn binary() -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo).args(["build", "--release", "--quiet", "-p", "tollgate-server"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("cargo build --release -p tollgate-server failed".into());
+    }
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let binary = own.with_file_name("tollgate");
+    if binary.exists() { Ok(binary) } else { Err(format!("there is no {}", binary.display())) }
+}
+
+/// A process, once it has said its port.
+fn started(mut command: Command, port: impl Fn(&str) -> Option<&str>) -> Result<(Ended, u16), String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut process = process.map_err(|error| format!("{name}: {error}"))?;
+    let stdout = process.stdout.take();
+    let process = Ended(process);
+    for line in stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+        let line = line.map_err(|error| error.to_string())?;
+        if let Some(port) = port(&line).and_then(|port| port.parse().ok()) {
+            return Ok((process, port));
+        }
+    }
+    Err(format!("{name} did not start"))
+}

@@ -10,7 +10,7 @@ use serde_json::json;
 use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
-use support::{Server, directory, for_envoy, told};
+use support::{Server, directory, eventually, for_envoy, told};
 use tokio::runtime::Runtime;
 use tollgate_testkit::RedisServer;
 use tonic::codegen::tokio_stream::{self, StreamExt};
@@ -94,15 +94,6 @@ fn request(domain: &str, descriptors: &[(&str, &str)]) -> RateLimitRequest {
 
 fn serving(config: &Path) -> Server {
     Server::run(for_envoy(config))
-}
-
-#[track_caller]
-fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !happens() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]

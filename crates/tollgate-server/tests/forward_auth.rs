@@ -3,12 +3,10 @@
 mod support;
 
 use std::fs;
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-use support::{Answer, Server};
+use support::{Answer, Server, eventually, service};
 
 const BY_IP: &str = "[server]\nhttp = \"127.0.0.1:0\"\n\
     [[policy]]\nname = \"ip\"\nkey = [\"ip\"]\nlimit = \"2/d\"\nmatch = { path = \"/api/**\" }\n\
@@ -103,21 +101,6 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
 }
 
-fn service() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || {
-                let _ = stream.read(&mut [0; 4096]);
-                let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\nConnection: close\r\n\r\nservice");
-            });
-        }
-    });
-    address
-}
-
 fn shipped(name: &str) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy").join(name);
     fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
@@ -134,11 +117,7 @@ fn start(mut command: Command, port: u16) -> Running {
     let name = command.get_program().to_string_lossy().into_owned();
     let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
     let running = Running(child.unwrap_or_else(|error| panic!("{name}: {error}; make tools installs it")));
-    let begun = Instant::now();
-    while TcpStream::connect(("127.0.0.1", port)).is_err() {
-        assert!(begun.elapsed() < Duration::from_secs(60), "{name} does not listen");
-        std::thread::sleep(Duration::from_millis(10));
-    }
+    eventually(&format!("{name} listens"), || TcpStream::connect(("127.0.0.1", port)).is_ok());
     running
 }
 

@@ -3,10 +3,7 @@
 mod support;
 
 use serde_json::json;
-use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener};
-use std::time::{Duration, Instant};
-use support::{Answer, Server, config_file, refused, tollgate};
+use support::{Answer, Server, config_file, eventually, refused, service, tollgate};
 use tollgate_testkit::RedisServer;
 
 /// A file that every node of a fleet may run. The timeout is far longer than a slow machine needs.
@@ -24,16 +21,6 @@ fn check(node: &Server, user: &str) -> Answer {
 
 fn source(answer: &Answer) -> String {
     answer.json()["source"].as_str().unwrap().to_owned()
-}
-
-/// Far longer than anything here takes.
-#[track_caller]
-fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !happens() {
-        assert!(start.elapsed() < Duration::from_secs(60), "{what} did not happen");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }
 
 #[test]
@@ -121,31 +108,9 @@ fn a_redis_that_will_not_do_is_code_2_and_one_sentence_without_its_password() {
     assert!(!text.contains("wr0ng"), "{text}");
 }
 
-/// A service that says yes.
-fn upstream() -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    std::thread::spawn(move || {
-        for stream in listener.incoming() {
-            let mut stream = stream.unwrap();
-            std::thread::spawn(move || {
-                let mut reader = BufReader::new(stream.try_clone().unwrap());
-                let mut line = String::new();
-                while reader.read_line(&mut line).unwrap_or(0) > 0 {
-                    if line == "\r\n" && stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok").is_err() {
-                        return;
-                    }
-                    line.clear();
-                }
-            });
-        }
-    });
-    address
-}
-
 #[test]
 fn two_gateways_hold_one_limit() {
-    let (redis, upstream) = (RedisServer::start(), upstream());
+    let (redis, upstream) = (RedisServer::start(), service());
     let file = config_file(&fleet(redis.url(), "local_share").replace("[\"user\"]", "[\"ip\"]"));
     let gateways = [(); 2].map(|()| {
         let mut command = tollgate();

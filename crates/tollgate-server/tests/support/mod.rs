@@ -4,11 +4,11 @@
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Far longer than anything here takes: a test that hangs ends.
 const TIMEOUT: Duration = Duration::from_secs(60);
@@ -72,6 +72,39 @@ pub(crate) fn refused(config: &str) -> (Option<i32>, String) {
         panic!("it started with {config:?}");
     }
     told(&child.wait_with_output().unwrap())
+}
+
+/// Waits until it happens; a test that hangs ends.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut happens: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !happens() {
+        assert!(start.elapsed() < TIMEOUT, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// A service that says yes, and what was asked of it is kept alive.
+pub(crate) fn service() -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            std::thread::spawn(move || {
+                let mut reader = BufReader::new(stream.try_clone().unwrap());
+                let mut line = String::new();
+                let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\nservice";
+                while reader.read_line(&mut line).unwrap_or(0) > 0 {
+                    if line == "\r\n" && stream.write_all(answer).is_err() {
+                        return;
+                    }
+                    line.clear();
+                }
+            });
+        }
+    });
+    address
 }
 
 pub(crate) fn told(output: &Output) -> (Option<i32>, String) {

@@ -20,11 +20,12 @@ struct Fleet {
 }
 
 impl Fleet {
-    fn start() -> Self {
+    fn start(connections: usize) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let server = RedisServer::start();
         let time = Arc::new(AtomicU64::new(0));
-        let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(10)).given_time(Arc::clone(&time));
+        let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(10)).connections(connections);
+        let store = store.given_time(Arc::clone(&time));
         let store = runtime.block_on(store.connect()).unwrap();
         Self { runtime, store, time, cases: AtomicU64::new(0), _server: server }
     }
@@ -106,7 +107,7 @@ fn micros(time: Duration) -> u128 {
 }
 
 /// What a caller is told.
-fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug {
+fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
     let one = |status: &tollgate::Status| {
         let decision = status.decision();
         (
@@ -190,9 +191,80 @@ fn build<'a>(handles: &'a [LimitHandle; 3], asked: &[Asked], keys: &'a [[u8; 1]]
 
 #[test]
 fn redis_tells_what_memory_tells() {
-    let fleet = Fleet::start();
+    let fleet = Fleet::start(2);
     let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
     let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(), 1..40));
     let mut runner = TestRunner::new(ProptestConfig { max_shrink_iters: 4_000, ..ProptestConfig::default() });
     runner.run(&traces, |(limits, start, steps)| run(&fleet, limits, start, steps)).unwrap();
+}
+
+/// Requests that come at once share calls, and are decided in their order, each as if it had come alone.
+fn run_batches(fleet: &Fleet, limits: [usize; 3], batches: Vec<(u64, Vec<Vec<Asked>>)>) -> Result<(), TestCaseError> {
+    let case = fleet.cases.fetch_add(1, Ordering::Relaxed);
+    let clock = ManualClock::new();
+    let memory = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
+    let ours = limits.map(|limit| register(&memory, "x", LIMITS[limit]));
+    let mut numbers = 0..3;
+    let theirs =
+        limits.map(|limit| register(&fleet.store, &format!("{case}-{}", numbers.next().unwrap()), LIMITS[limit]));
+    let theirs = Arc::new(theirs);
+    let mut now = 1_700_000_000_000_000;
+    for (later, requests) in batches {
+        now += if limits.contains(&IN_FLIGHT) { later / 16 } else { later };
+        clock.set(tollgate::Instant::from_unix(Duration::from_micros(now)));
+        fleet.time.store(now, Ordering::Relaxed);
+        // What a verdict holds it holds until all are told.
+        let mut held = Vec::new();
+        let expected: Vec<_> = requests
+            .iter()
+            .map(|asked| {
+                let keys: Vec<[u8; 1]> = asked.iter().map(|ask| key(ask.key)).collect();
+                let verdict = memory.decide_now(&build(&ours, asked, &keys), clock.now());
+                let told = told(&verdict);
+                held.push(verdict);
+                told
+            })
+            .collect();
+        let answers = fleet.runtime.block_on(async {
+            // This runtime polls tasks in the order they were spawned in, and one lane takes them in that order.
+            let tasks: Vec<_> = requests
+                .iter()
+                .map(|asked| {
+                    let (store, theirs, asked) = (fleet.store.clone(), Arc::clone(&theirs), asked.clone());
+                    tokio::spawn(async move {
+                        let keys: Vec<[u8; 1]> = asked.iter().map(|ask| key(ask.key)).collect();
+                        store.decide(&build(&theirs, &asked, &keys)).await
+                    })
+                })
+                .collect();
+            let mut answers = Vec::new();
+            for task in tasks {
+                answers.push(task.await.unwrap());
+            }
+            answers
+        });
+        for ((asked, expected), verdict) in requests.iter().zip(&expected).zip(&answers) {
+            prop_assert_eq!(verdict.source(), Source::Redis);
+            prop_assert_eq!(expected, &told(verdict), "at {} µs: {:?} among {:?}", now, asked, &requests);
+        }
+        // Both give back what was held, and Redis has heard of it before the next are asked.
+        fleet.runtime.block_on(async {
+            for verdict in answers {
+                fleet.store.settle(verdict, &[]).await;
+            }
+        });
+    }
+    Ok(())
+}
+
+#[test]
+fn a_batch_tells_what_one_by_one_tells() {
+    let fleet = Fleet::start(1);
+    let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
+    let requests = prop::collection::vec(prop::collection::vec(asked(), 1..4), 1..40);
+    let batches = prop::collection::vec((0..1_500_000_u64, requests), 1..4);
+    let mut runner = TestRunner::new(ProptestConfig { max_shrink_iters: 4_000, ..ProptestConfig::default() });
+    runner.run(&(limits, batches), |(limits, batches)| run_batches(&fleet, limits, batches)).unwrap();
+    let counts = fleet.store.status().counts;
+    assert!(counts.round_trips < counts.decisions, "{counts:?}: nobody shared a call");
 }

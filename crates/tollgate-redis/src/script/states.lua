@@ -356,7 +356,7 @@ local function write_back()
         else
           local fills = time - now + (full - level) / n1[l]
           if held then fills = max(fills, held[3] - now) end
-          call('SET', key, packed, 'PX', expiry(fills))
+          call('PSETEX', key, expiry(fills), packed)
         end
       end
     else
@@ -370,7 +370,7 @@ local function write_back()
       local packed = pack('>dd', window, s2[k])
       for i = 1, #counts do packed = packed .. pack('>d', counts[i]) end
       packed = packed .. pack('>d', s4[k] or 0)
-      call('SET', key, packed, 'PX', expiry(ends - now))
+      call('PSETEX', key, expiry(ends - now), packed)
     end
   end
 end

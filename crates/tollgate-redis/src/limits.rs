@@ -57,7 +57,11 @@ impl Limits {
     }
 
     pub(crate) fn get(&self, handle: &LimitHandle) -> Option<Arc<Registered>> {
-        self.all.read().unwrap_or_else(PoisonError::into_inner).get(handle.number() as usize).cloned()
+        self.numbered(handle.number())
+    }
+
+    pub(crate) fn numbered(&self, number: u64) -> Option<Arc<Registered>> {
+        self.all.read().unwrap_or_else(PoisonError::into_inner).get(number as usize).cloned()
     }
 
     pub(crate) fn all(&self) -> Vec<Arc<Registered>> {

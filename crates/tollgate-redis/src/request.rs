@@ -73,7 +73,6 @@ impl Request {
     pub(crate) fn verdict(
         &self,
         asks: &[Ask<'_>],
-        limits: &[Option<Arc<Registered>>],
         time: u64,
         figures: &[Figures],
     ) -> (Verdict, SmallVec<[Option<Receipt>; FEW]>) {
@@ -82,7 +81,7 @@ impl Request {
             !self.hopeless && self.questions.iter().zip(figures).all(|(asked, told)| told.fits || !decides(asked));
         let mut verdict = Verdict::new(Source::Redis);
         let mut receipts = SmallVec::new();
-        for ((ask, place), limit) in asks.iter().zip(&self.places).zip(limits) {
+        for (ask, place) in asks.iter().zip(&self.places) {
             let (decision, receipt) = match *place {
                 Place::Known(decision) => (decision, None),
                 Place::Asked(at) => {
@@ -90,7 +89,7 @@ impl Request {
                     let takes = charged && figures.fits && question.mode != Mode::Peek;
                     let decision = told(question, self.reserves[at], figures, takes);
                     let receipt = (takes && ask.cost > 0 && decision.is_allowed())
-                        .then(|| Receipt::new(question, ask.cost, limit.as_ref(), time, figures))
+                        .then(|| Receipt::new(question, ask, time, figures))
                         .flatten();
                     (decision, receipt)
                 }
@@ -181,6 +180,8 @@ pub(crate) struct Receipt {
     pub(crate) key: Arc<[u8]>,
     pub(crate) limit: InMicros,
     pub(crate) cost: u64,
+    /// The number of the limit in its store.
+    pub(crate) number: u64,
     time: u64,
     after: u64,
     before: u64,
@@ -188,14 +189,7 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    fn new(
-        question: &Question,
-        cost: u64,
-        limit: Option<&Arc<Registered>>,
-        time: u64,
-        figures: &Figures,
-    ) -> Option<Self> {
-        limit?;
+    fn new(question: &Question, ask: &Ask<'_>, time: u64, figures: &Figures) -> Option<Self> {
         let fresh_at = time + figures.reset_after;
         let (after, before) = match question.limit {
             InMicros::Unlimited | InMicros::InFlight { .. } => return None,
@@ -214,7 +208,8 @@ impl Receipt {
         Some(Self {
             key: Arc::clone(&question.key),
             limit: question.limit,
-            cost,
+            cost: ask.cost,
+            number: ask.limit.number(),
             time,
             after,
             before,
@@ -224,7 +219,7 @@ impl Receipt {
 
     /// What corrects it to what it really cost; none if that is what was charged.
     pub(crate) fn corrected(self, actual: u64) -> Option<Amendment> {
-        let Self { key, limit, cost, time, after, before, cold } = self;
+        let Self { key, limit, cost, time, after, before, cold, .. } = self;
         let units = |tokens: u64| match limit {
             InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => tokens.saturating_mul(token),
             _ => tokens,

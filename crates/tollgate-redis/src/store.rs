@@ -139,7 +139,7 @@ impl RedisStore {
         let inner = &self.inner;
         let request = Request::new(asks, limits, secret, || inner.permits.name());
         let Some(first) = request.questions.first() else {
-            return Ok(request.verdict(asks, limits, 0, &[]).0);
+            return Ok(request.verdict(asks, 0, &[]).0);
         };
         // Where its permits go back, if it is about any: what was given back before can be taken.
         let permits = request.questions.iter().find(|question| matches!(question.limit, InMicros::InFlight { .. }));
@@ -157,7 +157,7 @@ impl RedisStore {
                 return Err(trouble);
             }
         };
-        let (mut verdict, receipts) = request.verdict(asks, limits, time, &figures);
+        let (mut verdict, receipts) = request.verdict(asks, time, &figures);
         let taken = |(question, _): &(&Question, _)| verdict.is_allowed() && !question.permits.is_empty();
         let taken = request.questions.iter().zip(&figures).filter(|(_, told)| told.fits).filter(taken);
         let mut held = Held { inner: Arc::clone(inner), receipts, permits: Vec::new() };
@@ -294,7 +294,14 @@ impl Store for RedisStore {
         let Held { receipts, permits, .. } = &mut *held;
         let mut amendments: Vec<Amendment> = Vec::new();
         for (receipt, actual) in receipts.drain(..).zip(actual) {
-            amendments.extend(receipt.and_then(|receipt| receipt.corrected(*actual)));
+            let Some(receipt) = receipt else { continue };
+            let now = self.inner.limits.numbered(receipt.number);
+            if *actual < receipt.cost && now.is_none_or(|now| now.form != receipt.limit) {
+                // What was charged before a change is not of what is counted now.
+                self.inner.health.counts.not_returned.fetch_add(receipt.cost - actual, Relaxed);
+                continue;
+            }
+            amendments.extend(receipt.corrected(*actual));
         }
         for (key, limit, names) in permits.drain(..) {
             let amendment = self.inner.permits.give_up(&key, limit, names);

@@ -312,7 +312,16 @@ fn there_is_no_memory_left() {
 }
 
 #[test]
-fn keys_are_evicted() {
+fn keys_are_evicted_at_random() {
+    keys_are_evicted("allkeys-random");
+}
+
+#[test]
+fn keys_are_evicted_that_were_used_longest_ago() {
+    keys_are_evicted("allkeys-lru");
+}
+
+fn keys_are_evicted(policy: &str) {
     run(async {
         let server = RedisServer::start();
         let fleet = Fleet::start([server.url(); NODES]).await;
@@ -327,7 +336,7 @@ fn keys_are_evicted() {
             let line =
                 used.text().unwrap().lines().find_map(|line| line.strip_prefix("used_memory:").map(str::to_owned));
             let most = line.unwrap().trim().parse::<u64>().unwrap() + 300_000;
-            server.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-random"]);
+            server.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
             server.command(&["CONFIG", "SET", "maxmemory", &most.to_string()]);
             let mut connection = server.connect().unwrap();
             let filling = "x".repeat(2_000);

@@ -54,8 +54,8 @@ impl Who {
         let app = Router::new().route("/", get(async || "Hello, World!"));
         Ok(match self {
             Self::Bare => app,
-            Self::PerIp => app.layer(RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())),
-            Self::Policies => app.layer(RateLimitLayer::new(engine(clock)?)),
+            Self::PerIp => app.layer(RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip()).for_axum()),
+            Self::Policies => app.layer(RateLimitLayer::new(engine(clock)?).for_axum()),
             Self::Governor => {
                 let mut config = GovernorConfigBuilder::default();
                 config.period(Duration::from_nanos(1)).burst_size(WIDE);

@@ -100,7 +100,8 @@ impl<C: Clock> sealed::Sealed for OneLimit<C> {}
 impl<C: Clock> Gate for OneLimit<C> {
     type Ticket = Ticket<C>;
 
-    #[inline]
+    // Always: a ticket is slow to move.
+    #[inline(always)]
     fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Ticket<C>, Later<Ticket<C>>> {
         let (key, now) = (self.key.of(head, self.ipv6_prefix), self.keyed.clock().now());
         let counted = self.keyed.key(&key[..]).at(now);
@@ -172,6 +173,7 @@ impl<C: Clock> Gate for OneLimit<C> {
         false
     }
 
+    #[inline]
     fn settle(&self, ticket: Ticket<C>, ending: Ending) {
         let counts = match (self.count, ending.is_failure()) {
             (Count::All, _) | (_, None) => true,

@@ -80,7 +80,7 @@ impl<S: Clone, G, F> RateLimit<S, G, F> {
 }
 
 impl<S, G: Gate, F> RateLimit<S, G, F> {
-    #[inline]
+    #[inline(always)]
     fn judge<B>(&self, request: &mut Request<B>) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
         let client = options.identity.client(identity::peer(request.extensions()), request.headers());
@@ -97,7 +97,8 @@ impl<S, G: Gate, F> RateLimit<S, G, F> {
 
 impl<G: Gate> Shared<G> {
     /// What becomes of a request of `client`, now that it is decided on.
-    #[inline]
+    // Always: a ticket is slow to move.
+    #[inline(always)]
     pub(super) fn decided<B>(this: &Arc<Self>, request: &mut Request<B>, client: Client, ticket: G::Ticket) -> Fate<G> {
         let Self { gate, options } = &**this;
         let head = Head::of(request, client);

@@ -1,8 +1,11 @@
 //! Reads a request's body, within bounds of size and time.
 
 use super::problem::{Code, Problem};
-use axum::body::{Body, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::BodyExt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// The largest body that is read.
@@ -14,8 +17,13 @@ const PATIENCE: u64 = 1024 * 1024;
 /// How long a client may take to send its body.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
-    match tokio::time::timeout(TIMEOUT, collect(body)).await {
+pub(crate) async fn read(body: Body) -> Result<Bytes, Problem> {
+    let mut collected = pin!(collect(body));
+    // Most bodies come with their head: those need no timer, and no look at the clock.
+    if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(collected.as_mut().poll(cx))).await {
+        return read;
+    }
+    match tokio::time::timeout(TIMEOUT, collected).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(
             Code::BodyTimeout,
@@ -24,23 +32,32 @@ pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
     }
 }
 
-async fn collect(mut body: Body) -> Result<Vec<u8>, Problem> {
+async fn collect(mut body: Body) -> Result<Bytes, Problem> {
     if body.size_hint().lower() > PATIENCE {
         return Err(too_large());
     }
-    let (mut kept, mut seen) = (Vec::new(), 0u64);
+    // The first piece is nearly always all of it, and is kept as it came.
+    let (mut first, mut kept, mut seen) = (Bytes::new(), Vec::new(), 0u64);
     while let Some(frame) = body.frame().await {
         let frame = frame
             .map_err(|_| Problem::new(Code::BrokenBody, "the body breaks off or is not framed as HTTP/1.1 has it"))?;
-        let Some(data) = frame.data_ref() else { continue };
+        let Ok(data) = frame.into_data() else { continue };
         seen = seen.saturating_add(data.len() as u64);
-        if seen <= LARGEST as u64 {
-            kept.extend_from_slice(data);
+        if seen == data.len() as u64 {
+            first = data;
+        } else if seen <= LARGEST as u64 {
+            if kept.is_empty() {
+                kept.extend_from_slice(&first);
+            }
+            kept.extend_from_slice(&data);
         } else if seen > PATIENCE {
             break;
         }
     }
-    if seen > LARGEST as u64 { Err(too_large()) } else { Ok(kept) }
+    match seen > LARGEST as u64 {
+        true => Err(too_large()),
+        false => Ok(if kept.is_empty() { first } else { kept.into() }),
+    }
 }
 
 fn too_large() -> Problem {

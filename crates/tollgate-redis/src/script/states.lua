@@ -338,12 +338,13 @@ local function permits(k)
   return s1[k]
 end
 
--- Permits that end so late are of before the clock was set back far: they end when new ones would.
+-- Permits that end so late are of before the clock was set back far: they end when new ones would. Those that were let go
+-- have a name of one letter more, and may.
 local function end_late_permits(k, l)
   local ends, key = now + n1[l], KEYS[k]
   local late = call('ZRANGEBYSCORE', key, string.format('(%.0f', ends + FORGIVEN), '+inf', 'LIMIT', 0, 1000)
   for i = 1, #late do
-    if #late[i] == 16 then call('ZADD', key, 'XX', string.format('%.0f', ends), late[i]) end
+    if #late[i] ~= 17 then call('ZADD', key, 'XX', string.format('%.0f', ends), late[i]) end
   end
 end
 

@@ -20,6 +20,14 @@ impl Secret {
         }
     }
 
+    /// Another secret, for a purpose of its own. No name is made of such a length of a limit's.
+    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
+        let mut mac = self.0.clone();
+        mac.update(&[0xff; 8]);
+        mac.update(purpose.as_bytes());
+        mac.finalize().into_bytes().into()
+    }
+
     /// The name of a limit's bucket for `key`.
     pub(crate) fn name(&self, stem: &Stem, key: &[u8]) -> Arc<[u8]> {
         let mut mac = self.0.clone();

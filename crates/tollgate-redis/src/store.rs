@@ -98,6 +98,11 @@ impl RedisStore {
         }
     }
 
+    /// A secret that all nodes share, for a purpose of your own; none while the nodes have not agreed on one.
+    pub fn shared_secret(&self, purpose: &str) -> Option<[u8; 32]> {
+        Some(self.inner.secret.get()?.derived(purpose))
+    }
+
     /// Whether Redis answers.
     pub fn is_well(&self) -> bool {
         self.inner.health.is_well()

@@ -112,3 +112,67 @@ fn keyed(secret: &[u8]) -> Hmac<Sha256> {
         Err(_) => unreachable!("a key of any length is taken"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::time::Duration;
+    use tollgate::{ManualClock, MemoryStore};
+
+    fn store() -> (AnyStore<ManualClock>, ManualClock) {
+        let clock = ManualClock::new();
+        (AnyStore::Memory(MemoryStore::builder().max_keys(10).clock(clock.clone()).build()), clock)
+    }
+
+    #[test]
+    fn an_id_is_good_until_its_time_is_over() {
+        let ((store, clock), ids) = (store(), Ids::new(None));
+        let id = ids.sign(&store, clock.now() + Duration::from_secs(1), b"receipt");
+        clock.advance(Duration::from_nanos(999_999_999));
+        assert_eq!(ids.open(&store, &id).as_deref(), Ok(&b"receipt"[..]));
+        clock.advance(Duration::from_nanos(1));
+        assert_eq!(ids.open(&store, &id), Err(BadId::Expired));
+    }
+
+    #[test]
+    fn who_has_the_secret_takes_it() {
+        let (store, clock) = store();
+        let [mine, same, other] = ["0123456789abcdef", "0123456789abcdef", "0123456789abcdeg"]
+            .map(|secret| Ids::new(Some(&Secret::new(secret))));
+        let id = mine.sign(&store, clock.now() + Duration::from_secs(1), b"receipt");
+        assert_eq!(same.open(&store, &id).as_deref(), Ok(&b"receipt"[..]));
+        for stranger in [other, Ids::new(None), Ids::new(None)] {
+            assert_eq!(stranger.open(&store, &id), Err(BadId::Forged));
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_signed_is_opened_and_nothing_else_is(
+            receipt in prop::collection::vec(any::<u8>(), 0..200),
+            at in any::<prop::sample::Index>(),
+            bit in 0..8_u8,
+            cut in any::<prop::sample::Index>(),
+        ) {
+            let ((store, clock), ids) = (store(), Ids::new(None));
+            let id = ids.sign(&store, clock.now() + Duration::from_secs(1), &receipt);
+            prop_assert_eq!(ids.open(&store, &id), Ok(receipt));
+            prop_assert!(ids.open(&store, &id[..cut.index(id.len())]).is_err());
+            for longer in [id.clone() + "A", id.clone() + "="] {
+                prop_assert!(ids.open(&store, &longer).is_err());
+            }
+            let mut bytes = URL_SAFE_NO_PAD.decode(&id).unwrap();
+            let at = at.index(bytes.len());
+            bytes[at] ^= 1 << bit;
+            prop_assert!(ids.open(&store, &URL_SAFE_NO_PAD.encode(bytes)).is_err());
+        }
+
+        #[test]
+        fn no_text_is_an_id_by_chance(text in ".{0,200}", bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let ((store, _), ids) = (store(), Ids::new(None));
+            prop_assert!(ids.open(&store, &text).is_err());
+            prop_assert!(ids.open(&store, &URL_SAFE_NO_PAD.encode(&bytes)).is_err());
+        }
+    }
+}

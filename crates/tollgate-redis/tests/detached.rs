@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{connect, limit, run};
+use common::{connect, limit, run, until, until_redis};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate::{Ask, AskOutcome, LimitHandle, Mode, NotSettled, Source, Store, Verdict};
 use tollgate_redis::RedisStore;
-use tollgate_testkit::RedisServer;
+use tollgate_testkit::{Fault, FaultProxy, RedisServer};
 
 const MINUTE: Duration = Duration::from_secs(60);
 
@@ -148,6 +148,34 @@ fn without_redis_the_node_that_decided_settles_alone() {
         assert_eq!(first.settle_detached(&receipt, &[0]).await, Ok(()));
         assert_eq!(first.settle_detached(&receipt, &[0]).await, Err(NotSettled::Before));
         assert_eq!(second.settle_detached(&shared, &[0]).await, Err(NotSettled::Unreachable));
+    });
+}
+
+/// The connection breaks after Redis has settled it and before it has said so: what is sent again is found done.
+#[test]
+fn what_is_sent_twice_is_settled_once() {
+    run(async {
+        let server = RedisServer::start();
+        let proxy = FaultProxy::to(server.port());
+        let store = connect(&proxy.url()).await;
+        let tokens = store.limit("tokens", limit("10/d")).unwrap();
+        // Redis knows the script from before.
+        store.grant(&tokens, b"ann", 0).await;
+        let verdict = store.decide(&[Ask::new(&tokens, "ann").cost(4)]).await;
+        let receipt = store.detach(verdict, store.now() + MINUTE).await.unwrap();
+        proxy.set(Fault::DropReplies);
+        let settling = {
+            let (store, receipt) = (store.clone(), receipt.clone());
+            tokio::spawn(async move { store.settle_detached(&receipt, &[1]).await })
+        };
+        until("Redis has settled it", || !server.command(&["KEYS", "tollgate:settled:*"]).items().is_empty()).await;
+        proxy.set(Fault::None);
+        // On a machine that takes a second for this it has given up.
+        let settled = settling.await.unwrap();
+        assert!(matches!(settled, Ok(()) | Err(NotSettled::Unreachable)), "{settled:?}");
+        until_redis(&store, &tokens).await;
+        assert_eq!(store.settle_detached(&receipt, &[0]).await, Err(NotSettled::Before));
+        assert_eq!(remaining(&store, &tokens).await, 9);
     });
 }
 

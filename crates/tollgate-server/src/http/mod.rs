@@ -98,7 +98,11 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 /// A response whose body is JSON, and a line of its own in a terminal.
 pub(crate) fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response {
     // Structs of text and numbers always have a JSON form.
-    let mut text = serde_json::to_vec(body).unwrap_or_default();
+    json_text(status, media_type, serde_json::to_vec(body).unwrap_or_default())
+}
+
+/// The same of what is JSON already.
+fn json_text(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response {
     text.push(b'\n');
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;

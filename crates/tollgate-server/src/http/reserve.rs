@@ -4,7 +4,7 @@
 use super::check::{Answer, told};
 use super::problem::{Code, Problem};
 use super::reserve_request::{ReserveRequest, SettleRequest, id_from_json};
-use super::{body, json, millis};
+use super::{body, json, json_text, millis};
 use crate::app::App;
 use crate::ids::BadId;
 use axum::body::Body;
@@ -16,14 +16,13 @@ use serde::Serialize;
 use std::sync::Arc;
 use tollgate::{Clock, NotSettled, Store};
 
+/// What is told who is turned away.
 #[derive(Serialize)]
-struct Reserved<A> {
-    /// Null when turned away.
-    id: Option<String>,
-    /// For how long it can be settled; null when turned away.
-    expires_after_ms: Option<u64>,
+struct Refused<'a> {
+    id: (),
+    expires_after_ms: (),
     #[serde(flatten)]
-    answer: A,
+    answer: Answer<'a>,
 }
 
 pub(super) async fn reserve<C: Clock>(
@@ -37,24 +36,20 @@ pub(super) async fn reserve<C: Clock>(
         app.engine.reserve(&who.subject(&identity), cost, max_wait).await
     };
     if verdict.is_denied() {
-        return Ok(told(&verdict, &Reserved { id: None, expires_after_ms: None, answer: Answer::new(&verdict) }));
+        return Ok(told(&verdict, &Refused { id: (), expires_after_ms: (), answer: Answer::new(&verdict) }));
     }
     // Whoever waits has as long after that.
     let lives = verdict.delay() + ttl;
     let until = app.engine.store().now() + lives;
-    // What is told is written before the verdict is taken apart.
-    let answer = serde_json::to_value(Answer::new(&verdict)).unwrap_or_default();
-    let receipt = app
-        .engine
-        .detach(verdict, until)
-        .await
-        .map_err(|error| Problem::new(Code::TooManyReservations, error.to_string()))?;
-    let id = app.ids.sign(app.engine.store(), until, &receipt);
-    let mut response = json(
-        StatusCode::OK,
-        "application/json",
-        &Reserved { id: Some(id), expires_after_ms: Some(millis(lives)), answer },
-    );
+    // What is told of it is written before it is taken apart. Structs of text and numbers always have a JSON form.
+    let answer = serde_json::to_string(&Answer::new(&verdict)).unwrap_or_default();
+    let taken_apart = app.engine.detach(verdict, until).await;
+    let receipt = taken_apart.map_err(|error| Problem::new(Code::TooManyReservations, error.to_string()))?;
+    let (id, expires_after_ms) = (app.ids.sign(app.engine.store(), until, &receipt), millis(lives));
+    // An id has no letters that JSON minds.
+    let fields = answer.strip_prefix('{').unwrap_or("}");
+    let text = format!(r#"{{"id":"{id}","expires_after_ms":{expires_after_ms},{fields}"#);
+    let mut response = json_text(StatusCode::OK, "application/json", text.into_bytes());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     Ok(response)
 }

@@ -289,8 +289,8 @@ async fn a_subject_that_makes_no_sense_is_told_so() {
         ),
         (json!({"subject": {}, "cost": -1}), "invalid_field", "`cost` must be a whole number"),
         (json!({"subject": {}, "peek": "no"}), "invalid_field", "`peek` must be true or false, not text"),
-        (json!(1), "not_an_object"),
-        (json!([]), "batch_size", "the body is not a JSON object"),
+        (json!(1), "not_an_object", "the body is not a JSON object"),
+        (json!([]), "batch_size", "the list has 0 requests; send 1 to 100"),
     ] {
         let (head, told) = server.check(body.clone()).await;
         assert!(head.starts_with("http/1.1 400 "), "{body} {head}");

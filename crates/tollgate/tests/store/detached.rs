@@ -149,64 +149,87 @@ enum Kept {
     Receipt(Vec<u8>),
 }
 
+/// Longer than anything lasts, and whole windows of every length.
+const LATER: Duration = Duration::from_secs(10 * 86_400);
+
+/// One store, limits of it, and a clock: whatever keys share in its table, they share it both times.
+struct World {
+    store: Store,
+    clock: ManualClock,
+    limits: Vec<(LimitHandle, Limit)>,
+    slots: LimitHandle,
+}
+
+impl World {
+    fn new(limits: [usize; 3]) -> Self {
+        let (store, clock) = store();
+        clock.set(Instant::from_unix(Duration::from_secs(1_700_000_000)));
+        let limit = |at: usize| {
+            let limit: Limit = LIMITS[at].parse().unwrap();
+            (store.limit("x", limit).unwrap(), limit)
+        };
+        let (limits, slots) = (limits.map(limit).to_vec(), store.concurrency("slots", 3).unwrap());
+        Self { store, clock, limits, slots }
+    }
+
+    /// What is told on a trace, and what was counted; then all is as it was before, later.
+    fn run(&self, steps: &[Step], detached: bool) -> (Vec<impl PartialEq + core::fmt::Debug + use<>>, u64) {
+        let Self { store, clock, limits, slots } = self;
+        let not_returned = || limits.iter().map(|(limit, _)| store.counts(limit).not_returned).sum::<u64>();
+        let (begin, before) = (clock.now(), not_returned());
+        let (mut seen, mut kept) = (Vec::new(), Vec::new());
+        for step in steps {
+            let now = clock.now();
+            match step {
+                Step::Decide(asked) => {
+                    let keys: Vec<[u8; 1]> = asked.iter().map(|(_, key, ..)| [*key]).collect();
+                    let ask = |(asked, key): (&Asked, _)| {
+                        let (limit, _, cost, mode, wait) = *asked;
+                        let limit = limits.get(limit).map_or(slots, |(limit, _)| limit);
+                        Ask { limit, key, cost, reserve: 0, mode, max_wait: wait.map(Duration::from_millis) }
+                    };
+                    let asks: Vec<Ask<'_>> = asked.iter().zip(keys.iter().map(|key| &key[..])).map(ask).collect();
+                    let verdict = store.decide_now(&asks, now);
+                    seen.push(told(&verdict));
+                    kept.push(match detached {
+                        false => Kept::Itself(verdict),
+                        true => Kept::Receipt(store.detach_now(verdict, now + LATER, now).unwrap()),
+                    });
+                }
+                Step::Settle(which, actual) if *which < kept.len() => self.settle(kept.swap_remove(*which), actual),
+                Step::Drop(which) if *which < kept.len() => self.settle(kept.swap_remove(*which), &[]),
+                Step::Settle(..) | Step::Drop(_) => {}
+                Step::Change(limit, to) => store.set_limit(&limits[*limit].0, Limit::per_second(*to)),
+                Step::Advance(by) => clock.advance(Duration::from_millis(*by)),
+            }
+        }
+        let counted = not_returned() - before;
+        kept.into_iter().for_each(|kept| self.settle(kept, &[]));
+        limits.iter().for_each(|(handle, limit)| store.set_limit(handle, *limit));
+        clock.set(begin + LATER);
+        (seen, counted)
+    }
+
+    fn settle(&self, kept: Kept, actual: &[u64]) {
+        let now = self.clock.now();
+        match kept {
+            Kept::Itself(verdict) => self.store.settle_now(verdict, actual, now),
+            Kept::Receipt(receipt) => {
+                assert_eq!(self.store.settle_detached_now(&receipt, actual, now), Ok(()));
+                assert_eq!(self.store.settle_detached_now(&receipt, &[0; 4], now), Err(NotSettled::Before));
+            }
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn later_is_as_good_as_now(
         limits in [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()],
         steps in prop::collection::vec(step(), 1..60),
     ) {
-        let stores = [store(), store()];
-        let handles = stores.each_ref().map(|(store, _)| {
-            let mut handles: Vec<_> =
-                limits.iter().map(|at| store.limit("x", LIMITS[*at].parse().unwrap()).unwrap()).collect();
-            handles.push(store.concurrency("slots", 3).unwrap());
-            handles
-        });
-        let mut kept: [Vec<Kept>; 2] = [Vec::new(), Vec::new()];
-        for step in steps {
-            let mut seen = Vec::new();
-            for (at, (store, clock)) in stores.iter().enumerate() {
-                let (handles, kept, now) = (&handles[at], &mut kept[at], clock.now());
-                match &step {
-                    Step::Decide(asked) => {
-                        let keys: Vec<[u8; 1]> = asked.iter().map(|(_, key, ..)| [*key]).collect();
-                        let ask = |(asked, key): (&Asked, _)| {
-                            let (limit, _, cost, mode, wait) = *asked;
-                            let max_wait = wait.map(Duration::from_millis);
-                            Ask { limit: &handles[limit], key, cost, reserve: 0, mode, max_wait }
-                        };
-                        let asks: Vec<Ask<'_>> = asked.iter().zip(keys.iter().map(|key| &key[..])).map(ask).collect();
-                        let verdict = store.decide_now(&asks, now);
-                        seen.push(told(&verdict));
-                        kept.push(match at {
-                            0 => Kept::Itself(verdict),
-                            _ => Kept::Receipt(store.detach_now(verdict, later(clock, 1 << 20), now).unwrap()),
-                        });
-                    }
-                    Step::Settle(which, actual) if *which < kept.len() => match kept.swap_remove(*which) {
-                        Kept::Itself(verdict) => store.settle_now(verdict, actual, now),
-                        Kept::Receipt(receipt) => {
-                            prop_assert_eq!(store.settle_detached_now(&receipt, actual, now), Ok(()));
-                            let again = store.settle_detached_now(&receipt, &[0; 4], now);
-                            prop_assert_eq!(again, Err(NotSettled::Before));
-                        }
-                    },
-                    Step::Drop(which) if *which < kept.len() => match kept.swap_remove(*which) {
-                        Kept::Itself(verdict) => drop(verdict),
-                        Kept::Receipt(receipt) => {
-                            prop_assert_eq!(store.settle_detached_now(&receipt, &[], now), Ok(()));
-                        }
-                    },
-                    Step::Settle(..) | Step::Drop(_) => {}
-                    Step::Change(limit, to) => store.set_limit(&handles[*limit], Limit::per_second(*to)),
-                    Step::Advance(by) => clock.advance(Duration::from_millis(*by)),
-                }
-            }
-            if let [mine, theirs] = &seen[..] {
-                prop_assert_eq!(mine, theirs);
-            }
-        }
-        let counts = [0, 1].map(|at| handles[at].iter().map(|limit| stores[at].0.counts(limit)).collect::<Vec<_>>());
-        prop_assert_eq!(&counts[0], &counts[1]);
+        let world = World::new(limits);
+        let (itself, detached) = (world.run(&steps, false), world.run(&steps, true));
+        prop_assert_eq!(itself, detached);
     }
 }

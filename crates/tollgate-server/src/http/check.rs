@@ -11,7 +11,6 @@ use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use std::future::poll_fn;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
@@ -50,7 +49,7 @@ async fn check_all<C: Clock>(app: &App<C>, body: &[u8]) -> Result<Response, Prob
 
 /// Waits for all of them, begun in their order.
 async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
-    let mut waiting: Vec<(Pin<Box<F>>, Option<F::Output>)> = futures.map(|future| (Box::pin(future), None)).collect();
+    let mut waiting: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     poll_fn(|context| {
         let mut ready = true;
         for (future, output) in waiting.iter_mut().filter(|(_, output)| output.is_none()) {

@@ -2,6 +2,7 @@
 
 use crate::buckets::{Buckets, MOST_LIMITS};
 use crate::envoy::Envoy;
+use crate::ids::Ids;
 use crate::proxy;
 use crate::resp::Totals;
 use crate::store::AnyStore;
@@ -17,6 +18,8 @@ pub(crate) struct App<C: Clock> {
     pub(crate) engine: Engine<AnyStore<C>>,
     pub(crate) buckets: Buckets<C>,
     pub(crate) envoy: Envoy<C>,
+    /// Of reservations.
+    pub(crate) ids: Ids,
     pub(crate) identity: ArcSwap<Identity>,
     /// The same limits for whole requests: what `/auth` asks.
     pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
@@ -48,6 +51,7 @@ impl<C: Clock> App<C> {
             engine,
             buckets: Buckets::new(store.clone(), MOST_LIMITS),
             envoy: Envoy::new(store),
+            ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),
             reloads: Reloads::default(),
             throttled: [AtomicU64::new(0), AtomicU64::new(0)],

@@ -77,6 +77,8 @@ pub struct Server {
     pub resp: Option<SocketAddr>,
     /// Metrics and administration.
     pub admin: Option<SocketAddr>,
+    /// What signs the ids of reservations, where the operator chose it.
+    pub id_secret: Option<Secret>,
 }
 
 /// Where the counters are, and how much of them is held in memory.

@@ -6,7 +6,10 @@ pub(crate) mod body;
 mod check;
 mod check_request;
 mod json;
+mod openapi;
 mod problem;
+mod reserve;
+mod reserve_request;
 mod throttle;
 mod throttle_request;
 mod web_pages;
@@ -32,21 +35,29 @@ use std::time::Duration;
 use tollgate::{Clock, OnFailure};
 
 const CHECK: &str = "/v1/check";
+const RESERVE: &str = "/v1/reserve";
+const SETTLE: &str = "/v1/settle";
+const CANCEL: &str = "/v1/cancel";
 const THROTTLE: &str = "/v1/throttle";
 const ENVOY: &str = "/json";
 const LIVE: &str = "/livez";
 const READY: &str = "/readyz";
+const OPENAPI: &str = "/openapi.json";
 
 /// What the HTTP listener serves.
 pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
     Router::new()
         .route(CHECK, post(check::check::<C>))
+        .route(RESERVE, post(reserve::reserve::<C>))
+        .route(SETTLE, post(reserve::settle::<C>))
+        .route(CANCEL, post(reserve::cancel::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
         .route(AUTH, any(auth::auth::<C>))
         .route(AUTH_PREFIX, any(auth::auth::<C>))
         .route(ENVOY, post(crate::envoy::json::<C>))
         .route(LIVE, get(well))
         .route(READY, get(ready::<C>))
+        .route(OPENAPI, get(openapi::description))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .with_state(app)
@@ -74,7 +85,8 @@ fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let served = format!("POST {CHECK}, POST {THROTTLE}, POST {ENVOY}, {AUTH}, GET {LIVE} and GET {READY}");
+    let posted = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, ENVOY].map(|path| format!("POST {path}")).join(", ");
+    let served = format!("{posted}, {AUTH}, GET {LIVE}, GET {READY} and GET {OPENAPI}");
     Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }
 
@@ -89,6 +101,11 @@ pub(crate) fn json(status: StatusCode, media_type: &'static str, body: &impl Ser
     let mut text = Vec::with_capacity(512);
     // Structs of text and numbers always have a JSON form, and memory takes it.
     let _ = serde_json::to_writer(&mut text, body);
+    json_text(status, media_type, text)
+}
+
+/// The same of what is JSON already.
+fn json_text(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response {
     text.push(b'\n');
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;

@@ -26,7 +26,10 @@
 //!
 //! What a failure can add, as formulas with numbers, is in `docs/distributed.md`.
 
+mod address;
 mod builder;
+mod cluster;
+mod entrance;
 mod fallback;
 mod health;
 mod keeper;
@@ -38,6 +41,7 @@ mod permits;
 mod request;
 mod script;
 mod secret;
+mod sentinel;
 mod store;
 mod trouble;
 

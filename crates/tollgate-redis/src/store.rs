@@ -1,9 +1,9 @@
 //! The store itself.
 
+use crate::entrance::Entrance;
 use crate::fallback::Fallback;
 use crate::health::{Health, TROUBLES};
-use crate::key::Secret;
-use crate::lane::Entrance;
+use crate::key::{Secret, Tag};
 use crate::limits::{Limits, Registered, Rule};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
@@ -18,8 +18,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tollgate::{
-    Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, OnFailure, Source, Store, TooManyLimits,
-    Verdict,
+    Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, OnFailure, Source, Store, TagOf,
+    TooManyLimits, Verdict,
 };
 
 /// Limits that several processes hold together, on Redis or Valkey.
@@ -139,13 +139,13 @@ impl RedisStore {
         let inner = &self.inner;
         let request = Request::new(asks, limits, secret, || inner.permits.name());
         let Some(first) = request.questions.first() else {
-            return Ok(request.verdict(asks, 0, &[]).0);
+            return Ok(request.verdict(asks, &[]).0);
         };
         // Where its permits go back, if it is about any: what was given back before can be taken.
         let permits = request.questions.iter().find(|question| matches!(question.limit, InMicros::InFlight { .. }));
         let lane = &inner.lanes[inner.lane_of(&permits.unwrap_or(first).key)];
-        let (time, figures) = match lane.decide(Arc::clone(&request.questions), timeout).await {
-            Ok(Answer::Told { time, figures }) => (time, figures),
+        let figures = match lane.decide(Arc::clone(&request.questions), timeout).await {
+            Ok(Answer::Told(figures)) => figures,
             Ok(Answer::BadKey(at)) => {
                 return Err(Trouble::BadKey(String::from_utf8_lossy(&request.questions[at].key).into_owned()));
             }
@@ -157,7 +157,8 @@ impl RedisStore {
                 return Err(trouble);
             }
         };
-        let (mut verdict, receipts) = request.verdict(asks, time, &figures);
+        inner.health.counts.decisions.fetch_add(1, Relaxed);
+        let (mut verdict, receipts) = request.verdict(asks, &figures);
         let taken = |(question, _): &(&Question, _)| verdict.is_allowed() && !question.permits.is_empty();
         let taken = request.questions.iter().zip(&figures).filter(|(_, told)| told.fits).filter(taken);
         let mut held = Held { inner: Arc::clone(inner), receipts, permits: Vec::new() };
@@ -282,6 +283,14 @@ impl Store for RedisStore {
     fn share_as(&self, handle: &LimitHandle, name: &str) {
         if self.inner.names.knows(handle) {
             self.inner.limits.change(handle, |_, known| *known = name.into());
+        }
+    }
+
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+        if self.inner.names.knows(handle) {
+            // Where all keys are in one place they lie together anyway.
+            let tag = tag.map_or_else(Tag::default, Tag::by);
+            self.inner.limits.change(handle, |limit, _| limit.tag = limit.tag.take().map(|_| tag));
         }
     }
 

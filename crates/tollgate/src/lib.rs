@@ -211,5 +211,5 @@ pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
 pub use store::{
     Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, OnFailure, Source, Status, Store,
-    TooManyKeys, Verdict,
+    TagOf, TooManyKeys, Verdict,
 };

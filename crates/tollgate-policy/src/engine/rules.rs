@@ -1,5 +1,6 @@
 //! Policies as an engine runs them: with their limits registered, and found by path.
 
+use super::key::front;
 use crate::attribute::Attribute;
 use crate::check::Problem;
 use crate::index::Index;
@@ -12,7 +13,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TooManyLimits};
+use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
 
 /// What an engine goes by, until it is given other policies.
 pub(crate) struct Rules {
@@ -288,6 +289,8 @@ impl Registry {
             }
             *load = *loads;
             store.share_as(handle, &name);
+            let parts = policy.tag.len();
+            store.tag_by(handle, (parts > 0).then(|| Arc::new(move |key: &[u8]| front(key, parts)) as TagOf));
             handles.push(handle.clone());
         }
         Ok(handles)

@@ -1,0 +1,336 @@
+//! On a Redis Cluster of three primaries: limits hold over all nodes, limits in one slot are all or nothing, those in several
+//! are never over-admitted and what a denied request was charged comes back; while slots move and primaries die.
+
+mod common;
+mod failover;
+
+use common::{ALGORITHMS, Load, Pace, connect, judge, limit, load_time, run, until};
+use failover::{BUCKET, Fleet, LOG};
+use std::sync::Arc;
+use std::time::Duration;
+use tollgate::{Ask, LimitHandle, Mode, Source, Store, TagOf};
+use tollgate_redis::{RedisStore, Trouble};
+use tollgate_testkit::{RedisCluster, RedisServer};
+
+/// What is left of a limit, as Redis says.
+async fn left(store: &RedisStore, limit: &LimitHandle, key: &str) -> u64 {
+    let verdict = store.decide(&[Ask::new(limit, key).cost(0).mode(Mode::Peek)]).await;
+    assert_eq!(verdict.source(), Source::Redis, "{:?}", store.status());
+    verdict.statuses().next().unwrap().decision().remaining()
+}
+
+/// Waits until so much is left.
+async fn until_left(store: &RedisStore, limit: &LimitHandle, key: &str, expected: u64) {
+    let begin = std::time::Instant::now();
+    loop {
+        let left = left(store, limit, key).await;
+        if left == expected {
+            return;
+        }
+        assert!(begin.elapsed() < common::PATIENCE, "{left} are left of {key}, not {expected}");
+        tokio::time::sleep(Duration::from_millis(2)).await;
+    }
+}
+
+#[test]
+fn all_algorithms_hold_from_three_nodes() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            let store = connect(&cluster.url()).await;
+            let limits = ALGORITHMS.map(|(text, _)| store.limit(text, limit(text)).unwrap());
+            nodes.push((store, limits.to_vec()));
+        }
+        until("all nodes know of each other", || nodes.iter().all(|(store, _)| store.status().nodes == 3)).await;
+        let load = Load::start(&nodes, 8, 1, Pace::Saturated);
+        tokio::time::sleep(load_time(Duration::from_secs(1))).await;
+        let events = load.finish().await;
+        assert!(events.iter().all(|event| event.source == Source::Redis), "somebody else decided");
+        for (at, (text, bound)) in ALGORITHMS.into_iter().enumerate() {
+            let of_limit = events.iter().filter(|event| event.limit == at);
+            let report = judge(bound, of_limit, 0).unwrap_or_else(|broken| panic!("{text}: {broken}"));
+            println!("{text}: {report:?}");
+            assert!(report.admitted > 20, "{text}: hardly anything was admitted: {report:?}");
+        }
+        // Names are spread, and nobody can read them.
+        let mut having: Vec<u16> = Vec::new();
+        for (node, key) in cluster.keys("tollgate:*") {
+            assert!(!["ann", "bob", "eve", "joe"].iter().any(|name| key.contains(name)), "{key}");
+            having.push(node.port());
+        }
+        having.sort_unstable();
+        having.dedup();
+        assert!(having.len() > 1, "all keys are on one primary");
+        let counts = nodes[0].0.status().counts;
+        println!("{counts:?}");
+        assert!(counts.fallbacks == 0 && counts.decisions > 0);
+    });
+}
+
+#[test]
+fn permits_settle_grant_and_reset() {
+    run(async {
+        let cluster = RedisCluster::of(&RedisServer::builder().password("pass").arg("masterauth", "pass"));
+        let (store, other) = (connect(&cluster.url()).await, connect(&cluster.url()).await);
+        let few = |store: &RedisStore| store.concurrency("few", 3).unwrap();
+        let slow = |store: &RedisStore| store.limit("slow", limit("100/w")).unwrap();
+        let (few_here, few_there, slow_here) = (few(&store), few(&other), slow(&store));
+        for key in ["a", "b", "c", "d", "e", "f"] {
+            let held = store.decide(&[Ask::new(&few_here, key).cost(3)]).await;
+            assert!(held.is_allowed() && held.source() == Source::Redis, "{held:?}");
+            assert!(!other.decide(&[Ask::new(&few_there, key)]).await.is_allowed());
+            drop(held);
+            until_left(&other, &few_there, key, 3).await;
+            let verdict = store.decide(&[Ask::new(&slow_here, key).cost(60)]).await;
+            store.settle(verdict, &[10]).await;
+            assert_eq!(left(&store, &slow_here, key).await, 90);
+            Store::grant(&store, &slow_here, key.as_bytes(), 4).await;
+            assert_eq!(left(&store, &slow_here, key).await, 94);
+            Store::reset(&store, &slow_here, key.as_bytes()).await;
+            assert_eq!(left(&store, &slow_here, key).await, 100);
+        }
+        let counts = store.status().counts;
+        assert_eq!(counts.fallbacks, 0, "{counts:?}");
+    });
+}
+
+/// A limit a user and one for all lie in different slots: together they never admit more than either, and whoever is denied
+/// by one gets back what the other charged.
+#[test]
+fn what_a_denied_request_charged_elsewhere_comes_back() {
+    const USERS: [&str; 8] = ["ann", "bob", "eve", "joe", "kim", "lea", "max", "zoe"];
+    run(async {
+        let cluster = RedisCluster::start();
+        let mut tasks = Vec::new();
+        let stores = [connect(&cluster.url()).await, connect(&cluster.url()).await];
+        let limits = |store: &RedisStore| {
+            (store.limit("user", limit("30/w")).unwrap(), store.limit("all", limit("150/w sliding_log")).unwrap())
+        };
+        for store in &stores {
+            let (user, all) = limits(store);
+            for caller in 0..4 {
+                let (store, user, all) = (store.clone(), user.clone(), all.clone());
+                tasks.push(tokio::spawn(async move {
+                    let mut admitted = [0_u64; 8];
+                    for turn in 0..80 {
+                        let at = (turn * 3 + caller) % USERS.len();
+                        let verdict = store.decide(&[Ask::new(&user, USERS[at]), Ask::new(&all, "")]).await;
+                        assert_eq!(verdict.source(), Source::Redis);
+                        admitted[at] += u64::from(verdict.is_allowed());
+                    }
+                    admitted
+                }));
+            }
+        }
+        let mut admitted = [0; 8];
+        for task in tasks {
+            task.await.unwrap().iter().zip(&mut admitted).for_each(|(one, all)| *all += one);
+        }
+        let total: u64 = admitted.iter().sum();
+        println!("{admitted:?} of 30 each, {total} of 150");
+        assert!(total <= 150 && admitted.iter().all(|one| *one <= 30), "{admitted:?}");
+        let (user, all) = limits(&stores[0]);
+        until_left(&stores[0], &all, "", 150 - total).await;
+        for (name, admitted) in USERS.iter().zip(admitted) {
+            until_left(&stores[0], &user, name, 30 - admitted).await;
+        }
+        // Nobody asks any more, so one who takes what is left gets all of it.
+        let mut more = 0;
+        for _ in 0..150 - total {
+            let who = USERS[(more as usize) % 8];
+            more += u64::from(stores[0].decide(&[Ask::new(&all, "")]).await.is_allowed());
+            let denied = stores[0].decide(&[Ask::new(&user, who).cost(1), Ask::new(&all, "").cost(151)]).await;
+            assert!(!denied.is_allowed());
+        }
+        assert_eq!(more, 150 - total);
+        assert_eq!(left(&stores[0], &all, "").await, 0);
+        // Whoever is denied is told how it stands without the charge that goes back.
+        let denied = stores[0].decide(&[Ask::new(&user, "new"), Ask::new(&all, "")]).await;
+        assert!(!denied.is_allowed() && denied.binding() == Some(1), "{denied:?}");
+        assert_eq!(denied.statuses().next().unwrap().decision().remaining(), 30);
+        until_left(&stores[0], &user, "new", 30).await;
+    });
+}
+
+#[test]
+fn a_tag_keeps_limits_in_one_slot_and_exact() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let store = connect(&cluster.url()).await;
+        let (user, tenant) = (store.limit("user", limit("5/w")).unwrap(), store.limit("tenant", limit("8/w")).unwrap());
+        // What comes before the slash.
+        let tag: TagOf = Arc::new(|key| key.iter().position(|byte| *byte == b'/').unwrap_or(key.len()));
+        store.tag_by(&user, Some(Arc::clone(&tag)));
+        store.tag_by(&tenant, Some(tag));
+        for number in 0..6 {
+            let (whose, who) = (format!("tenant{number}"), format!("tenant{number}/user"));
+            let asks = [Ask::new(&user, &who), Ask::new(&tenant, &whose)];
+            for turn in 0..7 {
+                let before = store.status().counts.round_trips;
+                let verdict = store.decide(&asks).await;
+                assert_eq!(verdict.is_allowed(), turn < 5, "{verdict:?}");
+                assert_eq!(store.status().counts.round_trips - before, 1, "one call");
+                // Nothing is ever charged to be given back.
+                assert_eq!(left(&store, &tenant, &whose).await, 8 - (turn + 1).min(5));
+            }
+        }
+        let keys = cluster.keys("tollgate:*:b:*");
+        assert_eq!(keys.len(), 12, "{keys:?}");
+        let slot_of = |key: &str| cluster.slot(key);
+        let mut slots: Vec<u16> = keys.iter().map(|(_, key)| slot_of(key)).collect();
+        slots.sort_unstable();
+        slots.dedup();
+        assert!((4..=6).contains(&slots.len()), "two keys a slot: {keys:?}");
+        assert!(keys.iter().all(|(_, key)| !key.contains("tenant0")), "{keys:?}");
+        // Without a tag, limits on the same key lie together.
+        let (minute, week) =
+            (store.limit("minute", limit("9/min")).unwrap(), store.limit("week", limit("9/w")).unwrap());
+        let before = store.status().counts.round_trips;
+        assert!(store.decide(&[Ask::new(&minute, "ann"), Ask::new(&week, "ann")]).await.is_allowed());
+        assert_eq!(store.status().counts.round_trips - before, 1);
+    });
+}
+
+#[test]
+fn slots_move_under_load() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let mut nodes = Vec::new();
+        for _ in 0..3 {
+            let store = connect(&cluster.url()).await;
+            let limits = [BUCKET, LOG].map(|(text, _)| store.limit(text, limit(text)).unwrap());
+            nodes.push((store, limits.to_vec()));
+        }
+        let load = Load::start(&nodes, 3, 4, Pace::Saturated);
+        load.until_redis_answers_all().await;
+        for round in 0..3 {
+            let mut slots: Vec<u16> = cluster.keys("tollgate:*").iter().map(|(_, key)| cluster.slot(key)).collect();
+            slots.sort_unstable();
+            slots.dedup();
+            for slot in slots {
+                let from = cluster.primary(slot).port();
+                let others: Vec<&RedisServer> =
+                    cluster.nodes()[..3].iter().filter(|node| node.port() != from).collect();
+                let to = others[(usize::from(slot) + round) % 2];
+                // Some are asked about while their keys are in either place.
+                cluster.begin_move(slot, to);
+                load.until_all_go_on(2).await;
+                cluster.end_move(slot, to);
+            }
+            load.until_redis_answers_all().await;
+        }
+        let statuses: Vec<_> = nodes.iter().map(|(store, _)| store.status()).collect();
+        let events = load.finish().await;
+        assert!(events.iter().all(|event| event.source == Source::Redis), "somebody else decided: {statuses:?}");
+        for (at, (text, bound)) in [BUCKET, LOG].into_iter().enumerate() {
+            let of_limit = events.iter().filter(|event| event.limit == at);
+            let report = judge(bound, of_limit, 0).unwrap_or_else(|broken| panic!("{text}: {broken}"));
+            println!("{text}: {report:?}");
+        }
+    });
+}
+
+/// Limits that a tag keeps together cannot be asked about in one call while half of their keys are elsewhere: they wait, or
+/// fall back in time, and are right again after it.
+#[test]
+fn a_tagged_slot_moves() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let builder = RedisStore::builder(cluster.url()).timeout(Duration::from_millis(200));
+        let store = builder.connect().await.unwrap();
+        let (minute, week) =
+            (store.limit("minute", limit("600/h")).unwrap(), store.limit("week", limit("500/w")).unwrap());
+        let asks = [Ask::new(&minute, "ann"), Ask::new(&week, "ann")];
+        let allowed = store.decide(&asks).await;
+        assert!(allowed.is_allowed() && allowed.source() == Source::Redis);
+        let slot = cluster.slot(&cluster.keys("tollgate:week:*")[0].1);
+        let from = cluster.primary(slot).port();
+        let to = cluster.nodes()[..3].iter().find(|node| node.port() != from).unwrap();
+        cluster.begin_move(slot, to);
+        // Both are there still.
+        assert_eq!(store.decide(&asks).await.source(), Source::Redis);
+        // One has gone, the other not yet.
+        let node = cluster.primary(slot);
+        let key = cluster.keys("tollgate:minute:*")[0].1.clone();
+        let port = to.port().to_string();
+        assert!(!node.command(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]).is_error());
+        let between = store.decide(&asks).await;
+        assert_eq!(between.source(), Source::LocalShare, "{:?}", store.status());
+        let moving = store.clone();
+        let (m, w) = (minute.clone(), week.clone());
+        let waits =
+            tokio::spawn(async move { moving.decide(&[Ask::new(&m, "ann"), Ask::new(&w, "ann")]).await.source() });
+        cluster.end_move(slot, to);
+        // It waited for the keys, or was late.
+        println!("while they moved: {}", waits.await.unwrap());
+        let after = store.decide(&asks).await;
+        assert_eq!(after.source(), Source::Redis, "{:?}", store.status());
+        assert!(store.is_well(), "{:?}", store.status());
+    });
+}
+
+#[test]
+fn a_primary_dies_and_its_replica_takes_over() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let fleet = Fleet::start(&cluster.url()).await;
+        let slot = cluster.slot(&cluster.keys("tollgate:150*")[0].1);
+        let victim = cluster.primary(slot);
+        let after = fleet.suffers(|| victim.kill(), || cluster.await_other_primary(slot, victim.port()).port()).await;
+        after.keeps(1);
+        assert!(after.statuses.iter().all(|status| status.trouble.is_none()), "{:?}", after.statuses);
+        // Those on other primaries are decided by Redis again as soon as these answer for theirs.
+        victim.restart();
+        cluster.await_whole();
+    });
+}
+
+#[test]
+fn a_primary_dies_whose_replica_is_behind() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let fleet = Fleet::start(&cluster.url()).await;
+        let slot = cluster.slot(&cluster.keys("tollgate:150*")[0].1);
+        let victim = cluster.primary(slot);
+        let replica = cluster.replica_of(victim);
+        replica.stop_signal();
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        let after = fleet
+            .suffers(
+                || {
+                    victim.kill();
+                    replica.cont();
+                },
+                || cluster.await_other_primary(slot, victim.port()).port(),
+            )
+            .await;
+        after.keeps(1);
+    });
+}
+
+#[test]
+fn what_is_not_a_cluster_is_told() {
+    run(async {
+        let error = async |url: &str| match RedisStore::builder(url).connect().await {
+            Ok(_) => panic!("{url} is taken"),
+            Err(error) => error.to_string(),
+        };
+        let server = RedisServer::start();
+        let told = error(&format!("redis+cluster://127.0.0.1:{}", server.port())).await;
+        assert!(told.contains("is not part of a Cluster; write the url as redis://"), "{told}");
+        let cluster = RedisCluster::start();
+        let told = error(cluster.nodes()[0].url()).await;
+        assert!(told.contains("part of a Cluster; write the url as redis+cluster://"), "{told}");
+        // Some of its nodes are enough, though one of them is not there, and replicas will do.
+        let gone = tollgate_testkit::free_port();
+        let seeds = format!("redis+cluster://127.0.0.1:{gone},127.0.0.1:{}", cluster.nodes()[4].port());
+        let store = connect(&seeds).await;
+        assert!(store.is_well(), "{:?}", store.status());
+        // Nobody there is not an error: it falls back, and says why.
+        let store = RedisStore::builder(format!("redis+cluster://127.0.0.1:{gone}")).connect().await.unwrap();
+        let limit = store.limit("x", limit("10/s")).unwrap();
+        assert_eq!(common::source(&store, &limit, "ann").await, Source::LocalShare);
+        assert!(matches!(store.status().trouble, Some((_, Trouble::Unreachable(_)))), "{:?}", store.status());
+    });
+}

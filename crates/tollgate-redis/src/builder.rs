@@ -172,7 +172,7 @@ impl RedisStoreBuilder {
         };
         let (way, lanes, workers) = match at {
             Ok(at) => {
-                let server = Arc::new(Server { at, connect_timeout: CONNECTING });
+                let server = Arc::new(Server { at, connect_timeout: CONNECTING, name: None });
                 let most = self.max_waiting.div_ceil(connections);
                 let lane = |_| {
                     let (link, scripts) = (Link::new(Arc::clone(&server)), Arc::clone(&scripts));

@@ -164,8 +164,8 @@ impl Keeper {
         self.way.cut();
         match self.way {
             Way::One(..) => health.failed(trouble),
-            // It is one primary that is; the others may be well, and there is a map.
-            Way::Cluster(_) => health.worked(),
+            // It is one primary that is, which knows; there is a map, and the others may be well.
+            Way::Cluster(_) => health.well_again(),
         }
     }
 

@@ -13,6 +13,8 @@ use tokio::sync::Notify;
 pub(crate) struct Server {
     pub(crate) at: At,
     pub(crate) connect_timeout: Duration,
+    /// Which of several it is, for whoever reads what is wrong with it.
+    pub(crate) name: Option<String>,
 }
 
 pub(crate) enum At {
@@ -25,7 +27,12 @@ impl Server {
     /// A new connection.
     async fn connect(&self) -> Result<MultiplexedConnection, Trouble> {
         match &self.at {
-            At::One(client) => connect(client, self.connect_timeout).await,
+            At::One(client) => {
+                connect(client, self.connect_timeout).await.map_err(|trouble| match (trouble, &self.name) {
+                    (Trouble::Unreachable(why), Some(name)) => Trouble::Unreachable(format!("{name}: {why}")),
+                    (trouble, _) => trouble,
+                })
+            }
             At::Named(sentinels) => sentinels.connect(self.connect_timeout).await,
         }
     }

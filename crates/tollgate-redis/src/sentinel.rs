@@ -9,8 +9,9 @@ use redis::aio::MultiplexedConnection;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How long a sentinel may take. All are asked at once, so that one that is gone holds nobody up.
-const PATIENCE: Duration = Duration::from_millis(500);
+/// How long a sentinel may take. All are asked at once, so that one that is gone holds nobody up. Less than a beat may take, so
+/// that it is told what is wrong.
+const PATIENCE: Duration = Duration::from_millis(300);
 
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,

@@ -22,21 +22,18 @@ impl Cluster {
         self.map().nodes.iter().any(|node| node.health.is_open())
     }
 
-    /// Learns who has what if that may have changed, and looks whether primaries in trouble are well again.
+    /// Learns who has what if that may have changed, and looks whether every primary is well, asked or not.
     pub(crate) async fn tend(&self, is_time: bool) -> Result<(), Trouble> {
-        let in_trouble = !self.health.is_well();
-        let learnt = match in_trouble || is_time || self.is_stale.load(Relaxed) {
+        let learnt = match is_time || self.is_stale.load(Relaxed) || !self.health.is_well() {
             true => self.learn().await,
             false => Ok(()),
         };
         let map = self.map();
-        for node in map.nodes.iter().filter(|node| node.health.is_open()) {
-            if self.is_well(&map, node).await {
-                node.health.well_again();
-            } else {
-                node.link.cut();
-            }
-        }
+        // All at once, so that one that hangs holds nobody up.
+        let probe = |node: &Arc<Node>| self.probe(&map, node).map(|command| (Arc::clone(node), command));
+        let mut probes: tokio::task::JoinSet<()> =
+            map.nodes.iter().filter_map(probe).map(|(node, command)| look_at(node, command)).collect();
+        while probes.join_next().await.is_some() {}
         learnt
     }
 
@@ -117,20 +114,18 @@ impl Cluster {
         Ok(())
     }
 
-    /// Whether a primary takes writes.
-    async fn is_well(&self, map: &Map, node: &Arc<Node>) -> bool {
+    /// What tells whether a primary takes writes; none if it has no slots.
+    fn probe(&self, map: &Map, node: &Arc<Node>) -> Option<Cmd> {
         let is_its = |key: &String| map.node(slot(key.as_bytes())).is_ok_and(|owner| Arc::ptr_eq(owner, node));
+        let has_any = || {
+            map.owners.iter().any(|owner| map.nodes.get(usize::from(*owner)).is_some_and(|at| Arc::ptr_eq(at, node)))
+        };
         // One in three is, where there are three; of one that has few slots it takes some looking.
-        let key = (0..200_000).map(|number| format!("{}:probe:{{{number}}}", self.prefix)).find(is_its);
-        let Some(key) = key else { return false };
+        let mut keys = (0..200_000).map(|number| format!("{}:probe:{{{number}}}", self.prefix));
+        let key = keys.by_ref().take(64).find(is_its).or_else(|| if has_any() { keys.find(is_its) } else { None })?;
         let mut command = redis::cmd("PSETEX");
         command.arg(key).arg(1_000).arg(1);
-        match tokio::time::timeout(PATIENCE, node.link.send(&command, false)).await {
-            Ok(Ok(_)) => true,
-            // It answers, and what it says of other nodes is for those to bear out.
-            Ok(Err(trouble)) => matches!(trouble.redirect(), Some(Redirect::To { asking: true, .. } | Redirect::Later)),
-            Err(_) => false,
-        }
+        Some(command)
     }
 
     /// Sends a command to whoever has its slot.
@@ -168,6 +163,25 @@ impl Cluster {
         if let Ok(node) = self.map().node(slot) {
             node.link.cut();
             node.health.failed(&Trouble::TimedOut);
+        }
+    }
+}
+
+/// Looks whether a primary answers, and notes it.
+async fn look_at(node: Arc<Node>, command: Cmd) {
+    let answer = match tokio::time::timeout(PATIENCE, node.link.send(&command, false)).await {
+        Ok(Ok(_)) => Ok(()),
+        // It answers; what it says of its slots is for the map.
+        Ok(Err(trouble)) if trouble.redirect().is_some() => Ok(()),
+        Ok(Err(trouble)) => Err(trouble),
+        Err(_) => Err(Trouble::TimedOut),
+    };
+    match answer {
+        Ok(()) if !node.health.is_well() => node.health.well_again(),
+        Ok(()) => {}
+        Err(trouble) => {
+            node.link.cut();
+            node.health.failed(&trouble);
         }
     }
 }

@@ -133,11 +133,11 @@ fn two_gateways_hold_one_limit() {
 fn a_cluster_is_one_store_until_a_primary_is_gone() {
     let cluster = RedisCluster::start();
     let file = format!(
-        "{}[[policy]]\nname = \"tenant\"\nkey = [\"tenant\", \"user\"]\ntag = [\"tenant\"]\nlimits = [\"6/d\", \"3 concurrent\"]\n",
+        "{}[[policy]]\nname = \"tenant\"\nkey = [\"tenant\", \"user\"]\ntag = [\"tenant\"]\nlimits = [\"6/d\", \"100/w\"]\n",
         fleet(&cluster.url(), "local_share")
     );
     let path = config_file(&file);
-    let checked = tollgate().args(["config", "check"]).arg(path.path()).output().unwrap();
+    let checked = tollgate().args(["config", "check"]).arg(&path).output().unwrap();
     assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
     let nodes = [(); 2].map(|()| Server::with_config(&file));
     for user in ["ann", "bob", "eve", "joe"] {

@@ -223,7 +223,7 @@ fn urls_that_are_none() {
         ("redis+cluster://a:1,b:x", Port),
         ("redis+cluster://a/1", Cluster),
         ("redis+cluster://a?x", Cluster),
-        ("redis+cluster://:s3/cret@a", Port),
+        ("redis+cluster://:s3/cret@a", Host),
     ] {
         let error = text.parse::<RedisUrl>().expect_err(text);
         assert_eq!(error, why, "{text}");

@@ -317,6 +317,75 @@ fn a_primary_dies_whose_replica_is_behind() {
     });
 }
 
+/// Where Redis answers for the keys that it has, one primary that is gone takes nobody else along.
+#[test]
+fn the_others_go_on_without_one() {
+    run(async {
+        let cluster = RedisCluster::of(&RedisServer::builder().arg("cluster-require-full-coverage", "no"));
+        let builder = RedisStore::builder(cluster.url()).timeout(Duration::from_millis(500));
+        let store = builder.connect().await.unwrap();
+        let slow = store.limit("slow", limit("100/w")).unwrap();
+        let keys: Vec<String> = (0..12).map(|number| number.to_string()).collect();
+        let mut places = Vec::new();
+        for key in &keys {
+            let known = cluster.keys("tollgate:slow:*");
+            assert!(store.decide(&[Ask::new(&slow, key)]).await.is_allowed());
+            let new = cluster.keys("tollgate:slow:*").into_iter().find(|one| !known.iter().any(|two| one.1 == two.1));
+            let (node, name) = new.unwrap();
+            places.push((key, node, cluster.slot(&name)));
+        }
+        // Not the one that says who is alive, which would do as well.
+        let fleet = cluster.primary(cluster.slot("tollgate:{fleet}:nodes")).port();
+        let &(gone, victim, slot) = places.iter().find(|(_, node, _)| node.port() != fleet).unwrap();
+        let there = places.iter().find(|(_, node, _)| node.port() != victim.port()).unwrap().0;
+        cluster.replica_of(victim).kill();
+        victim.kill();
+        until("it is told", || store.status().trouble.is_some()).await;
+        let told = store.status().trouble.unwrap().1.to_string();
+        assert!(told.contains(&victim.port().to_string()), "which one: {told}");
+        let before = left(&store, &slow, there).await;
+        for _ in 0..5 {
+            assert_eq!(common::source(&store, &slow, gone).await, Source::LocalShare);
+            assert_eq!(common::source(&store, &slow, there).await, Source::Redis);
+        }
+        assert_eq!(left(&store, &slow, there).await, before - 5);
+        // A request that needs both falls back as a whole, and nothing stays charged.
+        let both = [Ask::new(&slow, gone), Ask::new(&slow, there)];
+        assert_eq!(store.decide(&both).await.source(), Source::LocalShare);
+        until_left(&store, &slow, there, before - 5).await;
+        victim.restart();
+        // It takes no writes for two seconds, in case another was made the primary.
+        tokio::task::block_in_place(|| cluster.await_other_primary(slot, 0).port());
+        let begin = std::time::Instant::now();
+        while common::source(&store, &slow, gone).await != Source::Redis {
+            assert!(begin.elapsed() < common::PATIENCE, "{:?}", store.status());
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+        println!("asked again {:.1?} after it is back", begin.elapsed());
+        until("all is well", || store.is_well()).await;
+    });
+}
+
+/// One node with all slots, which does not know its own address.
+#[test]
+fn over_tls() {
+    run(async {
+        let node = RedisServer::builder().tls(true).arg("tls-cluster", "yes").password("s3cret").cluster_node().start();
+        assert!(!node.command(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).is_error());
+        let info = || node.command(&["CLUSTER", "INFO"]).text().unwrap().contains("cluster_state:ok");
+        until("it is a Cluster", info).await;
+        let url = format!("rediss+cluster://:s3cret@127.0.0.1:{}", node.port());
+        let builder = RedisStore::builder(&url).timeout(common::LONG).ca_file(node.ca_file());
+        let store = builder.connect().await.unwrap();
+        let slow = store.limit("slow", limit("100/w")).unwrap();
+        assert_eq!(common::source(&store, &slow, "ann").await, Source::Redis, "{:?}", store.status());
+        assert_eq!(left(&store, &slow, "ann").await, 99);
+        let untrusted = RedisStore::builder(&url).connect().await.unwrap();
+        let told = untrusted.status().trouble.unwrap().1.to_string();
+        assert!(told.contains("certificate of Redis is not trusted"), "{told}");
+    });
+}
+
 #[test]
 fn what_is_not_a_cluster_is_told() {
     run(async {

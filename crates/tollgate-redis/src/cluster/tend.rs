@@ -59,7 +59,7 @@ impl Cluster {
                 Ok(ranges) => return self.take(&map, &ranges),
                 // What one of them says is worth more than that another is not there.
                 Err(trouble) if failed.is_none() || matches!(trouble, Trouble::Refused { .. }) => {
-                    failed = Some(trouble)
+                    failed = Some(trouble);
                 }
                 Err(_) => {}
             }
@@ -98,15 +98,15 @@ impl Cluster {
             owners[usize::from(*first)..=usize::from(*last)].fill(at as u16);
         }
         // What was learnt about a slot while we asked is newer.
-        for slot in 0..usize::from(SLOTS) {
-            let (now, then) =
-                (map.nodes.get(usize::from(map.owners[slot])), before.nodes.get(usize::from(before.owners[slot])));
+        for (slot, owner) in owners.iter_mut().enumerate() {
+            let now = map.nodes.get(usize::from(map.owners[slot]));
+            let then = before.nodes.get(usize::from(before.owners[slot]));
             if let Some(now) = now.filter(|now| then.is_none_or(|then| then.address != now.address)) {
-                let at = nodes.iter().position(|node| node.address == now.address).unwrap_or_else(|| {
+                let known = nodes.iter().position(|node| node.address == now.address);
+                *owner = known.unwrap_or_else(|| {
                     nodes.push(Arc::clone(now));
                     nodes.len() - 1
-                });
-                owners[slot] = at as u16;
+                }) as u16;
             }
         }
         self.health.keep(&nodes.iter().map(|node| &node.health).collect::<Vec<_>>());

@@ -38,6 +38,8 @@ pub(crate) struct Keeper {
     renewed: Instant,
     /// When the map of a Cluster was last asked for, whatever happened.
     mapped: Instant,
+    /// When all its primaries were last looked at.
+    looked: Instant,
     /// Whether it was told that a key of the fleet is spoilt.
     spoilt: AtomicBool,
 }
@@ -90,7 +92,7 @@ impl Keeper {
             Way::Cluster(_) => format!("{prefix}:{{fleet}}"),
         };
         let now = Instant::now();
-        Self { inner, way, node, fleet, renewed: now, mapped: now, spoilt: AtomicBool::new(false) }
+        Self { inner, way, node, fleet, renewed: now, mapped: now, looked: now, spoilt: AtomicBool::new(false) }
     }
 
     /// Runs until the store is gone.
@@ -139,6 +141,9 @@ impl Keeper {
                 Ok(())
             }
             Way::Cluster(cluster) => {
+                // Nodes may say again and again that something has moved.
+                tokio::time::sleep(SOONEST.saturating_sub(self.looked.elapsed())).await;
+                self.looked = Instant::now();
                 let is_time = self.mapped.elapsed() >= REMAPPED;
                 if is_time {
                     self.mapped = Instant::now();

@@ -5,11 +5,11 @@
 use crate::cluster::Elsewhere;
 use crate::health::Health;
 use crate::link::{Link, Sent};
-use crate::script::amend::{self, Amendment};
-use crate::script::decide::{self, Answer, Questions};
-use crate::script::{Scripts, Unreadable};
+use crate::piece::{pieces, tell, tell_amended, tell_decided};
+use crate::script::Scripts;
+use crate::script::amend::Amendment;
+use crate::script::decide::{Answer, Questions};
 use crate::trouble::{Redirect, Trouble};
-use redis::Value;
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
@@ -26,18 +26,18 @@ const UNANSWERED: u32 = 2;
 
 /// Something to do, and until when somebody waits for it.
 pub(crate) struct Job {
-    work: Work,
+    pub(crate) work: Work,
     deadline: Instant,
     /// Whether the server is given all the time it may take, so that not to answer is its failure.
     is_patient: bool,
     /// In a Cluster, where all keys of it are; only what is in one slot can be one call.
-    slot: u16,
+    pub(crate) slot: u16,
     /// How often it was sent elsewhere.
     pub(crate) redirected: u8,
     /// Whether the server is about to get its keys, and has not all of them yet.
     pub(crate) asking: bool,
     /// Whether it goes in a call of its own: of keys that are on the way only what is about one of them is answered.
-    alone: bool,
+    pub(crate) alone: bool,
     _place: Place,
 }
 
@@ -59,12 +59,12 @@ impl Drop for Place {
 }
 
 /// With whoever is to be told, until that has happened: what is under way comes back for all.
-enum Work {
+pub(crate) enum Work {
     Decide(Questions, Tell<Answer>),
     Amend(Vec<Amendment>, Tell<Vec<Option<u64>>>),
 }
 
-type Tell<T> = Option<oneshot::Sender<Result<T, Trouble>>>;
+pub(crate) type Tell<T> = Option<oneshot::Sender<Result<T, Trouble>>>;
 pub(crate) type Told<T> = oneshot::Receiver<Result<T, Trouble>>;
 
 /// Where jobs are handed in.
@@ -242,57 +242,6 @@ impl Lane {
     }
 }
 
-/// What goes in one call: jobs of a batch.
-struct Piece {
-    decides: bool,
-    slot: u16,
-    asking: bool,
-    alone: bool,
-    jobs: Vec<usize>,
-}
-
-/// A batch in as few calls as can be. What goes back goes first, so that it can be taken.
-fn pieces(batch: &[Job]) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
-    for decides in [false, true] {
-        for (at, job) in batch.iter().enumerate().filter(|(_, job)| job.decides() == decides) {
-            let Job { slot, asking, alone, .. } = *job;
-            let same = |piece: &&mut Piece| {
-                (piece.decides, piece.slot, piece.asking) == (decides, slot, asking) && !piece.alone && !alone
-            };
-            match pieces.iter_mut().find(same) {
-                Some(piece) => piece.jobs.push(at),
-                None => pieces.push(Piece { decides, slot, asking, alone, jobs: vec![at] }),
-            }
-        }
-    }
-    pieces
-}
-
-impl Piece {
-    fn call<'s>(&self, batch: &[Job], scripts: &'s Scripts) -> Sent<'s> {
-        let jobs = || self.jobs.iter().map(|at| &batch[*at].work);
-        let asking = self.asking;
-        if self.decides {
-            let questions = jobs().filter_map(|work| match work {
-                Work::Decide(questions, _) => Some(questions),
-                Work::Amend(..) => None,
-            });
-            return Sent { call: decide::encode(questions), script: &scripts.decide, again: true, asking };
-        }
-        let amendments = || {
-            let all = jobs().filter_map(|work| match work {
-                Work::Amend(amendments, _) => Some(amendments),
-                Work::Decide(..) => None,
-            });
-            all.flatten()
-        };
-        // A refund that arrives twice gives too much.
-        let again = amendments().all(Amendment::may_arrive_twice);
-        Sent { call: amend::encode(amendments()), script: &scripts.amend, again, asking }
-    }
-}
-
 /// Nobody in a batch waits any more. `is_patient`: somebody did as long as the server may take.
 struct GivenUp {
     is_patient: bool,
@@ -335,63 +284,9 @@ async fn until_nobody_waits<T>(
     Err(GivenUp { is_patient })
 }
 
-fn tell_decided(answer: Result<Value, Trouble>, mut jobs: Vec<Job>) -> Result<(), Trouble> {
-    let mut asked: Vec<_> = jobs
-        .iter_mut()
-        .filter_map(|job| match &mut job.work {
-            Work::Decide(questions, told) => Some((&*questions, told)),
-            Work::Amend(..) => None,
-        })
-        .collect();
-    let questions = asked.iter().map(|(questions, _)| *questions);
-    match answer.and_then(|reply| decide::decode(questions, reply).map_err(unreadable)) {
-        Ok(answers) => {
-            for ((_, told), answer) in asked.iter_mut().zip(answers) {
-                tell(told, Ok(answer));
-            }
-            Ok(())
-        }
-        Err(trouble) => {
-            for (_, told) in asked {
-                tell(told, Err(trouble.clone()));
-            }
-            Err(trouble)
-        }
-    }
-}
-
-fn tell_amended(answer: Result<Value, Trouble>, mut jobs: Vec<Job>) -> Result<(), Trouble> {
-    let came = answer.and_then(|reply| amend::decode(reply).map_err(unreadable));
-    let mut at = 0;
-    for job in &mut jobs {
-        if let Work::Amend(amendments, told) = &mut job.work {
-            let from = at;
-            at += amendments.len();
-            let own = came.as_ref().map(|came| came.get(from..at).unwrap_or_default().to_vec());
-            tell(told, own.map_err(Trouble::clone));
-        }
-    }
-    came.map(drop)
-}
-
-/// Tells it, if that has not happened. Who does not listen any more has gone elsewhere.
-fn tell<T>(to: &mut Tell<T>, what: Result<T, Trouble>) {
-    if let Some(to) = to.take() {
-        drop(to.send(what));
-    }
-}
-
-fn unreadable(_: Unreadable) -> Trouble {
-    Trouble::Protocol("its answer to our script is not ours".to_owned())
-}
-
 impl Job {
-    fn decides(&self) -> bool {
+    pub(crate) fn decides(&self) -> bool {
         matches!(self.work, Work::Decide(..))
-    }
-
-    pub(crate) fn slot(&self) -> u16 {
-        self.slot
     }
 
     pub(crate) fn is_late(&self) -> bool {

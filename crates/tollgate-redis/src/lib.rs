@@ -38,6 +38,7 @@ mod lane;
 mod limits;
 mod link;
 mod permits;
+mod piece;
 mod request;
 mod script;
 mod secret;

@@ -145,7 +145,7 @@ impl RedisStore {
         let permits = request.questions.iter().find(|question| matches!(question.limit, InMicros::InFlight { .. }));
         let lane = &inner.lanes[inner.lane_of(&permits.unwrap_or(first).key)];
         let figures = match lane.decide(Arc::clone(&request.questions), timeout).await {
-            Ok(Answer::Told(figures)) => figures,
+            Ok(Answer::Told { figures }) => figures,
             Ok(Answer::BadKey(at)) => {
                 return Err(Trouble::BadKey(String::from_utf8_lossy(&request.questions[at].key).into_owned()));
             }

@@ -282,7 +282,7 @@ impl Elsewhere {
         if job.is_late() {
             return job.fail(&Trouble::TimedOut);
         }
-        let slot = job.slot();
+        let slot = job.slot;
         let node = match redirect {
             Redirect::To { .. } if job.redirected > MOST_REDIRECTED => {
                 let message = "its nodes send us to each other".to_owned();

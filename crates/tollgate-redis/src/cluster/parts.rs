@@ -47,7 +47,7 @@ pub(super) fn together(
     let mut denied = false;
     for (part, answer) in parts.iter().zip(answers) {
         match answer {
-            Ok(Answer::Told(figures)) => {
+            Ok(Answer::Told { figures }) => {
                 let own = || part.places.iter().zip(&figures);
                 let fits = own().all(|(at, told)| told.fits || questions[*at].mode == Mode::Shadow);
                 denied |= !fits;
@@ -71,7 +71,7 @@ pub(super) fn together(
         }
     }
     let answer = failed.unwrap_or_else(|| match all.into_iter().collect() {
-        Some(figures) => Ok(Answer::Told(figures)),
+        Some(figures) => Ok(Answer::Told { figures }),
         None => Err(Trouble::Broken),
     });
     (answer, back)

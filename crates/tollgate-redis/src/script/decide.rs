@@ -53,7 +53,7 @@ pub(crate) struct Figures {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
     /// The figures of each question.
-    Told(SmallVec<[Figures; FEW]>),
+    Told { figures: SmallVec<[Figures; FEW]> },
     /// The key of this question holds what is not ours.
     BadKey(usize),
 }
@@ -117,7 +117,7 @@ pub(crate) fn decode<'q>(
         let place = usize::try_from(question).ok().and_then(|question| places.get(question));
         let &(request, place) = place.ok_or(Unreadable)?;
         match &mut answers[request] {
-            Answer::Told(figures) => figures[place].cold = cold,
+            Answer::Told { figures } => figures[place].cold = cold,
             Answer::BadKey(_) => return Err(Unreadable),
         }
     }
@@ -138,5 +138,5 @@ fn one(request: &Questions, time: u64, integers: &mut Integers) -> Result<Answer
         let (reset_after, retry_after) = if counted { (integers.count()?, integers.count()?) } else { (0, 0) };
         figures.push(Figures { fits, first, reset_after, retry_after, at: time, cold: Cold::default() });
     }
-    Ok(Answer::Told(figures))
+    Ok(Answer::Told { figures })
 }

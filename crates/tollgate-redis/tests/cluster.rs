@@ -9,6 +9,7 @@ use failover::{BUCKET, Fleet, LOG};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Ask, LimitHandle, Mode, Source, Store, TagOf};
+use tollgate_policy::{Attribute, Engine, Policies, Policy, Subject};
 use tollgate_redis::{RedisStore, Trouble};
 use tollgate_testkit::{RedisCluster, RedisServer};
 
@@ -197,6 +198,33 @@ fn a_tag_keeps_limits_in_one_slot_and_exact() {
         let before = store.status().counts.round_trips;
         assert!(store.decide(&[Ask::new(&minute, "ann"), Ask::new(&week, "ann")]).await.is_allowed());
         assert_eq!(store.status().counts.round_trips - before, 1);
+    });
+}
+
+/// The guide's two policies of a tenant: what the tag of one and the key of the other begin with is the same.
+#[test]
+fn the_tag_of_a_policy_does_that() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let store = connect(&cluster.url()).await;
+        let user = Policy::new("user").per(Attribute::named("tenant")).per(Attribute::User).limit(limit("3/w"));
+        let tenant = Policy::new("tenant").per(Attribute::named("tenant")).limit(limit("5/w"));
+        let apart = Policies::new().policy(user.clone()).policy(tenant.clone());
+        let together = Policies::new().policy(user.tag(Attribute::named("tenant"))).policy(tenant);
+        let engine = Engine::new(store.clone(), apart).unwrap();
+        let tenants: Vec<String> = (0..8).map(|number| format!("tenant{number}")).collect();
+        // Calls that a request of each tenant took.
+        let calls = async || {
+            let before = store.status().counts.round_trips;
+            for tenant in &tenants {
+                let verdict = engine.decide(&Subject::new().user("ann").with("tenant", tenant)).await;
+                assert!(verdict.is_allowed() && verdict.source() == Source::Redis, "{verdict:?}");
+            }
+            store.status().counts.round_trips - before
+        };
+        assert!(calls().await > 12, "their slots are the same by chance");
+        engine.replace(together).unwrap();
+        assert_eq!(calls().await, 8);
     });
 }
 

@@ -135,6 +135,15 @@ impl Policies {
         if let Some(twice) = key.windows(2).find(|pair| pair[0] == pair[1]) {
             found.error(item(), "key", format!("`{}` is in the key twice; once is enough", twice[0]));
         }
+        if !policy.key.starts_with(&policy.tag) {
+            let front: Vec<String> = policy.tag.iter().map(|attribute| format!("\"{attribute}\"")).collect();
+            let message = format!(
+                "the `tag` of the policy `{name}` must be what its `key` begins with, or one bucket would lie in several \
+                 places; begin the key with {}, or leave the tag out",
+                front.join(", ")
+            );
+            found.error(item(), "tag", message);
+        }
         match &policy.limits {
             Limits::Own(limits) => {
                 if limits.is_empty() {

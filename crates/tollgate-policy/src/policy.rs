@@ -24,6 +24,7 @@ pub struct Policy {
     pub(crate) name: String,
     pub(crate) when: Match,
     pub(crate) key: Vec<Attribute>,
+    pub(crate) tag: Vec<Attribute>,
     pub(crate) limits: Limits,
     pub(crate) cost: Cost,
     pub(crate) count: Count,
@@ -197,6 +198,7 @@ impl Policy {
             name: name.into(),
             when: Match::new(),
             key: Vec::new(),
+            tag: Vec::new(),
             limits: Limits::Own(Vec::new()),
             cost: Cost::Units(1),
             count: Count::All,
@@ -232,6 +234,15 @@ impl Policy {
     #[must_use]
     pub fn per(mut self, attribute: impl Into<Attribute>) -> Self {
         self.key.push(attribute.into());
+        self
+    }
+
+    /// In a store that is spread over several servers, such as a Redis Cluster: what has the same such attributes is kept on
+    /// one of them, and charged all or nothing: `tag` in a file. They are the first of its key, in their order. If nothing is
+    /// said, what has the same key is kept together.
+    #[must_use]
+    pub fn tag(mut self, attribute: impl Into<Attribute>) -> Self {
+        self.tag.push(attribute.into());
         self
     }
 

@@ -1,20 +1,22 @@
 //! Making a store: where Redis is, and how it is to be used.
 
+use crate::address::Place;
+use crate::cluster::{Cluster, Lanes};
+use crate::entrance::Entrance;
 use crate::fallback::Fallback;
 use crate::health::Health;
-use crate::keeper::Keeper;
+use crate::keeper::{Keeper, Way};
 use crate::lane::Lane;
 use crate::limits::Limits;
-use crate::link::{Link, Server};
+use crate::link::{At, Link, Server};
 use crate::permits::Permits;
 use crate::script::Scripts;
 use crate::secret::Agreed;
+use crate::sentinel::Sentinels;
 use crate::store::{Inner, RedisStore};
 use crate::trouble::Trouble;
-use redis::io::tcp::TcpSettings;
-use redis::{Client, IntoConnectionInfo, TlsCertificates};
 use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{MemoryStore, OnFailure};
@@ -31,6 +33,7 @@ pub struct RedisStoreBuilder {
     max_waiting: usize,
     key_secret: Option<String>,
     ca_file: Option<PathBuf>,
+    sentinel_auth: Option<(String, String)>,
     max_keys: usize,
     max_bytes: Option<usize>,
     time: Option<Arc<std::sync::atomic::AtomicU64>>,
@@ -48,6 +51,10 @@ const OLDEST: (u64, u64) = (5, 0);
 impl RedisStore {
     /// A store on the Redis or Valkey at `url`: `redis://[user:password@]host[:port][/db]`, `rediss://` for TLS,
     /// `redis+unix:///path/to/socket`.
+    ///
+    /// The primary that sentinels name is `redis+sentinel://[user:password@]host[:port],…/mymaster[/db]`, a Cluster is
+    /// `redis+cluster://[user:password@]host[:port],…`, of which some nodes are enough; with TLS `rediss+sentinel://` and
+    /// `rediss+cluster://`.
     pub fn builder(url: impl Into<String>) -> RedisStoreBuilder {
         RedisStoreBuilder {
             url: url.into(),
@@ -59,6 +66,7 @@ impl RedisStore {
             max_waiting: 32_768,
             key_secret: None,
             ca_file: None,
+            sentinel_auth: None,
             max_keys: 1_000_000,
             max_bytes: None,
             time: None,
@@ -91,7 +99,7 @@ impl RedisStoreBuilder {
         self
     }
 
-    /// How many connections; 2 if not said. A key is always asked about on the same one.
+    /// How many connections, in a Cluster to each primary; 2 if not said. A key is always asked about on the same one.
     pub fn connections(mut self, connections: usize) -> Self {
         self.connections = connections;
         self
@@ -113,6 +121,13 @@ impl RedisStoreBuilder {
     /// A file of certificates (PEM) to trust a `rediss://` server by, beside those of the system.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.ca_file = Some(path.into());
+        self
+    }
+
+    /// User and password of the sentinels, who have their own; for a password alone the user is empty. Those in the url are
+    /// for the server.
+    pub fn sentinel_auth(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
+        self.sentinel_auth = Some((user.into(), password.into()));
         self
     }
 
@@ -141,20 +156,45 @@ impl RedisStoreBuilder {
     /// A Redis that cannot be reached is not an error: the store falls back, says so, and goes on when it answers. A url that
     /// cannot be read is one, and a Redis that answers that it will never do.
     pub async fn connect(self) -> Result<RedisStore, ConnectError> {
-        let server = Arc::new(Server { client: self.client()?, connect_timeout: CONNECTING });
+        let place = Place::of(&self.url, self.ca_file.as_deref())?;
         let health = Arc::new(Health::default());
         let (scripts, time) = self.scripts();
-        let (lanes, workers): (Vec<_>, Vec<_>) = (0..self.connections.max(1))
-            .map(|_| {
-                let (link, scripts) = (Link::new(Arc::clone(&server)), Arc::clone(&scripts));
-                let most = self.max_waiting.div_ceil(self.connections.max(1));
-                Lane::new(link, scripts, Arc::clone(&health), self.timeout, most, time.clone())
-            })
-            .unzip();
+        let connections = self.connections.max(1);
+        // Held by whatever runs in a Cluster, so that it can be waited for.
+        let (running, mut ended) = tokio::sync::mpsc::channel(1);
+        let in_cluster = matches!(place, Place::Cluster { .. });
+        let at = match place {
+            Place::One(client) => Ok(At::One(client)),
+            Place::Sentinels { sentinels, master, dial } => {
+                Ok(At::Named(Sentinels::new(&sentinels, master, dial, self.sentinel_auth.as_ref())?))
+            }
+            Place::Cluster { seeds, dial } => Err((seeds, dial)),
+        };
+        let (way, lanes, workers) = match at {
+            Ok(at) => {
+                let server = Arc::new(Server { at, connect_timeout: CONNECTING, name: None });
+                let most = self.max_waiting.div_ceil(connections);
+                let lane = |_| {
+                    let (link, scripts) = (Link::new(Arc::clone(&server)), Arc::clone(&scripts));
+                    let (door, lane) =
+                        Lane::new(link, scripts, Arc::clone(&health), self.timeout, most, time.clone(), None);
+                    (Entrance::Lane(door), lane)
+                };
+                let (lanes, workers): (Vec<_>, Vec<_>) = (0..connections).map(lane).unzip();
+                (Way::to(server), lanes, workers)
+            }
+            Err((seeds, dial)) => {
+                let (timeout, most_waiting) = (self.timeout, self.max_waiting);
+                let lanes = Lanes { scripts, timeout, connections, most_waiting, connect_timeout: CONNECTING, time };
+                let cluster = Cluster::new(seeds, dial, lanes, Arc::clone(&health), &self.prefix, running.clone());
+                (Way::Cluster(Arc::clone(&cluster)), vec![Entrance::Cluster(cluster)], Vec::new())
+            }
+        };
+        drop(running);
         let node = fastrand::u64(..);
         let inner = Arc::new(Inner {
             names: MemoryStore::builder().max_keys(1).build(),
-            limits: Limits::new(&self.prefix),
+            limits: Limits::new(&self.prefix, in_cluster),
             fallback: Fallback::new(self.max_keys, self.max_bytes, self.nodes)
                 .map_err(|error| ConnectError::Memory(error.to_string()))?,
             health,
@@ -165,7 +205,7 @@ impl RedisStoreBuilder {
             on_failure: self.on_failure,
             gone: Arc::default(),
         });
-        let keeper = Keeper::new(&inner, server, node, &self.prefix);
+        let keeper = Keeper::new(&inner, way, node, &self.prefix);
         let (sender, seen) = tokio::sync::oneshot::channel();
         let first = Arc::clone(&inner);
         let run = async move {
@@ -178,7 +218,11 @@ impl RedisStoreBuilder {
             let mut workers: tokio::task::JoinSet<()> = workers.into_iter().map(Lane::run).collect();
             keeper.run().await;
             // What was handed in last, permits that go back, is still sent.
-            let _ = tokio::time::timeout(LAST_WORDS, async { while workers.join_next().await.is_some() {} }).await;
+            let all = async {
+                while workers.join_next().await.is_some() {}
+                while ended.recv().await.is_some() {}
+            };
+            let _ = tokio::time::timeout(LAST_WORDS, all).await;
         };
         std::thread::Builder::new()
             .name("tollgate-redis".to_owned())
@@ -208,32 +252,16 @@ impl RedisStoreBuilder {
     fn scripts(&self) -> (Arc<Scripts>, Option<Arc<std::sync::atomic::AtomicU64>>) {
         (Arc::new(Scripts::new()), self.time.clone())
     }
-
-    fn client(&self) -> Result<Client, ConnectError> {
-        let bad = |error: redis::RedisError| ConnectError::Url(error.to_string());
-        let info = self.url.as_str().into_connection_info().map_err(bad)?;
-        let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-        let Some(path) = &self.ca_file else { return Client::open(info).map_err(bad) };
-        let certificates = read(path)?;
-        let tls = TlsCertificates { client_tls: None, root_cert: Some(certificates) };
-        Client::build_with_tls(info, tls).map_err(|error| ConnectError::Certificates(path.clone(), error.to_string()))
-    }
-}
-
-fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
-    let bad = |why: String| ConnectError::Certificates(path.to_owned(), why);
-    let file = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
-    // Whoever reads it takes a file without any for an empty list, and then trusts nobody.
-    match String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
-        true => Ok(file),
-        false => Err(bad("there is none in it".to_owned())),
-    }
 }
 
 impl Keeper {
     /// The first look: an error if this Redis will never do.
     async fn look(&self, inner: &Inner) -> Result<(), Trouble> {
-        let trouble = match self.version().await {
+        let version = match self.find().await {
+            Ok(()) => self.version().await,
+            Err(trouble) => Err(trouble),
+        };
+        let trouble = match version {
             Ok(Some(version)) if version < OLDEST => {
                 let message = format!("it is Redis {}.{}; {} or newer is needed", version.0, version.1, OLDEST.0);
                 return Err(Trouble::Refused { code: "VERSION".to_owned(), message });
@@ -283,7 +311,8 @@ impl fmt::Display for ConnectError {
             Self::Url(why) => write!(
                 f,
                 "the url of Redis cannot be read ({why}); write it like redis://127.0.0.1:6379, \
-                 rediss://user:password@host:6380/0 or redis+unix:///run/redis.sock"
+                 rediss://user:password@host:6380/0, redis+unix:///run/redis.sock, \
+                 redis+sentinel://host:26379,host:26379/mymaster or redis+cluster://host:6379,host:6379"
             ),
             Self::Certificates(path, why) => {
                 write!(f, "the certificates in {} cannot be used ({why}); name a PEM file", path.display())

@@ -75,15 +75,15 @@ impl Shared {
     }
 }
 
-/// The key that remembers, in the slot of the bucket: in a cluster it is the braces that name the slot.
+/// The key that remembers, in the slot of the bucket: in a Cluster it is the first braces that name the slot, and its keys have
+/// them.
 fn mark(prefix: &str, key: &[u8], number: &[u8; 16], which: u32) -> Arc<[u8]> {
     let mut name = Vec::with_capacity(prefix.len() + key.len() + 48);
     name.extend_from_slice(prefix.as_bytes());
     name.extend_from_slice(b":settled:");
     if !key.is_empty() {
-        name.push(b'{');
         name.extend_from_slice(key);
-        name.extend_from_slice(b"}:");
+        name.push(b':');
     }
     let mut text = String::with_capacity(36);
     for byte in number {

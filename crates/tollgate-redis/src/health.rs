@@ -1,15 +1,14 @@
 //! Whether the store can be reached: the breaker, and what happened.
 
 use crate::trouble::Trouble;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 /// So many calls in a row that fail, and nobody asks until a probe finds it well.
 const FAILURES: u32 = 3;
 
-/// Shared by all lanes: they speak to one server.
+/// Shared by all lanes that speak to one server. That of a Cluster is well if each of its primaries is.
 #[derive(Default)]
 pub(crate) struct Health {
     open: AtomicBool,
@@ -18,8 +17,10 @@ pub(crate) struct Health {
     era: AtomicU64,
     /// Since when something fails, and what it was last.
     trouble: Mutex<Option<(Instant, Trouble)>>,
-    opened: tokio::sync::Notify,
-    pub(crate) counts: Counters,
+    opened: Arc<tokio::sync::Notify>,
+    /// One for each primary of a Cluster.
+    parts: Mutex<Vec<Arc<Health>>>,
+    pub(crate) counts: Arc<Counters>,
 }
 
 /// What happened since the start.
@@ -47,13 +48,38 @@ impl Health {
         self.era.load(Relaxed)
     }
 
-    pub(crate) fn is_well(&self) -> bool {
-        self.lock().is_none()
+    /// The health of one primary of many: it counts here, and wakes who waits for this one.
+    pub(crate) fn part(&self) -> Arc<Self> {
+        let part =
+            Arc::new(Self { opened: Arc::clone(&self.opened), counts: Arc::clone(&self.counts), ..Self::default() });
+        self.parts().push(Arc::clone(&part));
+        part
     }
 
-    /// Since when it fails, and why.
+    /// These are the primaries there are.
+    pub(crate) fn keep(&self, known: &[&Arc<Self>]) {
+        self.parts().retain(|part| known.iter().any(|known| Arc::ptr_eq(part, known)));
+    }
+
+    pub(crate) fn is_well(&self) -> bool {
+        self.lock().is_none() && self.parts().iter().all(|part| part.is_well())
+    }
+
+    /// Since when it fails, and why: of several what fails for longest.
     pub(crate) fn trouble(&self) -> Option<(Instant, Trouble)> {
-        self.lock().clone()
+        let own = self.lock().clone();
+        let of_parts = self.parts().iter().filter_map(|part| part.trouble()).min_by_key(|(since, _)| *since);
+        own.or(of_parts)
+    }
+
+    /// Wakes who waits for the breaker to open.
+    pub(crate) fn wake(&self) {
+        self.opened.notify_one();
+    }
+
+    /// Connections of before are not used again: they may lead to who is no primary any more.
+    pub(crate) fn new_era(&self) {
+        self.era.fetch_add(1, Relaxed);
     }
 
     pub(crate) fn count(&self, trouble: &Trouble) {
@@ -72,8 +98,8 @@ impl Health {
             tracing::warn!(target: "tollgate::redis", "{trouble}; decisions fall back until it answers");
         }
         if self.failed.fetch_add(1, Relaxed) + 1 >= FAILURES && !self.open.swap(true, Relaxed) {
-            self.era.fetch_add(1, Relaxed);
-            self.opened.notify_one();
+            self.new_era();
+            self.wake();
         }
     }
 
@@ -100,5 +126,9 @@ impl Health {
 
     fn lock(&self) -> MutexGuard<'_, Option<(Instant, Trouble)>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn parts(&self) -> MutexGuard<'_, Vec<Arc<Self>>> {
+        self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,6 +1,8 @@
 //! What goes on beside the decisions: this node says that it is alive, renews its permits, and looks whether a server that was
 //! in trouble is well again.
 
+use crate::cluster::{Cluster, slot};
+use crate::health::Health;
 use crate::link::{Link, Server};
 use crate::script::PERMIT_LIVES;
 use crate::script::amend::{Amend, Amendment};
@@ -22,23 +24,75 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// Between two looks at a server that is in trouble.
 const SOONEST: Duration = Duration::from_millis(100);
 const LATEST: Duration = Duration::from_secs(1);
+/// Between two looks at who has what in a Cluster where nothing seems to have changed.
+const REMAPPED: Duration = Duration::from_secs(10);
 /// So many amendments go in one piece.
 const PIECE: usize = 64;
 
 pub(crate) struct Keeper {
     inner: Weak<Inner>,
-    link: Link,
+    way: Way,
     node: u64,
-    prefix: Box<str>,
+    /// What the keys of the fleet itself begin with.
+    fleet: String,
     renewed: Instant,
+    /// When the map of a Cluster was last asked for, whatever happened.
+    mapped: Instant,
+    /// When all its primaries were last looked at.
+    looked: Instant,
     /// Whether it was told that a key of the fleet is spoilt.
     spoilt: AtomicBool,
 }
 
+/// How Redis is spoken to beside the lanes.
+pub(crate) enum Way {
+    One(Link, Arc<Server>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Way {
+    pub(crate) fn to(server: Arc<Server>) -> Self {
+        Self::One(Link::new(Arc::clone(&server)), server)
+    }
+
+    /// Sends a command to who has that key.
+    async fn send(&self, key: &str, command: &redis::Cmd) -> Result<Value, Trouble> {
+        match self {
+            Self::One(link, _) => {
+                tokio::time::timeout(PATIENCE, link.send(command, false)).await.unwrap_or(Err(Trouble::TimedOut))
+            }
+            Self::Cluster(cluster) => {
+                let slot = slot(key.as_bytes());
+                tokio::time::timeout(PATIENCE, cluster.send(slot, command)).await.unwrap_or_else(|_| {
+                    cluster.gave_up(slot);
+                    Err(Trouble::TimedOut)
+                })
+            }
+        }
+    }
+
+    fn cut(&self) {
+        if let Self::One(link, _) = self {
+            link.cut();
+        }
+    }
+
+    /// Whether somebody is to be looked for.
+    fn is_in_trouble(&self, health: &Health) -> bool {
+        health.is_open() || matches!(self, Self::Cluster(cluster) if cluster.needs_tending())
+    }
+}
+
 impl Keeper {
-    pub(crate) fn new(inner: &Arc<Inner>, server: Arc<Server>, node: u64, prefix: &str) -> Self {
-        let (inner, link) = (Arc::downgrade(inner), Link::new(server));
-        Self { inner, link, node, prefix: prefix.into(), renewed: Instant::now(), spoilt: AtomicBool::new(false) }
+    pub(crate) fn new(inner: &Arc<Inner>, way: Way, node: u64, prefix: &str) -> Self {
+        let inner = Arc::downgrade(inner);
+        // In a Cluster they are in one slot, so that one script has both.
+        let fleet = match way {
+            Way::One(..) => prefix.to_owned(),
+            Way::Cluster(_) => format!("{prefix}:{{fleet}}"),
+        };
+        let now = Instant::now();
+        Self { inner, way, node, fleet, renewed: now, mapped: now, looked: now, spoilt: AtomicBool::new(false) }
     }
 
     /// Runs until the store is gone.
@@ -47,7 +101,7 @@ impl Keeper {
         loop {
             let Some(inner) = self.inner.upgrade() else { return };
             let health = Arc::clone(&inner.health);
-            let open = health.is_open();
+            let open = self.way.is_in_trouble(&health);
             let wait = if open { pause.mul_f64(0.5 + fastrand::f64() / 2.0) } else { BEAT };
             pause = if open { (pause * 2).min(LATEST) } else { SOONEST };
             let gone = Arc::clone(&inner.gone);
@@ -57,43 +111,76 @@ impl Keeper {
                 () = health.opened() => {}
                 () = gone.notified() => return,
             }
-            if !open && health.is_open() {
+            if !open && self.way.is_in_trouble(&health) {
                 // It has just opened: the first look comes after a pause.
                 continue;
             }
             let Some(inner) = self.inner.upgrade() else { return };
-            if health.is_open() {
-                // Whatever was wrong may be with the connection.
-                self.link.cut();
+            match self.look_around(&health).await {
+                Ok(()) => match self.beat(&inner).await {
+                    Ok(()) => self.is_well(&inner),
+                    Err(trouble) => self.is_unwell(&health, &trouble),
+                },
+                Err(trouble) => health.failed(&trouble),
             }
-            match self.beat(&inner).await {
-                Ok(()) => {
-                    if health.is_open() || !health.is_well() {
-                        health.well_again();
-                    }
-                    if inner.fallback.is_in_use() {
-                        self.debit(&inner);
-                    }
-                    self.renew(&inner);
+        }
+    }
+
+    /// Finds out where Redis is now.
+    async fn look_around(&mut self, health: &Health) -> Result<(), Trouble> {
+        match &self.way {
+            Way::One(link, server) => {
+                if health.is_open() {
+                    // Whatever was wrong may be with the connection.
+                    link.cut();
+                } else if server.is_another().await {
+                    tracing::info!(target: "tollgate::redis", "the sentinels name another primary");
+                    link.cut();
+                    health.new_era();
                 }
-                Err(trouble) => {
-                    self.link.cut();
-                    health.failed(&trouble);
-                }
+                Ok(())
             }
+            Way::Cluster(cluster) => {
+                // Nodes may say again and again that something has moved.
+                tokio::time::sleep(SOONEST.saturating_sub(self.looked.elapsed())).await;
+                self.looked = Instant::now();
+                let is_time = self.mapped.elapsed() >= REMAPPED;
+                if is_time {
+                    self.mapped = Instant::now();
+                }
+                cluster.tend(is_time).await
+            }
+        }
+    }
+
+    fn is_well(&mut self, inner: &Inner) {
+        let health = &inner.health;
+        if health.is_open() || !health.is_well() {
+            health.well_again();
+        }
+        // In a Cluster another primary may be away; what was spent is charged when all are there.
+        if inner.fallback.is_in_use() && health.is_well() {
+            self.debit(inner);
+        }
+        self.renew(inner);
+    }
+
+    fn is_unwell(&self, health: &Health, trouble: &Trouble) {
+        self.way.cut();
+        match self.way {
+            Way::One(..) => health.failed(trouble),
+            // It is one primary that is, which knows; there is a map, and the others may be well.
+            Way::Cluster(_) => health.well_again(),
         }
     }
 
     /// Says that this node is alive, learns who else is, and agrees on the secret.
     pub(crate) async fn beat(&self, inner: &Inner) -> Result<(), Trouble> {
+        let (nodes, secret) = (format!("{}:nodes", self.fleet), format!("{}:secret", self.fleet));
         let mut command = redis::cmd("EVAL");
-        command.arg(include_str!("script/alive.lua")).arg(2);
-        command.arg(format!("{}:nodes", self.prefix)).arg(format!("{}:secret", self.prefix));
+        command.arg(include_str!("script/alive.lua")).arg(2).arg(&nodes).arg(secret);
         command.arg(format!("{:016x}", self.node)).arg(ALIVE).arg(inner.secret.offer());
-        let answer = match tokio::time::timeout(PATIENCE, self.link.send(&command)).await {
-            Ok(answer) => answer?,
-            Err(_) => return Err(Trouble::TimedOut),
-        };
+        let answer = self.way.send(&nodes, &command).await?;
         let Value::Array(answer) = answer else { return Err(Trouble::Protocol("no list".to_owned())) };
         let [Value::Int(nodes), Value::BulkString(secret)] = &answer[..] else {
             return Err(Trouble::Protocol("not two values".to_owned()));
@@ -119,7 +206,7 @@ impl Keeper {
     fn tell_spoilt(&self, inner: &Inner, spoilt: Option<&str>) -> Result<(), Trouble> {
         let was_told = self.spoilt.swap(spoilt.is_some(), Relaxed);
         let Some(key) = spoilt else { return Ok(()) };
-        let trouble = Trouble::BadKey(format!("{}:{key}", self.prefix));
+        let trouble = Trouble::BadKey(format!("{}:{key}", self.fleet));
         if !was_told {
             inner.health.count(&trouble);
             tracing::warn!(target: "tollgate::redis", "{trouble}");
@@ -127,15 +214,24 @@ impl Keeper {
         if inner.secret.get().is_some() { Ok(()) } else { Err(trouble) }
     }
 
+    /// Learns where everything is.
+    pub(crate) async fn find(&self) -> Result<(), Trouble> {
+        match &self.way {
+            Way::One(..) => Ok(()),
+            Way::Cluster(cluster) => cluster.learn().await,
+        }
+    }
+
     /// Which version it is; none if it does not say.
     pub(crate) async fn version(&self) -> Result<Option<(u64, u64)>, Trouble> {
         let mut command = redis::cmd("INFO");
         command.arg("server");
-        let text = match tokio::time::timeout(PATIENCE, self.link.send(&command)).await {
-            Ok(Ok(Value::BulkString(text))) => text,
-            Ok(Err(trouble @ Trouble::Unreachable(_))) => return Err(trouble),
-            Err(_) => return Err(Trouble::TimedOut),
-            Ok(_) => return Ok(None),
+        let text = match self.way.send(&self.fleet, &command).await {
+            Ok(Value::BulkString(text)) => text,
+            Err(trouble @ (Trouble::Unreachable(_) | Trouble::TimedOut)) => return Err(trouble),
+            // What the sentinels say is not said of it.
+            Err(trouble @ Trouble::Refused { .. }) if trouble.is_of_sentinels() => return Err(trouble),
+            _ => return Ok(None),
         };
         let text = String::from_utf8_lossy(&text);
         let line = text.lines().find_map(|line| line.strip_prefix("redis_version:"));

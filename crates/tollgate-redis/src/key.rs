@@ -2,11 +2,16 @@
 //!
 //! `tollgate:login:b:3q2-7wAAAAAAAAAAAAAAAA`. What a limit is called is there to be read; whose bucket it is cannot be read
 //! or guessed without the secret (P8).
+//!
+//! In a Cluster it is `tollgate:login:b:{Zm9v}3q2-7wAAAAAAAAAAAAAAAA`: what stands in braces says which slot it is in, and is
+//! a hash of the key alone, or of its tag, so that limits on the same key lie in one slot. It is short, which is enough to
+//! spread them and tells less.
 
 use hmac::{Hmac, KeyInit, Mac};
 use sha2::{Digest, Sha256};
+use std::fmt;
 use std::sync::Arc;
-use tollgate::{Counting, InMicros};
+use tollgate::{Counting, InMicros, TagOf};
 
 /// What keys are hashed with. Never shown.
 #[derive(Clone)]
@@ -35,41 +40,86 @@ impl Secret {
         mac.update(key);
         let hash = mac.finalize().into_bytes();
         let mut name = [0_u8; 256];
-        let length = stem.text.len();
+        let mut length = stem.text.len();
         name[..length].copy_from_slice(&stem.text);
+        if let Some(tag) = &stem.tag {
+            let mut mac = self.0.clone();
+            mac.update(tag.of(key));
+            let hash = mac.finalize().into_bytes();
+            name[length] = b'{';
+            encode(&hash[..3], &mut name[length + 1..]);
+            name[length + 5] = b'}';
+            length += 6;
+        }
         encode(&hash[..16], &mut name[length..]);
         name[..length + 22].into()
     }
 }
 
 /// The part of a name that all keys of a limit share.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stem {
     text: Box<[u8]>,
     /// Which limit, for the hash: its length is in front, so that no limit and key are another's.
     limit: Box<[u8]>,
     /// Which limit and algorithm, in short: the same on every node.
     pub(crate) id: u64,
+    /// In a Cluster: by what a key lies with others.
+    tag: Option<Tag>,
+}
+
+/// Which part of a key says with what others it lies.
+#[derive(Clone, Default)]
+pub(crate) struct Tag(Option<TagOf>);
+
+impl Tag {
+    pub(crate) fn by(tag: TagOf) -> Self {
+        Self(Some(tag))
+    }
+
+    fn of<'k>(&self, key: &'k [u8]) -> &'k [u8] {
+        let length = self.0.as_ref().map_or(key.len(), |tag| tag(key));
+        key.get(..length).unwrap_or(key)
+    }
+}
+
+impl PartialEq for Tag {
+    /// The same function; others may do the same, and are not known to.
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (None, None) => true,
+            (Some(one), Some(two)) => Arc::ptr_eq(one, two),
+            _ => false,
+        }
+    }
+}
+
+impl Eq for Tag {}
+
+impl fmt::Debug for Tag {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "a part of the key" } else { "the key" })
+    }
 }
 
 /// How much of a limit's name is shown; the hash knows all of it.
 const SHOWN: usize = 96;
 
 impl Stem {
-    pub(crate) fn new(prefix: &str, name: &str, limit: &InMicros) -> Self {
+    pub(crate) fn new(prefix: &str, name: &str, limit: &InMicros, tag: Option<Tag>) -> Self {
         // Whatever is not plain could be taken for another part, or for the tag of a slot.
         let plain = |c: char| if c.is_ascii_alphanumeric() || "_-./=,".contains(c) { c } else { '_' };
         let shown: String = name.chars().take(SHOWN).map(plain).collect();
-        let text = format!("{prefix}:{shown}:{}:", tag(limit));
-        let hash = Sha256::new().chain_update(name).chain_update([tag(limit) as u8]).finalize();
+        let text = format!("{prefix}:{shown}:{}:", letter(limit));
+        let hash = Sha256::new().chain_update(name).chain_update([letter(limit) as u8]).finalize();
         let id = hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte));
         let limit = [&(name.len() as u64).to_be_bytes(), name.as_bytes()].concat();
-        Self { text: text.into_bytes().into(), limit: limit.into(), id }
+        Self { text: text.into_bytes().into(), limit: limit.into(), id, tag }
     }
 }
 
 /// Algorithms keep different states, so each has keys of its own.
-fn tag(limit: &InMicros) -> char {
+fn letter(limit: &InMicros) -> char {
     match limit {
         InMicros::Unlimited => 'u',
         InMicros::Bucket { .. } => 'b',
@@ -103,7 +153,7 @@ mod tests {
     use tollgate::Limit;
 
     fn name(secret: &[u8], limit: &str, key: &[u8]) -> String {
-        let stem = Stem::new("tollgate", limit, &Limit::per_second(1).in_micros());
+        let stem = Stem::new("tollgate", limit, &Limit::per_second(1).in_micros(), None);
         String::from_utf8(Secret::new(secret).name(&stem, key).to_vec()).unwrap()
     }
 
@@ -128,5 +178,27 @@ mod tests {
     #[test]
     fn long_names_fit() {
         assert!(name(b"secret", &"ä".repeat(500), b"x").len() < 256);
+    }
+
+    #[test]
+    fn in_a_cluster_limits_on_the_same_key_or_tag_lie_together() {
+        let secret = Secret::new(b"secret");
+        let name = |limit: &str, tag: Tag, key: &[u8]| {
+            let stem = Stem::new(&"p".repeat(64), limit, &Limit::per_second(1).in_micros(), Some(tag));
+            secret.name(&stem, key)
+        };
+        let slot = |name: &[u8]| crate::cluster::slot(name);
+        let (minute, day) = (name("minute", Tag::default(), b"ann"), name("day", Tag::default(), b"ann"));
+        assert_ne!(minute, day);
+        assert_eq!(slot(&minute), slot(&day));
+        let others = (0..100_u8).filter(|key| slot(&name("day", Tag::default(), &[*key])) != slot(&day)).count();
+        assert!(others > 90, "they are not spread: {others}");
+        let first = |length: usize| Tag::by(Arc::new(move |_| length));
+        assert_eq!(slot(&name("day", first(3), b"ann:1")), slot(&name("hour", first(3), b"ann:2")));
+        assert_eq!(slot(&name("day", first(3), b"ann:1")), slot(&day));
+        // What is longer than the key is all of it.
+        assert_eq!(name("day", first(99), b"ann"), day);
+        assert!(!String::from_utf8_lossy(&day).contains("ann"));
+        assert!(name(&"x".repeat(500), Tag::default(), b"ann").len() < 256);
     }
 }

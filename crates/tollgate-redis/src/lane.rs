@@ -2,13 +2,14 @@
 //!
 //! A lane has one connection and one call under way. Idle, it sends what comes at once; busy, it gathers. No timer decides.
 
+use crate::cluster::Elsewhere;
 use crate::health::Health;
-use crate::link::Link;
-use crate::script::amend::{self, Amendment};
-use crate::script::decide::{self, Answer, Questions};
-use crate::script::{Scripts, Unreadable};
-use crate::trouble::Trouble;
-use redis::Value;
+use crate::link::{Link, Sent};
+use crate::piece::{pieces, tell, tell_amended, tell_decided};
+use crate::script::Scripts;
+use crate::script::amend::Amendment;
+use crate::script::decide::{Answer, Questions};
+use crate::trouble::{Redirect, Trouble};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
@@ -25,10 +26,18 @@ const UNANSWERED: u32 = 2;
 
 /// Something to do, and until when somebody waits for it.
 pub(crate) struct Job {
-    work: Work,
+    pub(crate) work: Work,
     deadline: Instant,
     /// Whether the server is given all the time it may take, so that not to answer is its failure.
     is_patient: bool,
+    /// In a Cluster, where all keys of it are; only what is in one slot can be one call.
+    pub(crate) slot: u16,
+    /// How often it was sent elsewhere.
+    pub(crate) redirected: u8,
+    /// Whether the server is about to get its keys, and has not all of them yet.
+    pub(crate) asking: bool,
+    /// Whether it goes in a call of its own: of keys that are on the way only what is about one of them is answered.
+    pub(crate) alone: bool,
     _place: Place,
 }
 
@@ -50,16 +59,17 @@ impl Drop for Place {
 }
 
 /// With whoever is to be told, until that has happened: what is under way comes back for all.
-enum Work {
+pub(crate) enum Work {
     Decide(Questions, Tell<Answer>),
     Amend(Vec<Amendment>, Tell<Vec<Option<u64>>>),
 }
 
-type Tell<T> = Option<oneshot::Sender<Result<T, Trouble>>>;
+pub(crate) type Tell<T> = Option<oneshot::Sender<Result<T, Trouble>>>;
+pub(crate) type Told<T> = oneshot::Receiver<Result<T, Trouble>>;
 
 /// Where jobs are handed in.
 #[derive(Clone)]
-pub(crate) struct Entrance {
+pub(crate) struct Door {
     jobs: mpsc::UnboundedSender<Job>,
     waiting: Arc<AtomicUsize>,
     /// So many may wait. Beyond that the server is too slow for the load, and callers are told at once.
@@ -96,37 +106,36 @@ impl Alarm {
     }
 }
 
-impl Entrance {
-    pub(crate) async fn decide(&self, questions: Questions, timeout: Duration) -> Result<Answer, Trouble> {
+impl Door {
+    pub(crate) fn decide(&self, questions: Questions, slot: u16, timeout: Duration) -> Result<Told<Answer>, Trouble> {
         let (sender, receiver) = oneshot::channel();
-        self.hand_in(Work::Decide(questions, Some(sender)), timeout)?;
-        receiver.await.unwrap_or(Err(Trouble::Broken))
-    }
-
-    pub(crate) async fn amend(
-        &self,
-        amendments: Vec<Amendment>,
-        timeout: Duration,
-    ) -> Result<Vec<Option<u64>>, Trouble> {
-        self.amend_later(amendments, timeout)?.await.unwrap_or(Err(Trouble::Broken))
-    }
-
-    /// Hands it in; who does not care what comes of it need not wait.
-    #[expect(clippy::type_complexity, reason = "what a channel is told by")]
-    pub(crate) fn amend_later(
-        &self,
-        amendments: Vec<Amendment>,
-        timeout: Duration,
-    ) -> Result<oneshot::Receiver<Result<Vec<Option<u64>>, Trouble>>, Trouble> {
-        let (sender, receiver) = oneshot::channel();
-        self.hand_in(Work::Amend(amendments, Some(sender)), timeout)?;
+        self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout)?;
         Ok(receiver)
     }
 
-    fn hand_in(&self, work: Work, timeout: Duration) -> Result<(), Trouble> {
+    /// Hands it in; who does not care what comes of it need not wait.
+    pub(crate) fn amend(
+        &self,
+        amendments: Vec<Amendment>,
+        slot: u16,
+        timeout: Duration,
+    ) -> Result<Told<Vec<Option<u64>>>, Trouble> {
+        let (sender, receiver) = oneshot::channel();
+        self.hand_in(Work::Amend(amendments, Some(sender)), slot, timeout)?;
+        Ok(receiver)
+    }
+
+    fn hand_in(&self, work: Work, slot: u16, timeout: Duration) -> Result<(), Trouble> {
         let place = Place::take(&self.waiting, self.most_waiting).ok_or(Trouble::QueueFull)?;
         let (deadline, is_patient) = (Instant::now() + timeout, timeout >= self.timeout);
-        self.jobs.send(Job { work, deadline, is_patient, _place: place }).map_err(|_| Trouble::Broken)?;
+        let job = Job { work, deadline, is_patient, slot, redirected: 0, asking: false, alone: false, _place: place };
+        self.take_over(job)
+    }
+
+    /// Takes what was handed in elsewhere, and keeps its deadline.
+    pub(crate) fn take_over(&self, job: Job) -> Result<(), Trouble> {
+        let deadline = job.deadline;
+        self.jobs.send(job).map_err(|_| Trouble::Broken)?;
         self.alarm.ring_if_before(deadline);
         Ok(())
     }
@@ -142,6 +151,8 @@ pub(crate) struct Lane {
     health: Arc<Health>,
     /// For tests: the time the scripts go by.
     time: Option<Arc<AtomicU64>>,
+    /// In a Cluster: where to go with what the server does not have.
+    elsewhere: Option<Elsewhere>,
 }
 
 /// What waits, oldest first.
@@ -158,70 +169,38 @@ impl Lane {
         timeout: Duration,
         most_waiting: usize,
         time: Option<Arc<AtomicU64>>,
-    ) -> (Entrance, Self) {
+        elsewhere: Option<Elsewhere>,
+    ) -> (Door, Self) {
         let (jobs, incoming) = mpsc::unbounded_channel();
         let queue = Queue { incoming, waiting: VecDeque::new() };
         let alarm = Arc::new(Alarm { epoch: Instant::now(), at: AtomicU64::new(0), ring: Notify::new() });
         (
-            Entrance { jobs, waiting: Arc::default(), most_waiting, alarm: Arc::clone(&alarm), timeout },
-            Self { queue, alarm, link, unanswered: 0, scripts, health, time },
+            Door { jobs, waiting: Arc::default(), most_waiting, alarm: Arc::clone(&alarm), timeout },
+            Self { queue, alarm, link, unanswered: 0, scripts, health, time, elsewhere },
         )
     }
 
     /// Runs until nobody can hand in anything any more.
     pub(crate) async fn run(mut self) {
         let mut era = self.health.era();
-        while let Some(mut batch) = self.queue.next().await {
+        while let Some(batch) = self.queue.next().await {
             if self.health.era() != era {
                 era = self.health.era();
                 self.link.cut();
             }
-            self.exchange(&mut batch).await;
+            self.exchange(batch).await;
         }
     }
 
     /// Sends a batch and tells everyone what came of it.
-    async fn exchange(&mut self, batch: &mut [Job]) {
-        let Self { queue, alarm, link, unanswered, scripts, health, time } = self;
-        let time = time.as_ref().map(|time| time.load(Relaxed));
-        let questions = || {
-            batch.iter().filter_map(|job| match &job.work {
-                Work::Decide(questions, _) => Some(questions),
-                Work::Amend(..) => None,
-            })
-        };
-        let amendments = || {
-            batch.iter().filter_map(|job| match &job.work {
-                Work::Amend(amendments, _) => Some(amendments),
-                Work::Decide(..) => None,
-            })
-        };
-        let decide = questions().next().is_some().then(|| decide::encode(questions()));
-        let amend = amendments().next().is_some().then(|| amend::encode(amendments().flatten()));
-        let counted = questions().count() as u64;
-        let link = &*link;
-        let decided = async {
-            match &decide {
-                Some(call) => Some(link.run(call, &scripts.decide, time, true).await),
-                None => None,
-            }
-        };
-        // A refund that arrives twice gives too much.
-        let again = amendments().flatten().all(Amendment::may_arrive_twice);
-        let amended = async {
-            match &amend {
-                Some(call) => Some(link.run(call, &scripts.amend, time, again).await),
-                None => None,
-            }
-        };
-        // What goes back goes first, so that it can be taken.
-        let both = async {
-            let (amended, decided) = tokio::join!(biased; amended, decided);
-            (decided, amended)
-        };
-        let ended = until_nobody_waits(both, batch, queue, alarm).await;
+    async fn exchange(&mut self, mut batch: Vec<Job>) {
+        let Self { queue, alarm, link, unanswered, scripts, health, time, elsewhere } = self;
+        let pieces = pieces(&batch);
+        let calls: Vec<Sent<'_>> = pieces.iter().map(|piece| piece.call(&batch, scripts)).collect();
+        let asking = link.run(&calls, time.as_ref().map(|time| time.load(Relaxed)));
+        let ended = until_nobody_waits(asking, &mut batch, queue, alarm).await;
         alarm.set(None);
-        let (decided, amended) = match ended {
+        let answers = match ended {
             Ok(answers) => answers,
             Err(GivenUp { is_patient }) => {
                 if is_patient {
@@ -237,20 +216,29 @@ impl Lane {
             }
         };
         *unanswered = 0;
-        for result in [&decided, &amended].into_iter().flatten() {
-            if matches!(result, Ok(_) | Err(Trouble::Refused { .. })) {
+        let mut batch: Vec<Option<Job>> = batch.into_iter().map(Some).collect();
+        let mut failed = None;
+        for (piece, answer) in pieces.into_iter().zip(answers) {
+            if matches!(answer, Ok(_) | Err(Trouble::Refused { .. })) {
                 health.counts.round_trips.fetch_add(1, Relaxed);
             }
-            match result {
-                Ok(_) => health.worked(),
-                Err(trouble) => health.failed(trouble),
+            let redirect = answer.as_ref().err().and_then(Trouble::redirect);
+            if let (Some(redirect), Some(elsewhere)) = (redirect, &*elsewhere) {
+                let alone = redirect == Redirect::Later && piece.jobs.len() > 1;
+                for mut job in piece.jobs.into_iter().filter_map(|at| batch[at].take()).filter(Job::is_waiting) {
+                    job.alone = alone || job.alone;
+                    elsewhere.send(job, redirect, alone);
+                }
+                continue;
             }
+            let jobs = piece.jobs.iter().filter_map(|at| batch[*at].take()).collect();
+            let came = if piece.decides { tell_decided(answer, jobs) } else { tell_amended(answer, jobs) };
+            failed = failed.or(came.err());
         }
-        if matches!(decided, Some(Ok(_))) {
-            health.counts.decisions.fetch_add(counted, Relaxed);
+        match failed {
+            Some(trouble) => health.failed(&trouble),
+            None => health.worked(),
         }
-        tell_decided(decided, batch, health);
-        tell_amended(amended, batch);
     }
 }
 
@@ -296,60 +284,15 @@ async fn until_nobody_waits<T>(
     Err(GivenUp { is_patient })
 }
 
-fn tell_decided(result: Option<Result<Value, Trouble>>, batch: &mut [Job], health: &Health) {
-    let Some(result) = result else { return };
-    let mut asked: Vec<_> = batch
-        .iter_mut()
-        .filter_map(|job| match &mut job.work {
-            Work::Decide(questions, told) => Some((&*questions, told)),
-            Work::Amend(..) => None,
-        })
-        .collect();
-    match result
-        .and_then(|reply| decide::decode(asked.iter().map(|(questions, _)| *questions), reply).map_err(unreadable))
-    {
-        Ok(answers) => {
-            for ((_, told), answer) in asked.iter_mut().zip(answers) {
-                tell(told, Ok(answer));
-            }
-        }
-        Err(trouble) => {
-            if matches!(trouble, Trouble::Protocol(_)) {
-                health.failed(&trouble);
-            }
-            for (_, told) in asked {
-                tell(told, Err(trouble.clone()));
-            }
-        }
-    }
-}
-
-fn tell_amended(result: Option<Result<Value, Trouble>>, batch: &mut [Job]) {
-    let Some(result) = result else { return };
-    let came = result.and_then(|reply| amend::decode(reply).map_err(unreadable));
-    let mut at = 0;
-    for job in batch {
-        if let Work::Amend(amendments, told) = &mut job.work {
-            let from = at;
-            at += amendments.len();
-            let own = came.clone().map(|came| came.get(from..at).unwrap_or_default().to_vec());
-            tell(told, own);
-        }
-    }
-}
-
-/// Tells it, if that has not happened. Who does not listen any more has gone elsewhere.
-fn tell<T>(to: &mut Tell<T>, what: Result<T, Trouble>) {
-    if let Some(to) = to.take() {
-        drop(to.send(what));
-    }
-}
-
-fn unreadable(_: Unreadable) -> Trouble {
-    Trouble::Protocol("its answer to our script is not ours".to_owned())
-}
-
 impl Job {
+    pub(crate) fn decides(&self) -> bool {
+        matches!(self.work, Work::Decide(..))
+    }
+
+    pub(crate) fn is_late(&self) -> bool {
+        self.deadline <= Instant::now()
+    }
+
     fn is_waiting(&self) -> bool {
         match &self.work {
             Work::Decide(_, told) => told.as_ref().is_some_and(|told| !told.is_closed()),
@@ -358,7 +301,7 @@ impl Job {
         }
     }
 
-    fn fail(&mut self, trouble: &Trouble) {
+    pub(crate) fn fail(&mut self, trouble: &Trouble) {
         match &mut self.work {
             Work::Decide(_, told) => tell(told, Err(trouble.clone())),
             Work::Amend(_, told) => tell(told, Err(trouble.clone())),

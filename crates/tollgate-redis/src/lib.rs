@@ -26,8 +26,11 @@
 //!
 //! What a failure can add, as formulas with numbers, is in `docs/distributed.md`.
 
+mod address;
 mod builder;
+mod cluster;
 mod detached;
+mod entrance;
 mod fallback;
 mod health;
 mod keeper;
@@ -36,9 +39,11 @@ mod lane;
 mod limits;
 mod link;
 mod permits;
+mod piece;
 mod request;
 mod script;
 mod secret;
+mod sentinel;
 mod store;
 mod trouble;
 

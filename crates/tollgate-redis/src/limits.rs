@@ -1,6 +1,6 @@
 //! The limits of a store: what each is called, how it counts, and what becomes of it without the server.
 
-use crate::key::Stem;
+use crate::key::{Stem, Tag};
 use std::sync::{Arc, PoisonError, RwLock};
 use tollgate::{InMicros, Limit, LimitHandle, OnFailure};
 
@@ -13,6 +13,8 @@ pub(crate) struct Registered {
     pub(crate) on_failure: OnFailure,
     /// Where this node counts its share of it.
     pub(crate) share: LimitHandle,
+    /// With what others its keys lie, in a Cluster.
+    pub(crate) tag: Option<Tag>,
     name: Box<str>,
 }
 
@@ -35,18 +37,20 @@ impl Rule {
 /// All limits of a store, by their number.
 pub(crate) struct Limits {
     prefix: Box<str>,
+    in_cluster: bool,
     all: RwLock<Vec<Arc<Registered>>>,
 }
 
 impl Limits {
-    pub(crate) fn new(prefix: &str) -> Self {
-        Self { prefix: prefix.into(), all: RwLock::default() }
+    pub(crate) fn new(prefix: &str, in_cluster: bool) -> Self {
+        Self { prefix: prefix.into(), in_cluster, all: RwLock::default() }
     }
 
     pub(crate) fn add(&self, number: u64, name: &str, rule: Rule, share: LimitHandle, on_failure: OnFailure) {
         let form = rule.form();
-        let stem = Stem::new(&self.prefix, name, &form);
-        let added = Arc::new(Registered { rule, form, stem, on_failure, share, name: name.into() });
+        let tag = self.in_cluster.then(Tag::default);
+        let stem = Stem::new(&self.prefix, name, &form, tag.clone());
+        let added = Arc::new(Registered { rule, form, stem, on_failure, share, tag, name: name.into() });
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         // Numbers are given in order, but another thread may be here first with a later one.
         let at = number as usize;
@@ -86,7 +90,7 @@ impl Limits {
         let mut name = changed.name.clone();
         change(&mut changed, &mut name);
         changed.form = changed.rule.form();
-        changed.stem = Stem::new(&self.prefix, &name, &changed.form);
+        changed.stem = Stem::new(&self.prefix, &name, &changed.form, changed.tag.clone());
         changed.name = name;
         *known = Arc::new(changed);
     }

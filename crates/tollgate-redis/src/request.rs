@@ -70,12 +70,7 @@ impl Request {
     }
 
     /// The verdict, and what it is settled by.
-    pub(crate) fn verdict(
-        &self,
-        asks: &[Ask<'_>],
-        time: u64,
-        figures: &[Figures],
-    ) -> (Verdict, SmallVec<[Option<Receipt>; FEW]>) {
+    pub(crate) fn verdict(&self, asks: &[Ask<'_>], figures: &[Figures]) -> (Verdict, SmallVec<[Option<Receipt>; FEW]>) {
         let decides = |question: &Question| question.mode != Mode::Shadow;
         let charged =
             !self.hopeless && self.questions.iter().zip(figures).all(|(asked, told)| told.fits || !decides(asked));
@@ -89,7 +84,7 @@ impl Request {
                     let takes = charged && figures.fits && question.mode != Mode::Peek;
                     let decision = told(question, self.reserves[at], figures, takes);
                     let receipt = (takes && ask.cost > 0 && decision.is_allowed())
-                        .then(|| Receipt::new(question, ask, time, figures))
+                        .then(|| Receipt::new(question, ask, figures))
                         .flatten();
                     (decision, receipt)
                 }
@@ -189,7 +184,17 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    fn new(question: &Question, ask: &Ask<'_>, time: u64, figures: &Figures) -> Option<Self> {
+    fn new(question: &Question, ask: &Ask<'_>, figures: &Figures) -> Option<Self> {
+        Self::of(question, figures, ask.cost, ask.limit.number())
+    }
+
+    /// What a question charged, as a whole.
+    pub(crate) fn of_all(question: &Question, figures: &Figures) -> Option<Self> {
+        Self::of(question, figures, question.cost, 0)
+    }
+
+    fn of(question: &Question, figures: &Figures, cost: u64, number: u64) -> Option<Self> {
+        let time = figures.at;
         let fresh_at = time + figures.reset_after;
         let (after, before) = match question.limit {
             InMicros::Unlimited | InMicros::InFlight { .. } => return None,
@@ -208,8 +213,8 @@ impl Receipt {
         Some(Self {
             key: Arc::clone(&question.key),
             limit: question.limit,
-            cost: ask.cost,
-            number: ask.limit.number(),
+            cost,
+            number,
             time,
             after,
             before,

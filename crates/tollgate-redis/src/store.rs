@@ -1,10 +1,10 @@
 //! The store itself.
 
 use crate::detached::{self, Detached, Shared};
+use crate::entrance::Entrance;
 use crate::fallback::Fallback;
 use crate::health::{Health, TROUBLES};
-use crate::key::Secret;
-use crate::lane::Entrance;
+use crate::key::{Secret, Tag};
 use crate::limits::{Limits, Registered, Rule};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
@@ -20,7 +20,7 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tollgate::{
     Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled, OnFailure, Source,
-    Store, TooManyLimits, Verdict,
+    Store, TagOf, TooManyLimits, Verdict,
 };
 
 /// Limits that several processes hold together, on Redis or Valkey.
@@ -145,13 +145,13 @@ impl RedisStore {
         let inner = &self.inner;
         let request = Request::new(asks, limits, secret, || inner.permits.name());
         let Some(first) = request.questions.first() else {
-            return Ok(request.verdict(asks, 0, &[]).0);
+            return Ok(request.verdict(asks, &[]).0);
         };
         // Where its permits go back, if it is about any: what was given back before can be taken.
         let permits = request.questions.iter().find(|question| matches!(question.limit, InMicros::InFlight { .. }));
         let lane = &inner.lanes[inner.lane_of(&permits.unwrap_or(first).key)];
-        let (time, figures) = match lane.decide(Arc::clone(&request.questions), timeout).await {
-            Ok(Answer::Told { time, figures }) => (time, figures),
+        let figures = match lane.decide(Arc::clone(&request.questions), timeout).await {
+            Ok(Answer::Told { figures }) => figures,
             Ok(Answer::BadKey(at)) => {
                 return Err(Trouble::BadKey(String::from_utf8_lossy(&request.questions[at].key).into_owned()));
             }
@@ -163,7 +163,8 @@ impl RedisStore {
                 return Err(trouble);
             }
         };
-        let (mut verdict, receipts) = request.verdict(asks, time, &figures);
+        inner.health.counts.decisions.fetch_add(1, Relaxed);
+        let (mut verdict, receipts) = request.verdict(asks, &figures);
         let taken = |(question, _): &(&Question, _)| verdict.is_allowed() && !question.permits.is_empty();
         let taken = request.questions.iter().zip(&figures).filter(|(_, told)| told.fits).filter(taken);
         let mut held = Held { inner: Arc::clone(inner), receipts, permits: Vec::new() };
@@ -291,6 +292,14 @@ impl Store for RedisStore {
         }
     }
 
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+        if self.inner.names.knows(handle) {
+            // Where all keys are in one place they lie together anyway.
+            let tag = tag.map_or_else(Tag::default, Tag::by);
+            self.inner.limits.change(handle, |limit, _| limit.tag = limit.tag.take().map(|_| tag));
+        }
+    }
+
     async fn settle(&self, mut verdict: Verdict, actual: &[u64]) {
         if verdict.source() != Source::Redis {
             self.inner.fallback.settle(verdict, actual);
@@ -338,18 +347,10 @@ impl Store for RedisStore {
             shared.permits = std::mem::take(&mut held.permits);
         }
         let live = u64::try_from(until.saturating_since(self.now()).as_micros()).unwrap_or(u64::MAX);
-        let mut told = Vec::new();
         for (key, limit, names) in &shared.permits {
+            // If it is not told, or nobody waits for that, they end by themselves before their time.
             let amendment = inner.permits.let_go(key, *limit, names.clone(), live);
-            let lane = &inner.lanes[inner.lane_of(key)];
-            told.push((amendment.clone(), lane.amend_later(vec![amendment], inner.timeout)));
-        }
-        // Who does not wait for it has said so all the same.
-        for (amendment, telling) in told {
-            let told = match telling {
-                Ok(telling) => telling.await.unwrap_or(Err(Trouble::Broken)),
-                Err(trouble) => Err(trouble),
-            };
+            let told = inner.lanes[inner.lane_of(key)].amend(vec![amendment.clone()], inner.timeout).await;
             if told.is_err() {
                 inner.permits.give_up_again(amendment);
             }

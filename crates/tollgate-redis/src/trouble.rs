@@ -35,6 +35,15 @@ const ABOUT_THE_SERVER: [&str; 7] =
 /// The others that are known, to be found in the text of a script's error.
 const KNOWN: [&str; 6] = ["OOM", "BUSY", "NOPERM", "WRONGTYPE", "MISCONF", "NOSCRIPT"];
 
+/// What a node of a Cluster says of keys that are not, or not all, its own; it has done nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Redirect<'a> {
+    /// Another node has them. `asking`: it does not say so itself yet.
+    To { host: &'a str, port: u16, asking: bool },
+    /// They are on the way.
+    Later,
+}
+
 impl Trouble {
     pub(crate) fn of(error: &redis::RedisError) -> Self {
         use redis::ErrorKind;
@@ -62,6 +71,26 @@ impl Trouble {
     /// Whether a script is not known to the server, which then did nothing.
     pub(crate) fn is_no_script(&self) -> bool {
         matches!(self, Self::Refused { code, .. } if code == "NOSCRIPT")
+    }
+
+    /// Whether it is about the sentinels, not about the server.
+    pub(crate) fn is_of_sentinels(&self) -> bool {
+        matches!(self, Self::Refused { code, .. } if code == "SENTINEL")
+    }
+
+    /// Where else a node of a Cluster says that it is to be asked.
+    pub(crate) fn redirect(&self) -> Option<Redirect<'_>> {
+        let Self::Refused { code, message } = self else { return None };
+        let asking = match code.as_str() {
+            "MOVED" => false,
+            "ASK" => true,
+            "TRYAGAIN" => return Some(Redirect::Later),
+            _ => return None,
+        };
+        // `3999 127.0.0.1:6381`; where it has the address of who says so, the host may be left out.
+        let (_, address) = message.trim().rsplit_once(' ')?;
+        let (host, port) = address.rsplit_once(':')?;
+        Some(Redirect::To { host, port: port.parse().ok()?, asking })
     }
 
     /// Whether another connection may find another server, or a better one.
@@ -106,6 +135,14 @@ impl fmt::Display for Trouble {
                 "READONLY" => f.write_str("this Redis is a replica and takes no writes; point the url at the primary"),
                 "LOADING" => f.write_str("Redis is loading its data and will answer when it is done"),
                 "MASTERDOWN" => f.write_str("this Redis has lost its primary; point the url at one that is up"),
+                "CROSSSLOT" | "MOVED" => {
+                    f.write_str("this Redis is part of a Cluster; write the url as redis+cluster://host:port")
+                }
+                "NOCLUSTER" => f.write_str("this Redis is not part of a Cluster; write the url as redis://host:port"),
+                "CLUSTERDOWN" => {
+                    write!(f, "the Cluster does not serve all its keys ({message}); see that a primary of each is up")
+                }
+                "SENTINEL" => f.write_str(message),
                 "OOM" => f.write_str("Redis is out of memory; raise maxmemory, or let it evict (allkeys-lru)"),
                 "BUSY" => f.write_str("Redis is busy with somebody's script; SCRIPT KILL ends it"),
                 "NOAUTH" => f.write_str("Redis wants a password; put it into the url: redis://:password@host"),

@@ -204,7 +204,9 @@ async fn a_key_weighs_what_the_guide_says() {
         // With a name as long as those of policies are.
         let limit = match LIMITS.iter().find(|(known, _)| *known == letter) {
             Some((_, limit)) => {
-                let limit: Limit = limit.replace("10/", "10000/").replace(" 5", " 10000").parse().unwrap();
+                // What refills at 10,000 a minute is full, and its key gone, before a busy machine has looked at it.
+                let many = if matches!(letter, 'b' | 'p') { "10/" } else { "10000/" };
+                let limit: Limit = limit.replace("10/", many).replace(" 5", " 10000").parse().unwrap();
                 assert!(algorithm.contains(limit.judged_by().name()), "{algorithm}: {limit}");
                 store.limit("api,user 60s 1", limit).unwrap()
             }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate::{Ask, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Source, Store, Verdict};
 use tollgate_redis::RedisStore;
-use tollgate_testkit::RedisServer;
+use tollgate_testkit::{RedisCluster, RedisServer};
 
 /// One server and one store for all cases; each case has limits of its own.
 struct Fleet {
@@ -16,18 +16,23 @@ struct Fleet {
     store: RedisStore,
     time: Arc<AtomicU64>,
     cases: AtomicU64,
-    _server: RedisServer,
+    _servers: Box<dyn std::any::Any>,
 }
 
 impl Fleet {
     fn start(connections: usize) -> Self {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let server = RedisServer::start();
+        let url = server.url().to_owned();
+        Self::on(&url, "tollgate", connections, Box::new(server))
+    }
+
+    fn on(url: &str, prefix: &str, connections: usize, servers: Box<dyn std::any::Any>) -> Self {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let time = Arc::new(AtomicU64::new(0));
-        let store = RedisStore::builder(server.url()).timeout(Duration::from_secs(10)).connections(connections);
-        let store = store.given_time(Arc::clone(&time));
+        let store = RedisStore::builder(url).timeout(Duration::from_secs(10)).connections(connections);
+        let store = store.prefix(prefix).given_time(Arc::clone(&time));
         let store = runtime.block_on(store.connect()).unwrap();
-        Self { runtime, store, time, cases: AtomicU64::new(0), _server: server }
+        Self { runtime, store, time, cases: AtomicU64::new(0), _servers: servers }
     }
 }
 
@@ -195,6 +200,19 @@ fn redis_tells_what_memory_tells() {
     let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
     let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(), 1..40));
     let mut runner = TestRunner::new(ProptestConfig { max_shrink_iters: 4_000, ..ProptestConfig::default() });
+    runner.run(&traces, |(limits, start, steps)| run(&fleet, limits, start, steps)).unwrap();
+}
+
+/// The braces put everything in one slot, where a Cluster is as exact as one server.
+#[test]
+fn a_cluster_tells_what_memory_tells_of_one_slot() {
+    let cluster = RedisCluster::start();
+    let url = cluster.url();
+    let fleet = Fleet::on(&url, "{one}", 2, Box::new(cluster));
+    let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
+    let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(), 1..40));
+    let mut runner =
+        TestRunner::new(ProptestConfig { cases: 64, max_shrink_iters: 1_000, ..ProptestConfig::default() });
     runner.run(&traces, |(limits, start, steps)| run(&fleet, limits, start, steps)).unwrap();
 }
 

@@ -3,7 +3,7 @@
 use std::time::Duration;
 use tollgate::{
     Ask, Census, Clock, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled, OnFailure, Sleep, Store,
-    TooManyLimits, Verdict,
+    TagOf, TooManyLimits, Verdict,
 };
 use tollgate_policy::config::RedisConfig;
 use tollgate_redis::{ConnectError, RedisStore};
@@ -47,6 +47,9 @@ pub(crate) async fn redis(
     }
     if let Some(file) = &config.ca_file {
         builder = builder.ca_file(file);
+    }
+    if let Some(password) = &config.sentinel_password {
+        builder = builder.sentinel_auth(config.sentinel_user.as_deref().unwrap_or_default(), password.reveal());
     }
     builder.connect().await
 }
@@ -112,6 +115,10 @@ impl<C: Clock> Store for AnyStore<C> {
 
     fn share_as(&self, handle: &LimitHandle, name: &str) {
         either!(self, store => store.share_as(handle, name));
+    }
+
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+        either!(self, store => store.tag_by(handle, tag));
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {

@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::json;
 use support::{Answer, Server, config_file, eventually, refused, service, tollgate};
-use tollgate_testkit::RedisServer;
+use tollgate_testkit::{RedisCluster, RedisServer};
 
 /// A file that every node of a fleet may run. The timeout is far longer than a slow machine needs.
 fn fleet(url: &str, on_failure: &str) -> String {
@@ -127,4 +127,41 @@ fn two_gateways_hold_one_limit() {
         statuses.push(answer.status());
     }
     assert_eq!(statuses, [&[200; 10][..], &[429; 14][..]].concat());
+}
+
+#[test]
+fn a_cluster_is_one_store_until_a_primary_is_gone() {
+    let cluster = RedisCluster::start();
+    let file = format!(
+        "{}[[policy]]\nname = \"tenant\"\nkey = [\"tenant\", \"user\"]\ntag = [\"tenant\"]\nlimits = [\"6/d\", \"100/w\"]\n",
+        fleet(&cluster.url(), "local_share")
+    );
+    let path = config_file(&file);
+    let checked = tollgate().args(["config", "check"]).arg(&path).output().unwrap();
+    assert!(checked.status.success(), "{}", String::from_utf8_lossy(&checked.stdout));
+    let nodes = [(); 2].map(|()| Server::with_config(&file));
+    for user in ["ann", "bob", "eve", "joe"] {
+        let answers: Vec<Answer> = (0..20).map(|turn| check(&nodes[turn % 2], user)).collect();
+        assert_eq!(answers.iter().filter(|answer| answer.status() == 200).count(), 10, "{user}: {answers:?}");
+        assert!(answers.iter().all(|answer| source(answer) == "redis"), "{answers:?}");
+    }
+    let both = json!({"subject": {"user": "kim", "tenant": "acme"}}).to_string();
+    let answers: Vec<Answer> = (0..12).map(|turn| nodes[turn % 2].check(&both)).collect();
+    assert_eq!(answers.iter().filter(|answer| answer.status() == 200).count(), 6, "{answers:?}");
+    assert_eq!(nodes[0].request("GET", "/readyz", "").body, "ok\n");
+    eventually("both see each other", || nodes.iter().all(|node| node.figure("tollgate_store_nodes") == 2.0));
+    // What was charged where another limit denied has come back.
+    let left = |node: &Server| {
+        let peek = json!({"subject": {"user": "kim"}, "peek": true}).to_string();
+        node.check(&peek).json()["limits"][0]["remaining"].clone()
+    };
+    eventually("the user has what was not admitted", || left(&nodes[0]) == json!(4));
+
+    // One primary is gone: it is told, and after a while its replica decides.
+    let victim = &cluster.nodes()[0];
+    victim.kill();
+    eventually("it is told", || nodes[0].request("GET", "/readyz", "").body.starts_with("degraded"));
+    assert_eq!(nodes[0].figure("tollgate_store_fallback_active"), 1.0);
+    eventually("it is over", || nodes.iter().all(|node| node.request("GET", "/readyz", "").body == "ok\n"));
+    assert_eq!(source(&check(&nodes[0], "new")), "redis");
 }

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use tollgate_testkit::{Connection, RedisServer, Reply};
+use tollgate_testkit::{Connection, RedisCluster, RedisSentinels, RedisServer, Reply};
 
 fn simple(text: &str) -> Reply {
     Reply::Simple(text.into())
@@ -223,4 +223,39 @@ fn many_start_at_once() {
     let servers: Vec<_> = starting.into_iter().map(|starting| starting.join().unwrap()).collect();
     let ports: std::collections::BTreeSet<_> = servers.iter().map(RedisServer::port).collect();
     assert_eq!(ports.len(), servers.len());
+}
+
+#[test]
+fn a_cluster_comes_together_moves_a_slot_and_fails_over() {
+    let begin = Instant::now();
+    let cluster = RedisCluster::start();
+    println!("whole after {:.1?}", begin.elapsed());
+    let slot = cluster.slot("key");
+    let from = cluster.primary(slot);
+    assert_eq!(from.command(&["SET", "key", "value"]), simple("OK"));
+    let to = cluster.nodes()[..3].iter().find(|node| node.port() != from.port()).unwrap();
+    cluster.move_slot(slot, to);
+    assert_eq!(to.command(&["GET", "key"]), Reply::Bulk(b"value".to_vec()));
+    assert!(from.command(&["GET", "key"]).text().unwrap().starts_with("MOVED"));
+    cluster.await_whole();
+    let begin = Instant::now();
+    to.kill();
+    let other = cluster.await_other_primary(slot, to.port());
+    println!("another primary after {:.1?}", begin.elapsed());
+    assert_ne!(other.port(), to.port());
+    to.restart();
+    cluster.await_whole();
+}
+
+#[test]
+fn sentinels_name_another_primary() {
+    let begin = Instant::now();
+    let sentinels = RedisSentinels::with_passwords("of-the-servers", "of-the-sentinels");
+    println!("known after {:.1?}", begin.elapsed());
+    let first = &sentinels.servers()[0];
+    let begin = Instant::now();
+    first.kill();
+    let other = sentinels.await_other_primary(first.port());
+    println!("another primary after {:.1?}", begin.elapsed());
+    assert_ne!(other.port(), first.port());
 }

@@ -211,5 +211,5 @@ pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
 pub use store::{
     Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, NotDetached, NotSettled, OnFailure,
-    Source, Status, Store, TooManyKeys, Verdict,
+    Source, Status, Store, TagOf, TooManyKeys, Verdict,
 };

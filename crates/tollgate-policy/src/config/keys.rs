@@ -87,7 +87,7 @@ static STORE: Table = Table {
         key(
             "url",
             Kind::RedisUrl,
-            "Where Redis is, as redis://127.0.0.1:6379; the kind redis needs it.",
+            "Where Redis is, as redis://127.0.0.1:6379; the kind redis needs it. redis+sentinel:// and redis+cluster:// name several hosts.",
             "\"redis://127.0.0.1:6379\"",
         )
         .secret(),
@@ -123,9 +123,17 @@ static STORE: Table = Table {
             "\"…\"",
         )
         .secret(),
-        key("connections", Kind::Number { min: 1, max: 64 }, "How many connections to Redis there are.", "2")
+        key("connections", Kind::Number { min: 1, max: 64 }, "How many connections to Redis there are; in a Cluster to each primary.", "2")
             .or(Default::Number(2)),
         key("ca_file", Kind::Text, "Who signs for a rediss:// server: a file in PEM form.", "\"/etc/tollgate/ca.pem\""),
+        key("sentinel_user", Kind::Text, "The user of the sentinels; the one in the url is for the server.", "\"tollgate\""),
+        key(
+            "sentinel_password",
+            Kind::LongText { bytes: 1 },
+            "The password of the sentinels; the one in the url is for the server.",
+            "\"…\"",
+        )
+        .secret(),
     ],
     also: None,
 };
@@ -223,6 +231,12 @@ static POLICY: Table = Table {
         ),
         key("key", Kind::OneOrMany(&Kind::Attribute), "By what it counts; one bucket for all if empty.", "[\"ip\"]")
             .or(Default::Empty),
+        key(
+            "tag",
+            Kind::OneOrMany(&Kind::Attribute),
+            "In Redis Cluster, the first attributes of the key: what shares them is kept on one node.",
+            "[\"header:x-tenant\"]",
+        ),
         key("limit", Kind::Limit, "How much passes.", "\"100/min burst 20\""),
         key(
             "limits",

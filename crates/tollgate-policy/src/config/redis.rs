@@ -27,6 +27,10 @@ pub struct RedisConfig {
     pub connections: usize,
     /// Who signs for a `rediss://` server, in PEM form; if nothing is said, whom the system trusts.
     pub ca_file: Option<PathBuf>,
+    /// The user of the sentinels, if they want one.
+    pub sentinel_user: Option<String>,
+    /// The password of the sentinels, if they want one.
+    pub sentinel_password: Option<Secret>,
 }
 
 /// How Redis is asked.
@@ -74,6 +78,9 @@ const HIDDEN: &str = "***";
 
 /// Where Redis is: `redis://user:password@host:6379/0`, `rediss://…` over TLS, `unix:///run/redis.sock?db=0&user=…&pass=…`.
 ///
+/// `redis+sentinel://user:password@host:26379,host:26379/mymaster/0` is the primary that sentinels name,
+/// `redis+cluster://user:password@host:6379,host:6379` a Cluster; with TLS they begin with `rediss+`.
+///
 /// It prints without its password.
 ///
 /// ```
@@ -93,9 +100,19 @@ impl RedisUrl {
         &self.0
     }
 
-    /// Whether it is `rediss://`.
+    /// Whether it is `rediss://`, or `rediss+…://`.
     pub fn is_tls(&self) -> bool {
-        self.0.starts_with("rediss:")
+        self.0.starts_with("rediss:") || self.0.starts_with("rediss+")
+    }
+
+    /// Whether sentinels are asked.
+    pub fn has_sentinels(&self) -> bool {
+        parts(&self.0).is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"))
+    }
+
+    /// Whether it is a Cluster.
+    pub fn is_cluster(&self) -> bool {
+        parts(&self.0).is_some_and(|(scheme, _)| scheme.ends_with("+cluster"))
     }
 }
 
@@ -115,11 +132,16 @@ pub enum RedisUrlError {
     Database,
     /// A user without a password.
     User,
+    /// Sentinels without the name of the primary.
+    Primary,
+    /// A Cluster with a database.
+    Cluster,
     /// No path of a socket, or something behind it that is not known.
     Socket,
 }
 
-const SCHEMES: [&str; 4] = ["redis", "rediss", "redis+unix", "unix"];
+const SCHEMES: [&str; 8] =
+    ["redis", "rediss", "redis+unix", "unix", "redis+sentinel", "rediss+sentinel", "redis+cluster", "rediss+cluster"];
 
 impl fmt::Display for RedisUrlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -145,6 +167,13 @@ impl fmt::Display for RedisUrlError {
             Self::User => f.write_str(
                 "it names a user, or has an @, but no password; write redis://user:password@host, or redis://:password@host for a \
                  password alone",
+            ),
+            Self::Primary => f.write_str(
+                "behind the sentinels comes what they call the primary, and then the database if it is not 0, as in \
+                 \"redis+sentinel://127.0.0.1:26379/mymaster\"",
+            ),
+            Self::Cluster => f.write_str(
+                "a Cluster has no databases, so nothing comes behind its hosts, as in \"redis+cluster://127.0.0.1:6379\"",
             ),
             Self::Socket => f.write_str(
                 "a socket is written as \"unix:///run/redis.sock\", and behind it what is needed of ?db=0&user=…&pass=…",
@@ -180,13 +209,15 @@ impl FromStr for RedisUrl {
         if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
             return Err(RedisUrlError::Blank);
         }
-        let Some((_, parts)) = parts(text) else { return Err(RedisUrlError::Scheme(scheme_of(text))) };
+        let Some((scheme, parts)) = parts(text) else { return Err(RedisUrlError::Scheme(scheme_of(text))) };
         match parts {
             Parts::Tcp { user_info, host, behind } => {
-                check_host(host)?;
-                if !behind.is_empty() && behind != "/" && !behind.strip_prefix('/').is_some_and(is_number) {
-                    return Err(RedisUrlError::Database);
+                let several = scheme.contains('+');
+                host.split(',').filter(|_| several).try_for_each(check_host)?;
+                if !several {
+                    check_host(host)?;
                 }
+                check_behind(scheme, behind)?;
                 // Without a password nobody would be logged in, and a password alone may be meant.
                 let has_password = |info: &str| info.split_once(':').is_some_and(|(_, password)| !password.is_empty());
                 if !user_info.is_none_or(has_password) {
@@ -227,6 +258,27 @@ fn check_host(text: &str) -> Result<(), RedisUrlError> {
     }
     let is_port = |port: &str| is_number(port) && port.parse::<u16>().is_ok_and(|port| port > 0);
     if port.is_none_or(is_port) { Ok(()) } else { Err(RedisUrlError::Port) }
+}
+
+/// What comes behind the hosts.
+fn check_behind(scheme: &str, behind: &str) -> Result<(), RedisUrlError> {
+    let is_database = |text: &str| text.is_empty() || is_number(text);
+    let path = behind.strip_prefix('/').unwrap_or_default();
+    let is_path = behind.is_empty() || behind.starts_with('/');
+    match scheme.split_once('+') {
+        Some((_, "sentinel")) => {
+            let (name, database) = path.split_once('/').unwrap_or((path, ""));
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            match !name.is_empty() && name.chars().all(is_name) && is_database(database) {
+                true => Ok(()),
+                false => Err(RedisUrlError::Primary),
+            }
+        }
+        Some(_) if is_path && (path.is_empty() || path == "0") => Ok(()),
+        Some(_) => Err(RedisUrlError::Cluster),
+        None if is_path && is_database(path) => Ok(()),
+        None => Err(RedisUrlError::Database),
+    }
 }
 
 fn check_socket(path: &str, query: Option<&str>) -> Result<(), RedisUrlError> {

@@ -142,7 +142,7 @@ impl Writer<'_> {
     }
 
     fn redis(&mut self, redis: &RedisConfig, on_failure: OnFailure) {
-        let RedisConfig { url, mode, timeout, prefix, nodes, key_secret, connections, ca_file } = redis;
+        let RedisConfig { url, mode, timeout, prefix, nodes, key_secret, connections, ca_file, .. } = redis;
         self.line("url", if self.hide { text(url) } else { text(url.reveal()) });
         self.line("mode", text(mode.name()));
         self.line("timeout", text(duration_text(*timeout)));
@@ -152,6 +152,10 @@ impl Writer<'_> {
         self.secret("key_secret", key_secret.as_ref());
         self.line("connections", connections.to_string());
         self.optional("ca_file", ca_file.as_ref().map(|file| text(file.display())));
+        self.optional("sentinel_user", redis.sentinel_user.as_ref().map(text));
+        let password = redis.sentinel_password.as_ref();
+        let password = password.map(|secret| text(if self.hide { HIDDEN } else { secret.reveal() }));
+        self.optional("sentinel_password", password);
     }
 
     fn table(&mut self, header: &str, path: &str) {
@@ -190,6 +194,9 @@ impl Writer<'_> {
             self.line("match", inline(conditions));
         }
         self.line("key", list(policy.key.iter().map(text)));
+        if !policy.tag.is_empty() {
+            self.line("tag", list(policy.tag.iter().map(text)));
+        }
         match &policy.limits {
             Limits::Own(limits) => self.limits(limits),
             Limits::Plan { attribute, default } => {

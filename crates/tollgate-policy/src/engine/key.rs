@@ -65,6 +65,16 @@ pub(crate) fn write<'a>(
     Ok(())
 }
 
+/// How many bytes the first so many parts of a key are.
+pub(crate) fn front(key: &[u8], parts: usize) -> usize {
+    let mut at = 0;
+    for _ in 0..parts {
+        let Some((length, _)) = key[at..].split_first_chunk::<4>() else { return key.len() };
+        at = (at + 4).saturating_add(u32::from_le_bytes(*length) as usize).min(key.len());
+    }
+    at
+}
+
 fn write_path(keys: &mut Keys, path: Option<&Segments<'_>>) {
     for segment in path.into_iter().flatten() {
         keys.push(b'/');
@@ -143,6 +153,15 @@ mod tests {
         assert_eq!(key_of(&["user"], &Subject::new()), None);
         assert_eq!(key_of(&["user"], &Subject::new().user("")), None, "nobody is called nothing");
         assert_eq!(key_of(&[], &Subject::new()), Some(Vec::new()));
+    }
+
+    #[test]
+    fn the_front_of_a_key_is_its_first_parts() {
+        let subject = Subject::new().with("one", "a").with("other", "bc");
+        let (both, one) = (key_of(&["one", "other"], &subject).unwrap(), key_of(&["one"], &subject).unwrap());
+        assert_eq!(both[..front(&both, 1)], one);
+        assert_eq!((front(&both, 0), front(&both, 2), front(&both, 9)), (0, both.len(), both.len()));
+        assert_eq!(front(&[255, 255, 255, 255, 1], 1), 5);
     }
 
     #[test]

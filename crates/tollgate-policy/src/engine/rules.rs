@@ -1,5 +1,6 @@
 //! Policies as an engine runs them: with their limits registered, and found by path.
 
+use super::key::front;
 use crate::attribute::Attribute;
 use crate::check::Problem;
 use crate::index::Index;
@@ -12,7 +13,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TooManyLimits};
+use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
 
 /// What an engine goes by, until it is given other policies.
 pub(crate) struct Rules {
@@ -81,6 +82,8 @@ struct Registered {
     load: u64,
     /// What the store was told to do while it cannot be reached, once it was told.
     on_failure: Option<OnFailure>,
+    /// How many attributes of its key the store was told to keep it together by; none if it was not told.
+    tag: usize,
 }
 
 /// Whose limits they are.
@@ -277,17 +280,22 @@ impl Registry {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
                         PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
                     };
-                    known.push(Registered { limit: *limit, handle, load: *loads, on_failure: None });
+                    known.push(Registered { limit: *limit, handle, load: *loads, on_failure: None, tag: 0 });
                     known.len() - 1
                 }
             };
-            let Registered { limit: old, handle, load, .. } = &mut known[at];
+            let Registered { limit: old, handle, load, tag, .. } = &mut known[at];
             if old != limit {
                 changes.push((handle.clone(), *limit));
                 *old = *limit;
             }
             *load = *loads;
             store.share_as(handle, &name);
+            let parts = policy.tag.len();
+            if parts != *tag {
+                *tag = parts;
+                store.tag_by(handle, (parts > 0).then(|| Arc::new(move |key: &[u8]| front(key, parts)) as TagOf));
+            }
             handles.push(handle.clone());
         }
         Ok(handles)

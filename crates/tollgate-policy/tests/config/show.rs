@@ -155,8 +155,13 @@ fn policy() -> impl Strategy<Value = String> {
 }
 
 fn store() -> impl Strategy<Value = String> {
-    let url =
-        prop::sample::select(vec!["redis://:p%20w@h", "rediss://a:b:c@[::1]:1/2", "unix:///a?db=1&user=x&pass=y&db=0"]);
+    let url = prop::sample::select(vec![
+        "redis://:p%20w@h",
+        "rediss://a:b:c@[::1]:1/2",
+        "unix:///a?db=1&user=x&pass=y&db=0",
+        "redis+sentinel://:p@a,b:1/m/2",
+        "rediss+cluster://a:b@a:1,b:2",
+    ]);
     let redis = (url, duration(), "[!-z|~]{1,64}", 1..=10_000_u32, text(), text()).prop_map(
         |(url, timeout, prefix, nodes, secret, file)| {
             let prefix = prefix.replace(['"', '\\'], "-");

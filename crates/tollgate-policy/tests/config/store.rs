@@ -16,7 +16,7 @@ const ALL: &str = r#"
 kind = "redis"
 max_keys = 5
 max_bytes = 4096
-url = "rediss://ann:s3cret@redis.example.com:6380/2"
+url = "rediss+sentinel://ann:s3cret@redis.example.com:6380/main/2"
 mode = "exact"
 timeout = "250ms"
 on_failure = "open"
@@ -25,6 +25,8 @@ nodes = 7
 key_secret = "s3cret, and longer"
 connections = 4
 ca_file = "/etc/ssl/ours.pem"
+sentinel_user = "watcher"
+sentinel_password = "s3cret too"
 [[policy]]
 name = "login"
 match = { path = "/login" }
@@ -55,8 +57,10 @@ fn every_key_of_redis_is_read() {
     let config = clean(ALL, &[]);
     assert_eq!((config.store.max_keys, config.store.max_bytes), (5, Some(4096)));
     let redis = config.store.redis.unwrap();
-    assert_eq!(redis.url.reveal(), "rediss://ann:s3cret@redis.example.com:6380/2");
-    assert!(redis.url.is_tls());
+    assert_eq!(redis.url.reveal(), "rediss+sentinel://ann:s3cret@redis.example.com:6380/main/2");
+    assert!(redis.url.is_tls() && redis.url.has_sentinels() && !redis.url.is_cluster());
+    assert_eq!(redis.sentinel_user.as_deref(), Some("watcher"));
+    assert_eq!(redis.sentinel_password.unwrap().reveal(), "s3cret too");
     assert_eq!((redis.mode, redis.timeout), (RedisMode::Exact, Duration::from_millis(250)));
     assert_eq!((&*redis.prefix, redis.nodes, redis.connections), ("shop:eu", 7, 4));
     assert_eq!(redis.key_secret.unwrap().reveal(), "s3cret, and longer");
@@ -111,6 +115,11 @@ fn what_is_wrong_with_it() {
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\nkey_secret = \"s3cret\"\nprefix = \"{a}\"\nnodes = 10001",
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\ntimeout = 10\nca_file = \"\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\non_failure = \"fail_open\"",
+        "[store]\nkind = \"redis\"\nurl = \"redis+sentinel://h\"",
+        "[store]\nkind = \"redis\"\nurl = \"redis+cluster://h/1\"",
+        "[store]\nkind = \"redis\"\nurl = \"redis+sentinel://h/m\"\nsentinel_user = \"a\"",
+        "[store]\nkind = \"redis\"\nurl = \"redis+cluster://h\"\n[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\n\
+         key = [\"user\", \"ip\"]\ntag = \"ip\"\nlimit = \"5/s\"",
     ]));
 }
 
@@ -120,6 +129,8 @@ fn what_is_doubtful_about_it() {
         "[store]\nurl = \"redis://h\"\nnodes = 3\non_failure = \"open\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\non_failure = \"open\"",
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\nca_file = \"/ca.pem\"",
+        "[store]\nkind = \"redis\"\nurl = \"redis+cluster://h\"\nsentinel_user = \"a\"\nsentinel_password = \"b\"",
+        "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nkey = [\"user\"]\ntag = [\"user\"]\nlimit = \"5/s\"",
     ]));
     let ignored = "[store]\nurl = \"redis://h\"\non_failure = \"open\"";
     let config = load(ignored, &[]).config.unwrap();
@@ -144,6 +155,10 @@ fn urls_that_are_and_how_they_are_shown() {
         ("unix:///run/redis.sock", "unix:///run/redis.sock"),
         ("redis+unix:///r.sock?db=3&user=ann&pass=s3cret", "redis+unix:///r.sock?db=3&user=ann&pass=***"),
         ("unix:///r.sock?pass=s3cret", "unix:///r.sock?pass=***"),
+        ("redis+sentinel://a:26379,b,[::1]:3/main", "redis+sentinel://a:26379,b,[::1]:3/main"),
+        ("rediss+sentinel://ann:s3cret@a,b/my-master.1/2", "rediss+sentinel://ann:***@a,b/my-master.1/2"),
+        ("redis+cluster://:s3cret@a:7000,b:7001", "redis+cluster://:***@a:7000,b:7001"),
+        ("rediss+cluster://a/0", "rediss+cluster://a/0"),
     ] {
         let url: RedisUrl = text.parse().unwrap_or_else(|error| panic!("{text}: {error}"));
         assert_eq!((url.reveal(), &*url.to_string(), &*format!("{url:?}")), (text, shown, shown));
@@ -154,7 +169,7 @@ fn urls_that_are_and_how_they_are_shown() {
 
 #[test]
 fn urls_that_are_none() {
-    use RedisUrlError::{Blank, Database, Host, Port, Scheme, Socket, User};
+    use RedisUrlError::{Blank, Cluster, Database, Host, Port, Primary, Scheme, Socket, User};
     let scheme = |scheme: &str| Scheme(Some(scheme.to_owned()));
     for (text, why) in [
         ("", Scheme(None)),
@@ -196,6 +211,19 @@ fn urls_that_are_none() {
         ("unix:///r.sock?db=x", Database),
         ("unix:///r.sock?user=ann", User),
         ("unix:///r.sock?user=ann&pass=", User),
+        ("redis+sentinel://a", Primary),
+        ("redis+sentinel://a/", Primary),
+        ("redis+sentinel://a/main/x", Primary),
+        ("redis+sentinel://a/ma:in", Primary),
+        ("redis+sentinel://a,/main", Host),
+        ("redis+sentinel://a:0,b/main", Port),
+        ("redis+sentinel://ann@a/main", User),
+        ("redis+cluster://", Host),
+        ("redis+cluster://a,,b", Host),
+        ("redis+cluster://a:1,b:x", Port),
+        ("redis+cluster://a/1", Cluster),
+        ("redis+cluster://a?x", Cluster),
+        ("redis+cluster://:s3/cret@a", Host),
     ] {
         let error = text.parse::<RedisUrl>().expect_err(text);
         assert_eq!(error, why, "{text}");
@@ -208,11 +236,15 @@ fn its_secrets_are_neither_shown_nor_said() {
     let loaded = load(ALL, &[]);
     let shown = loaded.show().unwrap();
     assert!(!shown.contains("s3cret") && !format!("{loaded:?}").contains("s3cret"), "{shown}");
-    assert!(shown.contains("url = \"rediss://ann:***@redis.example.com:6380/2\" # tollgate.toml:6\n"), "{shown}");
+    assert!(
+        shown.contains("url = \"rediss+sentinel://ann:***@redis.example.com:6380/main/2\" # tollgate.toml:6\n"),
+        "{shown}"
+    );
+    assert!(shown.contains("sentinel_password = \"(hidden)\""), "{shown}");
     assert!(shown.contains("key_secret = \"(hidden, 16 bytes or more)\""), "{shown}");
     assert!(load(&shown, &[]).config.is_some(), "{:?}", load(&shown, &[]).diagnostics);
     for url in ["redis://ann:s3/cret@h", "redis://s3cret@h", "ann:s3cret@h", "redis://h:s3cret"] {
-        let said = said(&ALL.replace("rediss://ann:s3cret@redis.example.com:6380/2", url), &[]);
+        let said = said(&ALL.replace("rediss+sentinel://ann:s3cret@redis.example.com:6380/main/2", url), &[]);
         assert!(said.contains("error: `url`") && !said.contains("s3"), "{said}");
     }
     let list = said("[store]\nkind = \"redis\"\nurl = [\"s3cret\"]\nkey_secret = { s3cret = 1 }", &[]);

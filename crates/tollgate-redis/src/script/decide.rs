@@ -43,6 +43,8 @@ pub(crate) struct Figures {
     /// Microseconds until it is fresh, and until the same call passes; nothing for buckets and queues.
     pub(crate) reset_after: u64,
     pub(crate) retry_after: u64,
+    /// The time of the server that told it.
+    pub(crate) at: u64,
     /// What was known of the key beside its state.
     pub(crate) cold: Cold,
 }
@@ -50,8 +52,8 @@ pub(crate) struct Figures {
 /// What one request came to.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) enum Answer {
-    /// The server's time, and the figures of each question.
-    Told { time: u64, figures: SmallVec<[Figures; FEW]> },
+    /// The figures of each question.
+    Told { figures: SmallVec<[Figures; FEW]> },
     /// The key of this question holds what is not ours.
     BadKey(usize),
 }
@@ -115,7 +117,7 @@ pub(crate) fn decode<'q>(
         let place = usize::try_from(question).ok().and_then(|question| places.get(question));
         let &(request, place) = place.ok_or(Unreadable)?;
         match &mut answers[request] {
-            Answer::Told { figures, .. } => figures[place].cold = cold,
+            Answer::Told { figures } => figures[place].cold = cold,
             Answer::BadKey(_) => return Err(Unreadable),
         }
     }
@@ -134,7 +136,7 @@ fn one(request: &Questions, time: u64, integers: &mut Integers) -> Result<Answer
         let first = if fits { first } else { -1 - first } as u64;
         let counted = matches!(question.limit, InMicros::Window { .. } | InMicros::InFlight { .. });
         let (reset_after, retry_after) = if counted { (integers.count()?, integers.count()?) } else { (0, 0) };
-        figures.push(Figures { fits, first, reset_after, retry_after, cold: Cold::default() });
+        figures.push(Figures { fits, first, reset_after, retry_after, at: time, cold: Cold::default() });
     }
-    Ok(Answer::Told { time, figures })
+    Ok(Answer::Told { figures })
 }

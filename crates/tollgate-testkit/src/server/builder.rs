@@ -19,6 +19,8 @@ pub struct Builder {
     tls: bool,
     clock_file: bool,
     master: Option<Master>,
+    cluster: bool,
+    sentinel: bool,
     more: String,
 }
 
@@ -73,6 +75,18 @@ impl Builder {
         self
     }
 
+    /// Makes it a node of a Cluster, yet without slots and without others; see [`RedisCluster`](super::RedisCluster).
+    pub fn cluster_node(mut self) -> Self {
+        self.cluster = true;
+        self
+    }
+
+    /// Makes it a sentinel; what it watches are settings.
+    pub(super) fn sentinel(mut self) -> Self {
+        self.sentinel = true;
+        self
+    }
+
     /// Any setting of redis.conf, with or without leading dashes: `.arg("--hz", "100")`.
     pub fn arg(mut self, name: &str, value: &str) -> Self {
         let _ = writeln!(self.more, "{} {value}", name.trim_start_matches('-'));
@@ -86,19 +100,24 @@ impl Builder {
     /// If `redis-server`, or `openssl` or `libfaketime` where they are asked for, is not installed, or the server does
     /// not answer.
     pub fn start(self) -> RedisServer {
-        let files = Files::new();
+        let mut files = Files::new();
+        files.sentinel = self.sentinel;
         let mut server = RedisServer {
             process: Mutex::new(None),
             certificates: self.tls.then(|| Certificates::make(files.dir.path())),
             clock: self.clock_file.then(|| ClockFile::make(files.dir.path())),
             files,
             port: 0,
+            bus_port: 0,
             password: self.password.clone(),
             url: String::new(),
         };
         for _ in 0..PORTS_TRIED {
             // Free again when the listener is dropped, here.
             (_, server.port) = ports::listen();
+            if self.cluster {
+                (_, server.bus_port) = ports::listen();
+            }
             server.url = self.url(&server);
             fs::write(&server.files.config, self.config(&server)).expect("the directory can be written to");
             match server.launch() {
@@ -137,9 +156,15 @@ impl Builder {
         set("dir", &path(server.files.dir.path()));
         set("logfile", &path(&server.files.log));
         set("unixsocket", &path(&server.files.socket));
-        set("save", "\"\"");
-        // A replica would wait 5 s for others to come along.
-        set("repl-diskless-sync-delay", "0");
+        if !self.sentinel {
+            set("save", "\"\"");
+            // A replica would wait 5 s for others to come along.
+            set("repl-diskless-sync-delay", "0");
+        }
+        if self.cluster {
+            set("cluster-enabled", "yes");
+            set("cluster-port", &server.bus_port.to_string());
+        }
         let port = server.port.to_string();
         if let Some(certificates) = &server.certificates {
             set("port", "0");

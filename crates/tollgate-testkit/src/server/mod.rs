@@ -14,9 +14,13 @@
 mod builder;
 mod certificates;
 mod clock;
+mod cluster;
 mod process;
+mod sentinels;
 
 pub use builder::Builder;
+pub use cluster::RedisCluster;
+pub use sentinels::RedisSentinels;
 
 use crate::resp::{Connection, Reply};
 use certificates::Certificates;
@@ -42,6 +46,8 @@ pub struct RedisServer {
     process: Mutex<Option<Process>>,
     files: Files,
     port: u16,
+    /// Where the nodes of a Cluster speak to each other; 0 if it is none.
+    bus_port: u16,
     password: Option<String>,
     url: String,
     certificates: Option<Certificates>,
@@ -201,6 +207,15 @@ impl RedisServer {
     }
 }
 
+/// Waits until it holds.
+fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    let give_up = Instant::now() + PATIENCE;
+    while !holds() {
+        assert!(Instant::now() < give_up, "in vain for {PATIENCE:?}: {what}");
+        thread::sleep(5 * POLL);
+    }
+}
+
 /// What a server has in its directory, which is removed with it.
 #[derive(Debug)]
 struct Files {
@@ -208,13 +223,15 @@ struct Files {
     config: PathBuf,
     socket: PathBuf,
     log: PathBuf,
+    /// Whether it is a sentinel that goes by the config.
+    sentinel: bool,
 }
 
 impl Files {
     fn new() -> Self {
         let dir = tempfile::Builder::new().prefix("tollgate-redis-").tempdir().expect("a temporary directory");
         let [config, socket, log] = ["redis.conf", "redis.sock", "redis.log"].map(|name| dir.path().join(name));
-        Self { dir, config, socket, log }
+        Self { dir, config, socket, log, sentinel: false }
     }
 
     fn log(&self) -> String {

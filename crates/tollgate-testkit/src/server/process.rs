@@ -16,7 +16,12 @@ impl Process {
         // What is wrong with the settings it says there.
         let errors = File::options().append(true).create(true).open(&files.log).expect("the log can be written to");
         let mut command = Command::new("redis-server");
-        command.arg(&files.config).stdin(Stdio::null()).stdout(Stdio::null()).stderr(errors);
+        command
+            .arg(&files.config)
+            .args(files.sentinel.then_some("--sentinel"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(errors);
         if let Some(clock) = clock {
             clock.apply(&mut command);
         }

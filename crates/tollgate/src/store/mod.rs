@@ -123,6 +123,13 @@ pub trait Store: Send + Sync {
         let _ = (handle, name);
     }
 
+    /// With what others the keys of this limit are kept, where a store is spread over several servers: the first bytes of a
+    /// key, as many as `tag` says; all of it if nobody says. What is kept together is charged all or nothing; what is not is
+    /// charged in each place, and given back if another denies. A store in one place has no use for it.
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+        let _ = (handle, tag);
+    }
+
     /// Corrects what a verdict charged to what it really cost: `actual[i]` is for the i-th ask, and what is not said stays
     /// as it is. Permits go back. See [`Charge::settle`](crate::Charge::settle).
     fn settle(&self, verdict: Verdict, actual: &[u64]) -> impl Future<Output = ()> + Send;
@@ -172,6 +179,9 @@ pub trait Store: Send + Sync {
     /// long, but no longer for many limits than for one.
     fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>>;
 }
+
+/// How many bytes at the front of a key say with what others it is kept; see [`Store::tag_by`].
+pub type TagOf = Arc<dyn Fn(&[u8]) -> usize + Send + Sync>;
 
 /// What becomes of an ask while the store that knows the counts cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

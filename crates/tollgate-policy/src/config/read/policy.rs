@@ -64,6 +64,10 @@ pub(super) fn policy(
     for (index, attribute) in policy.key.iter().enumerate() {
         doubt_name(reader, section, "key", Some(index), attribute);
     }
+    policy.tag = section.many(reader, "tag", scalar::attribute).unwrap_or_default();
+    if !policy.tag.is_empty() && in_memory {
+        reader.warn(section.spot("tag"), store::ignored_in_memory("tag", &section.place()));
+    }
     policy.limits = limits_of(reader, section);
     policy.cost = cost(reader, section);
     policy.count = match section.get(reader, "count", scalar::word) {

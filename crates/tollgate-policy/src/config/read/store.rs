@@ -28,6 +28,20 @@ pub(super) fn store(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<(
             "`ca_file` in [store] says nothing while `url` is not a rediss:// one; write that or leave it out";
         reader.warn(section.spot("ca_file"), message);
     }
+    if let (Some("redis"), Some(RedisConfig { url, .. })) = (kind, &redis)
+        && !url.has_sentinels()
+    {
+        for name in ["sentinel_user", "sentinel_password"].into_iter().filter(|name| section.has(name)) {
+            let message = format!(
+                "`{name}` in [store] says nothing while `url` is not a redis+sentinel:// one; write that or leave it out"
+            );
+            reader.warn(section.spot(name), message);
+        }
+    }
+    if section.has("sentinel_user") && !section.has("sentinel_password") {
+        let message = "`sentinel_user` in [store] needs `sentinel_password`; write both, or the password alone";
+        reader.error(section.spot("sentinel_user"), message);
+    }
     if kind == Some("memory") {
         let ignored = section.entries.iter().filter(|entry| section.table.key(&entry.name).is_some());
         for entry in ignored.filter(|entry| !OF_EVERY_KIND.contains(&&*entry.name)) {
@@ -59,6 +73,8 @@ fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConf
     let key_secret = section.get(reader, "key_secret", scalar::secret);
     let connections = section.get(reader, "connections", scalar::number);
     let ca_file = section.get(reader, "ca_file", scalar::text);
+    let sentinel_user = section.get(reader, "sentinel_user", scalar::text);
+    let sentinel_password = section.get(reader, "sentinel_password", scalar::secret);
     Some(RedisConfig {
         url: url?,
         mode: RedisMode::Exact,
@@ -68,5 +84,7 @@ fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConf
         key_secret,
         connections: usize::try_from(connections?).ok()?,
         ca_file: ca_file.map(Into::into),
+        sentinel_user,
+        sentinel_password,
     })
 }

@@ -28,7 +28,7 @@ local function amend_units(what, k, l, a, b, c, d, e, f, g)
     cold[k][3] = max(cold[k][3], until_)
     return cold[k]
   end
-  local come = 0
+  local come, shifts = 0, false
   if what == 0 then
     if (held and held[4] or 0) ~= g or other[k] then return 0 end
     if queue then
@@ -38,14 +38,23 @@ local function amend_units(what, k, l, a, b, c, d, e, f, g)
     else
       local refunded = held and (held[1] - e) % BIG or 0
       local given = held and (held[2] - f) % BIG or 0
-      local unrepaid = max(0, c - min(BIG, (at[k] - b) * rate) - min(refunded, d))
-      local debt = max(0, ahead + given - full)
-      come = max(0, min(a, unrepaid) - debt)
+      local rest = c - min(BIG, (at[k] - b) * rate)
+      if rest > full and a == c - d then
+        -- All of it, and its time has not come: what nobody was promised since comes back.
+        local since = max(0, ahead + given - rest)
+        come = max(0, a - since)
+        shifts = since > 0
+      else
+        local unrepaid = max(0, rest - min(refunded, d))
+        local debt = max(0, ahead + given - full)
+        come = max(0, min(a, unrepaid) - debt)
+      end
     end
     if come == 0 then return 0 end
     if not queue then
       local kept = keep()
       kept[1] = (kept[1] + come) % BIG
+      if shifts then kept[2] = (kept[2] + come) % BIG end
     end
     s1[k] = min(base, s1[k] + come)
   elseif what == 1 then

@@ -87,18 +87,28 @@ impl Charged {
 /// What comes back of a charge of which `unused` tokens were not needed: what time has not repaid by now and nobody has
 /// been promised. Refunds since then count against it only as far as they can have been of what stood before it, so the
 /// order in which charges are settled does not matter.
+///
+/// A charge whose time has not come, because the caller waits for it, is a reservation: if all of it is given up, it gives back
+/// as one that is cancelled. (Of a part that would be too much: the rest still acts when it was told to.)
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn refund(
     limit: &Normal,
     tat: u64,
     clock: u64,
     unused: u64,
+    is_all: bool,
     charged: &Charged,
     refunded: u64,
     given: u64,
-) -> u64 {
+) -> Cancelled {
+    let unused = unused.saturating_mul(limit.token);
+    if is_all && charged.tat.saturating_sub(clock) > limit.capacity {
+        let mark = charged.tat.wrapping_sub(limit.capacity).wrapping_add(charged.given);
+        return cancel(limit, tat, clock, given, unused, mark);
+    }
     let before_it = refunded.wrapping_sub(charged.refunded).min(charged.ahead);
     let unrepaid = charged.tat.saturating_sub(before_it).saturating_sub(clock);
     let promised = tat.saturating_add(given.wrapping_sub(charged.given));
     let debt = promised.saturating_sub(clock).saturating_sub(limit.capacity);
-    unused.saturating_mul(limit.token).min(unrepaid).saturating_sub(debt)
+    Cancelled { give: unused.min(unrepaid).saturating_sub(debt), shifts: false }
 }

@@ -56,7 +56,7 @@ impl Taken {
         let Some(terms) = self.terms.filter(|_| inner.first.line.table == self.table) else { return };
         match actual.cmp(&self.cost) {
             Equal => {}
-            Less => give_back(table, terms.get(), self.hash, &self.charged, self.cost - actual, now, plans),
+            Less => give_back(table, terms.get(), self.hash, &self.charged, self.cost - actual, false, now, plans),
             Greater => charge_more(table, terms.get(), self.hash, actual - self.cost, now, plans),
         }
     }
@@ -293,7 +293,7 @@ impl<C: Clock> Spot<C> {
 
     /// Gives back `unused` units of a charge that was made under the terms `id`.
     pub(crate) fn give_back(&self, id: u32, charged: &Charged, unused: u64, now: impl Fn() -> Instant) {
-        give_back(&self.inner.table, id, self.hash, charged, unused, now, Some(&self.inner.plans));
+        give_back(&self.inner.table, id, self.hash, charged, unused, false, now, Some(&self.inner.plans));
     }
 
     /// Charges `extra` units, at most a full bucket of them.
@@ -329,13 +329,15 @@ impl<C: Clock> Spot<C> {
     }
 }
 
-/// Gives back `unused` units of a charge to `hash` that was made under the terms `id`.
+/// Gives back `unused` units of a charge to `hash` that was made under the terms `id`; `is_all`: whether those are all of it.
+#[allow(clippy::too_many_arguments)]
 pub(crate) fn give_back<C: Clock>(
     table: &super::table::Table<C>,
     id: u32,
     hash: u64,
     charged: &Charged,
     unused: u64,
+    is_all: bool,
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
@@ -367,9 +369,12 @@ pub(crate) fn give_back<C: Clock>(
             Altered::Word(word) => {
                 let clock = terms.clock_at(now);
                 let before = refunded.load(Ordering::SeqCst);
-                let give = token_bucket::refund(normal, *word, clock, unused, charged, before, since);
-                *word = word.saturating_sub(give);
-                refunded.fetch_add(give, Ordering::SeqCst);
+                let back = token_bucket::refund(normal, *word, clock, unused, is_all, charged, before, since);
+                *word = word.saturating_sub(back.give);
+                if back.shifts {
+                    given.fetch_add(back.give, Ordering::SeqCst);
+                }
+                refunded.fetch_add(back.give, Ordering::SeqCst);
             }
         }
     });

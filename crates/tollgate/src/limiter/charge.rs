@@ -123,7 +123,7 @@ impl<C: Clock> Charge<C> {
             cell.update(|tat| {
                 // Read once the state is known, so that nothing in it is later than this.
                 let clock = cell.clock(normal, now());
-                give = token_bucket::refund(normal, tat, clock, unused, &self.charged, refunded, given);
+                give = token_bucket::refund(normal, tat, clock, unused, false, &self.charged, refunded, given).give;
                 (give > 0).then(|| tat.saturating_sub(give))
             });
             cell.refunded.store(refunded.wrapping_add(give), Ordering::Release);

@@ -499,8 +499,8 @@ impl<C: Clock> MemoryStore<C> {
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
                 Some(receipt) if receipt.permit => {}
-                Some(Receipt { terms, hash, cost, charged, .. }) if actual < cost => {
-                    give_back(table, terms, hash, &charged, cost - actual, &now, None);
+                Some(Receipt { terms, hash, cost, charged, alone, .. }) if actual < cost => {
+                    give_back(table, terms, hash, &charged, cost - actual, alone && actual == 0, &now, None);
                 }
                 Some(Receipt { terms, hash, cost, .. }) if actual > cost => {
                     charge_more(table, terms, hash, actual - cost, &now, None);
@@ -522,7 +522,8 @@ fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
 /// What a call charged `cost` of, being one of those that charged `merged` together.
 fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, given: u64, refunded: u64) -> Receipt {
     let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
-    Receipt { terms: terms.id, hash, cost, charged, permit: terms.normal.kind == Kind::InFlight }
+    let permit = terms.normal.kind == Kind::InFlight;
+    Receipt { terms: terms.id, hash, cost, charged, permit, alone: cost == merged }
 }
 
 impl Group<'_> {

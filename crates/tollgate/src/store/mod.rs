@@ -410,6 +410,8 @@ pub(crate) struct Receipt {
     pub(crate) cost: u64,
     pub(crate) charged: Charged,
     pub(crate) permit: bool,
+    /// Whether no other ask was charged with it, as one.
+    pub(crate) alone: bool,
 }
 
 impl Status {

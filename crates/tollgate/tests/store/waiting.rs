@@ -69,3 +69,21 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn who_leaves_before_its_time_gives_its_place_back() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build();
+    let limit = store.limit("x", Limit::per_minute(1)).unwrap();
+    let ask = Ask::new(&limit, "k").max_wait(Duration::from_secs(600));
+    let decide = || store.decide_now(&[ask], clock.now());
+    let delays = [decide(), decide(), decide()].map(|verdict| (verdict.delay().as_secs(), verdict));
+    let [(0, _), (60, second), (120, third)] = delays else { panic!("{delays:?}") };
+    // The last one leaves: the next one has its place.
+    store.settle_now(third, &[0], clock.now());
+    let again = decide();
+    assert_eq!(again.delay().as_secs(), 120);
+    // One before it leaves: what stands behind it keeps its time, so nothing is free.
+    store.settle_now(second, &[0], clock.now());
+    assert_eq!(decide().delay().as_secs(), 180);
+}

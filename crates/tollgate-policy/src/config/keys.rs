@@ -56,6 +56,13 @@ static SERVER: Table = Table {
             .or(Default::Text("127.0.0.1:6380")),
         key("admin", Kind::Listener, "Metrics and administration; keep it private.", "\"127.0.0.1:9090\"")
             .or(Default::Text("127.0.0.1:9090")),
+        key(
+            "store_token",
+            Kind::LongText { bytes: 16 },
+            "What programs must have that use this service as their store; without one nobody may grant or reset.",
+            "\"…\"",
+        )
+        .secret(),
     ],
     also: None,
 };

@@ -77,6 +77,8 @@ pub struct Server {
     pub resp: Option<SocketAddr>,
     /// Metrics and administration.
     pub admin: Option<SocketAddr>,
+    /// What clients of `POST /v1/store` must have; without one whoever reaches it may decide, and nobody grant or reset.
+    pub store_token: Option<Secret>,
 }
 
 /// Where the counters are, and how much of them is held in memory.

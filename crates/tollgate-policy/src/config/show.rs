@@ -79,6 +79,9 @@ impl Writer<'_> {
         for (name, address) in listeners {
             self.line(name, text(address.map_or("off".to_owned(), |address: SocketAddr| address.to_string())));
         }
+        let token = server.store_token.as_ref();
+        let token = token.map(|token| text(if self.hide { HIDDEN_KEY } else { token.reveal() }));
+        self.optional("store_token", token);
         self.table("[store]", "store");
         self.line("kind", text(if config.store.redis.is_some() { "redis" } else { "memory" }));
         self.line("max_keys", config.store.max_keys.to_string());

@@ -15,7 +15,12 @@ const PATIENCE: u64 = 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
-    match tokio::time::timeout(TIMEOUT, collect(body)).await {
+    read_up_to(body, LARGEST).await
+}
+
+/// The same of what may be larger.
+pub(super) async fn read_up_to(body: Body, largest: usize) -> Result<Vec<u8>, Problem> {
+    match tokio::time::timeout(TIMEOUT, collect(body, largest)).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(
             Code::BodyTimeout,
@@ -24,9 +29,9 @@ pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
     }
 }
 
-async fn collect(mut body: Body) -> Result<Vec<u8>, Problem> {
+async fn collect(mut body: Body, largest: usize) -> Result<Vec<u8>, Problem> {
     if body.size_hint().lower() > PATIENCE {
-        return Err(too_large());
+        return Err(too_large(largest));
     }
     let (mut kept, mut seen) = (Vec::new(), 0u64);
     while let Some(frame) = body.frame().await {
@@ -34,15 +39,15 @@ async fn collect(mut body: Body) -> Result<Vec<u8>, Problem> {
             .map_err(|_| Problem::new(Code::BrokenBody, "the body breaks off or is not framed as HTTP/1.1 has it"))?;
         let Some(data) = frame.data_ref() else { continue };
         seen = seen.saturating_add(data.len() as u64);
-        if seen <= LARGEST as u64 {
+        if seen <= largest as u64 {
             kept.extend_from_slice(data);
         } else if seen > PATIENCE {
             break;
         }
     }
-    if seen > LARGEST as u64 { Err(too_large()) } else { Ok(kept) }
+    if seen > largest as u64 { Err(too_large(largest)) } else { Ok(kept) }
 }
 
-fn too_large() -> Problem {
-    Problem::new(Code::BodyTooLarge, format!("the body is larger than {LARGEST} bytes; no request needs as much"))
+fn too_large(largest: usize) -> Problem {
+    Problem::new(Code::BodyTooLarge, format!("the body is larger than {largest} bytes; no request needs as much"))
 }

@@ -7,6 +7,7 @@ mod check;
 mod check_request;
 mod json;
 mod problem;
+mod store;
 mod throttle;
 mod throttle_request;
 mod web_pages;
@@ -33,6 +34,7 @@ use tollgate::{Clock, OnFailure};
 
 const CHECK: &str = "/v1/check";
 const THROTTLE: &str = "/v1/throttle";
+const STORE: &str = tollgate_remote::wire::PATH;
 const ENVOY: &str = "/json";
 const LIVE: &str = "/livez";
 const READY: &str = "/readyz";
@@ -42,6 +44,7 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
     Router::new()
         .route(CHECK, post(check::check::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
+        .route(STORE, post(store::store::<C>))
         .route(AUTH, any(auth::auth::<C>))
         .route(AUTH_PREFIX, any(auth::auth::<C>))
         .route(ENVOY, post(crate::envoy::json::<C>))
@@ -74,7 +77,8 @@ fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let served = format!("POST {CHECK}, POST {THROTTLE}, POST {ENVOY}, {AUTH}, GET {LIVE} and GET {READY}");
+    let served =
+        format!("POST {CHECK}, POST {THROTTLE}, POST {STORE}, POST {ENVOY}, {AUTH}, GET {LIVE} and GET {READY}");
     Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }
 

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 pub(crate) struct Address {
     pub(crate) host: String,
     pub(crate) port: u16,
+    #[cfg(feature = "tls")]
     pub(crate) tls: bool,
     /// What requests say they are for.
     pub(crate) authority: HeaderValue,
@@ -40,7 +41,14 @@ impl Address {
         let path = path.parse().map_err(|_| bad("its path"))?;
         let port = authority.port_u16().unwrap_or(if tls { 443 } else { 80 });
         let authority = HeaderValue::from_str(authority.as_str()).map_err(|_| bad("its host"))?;
-        Ok(Self { host, port, tls, authority, path })
+        Ok(Self {
+            host,
+            port,
+            #[cfg(feature = "tls")]
+            tls,
+            authority,
+            path,
+        })
     }
 }
 

@@ -18,6 +18,8 @@ pub(crate) struct Health {
     /// Since when something fails, and what it was last.
     trouble: Mutex<Option<(Instant, Trouble)>>,
     opened: tokio::sync::Notify,
+    /// Whether the service has declined to decide since it was last looked at.
+    declined: AtomicBool,
     /// When to tell of what concerns one request.
     tell: Sometimes,
     pub(crate) counts: Counters,
@@ -45,6 +47,7 @@ impl Default for Health {
             era: AtomicU64::new(0),
             trouble: Mutex::default(),
             opened: tokio::sync::Notify::new(),
+            declined: AtomicBool::new(false),
             tell: Sometimes::new().first(1).interval(Duration::from_secs(60)),
             counts: Counters::default(),
         }
@@ -76,6 +79,7 @@ impl Health {
         let at = TROUBLES.iter().position(|name| *name == trouble.name()).unwrap_or(0);
         self.counts.troubles[at].fetch_add(1, Relaxed);
         if trouble.is_of_one_request() {
+            self.declined.store(true, Relaxed);
             self.tell.run(|| tracing::warn!(target: "tollgate::remote", "{trouble}"));
         }
     }
@@ -94,6 +98,11 @@ impl Health {
             self.era.fetch_add(1, Relaxed);
             self.opened.notify_one();
         }
+    }
+
+    /// Whether requests were declined since this was last asked: shares go on, though the service is there.
+    pub(crate) fn was_declined(&self) -> bool {
+        self.declined.swap(false, Relaxed)
     }
 
     /// What a look at the start found: nobody needs to find out again.

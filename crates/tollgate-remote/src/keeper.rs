@@ -55,7 +55,8 @@ impl Keeper {
                 continue;
             }
             let Some(inner) = self.inner.upgrade() else { return };
-            if !health.is_well() || inner.fallback.is_in_use() {
+            let declined = health.was_declined();
+            if !health.is_well() || inner.fallback.is_in_use() && !declined {
                 match self.look().await {
                     Ok(()) => {
                         health.well_again();

@@ -129,12 +129,12 @@ impl RemoteStore {
             return verdict(asks, limits, &Told { source: Source::Remote, kept: false, decisions: SmallVec::new() });
         }
         // Where its permits go back, if it is about any: what was given back before can be taken.
-        let takes_permits = |ask: &&Ask<'_>| ask.limit.in_flight().is_some() && charges(ask);
-        let permits = sent.iter().find(takes_permits);
-        let lane = &inner.lanes[inner.lane_of(permits.unwrap_or(&sent[0]))];
+        let is_of_permits = |ask: &&Ask<'_>| ask.limit.in_flight().is_some();
+        let lane = &inner.lanes[inner.lane_of(sent.iter().find(is_of_permits).unwrap_or(&sent[0]))];
+        let permits = sent.iter().any(|ask| is_of_permits(&ask) && charges(ask));
         let name = sent.iter().any(charges).then(|| lane.verdicts.name());
         // Dropped with this future, it tells the service that nobody waits any more.
-        let held = name.map(|name| Held { lane: lane.clone(), name: Some(name), permits: permits.is_some() });
+        let held = name.map(|name| Held { lane: lane.clone(), name: Some(name), permits });
         let work = Work {
             bytes: Job::decide(&sent, name),
             limits: limits.iter().flatten().cloned().collect(),

@@ -7,7 +7,7 @@ use support::{Server, eventually};
 use tollgate::{
     Algorithm, Ask, AskOutcome, Limit, LimitHandle, Limiter, ManualClock, MemoryStore, Mode, Source, Store,
 };
-use tollgate_policy::{Ending, Engine, Policies, Policy, Subject};
+use tollgate_policy::{Engine, Policies, Policy, Subject};
 use tollgate_remote::{ConnectError, RemoteStore, RemoteStoreBuilder, Trouble};
 
 /// Long enough for a busy machine to answer in, so that nothing falls back without a reason.
@@ -169,11 +169,9 @@ async fn many_callers_of_several_clients_are_admitted_what_the_limit_says() {
     }
     assert_eq!(admitted.iter().sum::<u64>(), 100, "{admitted:?}");
     assert!(admitted.iter().all(|admitted| *admitted <= 7), "{admitted:?}");
-    // Who asks at the same time shares a call.
     for store in clients {
         let counts = store.status().counts;
         assert_eq!((counts.decisions, counts.fallbacks), (200, 0), "{counts:?}");
-        assert!(counts.round_trips < 150, "{counts:?}");
     }
     assert_eq!(server.figure("ratelimit_requests_allowed"), 100.0);
 }
@@ -280,7 +278,7 @@ async fn policies_run_on_it() {
     for _ in 0..5 {
         let verdict = ours.decide_n(&other, 3).await;
         assert!(verdict.is_allowed());
-        ours.settle(verdict, Ending::unknown().cost(0)).await;
+        ours.cancel(verdict).await;
     }
 }
 

@@ -132,6 +132,42 @@ async fn a_service_that_stands_still_holds_nobody_up() {
     until(&store, &limit, Source::Remote).await;
 }
 
+#[tokio::test]
+async fn who_asks_at_the_same_time_shares_a_call() {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    let server = Server::start();
+    let store = builder(&server).timeout(PATIENCE).connections(1).connect().await.unwrap();
+    let limit = store.limit("limit", Limit::per_day(30)).unwrap();
+    until(&store, &limit, Source::Remote).await;
+    let before = store.status().counts.round_trips;
+    server.freeze();
+    let asked = Arc::new(AtomicU64::new(0));
+    let asks: Vec<_> = (0..50)
+        .map(|_| {
+            let (store, limit, asked) = (store.clone(), limit.clone(), Arc::clone(&asked));
+            tokio::spawn(async move {
+                // On one thread: it has asked before anybody sees the count.
+                asked.fetch_add(1, Ordering::Relaxed);
+                decide(&store, &limit, "k").await.is_allowed()
+            })
+        })
+        .collect();
+    while asked.load(Ordering::Relaxed) < 50 {
+        tokio::task::yield_now().await;
+    }
+    server.signal("CONT");
+    let mut admitted = 0;
+    for ask in asks {
+        admitted += u64::from(ask.await.unwrap());
+    }
+    assert_eq!(admitted, 30);
+    // One that was under way, one with all the others, and perhaps one that gives up what was dropped meanwhile.
+    let calls = store.status().counts.round_trips - before;
+    assert!(calls <= 3, "{calls} calls");
+}
+
 /// After a few that waited in vain nobody waits.
 async fn until_open(store: &RemoteStore, limit: &LimitHandle) {
     let start = Instant::now();

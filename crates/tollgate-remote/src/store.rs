@@ -126,7 +126,7 @@ impl RemoteStore {
             })
             .collect();
         if sent.is_empty() {
-            return verdict(asks, limits, &Told { source: Source::Remote, kept: false, decisions: SmallVec::new() });
+            return verdict(asks, limits, &Told { source: Source::Remote, kept: false, decisions: Vec::new() });
         }
         // Where its permits go back, if it is about any: what was given back before can be taken.
         let is_of_permits = |ask: &&Ask<'_>| ask.limit.in_flight().is_some();
@@ -314,7 +314,7 @@ impl Store for RemoteStore {
             None => return self.inner.fallback.settle(verdict, actual),
         };
         let Some(name) = held.let_go() else { return };
-        let job = Job::Settle { name, actual: actual.into() };
+        let job = Job::Settle { name, actual: actual.to_vec() };
         self.inner.report(held.lane.run(Work::of(&job, Limited::new()), self.inner.timeout).await);
     }
 

@@ -1,7 +1,6 @@
 //! What the service answers: of each job, what came of it.
 
 use super::{Reader, Unreadable, VERSION, put_number};
-use smallvec::SmallVec;
 use std::fmt;
 use tollgate::{Decision, Source};
 
@@ -24,7 +23,7 @@ pub struct Told {
     /// Whether the verdict is kept under the name that the client gave it.
     pub kept: bool,
     /// Of each ask, the figures of its limit.
-    pub decisions: SmallVec<[Decision; 8]>,
+    pub decisions: Vec<Decision>,
 }
 
 /// Why a job was not done.
@@ -132,7 +131,7 @@ impl Told {
         let source = from.number()?;
         let source = SOURCES.into_iter().find(|known| source_number(*known) == source).ok_or(Unreadable)?;
         let kept = from.number()? != 0;
-        let mut decisions = SmallVec::new();
+        let mut decisions = Vec::new();
         for _ in 0..from.count()? {
             let mut words = [0; 5];
             for word in &mut words {

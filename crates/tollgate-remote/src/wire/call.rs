@@ -1,7 +1,6 @@
 //! What a client asks: limits, and jobs about them.
 
 use super::{Name, Reader, Unreadable, VERSION, put_bytes, put_number};
-use smallvec::SmallVec;
 use std::time::Duration;
 use tollgate::{Ask, Mode, OnFailure};
 
@@ -48,7 +47,7 @@ pub enum Job<'a> {
         /// Which verdict.
         name: Name,
         /// What each ask really cost.
-        actual: SmallVec<[u64; 8]>,
+        actual: Vec<u64>,
     },
     /// Forget verdicts; their permits go back.
     GiveUp(Vec<Name>),
@@ -78,7 +77,7 @@ pub struct Decide<'a> {
     /// Under which name to keep the verdict; none if nobody will come back to it.
     pub keep: Option<Name>,
     /// What it is about.
-    pub asks: SmallVec<[AskLine<'a>; 8]>,
+    pub asks: Vec<AskLine<'a>>,
 }
 
 /// An [`Ask`] that names its limit by a number.

@@ -2,7 +2,6 @@
 
 use super::*;
 use proptest::prelude::*;
-use smallvec::smallvec;
 use tollgate::{Ask, Decision, Limit, Limiter, ManualClock, MemoryStore, Mode, OnFailure, Source};
 
 #[test]
@@ -19,7 +18,7 @@ fn a_call_is_read_as_it_was_written() {
     let mut call = Call::begin([rate, in_flight].into_iter());
     call.extend(Job::decide(&asks, Some([7; 16])));
     let jobs = [
-        Job::Settle { name: [9; 16], actual: smallvec![0, 1 << 63] },
+        Job::Settle { name: [9; 16], actual: vec![0, 1 << 63] },
         Job::GiveUp(vec![[1; 16], [3; 16]]),
         Job::Renew(vec![]),
         Job::Grant { limit: 0, key: b"k", tokens: 5 },
@@ -47,7 +46,7 @@ fn a_call_is_read_as_it_was_written() {
 #[test]
 fn answers_are_read_as_they_were_written() {
     let limiter = Limiter::with_clock("3/s burst 7".parse().unwrap(), ManualClock::new());
-    let decisions = smallvec![limiter.check_n(5), limiter.check_n(5), limiter.check_n(8)];
+    let decisions = vec![limiter.check_n(5), limiter.check_n(5), limiter.check_n(8)];
     let told = Told { source: Source::Remote, kept: true, decisions };
     let answers = [Answer::Told(told), Answer::Done, Answer::Refused(Refusal::NotKept)];
     let mut written = Answers::new(3);
@@ -62,7 +61,7 @@ fn to_a_client_every_store_that_counts_is_the_service() {
         [(Source::Memory, Source::Remote), (Source::Redis, Source::Remote), (Source::Closed, Source::Closed)]
     {
         let mut written = Answers::new(1);
-        written.push(&Answer::Told(Told { source, kept: false, decisions: smallvec![] }));
+        written.push(&Answer::Told(Told { source, kept: false, decisions: vec![] }));
         let bytes = written.into_bytes();
         let Answer::Told(read) = &Answers::read(&bytes).unwrap()[0] else { panic!("{bytes:?}") };
         assert_eq!(read.source, told);

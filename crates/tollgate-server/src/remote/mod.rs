@@ -168,23 +168,30 @@ fn is_same(ours: &[u8], theirs: &[u8]) -> bool {
 /// Waits for all of them at once: a store that is elsewhere is asked once for all. In memory each is ready when it is looked
 /// at.
 async fn all<F: Future>(futures: Vec<F>) -> Vec<F::Output> {
-    let mut waiting: Vec<(Option<Pin<Box<F>>>, Option<F::Output>)> = Vec::with_capacity(futures.len());
-    for future in futures {
-        waiting.push((Some(Box::pin(future)), None));
-    }
+    let mut waiting: Vec<Waiting<F>> = futures.into_iter().map(|future| Waiting::For(Box::pin(future))).collect();
     std::future::poll_fn(|cx| {
         let mut is_ready = true;
-        for (slot, output) in &mut waiting {
-            let Some(future) = slot else { continue };
-            match future.as_mut().poll(cx) {
-                Poll::Ready(came) => (*slot, *output) = (None, Some(came)),
-                Poll::Pending => is_ready = false,
+        for one in &mut waiting {
+            if let Waiting::For(future) = one {
+                match future.as_mut().poll(cx) {
+                    Poll::Ready(output) => *one = Waiting::Over(output),
+                    Poll::Pending => is_ready = false,
+                }
             }
         }
         if is_ready { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-    waiting.into_iter().filter_map(|(_, output)| output).collect()
+    let output = |one| match one {
+        Waiting::Over(output) => Some(output),
+        Waiting::For(_) => None,
+    };
+    waiting.into_iter().filter_map(output).collect()
+}
+
+enum Waiting<F: Future> {
+    For(Pin<Box<F>>),
+    Over(F::Output),
 }
 
 #[cfg(test)]

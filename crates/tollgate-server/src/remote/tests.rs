@@ -80,7 +80,7 @@ fn a_call_that_came_twice_holds_its_permits_once() {
 fn a_verdict_is_settled_once() {
     let service = Service::new();
     assert_eq!(service.take(&service.rate, 6, [1; 16]), (true, 4));
-    let settle = || service.job(&Job::Settle { name: [1; 16], actual: SmallVec::from_slice(&[2]) });
+    let settle = || service.job(&Job::Settle { name: [1; 16], actual: vec![2] });
     assert_eq!(settle(), Answer::Done);
     assert_eq!(settle(), Answer::Refused(Refusal::NotKept));
     assert_eq!(service.take(&service.rate, 0, [2; 16]).1, 8);

@@ -4,18 +4,29 @@
 //!     cargo run --release --example remote [http://127.0.0.1:8080]
 //!
 //! Five a minute, asked for by two clients in turn: five pass, whoever asks, and the sixth is told when to come back. Without
-//! a tollgate nobody hangs: each client goes on with its share of the limit and says so.
+//! a tollgate nobody hangs: each client goes on with its share of the limit, which begins empty, and says so.
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::Duration;
-use tollgate::{Ask, Limit, Source, Store};
+use tollgate::{Ask, Limit, Store};
 use tollgate_remote::RemoteStore;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn Error>> {
+async fn main() -> ExitCode {
     let url = std::env::args().nth(1).unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
+    match ask(&url).await {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+async fn ask(url: &str) -> Result<(), Box<dyn Error>> {
     // Two clients as two programs would have them. Each does without tollgate half of what the limit says.
-    let client = || RemoteStore::builder(&url).timeout(Duration::from_millis(250)).nodes(2).connect();
+    let client = || RemoteStore::builder(url).timeout(Duration::from_millis(250)).nodes(2).connect();
     let (ann, bob) = (client().await?, client().await?);
     // A name of its own for each run, so that it begins with a full bucket.
     let name = format!("example {}", std::process::id());
@@ -28,9 +39,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
             None => println!("{turn} {who}: passes, decided by {}", verdict.source()),
             Some(after) => println!("{turn} {who}: in {after:.1?}, decided by {}", verdict.source()),
         }
-        if verdict.source() != Source::Remote {
-            println!("  {}", ann.status().trouble.map_or_else(String::new, |(_, trouble)| trouble.to_string()));
-        }
+    }
+    if let Some((_, trouble)) = ann.status().trouble {
+        println!("{trouble}");
     }
 
     // Five are thought to be needed; it was one. The others are there for everybody.

@@ -116,6 +116,12 @@ pub struct StatusRange {
     pub last: u16,
 }
 
+impl StatusRange {
+    pub(crate) fn contains(&self, status: u16) -> bool {
+        (self.first..=self.last).contains(&status)
+    }
+}
+
 /// Classes of requests that may not use a limit up: each leaves a part of it to the others.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Class {
@@ -333,7 +339,7 @@ impl Policy {
     }
 
     pub(crate) fn is_failure(&self, status: u16) -> bool {
-        self.failure_status.iter().any(|range| (range.first..=range.last).contains(&status))
+        self.failure_status.iter().any(|range| range.contains(status))
     }
 }
 
@@ -355,12 +361,5 @@ impl Class {
     pub fn reserve(mut self, class: &str, reserve: Reserve) -> Self {
         self.reserves.push((class.to_owned(), reserve));
         self
-    }
-}
-
-impl Cost {
-    /// Whether it is known only once a request has ended.
-    pub(crate) fn is_told(&self) -> bool {
-        matches!(self, Self::Attribute { .. })
     }
 }

@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tollgate::{Ask, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, Mode, OnFailure, Outcome, Source};
-use tollgate::{Status, TooManyKeys, TooManyLimits, Verdict};
+use tollgate::{NotDetached, NotSettled, Status, TooManyKeys, TooManyLimits, Verdict};
 
 /// Of so many keys it is remembered what they spent. What more spend is not debited.
 const MOST_SPENDERS: usize = 65_536;
@@ -213,6 +213,24 @@ impl Fallback {
             }
             None => self.shares.settle_now(verdict, actual, now),
         }
+    }
+
+    /// Takes apart what was charged here: the places of the asks that were, and a receipt of them.
+    pub(crate) fn detach(&self, mut verdict: Verdict, until: Instant) -> Result<(Vec<usize>, Vec<u8>), NotDetached> {
+        let now = self.shares.clock().now();
+        let (places, own) = match verdict.let_go().and_then(|held| held.downcast::<Part>().ok()) {
+            Some(part) => (part.places, part.own),
+            None => {
+                let asks = verdict.statuses().len();
+                ((0..asks).collect(), verdict)
+            }
+        };
+        Ok((places, self.shares.detach_now(own, until, now)?))
+    }
+
+    pub(crate) fn settle_detached(&self, places: &[usize], receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+        let actual: Vec<u64> = places.iter().map_while(|place| actual.get(*place)).copied().collect();
+        self.shares.settle_detached_now(receipt, &actual, self.shares.clock().now())
     }
 
     /// The trouble is over: what each key has spent and not got back here.

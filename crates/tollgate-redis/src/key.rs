@@ -4,7 +4,7 @@
 //! or guessed without the secret (P8).
 
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::Sha256;
+use sha2::{Digest, Sha256};
 use std::sync::Arc;
 use tollgate::{Counting, InMicros};
 
@@ -18,6 +18,14 @@ impl Secret {
             Ok(keyed) => Self(keyed),
             Err(_) => unreachable!("a key of any length is taken"),
         }
+    }
+
+    /// Another secret, for a purpose of its own. No name is made of such a length of a limit's.
+    pub(crate) fn derived(&self, purpose: &str) -> [u8; 32] {
+        let mut mac = self.0.clone();
+        mac.update(&[0xff; 8]);
+        mac.update(purpose.as_bytes());
+        mac.finalize().into_bytes().into()
     }
 
     /// The name of a limit's bucket for `key`.
@@ -40,6 +48,8 @@ pub(crate) struct Stem {
     text: Box<[u8]>,
     /// Which limit, for the hash: its length is in front, so that no limit and key are another's.
     limit: Box<[u8]>,
+    /// Which limit and algorithm, in short: the same on every node.
+    pub(crate) id: u64,
 }
 
 /// How much of a limit's name is shown; the hash knows all of it.
@@ -51,8 +61,10 @@ impl Stem {
         let plain = |c: char| if c.is_ascii_alphanumeric() || "_-./=,".contains(c) { c } else { '_' };
         let shown: String = name.chars().take(SHOWN).map(plain).collect();
         let text = format!("{prefix}:{shown}:{}:", tag(limit));
+        let hash = Sha256::new().chain_update(name).chain_update([tag(limit) as u8]).finalize();
+        let id = hash.iter().take(8).fold(0, |id, byte| id << 8 | u64::from(*byte));
         let limit = [&(name.len() as u64).to_be_bytes(), name.as_bytes()].concat();
-        Self { text: text.into_bytes().into(), limit: limit.into() }
+        Self { text: text.into_bytes().into(), limit: limit.into(), id }
     }
 }
 

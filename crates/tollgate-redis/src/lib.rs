@@ -27,6 +27,7 @@
 //! What a failure can add, as formulas with numbers, is in `docs/distributed.md`.
 
 mod builder;
+mod detached;
 mod fallback;
 mod health;
 mod keeper;

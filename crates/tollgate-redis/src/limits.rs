@@ -64,6 +64,17 @@ impl Limits {
         self.all.read().unwrap_or_else(PoisonError::into_inner).get(number as usize).cloned()
     }
 
+    /// What all keys begin with.
+    pub(crate) fn prefix(&self) -> &str {
+        &self.prefix
+    }
+
+    /// Whether the limit that every node knows as `id` is still this one.
+    pub(crate) fn hold(&self, id: u64, form: &InMicros) -> bool {
+        let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
+        all.iter().any(|limit| limit.stem.id == id && limit.form == *form)
+    }
+
     pub(crate) fn all(&self) -> Vec<Arc<Registered>> {
         self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
     }

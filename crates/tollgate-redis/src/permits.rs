@@ -42,6 +42,17 @@ impl Permits {
 
     /// Forgets them; what tells the server so.
     pub(crate) fn give_up(&self, key: &Arc<[u8]>, limit: InMicros, names: Vec<PermitName>) -> Amendment {
+        self.forget(key, &names);
+        Amendment { key: Arc::clone(key), limit, what: Amend::Permits { live: 0, names } }
+    }
+
+    /// Renews them no more; what tells the server how long they live all the same, in microseconds.
+    pub(crate) fn let_go(&self, key: &Arc<[u8]>, limit: InMicros, names: Vec<PermitName>, live: u64) -> Amendment {
+        self.forget(key, &names);
+        Amendment { key: Arc::clone(key), limit, what: Amend::LetGo { live, names } }
+    }
+
+    fn forget(&self, key: &Arc<[u8]>, names: &[PermitName]) {
         let mut held = self.lock();
         if let Some((_, known)) = held.get_mut(key) {
             known.retain(|name| !names.contains(name));
@@ -49,10 +60,9 @@ impl Permits {
                 held.remove(key);
             }
         }
-        Amendment { key: Arc::clone(key), limit, what: Amend::Permits { live: 0, names } }
     }
 
-    /// Gives these up once more when the server is well: it may have been told before it had given them, by a connection
+    /// Says this once more when the server is well: it may have been told before it had given them, by a connection
     /// that was faster, or not have been told.
     pub(crate) fn give_up_again(&self, amendment: Amendment) {
         let mut again = self.again.lock().unwrap_or_else(PoisonError::into_inner);

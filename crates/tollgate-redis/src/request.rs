@@ -182,10 +182,10 @@ pub(crate) struct Receipt {
     pub(crate) cost: u64,
     /// The number of the limit in its store.
     pub(crate) number: u64,
-    time: u64,
-    after: u64,
-    before: u64,
-    cold: Cold,
+    pub(crate) time: u64,
+    pub(crate) after: u64,
+    pub(crate) before: u64,
+    pub(crate) cold: Cold,
 }
 
 impl Receipt {

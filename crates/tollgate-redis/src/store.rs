@@ -1,5 +1,6 @@
 //! The store itself.
 
+use crate::detached::{self, Detached, Shared};
 use crate::fallback::Fallback;
 use crate::health::{Health, TROUBLES};
 use crate::key::Secret;
@@ -8,7 +9,7 @@ use crate::limits::{Limits, Registered, Rule};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
 use crate::script::PermitName;
-use crate::script::amend::{Amend, Amendment};
+use crate::script::amend::{Amend, Amendment, BEFORE};
 use crate::script::decide::{Answer, FEW, Question};
 use crate::secret::Agreed;
 use crate::trouble::Trouble;
@@ -18,8 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tollgate::{
-    Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, OnFailure, Source, Store, TooManyLimits,
-    Verdict,
+    Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled, OnFailure, Source,
+    Store, TooManyLimits, Verdict,
 };
 
 /// Limits that several processes hold together, on Redis or Valkey.
@@ -95,6 +96,11 @@ impl RedisStore {
                 debited: counts.debited.load(Relaxed),
             },
         }
+    }
+
+    /// A secret that all nodes share, for a purpose of your own; none while the nodes have not agreed on one.
+    pub fn shared_secret(&self, purpose: &str) -> Option<[u8; 32]> {
+        Some(self.inner.secret.get()?.derived(purpose))
     }
 
     /// Whether Redis answers.
@@ -315,6 +321,65 @@ impl Store for RedisStore {
             let own: Vec<Amendment> = amendments.extract_if(.., |one| self.inner.lane_of(&one.key) == at).collect();
             if !own.is_empty() {
                 self.inner.report(lane.amend(own, self.inner.timeout).await);
+            }
+        }
+    }
+
+    async fn detach(&self, mut verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+        let inner = &self.inner;
+        if verdict.source() == Source::LocalShare {
+            let (places, receipt) = inner.fallback.detach(verdict, until)?;
+            return Ok(Detached::Local { places, receipt }.pack());
+        }
+        let mut shared = Shared { number: detached::random(), until, charges: Vec::new(), permits: Vec::new() };
+        if let Some(mut held) = verdict.let_go().and_then(|held| held.downcast::<Held>().ok()) {
+            let named = |receipt: Receipt| Some((inner.limits.numbered(receipt.number)?.stem.id, receipt));
+            shared.charges = held.receipts.drain(..).map(|receipt| receipt.and_then(named)).collect();
+            shared.permits = std::mem::take(&mut held.permits);
+        }
+        let live = u64::try_from(until.saturating_since(self.now()).as_micros()).unwrap_or(u64::MAX);
+        let mut told = Vec::new();
+        for (key, limit, names) in &shared.permits {
+            let amendment = inner.permits.let_go(key, *limit, names.clone(), live);
+            let lane = &inner.lanes[inner.lane_of(key)];
+            told.push((amendment.clone(), lane.amend_later(vec![amendment], inner.timeout)));
+        }
+        // Who does not wait for it has said so all the same.
+        for (amendment, telling) in told {
+            let told = match telling {
+                Ok(telling) => telling.await.unwrap_or(Err(Trouble::Broken)),
+                Err(trouble) => Err(trouble),
+            };
+            if told.is_err() {
+                inner.permits.give_up_again(amendment);
+            }
+            inner.report(told);
+        }
+        Ok(Detached::Shared(shared).pack())
+    }
+
+    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+        let inner = &self.inner;
+        let shared = match Detached::unpack(receipt)? {
+            Detached::Local { places, receipt } => return inner.fallback.settle_detached(&places, &receipt, actual),
+            Detached::Shared(shared) => shared,
+        };
+        let now = self.now();
+        if now >= shared.until {
+            return Err(NotSettled::Expired);
+        }
+        let (amendments, not_returned) = shared.settled(actual, &inner.limits, now);
+        // All in one piece, so that it is done or was done before.
+        let lane = amendments.first().map_or(0, |first| inner.lane_of(&first.key));
+        match inner.lanes[lane].amend(amendments, OPERATOR_WAITS).await {
+            Ok(came) if came.contains(&Some(BEFORE)) => Err(NotSettled::Before),
+            Ok(_) => {
+                inner.health.counts.not_returned.fetch_add(not_returned, Relaxed);
+                Ok(())
+            }
+            Err(trouble) => {
+                inner.health.count(&trouble);
+                Err(NotSettled::Unreachable)
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use crate::buckets::{Buckets, MOST_LIMITS};
 use crate::envoy::Envoy;
+use crate::ids::Ids;
 use crate::proxy;
 use crate::remote::Remote;
 use crate::resp::Totals;
@@ -20,6 +21,8 @@ pub(crate) struct App<C: Clock> {
     pub(crate) envoy: Envoy<C>,
     /// What `/v1/store` is about.
     pub(crate) remote: Remote<C>,
+    /// Of reservations.
+    pub(crate) ids: Ids,
     pub(crate) identity: ArcSwap<Identity>,
     /// The same limits for whole requests: what `/auth` asks.
     pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
@@ -52,6 +55,7 @@ impl<C: Clock> App<C> {
             buckets: Buckets::new(store.clone(), MOST_LIMITS),
             remote: Remote::new(store.clone(), config.server.store_token.clone()),
             envoy: Envoy::new(store),
+            ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),
             reloads: Reloads::default(),
             throttled: [AtomicU64::new(0), AtomicU64::new(0)],

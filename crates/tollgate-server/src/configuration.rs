@@ -106,7 +106,7 @@ pub(crate) fn counted(policies: &Policies) -> String {
     }
 }
 
-/// What policies ask for and this service cannot give: nobody tells it how a request ended.
+/// What policies ask for and `POST /v1/check` cannot give: nobody tells it how a request ended.
 pub(crate) fn unheard(policies: &Policies) -> Vec<String> {
     let mut told = Vec::new();
     for policy in policies.iter() {
@@ -117,11 +117,11 @@ pub(crate) fn unheard(policies: &Policies) -> Vec<String> {
             Count::Successes => Some("successes"),
         };
         told.extend(only.map(|only| {
-            format!("the policy `{name}` counts {only} only, but POST /v1/check does not hear how a request ends: there every request counts")
+            format!("the policy `{name}` counts {only} only, but POST /v1/check does not hear how a request ends: there every request counts; ask POST /v1/reserve, and tell POST /v1/settle")
         }));
         let permits = policies.limits_of(policy).find(|limit| matches!(limit, PolicyLimit::Concurrent(_)));
         told.extend(permits.map(|limit| {
-            format!("the policy `{name}` has `{limit}`, but POST /v1/check does not hear how a request ends: there it turns nobody away")
+            format!("the policy `{name}` has `{limit}`, but POST /v1/check does not hear how a request ends: there it turns nobody away; ask POST /v1/reserve, and tell POST /v1/settle")
         }));
     }
     told

@@ -7,6 +7,7 @@ mod configuration;
 mod envoy;
 mod explain;
 mod http;
+mod ids;
 mod listen;
 mod metrics;
 mod proxy;

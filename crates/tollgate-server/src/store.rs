@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 use tollgate::{
-    Ask, Census, Clock, Instant, Limit, LimitHandle, MemoryStore, OnFailure, Sleep, Store, TooManyLimits, Verdict,
+    Ask, Census, Clock, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled, OnFailure, Sleep, Store,
+    TooManyLimits, Verdict,
 };
 use tollgate_policy::config::RedisConfig;
 use tollgate_redis::{ConnectError, RedisStore};
@@ -115,6 +116,14 @@ impl<C: Clock> Store for AnyStore<C> {
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {
         either!(self, store => store.settle(verdict, actual).await);
+    }
+
+    async fn detach(&self, verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+        either!(self, store => store.detach(verdict, until).await)
+    }
+
+    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+        either!(self, store => store.settle_detached(receipt, actual).await)
     }
 
     async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {

@@ -180,8 +180,8 @@ fn what_needs_the_end_of_a_request_is_said() {
     server.signal("TERM");
     let (_, log) = server.ended();
     for said in [
-        "the policy `user` counts failures only, but POST /v1/check does not hear how a request ends: there every request counts",
-        "the policy `one` has `1 concurrent`, but POST /v1/check does not hear how a request ends: there it turns nobody away",
+        "the policy `user` counts failures only, but POST /v1/check does not hear how a request ends: there every request counts; ask POST /v1/reserve, and tell POST /v1/settle",
+        "the policy `one` has `1 concurrent`, but POST /v1/check does not hear how a request ends: there it turns nobody away; ask POST /v1/reserve, and tell POST /v1/settle",
     ] {
         assert!(log.contains(&format!("WARN {said}\n")) && again.contains(said), "{log}\n{again}");
     }

@@ -210,6 +210,6 @@ pub use limiter::{Wait, WaitError};
 pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
 pub use store::{
-    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, OnFailure, Source, Status, Store,
-    TooManyKeys, Verdict,
+    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, NotDetached, NotSettled, OnFailure,
+    Source, Status, Store, TooManyKeys, Verdict,
 };

@@ -57,6 +57,13 @@ static SERVER: Table = Table {
         key("admin", Kind::Listener, "Metrics and administration; keep it private.", "\"127.0.0.1:9090\"")
             .or(Default::Text("127.0.0.1:9090")),
         key(
+            "id_secret",
+            Kind::LongText { bytes: 16 },
+            "Signs the ids of POST /v1/reserve; the same on every node. By default agreed on through Redis, or made at the start.",
+            "\"…\"",
+        )
+        .secret(),
+        key(
             "store_token",
             Kind::LongText { bytes: 16 },
             "What programs must have that use this service as their store; without one nobody may grant or reset.",

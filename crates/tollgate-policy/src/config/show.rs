@@ -4,7 +4,7 @@ use super::diagnostic::Place;
 use super::kind::{Default, Kind};
 use super::source::Sources;
 use super::time::{duration_text, instant_text};
-use super::{Config, EnvoyService, KeysShown, Loaded, RedisConfig, keys};
+use super::{Config, EnvoyService, KeysShown, Loaded, RedisConfig, Secret, keys};
 use crate::attribute::Attribute;
 use crate::matching::{HeaderTest, Match};
 use crate::policies::{Listed, Policies};
@@ -79,9 +79,8 @@ impl Writer<'_> {
         for (name, address) in listeners {
             self.line(name, text(address.map_or("off".to_owned(), |address: SocketAddr| address.to_string())));
         }
-        let token = server.store_token.as_ref();
-        let token = token.map(|token| text(if self.hide { HIDDEN_KEY } else { token.reveal() }));
-        self.optional("store_token", token);
+        self.secret("id_secret", server.id_secret.as_ref());
+        self.secret("store_token", server.store_token.as_ref());
         self.table("[store]", "store");
         self.line("kind", text(if config.store.redis.is_some() { "redis" } else { "memory" }));
         self.line("max_keys", config.store.max_keys.to_string());
@@ -138,6 +137,11 @@ impl Writer<'_> {
         self.line("dynamic_metadata", dynamic_metadata.to_string());
     }
 
+    fn secret(&mut self, name: &str, secret: Option<&Secret>) {
+        let shown = secret.map(|secret| text(if self.hide { HIDDEN_KEY } else { secret.reveal() }));
+        self.optional(name, shown);
+    }
+
     fn redis(&mut self, redis: &RedisConfig, on_failure: OnFailure) {
         let RedisConfig { url, mode, timeout, prefix, nodes, key_secret, connections, ca_file } = redis;
         self.line("url", if self.hide { text(url) } else { text(url.reveal()) });
@@ -146,8 +150,7 @@ impl Writer<'_> {
         self.line("on_failure", text(on_failure));
         self.line("prefix", text(prefix));
         self.line("nodes", nodes.to_string());
-        let key_secret = key_secret.as_ref().map(|secret| text(if self.hide { HIDDEN_KEY } else { secret.reveal() }));
-        self.optional("key_secret", key_secret);
+        self.secret("key_secret", key_secret.as_ref());
         self.line("connections", connections.to_string());
         self.optional("ca_file", ca_file.as_ref().map(|file| text(file.display())));
     }

@@ -11,6 +11,7 @@ use crate::subject::Subject;
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
+use std::time::Duration;
 use tollgate::{Ask, Instant, Mode};
 
 /// As many asks as a store decides without memory of its own.
@@ -46,6 +47,10 @@ pub(crate) struct Asking {
     pub(crate) keys: Keys,
     /// An operator's ban.
     pub(crate) banned: Option<Arc<Override>>,
+    /// How long the caller would wait, if it says so.
+    pub(crate) max_wait: Option<Duration>,
+    /// Whether the caller said what it costs.
+    pub(crate) scales: bool,
 }
 
 /// Who asks, for how much, and when.
@@ -75,7 +80,7 @@ impl From<Lacking<'_>> for Why {
 impl Asking {
     /// Asks nothing, and keeps no memory beyond its own.
     pub(crate) fn clear(&mut self) {
-        self.banned = None;
+        (self.banned, self.max_wait, self.scales) = (None, None, false);
         self.asked.clear();
         self.keys.clear();
         if self.asked.spilled() || self.keys.spilled() {
@@ -180,9 +185,10 @@ impl Asking {
             }
             let Slot { limit, handle } = asked.slot(ruling);
             let mode = if peek { Mode::Peek } else { asked.mode };
-            let max_wait = match ruling.policy.action {
-                Action::Delay { max } if limit.rate().is_some() => Some(max),
-                _ => None,
+            let max_wait = match (ruling.policy.action, self.max_wait) {
+                _ if limit.rate().is_none() => None,
+                (Action::Delay { max }, callers) => Some(callers.map_or(max, |callers| callers.min(max))),
+                (_, callers) => callers,
             };
             Ask { limit: handle, key, cost, reserve, mode, max_wait }
         };

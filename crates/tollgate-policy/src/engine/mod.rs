@@ -2,6 +2,7 @@
 
 mod asking;
 mod by_name;
+mod detached;
 mod explain;
 mod figures;
 mod key;

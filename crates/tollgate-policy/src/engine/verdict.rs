@@ -3,7 +3,7 @@
 use super::asking::{Asked, Asking, FEW, Role};
 use super::overrides::Override;
 use super::rules::{Rules, Ruling};
-use crate::policy::{Count, DenialStatus};
+use crate::policy::{Cost, Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
 use arc_swap::Guard;
 use smallvec::SmallVec;
@@ -439,8 +439,12 @@ impl Verdict {
         };
         match (counts, ending.cost) {
             (false, _) => 0,
-            (true, Some(cost)) if ruling.policy.cost.is_told() => cost,
-            _ => asked.cost,
+            (true, Some(cost)) => match ruling.policy.cost {
+                Cost::Attribute { .. } => cost,
+                Cost::Units(units) if self.parts.asking.scales => cost.saturating_mul(units),
+                Cost::Units(_) => asked.cost,
+            },
+            (true, None) => asked.cost,
         }
     }
 }
@@ -489,7 +493,7 @@ impl Ending {
 
 /// # What it really cost
 impl Ending {
-    /// So much, for the policies that do not have a fixed cost.
+    /// So much, for the policies that do not have a fixed cost; for all, if [a cost was reserved](super::Engine::reserve).
     #[must_use]
     pub fn cost(mut self, cost: u64) -> Self {
         self.cost = Some(cost);
@@ -502,6 +506,15 @@ impl Ending {
     }
 
     fn failed_in(&self, ruling: &Ruling) -> Option<bool> {
-        self.failed.or_else(|| self.status.map(|status| ruling.policy.is_failure(status)))
+        self.failed_with(|status| ruling.policy.is_failure(status))
+    }
+
+    /// Whether it failed, by what is taken for a failure.
+    pub(super) fn failed_with(&self, is_failure: impl FnOnce(u16) -> bool) -> Option<bool> {
+        self.failed.or_else(|| self.status.map(is_failure))
+    }
+
+    pub(super) fn true_cost(&self) -> Option<u64> {
+        self.cost
     }
 }

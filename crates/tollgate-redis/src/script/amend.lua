@@ -8,7 +8,11 @@
 --   2 grant         how many
 --   3 make fresh
 --   4 renew or give up permits: how long they live from now, or 0; the names follow
+--   5 let permits go: how long they live from now, though nobody renews them; the names follow
+--   6 nothing
+-- What is 16 more is done once: behind the numbers are the key that remembers it, for how many ms, and who does it.
 local answer = {}
+local BEFORE = 9007199254740991
 
 local function amend_units(what, k, l, a, b, c, d, e, f, g)
   if not text[k] and s1[k] == nil and what ~= 1 then return 0 end
@@ -153,24 +157,59 @@ local function amend_permits(k, a, names)
     if a > 0 then
       did = of_our_type('ZADD', key, 'XX', 'CH', string.format('%.0f', now + a), name)
     else
-      did = of_our_type('ZREM', key, name)
+      did = of_our_type('ZREM', key, name, name .. LET_GO)
     end
     if not did then return -1 end
     done = done + did
   end
-  if a > 0 then call('PEXPIRE', key, expiry(a)) end
+  if a > 0 then keep_permits(key, a) end
   s1[k] = nil
   return done
+end
+
+local function let_permits_go(k, a, names)
+  local key, done = KEYS[k], 0
+  for i = 1, #names, 16 do
+    local name = string.sub(names, i, i + 15)
+    local did = of_our_type('ZREM', key, name)
+    if not did then return -1 end
+    -- What has ended or was given up stays so.
+    if did == 1 then call('ZADD', key, string.format('%.0f', now + a), name .. LET_GO) end
+    done = done + did
+  end
+  if done > 0 then keep_permits(key, a) end
+  s1[k] = nil
+  return done
+end
+
+-- Whether it is done now; else what came of it: nothing more where the same comes twice.
+local function is_first(mark, keep, who)
+  if call('SET', KEYS[mark], who, 'NX', 'PX', string.format('%.0f', keep)) then return true end
+  return false, of_our_type('GET', KEYS[mark]) == who and 0 or BEFORE
 end
 
 local packed, place = ARGV[3], 1
 while place <= #packed do
   local what, k, l, a, b, c, d, e, f, g
   what, k, l, a, b, c, d, e, f, g, place = unpack_('>BHHddddddd', packed, place)
-  local which, came = kind[l], nil
-  if what == 4 then
-    local names = string.sub(packed, place, place + b - 1)
+  local which, came, first, names = kind[l], nil, true, nil
+  if what >= 16 then
+    local mark, keep, who
+    what = what - 16
+    mark, keep, who, place = unpack_('>Hdc16', packed, place)
+    first, came = is_first(mark, keep, who)
+  end
+  if what == 4 or what == 5 then
+    names = string.sub(packed, place, place + b - 1)
     place = place + b
+  end
+  if not first then
+    -- It has been told.
+  elseif what == 6 then
+    came = 0
+  elseif what == 5 then
+    came = let_permits_go(k, a, names)
+  elseif what == 4 then
     came = amend_permits(k, a, names)
   elseif which < 2 then
     came = amend_units(what, k, l, a, b, c, d, e, f, g)

@@ -133,7 +133,7 @@ local function in_flight(k, l, cost, reserve, _, write, name)
     local key, ends = KEYS[k], string.format('%.0f', now + n1[l])
     call('ZREMRANGEBYSCORE', key, '-inf', string.format('%.0f', now))
     for i = 1, #name, 16 do call('ZADD', key, ends, string.sub(name, i, i + 15)) end
-    call('PEXPIRE', key, expiry(n1[l]))
+    keep_permits(key, n1[l])
     live = live + cost
     s1[k] = live
   end

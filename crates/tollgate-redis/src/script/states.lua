@@ -322,6 +322,15 @@ local function log_write(k, window, time, gone, count)
   call('PEXPIRE', key, expiry(time - now + window))
 end
 
+-- What the names of permits end with that nobody renews: they end as late as was said when they were let go.
+local LET_GO = '*'
+
+-- Keeps the key as long as permits that end after so many µs; others may end later.
+local function keep_permits(key, micros)
+  local long = expiry(micros)
+  if call('PTTL', key) < tonumber(long) then call('PEXPIRE', key, long) end
+end
+
 local function permits(k)
   if s1[k] == nil then
     s1[k] = of_our_type('ZCOUNT', KEYS[k], string.format('(%.0f', now), '+inf') or false
@@ -329,11 +338,14 @@ local function permits(k)
   return s1[k]
 end
 
--- Permits that end so late are of before the clock was set back far: they end when new ones would.
+-- Permits that end so late are of before the clock was set back far: they end when new ones would. Those that were let go
+-- have a name of one letter more, and may.
 local function end_late_permits(k, l)
   local ends, key = now + n1[l], KEYS[k]
   local late = call('ZRANGEBYSCORE', key, string.format('(%.0f', ends + FORGIVEN), '+inf', 'LIMIT', 0, 1000)
-  for i = 1, #late do call('ZADD', key, 'XX', string.format('%.0f', ends), late[i]) end
+  for i = 1, #late do
+    if #late[i] ~= 17 then call('ZADD', key, 'XX', string.format('%.0f', ends), late[i]) end
+  end
 end
 
 local function write_back()

@@ -8,6 +8,9 @@ use std::time::Duration;
 /// The largest body that is read.
 pub(super) const LARGEST: usize = 16 * 1024;
 
+/// The largest that is a list, which begins with its bracket.
+pub(super) const LARGEST_LIST: usize = 256 * 1024;
+
 /// What is read and thrown away of a larger one: a client hears an answer only once it has sent what it had to say.
 const PATIENCE: u64 = 1024 * 1024;
 
@@ -15,11 +18,21 @@ const PATIENCE: u64 = 1024 * 1024;
 const TIMEOUT: Duration = Duration::from_secs(10);
 
 pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
-    read_up_to(body, LARGEST).await
+    read_up_to(body, |_| LARGEST).await
 }
 
-/// The same of what may be larger.
-pub(super) async fn read_up_to(body: Body, largest: usize) -> Result<Vec<u8>, Problem> {
+/// The same where a list may be sent.
+pub(super) async fn read_maybe_list(body: Body) -> Result<Vec<u8>, Problem> {
+    read_up_to(body, |begin| if is_list(begin) { LARGEST_LIST } else { LARGEST }).await
+}
+
+/// Whether it is a list, or nothing that can be read.
+pub(super) fn is_list(body: &[u8]) -> bool {
+    body.trim_ascii_start().first() == Some(&b'[')
+}
+
+/// The same where it depends on how it begins.
+pub(super) async fn read_up_to(body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Vec<u8>, Problem> {
     match tokio::time::timeout(TIMEOUT, collect(body, largest)).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(
@@ -29,25 +42,28 @@ pub(super) async fn read_up_to(body: Body, largest: usize) -> Result<Vec<u8>, Pr
     }
 }
 
-async fn collect(mut body: Body, largest: usize) -> Result<Vec<u8>, Problem> {
+async fn collect(mut body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Vec<u8>, Problem> {
     if body.size_hint().lower() > PATIENCE {
-        return Err(too_large(largest));
+        return Err(too_large(largest(&[])));
     }
-    let (mut kept, mut seen) = (Vec::new(), 0u64);
+    let (mut kept, mut seen, mut most) = (Vec::new(), 0u64, LARGEST);
     while let Some(frame) = body.frame().await {
         let frame = frame
             .map_err(|_| Problem::new(Code::BrokenBody, "the body breaks off or is not framed as HTTP/1.1 has it"))?;
         let Some(data) = frame.data_ref() else { continue };
         seen = seen.saturating_add(data.len() as u64);
-        if seen <= largest as u64 {
+        if kept.is_empty() {
+            most = largest(data);
+        }
+        if seen <= most as u64 {
             kept.extend_from_slice(data);
         } else if seen > PATIENCE {
             break;
         }
     }
-    if seen > largest as u64 { Err(too_large(largest)) } else { Ok(kept) }
+    if seen > most as u64 { Err(too_large(most)) } else { Ok(kept) }
 }
 
-fn too_large(largest: usize) -> Problem {
-    Problem::new(Code::BodyTooLarge, format!("the body is larger than {largest} bytes; no request needs as much"))
+fn too_large(most: usize) -> Problem {
+    Problem::new(Code::BodyTooLarge, format!("the body is larger than {most} bytes; no request needs as much"))
 }

@@ -1,4 +1,4 @@
-//! `POST /v1/check`: one request, judged by the policies.
+//! `POST /v1/check`: one request, or several, judged by the policies.
 
 use super::check_request::CheckRequest;
 use super::problem::Problem;
@@ -10,7 +10,9 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
+use std::future::poll_fn;
 use std::sync::Arc;
+use std::task::Poll;
 use std::time::Duration;
 use tollgate::Clock;
 use tollgate_policy::{LimitStatus, Verdict};
@@ -19,19 +21,59 @@ pub(super) async fn check<C: Clock>(
     State(app): State<Arc<App<C>>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
-    let body = body::read(request.into_body()).await?;
+    let body = body::read_maybe_list(request.into_body()).await?;
+    if body::is_list(&body) {
+        return check_all(&app, &body).await;
+    }
     let request = CheckRequest::from_json(&body)?;
+    Ok(answer(&judge(&app, &request).await))
+}
+
+async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest) -> Verdict {
     let identity = app.identity.load();
-    let subject = request.subject(&identity);
-    let verdict = match request.peek {
+    let subject = request.who.subject(&identity);
+    match request.peek {
         true => app.engine.peek(&subject, request.cost).await,
         false => app.engine.decide_n(&subject, request.cost).await,
-    };
-    Ok(answer(&verdict))
+    }
+}
+
+/// Each by itself, in their order; what has to be asked elsewhere goes there together.
+async fn check_all<C: Clock>(app: &App<C>, body: &[u8]) -> Result<Response, Problem> {
+    let requests = CheckRequest::list_from_json(body)?;
+    let verdicts = all(requests.iter().map(|request| judge(app, request))).await;
+    let answers: Vec<One<'_>> =
+        verdicts.iter().map(|verdict| One { status: verdict.status(), answer: Answer::new(verdict) }).collect();
+    Ok(json(StatusCode::OK, "application/json", &answers))
+}
+
+/// Waits for all of them, begun in their order.
+async fn all<F: Future>(futures: impl Iterator<Item = F>) -> Vec<F::Output> {
+    let mut waiting: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
+    poll_fn(|context| {
+        let mut ready = true;
+        for (future, output) in waiting.iter_mut().filter(|(_, output)| output.is_none()) {
+            match future.as_mut().poll(context) {
+                Poll::Ready(told) => *output = Some(told),
+                Poll::Pending => ready = false,
+            }
+        }
+        if ready { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+    waiting.into_iter().filter_map(|(_, output)| output).collect()
+}
+
+/// One of several answers, with the status that it would have alone.
+#[derive(Serialize)]
+struct One<'a> {
+    status: u16,
+    #[serde(flatten)]
+    answer: Answer<'a>,
 }
 
 #[derive(Serialize)]
-struct Answer<'a> {
+pub(super) struct Answer<'a> {
     allowed: bool,
     source: &'static str,
     /// What it goes back to: the limits, a list, a ban.
@@ -75,22 +117,32 @@ impl<'a> Limit<'a> {
     }
 }
 
+impl<'a> Answer<'a> {
+    pub(super) fn new(verdict: &'a Verdict) -> Self {
+        Self {
+            allowed: verdict.is_allowed(),
+            source: verdict.source().name(),
+            reason: verdict.reason().name(),
+            policy: verdict.policy(),
+            retry_after_ms: verdict.retry_after().map(millis),
+            delay_ms: millis(verdict.delay()),
+            never: verdict.is_never(),
+            limits: verdict.limits().map(Limit::new).collect(),
+        }
+    }
+}
+
 fn answer(verdict: &Verdict) -> Response {
-    let body = Answer {
-        allowed: verdict.is_allowed(),
-        source: verdict.source().name(),
-        reason: verdict.reason().name(),
-        policy: verdict.policy(),
-        retry_after_ms: verdict.retry_after().map(millis),
-        delay_ms: millis(verdict.delay()),
-        never: verdict.is_never(),
-        limits: verdict.limits().map(Limit::new).collect(),
-    };
+    told(verdict, &Answer::new(verdict))
+}
+
+/// What is told of a verdict, with the status and the headers that it has.
+pub(super) fn told(verdict: &Verdict, body: &impl Serialize) -> Response {
     let status = StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
-    let mut response = json(status, "application/json", &body);
-    if !body.allowed {
+    let mut response = json(status, "application/json", body);
+    if verdict.is_denied() {
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
-        if !body.never {
+        if !verdict.is_never() {
             // Nobody knows when a permit comes back: a second is as good as any.
             let wait = verdict.retry_after().unwrap_or_default();
             response.headers_mut().insert(RETRY_AFTER, retry_after(wait));

@@ -1,7 +1,7 @@
-//! The body of `POST /v1/check`.
+//! The body of `POST /v1/check`: a request, or a list of them.
 
-use super::json::{Fields, Json, MOST_FIELDS, invalid, missing, too_many};
-use super::problem::{Problem, quoted};
+use super::json::{self, Fields, Json, MOST_FIELDS, invalid, missing, too_many};
+use super::problem::{Code, Problem, quoted};
 use std::net::IpAddr;
 use tollgate_policy::config::Identity;
 use tollgate_policy::{Attribute, Subject, credentials};
@@ -13,20 +13,56 @@ pub(crate) const HEADER: &str = "header:";
 
 const FIELDS: [&str; 3] = ["subject", "cost", "peek"];
 
+/// As many requests as one body has.
+pub(super) const MOST_REQUESTS: usize = 100;
+
 /// A request that makes sense.
 #[derive(PartialEq, Debug)]
 pub(super) struct CheckRequest {
-    ip: Option<IpAddr>,
-    headers: Vec<(String, String)>,
-    /// Everything else by its name.
-    attributes: Vec<(String, String)>,
+    pub(super) who: Who,
     pub(super) cost: u64,
     pub(super) peek: bool,
 }
 
 impl CheckRequest {
     pub(super) fn from_json(body: &[u8]) -> Result<Self, Problem> {
-        let mut fields = Fields::from_body(body, &FIELDS, EXAMPLE)?;
+        Self::read(Fields::from_body(body, &FIELDS, EXAMPLE)?)
+    }
+
+    /// Several of them, all of which make sense.
+    pub(super) fn list_from_json(body: &[u8]) -> Result<Vec<Self>, Problem> {
+        let list = match json::parse(body, EXAMPLE)? {
+            Json::List(list) => list,
+            other => vec![other],
+        };
+        if list.is_empty() || list.len() > MOST_REQUESTS {
+            let detail = format!("the list has {} requests; send 1 to {MOST_REQUESTS} of them at a time", list.len());
+            return Err(Problem::new(Code::BatchSize, detail));
+        }
+        let read = |request| Self::read(Fields::of(request, &FIELDS, EXAMPLE)?);
+        let numbered = |(at, request)| read(request).map_err(|problem| problem.in_request(at));
+        list.into_iter().enumerate().map(numbered).collect()
+    }
+
+    fn read(mut fields: Fields) -> Result<Self, Problem> {
+        let who = Who::read(&mut fields)?;
+        let cost = fields.whole_number("cost")?.unwrap_or(1);
+        let peek = fields.yes_or_no("peek")?.unwrap_or(false);
+        Ok(Self { who, cost, peek })
+    }
+}
+
+/// Who asks: the field `subject`.
+#[derive(PartialEq, Debug)]
+pub(super) struct Who {
+    ip: Option<IpAddr>,
+    headers: Vec<(String, String)>,
+    /// Everything else by its name.
+    attributes: Vec<(String, String)>,
+}
+
+impl Who {
+    pub(super) fn read(fields: &mut Fields) -> Result<Self, Problem> {
         let subject = match fields.take("subject") {
             None => return Err(missing("subject", EXAMPLE)),
             Some(Json::Object(subject)) => subject,
@@ -34,8 +70,6 @@ impl CheckRequest {
                 return Err(invalid(format!("`subject` must be an object, as in {EXAMPLE}, not {}", other.told())));
             }
         };
-        let cost = fields.whole_number("cost")?.unwrap_or(1);
-        let peek = fields.yes_or_no("peek")?.unwrap_or(false);
         let mut subject = Fields::new(subject, "subject.")?;
         let ip = match subject.take("ip") {
             None => None,
@@ -76,7 +110,7 @@ impl CheckRequest {
                 }
             }
         }
-        Ok(Self { ip, headers, attributes, cost, peek })
+        Ok(Self { ip, headers, attributes })
     }
 
     /// Who asks. A user or an API key that is not named is taken from the header that the configuration names.

@@ -3,6 +3,7 @@
 use super::problem::{Code, Problem, quoted};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
+use std::ops::RangeInclusive;
 
 /// A value as it was sent: the fields of objects in their order, those that are there twice included.
 #[derive(Clone, PartialEq, Debug)]
@@ -31,6 +32,16 @@ impl Json {
     }
 }
 
+/// What a body says.
+pub(super) fn parse(body: &[u8], example: &str) -> Result<Json, Problem> {
+    if body.trim_ascii().is_empty() {
+        return Err(Problem::new(Code::InvalidJson, format!("the body is empty; send JSON, as in {example}")));
+    }
+    serde_json::from_slice(body).map_err(|error| {
+        Problem::new(Code::InvalidJson, format!("the body is not JSON: {error}; send it as in {example}"))
+    })
+}
+
 /// More than any request has. What is in a request is compared with each other, and costs the square of this.
 pub(super) const MOST_FIELDS: usize = 128;
 
@@ -40,12 +51,11 @@ pub(super) struct Fields(Vec<(String, Json)>);
 impl Fields {
     /// The object that a body is. Its fields are among `known`; `example` shows what would be right.
     pub(super) fn from_body(body: &[u8], known: &[&str], example: &str) -> Result<Self, Problem> {
-        if body.trim_ascii().is_empty() {
-            return Err(Problem::new(Code::InvalidJson, format!("the body is empty; send JSON, as in {example}")));
-        }
-        let json = serde_json::from_slice(body).map_err(|error| {
-            Problem::new(Code::InvalidJson, format!("the body is not JSON: {error}; send it as in {example}"))
-        })?;
+        Self::of(parse(body, example)?, known, example)
+    }
+
+    /// The same of what was in a body.
+    pub(super) fn of(json: Json, known: &[&str], example: &str) -> Result<Self, Problem> {
         let Json::Object(fields) = json else {
             return Err(Problem::new(Code::NotAnObject, format!("the body is not a JSON object, as in {example}")));
         };
@@ -99,6 +109,21 @@ impl Fields {
             Some(other) => {
                 let told = other.told();
                 Err(invalid(format!("`{name}` must be a whole number from 0 to {}, not {told}", u64::MAX)))
+            }
+        }
+    }
+
+    pub(super) fn whole_number_within(
+        &mut self,
+        name: &str,
+        within: RangeInclusive<u64>,
+    ) -> Result<Option<u64>, Problem> {
+        match self.take(name) {
+            None => Ok(None),
+            Some(Json::Number(Ok(number))) if within.contains(&number) => Ok(Some(number)),
+            Some(other) => {
+                let (first, last, told) = (within.start(), within.end(), other.told());
+                Err(invalid(format!("`{name}` must be a whole number from {first} to {last}, not {told}")))
             }
         }
     }

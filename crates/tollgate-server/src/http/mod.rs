@@ -6,7 +6,10 @@ pub(crate) mod body;
 mod check;
 mod check_request;
 mod json;
+mod openapi;
 mod problem;
+mod reserve;
+mod reserve_request;
 mod store;
 mod throttle;
 mod throttle_request;
@@ -33,16 +36,23 @@ use std::time::Duration;
 use tollgate::{Clock, OnFailure};
 
 const CHECK: &str = "/v1/check";
+const RESERVE: &str = "/v1/reserve";
+const SETTLE: &str = "/v1/settle";
+const CANCEL: &str = "/v1/cancel";
 const THROTTLE: &str = "/v1/throttle";
 const STORE: &str = tollgate_remote::wire::PATH;
 const ENVOY: &str = "/json";
 const LIVE: &str = "/livez";
 const READY: &str = "/readyz";
+const OPENAPI: &str = "/openapi.json";
 
 /// What the HTTP listener serves.
 pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
     Router::new()
         .route(CHECK, post(check::check::<C>))
+        .route(RESERVE, post(reserve::reserve::<C>))
+        .route(SETTLE, post(reserve::settle::<C>))
+        .route(CANCEL, post(reserve::cancel::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
         .route(STORE, post(store::store::<C>))
         .route(AUTH, any(auth::auth::<C>))
@@ -50,6 +60,7 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
         .route(ENVOY, post(crate::envoy::json::<C>))
         .route(LIVE, get(well))
         .route(READY, get(ready::<C>))
+        .route(OPENAPI, get(openapi::description))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
         .with_state(app)
@@ -77,8 +88,8 @@ fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let served =
-        format!("POST {CHECK}, POST {THROTTLE}, POST {STORE}, POST {ENVOY}, {AUTH}, GET {LIVE} and GET {READY}");
+    let posted = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, STORE, ENVOY].map(|path| format!("POST {path}")).join(", ");
+    let served = format!("{posted}, {AUTH}, GET {LIVE}, GET {READY} and GET {OPENAPI}");
     Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }
 
@@ -90,7 +101,11 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 /// A response whose body is JSON, and a line of its own in a terminal.
 pub(crate) fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response {
     // Structs of text and numbers always have a JSON form.
-    let mut text = serde_json::to_vec(body).unwrap_or_default();
+    json_text(status, media_type, serde_json::to_vec(body).unwrap_or_default())
+}
+
+/// The same of what is JSON already.
+fn json_text(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response {
     text.push(b'\n');
     let mut response = Response::new(Body::from(text));
     *response.status_mut() = status;

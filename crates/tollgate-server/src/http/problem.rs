@@ -35,6 +35,13 @@ pub(crate) enum Code {
     BadUpstream,
     SlowUpstream,
     Unavailable,
+    BatchSize,
+    InvalidId,
+    ForgedId,
+    ExpiredId,
+    LostId,
+    AlreadySettled,
+    TooManyReservations,
 }
 
 impl Code {
@@ -66,6 +73,13 @@ impl Code {
             Self::BadUpstream => "bad_upstream",
             Self::SlowUpstream => "slow_upstream",
             Self::Unavailable => "unavailable",
+            Self::BatchSize => "batch_size",
+            Self::InvalidId => "invalid_id",
+            Self::ForgedId => "forged_id",
+            Self::ExpiredId => "expired_id",
+            Self::LostId => "lost_id",
+            Self::AlreadySettled => "already_settled",
+            Self::TooManyReservations => "too_many_reservations",
         }
     }
 
@@ -78,7 +92,10 @@ impl Code {
             Self::UnknownMediaType => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
-            Self::TooManyLimits | Self::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+            Self::TooManyLimits | Self::Unavailable | Self::TooManyReservations => StatusCode::SERVICE_UNAVAILABLE,
+            Self::ForgedId => StatusCode::FORBIDDEN,
+            Self::ExpiredId | Self::LostId => StatusCode::GONE,
+            Self::AlreadySettled => StatusCode::CONFLICT,
             Self::InvalidConfig => StatusCode::UNPROCESSABLE_ENTITY,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
             Self::BadUpstream => StatusCode::BAD_GATEWAY,
@@ -98,6 +115,11 @@ impl Problem {
     /// `detail` says what is wrong and what would be right.
     pub(crate) fn new(code: Code, detail: impl Into<Cow<'static, str>>) -> Self {
         Self { code, detail: detail.into() }
+    }
+
+    /// The same of one request among several, counted from 0.
+    pub(super) fn in_request(self, at: usize) -> Self {
+        Self { detail: format!("request {at} of the list (from 0): {}", self.detail).into(), ..self }
     }
 }
 

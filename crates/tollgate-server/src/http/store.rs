@@ -26,7 +26,7 @@ pub(super) async fn store<C: Clock>(
         let detail = "only who has the `store_token` of [server] is served; send it as `Authorization: Bearer …`";
         return Err(Problem::new(Code::Unauthorized, detail));
     };
-    let body = body::read_up_to(request.into_body(), wire::LARGEST).await?;
+    let body = body::read_up_to(request.into_body(), |_| wire::LARGEST).await?;
     let call = wire::Call::read(&body).map_err(|_| {
         let detail = format!(
             "the body is no call of version {}; use a tollgate-remote of the same release as this tollgate",

@@ -289,7 +289,8 @@ async fn a_subject_that_makes_no_sense_is_told_so() {
         ),
         (json!({"subject": {}, "cost": -1}), "invalid_field", "`cost` must be a whole number"),
         (json!({"subject": {}, "peek": "no"}), "invalid_field", "`peek` must be true or false, not text"),
-        (json!([]), "not_an_object", "the body is not a JSON object"),
+        (json!(1), "not_an_object", "the body is not a JSON object"),
+        (json!([]), "batch_size", "the list has 0 requests; send 1 to 100"),
     ] {
         let (head, told) = server.check(body.clone()).await;
         assert!(head.starts_with("http/1.1 400 "), "{body} {head}");
@@ -324,4 +325,37 @@ async fn a_client_that_never_sends_its_body_is_told_and_cut_off() {
     assert!(answer.starts_with("HTTP/1.1 408 "), "{answer}");
     assert!(answer.contains(r#""code":"body_timeout""#), "{answer}");
     assert_eq!(start.elapsed().as_secs(), 10);
+}
+
+#[tokio::test]
+async fn an_id_lives_as_long_as_was_said_and_permits_come_back_after_it() {
+    let server = Server::on("[[policy]]\nname = \"slots\"\nlimit = \"1 concurrent\"\n");
+    let reserve = || server.post("/v1/reserve", json!({"subject": {}, "ttl_ms": 1500}));
+    let (head, told) = reserve().await;
+    assert!(head.starts_with("http/1.1 200 ") && head.contains("\r\ncache-control: no-store"), "{head}");
+    assert_eq!(told["expires_after_ms"], json!(1500));
+    server.clock.advance(Duration::from_millis(1499));
+    assert!(reserve().await.0.starts_with("http/1.1 429 "));
+    server.clock.advance(Duration::from_millis(1));
+    for path in ["/v1/settle", "/v1/cancel"] {
+        let (head, body) = server.post(path, json!({"id": told["id"]})).await;
+        assert!(head.starts_with("http/1.1 410 "), "{head}");
+        assert_eq!(body["code"], json!("expired_id"));
+    }
+    let (_, again) = reserve().await;
+    assert_eq!(again["allowed"], json!(true), "the permit came back by itself");
+    assert!(server.post("/v1/cancel", json!({"id": again["id"]})).await.0.starts_with("http/1.1 200 "));
+    assert_eq!(reserve().await.1["allowed"], json!(true));
+}
+
+#[tokio::test]
+async fn an_id_lives_from_the_end_of_its_delay_on() {
+    let server = Server::on("[[policy]]\nname = \"slow\"\nlimit = \"1/s\"\n");
+    let reserve = |wait: u64| server.post("/v1/reserve", json!({"subject": {}, "max_wait_ms": wait, "ttl_ms": 100}));
+    assert_eq!(reserve(0).await.1["delay_ms"], json!(0));
+    let (_, told) = reserve(2000).await;
+    assert_eq!((&told["delay_ms"], &told["expires_after_ms"]), (&json!(1000), &json!(1100)));
+    assert!(reserve(1999).await.0.starts_with("http/1.1 429 "));
+    server.clock.advance(Duration::from_millis(1099));
+    assert_eq!(server.post("/v1/settle", json!({"id": told["id"]})).await.1, json!({"settled": true}));
 }

@@ -4,9 +4,12 @@
 //! claimed in the order of their addresses, judged again, and written: whoever meets a claimed entry waits for those few
 //! instructions, and nobody ever sees a charge that is then taken back.
 
+mod detached;
 mod straight;
 
-use super::{Ask, Census, FEW, LimitHandle, Mode, Permits, Receipt, Source, Status, Store, Verdict};
+use super::{
+    Ask, Census, FEW, LimitHandle, Mode, NotDetached, NotSettled, Permits, Receipt, Source, Status, Store, Verdict,
+};
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
 use crate::decision::Decision;
@@ -17,6 +20,7 @@ use crate::limit::{Kind, Limit};
 use crate::limiter::{Carry, Counts};
 use crate::sync::{Ordering, relax};
 use core::fmt;
+use detached::Detached;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -44,6 +48,7 @@ pub struct MemoryStore<C: Clock = DefaultClock> {
 struct Inner<C> {
     table: Table<C>,
     lines: AtomicU64,
+    detached: Detached,
 }
 
 /// Makes a [`MemoryStore`]; what [`MemoryStore::builder`] returns.
@@ -104,7 +109,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeys> {
         // Half of a cap in bytes is for states that do not fit the table.
         let table = Table::try_new(self.cap, self.clock, 40).ok_or(TooManyKeys(()))?;
-        Ok(MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0) }) })
+        Ok(MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0), detached: Detached::new() }) })
     }
 }
 
@@ -289,6 +294,9 @@ enum Charging {
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
     pub fn decide_now(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        if self.inner.detached.is_overdue(now) {
+            self.end_overdue(now);
+        }
         // Told in place: a verdict is large to move.
         let mut verdict = Verdict::new(Source::Memory);
         if self.decide_straight(asks, now, &mut verdict).is_none() {
@@ -478,9 +486,18 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Instant) {
+        self.settle_charges(verdict.statuses().map(|status| status.charged), actual, now);
+    }
+
+    fn settle_charges(
+        &self,
+        charges: impl Iterator<Item = Option<Receipt>>,
+        actual: &[u64],
+        now: impl Fn() -> Instant,
+    ) {
         let table = &self.inner.table;
-        for (status, actual) in verdict.statuses().zip(actual.iter().copied()) {
-            match status.charged {
+        for (charged, actual) in charges.zip(actual.iter().copied()) {
+            match charged {
                 Some(receipt) if receipt.permit => {}
                 Some(Receipt { terms, hash, cost, charged, .. }) if actual < cost => {
                     give_back(table, terms, hash, &charged, cost - actual, &now, None);
@@ -570,6 +587,14 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {
         self.settle_at(verdict, actual, || self.clock().now());
+    }
+
+    async fn detach(&self, verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+        self.detach_now(verdict, until, self.clock().now())
+    }
+
+    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+        self.settle_detached_now(receipt, actual, self.clock().now())
     }
 
     async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {

@@ -1,8 +1,10 @@
 //! Several limits at once, all or nothing: what is asked, what is answered, and the contract of whoever answers.
 
+mod detached;
 mod memory;
 
 pub use crate::keyed::table::Census;
+pub use detached::{NotDetached, NotSettled};
 pub use memory::{MemoryStore, MemoryStoreBuilder, TooManyKeys};
 
 use crate::algorithm::token_bucket::Charged;
@@ -124,6 +126,41 @@ pub trait Store: Send + Sync {
     /// Corrects what a verdict charged to what it really cost: `actual[i]` is for the i-th ask, and what is not said stays
     /// as it is. Permits go back. See [`Charge::settle`](crate::Charge::settle).
     fn settle(&self, verdict: Verdict, actual: &[u64]) -> impl Future<Output = ()> + Send;
+
+    /// Takes a verdict apart from this process: what it charged is settled later by the receipt that this returns, once, by
+    /// any node that shares the counts. Its permits stay out until then, or until `until`; after that nothing comes back.
+    ///
+    /// A receipt is for the store alone: who hands it to others signs it. If there is no room for another, the verdict is
+    /// cancelled. A store that cannot do this, as those that do not say otherwise, always says so.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate::{Ask, Limit, MemoryStore, NotSettled, Store};
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let store = MemoryStore::new();
+    /// let tokens = store.limit("tokens", Limit::per_hour(10_000))?;
+    /// let verdict = store.decide(&[Ask::new(&tokens, "ann").cost(500)]).await; // an estimate
+    /// let receipt = store.detach(verdict, store.now() + Duration::from_secs(60)).await?;
+    /// // … elsewhere, later …
+    /// store.settle_detached(&receipt, &[120]).await?;
+    /// assert_eq!(store.settle_detached(&receipt, &[0]).await, Err(NotSettled::Before));
+    /// # Ok(()) }
+    /// ```
+    fn detach(&self, verdict: Verdict, until: Instant) -> impl Future<Output = Result<Vec<u8>, NotDetached>> + Send {
+        let _ = until;
+        async move {
+            let nothing: Vec<u64> = verdict.statuses().map(|_| 0).collect();
+            self.settle(verdict, &nothing).await;
+            Err(NotDetached::Unable)
+        }
+    }
+
+    /// Settles what was [detached](Self::detach), as [`settle`](Self::settle) does.
+    fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> impl Future<Output = Result<(), NotSettled>> + Send {
+        let _ = (receipt, actual);
+        async { Err(NotSettled::Unreadable) }
+    }
 
     /// Gives a key up to `tokens` of what it has used; see [`Limiter::grant`](crate::Limiter::grant). Permits are not given.
     fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) -> impl Future<Output = ()> + Send;

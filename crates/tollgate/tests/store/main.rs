@@ -3,6 +3,7 @@
 
 #[path = "../common/mod.rs"]
 mod common;
+mod detached;
 mod one_key;
 mod reference;
 mod rules;

@@ -15,6 +15,7 @@ test: tools lint features doc unit no-std loom ## everything that must hold; CI 
 tools: # what the checks need and the machine lacks
 	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv
 	@scripts/venv
+	@scripts/clients
 
 lint: ## formatting and clippy, no warnings
 	cargo fmt --all --check

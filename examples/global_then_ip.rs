@@ -29,7 +29,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .delay(Duration::from_millis(500))
         .max_waiting(100)
         .status(DenialStatus::ServiceUnavailable);
-    let each = RateLimitLayer::per_ip(Limit::per_hour(5)).name("each");
+    let each = RateLimitLayer::per_ip(Limit::per_hour(5)).name("each").for_axum();
     // Of axum's layers the last one is the first to be asked.
     let app = Router::new().route("/", get(async || "hello\n")).layer(each).layer(all);
 

@@ -27,7 +27,7 @@ async fn login(body: String) -> StatusCode {
 async fn main() -> std::io::Result<()> {
     // A log: never more than three failures within any hour.
     let three_an_hour = Limit::per_hour(3).algorithm(Algorithm::SlidingLog);
-    let layer = RateLimitLayer::per_ip(three_an_hour).count(Count::Failures).name("login");
+    let layer = RateLimitLayer::per_ip(three_an_hour).count(Count::Failures).name("login").for_axum();
     let app = Router::new().route("/login", post(login).layer(layer));
 
     let port = std::env::args().nth(1).unwrap_or("3000".into());

@@ -12,7 +12,7 @@ mod peers;
 mod policies;
 mod report;
 
-use groups::{GROUPS, envoy, keyed, middleware, resp};
+use groups::{GROUPS, check, envoy, keyed, middleware, resp};
 use report::Report;
 use std::process::ExitCode;
 
@@ -27,6 +27,7 @@ fn main() -> ExitCode {
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
         [keyed::CHILD, what, who, kind, keys] => return keyed::child(what, who, kind, keys),
+        [check::CHILD] => return check::child(),
         [envoy::CHILD] => return envoy::child(),
         [resp::CHILD] => return resp::child(),
         [middleware::CHILD, who] => return middleware::child(who),

@@ -1,6 +1,7 @@
 //! The groups: what is measured together and printed together. A new one is a file here and a line below.
 
 mod algorithms;
+pub(crate) mod check;
 pub(crate) mod envoy;
 pub(crate) mod keyed;
 pub(crate) mod middleware;
@@ -20,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 10] = [
+pub(crate) const GROUPS: [Group; 11] = [
     one_limiter::GROUP,
     keyed::GROUP,
     policies::GROUP,
@@ -29,6 +30,7 @@ pub(crate) const GROUPS: [Group; 10] = [
     sampler::GROUP,
     middleware::GROUP,
     redis::GROUP,
+    check::GROUP,
     envoy::GROUP,
     resp::GROUP,
 ];

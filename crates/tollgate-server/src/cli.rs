@@ -65,7 +65,11 @@ pub(crate) enum ConfigCommand {
     /// Say what is wrong with a configuration or doubtful; ends with 1 if something is wrong, with 2 if it cannot be read
     Check {
         /// The configuration, in TOML
-        file: PathBuf,
+        #[arg(required_unless_present = "envoy_config")]
+        file: Option<PathBuf>,
+        /// The configuration files of envoyproxy/ratelimit; beats the file and the environment, as with serve
+        #[arg(long, value_name = "DIR")]
+        envoy_config: Option<PathBuf>,
         /// How to print it
         #[arg(long, value_enum, default_value_t)]
         format: Format,

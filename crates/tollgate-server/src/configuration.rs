@@ -1,6 +1,8 @@
 //! `tollgate config check | show | docs`.
 
 use crate::cli::{ConfigCommand, Format};
+use crate::envoy;
+use crate::envoy::config::{EnvoyConfig, Wrong};
 use crate::{CANNOT, NO, print};
 use serde::Serialize;
 use std::path::Path;
@@ -10,7 +12,7 @@ use tollgate_policy::{Count, Policies, PolicyLimit};
 
 pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
     match command {
-        ConfigCommand::Check { file, format } => check(file, *format),
+        ConfigCommand::Check { file, envoy_config, format } => check(file.as_deref(), envoy_config.as_deref(), *format),
         ConfigCommand::Show { file } => printed(file.as_deref(), Loaded::show),
         ConfigCommand::Docs { file } => printed(Some(file), |loaded| loaded.config.as_ref().map(Config::to_markdown)),
     }
@@ -61,13 +63,28 @@ impl<'a> Told<'a> {
     }
 }
 
-fn check(file: &Path, format: Format) -> ExitCode {
-    let loaded = load(Some(file));
+/// What is wrong with a file of Envoy's limits.
+impl<'a> From<&'a Wrong> for Told<'a> {
+    fn from(wrong: &'a Wrong) -> Self {
+        let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
+        let (line, column) = wrong.at.map(|(line, column)| (number(line), number(column))).unzip();
+        let (file, message) = (Some(&*wrong.file), &*wrong.what);
+        Self { severity: "error", file, line, column, variable: None, message }
+    }
+}
+
+/// `serve` would go by the same: the file, and the directory with the limits of Envoy that it names, or that a flag names.
+fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> ExitCode {
+    let loaded = load(file);
+    let named = loaded.config.as_ref().and_then(|config| config.envoy.config.as_deref());
+    let directory = envoy_config.or(named).map(envoy::config::directory);
+    let envoy = directory.as_deref().map(envoy::config::load).transpose();
+    let wrong = envoy.as_ref().err().map_or(&[][..], Vec::as_slice);
     let errors = loaded.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
-    let warnings = loaded.diagnostics.len() - errors;
+    let (errors, warnings) = (errors + wrong.len(), loaded.diagnostics.len() - errors);
     match format {
         Format::Json => {
-            let problems = loaded.diagnostics.iter().map(Told::new).collect();
+            let problems = loaded.diagnostics.iter().map(Told::new).chain(wrong.iter().map(Told::from)).collect();
             let checked = Checked { errors, warnings, problems };
             // Structs of text and numbers always have a JSON form.
             print(format_args!("{}\n", serde_json::to_string_pretty(&checked).unwrap_or_default()));
@@ -76,13 +93,18 @@ fn check(file: &Path, format: Format) -> ExitCode {
             for diagnostic in &loaded.diagnostics {
                 print(format_args!("{diagnostic}\n"));
             }
-            let (file, policies) =
-                (file.display(), loaded.config.as_ref().map(|config| counted(&config.policies)).unwrap_or_default());
+            for wrong in wrong {
+                print(format_args!("{wrong}\n"));
+            }
+            let shown = file.or(directory.as_deref()).unwrap_or(Path::new("tollgate.toml")).display();
+            let policies = file.and(loaded.config.as_ref()).map(|config| counted(&config.policies));
+            let limits = envoy.iter().flatten().map(for_envoy);
+            let said = policies.into_iter().chain(limits).collect::<Vec<_>>().join(", ");
             print(match (errors, warnings) {
-                (0, 0) => format!("{file}: {policies}, nothing to complain of\n"),
-                (0, _) => format!("{file}: {policies}, {}\n", many(warnings, "warning", "warnings")),
+                (0, 0) => format!("{shown}: {said}, nothing to complain of\n"),
+                (0, _) => format!("{shown}: {said}, {}\n", many(warnings, "warning", "warnings")),
                 _ => {
-                    format!("{file}: {}, {}\n", many(errors, "error", "errors"), many(warnings, "warning", "warnings"))
+                    format!("{shown}: {}, {}\n", many(errors, "error", "errors"), many(warnings, "warning", "warnings"))
                 }
             });
         }
@@ -92,6 +114,11 @@ fn check(file: &Path, format: Format) -> ExitCode {
         0 => ExitCode::SUCCESS,
         _ => ExitCode::from(NO),
     }
+}
+
+fn for_envoy(config: &EnvoyConfig) -> String {
+    let (limits, domains) = (config.rules.len(), config.domains.len());
+    format!("{} of Envoy in {}", many(limits, "limit", "limits"), many(domains, "domain", "domains"))
 }
 
 pub(crate) fn many(number: usize, one: &str, several: &str) -> String {

@@ -4,7 +4,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::process::Output;
-use support::{config_file, tollgate};
+use support::{config_file, directory, tollgate};
 
 const GOOD: &str = r#"
 [[policy]]
@@ -82,6 +82,47 @@ fn check_speaks_json() {
         (&json!(6), &json!(1), &json!("error")),
         "{told}"
     );
+}
+
+/// What `serve` would refuse to start with is told with the same words, and where it is.
+#[test]
+fn check_reads_the_limits_of_envoy() {
+    let good = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: { unit: day, requests_per_unit: 1 }\n";
+    let limits = directory(&[("a.yaml", good), ("b.yaml", "domain: other\n")]);
+    let named = format!("{GOOD}[envoy]\nconfig = {limits:?}\n");
+    let (code, out, _) = run(&["config", "check"], Some(&named));
+    assert_eq!(code, 0, "{out}");
+    assert!(out.ends_with(".toml: 1 policy, 1 limit of Envoy in 2 domains, nothing to complain of\n"), "{out}");
+
+    std::fs::write(limits.join("b.yaml"), "domain: other\ndescriptors:\n  - keys: a\n").unwrap();
+    std::fs::write(limits.join("c.yaml"), good).unwrap();
+    let (code, out, _) = run(&["config", "check"], Some(&named));
+    assert_eq!(code, 1, "{out}");
+    let file = |name: &str| limits.join(name).display().to_string();
+    assert!(out.contains(&format!("{}:3:5: error: unknown key `keys`", file("b.yaml"))), "{out}");
+    assert!(out.contains(&format!("{}:1:9: error: the domain `edge` is in another file too", file("c.yaml"))), "{out}");
+    assert!(out.ends_with(".toml: 2 errors, 0 warnings\n"), "{out}");
+    let mut serve = tollgate();
+    let served = serve.args(["serve", "--envoy-config"]).arg(&limits).output().unwrap();
+    let told = String::from_utf8(served.stderr).unwrap();
+    assert!(out.lines().take(2).all(|line| told.contains(line)), "{told}\n{out}");
+
+    let (_, out, _) = run(&["config", "check", "--format", "json"], Some(&named));
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&told["errors"], &told["warnings"]), (&json!(2), &json!(0)));
+    let second = &told["problems"][1];
+    assert_eq!((&second["file"], &second["line"], &second["column"]), (&json!(file("c.yaml")), &json!(1), &json!(9)));
+
+    // The directory alone, as `serve` takes it.
+    std::fs::remove_file(limits.join("b.yaml")).unwrap();
+    std::fs::remove_file(limits.join("c.yaml")).unwrap();
+    let limits = limits.to_str().unwrap();
+    let (code, out, _) = run(&["config", "check", "--envoy-config", limits], None);
+    assert_eq!((code, out), (0, format!("{limits}: 1 limit of Envoy in 1 domain, nothing to complain of\n")));
+    let (code, out, _) = run(&["config", "check", "--envoy-config", "/no/such/place"], None);
+    assert_eq!(code, 1);
+    assert!(out.starts_with("/no/such/place: error: cannot be read: "), "{out}");
+    assert_eq!(run(&["config", "check"], None).0, 2);
 }
 
 #[test]

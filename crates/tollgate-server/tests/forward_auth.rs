@@ -1,4 +1,5 @@
-//! `/auth`, asked by curl as each proxy would, and by a real nginx and a real Caddy with the snippets we ship.
+//! `/auth`, asked by curl as each proxy would, and by a real nginx, Caddy and Traefik with the snippets we ship. A real Envoy
+//! asks in ext_authz.rs.
 
 mod support;
 
@@ -121,22 +122,27 @@ fn start(mut command: Command, port: u16) -> Running {
     running
 }
 
-/// What curl gets there, three times: two pass, the third is a 429 with Retry-After.
+/// What curl gets there, three times: two pass, the third is a 429 with Retry-After. Others pass, and nobody can say to be
+/// another.
 #[track_caller]
 fn two_pass_and_then_429(port: u16) {
-    let curl = |path: &str| {
-        let output =
-            Command::new("curl").args(["-s", "-i", &format!("http://127.0.0.1:{port}{path}")]).output().unwrap();
+    let curl = |path: &str, more: &[&str]| {
+        let url = format!("http://127.0.0.1:{port}{path}");
+        let output = Command::new("curl").args(["-s", "-i", &url]).args(more).output().unwrap();
         String::from_utf8_lossy(&output.stdout).to_ascii_lowercase()
     };
     for _ in 0..2 {
-        let passed = curl("/api/x");
+        let passed = curl("/api/x", &[]);
         assert!(passed.starts_with("http/1.1 200") && passed.ends_with("service"), "{passed}");
     }
-    let denied = curl("/api/x");
+    let denied = curl("/api/x", &[]);
     assert!(denied.starts_with("http/1.1 429"), "{denied}");
     assert!(denied.contains("\r\nretry-after: ") && denied.contains("\r\nx-ratelimit-limit: 2\r\n"), "{denied}");
-    assert!(curl("/free").starts_with("http/1.1 200"));
+    assert!(curl("/free", &[]).starts_with("http/1.1 200"));
+    assert!(curl("/api/x", &["--interface", "127.0.0.2"]).starts_with("http/1.1 200"));
+    let spoofed =
+        ["-H", "X-Forwarded-For: 203.0.113.9", "-H", "X-Real-IP: 203.0.113.9", "-H", "X-Forwarded-Uri: /free"];
+    assert!(curl("/api/x", &spoofed).starts_with("http/1.1 429"));
 }
 
 #[test]
@@ -168,5 +174,32 @@ fn a_real_caddy_passes_it_on() {
     let mut command = Command::new("caddy");
     command.args(["run", "--adapter", "caddyfile", "--config"]).arg(place.join("Caddyfile")).env("HOME", &place);
     let _caddy = start(command, port);
+    two_pass_and_then_429(port);
+}
+
+#[test]
+fn a_real_traefik_passes_it_on() {
+    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/traefik");
+    if !program.exists() {
+        eprintln!("skipped: there is no {}; scripts/venv installs it", program.display());
+        return;
+    }
+    let (server, service, port) = (Server::with_config(BY_IP), service(), free_port());
+    let place = directory("traefik");
+    let snippet = shipped("traefik.yml").replace("127.0.0.1:8080", &server.address.to_string());
+    // A traefik.yml where it is started would be its static configuration.
+    let file = place.join("dynamic.yml");
+    fs::write(&file, snippet.replace("127.0.0.1:3000", &service.to_string())).unwrap();
+    let mut command = Command::new(program);
+    command.arg(format!("--entryPoints.web.address=127.0.0.1:{port}"));
+    command.arg(format!("--providers.file.filename={}", file.display()));
+    command.args(["--global.checkNewVersion=false", "--global.sendAnonymousUsage=false"]).current_dir(&place);
+    let _traefik = start(command, port);
+    // It listens before it has read the file, and answers 404 until then; the path is one that nobody counts.
+    eventually("Traefik routes", || {
+        let mut connection = Server::connect_to(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
+        connection.write("GET /free HTTP/1.1\r\nHost: localhost\r\n\r\n");
+        connection.answer().status() == 200
+    });
     two_pass_and_then_429(port);
 }

@@ -3,11 +3,11 @@
 mod support;
 
 use std::io::{BufRead, BufReader, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::net::{SocketAddr, TcpListener};
+use std::path::Path;
 use std::time::{Duration, Instant};
-use support::{Answer, Server, config_file, directory, for_envoy};
+use support::envoy::{Envoy, cluster, program};
+use support::{Answer, Server, directory, for_envoy};
 use tollgate_testkit::free_port;
 
 const LIMITS: &str = "
@@ -24,16 +24,6 @@ descriptors:
     value: everybody
     rate_limit: { unit: year, requests_per_unit: 4 }
 ";
-
-/// Where `make tools` puts it. Without it there is nothing to test, and a line says so.
-fn program() -> Option<PathBuf> {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/envoy");
-    if !path.exists() {
-        eprintln!("skipped: there is no {}; scripts/venv installs it", path.display());
-        return None;
-    }
-    Some(path)
-}
 
 /// Answers 200 to everybody, for as long as the test runs.
 fn upstream() -> SocketAddr {
@@ -56,8 +46,9 @@ fn upstream() -> SocketAddr {
     address
 }
 
-struct Envoy {
-    process: Child,
+/// Envoy with three listeners.
+struct Edge {
+    _envoy: Envoy,
     /// Turns everybody away when nobody answers.
     deny: SocketAddr,
     /// Lets everybody in then.
@@ -66,7 +57,7 @@ struct Envoy {
     hurried: SocketAddr,
 }
 
-impl Envoy {
+impl Edge {
     fn start(program: &Path, tollgate: SocketAddr) -> Self {
         let [deny, allow, hurried] = [(); 3].map(|()| SocketAddr::from(([127, 0, 0, 1], free_port())));
         let listeners = [
@@ -79,48 +70,10 @@ impl Envoy {
       envoy.extensions.upstreams.http.v3.HttpProtocolOptions:
         \"@type\": type.googleapis.com/envoy.extensions.upstreams.http.v3.HttpProtocolOptions
         explicit_http_config: { http2_protocol_options: {} }";
-        let config = format!(
-            "static_resources:\n  listeners:{}\n  clusters:{}{}\n",
-            listeners.concat(),
-            cluster("service", upstream(), ""),
-            cluster("tollgate", tollgate, http2)
-        );
-        let file = config_file(&config).with_extension("envoy.yaml");
-        std::fs::write(&file, config).unwrap();
-        let log = std::fs::File::create(file.with_extension("log")).unwrap();
-        let mut command = Command::new(program);
-        command.arg("-c").arg(&file).args(["--use-dynamic-base-id", "--concurrency", "1", "-l", "warn"]);
-        let process = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let envoy = Self { process, deny, allow, hurried };
-        let start = Instant::now();
-        while [deny, allow, hurried].iter().any(|address| TcpStream::connect(address).is_err()) {
-            assert!(start.elapsed() < Duration::from_secs(60), "Envoy does not listen; see {}", file.display());
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        envoy
+        let clusters = [cluster("service", upstream(), ""), cluster("tollgate", tollgate, http2)].concat();
+        let envoy = Envoy::start(program, &listeners.concat(), &clusters, &[deny, allow, hurried]);
+        Self { _envoy: envoy, deny, allow, hurried }
     }
-}
-
-impl Drop for Envoy {
-    fn drop(&mut self) {
-        // It may have ended already.
-        let _ = self.process.kill();
-        let _ = self.process.wait();
-    }
-}
-
-fn cluster(name: &str, at: SocketAddr, more: &str) -> String {
-    format!(
-        "
-  - name: {name}
-    type: STATIC
-    connect_timeout: 5s{more}
-    load_assignment:
-      cluster_name: {name}
-      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {} }} }} }} }}] }}]",
-        at.ip(),
-        at.port()
-    )
 }
 
 fn listener(name: &str, at: SocketAddr, deny: bool, timeout: &str) -> String {
@@ -188,7 +141,7 @@ fn status(at: SocketAddr, path: &str) -> u16 {
 fn envoy_holds_the_limits_tells_them_and_goes_its_own_way_without_us() {
     let Some(program) = program() else { return };
     let server = Server::run(for_envoy(&directory(&[("edge.yaml", LIMITS)])));
-    let envoy = Envoy::start(&program, server.grpc.unwrap());
+    let envoy = Edge::start(&program, server.grpc.unwrap());
 
     // By address: the limit holds, and the headers are right.
     for remaining in ["2", "1", "0"] {

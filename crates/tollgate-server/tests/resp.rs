@@ -1,4 +1,5 @@
-//! RESP as clients see it that we did not write: redis-cli, redis-benchmark and redis-py; and sockets that misbehave.
+//! RESP as clients see it that we did not write: redis-cli, redis-benchmark, redis-py, ioredis and go-redis; and sockets that
+//! misbehave.
 
 mod support;
 
@@ -167,16 +168,50 @@ fn redis_benchmark_runs_to_its_end() {
     assert!((resp.server.figure("ratelimit_requests_total") - 20_000.0).abs() < 0.1);
 }
 
-#[test]
-fn redis_py_connects_pipelines_and_throttles() {
-    let root = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let script = root.join("crates/tollgate-server/tests/redis_py.py");
-    let python = root.join("target/venv/bin/python");
-    assert!(python.exists(), "{} is not there; scripts/venv makes it, and so does make tools", python.display());
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../..")
+}
+
+/// Runs a program of a client, which is given the port and says "done".
+#[track_caller]
+fn done(mut command: Command) {
     let resp = Resp::start();
-    let output = Command::new(python).arg(script).arg(resp.at.port().to_string()).output().unwrap();
+    let output = command.arg(resp.at.port().to_string()).output().unwrap();
     let said = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!((said.0.trim(), output.status.success()), ("done", true), "{}", said.1);
+}
+
+#[test]
+fn redis_py_connects_pipelines_and_throttles() {
+    let python = root().join("target/venv/bin/python");
+    assert!(python.exists(), "{} is not there; scripts/venv makes it, and so does make tools", python.display());
+    let mut command = Command::new(python);
+    command.arg(root().join("crates/tollgate-server/tests/clients/redis_py.py"));
+    done(command);
+}
+
+/// What `make tools` has made of a client. Without it there is nothing to test, and a line says so.
+fn client(name: &str) -> Option<PathBuf> {
+    let path = root().join("target/clients").join(name);
+    if !path.exists() {
+        eprintln!("skipped: there is no {}; scripts/clients makes it, with npm or go", path.display());
+        return None;
+    }
+    Some(path)
+}
+
+#[test]
+fn ioredis_connects_pipelines_and_throttles() {
+    let Some(modules) = client("ioredis/node_modules") else { return };
+    let mut command = Command::new("node");
+    command.env("NODE_PATH", modules).arg(root().join("crates/tollgate-server/tests/clients/ioredis/client.cjs"));
+    done(command);
+}
+
+#[test]
+fn go_redis_connects_pipelines_and_throttles() {
+    let Some(program) = client("go-redis") else { return };
+    done(Command::new(program));
 }
 
 #[test]

@@ -12,7 +12,7 @@
 //! # async fn main() -> std::io::Result<()> {
 //! let app = Router::new()
 //!     .route("/", get(async || "hello"))
-//!     .layer(RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)));
+//!     .layer(RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).for_axum());
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
 //! // With connect info: without it nobody knows who is calling, and all callers share one bucket.
@@ -248,7 +248,9 @@ pub use gate::{ByPolicies, Gate, OneLimit, RateLimitStatus};
 pub use head::Head;
 pub use identity::{Client, Forwarding, Identity, PeerAddr, peer};
 pub use key::{Key, KeyWriter};
-pub use rate_limit::{Kept, RateLimit, RateLimitLayer, ResponseFuture};
+#[cfg(feature = "axum")]
+pub use rate_limit::AxumBody;
+pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture};
 // What the options of a layer are said in.
 pub use tollgate_policy::{Count, DenialStatus};
 

@@ -100,9 +100,10 @@ pub(crate) enum Limited {
 /// What is wrong, and where: one sentence.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Wrong {
-    file: String,
-    at: Option<(u64, u64)>,
-    what: String,
+    pub(crate) file: String,
+    /// Line and column, from 1.
+    pub(crate) at: Option<(u64, u64)>,
+    pub(crate) what: String,
 }
 
 impl fmt::Display for Wrong {

@@ -360,4 +360,6 @@ fn count(found: &[Found<'_>], outcome: &Outcome) {
 }
 
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod tests;

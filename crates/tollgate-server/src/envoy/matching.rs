@@ -127,4 +127,6 @@ fn put(bucket: &mut Vec<u8>, text: &str) {
 }
 
 #[cfg(test)]
+mod examples;
+#[cfg(test)]
 mod tests;

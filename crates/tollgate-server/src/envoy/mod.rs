@@ -17,3 +17,11 @@ pub(crate) use json::handle as json;
 pub(crate) use judge::Envoy;
 pub(crate) use rules::Settings;
 pub(crate) use service::{Grpc, connection};
+
+#[cfg(test)]
+mod fuzz_corpus;
+/// What the fuzz target runs, on the modules here.
+#[cfg(test)]
+#[allow(unreachable_pub, reason = "part of a library of its own elsewhere")]
+#[path = "../../../../fuzz/src/envoy/target.rs"]
+mod target;

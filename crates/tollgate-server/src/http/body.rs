@@ -1,8 +1,11 @@
 //! Reads a request's body, within bounds of size and time.
 
 use super::problem::{Code, Problem};
-use axum::body::{Body, HttpBody};
+use axum::body::{Body, Bytes, HttpBody};
 use http_body_util::BodyExt;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 /// The largest body that is read.
@@ -17,12 +20,12 @@ const PATIENCE: u64 = 1024 * 1024;
 /// How long a client may take to send its body.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-pub(crate) async fn read(body: Body) -> Result<Vec<u8>, Problem> {
+pub(crate) async fn read(body: Body) -> Result<Bytes, Problem> {
     read_up_to(body, |_| LARGEST).await
 }
 
 /// The same where a list may be sent.
-pub(super) async fn read_maybe_list(body: Body) -> Result<Vec<u8>, Problem> {
+pub(super) async fn read_maybe_list(body: Body) -> Result<Bytes, Problem> {
     read_up_to(body, |begin| if is_list(begin) { LARGEST_LIST } else { LARGEST }).await
 }
 
@@ -32,8 +35,13 @@ pub(super) fn is_list(body: &[u8]) -> bool {
 }
 
 /// The same where it depends on how it begins.
-pub(super) async fn read_up_to(body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Vec<u8>, Problem> {
-    match tokio::time::timeout(TIMEOUT, collect(body, largest)).await {
+pub(super) async fn read_up_to(body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Bytes, Problem> {
+    let mut collected = pin!(collect(body, largest));
+    // Most bodies come with their head: those need no timer, and no look at the clock.
+    if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(collected.as_mut().poll(cx))).await {
+        return read;
+    }
+    match tokio::time::timeout(TIMEOUT, collected).await {
         Ok(read) => read,
         Err(_) => Err(Problem::new(
             Code::BodyTimeout,
@@ -42,26 +50,33 @@ pub(super) async fn read_up_to(body: Body, largest: impl Fn(&[u8]) -> usize) -> 
     }
 }
 
-async fn collect(mut body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Vec<u8>, Problem> {
+async fn collect(mut body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Bytes, Problem> {
     if body.size_hint().lower() > PATIENCE {
         return Err(too_large(largest(&[])));
     }
-    let (mut kept, mut seen, mut most) = (Vec::new(), 0u64, LARGEST);
+    // The first piece is nearly always all of it, and is kept as it came.
+    let (mut first, mut kept, mut seen, mut most) = (Bytes::new(), Vec::new(), 0u64, LARGEST);
     while let Some(frame) = body.frame().await {
         let frame = frame
             .map_err(|_| Problem::new(Code::BrokenBody, "the body breaks off or is not framed as HTTP/1.1 has it"))?;
-        let Some(data) = frame.data_ref() else { continue };
+        let Ok(data) = frame.into_data() else { continue };
         seen = seen.saturating_add(data.len() as u64);
-        if kept.is_empty() {
-            most = largest(data);
-        }
-        if seen <= most as u64 {
-            kept.extend_from_slice(data);
+        if seen == data.len() as u64 {
+            most = largest(&data);
+            first = data;
+        } else if seen <= most as u64 {
+            if kept.is_empty() {
+                kept.extend_from_slice(&first);
+            }
+            kept.extend_from_slice(&data);
         } else if seen > PATIENCE {
             break;
         }
     }
-    if seen > most as u64 { Err(too_large(most)) } else { Ok(kept) }
+    match seen > most as u64 {
+        true => Err(too_large(most)),
+        false => Ok(if kept.is_empty() { first } else { kept.into() }),
+    }
 }
 
 fn too_large(most: usize) -> Problem {

@@ -100,8 +100,11 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 
 /// A response whose body is JSON, and a line of its own in a terminal.
 pub(crate) fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response {
-    // Structs of text and numbers always have a JSON form.
-    json_text(status, media_type, serde_json::to_vec(body).unwrap_or_default())
+    // One with two limits fits.
+    let mut text = Vec::with_capacity(512);
+    // Structs of text and numbers always have a JSON form, and memory takes it.
+    let _ = serde_json::to_writer(&mut text, body);
+    json_text(status, media_type, text)
 }
 
 /// The same of what is JSON already.

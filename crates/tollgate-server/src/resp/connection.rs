@@ -4,10 +4,13 @@ use super::Shared;
 use super::policy;
 use super::session::{LONGEST_COMMAND, Session, Step, Totals};
 use std::cell::RefCell;
+use std::future::poll_fn;
 use std::io;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
+use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
@@ -62,9 +65,9 @@ impl<C: Clock> Connection<C> {
         let (mut silent, mut stopped) = (pin!(sleep(IDLE)), pin!(stop.wait_for(|stop| *stop)));
         let mut heard = clock.now();
         loop {
-            tokio::select! {
+            let (buffers, read) = tokio::select! {
                 biased;
-                ready = self.stream.readable() => ready?,
+                read = poll_fn(|cx| read(&mut self.stream, cx)) => read?,
                 _ = &mut stopped => return Ok(()),
                 () = &mut silent => {
                     // The timer is not moved whenever something is heard: it looks when it is due.
@@ -75,25 +78,14 @@ impl<C: Clock> Connection<C> {
                     silent.set(sleep(left));
                     continue;
                 }
+            };
+            if read == 0 {
+                buffers.give_back();
+                return Ok(());
             }
-            let mut buffers = Buffers::take();
-            match self.stream.try_read(&mut buffers.input) {
-                Ok(0) => {
-                    buffers.give_back();
-                    return Ok(());
-                }
-                Ok(read) => {
-                    heard = clock.now();
-                    if self.answer(buffers, read, heard).await? == Step::Close {
-                        return Ok(());
-                    }
-                }
-                Err(error) => {
-                    buffers.give_back();
-                    if error.kind() != io::ErrorKind::WouldBlock {
-                        return Err(error);
-                    }
-                }
+            heard = clock.now();
+            if self.answer(buffers, read, heard).await? == Step::Close {
+                return Ok(());
             }
         }
     }
@@ -141,6 +133,26 @@ impl<C: Clock> Connection<C> {
         send(&self.stream, &buffers.out).await?;
         buffers.give_back();
         Ok(last)
+    }
+}
+
+/// What has come, in the buffers of this thread. A read that does not fill them has taken all there was: tokio then waits for
+/// more without asking again, which would be one call of the system in three.
+fn read(stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<(Buffers, usize)>> {
+    let mut buffers = Buffers::take();
+    let mut input = ReadBuf::new(&mut buffers.input);
+    let polled = Pin::new(stream).poll_read(cx, &mut input);
+    let read = input.filled().len();
+    match polled {
+        Poll::Ready(Ok(())) => Poll::Ready(Ok((buffers, read))),
+        Poll::Ready(Err(error)) => {
+            buffers.give_back();
+            Poll::Ready(Err(error))
+        }
+        Poll::Pending => {
+            buffers.give_back();
+            Poll::Pending
+        }
     }
 }
 

@@ -354,21 +354,64 @@ fn a_few_letters_cannot_ask_for_much_at_once() {
     assert!(consumed < many.len() && out.len() < 80_000, "{consumed} {}", out.len());
 }
 
+/// However a call is written, and whatever comes before and after it, it is answered alike: those that are read ahead, and
+/// those that the parser reads.
+#[test]
+fn calls_that_are_read_ahead_are_answered_as_others_are() {
+    let long = "k".repeat(100);
+    let calls = [
+        "a 4 1 1",
+        "a 4 1 1 1",
+        "a 4 1 1 0",
+        "a 4 1 60 9",
+        "a 0 1 1",
+        "a 4 0 1",
+        "a 4 1 0",
+        "a -1 1 1",
+        "a +4 1 1",
+        "a 04 1 1",
+        "a 999999999 999999999 999999999 999999999",
+        "a 1000000000 1 1",
+        "a 4 1 1 -1",
+        "a 4 1 1 x",
+        "a 4 1",
+        "a 4 1 1 1 1",
+    ];
+    let calls =
+        calls.iter().map(|call| (*call).to_owned()).chain([format!("{long} 4 1 1"), format!("{} 4 1 1", &long[..99])]);
+    for call in calls {
+        let told = |name: &str| {
+            let (server, call) = (Server::new(), words(&format!("{name} {call}")));
+            let ping = words("PING");
+            server.bytes(&[&call[..], &call, &ping, &call, &call, &call].concat())
+        };
+        let by_the_parser = told("Cl.Throttle");
+        assert_eq!(told("CL.THROTTLE"), by_the_parser, "{call}");
+        assert_eq!(told("cl.throttle"), by_the_parser, "{call}");
+        let (server, bytes) = (Server::new(), words(&format!("CL.THROTTLE {call}")).repeat(20));
+        let in_one_go = server.bytes(&bytes);
+        let (server, (first, second)) = (Server::new(), bytes.split_at(bytes.len() / 2 + 3));
+        assert_eq!(server.pieces([first, second]), in_one_go, "{call}");
+    }
+}
+
 /// Reading, deciding and answering, for keys that are new, known, turned away, and for calls that are wrong.
 #[test]
 fn a_call_allocates_nothing() {
     let server = Server::new();
     let (mut session, mut out) = (Session::new(1), Vec::with_capacity(100_000));
     let batch: Vec<u8> = (0..64).flat_map(|key| words(&format!("CL.THROTTLE key:{} 2 30 60 1", key % 16))).collect();
+    let mixed: Vec<u8> = (0..64).flat_map(|key| words(&format!("Cl.Throttle key:{} 2 30 60", key % 16))).collect();
     let wrong = words("CL.THROTTLE a b c d");
     let mut run = |bytes: &[u8], out: &mut Vec<u8>| {
         out.clear();
         session.run(bytes, &server.arrivals, server.clock.now(), &mut Totals::default(), out)
     };
-    // Room for arguments is made with the first command of a connection.
-    run(&words("CL.THROTTLE key:0 2 30 60 1"), &mut out);
+    // Room for arguments is made with the first command of a connection that is not written as nearly all are.
+    run(&words("Cl.Throttle key:0 2 30 60 1"), &mut out);
     let allocated = allocation_counter::measure(|| {
         assert_eq!(run(&batch, &mut out), (batch.len(), Step::Read));
+        assert_eq!(run(&mixed, &mut out), (mixed.len(), Step::Read));
         assert_eq!(run(&wrong, &mut out).1, Step::Read);
     });
     assert_eq!(allocated.count_total, 0);

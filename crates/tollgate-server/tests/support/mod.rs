@@ -1,6 +1,8 @@
 //! The real binary on a free port, and a client that speaks to it over a socket.
 #![allow(dead_code, reason = "every test file uses a part of it")]
 
+pub(crate) mod envoy;
+
 use serde_json::Value;
 use std::fs;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};

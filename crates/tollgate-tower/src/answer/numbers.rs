@@ -28,19 +28,21 @@ pub(super) fn value(number: u64) -> HeaderValue {
     if let Some(text) = small(number) {
         return HeaderValue::from_static(text);
     }
-    const MOST_DIGITS: usize = 20;
+    const MOST_DIGITS: usize = 21;
     let mut digits = [0; MOST_DIGITS];
     let (mut at, mut rest) = (MOST_DIGITS, number);
     // Three at a time: each step waits for the division before it.
-    while rest >= SMALL {
-        let three = 3 * (rest % SMALL) as usize;
+    let mut put = |three: u64| {
+        let three = 3 * three as usize;
         at -= 3;
         digits[at..at + 3].copy_from_slice(&DIGITS[three..three + 3]);
+    };
+    while rest >= SMALL {
+        put(rest % SMALL);
         rest /= SMALL;
     }
-    let first = small(rest).unwrap_or_default().as_bytes();
-    at -= first.len();
-    digits[at..at + first.len()].copy_from_slice(first);
+    put(rest);
+    at += zeros(rest);
     // Digits are a value.
     HeaderValue::from_bytes(&digits[at..]).unwrap_or_else(|_| number.into())
 }
@@ -73,9 +75,14 @@ fn small(number: u64) -> Option<&'static str> {
     if number >= SMALL {
         return None;
     }
-    let zeros = usize::from(number < 10) + usize::from(number < 100);
     let three = 3 * number as usize;
-    TEXT.get(three + zeros..three + 3)
+    TEXT.get(three + zeros(number)..three + 3)
+}
+
+/// How many zeros lead the three digits of a small number, of which one stays.
+#[inline]
+fn zeros(number: u64) -> usize {
+    usize::from(number < 10) + usize::from(number < 100)
 }
 
 /// Inserts a number that comes more than once: a limit, the second of a reset. The values of those that came twice on this

@@ -31,16 +31,18 @@ pub struct OneLimit<C: Clock = DefaultClock> {
 /// What is remembered of a request.
 pub struct Ticket<C: Clock> {
     decision: Decision,
-    held: Held<C>,
+    taken: Taken,
+    /// Few wait for one: it has memory of its own, so that the tickets of all others are small.
+    slot: Option<Box<(Reservation<C>, Duration)>>,
+    /// By when, of who is over the limit, the client is told to come back: the same for the same key.
+    spread: u64,
     now: Instant,
 }
 
-enum Held<C: Clock> {
-    /// It is over the limit: the hash of its key.
-    Nothing(u64),
-    Units(Taken),
-    /// Few wait for one: it has memory of its own, so that the tickets of all others are small.
-    Slot(Box<(Reservation<C>, Duration)>),
+impl<C: Clock> Ticket<C> {
+    fn is_over(&self) -> bool {
+        self.slot.is_none() && self.decision.is_denied()
+    }
 }
 
 impl OneLimit {
@@ -63,39 +65,28 @@ impl<C: Clock> OneLimit<C> {
         }
     }
 
-    /// Takes `cost` for a key, or says why not.
-    #[inline]
-    fn take(&self, key: &tollgate::Key<'_, C>, cost: u64, now: Instant) -> Result<(Held<C>, Decision), Decision> {
-        match self.action {
-            Action::Delay { max } => self.take_or_wait(key, cost, now, max),
-            // A queue knows itself how long one may wait in it.
-            Action::Enforce if self.is_paced() => self.take_or_wait(key, cost, now, Duration::MAX),
-            _ => units(key, cost),
-        }
-    }
-
+    /// Takes `cost` for a key, now or after a wait.
     #[inline(never)]
-    fn take_or_wait(
-        &self,
-        key: &tollgate::Key<'_, C>,
-        cost: u64,
-        now: Instant,
-        longest: Duration,
-    ) -> Result<(Held<C>, Decision), Decision> {
+    fn take_or_wait(&self, key: &tollgate::Key<'_, C>, cost: u64, now: Instant, longest: Duration) -> Ticket<C> {
+        let ticket = |decision, taken, slot| Ticket { decision, taken, slot, spread: 0, now };
         // What need not wait is charged, not reserved: a slot whose time has come gives nothing back.
         if !self.is_paced()
-            && let Ok(taken) = units(key, cost)
+            && let (decision, taken) = key.charge(cost)
+            && decision.is_allowed()
         {
-            return Ok(taken);
+            return ticket(decision, taken, None);
         }
         match key.reserve_within(cost, longest) {
             Ok(slot) => {
                 let delay = slot.delay_from(now);
-                Ok((Held::Slot(Box::new((slot, delay))), key.peek_n(0)))
+                ticket(key.peek_n(0), Taken::default(), Some(Box::new((slot, delay))))
             }
-            Err(ReserveError::Denied(denied)) => Err(denied.decision()),
+            Err(ReserveError::Denied(denied)) => ticket(denied.decision(), Taken::default(), None),
             // Windows and logs cannot be waited for: they say yes or no.
-            Err(_) => units(key, cost),
+            Err(_) => {
+                let (decision, taken) = key.charge(cost);
+                ticket(decision, taken, None)
+            }
         }
     }
 
@@ -104,37 +95,37 @@ impl<C: Clock> OneLimit<C> {
     }
 }
 
-#[inline]
-fn units<C: Clock>(key: &tollgate::Key<'_, C>, cost: u64) -> Result<(Held<C>, Decision), Decision> {
-    match key.charge(cost) {
-        Ok((taken, decision)) => Ok((Held::Units(taken), decision)),
-        Err(denied) => Err(denied.decision()),
-    }
-}
-
 impl<C: Clock> sealed::Sealed for OneLimit<C> {}
 
 impl<C: Clock> Gate for OneLimit<C> {
     type Ticket = Ticket<C>;
 
-    #[inline]
+    // Always: a ticket is slow to move.
+    #[inline(always)]
     fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Ticket<C>, Later<Ticket<C>>> {
         let (key, now) = (self.key.of(head, self.ipv6_prefix), self.keyed.clock().now());
-        Ok(match self.take(&self.keyed.key(&key[..]).at(now), cost, now) {
-            Ok((held, decision)) => Ticket { decision, held, now },
-            Err(decision) => Ticket { decision, held: Held::Nothing(self.secret.hash_one(&key)), now },
-        })
+        let counted = self.keyed.key(&key[..]).at(now);
+        let mut ticket = match self.action {
+            Action::Delay { max } => self.take_or_wait(&counted, cost, now, max),
+            // A queue knows itself how long one may wait in it.
+            Action::Enforce if self.is_paced() => self.take_or_wait(&counted, cost, now, Duration::MAX),
+            _ => {
+                let (decision, taken) = counted.charge(cost);
+                Ticket { decision, taken, slot: None, spread: 0, now }
+            }
+        };
+        if ticket.is_over() {
+            ticket.spread = self.secret.hash_one(&key);
+        }
+        Ok(ticket)
     }
 
     fn is_allowed(&self, ticket: &Ticket<C>) -> bool {
-        self.action == Action::Shadow || !matches!(ticket.held, Held::Nothing(_))
+        self.action == Action::Shadow || !ticket.is_over()
     }
 
     fn delay(&self, ticket: &Ticket<C>) -> Duration {
-        match &ticket.held {
-            Held::Slot(slot) => slot.1,
-            _ => Duration::ZERO,
-        }
+        ticket.slot.as_ref().map_or(Duration::ZERO, |slot| slot.1)
     }
 
     fn sleep(&self, time: Duration) -> Sleep {
@@ -147,7 +138,7 @@ impl<C: Clock> Gate for OneLimit<C> {
     }
 
     fn shadow<'a>(&'a self, ticket: &'a Ticket<C>) -> Option<Denial<'a>> {
-        let watched = self.action == Action::Shadow && matches!(ticket.held, Held::Nothing(_));
+        let watched = self.action == Action::Shadow && ticket.is_over();
         watched.then(|| self.denial(ticket).in_shadow())
     }
 
@@ -175,16 +166,14 @@ impl<C: Clock> Gate for OneLimit<C> {
 
     /// Who passes is not told when to come back.
     fn key_hash(&self, ticket: &Ticket<C>) -> u64 {
-        match ticket.held {
-            Held::Nothing(hash) => hash,
-            _ => 0,
-        }
+        ticket.spread
     }
 
     fn keeps(&self, _: &Ticket<C>) -> bool {
         false
     }
 
+    #[inline]
     fn settle(&self, ticket: Ticket<C>, ending: Ending) {
         let counts = match (self.count, ending.is_failure()) {
             (Count::All, _) | (_, None) => true,
@@ -197,10 +186,9 @@ impl<C: Clock> Gate for OneLimit<C> {
     }
 
     fn cancel(&self, ticket: Ticket<C>) {
-        match ticket.held {
-            Held::Nothing(_) => {}
-            Held::Units(taken) => self.keyed.settle(taken, 0),
-            Held::Slot(slot) => slot.0.cancel(),
+        match ticket.slot {
+            None => self.keyed.settle(ticket.taken, 0),
+            Some(slot) => slot.0.cancel(),
         }
     }
 }

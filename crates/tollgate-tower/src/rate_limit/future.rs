@@ -1,9 +1,9 @@
 //! The response: of the inner service with what the limits say, or that of who is turned away.
 
 use super::Shared;
+use super::form::{Enum, Form};
 use super::service::Fate;
 use crate::answer;
-use crate::body::ResponseBody;
 use crate::gate::{Gate, Later};
 use crate::identity;
 use bytes::Bytes;
@@ -11,6 +11,7 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use std::fmt;
+use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -21,13 +22,14 @@ use tower_service::Service;
 
 pin_project! {
     /// The response of a service behind a limit.
-    pub struct ResponseFuture<S, B, G>
+    pub struct ResponseFuture<S, B, G, F = Enum>
     where
         S: Service<Request<B>>,
         G: Gate,
     {
         #[pin]
         state: State<S, B, G, S::Future>,
+        form: PhantomData<fn() -> F>,
     }
 }
 
@@ -128,10 +130,15 @@ impl Drop for Waiting {
     }
 }
 
-impl<S: Service<Request<B>>, B, G: Gate> ResponseFuture<S, B, G> {
+impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
+    #[inline]
+    fn new(state: State<S, B, G, S::Future>) -> Self {
+        Self { state, form: PhantomData }
+    }
+
     #[inline]
     pub(super) fn running(future: S::Future, counted: Option<Counted<G>>) -> Self {
-        Self { state: State::Running { future, counted } }
+        Self::new(State::Running { future, counted })
     }
 
     pub(super) fn waiting(
@@ -142,26 +149,27 @@ impl<S: Service<Request<B>>, B, G: Gate> ResponseFuture<S, B, G> {
         waiting: Waiting,
     ) -> Self {
         let next = Next { sleep, service, request, uncalled: Uncalled(Some(counted)), _waiting: waiting };
-        Self { state: State::Waiting { next: Some(Box::new(next)) } }
+        Self::new(State::Waiting { next: Some(Box::new(next)) })
     }
 
     pub(super) fn asking(later: Later<G::Ticket>, service: S, request: Request<B>, shared: Arc<Shared<G>>) -> Self {
         let later = Unanswered { later, service, request, shared };
-        Self { state: State::Asking { later: Some(Box::new(later)) } }
+        Self::new(State::Asking { later: Some(Box::new(later)) })
     }
 
     pub(super) fn denied(response: Response<Bytes>) -> Self {
-        Self { state: State::Denied { response: Some(response) } }
+        Self::new(State::Denied { response: Some(response) })
     }
 }
 
-impl<S, B, G, R> Future for ResponseFuture<S, B, G>
+impl<S, B, G, F, R> Future for ResponseFuture<S, B, G, F>
 where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body,
     G: Gate,
+    F: Form<R, Kept<G>>,
 {
-    type Output = Result<Response<ResponseBody<R, Kept<G>>>, S::Error>;
+    type Output = Result<Response<F::Body>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.project().state;
@@ -172,7 +180,7 @@ where
                     // Out of the future now: it may be kept long after it is done.
                     let counted = counted.take();
                     return Poll::Ready(match result {
-                        Ok(response) => Ok(told(response, counted)),
+                        Ok(response) => Ok(told::<R, G, F>(response, counted)),
                         Err(error) => {
                             if let Some(Counted { shared, ticket }) = counted {
                                 shared.gate.settle(ticket, Ending::failed());
@@ -213,7 +221,8 @@ where
                     });
                 }
                 StateProjection::Denied { response } => {
-                    return Poll::Ready(Ok(ResponseBody::once(response)));
+                    let response = response.take().expect("polled after it was done");
+                    return Poll::Ready(Ok(response.map(F::own)));
                 }
             }
         }
@@ -221,12 +230,12 @@ where
 }
 
 /// The response of the inner service, with what the limits say.
-fn told<R: Body, G: Gate>(
+fn told<R: Body, G: Gate, F: Form<R, Kept<G>>>(
     mut response: Response<R>,
     counted: Option<Counted<G>>,
-) -> Response<ResponseBody<R, Kept<G>>> {
+) -> Response<F::Body> {
     let Some(Counted { shared, ticket }) = counted else {
-        return response.map(ResponseBody::from);
+        return response.map(F::plain);
     };
     let Shared { gate, options } = &*shared;
     gate.tell(&ticket, options.dialects, response.headers_mut(), None);
@@ -238,14 +247,14 @@ fn told<R: Body, G: Gate>(
         gate.cancel(ticket);
     } else if gate.keeps(&ticket) {
         let kept = Kept(Some(Box::new((Counted { shared, ticket }, ending))));
-        return response.map(|body| ResponseBody::holding(body, kept));
+        return response.map(|body| F::holding(body, kept));
     } else {
         gate.settle(ticket, ending);
     }
-    response.map(ResponseBody::from)
+    response.map(F::plain)
 }
 
-impl<S: Service<Request<B>>, B, G: Gate> fmt::Debug for ResponseFuture<S, B, G> {
+impl<S: Service<Request<B>>, B, G: Gate, F> fmt::Debug for ResponseFuture<S, B, G, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -1,5 +1,6 @@
 //! The layer: what a web developer writes.
 
+use super::form::Enum;
 use super::options::Options;
 use super::{RateLimit, Shared};
 use crate::answer::{Denial, Dialects};
@@ -10,6 +11,7 @@ use crate::key::Key;
 use bytes::Bytes;
 use http::{HeaderName, Response};
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Clock, Keyed, Limit, Store};
@@ -27,9 +29,10 @@ use tower_layer::Layer;
 ///
 /// All clones of a layer, and all services made by it, share its buckets: give the same layer to several routes, and they
 /// share them; give each its own, and they do not.
-pub struct RateLimitLayer<G> {
+pub struct RateLimitLayer<G, F = Enum> {
     /// In one place: axum clones a layer and makes a service of it for each request, unless it is told the state first.
     shared: Arc<Shared<G>>,
+    form: PhantomData<fn() -> F>,
 }
 
 /// # One limit
@@ -55,7 +58,9 @@ impl<C: Clock> RateLimitLayer<OneLimit<C>> {
     pub fn keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
         Self::of(OneLimit::on(keyed, key))
     }
+}
 
+impl<C: Clock, F> RateLimitLayer<OneLimit<C>, F> {
     /// What the limit is called in answers; `default` unless said.
     #[must_use]
     pub fn name(self, name: &str) -> Self {
@@ -105,7 +110,9 @@ impl<S: Store + 'static> RateLimitLayer<ByPolicies<S>> {
     pub fn new(engine: Engine<S>) -> Self {
         Self::of(ByPolicies::new(engine))
     }
+}
 
+impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
     /// The header that names the user. Believed from whoever sends it: only behind something that sets it.
     #[must_use]
     pub fn user_header(self, name: HeaderName) -> Self {
@@ -128,10 +135,30 @@ impl<S: Store + 'static> RateLimitLayer<ByPolicies<S>> {
     }
 }
 
-/// # Options
 impl<G: Gate> RateLimitLayer<G> {
     fn of(gate: G) -> Self {
-        Self { shared: Arc::new(Shared { gate, options: Options::default() }) }
+        Self { shared: Arc::new(Shared { gate, options: Options::default() }), form: PhantomData }
+    }
+}
+
+/// # Options
+impl<G: Gate, F> RateLimitLayer<G, F> {
+    /// For axum: responses have axum's own body, as the routes behind the layer have, so that axum need not put it into a box.
+    ///
+    /// ```
+    /// use axum::{Router, routing::get};
+    /// use tollgate::Limit;
+    /// use tollgate_tower::RateLimitLayer;
+    ///
+    /// let layer = RateLimitLayer::per_ip(Limit::per_minute(100)).for_axum();
+    /// let app: Router = Router::new().route("/", get(async || "Hello, World!")).layer(layer);
+    /// ```
+    ///
+    /// Without it everything works as well, for an allocation more a request.
+    #[cfg(feature = "axum")]
+    #[must_use]
+    pub fn for_axum(self) -> RateLimitLayer<G, super::AxumBody> {
+        RateLimitLayer { shared: self.shared, form: PhantomData }
     }
 
     fn with_gate(mut self, change: impl FnOnce(&mut G)) -> Self {
@@ -213,21 +240,21 @@ impl<G: Gate> RateLimitLayer<G> {
     }
 }
 
-impl<S, G: Gate> Layer<S> for RateLimitLayer<G> {
-    type Service = RateLimit<S, G>;
+impl<S, G: Gate, F> Layer<S> for RateLimitLayer<G, F> {
+    type Service = RateLimit<S, G, F>;
 
-    fn layer(&self, inner: S) -> RateLimit<S, G> {
+    fn layer(&self, inner: S) -> RateLimit<S, G, F> {
         RateLimit::new(inner, Arc::clone(&self.shared))
     }
 }
 
-impl<G> Clone for RateLimitLayer<G> {
+impl<G, F> Clone for RateLimitLayer<G, F> {
     fn clone(&self) -> Self {
-        Self { shared: Arc::clone(&self.shared) }
+        Self { shared: Arc::clone(&self.shared), form: PhantomData }
     }
 }
 
-impl<G> fmt::Debug for RateLimitLayer<G> {
+impl<G, F> fmt::Debug for RateLimitLayer<G, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimitLayer").finish_non_exhaustive()
     }

@@ -1,10 +1,14 @@
 //! Rate limits in front of a service.
 
+mod form;
 mod future;
 mod layer;
 mod options;
 mod service;
 
+#[cfg(feature = "axum")]
+pub use form::AxumBody;
+pub use form::{Enum, Form};
 pub use future::{Kept, ResponseFuture};
 pub use layer::RateLimitLayer;
 pub use service::RateLimit;

@@ -1,10 +1,10 @@
 //! The service: decides before the inner one is called.
 
 use super::Shared;
+use super::form::{Enum, Form};
 use super::future::{Counted, ResponseFuture, Waiting};
 use crate::NotReached;
 use crate::answer::{self, Asker, Denial, Jitter};
-use crate::body::ResponseBody;
 use crate::gate::{Gate, Later};
 use crate::head::Head;
 use crate::identity::{self, Client};
@@ -14,32 +14,35 @@ use http::header::RETRY_AFTER;
 use http::{Request, Response};
 use http_body::Body;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tower_service::Service;
 
 /// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
-pub struct RateLimit<S, G> {
+pub struct RateLimit<S, G, F = Enum> {
     inner: S,
     shared: Arc<Shared<G>>,
+    form: PhantomData<fn() -> F>,
 }
 
-impl<S, G> RateLimit<S, G> {
+impl<S, G, F> RateLimit<S, G, F> {
     pub(crate) fn new(inner: S, shared: Arc<Shared<G>>) -> Self {
-        Self { inner, shared }
+        Self { inner, shared, form: PhantomData }
     }
 }
 
-impl<S, G, B, R> Service<Request<B>> for RateLimit<S, G>
+impl<S, G, F, B, R> Service<Request<B>> for RateLimit<S, G, F>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: Body,
     G: Gate,
+    F: Form<R, Kept<G>>,
 {
-    type Response = Response<ResponseBody<R, Kept<G>>>;
+    type Response = Response<F::Body>;
     type Error = S::Error;
-    type Future = ResponseFuture<S, B, G>;
+    type Future = ResponseFuture<S, B, G, F>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
         self.inner.poll_ready(cx)
@@ -68,7 +71,7 @@ pub(super) enum Fate<G: Gate> {
     Asks(Later<G::Ticket>),
 }
 
-impl<S: Clone, G> RateLimit<S, G> {
+impl<S: Clone, G, F> RateLimit<S, G, F> {
     /// The one that is ready goes with the request; a clone of it waits for the next.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
@@ -76,8 +79,8 @@ impl<S: Clone, G> RateLimit<S, G> {
     }
 }
 
-impl<S, G: Gate> RateLimit<S, G> {
-    #[inline]
+impl<S, G: Gate, F> RateLimit<S, G, F> {
+    #[inline(always)]
     fn judge<B>(&self, request: &mut Request<B>) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
         let client = options.identity.client(identity::peer(request.extensions()), request.headers());
@@ -94,7 +97,8 @@ impl<S, G: Gate> RateLimit<S, G> {
 
 impl<G: Gate> Shared<G> {
     /// What becomes of a request of `client`, now that it is decided on.
-    #[inline]
+    // Always: a ticket is slow to move.
+    #[inline(always)]
     pub(super) fn decided<B>(this: &Arc<Self>, request: &mut Request<B>, client: Client, ticket: G::Ticket) -> Fate<G> {
         let Self { gate, options } = &**this;
         let head = Head::of(request, client);
@@ -156,13 +160,13 @@ impl<G: Gate> Shared<G> {
     }
 }
 
-impl<S: Clone, G> Clone for RateLimit<S, G> {
+impl<S: Clone, G, F> Clone for RateLimit<S, G, F> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), shared: Arc::clone(&self.shared) }
+        Self::new(self.inner.clone(), Arc::clone(&self.shared))
     }
 }
 
-impl<S: fmt::Debug, G> fmt::Debug for RateLimit<S, G> {
+impl<S: fmt::Debug, G, F> fmt::Debug for RateLimit<S, G, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RateLimit").field("inner", &self.inner).finish_non_exhaustive()
     }

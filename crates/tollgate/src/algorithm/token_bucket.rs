@@ -65,7 +65,7 @@ pub(crate) fn cancel(limit: &Normal, tat: u64, clock: u64, given: u64, worth: u6
 }
 
 /// What a charge remembers to be settled by.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Charged {
     /// The state it left behind, and how far the state was ahead of the clock before it.
     pub(crate) tat: u64,

@@ -46,7 +46,8 @@ proptest! {
         for op in ops {
             match op {
                 Op::Charge { key, cost } => match (holding.key(&key).take(cost), free.key(&key).charge(cost)) {
-                    (Ok(charge), Ok((taken, told))) => {
+                    (Ok(charge), (told, taken)) => {
+                        prop_assert!(told.is_allowed());
                         prop_assert_eq!(charge.cost(), taken.cost());
                         let seen = free.key(&key).peek_n(0);
                         prop_assert_eq!(
@@ -55,8 +56,11 @@ proptest! {
                         );
                         charges.push((charge, taken));
                     }
-                    (Err(a), Err(b)) => prop_assert_eq!(a, b),
-                    (a, b) => prop_assert!(false, "{:?} and {:?}", a, b),
+                    (Err(denied), (told, nothing)) => {
+                        prop_assert_eq!(denied.decision(), told);
+                        // It took nothing, so nothing comes back and nothing is added.
+                        free.settle(nothing, key as u64);
+                    }
                 },
                 Op::Settle { which, actual } if !charges.is_empty() => {
                     let (charge, taken) = charges.swap_remove(which % charges.len());
@@ -81,7 +85,7 @@ proptest! {
 #[test]
 fn what_another_table_charged_is_left_as_it_is() {
     let tables = [(); 2].map(|()| Keyed::<str, _>::with_clock(Limit::per_hour(10), ManualClock::new()));
-    let [(mine, _), (other, _)] = tables.each_ref().map(|table| table.key("a").charge(4).unwrap());
+    let [(_, mine), (_, other)] = tables.each_ref().map(|table| table.key("a").charge(4));
     tables[0].settle(other, 0);
     assert_eq!(tables.each_ref().map(|table| table.key("a").peek().remaining()), [6, 6]);
     tables[0].settle(mine, 0);
@@ -91,7 +95,7 @@ fn what_another_table_charged_is_left_as_it_is() {
 #[test]
 fn without_a_limit_there_is_nothing_to_settle() {
     let keyed = Keyed::<str, _>::with_clock(Limit::unlimited(), ManualClock::new());
-    let (taken, decision) = keyed.key("a").charge(4).unwrap();
+    let (decision, taken) = keyed.key("a").charge(4);
     assert!(decision.is_unlimited());
     keyed.set_limit(Limit::per_hour(10));
     keyed.settle(taken, 0);

@@ -7,10 +7,10 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use tollgate::{ManualClock, MemoryStore, OnFailure};
 
-const OK: i32 = 1;
-const OVER: i32 = 2;
+pub(super) const OK: i32 = 1;
+pub(super) const OVER: i32 = 2;
 
-const FREE: Settings = Settings {
+pub(super) const FREE: Settings = Settings {
     enabled: true,
     denied_hits_consume: false,
     response_headers: false,
@@ -45,17 +45,21 @@ descriptors:
     rate_limit: { unit: minute, requests_per_unit: 0 }
 ";
 
-struct Judge {
-    envoy: Envoy<ManualClock>,
-    clock: ManualClock,
+pub(super) struct Judge {
+    pub(super) envoy: Envoy<ManualClock>,
+    pub(super) clock: ManualClock,
 }
 
 impl Judge {
     fn new(settings: Settings) -> Self {
+        Self::of(YAML, settings)
+    }
+
+    pub(super) fn of(yaml: &str, settings: Settings) -> Self {
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
         let envoy = Envoy::new(AnyStore::Memory(store));
-        envoy.replace(config(YAML), settings).unwrap();
+        envoy.replace(config(yaml), settings).unwrap();
         // In the middle of a minute, 30 s before its end.
         let past = clock.now().as_unix_nanos() % 60_000_000_000;
         clock.advance(Duration::from_nanos(90_000_000_000 - past));
@@ -63,7 +67,7 @@ impl Judge {
     }
 
     /// In memory there is nothing to wait for.
-    fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Trouble> {
+    pub(super) fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Trouble> {
         match pin!(self.envoy.judge(request, None)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => answer,
             Poll::Pending => unreachable!(),

@@ -1,7 +1,7 @@
 //! One client's commands: bytes in, bytes out. It does no I/O and knows nothing but limits, so that it can be tried with
 //! anything, in any pieces.
 
-mod ahead;
+mod batch;
 mod commands;
 mod parse;
 mod quoted;
@@ -14,7 +14,7 @@ pub(crate) use quoted::Quoted;
 pub(crate) use reply::Reply;
 pub(crate) use throttle::{Totals, figures, seconds, signed};
 
-use ahead::Keys;
+use batch::Batch;
 use commands::Client;
 use parse::Parser;
 use tollgate::{Arrivals, Clock, Instant};
@@ -58,9 +58,29 @@ impl Session {
         totals: &mut Totals,
         out: &mut Vec<u8>,
     ) -> (usize, Step) {
-        let (mut consumed, mut warm) = (0, 0_usize);
+        let mut consumed = 0;
         loop {
-            let rest = &input[consumed..];
+            let mut rest = &input[consumed..];
+            // Nothing of a command was read before: it may be one of many that are written as nearly all are.
+            while self.parser.is_fresh() {
+                let batch = Batch::read(rest);
+                if batch.many == 0 {
+                    break;
+                }
+                if batch.many > 1 {
+                    // What is known of their keys is fetched for all at once.
+                    arrivals.warm(batch.calls().map(|call| call.key));
+                }
+                let mut reply = Reply::new(out, self.client.protocol);
+                for call in batch.calls() {
+                    throttle::decide(call, arrivals, now, totals, &mut reply);
+                }
+                consumed += batch.length;
+                if out.len() >= ENOUGH {
+                    return (consumed, Step::Send);
+                }
+                rest = &input[consumed..];
+            }
             let length = match self.parser.read(rest) {
                 Ok(Some(length)) => length,
                 Ok(None) => return (consumed, Step::Read),
@@ -72,11 +92,6 @@ impl Session {
             let arguments = self.parser.arguments(rest);
             let step = match arguments.get(0) {
                 Some(name) if name.eq_ignore_ascii_case(b"cl.throttle") => {
-                    // The first call of a few fetches what is known of the keys of all.
-                    warm = match warm.checked_sub(1) {
-                        Some(left) => left,
-                        None => arrivals.warm(Keys(rest)).saturating_sub(1),
-                    };
                     let mut reply = Reply::new(out, self.client.protocol);
                     throttle::throttle(arguments, arrivals, now, totals, &mut reply);
                     Step::Next

@@ -82,6 +82,12 @@ impl<'a> Arguments<'a> {
 }
 
 impl Parser {
+    /// Whether nothing is known of the next command.
+    #[inline]
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.missing.is_none() && self.at == 0
+    }
+
     /// How many bytes the command at the start of `input` has, once all of them are there. Until it is consumed, each call
     /// must be with the same bytes, and perhaps more. A command without arguments is to be passed over.
     #[inline]

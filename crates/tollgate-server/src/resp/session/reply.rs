@@ -150,8 +150,12 @@ impl<const N: usize> Line<N> {
 
     #[inline]
     fn digits(&mut self, number: i64) {
-        if let Ok(digit @ 0..=9) = u8::try_from(number) {
-            return self.put(&[b'0' + digit]);
+        // Nearly all of them.
+        match u8::try_from(number) {
+            Ok(digit @ 0..=9) => return self.put(&[b'0' + digit]),
+            Ok(two @ 10..=99) => return self.put(&[b'0' + two / 10, b'0' + two % 10]),
+            _ if number == -1 => return self.put(b"-1"),
+            _ => {}
         }
         let mut digits = [0_u8; 20];
         let (mut left, mut at) = (number.unsigned_abs(), digits.len());

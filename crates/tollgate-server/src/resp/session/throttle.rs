@@ -1,5 +1,6 @@
 //! `CL.THROTTLE`, as redis-cell answers it.
 
+use super::batch::Call;
 use super::parse::{Arguments, integer};
 use super::quoted::Quoted;
 use super::reply::Reply;
@@ -37,58 +38,63 @@ impl fmt::Display for Wrong<'_> {
     }
 }
 
-/// Decides on one call and answers it.
-#[inline]
-pub(crate) fn throttle<C: Clock>(
+/// Reads one call, decides on it and answers it.
+pub(super) fn throttle<C: Clock>(
     arguments: Arguments<'_>,
     arrivals: &Arrivals<C>,
     now: Instant,
     totals: &mut Totals,
     reply: &mut Reply<'_>,
 ) {
-    match Call::read(arguments) {
-        Ok(call) => {
-            let decision = arrivals.check(call.key, &call.by, call.quantity, now);
-            if call.quantity > 0 {
-                let allowed = u64::from(decision.is_allowed());
-                totals.allowed += allowed;
-                totals.denied += 1 - allowed;
-            }
-            reply.five(figures(&decision, call.limit));
-        }
+    match read(arguments) {
+        Ok(call) => decide(&call, arrivals, now, totals, reply),
         Err(wrong) => reply.error(wrong),
     }
 }
 
-struct Call<'a> {
-    key: &'a [u8],
-    by: Throttle,
-    limit: u64,
-    quantity: u64,
+/// Decides on one call and answers it.
+#[inline]
+pub(super) fn decide<C: Clock>(
+    call: &Call<'_>,
+    arrivals: &Arrivals<C>,
+    now: Instant,
+    totals: &mut Totals,
+    reply: &mut Reply<'_>,
+) {
+    let decision = arrivals.check(call.key, &call.by, call.quantity, now);
+    if call.quantity > 0 {
+        let allowed = u64::from(decision.is_allowed());
+        totals.allowed += allowed;
+        totals.denied += 1 - allowed;
+    }
+    reply.five(figures(&decision, call.limit));
 }
 
-impl<'a> Call<'a> {
-    #[inline]
-    fn read(arguments: Arguments<'a>) -> Result<Self, Wrong<'a>> {
-        if !(5..=6).contains(&arguments.len()) {
-            return Err(Wrong::Usage);
-        }
-        let number = |at: usize, name: &'static str| {
-            let text = arguments.get(at).unwrap_or_default();
-            let number = integer(text).ok_or(Wrong::NotAnInteger(text))?;
-            u64::try_from(number).map_err(|_| Wrong::Negative(name))
-        };
-        let key = arguments.get(1).unwrap_or_default();
-        let (max_burst, count, period) = (number(2, "max_burst")?, number(3, "count")?, number(4, "period")?);
-        let quantity = if arguments.len() == 6 { number(5, "quantity")? } else { 1 };
-        // It came from a signed number.
-        let limit = max_burst + 1;
-        let by = Throttle::new(limit, count, Duration::from_secs(period)).map_err(|wrong| match wrong {
-            NotAThrottle::Zero => Wrong::Zero(if count == 0 { "count" } else { "period" }),
-            _ => Wrong::TooSlow,
-        })?;
-        Ok(Self { key, by, limit, quantity })
+/// What a call is judged by.
+#[inline]
+pub(super) fn of(limit: u64, count: u64, period: u64) -> Result<Throttle, NotAThrottle> {
+    Throttle::new(limit, count, Duration::from_secs(period))
+}
+
+fn read(arguments: Arguments<'_>) -> Result<Call<'_>, Wrong<'_>> {
+    if !(5..=6).contains(&arguments.len()) {
+        return Err(Wrong::Usage);
     }
+    let number = |at: usize, name: &'static str| {
+        let text = arguments.get(at).unwrap_or_default();
+        let number = integer(text).ok_or(Wrong::NotAnInteger(text))?;
+        u64::try_from(number).map_err(|_| Wrong::Negative(name))
+    };
+    let key = arguments.get(1).unwrap_or_default();
+    let (max_burst, count, period) = (number(2, "max_burst")?, number(3, "count")?, number(4, "period")?);
+    let quantity = if arguments.len() == 6 { number(5, "quantity")? } else { 1 };
+    // It came from a signed number.
+    let limit = max_burst + 1;
+    let by = of(limit, count, period).map_err(|wrong| match wrong {
+        NotAThrottle::Zero => Wrong::Zero(if count == 0 { "count" } else { "period" }),
+        _ => Wrong::TooSlow,
+    })?;
+    Ok(Call { key, limit, quantity, by })
 }
 
 /// Limited or not, the limit, what remains of it, and when to come back and when all is back, in seconds.

@@ -1,0 +1,155 @@
+//! The two servers on one core, and wrk on the other.
+
+use super::{Run, echo};
+use crate::report::target;
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+pub(super) const CONNECTIONS: u32 = 64;
+pub(super) const LENGTH: Duration = Duration::from_secs(2);
+pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+
+/// The core of the servers, one of which is busy at a time, and that of wrk.
+const CORES: [&str; 2] = ["0", "1"];
+
+const PATH: &str = "/v1/check";
+
+const BODY: &str =
+    r#"{"subject":{"ip":"203.0.113.7","user":"ann","method":"GET","path":"/api/items/42"},"cost":1,"peek":false}"#;
+
+/// A limit that nobody meets.
+const LIMITS: &str = "[[policy]]\nname = \"everybody\"\nkey = [\"ip\"]\nlimit = \"1000000000/s\"\n";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Bare,
+    Tollgate,
+}
+
+impl Who {
+    pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Tollgate];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Bare => "bare axum JSON echo",
+            Self::Tollgate => "tollgate",
+        }
+    }
+}
+
+/// A server at work.
+pub(super) struct Server {
+    process: Child,
+    address: String,
+}
+
+impl Server {
+    pub(super) fn start(who: Who) -> Result<Self, String> {
+        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+        let mut command = Command::new("taskset");
+        command.args(["-c", CORES[0]]);
+        match who {
+            Who::Bare => {
+                command.arg(own).arg(echo::CHILD);
+            }
+            Who::Tollgate => {
+                let tollgate = own.with_file_name("tollgate");
+                if !tollgate.exists() {
+                    return Err(format!("there is no {}; cargo build --release makes it", tollgate.display()));
+                }
+                command.arg(tollgate).args(["serve", "--config"]).arg(file("check.toml", LIMITS)?);
+                command.env("TOLLGATE_SERVER__HTTP", "127.0.0.1:0");
+                for listener in ["GRPC", "RESP", "ADMIN"] {
+                    command.env(format!("TOLLGATE_SERVER__{listener}"), "off");
+                }
+            }
+        }
+        let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let mut process = process.map_err(|error| format!("taskset: {error}"))?;
+        let stdout = process.stdout.take();
+        let mut server = Self { process, address: String::new() };
+        // Both say where they listen in their first line.
+        let said = stdout.and_then(|stdout| BufReader::new(stdout).lines().next()?.ok());
+        let address = said.as_deref().and_then(|line| line.rsplit(['/', ' ']).next());
+        server.address = address.filter(|address| address.contains(':')).unwrap_or_default().to_owned();
+        if server.address.is_empty() { Err(format!("{} did not start", who.name())) } else { Ok(server) }
+    }
+
+    /// How long its threads have had a core, and how long they have waited for one. taskset becomes what it starts.
+    fn times(&self) -> Result<[Duration; 2], String> {
+        let path = format!("/proc/{}/task", self.process.id());
+        let threads = std::fs::read_dir(&path).map_err(|error| format!("{path}: {error}"))?;
+        let mut times = [Duration::ZERO; 2];
+        for thread in threads.map_while(Result::ok) {
+            // One that has ended is not there.
+            let said = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+            let nanos = said.split_whitespace().filter_map(|nanos| nanos.parse().ok()).map(Duration::from_nanos);
+            times.iter_mut().zip(nanos).for_each(|(time, nanos)| *time += nanos);
+        }
+        Ok(times)
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to do.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn file(name: &str, content: &str) -> Result<PathBuf, String> {
+    let path = target().join(name);
+    let written = std::fs::create_dir_all(target()).and_then(|()| std::fs::write(&path, content));
+    written.map(|()| path).map_err(|error| error.to_string())
+}
+
+/// A wrk that there is, and what it asks.
+pub(super) struct Wrk {
+    script: PathBuf,
+}
+
+impl Wrk {
+    pub(super) fn find() -> Result<Self, String> {
+        if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
+            return Err("it takes two cores, one for the server and one for wrk".into());
+        }
+        // It says its version, and ends with 1.
+        if Command::new("wrk").arg("-v").output().is_err() {
+            return Err("wrk is not installed (on Debian: apt-get install wrk, which make bench does as root)".into());
+        }
+        let script = format!(
+            "wrk.method = \"POST\"\nwrk.headers[\"Content-Type\"] = \"application/json\"\nwrk.body = [[{BODY}]]\n"
+        );
+        Ok(Self { script: file("check.lua", &script)? })
+    }
+
+    /// Asks that server for so long, over connections that stay.
+    pub(super) fn load(&self, server: &Server, length: Duration) -> Result<Run, String> {
+        let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", length.as_secs()));
+        let before = server.times()?;
+        let output = Command::new("taskset")
+            .args(["-c", CORES[1], "wrk", "-t1", &connections, &seconds, "-s"])
+            .arg(&self.script)
+            .arg(format!("http://{}{PATH}", server.address))
+            .output()
+            .map_err(|error| format!("taskset: {error}"))?;
+        let after = server.times()?;
+        let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(before[at]).as_secs_f64());
+        let said = String::from_utf8_lossy(&output.stdout);
+        // It tells of what it should not have met, and only then.
+        if said.contains("Non-2xx") || said.contains("Socket errors") {
+            return Err(format!("not every request was answered:\n{said}"));
+        }
+        let rate = said.lines().find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse::<f64>().ok());
+        let requests = said.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<f64>().ok());
+        match (rate, requests) {
+            (Some(rate), Some(requests)) if requests > 0.0 => {
+                Ok(Run { rate, micros: spent * 1e6 / requests, waited: waited / length.as_secs_f64() })
+            }
+            _ => Err(format!("wrk says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
+        }
+    }
+}

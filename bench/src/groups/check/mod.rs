@@ -1,0 +1,105 @@
+//! `POST /v1/check` under wrk: the binary `tollgate` beside a bare axum service that decodes the same request and answers an
+//! object of the same size, both on one runtime a core.
+
+mod echo;
+mod load;
+
+pub(crate) use echo::{CHILD, run as child};
+
+use super::Group;
+use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use load::{Server, Who, Wrk};
+use serde_json::json;
+
+pub(super) const GROUP: Group = Group {
+    name: "check",
+    about: "POST /v1/check by wrk, 64 connections, under a limit that nobody meets; in brackets: / bare",
+    run,
+};
+
+/// Every contestant is under load so often, in turn.
+const RUNS: usize = 7;
+
+/// More than that, and requests a second say more about the machine than about the server.
+const UNDISTURBED: f64 = 0.02;
+
+/// One for each contestant.
+type Each<T> = [T; Who::ALL.len()];
+
+/// What one run says.
+#[derive(Clone, Copy, Default)]
+struct Run {
+    /// Requests a second.
+    rate: f64,
+    /// Microseconds of processor time that the server spent on one.
+    micros: f64,
+    /// For which part of the run it waited for its core, because somebody else had it.
+    waited: f64,
+}
+
+fn run(group: &'static str) -> Findings {
+    let runs = match measured() {
+        Ok(runs) => runs,
+        Err(why) => {
+            println!("skipped: {why}\n");
+            return Findings { goals: vec![goal(None)], ..Findings::default() };
+        }
+    };
+    let medians = runs.map(|runs| [median(runs.map(|run| run.rate)), median(runs.map(|run| run.micros))]);
+    let [bare, ours] = medians;
+    let beside = |at: usize, digits: usize| format!("{:.digits$} ({:.3})", ours[at], ours[at] / bare[at]);
+    let lines = [
+        vec![Who::Bare.name().to_owned(), format!("{:.0}", bare[0]), format!("{:.2}", bare[1])],
+        vec![Who::Tollgate.name().to_owned(), beside(0, 0), beside(1, 2)],
+    ];
+    println!("{}\n", table(&["POST /v1/check", "requests/s", "µs of processor time"], lines.into_iter()));
+    let disturbed = runs.iter().flatten().filter(|run| run.waited > UNDISTURBED).count();
+    if disturbed > 0 {
+        let all = RUNS * Who::ALL.len();
+        println!("in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n");
+    }
+    let mut found = Findings { goals: vec![goal(Some(ours[0] / bare[0]))], ..Findings::default() };
+    for (at, (row, unit)) in
+        [("requests a second", "requests/s"), ("processor time of a request", "µs")].into_iter().enumerate()
+    {
+        for (who, medians) in Who::ALL.into_iter().zip(&medians) {
+            let value = medians[at];
+            let ratio_to = (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio: value / bare[at] });
+            let waited = runs[who as usize].map(|run| run.waited);
+            let params = json!({ "connections": load::CONNECTIONS, "statistic": "median", "waited": waited });
+            let (row, who) = (row.into(), who.name().into());
+            found.rows.push(Row { group, row, who, value, unit, ratio_to, params: object(params) });
+        }
+    }
+    found
+}
+
+fn goal(measured: Option<f64>) -> Goal {
+    Goal {
+        text: "POST /v1/check requests/s / a bare axum JSON echo".into(),
+        bound: Bound::AtLeast(0.85),
+        measured,
+        because: "it could not be run",
+    }
+}
+
+/// The runs of each: A B A B …
+fn measured() -> Result<Each<[Run; RUNS]>, String> {
+    let wrk = Wrk::find()?;
+    let servers = [Server::start(Who::Bare)?, Server::start(Who::Tollgate)?];
+    let mut runs = [[Run::default(); RUNS]; Who::ALL.len()];
+    for server in &servers {
+        wrk.load(server, load::WARM_UP)?;
+    }
+    for round in 0..RUNS {
+        for (of, server) in runs.iter_mut().zip(&servers) {
+            of[round] = wrk.load(server, load::LENGTH)?;
+        }
+    }
+    Ok(runs)
+}
+
+fn median(mut figures: [f64; RUNS]) -> f64 {
+    figures.sort_by(f64::total_cmp);
+    figures[RUNS / 2]
+}

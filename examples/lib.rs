@@ -1,2 +1,2 @@
 //! One screen each: `cargo run --example first_limiter`, `worker_pool`, `paid_api`, `reserve_and_decide`, `plans`,
-//! `policies`, `follow_load`; a fleet on one Redis: `three_nodes`; in a web service: `axum_routes`, `login`, `global_then_ip`, `hyper_plain`, `tonic_service`.
+//! `policies`, `follow_load`; a fleet on one Redis: `three_nodes`; on a tollgate that runs elsewhere: `remote`; in a web service: `axum_routes`, `login`, `global_then_ip`, `hyper_plain`, `tonic_service`.

@@ -4,6 +4,7 @@ use crate::buckets::{Buckets, MOST_LIMITS};
 use crate::envoy::Envoy;
 use crate::ids::Ids;
 use crate::proxy;
+use crate::remote::Remote;
 use crate::resp::Totals;
 use crate::store::AnyStore;
 use arc_swap::ArcSwap;
@@ -18,6 +19,8 @@ pub(crate) struct App<C: Clock> {
     pub(crate) engine: Engine<AnyStore<C>>,
     pub(crate) buckets: Buckets<C>,
     pub(crate) envoy: Envoy<C>,
+    /// What `/v1/store` is about.
+    pub(crate) remote: Remote<C>,
     /// Of reservations.
     pub(crate) ids: Ids,
     pub(crate) identity: ArcSwap<Identity>,
@@ -50,6 +53,7 @@ impl<C: Clock> App<C> {
             layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity)),
             engine,
             buckets: Buckets::new(store.clone(), MOST_LIMITS),
+            remote: Remote::new(store.clone(), config.server.store_token.clone()),
             envoy: Envoy::new(store),
             ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),
@@ -87,8 +91,8 @@ impl<C: Clock> App<C> {
 
     /// How many requests passed and how many were turned away, whichever way they were asked.
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let (by_policies, by_buckets, envoy) = (self.engine.totals(), self.buckets.totals(), self.envoy.totals());
+        let ways = [self.engine.totals(), self.buckets.totals(), self.envoy.totals(), self.remote.totals()];
         let [allowed, denied] = self.throttled.each_ref().map(|count| count.load(Relaxed));
-        (by_policies.0 + by_buckets.0 + envoy.0 + allowed, by_policies.1 + by_buckets.1 + envoy.1 + denied)
+        ways.iter().fold((allowed, denied), |sum, way| (sum.0 + way.0, sum.1 + way.1))
     }
 }

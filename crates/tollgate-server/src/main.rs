@@ -12,6 +12,7 @@ mod listen;
 mod metrics;
 mod proxy;
 mod reload;
+mod remote;
 mod resp;
 mod serve;
 mod store;

@@ -63,6 +63,13 @@ static SERVER: Table = Table {
             "\"…\"",
         )
         .secret(),
+        key(
+            "store_token",
+            Kind::LongText { bytes: 16 },
+            "What programs must have that use this service as their store; without one nobody may grant or reset.",
+            "\"…\"",
+        )
+        .secret(),
     ],
     also: None,
 };

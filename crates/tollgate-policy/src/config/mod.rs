@@ -79,6 +79,8 @@ pub struct Server {
     pub admin: Option<SocketAddr>,
     /// What signs the ids of reservations, where the operator chose it.
     pub id_secret: Option<Secret>,
+    /// What clients of `POST /v1/store` must have; without one whoever reaches it may decide, and nobody grant or reset.
+    pub store_token: Option<Secret>,
 }
 
 /// Where the counters are, and how much of them is held in memory.

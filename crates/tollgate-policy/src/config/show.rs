@@ -80,6 +80,7 @@ impl Writer<'_> {
             self.line(name, text(address.map_or("off".to_owned(), |address: SocketAddr| address.to_string())));
         }
         self.secret("id_secret", server.id_secret.as_ref());
+        self.secret("store_token", server.store_token.as_ref());
         self.table("[store]", "store");
         self.line("kind", text(if config.store.redis.is_some() { "redis" } else { "memory" }));
         self.line("max_keys", config.store.max_keys.to_string());

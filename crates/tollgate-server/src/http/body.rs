@@ -34,7 +34,8 @@ pub(super) fn is_list(body: &[u8]) -> bool {
     body.trim_ascii_start().first() == Some(&b'[')
 }
 
-async fn read_up_to(body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Bytes, Problem> {
+/// The same where it depends on how it begins.
+pub(super) async fn read_up_to(body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Bytes, Problem> {
     let mut collected = pin!(collect(body, largest));
     // Most bodies come with their head: those need no timer, and no look at the clock.
     if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(collected.as_mut().poll(cx))).await {
@@ -51,7 +52,7 @@ async fn read_up_to(body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Byte
 
 async fn collect(mut body: Body, largest: impl Fn(&[u8]) -> usize) -> Result<Bytes, Problem> {
     if body.size_hint().lower() > PATIENCE {
-        return Err(too_large(LARGEST));
+        return Err(too_large(largest(&[])));
     }
     // The first piece is nearly always all of it, and is kept as it came.
     let (mut first, mut kept, mut seen, mut most) = (Bytes::new(), Vec::new(), 0u64, LARGEST);

@@ -335,7 +335,9 @@ pub enum Source {
     Redis,
     /// This process, on tokens that Redis leased to it.
     Lease,
-    /// This process, on its share of the limit, because Redis does not answer.
+    /// Another tollgate, which this one asks.
+    Remote,
+    /// This process, on its share of the limit, because the store that knows the counts does not answer.
     LocalShare,
     /// Nobody: the store does not answer, and the operator chose to let everyone in.
     Open,
@@ -352,6 +354,7 @@ impl Source {
             Self::Memory => "memory",
             Self::Redis => "redis",
             Self::Lease => "lease",
+            Self::Remote => "remote",
             Self::LocalShare => "local_share",
             Self::Open => "open",
             Self::Closed => "closed",

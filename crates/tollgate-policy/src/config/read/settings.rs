@@ -33,8 +33,9 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
     };
     let (http, grpc, resp, admin) = (listener("http"), listener("grpc"), listener("resp"), listener("admin"));
     let id_secret = section.get(reader, "id_secret", scalar::secret);
+    let store_token = section.get(reader, "store_token", scalar::secret);
     section.close();
-    Some(Server { http: http?, grpc: grpc?, resp: resp?, admin: admin?, id_secret })
+    Some(Server { http: http?, grpc: grpc?, resp: resp?, admin: admin?, id_secret, store_token })
 }
 
 pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {

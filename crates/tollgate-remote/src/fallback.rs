@@ -1,0 +1,258 @@
+//! Deciding without the service: by each limit's own choice, on this client's share of it.
+//!
+//! Shares are buckets of this process with the rate and the burst divided by the number of clients. They start empty when
+//! the trouble does: what the bucket held is with the service, and may have been spent by others. What is spent here is
+//! debited there when it answers again.
+
+use crate::limits::{Registered, Rule};
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tollgate::{Ask, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, Mode, OnFailure, Outcome, Source};
+use tollgate::{Status, TooManyKeys, TooManyLimits, Verdict};
+
+/// Of so many keys it is remembered what they spent. What more spend is not debited.
+const MOST_SPENDERS: usize = 65_536;
+
+pub(crate) struct Fallback {
+    shares: MemoryStore,
+    nodes: u64,
+    outage: Mutex<Outage>,
+}
+
+#[derive(Default)]
+struct Outage {
+    /// None while all is well.
+    since: Option<Instant>,
+    spent: HashMap<(u64, Box<[u8]>), u64>,
+}
+
+/// What a key spent here, to be debited.
+pub(crate) struct Spent {
+    pub(crate) limit: u64,
+    pub(crate) key: Box<[u8]>,
+    pub(crate) tokens: u64,
+}
+
+impl Fallback {
+    pub(crate) fn new(max_keys: usize, max_bytes: Option<usize>, nodes: u64) -> Result<Self, TooManyKeys> {
+        let mut builder = MemoryStore::builder().max_keys(max_keys);
+        if let Some(bytes) = max_bytes {
+            builder = builder.max_bytes(bytes);
+        }
+        let shares = builder.try_build()?;
+        Ok(Self { shares, nodes: nodes.max(1), outage: Mutex::default() })
+    }
+
+    pub(crate) fn clock(&self) -> &impl Clock {
+        self.shares.clock()
+    }
+
+    /// Whether something was decided here since the store last answered.
+    pub(crate) fn is_in_use(&self) -> bool {
+        self.lock().since.is_some()
+    }
+
+    pub(crate) fn register(&self, name: &str, rule: &Rule) -> Result<LimitHandle, TooManyLimits> {
+        match *rule {
+            Rule::Rate(limit) => self.shares.limit(name, limit.share(self.nodes)),
+            Rule::InFlight(most) => self.shares.concurrency(name, part(most, self.nodes)),
+        }
+    }
+
+    /// Sets the share of a limit that has changed.
+    pub(crate) fn set(&self, limit: &Registered) {
+        match limit.rule {
+            Rule::Rate(rate) => self.set_if_new(&limit.share, rate.share(self.nodes)),
+            Rule::InFlight(most) => self.shares.set_concurrency(&limit.share, part(most, self.nodes)),
+        }
+    }
+
+    fn set_if_new(&self, handle: &LimitHandle, limit: Limit) {
+        if handle.limit() != Some(limit) {
+            self.shares.set_limit(handle, limit);
+        }
+    }
+
+    /// Decides here.
+    pub(crate) fn decide(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>]) -> Verdict {
+        let now = self.shares.clock().now();
+        let since = *self.lock().since.get_or_insert(now);
+        let chosen = |at: usize| match limits[at].as_deref() {
+            Some(limit) if limit.is_unlimited() => OnFailure::Open,
+            Some(limit) => limit.on_failure,
+            None => OnFailure::Closed,
+        };
+        let by = |choice: OnFailure| (0..asks.len()).any(|at| chosen(at) == choice && asks[at].mode != Mode::Shadow);
+        if by(OnFailure::Closed) {
+            return self.turned_away(asks, limits);
+        }
+        // Those that this client counts; the others pass.
+        let mut shared = Vec::with_capacity(asks.len());
+        for (ask, limit) in asks.iter().zip(limits) {
+            if let Some(limit) = limit.as_ref().filter(|limit| limit.on_failure == OnFailure::LocalShare) {
+                self.empty_as_of(since, &limit.share, ask);
+                shared.push(Ask { limit: &limit.share, ..*ask });
+            }
+        }
+        if shared.len() == asks.len() {
+            let verdict = self.shares.decide_now(&shared, now).decided_by(Source::LocalShare);
+            self.remember(asks, &verdict);
+            return verdict;
+        }
+        let mut own = self.shares.decide_now(&shared, now).decided_by(Source::LocalShare);
+        if shared.is_empty() {
+            own = own.decided_by(Source::Open);
+        }
+        self.remember_some(asks, limits, &own);
+        self.spread(asks, limits, own)
+    }
+
+    /// A verdict over all asks, of which those that are not shared pass.
+    fn spread(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>], own: Verdict) -> Verdict {
+        let mut verdict = Verdict::new(own.source());
+        let mut places = Vec::new();
+        for (at, (ask, limit)) in asks.iter().zip(limits).enumerate() {
+            let shared = limit.as_ref().is_some_and(|limit| limit.on_failure == OnFailure::LocalShare);
+            match own.statuses().nth(places.len()).filter(|_| shared) {
+                Some(status) => {
+                    verdict.push(*status);
+                    places.push(at);
+                }
+                None => verdict.push(Status::new(passes(limit.as_deref()), ask.mode)),
+            }
+        }
+        verdict.hold(Box::new(Part { own, places }));
+        verdict
+    }
+
+    fn turned_away(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>]) -> Verdict {
+        let mut verdict = Verdict::new(Source::Closed);
+        for (ask, limit) in asks.iter().zip(limits) {
+            let decision = match limit.as_deref() {
+                // A second is as good a guess as any: the service is tried again within one.
+                Some(limit) if limit.on_failure == OnFailure::Closed => closed(&limit.form()),
+                limit => passes(limit),
+            };
+            verdict.push(Status::new(decision, ask.mode));
+        }
+        verdict
+    }
+
+    /// A share starts with nothing in it. What was taken since is taken from nothing, so this may be done again and again.
+    fn empty_as_of(&self, since: Instant, share: &LimitHandle, ask: &Ask<'_>) {
+        let is_bucket = share.limit().is_some_and(|limit| matches!(limit.in_micros(), InMicros::Bucket { .. }));
+        if !is_bucket {
+            return;
+        }
+        let look = Ask { limit: share, mode: Mode::Peek, cost: 0, reserve: 0, max_wait: None, ..*ask };
+        let seen = self.shares.decide_now(&[look], since);
+        let left = seen.statuses().next().map_or(0, |status| status.decision().remaining());
+        if left > 0 {
+            let drained = Ask { mode: Mode::Enforce, cost: left, ..look };
+            drop(self.shares.decide_now(&[drained], since));
+        }
+    }
+
+    fn remember(&self, asks: &[Ask<'_>], verdict: &Verdict) {
+        if verdict.is_allowed() {
+            let mut outage = self.lock();
+            for ask in asks.iter().filter(|ask| ask.mode == Mode::Enforce) {
+                outage.spend(ask);
+            }
+        }
+    }
+
+    fn remember_some(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>], verdict: &Verdict) {
+        if verdict.is_allowed() {
+            let mut outage = self.lock();
+            for (ask, limit) in asks.iter().zip(limits).filter(|(ask, _)| ask.mode == Mode::Enforce) {
+                if limit.as_ref().is_some_and(|limit| limit.on_failure == OnFailure::LocalShare) {
+                    outage.spend(ask);
+                }
+            }
+        }
+    }
+
+    /// Corrects what was charged here.
+    pub(crate) fn settle(&self, mut verdict: Verdict, actual: &[u64]) {
+        let now = self.shares.clock().now();
+        match verdict.let_go().and_then(|held| held.downcast::<Part>().ok()) {
+            Some(part) => {
+                let Part { own, places } = *part;
+                let actual: Vec<u64> = places.iter().map_while(|place| actual.get(*place)).copied().collect();
+                self.shares.settle_now(own, &actual, now);
+            }
+            None => self.shares.settle_now(verdict, actual, now),
+        }
+    }
+
+    /// The trouble is over: what each key has spent and not got back here.
+    pub(crate) fn over(&self, limits: &[Arc<Registered>]) -> Vec<Spent> {
+        let spent = {
+            let mut outage = self.lock();
+            outage.since = None;
+            std::mem::take(&mut outage.spent)
+        };
+        let now = self.shares.clock().now();
+        let debit = |((number, key), tokens): ((u64, Box<[u8]>), u64)| {
+            let limit = limits.get(number as usize)?;
+            let look = Ask::new(&limit.share, &*key).cost(0).mode(Mode::Peek);
+            let seen = self.shares.decide_now(&[look], now);
+            let decision = seen.statuses().next()?.decision();
+            // What time has given back here it would have given back there.
+            let missing = decision.limit().saturating_sub(decision.remaining());
+            let tokens = tokens.min(missing);
+            (tokens > 0).then_some(Spent { limit: number, key, tokens })
+        };
+        spent.into_iter().filter_map(debit).collect()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Outage> {
+        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The verdict of those asks that this client counts, and which they are.
+struct Part {
+    own: Verdict,
+    places: Vec<usize>,
+}
+
+impl Outage {
+    fn spend(&mut self, ask: &Ask<'_>) {
+        let (number, full) = (ask.limit.number(), self.spent.len() >= MOST_SPENDERS);
+        if ask.cost == 0 || ask.limit.limit().is_none() {
+            return;
+        }
+        let name = (number, Box::from(ask.key));
+        match self.spent.get_mut(&name) {
+            Some(spent) => *spent = spent.saturating_add(ask.cost),
+            None if full => {}
+            None => drop(self.spent.insert(name, ask.cost)),
+        }
+    }
+}
+
+fn part(most: u64, nodes: u64) -> u64 {
+    if most == 0 { 0 } else { (most / nodes).max(1) }
+}
+
+/// What is told by a limit that lets everyone in.
+fn passes(limit: Option<&Registered>) -> tollgate::Decision {
+    limit.map_or_else(InMicros::nothing, |_| InMicros::Unlimited.ahead(Outcome::Allowed, 0, 0))
+}
+
+/// What is told by a limit that lets nobody in.
+fn closed(form: &InMicros) -> tollgate::Decision {
+    const LATER: u64 = 1_000_000;
+    match *form {
+        InMicros::Bucket { per_micro, capacity, .. } => {
+            form.ahead(Outcome::Denied, capacity, LATER.saturating_mul(per_micro))
+        }
+        InMicros::Pacing { per_micro, longest, .. } => {
+            form.ahead(Outcome::Denied, longest, LATER.saturating_mul(per_micro))
+        }
+        InMicros::Unlimited => form.ahead(Outcome::Allowed, 0, 0),
+        InMicros::Window { .. } | InMicros::InFlight { .. } => form.counted(Outcome::Denied, 0, LATER, LATER),
+    }
+}

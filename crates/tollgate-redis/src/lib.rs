@@ -32,6 +32,7 @@ mod health;
 mod keeper;
 mod key;
 mod lane;
+mod lease;
 mod limits;
 mod link;
 mod permits;

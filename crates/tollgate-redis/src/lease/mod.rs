@@ -7,3 +7,5 @@ pub(crate) mod held;
 
 #[cfg(test)]
 mod tests;
+#[cfg(all(test, feature = "test-time"))]
+mod trace_tests;

@@ -35,7 +35,7 @@ impl Secret {
 }
 
 /// The part of a name that all keys of a limit share.
-#[derive(Clone, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stem {
     text: Box<[u8]>,
     /// Which limit, for the hash: its length is in front, so that no limit and key are another's.

@@ -43,5 +43,6 @@ mod store;
 mod trouble;
 
 pub use builder::{ConnectError, RedisStoreBuilder};
+pub use lease::table::LeaseCounts;
 pub use store::{Counts, RedisStore, Status};
 pub use trouble::Trouble;

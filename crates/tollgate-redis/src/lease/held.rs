@@ -78,6 +78,11 @@ pub(crate) enum Spent {
 }
 
 impl Held {
+    /// Of a key that was asked for once, for `cost`.
+    pub(crate) fn asked_first(now: u64, cost: u64) -> Self {
+        Self { asked: cost, since: now, ..Self::default() }
+    }
+
     /// Takes `cost` from what is held, or knows that it cannot be had.
     #[inline]
     pub(crate) fn spend(&mut self, now: u64, cost: u64) -> Spent {
@@ -199,6 +204,11 @@ impl Held {
         self.fetching = false;
         (self.denied, self.denied_until) = (cost, sent + retry_after.min(manner.lives * 1_000));
         self.pause_until = sent + manner.pause();
+    }
+
+    /// Forgets that anything was denied.
+    pub(crate) fn forgive(&mut self) {
+        (self.denied_until, self.pause_until) = (0, 0);
     }
 
     /// Nobody knows what Redis did: what it may have leased nobody spends.

@@ -6,7 +6,7 @@
 
 mod straight;
 
-use super::{Ask, Census, FEW, LimitHandle, Mode, Permits, Receipt, Source, Status, Store, Verdict};
+use super::{Ask, Census, FEW, LimitHandle, Mode, NOT_OURS, Permits, Receipt, Source, Status, Store, Verdict};
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
 use crate::decision::Decision;
@@ -481,7 +481,7 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         for (status, actual) in verdict.statuses().zip(actual.iter().copied()) {
             match status.charged {
-                Some(receipt) if receipt.permit => {}
+                Some(receipt) if receipt.permit || receipt.terms == NOT_OURS => {}
                 Some(Receipt { terms, hash, cost, charged, .. }) if actual < cost => {
                     give_back(table, terms, hash, &charged, cost - actual, &now, None);
                 }

@@ -86,18 +86,18 @@ impl RedisStore {
     /// How it is.
     pub fn status(&self) -> Status {
         let Inner { health, fallback, .. } = &*self.inner;
-        let counts = &health.counts;
+        let (counts, leases) = (&health.counts, self.inner.leases.counts());
         Status {
             trouble: health.trouble().map(|(since, trouble)| (since.elapsed(), trouble)),
             nodes: fallback.nodes(),
             counts: Counts {
-                decisions: counts.decisions.load(Relaxed),
+                decisions: counts.decisions.load(Relaxed).saturating_sub(leases.calls),
                 round_trips: counts.round_trips.load(Relaxed),
                 fallbacks: counts.fallbacks.load(Relaxed),
                 troubles: std::array::from_fn(|at| (TROUBLES[at], counts.troubles[at].load(Relaxed))),
                 not_returned: counts.not_returned.load(Relaxed),
                 debited: counts.debited.load(Relaxed),
-                leases: self.inner.leases.counts(),
+                leases,
             },
         }
     }

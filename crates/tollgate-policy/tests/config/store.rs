@@ -34,6 +34,8 @@ on_failure = "closed"
 [[policy]]
 name = "everything"
 limit = "1000/s"
+mode = "leased"
+staleness = "250ms"
 "#;
 
 #[test]
@@ -65,7 +67,7 @@ fn every_key_of_redis_is_read() {
     let expected = Policies::new()
         .on_failure(OnFailure::Open)
         .policy(login.limit(Limit::per_minute(5)).on_failure(OnFailure::Closed))
-        .policy(Policy::new("everything").limit(Limit::per_second(1000)));
+        .policy(Policy::new("everything").limit(Limit::per_second(1000)).leased(Duration::from_millis(250)));
     assert_eq!(config.policies, expected);
 }
 
@@ -111,7 +113,16 @@ fn what_is_wrong_with_it() {
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\nkey_secret = \"s3cret\"\nprefix = \"{a}\"\nnodes = 10001",
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\ntimeout = 10\nca_file = \"\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\non_failure = \"fail_open\"",
+        "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\nmode = \"leesed\"\nstaleness = \"19ms\"",
     ]));
+}
+
+/// A file with one policy that is leased.
+fn leased(store: &str, policy: &str) -> String {
+    let url = if store == "redis" { "url = \"redis://h\"\n" } else { "" };
+    format!(
+        "[store]\nkind = \"{store}\"\n{url}[[policy]]\nname = \"a\"\nmatch = {{ path = \"/a\" }}\n{policy}\nmode = \"leased\""
+    )
 }
 
 #[test]
@@ -120,6 +131,15 @@ fn what_is_doubtful_about_it() {
         "[store]\nurl = \"redis://h\"\nnodes = 3\non_failure = \"open\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\non_failure = \"open\"",
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\nca_file = \"/ca.pem\"",
+        &leased("memory", "limit = \"1000/s\""),
+        &leased("redis", "limits = [\"1000/s\", \"20 concurrent\"]"),
+        &leased("redis", "limit = \"10/s burst 15\""),
+        &leased("redis", "limit = \"1000/s wait 2s\""),
+        &leased("redis", "limit = \"1000/s fixed_window_first_hit\""),
+        &leased("redis", "limit = \"1000/s\"\naction = \"shadow\""),
+        &leased("redis", "limit = \"1000/s\"\naction = \"delay\"\nmax_delay = \"1s\""),
+        &leased("redis", "limit = \"1000/s\"\npenalty = { denials = 5, within = \"1m\", ban = \"1h\" }"),
+        "[store]\nkind = \"redis\"\nurl = \"redis://h\"\n[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"50/s\"\nstaleness = \"1s\"",
     ]));
     let ignored = "[store]\nurl = \"redis://h\"\non_failure = \"open\"";
     let config = load(ignored, &[]).config.unwrap();

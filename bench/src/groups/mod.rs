@@ -3,6 +3,7 @@
 mod algorithms;
 pub(crate) mod envoy;
 pub(crate) mod keyed;
+mod leased;
 pub(crate) mod middleware;
 mod one_limiter;
 mod policies;
@@ -20,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 10] = [
+pub(crate) const GROUPS: [Group; 11] = [
     one_limiter::GROUP,
     keyed::GROUP,
     policies::GROUP,
@@ -29,6 +30,7 @@ pub(crate) const GROUPS: [Group; 10] = [
     sampler::GROUP,
     middleware::GROUP,
     redis::GROUP,
+    leased::GROUP,
     envoy::GROUP,
     resp::GROUP,
 ];

@@ -74,8 +74,7 @@ impl Limits {
         let stem = Stem::new(&self.prefix, name, &form);
         let (staleness, lease, leased_for) = (None, None, 0);
         let name = name.into();
-        let added =
-            Arc::new(Registered { rule, form, stem, on_failure, share, staleness, lease, leased_for, name });
+        let added = Arc::new(Registered { rule, form, stem, on_failure, share, staleness, lease, leased_for, name });
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         // Numbers are given in order, but another thread may be here first with a later one.
         let at = number as usize;

@@ -84,8 +84,13 @@ static STORE: Table = Table {
             "\"redis://127.0.0.1:6379\"",
         )
         .secret(),
-        key("mode", Kind::OneOf(&["exact"]), "How Redis is asked where a policy does not say: for every decision.", "\"exact\"")
-            .or(Default::Text("exact")),
+        key(
+            "mode",
+            Kind::OneOf(&["exact"]),
+            "How Redis is asked where a policy does not say: for every decision.",
+            "\"exact\"",
+        )
+        .or(Default::Text("exact")),
         key(
             "timeout",
             Kind::DurationWithin { min: Duration::from_millis(1), max: Duration::from_secs(10) },

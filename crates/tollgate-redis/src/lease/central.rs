@@ -4,6 +4,8 @@
 //! lost. Two groups are enough to know when what is out can be out no longer: the newest, and all before it. The script does
 //! exactly this; the tests run both on the same traces.
 
+use super::held::Wish;
+
 /// The integers of a bucket: units a microsecond, units a token, units in a full one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Terms {
@@ -37,16 +39,6 @@ pub(crate) struct Central {
     pub(crate) token: u64,
     /// The newest, and all before it.
     pub(crate) out: [Group; 2],
-}
-
-/// What a lease is asked for.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wish {
-    /// Not worth it with fewer tokens.
-    pub(crate) least: u64,
-    pub(crate) want: u64,
-    /// How long it lives, in microseconds.
-    pub(crate) lives: u64,
 }
 
 impl Central {

@@ -1,6 +1,6 @@
 //! Asking Redis for a lease: one flight a key, made by the store's own thread, so that no caller who is not polled holds it up.
 
-use super::central::Wish;
+use super::held::Wish;
 use super::table::Leased;
 use crate::script::decide::{Answer, Figures, Question};
 use crate::store::Inner;

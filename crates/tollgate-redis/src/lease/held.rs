@@ -3,8 +3,6 @@
 //! Times are nanoseconds of the node's own monotonic clock. A lease is spent until 0.98 of its life has passed since before
 //! it was asked for; nothing is returned or reported.
 
-use super::central::Wish;
-
 /// How leases of a limit are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Manner {
@@ -12,6 +10,16 @@ pub(crate) struct Manner {
     pub(crate) lives: u64,
     /// Tokens in a full bucket, or the count of a window.
     pub(crate) burst: u64,
+}
+
+/// What a lease is asked for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Wish {
+    /// Not worth it with fewer tokens.
+    pub(crate) least: u64,
+    pub(crate) want: u64,
+    /// How long it lives, in microseconds.
+    pub(crate) lives: u64,
 }
 
 /// As much as this is asked for, however long a lease lives.

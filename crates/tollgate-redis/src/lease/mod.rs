@@ -1,9 +1,10 @@
 //! Leases: tokens that this node may spend by itself for a while, so that most decisions ask nobody.
 //!
-//! [`central`] is what Redis does, [`held`] what a node does; both are pure, and what must hold of them is in their tests. [`table`] holds
+//! `central` is what Redis does, [`held`] what a node does; both are pure, and what must hold of them is in their tests. [`table`] holds
 //! the keys, [`flight`] asks for more, [`terms`] says which limits can be leased at all.
 
-pub(crate) mod central;
+#[cfg(test)]
+mod central;
 pub(crate) mod flight;
 pub(crate) mod held;
 pub(crate) mod table;

@@ -1,8 +1,7 @@
 //! All that a node holds: a table in shards, each under a lock that is never held across anything slow.
 
-use super::central::Wish;
 use super::flight::{Fetch, Flight};
-use super::held::{Held, Manner, Spent};
+use super::held::{Held, Manner, Spent, Wish};
 use crate::key::Stem;
 use crate::limits::Limits;
 use crate::script::decide::Figures;
@@ -321,8 +320,7 @@ impl Leases {
     pub(crate) fn give_back(&self, [hash, mark]: [u64; 2], tokens: u64, now: Instant) -> bool {
         let mut inside = self.lock(hash);
         let Inside { entries, counts, .. } = &mut *inside;
-        let given =
-            entries.get_mut(&hash).is_some_and(|entry| entry.held.give_back(now.as_unix_nanos(), mark, tokens));
+        let given = entries.get_mut(&hash).is_some_and(|entry| entry.held.give_back(now.as_unix_nanos(), mark, tokens));
         counts.spent -= if given { tokens } else { 0 };
         given
     }

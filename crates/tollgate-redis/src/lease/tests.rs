@@ -1,8 +1,8 @@
 //! L1 to L6 of leases, on the pure machines: several nodes and one bucket, with a network that delays, repeats and loses, nodes
 //! that crash, clocks that run at different speeds, callers that bring different lives, limits that change.
 
-use super::central::{Central, Terms, Wish};
-use super::held::{Held, Manner, Spent};
+use super::central::{Central, Terms};
+use super::held::{Held, Manner, Spent, Wish};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestCaseError};
 
@@ -11,24 +11,51 @@ const NODES: usize = 4;
 #[derive(Clone, Debug)]
 enum Step {
     /// Somebody asks a node.
-    Ask { node: usize, cost: u64 },
+    Ask {
+        node: usize,
+        cost: u64,
+    },
     /// The same again and again, so that it is hot.
-    Asks { node: usize, times: u64 },
+    Asks {
+        node: usize,
+        times: u64,
+    },
     Advance(u64),
     /// A message arrives, and may arrive again.
-    Deliver { which: usize, again: bool },
-    Lose { which: usize },
+    Deliver {
+        which: usize,
+        again: bool,
+    },
+    Lose {
+        which: usize,
+    },
     /// A node gives up waiting.
-    GiveUp { node: usize },
-    Crash { node: usize },
+    GiveUp {
+        node: usize,
+    },
+    Crash {
+        node: usize,
+    },
     /// Redis is asked about so many, exactly.
-    Exact { cost: u64 },
+    Exact {
+        cost: u64,
+    },
     /// A request that was charged comes to nothing.
-    GiveBack { node: usize },
-    Change { terms: usize },
-    Live { node: usize, micros: u64 },
+    GiveBack {
+        node: usize,
+    },
+    Change {
+        terms: usize,
+    },
+    Live {
+        node: usize,
+        micros: u64,
+    },
     /// The key goes leased or exact on this node.
-    Mode { node: usize, leased: bool },
+    Mode {
+        node: usize,
+        leased: bool,
+    },
 }
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {

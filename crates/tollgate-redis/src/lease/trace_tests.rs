@@ -1,6 +1,7 @@
 //! The script and the pure function, on the same traces.
 
-use super::central::{Central, Terms, Wish};
+use super::central::{Central, Terms};
+use super::held::Wish;
 use crate::script::Scripts;
 use crate::script::decide::{self, Answer, Question, Questions};
 use proptest::prelude::*;

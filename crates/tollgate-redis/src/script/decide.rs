@@ -1,7 +1,7 @@
 //! Requests to decide, as `decide.lua` reads them, and what it answers.
 
 use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
-use crate::lease::central::Wish;
+use crate::lease::held::Wish;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate::{InMicros, Mode};

@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 use tollgate::{Ask, LimitHandle, Mode, OnFailure, Source, Store};
+use tollgate_policy::config::Config;
+use tollgate_policy::{Attribute, Engine, Policies, Policy, Subject};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::RedisServer;
 use tollgate_testkit::auditor::{Admission, Bound};
@@ -331,5 +333,39 @@ fn what_is_held_is_spent_first_when_redis_is_gone() {
             let counts = store.status().counts.leases;
             assert!(counts.spent <= counts.granted, "{counts:?}");
         }
+    });
+}
+
+#[test]
+fn an_engine_decides_without_a_future_what_is_held_and_by_redis_what_is_not() {
+    run(async {
+        let server = RedisServer::start();
+        let config = format!(
+            "[store]\nkind = \"redis\"\nurl = \"{}\"\n[[policy]]\nname = \"api\"\nkey = [\"user\"]\n\
+             limit = \"16/d burst 1600\"\nmode = \"leased\"\nstaleness = \"60s\"\n\
+             [[policy]]\nname = \"login\"\nmatch = {{ path = \"/login\" }}\nkey = [\"user\"]\nlimit = \"1000/s\"\n",
+            server.url()
+        );
+        let config = Config::parse("tollgate.toml", &config, []).config.unwrap();
+        let engine = Engine::new(connect(server.url()).await, config.policies.clone()).unwrap();
+        let (read, login) = (Subject::new().user("ann"), Subject::new().user("ann").path("/login"));
+        let begin = Instant::now();
+        while engine.decide_or_later(&read, 1).is_err() {
+            // Whoever waits is answered, and a lease is fetched.
+            assert!(engine.decide(&read).await.is_allowed());
+            assert!(begin.elapsed() < common::PATIENCE, "{:?}", engine.store().status());
+        }
+        let Ok(verdict) = engine.decide_or_later(&read, 1) else { panic!("it is held") };
+        assert_eq!((verdict.is_allowed(), verdict.source()), (true, Source::Lease));
+        assert_eq!(engine.decide(&read).await.source(), Source::Lease);
+        // One of its limits is exact: so is all of it. And to peek is to ask.
+        assert!(engine.decide_or_later(&login, 1).is_err());
+        assert_eq!(engine.decide(&login).await.source(), Source::Redis);
+        assert_eq!(engine.peek(&read, 1).await.source(), Source::Redis);
+        // Back to exact.
+        let exact = Policies::new().policy(Policy::new("api").per(Attribute::User).limit(limit("16/d burst 1600")));
+        engine.replace(exact).unwrap();
+        assert!(engine.decide_or_later(&read, 1).is_err());
+        assert_eq!(engine.decide(&read).await.source(), Source::Redis);
     });
 }

@@ -20,7 +20,18 @@ enum Step {
         node: usize,
         times: u64,
     },
+    /// The same on a network that takes no time.
+    Rush {
+        node: usize,
+        times: u64,
+    },
     Advance(u64),
+    /// As far as a part of a node's lease lasts, in hundredths, and a little.
+    Live {
+        node: usize,
+        hundredths: u64,
+        more: u64,
+    },
     /// A message arrives, and may arrive again.
     Deliver {
         which: usize,
@@ -47,7 +58,7 @@ enum Step {
     Change {
         terms: usize,
     },
-    Live {
+    Stale {
         node: usize,
         micros: u64,
     },
@@ -63,16 +74,19 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
         6 => (node.clone(), 1..6_u64).prop_map(|(node, cost)| Step::Ask { node, cost }),
         6 => (node.clone(), 1..60_u64).prop_map(|(node, times)| Step::Asks { node, times }),
-        8 => prop_oneof![0..2_000_u64, 0..40_000_u64, 0..400_000_u64].prop_map(Step::Advance),
+        6 => (node.clone(), 1..400_u64).prop_map(|(node, times)| Step::Rush { node, times }),
+        6 => (node.clone(), prop_oneof![Just(50_u64), 96..104_u64, 190..202_u64], 0..200_u64)
+            .prop_map(|(node, hundredths, more)| Step::Live { node, hundredths, more }),
+        4 => prop_oneof![0..2_000_u64, 0..40_000_u64, 0..400_000_u64].prop_map(Step::Advance),
         10 => (0..8_usize, prop::bool::weighted(0.2)).prop_map(|(which, again)| Step::Deliver { which, again }),
         1 => (0..8_usize).prop_map(|which| Step::Lose { which }),
         1 => node.clone().prop_map(|node| Step::GiveUp { node }),
         1 => node.clone().prop_map(|node| Step::Crash { node }),
-        2 => (0..20_u64).prop_map(|cost| Step::Exact { cost }),
+        2 => prop_oneof![0..20_u64, 0..400_u64].prop_map(|cost| Step::Exact { cost }),
         1 => node.clone().prop_map(|node| Step::GiveBack { node }),
         1 => (0..TERMS.len()).prop_map(|terms| Step::Change { terms }),
         1 => (node.clone(), prop_oneof![Just(20_000_u64), Just(33_333), Just(100_000), Just(1_000_000)])
-            .prop_map(|(node, micros)| Step::Live { node, micros }),
+            .prop_map(|(node, micros)| Step::Stale { node, micros }),
         1 => (node, any::<bool>()).prop_map(|(node, leased)| Step::Mode { node, leased }),
     ];
     prop::collection::vec(step, 1..120)
@@ -216,7 +230,16 @@ impl World {
                     self.ask(node, 1)?;
                 }
             }
+            Step::Rush { node, times } => {
+                for _ in 0..times {
+                    self.ask(node, 1)?;
+                    while let Some(which) = self.messages.iter().position(|message| message.node == node) {
+                        self.deliver(which, false);
+                    }
+                }
+            }
             Step::Advance(by) => self.now += by,
+            Step::Live { node, hundredths, more } => self.now += self.nodes[node].lives * hundredths / 100 + more,
             Step::Deliver { which, again } => self.deliver(which, again),
             Step::Lose { which } => {
                 if !self.messages.is_empty() {
@@ -252,7 +275,7 @@ impl World {
                     self.nodes[node].lives = lives(&self.terms, 100_000);
                 }
             }
-            Step::Live { node, micros } => self.nodes[node].lives = lives(&self.terms, micros),
+            Step::Stale { node, micros } => self.nodes[node].lives = lives(&self.terms, micros),
             Step::Mode { node, leased } => self.nodes[node].leased = leased,
         }
         self.check()
@@ -437,4 +460,26 @@ impl World {
         }
         Ok(())
     }
+}
+
+#[test]
+fn what_arrives_while_there_is_no_room_is_lost_and_not_put_off() {
+    let terms = &TERMS[0];
+    let lives = 100_000;
+    let mut central = Central::fresh(terms, 0);
+    let out: u64 = (0..4).map(|_| central.lease(0, terms, &Wish { least: 1, want: 50, lives })).sum();
+    assert_eq!(out, 200);
+    // For as long as it is out the bucket is full without it, and when it ends it has what it had.
+    for now in [1, lives, 2 * lives - 1, 2 * lives] {
+        central.advance(now, terms);
+        assert_eq!(central.level, 200_000);
+    }
+    assert_eq!(central.out(), 0);
+    central.advance(2 * lives + 7_000, terms);
+    assert_eq!(central.level, 207_000);
+    // The same if nobody looked meanwhile.
+    let mut central = Central::fresh(terms, 0);
+    (0..4).for_each(|_| assert_eq!(central.lease(0, terms, &Wish { least: 1, want: 50, lives }), 50));
+    central.advance(2 * lives + 7_000, terms);
+    assert_eq!(central.level, 207_000);
 }

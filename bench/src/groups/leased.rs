@@ -182,7 +182,7 @@ async fn call(
 ) -> (u64, u64) {
     let (mut all, mut here) = (0_u64, 0_u64);
     for turn in caller.. {
-        if all % 64 == 0 {
+        if all.is_multiple_of(64) {
             if Instant::now() >= until {
                 break;
             }

@@ -117,10 +117,10 @@ impl RedisStore {
 
     /// What can be said without asking Redis, by what is held on lease.
     #[inline]
-    fn here(&self, asks: &[Ask<'_>], now: Instant) -> Here {
+    fn here(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Option<Verdict>) -> Here {
         let Inner { leases, limits, health, names, .. } = &*self.inner;
         match asks.iter().all(|ask| names.knows(ask.limit)) {
-            true => leases.decide(asks, limits, now, !health.is_open()),
+            true => leases.decide(asks, limits, now, !health.is_open(), verdict),
             false => Here::Unknown,
         }
     }
@@ -128,18 +128,19 @@ impl RedisStore {
     async fn decide_in(&self, asks: &[Ask<'_>], now: Instant, timeout: Duration) -> Verdict {
         let inner = &self.inner;
         let (began, mut left, mut failed) = (now, timeout, None);
-        match self.here(asks, now) {
-            Here::Decided(verdict) => return verdict,
+        let mut known = None;
+        match self.here(asks, now, &mut known) {
             // Who has less time than the flight may take asks by itself.
             Here::Wait(flight) if timeout >= inner.timeout => {
                 failed = flight.ended().await.err();
                 let now = self.now();
-                if let Here::Decided(verdict) = self.here(asks, now) {
-                    return verdict;
-                }
+                self.here(asks, now, &mut known);
                 left = timeout.saturating_sub(now.saturating_since(began));
             }
-            Here::Wait(_) | Here::Unknown => {}
+            Here::Decided | Here::Wait(_) | Here::Unknown => {}
+        }
+        if let Some(verdict) = known {
+            return verdict;
         }
         let limits = self.limits_of(asks);
         let trouble = match inner.secret.get() {
@@ -310,10 +311,9 @@ impl Store for RedisStore {
 
     #[inline]
     fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
-        match self.here(asks, now) {
-            Here::Decided(verdict) => Some(verdict),
-            Here::Wait(_) | Here::Unknown => None,
-        }
+        let mut verdict = None;
+        self.here(asks, now, &mut verdict);
+        verdict
     }
 
     fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {

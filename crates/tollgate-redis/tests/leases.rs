@@ -85,7 +85,7 @@ async fn admitted(
                     if verdict.is_allowed() {
                         log.push(Admission::between(sent, answered, 1));
                     }
-                    if bursts && turn % 200 == 0 {
+                    if bursts && turn.is_multiple_of(200) {
                         tokio::time::sleep(Duration::from_millis(90)).await;
                     } else if verdict.is_denied() {
                         tokio::time::sleep(Duration::from_micros(200)).await;

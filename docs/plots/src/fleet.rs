@@ -159,7 +159,7 @@ impl Fleet {
         match held.spend(clock, 1) {
             Spent::Paid { .. } => {
                 outcome.admit(now, node);
-                if held.is_low(clock, &self.manner) {
+                if held.is_low(clock) {
                     self.fly(now, node, outcome);
                 }
             }

@@ -59,8 +59,9 @@ pub(crate) struct Held {
     since: u64,
     asked_before: u64,
     span_before: u64,
-    /// With less than this left, more is asked for.
+    /// With less than this left, more is asked for; what ends this soon does not count.
     low: u64,
+    soon: u64,
     /// Not to be asked for more until then: Redis had little to spare.
     pause_until: u64,
     /// Redis has turned away so much, and will until then.
@@ -142,11 +143,11 @@ impl Held {
 
     /// Whether it is time to ask for more: little is left, or it ends soon.
     #[inline]
-    pub(crate) fn is_low(&self, now: u64, manner: &Manner) -> bool {
+    pub(crate) fn is_low(&self, now: u64) -> bool {
         if self.fetching || now < self.pause_until {
             return false;
         }
-        let soon = now + manner.pause();
+        let soon = now + self.soon;
         let lasting = |lease: &Lease| if soon < lease.until { lease.left } else { 0 };
         lasting(&self.leases[0]) + lasting(&self.leases[1]) < self.low
     }
@@ -183,6 +184,8 @@ impl Held {
             self.pause_until = sent + manner.pause();
         }
         let until = sent.saturating_add(lives.saturating_mul(980));
+        // An eighth of its own life: that of a window's lease is short where the window ends.
+        self.soon = lives.saturating_mul(125);
         self.expire(now);
         if now >= until {
             self.expired += tokens;

@@ -90,7 +90,8 @@ impl Hasher for Ready {
 
 /// What can be said without asking Redis.
 pub(crate) enum Here {
-    Decided(Verdict),
+    /// The verdict is where it was to be put.
+    Decided,
     /// A lease is on its way.
     Wait(Arc<Flight>),
     /// Nothing: Redis must decide.
@@ -115,20 +116,35 @@ impl Leases {
         self.any.store(true, Relaxed);
     }
 
-    /// Decides over all asks or none, if all of them are known here. `may_fetch`: whether Redis can be asked for more.
+    /// Decides over all asks or none, if all of them are known here, and puts the verdict where it is to be: it is large to
+    /// move. `may_fetch`: whether Redis can be asked for more.
     #[inline]
-    pub(crate) fn decide(&self, asks: &[Ask<'_>], limits: &Limits, now: Instant, may_fetch: bool) -> Here {
+    pub(crate) fn decide(
+        &self,
+        asks: &[Ask<'_>],
+        limits: &Limits,
+        now: Instant,
+        may_fetch: bool,
+        verdict: &mut Option<Verdict>,
+    ) -> Here {
         if !self.any.load(Relaxed) || asks.is_empty() || !asks.iter().all(is_plain) {
             return Here::Unknown;
         }
         match asks {
-            [ask] => self.decide_one(ask, limits, now.as_unix_nanos(), may_fetch),
-            asks => self.decide_all(asks, limits, now.as_unix_nanos(), may_fetch),
+            [ask] => self.decide_one(ask, limits, now.as_unix_nanos(), may_fetch, verdict),
+            asks => self.decide_all(asks, limits, now.as_unix_nanos(), may_fetch, verdict),
         }
     }
 
     #[inline]
-    fn decide_one(&self, ask: &Ask<'_>, limits: &Limits, now: u64, may_fetch: bool) -> Here {
+    fn decide_one(
+        &self,
+        ask: &Ask<'_>,
+        limits: &Limits,
+        now: u64,
+        may_fetch: bool,
+        verdict: &mut Option<Verdict>,
+    ) -> Here {
         let hash = self.hash(ask);
         let mut inside = self.lock(hash);
         let Inside { entries, counts, .. } = &mut *inside;
@@ -140,29 +156,35 @@ impl Leases {
         if !entry.is_of(ask) {
             return Here::Unknown;
         }
-        let spent = entry.held.spend(now, ask.cost);
-        let mut verdict = Verdict::new(Source::Lease);
-        match spent {
+        match entry.held.spend(now, ask.cost) {
             Spent::Paid { mark } => {
                 counts.spent += ask.cost;
                 counts.decisions += 1;
-                verdict.push(entry.paid(ask, now).settled_by([hash, mark], ask.cost));
-                if may_fetch && entry.held.is_low(now, &entry.limit.manner) {
+                let status = entry.paid(ask, now).settled_by([hash, mark], ask.cost);
+                verdict.insert(Verdict::new(Source::Lease)).push(status);
+                if may_fetch && entry.held.is_low(now) {
                     self.fetch(hash, entry, now, 1);
                 }
-                Here::Decided(verdict)
+                Here::Decided
             }
             Spent::Denied { until } => {
                 counts.decisions += 1;
-                verdict.push(entry.denied(ask, now, until));
-                Here::Decided(verdict)
+                verdict.insert(Verdict::new(Source::Lease)).push(entry.denied(ask, now, until));
+                Here::Decided
             }
             Spent::Unknown => self.more(hash, entry, ask.cost, now, may_fetch),
         }
     }
 
     /// Several limits: every one is charged or none, with all their locks held.
-    fn decide_all(&self, asks: &[Ask<'_>], limits: &Limits, now: u64, may_fetch: bool) -> Here {
+    fn decide_all(
+        &self,
+        asks: &[Ask<'_>],
+        limits: &Limits,
+        now: u64,
+        may_fetch: bool,
+        verdict: &mut Option<Verdict>,
+    ) -> Here {
         let hashes: SmallVec<[u64; FEW]> = asks.iter().map(|ask| self.hash(ask)).collect();
         let mut order: SmallVec<[usize; FEW]> = hashes.iter().map(|hash| shard_of(*hash)).collect();
         order.sort_unstable();
@@ -206,31 +228,31 @@ impl Leases {
             }
             let (at, binding) = (marks.len(), &asks[marks.len()]);
             if let Spent::Denied { until } = refused {
-                let mut verdict = Verdict::new(Source::Lease);
+                let verdict = verdict.insert(Verdict::new(Source::Lease));
                 for (number, (ask, hash)) in asks.iter().zip(&hashes).enumerate() {
-                    let Some(entry) = guards[place(*hash)].entries.get(hash) else { return Here::Unknown };
+                    let Some(entry) = guards[place(*hash)].entries.get(hash) else { continue };
                     verdict.push(if number == at { entry.denied(ask, now, until) } else { entry.paid(ask, now) });
                 }
                 guards[0].counts.decisions += 1;
-                return Here::Decided(verdict);
+                return Here::Decided;
             }
             return match guards[place(hashes[at])].entries.get_mut(&hashes[at]) {
                 Some(entry) => self.more(hashes[at], entry, binding.cost, now, may_fetch),
                 None => Here::Unknown,
             };
         }
-        let mut verdict = Verdict::new(Source::Lease);
+        let verdict = verdict.insert(Verdict::new(Source::Lease));
         for ((ask, hash), mark) in asks.iter().zip(&hashes).zip(&marks) {
             let Inside { entries, counts, .. } = &mut *guards[place(*hash)];
-            let Some(entry) = entries.get_mut(hash) else { return Here::Unknown };
+            let Some(entry) = entries.get_mut(hash) else { continue };
             counts.spent += ask.cost;
             verdict.push(entry.paid(ask, now).settled_by([*hash, *mark], ask.cost));
-            if may_fetch && entry.held.is_low(now, &entry.limit.manner) {
+            if may_fetch && entry.held.is_low(now) {
                 self.fetch(*hash, entry, now, 1);
             }
         }
         guards[0].counts.decisions += 1;
-        Here::Decided(verdict)
+        Here::Decided
     }
 
     /// Nothing is left: waits for the lease that is on its way, or sends for one.

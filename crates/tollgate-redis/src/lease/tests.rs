@@ -174,7 +174,7 @@ impl World {
                 prop_assert!(clock < mark);
                 self.admitted.push((self.now, cost * self.terms.token));
                 self.nodes[node].paid = Some((self.admitted.len() - 1, mark, cost));
-                if self.nodes[node].held.is_low(clock, &manner) {
+                if self.nodes[node].held.is_low(clock) {
                     self.fly(node, 1);
                 }
             }

@@ -186,3 +186,27 @@ fn replies_are_late() {
 fn replies_take_longer_than_anybody_waits() {
     run(network(Fault::Delay(Duration::from_millis(700)), false));
 }
+
+/// The clock of Redis is stepped, by a multiple of the window.
+fn stepped(by: u64, forward: bool, lost: u64) {
+    run(async {
+        let server = RedisServer::builder().clock_file(true).start();
+        let step = async || server.step_clock(Duration::from_secs(by), forward);
+        suffer([server.url(); NODES], step, async || {}, lost).await;
+    });
+}
+
+#[test]
+fn its_clock_is_stepped_forward() {
+    stepped(5, true, 1);
+}
+
+#[test]
+fn its_clock_is_stepped_back_and_catches_up() {
+    stepped(2, false, 0);
+}
+
+#[test]
+fn its_clock_is_stepped_back_by_an_hour() {
+    stepped(3_600, false, 0);
+}

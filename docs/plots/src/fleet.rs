@@ -224,7 +224,8 @@ pub(crate) fn figure() -> String {
     svg.title(20.0, 32.0, 18, "Four nodes, one key of “1000/s burst 2000”, each asked 1,000 times a second");
     svg.note(20.0, 54.0, Anchor::Start, "admitted by all of them since the beginning");
     let seconds: Vec<_> = (0..=LENGTH / SECOND).map(|s| (s * SECOND, format!("{s} s"))).collect();
-    let values: Vec<_> = (0..=TOP / 5_000).map(|n| (n * 5_000, format!("{},000", n * 5))).collect();
+    let values: Vec<_> =
+        (0..=TOP / 5_000).map(|n| (n * 5_000, if n == 0 { "0".into() } else { format!("{},000", n * 5) })).collect();
     frame.axes(&mut svg, &seconds, true, &values);
     let mut x = 20.0;
     for ((name, way), color) in [WAYS[0], WAYS[1], WAYS[3]].into_iter().zip(LINES) {

@@ -1,7 +1,7 @@
 //! Leases: tokens that this node may spend by itself for a while, so that most decisions ask nobody.
 //!
-//! `central` is what Redis does, [`held`] what a node does; both are pure, and what must hold of them is in their tests. [`table`] holds
-//! the keys, [`flight`] asks for more, [`terms`] says which limits can be leased at all.
+//! `central` is what Redis does, [`held`] what a node does; both are pure, and what must hold of them is in their tests.
+//! [`table`] holds the keys, [`flight`] asks for more, [`terms`] says which limits can be leased at all.
 
 #[cfg(test)]
 mod central;

@@ -4,6 +4,7 @@ mod algorithms;
 pub(crate) mod check;
 pub(crate) mod envoy;
 pub(crate) mod keyed;
+mod leased;
 pub(crate) mod middleware;
 mod one_limiter;
 mod policies;
@@ -21,7 +22,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 11] = [
+pub(crate) const GROUPS: [Group; 12] = [
     one_limiter::GROUP,
     keyed::GROUP,
     policies::GROUP,
@@ -30,6 +31,7 @@ pub(crate) const GROUPS: [Group; 11] = [
     sampler::GROUP,
     middleware::GROUP,
     redis::GROUP,
+    leased::GROUP,
     check::GROUP,
     envoy::GROUP,
     resp::GROUP,

@@ -33,7 +33,7 @@ const OURS: &str = "tollgate";
 const PEER: &str = "one EVALSHA a decision, pipelined";
 
 fn run(group: &'static str) -> Findings {
-    if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
+    if !has_redis() {
         println!("skipped: there is no redis-server\n");
         return Findings { goals: goals(None, None, None), ..Findings::default() };
     }
@@ -97,6 +97,18 @@ fn run(group: &'static str) -> Findings {
     let most = trips.iter().map(|(_, calls)| *calls).fold(0.0, f64::max);
     found.goals = goals(Some(ours / peer), Some(most), Some(millis(slowest)));
     found
+}
+
+pub(super) fn has_redis() -> bool {
+    Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok()
+}
+
+/// How many scripts Redis has run by their hash.
+pub(super) fn script_calls(server: &RedisServer) -> u64 {
+    let text = server.command(&["INFO", "commandstats"]);
+    let text = text.text().unwrap_or_default().to_owned();
+    let line = text.lines().find(|line| line.starts_with("cmdstat_evalsha:calls="));
+    line.and_then(|line| line.split(['=', ',']).nth(1)?.parse::<u64>().ok()).unwrap_or(0)
 }
 
 fn goals(ratio: Option<f64>, trips: Option<f64>, hanging: Option<f64>) -> Vec<Goal> {
@@ -220,12 +232,7 @@ fn round_trips(runtime: &Runtime, server: &RedisServer) -> Vec<(usize, f64)> {
     let limits: Vec<LimitHandle> = (0..8)
         .map(|number| store.limit(&format!("limit {number}"), Limit::per_second(1_000_000)).expect("a limit"))
         .collect();
-    let calls = || {
-        let text = server.command(&["INFO", "commandstats"]);
-        let text = text.text().unwrap_or_default().to_owned();
-        let line = text.lines().find(|line| line.starts_with("cmdstat_evalsha:calls="));
-        line.and_then(|line| line.split(['=', ',']).nth(1)?.parse::<u64>().ok()).unwrap_or(0)
-    };
+    let calls = || script_calls(server);
     [1, 2, 5, 8]
         .into_iter()
         .map(|many| {

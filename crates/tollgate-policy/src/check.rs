@@ -7,7 +7,7 @@ use crate::policy_limit::PolicyLimit;
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
-use tollgate::Algorithm;
+use tollgate::{Algorithm, Counting, InMicros};
 
 /// Something that is wrong with policies, or doubtful.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -41,6 +41,9 @@ pub(crate) enum Item {
 
 /// More would need that many words a key.
 pub(crate) const MOST_DENIALS: u64 = 10_000;
+
+/// Of fewer tokens nothing is leased.
+const FEWEST_LEASED: u64 = 16;
 
 /// Nothing blocks for ever.
 const LONGEST: Duration = crate::engine::LONGEST;
@@ -206,6 +209,14 @@ impl Policies {
         if let Some(class) = &policy.class {
             self.check_class(at, policy, class, found);
         }
+        if policy.leased.is_some()
+            && let Some(why) = self.stays_exact(policy)
+        {
+            let message = format!(
+                "the policy `{name}` is leased, but Redis is asked for each of its requests all the same, because {why}; leave `mode` out"
+            );
+            found.warn(item(), "mode", message);
+        }
         if let Some(penalty) = &policy.penalty {
             if penalty.denials == 0 || penalty.denials > MOST_DENIALS {
                 found.error(item(), "penalty", format!("`denials` must be from 1 to {MOST_DENIALS}"));
@@ -220,6 +231,34 @@ impl Policies {
                 found.warn(item(), "penalty", format!("the policy `{name}` only watches, so nobody is turned away and its penalty never comes; remove one of the two"));
             }
         }
+    }
+
+    /// Why no request of a policy can be decided by leases.
+    fn stays_exact(&self, policy: &Policy) -> Option<String> {
+        match policy.action {
+            Action::Shadow => return Some("it only watches".to_owned()),
+            Action::Delay { .. } => return Some("it delays".to_owned()),
+            Action::Enforce => {}
+        }
+        if policy.penalty.is_some() {
+            return Some("it has a penalty".to_owned());
+        }
+        let limits = match &policy.limits {
+            Limits::Own(limits) => limits,
+            Limits::Plan { .. } => return None,
+        };
+        limits.iter().find_map(|limit| {
+            let why = match limit.rate().map(tollgate::Limit::in_micros) {
+                None => "counts what is in flight",
+                Some(InMicros::Pacing { .. }) => "is a queue",
+                Some(InMicros::Window { count: Counting::FirstHit, .. }) => "has windows that begin with a call",
+                Some(InMicros::Bucket { per_micro: 0, .. }) => "never refills",
+                Some(InMicros::Unlimited) => return None,
+                Some(_) if limit.capacity() < FEWEST_LEASED => "is too small to be shared out",
+                Some(_) => return None,
+            };
+            Some(format!("`{limit}` {why}"))
+        })
     }
 
     fn check_class(&self, at: usize, policy: &Policy, class: &crate::policy::Class, found: &mut Findings) {

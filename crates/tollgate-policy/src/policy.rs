@@ -36,6 +36,7 @@ pub struct Policy {
     pub(crate) last: bool,
     pub(crate) penalty: Option<Penalty>,
     pub(crate) on_failure: Option<OnFailure>,
+    pub(crate) leased: Option<Duration>,
 }
 
 /// Where the limits of a policy come from.
@@ -210,6 +211,7 @@ impl Policy {
             last: false,
             penalty: None,
             on_failure: None,
+            leased: None,
         }
     }
 
@@ -332,6 +334,15 @@ impl Policy {
     #[must_use]
     pub fn on_failure(mut self, then: OnFailure) -> Self {
         self.on_failure = Some(then);
+        self
+    }
+
+    /// Lets every node decide by tokens that it takes on lease from where the counts are, for `staleness` at most: at the
+    /// speed of memory, in the same bound. A shorter one is fairer between nodes, a longer one asks less. A store in this
+    /// process has no use for it. See docs/distributed.md for what is given up.
+    #[must_use]
+    pub fn leased(mut self, staleness: Duration) -> Self {
+        self.leased = Some(staleness);
         self
     }
 

@@ -7,6 +7,7 @@ use crate::fallback::Fallback;
 use crate::health::Health;
 use crate::keeper::{Keeper, Way};
 use crate::lane::Lane;
+use crate::lease::{self, table::Leases};
 use crate::limits::Limits;
 use crate::link::{At, Link, Server};
 use crate::permits::Permits;
@@ -192,6 +193,7 @@ impl RedisStoreBuilder {
         };
         drop(running);
         let node = fastrand::u64(..);
+        let (leases, fetches) = Leases::new(self.max_keys);
         let inner = Arc::new(Inner {
             names: MemoryStore::builder().max_keys(1).build(),
             limits: Limits::new(&self.prefix, in_cluster),
@@ -201,13 +203,14 @@ impl RedisStoreBuilder {
             lanes,
             secret: Agreed::new(self.key_secret.as_deref()),
             permits: Permits::new(node),
+            leases,
             timeout: self.timeout,
             on_failure: self.on_failure,
             gone: Arc::default(),
         });
         let keeper = Keeper::new(&inner, way, node, &self.prefix);
         let (sender, seen) = tokio::sync::oneshot::channel();
-        let first = Arc::clone(&inner);
+        let (first, weak) = (Arc::clone(&inner), Arc::downgrade(&inner));
         let run = async move {
             let result = keeper.look(&first).await;
             let fatal = result.is_err();
@@ -216,6 +219,7 @@ impl RedisStoreBuilder {
                 return;
             }
             let mut workers: tokio::task::JoinSet<()> = workers.into_iter().map(Lane::run).collect();
+            tokio::spawn(lease::flight::run(fetches, weak));
             keeper.run().await;
             // What was handed in last, permits that go back, is still sent.
             let all = async {

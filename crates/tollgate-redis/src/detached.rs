@@ -163,8 +163,8 @@ impl Packed {
         };
         self.text(key);
         self.limit(limit);
-        let Cold { refunded, given, resets } = *cold;
-        for number in [*name, *cost, *time, *after, *before, refunded, given, resets] {
+        let Cold { refunded, given, resets, out } = *cold;
+        for number in [*name, *cost, *time, *after, *before, refunded, given, resets, out] {
             self.number(number);
         }
     }
@@ -251,7 +251,8 @@ impl Read<'_> {
         let limit = self.limit()?;
         let (name, cost, time) = (self.number()?, self.number()?, self.number()?);
         let (after, before) = (self.number()?, self.number()?);
-        let cold = Cold { refunded: self.number()?, given: self.number()?, resets: self.number()? };
+        let [refunded, given] = [self.number()?, self.number()?];
+        let cold = Cold { refunded, given, resets: self.number()?, out: self.number()? };
         // Which number its limit has on this node nobody knows: it is found by its name.
         Some(Some((name, Receipt { key, limit, cost, number: u64::MAX, time, after, before, cold })))
     }
@@ -284,7 +285,7 @@ mod tests {
 
     fn receipt(limit: &str) -> (u64, Receipt) {
         let limit = limit.parse::<Limit>().unwrap().in_micros();
-        let cold = Cold { refunded: 1, given: u64::MAX, resets: 3 };
+        let cold = Cold { refunded: 1, given: u64::MAX, resets: 3, out: 4 };
         let key = Arc::from(&b"tollgate:login:b:x"[..]);
         (u64::MAX, Receipt { key, limit, cost: 4, number: u64::MAX, time: 1 << 50, after: 200, before: 127, cold })
     }

@@ -36,6 +36,7 @@ mod health;
 mod keeper;
 mod key;
 mod lane;
+mod lease;
 mod limits;
 mod link;
 mod permits;
@@ -48,5 +49,6 @@ mod store;
 mod trouble;
 
 pub use builder::{ConnectError, RedisStoreBuilder};
+pub use lease::table::LeaseCounts;
 pub use store::{Counts, RedisStore, Status};
 pub use trouble::Trouble;

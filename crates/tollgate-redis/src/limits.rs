@@ -1,7 +1,10 @@
 //! The limits of a store: what each is called, how it counts, and what becomes of it without the server.
 
 use crate::key::{Stem, Tag};
+use crate::lease::table::Leased;
+use crate::lease::terms;
 use std::sync::{Arc, PoisonError, RwLock};
+use std::time::Duration;
 use tollgate::{InMicros, Limit, LimitHandle, OnFailure};
 
 /// One limit as it is now.
@@ -15,7 +18,30 @@ pub(crate) struct Registered {
     pub(crate) share: LimitHandle,
     /// With what others its keys lie, in a Cluster.
     pub(crate) tag: Option<Tag>,
+    /// How old what a node knows may be, if it may decide by leases.
+    pub(crate) staleness: Option<Duration>,
+    /// How it is leased, if it is.
+    pub(crate) lease: Option<Arc<Leased>>,
+    /// The longest it was ever leased for: that long a log counts longer.
+    leased_for: u64,
     name: Box<str>,
+}
+
+impl Registered {
+    /// Makes it what its rule, its name and its staleness say.
+    fn settle(&mut self, number: u64, prefix: &str) {
+        let form = self.rule.form();
+        let manner = self.staleness.and_then(|staleness| terms::manner(&form, staleness));
+        self.leased_for = self.leased_for.max(manner.map_or(0, |manner| manner.lives));
+        self.form = terms::stretched(form, self.leased_for);
+        self.stem = Stem::new(prefix, &self.name, &self.form, self.tag.clone());
+        let (form, stem) = (self.form, &self.stem);
+        let same = |known: &Leased, manner| known.form == form && known.manner == manner && known.stem == *stem;
+        self.lease = manner.map(|manner| match &self.lease {
+            Some(known) if same(known, manner) => Arc::clone(known),
+            _ => Arc::new(Leased { number, form, stem: stem.clone(), manner }),
+        });
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -50,7 +76,9 @@ impl Limits {
         let form = rule.form();
         let tag = self.in_cluster.then(Tag::default);
         let stem = Stem::new(&self.prefix, name, &form, tag.clone());
-        let added = Arc::new(Registered { rule, form, stem, on_failure, share, tag, name: name.into() });
+        let (staleness, lease, leased_for, name) = (None, None, 0, name.into());
+        let added = Registered { rule, form, stem, on_failure, share, tag, staleness, lease, leased_for, name };
+        let added = Arc::new(added);
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
         // Numbers are given in order, but another thread may be here first with a later one.
         let at = number as usize;
@@ -83,15 +111,20 @@ impl Limits {
         self.all.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    pub(crate) fn change(&self, handle: &LimitHandle, change: impl FnOnce(&mut Registered, &mut Box<str>)) {
+    /// Changes a limit; whether what is held of it on lease is of no use any more.
+    pub(crate) fn change(&self, handle: &LimitHandle, change: impl FnOnce(&mut Registered, &mut Box<str>)) -> bool {
         let mut all = self.all.write().unwrap_or_else(PoisonError::into_inner);
-        let Some(known) = all.get_mut(handle.number() as usize) else { return };
+        let Some(known) = all.get_mut(handle.number() as usize) else { return false };
         let mut changed = Registered::clone(known);
         let mut name = changed.name.clone();
         change(&mut changed, &mut name);
-        changed.form = changed.rule.form();
-        changed.stem = Stem::new(&self.prefix, &name, &changed.form, changed.tag.clone());
         changed.name = name;
+        changed.settle(handle.number(), &self.prefix);
+        let is_other = match (&known.lease, &changed.lease) {
+            (Some(before), Some(after)) => !Arc::ptr_eq(before, after),
+            (before, _) => before.is_some(),
+        };
         *known = Arc::new(changed);
+        is_other
     }
 }

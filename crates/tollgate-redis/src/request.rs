@@ -110,7 +110,7 @@ fn add(questions: &mut SmallVec<[Question; FEW]>, ask: &Ask<'_>, limit: &Registe
         return at;
     }
     let (cost, reserve, mode) = (ask.cost, ask.reserve, ask.mode);
-    questions.push(Question { key, limit: limit.form, cost, reserve, mode, wait, permits: Vec::new() });
+    questions.push(Question { key, limit: limit.form, cost, reserve, mode, wait, permits: Vec::new(), lease: None });
     questions.len() - 1
 }
 
@@ -199,7 +199,9 @@ impl Receipt {
         let (after, before) = match question.limit {
             InMicros::Unlimited | InMicros::InFlight { .. } => return None,
             InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
-                (figures.first, figures.first.saturating_sub(question.cost.saturating_mul(token)))
+                // What was out on lease is not ahead: it is charged when it ends.
+                let after = figures.first.saturating_sub(figures.cold.out.saturating_mul(token));
+                (after, after.saturating_sub(question.cost.saturating_mul(token)))
             }
             InMicros::Window { count, window, .. } => {
                 let charged_in = match count {

@@ -5,6 +5,7 @@ use crate::entrance::Entrance;
 use crate::fallback::Fallback;
 use crate::health::{Health, TROUBLES};
 use crate::key::{Secret, Tag};
+use crate::lease::table::{Here, LeaseCounts, Leases};
 use crate::limits::{Limits, Registered, Rule};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
@@ -42,6 +43,7 @@ pub(crate) struct Inner {
     pub(crate) lanes: Vec<Entrance>,
     pub(crate) secret: Agreed,
     pub(crate) permits: Permits,
+    pub(crate) leases: Leases,
     pub(crate) timeout: Duration,
     pub(crate) on_failure: OnFailure,
     pub(crate) gone: Arc<tokio::sync::Notify>,
@@ -75,6 +77,8 @@ pub struct Counts {
     pub not_returned: u64,
     /// Units that were spent without Redis and charged when it came back.
     pub debited: u64,
+    /// What became of leases.
+    pub leases: LeaseCounts,
 }
 
 type Limited = SmallVec<[Option<Arc<Registered>>; FEW]>;
@@ -83,7 +87,7 @@ impl RedisStore {
     /// How it is.
     pub fn status(&self) -> Status {
         let Inner { health, fallback, .. } = &*self.inner;
-        let counts = &health.counts;
+        let (counts, leases) = (&health.counts, self.inner.leases.counts());
         Status {
             trouble: health.trouble().map(|(since, trouble)| (since.elapsed(), trouble)),
             nodes: fallback.nodes(),
@@ -94,6 +98,7 @@ impl RedisStore {
                 troubles: std::array::from_fn(|at| (TROUBLES[at], counts.troubles[at].load(Relaxed))),
                 not_returned: counts.not_returned.load(Relaxed),
                 debited: counts.debited.load(Relaxed),
+                leases,
             },
         }
     }
@@ -116,13 +121,40 @@ impl RedisStore {
         asks.iter().map(of).collect()
     }
 
-    async fn decide_in(&self, asks: &[Ask<'_>], timeout: Duration) -> Verdict {
+    /// What can be said without asking Redis, by what is held on lease.
+    #[inline]
+    fn here(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Option<Verdict>) -> Here {
+        let Inner { leases, limits, health, names, .. } = &*self.inner;
+        match asks.iter().all(|ask| names.knows(ask.limit)) {
+            true => leases.decide(asks, limits, now, !health.is_open(), verdict),
+            false => Here::Unknown,
+        }
+    }
+
+    async fn decide_in(&self, asks: &[Ask<'_>], now: Instant, timeout: Duration) -> Verdict {
         let inner = &self.inner;
+        let (began, mut left, mut failed) = (now, timeout, None);
+        let mut known = None;
+        match self.here(asks, now, &mut known) {
+            // Who has less time than the flight may take asks by itself.
+            Here::Wait(flight) if timeout >= inner.timeout => {
+                failed = flight.ended().await.err();
+                let now = self.now();
+                self.here(asks, now, &mut known);
+                left = timeout.saturating_sub(now.saturating_since(began));
+            }
+            Here::Decided | Here::Wait(_) | Here::Unknown => {}
+        }
+        if let Some(verdict) = known {
+            return verdict;
+        }
         let limits = self.limits_of(asks);
         let trouble = match inner.secret.get() {
+            _ if failed.is_some() => failed.unwrap_or(Trouble::Broken),
             _ if inner.health.is_open() => Trouble::Broken,
+            _ if left.is_zero() => Trouble::TimedOut,
             None => Trouble::NoSecret,
-            Some(secret) => match self.ask(asks, &limits, &secret, timeout).await {
+            Some(secret) => match self.ask(asks, &limits, &secret, left).await {
                 Ok(verdict) => return verdict,
                 Err(trouble) => trouble,
             },
@@ -271,13 +303,24 @@ impl Store for RedisStore {
     }
 
     async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
-        self.decide_in(asks, self.inner.timeout).await
+        self.decide_in(asks, self.now(), self.inner.timeout).await
     }
 
-    async fn decide_within(&self, asks: &[Ask<'_>], _now: Instant, within: Duration) -> Verdict {
+    async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        self.decide_in(asks, now, self.inner.timeout).await
+    }
+
+    async fn decide_within(&self, asks: &[Ask<'_>], now: Instant, within: Duration) -> Verdict {
         // Falling back takes a moment too.
         let timeout = self.inner.timeout.min(within * 9 / 10);
-        self.decide_in(asks, timeout).await
+        self.decide_in(asks, now, timeout).await
+    }
+
+    #[inline]
+    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+        let mut verdict = None;
+        self.here(asks, now, &mut verdict);
+        verdict
     }
 
     fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
@@ -286,9 +329,18 @@ impl Store for RedisStore {
         }
     }
 
+    fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
+        if self.inner.names.knows(handle) {
+            if staleness.is_some() {
+                self.inner.leases.begin();
+            }
+            self.change(handle, |limit, _| limit.staleness = staleness);
+        }
+    }
+
     fn share_as(&self, handle: &LimitHandle, name: &str) {
         if self.inner.names.knows(handle) {
-            self.inner.limits.change(handle, |_, known| *known = name.into());
+            self.change(handle, |_, known| *known = name.into());
         }
     }
 
@@ -296,14 +348,15 @@ impl Store for RedisStore {
         if self.inner.names.knows(handle) {
             // Where all keys are in one place they lie together anyway.
             let tag = tag.map_or_else(Tag::default, Tag::by);
-            self.inner.limits.change(handle, |limit, _| limit.tag = limit.tag.take().map(|_| tag));
+            self.change(handle, |limit, _| limit.tag = limit.tag.take().map(|_| tag));
         }
     }
 
     async fn settle(&self, mut verdict: Verdict, actual: &[u64]) {
-        if verdict.source() != Source::Redis {
-            self.inner.fallback.settle(verdict, actual);
-            return;
+        match verdict.source() {
+            Source::Redis => {}
+            Source::Lease => return self.settle_lease(verdict, actual).await,
+            _ => return self.inner.fallback.settle(verdict, actual),
         }
         let Some(mut held) = verdict.let_go().and_then(|held| held.downcast::<Held>().ok()) else { return };
         let Held { receipts, permits, .. } = &mut *held;
@@ -325,13 +378,7 @@ impl Store for RedisStore {
             }
             amendments.push(amendment);
         }
-        // Each where its key is asked about, so that what is said of it later comes later.
-        for (at, lane) in self.inner.lanes.iter().enumerate() {
-            let own: Vec<Amendment> = amendments.extract_if(.., |one| self.inner.lane_of(&one.key) == at).collect();
-            if !own.is_empty() {
-                self.inner.report(lane.amend(own, self.inner.timeout).await);
-            }
-        }
+        self.amend_all(amendments).await;
     }
 
     async fn detach(&self, mut verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
@@ -387,10 +434,12 @@ impl Store for RedisStore {
 
     async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
         self.amend_key(handle, key, Amend::Grant(tokens)).await;
+        self.inner.leases.forgive(&Ask::new(handle, key));
     }
 
     async fn reset(&self, handle: &LimitHandle, key: &[u8]) {
         self.amend_key(handle, key, Amend::MakeFresh).await;
+        self.inner.leases.forgive(&Ask::new(handle, key));
     }
 
     fn census(&self, _limits: &[LimitHandle]) -> Option<Vec<Census>> {
@@ -405,9 +454,47 @@ impl RedisStore {
         Ok(handle)
     }
 
+    /// Changes a limit. What is held of it on lease is dropped: it was of what the limit was before.
+    fn change(&self, handle: &LimitHandle, change: impl FnOnce(&mut Registered, &mut Box<str>)) {
+        if self.inner.limits.change(handle, change) {
+            self.inner.leases.forget(handle.number());
+        }
+    }
+
+    /// Each where its key is asked about, so that what is said of it later comes later.
+    async fn amend_all(&self, mut amendments: Vec<Amendment>) {
+        for (at, lane) in self.inner.lanes.iter().enumerate() {
+            let own: Vec<Amendment> = amendments.extract_if(.., |one| self.inner.lane_of(&one.key) == at).collect();
+            if !own.is_empty() {
+                self.inner.report(lane.amend(own, self.inner.timeout).await);
+            }
+        }
+    }
+
+    /// What was paid for by a lease and not used goes back to that lease, if it still lives; what it cost more is charged in
+    /// Redis.
+    async fn settle_lease(&self, verdict: Verdict, actual: &[u64]) {
+        let (inner, now) = (&self.inner, self.now());
+        let mut amendments = Vec::new();
+        for (status, actual) in verdict.statuses().zip(actual) {
+            let Some((mark, cost)) = status.settles_by() else { continue };
+            if *actual < cost && !inner.leases.give_back(mark, cost - actual, now) {
+                inner.health.counts.not_returned.fetch_add(cost - actual, Relaxed);
+            }
+            if *actual > cost
+                && let Some((limit, key)) = inner.leases.whose(mark)
+                && let Some(secret) = inner.secret.get()
+            {
+                let key = secret.name(&limit.stem, &key);
+                amendments.push(Amendment { key, limit: limit.form, what: Amend::ChargeMore(actual - cost) });
+            }
+        }
+        self.amend_all(amendments).await;
+    }
+
     fn set_rule(&self, handle: &LimitHandle, rule: Rule) {
         let Inner { limits, fallback, .. } = &*self.inner;
-        limits.change(handle, |limit, _| limit.rule = rule);
+        self.change(handle, |limit, _| limit.rule = rule);
         if let Some(limit) = limits.get(handle) {
             fallback.set(&limit);
         }

@@ -113,6 +113,10 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.on_failure(handle, then));
     }
 
+    fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
+        either!(self, store => store.lease(handle, staleness));
+    }
+
     fn share_as(&self, handle: &LimitHandle, name: &str) {
         either!(self, store => store.share_as(handle, name));
     }

@@ -1,6 +1,7 @@
 //! The figures.
 
 use crate::experiments::{self, BUDGET, HERD_FROM, HERD_TO, Herd, SERVES, SLICE, Series, TIMEOUT};
+use crate::fleet;
 use crate::keyed;
 use crate::measure::{ALGORITHMS, limit};
 use crate::svg::{ADMITTED, Anchor, Frame, LINES, MUTED, OFFERED, OVER, Svg};
@@ -17,6 +18,7 @@ pub(crate) fn all() -> Vec<(String, String)> {
     figures.push(("queue.svg".into(), queue()));
     figures.push(("herd.svg".into(), herd()));
     figures.push(("keyed.svg".into(), keyed::figure()));
+    figures.push(("fleet.svg".into(), fleet::figure()));
     figures
 }
 

@@ -6,6 +6,7 @@
 
 mod experiments;
 mod figures;
+mod fleet;
 mod keyed;
 mod measure;
 mod svg;
@@ -36,7 +37,7 @@ pub fn files() -> io::Result<Vec<(PathBuf, String)>> {
     let mut files: Vec<_> =
         figures::all().into_iter().map(|(name, svg)| (docs().join("img").join(name), svg)).collect();
     let tables = tables::all();
-    for page in ["algorithms.md", "choosing-numbers.md"] {
+    for page in ["algorithms.md", "choosing-numbers.md", "distributed.md"] {
         let path = docs().join(page);
         let text = fs::read_to_string(&path)?;
         let filled = tables.iter().fold(text, |text, table| table.put_into(&text));

@@ -1,6 +1,7 @@
 //! The measured tables, which stand in the pages between two comments.
 
 use crate::experiments::{self, Herd, Series, TIMEOUT};
+use crate::fleet;
 use crate::measure::{ALGORITHMS, Measured, measure};
 use crate::traffic::MILLI;
 use tollgate::Algorithm;
@@ -32,7 +33,7 @@ impl Table {
 
 pub(crate) fn all() -> Vec<Table> {
     let measured = ALGORITHMS.map(|algorithm| (algorithm, measure(algorithm)));
-    vec![which(&measured), accuracy(&measured), retry_after(), bursts(), queues(), herds()]
+    vec![which(&measured), accuracy(&measured), retry_after(), bursts(), queues(), herds(), fleets()]
 }
 
 /// What it promises, what a decision works through, when to take it.
@@ -181,6 +182,29 @@ fn queues() -> Table {
         "30 a second for 30 s into 20 a second; callers leave after 2 s",
         &["limit", "admitted", "longest wait", "started after the caller had left", "started in time"],
         experiments::queues().into_iter().map(row).collect(),
+    )
+}
+
+fn fleets() -> Table {
+    let row = |(name, way): (&str, fleet::Way)| {
+        let outcome = fleet::Outcome::of(way);
+        let (calls, admitted) = (outcome.calls_a_second(), outcome.admitted.len());
+        let each = outcome.asked as f64 / outcome.calls as f64;
+        let figures = [calls.to_string(), format!("{each:.0}"), admitted.to_string(), outcome.beyond().to_string()];
+        [name.to_string()].into_iter().chain(figures).chain([format!("{:.3}", outcome.fairness())]).collect()
+    };
+    Table::new(
+        "a fleet",
+        "Four nodes, one key of 1000/s burst 2000, each asked 1,000 times a second for 8 s",
+        &[
+            "",
+            "calls of Redis a second",
+            "decisions a call",
+            "admitted",
+            "most beyond burst + rate · time",
+            "Jain's index",
+        ],
+        fleet::WAYS.map(row).into(),
     )
 }
 

@@ -98,8 +98,13 @@ static STORE: Table = Table {
             "\"redis://127.0.0.1:6379\"",
         )
         .secret(),
-        key("mode", Kind::OneOf(&["exact"]), "How Redis is asked: for every decision.", "\"exact\"")
-            .or(Default::Text("exact")),
+        key(
+            "mode",
+            Kind::OneOf(&["exact"]),
+            "How Redis is asked where a policy does not say: for every decision.",
+            "\"exact\"",
+        )
+        .or(Default::Text("exact")),
         key(
             "timeout",
             Kind::DurationWithin { min: Duration::from_millis(1), max: Duration::from_secs(10) },
@@ -284,6 +289,20 @@ static POLICY: Table = Table {
             "What becomes of its requests while Redis is gone; what [store] says if nothing is said.",
             "\"closed\"",
         ),
+        key(
+            "mode",
+            Kind::OneOf(&["exact", "leased"]),
+            "Whether Redis is asked for every decision, or nodes decide by tokens they take on lease.",
+            "\"leased\"",
+        )
+        .or(Default::Text("exact")),
+        key(
+            "staleness",
+            Kind::DurationWithin { min: Duration::from_millis(20), max: Duration::from_secs(60) },
+            "How long a lease lives at most: shorter is fairer between nodes, longer asks Redis less.",
+            "\"100ms\"",
+        )
+        .or(Default::Text("100ms")),
     ],
     also: None,
 };

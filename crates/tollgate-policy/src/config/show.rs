@@ -248,6 +248,10 @@ impl Writer<'_> {
             self.line("penalty", format!("{{ denials = {}, within = {within}, ban = {ban} }}", penalty.denials));
         }
         self.optional("on_failure", policy.on_failure.map(text));
+        if let Some(staleness) = policy.leased {
+            self.line("mode", text("leased"));
+            self.line("staleness", text(duration_text(staleness)));
+        }
     }
 
     fn listed(&mut self, entry: &Listed) {

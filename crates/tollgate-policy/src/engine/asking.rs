@@ -51,6 +51,8 @@ pub(crate) struct Asking {
     pub(crate) max_wait: Option<Duration>,
     /// Whether the caller said what it costs.
     pub(crate) scales: bool,
+    /// Whether the caller acts later: it is counted where every node counts, not by what this one holds on lease.
+    pub(crate) acts_later: bool,
 }
 
 /// Who asks, for how much, and when.
@@ -80,7 +82,7 @@ impl From<Lacking<'_>> for Why {
 impl Asking {
     /// Asks nothing, and keeps no memory beyond its own.
     pub(crate) fn clear(&mut self) {
-        (self.banned, self.max_wait, self.scales) = (None, None, false);
+        (self.banned, self.max_wait, self.scales, self.acts_later) = (None, None, false, false);
         self.asked.clear();
         self.keys.clear();
         if self.asked.spilled() || self.keys.spilled() {
@@ -188,7 +190,7 @@ impl Asking {
             let max_wait = match (ruling.policy.action, self.max_wait) {
                 _ if limit.rate().is_none() => None,
                 (Action::Delay { max }, callers) => Some(callers.map_or(max, |callers| callers.min(max))),
-                (_, callers) => callers,
+                (_, callers) => callers.or(self.acts_later.then_some(Duration::ZERO)),
             };
             Ask { limit: handle, key, cost, reserve, mode, max_wait }
         };

@@ -25,7 +25,7 @@ impl<S: Store> Engine<S> {
     pub async fn reserve(&self, subject: &Subject<'_>, cost: Option<u64>, max_wait: Option<Duration>) -> Verdict {
         let mut verdict = self.begin(subject, cost.unwrap_or(1));
         let asking = &mut verdict.parts.asking;
-        (asking.max_wait, asking.scales) = (max_wait, cost.is_some());
+        (asking.max_wait, asking.scales, asking.acts_later) = (max_wait, cost.is_some(), true);
         self.ask_for(verdict, false, None).await
     }
 

@@ -221,12 +221,15 @@ impl<S: Store> Engine<S> {
             drop(asks);
             verdict.answered(answer);
         }
-        if !peek {
-            if verdict.is_denied_by_limits() {
-                self.punish(&verdict, within).await;
-            }
-            self.count(&verdict);
+        if peek { verdict } else { self.conclude(verdict, within).await }
+    }
+
+    /// What is left to do once it is decided.
+    async fn conclude(&self, verdict: Verdict, within: Option<Duration>) -> Verdict {
+        if verdict.is_denied_by_limits() {
+            self.punish(&verdict, within).await;
         }
+        self.count(&verdict);
         verdict
     }
 
@@ -418,8 +421,8 @@ impl Rules {
 
 /// # Deciding without a future, where the store is in this process
 impl<S: Store + 'static> Engine<S> {
-    /// Decides, as [`decide_n`](Self::decide_n) does, if the store is in this process. If not, what decides: a future that
-    /// needs the subject no longer.
+    /// Decides, as [`decide_n`](Self::decide_n) does, if the store is in this process, or knows the answer without asking
+    /// elsewhere. If not, what decides: a future that needs the subject no longer.
     pub fn decide_or_later(
         &self,
         subject: &Subject<'_>,
@@ -428,8 +431,25 @@ impl<S: Store + 'static> Engine<S> {
         if self.inner.store.is_here() {
             return Ok(self.ask_here(subject, cost, false));
         }
-        let (engine, verdict) = (self.clone(), self.begin(subject, cost));
-        Err(async move { engine.ask_for(verdict, false, None).await })
+        // A store that is elsewhere may still know this one.
+        let mut verdict = self.begin(subject, cost);
+        let is_known = !verdict.is_open() || {
+            let asks = verdict.parts.asking.asks(verdict.rules(), false);
+            let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
+            drop(asks);
+            answer.map(|answer| verdict.answered(answer)).is_some()
+        };
+        if is_known && !verdict.is_denied_by_limits() {
+            self.count(&verdict);
+            return Ok(verdict);
+        }
+        let engine = self.clone();
+        Err(async move {
+            match is_known {
+                true => engine.conclude(verdict, None).await,
+                false => engine.ask_for(verdict, false, None).await,
+            }
+        })
     }
 
     /// Settles, as [`settle`](Self::settle) does, if the store is in this process or there is nothing to settle. If not,

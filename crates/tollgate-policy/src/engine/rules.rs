@@ -64,8 +64,8 @@ pub(crate) struct PenaltySlots {
 pub(crate) struct Registry {
     /// Limits that are to change, and what to.
     changes: Vec<(LimitHandle, PolicyLimit)>,
-    /// What becomes of the asks of a policy while the store cannot be reached, by its number.
-    on_failure: HashMap<u32, OnFailure>,
+    /// What a store elsewhere is to do with the limits of a policy, by its number.
+    handling: HashMap<u32, Handling>,
     numbers: HashMap<String, u32>,
     figures: HashMap<u32, Arc<Counted>>,
     /// By policy, what it counts by, and whose limits they are.
@@ -80,10 +80,19 @@ struct Registered {
     handle: LimitHandle,
     /// The last load that had it.
     load: u64,
-    /// What the store was told to do while it cannot be reached, once it was told.
-    on_failure: Option<OnFailure>,
+    /// What the store was told to do with it, once it was told.
+    handling: Option<Handling>,
     /// How many attributes of its key the store was told to keep it together by; none if it was not told.
     tag: usize,
+}
+
+/// What a store elsewhere is to do with a limit.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Handling {
+    /// While it cannot be reached.
+    on_failure: OnFailure,
+    /// Whether this process may decide by leases, and how old what it knows may be.
+    leased: Option<Duration>,
 }
 
 /// Whose limits they are.
@@ -148,8 +157,11 @@ impl Rules {
         for policy in &source.policies {
             policies.push(registry.ruling(policy, &source, store)?);
         }
-        let on_failure = |ruling: &Ruling| ruling.policy.on_failure.unwrap_or(source.on_failure);
-        registry.on_failure = policies.iter().map(|ruling| (ruling.number, on_failure(ruling))).collect();
+        let handling = |Policy { on_failure, leased, .. }: &Policy| Handling {
+            on_failure: on_failure.unwrap_or(source.on_failure),
+            leased: *leased,
+        };
+        registry.handling = policies.iter().map(|ruling| (ruling.number, handling(&ruling.policy))).collect();
         Ok(Self { source, policies, index, needs_path, plans })
     }
 }
@@ -169,8 +181,8 @@ impl Registry {
             }
         }
         for ((number, _, set), known) in &mut self.limits {
-            let Some(policy) = self.on_failure.get(number) else { continue };
-            known.iter_mut().for_each(|one| one.fall_back(set, *policy, store));
+            let Some(policy) = self.handling.get(number) else { continue };
+            known.iter_mut().for_each(|one| one.handle_as(set, *policy, store));
         }
     }
 
@@ -280,7 +292,7 @@ impl Registry {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
                         PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
                     };
-                    known.push(Registered { limit: *limit, handle, load: *loads, on_failure: None, tag: 0 });
+                    known.push(Registered { limit: *limit, handle, load: *loads, handling: None, tag: 0 });
                     known.len() - 1
                 }
             };
@@ -311,24 +323,27 @@ impl Registry {
         let (number, set) = (ruling.number, Set::Instead(limit));
         let slot = self.slots(number, &ruling.policy, set.clone(), &[limit], store)?.remove(0);
         let known = self.limits.get_mut(&(number, ruling.policy.key.clone(), set.clone())).into_iter().flatten();
-        if let Some(policy) = self.on_failure.get(&number) {
-            known.for_each(|one| one.fall_back(&set, *policy, store));
+        if let Some(policy) = self.handling.get(&number) {
+            known.for_each(|one| one.handle_as(&set, *policy, store));
         }
         Ok(slot)
     }
 }
 
 impl Registered {
-    /// Tells the store what to do with a limit of a policy while it cannot be reached, unless it knows.
-    fn fall_back(&mut self, set: &Set, policy: OnFailure, store: &impl Store) {
-        let then = match set {
+    /// Tells the store what to do with a limit of a policy, unless it knows.
+    fn handle_as(&mut self, set: &Set, policy: Handling, store: &impl Store) {
+        let handling = match set {
             Set::Own | Set::Plan(_) | Set::Instead(_) => policy,
             // A node's share of a ban begins used up, and would ban everybody. The limits beside it decide.
-            Set::Denials | Set::Ban => OnFailure::Open,
+            Set::Denials | Set::Ban => Handling { on_failure: OnFailure::Open, leased: None },
         };
-        if self.on_failure != Some(then) {
-            store.on_failure(&self.handle, then);
-            self.on_failure = Some(then);
+        let before = self.handling.replace(handling);
+        if before.map(|before| before.on_failure) != Some(handling.on_failure) {
+            store.on_failure(&self.handle, handling.on_failure);
+        }
+        if before.and_then(|before| before.leased) != handling.leased {
+            store.lease(&self.handle, handling.leased);
         }
     }
 }

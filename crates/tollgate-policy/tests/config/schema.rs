@@ -98,6 +98,7 @@ fn bad_files_do_not() {
         "[store]\nkind = \"postgres\"",
         "[store]\nconnections = 65",
         "[store]\non_failure = \"shut\"",
+        "[[policy]]\nname = \"a\"\nlimit = \"5/s\"\nmode = \"lent\"",
         "[identity]\nipv6_prefix = 129",
         "[[policy]]\nlimit = \"5/min\"",
         "[[policy]]\nname = \"a\"\nmatch = { not = { not = {} } }",

@@ -136,6 +136,8 @@ fn policy() -> impl Strategy<Value = String> {
         (0.0..=100.0_f64).prop_map(|percent| format!("rollout = {percent:?}")),
         Just("final = true".to_owned()),
         Just("on_failure = \"closed\"".to_owned()),
+        Just("mode = \"leased\"".to_owned()),
+        (20..60_000_u64).prop_map(|ms| format!("mode = \"leased\"\nstaleness = \"{ms}ms\"")),
         (1..99_u64, duration(), duration())
             .prop_map(|(n, within, ban)| format!("penalty = {{ denials = {n}, within = {within}, ban = {ban} }}")),
         (text(), text(), number(), 0.0..=100.0_f64).prop_map(|(name, other, units, share)| {

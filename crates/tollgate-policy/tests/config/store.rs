@@ -36,6 +36,8 @@ on_failure = "closed"
 [[policy]]
 name = "everything"
 limit = "1000/s"
+mode = "leased"
+staleness = "250ms"
 "#;
 
 #[test]
@@ -69,7 +71,7 @@ fn every_key_of_redis_is_read() {
     let expected = Policies::new()
         .on_failure(OnFailure::Open)
         .policy(login.limit(Limit::per_minute(5)).on_failure(OnFailure::Closed))
-        .policy(Policy::new("everything").limit(Limit::per_second(1000)));
+        .policy(Policy::new("everything").limit(Limit::per_second(1000)).leased(Duration::from_millis(250)));
     assert_eq!(config.policies, expected);
 }
 
@@ -120,7 +122,16 @@ fn what_is_wrong_with_it() {
         "[store]\nkind = \"redis\"\nurl = \"redis+sentinel://h/m\"\nsentinel_user = \"a\"",
         "[store]\nkind = \"redis\"\nurl = \"redis+cluster://h\"\n[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\n\
          key = [\"user\", \"ip\"]\ntag = \"ip\"\nlimit = \"5/s\"",
+        "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\nmode = \"leesed\"\nstaleness = \"19ms\"",
     ]));
+}
+
+/// A file with one policy that is leased.
+fn leased(store: &str, policy: &str) -> String {
+    let url = if store == "redis" { "url = \"redis://h\"\n" } else { "" };
+    format!(
+        "[store]\nkind = \"{store}\"\n{url}[[policy]]\nname = \"a\"\nmatch = {{ path = \"/a\" }}\n{policy}\nmode = \"leased\""
+    )
 }
 
 #[test]
@@ -131,6 +142,15 @@ fn what_is_doubtful_about_it() {
         "[store]\nkind = \"redis\"\nurl = \"redis://h\"\nca_file = \"/ca.pem\"",
         "[store]\nkind = \"redis\"\nurl = \"redis+cluster://h\"\nsentinel_user = \"a\"\nsentinel_password = \"b\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nkey = [\"user\"]\ntag = [\"user\"]\nlimit = \"5/s\"",
+        &leased("memory", "limit = \"1000/s\""),
+        &leased("redis", "limits = [\"1000/s\", \"20 concurrent\"]"),
+        &leased("redis", "limit = \"10/s burst 15\""),
+        &leased("redis", "limit = \"1000/s wait 2s\""),
+        &leased("redis", "limit = \"1000/s fixed_window_first_hit\""),
+        &leased("redis", "limit = \"1000/s\"\naction = \"shadow\""),
+        &leased("redis", "limit = \"1000/s\"\naction = \"delay\"\nmax_delay = \"1s\""),
+        &leased("redis", "limit = \"1000/s\"\npenalty = { denials = 5, within = \"1m\", ban = \"1h\" }"),
+        "[store]\nkind = \"redis\"\nurl = \"redis://h\"\n[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"50/s\"\nstaleness = \"1s\"",
     ]));
     let ignored = "[store]\nurl = \"redis://h\"\non_failure = \"open\"";
     let config = load(ignored, &[]).config.unwrap();

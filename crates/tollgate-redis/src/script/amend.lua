@@ -19,7 +19,8 @@ local function amend_units(what, k, l, a, b, c, d, e, f, g)
   if not load_units(k, l) then return -1 end
   local rate, token, full = n1[l], n2[l], n3[l]
   local queue = kind[l] == 1
-  local base = queue and 0 or full
+  -- What is out on lease is neither ahead nor to be had.
+  local base = queue and 0 or room_of(k, l)
   local ahead, held = base - s1[k], cold[k]
   local function keep()
     if not cold[k] then cold[k] = { 0, 0, 0, 0 } end
@@ -39,14 +40,14 @@ local function amend_units(what, k, l, a, b, c, d, e, f, g)
       local refunded = held and (held[1] - e) % BIG or 0
       local given = held and (held[2] - f) % BIG or 0
       local rest = c - min(BIG, (at[k] - b) * rate)
-      if rest > full and a == c - d then
+      if rest > full and a == c - d and base == full then
         -- All of it, and its time has not come: what nobody was promised since comes back.
         local since = max(0, ahead + given - rest)
         come = max(0, a - since)
         shifts = since > 0
       else
         local unrepaid = max(0, rest - min(refunded, d))
-        local debt = max(0, ahead + given - full)
+        local debt = max(0, ahead + given - base)
         come = max(0, min(a, unrepaid) - debt)
       end
     end

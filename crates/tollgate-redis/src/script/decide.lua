@@ -1,13 +1,14 @@
 -- Decides requests one after the other, each over all of its limits or none of them.
 --
 -- ARGV[3] holds the requests: how many asks, then each ask: its key, its limit and flags: 1 shadow, 2 peek, 4 the names of
--- its permits come last, 8 numbers follow (cost, reserve, longest wait in µs or -1).
+-- its permits come last, 8 numbers follow (cost, reserve, longest wait in µs or -1), 16 a lease is asked for, of at least the
+-- cost, and after those numbers come how many tokens are wanted and how long it is to live.
 --
 -- Answers integers: the time; then for each ask of a bucket or queue one, how many units it is ahead; of the others three,
 -- what remains, the µs until it is fresh and until the same call passes. The first is -1 - that where the ask does not fit.
--- For a request with a key that is not one of ours: BAD and the number of the ask. At the end, for each charged bucket
--- or window that something was given back to: the number of the ask among all, what was refunded and given, and how often it
--- was made fresh.
+-- Of a lease two more: how many tokens, and how long they live. For a request with a key that is not one of ours: BAD and the number of the ask. At the end, for each charged bucket
+-- or window that something was given back to, or that has something out on lease: the number of the ask among all, what was
+-- refunded and given, how often it was made fresh, and how many tokens are out.
 local BAD = 9007199254740991
 local answer, tail = { now }, {}
 local told = 1
@@ -140,10 +141,63 @@ local function in_flight(k, l, cost, reserve, _, write, name)
   return true, most - live, 0, 0
 end
 
+-- How many of those that are free a node is given: half at most, or an eighth of all, but at least what it needs now.
+local function spared(free, most, least, want)
+  if free < max(1, least) then return 0 end
+  return min(free, max(least, min(want, floor(free / 2), floor(most / 8))))
+end
+
+-- Leases of a bucket are taken from it and remembered until they have ended for sure.
+local function lease_units(k, l, least, want, lives)
+  if not load_units(k, l) then return nil end
+  local token, full = n2[l], n3[l]
+  local given = spared(floor(max(0, s1[k]) / token), floor(full / token), least, want)
+  if given > 0 then
+    local time, out = at[k], lent[k]
+    if not out then
+      out = { 0, 0, 0, 0 }
+      lent[k] = out
+    end
+    if out[1] == 0 or out[2] < time + lives then
+      if out[1] > 0 then out[3], out[4] = out[3] + out[1], out[2] end
+      out[1], out[2] = 0, max(time + 2 * lives, out[3] > 0 and out[4] or 0)
+    end
+    out[1] = out[1] + given
+    s1[k] = s1[k] - given * token
+    dirty[k] = l
+  end
+  return given > 0, full - s1[k], 0, 0, given, lives
+end
+
+-- Leases of a window are charged to it, and end with it (of one in steps, with the step).
+local function lease_counts(k, l, least, want)
+  local fits, free = counts(k, l, 0, 0, -1, false)
+  if fits == nil then return nil end
+  local given = spared(free, n2[l], least, want)
+  local ends = kind[l] == 5 and (s2[k] + 1) * (n1[l] / n3[l]) or s2[k] + n1[l]
+  local remaining, fresh_in, retry
+  fits, remaining, fresh_in, retry = counts(k, l, max(1, given, least), 0, -1, given > 0)
+  return given > 0, remaining, fresh_in, retry, given, max(0, ends - now)
+end
+
+-- Those of a log are entered when they are given. Who leases a log asks for a window that is longer by their life.
+local function lease_log(k, l, least, want, lives)
+  local fits, free = log(k, l, 0, 0, -1, false)
+  if fits == nil then return nil end
+  local given = spared(free, n2[l], least, want)
+  local remaining, fresh_in, retry
+  fits, remaining, fresh_in, retry = log(k, l, max(1, given, least), 0, -1, given > 0)
+  if fits == nil then return nil end
+  return given > 0, remaining, fresh_in, retry, given, lives
+end
+
+local lease = { [0] = lease_units, [2] = lease_counts, [4] = lease_counts, [5] = lease_counts, [6] = lease_log }
+
 local judge = { [0] = units, units, counts, counts, counts, counts, log, in_flight }
 
 local keys, limits, flags, costs, reserves, waits, names = {}, {}, {}, {}, {}, {}, {}
-local fit, f1, f2, f3 = {}, {}, {}, {}
+local fit, f1, f2, f3, f4, f5 = {}, {}, {}, {}, {}, {}
+local wants, lives = {}, {}
 
 local function ask(i, write)
   local l = limits[i]
@@ -171,7 +225,7 @@ local function plain(k, l)
       level = full
     end
     s1[k], s2[k], at[k] = level, token, now
-  elseif level == false or s2[k] ~= token or level > full or cold[k] then
+  elseif level == false or s2[k] ~= token or level > full or cold[k] or lent[k] then
     return nil
   end
   local ahead = full - level
@@ -197,11 +251,14 @@ while place <= size do
   for i = 1, count do
     local flag
     keys[i], limits[i], flag, place = unpack_('>HHB', packed, place)
-    costs[i], reserves[i], waits[i] = 1, 0, -1
+    costs[i], reserves[i], waits[i], wants[i] = 1, 0, -1, nil
+    local leases = flag >= 16
+    if leases then flag = flag - 16 end
     if flag >= 8 then
       costs[i], reserves[i], waits[i], place = unpack_('>ddd', packed, place)
       flag = flag - 8
     end
+    if leases then wants[i], lives[i], place = unpack_('>dd', packed, place) end
     if flag >= 4 then
       names[i] = string.sub(packed, place, place + 16 * costs[i] - 1)
       place = place + 16 * costs[i]
@@ -212,6 +269,10 @@ while place <= size do
   local bad, denied
   if count == 0 then
     -- It has been told.
+  elseif count == 1 and wants[1] then
+    fit[1], f1[1], f2[1], f3[1], f4[1], f5[1] = lease[kind[limits[1]]](keys[1], limits[1], costs[1], wants[1], lives[1])
+    if fit[1] == nil then bad = 1 end
+    denied = true
   elseif count == 1 and flags[1] == 0 then
     ask(1, true)
     if fit[1] == nil then bad = 1 end
@@ -247,11 +308,16 @@ while place <= size do
         answer[told + 1], answer[told + 2] = max(0, f2[i]), max(0, f3[i])
         told = told + 2
       end
-      local held, resets = cold[keys[i]], s4[keys[i]]
-      if (held or resets and resets > 0) and not denied and fit[i] then
-        held = held or { 0, 0, 0, resets }
+      if wants[i] then
+        answer[told + 1], answer[told + 2] = f4[i], f5[i]
+        told = told + 2
+      end
+      local held, resets, out = cold[keys[i]], s4[keys[i]], lent[keys[i]]
+      if (held or out or resets and resets > 0) and not denied and fit[i] then
+        held = held or { 0, 0, 0, resets or 0 }
         local size = #tail
         tail[size + 1], tail[size + 2], tail[size + 3], tail[size + 4] = asked + i - 1, held[1], held[2], held[4]
+        tail[size + 5] = out and out[1] + out[3] or 0
       end
     end
   end

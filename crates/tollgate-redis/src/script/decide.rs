@@ -1,6 +1,7 @@
 //! Requests to decide, as `decide.lua` reads them, and what it answers.
 
 use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
+use crate::lease::held::Wish;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use tollgate::{InMicros, Mode};
@@ -21,6 +22,8 @@ pub(crate) struct Question {
     pub(crate) wait: Option<u64>,
     /// As many names as the cost, if it is for permits.
     pub(crate) permits: Vec<PermitName>,
+    /// Nothing is decided, but tokens are leased. Such a question is a request of its own.
+    pub(crate) lease: Option<Wish>,
 }
 
 /// One request.
@@ -32,6 +35,8 @@ pub(crate) struct Cold {
     pub(crate) refunded: u64,
     pub(crate) given: u64,
     pub(crate) resets: u64,
+    /// Tokens that were out on lease.
+    pub(crate) out: u64,
 }
 
 /// What one question came to.
@@ -47,6 +52,8 @@ pub(crate) struct Figures {
     pub(crate) at: u64,
     /// What was known of the key beside its state.
     pub(crate) cold: Cold,
+    /// Tokens that were leased, and how long they live, in microseconds.
+    pub(crate) leased: (u64, u64),
 }
 
 /// What one request came to.
@@ -78,18 +85,23 @@ pub(crate) fn encode<'q>(requests: impl Iterator<Item = &'q Questions> + Clone) 
         for (question, (key, limit)) in request.iter().zip(numbers.by_ref()) {
             body.extend_from_slice(&gathered.numbered(key).to_be_bytes());
             body.extend_from_slice(&limit.to_be_bytes());
-            let plain = question.cost == 1 && question.reserve == 0 && question.wait.is_none();
+            let plain =
+                question.cost == 1 && question.reserve == 0 && question.wait.is_none() && question.lease.is_none();
             let mode = match question.mode {
                 Mode::Enforce => 0,
                 Mode::Shadow => 1,
                 Mode::Peek => 2,
             };
             let permits = !question.permits.is_empty();
-            body.push(mode + 4 * u8::from(permits) + 8 * u8::from(!plain));
+            body.push(mode + 4 * u8::from(permits) + 8 * u8::from(!plain) + 16 * u8::from(question.lease.is_some()));
             if !plain {
                 put(&mut body, question.cost.min(MOST) as f64);
                 put(&mut body, question.reserve.min(MOST) as f64);
                 put(&mut body, question.wait.map_or(-1.0, |wait| wait.min(MOST) as f64));
+            }
+            if let Some(wish) = &question.lease {
+                put(&mut body, wish.want.min(MOST) as f64);
+                put(&mut body, wish.lives.min(MOST) as f64);
             }
             body.extend(question.permits.iter().flatten());
         }
@@ -113,7 +125,7 @@ pub(crate) fn decode<'q>(
     }
     while let Some(question) = integers.maybe()? {
         let (refunded, given, resets) = (integers.count()?, integers.count()?, integers.count()?);
-        let cold = Cold { refunded, given, resets };
+        let cold = Cold { refunded, given, resets, out: integers.count()? };
         let place = usize::try_from(question).ok().and_then(|question| places.get(question));
         let &(request, place) = place.ok_or(Unreadable)?;
         match &mut answers[request] {
@@ -136,7 +148,8 @@ fn one(request: &Questions, time: u64, integers: &mut Integers) -> Result<Answer
         let first = if fits { first } else { -1 - first } as u64;
         let counted = matches!(question.limit, InMicros::Window { .. } | InMicros::InFlight { .. });
         let (reset_after, retry_after) = if counted { (integers.count()?, integers.count()?) } else { (0, 0) };
-        figures.push(Figures { fits, first, reset_after, retry_after, at: time, cold: Cold::default() });
+        let leased = if question.lease.is_some() { (integers.count()?, integers.count()?) } else { (0, 0) };
+        figures.push(Figures { fits, first, reset_after, retry_after, at: time, cold: Cold::default(), leased });
     }
     Ok(Answer::Told { figures })
 }

@@ -45,6 +45,8 @@ local s1, s2, s3, s4 = {}, {}, {}, {}
 local at = {}
 -- Refunded, given, how long to remember that, how often made fresh: only of keys that something was given back to.
 local cold = {}
+-- Tokens out on lease and until when: the newest, and all before it. Only of buckets that have some out.
+local lent = {}
 -- Which limit it is written back by.
 local dirty = {}
 -- Whether it was counted in other units when it was read.
@@ -73,6 +75,34 @@ local function scaled(level, to, from)
   return result
 end
 
+-- What is out on lease occupies the bucket: the rest is room.
+local function room_of(k, l)
+  local out = lent[k]
+  if not out then return n3[l] end
+  return max(0, n3[l] - (out[1] + out[3]) * n2[l])
+end
+
+-- The level at `to`. What finds no room is lost.
+local function refilled(level, from, to, rate, room)
+  if rate > 0 and level < room then level = level + min(to - from, ceil((room - level) / rate)) * rate end
+  return min(level, room)
+end
+
+-- Leases that have ended give their room back, each at its time; the level and the time of the last of them.
+local function end_leases(k, l, level, last, time)
+  local out = lent[k]
+  for i = 3, 1, -2 do
+    if out[i] > 0 and time >= out[i + 1] then
+      local ends = max(last, out[i + 1])
+      level, last = refilled(level, last, ends, n1[l], room_of(k, l)), ends
+      out[i] = 0
+    end
+  end
+  local room = room_of(k, l)
+  if out[1] + out[3] == 0 then lent[k] = nil end
+  return refilled(level, last, time, n1[l], room)
+end
+
 -- Buckets: s1 units in it, as of at; s2 units a token. Queues: s1 units ahead, negative; s2 units a µs.
 local function load_units(k, l)
   local rate, full = n1[l], n3[l]
@@ -86,14 +116,17 @@ local function load_units(k, l)
       s1[k], s2[k], at[k] = full, measure, now
       return true
     end
-    local held
-    if #stored == 56 then
+    local held, out
+    if #stored == 56 or #stored == 88 and not queue then
       local refunded, given, until_, resets
       level, last, was, refunded, given, until_, resets = unpack_('>ddddddd', stored)
       held = { refunded, given, until_, resets }
+      if #stored == 88 then out = { unpack_('>dddd', stored, 57) } end
       for i = 1, 4 do
         if not whole(held[i]) or held[i] < 0 then level = nil end
+        if out and (not whole(out[i]) or out[i] < 0) then level = nil end
       end
+      if out and held[1] + held[2] + held[3] + held[4] == 0 then held = nil end
     elseif #stored == 24 then
       level, last, was = unpack_('>ddd', stored)
     end
@@ -108,13 +141,19 @@ local function load_units(k, l)
         return false
       end
     end
-    cold[k] = held
+    cold[k], lent[k] = held, out
     local time = time_of(last, k, l)
-    if last > time then last = time end
-    if rate > 0 and level < full then
-      level = min(full, level + min(time - last, ceil((full - level) / rate)) * rate)
+    if last > time then
+      -- Leases end when they would have, by the clock of now.
+      if out then out[2], out[4] = max(0, out[2] - (last - time)), max(0, out[4] - (last - time)) end
+      last = time
     end
-    s1[k], s2[k], at[k] = min(level, full), was, time
+    if out then
+      level = end_leases(k, l, level, last, time)
+    else
+      level = refilled(level, last, time, rate, full)
+    end
+    s1[k], s2[k], at[k] = level, was, time
     return true
   end
   if level == false then return false end
@@ -122,7 +161,7 @@ local function load_units(k, l)
   if was ~= measure then
     s1[k], s2[k], other[k] = scaled(level, measure, was), measure, true
   end
-  s1[k] = min(s1[k], full)
+  s1[k] = min(s1[k], queue and full or room_of(k, l))
   return true
 end
 
@@ -353,12 +392,15 @@ local function write_back()
     local key = KEYS[k]
     if kind[l] < 2 then
       local full = kind[l] == 0 and n3[l] or 0
-      local level, time, held = s1[k], at[k], cold[k]
-      if level >= full and not held then
+      local level, time, held, out = s1[k], at[k], cold[k], lent[k]
+      if level >= full and not held and not out then
         call('DEL', key)
       else
         local packed
-        if held then
+        if out then
+          held = held or { 0, 0, 0, 0 }
+          packed = pack('>ddddddddddd', level, time, s2[k], held[1], held[2], held[3], held[4], out[1], out[2], out[3], out[4])
+        elseif held then
           packed = pack('>ddddddd', level, time, s2[k], held[1], held[2], held[3], held[4])
         else
           packed = pack('>ddd', level, time, s2[k])
@@ -368,6 +410,7 @@ local function write_back()
         else
           local fills = time - now + (full - level) / n1[l]
           if held then fills = max(fills, held[3] - now) end
+          if out then fills = fills + max(out[2], out[4], time) - time end
           call('PSETEX', key, expiry(fills), packed)
         end
       end

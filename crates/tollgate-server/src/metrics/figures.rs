@@ -106,11 +106,16 @@ fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
     for (kind, many) in status.counts.troubles {
         errors.sample(&[("kind", kind)], many);
     }
-    let counts = &status.counts;
+    let (counts, leases) = (&status.counts, &status.counts.leases);
     for (name, help, many) in [
         ("tollgate_store_decisions_total", "Requests that the store decided.", counts.decisions),
         ("tollgate_store_calls_total", "Calls of the store that were answered.", counts.round_trips),
         ("tollgate_store_fallbacks_total", "Requests that were decided without the store.", counts.fallbacks),
+        ("tollgate_store_lease_calls_total", "Times the store was asked for a lease, and answered.", leases.calls),
+        ("tollgate_store_lease_decisions_total", "Requests that were decided by a lease.", leases.decisions),
+        ("tollgate_store_lease_granted_total", "Units that the store leased to this node.", leases.granted),
+        ("tollgate_store_lease_spent_total", "Units that were spent of them.", leases.spent),
+        ("tollgate_store_lease_expired_total", "Units of them that ended before they were spent.", leases.expired),
         ("tollgate_store_debited_total", "Units spent without the store and charged when it was back.", counts.debited),
     ] {
         page.family(name, help, Kind::Counter).sample(&[], many);

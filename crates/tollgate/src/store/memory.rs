@@ -8,7 +8,8 @@ mod detached;
 mod straight;
 
 use super::{
-    Ask, Census, FEW, LimitHandle, Mode, NotDetached, NotSettled, Permits, Receipt, Source, Status, Store, Verdict,
+    Ask, Census, FEW, LimitHandle, Mode, NOT_OURS, NotDetached, NotSettled, Permits, Receipt, Source, Status, Store,
+    Verdict,
 };
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
@@ -498,7 +499,7 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
-                Some(receipt) if receipt.permit => {}
+                Some(receipt) if receipt.permit || receipt.terms == NOT_OURS => {}
                 Some(Receipt { terms, hash, cost, charged, alone, .. }) if actual < cost => {
                     give_back(table, terms, hash, &charged, cost - actual, alone && actual == 0, &now, None);
                 }

@@ -117,6 +117,12 @@ pub trait Store: Send + Sync {
         let _ = (handle, then);
     }
 
+    /// Whether this process may decide a limit's asks by tokens that it took on lease from where the counts are, for so long
+    /// at most; none if it asks about each, as it does if nobody says. A store that is in this process has no use for it.
+    fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
+        let _ = (handle, staleness);
+    }
+
     /// Under which name other processes know this limit, if they share its counts: by default the one it was registered
     /// with. Limits of one name and one algorithm are one limit there. A store of one process has no use for it.
     fn share_as(&self, handle: &LimitHandle, name: &str) {
@@ -417,10 +423,29 @@ pub(crate) struct Receipt {
     pub(crate) alone: bool,
 }
 
+/// Stands for the terms of a charge that is not of the memory store.
+pub(crate) const NOT_OURS: u32 = u32::MAX;
+
 impl Status {
     /// For those who write a store: what an ask of that mode came to, with nothing to settle.
     pub fn new(decision: Decision, mode: Mode) -> Self {
         Self { decision, mode, charged: None }
+    }
+
+    /// For those who write a store: what it finds again what was charged by, and how much that was, without memory of its
+    /// own. Another store must not settle it.
+    #[inline]
+    #[must_use]
+    pub fn settled_by(mut self, mark: [u64; 2], cost: u64) -> Self {
+        let charged = Charged { tat: mark[1], ahead: 0, refunded: 0, given: 0 };
+        self.charged = Some(Receipt { terms: NOT_OURS, hash: mark[0], cost, charged, permit: false, alone: false });
+        self
+    }
+
+    /// For those who write a store: what was told to [`settled_by`](Self::settled_by).
+    pub fn settles_by(&self) -> Option<([u64; 2], u64)> {
+        let receipt = self.charged.filter(|receipt| receipt.terms == NOT_OURS)?;
+        Some(([receipt.hash, receipt.charged.tat], receipt.cost))
     }
 
     /// The limit's figures. If the request was turned away nothing is charged, and these are the figures before it.

@@ -9,6 +9,7 @@ use crate::config::tree::{Data, Entry, Spot, Value};
 use crate::policies::{Listed, Plan};
 use crate::policy::{Action, Class, Cost, Count, DenialStatus, Limits, Penalty, Policy};
 use crate::policy_limit::PolicyLimit;
+use std::time::Duration;
 use tollgate::Algorithm;
 
 pub(super) fn plan(reader: &mut Reader<'_>, table: &'static Table, entry: &Entry) -> Plan {
@@ -98,8 +99,26 @@ pub(super) fn policy(
     if policy.on_failure.is_some() && in_memory {
         reader.warn(section.spot("on_failure"), store::ignored_in_memory("on_failure", &section.place()));
     }
+    policy.leased = leased(reader, section, in_memory);
     opened.close();
     policy
+}
+
+/// How old what a node knows may be, if it decides by leases.
+fn leased(reader: &mut Reader<'_>, section: &mut Section<'_>, in_memory: bool) -> Option<Duration> {
+    let is_leased = section.get(reader, "mode", scalar::word) == Some("leased");
+    let staleness = section.get(reader, "staleness", scalar::duration);
+    if is_leased && in_memory {
+        reader.warn(section.spot("mode"), store::ignored_in_memory("mode", &section.place()));
+    }
+    if section.has("staleness") && !is_leased {
+        let message = format!(
+            "`staleness` {} says nothing while `mode` is \"exact\"; set `mode = \"leased\"` or leave it out",
+            section.place()
+        );
+        reader.warn(section.spot("staleness"), message);
+    }
+    staleness.filter(|_| is_leased)
 }
 
 /// Its own limits, or those of plans: exactly one of the three keys says which.

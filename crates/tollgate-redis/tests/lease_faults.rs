@@ -1,0 +1,212 @@
+//! Leased mode when Redis fails: what is held is spent and no more, nobody hangs, and it goes on when Redis is back. What a
+//! fault can add is what it can add in exact mode: a burst for each key that Redis forgot.
+
+mod common;
+
+use common::{PATIENCE, limit, load_time, now, run, until};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tollgate::{Ask, LimitHandle, OnFailure, Source, Store};
+use tollgate_redis::RedisStore;
+use tollgate_testkit::auditor::{Admission, Bound};
+use tollgate_testkit::{Fault, FaultProxy, RedisServer};
+
+const NODES: usize = 3;
+const BURST: u64 = 500;
+const LIMITS: [(&str, Bound); 2] = [
+    ("2000/s burst 500", Bound::TokenBucket { count: 2_000, period_us: 1_000_000, burst: BURST }),
+    ("500/250ms fixed_window", Bound::FixedWindow { limit: BURST, window_us: 250_000 }),
+];
+/// A busy machine answers within this.
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+#[derive(Default)]
+struct Caller {
+    ended: AtomicU64,
+    /// When it was last admitted by Redis or on a lease.
+    admitted: AtomicU64,
+    longest: AtomicU64,
+}
+
+/// Three nodes at these urls under load, through a fault. `lost`: how often Redis may have forgotten its keys.
+async fn suffer(urls: [&str; NODES], begin: impl AsyncFnOnce(), end: impl AsyncFnOnce(), lost: u64) {
+    let mut nodes: Vec<(RedisStore, Vec<LimitHandle>)> = Vec::new();
+    for url in urls {
+        let store = RedisStore::builder(url).timeout(TIMEOUT).on_failure(OnFailure::Closed).connect().await.unwrap();
+        let limits = LIMITS.map(|(text, _)| store.limit(text, limit(text)).unwrap()).to_vec();
+        limits.iter().for_each(|limit| store.lease(limit, Some(Duration::from_millis(100))));
+        nodes.push((store, limits));
+    }
+    let stop = Arc::new(AtomicBool::new(false));
+    let callers: Vec<Arc<Caller>> = (0..2 * NODES).map(|_| Arc::default()).collect();
+    let tasks: Vec<_> = callers
+        .iter()
+        .enumerate()
+        .map(|(number, caller)| {
+            let (store, limits) = nodes[number % NODES].clone();
+            let (caller, stop) = (Arc::clone(caller), Arc::clone(&stop));
+            tokio::spawn(call(store, limits, caller, stop))
+        })
+        .collect();
+    let all_admitted = async |what: &str| {
+        let since = now();
+        until(what, || callers.iter().all(|caller| caller.admitted.load(Relaxed) > since)).await
+    };
+    all_admitted("every caller is admitted").await;
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    begin().await;
+    tokio::time::sleep(load_time(Duration::from_millis(400))).await;
+    let before: Vec<u64> = callers.iter().map(|caller| caller.ended.load(Relaxed)).collect();
+    let go_on = || callers.iter().zip(&before).all(|(caller, before)| caller.ended.load(Relaxed) > before + 3);
+    until("every caller is answered during the fault", go_on).await;
+    end().await;
+    let recovered = all_admitted("every caller is admitted again").await;
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    stop.store(true, Relaxed);
+    let mut admitted = [Vec::new(), Vec::new()];
+    for task in tasks {
+        let log = task.await.unwrap();
+        log.into_iter().for_each(|(at, admission)| admitted[at].push(admission));
+    }
+    let longest = callers.iter().map(|caller| caller.longest.load(Relaxed)).max().unwrap_or(0);
+    println!("recovered after {recovered:.1?}, the longest decision took {longest} µs");
+    let leases: Vec<_> = nodes.iter().map(|(store, _)| store.status().counts.leases).collect();
+    for ((text, bound), admitted) in LIMITS.into_iter().zip(&admitted) {
+        let report = bound.check(admitted, lost * BURST).unwrap_or_else(|broken| panic!("{text}: {broken}"));
+        println!("{text}: {report:?}");
+        assert!(report.admitted > BURST, "{text}: {report:?}");
+    }
+    assert!(leases.iter().all(|leases| leases.spent <= leases.granted && leases.spent > 0), "{leases:?}");
+    assert!(longest < PATIENCE.as_micros() as u64);
+}
+
+async fn call(
+    store: RedisStore,
+    limits: Vec<LimitHandle>,
+    caller: Arc<Caller>,
+    stop: Arc<AtomicBool>,
+) -> Vec<(usize, Admission)> {
+    let mut log = Vec::new();
+    for turn in 0_usize.. {
+        if stop.load(Relaxed) {
+            break;
+        }
+        let at = turn % limits.len();
+        let sent = now();
+        let verdict = store.decide(&[Ask::new(&limits[at], "key")]).await;
+        let answered = now().max(sent);
+        caller.longest.fetch_max(answered - sent, Relaxed);
+        caller.ended.fetch_add(1, Relaxed);
+        if verdict.is_allowed() {
+            assert!(matches!(verdict.source(), Source::Lease | Source::Redis), "{verdict:?}");
+            caller.admitted.store(sent, Relaxed);
+            log.push((at, Admission::between(sent, answered, 1)));
+            tokio::task::yield_now().await;
+        } else {
+            tokio::time::sleep(Duration::from_micros(500)).await;
+        }
+    }
+    log
+}
+
+#[test]
+fn killed_and_empty_when_it_is_back() {
+    run(async {
+        let server = RedisServer::start();
+        suffer([server.url(); NODES], async || server.kill(), async || server.restart(), 1).await;
+    });
+}
+
+#[test]
+fn killed_and_as_it_was_when_it_is_back() {
+    run(async {
+        let server = RedisServer::builder().aof(true).start();
+        suffer([server.url(); NODES], async || server.kill(), async || server.restart(), 0).await;
+    });
+}
+
+#[test]
+fn stopped_and_let_go_on() {
+    run(async {
+        let server = RedisServer::start();
+        suffer([server.url(); NODES], async || server.stop_signal(), async || server.cont(), 0).await;
+    });
+}
+
+#[test]
+fn all_keys_are_flushed() {
+    run(async {
+        let server = RedisServer::start();
+        let flush = async || drop(server.command(&["FLUSHALL"]));
+        suffer([server.url(); NODES], flush, async || {}, 1).await;
+    });
+}
+
+/// All nodes behind one network, or one of them.
+async fn network(fault: Fault, one: bool) {
+    let server = RedisServer::start();
+    let proxy = FaultProxy::to(server.port());
+    let (direct, through) = (server.url(), proxy.url());
+    let urls = if one { [direct, direct, &through] } else { [&*through; NODES] };
+    suffer(urls, async || proxy.set(fault), async || proxy.set(Fault::None), 0).await;
+}
+
+#[test]
+fn the_network_is_cut() {
+    run(network(Fault::Cut, false));
+}
+
+#[test]
+fn one_of_three_is_cut_off() {
+    run(network(Fault::Cut, true));
+}
+
+#[test]
+fn replies_are_lost() {
+    run(network(Fault::DropReplies, false));
+}
+
+#[test]
+fn requests_are_lost() {
+    run(network(Fault::DropRequests, false));
+}
+
+#[test]
+fn replies_are_garbage() {
+    run(network(Fault::Garble, false));
+}
+
+#[test]
+fn replies_are_late() {
+    run(network(Fault::Delay(Duration::from_millis(50)), false));
+}
+
+#[test]
+fn replies_take_longer_than_anybody_waits() {
+    run(network(Fault::Delay(Duration::from_millis(700)), false));
+}
+
+/// The clock of Redis is stepped, by a multiple of the window.
+fn stepped(by: u64, forward: bool, lost: u64) {
+    run(async {
+        let server = RedisServer::builder().clock_file(true).start();
+        let step = async || server.step_clock(Duration::from_secs(by), forward);
+        suffer([server.url(); NODES], step, async || {}, lost).await;
+    });
+}
+
+#[test]
+fn its_clock_is_stepped_forward() {
+    stepped(5, true, 1);
+}
+
+#[test]
+fn its_clock_is_stepped_back_and_catches_up() {
+    stepped(2, false, 0);
+}
+
+#[test]
+fn its_clock_is_stepped_back_by_an_hour() {
+    stepped(3_600, false, 0);
+}

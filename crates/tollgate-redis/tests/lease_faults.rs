@@ -10,7 +10,7 @@ use std::time::Duration;
 use tollgate::{Ask, LimitHandle, OnFailure, Source, Store};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::auditor::{Admission, Bound};
-use tollgate_testkit::{Fault, FaultProxy, RedisServer};
+use tollgate_testkit::{Fault, FaultProxy, RedisCluster, RedisSentinels, RedisServer};
 
 const NODES: usize = 3;
 const BURST: u64 = 500;
@@ -209,4 +209,83 @@ fn its_clock_is_stepped_back_and_catches_up() {
 #[test]
 fn its_clock_is_stepped_back_by_an_hour() {
     stepped(3_600, false, 0);
+}
+
+/// Where the bucket lies in a Cluster.
+fn slot(cluster: &RedisCluster) -> u16 {
+    cluster.slot(&cluster.keys("tollgate:2000*")[0].1)
+}
+
+#[test]
+fn a_primary_of_a_cluster_dies() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let (url, fate) = (cluster.url(), std::cell::OnceCell::new());
+        let begin = async || {
+            let slot = slot(&cluster);
+            let victim = cluster.primary(slot);
+            victim.kill();
+            fate.set((slot, victim.port())).unwrap();
+        };
+        let end = async || {
+            let (slot, port) = fate.get().unwrap();
+            tokio::task::block_in_place(|| cluster.await_other_primary(*slot, *port));
+        };
+        suffer([&url; NODES], begin, end, 1).await;
+    });
+}
+
+#[test]
+fn a_primary_of_a_cluster_dies_whose_replica_is_behind() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let (url, fate) = (cluster.url(), std::cell::OnceCell::new());
+        let begin = async || {
+            let slot = slot(&cluster);
+            let victim = cluster.primary(slot);
+            let replica = cluster.replica_of(victim);
+            replica.stop_signal();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            victim.kill();
+            replica.cont();
+            fate.set((slot, victim.port())).unwrap();
+        };
+        let end = async || {
+            let (slot, port) = fate.get().unwrap();
+            tokio::task::block_in_place(|| cluster.await_other_primary(*slot, *port));
+        };
+        suffer([&url; NODES], begin, end, 1).await;
+    });
+}
+
+#[test]
+fn the_slots_of_a_cluster_move() {
+    run(async {
+        let cluster = RedisCluster::start();
+        let (url, moves) = (cluster.url(), std::cell::OnceCell::new());
+        let begin = async || {
+            let slot = slot(&cluster);
+            let from = cluster.primary(slot).port();
+            let to = cluster.nodes()[..3].iter().find(|node| node.port() != from).unwrap();
+            cluster.begin_move(slot, to);
+            moves.set((slot, to)).unwrap();
+        };
+        let end = async || {
+            let (slot, to) = moves.get().unwrap();
+            cluster.end_move(*slot, to);
+        };
+        suffer([&url; NODES], begin, end, 0).await;
+    });
+}
+
+#[test]
+fn the_sentinels_name_another_primary() {
+    run(async {
+        let all = RedisSentinels::start();
+        let (url, victim) = (all.url(), &all.servers()[0]);
+        let end = async || {
+            tokio::task::block_in_place(|| all.await_other_primary(victim.port()));
+        };
+        suffer([&url; NODES], async || victim.kill(), end, 1).await;
+    });
 }

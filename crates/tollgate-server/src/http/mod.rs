@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::store::AnyStore;
 use auth::{AUTH, AUTH_PREFIX};
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
@@ -28,6 +28,7 @@ use problem::quoted;
 pub(crate) use problem::{Code, Problem};
 use serde::Serialize;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tollgate::{Clock, OnFailure};
 
@@ -62,6 +63,9 @@ async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String)
 }
 
 fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
+    if app.leaving.load(Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
+    }
     let AnyStore::Redis(redis) = app.engine.store() else { return (StatusCode::OK, "ok\n".to_owned()) };
     let Some((since, trouble)) = redis.status().trouble else { return (StatusCode::OK, "ok\n".to_owned()) };
     let on_failure = app.engine.policies().default_on_failure();
@@ -85,10 +89,14 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 
 /// A response whose body is JSON, and a line of its own in a terminal.
 pub(crate) fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response {
+    json_bytes(status, media_type, body).map(Body::from)
+}
+
+fn json_bytes(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response<Bytes> {
     // Structs of text and numbers always have a JSON form.
     let mut text = serde_json::to_vec(body).unwrap_or_default();
     text.push(b'\n');
-    let mut response = Response::new(Body::from(text));
+    let mut response = Response::new(Bytes::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response

@@ -2,6 +2,7 @@
 
 mod algorithms;
 pub(crate) mod envoy;
+mod gateway;
 pub(crate) mod keyed;
 pub(crate) mod middleware;
 mod one_limiter;
@@ -20,7 +21,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 10] = [
+pub(crate) const GROUPS: [Group; 11] = [
     one_limiter::GROUP,
     keyed::GROUP,
     policies::GROUP,
@@ -31,4 +32,5 @@ pub(crate) const GROUPS: [Group; 10] = [
     redis::GROUP,
     envoy::GROUP,
     resp::GROUP,
+    gateway::GROUP,
 ];

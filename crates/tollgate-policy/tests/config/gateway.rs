@@ -35,6 +35,7 @@ drain_delay = "7s"
 drain_timeout = "8s"
 [[policy]]
 name = "all"
+match = { path = "/x" }
 limit = "10/s"
 "#;
 

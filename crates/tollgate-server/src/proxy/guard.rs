@@ -261,10 +261,11 @@ impl Guard {
                     _ => {}
                 }
                 // 18 digits always fit.
-                let is_number = (1..=18).contains(&value.len()) && value.iter().all(u8::is_ascii_digit);
-                let number = value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0'));
-                *length = is_number.then_some(number);
-                is_number.then_some(()).ok_or(Refusal::Length)
+                if !(1..=18).contains(&value.len()) || !value.iter().all(u8::is_ascii_digit) {
+                    return Err(Refusal::Length);
+                }
+                *length = Some(value.iter().fold(0, |number, digit| number * 10 + u64::from(digit - b'0')));
+                Ok(())
             }
             17 if is(b"transfer-encoding") => {
                 let Framing { length, chunked, old } = &mut self.framing;

@@ -1,10 +1,11 @@
 //! What it costs: large bodies and many connections.
 
 use crate::service::{echo, head, service};
+use crate::support::config_file;
 use crate::{curl, gateway};
+use std::fs;
 use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
-use std::process::Command;
 
 const GIGABYTE: u64 = 1 << 30;
 
@@ -41,11 +42,11 @@ fn a_gigabyte_streams_both_ways_in_constant_memory() {
     server.request("POST", "/", "warm");
     let before = server.memory("VmHWM:");
     assert_eq!(curl(&["-o", "/dev/null", "-w", "%{size_download}", &url]), GIGABYTE.to_string());
-    let upload = format!(
-        "head -c {GIGABYTE} /dev/zero | curl -s --max-time 300 -H 'Content-Length: {GIGABYTE}' -H 'Expect:' -X POST -T - {url}"
-    );
-    let said = Command::new("sh").arg("-c").arg(upload).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), GIGABYTE.to_string());
+    let file = config_file("").with_extension("large");
+    fs::File::create(&file).unwrap().set_len(GIGABYTE).unwrap();
+    let said = curl(&["-H", "Expect:", "-T", file.to_str().unwrap(), &url]);
+    fs::remove_file(&file).unwrap();
+    assert_eq!(said, GIGABYTE.to_string());
     let grown = server.memory("VmHWM:") - before;
     assert!(grown < 32 << 20, "{grown} bytes more for bodies of {GIGABYTE}");
 }

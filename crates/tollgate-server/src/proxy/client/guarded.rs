@@ -10,8 +10,9 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// What the parser reads in place of what was refused. It refuses that wherever it stands, answers 400 in turn, and closes.
-const POISON: &[u8] = b"\0\n";
+/// What the parser reads in place of what was refused. It refuses that wherever it stands, answers 400 in turn, and closes. An
+/// empty line is in it because the parser does not look at half a head again before it sees one.
+const POISON: &[u8] = b"\0\n\n";
 
 pub(super) struct Guarded {
     stream: Stream,

@@ -142,7 +142,7 @@ impl FromUpstream {
         if let Via::Link(mut link, pool) = std::mem::replace(&mut self.via, Via::Done) {
             link.drive(cx);
             if link.is_free() {
-                pool.give(link, tokio::time::Instant::now());
+                pool.give(link);
             }
         }
     }

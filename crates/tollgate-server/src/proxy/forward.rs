@@ -50,7 +50,7 @@ impl Service<Request<Incoming>> for Forward {
 /// Why there is no answer of the upstream that was asked.
 enum Failed {
     /// Nothing of the request was sent: another may be asked.
-    NotSent(Request<Sent>, Trouble),
+    NotSent(Box<(Request<Sent>, Trouble)>),
     Trouble(Trouble),
     /// It is the client's own body.
     Body(Problem),
@@ -71,6 +71,9 @@ impl Forward {
             _ => None,
         };
         let upgrade = upgrade.map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
+        if version == Version::HTTP_2 {
+            headers::one_cookie(request.headers_mut());
+        }
         headers::strip(request.headers_mut());
         headers::forwarded(request.headers_mut(), &self.client, shared.identity_header());
         headers::via(request.headers_mut(), version);
@@ -118,7 +121,8 @@ impl Forward {
                     *response.version_mut() = version.max(Version::HTTP_11);
                     return response;
                 }
-                Err(Failed::NotSent(back, trouble)) => {
+                Err(Failed::NotSent(back)) => {
+                    let (back, trouble) = *back;
                     picked.judge(false);
                     tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
                     tried.push(index);
@@ -179,7 +183,7 @@ impl Forward {
                 }
                 None => match self.open(upstream, times).await {
                     Ok(link) => link,
-                    Err(trouble) => return Err(Failed::NotSent(request, trouble)),
+                    Err(trouble) => return Err(not_sent(request, trouble)),
                 },
             };
             match answer(&mut link, request).await {
@@ -211,7 +215,7 @@ impl Forward {
                     return Ok(Response::from_parts(head, Reply::Upstream(body)));
                 }
                 // One that was kept may have ended in that very moment.
-                Err(Failed::NotSent(back, _)) if was_kept => request = back,
+                Err(Failed::NotSent(back)) if was_kept => request = back.0,
                 Err(failed) => return Err(failed),
             }
         }
@@ -237,7 +241,7 @@ impl Forward {
         loop {
             let (mut send, was_kept) = match channel.get(&shared.connector, &picked.peer.upstream).await {
                 Ok(send) => send,
-                Err(trouble) => return Err(Failed::NotSent(request, trouble)),
+                Err(trouble) => return Err(not_sent(request, trouble)),
             };
             let mut timer = Timer::new(times.clone());
             let mut answer = pin!(send.try_send_request(request));
@@ -253,9 +257,9 @@ impl Forward {
                 }
                 Ok(Err(error)) => match failed(error.into()) {
                     // A new one is made then.
-                    Failed::NotSent(back, _) if was_kept => {
+                    Failed::NotSent(back) if was_kept => {
                         channel.forget();
-                        request = back;
+                        request = back.0;
                     }
                     failed => {
                         channel.forget();
@@ -281,10 +285,14 @@ async fn answer(link: &mut Link, request: Request<Sent>) -> Result<Response<Inco
     answered.await
 }
 
+fn not_sent(request: Request<Sent>, trouble: Trouble) -> Failed {
+    Failed::NotSent(Box::new((request, trouble)))
+}
+
 /// Whose fault it is.
 fn failed(NotAnswered { request, error }: NotAnswered) -> Failed {
     if let Some(request) = request {
-        return Failed::NotSent(request, Trouble::Broken(error));
+        return not_sent(request, Trouble::Broken(error));
     }
     let mut source = error.source();
     while let Some(cause) = source {

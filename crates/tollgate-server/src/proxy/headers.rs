@@ -4,8 +4,8 @@ use super::client::Client;
 use crate::http::{Code, Problem};
 use axum::http::Version;
 use axum::http::header::{
-    CONNECTION, CONTENT_LENGTH, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
-    VIA,
+    CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    UPGRADE, VIA,
 };
 use axum::http::uri::Authority;
 use smallvec::SmallVec;
@@ -182,6 +182,17 @@ pub(super) fn forwarded(headers: &mut HeaderMap, client: &Client, believed: &Hea
     }
 }
 
+/// HTTP/2 may send a cookie in pieces; HTTP/1.1 has one header for all of them.
+pub(super) fn one_cookie(headers: &mut HeaderMap) {
+    if headers.get_all(COOKIE).iter().count() > 1 {
+        let pieces: Vec<&[u8]> = headers.get_all(COOKIE).iter().map(HeaderValue::as_bytes).collect();
+        // Pieces of headers make a header.
+        if let Ok(whole) = HeaderValue::from_bytes(&pieces.join(&b"; "[..])) {
+            headers.insert(COOKIE, whole);
+        }
+    }
+}
+
 /// Writes down that it came through here, by which version.
 pub(super) fn via(headers: &mut HeaderMap, version: Version) {
     headers.append(
@@ -302,6 +313,13 @@ mod tests {
         let mut headers = HeaderMap::new();
         forwarded(&mut headers, &client("2001:db8::7", false), &X_FORWARDED_FOR);
         assert_eq!(headers["forwarded"], "for=\"[2001:db8::7]\";proto=http");
+    }
+
+    #[test]
+    fn a_cookie_in_pieces_is_made_whole() {
+        let mut headers = map(&[("cookie", "a=b"), ("cookie", "c=d"), ("accept", "*/*")]);
+        one_cookie(&mut headers);
+        assert_eq!(headers.get_all("cookie").iter().collect::<Vec<_>>(), ["a=b; c=d"]);
     }
 
     #[test]

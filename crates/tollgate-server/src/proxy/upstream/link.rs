@@ -81,10 +81,14 @@ impl From<TrySendError<Request<Sent>>> for NotAnswered {
     }
 }
 
+/// Each stays in its place while it moves between here and the bodies that come over it.
+#[allow(clippy::vec_box, reason = "to move it is to move a pointer")]
+type Idle = Vec<Box<Link>>;
+
 /// The connections of one worker to one upstream that nobody uses.
 #[derive(Default)]
 pub(crate) struct Pool {
-    idle: Mutex<Vec<(Box<Link>, Instant)>>,
+    idle: Mutex<Idle>,
 }
 
 /// So many are kept.
@@ -97,7 +101,7 @@ impl Pool {
     /// The one that was used last, if it still is one.
     pub(crate) async fn take(&self) -> Option<Box<Link>> {
         loop {
-            let (mut link, _) = self.idle().pop()?;
+            let mut link = self.idle().pop()?;
             // It may have ended meanwhile: nobody looked.
             poll_fn(|cx| {
                 link.drive(cx);
@@ -110,24 +114,20 @@ impl Pool {
         }
     }
 
-    pub(crate) fn give(&self, link: Box<Link>, now: Instant) {
+    pub(crate) fn give(&self, link: Box<Link>) {
         let mut idle = self.idle();
         if idle.len() < MOST_IDLE {
-            idle.push((link, now));
+            idle.push(link);
         }
     }
 
-    /// Closes those that were idle for too long.
+    /// Closes those whose last request is too long ago.
     pub(crate) fn tidy(&self, now: Instant) {
-        let old = |(_, since): &(Box<Link>, Instant)| now.saturating_duration_since(*since) > LONGEST_IDLE;
-        let mut idle = self.idle();
-        let fresh = idle.iter().position(|entry| !old(entry)).unwrap_or(idle.len());
-        let closed: Vec<_> = idle.drain(..fresh).collect();
-        drop(idle);
-        drop(closed);
+        let is_fresh = |link: &mut Box<Link>| now.saturating_duration_since(link.timer.begun()) < LONGEST_IDLE;
+        self.idle().retain_mut(is_fresh);
     }
 
-    fn idle(&self) -> std::sync::MutexGuard<'_, Vec<(Box<Link>, Instant)>> {
+    fn idle(&self) -> std::sync::MutexGuard<'_, Idle> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

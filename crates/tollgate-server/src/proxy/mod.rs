@@ -17,14 +17,13 @@ pub(crate) use drain::{Drain, Stage};
 
 use crate::app::App;
 use crate::cli::ProxyArgs;
+use crate::listen;
 use crate::serve::{Flags, Start};
 use crate::store::AnyStore;
 use crate::worker::accept;
 use access_log::{AccessLog, Notes, Writing};
 use axum::http::HeaderName;
-use std::future::poll_fn;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 use tls::OwnCertificate;
 use tokio::net::TcpListener;
@@ -41,6 +40,9 @@ const ALL: &str = "all";
 
 /// How often connections to upstreams that nobody uses are looked through.
 const TIDY: Duration = Duration::from_secs(5);
+
+/// How long those who have begun to connect may take to be there.
+const LAST_ARRIVALS: Duration = Duration::from_millis(100);
 
 /// Who decides on requests.
 type Gate = ByPolicies<AnyStore<SystemClock>>;
@@ -172,11 +174,18 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, workers: u
             }
         }
     }
-    // Who has connected already is served.
-    while let Poll::Ready(Ok((stream, peer))) = poll_fn(|cx| Poll::Ready(listener.poll_accept(cx))).await {
-        let Ok(place) = Arc::clone(&room).try_acquire_owned() else { break };
-        tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+    // Who has connected already is served, and who is about to.
+    if let Err(error) = listen::close_door(&listener) {
+        tracing::debug!(%error, "connections that come now may be reset");
     }
+    let rest = async {
+        loop {
+            let (stream, peer) = accept(&listener).await;
+            let Ok(place) = Arc::clone(&room).try_acquire_owned() else { return };
+            tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+        }
+    };
+    let _ = timeout(LAST_ARRIVALS, rest).await;
     drop(listener);
     // When all places are free nobody is left.
     let all = u32::try_from(most).unwrap_or(u32::MAX);

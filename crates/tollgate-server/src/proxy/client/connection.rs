@@ -28,7 +28,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client that asks for nothing is closed this long after its last request, once the gateway stops: its next request may
 /// be on its way.
-const LINGER: Duration = Duration::from_millis(500);
+const LINGER: Duration = Duration::from_secs(1);
 
 /// Requests at once on one connection of HTTP/2.
 const MOST_STREAMS: u32 = 128;

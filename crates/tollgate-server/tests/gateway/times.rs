@@ -2,7 +2,9 @@
 
 use crate::gateway;
 use crate::service::{echo, head, service};
+use crate::support::eventually;
 use std::io::{BufReader, Write};
+use std::net::TcpStream;
 use std::sync::mpsc::channel;
 
 #[test]
@@ -101,4 +103,28 @@ fn a_client_that_does_not_read_is_cut_off() {
     let sent = ended.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
     assert!(sent < 64 << 20, "{sent} bytes went somewhere");
     drop(connection);
+}
+
+/// Others wait in the queue of the listener until somebody leaves.
+#[test]
+fn no_more_connections_than_there_may_be() {
+    let (upstream, _requests) = echo();
+    // At least one for each worker.
+    let server = gateway(&[upstream], "max_connections = 1\n");
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut waiting: Vec<TcpStream> = (0..10)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    let is_answered = |stream: &TcpStream| stream.peek(&mut [0]).is_ok_and(|read| read > 0);
+    eventually("an answer", || waiting.iter().any(is_answered));
+    while !waiting.is_empty() {
+        assert!(waiting.iter().filter(|stream| is_answered(stream)).count() <= most);
+        eventually("the next answer", || waiting.iter().any(is_answered));
+        waiting.retain(|stream| !is_answered(stream));
+    }
 }

@@ -106,7 +106,8 @@ impl Forward {
             };
             *request.uri_mut() = target;
             let answered = match gateway.http2 {
-                true => self.over_http2(&mut picked, request, &times).await,
+                // What few requests need has memory of its own, so that the futures of all others are small to move.
+                true => Box::pin(self.over_http2(&mut picked, request, &times)).await,
                 false => self.over_link(&mut picked, request, &times, &mut on_upgrade).await,
             };
             match answered {
@@ -181,7 +182,7 @@ impl Forward {
                     link.timer.begin(times.clone());
                     link
                 }
-                None => match self.open(upstream, times).await {
+                None => match Box::pin(self.open(upstream, times)).await {
                     Ok(link) => link,
                     Err(trouble) => return Err(not_sent(request, trouble)),
                 },

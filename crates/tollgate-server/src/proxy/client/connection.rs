@@ -30,6 +30,9 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// be on its way.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How many headers the parser takes if it is not told otherwise.
+const USUAL_HEADERS: usize = 100;
+
 /// Requests at once on one connection of HTTP/2.
 const MOST_STREAMS: u32 = 128;
 
@@ -103,13 +106,16 @@ async fn connection(
             .serve_connection(io, service);
         watched(Box::pin(connection), &local, &client).await
     } else {
-        let connection = http1::Builder::new()
+        let mut builder = http1::Builder::new();
+        builder
             .header_read_timeout(None)
             .max_header_size(gateway.max_head)
-            .max_headers(gateway.max_headers)
-            .max_buf_size(2 * gateway.max_head.max(8 * 1024))
-            .serve_connection(io, service)
-            .with_upgrades();
+            .max_buf_size(2 * gateway.max_head.max(8 * 1024));
+        // The parser need not clear the room for as many as it has room for anyway.
+        if gateway.max_headers != USUAL_HEADERS {
+            builder.max_headers(gateway.max_headers);
+        }
+        let connection = builder.serve_connection(io, service).with_upgrades();
         watched(Box::pin(connection), &local, &client).await
     }
 }

@@ -77,3 +77,15 @@ fn what_never_ends_is_cut_off_in_the_end() {
     let (status, log) = server.ended();
     assert!(status.code() == Some(0) && log.contains("cut off"), "{log}");
 }
+
+/// A head that never ends holds nobody up for longer than any other.
+#[test]
+fn a_slow_loris_does_not_hold_up_a_stop() {
+    let upstream = service(|_| {});
+    let server = gateway(&[upstream], "drain_delay = \"1ms\"\ndrain_timeout = \"1h\"\nheader_timeout = \"300ms\"\n");
+    let mut connection = server.connect();
+    connection.write("GET / HTTP/1.1\r\nHost: ");
+    server.signal("TERM");
+    let (status, log) = server.ended();
+    assert!(status.code() == Some(0) && !log.contains("cut off"), "{log}");
+}

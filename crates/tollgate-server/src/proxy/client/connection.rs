@@ -209,7 +209,8 @@ async fn watched<S: Serving>(mut connection: Pin<Box<S>>, local: &Local, client:
             changed.set(drain.changed());
             let _ = changed.as_mut().poll(cx);
         }
-        let mut deadline = client.deadline(&patience);
+        let cut_off = client.deadline(&patience);
+        let mut deadline = cut_off;
         if stage == Some(Stage::Stopping) && !told {
             let leave = client.idle_since() + LINGER.as_millis() as u64;
             if S::AT_ONCE || client.is_idle() && leave <= now() {
@@ -221,13 +222,14 @@ async fn watched<S: Serving>(mut connection: Pin<Box<S>>, local: &Local, client:
                 deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave)));
             }
         }
-        let overdue = watchdog.poll(deadline, cx);
-        // Not a deadline to be cut off at: to be told to leave.
-        if overdue.is_ready() && stage == Some(Stage::Stopping) && !told {
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+        match watchdog.poll(deadline, cx) {
+            // It was the time to be told to leave.
+            Poll::Ready(()) if cut_off.is_none_or(|cut_off| cut_off > now()) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            overdue => overdue.map(|()| Err(io::ErrorKind::TimedOut.into())),
         }
-        overdue.map(|()| Err(io::ErrorKind::TimedOut.into()))
     })
     .await
 }

@@ -1,14 +1,16 @@
 //! What the fuzz targets run, apart from the fuzzer: the corpus replay of `make test` runs the same on stable, the limits from
-//! crates/tollgate/tests, the policies from crates/tollgate-policy/tests, the identity from crates/tollgate-tower/tests, RESP from
-//! crates/tollgate-server/tests, Envoy's limits from crates/tollgate-server/src/envoy.
+//! crates/tollgate/tests, the policies from crates/tollgate-policy/tests, the identity from crates/tollgate-tower/tests, RESP and the
+//! gateway from crates/tollgate-server/tests, Envoy's limits from crates/tollgate-server/src/envoy.
 
 mod envoy;
+mod gateway;
 mod identity;
 mod limits;
 mod policies;
 mod resp;
 
 pub use envoy::envoy;
+pub use gateway::gateway;
 pub use identity::identity;
 pub use limits::{decide, parse};
 pub use policies::{config, path};

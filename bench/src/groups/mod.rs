@@ -3,6 +3,7 @@
 mod algorithms;
 pub(crate) mod check;
 pub(crate) mod envoy;
+mod gateway;
 pub(crate) mod keyed;
 mod leased;
 pub(crate) mod middleware;
@@ -22,7 +23,7 @@ pub(crate) struct Group {
     pub(crate) run: fn(&'static str) -> Findings,
 }
 
-pub(crate) const GROUPS: [Group; 12] = [
+pub(crate) const GROUPS: [Group; 13] = [
     one_limiter::GROUP,
     keyed::GROUP,
     policies::GROUP,
@@ -35,4 +36,5 @@ pub(crate) const GROUPS: [Group; 12] = [
     check::GROUP,
     envoy::GROUP,
     resp::GROUP,
+    gateway::GROUP,
 ];

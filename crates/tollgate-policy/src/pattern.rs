@@ -151,6 +151,11 @@ impl HostPattern {
         if self.under { &self.text[2..] } else { &self.text }
     }
 
+    /// Whether a host, without a port, is one of them.
+    pub fn matches_host(&self, host: &[u8]) -> bool {
+        self.matches(host)
+    }
+
     pub(crate) fn matches(&self, host: &[u8]) -> bool {
         // A name may end in the dot of the root.
         let host = host.strip_suffix(b".").unwrap_or(host);

@@ -8,8 +8,8 @@ use crate::remote::Remote;
 use crate::resp::Totals;
 use crate::store::AnyStore;
 use arc_swap::ArcSwap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
 use tollgate::{Clock, OnFailure};
 use tollgate_policy::config::{Config, Identity, KeysShown};
 use tollgate_policy::{Engine, EngineError, EngineOptions};
@@ -27,6 +27,10 @@ pub(crate) struct App<C: Clock> {
     /// The same limits for whole requests: what `/auth` asks.
     pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
     pub(crate) reloads: Reloads,
+    /// Whether it is about to stop: it says that it is not ready, so that nobody new is sent here.
+    pub(crate) leaving: AtomicBool,
+    /// The gateway, if this is one.
+    pub(crate) gateway: OnceLock<Arc<proxy::Shared>>,
     /// Calls of `CL.THROTTLE` that passed, and that were turned away.
     pub(crate) throttled: [AtomicU64; 2],
 }
@@ -58,6 +62,8 @@ impl<C: Clock> App<C> {
             ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),
             reloads: Reloads::default(),
+            leaving: AtomicBool::new(false),
+            gateway: OnceLock::new(),
             throttled: [AtomicU64::new(0), AtomicU64::new(0)],
         })
     }

@@ -1,6 +1,5 @@
 //! What a user types: `tollgate [serve]`, `tollgate proxy`, `tollgate config …`, `tollgate explain`, `tollgate version`.
 
-use axum::http::Uri;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -43,9 +42,10 @@ pub(crate) struct ServeArgs {
 
 #[derive(Args)]
 pub(crate) struct ProxyArgs {
-    /// The service, as in http://127.0.0.1:3000
+    /// The service, as in http://127.0.0.1:3000 or https://app.internal; several are balanced. Beats the file and the
+    /// environment
     #[arg(long, value_name = "URL")]
-    pub(crate) upstream: Uri,
+    pub(crate) upstream: Vec<String>,
     /// The limit, as in "10/s burst 20"
     #[arg(long, conflicts_with = "config")]
     pub(crate) limit: Option<PolicyLimit>,
@@ -55,6 +55,12 @@ pub(crate) struct ProxyArgs {
     /// Where to listen; beats the file and the environment
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<SocketAddr>,
+    /// The certificate to listen with, in PEM form; with --tls-key
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// Its private key, in PEM form
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// The configuration, in TOML
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,

@@ -3,6 +3,7 @@
 use socket2::{Domain, Protocol, Socket, Type};
 use std::io;
 use std::net::{SocketAddr, TcpListener};
+use std::os::fd::AsFd;
 
 /// Connections that may wait to be accepted, a listener.
 const BACKLOG: i32 = 1024;
@@ -39,6 +40,28 @@ fn listener(socket: Socket) -> io::Result<TcpListener> {
     Ok(socket.into())
 }
 
+/// Lets nobody begin to connect any more, while those who have are still accepted. To close a listener resets whoever waits in
+/// its queue, and somebody always does; so its queue must be emptied first, and nobody may come meanwhile. What is left out is
+/// tried again by the client's system a second later, and refused then, as it is where nobody listens.
+#[cfg(target_os = "linux")]
+pub(crate) fn close_door(listener: &impl AsFd) -> io::Result<()> {
+    use socket2::{SockFilter, SockRef};
+    // The byte of a TCP header that has the flags, and the flag of a first packet.
+    const FLAGS: u32 = 13;
+    const SYN: u32 = 2;
+    // Load a byte; go on if the flag is set, else skip one; return nothing of the packet; return all of it.
+    const FILTER: [(u16, u8, u8, u32); 4] =
+        [(0x30, 0, 0, FLAGS), (0x45, 0, 1, SYN), (0x06, 0, 0, 0), (0x06, 0, 0, u32::MAX)];
+    let filter = FILTER.map(|(code, jump, skip, value)| SockFilter::new(code, jump, skip, value));
+    SockRef::from(listener).attach_filter(&filter)
+}
+
+/// Other systems have no such door.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn close_door(_: &impl AsFd) -> io::Result<()> {
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -59,6 +82,21 @@ mod tests {
         assert_eq!(accepted.iter().sum::<usize>(), 64);
         // The odds that one of three gets none of 64 are 1 in 10^11.
         assert!(accepted.iter().all(|many| *many > 0), "{accepted:?}");
+    }
+
+    /// The connection that was there before the door closed is served, and none comes after it.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn behind_a_closed_door_nobody_waits() {
+        use std::time::Duration;
+        let listener = bind(any_port(), 1).unwrap().remove(0);
+        let address = listener.local_addr().unwrap();
+        let _before = TcpStream::connect(address).unwrap();
+        close_door(&listener).unwrap();
+        let after = TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        assert_eq!(after.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(listener.accept().is_ok());
+        assert_eq!(listener.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

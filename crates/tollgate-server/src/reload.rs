@@ -88,7 +88,7 @@ fn catch_up<C: Clock>(reload: &Reload<C>, missed: &AtomicBool) {
 
 impl<C: Clock> Reload<C> {
     pub(crate) fn new(app: Arc<App<C>>, start: &Start, started: Config) -> Self {
-        let (file, flags, gateway) = (start.file.clone(), start.flags.clone(), start.upstream.is_some());
+        let (file, flags, gateway) = (start.file.clone(), start.flags.clone(), start.gateway);
         let envoy = crate::serve::envoy_config(start, &started);
         Self { app, file, envoy, flags, gateway, started, loading: Mutex::new(()) }
     }
@@ -156,6 +156,8 @@ impl<C: Clock> Reload<C> {
         if self.gateway {
             let changed = config.identity != self.started.identity;
             told.extend(changed.then(|| "[identity] takes effect when the gateway is started again".to_owned()));
+            let changed = config.gateway != self.started.gateway;
+            told.extend(changed.then(|| "[gateway] takes effect when the gateway is started again".to_owned()));
         } else {
             told.extend(unheard(&config.policies));
         }

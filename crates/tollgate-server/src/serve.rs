@@ -5,22 +5,23 @@ use crate::app::App;
 use crate::cli::ServeArgs;
 use crate::envoy::config::Wrong;
 use crate::envoy::{self, Grpc};
+use crate::proxy::Stage;
 use crate::reload::{Reload, Watched, settings};
 use crate::store::{self, AnyStore};
 use crate::worker::{Worker, connection};
 use crate::{configuration, http, listen, proxy, resp, welcome};
-use axum::http::Uri;
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::thread;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::watch;
 use tollgate::{Arrivals, MemoryStore, SystemClock};
-use tollgate_policy::config::{Config, Diagnostic, Server, StoreConfig};
+use tollgate_policy::config::{Certificate, Config, Diagnostic, Server, StoreConfig, Upstream};
 use tollgate_policy::{EngineError, Policies};
 use tollgate_redis::ConnectError;
 use tracing_subscriber::EnvFilter;
@@ -36,8 +37,8 @@ pub(crate) struct Start {
     pub(crate) file: Option<PathBuf>,
     /// What flags say over the file and the environment, whenever those are loaded.
     pub(crate) flags: Flags,
-    /// The service to stand in front of; without one decisions are served.
-    pub(crate) upstream: Option<Uri>,
+    /// Whether it stands in front of services; otherwise decisions are served.
+    pub(crate) gateway: bool,
 }
 
 /// What flags say.
@@ -47,6 +48,10 @@ pub(crate) struct Flags {
     pub(crate) policies: Option<Policies>,
     /// Where the limits of Envoy's rate limit service are.
     pub(crate) envoy_config: Option<PathBuf>,
+    /// The services to stand in front of.
+    pub(crate) upstreams: Vec<Upstream>,
+    /// The certificate of the gateway.
+    pub(crate) tls: Option<Certificate>,
 }
 
 impl Flags {
@@ -56,6 +61,12 @@ impl Flags {
         }
         if let Some(path) = &self.envoy_config {
             config.envoy.config = Some(path.clone());
+        }
+        if !self.upstreams.is_empty() {
+            config.gateway.upstreams.clone_from(&self.upstreams);
+        }
+        if self.tls.is_some() {
+            config.gateway.tls.clone_from(&self.tls);
         }
         if let Some(policies) = &self.policies {
             let on_failure = config.policies.default_on_failure();
@@ -67,7 +78,7 @@ impl Flags {
 impl Start {
     pub(crate) fn serve(args: ServeArgs) -> Self {
         let flags = Flags { envoy_config: args.envoy_config, ..Flags::default() };
-        Self { file: args.config, flags, upstream: None }
+        Self { file: args.config, flags, gateway: false }
     }
 }
 
@@ -89,7 +100,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     // Without limits every answer would be yes: better that nobody listens.
     let grpc = grpc.filter(|_| envoy_limits.is_some()).map(|address| bind("grpc", address, cores)).transpose()?;
     // A gateway decides on what it forwards, and answers nobody else.
-    let resp = resp.filter(|_| start.upstream.is_none());
+    let resp = resp.filter(|_| !start.gateway);
     let http = http.map(|address| bind("http", address, cores)).transpose()?;
     let resp = resp.map(|address| bind("resp", address, cores)).transpose()?;
     let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
@@ -110,17 +121,33 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         app.envoy.replace(limits, settings(&config)).map_err(|error| CannotStart::TooManyLimits(error.to_string()))?;
     }
     let arrivals = resp_at.map(|_| arrivals_of(&config)).transpose()?;
-    let identity = config.identity.clone();
+    let gateway = match start.gateway {
+        true => Some(proxy::Shared::new(&app, &config).map_err(CannotStart::Gateway)?),
+        false => None,
+    };
+    let (gateway, holding) = gateway.unzip();
+    if let Some(gateway) = &gateway {
+        // It is set once.
+        let _ = app.gateway.set(Arc::clone(gateway));
+        let _inside = runtime.enter();
+        gateway.watch_health();
+    }
+    let settings = config.gateway.clone();
     let reload = Arc::new(Reload::new(Arc::clone(&app), start, config));
     watched.tell(&reload);
 
     let (stop, stopped) = watch::channel(false);
     let mut workers = Vec::with_capacity(2 * cores + 1);
-    let router = || match &start.upstream {
-        None => http::router(Arc::clone(&app)),
-        Some(upstream) => proxy::router(&app, &identity, upstream),
-    };
-    let http = http.into_iter().flatten().map(|listener| ("worker", listener, router(), MOST_CLIENTS));
+    let mut http = http;
+    if let Some(gateway) = &gateway {
+        for listener in http.take().into_iter().flatten() {
+            let (worker, gateway) = (Worker::new(listener, MOST_CLIENTS)?, Arc::clone(gateway));
+            let run = move || worker.run_with(|listener, _| proxy::serve(listener, gateway, cores));
+            workers.push(thread::Builder::new().name("gateway".to_owned()).spawn(run)?);
+        }
+    }
+    let http = http.into_iter().flatten();
+    let http = http.map(|listener| ("worker", listener, http::router(Arc::clone(&app)), MOST_CLIENTS));
     let on_loopback = admin_at.is_some_and(|address| address.ip().is_loopback());
     let admin = admin.into_iter().flatten();
     let admin =
@@ -146,7 +173,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
 
     let mut out = io::stdout();
     let listeners = welcome::Listeners { http: http_at, grpc: grpc_at, resp: resp_at, admin: admin_at };
-    let text = welcome::welcome(&listeners, start.upstream.as_ref(), &app.engine.policies());
+    let text = welcome::welcome(&listeners, gateway.as_ref().map(|_| &settings), &app.engine.policies());
     // A server whose standard output is closed serves all the same.
     let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
     if let Some(address) = http_at {
@@ -161,12 +188,28 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         }
     };
     tracing::info!("{name}: stopping, requests in flight are served first");
+    app.leaving.store(true, Relaxed);
+    if let Some(gateway) = &gateway {
+        gateway.drain.enter(Stage::Leaving);
+        // Whoever asks is told that it is not ready, and sends nobody here any more. A person at a terminal does not wait.
+        if name == "SIGTERM" {
+            let again = async { while let Asked::Reload = signals.next().await {} };
+            let _ = runtime.block_on(async { tokio::time::timeout(settings.drain_delay, again).await });
+        }
+        gateway.drain.enter(Stage::Stopping);
+    }
     stop.send_replace(true);
     for worker in workers {
         if worker.join().is_err() {
             tracing::error!("a worker had panicked");
         }
     }
+    // The last lines of the access log are written once nobody is left who could write more.
+    drop((reload, watched, gateway));
+    if let Some(app) = Arc::into_inner(app) {
+        drop(app);
+    }
+    drop(holding);
     Ok(())
 }
 
@@ -189,7 +232,7 @@ async fn store_of(config: &Config) -> Result<AnyStore<SystemClock>, CannotStart>
 
 /// Where the limits of Envoy's rate limit service are, if it is served.
 pub(crate) fn envoy_config(start: &Start, config: &Config) -> Option<PathBuf> {
-    let given = config.envoy.config.as_deref().filter(|_| start.upstream.is_none())?;
+    let given = config.envoy.config.as_deref().filter(|_| !start.gateway)?;
     Some(envoy::config::directory(given))
 }
 
@@ -216,14 +259,17 @@ fn configured(start: &Start) -> Result<Config, CannotStart> {
     for warning in &loaded.diagnostics {
         tracing::warn!("{warning}");
     }
-    if start.upstream.is_none() {
+    if start.gateway && config.gateway.upstreams.is_empty() {
+        return Err(CannotStart::NoUpstream);
+    }
+    if !start.gateway {
         for warning in configuration::unheard(&config.policies) {
             tracing::warn!("{warning}");
         }
     }
     let usual = Config::default().server;
     let grpc = config.server.grpc.filter(|_| config.server.grpc != usual.grpc);
-    if let Some(address) = grpc.filter(|_| config.envoy.config.is_none() || start.upstream.is_some()) {
+    if let Some(address) = grpc.filter(|_| config.envoy.config.is_none() || start.gateway) {
         tracing::warn!(
             "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (tollgate serve)"
         );
@@ -293,6 +339,9 @@ pub(crate) enum CannotStart {
         error: io::Error,
     },
     NothingToServe,
+    NoUpstream,
+    /// A sentence.
+    Gateway(String),
     Redis(ConnectError),
     Memory {
         max_keys: u64,
@@ -342,6 +391,11 @@ impl fmt::Display for CannotStart {
             Self::NothingToServe => {
                 f.write_str("tollgate: every listener is off; set http under [server] to an address")
             }
+            Self::NoUpstream => f.write_str(
+                "tollgate: there is no service to stand in front of; name one with --upstream http://127.0.0.1:3000, or as \
+                 upstreams under [gateway] in the file of --config",
+            ),
+            Self::Gateway(error) => write!(f, "tollgate: {error}"),
             Self::Redis(error) => {
                 write!(f, "tollgate: {error} ([store] in the file of --config, or TOLLGATE_STORE__URL and the like)")
             }

@@ -1,8 +1,7 @@
 //! What is printed at the start: where it listens, what applies, and three lines to try.
 
-use axum::http::Uri;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use tollgate_policy::Policies;
+use tollgate_policy::{Policies, config};
 
 /// Where it listens.
 #[derive(Default)]
@@ -14,11 +13,14 @@ pub(crate) struct Listeners {
 }
 
 /// The text for a server that listens there. The lines run as they are in any shell with curl.
-pub(crate) fn welcome(listeners: &Listeners, upstream: Option<&Uri>, policies: &Policies) -> String {
+pub(crate) fn welcome(listeners: &Listeners, gateway: Option<&config::Gateway>, policies: &Policies) -> String {
     let Listeners { http, grpc, resp, admin } = *listeners;
     let version = env!("CARGO_PKG_VERSION");
     let mut text = match http {
-        Some(http) if upstream.is_some() => format!("tollgate {version} is a gateway on http://{http}\n"),
+        Some(http) if gateway.is_some_and(|gateway| gateway.tls.is_some()) => {
+            format!("tollgate {version} is a gateway on https://{http}\n")
+        }
+        Some(http) if gateway.is_some() => format!("tollgate {version} is a gateway on http://{http}\n"),
         Some(http) => format!("tollgate {version} serves HTTP on http://{http}\n"),
         None => format!("tollgate {version} serves no HTTP\n"),
     };
@@ -41,8 +43,9 @@ pub(crate) fn welcome(listeners: &Listeners, upstream: Option<&Uri>, policies: &
         false => "switched off, everything passes".to_owned(),
     };
     text.push_str(&format!("Policies: {applies}\n"));
-    if let Some(upstream) = upstream {
-        text.push_str(&format!("Upstream: {upstream}\n"));
+    if let Some(gateway) = gateway {
+        let upstreams: Vec<String> = gateway.upstreams.iter().map(ToString::to_string).collect();
+        text.push_str(&format!("Upstream: {}\n", upstreams.join(", ")));
     } else if let Some(http) = http {
         let url = format!("http://{}", reachable(http));
         let subject = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;

@@ -1,9 +1,13 @@
-//! Replays the corpus of the fuzz target on stable: whatever a fuzzer found once stays found.
+//! Replays the corpora of the fuzz targets on stable: whatever a fuzzer found once stays found.
 
 // Part of a library of its own elsewhere.
 #[allow(unreachable_pub)]
 #[path = "../../../fuzz/src/resp.rs"]
 mod targets;
+
+#[allow(unreachable_pub)]
+#[path = "../../../fuzz/src/gateway.rs"]
+mod gateway;
 
 #[path = "../../../fuzz/replay.rs"]
 mod replay;
@@ -13,4 +17,9 @@ use replay::replay;
 #[test]
 fn all_bytes_of_the_corpus_are_answered_alike_in_any_pieces() {
     replay("resp", targets::resp);
+}
+
+#[test]
+fn what_passes_the_guard_of_the_gateway_is_understood_in_one_way() {
+    replay("gateway", gateway::gateway);
 }

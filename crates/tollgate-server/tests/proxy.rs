@@ -246,7 +246,7 @@ fn it_stops_cleanly() {
 fn a_wrong_command_line_is_code_2() {
     for (args, says) in [
         (&["--upstream", "localhost:3000"][..], "is not where a service can be"),
-        (&["--upstream", "https://example.com"], "is not where a service can be"),
+        (&["--upstream", "ftp://example.com"], "is not where a service can be"),
         (&["--upstream", "http://user:secret@127.0.0.1:1"], "is not where a service can be"),
         (&["--upstream", "http://127.0.0.1:1", "--limit", "10 a second"], "invalid value '10 a second' for '--limit"),
         (&["--upstream", "http://127.0.0.1:1", "--by", "ip"], "--limit"),

@@ -1,8 +1,11 @@
 //! Every table and key of tollgate.toml, written once: what is read, checked, shown, put into the schema and taken from the
 //! environment goes by this.
 
+mod gateway;
+
 use super::kind::{Default, Key, Kind, MOST, Table};
 use crate::check::MOST_DENIALS;
+use gateway::GATEWAY;
 use std::time::Duration;
 use tollgate::OnFailure;
 
@@ -37,6 +40,7 @@ pub(crate) static FILE: Table = Table {
         key("identity", Kind::Table(&IDENTITY), "Who is calling.", ""),
         key("stats", Kind::Table(&STATS), "What is remembered of the heaviest callers.", ""),
         key("envoy", Kind::Table(&ENVOY), "Envoy's rate limit service.", ""),
+        key("gateway", Kind::Table(&GATEWAY), "What `tollgate proxy` stands in front of, and how.", ""),
         key("plans", Kind::Named(&Kind::Table(&PLAN)), "Limits with a name, chosen by an attribute.", ""),
         key("policy", Kind::Tables(&POLICY), "Which requests, counted by what, how many of them.", ""),
         key("allow", Kind::Tables(&LISTED), "Who passes whatever the limits say.", ""),

@@ -68,6 +68,8 @@ pub(crate) enum Kind {
     Network,
     HeaderName,
     RedisUrl,
+    /// Where a service is that requests are sent on to.
+    Upstream,
     /// The beginning of names in Redis.
     Prefix,
     Method,
@@ -132,6 +134,7 @@ impl Kind {
             Self::Network => "an address or a network as \"10.0.0.0/8\"".to_owned(),
             Self::HeaderName => "the name of a header, as \"x-user-id\"".to_owned(),
             Self::RedisUrl => "the url of a Redis server, as \"redis://127.0.0.1:6379\"".to_owned(),
+            Self::Upstream => "where a service is, as \"http://127.0.0.1:3000\" or \"https://app.internal\"".to_owned(),
             Self::Prefix => {
                 "1 to 64 printable characters of ASCII without spaces, `{` and `}`, as \"tollgate\"".to_owned()
             }

@@ -21,6 +21,7 @@
 mod diagnostic;
 mod docs;
 mod env;
+mod gateway;
 mod keys;
 mod kind;
 mod nearest;
@@ -35,6 +36,7 @@ mod tree;
 mod watch;
 
 pub use diagnostic::{Diagnostic, Place};
+pub use gateway::{AccessLog, Balance, Certificate, Gateway, Upstream, UpstreamError};
 pub use redis::{RedisConfig, RedisMode, RedisUrl, RedisUrlError, Secret};
 pub use schema::schema;
 pub use watch::{Watch, yaml_files};
@@ -61,6 +63,8 @@ pub struct Config {
     pub stats: StatsConfig,
     /// Envoy's rate limit service.
     pub envoy: EnvoyService,
+    /// What the gateway stands in front of.
+    pub gateway: Gateway,
     /// Which limits apply.
     pub policies: Policies,
 }

@@ -74,6 +74,7 @@ fn kind(of: &Kind) -> Value {
         Kind::Network => pattern("^[0-9A-Fa-f:.]+(/[0-9]{1,3})?$"),
         Kind::HeaderName | Kind::Method => pattern("^[-!#$%&'*+.^_`|~0-9A-Za-z]+$"),
         Kind::RedisUrl => pattern("^(rediss?(\\+sentinel|\\+cluster)?|redis\\+unix|unix)://.+$"),
+        Kind::Upstream => pattern("^https?://[^?#@]+$"),
         Kind::Prefix => pattern("^[!-z|~]{1,64}$"),
         Kind::Path => pattern("^/[^?#]*$"),
         Kind::Algorithm => {

@@ -1,5 +1,7 @@
 //! The configuration as TOML that loads again to the same, with where each value came from.
 
+mod gateway;
+
 use super::diagnostic::Place;
 use super::kind::{Default, Kind};
 use super::source::Sources;
@@ -107,6 +109,7 @@ impl Writer<'_> {
         );
         self.line("top", config.stats.top.to_string());
         self.envoy(&config.envoy);
+        self.gateway(&config.gateway);
         for (index, plan) in policies.plans.iter().enumerate() {
             self.table(&format!("[plans.{}]", name(&plan.name)), &format!("plans.{index}"));
             self.limits(&plan.limits);

@@ -10,6 +10,7 @@ macro_rules! snapshot {
 mod bad;
 mod docs;
 mod env;
+mod gateway;
 mod good;
 mod plain;
 mod schema;

@@ -22,7 +22,7 @@ use crate::app::App;
 use crate::store::AnyStore;
 use auth::{AUTH, AUTH_PREFIX};
 use axum::Router;
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
@@ -32,6 +32,7 @@ use problem::quoted;
 pub(crate) use problem::{Code, Problem};
 use serde::Serialize;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use tollgate::{Clock, OnFailure};
 
@@ -76,6 +77,9 @@ async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String)
 }
 
 fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
+    if app.leaving.load(Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
+    }
     let AnyStore::Redis(redis) = app.engine.store() else { return (StatusCode::OK, "ok\n".to_owned()) };
     let Some((since, trouble)) = redis.status().trouble else { return (StatusCode::OK, "ok\n".to_owned()) };
     let on_failure = app.engine.policies().default_on_failure();
@@ -100,17 +104,25 @@ async fn wrong_method(method: Method, uri: Uri) -> Problem {
 
 /// A response whose body is JSON, and a line of its own in a terminal.
 pub(crate) fn json(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response {
+    json_bytes(status, media_type, body).map(Body::from)
+}
+
+fn json_bytes(status: StatusCode, media_type: &'static str, body: &impl Serialize) -> Response<Bytes> {
     // One with two limits fits.
     let mut text = Vec::with_capacity(512);
     // Structs of text and numbers always have a JSON form, and memory takes it.
     let _ = serde_json::to_writer(&mut text, body);
-    json_text(status, media_type, text)
+    of_json(status, media_type, text)
 }
 
-/// The same of what is JSON already.
-fn json_text(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response {
+/// A response of what is JSON already.
+fn json_text(status: StatusCode, media_type: &'static str, text: Vec<u8>) -> Response {
+    of_json(status, media_type, text).map(Body::from)
+}
+
+fn of_json(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response<Bytes> {
     text.push(b'\n');
-    let mut response = Response::new(Body::from(text));
+    let mut response = Response::new(Bytes::from(text));
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response

@@ -1,6 +1,7 @@
 //! `application/problem+json` (RFC 9457): what is wrong with a request, for programs and for people.
 
-use super::json;
+use super::json_bytes;
+use axum::body::{Body, Bytes};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
@@ -31,6 +32,7 @@ pub(crate) enum Code {
     InvalidConfig,
     BadTarget,
     BadHost,
+    WrongHost,
     UnknownCoding,
     BadUpstream,
     SlowUpstream,
@@ -69,6 +71,7 @@ impl Code {
             Self::InvalidConfig => "invalid_config",
             Self::BadTarget => "bad_target",
             Self::BadHost => "bad_host",
+            Self::WrongHost => "wrong_host",
             Self::UnknownCoding => "unknown_coding",
             Self::BadUpstream => "bad_upstream",
             Self::SlowUpstream => "slow_upstream",
@@ -97,6 +100,7 @@ impl Code {
             Self::ExpiredId | Self::LostId => StatusCode::GONE,
             Self::AlreadySettled => StatusCode::CONFLICT,
             Self::InvalidConfig => StatusCode::UNPROCESSABLE_ENTITY,
+            Self::WrongHost => StatusCode::MISDIRECTED_REQUEST,
             Self::UnknownCoding => StatusCode::NOT_IMPLEMENTED,
             Self::BadUpstream => StatusCode::BAD_GATEWAY,
             Self::SlowUpstream => StatusCode::GATEWAY_TIMEOUT,
@@ -132,8 +136,9 @@ struct ProblemBody<'a> {
     detail: &'a str,
 }
 
-impl IntoResponse for Problem {
-    fn into_response(self) -> Response {
+impl Problem {
+    /// As a response that needs no framework.
+    pub(crate) fn plain(&self) -> Response<Bytes> {
         let status = self.code.status();
         let body = ProblemBody {
             // The kind of problem is the status; `code` says which one it is. RFC 9457 wants its phrase as the title.
@@ -143,7 +148,13 @@ impl IntoResponse for Problem {
             code: self.code.word(),
             detail: &self.detail,
         };
-        json(status, "application/problem+json", &body)
+        json_bytes(status, "application/problem+json", &body)
+    }
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        self.plain().map(Body::from)
     }
 }
 

@@ -2,6 +2,7 @@
 
 use super::text::{Kind, Page};
 use crate::app::App;
+use crate::proxy;
 use crate::store::AnyStore;
 use std::sync::atomic::Ordering::Relaxed;
 use tollgate::Clock;
@@ -80,6 +81,9 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     page.family("tollgate_overrides", "Overrides and bans by an operator that are in force.", Kind::Gauge)
         .sample(&[], app.engine.overrides().len() as u64);
     store_figures(&mut page, app.engine.store());
+    if let Some(gateway) = app.gateway.get() {
+        gateway_figures(&mut page, gateway);
+    }
 
     let reloads = &app.reloads;
     page.family("tollgate_config_reloads_total", "Reloads of the configuration.", Kind::Counter)
@@ -90,6 +94,33 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     page.family("tollgate_build_info", "The version that runs.", Kind::Gauge)
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     page.into_text()
+}
+
+fn gateway_figures(page: &mut Page, gateway: &proxy::Shared) {
+    let peers = || gateway.upstreams.peers.iter().map(|peer| (peer.upstream.to_string(), peer));
+    let mut up = page.family("tollgate_upstream_up", "1 unless its health checks fail.", Kind::Gauge);
+    for (name, peer) in peers() {
+        up.sample(&[("upstream", &name)], u64::from(peer.is_well()));
+    }
+    let help = "1 for what the breaker of an upstream is doing.";
+    let mut breaker = page.family("tollgate_upstream_breaker", help, Kind::Gauge);
+    for (name, peer) in peers() {
+        if let Some(state) = peer.breaker() {
+            breaker.sample(&[("upstream", &name), ("state", state)], 1);
+        }
+    }
+    let mut active = page.family("tollgate_upstream_requests_active", "Requests under way.", Kind::Gauge);
+    for (name, peer) in peers() {
+        active.sample(&[("upstream", &name)], peer.active() as u64);
+    }
+    let help = "Requests sent on: answered, or failed, with 502, 503 and 504 among the latter.";
+    let mut requests = page.family("tollgate_upstream_requests_total", help, Kind::Counter);
+    for (name, peer) in peers() {
+        requests.sample(&[("upstream", &name), ("outcome", "answered")], peer.answered.load(Relaxed));
+        requests.sample(&[("upstream", &name), ("outcome", "failed")], peer.failed.load(Relaxed));
+    }
+    let help = "Lines that the access log could not keep up with.";
+    page.family("tollgate_access_log_lost_total", help, Kind::Counter).sample(&[], gateway.lost_lines());
 }
 
 fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {

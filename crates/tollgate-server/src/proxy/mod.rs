@@ -1,43 +1,197 @@
 //! `tollgate proxy`: stands in front of a service, and lets through what the policies do.
 
+mod access_log;
+mod body;
+mod client;
+mod drain;
 mod forward;
+mod guard;
 mod headers;
+mod proxy_protocol;
+mod stream;
+mod tls;
+mod tunnel;
+mod upstream;
+
+pub(crate) use drain::{Drain, Stage};
 
 use crate::app::App;
 use crate::cli::ProxyArgs;
+use crate::listen;
 use crate::serve::{Flags, Start};
 use crate::store::AnyStore;
-use axum::Router;
-use axum::http::{HeaderName, Uri};
-use forward::Forward;
+use crate::worker::accept;
+use access_log::{AccessLog, Notes, Writing};
+use axum::http::HeaderName;
 use std::sync::Arc;
-use tollgate::Clock;
+use std::time::Duration;
+use tls::OwnCertificate;
+use tokio::net::TcpListener;
+use tokio::sync::Semaphore;
+use tokio::time::{Instant, interval, timeout};
+use tollgate::{Clock, SystemClock};
+use tollgate_policy::config::{Config, Gateway, Watch};
 use tollgate_policy::{Engine, Policies, Policy, config};
 use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer};
-use tower_layer::Layer;
+use upstream::{Channel, Check, Connector, Pool, Upstreams, watch_health};
 
 /// What `--by` says for one bucket.
 const ALL: &str = "all";
 
+/// How often connections to upstreams that nobody uses are looked through.
+const TIDY: Duration = Duration::from_secs(5);
+
+/// How long those who have begun to connect may take to be there.
+const LAST_ARRIVALS: Duration = Duration::from_millis(100);
+
+/// Who decides on requests.
+type Gate = ByPolicies<AnyStore<SystemClock>>;
+
 /// What is to be started; an error is a sentence.
 pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
-    let ProxyArgs { upstream, limit, by, listen, config } = args;
-    if !headers::is_upstream(&upstream) {
-        return Err(format!(
-            "--upstream {upstream} is not where a service can be; write it as in http://127.0.0.1:3000"
-        ));
-    }
+    let ProxyArgs { upstream, limit, by, listen, tls_cert, tls_key, config } = args;
+    let upstreams = upstream
+        .iter()
+        .map(|text| text.parse().map_err(|error| format!("--upstream {text} {error}")))
+        .collect::<Result<Vec<_>, String>>()?;
     let policies = limit.map(|limit| {
         let policy = Policy::new("limit").limit(limit);
         Policies::new().policy(if by == ALL { policy } else { policy.per(&*by) })
     });
-    Ok(Start { file: config, flags: Flags { listen, policies, envoy_config: None }, upstream: Some(upstream) })
+    let tls = tls_cert.zip(tls_key).map(|(cert, key)| config::Certificate::new(cert, key));
+    let flags = Flags { listen, policies, upstreams, tls, ..Flags::default() };
+    Ok(Start { file: config, flags, gateway: true })
 }
 
-/// Everything that comes is judged, and sent on if it passes.
-pub(crate) fn router<C: Clock>(app: &Arc<App<C>>, believed: &config::Identity, upstream: &Uri) -> Router {
-    Router::new()
-        .fallback_service(layer(&app.engine, believed).layer(Forward::new(upstream.clone(), identity(believed))))
+/// What all workers of a gateway share.
+pub(crate) struct Shared {
+    gateway: Gateway,
+    layer: RateLimitLayer<Gate>,
+    identity: Identity,
+    forwarding: Forwarding,
+    pub(crate) upstreams: Upstreams,
+    connector: Connector,
+    certificate: Option<Arc<OwnCertificate>>,
+    log: Option<AccessLog>,
+    pub(crate) drain: Arc<Drain>,
+}
+
+/// What one worker has of its own.
+pub(crate) struct Local {
+    shared: Arc<Shared>,
+    /// Its connections to each upstream.
+    pools: Vec<Arc<Pool>>,
+    /// The same in HTTP/2.
+    channels: Vec<Channel>,
+}
+
+/// What must be held on to as long as the gateway runs.
+pub(crate) struct Holding {
+    _watches: Vec<Watch>,
+    _writing: Option<Writing>,
+}
+
+impl Shared {
+    /// An error is a sentence.
+    pub(crate) fn new(app: &App<SystemClock>, config: &Config) -> Result<(Arc<Self>, Holding), String> {
+        let gateway = config.gateway.clone();
+        let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
+        let log = log.map_err(|error| format!("the access log {} cannot be opened: {error}", gateway.access_log))?;
+        let (log, writing) = log.unzip();
+        let mut layer = layer(&app.engine, &config.identity);
+        if log.is_some() {
+            layer = layer.on_verdict(Notes::verdict);
+        }
+        let certificate = gateway.tls.as_ref().map(OwnCertificate::load).transpose()?;
+        let watches = certificate.as_ref().map(OwnCertificate::watch).unwrap_or_default();
+        let shared = Self {
+            layer,
+            identity: identity(&config.identity),
+            forwarding: forwarding(&config.identity),
+            upstreams: Upstreams::new(&gateway),
+            connector: Connector { tls: tls::connector(&gateway)?, within: gateway.connect_timeout },
+            certificate,
+            log,
+            drain: Arc::default(),
+            gateway,
+        };
+        Ok((Arc::new(shared), Holding { _watches: watches, _writing: writing }))
+    }
+
+    /// The header that trusted proxies tell clients in.
+    fn identity_header(&self) -> &HeaderName {
+        self.forwarding.name()
+    }
+
+    /// Lines of the access log that were left out.
+    pub(crate) fn lost_lines(&self) -> u64 {
+        self.log.as_ref().map_or(0, AccessLog::lost)
+    }
+
+    /// Asks the upstreams whether they are well, if that is wanted; in the runtime that this is called in.
+    pub(crate) fn watch_health(&self) {
+        let Some(path) = &self.gateway.health_path else { return };
+        for peer in &self.upstreams.peers {
+            let check = Check {
+                path: path.clone(),
+                every: self.gateway.health_interval,
+                http2: self.gateway.http2,
+                connector: self.connector.clone(),
+            };
+            tokio::spawn(watch_health(Arc::clone(peer), check));
+        }
+    }
+}
+
+/// Serves on one listener until the gateway stops, and then what is under way.
+pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, workers: usize) {
+    let most = shared.gateway.max_connections.div_ceil(workers).max(1);
+    let (drain, last_call) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
+    let pools: Vec<Arc<Pool>> = shared.upstreams.peers.iter().map(|_| Arc::default()).collect();
+    let channels = shared.upstreams.peers.iter().map(|_| Channel::default()).collect();
+    let local = Arc::new(Local { shared, pools: pools.clone(), channels });
+    tokio::spawn(async move {
+        let mut ticks = interval(TIDY);
+        loop {
+            ticks.tick().await;
+            pools.iter().for_each(|pool| pool.tidy(Instant::now()));
+        }
+    });
+    let room = Arc::new(Semaphore::new(most));
+    loop {
+        let changed = drain.changed();
+        if drain.stage() == Stage::Stopping {
+            break;
+        }
+        let place = Arc::clone(&room).acquire_owned();
+        tokio::select! {
+            biased;
+            () = changed => {}
+            (place, (stream, peer)) = async { (place.await, accept(&listener).await) } => {
+                // The semaphore is never closed.
+                let Ok(place) = place else { break };
+                tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+            }
+        }
+    }
+    // Who has connected already is served, and who is about to.
+    if let Err(error) = listen::close_door(&listener) {
+        tracing::debug!(%error, "connections that come now may be reset");
+    }
+    let rest = async {
+        loop {
+            let (stream, peer) = accept(&listener).await;
+            let Ok(place) = Arc::clone(&room).try_acquire_owned() else { return };
+            tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
+        }
+    };
+    let _ = timeout(LAST_ARRIVALS, rest).await;
+    drop(listener);
+    // When all places are free nobody is left.
+    let all = u32::try_from(most).unwrap_or(u32::MAX);
+    if timeout(last_call, room.acquire_many(all)).await.is_err() {
+        tracing::warn!("requests still in flight after {last_call:?} were cut off");
+    }
 }
 
 /// The limits of the engine, by whom the configuration believes.
@@ -58,7 +212,10 @@ pub(crate) fn layer<C: Clock>(
 
 /// Whom the configuration believes.
 fn identity(believed: &config::Identity) -> Identity {
+    Identity::direct().trust_all(believed.trusted_proxies.iter().copied()).header(forwarding(believed))
+}
+
+fn forwarding(believed: &config::Identity) -> Forwarding {
     // The configuration has names of headers only.
-    let header = Forwarding::named(&believed.header).unwrap_or_default();
-    Identity::direct().trust_all(believed.trusted_proxies.iter().copied()).header(header)
+    Forwarding::named(&believed.header).unwrap_or_default()
 }

@@ -150,11 +150,24 @@ impl Server {
         while welcome.matches("curl").count() < 3 && !welcome.contains("Upstream: ") {
             assert!(out.read_line(&mut welcome).unwrap() > 0, "the server ended after {welcome:?}");
         }
-        let address = welcome.lines().next().and_then(|line| line.rsplit_once("http://")).unwrap().1;
+        let address = welcome.lines().next().and_then(|line| line.rsplit_once("://")).unwrap().1;
         let metrics = welcome.lines().find_map(|line| line.strip_prefix("Metrics: http://"));
         let admin = metrics.and_then(|url| url.strip_suffix("/metrics")).unwrap_or(address);
         let grpc = welcome.lines().find_map(|line| line.split_once("grpc://")?.1.parse().ok());
         Self { address: address.parse().unwrap(), grpc, admin: admin.parse().unwrap(), child, out, welcome }
+    }
+
+    /// The number of its process.
+    pub(crate) fn id(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// How much memory it has had at most, or has now, in bytes: a line of its status.
+    pub(crate) fn memory(&self, line: &str) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let kib =
+            status.lines().find_map(|text| text.strip_prefix(line)?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
+        kib.unwrap_or_else(|| panic!("no {line} in {status}")) * 1024
     }
 
     pub(crate) fn signal(&self, name: &str) {

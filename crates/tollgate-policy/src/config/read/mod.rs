@@ -1,6 +1,7 @@
 //! Reading tables by the table of keys: unknown keys, wrong types and missing keys are found here, for all tables alike.
 
 pub(crate) mod file;
+mod gateway;
 mod matching;
 mod policy;
 mod scalar;

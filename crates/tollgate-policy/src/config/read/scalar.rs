@@ -2,6 +2,7 @@
 
 use super::Wrong;
 use crate::attribute::Attribute;
+use crate::config::gateway::Upstream;
 use crate::config::kind::Kind;
 use crate::config::redis::{RedisUrl, Secret};
 use crate::config::time::{self, NoInstant};
@@ -154,6 +155,10 @@ pub(super) fn on_failure(kind: &Kind, value: &Value) -> Read<OnFailure> {
 /// Nothing of it is in the message: it may have a password.
 pub(super) fn redis_url(_: &Kind, value: &Value) -> Read<RedisUrl> {
     str(value)?.parse().map_err(|error| Wrong::says(format!("`url` in [store] is not that of a Redis server: {error}")))
+}
+
+pub(super) fn upstream(_: &Kind, value: &Value) -> Read<Upstream> {
+    str(value)?.parse().map_err(|_| Wrong::Kind)
 }
 
 pub(super) fn secret(kind: &Kind, value: &Value) -> Read<Secret> {

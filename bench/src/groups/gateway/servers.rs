@@ -1,0 +1,176 @@
+//! The service behind, and the two proxies in front of it, each a process of its own that ends with this one.
+
+use std::fs;
+use std::io::{BufRead, BufReader};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where the proxies run; the service behind them and wrk are elsewhere.
+const CORE: &str = "0";
+pub(super) const FREE_CORE: &str = "1";
+
+/// As much as nobody meets.
+const NGINX_RATE: &str = "1000000r/s";
+const OUR_LIMIT: &str = "1000000000/s";
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Who {
+    Nginx,
+    Tollgate,
+}
+
+impl Who {
+    pub(super) const ALL: [Self; 2] = [Self::Nginx, Self::Tollgate];
+
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Nginx => "nginx",
+            Self::Tollgate => "tollgate",
+        }
+    }
+}
+
+/// Ends a process with it.
+struct Ended(Child);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to do.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// The service behind.
+pub(super) struct Upstream {
+    port: u16,
+    /// Where configurations and the certificate are.
+    directory: PathBuf,
+    _process: Ended,
+}
+
+impl Upstream {
+    pub(super) fn start() -> Result<Self, String> {
+        let directory = std::env::temp_dir().join(format!("tollgate-bench-gateway-{}", std::process::id()));
+        fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
+        let made = Command::new("openssl")
+            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
+            .args(["-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"])
+            .current_dir(&directory)
+            .output()
+            .map_err(|error| format!("openssl: {error}"))?;
+        if !made.status.success() {
+            return Err(format!("openssl made no certificate: {}", String::from_utf8_lossy(&made.stderr)));
+        }
+        let port = free_port()?;
+        let kilobyte = "x".repeat(1024);
+        let server = format!(
+            "server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000000; location / {{ return 200 \"{kilobyte}\"; }} }}"
+        );
+        let process = nginx(&directory, "upstream", &server, FREE_CORE, port)?;
+        Ok(Self { port, directory, _process: process })
+    }
+}
+
+impl Drop for Upstream {
+    fn drop(&mut self) {
+        // What is left is in the directory for such.
+        let _ = fs::remove_dir_all(&self.directory);
+    }
+}
+
+/// A proxy.
+pub(super) struct Server {
+    pub(super) url: String,
+    _process: Ended,
+}
+
+impl Server {
+    pub(super) fn start(who: Who, upstream: &Upstream, tls: bool) -> Result<Self, String> {
+        let (process, port) = match who {
+            Who::Nginx => Self::nginx(upstream, tls)?,
+            Who::Tollgate => Self::tollgate(upstream, tls)?,
+        };
+        let scheme = if tls { "https" } else { "http" };
+        Ok(Self { url: format!("{scheme}://127.0.0.1:{port}/"), _process: process })
+    }
+
+    fn nginx(upstream: &Upstream, tls: bool) -> Result<(Ended, u16), String> {
+        let (port, behind) = (free_port()?, upstream.port);
+        let (ssl, certificate) =
+            if tls { (" ssl", "ssl_certificate cert.pem; ssl_certificate_key key.pem;") } else { ("", "") };
+        let server = format!(
+            "limit_req_zone $binary_remote_addr zone=all:10m rate={NGINX_RATE};\n\
+             upstream behind {{ server 127.0.0.1:{behind}; keepalive 128; keepalive_requests 1000000000; }}\n\
+             server {{ listen 127.0.0.1:{port}{ssl}; {certificate} keepalive_requests 1000000000;\n\
+             location / {{ limit_req zone=all burst=1000000 nodelay; proxy_pass http://behind; proxy_http_version 1.1;\n\
+             proxy_set_header Connection \"\"; proxy_set_header Host $host;\n\
+             proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header X-Forwarded-Proto $scheme; }} }}"
+        );
+        let process = nginx(&upstream.directory, if tls { "tls" } else { "plain" }, &server, CORE, port)?;
+        Ok((process, port))
+    }
+
+    fn tollgate(upstream: &Upstream, tls: bool) -> Result<(Ended, u16), String> {
+        let mut command = Command::new("taskset");
+        command.args(["-c", CORE]).arg(binary()?).current_dir(&upstream.directory).env("TOLLGATE_SERVER__ADMIN", "off");
+        command.args(["proxy", "--listen", "127.0.0.1:0", "--limit", OUR_LIMIT]);
+        command.args(["--upstream", &format!("http://127.0.0.1:{}", upstream.port)]);
+        if tls {
+            command.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
+        }
+        let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
+        let mut process = Ended(process.map_err(|error| format!("taskset: {error}"))?);
+        let stdout = process.0.stdout.take();
+        for line in stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok) {
+            let port = line.split_once(" is a gateway on ").and_then(|(_, url)| url.rsplit(':').next()?.parse().ok());
+            if let Some(port) = port {
+                return Ok((process, port));
+            }
+        }
+        Err("tollgate proxy did not start".into())
+    }
+}
+
+/// An nginx with as many workers as it has cores, which is one.
+fn nginx(directory: &Path, name: &str, server: &str, core: &str, port: u16) -> Result<Ended, String> {
+    let text = format!(
+        "daemon off; worker_processes 1; pid {name}.pid; error_log stderr crit;\nevents {{ worker_connections 4096; }}\n\
+         http {{ access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; \
+         scgi_temp_path s;\n{server}\n}}\n"
+    );
+    fs::write(directory.join(format!("{name}.conf")), text).map_err(|error| error.to_string())?;
+    let mut command = Command::new("taskset");
+    command.args(["-c", core, "nginx", "-p"]).arg(directory).args(["-c", &format!("{name}.conf")]);
+    // Without a master process nothing is left behind when it is killed.
+    command.args(["-g", "master_process off;"]);
+    let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
+    let process = Ended(process.map_err(|error| format!("there is no nginx or no taskset: {error}"))?);
+    let until = Instant::now() + Duration::from_secs(10);
+    while TcpStream::connect(("127.0.0.1", port)).is_err() {
+        if Instant::now() > until {
+            return Err("nginx did not start (on Debian: apt-get install nginx-light)".into());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    Ok(process)
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
+}
+
+/// The service as it is now, beside this program.
+fn binary() -> Result<PathBuf, String> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo).args(["build", "--release", "--quiet", "-p", "tollgate-server"]).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err("cargo build --release -p tollgate-server failed".into());
+    }
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let binary = own.with_file_name("tollgate");
+    if binary.exists() { Ok(binary) } else { Err(format!("there is no {}", binary.display())) }
+}

@@ -1,0 +1,221 @@
+//! Bodies on their way: of requests, bounded and counted; of answers, with the connection they come over.
+
+use super::upstream::{Active, Late, Link, Pool, Progress, Timer};
+use axum::body::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+
+/// The body of a request, as it is sent on.
+pub(crate) struct Sent {
+    /// None if there is none.
+    body: Option<Incoming>,
+    /// How many bytes may still come.
+    left: u64,
+    progress: Option<Progress>,
+}
+
+impl Sent {
+    pub(crate) fn empty() -> Self {
+        Self { body: None, left: 0, progress: None }
+    }
+
+    /// At most so many bytes.
+    pub(crate) fn new(body: Incoming, most: Option<u64>) -> Self {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        Self { body: Some(body), left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()) }
+    }
+
+    /// Counts what was sent of it; none if there is nothing to send.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.progress.clone()
+    }
+}
+
+/// Why the body of a request ends early.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    TooLarge,
+    /// The client broke off, or wrote what is no body.
+    Client(hyper::Error),
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge => f.write_str("the body is too large"),
+            Self::Client(error) => write!(f, "the client broke off: {error}"),
+        }
+    }
+}
+
+impl Error for BodyError {}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        let Some(body) = &mut this.body else { return Poll::Ready(None) };
+        Pin::new(body).poll_frame(cx).map(|frame| {
+            if let Some(progress) = &this.progress {
+                progress.fetch_add(1, Relaxed);
+            }
+            match frame? {
+                Ok(frame) => {
+                    let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+                    match this.left.checked_sub(length) {
+                        Some(left) => {
+                            this.left = left;
+                            Some(Ok(frame))
+                        }
+                        None => Some(Err(BodyError::TooLarge)),
+                    }
+                }
+                Err(error) => Some(Err(BodyError::Client(error))),
+            }
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.as_ref().is_none_or(Body::is_end_stream)
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+    }
+}
+
+/// The body of an answer: the upstream's, or one of our own.
+pub(crate) enum Reply {
+    Own(Option<Bytes>),
+    Upstream(FromUpstream),
+}
+
+impl Reply {
+    pub(crate) fn empty() -> Self {
+        Self::Own(None)
+    }
+}
+
+/// What an upstream answers, and what it comes over.
+pub(crate) struct FromUpstream {
+    body: Incoming,
+    via: Via,
+    /// Until then the upstream is busy with it.
+    _active: Active,
+}
+
+/// What an answer comes over.
+enum Via {
+    /// A connection that it drives, and gives back when it has ended.
+    Link(Box<Link>, Arc<Pool>),
+    /// One of HTTP/2, that others share.
+    Shared(Timer),
+    Done,
+}
+
+impl FromUpstream {
+    pub(crate) fn over_link(body: Incoming, mut link: Box<Link>, pool: Arc<Pool>, active: Active) -> Self {
+        link.timer.moved();
+        Self { body, via: Via::Link(link, pool), _active: active }
+    }
+
+    pub(crate) fn over_http2(body: Incoming, mut timer: Timer, active: Active) -> Self {
+        timer.moved();
+        Self { body, via: Via::Shared(timer), _active: active }
+    }
+
+    /// Gives the connection back, if nothing more comes over it.
+    pub(crate) fn finish(&mut self, cx: &mut Context<'_>) {
+        if !self.body.is_end_stream() {
+            return;
+        }
+        if let Via::Link(mut link, pool) = std::mem::replace(&mut self.via, Via::Done) {
+            link.drive(cx);
+            if link.is_free() {
+                pool.give(link);
+            }
+        }
+    }
+}
+
+impl Body for FromUpstream {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        // To ask the body for more is what makes the connection read more: hence twice.
+        for last in [false, true] {
+            if let Via::Link(link, _) = &mut this.via {
+                link.drive(cx);
+            }
+            if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
+                match &mut this.via {
+                    Via::Link(link, _) => link.timer.moved(),
+                    Via::Shared(timer) => timer.moved(),
+                    Via::Done => {}
+                }
+                if frame.is_none() || this.body.is_end_stream() {
+                    this.finish(cx);
+                }
+                return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
+            }
+            if last || !matches!(this.via, Via::Link(..)) {
+                break;
+            }
+        }
+        let overdue = match &mut this.via {
+            Via::Link(link, _) => link.timer.poll(cx),
+            Via::Shared(timer) => timer.poll(cx),
+            Via::Done => Poll::Pending,
+        };
+        overdue.map(|overdue| {
+            this.via = Via::Done;
+            Some(Err(Late(overdue).into()))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Upstream(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(bytes) => bytes.is_none(),
+            Self::Upstream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(bytes) => SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64)),
+            Self::Upstream(body) => body.size_hint(),
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! The clients of the gateway: their connections, what they may do on them and for how long.
+
+mod connection;
+mod guarded;
+mod service;
+mod state;
+
+pub(super) use connection::serve;
+pub(crate) use state::Client;

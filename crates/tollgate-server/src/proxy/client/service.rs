@@ -1,0 +1,183 @@
+//! One request of a client: looked at, judged by the limits, sent on, logged.
+
+use super::state::{Client, UnderWay};
+use crate::http::{Code, Problem};
+use crate::proxy::access_log::{Entry, Notes};
+use crate::proxy::body::Reply;
+use crate::proxy::forward::{self, Forward};
+use crate::proxy::{Gate, Local, headers};
+use axum::body::Bytes;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST};
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use pin_project_lite::pin_project;
+use std::convert::Infallible;
+use std::error::Error;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tollgate_tower::{Kept, PeerAddr, RateLimit, ResponseBody, ResponseFuture};
+use tower_layer::Layer;
+use tower_service::Service;
+
+/// Serves the requests of one connection.
+pub(super) struct OfClient {
+    local: Arc<Local>,
+    client: Arc<Client>,
+    limited: RateLimit<Forward, Gate>,
+}
+
+impl OfClient {
+    pub(super) fn new(local: &Arc<Local>, client: &Arc<Client>) -> Self {
+        let forward = Forward { local: Arc::clone(local), client: Arc::clone(client) };
+        let limited = local.shared.layer.layer(forward);
+        Self { local: Arc::clone(local), client: Arc::clone(client), limited }
+    }
+
+    /// What is wrong with a request, before anybody decides on it.
+    fn vet(&self, request: &mut Request<Incoming>) -> Result<(), Problem> {
+        let gateway = &self.local.shared.gateway;
+        if request.method() == Method::CONNECT || request.uri().path_and_query().is_none() {
+            return Err(forward::bad_target());
+        }
+        let (authority, version) = (request.uri().authority().cloned(), request.version());
+        headers::one_host(request.headers_mut(), authority.as_ref(), version, &gateway.hosts)?;
+        if headers::has_other_codings(request.headers()) {
+            return Err(Problem::new(Code::UnknownCoding, "the only Transfer-Encoding that is known here is chunked"));
+        }
+        if let Some(most) = gateway.max_body {
+            let length = request.headers().get(CONTENT_LENGTH).and_then(|length| length.to_str().ok()?.parse().ok());
+            if length.is_some_and(|length: u64| length > most) {
+                return Err(forward::too_large());
+            }
+        }
+        Ok(())
+    }
+}
+
+impl hyper::service::Service<Request<Incoming>> for OfClient {
+    type Response = Response<ToClient>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, mut request: Request<Incoming>) -> Answering {
+        let under_way = UnderWay::new(&self.client);
+        let shared = &self.local.shared;
+        let version = request.version();
+        let entry = shared.log.as_ref().map(|log| {
+            let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
+            let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
+            let head = (request.method(), request.uri(), host);
+            Box::new(Entry::new(log, head, self.client.peer.ip(), name(version)))
+        });
+        let state = match self.vet(&mut request) {
+            Err(problem) => State::Refused { problem: Some(problem) },
+            Ok(()) => {
+                request.extensions_mut().insert(PeerAddr(self.client.peer));
+                if let Some(entry) = &entry {
+                    request.extensions_mut().insert::<Notes>(entry.notes());
+                }
+                // The one further in is always ready.
+                State::Limited { future: self.limited.clone().call(request) }
+            }
+        };
+        Answering { state, rest: Some((under_way, entry)), http2: version == Version::HTTP_2 }
+    }
+}
+
+fn name(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2",
+        _ => "HTTP/1.1",
+    }
+}
+
+type Limited = ResponseFuture<Forward, Incoming, Gate>;
+
+pin_project! {
+    /// The answer to a request.
+    pub(super) struct Answering {
+        #[pin]
+        state: State,
+        rest: Option<(UnderWay, Option<Box<Entry>>)>,
+        http2: bool,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State {
+        Refused { problem: Option<Problem> },
+        Limited {
+            #[pin]
+            future: Limited,
+        },
+    }
+}
+
+impl Future for Answering {
+    type Output = Result<Response<ToClient>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.project();
+        let mut response = match this.state.project() {
+            StateProjection::Refused { problem } => {
+                let Some(problem) = problem.take() else { return Poll::Pending };
+                forward::own(problem.plain()).map(ResponseBody::from)
+            }
+            StateProjection::Limited { future } => {
+                let Ok(response) = ready!(future.poll(cx));
+                response
+            }
+        };
+        let (under_way, mut entry) = this.rest.take().unzip();
+        let is_last = under_way.as_ref().is_some_and(UnderWay::is_last);
+        if is_last && !*this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(entry) = entry.as_mut().and_then(Option::as_mut) {
+            entry.status = response.status().as_u16();
+            entry.whole = response.body().is_end_stream();
+        }
+        Poll::Ready(Ok(response.map(|body| ToClient { body, entry: entry.flatten(), _under_way: under_way })))
+    }
+}
+
+/// The body of an answer on its way to the client: with it ends the request.
+pub(super) struct ToClient {
+    body: ResponseBody<Reply, Kept<Gate>>,
+    entry: Option<Box<Entry>>,
+    _under_way: Option<UnderWay>,
+}
+
+impl Body for ToClient {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        if let Some(entry) = &mut this.entry {
+            match &frame {
+                Some(Ok(frame)) => entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64),
+                Some(Err(_)) => {}
+                None => entry.whole = true,
+            }
+            entry.whole |= this.body.is_end_stream();
+        }
+        if let Some(Err(error)) = &frame {
+            tracing::warn!("an answer broke off: {error}");
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

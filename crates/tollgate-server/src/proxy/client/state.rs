@@ -1,0 +1,154 @@
+//! What is known of a client's connection: who it is, what it is doing, since when.
+
+use crate::proxy::drain::{Drain, Stage};
+use axum::http::HeaderValue;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock};
+use std::time::{Duration, Instant};
+use tokio::sync::OwnedSemaphorePermit;
+
+/// The zero of all times here.
+static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+
+/// Milliseconds since the process began, never 0.
+pub(crate) fn now() -> u64 {
+    u64::try_from(BEGINNING.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+pub(crate) struct Client {
+    pub(crate) peer: SocketAddr,
+    /// Whether what it says about others is believed.
+    pub(crate) trusted: bool,
+    pub(crate) tls: bool,
+    /// Its address as it is written into X-Forwarded-For.
+    pub(crate) written: HeaderValue,
+    /// The same as it is written into Forwarded.
+    pub(crate) node: String,
+    /// Its place among the connections that there may be, until the last of it is gone; and whether they are to leave.
+    /// None in tests.
+    place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
+    /// Whether another protocol is spoken now, of which nothing is known.
+    pub(crate) tunnel: AtomicBool,
+    /// Whether a head has begun and not ended.
+    in_head: AtomicBool,
+    /// How many requests are under way.
+    under_way: AtomicUsize,
+    /// Since when there is none.
+    idle_since: AtomicU64,
+    /// Since when a head is being sent.
+    head_since: AtomicU64,
+    /// Since when it takes nothing of what is written to it; 0 if it does.
+    blocked_since: AtomicU64,
+}
+
+/// A request that is under way until this is dropped.
+pub(crate) struct UnderWay(Arc<Client>);
+
+impl UnderWay {
+    pub(crate) fn new(client: &Arc<Client>) -> Self {
+        client.under_way.fetch_add(1, Relaxed);
+        Self(Arc::clone(client))
+    }
+}
+
+impl UnderWay {
+    /// Whether the client is to be told that this answer is the last.
+    pub(crate) fn is_last(&self) -> bool {
+        self.0.place.as_ref().is_some_and(|(_, drain)| drain.stage() != Stage::Serving)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Relaxed) == 1 {
+            self.0.idle_since.store(now(), Relaxed);
+        }
+    }
+}
+
+/// How long each thing may last.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) head: Duration,
+    pub(crate) keep_alive: Duration,
+    pub(crate) idle: Duration,
+}
+
+impl Client {
+    pub(crate) fn new(
+        peer: SocketAddr,
+        trusted: bool,
+        tls: bool,
+        place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
+    ) -> Self {
+        // An address is text.
+        let ip = tollgate_policy::canonical(peer.ip());
+        let node = if ip.is_ipv6() { format!("\"[{ip}]\"") } else { ip.to_string() };
+        let written = HeaderValue::try_from(ip.to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
+        let now = now();
+        Self {
+            peer,
+            trusted,
+            tls,
+            written,
+            node,
+            place,
+            tunnel: AtomicBool::new(false),
+            in_head: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            idle_since: AtomicU64::new(now),
+            head_since: AtomicU64::new(now),
+            blocked_since: AtomicU64::new(0),
+        }
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+
+    /// Bytes were read; whether a head is left unfinished by them.
+    pub(crate) fn heard(&self, in_head: bool) {
+        if in_head != self.in_head.load(Relaxed) {
+            if in_head {
+                self.head_since.store(now(), Relaxed);
+            }
+            self.in_head.store(in_head, Relaxed);
+        }
+    }
+
+    /// Whether it took what was written to it.
+    pub(crate) fn took(&self, some: bool) {
+        let blocked = self.blocked_since.load(Relaxed) != 0;
+        if blocked == some {
+            self.blocked_since.store(if some { 0 } else { now() }, Relaxed);
+        }
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
+    }
+
+    /// Since when nothing was asked for.
+    pub(crate) fn idle_since(&self) -> u64 {
+        self.idle_since.load(Relaxed)
+    }
+
+    /// When it is to be cut off if nothing changes; none if that is for others to say.
+    pub(crate) fn deadline(&self, patience: &Patience) -> Option<u64> {
+        let after =
+            |since: u64, time: Duration| since.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
+        if self.tunnel.load(Relaxed) {
+            return None;
+        }
+        match self.blocked_since.load(Relaxed) {
+            0 => {}
+            since => return Some(after(since, patience.idle)),
+        }
+        match (self.under_way.load(Relaxed), self.in_head.load(Relaxed)) {
+            (0, true) => Some(after(self.head_since.load(Relaxed), patience.head)),
+            (0, false) => Some(after(self.idle_since.load(Relaxed), patience.keep_alive)),
+            _ => None,
+        }
+    }
+}

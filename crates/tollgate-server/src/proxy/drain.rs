@@ -1,0 +1,41 @@
+//! How far the gateway is with stopping, for everybody who serves a connection.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering::SeqCst};
+use tokio::sync::Notify;
+use tokio::sync::futures::OwnedNotified;
+
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub(crate) enum Stage {
+    Serving,
+    /// Clients are told to go elsewhere, and served until they do.
+    Leaving,
+    /// Nobody new is let in; who asks for nothing is closed.
+    Stopping,
+}
+
+#[derive(Default)]
+pub(crate) struct Drain {
+    stage: AtomicU8,
+    changed: Arc<Notify>,
+}
+
+impl Drain {
+    pub(crate) fn stage(&self) -> Stage {
+        match self.stage.load(SeqCst) {
+            0 => Stage::Serving,
+            1 => Stage::Leaving,
+            _ => Stage::Stopping,
+        }
+    }
+
+    pub(crate) fn enter(&self, stage: Stage) {
+        self.stage.store(stage as u8, SeqCst);
+        self.changed.notify_waiters();
+    }
+
+    /// Ready when the stage has changed after this was called.
+    pub(crate) fn changed(&self) -> OwnedNotified {
+        Arc::clone(&self.changed).notified_owned()
+    }
+}

@@ -1,0 +1,82 @@
+//! A connection that has changed to another protocol, such as WebSocket: bytes both ways until one side ends, or both are
+//! silent for too long.
+
+use super::client::Client;
+use super::upstream::{Active, Link};
+use hyper::upgrade::OnUpgrade;
+use hyper_util::rt::TokioIo;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+
+const BUFFER: usize = 8 * 1024;
+
+/// Passes on what comes until it ends. `client` has its place among the connections until then.
+pub(super) async fn run(
+    link: Box<Link>,
+    upstream: OnUpgrade,
+    downstream: OnUpgrade,
+    idle: Duration,
+    client: Arc<Client>,
+    active: Active,
+) {
+    // The connection hands over its stream when it is driven to its end.
+    let (upstream, ()) = tokio::join!(upstream, link.ended());
+    match (upstream, downstream.await) {
+        (Ok(upstream), Ok(downstream)) => {
+            let ended = both_ways(TokioIo::new(upstream), TokioIo::new(downstream), idle).await;
+            tracing::debug!(peer = %client.peer, "tunnel ended: {ended:?}");
+        }
+        (Err(error), _) | (_, Err(error)) => tracing::debug!(peer = %client.peer, %error, "no tunnel"),
+    }
+    drop(active);
+}
+
+async fn both_ways<A, B>(one: A, other: B, idle: Duration) -> io::Result<()>
+where
+    A: AsyncRead + AsyncWrite,
+    B: AsyncRead + AsyncWrite,
+{
+    let (mut from_one, mut to_one) = split(one);
+    let (mut from_other, mut to_other) = split(other);
+    let moved = AtomicU64::new(0);
+    let silent = async {
+        let mut seen = u64::MAX;
+        loop {
+            let now = moved.load(Relaxed);
+            if now == seen {
+                return;
+            }
+            seen = now;
+            tokio::time::sleep(idle).await;
+        }
+    };
+    // One side may end while the other still has something to say.
+    let both = async {
+        tokio::try_join!(copy(&mut from_one, &mut to_other, &moved), copy(&mut from_other, &mut to_one, &moved))
+    };
+    tokio::select! {
+        ended = both => ended.map(drop),
+        () = silent => Err(io::ErrorKind::TimedOut.into()),
+    }
+}
+
+/// As fast as it is taken: what is not taken is not read.
+async fn copy(
+    from: &mut (impl AsyncRead + Unpin),
+    to: &mut (impl AsyncWrite + Unpin),
+    moved: &AtomicU64,
+) -> io::Result<()> {
+    let mut buffer = vec![0; BUFFER];
+    loop {
+        let read = from.read(&mut buffer).await?;
+        moved.fetch_add(1, Relaxed);
+        if read == 0 {
+            return to.shutdown().await;
+        }
+        to.write_all(&buffer[..read]).await?;
+        moved.fetch_add(1, Relaxed);
+    }
+}

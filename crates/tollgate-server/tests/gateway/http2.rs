@@ -1,0 +1,44 @@
+//! HTTP/2 on both sides, without TLS.
+
+use crate::service::echo;
+use crate::{curl, gateway};
+use std::process::Command;
+
+#[test]
+fn who_knows_that_it_is_http2_may_speak_it_at_once() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "");
+    let url = format!("http://{}/a?b=c", server.address);
+    let said = curl(&["--http2-prior-knowledge", "-d", "hello", "-w", " %{http_version} %{http_code}", &url]);
+    assert!(said.starts_with("post /a?b=c http/1.1\r\n") && said.ends_with("hello 2 200"), "{said}");
+    assert!(
+        said.contains(&format!("host: {}\r\n", server.address)) && said.contains("via: 2.0 tollgate\r\n"),
+        "{said}"
+    );
+}
+
+#[test]
+fn many_requests_at_once_on_few_connections() {
+    let (upstream, _requests) = echo();
+    let inner = gateway(&[upstream], "");
+    let outer = gateway(&[inner.address], "http2 = true\n");
+    for (server, clients) in [(&inner, "4"), (&outer, "2")] {
+        let url = format!("http://{}/", server.address);
+        let output = Command::new("h2load").args(["-n", "500", "-c", clients, "-m", "16", &url]).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert!(said.contains("500 succeeded, 0 failed, 0 errored, 0 timeout"), "{said}");
+        assert!(said.contains("status codes: 500 2xx"), "{said}");
+    }
+    let said = outer.request("GET", "/", "").body;
+    assert!(said.contains("via: 1.1 tollgate\r\nvia: 2.0 tollgate\r\n"), "{said}");
+}
+
+#[test]
+fn wrk_gets_all_its_answers() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "");
+    let url = format!("http://{}/", server.address);
+    let output = Command::new("wrk").args(["-t1", "-c32", "-d1s", &url]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert!(said.contains("Requests/sec") && !said.contains("Non-2xx") && !said.contains("Socket errors"), "{said}");
+}

@@ -1,0 +1,130 @@
+//! Who takes too long is cut off: clients with a head, a body or in reading; services with an answer.
+
+use crate::gateway;
+use crate::service::{echo, head, service};
+use crate::support::eventually;
+use std::io::{BufReader, Write};
+use std::net::TcpStream;
+use std::sync::mpsc::channel;
+
+#[test]
+fn a_slow_loris_is_cut_off() {
+    let (upstream, requests) = echo();
+    let server = gateway(&[upstream], "header_timeout = \"300ms\"\nkeep_alive = \"60s\"\n");
+    let mut slow: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    for connection in &mut slow {
+        connection.write("GET / HTTP/1.1\r\nHost: x\r\nX-Slow: ");
+    }
+    for connection in slow {
+        connection.closed();
+    }
+    // Also behind a request that was answered.
+    let mut connection = server.connect();
+    connection.send("GET", "/", "");
+    assert_eq!(connection.answer().status(), 200);
+    connection.write("GET /slow HT");
+    connection.closed();
+    assert!(requests.try_iter().all(|request| !request.contains("slow")));
+}
+
+#[test]
+fn a_connection_that_asks_for_nothing_is_closed() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "keep_alive = \"200ms\"\n");
+    server.connect().closed();
+    let mut connection = server.connect();
+    connection.send("GET", "/", "");
+    assert_eq!(connection.answer().status(), 200);
+    connection.closed();
+}
+
+#[test]
+fn a_silent_service_is_504_and_so_is_a_body_that_stops() {
+    let silent = service(|stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while head(&mut reader).is_some() {}
+    });
+    let server = gateway(&[silent], "idle_timeout = \"300ms\"\n");
+    server.request("GET", "/", "").problem(504, "slow_upstream");
+    let mut connection = server.connect();
+    connection.write("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel");
+    connection.answer().problem(504, "slow_upstream");
+    let server = gateway(&[silent], "total_timeout = \"300ms\"\n");
+    server.request("GET", "/", "").problem(504, "slow_upstream");
+}
+
+#[test]
+fn an_answer_that_stops_or_never_ends_is_cut_off() {
+    let begins = service(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while head(&mut reader).is_some() {
+            stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhel").unwrap();
+        }
+    });
+    let server = gateway(&[begins], "idle_timeout = \"300ms\"\n");
+    let mut connection = server.connect();
+    connection.send("GET", "/", "");
+    assert!(connection.rest().ends_with("\r\n\r\nhel"));
+    let drips = service(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while head(&mut reader).is_some() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            while stream.write_all(b"1\r\na\r\n").is_ok() {
+                std::thread::sleep(std::time::Duration::from_millis(5));
+            }
+        }
+    });
+    let server = gateway(&[drips], "total_timeout = \"400ms\"\n");
+    let mut connection = server.connect();
+    connection.send("GET", "/", "");
+    assert!(!connection.rest().ends_with("0\r\n\r\n"));
+}
+
+/// What a client does not read is not read from the service either, and in the end both are closed.
+#[test]
+fn a_client_that_does_not_read_is_cut_off() {
+    let (told, ended) = channel();
+    let endless = service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        if head(&mut reader).is_some() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let chunk = [&b"10000\r\n"[..], &[b'a'; 0x10000], b"\r\n"].concat();
+            let mut sent = 0usize;
+            while stream.write_all(&chunk).is_ok() {
+                sent += chunk.len();
+            }
+            let _ = told.send(sent);
+        }
+    });
+    let server = gateway(&[endless], "idle_timeout = \"500ms\"\n");
+    let mut connection = server.connect();
+    connection.send("GET", "/", "");
+    // Ends although nobody reads; what was sent are the buffers of the kernel.
+    let sent = ended.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    assert!(sent < 64 << 20, "{sent} bytes went somewhere");
+    drop(connection);
+}
+
+/// Others wait in the queue of the listener until somebody leaves.
+#[test]
+fn no_more_connections_than_there_may_be() {
+    let (upstream, _requests) = echo();
+    // At least one for each worker.
+    let server = gateway(&[upstream], "max_connections = 1\n");
+    let most = std::thread::available_parallelism().map_or(1, usize::from);
+    let mut waiting: Vec<TcpStream> = (0..10)
+        .map(|_| {
+            let mut stream = TcpStream::connect(server.address).unwrap();
+            stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        })
+        .collect();
+    let is_answered = |stream: &TcpStream| stream.peek(&mut [0]).is_ok_and(|read| read > 0);
+    eventually("an answer", || waiting.iter().any(is_answered));
+    while !waiting.is_empty() {
+        assert!(waiting.iter().filter(|stream| is_answered(stream)).count() <= most);
+        eventually("the next answer", || waiting.iter().any(is_answered));
+        waiting.retain(|stream| !is_answered(stream));
+    }
+}

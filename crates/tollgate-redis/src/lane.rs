@@ -216,28 +216,32 @@ impl Lane {
             }
         };
         *unanswered = 0;
-        let mut batch: Vec<Option<Job>> = batch.into_iter().map(Some).collect();
-        let mut failed = None;
+        let (mut failed, mut redirected) = (None, Vec::new());
         for (piece, answer) in pieces.into_iter().zip(answers) {
             if matches!(answer, Ok(_) | Err(Trouble::Refused { .. })) {
                 health.counts.round_trips.fetch_add(1, Relaxed);
             }
-            let redirect = answer.as_ref().err().and_then(Trouble::redirect);
-            if let (Some(redirect), Some(elsewhere)) = (redirect, &*elsewhere) {
-                let alone = redirect == Redirect::Later && piece.jobs.len() > 1;
-                for mut job in piece.jobs.into_iter().filter_map(|at| batch[at].take()).filter(Job::is_waiting) {
-                    job.alone = alone || job.alone;
-                    elsewhere.send(job, redirect, alone);
-                }
+            if elsewhere.is_some() && answer.as_ref().is_err_and(|trouble| trouble.redirect().is_some()) {
+                redirected.push((piece, answer));
                 continue;
             }
-            let jobs = piece.jobs.iter().filter_map(|at| batch[*at].take()).collect();
+            let jobs = piece.jobs_of(&mut batch);
             let came = if piece.decides { tell_decided(answer, jobs) } else { tell_amended(answer, jobs) };
             failed = failed.or(came.err());
         }
         match failed {
             Some(trouble) => health.failed(&trouble),
             None => health.worked(),
+        }
+        let (false, Some(elsewhere)) = (redirected.is_empty(), elsewhere) else { return };
+        let mut batch: Vec<Option<Job>> = batch.into_iter().map(Some).collect();
+        for (piece, answer) in &redirected {
+            let Some(redirect) = answer.as_ref().err().and_then(Trouble::redirect) else { continue };
+            let alone = redirect == Redirect::Later && piece.jobs.len() > 1;
+            for mut job in piece.jobs.iter().filter_map(|at| batch[*at].take()).filter(Job::is_waiting) {
+                job.alone = alone || job.alone;
+                elsewhere.send(job, redirect, alone);
+            }
         }
     }
 }

@@ -36,6 +36,13 @@ pub(crate) fn pieces(batch: &[Job]) -> Vec<Piece> {
 }
 
 impl Piece {
+    /// Its jobs, where they are.
+    pub(crate) fn jobs_of<'j>(&self, batch: &'j mut [Job]) -> impl Iterator<Item = &'j mut Job> {
+        // They are in the order of the batch.
+        let mut own = self.jobs.iter().copied().peekable();
+        batch.iter_mut().enumerate().filter_map(move |(at, job)| own.next_if_eq(&at).map(|_| job))
+    }
+
     pub(crate) fn call<'s>(&self, batch: &[Job], scripts: &'s Scripts) -> Sent<'s> {
         let jobs = || self.jobs.iter().map(|at| &batch[*at].work);
         let asking = self.asking;
@@ -60,9 +67,11 @@ impl Piece {
 }
 
 /// Tells everyone in a piece what it came to; an error if it came to none.
-pub(crate) fn tell_decided(answer: Result<Value, Trouble>, mut jobs: Vec<Job>) -> Result<(), Trouble> {
+pub(crate) fn tell_decided<'j>(
+    answer: Result<Value, Trouble>,
+    jobs: impl Iterator<Item = &'j mut Job>,
+) -> Result<(), Trouble> {
     let mut asked: Vec<_> = jobs
-        .iter_mut()
         .filter_map(|job| match &mut job.work {
             Work::Decide(questions, told) => Some((&*questions, told)),
             Work::Amend(..) => None,
@@ -86,10 +95,13 @@ pub(crate) fn tell_decided(answer: Result<Value, Trouble>, mut jobs: Vec<Job>) -
 }
 
 /// The same of corrections.
-pub(crate) fn tell_amended(answer: Result<Value, Trouble>, mut jobs: Vec<Job>) -> Result<(), Trouble> {
+pub(crate) fn tell_amended<'j>(
+    answer: Result<Value, Trouble>,
+    jobs: impl Iterator<Item = &'j mut Job>,
+) -> Result<(), Trouble> {
     let came = answer.and_then(|reply| amend::decode(reply).map_err(unreadable));
     let mut at = 0;
-    for job in &mut jobs {
+    for job in jobs {
         if let Work::Amend(amendments, told) = &mut job.work {
             let from = at;
             at += amendments.len();

@@ -131,8 +131,12 @@ impl RedisStore {
         }
     }
 
-    async fn decide_in(&self, asks: &[Ask<'_>], now: Instant, timeout: Duration) -> Verdict {
+    async fn decide_in(&self, asks: &[Ask<'_>], now: Option<Instant>, timeout: Duration) -> Verdict {
+        if !self.inner.leases.are_any() {
+            return self.decide_there(asks, timeout, None).await;
+        }
         let inner = &self.inner;
+        let now = now.unwrap_or_else(|| self.now());
         let (began, mut left, mut failed) = (now, timeout, None);
         let mut known = None;
         match self.here(asks, now, &mut known) {
@@ -145,9 +149,15 @@ impl RedisStore {
             }
             Here::Decided | Here::Wait(_) | Here::Unknown => {}
         }
-        if let Some(verdict) = known {
-            return verdict;
+        match known {
+            Some(verdict) => verdict,
+            None => self.decide_there(asks, left, failed).await,
         }
+    }
+
+    /// Asks Redis, unless that has `failed`.
+    async fn decide_there(&self, asks: &[Ask<'_>], left: Duration, failed: Option<Trouble>) -> Verdict {
+        let inner = &self.inner;
         let limits = self.limits_of(asks);
         let trouble = match inner.secret.get() {
             _ if failed.is_some() => failed.unwrap_or(Trouble::Broken),
@@ -303,17 +313,17 @@ impl Store for RedisStore {
     }
 
     async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
-        self.decide_in(asks, self.now(), self.inner.timeout).await
+        self.decide_in(asks, None, self.inner.timeout).await
     }
 
     async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
-        self.decide_in(asks, now, self.inner.timeout).await
+        self.decide_in(asks, Some(now), self.inner.timeout).await
     }
 
     async fn decide_within(&self, asks: &[Ask<'_>], now: Instant, within: Duration) -> Verdict {
         // Falling back takes a moment too.
         let timeout = self.inner.timeout.min(within * 9 / 10);
-        self.decide_in(asks, now, timeout).await
+        self.decide_in(asks, Some(now), timeout).await
     }
 
     #[inline]

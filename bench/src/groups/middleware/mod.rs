@@ -170,7 +170,6 @@ fn goals(medians: Option<&Each<Run>>) -> Vec<Goal> {
             Bound::AtLeast(1.0),
             ratio(Who::PerIp, Who::Governor),
         ),
-        goal("the same, both on the processor's clock", Bound::AtLeast(1.0), ratio(Who::PerIpFast, Who::Governor)),
     ]
 }
 

@@ -7,7 +7,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tollgate::{Clock, FastClock, Keyed, Limit, MemoryStore, SystemClock};
+use tollgate::{Clock, Keyed, Limit, MemoryStore, SystemClock};
 use tollgate_policy::{Engine, Match, Policies, Policy};
 use tollgate_tower::{Key, RateLimitLayer};
 use tower_governor::GovernorLayer;
@@ -29,20 +29,17 @@ const POLICIES: usize = 10;
 pub(super) enum Who {
     Bare,
     PerIp,
-    /// On the kind of clock that tower_governor has.
-    PerIpFast,
     Policies,
     Governor,
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 5] = [Self::Bare, Self::PerIp, Self::PerIpFast, Self::Policies, Self::Governor];
+    pub(super) const ALL: [Self; 4] = [Self::Bare, Self::PerIp, Self::Policies, Self::Governor];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::PerIp => "tollgate per_ip",
-            Self::PerIpFast => "tollgate per_ip, fast clock",
             Self::Policies => "tollgate, 2 of 10 policies",
             Self::Governor => "tower_governor",
         }
@@ -58,9 +55,6 @@ impl Who {
         Ok(match self {
             Self::Bare => app,
             Self::PerIp => app.layer(RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip()).for_axum()),
-            Self::PerIpFast => {
-                app.layer(RateLimitLayer::keyed(Keyed::with_clock(wide(), FastClock), Key::ip()).for_axum())
-            }
             Self::Policies => app.layer(RateLimitLayer::new(engine(clock)?).for_axum()),
             Self::Governor => {
                 let mut config = GovernorConfigBuilder::default();

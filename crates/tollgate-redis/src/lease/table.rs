@@ -116,6 +116,12 @@ impl Leases {
         self.any.store(true, Relaxed);
     }
 
+    /// Whether any limit is leased.
+    #[inline]
+    pub(crate) fn are_any(&self) -> bool {
+        self.any.load(Relaxed)
+    }
+
     /// Decides over all asks or none, if all of them are known here, and puts the verdict where it is to be: it is large to
     /// move. `may_fetch`: whether Redis can be asked for more.
     #[inline]
@@ -127,7 +133,7 @@ impl Leases {
         may_fetch: bool,
         verdict: &mut Option<Verdict>,
     ) -> Here {
-        if !self.any.load(Relaxed) || asks.is_empty() || !asks.iter().all(is_plain) {
+        if !self.are_any() || asks.is_empty() || !asks.iter().all(is_plain) {
             return Here::Unknown;
         }
         match asks {

@@ -59,7 +59,7 @@ proptest! {
                     (Err(denied), (told, nothing)) => {
                         prop_assert_eq!(denied.decision(), told);
                         // It took nothing, so nothing comes back and nothing is added.
-                        free.settle(nothing, key as u64);
+                        free.settle(nothing, u64::from(key));
                     }
                 },
                 Op::Settle { which, actual } if !charges.is_empty() => {

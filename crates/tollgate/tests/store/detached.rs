@@ -144,6 +144,7 @@ fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration, 
 }
 
 /// What is kept of a verdict: itself, or a receipt.
+#[expect(clippy::large_enum_variant, reason = "there are few")]
 enum Kept {
     Itself(Verdict),
     Receipt(Vec<u8>),

@@ -216,46 +216,37 @@ fn slot(cluster: &RedisCluster) -> u16 {
     cluster.slot(&cluster.keys("tollgate:2000*")[0].1)
 }
 
+/// `behind`: whether its replica has missed what happened last.
+async fn a_primary_dies(behind: bool) {
+    let cluster = RedisCluster::start();
+    let (url, fate) = (cluster.url(), std::cell::OnceCell::new());
+    let begin = async || {
+        let slot = slot(&cluster);
+        let victim = cluster.primary(slot);
+        let replica = cluster.replica_of(victim);
+        if behind {
+            replica.stop_signal();
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        victim.kill();
+        replica.cont();
+        fate.set((slot, victim.port())).unwrap();
+    };
+    let end = async || {
+        let (slot, port) = fate.get().unwrap();
+        tokio::task::block_in_place(|| cluster.await_other_primary(*slot, *port));
+    };
+    suffer([&url; NODES], begin, end, 1).await;
+}
+
 #[test]
 fn a_primary_of_a_cluster_dies() {
-    run(async {
-        let cluster = RedisCluster::start();
-        let (url, fate) = (cluster.url(), std::cell::OnceCell::new());
-        let begin = async || {
-            let slot = slot(&cluster);
-            let victim = cluster.primary(slot);
-            victim.kill();
-            fate.set((slot, victim.port())).unwrap();
-        };
-        let end = async || {
-            let (slot, port) = fate.get().unwrap();
-            tokio::task::block_in_place(|| cluster.await_other_primary(*slot, *port));
-        };
-        suffer([&url; NODES], begin, end, 1).await;
-    });
+    run(a_primary_dies(false));
 }
 
 #[test]
 fn a_primary_of_a_cluster_dies_whose_replica_is_behind() {
-    run(async {
-        let cluster = RedisCluster::start();
-        let (url, fate) = (cluster.url(), std::cell::OnceCell::new());
-        let begin = async || {
-            let slot = slot(&cluster);
-            let victim = cluster.primary(slot);
-            let replica = cluster.replica_of(victim);
-            replica.stop_signal();
-            tokio::time::sleep(Duration::from_millis(500)).await;
-            victim.kill();
-            replica.cont();
-            fate.set((slot, victim.port())).unwrap();
-        };
-        let end = async || {
-            let (slot, port) = fate.get().unwrap();
-            tokio::task::block_in_place(|| cluster.await_other_primary(*slot, *port));
-        };
-        suffer([&url; NODES], begin, end, 1).await;
-    });
+    run(a_primary_dies(true));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tollgate_policy::config::Config;
 use tollgate_policy::{Attribute, Engine, Policies, Policy, Subject};
 use tollgate_redis::RedisStore;
 use tollgate_testkit::RedisServer;
-use tollgate_testkit::auditor::{Admission, Bound};
+use tollgate_testkit::auditor::{Admission, Bound, Report};
 
 const SECOND: u64 = 1_000_000;
 const STALENESS: Duration = Duration::from_millis(100);
@@ -58,7 +58,7 @@ fn a_hot_key_is_decided_here_and_a_cold_one_by_redis() {
 
 /// What several nodes admit of one key while they are all asked as fast as they answer, or in bursts.
 async fn admitted(
-    server: &RedisServer,
+    url: &str,
     text: &str,
     nodes: usize,
     bursts: bool,
@@ -66,7 +66,7 @@ async fn admitted(
 ) -> (Vec<Admission>, Vec<RedisStore>) {
     let mut fleet = Vec::new();
     for _ in 0..nodes {
-        fleet.push(node(server.url(), text).await);
+        fleet.push(node(url, text).await);
     }
     let stop = Arc::new(AtomicBool::new(false));
     let mut tasks = Vec::new();
@@ -116,13 +116,18 @@ const ALGORITHMS: [(&str, Bound); 6] = [
     ("500/2s sliding_log", Bound::SlidingLog { limit: 500, window_us: 2 * SECOND }),
 ];
 
+/// Nothing on top.
+fn audit(text: &str, bound: Bound, all: &[Admission]) -> Report {
+    bound.check(all, 0).unwrap_or_else(|broken| panic!("{text}: {broken}"))
+}
+
 fn keeps_its_bound(nodes: usize, bursts: bool) {
     for (text, bound) in ALGORITHMS {
         run(async move {
             let server = RedisServer::start();
             let time = common::load_time(Duration::from_millis(1_200));
-            let (all, stores) = admitted(&server, text, nodes, bursts, time).await;
-            let report = bound.check(&all, 0).unwrap_or_else(|broken| panic!("{text}, {nodes} nodes: {broken}"));
+            let (all, stores) = admitted(server.url(), text, nodes, bursts, time).await;
+            let report = audit(text, bound, &all);
             let leases: Vec<_> = stores.iter().map(|store| store.status().counts.leases).collect();
             let here: u64 = leases.iter().map(|leases| leases.decisions).sum();
             println!("{text}, {nodes} nodes, bursts {bursts}: {report:?}, {here} decided here");
@@ -149,6 +154,55 @@ fn four_saturated_nodes_keep_the_bound() {
 #[test]
 fn eight_nodes_keep_the_bound() {
     keeps_its_bound(8, false);
+}
+
+/// What tells a process of this test what to be: where Redis is, and the limit.
+const PROCESS: &str = "TOLLGATE_TEST_NODE";
+
+/// Not a test unless it is told to be a node: then it says what it admitted.
+#[test]
+fn a_node_of_its_own() {
+    let Ok(told) = std::env::var(PROCESS) else { return };
+    let (url, text) = told.split_once(' ').unwrap();
+    let time = common::load_time(Duration::from_millis(1_500));
+    let (all, stores) = run(admitted(url, text, 1, false, time));
+    let here = stores[0].status().counts.leases.decisions;
+    let said: String = all.iter().map(|one| format!("admitted {} {}\n", one.earliest, one.latest)).collect();
+    print!("\n{said}here {here}\n");
+}
+
+#[test]
+fn eight_processes_keep_the_bound() {
+    let own = std::env::current_exe().unwrap();
+    for (text, bound) in ALGORITHMS {
+        let server = RedisServer::start();
+        let nodes: Vec<_> = (0..8)
+            .map(|_| {
+                let mut node = std::process::Command::new(&own);
+                node.args(["--exact", "a_node_of_its_own", "--nocapture"])
+                    .env(PROCESS, format!("{} {text}", server.url()));
+                node.stdout(std::process::Stdio::piped()).spawn().unwrap()
+            })
+            .collect();
+        let (mut all, mut here): (Vec<Admission>, u64) = (Vec::new(), 0);
+        for node in nodes {
+            let said = node.wait_with_output().unwrap();
+            assert!(said.status.success(), "{said:?}");
+            for line in String::from_utf8(said.stdout).unwrap().lines() {
+                let words: Vec<&str> = line.split(' ').collect();
+                match words[..] {
+                    ["admitted", sent, answered] => {
+                        all.push(Admission::between(sent.parse().unwrap(), answered.parse().unwrap(), 1));
+                    }
+                    ["here", many] => here += many.parse::<u64>().unwrap(),
+                    _ => {}
+                }
+            }
+        }
+        let report = audit(text, bound, &all);
+        println!("{text}, 8 processes: {report:?}, {here} decided here");
+        assert!(here > 0 && report.admitted > 0, "{text}: nothing was leased");
+    }
 }
 
 #[test]

@@ -114,7 +114,7 @@ impl From<NotSettled> for Problem {
 }
 
 fn unreadable() -> Problem {
-    Problem::new(Code::InvalidId, "the id is none; send it as POST /v1/reserve has given it")
+    Problem::new(Code::InvalidId, "that is no id; send it as POST /v1/reserve has given it")
 }
 
 fn expired() -> Problem {

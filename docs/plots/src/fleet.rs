@@ -186,23 +186,25 @@ impl Fleet {
     }
 }
 
-/// Every node has a bucket of its own, and once a second all of them are set to what is left of the one they stand for.
+/// Every node has a bucket of its own, and once a second all of them are set to what is left of the one they stand for, which may
+/// be less than nothing.
 fn synced(asks: &[(u64, usize)], outcome: &mut Outcome) {
-    let mut own = [Central::fresh(&TERMS, 0); NODES];
-    let (mut left, mut spent, mut synced) = (TERMS.capacity as i64, 0, 0);
+    let (full, token, rate) = (TERMS.capacity as i64, TERMS.token as i64, TERMS.per_micro as i64);
+    let (mut own, mut left, mut last, mut synced) = ([full; NODES], full, 0, 0);
     for (now, node) in asks {
         while *now >= synced + SECOND {
             synced += SECOND;
-            left = (left - spent + (SECOND * TERMS.per_micro) as i64).clamp(0, TERMS.capacity as i64);
-            spent = 0;
+            left = (left + SECOND as i64 * rate).min(full);
+            own = [left; NODES];
+            last = synced;
             outcome.calls += NODES as u64;
-            for bucket in &mut own {
-                bucket.advance(synced, &TERMS);
-                bucket.level = left;
-            }
         }
-        if own[*node].take(*now, &TERMS, 1) {
-            spent += TERMS.token as i64;
+        let refill = (*now - last) as i64 * rate;
+        own.iter_mut().for_each(|level| *level = (*level + refill).min(full));
+        last = *now;
+        if own[*node] >= token {
+            own[*node] -= token;
+            left -= token;
             outcome.admit(*now, *node);
         }
     }
@@ -218,14 +220,14 @@ pub(crate) const WAYS: [(&str, Way); 4] = [
 
 /// Admitted since the beginning, beside what one bucket allows.
 pub(crate) fn figure() -> String {
-    const TOP: u64 = 35_000;
+    const TOP: u64 = 12_000;
     let frame = Frame { x: 68.0, y: 106.0, width: 742.0, height: 250.0, from: 0, to: LENGTH, top: TOP };
     let mut svg = Svg::new(880.0, frame.bottom() + 34.0);
     svg.title(20.0, 32.0, 18, "Four nodes, one key of “1000/s burst 2000”, each asked 1,000 times a second");
     svg.note(20.0, 54.0, Anchor::Start, "admitted by all of them since the beginning");
     let seconds: Vec<_> = (0..=LENGTH / SECOND).map(|s| (s * SECOND, format!("{s} s"))).collect();
     let values: Vec<_> =
-        (0..=TOP / 5_000).map(|n| (n * 5_000, if n == 0 { "0".into() } else { format!("{},000", n * 5) })).collect();
+        (0..=TOP / 2_000).map(|n| (n * 2_000, if n == 0 { "0".into() } else { format!("{},000", n * 2) })).collect();
     frame.axes(&mut svg, &seconds, true, &values);
     let mut x = 20.0;
     for ((name, way), color) in [WAYS[0], WAYS[1], WAYS[3]].into_iter().zip(LINES) {

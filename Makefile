@@ -1,7 +1,7 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run test lint features doc unit no-std loom faults bench plots fuzz tools
+.PHONY: help run test lint features doc unit no-std loom faults soak bench plots fuzz tools
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -63,6 +63,10 @@ FAULTS_SECONDS ?= 10
 faults: tools ## each failure of Redis under load for ten seconds, and a fleet that is never let go
 	TOLLGATE_FAULTS_SECONDS=$(FAULTS_SECONDS) cargo test -p tollgate-redis --all-features \
 		--test nodes --test faults -- --nocapture
+
+SOAK_SECONDS ?= 600
+soak: tools ## every protocol at once, reloads, clients that hang up, Redis killed: ten minutes, then the books are compared
+	TOLLGATE_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p tollgate-server --test soak -- --nocapture
 
 bench: ## ours and the peers side by side; writes target/bench.json
 	@scripts/need wrk h2load || true # a group each is skipped without them

@@ -51,8 +51,7 @@ impl Resp {
         let mut command = tollgate();
         command.arg("serve").arg("--config").arg(config_file(config)).env("TOLLGATE_SERVER__RESP", "127.0.0.1:0");
         let server = Server::run(command);
-        let line = server.welcome.lines().find_map(|line| line.strip_prefix("RESP: ")).unwrap();
-        let at = line.split(',').next().unwrap().parse().unwrap();
+        let at = server.resp();
         Self { server, at }
     }
 

@@ -10,6 +10,7 @@ use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdout, Command, ExitStatus, Output, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Far longer than anything here takes: a test that hangs ends.
@@ -188,10 +189,28 @@ impl Server {
         }
     }
 
+    /// Reads its log as it is written, so that it can write a long one; [`ended`](Self::ended) has none of it then.
+    pub(crate) fn read_log(&mut self) -> JoinHandle<String> {
+        let mut pipe = self.child.stderr.take().unwrap();
+        std::thread::spawn(move || {
+            let mut log = String::new();
+            pipe.read_to_string(&mut log).unwrap();
+            log
+        })
+    }
+
+    /// Where it speaks RESP.
+    pub(crate) fn resp(&self) -> SocketAddr {
+        let line = self.welcome.lines().find_map(|line| line.strip_prefix("RESP: ")).unwrap();
+        line.split(',').next().unwrap().parse().unwrap()
+    }
+
     /// Waits for the end: how it ended and what it logged.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let mut log = String::new();
-        self.child.stderr.take().unwrap().read_to_string(&mut log).unwrap();
+        if let Some(mut pipe) = self.child.stderr.take() {
+            pipe.read_to_string(&mut log).unwrap();
+        }
         (self.child.wait().unwrap(), log)
     }
 

@@ -13,7 +13,7 @@ test: tools lint features doc unit no-std loom ## everything that must hold; CI 
 	@echo "all checks passed"
 
 tools: # what the checks need and the machine lacks
-	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load
+	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script
 	@scripts/venv
 	@scripts/clients
 

@@ -84,8 +84,9 @@ pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
 pub use attribute::{Attribute, credentials};
 pub use check::{Problem, Severity};
 pub use engine::{
-    Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, Level, LimitStatus, Override,
-    OverrideError, PolicyFigures, Reason, Standing, TopKey, Tried, Usage, Verdict,
+    Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeyName, Level, LimitStatus, NameKey,
+    Override, OverrideError, PolicyFigures, PolicyKey, Reason, SharedOverride, Standing, TopKey, Tried, Usage, Verdict,
+    fingerprint_of,
 };
 pub use matching::{Match, Why};
 pub use pattern::{HostPattern, PathPattern, PatternError};

@@ -1,10 +1,11 @@
 //! What an operator or a penalty does to one key: exactly as long as it lasts, to nobody else, over reloads too.
 
-use std::sync::Barrier;
+use std::sync::{Arc, Barrier};
 use std::time::Duration;
-use tollgate::{Limit, ManualClock, MemoryStore};
+use tollgate::{Limit, ManualClock, MemoryStore, Store};
 use tollgate_policy::{
-    Ban, Class, Engine, Match, OverrideError, Penalty, Policies, Policy, PolicyLimit, Reason, Reserve, Subject,
+    Ban, Class, Engine, Match, NameKey, OverrideError, Penalty, Policies, Policy, PolicyLimit, Reason, Reserve,
+    SharedOverride, Subject, fingerprint_of,
 };
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -247,4 +248,107 @@ fn as_many_as_are_kept_and_no_more() {
     clock.advance(MINUTE);
     gate.ban("a", &user("x"), MINUTE, None).unwrap();
     assert_eq!(gate.overrides().len(), 1);
+}
+
+/// What nodes call a key, without a secret.
+fn plainly() -> NameKey {
+    Arc::new(|policy, key| {
+        let mut name = [0; 16];
+        for (at, byte) in policy.bytes().chain(key.iter().copied()).enumerate() {
+            name[at % 16] ^= byte.rotate_left(at as u32 / 16);
+        }
+        name
+    })
+}
+
+fn said(
+    gate: &Gate,
+    policy: &str,
+    who: &Subject<'_>,
+    limits: Option<Vec<PolicyLimit>>,
+    lasts: Duration,
+) -> SharedOverride {
+    let key = gate.key_of(policy, who).unwrap();
+    SharedOverride {
+        name: key.name(&plainly()),
+        policy: key.policy,
+        by: key.by,
+        limits,
+        until: gate.store().now() + lasts,
+        reason: Some("because".to_owned()),
+        node: Some("web-1".to_owned()),
+        words: None,
+    }
+}
+
+#[test]
+fn what_other_nodes_say_holds_as_long_as_they_say_it() {
+    let (gate, clock) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 100)));
+    let limits = Some(vec![Limit::per_hour(7).into(), Limit::per_hour(7).into()]);
+    let all = [said(&gate, "a", &user("ann"), None, MINUTE), said(&gate, "a", &user("bob"), limits, 2 * MINUTE)];
+    gate.share_overrides(plainly(), &all).unwrap();
+    assert_eq!(
+        (passes(&gate, &user("ann"), 9), passes(&gate, &user("bob"), 9), passes(&gate, &user("eve"), 9)),
+        (0, 7, 3)
+    );
+    let verdict = gate.decide_now(&user("ann"));
+    let Reason::Ban(Ban::Operator(ban)) = verdict.reason() else { panic!("{:?}", verdict.reason()) };
+    assert_eq!((ban.reason(), ban.node(), ban.until()), (Some("because"), Some("web-1"), all[0].until));
+    // It is shown as all nodes show it, which does not tell whose it is.
+    assert_eq!((ban.key(), ban.fingerprint()), (&*fingerprint_of(&all[0].name), &*fingerprint_of(&all[0].name)));
+    assert_eq!(gate.key_of("a", &user("ann")).unwrap().fingerprint, ban.fingerprint());
+    assert_eq!(gate.overrides().len(), 2);
+    clock.advance(MINUTE - NANO);
+    assert!(gate.decide_now(&user("ann")).is_denied());
+    clock.advance(NANO);
+    assert_eq!((passes(&gate, &user("ann"), 9), gate.overrides().len()), (3, 1));
+    gate.share_overrides(plainly(), &[]).unwrap();
+    assert_eq!((passes(&gate, &user("bob"), 9), gate.overrides().len()), (3, 0));
+}
+
+#[test]
+fn what_is_said_here_and_elsewhere_goes_together() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    gate.ban("a", &user("ann"), MINUTE, None).unwrap();
+    let shorter = said(&gate, "a", &user("ann"), None, MINUTE / 2);
+    gate.share_overrides(plainly(), &[shorter]).unwrap();
+    assert_eq!(gate.decide_now(&user("ann")).retry_after(), Some(MINUTE), "the longer one");
+    let longer = said(&gate, "a", &user("ann"), None, 2 * MINUTE);
+    gate.share_overrides(plainly(), &[longer]).unwrap();
+    assert_eq!(gate.decide_now(&user("ann")).retry_after(), Some(2 * MINUTE));
+    assert_eq!(gate.lift("a", &user("ann")), Ok(true));
+    assert_eq!(gate.lift("a", &user("ann")), Ok(false));
+    assert!(gate.decide_now(&user("ann")).is_denied(), "the others still say so");
+    gate.share_overrides(plainly(), &[]).unwrap();
+    assert!(gate.decide_now(&user("ann")).is_allowed());
+}
+
+#[test]
+fn what_is_said_of_a_policy_that_is_not_here_waits_for_it() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 3)));
+    let all = [said(&gate, "b", &user("ann"), None, MINUTE)];
+    gate.replace(Policies::new().policy(by_user("a", 3))).unwrap();
+    gate.share_overrides(plainly(), &all).unwrap();
+    assert_eq!((passes(&gate, &user("ann"), 1), gate.overrides().len()), (1, 0));
+    // By something else it is another key, whatever its name.
+    gate.replace(Policies::new().policy(Policy::new("b").per("ip").limit(Limit::per_hour(3)))).unwrap();
+    gate.share_overrides(plainly(), &all).unwrap();
+    assert_eq!(gate.overrides().len(), 0);
+    gate.replace(Policies::new().policy(by_user("b", 3))).unwrap();
+    gate.share_overrides(plainly(), &all).unwrap();
+    assert!(gate.decide_now(&user("ann")).is_denied());
+}
+
+#[test]
+fn what_could_not_be_said_is_known_before_it_is() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    let check = |policy: &str, who: &Subject<'_>, limits: Option<&[PolicyLimit]>, lasts| {
+        gate.check_override(policy, who, limits, lasts).map(|key| key.words)
+    };
+    assert_eq!(check("a", &user("ann"), None, MINUTE), Ok("user=ann".to_owned()));
+    assert_eq!(check("c", &user("ann"), None, MINUTE), Err(OverrideError::NoPolicy));
+    assert_eq!(check("a", &Subject::new(), None, MINUTE), Err(OverrideError::NoKey("user".into())));
+    assert_eq!(check("a", &user("ann"), Some(&[]), MINUTE), Err(OverrideError::NoLimits));
+    assert_eq!(check("a", &user("ann"), None, Duration::ZERO), Err(OverrideError::Duration));
+    assert!(gate.overrides().is_empty());
 }

@@ -1,6 +1,7 @@
 //! Making a store: where Redis is, and how it is to be used.
 
 use crate::address::Place;
+use crate::board;
 use crate::cluster::{Cluster, Lanes};
 use crate::entrance::Entrance;
 use crate::fallback::Fallback;
@@ -193,6 +194,8 @@ impl RedisStoreBuilder {
         };
         drop(running);
         let node = fastrand::u64(..);
+        let (board, caretaker) = board::board(node);
+        let (board_way, fleet) = (way.another(), way.fleet(&self.prefix));
         let (leases, fetches) = Leases::new(self.max_keys);
         let inner = Arc::new(Inner {
             names: MemoryStore::builder().max_keys(1).build(),
@@ -204,6 +207,7 @@ impl RedisStoreBuilder {
             secret: Agreed::new(self.key_secret.as_deref()),
             permits: Permits::new(node),
             leases,
+            board,
             timeout: self.timeout,
             on_failure: self.on_failure,
             gone: Arc::default(),
@@ -219,6 +223,7 @@ impl RedisStoreBuilder {
                 return;
             }
             let mut workers: tokio::task::JoinSet<()> = workers.into_iter().map(Lane::run).collect();
+            tokio::spawn(caretaker.run(board_way, fleet, weak.clone()));
             tokio::spawn(lease::flight::run(fetches, weak));
             keeper.run().await;
             // What was handed in last, permits that go back, is still sent.

@@ -55,8 +55,24 @@ impl Way {
         Self::One(Link::new(Arc::clone(&server)), server)
     }
 
+    /// Another one to the same Redis.
+    pub(crate) fn another(&self) -> Self {
+        match self {
+            Self::One(_, server) => Self::to(Arc::clone(server)),
+            Self::Cluster(cluster) => Self::Cluster(Arc::clone(cluster)),
+        }
+    }
+
+    /// What the keys of the fleet itself begin with. In a Cluster they are in one slot, so that one script has several.
+    pub(crate) fn fleet(&self, prefix: &str) -> String {
+        match self {
+            Self::One(..) => prefix.to_owned(),
+            Self::Cluster(_) => format!("{prefix}:{{fleet}}"),
+        }
+    }
+
     /// Sends a command to who has that key.
-    async fn send(&self, key: &str, command: &redis::Cmd) -> Result<Value, Trouble> {
+    pub(crate) async fn send(&self, key: &str, command: &redis::Cmd) -> Result<Value, Trouble> {
         match self {
             Self::One(link, _) => {
                 tokio::time::timeout(PATIENCE, link.send(command, false)).await.unwrap_or(Err(Trouble::TimedOut))
@@ -71,7 +87,7 @@ impl Way {
         }
     }
 
-    fn cut(&self) {
+    pub(crate) fn cut(&self) {
         if let Self::One(link, _) = self {
             link.cut();
         }
@@ -86,11 +102,7 @@ impl Way {
 impl Keeper {
     pub(crate) fn new(inner: &Arc<Inner>, way: Way, node: u64, prefix: &str) -> Self {
         let inner = Arc::downgrade(inner);
-        // In a Cluster they are in one slot, so that one script has both.
-        let fleet = match way {
-            Way::One(..) => prefix.to_owned(),
-            Way::Cluster(_) => format!("{prefix}:{{fleet}}"),
-        };
+        let fleet = way.fleet(prefix);
         let now = Instant::now();
         Self { inner, way, node, fleet, renewed: now, mapped: now, looked: now, spoilt: AtomicBool::new(false) }
     }

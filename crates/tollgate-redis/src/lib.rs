@@ -27,6 +27,7 @@
 //! What a failure can add, as formulas with numbers, is in `docs/distributed.md`.
 
 mod address;
+mod board;
 mod builder;
 mod cluster;
 mod detached;
@@ -48,6 +49,7 @@ mod sentinel;
 mod store;
 mod trouble;
 
+pub use board::{Notice, Notices};
 pub use builder::{ConnectError, RedisStoreBuilder};
 pub use lease::table::LeaseCounts;
 pub use store::{Counts, RedisStore, Status};

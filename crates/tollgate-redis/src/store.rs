@@ -1,5 +1,6 @@
 //! The store itself.
 
+use crate::board;
 use crate::detached::{self, Detached, Shared};
 use crate::entrance::Entrance;
 use crate::fallback::Fallback;
@@ -44,6 +45,7 @@ pub(crate) struct Inner {
     pub(crate) secret: Agreed,
     pub(crate) permits: Permits,
     pub(crate) leases: Leases,
+    pub(crate) board: board::Door,
     pub(crate) timeout: Duration,
     pub(crate) on_failure: OnFailure,
     pub(crate) gone: Arc<tokio::sync::Notify>,

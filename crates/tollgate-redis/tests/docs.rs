@@ -47,6 +47,20 @@ fn key_of(redis: &RedisServer, letter: char) -> String {
     String::from_utf8(key.clone()).unwrap()
 }
 
+/// Every verb of the board, one that is over swept from it among them.
+async fn board_is_well(redis: &RedisServer, store: &RedisStore) -> bool {
+    let (short, long) = (Duration::from_millis(1), Duration::from_secs(60));
+    let well = store.put_notice("short", "x", short).await.is_ok() && store.put_notice("a", "x", long).await.is_ok();
+    let give_up = Instant::now() + Duration::from_secs(10);
+    while well && redis.command(&["HEXISTS", "tollgate:board", "short"]).int() == Some(1) {
+        assert!(Instant::now() < give_up);
+        if store.put_notice("a", "x", long).await.is_err() {
+            return false;
+        }
+    }
+    well && store.remove_notice("a").await == Ok(true)
+}
+
 /// Every verb on every algorithm; whether all of it was done by Redis.
 async fn everything(redis: &RedisServer, url: &str) -> bool {
     redis.command(&["FLUSHALL"]);
@@ -83,6 +97,7 @@ async fn everything(redis: &RedisServer, url: &str) -> bool {
         redis.command(&["ZADD", &key, "9000000000000000", "late"]);
         well &= store.decide(&[Ask::new(&slots, "ann")]).await.source() == Source::Redis;
     }
+    well &= board_is_well(redis, &store).await;
     well && store.is_well() && store.status().counts.troubles.iter().all(|(_, times)| *times == 0)
 }
 
@@ -141,7 +156,9 @@ async fn names_tell_the_limit_and_every_key_but_the_secret_ends() {
         (&key_of(&redis, 'c'), 9_000..=10_001),
         ("tollgate:nodes", 3_000..=5_001),
         ("tollgate:secret", -1..=-1),
+        ("tollgate:board", 50_000..=60_000),
     ];
+    store.put_notice("a", "x", Duration::from_secs(60)).await.unwrap();
     for (key, ends_in) in ages {
         let left = redis.command(&["PTTL", key]).int().unwrap();
         assert!(ends_in.contains(&left), "{key}: {left}");

@@ -1,5 +1,6 @@
 //! What all listeners share: the engine, the buckets of `/v1/throttle`, who is believed.
 
+use crate::admin::audit::Audit;
 use crate::buckets::{Buckets, MOST_LIMITS};
 use crate::envoy::Envoy;
 use crate::ids::Ids;
@@ -7,15 +8,19 @@ use crate::proxy;
 use crate::remote::Remote;
 use crate::resp::Totals;
 use crate::store::AnyStore;
+use crate::traces::Tracer;
 use arc_swap::ArcSwap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
 use tollgate::{Clock, OnFailure};
 use tollgate_policy::config::{Config, Identity, KeysShown};
 use tollgate_policy::{Engine, EngineError, EngineOptions};
-use tollgate_tower::{ByPolicies, RateLimitLayer};
+use tollgate_tower::{ByPolicies, RateLimitLayer, Waits};
 
 pub(crate) struct App<C: Clock> {
+    /// When it began to serve.
+    pub(crate) started: SystemTime,
     pub(crate) engine: Engine<AnyStore<C>>,
     pub(crate) buckets: Buckets<C>,
     pub(crate) envoy: Envoy<C>,
@@ -26,9 +31,15 @@ pub(crate) struct App<C: Clock> {
     pub(crate) identity: ArcSwap<Identity>,
     /// The same limits for whole requests: what `/auth` asks.
     pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
+    /// Who waits where a policy delays: at `/auth`, or in the gateway.
+    pub(crate) waits: Waits,
     pub(crate) reloads: Reloads,
+    /// What operators did.
+    pub(crate) audit: Audit,
     /// Whether it is about to stop: it says that it is not ready, so that nobody new is sent here.
     pub(crate) leaving: AtomicBool,
+    /// What traces requests, if that is wanted.
+    pub(crate) traces: OnceLock<Tracer>,
     /// The gateway, if this is one.
     pub(crate) gateway: OnceLock<Arc<proxy::Shared>>,
     /// Calls of `CL.THROTTLE` that passed, and that were turned away.
@@ -53,8 +64,11 @@ impl<C: Clock> App<C> {
         options.top = config.stats.top;
         options.plain_keys = config.stats.keys == KeysShown::Plain;
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
+        let waits = Waits::new();
         Ok(Self {
-            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity)),
+            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity, &waits)),
+            waits,
+            started: SystemTime::now(),
             engine,
             buckets: Buckets::new(store.clone(), MOST_LIMITS),
             remote: Remote::new(store.clone(), config.server.store_token.clone()),
@@ -62,7 +76,9 @@ impl<C: Clock> App<C> {
             ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),
             reloads: Reloads::default(),
+            audit: Audit::default(),
             leaving: AtomicBool::new(false),
+            traces: OnceLock::new(),
             gateway: OnceLock::new(),
             throttled: [AtomicU64::new(0), AtomicU64::new(0)],
         })
@@ -71,7 +87,7 @@ impl<C: Clock> App<C> {
     /// Believes others from now on.
     pub(crate) fn believe(&self, identity: Identity) {
         if **self.identity.load() != identity {
-            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity)));
+            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity, &self.waits)));
             self.identity.store(Arc::new(identity));
         }
     }

@@ -1,8 +1,11 @@
-//! What a user types: `tollgate [serve]`, `tollgate proxy`, `tollgate config …`, `tollgate explain`, `tollgate version`.
+//! What a user types: `tollgate [serve]`, `tollgate proxy`, `tollgate config …`, `tollgate explain`, `tollgate admin …`,
+//! `tollgate top`, `tollgate version`.
 
+use crate::admin_cli::AdminArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::net::SocketAddr;
 use std::path::PathBuf;
+use std::time::Duration;
 use tollgate_policy::PolicyLimit;
 
 /// Rate limits served to any stack. Without a command: serve.
@@ -26,6 +29,10 @@ pub(crate) enum Command {
     Config(ConfigCommand),
     /// Say what a configuration makes of a request, and why
     Explain(ExplainArgs),
+    /// Look at a running tollgate, and change what it does with one key
+    Admin(AdminArgs),
+    /// Watch a running tollgate in the terminal: decisions a second, policies, keys, store, breakers
+    Top(TopArgs),
     /// Print the version
     Version,
 }
@@ -106,6 +113,27 @@ pub(crate) struct ExplainArgs {
     /// How to print it
     #[arg(long, value_enum, default_value_t)]
     pub(crate) format: Format,
+}
+
+#[derive(Args)]
+pub(crate) struct TopArgs {
+    /// Where its admin listener is
+    #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
+    pub(crate) url: String,
+    /// How many seconds there are between two looks, 0.1 to 3600
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
+    pub(crate) interval: Duration,
+    /// Print it once and end
+    #[arg(long)]
+    pub(crate) once: bool,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t, requires = "once")]
+    pub(crate) format: Format,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
+    seconds.map(Duration::from_secs_f64).ok_or_else(|| "it must be a number of seconds from 0.1 to 3600".to_owned())
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

@@ -3,7 +3,7 @@
 use crate::cli::{ExplainArgs, Format};
 use crate::http::HEADER;
 use crate::{CANNOT, NO, configuration, http, print};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     };
     let explanation = runtime.block_on(engine.explain(&subject, args.cost));
     print(match args.format {
-        Format::Text => in_words(&explanation),
+        Format::Text => in_words(&Told::new(&explanation)),
         // Structs of text and numbers always have a JSON form.
         Format::Json => serde_json::to_string_pretty(&Told::new(&explanation)).unwrap_or_default() + "\n",
     });
@@ -46,7 +46,7 @@ fn failed(problem: &str) -> ExitCode {
 }
 
 /// `name=value`, with spaces in between; a value with spaces is in double quotes.
-fn words(text: &str) -> Result<Vec<(String, String)>, String> {
+pub(crate) fn words(text: &str) -> Result<Vec<(String, String)>, String> {
     let (mut words, mut rest) = (Vec::new(), text.trim_start());
     while !rest.is_empty() {
         let (name, after) = rest
@@ -75,15 +75,16 @@ fn words(text: &str) -> Result<Vec<(String, String)>, String> {
     Ok(words)
 }
 
-fn in_words(explanation: &Explanation) -> String {
-    let verdict = explanation.verdict();
-    let mut text = match (verdict.is_allowed(), verdict.policy()) {
-        (true, _) if !verdict.delay().is_zero() => format!("allowed after {}", time(verdict.delay())),
+/// The same for people.
+pub(crate) fn in_words(told: &Told) -> String {
+    let ms = Duration::from_millis;
+    let mut text = match (told.allowed, &told.policy) {
+        (true, _) if told.delay_ms > 0 => format!("allowed after {}", time(ms(told.delay_ms))),
         (true, _) => "allowed".to_owned(),
-        (false, Some(policy)) => format!("denied by {policy} with status {}", verdict.status()),
-        (false, None) => format!("denied with status {}", verdict.status()),
+        (false, Some(policy)) => format!("denied by {policy} with status {}", told.status),
+        (false, None) => format!("denied with status {}", told.status),
     };
-    let reason = match verdict.reason().name() {
+    let reason = match told.reason.as_str() {
         "limits" => "",
         "no_policy" => ": no policy applies",
         "allow_list" => ": it is on the allow list, so no limit is asked",
@@ -93,42 +94,41 @@ fn in_words(explanation: &Explanation) -> String {
         _ => ": the store does not answer",
     };
     text.push_str(reason);
-    if verdict.is_denied() {
-        let _ = match (verdict.is_never(), verdict.retry_after()) {
+    if !told.allowed {
+        let _ = match (told.never, told.retry_after_ms) {
             (true, _) => write!(text, "; waiting will not help"),
-            (false, Some(after)) => write!(text, "; admitted in {} if nobody else comes", time(after)),
+            (false, Some(after)) => write!(text, "; admitted in {} if nobody else comes", time(ms(after))),
             (false, None) => write!(text, "; admitted once a place is free"),
         };
     }
     text.push('\n');
-    for tried in explanation.tried() {
+    for tried in &told.tried {
         // Writing to a string cannot fail.
-        let _ = match &tried.outcome {
-            Err(why) => writeln!(text, "\n{}\n  does not apply: {why}", tried.policy),
-            Ok(standing) => {
-                let key = if standing.key.is_empty() { "one bucket for all" } else { &standing.key };
-                let shadow = if standing.shadow { ", only watching" } else { "" };
+        let _ = match (&tried.why, &tried.key) {
+            (Some(why), _) => writeln!(text, "\n{}\n  does not apply: {why}", tried.policy),
+            (None, key) => {
+                let key = key.as_deref().filter(|key| !key.is_empty()).unwrap_or("one bucket for all");
+                let shadow = if tried.shadow { ", only watching" } else { "" };
                 writeln!(text, "\n{}\n  applies, counted by {key}{shadow}", tried.policy)
             }
         };
-        for level in tried.outcome.iter().flat_map(|standing| &standing.levels) {
-            let _ = writeln!(text, "  {}", in_a_line(level));
+        for limit in &tried.limits {
+            let _ = writeln!(text, "  {}", in_a_line(limit));
         }
     }
     text
 }
 
-fn in_a_line(level: &Level) -> String {
-    let Level { limit, cost, decision, outcome, .. } = level;
-    let left = match decision.is_unlimited() {
-        true => String::new(),
-        false => format!(", {} of {} left, costs {cost}", decision.remaining(), decision.limit()),
+fn in_a_line(limit: &ToldLimit) -> String {
+    let left = match (limit.remaining, limit.capacity) {
+        (Some(remaining), Some(capacity)) => format!(", {remaining} of {capacity} left, costs {}", limit.cost),
+        _ => String::new(),
     };
-    let wait = match decision.retry_after() {
-        Some(after) => format!(", admits in {}", time(after)),
+    let wait = match limit.retry_after_ms {
+        Some(after) => format!(", admits in {}", time(Duration::from_millis(after))),
         None => String::new(),
     };
-    format!("{limit}: {}{left}{wait}", outcome.name().replace('_', " "))
+    format!("{}: {}{left}{wait}", limit.limit, limit.outcome.replace('_', " "))
 }
 
 /// For people: three digits are enough, rounded up.
@@ -141,47 +141,47 @@ fn time(time: Duration) -> String {
     }
 }
 
-#[derive(Serialize)]
-struct Told<'a> {
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Told {
     allowed: bool,
     status: u16,
-    reason: &'static str,
-    policy: Option<&'a str>,
+    reason: String,
+    policy: Option<String>,
     retry_after_ms: Option<u64>,
     delay_ms: u64,
     never: bool,
-    tried: Vec<ToldPolicy<'a>>,
+    tried: Vec<ToldPolicy>,
 }
 
-#[derive(Serialize)]
-struct ToldPolicy<'a> {
-    policy: &'a str,
+#[derive(Serialize, Deserialize)]
+struct ToldPolicy {
+    policy: String,
     applies: bool,
     /// Why it does not.
     why: Option<String>,
-    key: Option<&'a str>,
+    key: Option<String>,
     shadow: bool,
     limits: Vec<ToldLimit>,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 struct ToldLimit {
     limit: String,
     capacity: Option<u64>,
     remaining: Option<u64>,
     cost: u64,
-    outcome: &'static str,
+    outcome: String,
     retry_after_ms: Option<u64>,
 }
 
-impl<'a> Told<'a> {
-    fn new(explanation: &'a Explanation) -> Self {
+impl Told {
+    pub(crate) fn new(explanation: &Explanation) -> Self {
         let verdict = explanation.verdict();
         Self {
             allowed: verdict.is_allowed(),
             status: verdict.status(),
-            reason: verdict.reason().name(),
-            policy: verdict.policy(),
+            reason: verdict.reason().name().to_owned(),
+            policy: verdict.policy().map(ToOwned::to_owned),
             retry_after_ms: verdict.retry_after().map(http::millis),
             delay_ms: http::millis(verdict.delay()),
             never: verdict.is_never(),
@@ -190,14 +190,14 @@ impl<'a> Told<'a> {
     }
 }
 
-impl<'a> ToldPolicy<'a> {
-    fn new(tried: &'a Tried) -> Self {
+impl ToldPolicy {
+    fn new(tried: &Tried) -> Self {
         let standing = tried.outcome.as_ref().ok();
         Self {
-            policy: &tried.policy,
+            policy: tried.policy.clone(),
             applies: standing.is_some(),
             why: tried.outcome.as_ref().err().map(ToString::to_string),
-            key: standing.map(|standing| &*standing.key),
+            key: standing.map(|standing| standing.key.clone()),
             shadow: standing.is_some_and(|standing| standing.shadow),
             limits: standing.iter().flat_map(|standing| &standing.levels).map(ToldLimit::new).collect(),
         }
@@ -213,7 +213,7 @@ impl ToldLimit {
             capacity: counted(decision.limit()),
             remaining: counted(decision.remaining()),
             cost: level.cost,
-            outcome: level.outcome.name(),
+            outcome: level.outcome.name().to_owned(),
             retry_after_ms: decision.retry_after().map(http::millis),
         }
     }

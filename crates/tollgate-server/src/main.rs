@@ -1,14 +1,18 @@
 //! The binary `tollgate`: rate limits served to any stack.
 
+mod admin;
+mod admin_cli;
 mod app;
 mod buckets;
 mod cli;
+mod client;
 mod configuration;
 mod envoy;
 mod explain;
 mod http;
 mod ids;
 mod listen;
+mod log;
 mod metrics;
 mod proxy;
 mod reload;
@@ -16,6 +20,8 @@ mod remote;
 mod resp;
 mod serve;
 mod store;
+mod top;
+mod traces;
 mod welcome;
 mod worker;
 
@@ -25,7 +31,7 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// `check` found something wrong; `explain` says that the request is turned away.
+/// `check` found something wrong; `explain` says that the request is turned away; a service refused what `admin` asked.
 const NO: u8 = 1;
 
 /// It could not start, or not be read. Usage errors end with the same code, by clap.
@@ -43,6 +49,8 @@ fn main() -> ExitCode {
         },
         Command::Config(command) => configuration::run(&command),
         Command::Explain(args) => explain::run(&args),
+        Command::Admin(args) => admin_cli::run(&args),
+        Command::Top(args) => top::run(&args),
         Command::Version => {
             print(format_args!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS

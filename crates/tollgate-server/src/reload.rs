@@ -3,6 +3,7 @@
 use crate::app::App;
 use crate::configuration::{counted, unheard};
 use crate::envoy::{self, Settings};
+use crate::log;
 use crate::serve::{Flags, Start};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -32,13 +33,15 @@ pub(crate) struct Watched<C: Clock> {
     reload: Arc<OnceLock<Arc<Reload<C>>>>,
     /// Whether the file changed and nobody was told yet.
     missed: Arc<AtomicBool>,
+    /// What cannot be watched, in a sentence each.
+    unwatched: Vec<String>,
 }
 
 impl<C: Clock> Watched<C> {
     /// Without a file there is nothing to watch.
     pub(crate) fn new(file: Option<&Path>) -> Self {
         let (reload, missed) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));
-        let mut watched = Self { watches: Vec::new(), reload, missed };
+        let mut watched = Self { watches: Vec::new(), reload, missed, unwatched: Vec::new() };
         if let Some(file) = file {
             watched.add(file);
         }
@@ -56,12 +59,18 @@ impl<C: Clock> Watched<C> {
         };
         match Watch::new(path, on_change) {
             Ok(watch) => self.watches.push(watch),
-            Err(error) => tracing::warn!("{} is not watched: {error}; send SIGHUP after a change", path.display()),
+            // Nobody logs yet.
+            Err(error) => {
+                self.unwatched.push(format!("{} is not watched: {error}; send SIGHUP after a change", path.display()));
+            }
         }
     }
 
     /// From now on changes are for `reload`, those that came before too.
     pub(crate) fn tell(&self, reload: &Arc<Reload<C>>) {
+        for problem in &self.unwatched {
+            tracing::warn!("{problem}");
+        }
         // It is told once.
         let _ = self.reload.set(Arc::clone(reload));
         catch_up(reload, &self.missed);
@@ -107,17 +116,18 @@ impl<C: Clock> Reload<C> {
             Ok(warnings) => {
                 reloads.taken.fetch_add(1, Relaxed);
                 for warning in warnings {
-                    tracing::warn!("{warning}");
+                    tracing::warn!(target: log::EACH, "{warning}");
                 }
                 let policies = counted(&self.app.engine.policies());
-                tracing::info!("configuration loaded again {why}: {policies}");
+                tracing::info!(target: log::EACH, "configuration loaded again {why}: {policies}");
             }
             Err(problems) => {
                 reloads.refused.fetch_add(1, Relaxed);
                 for problem in problems {
-                    tracing::error!("{problem}");
+                    tracing::error!(target: log::EACH, "{problem}");
                 }
                 tracing::error!(
+                    target: log::EACH,
                     "configuration not loaded {why}: the one from before stays in force until this is mended"
                 );
             }
@@ -143,6 +153,8 @@ impl<C: Clock> Reload<C> {
             ("server", config.server != self.started.server),
             ("store", config.store != self.started.store),
             ("stats", config.stats != self.started.stats),
+            ("log", config.log != self.started.log),
+            ("traces", config.traces != self.started.traces),
         ] {
             if changed {
                 told.push(format!(

@@ -1,6 +1,8 @@
 //! `tollgate serve`: binds, starts a worker a core, says where, reloads on SIGHUP and when the file changes, and stops
 //! cleanly on SIGTERM and SIGINT.
 
+use crate::admin::fleet::Fleet;
+use crate::admin::{self, Admin};
 use crate::app::App;
 use crate::cli::ServeArgs;
 use crate::envoy::config::Wrong;
@@ -8,8 +10,9 @@ use crate::envoy::{self, Grpc};
 use crate::proxy::Stage;
 use crate::reload::{Reload, Watched, settings};
 use crate::store::{self, AnyStore};
+use crate::traces::Tracer;
 use crate::worker::{Worker, connection};
-use crate::{configuration, http, listen, proxy, resp, welcome};
+use crate::{configuration, http, listen, log, proxy, resp, welcome};
 use std::fmt;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -24,7 +27,6 @@ use tollgate::{Arrivals, MemoryStore, SystemClock};
 use tollgate_policy::config::{Certificate, Config, Diagnostic, Server, StoreConfig, Upstream};
 use tollgate_policy::{EngineError, Policies};
 use tollgate_redis::ConnectError;
-use tracing_subscriber::EnvFilter;
 
 /// Connections a worker has at once.
 const MOST_CLIENTS: usize = 16_384;
@@ -84,7 +86,6 @@ impl Start {
 
 /// Serves until a signal says to stop and the requests in flight have ended.
 pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
-    log_to_stderr();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on SIGHUP ends nobody. A stop still does, at once, until the configuration is read: that may take for ever.
     let hang_up = runtime.block_on(async { signal(SignalKind::hangup()) })?;
@@ -120,7 +121,23 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     if let Some(limits) = envoy_limits {
         app.envoy.replace(limits, settings(&config)).map_err(|error| CannotStart::TooManyLimits(error.to_string()))?;
     }
+    if let Some(file) = &config.server.audit_log {
+        let opened = app.audit.write_to(file);
+        opened.map_err(|error| CannotStart::AuditLog { file: file.clone(), error })?;
+    }
+    let (admin_token, keys_shown) = (config.server.admin_token.clone(), config.stats.keys);
+    let fleet = Fleet::of(&app.engine);
+    if let Some(fleet) = &fleet {
+        runtime.block_on(fleet.begin());
+        runtime.spawn(Arc::clone(fleet).run());
+    }
     let arrivals = resp_at.map(|_| arrivals_of(&config)).transpose()?;
+    let traces = Tracer::start(&config, app.engine.store().name()).map_err(CannotStart::Gateway)?;
+    let (tracer, exporting) = traces.unzip();
+    if let Some(tracer) = tracer {
+        // It is set once.
+        let _ = app.traces.set(tracer);
+    }
     let gateway = match start.gateway {
         true => Some(proxy::Shared::new(&app, &config).map_err(CannotStart::Gateway)?),
         false => None,
@@ -149,9 +166,9 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let http = http.into_iter().flatten();
     let http = http.map(|listener| ("worker", listener, http::router(Arc::clone(&app)), MOST_CLIENTS));
     let on_loopback = admin_at.is_some_and(|address| address.ip().is_loopback());
-    let admin = admin.into_iter().flatten();
-    let admin =
-        admin.map(|listener| ("admin", listener, http::admin(Arc::clone(&reload), on_loopback), MOST_OPERATORS));
+    let options = admin::Options { on_loopback, token: admin_token, keys: keys_shown, stopped: stopped.clone() };
+    let routes = admin::router(Admin::new(Arc::clone(&reload), fleet, options));
+    let admin = admin.into_iter().flatten().map(|listener| ("admin", listener, routes.clone(), MOST_OPERATORS));
     for (name, listener, router, most) in http.chain(admin) {
         let (worker, stopped) = (Worker::new(listener, most)?, stopped.clone());
         let connect = move |stream, peer| connection(stream, peer, router.clone());
@@ -204,12 +221,16 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
             tracing::error!("a worker had panicked");
         }
     }
+    let left_out = log::suppressed();
+    if left_out > 0 {
+        tracing::info!("{left_out} lines of the log were left out: they were like those before");
+    }
     // The last lines of the access log are written once nobody is left who could write more.
     drop((reload, watched, gateway));
     if let Some(app) = Arc::into_inner(app) {
         drop(app);
     }
-    drop(holding);
+    drop((holding, exporting));
     Ok(())
 }
 
@@ -256,15 +277,16 @@ fn configured(start: &Start) -> Result<Config, CannotStart> {
     let loaded = configuration::load(start.file.as_deref());
     let Some(mut config) = loaded.config else { return Err(CannotStart::Config(loaded.diagnostics)) };
     start.flags.apply(&mut config);
+    log::to_stderr(&config.log);
     for warning in &loaded.diagnostics {
-        tracing::warn!("{warning}");
+        tracing::warn!(target: log::EACH, "{warning}");
     }
     if start.gateway && config.gateway.upstreams.is_empty() {
         return Err(CannotStart::NoUpstream);
     }
     if !start.gateway {
         for warning in configuration::unheard(&config.policies) {
-            tracing::warn!("{warning}");
+            tracing::warn!(target: log::EACH, "{warning}");
         }
     }
     let usual = Config::default().server;
@@ -279,20 +301,6 @@ fn configured(start: &Start) -> Result<Config, CannotStart> {
 
 fn bind(key: &'static str, address: SocketAddr, many: usize) -> Result<Vec<TcpListener>, CannotStart> {
     listen::bind(address, many).map_err(|error| CannotStart::Listen { key, address, error })
-}
-
-/// Quiet unless RUST_LOG says otherwise. Keys of callers are never logged.
-fn log_to_stderr() {
-    let wanted = std::env::var(EnvFilter::DEFAULT_ENV).unwrap_or_default();
-    let (filter, problem) = match EnvFilter::builder().parse(&wanted) {
-        Ok(filter) if !wanted.is_empty() => (filter, None),
-        Ok(_) => (EnvFilter::new("info"), None),
-        Err(error) => (EnvFilter::new("info"), Some(error)),
-    };
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_target(false).init();
-    if let Some(error) = problem {
-        tracing::warn!("RUST_LOG is ignored: {error}; write it as in RUST_LOG=debug or RUST_LOG=tollgate=debug");
-    }
 }
 
 /// The signals that ask for something.
@@ -345,6 +353,10 @@ pub(crate) enum CannotStart {
     Redis(ConnectError),
     Memory {
         max_keys: u64,
+    },
+    AuditLog {
+        file: PathBuf,
+        error: io::Error,
     },
     System(io::Error),
 }
@@ -403,6 +415,12 @@ impl fmt::Display for CannotStart {
                 f,
                 "tollgate: there is no memory for {max_keys} keys; lower max_keys under [store] in the file of --config, or \
                  TOLLGATE_STORE__MAX_KEYS"
+            ),
+            Self::AuditLog { file, error } => write!(
+                f,
+                "tollgate: cannot write the audit log {}: {error}; name a file that can be written as audit_log under [server] in \
+                 the file of --config, or TOLLGATE_SERVER__AUDIT_LOG",
+                file.display()
             ),
             Self::System(error) => {
                 write!(f, "tollgate: cannot start: {error}; the system may be short of threads or file descriptors")

@@ -4,9 +4,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
-use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use support::{Server, config_file, pipe, tollgate};
 
 const LISTEN: &str = "[server]\nhttp = \"127.0.0.1:0\"\n";
@@ -244,24 +242,6 @@ fn the_heaviest_keys_are_fingerprints_unless_the_operator_says_otherwise() {
     assert_eq!(counts(&hidden["most_denied"]), [json!(["user", 1, 1])]);
     assert!(!hidden.to_string().contains("someone"), "{hidden}");
     assert_eq!(top("plain")["heaviest"][0]["key"], json!("user=someone"));
-}
-
-#[test]
-fn promtool_complains_of_nothing_but_the_three_names_that_were_given() {
-    let server = serve(&config_file(&per_user("2/d")));
-    server.check(r#"{"subject":{"user":"ann"}}"#);
-    let page = server.admin("GET", "/metrics").body;
-    let mut promtool = Command::new("promtool")
-        .args(["check", "metrics"])
-        .stdin(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .expect("promtool, which checks the figures, cannot be started: `make tools` installs it");
-    promtool.stdin.take().unwrap().write_all(page.as_bytes()).unwrap();
-    let said = String::from_utf8(promtool.wait_with_output().unwrap().stderr).unwrap();
-    let given = ["ratelimit_requests_allowed ", "ratelimit_requests_blocked "];
-    let others: Vec<_> = said.lines().filter(|line| !given.iter().any(|name| line.starts_with(name))).collect();
-    assert_eq!(others, [""; 0], "{page}");
 }
 
 #[test]

@@ -250,7 +250,7 @@ pub use identity::{Client, Forwarding, Identity, PeerAddr, peer};
 pub use key::{Key, KeyWriter};
 #[cfg(feature = "axum")]
 pub use rate_limit::AxumBody;
-pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture};
+pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Waits};
 // What the options of a layer are said in.
 pub use tollgate_policy::{Count, DenialStatus};
 

@@ -14,7 +14,7 @@ use tollgate::{Algorithm, Keyed, Limit, ManualClock, MemoryStore};
 use tollgate_policy::{Attribute, Count, Engine, Match, Plan, Policies, Policy, PolicyLimit};
 use tollgate_tower::{
     CircuitBreaker, CircuitBreakerLayer, DenialStatus, Dialect, Identity, Key, OneLimit, PeerAddr, RateLimitLayer,
-    RateLimitStatus,
+    RateLimitStatus, Waits,
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -260,8 +260,9 @@ async fn who_is_over_the_limit_waits_if_that_is_not_too_long() {
 
 #[tokio::test]
 async fn only_so_many_wait_and_who_leaves_makes_room() {
-    let (layer, _) = limited(Key::all(), Limit::per_second(1).burst(1));
-    let service = app().layer(layer.delay(60 * SECOND).max_waiting(1));
+    let (layer, clock) = limited(Key::all(), Limit::per_second(1).burst(1));
+    let waits = Waits::new();
+    let service = app().layer(layer.delay(60 * SECOND).max_waiting(1).waits(&waits));
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
     assert!(futures_poll(&mut waiting).is_pending());
@@ -270,9 +271,15 @@ async fn only_so_many_wait_and_who_leaves_makes_room() {
         (turned_away.status(), header(&turned_away, "retry-after")),
         (StatusCode::SERVICE_UNAVAILABLE, Some("2"))
     );
+    assert_eq!(waits.waiting(), 1);
     drop(waiting);
+    assert_eq!((waits.waiting(), waits.times().count), (0, 0), "it left before its turn");
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
     assert!(futures_poll(&mut waiting).is_pending());
+    clock.advance(60 * SECOND);
+    assert_eq!(waiting.await.status(), 200);
+    let times = waits.times();
+    assert_eq!((waits.waiting(), times.count, times.sum_seconds), (0, 1, 1.0));
 }
 
 #[tokio::test]

@@ -76,6 +76,7 @@ fn inner<'t>(table: &'t mut Vec<Entry>, name: &str, at: Spot) -> Option<&'t mut 
 fn value(kind: &Kind, at: Spot, text: &str) -> Value {
     let data = match kind {
         Kind::Bool => truth(text).map(Data::Bool),
+        Kind::Percent => text.parse().ok().map(Data::Fraction),
         Kind::Number { .. } => text.replace('_', "").parse().ok().map(Data::Whole),
         Kind::OneOrMany(kind) => {
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());

@@ -2,12 +2,14 @@
 //! environment goes by this.
 
 mod gateway;
+mod watch;
 
 use super::kind::{Default, Key, Kind, MOST, Table};
 use crate::check::MOST_DENIALS;
 use gateway::GATEWAY;
 use std::time::Duration;
 use tollgate::OnFailure;
+use watch::{LOG, TRACES};
 
 /// A key without a default that need not be written.
 const fn key(name: &'static str, kind: Kind, doc: &'static str, example: &'static str) -> Key {
@@ -39,6 +41,8 @@ pub(crate) static FILE: Table = Table {
         key("store", Kind::Table(&STORE), "Where the counters are.", ""),
         key("identity", Kind::Table(&IDENTITY), "Who is calling.", ""),
         key("stats", Kind::Table(&STATS), "What is remembered of the heaviest callers.", ""),
+        key("log", Kind::Table(&LOG), "What the service says on standard error.", ""),
+        key("traces", Kind::Table(&TRACES), "Spans of requests, for a collector of OpenTelemetry.", ""),
         key("envoy", Kind::Table(&ENVOY), "Envoy's rate limit service.", ""),
         key("gateway", Kind::Table(&GATEWAY), "What `tollgate proxy` stands in front of, and how.", ""),
         key("plans", Kind::Named(&Kind::Table(&PLAN)), "Limits with a name, chosen by an attribute.", ""),
@@ -74,6 +78,19 @@ static SERVER: Table = Table {
             "\"…\"",
         )
         .secret(),
+        key(
+            "admin_token",
+            Kind::LongText { bytes: 16 },
+            "What operators must have who change something; without one only this machine may, on loopback.",
+            "\"…\"",
+        )
+        .secret(),
+        key(
+            "audit_log",
+            Kind::Text,
+            "A file to which what operators did, or tried to, is appended as lines of JSON.",
+            "\"/var/log/tollgate/audit.jsonl\"",
+        ),
     ],
     also: None,
 };

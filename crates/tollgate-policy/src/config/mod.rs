@@ -34,12 +34,15 @@ mod source;
 mod time;
 mod tree;
 mod watch;
+mod watched;
 
 pub use diagnostic::{Diagnostic, Place};
 pub use gateway::{AccessLog, Balance, Certificate, Gateway, Upstream, UpstreamError};
 pub use redis::{RedisConfig, RedisMode, RedisUrl, RedisUrlError, Secret};
 pub use schema::schema;
+pub use time::{duration, duration_text, instant_text};
 pub use watch::{Watch, yaml_files};
+pub use watched::{LogConfig, LogFormat, TracesConfig};
 
 use crate::policies::Policies;
 use env::Variables;
@@ -61,6 +64,10 @@ pub struct Config {
     pub identity: Identity,
     /// What is remembered of the heaviest callers.
     pub stats: StatsConfig,
+    /// What it says on standard error.
+    pub log: LogConfig,
+    /// Spans of requests.
+    pub traces: TracesConfig,
     /// Envoy's rate limit service.
     pub envoy: EnvoyService,
     /// What the gateway stands in front of.
@@ -85,6 +92,10 @@ pub struct Server {
     pub id_secret: Option<Secret>,
     /// What clients of `POST /v1/store` must have; without one whoever reaches it may decide, and nobody grant or reset.
     pub store_token: Option<Secret>,
+    /// What operators must have who change something; without one only this machine may, on loopback.
+    pub admin_token: Option<Secret>,
+    /// The file to which what operators did, or tried to, is appended.
+    pub audit_log: Option<PathBuf>,
 }
 
 /// Where the counters are, and how much of them is held in memory.

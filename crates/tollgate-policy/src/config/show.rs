@@ -1,6 +1,7 @@
 //! The configuration as TOML that loads again to the same, with where each value came from.
 
 mod gateway;
+mod watched;
 
 use super::diagnostic::Place;
 use super::kind::{Default, Kind};
@@ -83,6 +84,8 @@ impl Writer<'_> {
         }
         self.secret("id_secret", server.id_secret.as_ref());
         self.secret("store_token", server.store_token.as_ref());
+        self.secret("admin_token", server.admin_token.as_ref());
+        self.optional("audit_log", server.audit_log.as_ref().map(|file| text(file.display())));
         self.table("[store]", "store");
         self.line("kind", text(if config.store.redis.is_some() { "redis" } else { "memory" }));
         self.line("max_keys", config.store.max_keys.to_string());
@@ -108,6 +111,8 @@ impl Writer<'_> {
             }),
         );
         self.line("top", config.stats.top.to_string());
+        self.log(&config.log);
+        self.traces(&config.traces);
         self.envoy(&config.envoy);
         self.gateway(&config.gateway);
         for (index, plan) in policies.plans.iter().enumerate() {

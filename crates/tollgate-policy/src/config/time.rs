@@ -6,14 +6,14 @@ use tollgate::{Instant, Limit};
 use toml::value::{Datetime, Offset};
 
 /// A time such as `500ms`, `2s`, `15min`: what may stand behind the slash of a limit, with its number.
-pub(crate) fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let is_one_word = text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_alphanumeric());
     let limit = is_one_word.then(|| format!("1/{text}").parse::<Limit>().ok())??;
     limit.rate().map(|rate| rate.period())
 }
 
 /// The text of a time that reads back to the same.
-pub(crate) fn duration_text(time: Duration) -> String {
+pub fn duration_text(time: Duration) -> String {
     let rate = Limit::of(1, time).rate().map(|rate| rate.to_string()).unwrap_or_default();
     match rate.strip_prefix("1/") {
         Some(text) if text.starts_with(|c: char| c.is_ascii_digit()) => text.to_owned(),
@@ -50,8 +50,8 @@ pub(crate) fn instant(time: &Datetime) -> Result<Instant, NoInstant> {
     nanos.map(Instant::from_unix_nanos).ok_or(NoInstant::OutOfRange)
 }
 
-/// As TOML writes it, in UTC.
-pub(crate) fn instant_text(instant: Instant) -> String {
+/// An instant as TOML writes it, in UTC: `2026-01-31T12:00:00Z`.
+pub fn instant_text(instant: Instant) -> String {
     let nanos = instant.as_unix_nanos();
     let (seconds, fraction) = ((nanos / 1_000_000_000) as i64, nanos % 1_000_000_000);
     let (year, month, day) = civil_from_days(seconds / SECONDS_PER_DAY);

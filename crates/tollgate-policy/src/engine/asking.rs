@@ -146,12 +146,13 @@ impl Asking {
         }
         let key = &self.keys[start..];
         // The one that lasts longest: until then the request does not pass.
-        if let Some(ban) = overrides.ban(ruling, key, now)
+        let said = overrides.said(ruling, key, now);
+        if let Some(ban) = said.ban
             && self.banned.as_ref().is_none_or(|known| known.until() < ban.until())
         {
             self.banned = Some(ban);
         }
-        let instead = overrides.limits(ruling, key, now);
+        let instead = said.limits;
         let enforced =
             policy.action != Action::Shadow && policy.rollout.includes_all_or(|| key::lasting_hash(&policy.name, key));
         let reserve = policy.class.as_ref().and_then(|class| class.of(subject));

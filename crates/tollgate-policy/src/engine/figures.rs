@@ -2,9 +2,11 @@
 
 use super::Engine;
 use super::rules::Ruling;
+use crate::attribute::Attribute;
+use crate::policy::{Action, Rollout};
+use crate::policy_limit::PolicyLimit;
 use crate::stats::{Counts, Heavy, HistogramCounts};
 use std::collections::HashMap;
-use std::hash::BuildHasher;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use tollgate::{Ask, Census, LimitHandle, Mode, Store};
@@ -17,6 +19,14 @@ pub struct PolicyFigures {
     pub policy: String,
     /// By what it counts, in words.
     pub key: String,
+    /// The same, one by one.
+    pub by: Vec<Attribute>,
+    /// Its limits, those of its plans too, each once.
+    pub limits: Vec<PolicyLimit>,
+    /// What becomes of requests over the limit.
+    pub action: Action,
+    /// The share of keys that this is for.
+    pub rollout: Rollout,
     /// What became of the requests it applied to. One that another policy turned away is in none of these, unless this one
     /// only watches and would have turned it away too.
     pub counts: Counts,
@@ -53,12 +63,23 @@ impl Usage {
 pub struct TopKey {
     /// The policy.
     pub policy: String,
-    /// The key in words where the engine was told to keep them, else its fingerprint, which is another in every process.
+    /// The key in words where the engine was told to keep them, else its fingerprint, which is another in every process but
+    /// where nodes [name keys](Engine::share_overrides).
     pub key: String,
     /// At most so many.
     pub count: u64,
     /// And at least so many.
     pub at_least: u64,
+}
+
+fn limits_of(ruling: &Ruling) -> Vec<PolicyLimit> {
+    let mut limits = Vec::new();
+    for slot in ruling.sets.iter().flatten() {
+        if !limits.contains(&slot.limit) {
+            limits.push(slot.limit);
+        }
+    }
+    limits
 }
 
 /// # Figures
@@ -97,6 +118,10 @@ impl<S: Store> Engine<S> {
             figures.push(PolicyFigures {
                 policy: ruling.policy.name.clone(),
                 key: ruling.key_name.to_string(),
+                by: ruling.policy.key.clone(),
+                limits: limits_of(ruling),
+                action: ruling.policy.action,
+                rollout: ruling.policy.rollout,
                 counts: ruling.figures.tally.read(),
                 bans: ruling.figures.bans.load(Ordering::Relaxed),
                 usage: self.usage(ruling).await,
@@ -149,13 +174,21 @@ impl<S: Store> Engine<S> {
         self.top(self.inner.figures.most_denied.top(many))
     }
 
-    /// Requests that are in neither list because two newcomers met in one place.
-    pub fn top_missed(&self) -> u64 {
-        self.inner.figures.heaviest.missed().saturating_add(self.inner.figures.most_denied.missed())
+    /// The keys that would have been turned away most often by policies that only watch.
+    pub fn most_shadow_denied(&self, many: usize) -> Vec<TopKey> {
+        self.top(self.inner.figures.shadow_denied.top(many))
     }
 
-    /// Starts both lists anew.
+    /// Requests that are in none of the lists because two newcomers met in one place.
+    pub fn top_missed(&self) -> u64 {
+        let figures = &self.inner.figures;
+        let lists = [&figures.heaviest, &figures.most_denied, &figures.shadow_denied];
+        lists.iter().fold(0, |sum, list| sum.saturating_add(list.missed()))
+    }
+
+    /// Starts all lists anew.
     pub fn clear_top(&self) {
+        self.inner.figures.shadow_denied.clear();
         self.inner.figures.heaviest.clear();
         self.inner.figures.most_denied.clear();
     }
@@ -164,9 +197,7 @@ impl<S: Store> Engine<S> {
         let registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let shown = |heavy: Heavy| TopKey {
             policy: registry.name(heavy.policy).unwrap_or_default().to_owned(),
-            key: heavy
-                .label
-                .map_or_else(|| format!("#{:016x}", self.inner.secret.hash_one(heavy.fingerprint)), Into::into),
+            key: heavy.label.map_or_else(|| self.fingerprint_of(heavy.fingerprint), Into::into),
             count: heavy.count,
             at_least: heavy.count - heavy.error,
         };

@@ -9,6 +9,7 @@ mod key;
 mod operator;
 mod overrides;
 mod rules;
+mod shared;
 mod verdict;
 
 pub use by_name::ByNameError;
@@ -17,6 +18,7 @@ pub use figures::{PolicyFigures, TopKey, Usage};
 pub(crate) use overrides::LONGEST;
 pub use overrides::{Override, OverrideError};
 pub use rules::EngineError;
+pub use shared::{KeyName, NameKey, PolicyKey, SharedOverride, fingerprint_of};
 pub use verdict::{Ban, Ending, LimitStatus, Reason, Verdict};
 
 use crate::pattern::Segments;
@@ -82,6 +84,8 @@ struct Figures {
     times: Histogram,
     heaviest: Sketch,
     most_denied: Sketch,
+    /// By policies that only watch.
+    shadow_denied: Sketch,
     reloads: AtomicU64,
 }
 
@@ -119,6 +123,7 @@ impl<S: Store> Engine<S> {
             times: Histogram::new(),
             heaviest: Sketch::new(options.top),
             most_denied: Sketch::new(options.top),
+            shadow_denied: Sketch::new(options.top),
             reloads: AtomicU64::new(0),
         };
         Ok(Self {
@@ -153,6 +158,7 @@ impl<S: Store> Engine<S> {
         for gone in before.policies.iter().filter(|old| !kept.contains(&old.number)) {
             self.inner.figures.heaviest.forget(gone.number);
             self.inner.figures.most_denied.forget(gone.number);
+            self.inner.figures.shadow_denied.forget(gone.number);
         }
         self.inner.figures.reloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -348,11 +354,18 @@ impl<S: Store> Engine<S> {
             return;
         }
         let key = verdict.parts.asking.key(asked);
-        let fingerprint = self.inner.quick.hash_one((ruling.number, key));
-        let label = || self.inner.options.plain_keys.then(|| self.shown(ruling, key).into());
+        let fingerprint = self.quick(ruling, key);
+        let label = || match self.inner.options.plain_keys {
+            true => Some(self.shown(ruling, key).into()),
+            // Where nodes name keys the lists of all of them have the same letters.
+            false => self.named(ruling, key).map(Into::into),
+        };
         self.inner.figures.heaviest.add(fingerprint, ruling.number, 1, label);
         if denied {
             self.inner.figures.most_denied.add(fingerprint, ruling.number, 1, label);
+        }
+        if outcome == AskOutcome::ShadowDenied {
+            self.inner.figures.shadow_denied.add(fingerprint, ruling.number, 1, label);
         }
     }
 
@@ -368,6 +381,26 @@ impl<S: Store> Engine<S> {
         if turn.is_multiple_of(every) {
             self.inner.figures.times.record(self.inner.store.now().saturating_since(verdict.parts.now));
         }
+    }
+
+    /// Tells keys apart in the figures.
+    fn quick(&self, ruling: &Ruling, key: &[u8]) -> u64 {
+        self.inner.quick.hash_one((ruling.number, key))
+    }
+
+    /// A key as the figures show it, where they do not show what it is.
+    fn fingerprint(&self, ruling: &Ruling, key: &[u8]) -> String {
+        self.named(ruling, key).unwrap_or_else(|| self.fingerprint_of(self.quick(ruling, key)))
+    }
+
+    /// As all nodes show it, where they name keys.
+    fn named(&self, ruling: &Ruling, key: &[u8]) -> Option<String> {
+        Some(fingerprint_of(&self.inner.overrides.name_key()?(&ruling.policy.name, key)))
+    }
+
+    fn fingerprint_of(&self, quick: u64) -> String {
+        // The sketch takes 0 for 1.
+        format!("#{:016x}", self.inner.secret.hash_one(quick.max(1)))
     }
 
     fn shown(&self, ruling: &Ruling, key: &[u8]) -> String {

@@ -1,11 +1,11 @@
 //! What an operator does to one key: ban it, give it other limits, give it tokens, free it.
 
 use super::key::{self, Keys};
-use super::overrides::{LONGEST, Override, OverrideError, What};
+use super::overrides::{LONGEST, Override, OverrideError, Shown, What};
 use super::rules::{Rules, Ruling};
-use super::{Engine, Subject};
+use super::{Engine, PolicyKey, Subject};
 use crate::policy_limit::PolicyLimit;
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{LimitHandle, Store};
 
@@ -37,21 +37,37 @@ impl<S: Store> Engine<S> {
         if limits.is_empty() {
             return Err(OverrideError::NoLimits);
         }
-        // One that is there twice would be charged twice.
-        let once =
-            limits.iter().enumerate().filter(|(at, limit)| !limits[..*at].contains(limit)).map(|(_, limit)| limit);
-        self.put(policy, subject, lasts, reason, |ruling| {
-            let mut registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
-            let slots = once.map(|limit| registry.stand_in(ruling, *limit, &self.inner.store));
-            slots.collect::<Result<_, _>>().map(What::Limits).map_err(|_| OverrideError::TooManyLimits)
-        })
+        self.put(policy, subject, lasts, reason, |ruling| self.stand_in(ruling, limits))
+    }
+
+    /// Whether a ban, or other limits, could be said of a key for so long, and of which; nothing is.
+    pub fn check_override(
+        &self,
+        policy: &str,
+        subject: &Subject<'_>,
+        limits: Option<&[PolicyLimit]>,
+        lasts: Duration,
+    ) -> Result<PolicyKey, OverrideError> {
+        check(lasts)?;
+        if limits.is_some_and(<[_]>::is_empty) {
+            return Err(OverrideError::NoLimits);
+        }
+        let key = self.key_of(policy, subject)?;
+        if self.inner.overrides.is_full() { Err(OverrideError::TooMany) } else { Ok(key) }
+    }
+
+    /// Ends what was said of a key here: whether there was something. Its limits stay as they are.
+    pub fn lift(&self, policy: &str, subject: &Subject<'_>) -> Result<bool, OverrideError> {
+        let rules = self.inner.rules.load();
+        let (ruling, key) = find(&rules, policy, subject)?;
+        Ok(self.inner.overrides.remove(ruling.number, &key, self.inner.store.now()))
     }
 
     /// Gives a key tokens, as far as there is room for them.
     pub async fn grant(&self, policy: &str, subject: &Subject<'_>, tokens: u64) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
         let (ruling, key) = find(&rules, policy, subject)?;
-        let instead = self.inner.overrides.in_force().limits(ruling, &key, self.inner.store.now());
+        let instead = self.inner.overrides.in_force().said(ruling, &key, self.inner.store.now()).limits;
         let own = ruling.sets.iter().flatten();
         for slot in instead.iter().flat_map(|instead| instead.slots()).chain(own) {
             self.inner.store.grant(&slot.handle, &key, tokens).await;
@@ -64,7 +80,7 @@ impl<S: Store> Engine<S> {
         let rules = self.inner.rules.load();
         let (ruling, key) = find(&rules, policy, subject)?;
         let now = self.inner.store.now();
-        let instead = self.inner.overrides.in_force().limits(ruling, &key, now);
+        let instead = self.inner.overrides.in_force().said(ruling, &key, now).limits;
         self.inner.overrides.remove(ruling.number, &key, now);
         let penalty = ruling.penalty.iter().flat_map(|penalty| penalty.denials.iter().chain([&penalty.ban]));
         let slots = ruling.sets.iter().flatten().chain(instead.iter().flat_map(|instead| instead.slots()));
@@ -89,18 +105,26 @@ impl<S: Store> Engine<S> {
         reason: Option<&str>,
         what: impl FnOnce(&Ruling) -> Result<What, OverrideError>,
     ) -> Result<Arc<Override>, OverrideError> {
-        if lasts.is_zero() || lasts > LONGEST {
-            return Err(OverrideError::Duration);
-        }
+        check(lasts)?;
         let rules = self.inner.rules.load();
         let (ruling, key) = find(&rules, policy, subject)?;
         let now = self.inner.store.now();
-        let entry = Override::new(&ruling.policy, self.shown(ruling, &key), what(ruling)?, now + lasts, reason);
+        let shown =
+            Shown { words: Some(self.shown(ruling, &key).into()), fingerprint: self.fingerprint(ruling, &key).into() };
+        let entry = Override::new(&ruling.policy, shown, what(ruling)?, now + lasts, reason);
         self.inner.overrides.put(ruling.number, &key, entry, now)
     }
 }
 
-fn find<'a>(rules: &'a Rules, policy: &str, subject: &Subject<'_>) -> Result<(&'a Ruling, Keys), OverrideError> {
+fn check(lasts: Duration) -> Result<(), OverrideError> {
+    if lasts.is_zero() || lasts > LONGEST { Err(OverrideError::Duration) } else { Ok(()) }
+}
+
+pub(super) fn find<'a>(
+    rules: &'a Rules,
+    policy: &str,
+    subject: &Subject<'_>,
+) -> Result<(&'a Ruling, Keys), OverrideError> {
     let ruling = rules.policies.iter().find(|ruling| ruling.policy.name == policy).ok_or(OverrideError::NoPolicy)?;
     let (mut key, path) = (Keys::new(), rules.path_of(subject));
     let written = key::write(&mut key, &ruling.policy.key, subject, path.as_ref(), rules.source.ipv6_prefix);

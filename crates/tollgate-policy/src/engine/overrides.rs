@@ -1,6 +1,7 @@
 //! What an operator says of one key, for a while: other limits, or none at all. Kept in memory, and visible.
 
 use super::rules::{Ruling, Slot};
+use super::shared::{NameKey, Shared};
 use crate::attribute::Attribute;
 use crate::policy::Policy;
 use crate::policy_limit::PolicyLimit;
@@ -24,10 +25,19 @@ pub struct Override {
     policy: Box<str>,
     /// What the policy counted by when it was said: the same bytes are another key where it counts by something else.
     by: Box<[Attribute]>,
-    key: Box<str>,
+    key: Shown,
     what: What,
     until: Instant,
     reason: Option<Box<str>>,
+    node: Option<Box<str>>,
+}
+
+/// How a key is shown.
+#[derive(Clone, Debug)]
+pub(crate) struct Shown {
+    /// None where this node knows no more than the name that another gave it.
+    pub(crate) words: Option<Box<str>>,
+    pub(crate) fingerprint: Box<str>,
 }
 
 #[derive(Debug)]
@@ -37,9 +47,14 @@ pub(crate) enum What {
 }
 
 impl Override {
-    pub(crate) fn new(policy: &Policy, key: String, what: What, until: Instant, reason: Option<&str>) -> Self {
+    pub(crate) fn new(policy: &Policy, key: Shown, what: What, until: Instant, reason: Option<&str>) -> Self {
         let (name, by) = (policy.name.as_str().into(), policy.key.as_slice().into());
-        Self { policy: name, by, key: key.into(), what, until, reason: reason.map(Into::into) }
+        Self { policy: name, by, key, what, until, reason: reason.map(Into::into), node: None }
+    }
+
+    /// The same as another node said it.
+    pub(crate) fn said_by(self, node: Option<&str>) -> Self {
+        Self { node: node.map(Into::into), ..self }
     }
 
     /// The policy it is under.
@@ -47,9 +62,25 @@ impl Override {
         &self.policy
     }
 
-    /// The key in words, such as `user=42`; what opens doors is shown by its fingerprint.
+    /// The key in words, such as `user=42`; what opens doors is shown by its fingerprint, and so is a key of which only
+    /// another node knows the words.
     pub fn key(&self) -> &str {
-        &self.key
+        self.key.words.as_ref().unwrap_or(&self.key.fingerprint)
+    }
+
+    /// Its fingerprint: the same key is the same letters, and they say nothing else.
+    pub fn fingerprint(&self) -> &str {
+        &self.key.fingerprint
+    }
+
+    /// The node that said it, where nodes tell each other.
+    pub fn node(&self) -> Option<&str> {
+        self.node.as_deref()
+    }
+
+    /// Whether it is about this key of a ruling, at that time.
+    pub(crate) fn holds(&self, ruling: &Ruling, now: Instant) -> bool {
+        now < self.until && *self.by == *ruling.policy.key
     }
 
     /// The limits that stand in for those of the policy; none if it is a ban.
@@ -85,6 +116,15 @@ type ByKey = HashMap<u32, HashMap<Box<[u8]>, Arc<Override>>>;
 struct Kept {
     bans: ByKey,
     limits: ByKey,
+    /// What all nodes say.
+    shared: Arc<Shared>,
+}
+
+impl Kept {
+    fn len(&self) -> usize {
+        let many = |map: &ByKey| map.values().map(HashMap::len).sum::<usize>();
+        many(&self.bans) + many(&self.limits) + self.shared.len()
+    }
 }
 
 /// All that are kept.
@@ -100,18 +140,34 @@ pub(crate) struct Overrides {
 pub(crate) struct InForce(Option<Guard<Arc<Kept>>>);
 
 impl InForce {
-    pub(crate) fn ban(&self, ruling: &Ruling, key: &[u8], now: Instant) -> Option<Arc<Override>> {
-        find(&self.0.as_ref()?.bans, ruling, key, now)
-    }
-
-    pub(crate) fn limits(&self, ruling: &Ruling, key: &[u8], now: Instant) -> Option<Arc<Override>> {
-        find(&self.0.as_ref()?.limits, ruling, key, now)
+    /// What is said of a key: a ban, the one that lasts longest, and other limits.
+    #[inline]
+    pub(crate) fn said(&self, ruling: &Ruling, key: &[u8], now: Instant) -> Said {
+        match &self.0 {
+            None => Said::default(),
+            Some(kept) => kept.said(ruling, key, now),
+        }
     }
 }
 
-fn find(kept: &ByKey, ruling: &Ruling, key: &[u8], now: Instant) -> Option<Arc<Override>> {
-    let found = kept.get(&ruling.number)?.get(key)?;
-    (now < found.until && *found.by == *ruling.policy.key).then(|| Arc::clone(found))
+/// What is said of one key.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) ban: Option<Arc<Override>>,
+    pub(crate) limits: Option<Arc<Override>>,
+}
+
+impl Kept {
+    fn said(&self, ruling: &Ruling, key: &[u8], now: Instant) -> Said {
+        let find = |map: &ByKey| {
+            let found = map.get(&ruling.number)?.get(key)?;
+            found.holds(ruling, now).then(|| Arc::clone(found))
+        };
+        let (ban, limits) = (find(&self.bans), find(&self.limits));
+        let shared = self.shared.said(ruling, key, now);
+        let ban = ban.into_iter().chain(shared.ban).max_by_key(|ban| ban.until);
+        Said { ban, limits: limits.or(shared.limits) }
+    }
 }
 
 impl Overrides {
@@ -133,8 +189,7 @@ impl Overrides {
                 What::Limits(_) => &mut kept.limits,
             };
             map.entry(policy).or_default().insert(key.into(), Arc::clone(&entry));
-            let many = |map: &ByKey| map.values().map(HashMap::len).sum::<usize>();
-            if many(&kept.bans) + many(&kept.limits) > MOST { Err(OverrideError::TooMany) } else { Ok(()) }
+            if kept.len() > MOST { Err(OverrideError::TooMany) } else { Ok(()) }
         })?;
         Ok(entry)
     }
@@ -151,12 +206,31 @@ impl Overrides {
         removed
     }
 
+    /// What all nodes say, in place of what they said before.
+    pub(crate) fn share(&self, shared: Shared, now: Instant) {
+        let _ = self.change(now, |kept| {
+            kept.shared = Arc::new(shared);
+            Ok(())
+        });
+    }
+
+    /// How nodes name keys, where they do.
+    pub(crate) fn name_key(&self) -> Option<NameKey> {
+        self.kept.load().shared.name_key.clone()
+    }
+
+    /// Whether there is room for one more.
+    pub(crate) fn is_full(&self) -> bool {
+        self.kept.load().len() >= MOST
+    }
+
     /// Those in force, the first to end first.
     pub(crate) fn list(&self, now: Instant) -> Vec<Arc<Override>> {
         let kept = self.kept.load();
         let all = [&kept.bans, &kept.limits].into_iter().flat_map(|map| map.values().flat_map(HashMap::values));
+        let all = all.chain(kept.shared.all());
         let mut all: Vec<_> = all.filter(|entry| now < entry.until).cloned().collect();
-        all.sort_by(|a, b| (a.until, &a.policy, &a.key).cmp(&(b.until, &b.policy, &b.key)));
+        all.sort_by(|a, b| (a.until, &a.policy, a.key()).cmp(&(b.until, &b.policy, b.key())));
         all
     }
 
@@ -175,7 +249,7 @@ impl Overrides {
             map.retain(|_, keys| !keys.is_empty());
         }
         change(&mut kept)?;
-        let any = [&kept.bans, &kept.limits].iter().any(|map| map.values().any(|keys| !keys.is_empty()));
+        let any = kept.len() > 0;
         self.kept.store(Arc::new(kept));
         self.any.store(any, Ordering::Release);
         Ok(())

@@ -7,12 +7,14 @@ use std::collections::BTreeMap;
 use tollgate_policy::config::schema;
 
 /// The headings that tables of keys stand below, and the tables of the file that each is about.
-const TABLES: [(&str, &[&str]); 11] = [
+const TABLES: [(&str, &[&str]); 13] = [
     ("The file", &[""]),
     ("`[server]`", &["server."]),
     ("`[store]`", &["store."]),
     ("`[identity]`", &["identity."]),
     ("`[stats]`", &["stats."]),
+    ("`[log]`", &["log."]),
+    ("`[traces]`", &["traces."]),
     ("`[envoy]`", &["envoy."]),
     ("`[gateway]`", &["gateway."]),
     ("`[plans.NAME]`", &["plans.NAME."]),

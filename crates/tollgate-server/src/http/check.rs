@@ -4,6 +4,7 @@ use super::check_request::CheckRequest;
 use super::problem::Problem;
 use super::{body, json, millis, retry_after};
 use crate::app::App;
+use crate::traces::Decided;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
@@ -26,7 +27,12 @@ pub(super) async fn check<C: Clock>(
         return check_all(&app, &body).await;
     }
     let request = CheckRequest::from_json(&body)?;
-    Ok(answer(&judge(&app, &request).await))
+    let verdict = judge(&app, &request).await;
+    let mut response = answer(&verdict);
+    if app.traces.get().is_some() {
+        response.extensions_mut().insert(Decided::of(&verdict));
+    }
+    Ok(response)
 }
 
 async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest) -> Verdict {

@@ -54,7 +54,7 @@ impl CheckRequest {
 
 /// Who asks: the field `subject`.
 #[derive(PartialEq, Debug)]
-pub(super) struct Who {
+pub(crate) struct Who {
     ip: Option<IpAddr>,
     headers: Vec<(String, String)>,
     /// Everything else by its name.
@@ -62,7 +62,7 @@ pub(super) struct Who {
 }
 
 impl Who {
-    pub(super) fn read(fields: &mut Fields) -> Result<Self, Problem> {
+    pub(crate) fn read(fields: &mut Fields) -> Result<Self, Problem> {
         let subject = match fields.take("subject") {
             None => return Err(missing("subject", EXAMPLE)),
             Some(Json::Object(subject)) => subject,
@@ -114,7 +114,7 @@ impl Who {
     }
 
     /// Who asks. A user or an API key that is not named is taken from the header that the configuration names.
-    pub(super) fn subject<'a>(&'a self, identity: &'a Identity) -> Subject<'a> {
+    pub(crate) fn subject<'a>(&'a self, identity: &'a Identity) -> Subject<'a> {
         let mut subject = identified(&self.headers, identity);
         if let Some(ip) = self.ip {
             subject = subject.ip(ip);

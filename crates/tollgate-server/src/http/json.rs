@@ -7,7 +7,7 @@ use std::ops::RangeInclusive;
 
 /// A value as it was sent: the fields of objects in their order, those that are there twice included.
 #[derive(Clone, PartialEq, Debug)]
-pub(super) enum Json {
+pub(crate) enum Json {
     Null,
     Bool(bool),
     /// A whole number from 0 on, or any other.
@@ -19,7 +19,7 @@ pub(super) enum Json {
 
 impl Json {
     /// A value of the wrong type, told back in a few words.
-    pub(super) fn told(&self) -> String {
+    pub(crate) fn told(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
             Self::Bool(yes) => yes.to_string(),
@@ -33,7 +33,7 @@ impl Json {
 }
 
 /// What a body says.
-pub(super) fn parse(body: &[u8], example: &str) -> Result<Json, Problem> {
+pub(crate) fn parse(body: &[u8], example: &str) -> Result<Json, Problem> {
     if body.trim_ascii().is_empty() {
         return Err(Problem::new(Code::InvalidJson, format!("the body is empty; send JSON, as in {example}")));
     }
@@ -43,19 +43,19 @@ pub(super) fn parse(body: &[u8], example: &str) -> Result<Json, Problem> {
 }
 
 /// More than any request has. What is in a request is compared with each other, and costs the square of this.
-pub(super) const MOST_FIELDS: usize = 128;
+pub(crate) const MOST_FIELDS: usize = 128;
 
 /// The fields of an object, each there once.
-pub(super) struct Fields(Vec<(String, Json)>);
+pub(crate) struct Fields(Vec<(String, Json)>);
 
 impl Fields {
     /// The object that a body is. Its fields are among `known`; `example` shows what would be right.
-    pub(super) fn from_body(body: &[u8], known: &[&str], example: &str) -> Result<Self, Problem> {
+    pub(crate) fn from_body(body: &[u8], known: &[&str], example: &str) -> Result<Self, Problem> {
         Self::of(parse(body, example)?, known, example)
     }
 
     /// The same of what was in a body.
-    pub(super) fn of(json: Json, known: &[&str], example: &str) -> Result<Self, Problem> {
+    pub(crate) fn of(json: Json, known: &[&str], example: &str) -> Result<Self, Problem> {
         let Json::Object(fields) = json else {
             return Err(Problem::new(Code::NotAnObject, format!("the body is not a JSON object, as in {example}")));
         };
@@ -67,7 +67,7 @@ impl Fields {
     }
 
     /// The fields of an object within, which is called `of`.
-    pub(super) fn new(fields: Vec<(String, Json)>, of: &str) -> Result<Self, Problem> {
+    pub(crate) fn new(fields: Vec<(String, Json)>, of: &str) -> Result<Self, Problem> {
         if fields.len() > MOST_FIELDS {
             return Err(too_many(of.trim_end_matches('.')));
         }
@@ -80,17 +80,17 @@ impl Fields {
     }
 
     /// Takes a field out; null says the same as leaving it out.
-    pub(super) fn take(&mut self, name: &str) -> Option<Json> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<Json> {
         let at = self.0.iter().position(|(field, _)| field == name)?;
         Some(self.0.swap_remove(at).1).filter(|value| *value != Json::Null)
     }
 
     /// What has not been taken out.
-    pub(super) fn rest(self) -> Vec<(String, Json)> {
+    pub(crate) fn rest(self) -> Vec<(String, Json)> {
         self.0
     }
 
-    pub(super) fn text(&mut self, name: &str) -> Result<Option<String>, Problem> {
+    pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, Problem> {
         match self.take(name) {
             None => Ok(None),
             Some(Json::Text(text)) => Ok(Some(text)),
@@ -98,11 +98,11 @@ impl Fields {
         }
     }
 
-    pub(super) fn required_text(&mut self, name: &str, example: &str) -> Result<String, Problem> {
+    pub(crate) fn required_text(&mut self, name: &str, example: &str) -> Result<String, Problem> {
         self.text(name)?.ok_or_else(|| missing(name, example))
     }
 
-    pub(super) fn whole_number(&mut self, name: &str) -> Result<Option<u64>, Problem> {
+    pub(crate) fn whole_number(&mut self, name: &str) -> Result<Option<u64>, Problem> {
         match self.take(name) {
             None => Ok(None),
             Some(Json::Number(Ok(number))) => Ok(Some(number)),
@@ -113,7 +113,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn whole_number_within(
+    pub(crate) fn whole_number_within(
         &mut self,
         name: &str,
         within: RangeInclusive<u64>,
@@ -128,7 +128,7 @@ impl Fields {
         }
     }
 
-    pub(super) fn yes_or_no(&mut self, name: &str) -> Result<Option<bool>, Problem> {
+    pub(crate) fn yes_or_no(&mut self, name: &str) -> Result<Option<bool>, Problem> {
         match self.take(name) {
             None => Ok(None),
             Some(Json::Bool(yes)) => Ok(Some(yes)),
@@ -137,16 +137,16 @@ impl Fields {
     }
 }
 
-pub(super) fn missing(name: &str, example: &str) -> Problem {
+pub(crate) fn missing(name: &str, example: &str) -> Problem {
     Problem::new(Code::MissingField, format!("`{name}` is missing; a request has at least {example}"))
 }
 
-pub(super) fn too_many(of: &str) -> Problem {
+pub(crate) fn too_many(of: &str) -> Problem {
     let of = if of.is_empty() { "the body".to_owned() } else { quoted(of) };
     invalid(format!("{of} has more than {MOST_FIELDS} values; send those that policies ask for"))
 }
 
-pub(super) fn invalid(detail: String) -> Problem {
+pub(crate) fn invalid(detail: String) -> Problem {
     Problem::new(Code::InvalidField, detail)
 }
 

@@ -1,11 +1,10 @@
 //! HTTP: which path does what.
 
-mod admin;
 mod auth;
 pub(crate) mod body;
 mod check;
-mod check_request;
-mod json;
+pub(crate) mod check_request;
+pub(crate) mod json;
 mod openapi;
 mod problem;
 mod reserve;
@@ -13,23 +12,22 @@ mod reserve_request;
 mod store;
 mod throttle;
 mod throttle_request;
-mod web_pages;
 
-pub(crate) use admin::admin;
 pub(crate) use check_request::{HEADER, identified};
 
 use crate::app::App;
 use crate::store::AnyStore;
+use crate::traces;
 use auth::{AUTH, AUTH_PREFIX};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{any, get, post};
-use problem::quoted;
-pub(crate) use problem::{Code, Problem};
+pub(crate) use problem::{Code, Problem, quoted};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -43,13 +41,14 @@ const CANCEL: &str = "/v1/cancel";
 const THROTTLE: &str = "/v1/throttle";
 const STORE: &str = tollgate_remote::wire::PATH;
 const ENVOY: &str = "/json";
-const LIVE: &str = "/livez";
-const READY: &str = "/readyz";
+pub(crate) const LIVE: &str = "/livez";
+pub(crate) const READY: &str = "/readyz";
 const OPENAPI: &str = "/openapi.json";
 
 /// What the HTTP listener serves.
 pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
-    Router::new()
+    let traces = app.traces.get().cloned();
+    let router = Router::new()
         .route(CHECK, post(check::check::<C>))
         .route(RESERVE, post(reserve::reserve::<C>))
         .route(SETTLE, post(reserve::settle::<C>))
@@ -64,10 +63,14 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
         .route(OPENAPI, get(openapi::description))
         .fallback(not_found)
         .method_not_allowed_fallback(wrong_method)
-        .with_state(app)
+        .with_state(app);
+    match traces {
+        Some(tracer) => router.layer(from_fn_with_state(tracer, traces::traced)),
+        None => router,
+    }
 }
 
-async fn well() -> &'static str {
+pub(crate) async fn well() -> &'static str {
     "ok\n"
 }
 
@@ -76,7 +79,7 @@ async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String)
     readiness(&app)
 }
 
-fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
+pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
     if app.leaving.load(Relaxed) {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
     }
@@ -97,7 +100,7 @@ async fn not_found(uri: Uri) -> Problem {
     Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }
 
-async fn wrong_method(method: Method, uri: Uri) -> Problem {
+pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Problem {
     let (method, path) = (quoted(method.as_str()), quoted(uri.path()));
     Problem::new(Code::MethodNotAllowed, format!("{method} is not for {path}; the header Allow says what is"))
 }

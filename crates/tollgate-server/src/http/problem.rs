@@ -121,6 +121,15 @@ impl Problem {
         Self { code, detail: detail.into() }
     }
 
+    /// What is wrong, in a sentence.
+    pub(crate) fn detail(&self) -> &str {
+        &self.detail
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        self.code.status()
+    }
+
     /// The same of one request among several, counted from 0.
     pub(super) fn in_request(self, at: usize) -> Self {
         Self { detail: format!("request {at} of the list (from 0): {}", self.detail).into(), ..self }
@@ -159,7 +168,7 @@ impl IntoResponse for Problem {
 }
 
 /// What a client wrote, fit to be told back to it: escaped, and only its beginning if it is long.
-pub(super) fn quoted(written: &str) -> String {
+pub(crate) fn quoted(written: &str) -> String {
     const LONGEST: usize = 64;
     match written.char_indices().nth(LONGEST) {
         None => format!("`{}`", written.escape_debug()),

@@ -7,10 +7,11 @@ use super::reserve_request::{ReserveRequest, SettleRequest, id_from_json};
 use super::{body, json, json_text, millis};
 use crate::app::App;
 use crate::ids::BadId;
+use crate::traces::Decided;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue};
-use axum::http::{Request, StatusCode};
+use axum::http::{Extensions, Request, StatusCode};
 use axum::response::Response;
 use serde::Serialize;
 use std::sync::Arc;
@@ -35,8 +36,11 @@ pub(super) async fn reserve<C: Clock>(
         let identity = app.identity.load();
         app.engine.reserve(&who.subject(&identity), cost, max_wait).await
     };
+    let decided = app.traces.get().map(|_| Decided::of(&verdict));
     if verdict.is_denied() {
-        return Ok(told(&verdict, &Refused { id: (), expires_after_ms: (), answer: Answer::new(&verdict) }));
+        let mut response = told(&verdict, &Refused { id: (), expires_after_ms: (), answer: Answer::new(&verdict) });
+        response.extensions_mut().extend(decided.map(extension).unwrap_or_default());
+        return Ok(response);
     }
     // Whoever waits has as long after that.
     let lives = verdict.delay() + ttl;
@@ -51,7 +55,15 @@ pub(super) async fn reserve<C: Clock>(
     let text = format!(r#"{{"id":"{id}","expires_after_ms":{expires_after_ms},{fields}"#);
     let mut response = json_text(StatusCode::OK, "application/json", text.into_bytes());
     response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response.extensions_mut().extend(decided.map(extension).unwrap_or_default());
     Ok(response)
+}
+
+/// For the span of the request.
+fn extension(decided: Decided) -> Extensions {
+    let mut extensions = Extensions::new();
+    extensions.insert(decided);
+    extensions
 }
 
 #[derive(Serialize)]

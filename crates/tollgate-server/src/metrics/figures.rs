@@ -1,11 +1,14 @@
 //! What the service has counted, as a page for Prometheus. Labels come from the configuration only.
 
+use super::process;
 use super::text::{Kind, Page};
 use crate::app::App;
+use crate::log;
 use crate::proxy;
 use crate::store::AnyStore;
 use std::sync::atomic::Ordering::Relaxed;
 use tollgate::Clock;
+use tollgate_tower::breaker::State;
 
 pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     let mut page = Page::new();
@@ -80,6 +83,17 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     }
     page.family("tollgate_overrides", "Overrides and bans by an operator that are in force.", Kind::Gauge)
         .sample(&[], app.engine.overrides().len() as u64);
+    page.family("tollgate_waiting", "Requests that wait for their turn, where a policy delays.", Kind::Gauge)
+        .sample(&[], app.waits.waiting() as u64);
+    let waited = app.waits.times();
+    page.family("tollgate_wait_seconds", "Seconds that requests waited for their turn.", Kind::Histogram).histogram(
+        &[],
+        &waited.buckets,
+        waited.count,
+        waited.sum_seconds,
+    );
+    let help = "What operators did or tried and is not in the log or the audit log.";
+    page.family("tollgate_audit_lost_total", help, Kind::Counter).sample(&[], app.audit.lost());
     store_figures(&mut page, app.engine.store());
     if let Some(gateway) = app.gateway.get() {
         gateway_figures(&mut page, gateway);
@@ -91,8 +105,17 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         .sample(&[("result", "refused")], reloads.refused.load(Relaxed));
     let help = "1 if the configuration as it is in the file is not the one in force, because it is wrong.";
     page.family("tollgate_config_stale", help, Kind::Gauge).sample(&[], u64::from(reloads.stale.load(Relaxed)));
+    if let Some(tracer) = app.traces.get() {
+        let (sent, lost) = tracer.counts();
+        page.family("tollgate_traces_sent_total", "Spans that the collector took.", Kind::Counter).sample(&[], sent);
+        let help = "Spans that were dropped: the collector did not take them, or not as fast as they came.";
+        page.family("tollgate_traces_lost_total", help, Kind::Counter).sample(&[], lost);
+    }
+    let help = "Lines of the log that were left out, because they were like those before.";
+    page.family("tollgate_log_suppressed_total", help, Kind::Counter).sample(&[], log::suppressed());
     page.family("tollgate_build_info", "The version that runs.", Kind::Gauge)
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
+    process::figures(&mut page, app.started);
     page.into_text()
 }
 
@@ -102,11 +125,12 @@ fn gateway_figures(page: &mut Page, gateway: &proxy::Shared) {
     for (name, peer) in peers() {
         up.sample(&[("upstream", &name)], u64::from(peer.is_well()));
     }
-    let help = "1 for what the breaker of an upstream is doing.";
-    let mut breaker = page.family("tollgate_upstream_breaker", help, Kind::Gauge);
+    let help = "1 for the state that a circuit breaker is in, 0 for the others. It bears the name of its upstream.";
+    let mut breaker = page.family("tollgate_breaker_state", help, Kind::Gauge);
     for (name, peer) in peers() {
-        if let Some(state) = peer.breaker() {
-            breaker.sample(&[("upstream", &name), ("state", state)], 1);
+        let Some(now) = peer.breaker() else { continue };
+        for state in State::ALL {
+            breaker.sample(&[("name", &name), ("state", state.as_str())], u64::from(state == now));
         }
     }
     let mut active = page.family("tollgate_upstream_requests_active", "Requests under way.", Kind::Gauge);
@@ -147,6 +171,11 @@ fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
         ("tollgate_store_lease_granted_total", "Units that the store leased to this node.", leases.granted),
         ("tollgate_store_lease_spent_total", "Units that were spent of them.", leases.spent),
         ("tollgate_store_lease_expired_total", "Units of them that ended before they were spent.", leases.expired),
+        (
+            "tollgate_store_not_returned_total",
+            "Units that could not be given back: their limit had changed.",
+            counts.not_returned,
+        ),
         ("tollgate_store_debited_total", "Units spent without the store and charged when it was back.", counts.debited),
     ] {
         page.family(name, help, Kind::Counter).sample(&[], many);

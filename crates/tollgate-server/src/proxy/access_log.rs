@@ -1,6 +1,7 @@
 //! A line of JSON for each request. It is written by a thread of its own; lines that it cannot keep up with are left out,
 //! and counted.
 
+use crate::traces::Decided;
 use axum::http::{Method, Uri};
 use serde::Serialize;
 use std::fs::File;
@@ -126,6 +127,13 @@ impl Notes {
             found.policies = denial.policies().map(ToOwned::to_owned).collect();
             found.retry_after_ms = denial.retry_after().map(crate::http::millis);
         }
+    }
+
+    /// What was found, for a span.
+    pub(crate) fn decided(&self) -> Decided {
+        let found = self.found();
+        let (policies, upstream) = (found.policies.clone(), found.upstream.clone());
+        Decided { outcome: found.verdict, source: None, policies, upstream }
     }
 
     pub(crate) fn upstream(&self, name: &impl ToString) {

@@ -13,15 +13,19 @@ mod tls;
 mod tunnel;
 mod upstream;
 
+pub(crate) use access_log::Notes;
 pub(crate) use drain::{Drain, Stage};
+pub(crate) use tls::connector_to;
+pub(crate) use upstream::Connector;
 
 use crate::app::App;
 use crate::cli::ProxyArgs;
 use crate::listen;
 use crate::serve::{Flags, Start};
 use crate::store::AnyStore;
+use crate::traces::Tracer;
 use crate::worker::accept;
-use access_log::{AccessLog, Notes, Writing};
+use access_log::{AccessLog, Writing};
 use axum::http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,8 +36,8 @@ use tokio::time::{Instant, interval, timeout};
 use tollgate::{Clock, SystemClock};
 use tollgate_policy::config::{Config, Gateway, Watch};
 use tollgate_policy::{Engine, Policies, Policy, config};
-use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer};
-use upstream::{Channel, Check, Connector, Pool, Upstreams, watch_health};
+use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer, Waits};
+use upstream::{Channel, Check, Pool, Upstreams, watch_health};
 
 /// What `--by` says for one bucket.
 const ALL: &str = "all";
@@ -73,6 +77,7 @@ pub(crate) struct Shared {
     connector: Connector,
     certificate: Option<Arc<OwnCertificate>>,
     log: Option<AccessLog>,
+    traces: Option<Tracer>,
     pub(crate) drain: Arc<Drain>,
 }
 
@@ -98,8 +103,9 @@ impl Shared {
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
         let log = log.map_err(|error| format!("the access log {} cannot be opened: {error}", gateway.access_log))?;
         let (log, writing) = log.unzip();
-        let mut layer = layer(&app.engine, &config.identity);
-        if log.is_some() {
+        let mut layer = layer(&app.engine, &config.identity, &app.waits);
+        let traces = app.traces.get().cloned();
+        if log.is_some() || traces.is_some() {
             layer = layer.on_verdict(Notes::verdict);
         }
         let certificate = gateway.tls.as_ref().map(OwnCertificate::load).transpose()?;
@@ -112,6 +118,7 @@ impl Shared {
             connector: Connector { tls: tls::connector(&gateway)?, within: gateway.connect_timeout },
             certificate,
             log,
+            traces,
             drain: Arc::default(),
             gateway,
         };
@@ -198,8 +205,9 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, workers: u
 pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     believed: &config::Identity,
+    waits: &Waits,
 ) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
-    let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed));
+    let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed)).waits(waits);
     let name = |name: &Option<String>| name.as_ref().and_then(|name| HeaderName::try_from(name).ok());
     if let Some(user) = name(&believed.user) {
         layer = layer.user_header(user);

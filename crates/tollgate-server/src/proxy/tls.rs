@@ -8,7 +8,7 @@ use rustls::{ClientConfig, RootCertStore, ServerConfig};
 use std::path::Path;
 use std::sync::Arc;
 use tokio_rustls::TlsConnector;
-use tollgate_policy::config::{Certificate, Gateway, Watch};
+use tollgate_policy::config::{Certificate, Gateway, Upstream, Watch};
 
 /// What is spoken inside, the first choice first.
 const BOTH: [&[u8]; 2] = [b"h2", b"http/1.1"];
@@ -75,6 +75,13 @@ fn server(files: &Certificate) -> Result<ServerConfig, String> {
 }
 
 /// How `https://` upstreams are spoken to; none if there are none. An error is a sentence.
+/// TLS to another service, by whom the gateway trusts; none if it is not an `https://` one.
+pub(crate) fn connector_to(service: &Upstream, gateway: &Gateway) -> Result<Option<TlsConnector>, String> {
+    let mut gateway = gateway.clone();
+    gateway.upstreams = vec![service.clone()];
+    connector(&gateway)
+}
+
 pub(crate) fn connector(gateway: &Gateway) -> Result<Option<TlsConnector>, String> {
     if !gateway.upstreams.iter().any(|upstream| upstream.is_tls()) {
         return Ok(None);

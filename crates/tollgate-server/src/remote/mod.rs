@@ -160,7 +160,7 @@ fn handle_of(named: &Named, number: u64) -> Result<&LimitHandle, Refusal> {
 }
 
 /// In a time that does not depend on where they differ.
-fn is_same(ours: &[u8], theirs: &[u8]) -> bool {
+pub(crate) fn is_same(ours: &[u8], theirs: &[u8]) -> bool {
     let differs = ours.iter().zip(theirs).fold(0, |differs, (ours, theirs)| differs | (ours ^ theirs));
     ours.len() == theirs.len() && std::hint::black_box(differs) == 0
 }

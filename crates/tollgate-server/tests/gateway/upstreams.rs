@@ -61,7 +61,10 @@ fn a_killed_upstream_trips_its_breaker_and_the_others_take_over() {
         assert_eq!(ask(&server), (200, "two".to_owned()));
     }
     let of_one = |name: &str, label: &str| format!("{name}{{upstream=\"http://{}\"{label}}}", one.at);
-    assert_eq!(server.figure(&of_one("tollgate_upstream_breaker", ",state=\"open\"")), 1.0);
+    let state =
+        |at, state: &str| server.figure(&format!("tollgate_breaker_state{{name=\"http://{at}\",state=\"{state}\"}}"));
+    assert_eq!((state(one.at, "open"), state(one.at, "closed")), (1.0, 0.0));
+    assert_eq!((state(two.at, "open"), state(two.at, "closed")), (0.0, 1.0));
     let failed = server.figure(&of_one("tollgate_upstream_requests_total", ",outcome=\"failed\""));
     for _ in 0..20 {
         assert_eq!(ask(&server).0, 200);

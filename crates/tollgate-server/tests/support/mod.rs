@@ -289,6 +289,13 @@ impl Connection {
         self.write(&format!("{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n\r\n{body}"));
     }
 
+    /// Reads a line.
+    pub(crate) fn line(&mut self) -> String {
+        let mut line = String::new();
+        assert!(self.0.read_line(&mut line).unwrap() > 0, "the connection ended");
+        line
+    }
+
     /// Reads up to the empty line that ends a head.
     pub(crate) fn head(&mut self) -> String {
         let mut head = String::new();

@@ -21,6 +21,10 @@ pub enum State {
 }
 
 impl State {
+    /// Every state there is.
+    pub const ALL: [Self; 6] =
+        [Self::Closed, Self::Open, Self::HalfOpen, Self::ForcedOpen, Self::ForcedClosed, Self::MetricsOnly];
+
     /// The state in one word, as for a label of a metric.
     pub fn as_str(self) -> &'static str {
         match self {

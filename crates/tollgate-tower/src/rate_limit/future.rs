@@ -3,6 +3,7 @@
 use super::Shared;
 use super::form::{Enum, Form};
 use super::service::Fate;
+use super::waits::Waiting;
 use crate::answer;
 use crate::gate::{Gate, Later};
 use crate::identity;
@@ -14,7 +15,6 @@ use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::task::{Context, Poll, ready};
 use tollgate::Sleep;
 use tollgate_policy::Ending;
@@ -74,7 +74,7 @@ struct Next<S, B, G: Gate> {
     request: Request<B>,
     uncalled: Uncalled<G>,
     /// Until then it has a place among those who wait.
-    _waiting: Waiting,
+    waiting: Waiting,
 }
 
 /// A request that was counted.
@@ -113,23 +113,6 @@ impl<G: Gate> fmt::Debug for Kept<G> {
     }
 }
 
-/// A place among those who wait.
-pub(super) struct Waiting(Arc<AtomicUsize>);
-
-impl Waiting {
-    /// None if there is no place left.
-    pub(super) fn enter(waiting: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
-        let entered = waiting.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |now| (now < most).then_some(now + 1));
-        entered.ok().map(|_| Self(Arc::clone(waiting)))
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-}
-
 impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
     #[inline]
     fn new(state: State<S, B, G, S::Future>) -> Self {
@@ -148,7 +131,7 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
         counted: Counted<G>,
         waiting: Waiting,
     ) -> Self {
-        let next = Next { sleep, service, request, uncalled: Uncalled(Some(counted)), _waiting: waiting };
+        let next = Next { sleep, service, request, uncalled: Uncalled(Some(counted)), waiting };
         Self::new(State::Waiting { next: Some(Box::new(next)) })
     }
 
@@ -194,7 +177,8 @@ where
                         ready!(Pin::new(&mut next.sleep).poll(cx));
                     }
                     let Some(next) = next.take() else { return Poll::Pending };
-                    let Next { mut service, request, mut uncalled, .. } = *next;
+                    let Next { mut service, request, mut uncalled, waiting, .. } = *next;
+                    waiting.end();
                     let counted = uncalled.0.take();
                     let future = service.call(request);
                     state.set(State::Running { future, counted });
@@ -212,7 +196,7 @@ where
                         Fate::Waits(wait) => {
                             let (counted, delay, waiting) = *wait;
                             let (sleep, uncalled) = (shared.gate.sleep(delay), Uncalled(Some(counted)));
-                            let next = Next { sleep, service, request, uncalled, _waiting: waiting };
+                            let next = Next { sleep, service, request, uncalled, waiting };
                             State::Waiting { next: Some(Box::new(next)) }
                         }
                         Fate::Asks(later) => {

@@ -2,7 +2,7 @@
 
 use super::form::Enum;
 use super::options::Options;
-use super::{RateLimit, Shared};
+use super::{RateLimit, Shared, Waits};
 use crate::answer::{Denial, Dialects};
 use crate::gate::{ByPolicies, Gate, OneLimit};
 use crate::head::Head;
@@ -237,6 +237,12 @@ impl<G: Gate, F> RateLimitLayer<G, F> {
     #[must_use]
     pub fn max_waiting(self, many: usize) -> Self {
         self.with(|options| options.max_waiting = many)
+    }
+
+    /// Counts those who wait with `waits`, to be read at any time.
+    #[must_use]
+    pub fn waits(self, waits: &Waits) -> Self {
+        self.with(|options| options.waits = waits.clone())
     }
 }
 

@@ -5,6 +5,7 @@ mod future;
 mod layer;
 mod options;
 mod service;
+mod waits;
 
 #[cfg(feature = "axum")]
 pub use form::AxumBody;
@@ -12,6 +13,7 @@ pub use form::{Enum, Form};
 pub use future::{Kept, ResponseFuture};
 pub use layer::RateLimitLayer;
 pub use service::RateLimit;
+pub use waits::Waits;
 
 use options::Options;
 

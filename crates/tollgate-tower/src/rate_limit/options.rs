@@ -3,10 +3,10 @@
 use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use crate::identity::Identity;
+use crate::rate_limit::Waits;
 use bytes::Bytes;
 use http::{Method, Response};
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
 
 type Ask<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 type Denied = Arc<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
@@ -24,8 +24,8 @@ pub(crate) struct Options {
     pub(crate) extension: bool,
     pub(crate) jitter: u8,
     pub(crate) max_waiting: usize,
-    /// How many wait now, at all services of the layer.
-    pub(crate) waiting: Arc<AtomicUsize>,
+    /// Those who wait, at all services of the layer.
+    pub(crate) waits: Waits,
 }
 
 impl Default for Options {
@@ -41,7 +41,7 @@ impl Default for Options {
             extension: false,
             jitter: 0,
             max_waiting: 1_024,
-            waiting: Arc::default(),
+            waits: Waits::new(),
         }
     }
 }

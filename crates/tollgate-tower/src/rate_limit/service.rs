@@ -2,7 +2,8 @@
 
 use super::Shared;
 use super::form::{Enum, Form};
-use super::future::{Counted, ResponseFuture, Waiting};
+use super::future::{Counted, ResponseFuture};
+use super::waits::Waiting;
 use crate::NotReached;
 use crate::answer::{self, Asker, Denial, Jitter};
 use crate::gate::{Gate, Later};
@@ -106,7 +107,7 @@ impl<G: Gate> Shared<G> {
             return Fate::Denied(Box::new(this.turn_away(&head, gate.denial(&ticket), Some(&ticket))));
         }
         let delay = gate.delay(&ticket);
-        let waiting = (!delay.is_zero()).then(|| Waiting::enter(&options.waiting, options.max_waiting));
+        let waiting = (!delay.is_zero()).then(|| options.waits.enter(options.max_waiting, delay));
         if let Some(None) = waiting {
             let response = this.turn_away(&head, Denial::too_many_wait(delay), None);
             gate.cancel(ticket);

@@ -4,11 +4,14 @@ use super::{Reader, Section, gateway, policy, scalar, settings, store};
 use crate::check::{Item, Problem};
 use crate::config::keys::FILE;
 use crate::config::tree::{Data, Entry, Spot, Value};
-use crate::config::{Config, EnvoyService, Gateway, Identity, Server, StatsConfig, StoreConfig};
+use crate::config::{
+    Config, EnvoyService, Gateway, Identity, LogConfig, Server, StatsConfig, StoreConfig, TracesConfig,
+};
 use crate::policies::Policies;
 use tollgate::OnFailure;
 
-type Settings = (Server, (StoreConfig, OnFailure), Identity, StatsConfig, EnvoyService, Gateway);
+type Settings =
+    (Server, (StoreConfig, OnFailure), Identity, StatsConfig, (LogConfig, TracesConfig), EnvoyService, Gateway);
 
 /// What a file says, and what variables say instead.
 pub(crate) struct Read {
@@ -23,9 +26,9 @@ pub(crate) struct Read {
 impl Read {
     /// All together, if nothing is wrong.
     pub(crate) fn config(self, policies: Policies) -> Option<Config> {
-        let (server, (store, on_failure), identity, stats, envoy, gateway) = self.settings?;
+        let (server, (store, on_failure), identity, stats, (log, traces), envoy, gateway) = self.settings?;
         let policies = policies.enabled(self.enabled?).ipv6_prefix(identity.ipv6_prefix).on_failure(on_failure);
-        Some(Config { server, store, identity, stats, envoy, gateway, policies })
+        Some(Config { server, store, identity, stats, log, traces, envoy, gateway, policies })
     }
 }
 
@@ -37,10 +40,12 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     let store = store::store(reader, &mut file);
     let identity = settings::identity(reader, &mut file);
     let stats = settings::stats(reader, &mut file);
+    let log = settings::log(reader, &mut file);
+    let traces = settings::traces(reader, &mut file);
     let envoy = settings::envoy(reader, &mut file);
     let gateway = gateway::gateway(reader, &mut file);
     let in_memory = store.as_ref().is_some_and(|(store, _)| store.redis.is_none());
-    let settings = (|| Some((server?, store?, identity?, stats?, envoy?, gateway?)))();
+    let settings = (|| Some((server?, store?, identity?, stats?, (log?, traces?), envoy?, gateway?)))();
 
     let mut policies = Policies::new();
     // Of what is wrong in itself nothing more is said: half of it is missing here.

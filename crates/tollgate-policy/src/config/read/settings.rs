@@ -1,9 +1,9 @@
-//! The settings of the service: where it listens, who is calling, its stats.
+//! The settings of the service: where it listens, who is calling, its stats, its log.
 
 use super::{Reader, Section, scalar};
 use crate::config::kind::Kind;
 use crate::config::tree::{Spot, Value};
-use crate::config::{EnvoyService, Identity, KeysShown, Server, StatsConfig};
+use crate::config::{EnvoyService, Identity, KeysShown, LogConfig, LogFormat, Server, StatsConfig, TracesConfig};
 use ipnet::IpNet;
 use std::net::SocketAddr;
 
@@ -34,8 +34,19 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
     let (http, grpc, resp, admin) = (listener("http"), listener("grpc"), listener("resp"), listener("admin"));
     let id_secret = section.get(reader, "id_secret", scalar::secret);
     let store_token = section.get(reader, "store_token", scalar::secret);
+    let admin_token = section.get(reader, "admin_token", scalar::secret);
+    let audit_log = section.get(reader, "audit_log", scalar::text).map(Into::into);
     section.close();
-    Some(Server { http: http?, grpc: grpc?, resp: resp?, admin: admin?, id_secret, store_token })
+    Some(Server {
+        http: http?,
+        grpc: grpc?,
+        resp: resp?,
+        admin: admin?,
+        id_secret,
+        store_token,
+        admin_token,
+        audit_log,
+    })
 }
 
 pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {
@@ -73,6 +84,27 @@ pub(super) fn stats(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<S
         _ => KeysShown::Fingerprint,
     };
     Some(StatsConfig { keys, top: usize::try_from(top?).ok()? })
+}
+
+pub(super) fn log(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<LogConfig> {
+    let mut section = settings(reader, file, "log")?;
+    let format = section.get(reader, "format", scalar::word);
+    let level = section.get(reader, "level", scalar::word);
+    let sample = section.get(reader, "sample", scalar::bool);
+    section.close();
+    let format = match format? {
+        "json" => LogFormat::Json,
+        _ => LogFormat::Text,
+    };
+    Some(LogConfig { format, level: level?, sample: sample? })
+}
+
+pub(super) fn traces(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<TracesConfig> {
+    let mut section = settings(reader, file, "traces")?;
+    let endpoint = section.get(reader, "endpoint", scalar::upstream);
+    let share = section.get(reader, "percent", scalar::percent);
+    section.close();
+    Some(TracesConfig { endpoint, share: share? })
 }
 
 pub(super) fn envoy(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<EnvoyService> {

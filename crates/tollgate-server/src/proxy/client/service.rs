@@ -6,6 +6,7 @@ use crate::proxy::access_log::{Entry, Notes};
 use crate::proxy::body::Reply;
 use crate::proxy::forward::{self, Forward};
 use crate::proxy::{Gate, Local, headers};
+use crate::traces::{Span, TRACEPARENT};
 use axum::body::Bytes;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST};
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
@@ -71,18 +72,27 @@ impl hyper::service::Service<Request<Incoming>> for OfClient {
             let head = (request.method(), request.uri(), host);
             Box::new(Entry::new(log, head, self.client.peer.ip(), name(version)))
         });
+        let mut span = shared.traces.as_ref().and_then(|tracer| tracer.begin(request.headers(), request.method()));
+        let notes = entry.as_ref().map(|entry| entry.notes()).or_else(|| span.as_ref().map(|_| Notes::default()));
+        if let Some(span) = &mut span {
+            span.notes.clone_from(&notes);
+            // The upstream's spans are part of this one.
+            if let Some(context) = span.traceparent() {
+                request.headers_mut().insert(TRACEPARENT, context);
+            }
+        }
         let state = match self.vet(&mut request) {
             Err(problem) => State::Refused { problem: Some(problem) },
             Ok(()) => {
                 request.extensions_mut().insert(PeerAddr(self.client.peer));
-                if let Some(entry) = &entry {
-                    request.extensions_mut().insert::<Notes>(entry.notes());
+                if let Some(notes) = notes {
+                    request.extensions_mut().insert::<Notes>(notes);
                 }
                 // The one further in is always ready.
                 State::Limited { future: self.limited.clone().call(request) }
             }
         };
-        Answering { state, rest: Some((under_way, entry)), http2: version == Version::HTTP_2 }
+        Answering { state, rest: Some((under_way, (entry, span.map(Box::new)))), http2: version == Version::HTTP_2 }
     }
 }
 
@@ -94,6 +104,9 @@ fn name(version: Version) -> &'static str {
     }
 }
 
+/// Where it is told how a request went: a line of the access log, a span.
+type Told = (Option<Box<Entry>>, Option<Box<Span>>);
+
 type Limited = ResponseFuture<Forward, Incoming, Gate>;
 
 pin_project! {
@@ -101,7 +114,7 @@ pin_project! {
     pub(super) struct Answering {
         #[pin]
         state: State,
-        rest: Option<(UnderWay, Option<Box<Entry>>)>,
+        rest: Option<(UnderWay, Told)>,
         http2: bool,
     }
 }
@@ -132,16 +145,20 @@ impl Future for Answering {
                 response
             }
         };
-        let (under_way, mut entry) = this.rest.take().unzip();
+        let (under_way, told) = this.rest.take().unzip();
+        let (mut entry, mut span) = told.unwrap_or_default();
         let is_last = under_way.as_ref().is_some_and(UnderWay::is_last);
         if is_last && !*this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
-        if let Some(entry) = entry.as_mut().and_then(Option::as_mut) {
+        if let Some(span) = &mut span {
+            span.status = response.status().as_u16();
+        }
+        if let Some(entry) = &mut entry {
             entry.status = response.status().as_u16();
             entry.whole = response.body().is_end_stream();
         }
-        Poll::Ready(Ok(response.map(|body| ToClient { body, entry: entry.flatten(), _under_way: under_way })))
+        Poll::Ready(Ok(response.map(|body| ToClient { body, entry, _span: span, _under_way: under_way })))
     }
 }
 
@@ -149,6 +166,7 @@ impl Future for Answering {
 pub(super) struct ToClient {
     body: ResponseBody<Reply, Kept<Gate>>,
     entry: Option<Box<Entry>>,
+    _span: Option<Box<Span>>,
     _under_way: Option<UnderWay>,
 }
 

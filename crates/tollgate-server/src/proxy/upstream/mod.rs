@@ -23,7 +23,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
 use tollgate_policy::config::{Balance, Gateway, Upstream};
 use tollgate_tower::CircuitBreaker;
-use tollgate_tower::breaker::Call;
+use tollgate_tower::breaker::{Call, State};
 
 /// An answer that stopped coming.
 #[derive(Debug)]
@@ -172,8 +172,8 @@ impl Peer {
     }
 
     /// What its breaker is doing.
-    pub(crate) fn breaker(&self) -> Option<&'static str> {
-        self.breaker.as_ref().map(|breaker| breaker.state().as_str())
+    pub(crate) fn breaker(&self) -> Option<State> {
+        self.breaker.as_ref().map(CircuitBreaker::state)
     }
 
     pub(crate) fn active(&self) -> usize {

@@ -1,0 +1,29 @@
+//! `POST /admin/explain`: what `tollgate explain` says, on the counters of this service. Nothing is charged.
+
+use super::{Admin, told};
+use crate::explain::Told;
+use crate::http::check_request::Who;
+use crate::http::json::Fields;
+use crate::http::{Problem, body};
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::Request;
+use axum::response::Response;
+use std::sync::Arc;
+use tollgate::Clock;
+
+const EXAMPLE: &str = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
+
+pub(super) async fn explain<C: Clock>(
+    State(admin): State<Arc<Admin<C>>>,
+    request: Request<Body>,
+) -> Result<Response, Problem> {
+    let body = body::read(request.into_body()).await?;
+    let mut fields = Fields::from_body(&body, &["subject", "cost"], EXAMPLE)?;
+    let who = Who::read(&mut fields)?;
+    let cost = fields.whole_number("cost")?.unwrap_or(1);
+    let app = admin.app();
+    let identity = app.identity.load_full();
+    let explanation = app.engine.explain(&who.subject(&identity), cost).await;
+    Ok(told(&Told::new(&explanation)))
+}

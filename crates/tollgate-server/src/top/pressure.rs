@@ -1,0 +1,84 @@
+//! Limits that move and load that is shed, as far as the service tells.
+
+use super::numbers::{clean, count};
+use serde::Deserialize;
+use serde_json::Value;
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Pressure {
+    pub(super) limits: Vec<Moving>,
+    pub(super) shed: Option<Shed>,
+}
+
+/// A limit that moves.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Moving {
+    pub(super) policy: String,
+    algorithm: String,
+    limit: f64,
+    min: f64,
+    max: f64,
+    in_flight: u64,
+    queued: u64,
+    latency_ms: Option<f64>,
+    baseline_ms: Option<f64>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+pub(super) struct Shed {
+    pressure: f64,
+    lowest_served: Option<String>,
+    classes: Vec<Class>,
+}
+
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Class {
+    class: String,
+    admitted: u64,
+    shed: u64,
+}
+
+impl Pressure {
+    /// None if there is nothing of it, or nothing that is understood.
+    pub(super) fn of(value: Option<&Value>) -> Option<Self> {
+        Self::deserialize(value?).ok().filter(|pressure| !pressure.limits.is_empty() || pressure.shed.is_some())
+    }
+
+    /// A line for each.
+    pub(super) fn lines(&self) -> Vec<String> {
+        self.limits.iter().map(Moving::line).chain(self.shed.iter().map(Shed::line)).collect()
+    }
+}
+
+impl Moving {
+    fn line(&self) -> String {
+        let Self { limit, min, max, in_flight, queued, .. } = self;
+        let (policy, algorithm) = (clean(&self.policy), clean(&self.algorithm));
+        let times = match (self.latency_ms, self.baseline_ms) {
+            (Some(now), Some(usual)) => format!(", {now:.1} ms (usually {usual:.1} ms)"),
+            (Some(now), None) => format!(", {now:.1} ms"),
+            _ => String::new(),
+        };
+        format!(
+            "{policy}: {limit:.0} at once ({min:.0} to {max:.0}, {algorithm}), {in_flight} in flight, {queued} queued{times}"
+        )
+    }
+}
+
+impl Shed {
+    fn line(&self) -> String {
+        let classes: Vec<String> = self
+            .classes
+            .iter()
+            .map(|class| {
+                format!("{} {} shed of {}", clean(&class.class), count(class.shed), count(class.admitted + class.shed))
+            })
+            .collect();
+        let lowest = self.lowest_served.as_deref().map_or_else(|| "nobody".to_owned(), clean);
+        format!("pressure {:.0}%, served down to {lowest}: {}", 100.0 * self.pressure, classes.join(", "))
+    }
+}

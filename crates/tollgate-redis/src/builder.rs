@@ -18,7 +18,7 @@ use crate::sentinel::Sentinels;
 use crate::store::{Inner, RedisStore};
 use crate::trouble::Trouble;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{MemoryStore, OnFailure};
@@ -151,6 +151,11 @@ impl RedisStoreBuilder {
     pub fn given_time(mut self, time: Arc<std::sync::atomic::AtomicU64>) -> Self {
         self.time = Some(time);
         self
+    }
+
+    /// Where the servers are, who signs for them, and who we are to their sentinels.
+    pub(crate) fn place(&self) -> (&str, Option<&Path>, Option<&(String, String)>) {
+        (&self.url, self.ca_file.as_deref(), self.sentinel_auth.as_ref())
     }
 
     /// Makes the store, and looks whether Redis is there.

@@ -32,6 +32,7 @@ mod builder;
 mod cluster;
 mod detached;
 mod entrance;
+mod examine;
 mod fallback;
 mod health;
 mod keeper;
@@ -51,6 +52,7 @@ mod trouble;
 
 pub use board::{Notice, Notices};
 pub use builder::{ConnectError, RedisStoreBuilder};
+pub use examine::{Examination, Examined};
 pub use lease::table::LeaseCounts;
 pub use store::{Counts, RedisStore, Status};
 pub use trouble::Trouble;

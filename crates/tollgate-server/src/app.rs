@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use tollgate::{Clock, OnFailure};
 use tollgate_policy::config::{Config, Identity, KeysShown};
 use tollgate_policy::{Engine, EngineError, EngineOptions};
-use tollgate_tower::{ByPolicies, RateLimitLayer, Waits};
+use tollgate_tower::{self as tower, ByPolicies, RateLimitLayer, Waits};
 
 pub(crate) struct App<C: Clock> {
     /// When it began to serve.
@@ -33,6 +33,8 @@ pub(crate) struct App<C: Clock> {
     pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
     /// Who waits where a policy delays: at `/auth`, or in the gateway.
     pub(crate) waits: Waits,
+    /// What it and the layer of the gateway have seen of callers, whoever is believed meanwhile.
+    pub(crate) seen: tower::Identity,
     pub(crate) reloads: Reloads,
     /// What operators did.
     pub(crate) audit: Audit,
@@ -64,9 +66,10 @@ impl<C: Clock> App<C> {
         options.top = config.stats.top;
         options.plain_keys = config.stats.keys == KeysShown::Plain;
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
-        let waits = Waits::new();
+        let (seen, waits) = (tower::Identity::direct(), Waits::new());
         Ok(Self {
-            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity, &waits)),
+            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity, &seen, &waits)),
+            seen,
             waits,
             started: SystemTime::now(),
             engine,
@@ -87,7 +90,7 @@ impl<C: Clock> App<C> {
     /// Believes others from now on.
     pub(crate) fn believe(&self, identity: Identity) {
         if **self.identity.load() != identity {
-            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity, &self.waits)));
+            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity, &self.seen, &self.waits)));
             self.identity.store(Arc::new(identity));
         }
     }

@@ -1,12 +1,12 @@
 //! What a user types: `tollgate [serve]`, `tollgate proxy`, `tollgate config …`, `tollgate explain`, `tollgate admin …`,
-//! `tollgate top`, `tollgate version`.
+//! `tollgate top`, `tollgate doctor`, `tollgate version`.
 
 use crate::admin_cli::AdminArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 use tollgate_policy::PolicyLimit;
+use tollgate_policy::config::{Certificate, Listen};
 
 /// Rate limits served to any stack. Without a command: serve.
 #[derive(Parser)]
@@ -33,6 +33,9 @@ pub(crate) enum Command {
     Admin(AdminArgs),
     /// Watch a running tollgate in the terminal: decisions a second, policies, keys, store, breakers
     Top(TopArgs),
+    /// Look for the usual mistakes: in a configuration, in its Redis, in the server that runs; ends with 1 if there are any,
+    /// with 2 if it cannot look
+    Doctor(DoctorArgs),
     /// Print the version
     Version,
 }
@@ -59,15 +62,18 @@ pub(crate) struct ProxyArgs {
     /// What it counts by: ip, header:NAME, path, endpoint, or all for one bucket
     #[arg(long, value_name = "ATTRIBUTE", default_value = "ip", requires = "limit")]
     pub(crate) by: String,
-    /// Where to listen; beats the file and the environment
+    /// Where to listen, as 0.0.0.0:8080 or unix:/run/tollgate/http.sock; beats the file and the environment
     #[arg(long, value_name = "ADDR")]
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<Listen>,
     /// The certificate to listen with, in PEM form; with --tls-key
     #[arg(long, value_name = "FILE", requires = "tls_key")]
     pub(crate) tls_cert: Option<PathBuf>,
     /// Its private key, in PEM form
     #[arg(long, value_name = "FILE", requires = "tls_cert")]
     pub(crate) tls_key: Option<PathBuf>,
+    /// Who signs for clients, in PEM form: who shows no certificate of theirs is not served
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_client_ca: Option<PathBuf>,
     /// The configuration, in TOML
     #[arg(long, value_name = "FILE")]
     pub(crate) config: Option<PathBuf>,
@@ -120,6 +126,8 @@ pub(crate) struct TopArgs {
     /// Where its admin listener is
     #[arg(long, value_name = "URL", default_value = "http://127.0.0.1:9090")]
     pub(crate) url: String,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
     /// How many seconds there are between two looks, 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = seconds)]
     pub(crate) interval: Duration,
@@ -134,6 +142,46 @@ pub(crate) struct TopArgs {
 fn seconds(text: &str) -> Result<Duration, String> {
     let seconds = text.parse::<f64>().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     seconds.map(Duration::from_secs_f64).ok_or_else(|| "it must be a number of seconds from 0.1 to 3600".to_owned())
+}
+
+#[derive(Args)]
+pub(crate) struct DoctorArgs {
+    /// The configuration, in TOML; without it the environment and the defaults alone
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: Option<PathBuf>,
+    /// The admin listener of the server to look at, as http://127.0.0.1:9090 or unix:/run/tollgate/admin.sock; where the
+    /// configuration has it, if it is not said
+    #[arg(long, value_name = "URL")]
+    pub(crate) url: Option<String>,
+    #[command(flatten)]
+    pub(crate) tls: TlsArgs,
+    /// Only say whether the server is there and ready, for health checks
+    #[arg(long)]
+    pub(crate) probe: bool,
+    /// How to print it
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) format: Format,
+}
+
+/// How an https:// listener is spoken to.
+#[derive(Args, Clone, Default)]
+pub(crate) struct TlsArgs {
+    /// Who signs for an https:// listener, in PEM form; whom the system trusts, if it is not said
+    #[arg(long, global = true, value_name = "FILE")]
+    pub(crate) ca_file: Option<PathBuf>,
+    /// The certificate to show to a listener that wants one, in PEM form; with --client-key
+    #[arg(long, global = true, value_name = "FILE", requires = "client_key")]
+    client_cert: Option<PathBuf>,
+    /// Its private key, in PEM form
+    #[arg(long, global = true, value_name = "FILE", requires = "client_cert")]
+    client_key: Option<PathBuf>,
+}
+
+impl TlsArgs {
+    /// The certificate to show, if there is one.
+    pub(crate) fn own(&self) -> Option<Certificate> {
+        Some(Certificate::new(self.client_cert.clone()?, self.client_key.clone()?))
+    }
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Default, ValueEnum)]

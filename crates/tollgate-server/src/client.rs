@@ -1,15 +1,23 @@
 //! Asks the admin listener of a tollgate: JSON over HTTP/1.1. Whatever goes wrong is one sentence.
 
+use crate::cli::TlsArgs;
+use crate::stream::Stream;
+use crate::tls;
 use axum::body::Bytes;
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
 use axum::http::{HeaderValue, Method, Request, Uri};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use rustls::pki_types::ServerName;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
+use tokio_rustls::{TlsConnector, TlsStream};
 use tollgate_policy::config::Secret;
 
 /// The longest answer that is read: thousands of policies fit.
@@ -19,8 +27,18 @@ const LONGEST: usize = 16 << 20;
 pub(crate) struct Client {
     url: String,
     authority: String,
+    way: Way,
+    tls: TlsArgs,
     within: Duration,
     token: Option<Secret>,
+}
+
+/// How to get there.
+enum Way {
+    Plain,
+    /// As whom the certificate must be.
+    Tls(ServerName<'static>),
+    Unix(PathBuf),
 }
 
 /// What was answered.
@@ -38,22 +56,39 @@ impl Answer {
 }
 
 impl Client {
-    /// `url`: such as http://127.0.0.1:9090.
+    /// `url`: such as http://127.0.0.1:9090, https://localhost:9090 or unix:/run/tollgate/admin.sock.
     pub(crate) fn new(url: &str, within: Duration) -> Result<Self, String> {
         let url = url.trim_end_matches('/');
+        if let Some(path) = url.strip_prefix("unix:").filter(|path| path.starts_with('/')) {
+            let (way, authority) = (Way::Unix(path.into()), "localhost".to_owned());
+            return Ok(Self { url: url.to_owned(), authority, way, tls: TlsArgs::default(), within, token: None });
+        }
         let wrong = |why: &str| format!("--url {url} {why}; write it as in --url http://127.0.0.1:9090");
         let uri: Uri = url.parse().map_err(|_| wrong("is no address"))?;
-        match uri.scheme_str() {
-            Some("http") => {}
-            _ => return Err(wrong("does not begin with http://")),
-        }
+        let is_tls = match uri.scheme_str() {
+            Some("http") => false,
+            Some("https") => true,
+            _ => return Err(wrong("begins with neither http:// nor https:// nor unix:/")),
+        };
         if uri.path() != "/" && !uri.path().is_empty() || uri.query().is_some() {
             return Err(wrong("has a path, which is chosen here"));
         }
         let authority = uri.authority().ok_or_else(|| wrong("names no host"))?;
-        let port = authority.port_u16().unwrap_or(80);
+        let way = match is_tls {
+            false => Way::Plain,
+            true => {
+                let name = authority.host().trim_matches(['[', ']']).to_owned();
+                Way::Tls(ServerName::try_from(name).map_err(|_| wrong("names no host that a certificate can have"))?)
+            }
+        };
+        let port = authority.port_u16().unwrap_or(if is_tls { 443 } else { 80 });
         let authority = format!("{}:{port}", authority.host());
-        Ok(Self { url: url.to_owned(), authority, within, token: None })
+        Ok(Self { url: url.to_owned(), authority, way, tls: TlsArgs::default(), within, token: None })
+    }
+
+    /// With whom to believe, and what to show, where TLS is spoken.
+    pub(crate) fn tls(self, tls: &TlsArgs) -> Self {
+        Self { tls: tls.clone(), ..self }
     }
 
     /// With what operators must have who change something.
@@ -95,9 +130,22 @@ impl Client {
         answer.map_err(|_| format!("{url} has not answered within {within:?}"))?
     }
 
+    async fn connect(&self) -> io::Result<Stream> {
+        Ok(match &self.way {
+            Way::Plain => Stream::Plain(TcpStream::connect(&self.authority).await?),
+            Way::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+            Way::Tls(name) => {
+                let config = tls::client(self.tls.ca_file.as_deref(), self.tls.own().as_ref());
+                let connector = TlsConnector::from(Arc::new(config.map_err(io::Error::other)?));
+                let stream = TcpStream::connect(&self.authority).await?;
+                Stream::Tls(Box::new(TlsStream::Client(connector.connect(name.clone(), stream).await?)))
+            }
+        })
+    }
+
     async fn answer(&self, method: Method, path: &str, body: Bytes) -> Result<Answer, String> {
         let url = &self.url;
-        let stream = TcpStream::connect(&self.authority).await.map_err(|error| {
+        let stream = self.connect().await.map_err(|error| {
             format!(
                 "nobody is reached at {url}: {error}; see that tollgate runs, and where its admin listener is (--url)"
             )
@@ -139,8 +187,8 @@ mod tests {
     fn what_is_no_address_is_said_and_how_to_write_one() {
         let wrong = |url: &str| Client::new(url, Duration::ZERO).err().unwrap();
         for (url, why) in [
-            ("127.0.0.1:9090", "does not begin with http://"),
-            ("https://a", "does not begin with http://"),
+            ("127.0.0.1:9090", "begins with neither http:// nor https:// nor unix:/"),
+            ("ftp://a", "begins with neither http:// nor https:// nor unix:/"),
             ("http://a/metrics", "has a path, which is chosen here"),
             ("http://[", "is no address"),
         ] {

@@ -4,9 +4,12 @@ mod admin;
 mod admin_cli;
 mod app;
 mod buckets;
+mod cannot_start;
+mod certificates;
 mod cli;
 mod client;
 mod configuration;
+mod doctor;
 mod envoy;
 mod explain;
 mod http;
@@ -14,24 +17,30 @@ mod ids;
 mod listen;
 mod log;
 mod metrics;
+mod notify;
+mod patient;
 mod proxy;
 mod reload;
 mod remote;
 mod resp;
 mod serve;
+mod signals;
 mod store;
+mod stream;
+mod tls;
 mod top;
 mod traces;
 mod welcome;
 mod worker;
 
+use cannot_start::CannotStart;
 use cli::Command;
-use serve::{CannotStart, Start};
+use serve::Start;
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
-/// `check` found something wrong; `explain` says that the request is turned away; a service refused what `admin` asked.
+/// `check` or `doctor` found something wrong; `explain` says that the request is turned away; a service refused what `admin` asked.
 const NO: u8 = 1;
 
 /// It could not start, or not be read. Usage errors end with the same code, by clap.
@@ -51,6 +60,7 @@ fn main() -> ExitCode {
         Command::Explain(args) => explain::run(&args),
         Command::Admin(args) => admin_cli::run(&args),
         Command::Top(args) => top::run(&args),
+        Command::Doctor(args) => doctor::run(&args),
         Command::Version => {
             print(format_args!("tollgate {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS

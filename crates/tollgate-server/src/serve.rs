@@ -4,29 +4,31 @@
 use crate::admin::fleet::Fleet;
 use crate::admin::{self, Admin};
 use crate::app::App;
+use crate::cannot_start::CannotStart;
+use crate::certificates::Certificates;
 use crate::cli::ServeArgs;
-use crate::envoy::config::Wrong;
 use crate::envoy::{self, Grpc};
+use crate::listen::Bound;
+use crate::notify::Notify;
 use crate::proxy::Stage;
 use crate::reload::{Reload, Watched, settings};
+use crate::signals::{Asked, Signals};
 use crate::store::{self, AnyStore};
 use crate::traces::Tracer;
 use crate::worker::{Worker, connection};
 use crate::{configuration, http, listen, log, proxy, resp, welcome};
-use std::fmt;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, Write};
-use std::net::{SocketAddr, TcpListener};
 use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::thread::{self, JoinHandle};
+use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tollgate::{Arrivals, MemoryStore, SystemClock};
-use tollgate_policy::config::{Certificate, Config, Diagnostic, Server, StoreConfig, Upstream};
-use tollgate_policy::{EngineError, Policies};
-use tollgate_redis::ConnectError;
+use tollgate_policy::Policies;
+use tollgate_policy::config::{Certificate, Config, Listen, Server, StoreConfig, Upstream};
 
 /// Connections a worker has at once.
 const MOST_CLIENTS: usize = 16_384;
@@ -46,7 +48,7 @@ pub(crate) struct Start {
 /// What flags say.
 #[derive(Clone, Default)]
 pub(crate) struct Flags {
-    pub(crate) listen: Option<SocketAddr>,
+    pub(crate) listen: Option<Listen>,
     pub(crate) policies: Option<Policies>,
     /// Where the limits of Envoy's rate limit service are.
     pub(crate) envoy_config: Option<PathBuf>,
@@ -58,8 +60,8 @@ pub(crate) struct Flags {
 
 impl Flags {
     pub(crate) fn apply(&self, config: &mut Config) {
-        if let Some(listen) = self.listen {
-            config.server.http = Some(listen);
+        if let Some(listen) = &self.listen {
+            config.server.http = Some(listen.clone());
         }
         if let Some(path) = &self.envoy_config {
             config.envoy.config = Some(path.clone());
@@ -86,6 +88,7 @@ impl Start {
 
 /// Serves until a signal says to stop and the requests in flight have ended.
 pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
+    raise_descriptors();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on SIGHUP ends nobody. A stop still does, at once, until the configuration is read: that may take for ever.
     let hang_up = runtime.block_on(async { signal(SignalKind::hangup()) })?;
@@ -97,7 +100,8 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         watched.add(path);
     }
     let envoy_limits = envoy_config.as_deref().map(envoy::config::load).transpose().map_err(CannotStart::Envoy)?;
-    let Server { http, grpc, resp, admin, .. } = config.server;
+    let certificates = Certificates::load(&config.server, start.gateway).map_err(CannotStart::Tls)?;
+    let Server { http, grpc, resp, admin, .. } = config.server.clone();
     // Without limits every answer would be yes: better that nobody listens.
     let grpc = grpc.filter(|_| envoy_limits.is_some()).map(|address| bind("grpc", address, cores)).transpose()?;
     // A gateway decides on what it forwards, and answers nobody else.
@@ -105,9 +109,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let http = http.map(|address| bind("http", address, cores)).transpose()?;
     let resp = resp.map(|address| bind("resp", address, cores)).transpose()?;
     let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
-    let first = |listeners: &Option<Vec<TcpListener>>| {
-        listeners.iter().flatten().next().map(TcpListener::local_addr).transpose()
-    };
+    let first = |listeners: &Option<Vec<Bound>>| listeners.iter().flatten().next().map(Bound::at).transpose();
     let (http_at, grpc_at, resp_at, admin_at) = (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
     if http_at.is_none() && grpc_at.is_none() && resp_at.is_none() && admin_at.is_none() {
         return Err(CannotStart::NothingToServe);
@@ -131,7 +133,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         runtime.block_on(fleet.begin());
         runtime.spawn(Arc::clone(fleet).run());
     }
-    let arrivals = resp_at.map(|_| arrivals_of(&config)).transpose()?;
+    let arrivals = resp_at.as_ref().map(|_| arrivals_of(&config)).transpose()?;
     let traces = Tracer::start(&config, app.engine.store().name()).map_err(CannotStart::Gateway)?;
     let (tracer, exporting) = traces.unzip();
     if let Some(tracer) = tracer {
@@ -149,7 +151,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         let _inside = runtime.enter();
         gateway.watch_health();
     }
-    let settings = config.gateway.clone();
+    let (settings, store_settings) = (config.gateway.clone(), config.store.clone());
     let reload = Arc::new(Reload::new(Arc::clone(&app), start, config));
     watched.tell(&reload);
 
@@ -158,52 +160,79 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let mut http = http;
     if let Some(gateway) = &gateway {
         for listener in http.take().into_iter().flatten() {
-            let (worker, gateway) = (Worker::new(listener, MOST_CLIENTS)?, Arc::clone(gateway));
-            let run = move || worker.run_with(|listener, _| proxy::serve(listener, gateway, cores));
+            let (worker, gateway) = (Worker::new(listener, None, MOST_CLIENTS)?, Arc::clone(gateway));
+            let run = move || worker.run_with(|listener, _, _| proxy::serve(listener, gateway, cores));
             workers.push(thread::Builder::new().name("gateway".to_owned()).spawn(run)?);
         }
     }
     let http = http.into_iter().flatten();
-    let http = http.map(|listener| ("worker", listener, http::router(Arc::clone(&app)), MOST_CLIENTS));
-    let on_loopback = admin_at.is_some_and(|address| address.ip().is_loopback());
+    let own = &certificates.http;
+    let http = http.map(|listener| ("worker", listener, own, http::router(Arc::clone(&app)), MOST_CLIENTS));
+    let on_loopback = admin_at.as_ref().is_some_and(Listen::is_local);
     let options = admin::Options { on_loopback, token: admin_token, keys: keys_shown, stopped: stopped.clone() };
     let routes = admin::router(Admin::new(Arc::clone(&reload), fleet, options));
-    let admin = admin.into_iter().flatten().map(|listener| ("admin", listener, routes.clone(), MOST_OPERATORS));
-    for (name, listener, router, most) in http.chain(admin) {
-        let (worker, stopped) = (Worker::new(listener, most)?, stopped.clone());
+    let own = &certificates.admin;
+    let admin = admin.into_iter().flatten();
+    let admin = admin.map(|listener| ("admin", listener, own, routes.clone(), MOST_OPERATORS));
+    for (name, listener, own, router, most) in http.chain(admin) {
+        let (worker, stopped) = (Worker::new(listener, own.as_ref(), most)?, stopped.clone());
         let connect = move |stream, peer| connection(stream, peer, router.clone());
         workers.push(thread::Builder::new().name(name.to_owned()).spawn(move || worker.run(connect, stopped))?);
     }
     for listener in grpc.into_iter().flatten() {
         let services = Grpc::new(&app, stopped.clone());
-        let (worker, stopped) = (Worker::new(listener, MOST_CLIENTS)?, stopped.clone());
+        let own = certificates.grpc.as_ref();
+        let (worker, stopped) = (Worker::new(listener, own, MOST_CLIENTS)?, stopped.clone());
         let connect = move |stream, _| envoy::connection(stream, services.clone());
         workers.push(thread::Builder::new().name("grpc".to_owned()).spawn(move || worker.run(connect, stopped))?);
     }
     let shared = arrivals.map(|arrivals| Arc::new(resp::Shared::new(Arc::clone(&app), arrivals)));
     for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
-        let worker = Worker::new(listener, resp::MOST_CLIENTS)?;
+        let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MOST_CLIENTS)?;
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
-        let run = || worker.run_with(|listener, most| resp::serve(listener, most, shared, stopped));
+        let run = || worker.run_with(|listener, own, most| resp::serve(listener, own, most, shared, stopped));
         workers.push(thread::Builder::new().name("resp".to_owned()).spawn(run)?);
     }
 
+    let notify = Notify::new();
     let mut out = io::stdout();
-    let listeners = welcome::Listeners { http: http_at, grpc: grpc_at, resp: resp_at, admin: admin_at };
-    let text = welcome::welcome(&listeners, gateway.as_ref().map(|_| &settings), &app.engine.policies());
-    // A server whose standard output is closed serves all the same.
-    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
-    if let Some(address) = http_at {
+    if let Some(address) = &http_at {
         tracing::debug!(%address, workers = cores, "listening");
     }
+    let at = |listen: Option<Listen>, tls: bool| {
+        listen.map(|listen| welcome::At { tls: tls && listen.tcp().is_some(), listen })
+    };
+    let listeners = welcome::Listeners {
+        http: at(http_at, certificates.http.is_some() || gateway.as_ref().is_some_and(|gateway| gateway.is_tls())),
+        grpc: at(grpc_at, certificates.grpc.is_some()),
+        resp: at(resp_at, certificates.resp.is_some()),
+        admin: at(admin_at, certificates.admin.is_some()),
+    };
+    let text =
+        welcome::welcome(&listeners, gateway.as_ref().map(|_| &settings), &app.engine.policies(), &store_settings);
+    // A server whose standard output is closed serves all the same.
+    let _ = out.write_all(text.as_bytes()).and_then(|()| out.flush());
+    let status = text.lines().next().unwrap_or_default();
+    notify.ready(status);
 
     let name = loop {
-        match runtime.block_on(signals.next()) {
-            // What is wrong has been told.
-            Asked::Reload => drop(reload.now("on SIGHUP")),
-            Asked::Stop(name) => break name,
+        match runtime.block_on(signals.next_within(notify.alive_every)) {
+            Some(Asked::Reload) => {
+                notify.reloading();
+                let said = match reload.now("on SIGHUP") {
+                    Ok(_) => status.to_owned(),
+                    // What is wrong has been told.
+                    Err(_) => format!("{status}; the configuration was refused, the one from before is in force"),
+                };
+                notify.ready(&said);
+            }
+            Some(Asked::Stop(name)) => break name,
+            // A worker that has panicked serves nobody: better that systemd starts all again.
+            None if workers.iter().any(JoinHandle::is_finished) => {}
+            None => notify.alive(),
         }
     };
+    notify.stopping("requests in flight are served first");
     tracing::info!("{name}: stopping, requests in flight are served first");
     app.leaving.store(true, Relaxed);
     if let Some(gateway) = &gateway {
@@ -232,6 +261,30 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     }
     drop((holding, exporting));
     Ok(())
+}
+
+/// How many connections all listeners take together.
+pub(crate) fn most_connections(config: &Config) -> u64 {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    let Server { http, grpc, resp, admin, .. } = &config.server;
+    let of = |listener: &Option<Listen>, most: usize| if listener.is_some() { most } else { 0 };
+    let http = match config.gateway.upstreams.is_empty() {
+        true => of(http, MOST_CLIENTS * cores),
+        false => of(http, config.gateway.max_connections),
+    };
+    let grpc = if config.envoy.config.is_some() { of(grpc, MOST_CLIENTS * cores) } else { 0 };
+    let all = http + grpc + of(resp, resp::MOST_CLIENTS * cores) + of(admin, MOST_OPERATORS);
+    u64::try_from(all).unwrap_or(u64::MAX)
+}
+
+/// As many files and connections as this process may have: it starts with fewer, for the sake of older programs.
+fn raise_descriptors() {
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current != limit.maximum
+        && let Err(error) = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit })
+    {
+        tracing::debug!(%error, "the limit of open files stays");
+    }
 }
 
 /// The store that the configuration asks for.
@@ -290,7 +343,7 @@ fn configured(start: &Start) -> Result<Config, CannotStart> {
         }
     }
     let usual = Config::default().server;
-    let grpc = config.server.grpc.filter(|_| config.server.grpc != usual.grpc);
+    let grpc = config.server.grpc.as_ref().filter(|_| config.server.grpc != usual.grpc);
     if let Some(address) = grpc.filter(|_| config.envoy.config.is_none() || start.gateway) {
         tracing::warn!(
             "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (tollgate serve)"
@@ -299,132 +352,6 @@ fn configured(start: &Start) -> Result<Config, CannotStart> {
     Ok(config)
 }
 
-fn bind(key: &'static str, address: SocketAddr, many: usize) -> Result<Vec<TcpListener>, CannotStart> {
-    listen::bind(address, many).map_err(|error| CannotStart::Listen { key, address, error })
-}
-
-/// The signals that ask for something.
-struct Signals {
-    terminate: Signal,
-    interrupt: Signal,
-    hang_up: Signal,
-}
-
-/// What a signal asks for.
-enum Asked {
-    Stop(&'static str),
-    Reload,
-}
-
-impl Signals {
-    fn new(hang_up: Signal) -> io::Result<Self> {
-        let (terminate, interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
-        Ok(Self { terminate, interrupt, hang_up })
-    }
-
-    /// Waits for one.
-    async fn next(&mut self) -> Asked {
-        tokio::select! {
-            _ = self.terminate.recv() => Asked::Stop("SIGTERM"),
-            _ = self.interrupt.recv() => Asked::Stop("SIGINT"),
-            _ = self.hang_up.recv() => Asked::Reload,
-        }
-    }
-}
-
-/// Why the server did not start: what, where and how to mend it.
-#[derive(Debug)]
-pub(crate) enum CannotStart {
-    /// A line for each problem.
-    Config(Vec<Diagnostic>),
-    Policies(EngineError),
-    /// A line for each file.
-    Envoy(Vec<Wrong>),
-    TooManyLimits(String),
-    Listen {
-        key: &'static str,
-        address: SocketAddr,
-        error: io::Error,
-    },
-    NothingToServe,
-    NoUpstream,
-    /// A sentence.
-    Gateway(String),
-    Redis(ConnectError),
-    Memory {
-        max_keys: u64,
-    },
-    AuditLog {
-        file: PathBuf,
-        error: io::Error,
-    },
-    System(io::Error),
-}
-
-impl From<EngineError> for CannotStart {
-    fn from(error: EngineError) -> Self {
-        Self::Policies(error)
-    }
-}
-
-impl From<io::Error> for CannotStart {
-    fn from(error: io::Error) -> Self {
-        Self::System(error)
-    }
-}
-
-impl fmt::Display for CannotStart {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Config(diagnostics) => {
-                let lines: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
-                f.write_str(&lines.join("\n"))
-            }
-            Self::Policies(error) => write!(f, "tollgate: {error}"),
-            Self::Envoy(wrong) => {
-                let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
-                f.write_str(&lines.join("\n"))
-            }
-            Self::TooManyLimits(error) => write!(f, "tollgate: the limits of Envoy: {error}"),
-            Self::Listen { key, address, error } => {
-                let mend = match error.kind() {
-                    io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another port",
-                    io::ErrorKind::AddrNotAvailable => "choose an address that this machine has",
-                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or allow this program to take it",
-                    _ => "choose another address",
-                };
-                let variable = key.to_ascii_uppercase();
-                write!(
-                    f,
-                    "tollgate: cannot listen on {address}: {error}; {mend} ({key} under [server] in the file of --config, or \
-                     TOLLGATE_SERVER__{variable})"
-                )
-            }
-            Self::NothingToServe => {
-                f.write_str("tollgate: every listener is off; set http under [server] to an address")
-            }
-            Self::NoUpstream => f.write_str(
-                "tollgate: there is no service to stand in front of; name one with --upstream http://127.0.0.1:3000, or as \
-                 upstreams under [gateway] in the file of --config",
-            ),
-            Self::Gateway(error) => write!(f, "tollgate: {error}"),
-            Self::Redis(error) => {
-                write!(f, "tollgate: {error} ([store] in the file of --config, or TOLLGATE_STORE__URL and the like)")
-            }
-            Self::Memory { max_keys } => write!(
-                f,
-                "tollgate: there is no memory for {max_keys} keys; lower max_keys under [store] in the file of --config, or \
-                 TOLLGATE_STORE__MAX_KEYS"
-            ),
-            Self::AuditLog { file, error } => write!(
-                f,
-                "tollgate: cannot write the audit log {}: {error}; name a file that can be written as audit_log under [server] in \
-                 the file of --config, or TOLLGATE_SERVER__AUDIT_LOG",
-                file.display()
-            ),
-            Self::System(error) => {
-                write!(f, "tollgate: cannot start: {error}; the system may be short of threads or file descriptors")
-            }
-        }
-    }
+fn bind(key: &'static str, address: Listen, many: usize) -> Result<Vec<Bound>, CannotStart> {
+    listen::bind(&address, many).map_err(|error| CannotStart::Listen { key, address, error })
 }

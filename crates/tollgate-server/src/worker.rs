@@ -1,5 +1,9 @@
 //! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
 
+use crate::listen::{Bound, Listener};
+use crate::patient::Patient;
+use crate::stream::Stream;
+use crate::tls::OwnCertificate;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -16,7 +20,6 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{Semaphore, watch};
 use tollgate_tower::PeerAddr;
@@ -34,44 +37,55 @@ const BUFFER: usize = 2 * LARGEST_HEAD;
 /// How long requests in flight may take to end once the worker is told to stop.
 pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
 
-/// The pause after an accept that failed for want of something, such as file descriptors.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+/// How long a client may take to agree on TLS.
+const GREETING: Duration = Duration::from_secs(10);
 
 pub(crate) struct Worker {
     runtime: Runtime,
-    listener: TcpListener,
+    listener: Listener,
+    /// With it, TLS is spoken.
+    certificate: Option<Arc<OwnCertificate>>,
     /// How many connections it has at once; others wait to be accepted.
     most: usize,
 }
 
 impl Worker {
-    pub(crate) fn new(listener: std::net::TcpListener, most: usize) -> io::Result<Self> {
+    pub(crate) fn new(listener: Bound, certificate: Option<&Arc<OwnCertificate>>, most: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let listener = {
             let _inside = runtime.enter();
-            TcpListener::from_std(listener)?
+            listener.listener()?
         };
-        Ok(Self { runtime, listener, most })
+        Ok(Self { runtime, listener, certificate: certificate.cloned(), most })
     }
 
     /// Serves until `stop` changes, then until the requests in flight have ended.
-    pub(crate) fn run<G>(self, connect: impl Fn(TcpStream, SocketAddr) -> G, stop: watch::Receiver<bool>)
+    pub(crate) fn run<G>(self, connect: impl Connect<G>, stop: watch::Receiver<bool>)
     where
         G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
     {
-        self.runtime.block_on(serve(self.listener, self.most, connect, stop));
+        self.runtime.block_on(serve(self.listener, self.certificate, self.most, connect, stop));
     }
 
     /// The same with another protocol.
-    pub(crate) fn run_with<F: Future<Output = ()>>(self, serve: impl FnOnce(TcpListener, usize) -> F) {
-        self.runtime.block_on(serve(self.listener, self.most));
+    pub(crate) fn run_with<F: Future<Output = ()>>(
+        self,
+        serve: impl FnOnce(Listener, Option<Arc<OwnCertificate>>, usize) -> F,
+    ) {
+        self.runtime.block_on(serve(self.listener, self.certificate, self.most));
     }
 }
 
+/// Makes a connection of the protocol that is served, of a stream and who is at its other end.
+pub(crate) trait Connect<G>: Fn(Patient, Option<SocketAddr>) -> G + Clone + Send + 'static {}
+
+impl<G, F: Fn(Patient, Option<SocketAddr>) -> G + Clone + Send + 'static> Connect<G> for F {}
+
 async fn serve<G>(
-    listener: TcpListener,
+    listener: Listener,
+    certificate: Option<Arc<OwnCertificate>>,
     most: usize,
-    connect: impl Fn(TcpStream, SocketAddr) -> G,
+    connect: impl Connect<G>,
     mut stop: watch::Receiver<bool>,
 ) where
     G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
@@ -83,13 +97,22 @@ async fn serve<G>(
         let ((stream, peer), place) = tokio::select! {
             biased;
             _ = stop.changed() => break,
-            accepted = async { (place.await, accept(&listener).await) } => (accepted.1, accepted.0),
+            accepted = async { (place.await, listener.accept().await) } => (accepted.1, accepted.0),
         };
-        let connection = connections.watch(connect(stream, peer));
-        tokio::spawn(async {
+        let (watcher, connect, certificate, stop) =
+            (connections.watcher(), connect.clone(), certificate.clone(), stop.clone());
+        tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = connection.await {
-                tracing::debug!(%error, "connection ended");
+            let greeted = greeted(stream, certificate.as_deref(), stop).await;
+            let ended = match greeted {
+                Ok(Some(stream)) => {
+                    watcher.watch(connect(Patient::new(stream), peer)).await.map_err(|error| error.to_string())
+                }
+                Ok(None) => Ok(()),
+                Err(error) => Err(error.to_string()),
+            };
+            if let Err(error) = ended {
+                tracing::debug!(error, "connection ended");
             }
         });
     }
@@ -99,21 +122,18 @@ async fn serve<G>(
     }
 }
 
-pub(crate) async fn accept(listener: &TcpListener) -> (TcpStream, SocketAddr) {
-    loop {
-        match listener.accept().await {
-            Ok((stream, peer)) => {
-                // An answer is one small packet; without this it may wait for the client's acknowledgement.
-                if let Err(error) = stream.set_nodelay(true) {
-                    tracing::debug!(%error, "TCP_NODELAY");
-                }
-                return (stream, peer);
-            }
-            Err(error) => {
-                tracing::warn!(%error, "a connection was not accepted");
-                tokio::time::sleep(ACCEPT_PAUSE).await;
-            }
-        }
+/// The stream as the protocol speaks in it; none if a stop came first. TLS is not spoken over a Unix socket.
+pub(crate) async fn greeted(
+    stream: Stream,
+    certificate: Option<&OwnCertificate>,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<Option<Stream>> {
+    match (stream, certificate) {
+        (Stream::Plain(stream), Some(certificate)) => tokio::select! {
+            greeted = certificate.greet(stream, GREETING) => Ok(Some(Stream::Tls(Box::new(greeted?)))),
+            _ = stop.wait_for(|stop| *stop) => Ok(None),
+        },
+        (stream, _) => Ok(Some(stream)),
     }
 }
 
@@ -123,7 +143,7 @@ type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<OfPeer>>;
 #[derive(Clone)]
 pub(crate) struct OfPeer {
     app: Router,
-    peer: SocketAddr,
+    peer: Option<SocketAddr>,
 }
 
 impl Service<Request<Incoming>> for OfPeer {
@@ -136,7 +156,9 @@ impl Service<Request<Incoming>> for OfPeer {
     }
 
     fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
-        request.extensions_mut().insert(PeerAddr(self.peer));
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(PeerAddr(peer));
+        }
         self.app.call(request)
     }
 }
@@ -144,7 +166,7 @@ impl Service<Request<Incoming>> for OfPeer {
 /// One client's connection: HTTP/1.1 with bounds on what it may hold and how long.
 pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     io: I,
-    peer: SocketAddr,
+    peer: Option<SocketAddr>,
     app: Router,
 ) -> Connection<I> {
     http1::Builder::new()
@@ -158,11 +180,14 @@ pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::tls::Speaks;
     use axum::routing::get;
     use std::sync::Arc;
-    use tokio::io::AsyncWriteExt;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
     use tokio::sync::Notify;
     use tokio::time::Instant;
+    use tollgate_policy::config::Certificate;
 
     /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
     #[tokio::test(start_paused = true)]
@@ -177,10 +202,11 @@ mod tests {
         };
         let app = Router::new().route("/", get(handler));
         let connect = move |stream, peer| connection(stream, peer, app.clone());
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let address = listener.local_addr().unwrap();
+        let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1).unwrap().remove(0);
+        let address = bound.at().unwrap().tcp().unwrap();
+        let listener = bound.listener().unwrap();
         let (stop, stopped) = watch::channel(false);
-        let server = tokio::spawn(serve(listener, 10, connect, stopped));
+        let server = tokio::spawn(serve(listener, None, 10, connect, stopped));
 
         let mut client = TcpStream::connect(address).await.unwrap();
         client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
@@ -189,5 +215,48 @@ mod tests {
         stop.send_replace(true);
         server.await.unwrap();
         assert_eq!(start.elapsed().as_secs(), LAST_CALL.as_secs());
+    }
+
+    /// Whoever has no place waits until somebody leaves.
+    #[tokio::test(start_paused = true)]
+    async fn no_more_connections_than_there_may_be() {
+        let app = Router::new().route("/", get(async || "ok"));
+        let connect = move |stream, peer| connection(stream, peer, app.clone());
+        let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1).unwrap().remove(0);
+        let address = bound.at().unwrap().tcp().unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        tokio::spawn(serve(bound.listener().unwrap(), None, 1, connect, stopped));
+        let ask = async || {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            client
+        };
+        let mut buffer = [0; 1024];
+        let mut first = ask().await;
+        assert!(first.read(&mut buffer).await.unwrap() > 0);
+        let mut second = ask().await;
+        assert!(tokio::time::timeout(Duration::from_secs(1), second.read(&mut buffer)).await.is_err());
+        drop(first);
+        assert!(second.read(&mut buffer).await.unwrap() > 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_greet_is_given_up() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let place = std::env::temp_dir().join(format!("tollgate-{}-greeting", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let (cert, key) = (place.join("cert.pem"), place.join("key.pem"));
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let own = OwnCertificate::load(&Certificate::new(cert, key), Speaks::Http1).unwrap();
+        std::fs::remove_dir_all(place).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _silent = TcpStream::connect(listener.local_addr().unwrap()).await.unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        let start = Instant::now();
+        let greeted = greeted(Stream::Plain(stream), Some(&own), stopped).await;
+        assert_eq!(greeted.err().map(|error| error.kind()), Some(io::ErrorKind::TimedOut));
+        assert_eq!(start.elapsed().as_secs(), GREETING.as_secs());
     }
 }

@@ -14,7 +14,7 @@ fn it_prints_where_it_listens_and_three_lines_to_try() {
     let version = env!("CARGO_PKG_VERSION");
     assert!(server.welcome.starts_with(&format!(
         "tollgate {version} serves HTTP on http://{address}\nMetrics: http://{admin}/metrics\nPolicies: 100 a minute for each \
-         address, 20 at once (no policies are configured)\n"
+         address, 20 at once (no policies are configured); counted in the memory of this process, 1000000 keys at most\n"
     )));
     let lines: Vec<_> = server.welcome.lines().filter(|line| line.starts_with("  ")).collect();
     assert_eq!(lines.len(), 3);
@@ -77,7 +77,7 @@ fn a_config_can_come_through_a_pipe() {
         .args(["--config", "/dev/stdin"])
         .stdin(Command::new("cat").arg(&file).stdout(Stdio::piped()).spawn().unwrap().stdout.unwrap());
     let server = Server::run(command);
-    assert!(server.welcome.contains("Policies: mine\n"), "{}", server.welcome);
+    assert!(server.welcome.contains("Policies: mine; counted in the memory"), "{}", server.welcome);
 }
 
 #[test]

@@ -15,7 +15,7 @@ use http::header::FORWARDED;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tollgate_policy::{canonical, canonical_network};
 
 /// How many hops of a header are read at most.
@@ -52,15 +52,18 @@ const MAX_HOPS: usize = 32;
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
     trusted: Vec<IpNet>,
+    /// Whether peers without an address are trusted.
+    unix: bool,
     header: Forwarding,
-    warned: Arc<Warned>,
+    seen: Arc<Seen>,
 }
 
-/// What was warned of already, by this identity or a clone of it.
+/// What this identity or a clone of it has seen; it warns of each once.
 #[derive(Debug, Default)]
-struct Warned {
+struct Seen {
     no_peer: AtomicBool,
-    untrusted: AtomicBool,
+    /// Forwarding headers from peers that are not trusted.
+    untrusted: AtomicU64,
 }
 
 /// # Make one
@@ -83,6 +86,13 @@ impl Identity {
         self
     }
 
+    /// Also believes peers that have no address: a proxy that comes over a Unix socket. Whom it does not name has none.
+    #[must_use]
+    pub fn trust_unix(mut self) -> Self {
+        self.unix = true;
+        self
+    }
+
     /// The one header that is read, `X-Forwarded-For` unless said otherwise.
     ///
     /// Choose the one that your proxies write: any other passes through them as the client sent it.
@@ -97,23 +107,38 @@ impl Identity {
 impl Identity {
     /// Who sent a request with these headers over a connection from this peer.
     pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
-        let Some(peer) = peer.map(canonical) else {
-            self.warn_no_peer();
-            return Client { ip: None };
-        };
-        if !self.trusts_canonical(peer) {
-            self.warn_untrusted(peer, headers);
-            return Client { ip: Some(peer) };
+        let peer = peer.map(canonical);
+        match peer {
+            None if !self.unix => {
+                self.warn_no_peer();
+                return Client { ip: None };
+            }
+            Some(peer) if !self.trusts_canonical(peer) => {
+                self.count_untrusted(peer, headers);
+                return Client { ip: Some(peer) };
+            }
+            _ => {}
         }
         let mut last = peer;
         for hop in Hops::new(&self.header, headers).take(MAX_HOPS) {
-            let Some(ip) = node::address(&self.header, hop) else { break };
-            last = canonical(ip);
-            if !self.trusts_canonical(last) {
+            let Some(ip) = node::address(&self.header, hop).map(canonical) else { break };
+            last = Some(ip);
+            if !self.trusts_canonical(ip) {
                 break;
             }
         }
-        Client { ip: Some(last) }
+        Client { ip: last }
+    }
+
+    /// How many requests came with a forwarding header from a peer that is not trusted, whose word was ignored. If that is
+    /// nearly all of them, the peer is a proxy that should be [trusted](Identity::trust).
+    pub fn untrusted(&self) -> u64 {
+        self.seen.untrusted.load(Ordering::Relaxed)
+    }
+
+    /// Whether a peer that has no address is believed.
+    pub fn trusts_unix(&self) -> bool {
+        self.unix
     }
 
     /// Whether that is a proxy whose word is believed.
@@ -126,27 +151,21 @@ impl Identity {
     }
 
     fn warn_no_peer(&self) {
-        if first(&self.warned.no_peer) {
+        if first(&self.seen.no_peer) {
             tracing::warn!(
                 "requests come without the address of their peer and share one bucket: insert tollgate_tower::PeerAddr \
                  into their extensions, or serve axum with into_make_service_with_connect_info::<SocketAddr>() and the \
-                 feature \"axum\" of tollgate-tower"
+                 feature \"axum\" of tollgate-tower; if a proxy sends them over a Unix socket, trust it with \
+                 Identity::trust_unix, which is \"unix\" among the trusted_proxies of tollgate.toml"
             );
         }
     }
 
-    fn warn_untrusted(&self, peer: IpAddr, headers: &HeaderMap) {
-        // A server without a proxy pays for this with each request; nobody does once it has warned.
-        if self.warned.untrusted.load(Ordering::Relaxed) {
-            return;
-        }
+    fn count_untrusted(&self, peer: IpAddr, headers: &HeaderMap) {
         let known = [self.header.name(), &X_FORWARDED_FOR, &FORWARDED, &X_REAL_IP, &CF_CONNECTING_IP];
         // To look at the few headers of a request is quicker than to look for five.
-        if !headers.keys().any(|there| known.contains(&there)) {
-            return;
-        }
-        let Some(header) = known.into_iter().find(|name| headers.contains_key(*name)) else { return };
-        if first(&self.warned.untrusted) {
+        let Some(header) = headers.keys().find(|there| known.contains(there)) else { return };
+        if self.seen.untrusted.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(
                 %peer,
                 %header,

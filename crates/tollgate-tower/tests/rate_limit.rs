@@ -108,6 +108,11 @@ async fn without_an_address_all_share_one_bucket() {
     let request = || Request::builder().uri("/").body(Body::empty()).unwrap();
     assert_eq!(call(&service, request()).await.status(), StatusCode::OK);
     assert_eq!(call(&service, request()).await.status(), StatusCode::TOO_MANY_REQUESTS);
+    // Policies by address hold for them too.
+    let policies = Policies::new().policy(Policy::new("each").per("ip").limit(Limit::per_minute(1)));
+    let service = app().layer(RateLimitLayer::new(Engine::new(MemoryStore::new(), policies).unwrap()));
+    assert_eq!(call(&service, request()).await.status(), StatusCode::OK);
+    assert_eq!(call(&service, request()).await.status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test]

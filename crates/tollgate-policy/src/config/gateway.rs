@@ -81,12 +81,14 @@ pub struct Certificate {
     pub cert: PathBuf,
     /// The file of the private key.
     pub key: PathBuf,
+    /// The file of who signs for clients; without one anybody is served.
+    pub client_ca: Option<PathBuf>,
 }
 
 impl Certificate {
     /// The certificate in these files.
     pub fn new(cert: impl Into<PathBuf>, key: impl Into<PathBuf>) -> Self {
-        Self { cert: cert.into(), key: key.into() }
+        Self { cert: cert.into(), key: key.into(), client_ca: None }
     }
 }
 

@@ -2,12 +2,14 @@
 //! environment goes by this.
 
 mod gateway;
+mod tls;
 mod watch;
 
 use super::kind::{Default, Key, Kind, MOST, Table};
 use crate::check::MOST_DENIALS;
 use gateway::GATEWAY;
 use std::time::Duration;
+use tls::SERVER_TLS;
 use tollgate::OnFailure;
 use watch::{LOG, TRACES};
 
@@ -64,6 +66,12 @@ static SERVER: Table = Table {
             .or(Default::Text("127.0.0.1:6380")),
         key("admin", Kind::Listener, "Metrics and administration; keep it private.", "\"127.0.0.1:9090\"")
             .or(Default::Text("127.0.0.1:9090")),
+        key(
+            "tls",
+            Kind::Table(&SERVER_TLS),
+            "The certificate of the listeners: with it they speak TLS.",
+            "{ cert = \"cert.pem\", key = \"key.pem\" }",
+        ),
         key(
             "id_secret",
             Kind::LongText { bytes: 16 },
@@ -176,8 +184,8 @@ static IDENTITY: Table = Table {
     keys: &[
         key(
             "trusted_proxies",
-            Kind::OneOrMany(&Kind::Network),
-            "Proxies whose forwarding header is believed.",
+            Kind::OneOrMany(&Kind::Proxy),
+            "Proxies whose forwarding header is believed; \"unix\" for those on a Unix socket.",
             "[\"10.0.0.0/8\"]",
         )
         .or(Default::Empty),

@@ -62,10 +62,12 @@ pub(crate) enum Kind {
     OneOf(&'static [&'static str]),
     /// One of these numbers.
     OneOfNumbers(&'static [u16]),
-    /// "IP:PORT" or "off".
+    /// "IP:PORT", "unix:/PATH" or "off".
     Listener,
     /// An address or a network of them.
     Network,
+    /// The same, or "unix".
+    Proxy,
     HeaderName,
     RedisUrl,
     /// Where a service is that requests are sent on to.
@@ -130,8 +132,12 @@ impl Kind {
             Self::OneOf([one]) => format!("\"{one}\""),
             Self::OneOf(words) => either(words.iter().map(|word| format!("\"{word}\""))),
             Self::OneOfNumbers(numbers) => either(numbers.iter().map(ToString::to_string)),
-            Self::Listener => "an address and a port as \"127.0.0.1:8080\", or \"off\"".to_owned(),
+            Self::Listener => {
+                "an address and a port as \"127.0.0.1:8080\", a Unix socket as \"unix:/run/tollgate/http.sock\", or \"off\""
+                    .to_owned()
+            }
             Self::Network => "an address or a network as \"10.0.0.0/8\"".to_owned(),
+            Self::Proxy => "an address or a network as \"10.0.0.0/8\", or \"unix\" for Unix sockets".to_owned(),
             Self::HeaderName => "the name of a header, as \"x-user-id\"".to_owned(),
             Self::RedisUrl => "the url of a Redis server, as \"redis://127.0.0.1:6379\"".to_owned(),
             Self::Upstream => "where a service is, as \"http://127.0.0.1:3000\" or \"https://app.internal\"".to_owned(),

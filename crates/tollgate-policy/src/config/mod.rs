@@ -24,6 +24,7 @@ mod env;
 mod gateway;
 mod keys;
 mod kind;
+mod listen;
 mod nearest;
 mod plain;
 mod read;
@@ -38,6 +39,7 @@ mod watched;
 
 pub use diagnostic::{Diagnostic, Place};
 pub use gateway::{AccessLog, Balance, Certificate, Gateway, Upstream, UpstreamError};
+pub use listen::{Listen, ListenError, ListenerTls};
 pub use redis::{RedisConfig, RedisMode, RedisUrl, RedisUrlError, Secret};
 pub use schema::schema;
 pub use time::{duration, duration_text, instant_text};
@@ -48,7 +50,6 @@ use crate::policies::Policies;
 use env::Variables;
 use ipnet::IpNet;
 use source::Sources;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use tree::{Source, Spot};
 
@@ -81,13 +82,15 @@ pub struct Config {
 #[non_exhaustive]
 pub struct Server {
     /// HTTP: checks, forward-auth, health.
-    pub http: Option<SocketAddr>,
+    pub http: Option<Listen>,
     /// gRPC.
-    pub grpc: Option<SocketAddr>,
+    pub grpc: Option<Listen>,
     /// RESP.
-    pub resp: Option<SocketAddr>,
+    pub resp: Option<Listen>,
     /// Metrics and administration.
-    pub admin: Option<SocketAddr>,
+    pub admin: Option<Listen>,
+    /// Their certificates.
+    pub tls: ListenerTls,
     /// What signs the ids of reservations, where the operator chose it.
     pub id_secret: Option<Secret>,
     /// What clients of `POST /v1/store` must have; without one whoever reaches it may decide, and nobody grant or reset.
@@ -117,6 +120,8 @@ pub struct StoreConfig {
 pub struct Identity {
     /// Proxies whose forwarding header is believed.
     pub trusted_proxies: Vec<IpNet>,
+    /// Whether that of whoever comes over a Unix socket is: `unix` among the proxies.
+    pub trusts_unix: bool,
     /// The one forwarding header, in lower case.
     pub header: String,
     /// How many bits of an IPv6 address name a client; the policies have it too.

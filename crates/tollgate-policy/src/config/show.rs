@@ -1,6 +1,7 @@
 //! The configuration as TOML that loads again to the same, with where each value came from.
 
 mod gateway;
+mod tls;
 mod watched;
 
 use super::diagnostic::Place;
@@ -14,7 +15,6 @@ use crate::policies::{Listed, Policies};
 use crate::policy::{Action, Class, Cost, Count, Limits, Policy, Reserve, Rollout};
 use crate::policy_limit::PolicyLimit;
 use std::fmt::{Display, Write as _};
-use std::net::SocketAddr;
 use tollgate::OnFailure;
 
 /// What stands where a secret was.
@@ -78,14 +78,16 @@ impl Writer<'_> {
         self.line("enabled", policies.enabled.to_string());
         self.table("[server]", "server");
         let server = &config.server;
-        let listeners = [("http", server.http), ("grpc", server.grpc), ("resp", server.resp), ("admin", server.admin)];
+        let listeners =
+            [("http", &server.http), ("grpc", &server.grpc), ("resp", &server.resp), ("admin", &server.admin)];
         for (name, address) in listeners {
-            self.line(name, text(address.map_or("off".to_owned(), |address: SocketAddr| address.to_string())));
+            self.line(name, text(address.as_ref().map_or("off".to_owned(), ToString::to_string)));
         }
         self.secret("id_secret", server.id_secret.as_ref());
         self.secret("store_token", server.store_token.as_ref());
         self.secret("admin_token", server.admin_token.as_ref());
         self.optional("audit_log", server.audit_log.as_ref().map(|file| text(file.display())));
+        self.tls(&server.tls);
         self.table("[store]", "store");
         self.line("kind", text(if config.store.redis.is_some() { "redis" } else { "memory" }));
         self.line("max_keys", config.store.max_keys.to_string());
@@ -95,7 +97,8 @@ impl Writer<'_> {
         }
         self.table("[identity]", "identity");
         let identity = &config.identity;
-        self.line("trusted_proxies", list(identity.trusted_proxies.iter().map(text)));
+        let unix = identity.trusts_unix.then(|| text("unix"));
+        self.line("trusted_proxies", list(identity.trusted_proxies.iter().map(text).chain(unix)));
         self.line("header", text(&identity.header));
         self.line("ipv6_prefix", identity.ipv6_prefix.to_string());
         let from_header =

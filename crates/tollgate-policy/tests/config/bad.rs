@@ -75,6 +75,21 @@ fn values_of_another_kind() {
 }
 
 #[test]
+fn listeners_and_certificates_that_cannot_be() {
+    snapshot!(table(&[
+        "[server]\nhttp = \"unix:tollgate.sock\"\nresp = \"unix:\"\nadmin = \"unix:/run/\"",
+        "[server]\nhttp = \"unix:/run/t.sock\"\nadmin = \"unix:/run/t.sock\"",
+        "[server.tls]\ncert = \"c.pem\"",
+        "[server.tls]\nclient_ca = \"ca.pem\"",
+        "[server.tls.admin]\nclient_ca = \"ca.pem\"",
+        "[server.tls]\ncert = \"c.pem\"\nkey = \"k.pem\"\n[server.tls.grpc]\nkey = \"g.pem\"\noff = 1",
+        "[server]\ntls = \"c.pem\"",
+        "[server.tls.https]\noff = true",
+        "[[allow]]\nip = \"unix\"",
+    ]));
+}
+
+#[test]
 fn policies_whose_keys_are_wrong() {
     let policy =
         |rest: &str| format!("[[policy]]\nname = \"a\"\nmatch = {{ path = \"/a\" }}\nlimit = \"5/min\"\n{rest}");

@@ -26,7 +26,7 @@ fn variables_alone_are_enough() {
         ],
     );
     assert_eq!(config.policies, Policies::built_in().enabled(false).ipv6_prefix(64));
-    assert_eq!((config.server.http.unwrap().port(), config.server.grpc), (80, None));
+    assert_eq!((config.server.http.unwrap().tcp().unwrap().port(), config.server.grpc), (80, None));
     assert_eq!((config.store.max_keys, config.store.max_bytes), (1000, Some(5000)));
     assert_eq!(config.identity.trusted_proxies, ["10.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap()));
     assert_eq!((config.identity.header.as_str(), config.identity.ipv6_prefix), ("x-real-ip", 64));

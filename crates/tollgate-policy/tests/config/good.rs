@@ -2,7 +2,7 @@
 
 use crate::{EXAMPLE, clean};
 use tollgate::{Algorithm, Limit};
-use tollgate_policy::config::KeysShown;
+use tollgate_policy::config::{Certificate, Config, KeysShown, Listen};
 use tollgate_policy::{
     Action, Attribute, Class, Cost, Count, DenialStatus, Listed, Match, Penalty, Plan, Policies, Policy, PolicyLimit,
     Reserve, Rollout, StatusRange,
@@ -12,7 +12,7 @@ use tollgate_policy::{
 fn nothing_at_all_is_the_built_in_policy_on_loopback() {
     let config = clean("", &[]);
     assert_eq!(config.policies, Policies::built_in());
-    let server = &config.server;
+    let server = config.server;
     let ports = [server.http, server.grpc, server.resp, server.admin].map(|address| address.unwrap().to_string());
     assert_eq!(ports, ["127.0.0.1:8080", "127.0.0.1:8081", "127.0.0.1:6380", "127.0.0.1:9090"]);
     assert_eq!((config.store.max_keys, config.store.max_bytes), (1_000_000, None));
@@ -210,4 +210,47 @@ fn every_key_is_read() {
             Match::new().header_is("user-agent", ["bad"]).unless(Match::new().attribute("user", "root")),
         ));
     assert_eq!(config.policies, expected);
+}
+
+fn server(text: &str) -> tollgate_policy::config::Server {
+    let loaded = Config::parse("tollgate.toml", text, []);
+    let config = loaded.config.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
+    assert_eq!(Config::parse("", &config.to_toml(), []).config, Some(config.clone()), "{}", config.to_toml());
+    config.server
+}
+
+#[test]
+fn any_listener_may_be_a_unix_socket_and_those_on_one_may_be_trusted() {
+    let text = "[server]\nhttp = \"unix:/run/tollgate/http.sock\"\nadmin = \"unix:/run/a b.sock\"\n[identity]\n\
+                trusted_proxies = [\"unix\", \"10.0.0.0/8\"]\n";
+    let server = server(text);
+    assert_eq!(server.http, Some(Listen::Unix("/run/tollgate/http.sock".into())));
+    assert_eq!(server.admin.unwrap().to_string(), "unix:/run/a b.sock");
+    let identity = Config::parse("", text, []).config.unwrap().identity;
+    assert!(identity.trusts_unix && identity.trusted_proxies.len() == 1, "{identity:?}");
+}
+
+/// What one listener does not say is that of all.
+#[test]
+fn certificates_are_of_all_listeners_or_of_one() {
+    let all = server("[server.tls]\ncert = \"c\"\nkey = \"k\"\n").tls;
+    let expected = Some(Certificate::new("c", "k"));
+    assert_eq!((&all.http, &all.grpc, &all.resp, &all.admin), (&expected, &expected, &expected, &expected));
+    let text = "[server.tls]\ncert = \"c\"\nkey = \"k\"\n[server.tls.admin]\nclient_ca = \"ca\"\n\
+                [server.tls.grpc]\ncert = \"g\"\nkey = \"gk\"\n[server.tls.resp]\noff = true\n";
+    let tls = server(text).tls;
+    let mut admin = Certificate::new("c", "k");
+    admin.client_ca = Some("ca".into());
+    assert_eq!((tls.http, tls.grpc), (expected, Some(Certificate::new("g", "gk"))));
+    assert_eq!((tls.resp, tls.admin), (None, Some(admin)));
+    let one = server("[server.tls.admin]\ncert = \"c\"\nkey = \"k\"\n").tls;
+    assert!(one.http.is_none() && one.admin.is_some());
+    let env = [
+        ("TOLLGATE_SERVER__TLS__CERT", "c"),
+        ("TOLLGATE_SERVER__TLS__ADMIN__CLIENT_CA", "ca"),
+        ("TOLLGATE_SERVER__TLS__KEY", "k"),
+    ];
+    let env = env.map(|(name, value)| (name.to_owned(), value.to_owned()));
+    let tls = Config::parse("", "", env).config.unwrap().server.tls;
+    assert_eq!(tls.admin.unwrap().client_ca, Some("ca".into()));
 }

@@ -1,6 +1,7 @@
 //! What the admin listener serves: figures, what happens as it happens, one key and what is said of it, and who said it.
 
 pub(crate) mod audit;
+mod doctor;
 mod explain;
 pub(crate) mod fleet;
 mod one_key;
@@ -42,6 +43,7 @@ const TOP: &str = "/admin/top";
 const OVERRIDES: &str = "/admin/overrides";
 const SHADOW: &str = "/admin/shadow";
 const AUDIT: &str = "/admin/audit";
+const DOCTOR: &str = crate::doctor::PATH;
 const EXPLAIN: &str = "/admin/explain";
 
 /// What all of it shares.
@@ -87,6 +89,7 @@ pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
         .route(OVERRIDES, get(overrides::overrides::<C>))
         .route(SHADOW, get(shadow::shadow::<C>))
         .route(AUDIT, get(audited::<C>))
+        .route(DOCTOR, get(doctor::doctor::<C>))
         .route(EXPLAIN, post(explain::explain::<C>))
         .route(LIVE, get(well))
         .route(READY, get(ready::<C>));
@@ -124,7 +127,7 @@ fn told(body: &impl serde::Serialize) -> Response {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let read = [METRICS, STATUS, STREAM, TOP, OVERRIDES, SHADOW, AUDIT, LIVE, READY];
+    let read = [METRICS, STATUS, STREAM, TOP, OVERRIDES, SHADOW, AUDIT, DOCTOR, LIVE, READY];
     let read = read.map(|path| format!("GET {path}")).join(", ");
     let written = Verb::ALL.map(|verb| format!("POST {}", verb.path())).join(", ");
     Problem::new(Code::NotFound, format!("{path} is not served here; {read}, POST {EXPLAIN}, {written} are"))

@@ -1,6 +1,6 @@
 //! What a user types behind `tollgate admin`.
 
-use crate::cli::Format;
+use crate::cli::{Format, TlsArgs};
 use clap::{Args, Subcommand};
 use std::path::PathBuf;
 use tollgate_policy::PolicyLimit;
@@ -15,6 +15,8 @@ pub(crate) struct AdminArgs {
     /// A file with the admin_token of the service, for what changes something; else TOLLGATE_ADMIN_TOKEN has it
     #[arg(long, global = true, value_name = "FILE")]
     pub(super) token_file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) tls: TlsArgs,
     /// How to print it
     #[arg(long, global = true, value_enum, default_value_t)]
     pub(super) format: Format,

@@ -37,7 +37,7 @@ pub(crate) fn run(args: &AdminArgs) -> ExitCode {
 
 fn carried_out(args: &AdminArgs) -> Result<ExitCode, String> {
     let (method, path, body) = request(&args.command)?;
-    let client = Client::new(&args.url, WITHIN)?.token(token(args)?);
+    let client = Client::new(&args.url, WITHIN)?.tls(&args.tls).token(token(args)?);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let body = body.map(|body| Bytes::from(body.to_string())).unwrap_or_default();

@@ -3,6 +3,7 @@
 use super::health::Truth;
 use super::judge::Trouble;
 use crate::app::App;
+use crate::patient::Patient;
 use axum::http::{Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer, SERVICE_NAME,
@@ -16,7 +17,6 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tollgate::Clock;
 use tonic::codegen::BoxFuture;
@@ -153,10 +153,10 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
     }
 }
 
-pub(crate) type Connection<C> = http2::Connection<TokioIo<TcpStream>, TowerToHyperService<Grpc<C>>, TokioExecutor>;
+pub(crate) type Connection<C> = http2::Connection<TokioIo<Patient>, TowerToHyperService<Grpc<C>>, TokioExecutor>;
 
 /// One client's connection: HTTP/2 with bounds on what it may hold and how long.
-pub(crate) fn connection<C: Clock>(stream: TcpStream, services: Grpc<C>) -> Connection<C> {
+pub(crate) fn connection<C: Clock>(stream: Patient, services: Grpc<C>) -> Connection<C> {
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MOST_STREAMS)

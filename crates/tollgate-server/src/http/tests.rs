@@ -37,7 +37,7 @@ impl Server {
 
     fn connect(&self) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let connection = connection(theirs, ([127, 0, 0, 1], 1).into(), self.app.clone());
+        let connection = connection(theirs, Some(([127, 0, 0, 1], 1).into()), self.app.clone());
         tokio::spawn(async { drop(connection.await) });
         ours
     }

@@ -94,6 +94,8 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     );
     let help = "What operators did or tried and is not in the log or the audit log.";
     page.family("tollgate_audit_lost_total", help, Kind::Counter).sample(&[], app.audit.lost());
+    let help = "Requests with a forwarding header from a peer that is not trusted, which was ignored.";
+    page.family("tollgate_untrusted_forwarding_total", help, Kind::Counter).sample(&[], app.seen.untrusted());
     store_figures(&mut page, app.engine.store());
     if let Some(gateway) = app.gateway.get() {
         gateway_figures(&mut page, gateway);

@@ -150,7 +150,7 @@ pub(crate) struct Entry {
     log: AccessLog,
     notes: Notes,
     begun: Instant,
-    peer: IpAddr,
+    peer: Option<IpAddr>,
     method: Method,
     /// Without its query, which may have secrets in it.
     path: String,
@@ -165,7 +165,7 @@ impl Entry {
     pub(crate) fn new(
         log: &AccessLog,
         (method, uri, host): (&Method, &Uri, Option<&str>),
-        peer: IpAddr,
+        peer: Option<IpAddr>,
         version: &'static str,
     ) -> Self {
         Self {
@@ -192,8 +192,9 @@ impl Entry {
 struct Line<'a> {
     /// Seconds since 1970.
     time: f64,
-    client: IpAddr,
-    peer: IpAddr,
+    /// Neither on a Unix socket, unless a proxy says who it is.
+    client: Option<IpAddr>,
+    peer: Option<IpAddr>,
     method: &'a str,
     host: Option<&'a str>,
     path: &'a str,
@@ -222,7 +223,7 @@ impl Drop for Entry {
         let time = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let line = Line {
             time: time.as_millis() as f64 / 1e3,
-            client: found.client.unwrap_or(self.peer),
+            client: found.client.or(self.peer),
             peer: self.peer,
             method: self.method.as_str(),
             host: self.host.as_deref(),

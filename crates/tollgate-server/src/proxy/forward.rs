@@ -150,7 +150,7 @@ impl Forward {
             Attribute::Header(name) => request.headers().get(&**name).map(HeaderValue::as_bytes),
             _ => None,
         };
-        match (said, shared.identity.client(Some(self.client.peer.ip()), request.headers()).ip()) {
+        match (said, shared.identity.client(self.client.peer.map(|peer| peer.ip()), request.headers()).ip()) {
             (Some(said), _) => key.extend_from_slice(said),
             (None, Some(ip)) => key.extend_from_slice(ip.to_string().as_bytes()),
             (None, None) => {}

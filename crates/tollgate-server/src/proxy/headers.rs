@@ -247,7 +247,7 @@ mod tests {
     }
 
     fn client(ip: &str, trusted: bool) -> Client {
-        Client::new(std::net::SocketAddr::new(ip.parse().unwrap(), 4711), trusted, false, None)
+        Client::new(Some(std::net::SocketAddr::new(ip.parse().unwrap(), 4711)), trusted, false, None)
     }
 
     #[test]

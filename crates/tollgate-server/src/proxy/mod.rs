@@ -8,29 +8,24 @@ mod forward;
 mod guard;
 mod headers;
 mod proxy_protocol;
-mod stream;
-mod tls;
 mod tunnel;
 mod upstream;
 
 pub(crate) use access_log::Notes;
 pub(crate) use drain::{Drain, Stage};
-pub(crate) use tls::connector_to;
 pub(crate) use upstream::Connector;
 
 use crate::app::App;
 use crate::cli::ProxyArgs;
-use crate::listen;
+use crate::listen::Listener;
 use crate::serve::{Flags, Start};
 use crate::store::AnyStore;
+use crate::tls::{self, OwnCertificate, Speaks};
 use crate::traces::Tracer;
-use crate::worker::accept;
 use access_log::{AccessLog, Writing};
 use axum::http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
-use tls::OwnCertificate;
-use tokio::net::TcpListener;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, interval, timeout};
 use tollgate::{Clock, SystemClock};
@@ -53,7 +48,7 @@ type Gate = ByPolicies<AnyStore<SystemClock>>;
 
 /// What is to be started; an error is a sentence.
 pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
-    let ProxyArgs { upstream, limit, by, listen, tls_cert, tls_key, config } = args;
+    let ProxyArgs { upstream, limit, by, listen, tls_cert, tls_key, tls_client_ca, config } = args;
     let upstreams = upstream
         .iter()
         .map(|text| text.parse().map_err(|error| format!("--upstream {text} {error}")))
@@ -62,7 +57,11 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
         let policy = Policy::new("limit").limit(limit);
         Policies::new().policy(if by == ALL { policy } else { policy.per(&*by) })
     });
-    let tls = tls_cert.zip(tls_key).map(|(cert, key)| config::Certificate::new(cert, key));
+    let tls = tls_cert.zip(tls_key).map(|(cert, key)| {
+        let mut tls = config::Certificate::new(cert, key);
+        tls.client_ca = tls_client_ca;
+        tls
+    });
     let flags = Flags { listen, policies, upstreams, tls, ..Flags::default() };
     Ok(Start { file: config, flags, gateway: true })
 }
@@ -103,16 +102,17 @@ impl Shared {
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
         let log = log.map_err(|error| format!("the access log {} cannot be opened: {error}", gateway.access_log))?;
         let (log, writing) = log.unzip();
-        let mut layer = layer(&app.engine, &config.identity, &app.waits);
+        let mut layer = layer(&app.engine, &config.identity, &app.seen, &app.waits);
         let traces = app.traces.get().cloned();
         if log.is_some() || traces.is_some() {
             layer = layer.on_verdict(Notes::verdict);
         }
-        let certificate = gateway.tls.as_ref().map(OwnCertificate::load).transpose()?;
+        let files = gateway.tls.as_ref().or(config.server.tls.http.as_ref());
+        let certificate = files.map(|files| OwnCertificate::load(files, Speaks::Both)).transpose()?;
         let watches = certificate.as_ref().map(OwnCertificate::watch).unwrap_or_default();
         let shared = Self {
             layer,
-            identity: identity(&config.identity),
+            identity: identity(&config.identity, &Identity::direct()),
             forwarding: forwarding(&config.identity),
             upstreams: Upstreams::new(&gateway),
             connector: Connector { tls: tls::connector(&gateway)?, within: gateway.connect_timeout },
@@ -123,6 +123,11 @@ impl Shared {
             gateway,
         };
         Ok((Arc::new(shared), Holding { _watches: watches, _writing: writing }))
+    }
+
+    /// Whether clients are spoken to in TLS.
+    pub(crate) fn is_tls(&self) -> bool {
+        self.certificate.is_some()
     }
 
     /// The header that trusted proxies tell clients in.
@@ -151,7 +156,7 @@ impl Shared {
 }
 
 /// Serves on one listener until the gateway stops, and then what is under way.
-pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, workers: usize) {
+pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usize) {
     let most = shared.gateway.max_connections.div_ceil(workers).max(1);
     let (drain, last_call) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
     let pools: Vec<Arc<Pool>> = shared.upstreams.peers.iter().map(|_| Arc::default()).collect();
@@ -174,7 +179,7 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, workers: u
         tokio::select! {
             biased;
             () = changed => {}
-            (place, (stream, peer)) = async { (place.await, accept(&listener).await) } => {
+            (place, (stream, peer)) = async { (place.await, listener.accept().await) } => {
                 // The semaphore is never closed.
                 let Ok(place) = place else { break };
                 tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
@@ -182,12 +187,12 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, workers: u
         }
     }
     // Who has connected already is served, and who is about to.
-    if let Err(error) = listen::close_door(&listener) {
+    if let Err(error) = listener.close_door() {
         tracing::debug!(%error, "connections that come now may be reset");
     }
     let rest = async {
         loop {
-            let (stream, peer) = accept(&listener).await;
+            let (stream, peer) = listener.accept().await;
             let Ok(place) = Arc::clone(&room).try_acquire_owned() else { return };
             tokio::spawn(client::serve(Arc::clone(&local), stream, peer, place));
         }
@@ -201,13 +206,14 @@ pub(crate) async fn serve(listener: TcpListener, shared: Arc<Shared>, workers: u
     }
 }
 
-/// The limits of the engine, by whom the configuration believes.
+/// The limits of the engine, by whom the configuration believes. What it sees is counted by `seen`.
 pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     believed: &config::Identity,
+    seen: &Identity,
     waits: &Waits,
 ) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
-    let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed)).waits(waits);
+    let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed, seen)).waits(waits);
     let name = |name: &Option<String>| name.as_ref().and_then(|name| HeaderName::try_from(name).ok());
     if let Some(user) = name(&believed.user) {
         layer = layer.user_header(user);
@@ -218,9 +224,11 @@ pub(crate) fn layer<C: Clock>(
     layer
 }
 
-/// Whom the configuration believes.
-fn identity(believed: &config::Identity) -> Identity {
-    Identity::direct().trust_all(believed.trusted_proxies.iter().copied()).header(forwarding(believed))
+/// Whom the configuration believes, as a clone of one that believes nobody.
+fn identity(believed: &config::Identity, nobody: &Identity) -> Identity {
+    let proxies = believed.trusted_proxies.iter().copied();
+    let identity = nobody.clone().trust_all(proxies).header(forwarding(believed));
+    if believed.trusts_unix { identity.trust_unix() } else { identity }
 }
 
 fn forwarding(believed: &config::Identity) -> Forwarding {

@@ -27,9 +27,9 @@ pub(super) async fn run(
     match (upstream, downstream.await) {
         (Ok(upstream), Ok(downstream)) => {
             let ended = both_ways(TokioIo::new(upstream), TokioIo::new(downstream), idle).await;
-            tracing::debug!(peer = %client.peer, "tunnel ended: {ended:?}");
+            tracing::debug!(peer = ?client.peer, "tunnel ended: {ended:?}");
         }
-        (Err(error), _) | (_, Err(error)) => tracing::debug!(peer = %client.peer, %error, "no tunnel"),
+        (Err(error), _) | (_, Err(error)) => tracing::debug!(peer = ?client.peer, %error, "no tunnel"),
     }
     drop(active);
 }

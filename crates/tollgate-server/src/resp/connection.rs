@@ -3,6 +3,7 @@
 use super::Shared;
 use super::policy;
 use super::session::{LONGEST_COMMAND, Session, Step, Totals};
+use crate::stream::Stream;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -10,8 +11,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
-use tokio::io::{AsyncRead, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::sync::watch;
 use tokio::time::{sleep, timeout};
 use tollgate::{Clock, Instant};
@@ -46,7 +46,7 @@ impl Buffers {
 }
 
 pub(super) struct Connection<C: Clock> {
-    stream: TcpStream,
+    stream: Stream,
     session: Session,
     shared: Arc<Shared<C>>,
     /// A command that has not come whole.
@@ -54,7 +54,7 @@ pub(super) struct Connection<C: Clock> {
 }
 
 impl<C: Clock> Connection<C> {
-    pub(super) fn new(stream: TcpStream, id: i64, shared: Arc<Shared<C>>) -> Self {
+    pub(super) fn new(stream: Stream, id: i64, shared: Arc<Shared<C>>) -> Self {
         Self { stream, session: Session::new(id), shared, begun: Vec::new() }
     }
 
@@ -106,7 +106,7 @@ impl<C: Clock> Connection<C> {
                 Step::Next => {}
                 Step::Read | Step::Close => break step,
                 Step::Send => {
-                    send(&self.stream, &buffers.out).await?;
+                    send(&mut self.stream, &buffers.out).await?;
                     buffers.out.clear();
                 }
                 Step::Policy(verb) => {
@@ -130,7 +130,7 @@ impl<C: Clock> Connection<C> {
         }
         debug_assert!(begun.len() <= LONGEST_COMMAND + CHUNK, "a command is never longer");
         self.begun = begun;
-        send(&self.stream, &buffers.out).await?;
+        send(&mut self.stream, &buffers.out).await?;
         buffers.give_back();
         Ok(last)
     }
@@ -138,7 +138,7 @@ impl<C: Clock> Connection<C> {
 
 /// What has come, in the buffers of this thread. A read that does not fill them has taken all there was: tokio then waits for
 /// more without asking again, which would be one call of the system in three.
-fn read(stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<(Buffers, usize)>> {
+fn read(stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<(Buffers, usize)>> {
     let mut buffers = Buffers::take();
     let mut input = ReadBuf::new(&mut buffers.input);
     let polled = Pin::new(stream).poll_read(cx, &mut input);
@@ -157,14 +157,21 @@ fn read(stream: &mut TcpStream, cx: &mut Context<'_>) -> Poll<io::Result<(Buffer
 }
 
 /// All of it. A client that does not read is not waited for any longer than one that does not write.
-async fn send(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
+async fn send(stream: &mut Stream, mut bytes: &[u8]) -> io::Result<()> {
     while !bytes.is_empty() {
-        match stream.try_write(bytes) {
-            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-            Ok(sent) => bytes = &bytes[sent..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => timeout(IDLE, stream.writable()).await??,
-            Err(error) => return Err(error),
+        match within_patience(|cx| Pin::new(&mut *stream).poll_write(cx, bytes)).await? {
+            0 => return Err(io::ErrorKind::WriteZero.into()),
+            sent => bytes = &bytes[sent..],
         }
     }
-    Ok(())
+    // What is encrypted may be on its way still.
+    within_patience(|cx| Pin::new(&mut *stream).poll_flush(cx)).await
+}
+
+/// Most is done at once, which takes no timer.
+async fn within_patience<T>(mut poll: impl FnMut(&mut Context<'_>) -> Poll<io::Result<T>>) -> io::Result<T> {
+    match poll_fn(|cx| Poll::Ready(poll(cx))).await {
+        Poll::Ready(done) => done,
+        Poll::Pending => timeout(IDLE, poll_fn(poll)).await?,
+    }
 }

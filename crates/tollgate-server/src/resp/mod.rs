@@ -12,11 +12,13 @@ mod tests;
 pub(crate) use session::Totals;
 
 use crate::app::App;
-use crate::worker::{LAST_CALL, accept};
+use crate::listen::Listener;
+use crate::stream::Stream;
+use crate::tls::OwnCertificate;
+use crate::worker::{LAST_CALL, greeted};
 use connection::Connection;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
-use tokio::net::TcpListener;
 use tokio::sync::{Semaphore, watch};
 use tollgate::{Arrivals, Clock};
 
@@ -39,7 +41,8 @@ impl<C: Clock> Shared<C> {
 
 /// Serves until `stop` changes, and then what clients have sent until then.
 pub(crate) async fn serve<C: Clock>(
-    listener: TcpListener,
+    listener: Listener,
+    certificate: Option<Arc<OwnCertificate>>,
     most: usize,
     shared: Arc<Shared<C>>,
     mut stop: watch::Receiver<bool>,
@@ -49,19 +52,28 @@ pub(crate) async fn serve<C: Clock>(
         let (stream, _) = tokio::select! {
             biased;
             _ = stop.changed() => break,
-            accepted = accept(&listener) => accepted,
+            accepted = listener.accept() => accepted,
         };
         let Ok(place) = Arc::clone(&room).try_acquire_owned() else {
             // In Redis's words. Who cannot be told at once is not waited for.
-            let _ = stream.try_write(b"-ERR max number of clients reached\r\n");
+            const FULL: &[u8] = b"-ERR max number of clients reached\r\n";
+            let _ = match (&stream, &certificate) {
+                (Stream::Unix(stream), _) => stream.try_write(FULL),
+                (Stream::Plain(stream), None) => stream.try_write(FULL),
+                _ => Ok(0),
+            };
             continue;
         };
         let id = shared.last_id.fetch_add(1, Relaxed) + 1;
-        let connection = Connection::new(stream, id, Arc::clone(&shared));
-        let stop = stop.clone();
+        let (shared, certificate, stop) = (Arc::clone(&shared), certificate.clone(), stop.clone());
         tokio::spawn(async move {
             let _place = place;
-            if let Err(error) = connection.serve(stop).await {
+            let serving = async {
+                let greeted = greeted(stream, certificate.as_deref(), stop.clone()).await?;
+                let Some(stream) = greeted else { return Ok(()) };
+                Connection::new(stream, id, shared).serve(stop).await
+            };
+            if let Err(error) = serving.await {
                 tracing::debug!(%error, "connection ended");
             }
         });

@@ -10,7 +10,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate::{Arrivals, Clock, ManualClock, MemoryStore};
@@ -423,9 +423,10 @@ async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, J
     let Server { arrivals, clock } = Server::new();
     let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build();
     let app = Arc::new(App::new(&Config::default(), AnyStore::Memory(store)).unwrap());
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let (at, (stop, stopped)) = (listener.local_addr().unwrap(), watch::channel(false));
-    let served = tokio::spawn(serve(listener, most, Arc::new(Shared::new(app, arrivals)), stopped));
+    let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1).unwrap().remove(0);
+    let (at, (stop, stopped)) = (bound.at().unwrap().tcp().unwrap(), watch::channel(false));
+    let listener = bound.listener().unwrap();
+    let served = tokio::spawn(serve(listener, None, most, Arc::new(Shared::new(app, arrivals)), stopped));
     (at, clock, stop, served)
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
 }
 
 fn ran(args: &TopArgs) -> Result<(), String> {
-    let client = Client::new(&args.url, WITHIN)?;
+    let client = Client::new(&args.url, WITHIN)?.tls(&args.tls);
     let in_terminal = io::stdout().is_terminal() && io::stdin().is_terminal();
     if !args.once && !in_terminal {
         return Err("there is no terminal to draw on; --once prints it as text".to_owned());

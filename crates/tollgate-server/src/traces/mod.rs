@@ -9,7 +9,8 @@ mod wire;
 pub(crate) use context::TRACEPARENT;
 pub(crate) use export::Exporting;
 
-use crate::proxy::{Connector, Notes, connector_to};
+use crate::proxy::{Connector, Notes};
+use crate::tls::connector_to;
 use axum::extract::{MatchedPath, State};
 use axum::http::{HeaderMap, HeaderValue, Method};
 use axum::middleware::Next;

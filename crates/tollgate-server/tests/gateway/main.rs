@@ -1,6 +1,8 @@
 //! `tollgate proxy` as something one puts on the open internet: tried with raw sockets, curl, h2load, wrk, nginx and a
 //! WebSocket client.
 
+#[path = "../support/authority.rs"]
+mod authority;
 mod bodies;
 mod drain;
 mod http2;

@@ -1,43 +1,11 @@
 //! TLS on both sides, with certificates that are made here.
 
+use crate::authority::Authority;
 use crate::service::echo;
-use crate::support::{Server, config_file, directory, eventually, tollgate};
+use crate::support::{Server, config_file, eventually, tollgate};
 use crate::{command, curl, gateway};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
 use std::fs;
 use std::path::{Path, PathBuf};
-
-/// Somebody who signs certificates.
-struct Authority {
-    issuer: CertifiedIssuer<'static, KeyPair>,
-    at: PathBuf,
-}
-
-impl Authority {
-    fn new(name: &str) -> Self {
-        let mut params = CertificateParams::new(Vec::new()).unwrap();
-        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
-        params.distinguished_name.push(rcgen::DnType::CommonName, name);
-        let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
-        let at = directory(&[("ca.pem", &issuer.pem())]);
-        Self { issuer, at }
-    }
-
-    fn ca(&self) -> String {
-        self.at.join("ca.pem").display().to_string()
-    }
-
-    /// A certificate for a name, valid until a year; its files.
-    fn sign(&self, name: &str, until: i32) -> (PathBuf, PathBuf) {
-        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
-        params.not_before = date_time_ymd(2000, 1, 1);
-        params.not_after = date_time_ymd(until, 1, 1);
-        let key = KeyPair::generate().unwrap();
-        let certificate = params.signed_by(&key, &self.issuer).unwrap();
-        let files = directory(&[("cert.pem", &certificate.pem()), ("key.pem", &key.serialize_pem())]);
-        (files.join("cert.pem"), files.join("key.pem"))
-    }
-}
 
 fn tls(upstream: std::net::SocketAddr, (cert, key): &(PathBuf, PathBuf)) -> Server {
     gateway(&[upstream], &format!("tls = {{ cert = {cert:?}, key = {key:?} }}\n"))
@@ -103,6 +71,25 @@ fn a_wrong_certificate_is_told_at_the_start() {
                 .unwrap();
         let told = String::from_utf8(output.stderr).unwrap();
         assert!(output.status.code() == Some(2) && told.contains(says), "{told}");
+    }
+}
+
+/// Who shows no certificate, or one of somebody else, is not served.
+#[test]
+fn clients_may_have_to_show_a_certificate() {
+    let (upstream, _requests) = echo();
+    let (authority, clients, stranger) = (Authority::new("an authority"), Authority::new("ours"), Authority::new("no"));
+    let (cert, key) = authority.sign("localhost", 2100);
+    let more = format!("tls = {{ cert = {cert:?}, key = {key:?}, client_ca = {:?} }}\n", clients.ca());
+    let server = gateway(&[upstream], &more);
+    let with = |(cert, key): (std::path::PathBuf, std::path::PathBuf)| {
+        get(&server, &authority, &["--cert", cert.to_str().unwrap(), "--key", key.to_str().unwrap()])
+    };
+    assert!(with(clients.sign("somebody", 2100)).contains("get /x"));
+    for refused in
+        [get(&server, &authority, &[]), with(stranger.sign("somebody", 2100)), with(clients.sign("old", 2001))]
+    {
+        assert!(!refused.contains("get /x"), "{refused}");
     }
 }
 

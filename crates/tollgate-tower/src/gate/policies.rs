@@ -5,6 +5,7 @@ use crate::answer::{self, Denial, Dialects};
 use crate::head::Head;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{AskOutcome, MemoryStore, Sleep, Store};
@@ -34,6 +35,9 @@ impl Headers for InMap<'_> {
     }
 }
 
+/// Who has no address shares this one, which nobody has.
+const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+
 impl<S> Clone for ByPolicies<S> {
     fn clone(&self) -> Self {
         let Self { engine, user, api_key, attributes } = self;
@@ -52,9 +56,8 @@ impl<S: Store> ByPolicies<S> {
         if let Some(host) = host.or_else(|| head.headers.get(HOST).map(|host| host.as_bytes())) {
             subject = subject.host(host);
         }
-        if let Some(ip) = head.ip() {
-            subject = subject.ip(ip);
-        }
+        // A policy by address does not apply to who has none: to be without one must not be a way round it.
+        subject = subject.ip(head.ip().unwrap_or(UNKNOWN));
         if let Some(route) = crate::route::of(head.extensions) {
             subject = subject.endpoint(route);
         }

@@ -1,5 +1,6 @@
 //! The keys of `[gateway]`.
 
+use super::tls::TLS;
 use super::{Default, Key, Kind, MOST, Table, key};
 use std::time::Duration;
 
@@ -111,16 +112,6 @@ pub(super) static GATEWAY: Table = Table {
         .or(Default::Number(1)),
         wait("drain_delay", "How long /readyz says 503 after SIGTERM before the listeners stop.", "1s", "\"5s\""),
         wait("drain_timeout", "How long requests may go on after that.", "30s", "\"30s\""),
-    ],
-    also: None,
-};
-
-static TLS: Table = Table {
-    doc: "A certificate, loaded again whenever its files change.",
-    keys: &[
-        key("cert", Kind::Text, "The certificate and those it is signed by, in PEM form.", "\"cert.pem\"")
-            .or(Default::Required),
-        key("key", Kind::Text, "Its private key, in PEM form.", "\"key.pem\"").or(Default::Required),
     ],
     also: None,
 };

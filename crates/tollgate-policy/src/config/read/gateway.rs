@@ -88,8 +88,9 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
 fn certificate(reader: &mut Reader<'_>, mut section: Section<'_>) -> Option<Certificate> {
     let cert = section.get(reader, "cert", scalar::text);
     let key = section.get(reader, "key", scalar::text);
+    let client_ca = section.get(reader, "client_ca", scalar::text);
     section.close();
-    Some(Certificate::new(cert?, key?))
+    Some(Certificate { client_ca: client_ca.map(Into::into), ..Certificate::new(cert?, key?) })
 }
 
 /// What a gateway knows of every request.

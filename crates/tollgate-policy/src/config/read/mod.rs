@@ -7,6 +7,7 @@ mod policy;
 mod scalar;
 mod settings;
 mod store;
+mod tls;
 
 use super::diagnostic::Diagnostic;
 use super::keys;

@@ -4,6 +4,7 @@ use super::Wrong;
 use crate::attribute::Attribute;
 use crate::config::gateway::Upstream;
 use crate::config::kind::Kind;
+use crate::config::listen::Listen;
 use crate::config::redis::{RedisUrl, Secret};
 use crate::config::time::{self, NoInstant};
 use crate::config::tree::{Data, Value};
@@ -11,7 +12,7 @@ use crate::pattern::{HostPattern, PathPattern};
 use crate::policy::{Reserve, Rollout, StatusRange};
 use crate::policy_limit::{ParsePolicyLimitError, PolicyLimit};
 use ipnet::IpNet;
-use std::net::{IpAddr, SocketAddr};
+use std::net::IpAddr;
 use std::time::Duration;
 use tollgate::{Algorithm, Instant, OnFailure};
 
@@ -55,7 +56,7 @@ pub(super) fn one_of_numbers(kind: &Kind, value: &Value) -> Read<u16> {
     numbers.iter().copied().find(|known| i128::from(*known) == *number).ok_or(Wrong::Kind)
 }
 
-pub(super) fn listener(_: &Kind, value: &Value) -> Read<Option<SocketAddr>> {
+pub(super) fn listener(_: &Kind, value: &Value) -> Read<Option<Listen>> {
     match str(value)? {
         "off" => Ok(None),
         text => text.parse().map(Some).map_err(|_| Wrong::Kind),

@@ -1,11 +1,13 @@
 //! The settings of the service: where it listens, who is calling, its stats, its log.
 
+use super::tls::tls;
 use super::{Reader, Section, scalar};
 use crate::config::kind::Kind;
-use crate::config::tree::{Spot, Value};
-use crate::config::{EnvoyService, Identity, KeysShown, LogConfig, LogFormat, Server, StatsConfig, TracesConfig};
+use crate::config::tree::{Data, Spot, Value};
+use crate::config::{
+    EnvoyService, Identity, KeysShown, Listen, LogConfig, LogFormat, Server, StatsConfig, TracesConfig,
+};
 use ipnet::IpNet;
-use std::net::SocketAddr;
 
 /// A table that may be left out: its keys are read all the same, for their defaults.
 pub(super) fn settings<'v>(reader: &mut Reader<'_>, file: &mut Section<'v>, name: &'static str) -> Option<Section<'v>> {
@@ -16,22 +18,24 @@ pub(super) fn settings<'v>(reader: &mut Reader<'_>, file: &mut Section<'v>, name
 
 pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Server> {
     let mut section = settings(reader, file, "server")?;
-    let mut taken: Vec<(&str, SocketAddr)> = Vec::new();
+    let mut taken: Vec<(&str, Listen)> = Vec::new();
     let mut listener = |name: &'static str| {
         let address = section.get(reader, name, scalar::listener)?;
-        if let Some(address) = address.filter(|address| address.port() != 0) {
-            if let Some((other, _)) = taken.iter().find(|(_, known)| *known == address) {
+        let is_one = |address: &&Listen| address.tcp().is_none_or(|address| address.port() != 0);
+        if let Some(address) = address.as_ref().filter(is_one) {
+            if let Some((other, _)) = taken.iter().find(|(_, known)| known == address) {
                 let at = if section.has(name) { section.spot(name) } else { section.spot(other) };
                 reader.error(
                     at,
-                    format!("`{other}` and `{name}` in [server] both listen on {address}; give each a port of its own"),
+                    format!("`{other}` and `{name}` in [server] both listen on {address}; give each one of its own"),
                 );
             }
-            taken.push((name, address));
+            taken.push((name, address.clone()));
         }
         Some(address)
     };
     let (http, grpc, resp, admin) = (listener("http"), listener("grpc"), listener("resp"), listener("admin"));
+    let tls = tls(reader, &mut section);
     let id_secret = section.get(reader, "id_secret", scalar::secret);
     let store_token = section.get(reader, "store_token", scalar::secret);
     let admin_token = section.get(reader, "admin_token", scalar::secret);
@@ -42,6 +46,7 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
         grpc: grpc?,
         resp: resp?,
         admin: admin?,
+        tls: tls?,
         id_secret,
         store_token,
         admin_token,
@@ -51,7 +56,7 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
 
 pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {
     let mut section = settings(reader, file, "identity")?;
-    let trusted_proxies = networks(reader, &mut section, "trusted_proxies");
+    let (trusted_proxies, trusts_unix) = proxies(reader, &mut section, "trusted_proxies").unzip();
     if let Some(all) = trusted_proxies.iter().flatten().find(|network| network.prefix_len() == 0) {
         reader.warn(
             section.spot("trusted_proxies"),
@@ -64,7 +69,14 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
     let api_key = from_header(reader, &mut section, "api_key");
     section.close();
     let ipv6_prefix = u8::try_from(ipv6_prefix?).ok()?;
-    Some(Identity { trusted_proxies: trusted_proxies?, header: header?, ipv6_prefix, user, api_key })
+    Some(Identity {
+        trusted_proxies: trusted_proxies?,
+        trusts_unix: trusts_unix?,
+        header: header?,
+        ipv6_prefix,
+        user,
+        api_key,
+    })
 }
 
 fn from_header(reader: &mut Reader<'_>, section: &mut Section<'_>, name: &'static str) -> Option<String> {
@@ -124,8 +136,17 @@ pub(super) fn envoy(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<E
 
 /// Networks; one that is written with more bits than it has is doubtful.
 pub(super) fn networks(reader: &mut Reader<'_>, section: &mut Section<'_>, name: &'static str) -> Option<Vec<IpNet>> {
-    let mut doubtful = Vec::new();
+    proxies(reader, section, name).map(|(networks, _)| networks)
+}
+
+/// The same, and whether `unix` is among them, which is for the kinds alone that take it.
+fn proxies(reader: &mut Reader<'_>, section: &mut Section<'_>, name: &'static str) -> Option<(Vec<IpNet>, bool)> {
+    let (mut doubtful, mut unix) = (Vec::new(), false);
     let read = |kind: &Kind, value: &Value| {
+        if matches!((kind, &value.data), (Kind::Proxy, Data::Text(text)) if text == "unix") {
+            unix = true;
+            return Ok(None);
+        }
         let (network, more) = scalar::network(kind, value)?;
         if more {
             doubtful.push((
@@ -133,11 +154,11 @@ pub(super) fn networks(reader: &mut Reader<'_>, section: &mut Section<'_>, name:
                 format!("{} has bits behind its prefix and means {network}; write that", value.in_words()),
             ));
         }
-        Ok(network)
+        Ok(Some(network))
     };
     let networks = section.many(reader, name, read);
     for (at, message) in doubtful {
         reader.warn(at, message);
     }
-    networks
+    Some((networks?.into_iter().flatten().collect(), unix))
 }

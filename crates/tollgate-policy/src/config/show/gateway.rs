@@ -1,7 +1,8 @@
 //! `[gateway]` as it is written in a file.
 
-use super::{Writer, list, text};
-use crate::config::gateway::{Certificate, Gateway};
+use super::tls::certificate;
+use super::{Writer, inline, list, text};
+use crate::config::gateway::Gateway;
 use crate::config::time::duration_text;
 
 impl Writer<'_> {
@@ -48,12 +49,7 @@ impl Writer<'_> {
         self.line("breaker", breaker.to_string());
         self.optional("health_path", health_path.as_ref().map(text));
         self.line("health_interval", text(duration_text(*health_interval)));
-        self.optional(
-            "tls",
-            tls.as_ref().map(|Certificate { cert, key }| {
-                format!("{{ cert = {}, key = {} }}", text(cert.display()), text(key.display()))
-            }),
-        );
+        self.optional("tls", tls.as_ref().map(|tls| inline(certificate(tls))));
         self.line("hosts", list(hosts.iter().map(text)));
         self.line("proxy_protocol", proxy_protocol.to_string());
         self.line("header_timeout", text(duration_text(*header_timeout)));

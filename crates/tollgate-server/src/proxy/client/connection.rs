@@ -7,7 +7,7 @@ use crate::proxy::Local;
 use crate::proxy::drain::Stage;
 use crate::proxy::guard::Guard;
 use crate::proxy::proxy_protocol::{self, Read};
-use crate::proxy::stream::Stream;
+use crate::stream::Stream;
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::future::poll_fn;
@@ -18,10 +18,8 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
-use tokio::net::TcpStream;
 use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
-use tokio_rustls::{TlsAcceptor, TlsStream};
 
 /// What a client that speaks HTTP/2 begins with.
 const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
@@ -42,40 +40,43 @@ const PING: Duration = Duration::from_secs(20);
 /// Serves a connection until it ends.
 pub(in crate::proxy) async fn serve(
     local: Arc<Local>,
-    stream: TcpStream,
-    peer: SocketAddr,
+    stream: Stream,
+    peer: Option<SocketAddr>,
     place: OwnedSemaphorePermit,
 ) {
     if let Err(error) = connection(local, stream, peer, place).await {
-        tracing::debug!(%peer, %error, "connection ended");
+        tracing::debug!(?peer, %error, "connection ended");
     }
 }
 
 async fn connection(
     local: Arc<Local>,
-    mut stream: TcpStream,
-    mut peer: SocketAddr,
+    mut stream: Stream,
+    mut peer: Option<SocketAddr>,
     place: OwnedSemaphorePermit,
 ) -> io::Result<()> {
     let shared = &local.shared;
     let gateway = &shared.gateway;
-    let mut trusted = shared.identity.trusts(peer.ip());
+    let trusts = |peer: Option<SocketAddr>| match peer {
+        Some(peer) => shared.identity.trusts(peer.ip()),
+        None => shared.identity.trusts_unix(),
+    };
+    let mut trusted = trusts(peer);
     if trusted && gateway.proxy_protocol {
         let told = timeout(gateway.header_timeout, read_proxy(&mut stream)).await??;
         if let Some(told) = told {
-            peer = told;
-            trusted = shared.identity.trusts(peer.ip());
+            peer = Some(told);
+            trusted = trusts(peer);
         }
     }
     let mut first = Vec::new();
-    let (stream, tls, http2) = match &shared.certificate {
-        Some(certificate) => {
-            let handshake = TlsAcceptor::from(certificate.config()).accept(stream);
-            let stream = timeout(gateway.header_timeout, Box::pin(handshake)).await??;
+    let (stream, tls, http2) = match (stream, &shared.certificate) {
+        (Stream::Plain(stream), Some(certificate)) => {
+            let stream = certificate.greet(stream, gateway.header_timeout).await?;
             let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
-            (Stream::Tls(Box::new(TlsStream::Server(stream))), true, http2)
+            (Stream::Tls(Box::new(stream)), true, http2)
         }
-        None => {
+        (mut stream, _) => {
             // Its first byte may take as long as the next request of one that is kept.
             let begun = timeout(gateway.keep_alive, stream.readable());
             tokio::select! {
@@ -88,7 +89,7 @@ async fn connection(
                 }
             }
             let http2 = timeout(gateway.header_timeout, is_http2(&mut stream, &mut first)).await??;
-            (Stream::Plain(stream), false, http2)
+            (stream, false, http2)
         }
     };
     let client = Arc::new(Client::new(peer, trusted, tls, Some((place, Arc::clone(&shared.drain)))));
@@ -121,7 +122,7 @@ async fn connection(
 }
 
 /// Who a trusted proxy speaks for. Not a byte more is read than it writes: what follows is for others.
-async fn read_proxy(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
+async fn read_proxy(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
     let mut head = Vec::with_capacity(64);
     loop {
         match proxy_protocol::read(&head) {
@@ -138,7 +139,7 @@ async fn read_proxy(stream: &mut TcpStream) -> io::Result<Option<SocketAddr>> {
 }
 
 /// Whether the client begins as HTTP/2 does. What was read is in `first`.
-async fn is_http2(stream: &mut TcpStream, first: &mut Vec<u8>) -> io::Result<bool> {
+async fn is_http2(stream: &mut Stream, first: &mut Vec<u8>) -> io::Result<bool> {
     while first.len() < PREFACE.len() {
         let mut buffer = [0; PREFACE.len()];
         let room = PREFACE.len() - first.len();

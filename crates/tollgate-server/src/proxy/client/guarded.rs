@@ -2,7 +2,7 @@
 
 use super::state::Client;
 use crate::proxy::guard::Guard;
-use crate::proxy::stream::Stream;
+use crate::stream::Stream;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,7 +35,7 @@ impl Guarded {
         match guard.feed(&buf.filled()[before..]) {
             Ok(()) => self.client.heard(guard.is_in_head()),
             Err((at, refusal)) => {
-                tracing::debug!(peer = %self.client.peer, "refused {}", refusal.words());
+                tracing::debug!(peer = ?self.client.peer, "refused {}", refusal.words());
                 self.refused = true;
                 buf.set_filled(before + at);
                 self.poison(buf);

@@ -70,7 +70,7 @@ impl hyper::service::Service<Request<Incoming>> for OfClient {
             let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
             let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
             let head = (request.method(), request.uri(), host);
-            Box::new(Entry::new(log, head, self.client.peer.ip(), name(version)))
+            Box::new(Entry::new(log, head, self.client.peer.map(|peer| peer.ip()), name(version)))
         });
         let mut span = shared.traces.as_ref().and_then(|tracer| tracer.begin(request.headers(), request.method()));
         let notes = entry.as_ref().map(|entry| entry.notes()).or_else(|| span.as_ref().map(|_| Notes::default()));
@@ -84,7 +84,9 @@ impl hyper::service::Service<Request<Incoming>> for OfClient {
         let state = match self.vet(&mut request) {
             Err(problem) => State::Refused { problem: Some(problem) },
             Ok(()) => {
-                request.extensions_mut().insert(PeerAddr(self.client.peer));
+                if let Some(peer) = self.client.peer {
+                    request.extensions_mut().insert(PeerAddr(peer));
+                }
                 if let Some(notes) = notes {
                     request.extensions_mut().insert::<Notes>(notes);
                 }

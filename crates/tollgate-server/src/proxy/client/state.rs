@@ -8,6 +8,9 @@ use std::sync::{Arc, LazyLock};
 use std::time::{Duration, Instant};
 use tokio::sync::OwnedSemaphorePermit;
 
+/// Who has no address, as forwarding headers have it.
+const UNKNOWN: &str = "unknown";
+
 /// The zero of all times here.
 static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
 
@@ -17,7 +20,8 @@ pub(crate) fn now() -> u64 {
 }
 
 pub(crate) struct Client {
-    pub(crate) peer: SocketAddr,
+    /// None on a Unix socket.
+    pub(crate) peer: Option<SocketAddr>,
     /// Whether what it says about others is believed.
     pub(crate) trusted: bool,
     pub(crate) tls: bool,
@@ -77,15 +81,20 @@ pub(crate) struct Patience {
 
 impl Client {
     pub(crate) fn new(
-        peer: SocketAddr,
+        peer: Option<SocketAddr>,
         trusted: bool,
         tls: bool,
         place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
     ) -> Self {
+        let ip = peer.map(|peer| tollgate_policy::canonical(peer.ip()));
+        let node = match ip {
+            Some(ip) if ip.is_ipv6() => format!("\"[{ip}]\""),
+            Some(ip) => ip.to_string(),
+            None => UNKNOWN.to_owned(),
+        };
         // An address is text.
-        let ip = tollgate_policy::canonical(peer.ip());
-        let node = if ip.is_ipv6() { format!("\"[{ip}]\"") } else { ip.to_string() };
-        let written = HeaderValue::try_from(ip.to_string()).unwrap_or_else(|_| HeaderValue::from_static("unknown"));
+        let written = ip.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
+        let written = written.unwrap_or(HeaderValue::from_static(UNKNOWN));
         let now = now();
         Self {
             peer,

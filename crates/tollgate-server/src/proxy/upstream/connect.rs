@@ -1,7 +1,7 @@
 //! Connections to upstreams, plain or in TLS.
 
 use super::trouble::Trouble;
-use crate::proxy::stream::Stream;
+use crate::stream::Stream;
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::IpAddr;

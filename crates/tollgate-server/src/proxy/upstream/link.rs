@@ -5,7 +5,7 @@
 
 use super::timer::{Timer, Times};
 use crate::proxy::body::Sent;
-use crate::proxy::stream::Stream;
+use crate::stream::Stream;
 use hyper::body::Incoming;
 use hyper::client::conn::TrySendError;
 use hyper::client::conn::http1::{self, SendRequest};

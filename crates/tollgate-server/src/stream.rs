@@ -1,15 +1,27 @@
-//! A connection to a client or an upstream: plain, or in TLS.
+//! A connection to a client or an upstream: plain, in TLS, or over a Unix socket.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
 pub(crate) enum Stream {
     Plain(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
+    Unix(UnixStream),
+}
+
+impl Stream {
+    /// Until there is something to read, or to be decrypted.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        match self {
+            Self::Plain(stream) => stream.readable().await,
+            Self::Tls(stream) => stream.get_ref().0.readable().await,
+            Self::Unix(stream) => stream.readable().await,
+        }
+    }
 }
 
 impl AsyncRead for Stream {
@@ -17,6 +29,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
         }
     }
 }
@@ -26,6 +39,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
         }
     }
 
@@ -37,6 +51,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
             Self::Tls(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
+            Self::Unix(stream) => Pin::new(stream).poll_write_vectored(cx, bufs),
         }
     }
 
@@ -44,6 +59,7 @@ impl AsyncWrite for Stream {
         match self {
             Self::Plain(stream) => stream.is_write_vectored(),
             Self::Tls(stream) => stream.is_write_vectored(),
+            Self::Unix(stream) => stream.is_write_vectored(),
         }
     }
 
@@ -51,6 +67,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
         }
     }
 
@@ -58,6 +75,7 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Self::Plain(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
         }
     }
 }

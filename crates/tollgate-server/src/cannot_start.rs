@@ -1,0 +1,120 @@
+//! Why a server did not start.
+
+use crate::envoy::config::Wrong;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use tollgate_policy::EngineError;
+use tollgate_policy::config::{Diagnostic, Listen};
+use tollgate_redis::ConnectError;
+
+/// Why the server did not start: what, where and how to mend it.
+#[derive(Debug)]
+pub(crate) enum CannotStart {
+    /// A line for each problem.
+    Config(Vec<Diagnostic>),
+    Policies(EngineError),
+    /// A line for each file.
+    Envoy(Vec<Wrong>),
+    TooManyLimits(String),
+    Listen {
+        key: &'static str,
+        address: Listen,
+        error: io::Error,
+    },
+    NothingToServe,
+    NoUpstream,
+    /// A sentence.
+    Gateway(String),
+    /// A sentence.
+    Tls(String),
+    Redis(ConnectError),
+    Memory {
+        max_keys: u64,
+    },
+    AuditLog {
+        file: PathBuf,
+        error: io::Error,
+    },
+    System(io::Error),
+}
+
+impl From<EngineError> for CannotStart {
+    fn from(error: EngineError) -> Self {
+        Self::Policies(error)
+    }
+}
+
+impl From<io::Error> for CannotStart {
+    fn from(error: io::Error) -> Self {
+        Self::System(error)
+    }
+}
+
+impl fmt::Display for CannotStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Config(diagnostics) => {
+                let lines: Vec<String> = diagnostics.iter().map(ToString::to_string).collect();
+                f.write_str(&lines.join("\n"))
+            }
+            Self::Policies(error) => write!(f, "tollgate: {error}"),
+            Self::Envoy(wrong) => {
+                let lines: Vec<String> = wrong.iter().map(ToString::to_string).collect();
+                f.write_str(&lines.join("\n"))
+            }
+            Self::TooManyLimits(error) => write!(f, "tollgate: the limits of Envoy: {error}"),
+            Self::Listen { key, address, error } => {
+                let mend = match error.kind() {
+                    io::ErrorKind::NotFound if address.tcp().is_none() => "make its directory first",
+                    io::ErrorKind::PermissionDenied if address.tcp().is_none() => {
+                        "choose a directory that this user may write in"
+                    }
+                    io::ErrorKind::AlreadyExists => "remove it, or choose another path",
+                    io::ErrorKind::AddrInUse if address.tcp().is_none() => {
+                        "stop the program that listens there, or choose another path"
+                    }
+                    io::ErrorKind::AddrInUse => "stop the program that listens there, or choose another port",
+                    io::ErrorKind::AddrNotAvailable => "choose an address that this machine has",
+                    io::ErrorKind::PermissionDenied => "choose a port above 1023, or allow this program to take it",
+                    _ => "choose another address",
+                };
+                let variable = key.to_ascii_uppercase();
+                write!(
+                    f,
+                    "tollgate: cannot listen on {address}: {error}; {mend} ({key} under [server] in the file of --config, or \
+                     TOLLGATE_SERVER__{variable})"
+                )
+            }
+            Self::NothingToServe => {
+                f.write_str("tollgate: every listener is off; set http under [server] to an address")
+            }
+            Self::NoUpstream => f.write_str(
+                "tollgate: there is no service to stand in front of; name one with --upstream http://127.0.0.1:3000, or as \
+                 upstreams under [gateway] in the file of --config",
+            ),
+            Self::Gateway(error) => write!(f, "tollgate: {error}"),
+            Self::Tls(error) => write!(
+                f,
+                "tollgate: {error} ([server.tls] in the file of --config, or TOLLGATE_SERVER__TLS__CERT and the like)"
+            ),
+            Self::Redis(error) => {
+                write!(f, "tollgate: {error} ([store] in the file of --config, or TOLLGATE_STORE__URL and the like)")
+            }
+            Self::Memory { max_keys } => write!(
+                f,
+                "tollgate: there is no memory for {max_keys} keys; lower max_keys under [store] in the file of --config, or \
+                 TOLLGATE_STORE__MAX_KEYS"
+            ),
+            Self::AuditLog { file, error } => write!(
+                f,
+                "tollgate: cannot write the audit log {}: {error}; name a file that can be written as audit_log under [server] in \
+                 the file of --config, or TOLLGATE_SERVER__AUDIT_LOG",
+                file.display()
+            ),
+            Self::System(error) => {
+                write!(f, "tollgate: cannot start: {error}; the system may be short of threads or file descriptors")
+            }
+        }
+    }
+}

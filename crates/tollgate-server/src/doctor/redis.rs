@@ -1,0 +1,126 @@
+//! What is wrong with Redis, as far as it says so itself.
+
+use super::Finding;
+use std::time::Duration;
+use tollgate_policy::config::RedisConfig;
+use tollgate_redis::{Examination, Examined, RedisStore};
+
+/// Of a Cluster.
+const ALL_SLOTS: u64 = 16_384;
+
+/// Clocks that are further apart than that are nobody's intention.
+const SKEW: f64 = 1.0;
+
+/// Older ones are not tried by the tests.
+const OLDEST: u64 = 6;
+
+pub(super) async fn look(config: &RedisConfig) -> Vec<Finding> {
+    let mut builder = RedisStore::builder(config.url.reveal());
+    if let Some(file) = &config.ca_file {
+        builder = builder.ca_file(file);
+    }
+    if let Some(password) = &config.sentinel_password {
+        builder = builder.sentinel_auth(config.sentinel_user.as_deref().unwrap_or_default(), password.reveal());
+    }
+    match builder.examine().await {
+        Ok(found) => judge(&found, config),
+        Err(error) => {
+            let says = format!("{} cannot be used: {error}; mend that, or `url` under [store]", config.url);
+            vec![Finding::new("redis_unreachable", says)]
+        }
+    }
+}
+
+fn judge(found: &Examined, config: &RedisConfig) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(slots) = found.slots.filter(|slots| *slots < ALL_SLOTS) {
+        let says = format!(
+            "only {slots} of the Cluster's {ALL_SLOTS} slots are served, so keys in the others are decided without it; bring \
+             the missing primaries back or assign their slots (redis-cli --cluster fix)"
+        );
+        findings.push(Finding::new("redis_slots", says));
+    }
+    for server in &found.servers {
+        let name = server.name.clone().unwrap_or_else(|| config.url.to_string());
+        findings.extend(of_one(&name, server, config.timeout));
+    }
+    findings
+}
+
+fn of_one(name: &str, server: &Examination, timeout: Duration) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let mut found = |code: &str, says: String| findings.push(Finding::new(code, says));
+    if server.role.as_deref() == Some("slave") {
+        found(
+            "redis_replica",
+            format!(
+                "{name} is a replica, which refuses every decision; give the url of its primary, or of the sentinels"
+            ),
+        );
+    }
+    let evicts = server.eviction.as_deref().filter(|policy| *policy != "noeviction");
+    if let Some(policy) = evicts.filter(|_| server.max_memory.is_some_and(|bytes| bytes > 0)) {
+        found(
+            "redis_eviction",
+            format!(
+                "{name} forgets keys when its memory is full (maxmemory-policy {policy}), and who is forgotten starts anew; set \
+                 maxmemory-policy to noeviction"
+            ),
+        );
+    }
+    let doubt = server.round_trip.unwrap_or_default().as_secs_f64() / 2.0;
+    if let Some(ahead) = server.ahead.filter(|ahead| ahead.abs() - doubt > SKEW) {
+        let way = if ahead > 0.0 { "ahead of" } else { "behind" };
+        found(
+            "clock_skew",
+            format!(
+                "the clock of {name} is {:.1} s {way} the one here, and limits go by that of Redis, so times told to callers and \
+                 bans are off by as much; run NTP on both",
+                ahead.abs()
+            ),
+        );
+    }
+    if let Some(version) = server.version.as_ref().filter(|version| is_old(version)) {
+        found(
+            "redis_version",
+            format!(
+                "{name} is version {version}, which is older than any that tollgate is tried with; run {OLDEST}.2 or newer"
+            ),
+        );
+    }
+    if let Some(took) = server.round_trip.filter(|took| *took > timeout) {
+        found(
+            "redis_latency",
+            format!(
+                "the quickest of five answers of {name} took {:.1} ms, longer than the {} ms a decision waits for it; bring it \
+                 nearer, or raise `timeout` under [store]",
+                took.as_secs_f64() * 1e3,
+                timeout.as_millis()
+            ),
+        );
+    }
+    if server.append_only == Some(false) {
+        let says = format!(
+            "{name} forgets what changed since its last snapshot when it ends, and every limit is fresh then; set appendonly yes \
+             with appendfsync everysec, unless that is what you want"
+        );
+        findings.push(Finding::note("redis_persistence", says));
+    }
+    findings
+}
+
+fn is_old(version: &str) -> bool {
+    version.split('.').next().and_then(|major| major.parse::<u64>().ok()).is_some_and(|major| major < OLDEST)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The other findings are tried with real servers, in tests/running/doctor.rs; of old ones there are none here.
+    #[test]
+    fn versions_before_the_sixth_are_old() {
+        assert!(is_old("5.0.14") && is_old("2.8"));
+        assert!(!is_old("6.2.0") && !is_old("8.1.1") && !is_old("unstable") && !is_old(""));
+    }
+}

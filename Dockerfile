@@ -14,6 +14,7 @@ COPY crates crates
 COPY examples examples
 COPY bench bench
 COPY docs docs
+COPY tests/overload tests/overload
 RUN cargo build --release --locked -p tollgate-server
 # What goes into the image, as it lies there.
 COPY scripts/image scripts/image

@@ -1,10 +1,10 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run test lint features doc unit no-std loom faults soak bench plots fuzz tools
+.PHONY: help run test lint features doc unit no-std loom faults soak bench overload plots screenshots fuzz tools
 
 help: ## this list
-	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: ## start the service on its defaults
 	cargo run --release
@@ -13,7 +13,7 @@ test: tools lint features doc unit no-std loom ## everything that must hold; CI 
 	@echo "all checks passed"
 
 tools: # what the checks need and the machine lacks
-	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script
+	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium
 	@scripts/venv
 	@scripts/clients
 
@@ -73,8 +73,16 @@ bench: ## ours and the peers side by side; writes target/bench.json
 	cargo build --release -p tollgate-bench -p tollgate-server
 	cargo run --release -p tollgate-bench
 
+overload: ## the real gateway at five times what a service can do, with and without adaptive limits
+	cargo build --release -p tollgate-server -p tollgate-overload
+	cargo run --release -p tollgate-overload
+
 plots: ## the plots and measured tables of docs/; make test fails when they are stale
 	cargo run --release -p tollgate-plots
+
+screenshots: ## the pictures of docs/page.md, from a service under traffic; a minute
+	@scripts/need chromium
+	cargo test -p tollgate-server --test page -- --ignored pictures
 
 FUZZ_SECONDS ?= 30
 fuzz: ## each fuzz target for half a minute (needs a nightly toolchain)

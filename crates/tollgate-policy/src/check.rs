@@ -1,5 +1,7 @@
 //! What is wrong with policies, and what is doubtful: found once, for code and for files alike.
 
+mod pressure;
+
 use crate::matching::Match;
 use crate::policies::{Listed, Policies};
 use crate::policy::{Action, Limits, Policy, Reserve};
@@ -37,6 +39,7 @@ pub(crate) enum Item {
     Policy(usize),
     Allow(usize),
     Deny(usize),
+    Shed,
 }
 
 /// More would need that many words a key.
@@ -93,6 +96,7 @@ impl Policies {
             }
         }
         self.check_everywhere(&mut found);
+        self.check_shed(&mut found);
         self.check_lists(&mut found);
         found.0
     }
@@ -115,6 +119,12 @@ impl Policies {
                     found.warn(Item::Plan(at), "limits", doubt);
                     found.at(index);
                 }
+            }
+            if plan.priority.is_some() && !self.minds_classes() {
+                let message = format!(
+                    "the plan `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
+                );
+                found.warn(Item::Plan(at), "class", message);
             }
             let used = self.policies.iter().any(|policy| matches!(policy.limits, Limits::Plan { .. }));
             if !used {
@@ -149,12 +159,12 @@ impl Policies {
         }
         match &policy.limits {
             Limits::Own(limits) => {
-                if limits.is_empty() {
+                if limits.is_empty() && policy.adaptive.is_none() && policy.priority.is_none() {
                     found.error(
                         item(),
                         "name",
                         format!(
-                            "the policy `{name}` limits nothing; give it `limit = \"100/min\"`, `limits` or `plan`"
+                            "the policy `{name}` limits nothing; give it `limit = \"100/min\"`, `limits`, `plan` or `adaptive`"
                         ),
                     );
                 }
@@ -205,6 +215,15 @@ impl Policies {
         }
         if let Some(earlier) = finals.iter().find(|earlier| hides(earlier, policy)) {
             found.warn(item(), "match", format!("the policy `{name}` can never match: `{}` before it is final and covers all it is about; move it up", earlier.name));
+        }
+        if let Some(limit) = &policy.adaptive {
+            pressure::check_adaptive(limit, &mut |message| found.error(item(), "adaptive", message));
+        }
+        if policy.priority.is_some() && !self.minds_classes() {
+            let message = format!(
+                "the policy `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
+            );
+            found.warn(item(), "class", message);
         }
         if let Some(class) = &policy.class {
             self.check_class(at, policy, class, found);
@@ -297,7 +316,9 @@ impl Policies {
         let by_endpoint = |policy: &Policy| {
             policy.key.iter().any(|attribute| matches!(attribute, crate::Attribute::Endpoint | crate::Attribute::Path))
         };
-        if let Some((at, policy)) = self.policies.iter().enumerate().next()
+        // One that is found out by how requests are served minds what is dear by itself.
+        let limits = |policy: &Policy| !matches!(&policy.limits, Limits::Own(own) if own.is_empty());
+        if let Some((at, policy)) = self.policies.iter().enumerate().find(|(_, policy)| limits(policy))
             && !self.policies.iter().any(|policy| narrow(&policy.when) || by_endpoint(policy))
         {
             found.warn(Item::Policy(at), "name", format!("`{}` is one limit for all endpoints, what is cheap and what is dear alike; add a policy with `match = {{ path = \"…\" }}` for what is dear", policy.name));

@@ -77,6 +77,7 @@ mod pattern;
 mod policies;
 mod policy;
 mod policy_limit;
+mod pressure;
 mod stats;
 mod subject;
 
@@ -84,14 +85,15 @@ pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
 pub use attribute::{Attribute, credentials};
 pub use check::{Problem, Severity};
 pub use engine::{
-    Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeyName, Level, LimitStatus, NameKey,
-    Override, OverrideError, PolicyFigures, PolicyKey, Reason, SharedOverride, Standing, TopKey, Tried, Usage, Verdict,
-    fingerprint_of,
+    AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeyName, Level,
+    LimitStatus, LoadSource, NameKey, Override, OverrideError, PolicyFigures, PolicyKey, PressureFigures, Reason,
+    SharedOverride, Standing, TopKey, Tried, Usage, Verdict, fingerprint_of,
 };
 pub use matching::{Match, Why};
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use policies::{Listed, Plan, Policies};
 pub use policy::{Action, Class, Cost, Count, DenialStatus, Penalty, Policy, Reserve, Rollout, StatusRange};
 pub use policy_limit::{ParsePolicyLimitError, PolicyLimit};
+pub use pressure::{AdaptiveLimit, Shed};
 pub use stats::{Counts, HistogramCounts};
 pub use subject::{Headers, Subject};

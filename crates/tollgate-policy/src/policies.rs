@@ -4,6 +4,7 @@ use crate::address::IPV6_PREFIX;
 use crate::matching::Match;
 use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
+use crate::pressure::Shed;
 use tollgate::{Instant, Limit, OnFailure};
 
 /// Everything that decides which limits apply.
@@ -28,6 +29,7 @@ pub struct Policies {
     pub(crate) allow: Vec<Listed>,
     pub(crate) deny: Vec<Listed>,
     pub(crate) on_failure: OnFailure,
+    pub(crate) shed: Option<Shed>,
 }
 
 /// Limits with a name, for policies that choose by an attribute.
@@ -35,6 +37,7 @@ pub struct Policies {
 pub struct Plan {
     pub(crate) name: String,
     pub(crate) limits: Vec<PolicyLimit>,
+    pub(crate) priority: Option<tollgate::Class>,
 }
 
 /// An entry of the allow list or the deny list.
@@ -56,6 +59,7 @@ impl Policies {
             allow: Vec::new(),
             deny: Vec::new(),
             on_failure: OnFailure::default(),
+            shed: None,
         }
     }
 
@@ -120,6 +124,13 @@ impl Policies {
         self
     }
 
+    /// Under pressure the least important requests are turned away first. Nothing is shed unless said.
+    #[must_use]
+    pub fn shed(mut self, shed: Shed) -> Self {
+        self.shed = Some(shed);
+        self
+    }
+
     /// What becomes of a request while the store cannot be reached, where a policy does not say.
     pub fn default_on_failure(&self) -> OnFailure {
         self.on_failure
@@ -149,13 +160,20 @@ impl Default for Policies {
 impl Plan {
     /// A plan without limits yet.
     pub fn new(name: impl Into<String>) -> Self {
-        Self { name: name.into(), limits: Vec::new() }
+        Self { name: name.into(), limits: Vec::new(), priority: None }
     }
 
     /// So much passes. With several limits all must have room.
     #[must_use]
     pub fn limit(mut self, limit: impl Into<PolicyLimit>) -> Self {
         self.limits.push(limit.into());
+        self
+    }
+
+    /// How important requests of this plan are, where [some are shed](Policies::shed): `class` in a file.
+    #[must_use]
+    pub fn priority(mut self, class: tollgate::Class) -> Self {
+        self.priority = Some(class);
         self
     }
 }

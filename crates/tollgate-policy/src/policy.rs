@@ -3,6 +3,7 @@
 use crate::attribute::Attribute;
 use crate::matching::Match;
 use crate::policy_limit::PolicyLimit;
+use crate::pressure::AdaptiveLimit;
 use std::time::Duration;
 use tollgate::OnFailure;
 
@@ -37,6 +38,8 @@ pub struct Policy {
     pub(crate) penalty: Option<Penalty>,
     pub(crate) on_failure: Option<OnFailure>,
     pub(crate) leased: Option<Duration>,
+    pub(crate) adaptive: Option<AdaptiveLimit>,
+    pub(crate) priority: Option<tollgate::Class>,
 }
 
 /// Where the limits of a policy come from.
@@ -212,6 +215,8 @@ impl Policy {
             penalty: None,
             on_failure: None,
             leased: None,
+            adaptive: None,
+            priority: None,
         }
     }
 
@@ -223,6 +228,11 @@ impl Policy {
     /// Which requests count.
     pub fn counts(&self) -> Count {
         self.count
+    }
+
+    /// Whether it finds out how many may be in flight.
+    pub fn is_adaptive(&self) -> bool {
+        self.adaptive.is_some()
     }
 
     /// Which requests it is about: `match` in a file.
@@ -305,6 +315,21 @@ impl Policy {
     #[must_use]
     pub fn class(mut self, class: Class) -> Self {
         self.class = Some(class);
+        self
+    }
+
+    /// As many of its requests are in flight as are served well, all keys together; the others are turned away with a 503:
+    /// `adaptive` in a file.
+    #[must_use]
+    pub fn adaptive(mut self, limit: AdaptiveLimit) -> Self {
+        self.adaptive = Some(limit);
+        self
+    }
+
+    /// How important its requests are, where [some are shed](crate::Policies::shed): `class` in a file.
+    #[must_use]
+    pub fn priority(mut self, class: tollgate::Class) -> Self {
+        self.priority = Some(class);
         self
     }
 

@@ -222,6 +222,11 @@ impl<'a> Subject<'a> {
         }
     }
 
+    /// An attribute of the user's own.
+    pub(crate) fn custom(&self, name: &str) -> Option<&'a [u8]> {
+        self.own().find(|(known, _)| *known == name).map(|(_, value)| *value)
+    }
+
     fn own(&self) -> impl Iterator<Item = &(&'a str, &'a [u8])> {
         self.custom.iter().flatten().chain(&self.more)
     }

@@ -417,11 +417,11 @@ fn it_is_busy_with_a_script_of_somebody_else() {
 #[test]
 fn it_loads_its_data() {
     run(async {
-        // A while per key, so that there is a time in which it loads, and it says so meanwhile.
-        let slow = RedisServer::builder().aof(true).arg("key-load-delay", "100");
+        // A moment per key, so that there is a time in which it loads, and so short a one that it says so within the timeout.
+        let slow = RedisServer::builder().aof(true).arg("key-load-delay", "50");
         let server = slow.arg("loading-process-events-interval-bytes", "1024").start();
         let fleet = Fleet::start([server.url(); NODES]).await;
-        let fill = "for i = 1, 5000 do redis.call('SET', 'other:' .. i, i) end";
+        let fill = "for i = 1, 20000 do redis.call('SET', 'other:' .. i, i) end";
         assert!(!server.command(&["EVAL", fill, "0"]).is_error());
         let store = fleet.nodes[0].0.clone();
         let loading =

@@ -64,6 +64,7 @@ impl<C: Clock> App<C> {
         // A request over the network costs far more than a look at the clock.
         options.timed_every = 1;
         options.top = config.stats.top;
+        options.load = Some(crate::load::source());
         options.plain_keys = config.stats.keys == KeysShown::Plain;
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
         let (seen, waits) = (tower::Identity::direct(), Waits::new());

@@ -150,6 +150,9 @@ pub(crate) fn unheard(policies: &Policies) -> Vec<String> {
         told.extend(permits.map(|limit| {
             format!("the policy `{name}` has `{limit}`, but POST /v1/check does not hear how a request ends: there it turns nobody away; ask POST /v1/reserve, and tell POST /v1/settle")
         }));
+        told.extend(policy.is_adaptive().then(|| {
+            format!("the policy `{name}` is `adaptive`, but nothing here sees a request to its end: it turns nobody away; stand in front of the service with `tollgate proxy`")
+        }));
     }
     told
 }

@@ -15,6 +15,7 @@ mod explain;
 mod http;
 mod ids;
 mod listen;
+mod load;
 mod log;
 mod metrics;
 mod notify;

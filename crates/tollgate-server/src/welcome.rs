@@ -68,8 +68,10 @@ pub(crate) fn welcome(
         text.push_str(&format!("RESP: {}, as in redis-cli {to} CL.THROTTLE you 15 30 60\n", resp.listen));
     }
     if let Some(admin) = admin {
-        let curl = if admin.listen.tcp().is_none() { "curl " } else { "" };
-        text.push_str(&format!("Metrics: {curl}{}\n", admin.asked("/metrics")));
+        text.push_str(&match admin.listen.tcp() {
+            Some(_) => format!("Live page: {} (figures for Prometheus: /metrics)\n", admin.asked("/")),
+            None => format!("Metrics: curl {}\n", admin.asked("/metrics")),
+        });
     }
     text.push_str(&format!("Policies: {}; counted in {}\n", applies(policies), counted(store)));
     if let Some(gateway) = gateway {
@@ -168,7 +170,7 @@ mod tests {
         assert_eq!((told.lines().count(), tries.lines().count()), (5, 4), "{text}");
         assert!(told.contains(" https://127.0.0.1:8080\n") && told.contains(" grpcs://127.0.0.1:8081\n"), "{told}");
         assert!(told.contains(" -h 127.0.0.1 -p 6380 --tls CL.THROTTLE "), "{told}");
-        assert!(told.contains("Metrics: https://127.0.0.1:9090/metrics\n"), "{told}");
+        assert!(told.contains("Live page: https://127.0.0.1:9090/ ("), "{told}");
     }
 
     #[test]

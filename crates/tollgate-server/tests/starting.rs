@@ -13,7 +13,7 @@ fn it_prints_where_it_listens_and_three_lines_to_try() {
     assert_ne!(address.port(), 0);
     let version = env!("CARGO_PKG_VERSION");
     assert!(server.welcome.starts_with(&format!(
-        "tollgate {version} serves HTTP on http://{address}\nMetrics: http://{admin}/metrics\nPolicies: 100 a minute for each \
+        "tollgate {version} serves HTTP on http://{address}\nLive page: http://{admin}/ (figures for Prometheus: /metrics)\nPolicies: 100 a minute for each \
          address, 20 at once (no policies are configured); counted in the memory of this process, 1000000 keys at most\n"
     )));
     let lines: Vec<_> = server.welcome.lines().filter(|line| line.starts_with("  ")).collect();

@@ -7,6 +7,24 @@ use pin_project_lite::pin_project;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
+/// What a body holds until it ends.
+pub trait Held {
+    /// The body has come to its end, and is not merely dropped. It is let go next.
+    fn ended(&mut self) {}
+}
+
+impl Held for () {}
+
+impl<C: tollgate::Clock> Held for tollgate::Permit<C> {}
+
+impl<C: tollgate::Clock> Held for tollgate::KeyPermit<C> {}
+
+fn end(held: &mut Option<impl Held>) {
+    if let Some(mut held) = held.take() {
+        held.ended();
+    }
+}
+
 pin_project! {
     /// The body of a response that went through a layer: the inner service's, or the layer's own.
     ///
@@ -34,11 +52,14 @@ pin_project! {
     }
 }
 
-impl<B: Body, H> ResponseBody<B, H> {
+impl<B: Body, H: Held> ResponseBody<B, H> {
     /// The service's body, which holds `held` until it ends.
     pub fn holding(body: B, held: H) -> Self {
+        let mut held = Some(held);
         // Nobody may ever poll a body that is at its end already.
-        let held = (!body.is_end_stream()).then_some(held);
+        if body.is_end_stream() {
+            end(&mut held);
+        }
         Self { kind: Kind::Inner { body, held } }
     }
 }
@@ -78,6 +99,7 @@ impl<B, H> Body for ResponseBody<B, H>
 where
     B: Body,
     B::Data: From<Bytes>,
+    H: Held,
 {
     type Data = B::Data;
     type Error = B::Error;
@@ -87,8 +109,11 @@ where
             KindPinned::Inner { mut body, held } => {
                 let frame = ready!(body.as_mut().poll_frame(cx));
                 // Readers stop at an error, and where is_end_stream says so: they may hold the body, but poll it no more.
-                if !matches!(frame, Some(Ok(_))) || body.is_end_stream() {
-                    *held = None;
+                match &frame {
+                    Some(Err(_)) => *held = None,
+                    None => end(held),
+                    Some(Ok(_)) if body.is_end_stream() => end(held),
+                    Some(Ok(_)) => {}
                 }
                 Poll::Ready(frame)
             }

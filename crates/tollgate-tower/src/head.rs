@@ -35,6 +35,11 @@ impl<'a> Head<'a> {
         self.client.ip()
     }
 
+    /// Whether it came by a proxy that is trusted: what that says of the request is believed.
+    pub fn is_from_trusted_proxy(&self) -> bool {
+        self.client.by_proxy()
+    }
+
     /// The value of a cookie of that name.
     pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
         let lines = self.headers.get_all(http::header::COOKIE).into_iter();

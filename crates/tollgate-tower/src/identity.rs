@@ -111,11 +111,11 @@ impl Identity {
         match peer {
             None if !self.unix => {
                 self.warn_no_peer();
-                return Client { ip: None };
+                return Client::unknown();
             }
             Some(peer) if !self.trusts_canonical(peer) => {
                 self.count_untrusted(peer, headers);
-                return Client { ip: Some(peer) };
+                return Client { ip: Some(peer), by_proxy: false };
             }
             _ => {}
         }
@@ -127,7 +127,7 @@ impl Identity {
                 break;
             }
         }
-        Client { ip: last }
+        Client { ip: last, by_proxy: true }
     }
 
     /// How many requests came with a forwarding header from a peer that is not trusted, whose word was ignored. If that is
@@ -185,13 +185,29 @@ fn first(warned: &AtomicBool) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     ip: Option<IpAddr>,
+    by_proxy: bool,
 }
 
 impl Client {
+    /// Who is connected.
+    pub(crate) fn peer(extensions: &http::Extensions) -> Self {
+        Self { ip: peer(extensions).map(canonical), by_proxy: false }
+    }
+
+    /// Nobody was asked.
+    pub(crate) fn unknown() -> Self {
+        Self { ip: None, by_proxy: false }
+    }
+
     /// The address, in its one form: IPv4 in IPv6, mapped or by NAT64, is IPv4. IPv6 is whole, not cut to a prefix.
     ///
     /// `None` if the connection has none: all such requests are one client, and none of them is exempt.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
+    }
+
+    /// Whether a trusted proxy speaks for it.
+    pub(crate) fn by_proxy(&self) -> bool {
+        self.by_proxy
     }
 }

@@ -1,4 +1,5 @@
-//! Rate limits, concurrency limits and circuit breakers as tower layers, for axum, hyper and tonic.
+//! Rate limits, concurrency limits, circuit breakers and shedding as tower layers, for axum, hyper and tonic; and a layer for
+//! clients that behave.
 //!
 //! One line for axum, with the feature `axum`:
 //!
@@ -177,27 +178,55 @@
 //!
 //! # The order of layers
 //!
-//! Limits first (429), then permits (429), then the breaker (503), then the service:
+//! First who is shed (503), then limits (429), then permits (429, or 503 where they are adaptive), then the breaker (503), then
+//! the service:
 //!
 //! ```
 //! use axum::{Router, routing::get};
 //! use tollgate::Limit;
-//! use tollgate_tower::{CircuitBreakerLayer, ConcurrencyLayer, RateLimitLayer};
+//! use tollgate_tower::{AdaptiveConcurrencyLayer, CircuitBreakerLayer, RateLimitLayer, ShedLayer};
 //!
 //! // Of axum's layers the last one is the first to be asked.
 //! let app: Router = Router::new()
 //!     .route("/", get(async || "hello"))
 //!     .layer(CircuitBreakerLayer::default())
-//!     .layer(ConcurrencyLayer::new(100))
-//!     .layer(RateLimitLayer::per_ip(Limit::per_minute(100)));
+//!     .layer(AdaptiveConcurrencyLayer::default()) // or ConcurrencyLayer::new(100)
+//!     .layer(RateLimitLayer::per_ip(Limit::per_minute(100)))
+//!     .layer(ShedLayer::default());
 //! ```
 //!
 //! What one of them turns away has not reached the service, so those further out give back what they counted; the response
 //! carries [`NotReached`] to tell them. Insert it into a response of your own for the same. Layers that answer browsers about
 //! CORS belong outside of all of these, or a 429 would be hidden from scripts.
 //!
+//! - [`ShedLayer`]: when there is too much, the least important goes first; what comes after its deadline is dropped. [`shed`]
 //! - [`ConcurrencyLayer`]: so many at once, until the body of the response has ended. [`concurrency`]
+//! - [`AdaptiveConcurrencyLayer`]: as many at once as the service is seen to take, which changes.
 //! - [`CircuitBreakerLayer`]: when a service fails, leaves it alone for a while. [`breaker`]
+//!
+//! # Under pressure
+//!
+//! A number that was right yesterday is wrong when the machine or a backend slows down. An [`AdaptiveConcurrencyLayer`] finds
+//! it by how long requests take, to the end of their bodies, and by those that are dropped. Told the [`Class`](tollgate::Class) of a
+//! request, it keeps room for the more important, `sheddable` making room first and `critical_plus` last. A [`ShedLayer`] outside of
+//! it says the class, and sheds by what a limit cannot see; where no class is said, it sheds by who finds no room:
+//!
+//! ```
+//! use tollgate::{AdaptiveConcurrency, Class};
+//! use tollgate_tower::concurrency::Queue;
+//! use tollgate_tower::{AdaptiveConcurrencyLayer, ShedLayer};
+//!
+//! let gate = AdaptiveConcurrency::builder().min(5).max(500).build();
+//! let adaptive = AdaptiveConcurrencyLayer::new(gate).queue(Queue::of(100)); // a short line for bursts, if you like
+//! let shed = ShedLayer::default()
+//!     .class(|head| head.uri.path().starts_with("/report").then_some(Class::Sheddable))
+//!     .extension(); // the class goes on to the limit
+//! ```
+//!
+//! # Calls that go out
+//!
+//! [`client`] is for the other end: it waits or fails before a limit, heeds Retry-After and RateLimit, sends less to who turns
+//! most away, and bounds its retries.
 //!
 //! # What it promises
 //!
@@ -219,6 +248,14 @@
 //! - What the breaker (`what_the_breaker_turns_away_is_given_back`) or a limit further in
 //!   (`a_limit_for_all_waits_and_then_answers_503_in_front_of_one_for_each`) turns away is given back.
 //! - A permit lives until the body has ended, failed or was dropped (`concurrency_layer.rs`).
+//! - Critical requests lose less than 1 % while ten times what fits is sheddable, if the shedder is told how much of the gate is in
+//!   use, and less than 2 % if it only learns who found no room; what is shed changes its direction at most 12 times a minute
+//!   (`shed.rs` of the crate `tollgate`). A class or a start time is believed from trusted proxies only
+//!   (`a_header_is_believed_from_trusted_proxies_only`).
+//! - In the line of an adaptive limit nobody is forgotten, passed or woken for nothing
+//!   (`nobody_is_forgotten_passed_or_woken_for_nothing`, `under_threads_everybody_is_served`).
+//! - A client that heeds what it is told is not turned away (`after_the_first_answers_nobody_is_turned_away`), and all its attempts
+//!   are at most 1.1 times its requests (`the_budget_bounds_what_all_tries_amount_to`).
 //! - A breaker is never stuck half-open (`dropped_probes_never_wedge_it`, `after_any_amount_of_chaos_it_recovers`).
 //!
 //! # Features
@@ -232,18 +269,22 @@
 mod answer;
 mod body;
 pub mod breaker;
+pub mod client;
 pub mod concurrency;
+mod deadline;
 mod gate;
 mod head;
 mod identity;
 mod key;
 mod rate_limit;
 mod route;
+pub mod shed;
 
 pub use answer::{Denial, Dialect, Dialects};
 pub use body::ResponseBody;
 pub use breaker::{CircuitBreaker, CircuitBreakerLayer};
-pub use concurrency::ConcurrencyLayer;
+pub use concurrency::{AdaptiveConcurrencyLayer, ConcurrencyLayer};
+pub use deadline::Deadline;
 pub use gate::{ByPolicies, Gate, OneLimit, RateLimitStatus};
 pub use head::Head;
 pub use identity::{Client, Forwarding, Identity, PeerAddr, peer};
@@ -251,9 +292,15 @@ pub use key::{Key, KeyWriter};
 #[cfg(feature = "axum")]
 pub use rate_limit::AxumBody;
 pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Waits};
+pub use shed::ShedLayer;
 // What the options of a layer are said in.
 pub use tollgate_policy::{Count, DenialStatus};
 
 /// A mark on a response: what it answers never reached the service, so whoever counted the request gives it back.
 #[derive(Clone, Copy, Debug)]
 pub struct NotReached;
+
+/// A mark on a response: the service has no room for what it answers, whoever asks. A [`ShedLayer`] further out takes it for
+/// pressure. Insert it into a response of your own for the same.
+#[derive(Clone, Copy, Debug)]
+pub struct NoRoom;

@@ -140,7 +140,8 @@
 //! A [`Limit`] names its [`Algorithm`]: `Limit::per_hour(100).algorithm(Algorithm::SlidingLog)`, or in text
 //! `"100/h sliding_log"`; [`queue`](Limit::queue) and [`wait`](Limit::wait) pace. The verbs are the same; windows and
 //! logs cannot reserve ahead of time and say so ([`ReserveError::NoSlots`]). [`Concurrency`] limits how many are in
-//! flight, [`Sometimes`] runs something only now and then, [`Adaptive`] moves a limit with the load.
+//! flight, [`AdaptiveConcurrency`] finds out by itself how many can be, [`Shedder`] decides who goes first when there is too
+//! much, [`Adaptive`] moves a rate with the load, [`Sometimes`] runs something only now and then.
 //!
 //! # What it promises
 //!
@@ -171,7 +172,7 @@
 
 extern crate alloc;
 
-mod adaptive;
+pub mod adaptive;
 mod algorithm;
 mod chunks;
 mod clock;
@@ -186,7 +187,10 @@ mod sometimes;
 mod store;
 mod sync;
 
-pub use adaptive::{Adaptive, AdaptiveBuilder, Change, Load};
+pub use adaptive::{Adaptive, AdaptiveBuilder, AdaptiveConcurrency, AdaptivePermit, AtCapacity, Change, Control, Load};
+pub use adaptive::{Class, NotAClass};
+#[cfg(feature = "std")]
+pub use adaptive::{ClassFigures, Shedder, ShedderBuilder, Shedding};
 #[cfg(feature = "fast-clock")]
 pub use clock::FastClock;
 #[cfg(feature = "tokio")]

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
+use tollgate::adaptive::{AdaptiveConcurrency, Outcome};
 use tollgate::{Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Mode};
 
 /// What `work` allocates on this thread.
@@ -116,4 +117,25 @@ fn up_to_eight_asks_allocate_nothing() {
         assert_eq!(used, 0, "{asked} asks");
         assert!(passed > 0, "{asked} asks");
     }
+}
+
+/// Permits given and refused, in a partition or in none, and the steps of the controller.
+#[test]
+fn an_adaptive_permit_allocates_nothing() {
+    let clock = ManualClock::new();
+    let gate = AdaptiveConcurrency::builder().partition("live", 0.5).unwrap().build_with_clock(clock.clone());
+    let live = gate.partition("live").unwrap();
+    let mut refused = 0;
+    let used = allocated(|| {
+        for _ in 0..1_000 {
+            let held: [_; 30] =
+                std::array::from_fn(|i| if i % 2 == 0 { gate.try_acquire() } else { gate.try_acquire_in(live) });
+            clock.advance(Duration::from_millis(60));
+            refused += held.iter().filter(|permit| permit.is_err()).count();
+            held.into_iter().flatten().for_each(|permit| permit.finish(Outcome::Success));
+        }
+    });
+    assert_eq!(used, 0);
+    assert!(refused > 0);
+    assert!(gate.limit() > 20);
 }

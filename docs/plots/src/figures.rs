@@ -4,6 +4,7 @@ use crate::experiments::{self, BUDGET, HERD_FROM, HERD_TO, Herd, SERVES, SLICE, 
 use crate::fleet;
 use crate::keyed;
 use crate::measure::{ALGORITHMS, limit};
+use crate::overload;
 use crate::svg::{ADMITTED, Anchor, Frame, LINES, MUTED, OFFERED, OVER, Svg};
 use crate::traffic::{self, LENGTH, MILLI, N, SECOND, admitted, most_in_any_window, window_counts};
 use std::fmt::Write;
@@ -19,6 +20,7 @@ pub(crate) fn all() -> Vec<(String, String)> {
     figures.push(("herd.svg".into(), herd()));
     figures.push(("keyed.svg".into(), keyed::figure()));
     figures.push(("fleet.svg".into(), fleet::figure()));
+    figures.extend(overload::figures());
     figures
 }
 
@@ -70,7 +72,7 @@ fn title_of(algorithm: Algorithm) -> String {
 }
 
 /// Swatches and names, from `x` on.
-fn legend(svg: &mut Svg, mut x: f64, y: f64, entries: &[(&str, f64, &str)]) {
+pub(crate) fn legend(svg: &mut Svg, mut x: f64, y: f64, entries: &[(&str, f64, &str)]) {
     for (color, width, name) in entries {
         svg.rect(x, y - 10.0, 12.0, 12.0, color);
         svg.note(x + 18.0, y, Anchor::Start, name);

@@ -9,6 +9,7 @@ mod figures;
 mod fleet;
 mod keyed;
 mod measure;
+mod overload;
 mod svg;
 mod tables;
 mod traffic;
@@ -27,6 +28,11 @@ mod algorithms {}
 #[doc = include_str!("../../choosing-numbers.md")]
 mod choosing_numbers {}
 
+/// The code in the page is compiled and run.
+#[cfg(doctest)]
+#[doc = include_str!("../../overload.md")]
+mod overload_page {}
+
 /// The folder `docs`.
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -37,7 +43,7 @@ pub fn files() -> io::Result<Vec<(PathBuf, String)>> {
     let mut files: Vec<_> =
         figures::all().into_iter().map(|(name, svg)| (docs().join("img").join(name), svg)).collect();
     let tables = tables::all();
-    for page in ["algorithms.md", "choosing-numbers.md", "distributed.md"] {
+    for page in ["algorithms.md", "choosing-numbers.md", "distributed.md", "overload.md"] {
         let path = docs().join(page);
         let text = fs::read_to_string(&path)?;
         let filled = tables.iter().fold(text, |text, table| table.put_into(&text));

@@ -3,6 +3,7 @@
 use crate::experiments::{self, Herd, Series, TIMEOUT};
 use crate::fleet;
 use crate::measure::{ALGORITHMS, Measured, measure};
+use crate::overload;
 use crate::traffic::MILLI;
 use tollgate::Algorithm;
 
@@ -14,7 +15,7 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    fn new(name: &'static str, title: &'static str, head: &[&str], rows: Vec<Vec<String>>) -> Self {
+    pub(crate) fn new(name: &'static str, title: &'static str, head: &[&str], rows: Vec<Vec<String>>) -> Self {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let head: Vec<String> = head.iter().map(ToString::to_string).collect();
         let rule = vec!["---".to_string(); head.len()];
@@ -33,7 +34,9 @@ impl Table {
 
 pub(crate) fn all() -> Vec<Table> {
     let measured = ALGORITHMS.map(|algorithm| (algorithm, measure(algorithm)));
-    vec![which(&measured), accuracy(&measured), retry_after(), bursts(), queues(), herds(), fleets()]
+    let mut tables = vec![which(&measured), accuracy(&measured), retry_after(), bursts(), queues(), herds(), fleets()];
+    tables.extend(overload::tables());
+    tables
 }
 
 /// What it promises, what a decision works through, when to take it.

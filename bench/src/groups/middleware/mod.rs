@@ -42,8 +42,12 @@ const UNDISTURBED: f64 = 0.02;
 
 fn run(group: &'static str) -> Findings {
     let mut found = Findings::default();
+    let mut nanos = None;
     match without_sockets(group) {
-        Ok(rows) => found.rows.extend(rows),
+        Ok((rows, best)) => {
+            found.rows.extend(rows);
+            nanos = Some(best);
+        }
         Err(why) => println!("without a socket: skipped: {why}\n"),
     }
     match over_sockets() {
@@ -60,18 +64,18 @@ fn run(group: &'static str) -> Findings {
                 println!("in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n");
             }
             found.rows.extend(Who::ALL.into_iter().flat_map(|who| rows(group, who, &runs, &medians)));
-            found.goals = goals(Some(&medians));
+            found.goals = goals(Some(&medians), nanos.as_deref());
         }
         Err(why) => {
             println!("over sockets: skipped: {why}\n");
-            found.goals = goals(None);
+            found.goals = goals(None, nanos.as_deref());
         }
     }
     found
 }
 
-/// Nanoseconds and, where there is a valgrind, instructions.
-fn without_sockets(group: &'static str) -> Result<Vec<Row>, String> {
+/// Nanoseconds and, where there is a valgrind, instructions; and the nanoseconds by themselves.
+fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> {
     let nanos = in_process::nanos()?;
     let counted = if instructions::can_be_counted() { Some(in_process::instructions()?) } else { None };
     let figures = |of: &[f64], who: Who| {
@@ -93,7 +97,8 @@ fn without_sockets(group: &'static str) -> Result<Vec<Row>, String> {
         })
     };
     let counted = counted.map(|of| rows(of, "instructions", "counted"));
-    Ok(rows(nanos, "ns", "best").into_iter().chain(counted.into_iter().flatten()).collect())
+    let timed = rows(nanos.clone(), "ns", "best");
+    Ok((timed.into_iter().chain(counted.into_iter().flatten()).collect(), nanos))
 }
 
 fn print(medians: &Each<Run>) {
@@ -154,7 +159,8 @@ fn over_sockets() -> Result<Each<[Run; RUNS]>, String> {
     Ok(runs)
 }
 
-fn goals(medians: Option<&Each<Run>>) -> Vec<Goal> {
+fn goals(medians: Option<&Each<Run>>, nanos: Option<&[f64]>) -> Vec<Goal> {
+    let (adaptive, plain) = (Who::Adaptive as usize, Who::Concurrency as usize);
     let ratio = |of: Who, to: Who| medians.map(|all| all[of as usize].rate / all[to as usize].rate);
     let goal =
         |text: &str, bound, measured| Goal { text: text.into(), bound, measured, because: "it could not be run" };
@@ -169,6 +175,16 @@ fn goals(medians: Option<&Each<Run>>) -> Vec<Goal> {
             "requests/s of axum with our layer / with tower_governor",
             Bound::AtLeast(1.0),
             ratio(Who::PerIp, Who::Governor),
+        ),
+        goal(
+            "time of a request, no socket, adaptive in flight / in flight",
+            Bound::AtMost(1.1),
+            nanos.map(|of| of[adaptive] / of[plain]),
+        ),
+        goal(
+            "processor time of a request over sockets, adaptive in flight / in flight",
+            Bound::AtMost(1.1),
+            medians.map(|all| all[adaptive].micros / all[plain].micros),
         ),
     ]
 }

@@ -7,9 +7,9 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 use tokio::net::TcpListener;
-use tollgate::{Clock, Keyed, Limit, MemoryStore, SystemClock};
+use tollgate::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore, SystemClock};
 use tollgate_policy::{Engine, Match, Policies, Policy};
-use tollgate_tower::{Key, RateLimitLayer};
+use tollgate_tower::{AdaptiveConcurrencyLayer, ConcurrencyLayer, Key, RateLimitLayer};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 
@@ -22,6 +22,9 @@ const CORE: &str = "0";
 /// All limits: so much at once, and as much again every second.
 const WIDE: u32 = 1_000_000_000;
 
+/// More at once than anybody sends, also under a limit that would move if it could.
+const IN_FLIGHT: u64 = 10_000;
+
 /// How many policies there are; two of them apply.
 const POLICIES: usize = 10;
 
@@ -31,10 +34,13 @@ pub(super) enum Who {
     PerIp,
     Policies,
     Governor,
+    Concurrency,
+    Adaptive,
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 4] = [Self::Bare, Self::PerIp, Self::Policies, Self::Governor];
+    pub(super) const ALL: [Self; 6] =
+        [Self::Bare, Self::PerIp, Self::Policies, Self::Governor, Self::Concurrency, Self::Adaptive];
 
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -42,6 +48,8 @@ impl Who {
             Self::PerIp => "tollgate per_ip",
             Self::Policies => "tollgate, 2 of 10 policies",
             Self::Governor => "tower_governor",
+            Self::Concurrency => "tollgate, in flight",
+            Self::Adaptive => "tollgate, in flight, adaptive",
         }
     }
 
@@ -61,6 +69,13 @@ impl Who {
                 config.period(Duration::from_nanos(1)).burst_size(WIDE);
                 let config = config.use_headers().finish().ok_or("tower_governor does not take that limit")?;
                 app.layer(GovernorLayer::new(config))
+            }
+            Self::Concurrency => {
+                app.layer(ConcurrencyLayer::over(Concurrency::with_clock(IN_FLIGHT, clock)).unavailable())
+            }
+            Self::Adaptive => {
+                let gate = AdaptiveConcurrency::builder().min(IN_FLIGHT).max(IN_FLIGHT).start(IN_FLIGHT);
+                app.layer(AdaptiveConcurrencyLayer::new(gate.build_with_clock(clock)))
             }
         })
     }

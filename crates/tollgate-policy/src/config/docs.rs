@@ -20,7 +20,9 @@ impl Config {
         }
         let mut text = "| Limit | Requests | Counted for | How many | Beyond that |\n".to_owned();
         text += "| --- | --- | --- | --- | --- |\n";
-        for policy in policies.iter().filter(|policy| policy.action != Action::Shadow) {
+        // What is found out as it goes is no number that callers could keep to.
+        let says = |policy: &&Policy| !matches!(&policy.limits, Limits::Own(own) if own.is_empty());
+        for policy in policies.iter().filter(|policy| policy.action != Action::Shadow).filter(says) {
             let cells = [
                 cell(&policy.name),
                 conditions(&policy.when),

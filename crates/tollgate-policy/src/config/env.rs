@@ -78,6 +78,7 @@ fn value(kind: &Kind, at: Spot, text: &str) -> Value {
         Kind::Bool => truth(text).map(Data::Bool),
         Kind::Percent => text.parse().ok().map(Data::Fraction),
         Kind::Number { .. } => text.replace('_', "").parse().ok().map(Data::Whole),
+        Kind::Share => text.parse().ok().map(Data::Fraction),
         Kind::OneOrMany(kind) => {
             let parts = text.split(',').map(str::trim).filter(|part| !part.is_empty());
             Some(Data::List(parts.map(|part| value(kind, at, part)).collect()))

@@ -2,12 +2,14 @@
 //! environment goes by this.
 
 mod gateway;
+mod pressure;
 mod tls;
 mod watch;
 
 use super::kind::{Default, Key, Kind, MOST, Table};
 use crate::check::MOST_DENIALS;
 use gateway::GATEWAY;
+use pressure::{ADAPTIVE, PRIORITY, SHED};
 use std::time::Duration;
 use tls::SERVER_TLS;
 use tollgate::OnFailure;
@@ -47,6 +49,7 @@ pub(crate) static FILE: Table = Table {
         key("traces", Kind::Table(&TRACES), "Spans of requests, for a collector of OpenTelemetry.", ""),
         key("envoy", Kind::Table(&ENVOY), "Envoy's rate limit service.", ""),
         key("gateway", Kind::Table(&GATEWAY), "What `tollgate proxy` stands in front of, and how.", ""),
+        key("shed", Kind::Table(&SHED), "Who is turned away first when there is too much.", ""),
         key("plans", Kind::Named(&Kind::Table(&PLAN)), "Limits with a name, chosen by an attribute.", ""),
         key("policy", Kind::Tables(&POLICY), "Which requests, counted by what, how many of them.", ""),
         key("allow", Kind::Tables(&LISTED), "Who passes whatever the limits say.", ""),
@@ -256,6 +259,7 @@ static PLAN: Table = Table {
             "[\"60/min\", \"1000/d\"]",
         ),
         key("algorithm", Kind::Algorithm, "Of the limits that do not say their own.", "\"sliding_window\""),
+        key("class", PRIORITY, "How important its requests are, when there is too much.", "\"sheddable\""),
     ],
     also: None,
 };
@@ -307,7 +311,18 @@ static POLICY: Table = Table {
         key("max_delay", Kind::Duration, "The longest wait of `action = \"delay\"`.", "\"2s\""),
         key("status", Kind::OneOfNumbers(&[429, 503]), "The status of who is turned away.", "503")
             .or(Default::Number(429)),
-        key("class", Kind::Table(&CLASS), "Classes of requests, and what each leaves to others.", ""),
+        key(
+            "adaptive",
+            Kind::Table(&ADAPTIVE),
+            "How many of its requests may be in flight, found out.",
+            "{ min = 5, max = 200 }",
+        ),
+        key(
+            "class",
+            Kind::Either(&PRIORITY, &Kind::Table(&CLASS)),
+            "How important its requests are, when there is too much; or classes of requests, and what each leaves to others.",
+            "\"sheddable\"",
+        ),
         key("rollout", Kind::Percent, "The share of keys it is enforced for, in percent.", "10")
             .or(Default::Number(100)),
         key("final", Kind::Bool, "No policy after it applies.", "true").or(Default::Bool(false)),

@@ -52,6 +52,8 @@ pub(crate) enum Kind {
     },
     /// 0 to 100, with a fraction or without.
     Percent,
+    /// More than 0, up to 1.
+    Share,
     /// Units, or a share as "50%".
     Reserve,
     Text,
@@ -126,6 +128,7 @@ impl Kind {
             Self::Number { min, max: MOST } => format!("a whole number of at least {min}"),
             Self::Number { min, max } => format!("a whole number from {min} to {max}"),
             Self::Percent => "a number from 0 to 100".to_owned(),
+            Self::Share => "a share above 0 and up to 1, as 0.9".to_owned(),
             Self::Reserve => "a whole number or a share as \"20%\"".to_owned(),
             Self::Text => "a text that is not empty".to_owned(),
             Self::LongText { bytes } => format!("a text of at least {bytes} bytes"),

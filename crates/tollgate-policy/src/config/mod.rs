@@ -130,6 +130,8 @@ pub struct Identity {
     pub user: Option<String>,
     /// The header that has the API key, in lower case.
     pub api_key: Option<String>,
+    /// The header in which trusted proxies say how important a request is, in lower case: that of `[shed]`.
+    pub class: Option<String>,
 }
 
 /// What is remembered of the heaviest callers.

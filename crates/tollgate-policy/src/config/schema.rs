@@ -64,6 +64,7 @@ fn kind(of: &Kind) -> Value {
         Kind::Number { min, max: MOST } => json!({ "type": "integer", "minimum": min }),
         Kind::Number { min, max } => json!({ "type": "integer", "minimum": min, "maximum": max }),
         Kind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
+        Kind::Share => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }),
         Kind::Reserve => json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, pattern("^[0-9.]+ *%$")] }),
         Kind::Text | Kind::Limit | Kind::Attribute | Kind::Host => json!({ "type": "string", "minLength": 1 }),
         // As many letters as bytes if they are ASCII; of others fewer will do.

@@ -1,6 +1,7 @@
 //! The configuration as TOML that loads again to the same, with where each value came from.
 
 mod gateway;
+mod pressure;
 mod tls;
 mod watched;
 
@@ -118,9 +119,11 @@ impl Writer<'_> {
         self.traces(&config.traces);
         self.envoy(&config.envoy);
         self.gateway(&config.gateway);
+        self.shed(policies.shed.as_ref(), config.identity.class.as_deref());
         for (index, plan) in policies.plans.iter().enumerate() {
             self.table(&format!("[plans.{}]", name(&plan.name)), &format!("plans.{index}"));
             self.limits(&plan.limits);
+            self.optional("class", plan.priority.map(text));
         }
         for (index, policy) in policies.policies.iter().enumerate() {
             self.table("[[policy]]", &format!("policy.{index}"));
@@ -210,6 +213,7 @@ impl Writer<'_> {
             self.line("tag", list(policy.tag.iter().map(text)));
         }
         match &policy.limits {
+            Limits::Own(limits) if limits.is_empty() => {}
             Limits::Own(limits) => self.limits(limits),
             Limits::Plan { attribute, default } => {
                 let default = default.as_ref().map(|default| ("default".to_owned(), text(default)));
@@ -247,7 +251,8 @@ impl Writer<'_> {
         if policy.status != Policy::new("").status {
             self.line("status", policy.status.code().to_string());
         }
-        self.optional("class", policy.class.as_ref().map(class));
+        self.optional("adaptive", policy.adaptive.as_ref().map(pressure::adaptive));
+        self.optional("class", policy.class.as_ref().map(class).or(policy.priority.map(text)));
         if policy.rollout != Rollout::ALL {
             self.line("rollout", policy.rollout.as_percent().to_string());
         }

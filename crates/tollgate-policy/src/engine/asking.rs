@@ -53,6 +53,10 @@ pub(crate) struct Asking {
     pub(crate) scales: bool,
     /// Whether the caller acts later: it is counted where every node counts, not by what this one holds on lease.
     pub(crate) acts_later: bool,
+    /// How important the request is; none if nobody says.
+    pub(crate) class: Option<tollgate::Class>,
+    /// The policies with an adaptive limit, and whether they enforce it.
+    pub(crate) gates: SmallVec<[(u32, bool); 2]>,
 }
 
 /// Who asks, for how much, and when.
@@ -83,11 +87,18 @@ impl Asking {
     /// Asks nothing, and keeps no memory beyond its own.
     pub(crate) fn clear(&mut self) {
         (self.banned, self.max_wait, self.scales, self.acts_later) = (None, None, false, false);
+        self.class = None;
         self.asked.clear();
         self.keys.clear();
-        if self.asked.spilled() || self.keys.spilled() {
+        self.gates.clear();
+        if self.asked.spilled() || self.keys.spilled() || self.gates.spilled() {
             *self = Self::default();
         }
+    }
+
+    /// Whether any policy that applies has a limit.
+    pub(crate) fn limits_something(&self) -> bool {
+        !self.asked.is_empty() || !self.gates.is_empty()
     }
 
     /// Every policy that applies, found by the path.
@@ -165,6 +176,14 @@ impl Asking {
         // Who only watches bans nobody either, not even whom it banned before it did.
         if enforced && ruling.penalty.is_some() {
             self.asked.push(ask(Role::Ban, Mode::Enforce, 1, 0, None));
+        }
+        if self.class.is_none() {
+            let of_plan = || rules.source.plans.get(set).and_then(|plan| plan.priority);
+            let by_plan = matches!(policy.limits, Limits::Plan { .. });
+            self.class = by_plan.then(of_plan).flatten().or(policy.priority);
+        }
+        if ruling.gate.is_some() {
+            self.gates.push((number, enforced));
         }
         let mode = if enforced { Mode::Enforce } else { Mode::Shadow };
         let slots = instead.as_ref().map_or(&ruling.sets[set][..], |instead| instead.slots());

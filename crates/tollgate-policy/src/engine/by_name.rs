@@ -102,7 +102,7 @@ impl<S: Store> Engine<S> {
         })?;
         Ok(match asking.banned.take() {
             Some(ban) => Reason::Ban(Ban::Operator(ban)),
-            None if asking.asked.is_empty() => Reason::NoPolicy,
+            None if !asking.limits_something() => Reason::NoPolicy,
             None => Reason::Limits,
         })
     }

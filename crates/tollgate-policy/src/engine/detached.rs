@@ -4,8 +4,8 @@
 //! multiplied by. The policies may change in between.
 
 use super::asking::{Asked, FEW};
-use super::verdict::{Ending, Verdict};
-use super::{Engine, Ruling};
+use super::verdict::Verdict;
+use super::{Ending, Engine, Ruling};
 use crate::policy::{Cost, Count, StatusRange};
 use crate::subject::Subject;
 use smallvec::SmallVec;

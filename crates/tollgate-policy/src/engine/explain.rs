@@ -107,7 +107,7 @@ impl<S: Store> Engine<S> {
         let reason = match (rules.without_limits(subject, path.as_ref(), now), asking.banned.clone()) {
             (Some(reason), _) => reason,
             (None, Some(ban)) => Reason::Ban(Ban::Operator(ban)),
-            (None, None) if asking.asked.is_empty() => Reason::NoPolicy,
+            (None, None) if !asking.limits_something() => Reason::NoPolicy,
             (None, None) => super::reason_of(&asking, &answer),
         };
         let mut verdict = Verdict::new(rules, now);

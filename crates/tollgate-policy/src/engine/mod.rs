@@ -3,23 +3,27 @@
 mod asking;
 mod by_name;
 mod detached;
+mod ending;
 mod explain;
 mod figures;
 mod key;
 mod operator;
 mod overrides;
+mod pressure;
 mod rules;
 mod shared;
 mod verdict;
 
 pub use by_name::ByNameError;
+pub use ending::Ending;
 pub use explain::{Explanation, Level, Standing, Tried};
 pub use figures::{PolicyFigures, TopKey, Usage};
 pub(crate) use overrides::LONGEST;
 pub use overrides::{Override, OverrideError};
+pub use pressure::{AdaptiveFigures, LoadSource, PressureFigures};
 pub use rules::EngineError;
 pub use shared::{KeyName, NameKey, PolicyKey, SharedOverride, fingerprint_of};
-pub use verdict::{Ban, Ending, LimitStatus, Reason, Verdict};
+pub use verdict::{Ban, LimitStatus, Reason, Verdict};
 
 use crate::pattern::Segments;
 use crate::policies::{Listed, Policies};
@@ -99,11 +103,13 @@ pub struct EngineOptions {
     pub top: usize,
     /// Whether those lists have keys as they are, but for what opens doors, instead of fingerprints.
     pub plain_keys: bool,
+    /// How busy the machine is, for [`Shed`](crate::Shed)ding by it. Asked ten times a second at most.
+    pub load: Option<LoadSource>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { timed_every: 16, top: 1024, plain_keys: false }
+        Self { timed_every: 16, top: 1024, plain_keys: false, load: None }
     }
 }
 
@@ -116,6 +122,7 @@ impl<S: Store> Engine<S> {
     /// The same, with figures to your taste.
     pub fn with_options(store: S, policies: Policies, options: EngineOptions) -> Result<Self, EngineError> {
         let mut registry = Registry::default();
+        registry.load = options.load.clone();
         let rules = Rules::new(policies, &mut registry, &store)?;
         registry.apply(&store);
         let figures = Figures {
@@ -196,6 +203,8 @@ impl<S: Store> Engine<S> {
     /// Corrects what a request was charged, now that it has ended: policies that do not count it get it back, those
     /// whose cost is known only now are charged that. Permits go back.
     pub async fn settle(&self, verdict: Verdict, ending: Ending) {
+        let mut verdict = verdict;
+        self.finish(&mut verdict, &ending);
         if verdict.is_settled(&ending) {
             return;
         }
@@ -221,6 +230,14 @@ impl<S: Store> Engine<S> {
 
     /// What a verdict lacks that has begun.
     async fn ask_for(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
+        if !peek {
+            self.press(&mut verdict);
+        }
+        self.ask_pressed(verdict, peek, within).await
+    }
+
+    /// The same of one that no pressure is against.
+    async fn ask_pressed(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
         if verdict.is_open() {
             let asks = verdict.parts.asking.asks(verdict.rules(), peek);
             let answer = self.ask_store(&asks, verdict.parts.now, within).await;
@@ -261,10 +278,11 @@ impl<S: Store> Engine<S> {
             verdict.parts.reason = reason;
             return verdict;
         }
+        asking.class = rules.class_of(subject);
         asking.gather(rules, &self.inner.overrides.in_force(), &Request { subject, path: path.as_ref(), cost, now });
         if let Some(ban) = asking.banned.take() {
             verdict.parts.reason = Reason::Ban(Ban::Operator(ban));
-        } else if !asking.asked.is_empty() {
+        } else if asking.limits_something() {
             verdict.parts.reason = Reason::Limits;
         }
         verdict
@@ -304,6 +322,9 @@ impl<S: Store> Engine<S> {
         if let Reason::Ban(Ban::Operator(_)) = &verdict.parts.reason
             && let Some(ruling) = verdict.binding()
         {
+            ruling.figures.tally.add(Event::Denied);
+        }
+        if let (Reason::AtCapacity, Some(ruling)) = (&verdict.parts.reason, verdict.binding()) {
             ruling.figures.tally.add(Event::Denied);
         }
         let failed = matches!(verdict.source(), Source::Open | Source::Closed | Source::LocalShare);
@@ -466,6 +487,7 @@ impl<S: Store + 'static> Engine<S> {
         }
         // A store that is elsewhere may still know this one.
         let mut verdict = self.begin(subject, cost);
+        self.press(&mut verdict);
         let is_known = !verdict.is_open() || {
             let asks = verdict.parts.asking.asks(verdict.rules(), false);
             let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
@@ -480,7 +502,7 @@ impl<S: Store + 'static> Engine<S> {
         Err(async move {
             match is_known {
                 true => engine.conclude(verdict, None).await,
-                false => engine.ask_for(verdict, false, None).await,
+                false => engine.ask_pressed(verdict, false, None).await,
             }
         })
     }
@@ -492,6 +514,8 @@ impl<S: Store + 'static> Engine<S> {
         verdict: Verdict,
         ending: Ending,
     ) -> Result<(), impl Future<Output = ()> + Send + use<S>> {
+        let mut verdict = verdict;
+        self.finish(&mut verdict, &ending);
         // Most requests end as they were charged: they need no future to be moved into.
         if verdict.is_settled(&ending) {
             return Ok(());
@@ -511,6 +535,9 @@ impl<S: Store> Engine<S> {
     /// As `ask` does, without a future to move the verdict through.
     fn ask_here(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
         let mut verdict = self.begin(subject, cost);
+        if !peek {
+            self.press(&mut verdict);
+        }
         if verdict.is_open() {
             let asks = verdict.parts.asking.asks(verdict.rules(), peek);
             let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
@@ -547,6 +574,8 @@ impl<C: Clock> Engine<MemoryStore<C>> {
 
     /// See [`settle`](Self::settle).
     pub fn settle_now(&self, verdict: Verdict, ending: Ending) {
+        let mut verdict = verdict;
+        self.finish(&mut verdict, &ending);
         if !verdict.is_settled(&ending) {
             at_once(self.settle(verdict, ending));
         }

@@ -1,19 +1,22 @@
 //! Policies as an engine runs them: with their limits registered, and found by path.
 
+use super::LoadSource;
 use super::key::front;
+use super::pressure::Sheds;
 use crate::attribute::Attribute;
 use crate::check::Problem;
 use crate::index::Index;
 use crate::policies::Policies;
 use crate::policy::{Limits, Penalty, Policy};
 use crate::policy_limit::PolicyLimit;
+use crate::pressure::AdaptiveLimit;
 use crate::stats::Tally;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
+use tollgate::{AdaptiveConcurrency, Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
 
 /// What an engine goes by, until it is given other policies.
 pub(crate) struct Rules {
@@ -25,6 +28,8 @@ pub(crate) struct Rules {
     pub(crate) needs_path: bool,
     /// The plans by name.
     pub(crate) plans: HashMap<Box<[u8]>, usize>,
+    /// Who sheds, if anybody does.
+    pub(crate) sheds: Option<Arc<Sheds>>,
 }
 
 /// One policy, with what it has in the store.
@@ -37,6 +42,8 @@ pub(crate) struct Ruling {
     pub(crate) sets: Vec<Vec<Slot>>,
     pub(crate) penalty: Option<PenaltySlots>,
     pub(crate) figures: Arc<Counted>,
+    /// How many may be in flight, where that is found out.
+    pub(crate) gate: Option<AdaptiveConcurrency>,
 }
 
 /// What is counted of a policy, over all reloads.
@@ -72,6 +79,10 @@ pub(crate) struct Registry {
     limits: HashMap<(u32, Vec<Attribute>, Set), Vec<Registered>>,
     /// How often policies were loaded.
     loads: u64,
+    /// Adaptive limits by the number of their policy, and what they were made by.
+    pub(super) gates: HashMap<u32, (AdaptiveLimit, AdaptiveConcurrency)>,
+    pub(super) shed: Option<Arc<Sheds>>,
+    pub(super) load: Option<LoadSource>,
 }
 
 /// A limit as it is or was in force, and where.
@@ -162,7 +173,8 @@ impl Rules {
             leased: *leased,
         };
         registry.handling = policies.iter().map(|ruling| (ruling.number, handling(&ruling.policy))).collect();
-        Ok(Self { source, policies, index, needs_path, plans })
+        let sheds = registry.sheds(source.shed, store.now());
+        Ok(Self { source, policies, index, needs_path, plans, sheds })
     }
 }
 
@@ -215,7 +227,8 @@ impl Registry {
             .or_insert_with(|| Arc::new(Counted { tally: Tally::new(window), bans: AtomicU64::new(0) }));
         figures.tally.set_window(window);
         let figures = Arc::clone(figures);
-        Ok(Ruling { policy: policy.clone(), number, key_name: policy.key_name().into(), sets, penalty, figures })
+        let (gate, key_name) = (self.gate(number, policy), policy.key_name().into());
+        Ok(Ruling { policy: policy.clone(), number, key_name, sets, penalty, figures, gate })
     }
 
     fn slots(

@@ -1,5 +1,6 @@
 //! What an engine says of a request.
 
+use super::Ending;
 use super::asking::{Asked, Asking, FEW, Role};
 use super::overrides::Override;
 use super::rules::{Rules, Ruling};
@@ -12,7 +13,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{AskOutcome, Decision, Instant, Mode, Source, Status};
+use tollgate::{AdaptivePermit, AskOutcome, Class, Decision, Instant, Mode, Source, Status};
 
 /// What became of a request, with the figures of every limit it met.
 ///
@@ -27,7 +28,7 @@ pub struct Verdict {
 /// What there is of a verdict.
 pub(super) struct Parts {
     /// None only among the spare ones.
-    rules: Option<Guard<Arc<Rules>>>,
+    pub(super) rules: Option<Guard<Arc<Rules>>>,
     pub(super) asking: Asking,
     /// None where the store was not asked.
     pub(super) inner: Option<tollgate::Verdict>,
@@ -36,6 +37,10 @@ pub(super) struct Parts {
     pub(super) fits: bool,
     /// When it was decided.
     pub(super) now: Instant,
+    /// Places among those in flight under adaptive limits.
+    pub(super) permits: SmallVec<[AdaptivePermit; 2]>,
+    /// The policy whose adaptive limit had no room, by its place among the rules.
+    pub(super) full: u32,
 }
 
 impl Parts {
@@ -67,7 +72,8 @@ impl Place {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         Self(Some(spare.unwrap_or_else(|| {
             let (asking, reason, now) = (Asking::default(), Reason::NoPolicy, Instant::from_unix_nanos(0));
-            Box::new(Parts { rules: None, asking, inner: None, reason, fits: true, now })
+            let permits = SmallVec::new();
+            Box::new(Parts { rules: None, asking, inner: None, reason, fits: true, now, permits, full: 0 })
         })))
     }
 }
@@ -77,6 +83,7 @@ impl Drop for Place {
         let Some(mut parts) = self.0.take() else { return };
         // Permits go back here, whatever becomes of the place.
         parts.inner = None;
+        parts.permits.clear();
         parts.rules = None;
         parts.reason = Reason::NoPolicy;
         parts.fits = true;
@@ -106,13 +113,16 @@ impl DerefMut for Place {
     }
 }
 
+/// What is shed comes back slowly: whoever comes sooner hardly finds more room.
+const SHED_FOR: Duration = Duration::from_secs(5);
+
 /// What a verdict goes back to.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Reason {
     /// The limits of the policies that apply.
     Limits,
-    /// No policy applies.
+    /// No policy that limits anything applies.
     NoPolicy,
     /// The allow list: whatever the limits say.
     AllowList,
@@ -127,6 +137,10 @@ pub enum Reason {
     Ban(Ban),
     /// The store does not answer, and the operator chose to let nobody in.
     Closed,
+    /// There is too much, and requests of this class are among the least important.
+    Shed(Class),
+    /// As many requests of an adaptive policy are in flight as are served well.
+    AtCapacity,
     /// Limits are switched off.
     Off,
 }
@@ -151,6 +165,8 @@ impl Reason {
             Self::DenyList { .. } => "deny_list",
             Self::Ban(_) => "ban",
             Self::Closed => "closed",
+            Self::Shed(_) => "shed",
+            Self::AtCapacity => "at_capacity",
             Self::Off => "off",
         }
     }
@@ -230,7 +246,7 @@ impl Verdict {
 
     /// Whether the store is to be asked.
     pub(super) fn is_open(&self) -> bool {
-        matches!(self.parts.reason, Reason::Limits)
+        matches!(self.parts.reason, Reason::Limits) && !self.parts.asking.asked.is_empty()
     }
 
     pub(super) fn answered(&mut self, answer: tollgate::Verdict) {
@@ -239,6 +255,10 @@ impl Verdict {
         parts.reason = super::reason_of(&parts.asking, answer);
         let fits = self.turned_away().next().is_none();
         self.parts.fits = fits;
+        // Places are for those who pass.
+        if self.is_denied() {
+            self.parts.permits.clear();
+        }
     }
 
     pub(super) fn is_denied_by_limits(&self) -> bool {
@@ -251,7 +271,7 @@ impl Verdict {
     pub fn is_allowed(&self) -> bool {
         match &self.parts.reason {
             Reason::NoPolicy | Reason::AllowList | Reason::Off => true,
-            Reason::DenyList { .. } | Reason::Ban(_) | Reason::Closed => false,
+            Reason::DenyList { .. } | Reason::Ban(_) | Reason::Closed | Reason::Shed(_) | Reason::AtCapacity => false,
             Reason::Limits => self.parts.fits,
         }
     }
@@ -306,6 +326,7 @@ impl Verdict {
         match &self.parts.reason {
             Reason::DenyList { until, .. } => until.map(|until| until.saturating_since(self.parts.now)),
             Reason::Ban(Ban::Operator(ban)) => Some(ban.until().saturating_since(self.parts.now)),
+            Reason::Shed(_) => Some(SHED_FOR),
             Reason::Limits | Reason::Ban(Ban::Penalty) if self.is_never() => None,
             Reason::Limits | Reason::Ban(Ban::Penalty) => {
                 self.turned_away().filter_map(|(_, status)| status.decision().retry_after()).max()
@@ -328,7 +349,7 @@ impl Verdict {
     pub fn status(&self) -> u16 {
         match &self.parts.reason {
             _ if self.is_allowed() => 200,
-            Reason::Closed => DenialStatus::ServiceUnavailable.code(),
+            Reason::Closed | Reason::Shed(_) | Reason::AtCapacity => DenialStatus::ServiceUnavailable.code(),
             Reason::Limits => self.binding().map(|ruling| ruling.policy.status).unwrap_or_default().code(),
             _ => DenialStatus::TooManyRequests.code(),
         }
@@ -416,8 +437,14 @@ impl Verdict {
                 }
                 worst.map(|(asked, _)| self.ruling(asked))
             }
+            Reason::AtCapacity => self.rules().policies.get(self.parts.full as usize),
             _ => None,
         }
+    }
+
+    /// Whether it holds places that are free only when the request has ended.
+    pub fn holds_places(&self) -> bool {
+        !self.parts.permits.is_empty() || self.limits().any(|limit| limit.limit().rate().is_none())
     }
 
     /// Whether a request that ended so was charged what it costs.
@@ -437,7 +464,7 @@ impl Verdict {
             Count::Failures => ending.failed_in(ruling).unwrap_or(true),
             Count::Successes => ending.failed_in(ruling).is_none_or(|failed| !failed),
         };
-        match (counts, ending.cost) {
+        match (counts, ending.true_cost()) {
             (false, _) => 0,
             (true, Some(cost)) => match ruling.policy.cost {
                 Cost::Attribute { .. } => cost,
@@ -458,63 +485,5 @@ impl fmt::Debug for Verdict {
             .field("source", &self.source())
             .field("limits", &self.limits().collect::<Vec<_>>())
             .finish()
-    }
-}
-
-/// How a request ended, for the policies that count only some, and for those whose cost is known only then.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ending {
-    status: Option<u16>,
-    failed: Option<bool>,
-    cost: Option<u64>,
-}
-
-impl Ending {
-    /// With this HTTP status, whose sense is up to each policy.
-    pub fn status(status: u16) -> Self {
-        Self { status: Some(status), ..Self::default() }
-    }
-
-    /// It failed, whatever the policies take for a failure.
-    pub fn failed() -> Self {
-        Self { failed: Some(true), ..Self::default() }
-    }
-
-    /// It succeeded.
-    pub fn succeeded() -> Self {
-        Self { failed: Some(false), ..Self::default() }
-    }
-
-    /// Nobody knows: it counts.
-    pub fn unknown() -> Self {
-        Self::default()
-    }
-}
-
-/// # What it really cost
-impl Ending {
-    /// So much, for the policies that do not have a fixed cost; for all, if [a cost was reserved](super::Engine::reserve).
-    #[must_use]
-    pub fn cost(mut self, cost: u64) -> Self {
-        self.cost = Some(cost);
-        self
-    }
-
-    /// Whether it failed, where statuses from 400 on are failures; none if nobody knows.
-    pub fn is_failure(&self) -> Option<bool> {
-        self.failed.or_else(|| self.status.map(|status| status >= 400))
-    }
-
-    fn failed_in(&self, ruling: &Ruling) -> Option<bool> {
-        self.failed_with(|status| ruling.policy.is_failure(status))
-    }
-
-    /// Whether it failed, by what is taken for a failure.
-    pub(super) fn failed_with(&self, is_failure: impl FnOnce(u16) -> bool) -> Option<bool> {
-        self.failed.or_else(|| self.status.map(is_failure))
-    }
-
-    pub(super) fn true_cost(&self) -> Option<u64> {
-        self.cost
     }
 }

@@ -13,6 +13,7 @@ mod env;
 mod gateway;
 mod good;
 mod plain;
+mod pressure;
 mod schema;
 mod show;
 mod store;

@@ -72,6 +72,16 @@ fn every_file_loads_and_every_trace_comes_out() {
 }
 
 #[test]
+fn the_file_of_overload_md_loads_without_a_word() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/overload.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let file = page.split_once("```toml\n").and_then(|(_, rest)| rest.split_once("```")).unwrap().0;
+    let loaded = Config::parse("tollgate.toml", file, []);
+    assert!(loaded.diagnostics.is_empty(), "{:#?}", loaded.diagnostics);
+    assert!(loaded.config.is_some());
+}
+
+#[test]
 fn the_first_file_is_the_one_that_was_asked_for() {
     let page = Page::read();
     let first = page.blocks.iter().find(|block| block.language == "toml").unwrap();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use tollgate_policy::config::schema;
 
 /// The headings that tables of keys stand below, and the tables of the file that each is about.
-const TABLES: [(&str, &[&str]); 13] = [
+const TABLES: [(&str, &[&str]); 14] = [
     ("The file", &[""]),
     ("`[server]`", &["server."]),
     ("`[store]`", &["store."]),
@@ -17,6 +17,7 @@ const TABLES: [(&str, &[&str]); 13] = [
     ("`[traces]`", &["traces."]),
     ("`[envoy]`", &["envoy."]),
     ("`[gateway]`", &["gateway."]),
+    ("`[shed]`", &["shed."]),
     ("`[plans.NAME]`", &["plans.NAME."]),
     ("`[[policy]]`", &["policy."]),
     ("`[[allow]]` and `[[deny]]`", &["allow.", "deny."]),

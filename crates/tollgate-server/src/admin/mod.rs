@@ -6,6 +6,9 @@ mod explain;
 pub(crate) mod fleet;
 mod one_key;
 pub(crate) mod overrides;
+mod page;
+mod playground;
+mod pressure;
 mod query;
 pub(crate) mod shadow;
 pub(crate) mod status;
@@ -45,6 +48,7 @@ const SHADOW: &str = "/admin/shadow";
 const AUDIT: &str = "/admin/audit";
 const DOCTOR: &str = crate::doctor::PATH;
 const EXPLAIN: &str = "/admin/explain";
+const PLAYGROUND: &str = "/admin/playground";
 
 /// What all of it shares.
 pub(crate) struct Admin<C: Clock> {
@@ -91,8 +95,10 @@ pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
         .route(AUDIT, get(audited::<C>))
         .route(DOCTOR, get(doctor::doctor::<C>))
         .route(EXPLAIN, post(explain::explain::<C>))
+        .route(PLAYGROUND, post(playground::playground))
         .route(LIVE, get(well))
-        .route(READY, get(ready::<C>));
+        .route(READY, get(ready::<C>))
+        .merge(page::routes());
     for verb in Verb::ALL {
         router = router.route(verb.path(), post(move |admin, request| write::write::<C>(admin, verb, request)));
     }
@@ -127,8 +133,9 @@ fn told(body: &impl serde::Serialize) -> Response {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let read = [METRICS, STATUS, STREAM, TOP, OVERRIDES, SHADOW, AUDIT, DOCTOR, LIVE, READY];
+    let read = [page::PAGE, METRICS, STATUS, STREAM, TOP, OVERRIDES, SHADOW, AUDIT, DOCTOR, LIVE, READY];
     let read = read.map(|path| format!("GET {path}")).join(", ");
     let written = Verb::ALL.map(|verb| format!("POST {}", verb.path())).join(", ");
-    Problem::new(Code::NotFound, format!("{path} is not served here; {read}, POST {EXPLAIN}, {written} are"))
+    let asked = format!("POST {EXPLAIN}, POST {PLAYGROUND}");
+    Problem::new(Code::NotFound, format!("{path} is not served here; {read}, {asked}, {written} are"))
 }

@@ -1,6 +1,6 @@
 //! `GET /admin/status`: how things stand, in one piece. Its numbers come from where those of `/metrics` come from.
 
-use super::{Admin, told};
+use super::{Admin, pressure, told};
 use crate::app::App;
 use crate::http::readiness;
 use crate::store::AnyStore;
@@ -128,7 +128,7 @@ impl Status {
             breakers: peers.filter_map(|peer| Some(breaker(peer.upstream.to_string(), peer.breaker()?))).collect(),
             waiting: app.waits.waiting() as u64,
             overrides: app.engine.overrides().len() as u64,
-            pressure: None,
+            pressure: app.engine.pressure().as_ref().map(pressure::told),
             reloads: Reloads {
                 taken: app.reloads.taken.load(Relaxed),
                 refused: app.reloads.refused.load(Relaxed),

@@ -8,6 +8,7 @@ use crate::proxy;
 use crate::store::AnyStore;
 use std::sync::atomic::Ordering::Relaxed;
 use tollgate::Clock;
+use tollgate_policy::PressureFigures;
 use tollgate_tower::breaker::State;
 
 pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
@@ -96,6 +97,9 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     page.family("tollgate_audit_lost_total", help, Kind::Counter).sample(&[], app.audit.lost());
     let help = "Requests with a forwarding header from a peer that is not trusted, which was ignored.";
     page.family("tollgate_untrusted_forwarding_total", help, Kind::Counter).sample(&[], app.seen.untrusted());
+    if let Some(pressure) = app.engine.pressure() {
+        pressure_figures(&mut page, &pressure);
+    }
     store_figures(&mut page, app.engine.store());
     if let Some(gateway) = app.gateway.get() {
         gateway_figures(&mut page, gateway);
@@ -119,6 +123,27 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         .sample(&[("version", env!("CARGO_PKG_VERSION"))], 1);
     process::figures(&mut page, app.started);
     page.into_text()
+}
+
+fn pressure_figures(page: &mut Page, pressure: &PressureFigures) {
+    let PressureFigures { limits, shed, .. } = pressure;
+    let mut limit =
+        page.family("tollgate_adaptive_limit", "How many requests of a policy may be in flight.", Kind::Gauge);
+    for one in limits {
+        limit.sample(&[("policy", &one.policy)], one.snapshot.limit);
+    }
+    let mut in_flight = page.family("tollgate_adaptive_in_flight", "How many are.", Kind::Gauge);
+    for one in limits {
+        in_flight.sample(&[("policy", &one.policy)], one.snapshot.in_flight);
+    }
+    let Some(shed) = shed else { return };
+    let help = "Requests that were turned away because others were more important.";
+    let mut by_class = page.family("tollgate_shed_total", help, Kind::Counter);
+    for one in &shed.classes {
+        by_class.sample(&[("class", one.class.name())], one.shed);
+    }
+    let help = "How much there is of what is well: above 1 it is too much.";
+    page.family("tollgate_shed_pressure", help, Kind::Gauge).sample(&[], shed.pressure);
 }
 
 fn gateway_figures(page: &mut Page, gateway: &proxy::Shared) {

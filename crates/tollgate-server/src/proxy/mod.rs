@@ -221,6 +221,9 @@ pub(crate) fn layer<C: Clock>(
     if let Some(api_key) = name(&believed.api_key) {
         layer = layer.api_key_header(api_key);
     }
+    if let Some(class) = name(&believed.class) {
+        layer = layer.class_header(class);
+    }
     layer
 }
 

@@ -8,6 +8,7 @@ mod drain;
 mod http2;
 mod limits;
 mod log;
+mod pressure;
 mod proxy_protocol;
 mod service;
 mod smuggling;

@@ -143,7 +143,7 @@ fn a_cluster_with_slots_that_nobody_serves() {
 
 fn running(config: &str) -> (Started, String) {
     let server = Started::serve(config);
-    let url = format!("http://{}", server.behind("Metrics: http://"));
+    let url = format!("http://{}", server.behind("Live page: http://"));
     (server, url)
 }
 
@@ -163,7 +163,7 @@ fn a_gateway_behind_a_proxy_that_nobody_trusts() {
     let mut command = plain();
     command.args(["proxy", "--config"]).arg(config_file(&config));
     let server = Started::run(command);
-    let url = format!("http://{}", server.behind("Metrics: http://"));
+    let url = format!("http://{}", server.behind("Live page: http://"));
     assert_eq!(of_server(&url), (0, Vec::new()));
     let at = format!("http://{}/?n=[1-120]", server.behind("is a gateway on http://"));
     curl(&["-o", "/dev/null", "-H", "X-Forwarded-For: 203.0.113.7", &at]);
@@ -183,7 +183,7 @@ fn a_server_that_runs_without_its_redis_and_with_an_older_configuration() {
     let mut command = plain();
     command.args(["serve", "--config"]).arg(&file);
     let server = Started::run(command);
-    let url = format!("http://{}", server.behind("Metrics: http://"));
+    let url = format!("http://{}", server.behind("Live page: http://"));
     assert_eq!(of_server(&url), (0, Vec::new()));
     redis.kill();
     fs::write(&file, "nonsense").unwrap();
@@ -213,7 +213,7 @@ fn keys_that_were_forgotten_and_a_breaker_that_is_open() {
         let mut command = plain();
         command.args(["proxy", "--config"]).arg(config_file(&config));
         let server = Started::run(command);
-        let url = format!("http://{}", server.behind("Metrics: http://"));
+        let url = format!("http://{}", server.behind("Live page: http://"));
         let at = format!("http://{}/?n=[1-40]", server.behind("is a gateway on http://"));
         curl(&["-o", "/dev/null", &at]);
         crate::support::eventually(found, || codes(of_server(&url)).contains(&found.to_owned()));
@@ -256,7 +256,7 @@ fn a_server_in_tls_is_looked_at_too() {
         authority.ca()
     );
     let server = Started::serve(&config);
-    let url = format!("https://localhost:{}", server.port("Metrics: https://"));
+    let url = format!("https://localhost:{}", server.port("Live page: https://"));
     let file = config_file(NOWHERE);
     let with = |more: &[&str]| {
         let all = [&["--config", file.to_str().unwrap(), "--url", &url], more].concat();

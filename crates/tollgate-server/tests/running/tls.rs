@@ -34,7 +34,7 @@ fn every_listener_speaks_tls_with_one_certificate() {
     let http = server.port("serves HTTP on https://");
     // More than HTTP/1.1 is not spoken there, and nobody is told so who asks for it.
     assert_eq!(get(&ca, http, "/livez", &["--http2"]), (true, "ok\n 1.1".to_owned()));
-    let admin = server.port("Metrics: https://");
+    let admin = server.port("Live page: https://");
     let (_, figures) = get(&ca, admin, "/metrics", &[]);
     assert!(figures.contains("tollgate_build_info"), "{figures}");
 
@@ -63,7 +63,7 @@ fn every_listener_speaks_tls_with_one_certificate() {
 fn who_never_greets_holds_up_no_stop() {
     let authority = Authority::new("an authority");
     let server = Started::serve(&(LISTENERS.to_owned() + &tls(&authority.sign("localhost", 2100))));
-    let addresses = ["serves HTTP on https://", "RESP: ", "Metrics: https://"].map(|words| server.behind(words));
+    let addresses = ["serves HTTP on https://", "RESP: ", "Live page: https://"].map(|words| server.behind(words));
     let silent: Vec<_> = addresses.iter().map(|at| std::net::TcpStream::connect(at).unwrap()).collect();
     // Who comes later is served, so these have been accepted.
     assert!(get(&authority.ca(), server.port("HTTP on https://"), "/livez", &[]).0);
@@ -83,7 +83,7 @@ fn one_listener_may_want_certificates_of_clients() {
     );
     let server = Started::serve(&config);
     let ca = authority.ca();
-    let (http, admin) = (server.port("serves HTTP on https://"), server.port("Metrics: https://"));
+    let (http, admin) = (server.port("serves HTTP on https://"), server.port("Live page: https://"));
     assert!(get(&ca, http, "/livez", &[]).0, "others need none");
     assert!(ran("redis-cli", &["-p", &server.port("RESP: ").to_string(), "PING"]).1.contains("PONG"));
     let (well, refused) = get(&ca, admin, "/metrics", &[]);
@@ -104,7 +104,7 @@ fn a_new_certificate_and_new_clients_are_taken_when_their_files_change() {
     let clients = PathBuf::from(old.ca());
     let config = format!("{LISTENERS}{}client_ca = {clients:?}\n", tls(&files));
     let server = Started::serve(&config);
-    let admin = server.port("Metrics: https://");
+    let admin = server.port("Live page: https://");
     let get = |ca: &Authority, by: &Authority| {
         let (cert, key) = by.sign("ann", 2100);
         get(&ca.ca(), admin, "/livez", &["--cert", cert.to_str().unwrap(), "--key", key.to_str().unwrap()]).0

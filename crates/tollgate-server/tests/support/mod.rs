@@ -152,8 +152,8 @@ impl Server {
             assert!(out.read_line(&mut welcome).unwrap() > 0, "the server ended after {welcome:?}");
         }
         let address = welcome.lines().next().and_then(|line| line.rsplit_once("://")).unwrap().1;
-        let metrics = welcome.lines().find_map(|line| line.strip_prefix("Metrics: http://"));
-        let admin = metrics.and_then(|url| url.strip_suffix("/metrics")).unwrap_or(address);
+        let page = welcome.lines().find_map(|line| line.strip_prefix("Live page: http://"));
+        let admin = page.and_then(|url| url.split('/').next()).unwrap_or(address);
         let grpc = welcome.lines().find_map(|line| line.split_once("grpc://")?.1.parse().ok());
         Self { address: address.parse().unwrap(), grpc, admin: admin.parse().unwrap(), child, out, welcome }
     }

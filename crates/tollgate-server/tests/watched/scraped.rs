@@ -72,8 +72,8 @@ fn for_decisions() -> Server {
 /// A gateway in front of one that is there and one that is not, whose policy delays.
 fn as_gateway() -> Server {
     let file = config_file(
-        "[traces]\nendpoint = \"http://127.0.0.1:1\"\n[[policy]]\nname = \"slow\"\nlimit = \"20/s burst 1\"\naction = \"delay\"\n\
-         max_delay = \"1m\"\n",
+        "[gateway]\naccess_log = \"off\"\n[traces]\nendpoint = \"http://127.0.0.1:1\"\n[[policy]]\nname = \"slow\"\nlimit = \"20/s burst 1\"\n\
+         action = \"delay\"\nmax_delay = \"1m\"\nadaptive = {}\n[shed]\n",
     );
     let mut command = tollgate();
     command.args(["proxy", "--listen", "127.0.0.1:0", "--upstream", &format!("http://{}", service())]);

@@ -15,12 +15,15 @@ use std::time::Duration;
 use tollgate::Decision;
 use tollgate_policy::{DenialStatus, Reason, Verdict};
 
-const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
 const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
 const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
 
 /// Nobody knows when a permit or a store comes back: a second is as good as any.
 const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+
+/// A shedder sheds no less for so long after it shed more.
+const SHED_WAIT: Duration = Duration::from_secs(5);
 
 /// Why a request is turned away, by the problem types of the RateLimit draft.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -28,6 +31,8 @@ pub(crate) enum Kind {
     QuotaExceeded,
     ReducedCapacity,
     AbnormalUsage,
+    /// Nobody waits for the answer any more; the draft has no type for that.
+    TooLate,
 }
 
 impl Kind {
@@ -44,6 +49,7 @@ impl Kind {
             Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
             Self::ReducedCapacity => "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity",
             Self::AbnormalUsage => "https://iana.org/assignments/http-problem-types#abnormal-usage-detected",
+            Self::TooLate => "about:blank",
         }
     }
 
@@ -52,6 +58,7 @@ impl Kind {
             Self::QuotaExceeded => "Quota Exceeded",
             Self::ReducedCapacity => "Temporary Reduced Capacity",
             Self::AbnormalUsage => "Abnormal Usage Detected",
+            Self::TooLate => "Gateway Timeout",
         }
     }
 }
@@ -165,6 +172,24 @@ impl<'a> Denial<'a> {
         Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(after), cause)
     }
 
+    /// Of a request that others are more important than.
+    pub(crate) fn shed() -> Self {
+        let cause = "There is more to do than can be done, and this request can wait";
+        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(SHED_WAIT), cause)
+    }
+
+    /// Of a request that waited in line for as long as it may.
+    pub(crate) fn waited_too_long() -> Self {
+        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, None, "This request waited too long for its turn")
+    }
+
+    /// Of a request that nobody waits for any more.
+    pub(crate) fn too_late() -> Self {
+        let cause = "The deadline of this request had passed before anything was done for it";
+        let denial = Self::no_room(StatusCode::GATEWAY_TIMEOUT, None, cause);
+        Self { kind: Kind::TooLate, never: true, ..denial }
+    }
+
     /// Of no policy.
     fn no_room(status: StatusCode, retry_after: Option<Duration>, cause: &'static str) -> Self {
         let (kind, jitter) = (Kind::of(status), Jitter::default());
@@ -206,6 +231,12 @@ impl<'a> Denial<'a> {
 
     /// Of a verdict that turns the request away. What an operator noted beside a ban or in the deny list is not told.
     pub(crate) fn of(verdict: &'a Verdict) -> Self {
+        if let Reason::Shed(_) = verdict.reason() {
+            // A herd that left together comes back one by one: by the moment, for a key may be one for all.
+            const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+            let hash = verdict.decided_at().as_unix_nanos().wrapping_mul(GOLDEN);
+            return Self { jitter: Jitter { percent: 100, hash }, ..Self::shed() };
+        }
         let status = StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
         let mut violated: Vec<_> = named(verdict)
             .filter(|(_, status)| !status.is_shadow() && status.decision().is_denied())
@@ -220,6 +251,7 @@ impl<'a> Denial<'a> {
             Reason::Ban(_) => "This client is banned for now".into(),
             Reason::DenyList { .. } => "This client is not welcome".into(),
             Reason::Closed => "Requests cannot be counted at the moment".into(),
+            Reason::AtCapacity => format!("As many requests of `{policy}` are in flight as are served well").into(),
             _ if verdict.is_never() => format!("The policy `{policy}` does not admit this request").into(),
             _ if verdict.retry_after().is_none() => format!("Too many requests of `{policy}` are in progress").into(),
             _ => format!("This request is over the limit of `{policy}`").into(),
@@ -250,6 +282,7 @@ impl<'a> Denial<'a> {
     fn detail(&self) -> String {
         let cause = &self.cause;
         match self.seconds() {
+            None if self.kind == Kind::TooLate => format!("{cause}."),
             None => format!("{cause}; trying again will not help."),
             Some(1) => format!("{cause}; try again in 1 second."),
             Some(after) => format!("{cause}; try again in {after} seconds."),
@@ -310,6 +343,7 @@ pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
     }
     let code = match denial.status {
         StatusCode::SERVICE_UNAVAILABLE => grpc::UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT => grpc::DEADLINE_EXCEEDED,
         _ => grpc::RESOURCE_EXHAUSTED,
     };
     headers.insert(GRPC_STATUS, u16::from(code).into());

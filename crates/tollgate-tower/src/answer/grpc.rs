@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 /// The codes of gRPC that a denial may have.
+pub(super) const DEADLINE_EXCEEDED: u8 = 4;
 pub(super) const RESOURCE_EXHAUSTED: u8 = 8;
 pub(super) const UNAVAILABLE: u8 = 14;
 

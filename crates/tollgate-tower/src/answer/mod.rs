@@ -13,7 +13,7 @@ mod tests;
 
 pub(crate) use accept::Asker;
 pub use denied::Denial;
-pub(crate) use denied::{Jitter, denied};
+pub(crate) use denied::{GRPC_STATUS, Jitter, denied};
 pub use dialect::{Dialect, Dialects};
 pub(crate) use expose::expose;
 pub(crate) use figures::{Figures, PolicyName};

@@ -1,6 +1,6 @@
 //! The response of a service behind a concurrency limit; it hands the permit on to the body.
 
-use crate::body::ResponseBody;
+use crate::body::{Held, ResponseBody};
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
@@ -46,6 +46,7 @@ impl<F, R, E, P> Future for ResponseFuture<F, P>
 where
     F: Future<Output = Result<Response<R>, E>>,
     R: Body,
+    P: Held,
 {
     type Output = Result<Response<ResponseBody<R, P>>, E>;
 

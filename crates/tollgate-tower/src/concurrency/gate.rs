@@ -1,5 +1,6 @@
 //! Who counts together: all requests, or those with the same key.
 
+use crate::body::Held;
 use http::Request;
 use http::request::Parts;
 use std::fmt;
@@ -9,7 +10,7 @@ use tollgate::{Busy, Clock, Concurrency, KeyPermit, KeyedConcurrency, Permit, Sy
 /// What a [`ConcurrencyLayer`](super::ConcurrencyLayer) takes its permits from: a [`Concurrency`], or [`PerKey`].
 pub trait Gate: Clone + sealed::Sealed {
     /// The right to be in flight.
-    type Permit;
+    type Permit: Held;
 
     /// Takes a permit for a request, and hands the request back.
     fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Self::Permit, Busy>);

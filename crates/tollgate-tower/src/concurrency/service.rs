@@ -1,6 +1,7 @@
 //! The service that takes a permit first.
 
 use super::{Gate, ResponseFuture};
+use crate::NoRoom;
 use crate::answer::{self, Asker, Denial};
 use crate::body::ResponseBody;
 use http::{Request, Response, StatusCode};
@@ -41,6 +42,9 @@ where
                 let denial = Denial::too_many_in_flight(self.status);
                 let mut response = answer::denied(Asker::of(request.headers()), &denial);
                 response.extensions_mut().insert(busy);
+                if self.status == StatusCode::SERVICE_UNAVAILABLE {
+                    response.extensions_mut().insert(NoRoom);
+                }
                 ResponseFuture::denied(response)
             }
         }

@@ -16,6 +16,7 @@ pub struct ByPolicies<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
     pub(crate) user: Option<HeaderName>,
     pub(crate) api_key: Option<HeaderName>,
+    pub(crate) class: Option<HeaderName>,
     pub(crate) attributes: Option<Arc<Attributes>>,
 }
 
@@ -40,14 +41,15 @@ const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl<S> Clone for ByPolicies<S> {
     fn clone(&self) -> Self {
-        let Self { engine, user, api_key, attributes } = self;
-        Self { engine: engine.clone(), user: user.clone(), api_key: api_key.clone(), attributes: attributes.clone() }
+        let Self { engine, user, api_key, class, attributes } = self;
+        let (user, api_key, class) = (user.clone(), api_key.clone(), class.clone());
+        Self { engine: engine.clone(), user, api_key, class, attributes: attributes.clone() }
     }
 }
 
 impl<S: Store> ByPolicies<S> {
     pub(crate) fn new(engine: Engine<S>) -> Self {
-        Self { engine, user: None, api_key: None, attributes: None }
+        Self { engine, user: None, api_key: None, class: None, attributes: None }
     }
 
     fn subject<'a>(&self, head: &Head<'a>, headers: &'a InMap<'a>) -> Subject<'a> {
@@ -71,6 +73,11 @@ impl<S: Store> ByPolicies<S> {
         }
         if let Some(key) = said(&self.api_key) {
             subject = subject.api_key(key);
+        }
+        if head.is_from_trusted_proxy()
+            && let Some(class) = said(&self.class)
+        {
+            subject = subject.with("class", class);
         }
         match &self.attributes {
             Some(attributes) => attributes(head, subject),
@@ -134,7 +141,7 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
     }
 
     fn keeps(&self, ticket: &Verdict) -> bool {
-        ticket.limits().any(|limit| limit.limit().rate().is_none())
+        ticket.holds_places()
     }
 
     fn settle(&self, ticket: Verdict, ending: Ending) {

@@ -1,6 +1,6 @@
 //! What the body of a response is: one that holds for every service, or the service's own type.
 
-use crate::body::ResponseBody;
+use crate::body::{Held, ResponseBody};
 use bytes::Bytes;
 use http_body::Body;
 
@@ -25,7 +25,7 @@ pub struct Enum;
 
 impl sealed::Sealed for Enum {}
 
-impl<R: Body, H> Form<R, H> for Enum {
+impl<R: Body, H: Held> Form<R, H> for Enum {
     type Body = ResponseBody<R, H>;
 
     #[inline]
@@ -51,7 +51,7 @@ pub struct AxumBody;
 impl sealed::Sealed for AxumBody {}
 
 #[cfg(feature = "axum")]
-impl<H: Send + 'static> Form<axum::body::Body, H> for AxumBody {
+impl<H: Held + Send + 'static> Form<axum::body::Body, H> for AxumBody {
     type Body = axum::body::Body;
 
     #[inline]

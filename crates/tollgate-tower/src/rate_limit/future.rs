@@ -99,10 +99,19 @@ impl<G: Gate> Drop for Uncalled<G> {
 /// Few requests do: it has memory of its own, so that the bodies of all others are small.
 pub struct Kept<G: Gate>(Option<Box<(Counted<G>, Ending)>>);
 
+impl<G: Gate> crate::body::Held for Kept<G> {
+    fn ended(&mut self) {
+        if let Some((Counted { shared, ticket }, ending)) = self.0.take().map(|kept| *kept) {
+            shared.gate.settle(ticket, ending);
+        }
+    }
+}
+
+/// The body was dropped before its end, or failed: that says nothing of how long the service takes.
 impl<G: Gate> Drop for Kept<G> {
     fn drop(&mut self) {
         if let Some((Counted { shared, ticket }, ending)) = self.0.take().map(|kept| *kept) {
-            shared.gate.settle(ticket, ending);
+            shared.gate.settle(ticket, ending.cut_off());
         }
     }
 }

@@ -125,6 +125,13 @@ impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
         self.with_gate(|gate| gate.api_key = Some(name))
     }
 
+    /// The header in which a [trusted](Self::identity) proxy says how important a request is, by the name of its
+    /// [class](tollgate::Class), where the policies [shed](tollgate_policy::Policies::shed). From anybody else it says nothing.
+    #[must_use]
+    pub fn class_header(self, name: HeaderName) -> Self {
+        self.with_gate(|gate| gate.class = Some(name))
+    }
+
     /// Adds to the subject of each request what only you know, from extensions for example.
     #[must_use]
     pub fn attributes(

@@ -133,7 +133,10 @@ impl<G: Gate> Shared<G> {
     fn turn_away(&self, head: &Head<'_>, mut denial: Denial<'_>, ticket: Option<&G::Ticket>) -> Response<Bytes> {
         let Self { gate, options } = self;
         if let Some(ticket) = ticket {
-            denial.jitter = Jitter { percent: options.jitter, hash: gate.key_hash(ticket) };
+            // What is shed is spread already.
+            if denial.jitter == Jitter::default() {
+                denial.jitter = Jitter { percent: options.jitter, hash: gate.key_hash(ticket) };
+            }
         }
         if let Some(hook) = &options.hook {
             hook(head, Some(&denial));

@@ -21,7 +21,7 @@ pub(crate) fn get(path: &str) -> Request<Text> {
     Request::builder().uri(path).body(Text::default()).unwrap()
 }
 
-pub(crate) fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+pub(crate) fn poll_once<F: Future + ?Sized>(future: Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 

@@ -1,6 +1,6 @@
 //! A whole file: the settings, then the policies, and what is wrong with them taken together.
 
-use super::{Reader, Section, gateway, policy, scalar, settings, store};
+use super::{Reader, Section, gateway, policy, pressure, scalar, settings, store};
 use crate::check::{Item, Problem};
 use crate::config::keys::FILE;
 use crate::config::tree::{Data, Entry, Spot, Value};
@@ -44,10 +44,15 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     let traces = settings::traces(reader, &mut file);
     let envoy = settings::envoy(reader, &mut file);
     let gateway = gateway::gateway(reader, &mut file);
+    let shedding = pressure::shed(reader, &mut file);
     let in_memory = store.as_ref().is_some_and(|(store, _)| store.redis.is_none());
+    let identity = identity
+        .zip(shedding.as_ref())
+        .map(|(identity, shedding)| Identity { class: shedding.header.clone(), ..identity });
     let settings = (|| Some((server?, store?, identity?, stats?, (log?, traces?), envoy?, gateway?)))();
 
     let mut policies = Policies::new();
+    policies.shed = shedding.as_ref().and_then(|shedding| shedding.shed);
     // Of what is wrong in itself nothing more is said: half of it is missing here.
     let mut broken = Vec::new();
     let mut judge = |reader: &Reader<'_>, before: usize, item: Item| {
@@ -101,6 +106,7 @@ fn spot_of(entries: &[Entry], problem: &Problem) -> Spot {
         Item::Policy(index) => ("policy", index),
         Item::Allow(index) => ("allow", index),
         Item::Deny(index) => ("deny", index),
+        Item::Shed => return shed_spot(entries, problem.key),
     };
     let item = named(entries, table).and_then(|entry| match &entry.value.data {
         Data::Table(plans) => plans.get(index).map(|plan| &plan.value),
@@ -118,6 +124,14 @@ fn spot_of(entries: &[Entry], problem: &Problem) -> Spot {
         (Some(Value { at, data: Data::List(values) }), Some(index)) => values.get(index).map_or(*at, |one| one.at),
         (Some(value), _) => value.at,
         (None, _) => *at,
+    }
+}
+
+fn shed_spot(entries: &[Entry], key: &str) -> Spot {
+    let Some(shed) = named(entries, "shed") else { return Spot::Nowhere };
+    match &shed.value.data {
+        Data::Table(keys) => named(keys, key).map_or(shed.at, |entry| entry.value.at),
+        _ => shed.at,
     }
 }
 

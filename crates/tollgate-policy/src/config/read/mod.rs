@@ -4,6 +4,7 @@ pub(crate) mod file;
 mod gateway;
 mod matching;
 mod policy;
+mod pressure;
 mod scalar;
 mod settings;
 mod store;

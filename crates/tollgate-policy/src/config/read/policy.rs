@@ -1,6 +1,6 @@
 //! Policies, the plans they go by, and the entries of the lists.
 
-use super::{Reader, Section, matching, scalar, store};
+use super::{Reader, Section, matching, pressure, scalar, store};
 use crate::attribute::{Attribute, KNOWN};
 
 use crate::config::kind::{Kind, Table};
@@ -22,6 +22,7 @@ pub(super) fn plan(reader: &mut Reader<'_>, table: &'static Table, entry: &Entry
     let mut section = Section::open(reader, table, (entries, entry.value.at), title, String::new());
     let algorithm = section.get(reader, "algorithm", scalar::algorithm);
     plan.limits = limits(reader, &mut section, algorithm).unwrap_or_default();
+    plan.priority = section.get(reader, "class", pressure::class);
     section.close();
     plan
 }
@@ -91,7 +92,12 @@ pub(super) fn policy(
         Some(503) => DenialStatus::ServiceUnavailable,
         _ => DenialStatus::TooManyRequests,
     };
-    policy.class = class(reader, section);
+    policy.adaptive = pressure::adaptive(reader, section);
+    let is_word = |entry: &Entry| entry.name == "class" && !matches!(entry.value.data, Data::Table(_));
+    match section.entries.iter().any(is_word) {
+        true => policy.priority = section.get(reader, "class", pressure::class),
+        false => policy.class = class(reader, section),
+    }
     policy.rollout = section.get(reader, "rollout", scalar::percent).unwrap_or(policy.rollout);
     policy.last = section.get(reader, "final", scalar::bool).unwrap_or(false);
     policy.penalty = penalty(reader, section);

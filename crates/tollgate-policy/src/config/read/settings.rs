@@ -76,6 +76,7 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
         ipv6_prefix,
         user,
         api_key,
+        class: None,
     })
 }
 

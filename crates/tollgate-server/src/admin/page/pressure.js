@@ -1,0 +1,33 @@
+// Limits that follow the load, and classes that are shed.
+
+import { $, el, keyed, say } from "./dom.js";
+import { count, exact, plural, share } from "./format.js";
+
+export const pressure = { update };
+
+const millis = (time) => (time === null || time === undefined ? "–" : `${time < 10 ? time.toFixed(1) : Math.round(time)} ms`);
+
+function update({ pressure }) {
+  const limits = pressure?.limits ?? [];
+  $("no-adaptive").hidden = limits.length > 0;
+  keyed($("adaptive"), limits, (limit) => limit.policy, ({ policy, algorithm }) => {
+    const level = el("div", { class: "level range" }, el("div", { class: "track", "aria-hidden": "true" }, el("div", { class: "fill" })), el("span"));
+    return el("tr", {}, el("th", { scope: "row", text: policy }), el("td", { text: algorithm }), el("td", {}, level), ...[0, 1, 2, 3].map(() => el("td", { class: "n" })));
+  }, (row, limit) => {
+    const [track, text] = row.children[2].firstElementChild.children;
+    track.firstElementChild.style.width = `${((limit.limit - limit.min) / Math.max(1, limit.max - limit.min)) * 100}%`;
+    say(text, `${exact(limit.limit)} of ${exact(limit.min)} to ${exact(limit.max)}`);
+    [count(limit.in_flight), count(limit.queued), millis(limit.latency_ms), millis(limit.baseline_ms)].forEach((said, at) => say(row.children[3 + at], said));
+  });
+  const shed = pressure?.shed;
+  $("shed-card").hidden = !shed;
+  if (!shed) return;
+  $("shed-fill").style.width = `${Math.min(1, shed.pressure) * 100}%`;
+  $("shed-fill").classList.toggle("high", shed.pressure >= 0.8);
+  say($("shed-pressure"), `pressure ${share(shed.pressure)}`, String(shed.pressure));
+  say($("shed-lowest"), `${plural(shed.classes.length, "class", "classes")}; served down to ${(shed.lowest_served ?? "nobody").replaceAll("_", " ")}`);
+  keyed($("shed"), shed.classes, (one) => one.class, (one) => el("tr", {}, el("th", { scope: "row", text: one.class.replaceAll("_", " ") }), el("td", { class: "n" }), el("td", { class: "n" })), (row, one) => {
+    say(row.children[1], count(one.admitted), exact(one.admitted));
+    say(row.children[2], count(one.shed), exact(one.shed));
+  });
+}

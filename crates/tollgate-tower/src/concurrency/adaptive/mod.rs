@@ -1,0 +1,26 @@
+//! How many at once as the service is seen to take them, as a layer.
+
+mod body;
+mod classify;
+mod future;
+mod layer;
+mod line;
+mod queue;
+mod service;
+mod serving;
+
+pub use body::Timed;
+pub use classify::{ByHead, Classify};
+pub use future::AdaptiveResponseFuture;
+pub use layer::AdaptiveConcurrencyLayer;
+pub use queue::Queue;
+pub use service::AdaptiveConcurrencyService;
+
+use crate::answer::GRPC_STATUS;
+
+/// The numbers of gRPC's statuses that say that there was too much to do: DEADLINE_EXCEEDED and UNAVAILABLE.
+const OVERLOADED: [&str; 2] = ["4", "14"];
+
+fn says_overloaded(headers: &http::HeaderMap) -> bool {
+    headers.get(GRPC_STATUS).is_some_and(|status| OVERLOADED.iter().any(|code| status == code))
+}

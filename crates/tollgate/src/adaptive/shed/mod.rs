@@ -1,0 +1,11 @@
+//! Shedding by priority: under pressure the least important goes first, a share at a time.
+
+mod class;
+#[cfg(feature = "std")]
+mod control;
+#[cfg(feature = "std")]
+mod shedder;
+
+pub use class::{Class, NotAClass};
+#[cfg(feature = "std")]
+pub use shedder::{ClassFigures, Shedder, ShedderBuilder, Shedding};

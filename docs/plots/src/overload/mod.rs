@@ -1,0 +1,115 @@
+//! docs/overload.md: a service under too much load, behind each gate, by the simulator of the tests.
+
+mod draw;
+mod figures;
+mod tables;
+
+pub(crate) use figures::all as figures;
+pub(crate) use tables::all as tables;
+
+use crate::svg::{ADMITTED, OVER};
+use std::ops::Range;
+use tollgate::Class;
+use tollgate_sim::{
+    Backend, MILLI, MINUTE, Open, Outcome, Plan, SECOND, Scenario, Stream, adaptive, classed, controls, fixed,
+    four_classes, shed,
+};
+
+/// What stands in front of the service.
+#[derive(Clone, Copy, PartialEq)]
+enum Way {
+    Open,
+    Fixed(u64),
+    /// One of the adaptive limits, by its place among them.
+    Adaptive(usize),
+    /// Gradient2 that knows the class of each call.
+    Classed,
+    /// A shedder alone, by latency.
+    Shed,
+}
+
+const GRADIENT2: usize = 1;
+const AIMD: Way = Way::Adaptive(0);
+const USUAL: Way = Way::Adaptive(GRADIENT2);
+const VEGAS: Way = Way::Adaptive(2);
+
+impl Way {
+    fn run(self, scenario: &Scenario) -> Outcome {
+        match self {
+            Self::Open => scenario.run(|_| Open),
+            Self::Fixed(limit) => scenario.run(fixed(limit)),
+            Self::Adaptive(which) => scenario.run(adaptive(controls()[which].1)),
+            Self::Classed => scenario.run(classed(controls()[GRADIENT2].1, &Class::ALL)),
+            Self::Shed => scenario.run(shed(&Class::ALL)),
+        }
+    }
+
+    fn name(self) -> String {
+        match self {
+            Self::Open => "no limit".into(),
+            Self::Fixed(limit) => format!("fixed, {limit}"),
+            Self::Adaptive(which) => controls()[which].0.into(),
+            Self::Classed => "gradient2, classes".into(),
+            Self::Shed => "a shedder alone".into(),
+        }
+    }
+
+    fn color(self) -> &'static str {
+        match self {
+            Self::Open => OVER,
+            Self::Fixed(_) => "#7d8894",
+            AIMD => "#b35900",
+            USUAL => ADMITTED,
+            Self::Adaptive(_) => "#1a7f4b",
+            Self::Classed => "#8250df",
+            Self::Shed => "#bf3989",
+        }
+    }
+}
+
+/// Answers a second at best.
+fn peak() -> f64 {
+    Backend::usual().peak(0)
+}
+
+/// When a run at a steady load has settled.
+const SETTLED: Range<u64> = 20 * SECOND..50 * SECOND;
+
+/// So many times the peak, of one kind of call; with classes it is a quarter of each, so that they are compared.
+fn steady(load: f64, way: Way) -> Outcome {
+    let streams = match way {
+        Way::Classed | Way::Shed => vec![Stream::of(load * peak() / 4.0); 4],
+        _ => vec![Stream::of(load * peak())],
+    };
+    way.run(&Scenario::new(streams, SETTLED.end))
+}
+
+/// The mean is as ever, but one call in ten is thirty times the work of the others.
+fn uneven(seed: u64) -> Scenario {
+    let streams = [Stream::of(4.5 * peak()).weighing(0.25), Stream::of(0.5 * peak()).weighing(7.75)];
+    Scenario::new(streams, MINUTE).seed(seed)
+}
+
+/// When the service gets three times as many workers, and a sixth of those.
+const STEPS: [u64; 2] = [30 * SECOND, 70 * SECOND];
+
+fn steps() -> Scenario {
+    let workers = Plan::always(10).then(STEPS[0], 30).then(STEPS[1], 5);
+    Scenario::new([Stream::of(1_000.0)], 110 * SECOND).on(Backend { workers, ..Backend::usual() })
+}
+
+/// When a dependency makes every call take eight times as long.
+const INCIDENT: Range<u64> = MINUTE..6 * MINUTE;
+
+fn incident() -> Scenario {
+    let work = Plan::always(40 * MILLI).then(INCIDENT.start, 320 * MILLI).then(INCIDENT.end, 40 * MILLI);
+    Scenario::new([Stream::of(200.0)], 8 * MINUTE).on(Backend { work, ..Backend::usual() })
+}
+
+/// When sheddable calls come at ten times the peak.
+const FLOOD: Range<u64> = 20 * SECOND..80 * SECOND;
+
+fn flood() -> Scenario {
+    let sheddable = Plan::always(0.1).then(FLOOD.start, 10.0).then(FLOOD.end, 0.1);
+    Scenario::new(four_classes(peak(), 0.3, sheddable), 100 * SECOND)
+}

@@ -1,0 +1,151 @@
+//! The example of a client, against the gateway as it is installed: without the layer many are turned away, with it nobody.
+//! And the layer around a channel of tonic, against a server of tonic with a limit.
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpListener;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use tollgate::Limit;
+use tollgate_tower::RateLimitLayer;
+use tollgate_tower::client::ClientLayer;
+use tonic::transport::server::TcpIncoming;
+use tonic::transport::{Channel, Server};
+use tonic_health::pb::HealthCheckRequest;
+use tonic_health::pb::health_client::HealthClient;
+use tower::Layer;
+
+/// Where cargo puts what it builds: next to the tests.
+fn built() -> PathBuf {
+    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
+}
+
+/// Cargo builds examples before tests, and does not say where.
+fn example() -> Command {
+    let program = built().join("examples").join("client");
+    assert!(program.exists(), "{} is not there; `cargo test -p tollgate-examples` builds it", program.display());
+    Command::new(program)
+}
+
+/// The gateway's own program, which the tests of a workspace build and those of this package alone do not.
+fn tollgate() -> Command {
+    let program = built().join("tollgate");
+    if !program.exists() {
+        let target = built().parent().unwrap().to_owned();
+        let mut build = Command::new(env!("CARGO"));
+        build.args(["build", "-q", "-p", "tollgate-server", "--target-dir"]).arg(target);
+        build.args(if cfg!(debug_assertions) { &[][..] } else { &["--release"] });
+        assert!(build.status().unwrap().success());
+    }
+    Command::new(program)
+}
+
+/// A web service that says hello, on a port that was free.
+fn upstream() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            thread::spawn(move || {
+                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+                // One request after the other, each up to its empty line.
+                while lines.by_ref().take_while(|line| !line.is_empty()).count() > 0 {
+                    if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    format!("http://{address}")
+}
+
+struct Gateway {
+    child: Child,
+    url: String,
+}
+
+impl Gateway {
+    fn in_front_of(upstream: &str, limit: &str) -> Self {
+        let mut command = tollgate();
+        command.args(["proxy", "--upstream", upstream, "--limit", limit, "--listen", "127.0.0.1:0"]);
+        command.env("TOLLGATE_SERVER__ADMIN", "127.0.0.1:0");
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stdout.take().unwrap());
+        let mut url = String::new();
+        while url.is_empty() {
+            let mut line = String::new();
+            assert!(said.read_line(&mut line).unwrap() > 0, "the gateway ended");
+            url = line.split_whitespace().find(|word| word.starts_with("http://127.0.0.1:")).unwrap_or_default().into();
+            url = url.trim_end_matches([',', '.', ';', '/']).to_owned();
+            if url == upstream {
+                url.clear();
+            }
+        }
+        // Nobody reads on: it must not stop for that.
+        thread::spawn(move || said.read_to_end(&mut Vec::new()));
+        Self { child, url }
+    }
+}
+
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+}
+
+/// The last line of what the example prints.
+fn told(arguments: &[&str]) -> String {
+    let output = example().args(arguments).output().unwrap();
+    let (said, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    assert!(output.status.success(), "{said}{errors}");
+    assert_eq!(said.lines().count(), 26, "{said}");
+    said.lines().last().unwrap().to_owned()
+}
+
+fn turned_away(line: &str) -> u32 {
+    line.rsplit(", ").next().unwrap().split(' ').next().unwrap().parse().unwrap()
+}
+
+#[test]
+fn with_the_layer_everything_gets_through_and_nobody_is_turned_away() {
+    let upstream = upstream();
+    let behaved = Gateway::in_front_of(&upstream, "10/s burst 5");
+    let line = told(&[&behaved.url]);
+    assert_eq!(turned_away(&line), 0, "{line}");
+    // A limit by the hour, so that this holds however slow the machine is.
+    let plain = Gateway::in_front_of(&upstream, "5/h");
+    let line = told(&[&plain.url, "plain"]);
+    assert_eq!(turned_away(&line), 20, "{line}");
+}
+
+#[test]
+fn without_a_gateway_it_is_one_sentence() {
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let output = example().arg(format!("http://{nobody}")).output().unwrap();
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert!(!output.status.success() && errors.contains("is the gateway there?"), "{errors}");
+    assert_eq!(errors.lines().count(), 1, "{errors}");
+}
+
+#[tokio::test]
+async fn a_channel_of_tonic_heeds_the_limit_of_a_server_before_it_is_met() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let (_, health) = tonic_health::server::health_reporter();
+    let server = Server::builder().layer(RateLimitLayer::per_ip(Limit::per_hour(3))).add_service(health);
+    let server = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
+
+    let channel = Channel::from_shared(format!("http://{at}")).unwrap().connect().await.unwrap();
+    let mut client = HealthClient::new(ClientLayer::new().layer(channel));
+    for _ in 0..3 {
+        client.check(HealthCheckRequest::default()).await.unwrap();
+    }
+    // The third answer said that nothing is left: the fourth call is not even sent.
+    let status = client.check(HealthCheckRequest::default()).await.unwrap_err();
+    assert_ne!(status.code(), tonic::Code::ResourceExhausted);
+    assert!(format!("{status:?}").contains("Paused"), "{status:?}");
+    server.abort();
+}

@@ -25,6 +25,8 @@
 //! use, then every 10 seconds it falls for a few latencies to half of what the service should be able to work on at once,
 //! and the latency there counts. While probes find what was known they become rarer, down to every 80 seconds. What was learnt too high is so brought down again, however long an incident lasts; what is
 //! truly slower now is learnt too.
+//!
+//! **Waiting.** Whoever finds no permit is told so at once. With a `Line` in front of the gate it may wait, briefly.
 
 mod aimd;
 mod baseline;
@@ -34,7 +36,11 @@ mod by_load;
 mod control;
 mod gate;
 mod gradient2;
+#[cfg(feature = "std")]
+mod line;
 mod permit;
+#[cfg(feature = "std")]
+mod queue;
 mod shares;
 mod shed;
 mod vegas;
@@ -46,7 +52,13 @@ pub use by_load::{Adaptive, AdaptiveBuilder, Change, Load};
 pub use control::{Control, Controller, Sample};
 pub use gate::{AdaptiveConcurrency, AtCapacity, Snapshot};
 pub use gradient2::Gradient2;
+#[cfg(feature = "std")]
+pub use line::{Line, Place};
+#[cfg(feature = "tokio")]
+pub use line::{LinePermit, NoTurn, Turn};
 pub use permit::{AdaptivePermit, Outcome};
+#[cfg(feature = "std")]
+pub use queue::Queue;
 pub use shares::{BadShare, Partition};
 pub use shed::{Class, NotAClass};
 #[cfg(feature = "std")]

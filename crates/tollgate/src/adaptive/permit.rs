@@ -56,6 +56,11 @@ impl<C: Clock> AdaptivePermit<C> {
         }
     }
 
+    /// Its latency counts from then on, as of a permit that was handed over while its owner waited for it.
+    pub fn restart_at(&mut self, now: Instant) {
+        self.since = now;
+    }
+
     /// How long it is out.
     pub fn age(&self) -> Duration {
         self.gate.clock().now() - self.since

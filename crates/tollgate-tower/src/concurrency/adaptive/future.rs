@@ -1,6 +1,5 @@
 //! The response of a service under an adaptive limit: called at once, or after a wait in line.
 
-use super::line::Line;
 use super::serving::Serving;
 use super::{ByHead, Classify, Timed};
 use crate::NoRoom;
@@ -12,10 +11,9 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 use std::fmt;
 use std::pin::Pin;
-use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tollgate::adaptive::Outcome;
-use tollgate::{AdaptivePermit, AtCapacity, Class, Clock, Instant, Sleep, SystemClock};
+use tollgate::adaptive::{Line, LinePermit, Outcome, Place, Turn};
+use tollgate::{AdaptivePermit, AtCapacity, Class, Clock, Instant, SystemClock};
 use tower_service::Service;
 
 pin_project! {
@@ -52,25 +50,11 @@ pin_project! {
 
 /// A request that waits in line, and what is called when its turn has come.
 pub(super) struct Queued<S, B, C: Clock> {
-    place: Place<C>,
-    sleep: Sleep,
+    turn: Turn<C>,
+    line: Line<C>,
     deadline: Option<Instant>,
     service: S,
     request: Request<B>,
-}
-
-/// A place in line; dropping it leaves the line.
-struct Place<C: Clock> {
-    line: Arc<Line<C>>,
-    place: u64,
-}
-
-impl<C: Clock> Drop for Place<C> {
-    fn drop(&mut self) {
-        // A permit that was handed over and not fetched is for the next.
-        drop(self.line.leave(self.place));
-        self.line.serve();
-    }
 }
 
 /// Why there is no permit.
@@ -104,28 +88,21 @@ impl NoPermit {
 
 impl<S, B, C: Clock> Queued<S, B, C> {
     pub(super) fn new(
-        line: Arc<Line<C>>,
-        place: u64,
-        until: Instant,
+        line: Line<C>,
+        place: Place<C>,
         deadline: Option<Instant>,
         service: S,
         request: Request<B>,
     ) -> Self {
-        let until = deadline.map_or(until, |deadline| deadline.min(until));
-        let sleep = line.clock.sleep_until(until);
-        Self { place: Place { line, place }, sleep, deadline, service, request }
+        let until = deadline.map_or(place.until(), |deadline| deadline.min(place.until()));
+        let turn = place.wait(line.gate().clock().sleep_until(until));
+        Self { turn, line, deadline, service, request }
     }
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<AdaptivePermit<C>, NoPermit>> {
-        let Place { line, place } = &self.place;
-        if let Some(permit) = line.look(*place, cx.waker()) {
-            return Poll::Ready(Ok(permit));
-        }
-        // Where no timer runs, outside a runtime, nobody waits at all.
-        ready!(Pin::new(&mut self.sleep).poll(cx));
-        // Its turn may have come at the last moment.
-        Poll::Ready(line.leave(*place).ok_or_else(|| {
-            let too_late = self.deadline.is_some_and(|deadline| deadline <= line.clock.now());
+        let turn = ready!(Pin::new(&mut self.turn).poll(cx));
+        Poll::Ready(turn.map(LinePermit::into_inner).ok_or_else(|| {
+            let too_late = self.deadline.is_some_and(|deadline| deadline <= self.line.gate().clock().now());
             if too_late { NoPermit::TooLate } else { NoPermit::WaitedTooLong }
         }))
     }
@@ -182,10 +159,10 @@ where
                         None => return Poll::Pending,
                     };
                     let Some(queued) = queued.take() else { return Poll::Pending };
-                    let Queued { place, mut service, request, .. } = *queued;
+                    let Queued { line, mut service, request, .. } = *queued;
                     let next = match turn {
                         Ok(permit) => {
-                            let serving = Some(Serving::new(permit, Some(Arc::clone(&place.line))));
+                            let serving = Some(Serving::new(permit, Some(line)));
                             Kind::Calling { inner: service.call(request), serving }
                         }
                         Err(why) => Kind::Denied { response: Some(why.answer(&request)) },

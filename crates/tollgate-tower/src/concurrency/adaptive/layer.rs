@@ -1,12 +1,11 @@
 //! The adaptive limit, as a layer.
 
-use super::line::Line;
 use super::{AdaptiveConcurrencyService, ByHead, Queue};
 use crate::head::Head;
 use http::response::Parts;
 use std::fmt;
 use std::sync::Arc;
-use tollgate::adaptive::{Outcome, Partition};
+use tollgate::adaptive::{Line, Outcome, Partition};
 use tollgate::{AdaptiveConcurrency, Clock, SystemClock};
 use tower_layer::Layer;
 
@@ -45,7 +44,7 @@ type OfHead<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
 pub(super) struct Shared<C: Clock> {
     pub(super) gate: AdaptiveConcurrency<C>,
-    pub(super) line: Option<Arc<Line<C>>>,
+    pub(super) line: Option<Line<C>>,
     pub(super) partition: Option<OfHead<Option<Partition>>>,
 }
 
@@ -95,10 +94,7 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
     /// Those who wait are served when a request of this layer ends: give the gate to nobody else.
     #[must_use]
     pub fn queue(self, queue: Queue) -> Self {
-        self.with(|shared| {
-            let clock = shared.gate.clock().clone();
-            shared.line = Some(Arc::new(Line::new(shared.gate.clone(), queue, clock)));
-        })
+        self.with(|shared| shared.line = Some(Line::new(shared.gate.clone(), queue)))
     }
 
     /// The gate, to look at it.
@@ -108,7 +104,7 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
 
     /// How many wait in line.
     pub fn queued(&self) -> usize {
-        self.shared.line.as_ref().map_or(0, |line| line.length())
+        self.shared.line.as_ref().map_or(0, Line::len)
     }
 }
 

@@ -4,8 +4,6 @@ mod body;
 mod classify;
 mod future;
 mod layer;
-mod line;
-mod queue;
 mod service;
 mod serving;
 
@@ -13,8 +11,8 @@ pub use body::Timed;
 pub use classify::{ByHead, Classify};
 pub use future::AdaptiveResponseFuture;
 pub use layer::AdaptiveConcurrencyLayer;
-pub use queue::Queue;
 pub use service::AdaptiveConcurrencyService;
+pub use tollgate::adaptive::Queue;
 
 use crate::answer::GRPC_STATUS;
 

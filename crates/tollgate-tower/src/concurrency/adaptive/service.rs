@@ -2,7 +2,6 @@
 
 use super::future::{AdaptiveResponseFuture, NoPermit, Queued};
 use super::layer::Shared;
-use super::line::{self, Who};
 use super::serving::Serving;
 use super::{ByHead, Classify, Timed};
 use crate::body::ResponseBody;
@@ -14,7 +13,8 @@ use http_body::Body;
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use tollgate::{AtCapacity, Clock, SystemClock};
+use tollgate::adaptive::Partition;
+use tollgate::{AtCapacity, Class, Clock, SystemClock};
 use tower_service::Service;
 
 /// What [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer) makes of a service. Clones share the limit.
@@ -46,11 +46,12 @@ where
             let client = Client::peer(request.extensions());
             partition(&Head::of(&request, client))
         });
-        let who = Who { partition, class: request.extensions().get().copied() };
+        // Whoever says nothing has all of the limit.
+        let class = request.extensions().get().copied().unwrap_or(Class::CriticalPlus);
         // Nobody passes those who wait.
         let barred = shared.line.as_ref().is_some_and(|line| !line.is_empty());
         if !barred {
-            match line::acquire(&shared.gate, who) {
+            match shared.gate.try_acquire_as(class, partition) {
                 Ok(permit) => {
                     let serving = Serving::new(permit, shared.line.clone());
                     return AdaptiveResponseFuture::calling(self.inner.call(request), serving, self.judge.clone());
@@ -61,25 +62,30 @@ where
                 Err(_) => {}
             }
         }
-        self.wait(request, who)
+        self.wait(request, class, partition)
     }
 }
 
 impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
     #[cold]
-    fn wait<B>(&mut self, request: Request<B>, who: Who) -> AdaptiveResponseFuture<S, B, C, J>
+    fn wait<B>(
+        &mut self,
+        request: Request<B>,
+        class: Class,
+        partition: Option<Partition>,
+    ) -> AdaptiveResponseFuture<S, B, C, J>
     where
         S: Service<Request<B>>,
     {
-        let joined = self.shared.line.as_ref().and_then(|line| Some((Arc::clone(line), line.join(who)?)));
-        let Some((line, (place, until))) = joined else {
+        let joined = self.shared.line.as_ref().and_then(|line| Some((line.clone(), line.join(class, partition)?)));
+        let Some((line, place)) = joined else {
             return AdaptiveResponseFuture::denied(NoPermit::LineIsFull.answer(&request), self.judge.clone());
         };
         let deadline = request.extensions().get::<Deadline>().map(|deadline| deadline.0);
         // The one that is ready goes with the request; a clone of it waits for the next.
         let clone = self.inner.clone();
         let service = std::mem::replace(&mut self.inner, clone);
-        let queued = Queued::new(line, place, until, deadline, service, request);
+        let queued = Queued::new(line, place, deadline, service, request);
         AdaptiveResponseFuture::queued(queued, self.judge.clone())
     }
 }

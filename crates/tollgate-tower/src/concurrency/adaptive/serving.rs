@@ -1,8 +1,6 @@
 //! A request in flight under an adaptive limit: its permit, and whoever waits for it.
 
-use super::line::Line;
-use std::sync::Arc;
-use tollgate::adaptive::Outcome;
+use tollgate::adaptive::{Line, Outcome};
 use tollgate::{AdaptivePermit, Clock};
 
 /// Dropping it is a client that hung up, which says nothing; but what is known to be dropped stays so.
@@ -12,12 +10,12 @@ pub(super) struct Serving<C: Clock> {
     pub(super) outcome: Outcome,
     /// If it ends as its head says.
     pub(super) promised: Outcome,
-    line: Option<Arc<Line<C>>>,
+    line: Option<Line<C>>,
 }
 
 impl<C: Clock> Serving<C> {
     #[inline]
-    pub(super) fn new(permit: AdaptivePermit<C>, line: Option<Arc<Line<C>>>) -> Self {
+    pub(super) fn new(permit: AdaptivePermit<C>, line: Option<Line<C>>) -> Self {
         Self { permit: Some(permit), outcome: Outcome::Ignored, promised: Outcome::Ignored, line }
     }
 

@@ -1,9 +1,9 @@
 //! How long one may wait in line: long while the line keeps getting empty, hardly at all once it does not.
 
-use std::time::Duration;
-use tollgate::Instant;
+use crate::clock::Instant;
+use core::time::Duration;
 
-/// A short line in front of an [adaptive limit](super::AdaptiveConcurrencyLayer::queue), for bursts.
+/// How many may wait for a permit of an adaptive limit, and for how long: what a [`Line`](super::Line) goes by.
 ///
 /// As long as it was empty at some moment of the last interval (100 ms), a request may wait for an interval and the first
 /// that came is the first that is served. A line that was not empty for so long is a backlog, which waiting only makes worse:
@@ -12,7 +12,7 @@ use tollgate::Instant;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_tower::concurrency::Queue;
+/// use tollgate::adaptive::Queue;
 ///
 /// let queue = Queue::of(200).interval(Duration::from_millis(50)).target(Duration::from_millis(2));
 /// ```

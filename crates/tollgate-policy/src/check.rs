@@ -218,6 +218,7 @@ impl Policies {
         }
         if let Some(limit) = &policy.adaptive {
             pressure::check_adaptive(limit, &mut |message| found.error(item(), "adaptive", message));
+            pressure::check_queue(limit, &mut |message| found.warn(item(), "adaptive", message));
         }
         if policy.priority.is_some() && !self.minds_classes() {
             let message = format!(

@@ -70,6 +70,7 @@ mod attribute;
 mod check;
 #[cfg(feature = "config")]
 pub mod config;
+mod deadline;
 mod engine;
 mod index;
 mod matching;
@@ -84,10 +85,11 @@ mod subject;
 pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
 pub use attribute::{Attribute, credentials};
 pub use check::{Problem, Severity};
+pub use deadline::{grpc_timeout, request_start};
 pub use engine::{
     AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeyName, Level,
     LimitStatus, LoadSource, NameKey, Override, OverrideError, PolicyFigures, PolicyKey, PressureFigures, Reason,
-    SharedOverride, Standing, TopKey, Tried, Usage, Verdict, fingerprint_of,
+    Refused, SharedOverride, Standing, TopKey, Tried, Usage, Verdict, fingerprint_of,
 };
 pub use matching::{Match, Why};
 pub use pattern::{HostPattern, PathPattern, PatternError};

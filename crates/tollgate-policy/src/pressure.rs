@@ -1,7 +1,7 @@
 //! What policies say for when there is too much: how many may be in flight, and who goes first.
 
 use std::time::Duration;
-use tollgate::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control};
+use tollgate::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, Queue};
 use tollgate::{Class, ShedderBuilder};
 
 /// A limit on how many requests of a policy are in flight, all keys together, that finds its number by itself: `adaptive`
@@ -14,11 +14,13 @@ pub struct AdaptiveLimit {
     pub(crate) max: u64,
     pub(crate) start: u64,
     pub(crate) control: Control,
+    /// With room for none, nobody waits.
+    pub(crate) queue: Queue,
 }
 
 impl Default for AdaptiveLimit {
     fn default() -> Self {
-        Self { min: 5, max: 200, start: 20, control: Control::gradient2().into() }
+        Self { min: 5, max: 200, start: 20, control: Control::gradient2().into(), queue: Queue::of(0) }
     }
 }
 
@@ -50,6 +52,28 @@ impl AdaptiveLimit {
         self
     }
 
+    /// Whoever finds no place waits in a short line, instead of being turned away at once. Nobody waits unless said, and
+    /// nobody where the policy only watches.
+    ///
+    /// Only requests wait that are decided where they can: by [`decide`](crate::Engine::decide) and its like, and by a layer,
+    /// so at the gateway. [`decide_now`](crate::Engine::decide_now) cannot; who [asks for an answer at
+    /// once](crate::Subject::at_once) does not.
+    #[must_use]
+    pub fn queue(mut self, queue: Queue) -> Self {
+        self.queue = queue;
+        self
+    }
+
+    /// Whether anybody may wait.
+    pub(crate) fn queues(&self) -> bool {
+        self.queue.most > 0
+    }
+
+    /// Whether the two differ in nothing but who may wait.
+    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+        *self == Self { queue: self.queue, ..*other }
+    }
+
     pub(crate) fn builder(&self) -> AdaptiveConcurrencyBuilder {
         AdaptiveConcurrency::builder().min(self.min).max(self.max).start(self.start).control(self.control)
     }
@@ -61,6 +85,8 @@ impl AdaptiveLimit {
 /// ([how much](tollgate::AdaptiveConcurrency::try_acquire_as)). What presses is how far it is in use, so this begins where
 /// even the most important are too many; and the load of the machine, if it is said from when on, and the engine is [told](crate::EngineOptions::load) of it.
 ///
+/// A request that nobody waits for any more is turned away, too, however important it is: see [`patience`](Self::patience).
+///
 /// How important a request is, the first of these that says something: its attribute `class`; the plan that it has; the first
 /// policy that applies to it; the default here, `critical`.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -70,11 +96,13 @@ pub struct Shed {
     pub(crate) memory: Option<f64>,
     pub(crate) rest: Duration,
     pub(crate) spare: Option<Class>,
+    pub(crate) patience: Option<Duration>,
 }
 
 impl Default for Shed {
     fn default() -> Self {
-        Self { default: Class::default(), cpu: None, memory: None, rest: Duration::from_secs(5), spare: None }
+        let (default, rest) = (Class::default(), Duration::from_secs(5));
+        Self { default, cpu: None, memory: None, rest, spare: None, patience: None }
     }
 }
 
@@ -116,6 +144,15 @@ impl Shed {
     #[must_use]
     pub fn spare(mut self, class: Class) -> Self {
         self.spare = Some(class);
+        self
+    }
+
+    /// How long after its [start](crate::Subject::start), or after it came if that is not known, anybody waits for an answer:
+    /// what began longer ago is turned away before it costs anything, and nobody waits in line for longer. A request may say
+    /// less by a [deadline](crate::Subject::deadline) or by `grpc-timeout` among its headers.
+    #[must_use]
+    pub fn patience(mut self, patience: Duration) -> Self {
+        self.patience = Some(patience);
         self
     }
 

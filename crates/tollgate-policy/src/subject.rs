@@ -2,8 +2,10 @@
 
 use crate::address;
 use crate::attribute::Attribute;
+use crate::deadline::request_start;
 use std::fmt;
 use std::net::IpAddr;
+use tollgate::Instant;
 
 /// Who is asking. Made for one request from what is there already; nothing is copied.
 ///
@@ -36,6 +38,9 @@ pub struct Subject<'a> {
     /// Names of your own. (A `SmallVec` would pin the lifetime.)
     custom: [Option<(&'a str, &'a [u8])>; INLINE],
     more: Vec<(&'a str, &'a [u8])>,
+    at_once: bool,
+    start: Option<Instant>,
+    deadline: Option<Instant>,
 }
 
 /// So many names of your own need no memory of their own.
@@ -141,7 +146,33 @@ impl<'a> Subject<'a> {
         self
     }
 
+    /// Whoever asks does not wait: where others would wait in line, it is turned away.
+    #[must_use]
+    pub fn at_once(mut self) -> Self {
+        self.at_once = true;
+        self
+    }
+
+    /// When the request began, by a clock that is believed: how long its caller [has patience](crate::Shed::patience) counts
+    /// from then. Nothing began in the future.
+    #[must_use]
+    pub fn start(mut self, start: Instant) -> Self {
+        self.start = Some(start);
+        self
+    }
+
+    /// From then on nobody waits for the answer: what comes later is turned away before it costs anything, and nobody waits
+    /// in line for longer.
+    #[must_use]
+    pub fn deadline(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(deadline);
+        self
+    }
+
     /// An attribute by its name, whichever it is; that of an address must be one, or it is not there.
+    ///
+    /// `start` and `deadline` are times, written as [`request_start`](crate::request_start) reads them; what else they say is
+    /// an attribute of your own.
     #[must_use]
     pub fn with(mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         let bytes = value.as_ref();
@@ -159,6 +190,11 @@ impl<'a> Subject<'a> {
             "host" => self.host(value),
             "endpoint" => self.endpoint(value),
             _ => {
+                match name {
+                    "start" => self.start = request_start(bytes),
+                    "deadline" => self.deadline = request_start(bytes),
+                    _ => {}
+                }
                 let known = self.custom.iter_mut().flatten().chain(&mut self.more).find(|(known, _)| *known == name);
                 if let Some((_, known)) = known {
                     *known = bytes;
@@ -192,12 +228,25 @@ impl<'a> Subject<'a> {
         self.ip
     }
 
+    pub(crate) fn is_at_once(&self) -> bool {
+        self.at_once
+    }
+
+    /// When the request began, and until when its caller waits, as far as is said.
+    pub(crate) fn times(&self) -> (Option<Instant>, Option<Instant>) {
+        (self.start, self.deadline)
+    }
+
     pub(crate) fn raw_path(&self) -> Option<&'a [u8]> {
         self.path
     }
 
     pub(crate) fn has_header(&self, name: &str) -> bool {
-        self.headers.is_some_and(|headers| headers.header(name).is_some())
+        self.header(name).is_some()
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&'a [u8]> {
+        self.headers.and_then(|headers| headers.header(name))
     }
 
     pub(crate) fn header_says(&self, name: &str, value: &[u8]) -> bool {
@@ -217,7 +266,7 @@ impl<'a> Subject<'a> {
             Attribute::Method => self.method,
             Attribute::Path => self.path,
             Attribute::Host => self.host.map(address::without_port),
-            Attribute::Header(name) => self.headers.and_then(|headers| headers.header(name)),
+            Attribute::Header(name) => self.header(name),
             Attribute::Custom(name) => self.own().find(|(known, _)| **known == **name).map(|(_, value)| *value),
         }
     }

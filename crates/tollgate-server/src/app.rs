@@ -69,7 +69,7 @@ impl<C: Clock> App<C> {
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
         let (seen, waits) = (tower::Identity::direct(), Waits::new());
         Ok(Self {
-            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity, &seen, &waits)),
+            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity, &seen, &waits).at_once()),
             seen,
             waits,
             started: SystemTime::now(),
@@ -91,7 +91,7 @@ impl<C: Clock> App<C> {
     /// Believes others from now on.
     pub(crate) fn believe(&self, identity: Identity) {
         if **self.identity.load() != identity {
-            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity, &self.seen, &self.waits)));
+            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity, &self.seen, &self.waits).at_once()));
             self.identity.store(Arc::new(identity));
         }
     }

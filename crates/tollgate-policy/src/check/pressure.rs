@@ -3,6 +3,7 @@
 use super::{Findings, Item};
 use crate::policies::Policies;
 use crate::pressure::AdaptiveLimit;
+use tollgate::adaptive::Queue;
 
 /// An adaptive limit whose numbers cannot be.
 pub(super) fn check_adaptive(limit: &AdaptiveLimit, error: &mut dyn FnMut(String)) {
@@ -15,6 +16,17 @@ pub(super) fn check_adaptive(limit: &AdaptiveLimit, error: &mut dyn FnMut(String
     } else if !(min..=max).contains(&start) {
         error(format!(
             "an adaptive limit must start between its `min` and its `max`; make `start` {min} to {max}, not {start}"
+        ));
+    }
+}
+
+/// A queue that is none.
+pub(super) fn check_queue(limit: &AdaptiveLimit, warn: &mut dyn FnMut(String)) {
+    let Queue { interval, target, .. } = limit.queue;
+    if limit.queues() && target > interval {
+        warn(format!(
+            "`queue_target` is {target:?} and `queue_interval` {interval:?}, but nobody waits longer when there is more to do; \
+             make `queue_target` the shorter of the two"
         ));
     }
 }
@@ -32,11 +44,13 @@ impl Policies {
                 found.error(Item::Shed, key, format!("`{key}` must be a share above 0 and up to 1, as 0.9"));
             }
         }
-        let presses =
-            shed.cpu.is_some() || shed.memory.is_some() || self.policies.iter().any(|policy| policy.adaptive.is_some());
+        let presses = shed.cpu.is_some()
+            || shed.memory.is_some()
+            || shed.patience.is_some()
+            || self.policies.iter().any(|policy| policy.adaptive.is_some());
         if !presses {
             let message = "nothing is ever shed, because nothing says when there is too much; give a policy `adaptive`, or \
-                           set `cpu` or `memory`";
+                           set `cpu`, `memory` or `patience`";
             found.warn(Item::Shed, "", message.to_owned());
         }
     }

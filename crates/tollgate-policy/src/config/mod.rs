@@ -132,6 +132,8 @@ pub struct Identity {
     pub api_key: Option<String>,
     /// The header in which trusted proxies say how important a request is, in lower case: that of `[shed]`.
     pub class: Option<String>,
+    /// The header in which they say when a request began, in lower case: the `start_header` of `[shed]`.
+    pub start: Option<String>,
 }
 
 /// What is remembered of the heaviest callers.

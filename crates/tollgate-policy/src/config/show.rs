@@ -119,7 +119,7 @@ impl Writer<'_> {
         self.traces(&config.traces);
         self.envoy(&config.envoy);
         self.gateway(&config.gateway);
-        self.shed(policies.shed.as_ref(), config.identity.class.as_deref());
+        self.shed(policies.shed.as_ref(), &config.identity);
         for (index, plan) in policies.plans.iter().enumerate() {
             self.table(&format!("[plans.{}]", name(&plan.name)), &format!("plans.{index}"));
             self.limits(&plan.limits);

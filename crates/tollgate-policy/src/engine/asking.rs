@@ -55,6 +55,10 @@ pub(crate) struct Asking {
     pub(crate) acts_later: bool,
     /// How important the request is; none if nobody says.
     pub(crate) class: Option<tollgate::Class>,
+    /// Until when anybody waits for the answer, if that is known.
+    pub(crate) deadline: Option<Instant>,
+    /// Whether the caller does not wait in line.
+    pub(crate) at_once: bool,
     /// The policies with an adaptive limit, and whether they enforce it.
     pub(crate) gates: SmallVec<[(u32, bool); 2]>,
 }
@@ -87,7 +91,7 @@ impl Asking {
     /// Asks nothing, and keeps no memory beyond its own.
     pub(crate) fn clear(&mut self) {
         (self.banned, self.max_wait, self.scales, self.acts_later) = (None, None, false, false);
-        self.class = None;
+        (self.class, self.deadline, self.at_once) = (None, None, false);
         self.asked.clear();
         self.keys.clear();
         self.gates.clear();

@@ -71,6 +71,8 @@ impl<S: Store> Engine<S> {
         let now = self.inner.store.now();
         let mut verdict = Verdict::new(self.inner.rules.load(), now);
         let (rules, asking) = verdict.parts.asking_by();
+        // Whoever asks so holds no place when it is answered: it is not worth a wait either.
+        asking.at_once = true;
         verdict.parts.reason = self.gather_by(rules, asking, policy, value, cost, now)?;
         Ok(verdict)
     }

@@ -9,6 +9,7 @@ mod figures;
 mod key;
 mod operator;
 mod overrides;
+mod places;
 mod pressure;
 mod rules;
 mod shared;
@@ -20,6 +21,7 @@ pub use explain::{Explanation, Level, Standing, Tried};
 pub use figures::{PolicyFigures, TopKey, Usage};
 pub(crate) use overrides::LONGEST;
 pub use overrides::{Override, OverrideError};
+pub use places::Refused;
 pub use pressure::{AdaptiveFigures, LoadSource, PressureFigures};
 pub use rules::EngineError;
 pub use shared::{KeyName, NameKey, PolicyKey, SharedOverride, fingerprint_of};
@@ -91,6 +93,8 @@ struct Figures {
     /// By policies that only watch.
     shadow_denied: Sketch,
     reloads: AtomicU64,
+    /// Nobody waited for them any more.
+    late: AtomicU64,
 }
 
 /// How an engine keeps its figures.
@@ -132,6 +136,7 @@ impl<S: Store> Engine<S> {
             most_denied: Sketch::new(options.top),
             shadow_denied: Sketch::new(options.top),
             reloads: AtomicU64::new(0),
+            late: AtomicU64::new(0),
         };
         Ok(Self {
             inner: Arc::new(Inner {
@@ -179,7 +184,8 @@ impl<S: Store> Engine<S> {
 
 /// # Deciding
 impl<S: Store> Engine<S> {
-    /// Decides on one request, and charges it if it passes.
+    /// Decides on one request, and charges it if it passes. It may wait for a place where an adaptive limit
+    /// [has a queue](crate::AdaptiveLimit::queue), and is charged nothing until it has one.
     pub async fn decide(&self, subject: &Subject<'_>) -> Verdict {
         self.ask(subject, 1, false, None).await
     }
@@ -230,8 +236,12 @@ impl<S: Store> Engine<S> {
 
     /// What a verdict lacks that has begun.
     async fn ask_for(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
-        if !peek {
-            self.press(&mut verdict);
+        let (began, mut within) = (verdict.parts.now, within);
+        if !peek && let Some(in_line) = self.press(&mut verdict, true) {
+            let latest = within.map(|within| began + within);
+            // Few wait: they have memory of their own, so that the futures of all others are small.
+            Box::pin(self.wait_in_line(&mut verdict, in_line, latest)).await;
+            within = latest.map(|latest| latest.saturating_since(verdict.parts.now));
         }
         self.ask_pressed(verdict, peek, within).await
     }
@@ -279,6 +289,7 @@ impl<S: Store> Engine<S> {
             return verdict;
         }
         asking.class = rules.class_of(subject);
+        (asking.deadline, asking.at_once) = (rules.deadline_of(subject, now), subject.is_at_once());
         asking.gather(rules, &self.inner.overrides.in_force(), &Request { subject, path: path.as_ref(), cost, now });
         if let Some(ban) = asking.banned.take() {
             verdict.parts.reason = Reason::Ban(Ban::Operator(ban));
@@ -324,8 +335,10 @@ impl<S: Store> Engine<S> {
         {
             ruling.figures.tally.add(Event::Denied);
         }
-        if let (Reason::AtCapacity, Some(ruling)) = (&verdict.parts.reason, verdict.binding()) {
-            ruling.figures.tally.add(Event::Denied);
+        match &verdict.parts.reason {
+            Reason::TooLate => _ = figures.late.fetch_add(1, Ordering::Relaxed),
+            Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => self.count_refused(verdict),
+            _ => {}
         }
         let failed = matches!(verdict.source(), Source::Open | Source::Closed | Source::LocalShare);
         let mut of_policy: Option<(&Asked, AskOutcome, u64)> = None;
@@ -344,6 +357,15 @@ impl<S: Store> Engine<S> {
         }
         self.count_policy(of_policy, verdict, allowed, failed);
         self.time(verdict);
+    }
+
+    /// One that an adaptive limit turned away.
+    #[cold]
+    fn count_refused(&self, verdict: &Verdict) {
+        if let Some(ruling) = verdict.binding() {
+            ruling.figures.tally.add(Event::Denied);
+            ruling.figures.refusals.add(&verdict.parts.reason);
+        }
     }
 
     fn count_policy(
@@ -476,30 +498,34 @@ impl Rules {
 /// # Deciding without a future, where the store is in this process
 impl<S: Store + 'static> Engine<S> {
     /// Decides, as [`decide_n`](Self::decide_n) does, if the store is in this process, or knows the answer without asking
-    /// elsewhere. If not, what decides: a future that needs the subject no longer.
+    /// elsewhere, and nobody has to wait in line. If not, what decides: a future that needs the subject no longer.
     pub fn decide_or_later(
         &self,
         subject: &Subject<'_>,
         cost: u64,
     ) -> Result<Verdict, impl Future<Output = Verdict> + Send + use<S>> {
-        if self.inner.store.is_here() {
-            return Ok(self.ask_here(subject, cost, false));
+        let mut verdict = self.begin(subject, cost);
+        let in_line = self.press(&mut verdict, true);
+        if in_line.is_none() && self.inner.store.is_here() {
+            return Ok(self.ask_pressed_here(verdict, false));
         }
         // A store that is elsewhere may still know this one.
-        let mut verdict = self.begin(subject, cost);
-        self.press(&mut verdict);
-        let is_known = !verdict.is_open() || {
-            let asks = verdict.parts.asking.asks(verdict.rules(), false);
-            let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
-            drop(asks);
-            answer.map(|answer| verdict.answered(answer)).is_some()
-        };
+        let is_known = in_line.is_none()
+            && (!verdict.is_open() || {
+                let asks = verdict.parts.asking.asks(verdict.rules(), false);
+                let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
+                drop(asks);
+                answer.map(|answer| verdict.answered(answer)).is_some()
+            });
         if is_known && !verdict.is_denied_by_limits() {
             self.count(&verdict);
             return Ok(verdict);
         }
         let engine = self.clone();
         Err(async move {
+            if let Some(in_line) = in_line {
+                engine.wait_in_line(&mut verdict, in_line, None).await;
+            }
             match is_known {
                 true => engine.conclude(verdict, None).await,
                 false => engine.ask_pressed(verdict, false, None).await,
@@ -536,8 +562,14 @@ impl<S: Store> Engine<S> {
     fn ask_here(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
         let mut verdict = self.begin(subject, cost);
         if !peek {
-            self.press(&mut verdict);
+            // Who cannot wait does not.
+            self.press(&mut verdict, false);
         }
+        self.ask_pressed_here(verdict, peek)
+    }
+
+    /// As `ask_pressed` does.
+    fn ask_pressed_here(&self, mut verdict: Verdict, peek: bool) -> Verdict {
         if verdict.is_open() {
             let asks = verdict.parts.asking.asks(verdict.rules(), peek);
             let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
@@ -557,7 +589,8 @@ impl<S: Store> Engine<S> {
 
 /// # Deciding in memory, where nothing has to be waited for
 impl<C: Clock> Engine<MemoryStore<C>> {
-    /// See [`decide`](Self::decide).
+    /// See [`decide`](Self::decide). Where an adaptive limit has a queue, nobody waits here: whoever finds no place is turned
+    /// away, as without one.
     pub fn decide_now(&self, subject: &Subject<'_>) -> Verdict {
         self.ask_here(subject, 1, false)
     }

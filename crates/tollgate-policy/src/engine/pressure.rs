@@ -1,12 +1,13 @@
-//! Under pressure: who is shed, and who finds as many in flight as are served well. Both are known in this process, so both
-//! come before the store is asked: whoever is turned away here costs next to nothing.
+//! Under pressure: whom nobody waits for any more, who is shed, and who finds as many in flight as are served well. All of it
+//! is known in this process, so it comes before the store is asked: whoever is turned away here costs next to nothing.
 
+use super::Engine;
+use super::places::{InLine, Refused};
 use super::rules::{Registry, Rules};
 use super::verdict::{Reason, Verdict};
-use super::{Ending, Engine};
-use crate::policy::Policy;
+use crate::deadline::grpc_timeout;
 use crate::pressure::Shed;
-use crate::stats::Event;
+use crate::subject::Subject;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,6 +20,9 @@ const WELL_USED: f64 = 0.85;
 /// The name of the attribute that says how important a request is.
 const CLASS: &str = "class";
 
+/// The header in which gRPC clients say how long they wait.
+const GRPC_TIMEOUT: &str = "grpc-timeout";
+
 /// Who sheds, by which settings.
 pub(crate) struct Sheds {
     settings: Shed,
@@ -28,7 +32,13 @@ pub(crate) struct Sheds {
 
 /// A clock that shows what the store's clock showed when it was last looked at.
 #[derive(Clone, Default)]
-struct Told(Arc<AtomicU64>);
+pub(crate) struct Told(Arc<AtomicU64>);
+
+impl Told {
+    pub(super) fn tell(&self, now: Instant) {
+        self.0.store(now.as_unix_nanos(), Ordering::Relaxed);
+    }
+}
 
 impl Clock for Told {
     fn now(&self) -> Instant {
@@ -39,7 +49,7 @@ impl Clock for Told {
 impl Sheds {
     fn new(settings: Shed, load: Option<&LoadSource>, now: Instant) -> Self {
         let clock = Told::default();
-        clock.0.store(now.as_unix_nanos(), Ordering::Relaxed);
+        clock.tell(now);
         let mut builder = settings.builder();
         if let Some(load) = load.filter(|_| settings.cpu.is_some() || settings.memory.is_some()).cloned() {
             builder = builder.pressure(move || {
@@ -54,13 +64,13 @@ impl Sheds {
 
     fn admits(&self, class: Option<Class>, now: Instant) -> Result<(), Class> {
         let class = class.unwrap_or(self.settings.default);
-        self.clock.0.store(now.as_unix_nanos(), Ordering::Relaxed);
+        self.clock.tell(now);
         if self.shedder.admit(class) { Ok(()) } else { Err(class) }
     }
 
     /// What a gate says of the pressure: how far it is in use. That it turns the less important away says nothing, it keeps
     /// room by that; and one that probes is in full use by its own doing.
-    fn hear(&self, gate: &AdaptiveConcurrency) {
+    pub(super) fn hear(&self, gate: &AdaptiveConcurrency<Told>) {
         if !gate.is_probing() {
             self.shedder.report(gate.in_flight() as f64 / gate.limit().max(1) as f64 / WELL_USED);
         }
@@ -77,74 +87,51 @@ impl Registry {
         }
         self.shed.clone()
     }
-
-    /// The gate of a policy: the same as before if it is to be the same, else one that begins where that was.
-    pub(super) fn gate(&mut self, number: u32, policy: &Policy) -> Option<AdaptiveConcurrency> {
-        let limit = policy.adaptive?;
-        let gate = match self.gates.get(&number) {
-            Some((known, gate)) if *known == limit => return Some(gate.clone()),
-            Some((_, gate)) => limit.builder().start(gate.limit()).build(),
-            None => limit.builder().build(),
-        };
-        self.gates.insert(number, (limit, gate.clone()));
-        Some(gate)
-    }
 }
 
 impl<S: Store> Engine<S> {
-    /// Turns a request away that is shed, or finds no room; else holds its place until it has ended.
-    pub(super) fn press(&self, verdict: &mut Verdict) {
+    /// Turns a request away that comes too late, is shed, or finds no room; else holds its place until it has ended. If it
+    /// may wait and has to, says where.
+    pub(super) fn press(&self, verdict: &mut Verdict, may_wait: bool) -> Option<InLine> {
         let parts = &mut *verdict.parts;
         let (rules, asking) = (parts.rules.as_deref().expect("a verdict has rules"), &parts.asking);
-        let nothing_to_do = rules.sheds.is_none() && asking.gates.is_empty();
+        let nothing_to_do = rules.sheds.is_none() && asking.gates.is_empty() && asking.deadline.is_none();
         if nothing_to_do || !matches!(parts.reason, Reason::Limits | Reason::NoPolicy) {
-            return;
+            return None;
+        }
+        if asking.deadline.is_some_and(|deadline| deadline <= parts.now) {
+            parts.reason = Reason::TooLate;
+            return None;
         }
         if let Some(Err(class)) = rules.sheds.as_ref().map(|sheds| sheds.admits(asking.class, parts.now)) {
             parts.reason = Reason::Shed(class);
-            return;
+            return None;
         }
         // Who acts later, and ends elsewhere, holds no place here.
-        if asking.acts_later {
-            return;
-        }
-        // A gate keeps room for the more important, once anything says how important a request is.
-        let class = asking.class.or_else(|| rules.sheds.as_ref().map(|sheds| sheds.settings.default));
-        for &(number, enforced) in &asking.gates {
-            let ruling = &rules.policies[number as usize];
-            let Some(gate) = &ruling.gate else { continue };
-            let permit = match class {
-                Some(class) => gate.try_acquire_as_at(class, None, parts.now),
-                None => gate.try_acquire_at(parts.now),
-            };
-            if let Some(sheds) = &rules.sheds {
-                sheds.hear(gate);
-            }
-            match permit {
-                Ok(permit) => parts.permits.push(permit),
-                Err(_) if enforced => {
-                    parts.permits.clear();
-                    (parts.reason, parts.full) = (Reason::AtCapacity, number);
-                    return;
-                }
-                Err(_) => ruling.figures.tally.add(Event::ShadowDenied),
-            }
-        }
-    }
-
-    /// A request has ended: what it held is measured and free.
-    pub(super) fn finish(&self, verdict: &mut Verdict, ending: &Ending) {
-        if verdict.parts.permits.is_empty() {
-            return;
-        }
-        let (outcome, now) = (ending.outcome(), self.inner.store.now());
-        verdict.parts.permits.drain(..).for_each(|permit| permit.finish_at(outcome, now));
+        if asking.acts_later { None } else { self.take_places(verdict, 0, may_wait) }
     }
 }
 
 impl Rules {
+    /// How important requests are of which nothing says it; none where nothing is ever shed.
+    pub(super) fn default_class(&self) -> Option<Class> {
+        self.sheds.as_ref().map(|sheds| sheds.settings.default)
+    }
+
+    /// Until when anybody waits for the answer to a request that came now; none if nobody says.
+    pub(super) fn deadline_of(&self, subject: &Subject<'_>, now: Instant) -> Option<Instant> {
+        let (start, deadline) = subject.times();
+        let Some(sheds) = &self.sheds else { return deadline };
+        // What a client says of itself hurts nobody else.
+        let timeout = subject.header(GRPC_TIMEOUT).and_then(grpc_timeout);
+        let longest = [sheds.settings.patience, timeout].into_iter().flatten().min();
+        // Clocks of machines differ: nothing began in the future.
+        let ends = longest.map(|longest| start.map_or(now, |start| start.min(now)) + longest);
+        [deadline, ends].into_iter().flatten().min()
+    }
+
     /// How important a request is, as far as it says so itself.
-    pub(super) fn class_of(&self, subject: &crate::Subject<'_>) -> Option<Class> {
+    pub(super) fn class_of(&self, subject: &Subject<'_>) -> Option<Class> {
         self.sheds.as_ref()?;
         std::str::from_utf8(subject.custom(CLASS)?).ok()?.trim().parse().ok()
     }
@@ -158,6 +145,8 @@ pub struct PressureFigures {
     pub limits: Vec<AdaptiveFigures>,
     /// What is shed; none where nothing ever is.
     pub shed: Option<Shedding>,
+    /// How many were turned away because nobody waited for them any more.
+    pub late: u64,
 }
 
 /// How one adaptive limit stands.
@@ -170,6 +159,10 @@ pub struct AdaptiveFigures {
     pub control: &'static str,
     /// The figures.
     pub snapshot: Snapshot,
+    /// How many wait in line for a place.
+    pub queued: u64,
+    /// How many were turned away.
+    pub refused: Refused,
 }
 
 impl<S: Store> Engine<S> {
@@ -177,13 +170,15 @@ impl<S: Store> Engine<S> {
     pub fn pressure(&self) -> Option<PressureFigures> {
         let rules = self.inner.rules.load();
         let figures = |ruling: &super::rules::Ruling| {
-            let gate = ruling.gate.as_ref()?;
-            let (policy, control) = (ruling.policy.name.clone(), gate.control().name());
-            Some(AdaptiveFigures { policy, control, snapshot: gate.snapshot() })
+            let line = ruling.gate.as_ref()?;
+            let (policy, control) = (ruling.policy.name.clone(), line.gate().control().name());
+            let (snapshot, queued) = (line.gate().snapshot(), line.len() as u64);
+            Some(AdaptiveFigures { policy, control, snapshot, queued, refused: ruling.figures.refusals.counts() })
         };
         let limits: Vec<_> = rules.policies.iter().filter_map(figures).collect();
         let shed = rules.sheds.as_ref().map(|sheds| sheds.shedder.snapshot());
-        (!limits.is_empty() || shed.is_some()).then_some(PressureFigures { limits, shed })
+        let late = self.inner.figures.late.load(Ordering::Relaxed);
+        (!limits.is_empty() || shed.is_some()).then_some(PressureFigures { limits, shed, late })
     }
 }
 

@@ -2,7 +2,8 @@
 
 use super::LoadSource;
 use super::key::front;
-use super::pressure::Sheds;
+use super::places::Refusals;
+use super::pressure::{Sheds, Told};
 use crate::attribute::Attribute;
 use crate::check::Problem;
 use crate::index::Index;
@@ -16,7 +17,8 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tollgate::{AdaptiveConcurrency, Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
+use tollgate::adaptive::Line;
+use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
 
 /// What an engine goes by, until it is given other policies.
 pub(crate) struct Rules {
@@ -42,14 +44,21 @@ pub(crate) struct Ruling {
     pub(crate) sets: Vec<Vec<Slot>>,
     pub(crate) penalty: Option<PenaltySlots>,
     pub(crate) figures: Arc<Counted>,
-    /// How many may be in flight, where that is found out.
-    pub(crate) gate: Option<AdaptiveConcurrency>,
+    /// How many may be in flight, where that is found out, and who waits for a place.
+    pub(crate) gate: Option<Line<Told>>,
 }
 
 /// What is counted of a policy, over all reloads.
 pub(crate) struct Counted {
     pub(crate) tally: Tally,
     pub(crate) bans: AtomicU64,
+    pub(crate) refusals: Refusals,
+}
+
+impl Counted {
+    fn new(window: Duration) -> Self {
+        Self { tally: Tally::new(window), bans: AtomicU64::new(0), refusals: Refusals::default() }
+    }
 }
 
 /// A limit and its place in the store.
@@ -80,7 +89,9 @@ pub(crate) struct Registry {
     /// How often policies were loaded.
     loads: u64,
     /// Adaptive limits by the number of their policy, and what they were made by.
-    pub(super) gates: HashMap<u32, (AdaptiveLimit, AdaptiveConcurrency)>,
+    pub(super) gates: HashMap<u32, (AdaptiveLimit, Line<Told>)>,
+    /// The clock of all of them.
+    pub(super) clock: Told,
     pub(super) shed: Option<Arc<Sheds>>,
     pub(super) load: Option<LoadSource>,
 }
@@ -221,10 +232,7 @@ impl Registry {
         let penalty =
             policy.penalty.as_ref().map(|penalty| self.penalty(number, policy, penalty, store)).transpose()?;
         let window = sets.iter().flatten().find_map(|slot| period(&slot.limit)).unwrap_or_default();
-        let figures = self
-            .figures
-            .entry(number)
-            .or_insert_with(|| Arc::new(Counted { tally: Tally::new(window), bans: AtomicU64::new(0) }));
+        let figures = self.figures.entry(number).or_insert_with(|| Arc::new(Counted::new(window)));
         figures.tally.set_window(window);
         let figures = Arc::clone(figures);
         let (gate, key_name) = (self.gate(number, policy), policy.key_name().into());

@@ -3,6 +3,7 @@
 use super::Ending;
 use super::asking::{Asked, Asking, FEW, Role};
 use super::overrides::Override;
+use super::places::Held;
 use super::rules::{Rules, Ruling};
 use crate::policy::{Cost, Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
@@ -13,7 +14,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{AdaptivePermit, AskOutcome, Class, Decision, Instant, Mode, Source, Status};
+use tollgate::{AskOutcome, Class, Decision, Instant, Mode, Source, Status};
 
 /// What became of a request, with the figures of every limit it met.
 ///
@@ -38,7 +39,7 @@ pub(super) struct Parts {
     /// When it was decided.
     pub(super) now: Instant,
     /// Places among those in flight under adaptive limits.
-    pub(super) permits: SmallVec<[AdaptivePermit; 2]>,
+    pub(super) permits: SmallVec<[Held; 2]>,
     /// The policy whose adaptive limit had no room, by its place among the rules.
     pub(super) full: u32,
 }
@@ -83,7 +84,7 @@ impl Drop for Place {
         let Some(mut parts) = self.0.take() else { return };
         // Permits go back here, whatever becomes of the place.
         parts.inner = None;
-        parts.permits.clear();
+        parts.free(None);
         parts.rules = None;
         parts.reason = Reason::NoPolicy;
         parts.fits = true;
@@ -141,6 +142,12 @@ pub enum Reason {
     Shed(Class),
     /// As many requests of an adaptive policy are in flight as are served well.
     AtCapacity,
+    /// The same, and as many wait in line as may.
+    QueueFull,
+    /// It waited in line for a place under an adaptive policy for as long as it may.
+    WaitedTooLong,
+    /// Its deadline had passed before anything was done for it.
+    TooLate,
     /// Limits are switched off.
     Off,
 }
@@ -167,6 +174,9 @@ impl Reason {
             Self::Closed => "closed",
             Self::Shed(_) => "shed",
             Self::AtCapacity => "at_capacity",
+            Self::QueueFull => "queue_full",
+            Self::WaitedTooLong => "waited_too_long",
+            Self::TooLate => "too_late",
             Self::Off => "off",
         }
     }
@@ -257,7 +267,7 @@ impl Verdict {
         self.parts.fits = fits;
         // Places are for those who pass.
         if self.is_denied() {
-            self.parts.permits.clear();
+            self.parts.free(None);
         }
     }
 
@@ -271,8 +281,8 @@ impl Verdict {
     pub fn is_allowed(&self) -> bool {
         match &self.parts.reason {
             Reason::NoPolicy | Reason::AllowList | Reason::Off => true,
-            Reason::DenyList { .. } | Reason::Ban(_) | Reason::Closed | Reason::Shed(_) | Reason::AtCapacity => false,
             Reason::Limits => self.parts.fits,
+            _ => false,
         }
     }
 
@@ -349,7 +359,12 @@ impl Verdict {
     pub fn status(&self) -> u16 {
         match &self.parts.reason {
             _ if self.is_allowed() => 200,
-            Reason::Closed | Reason::Shed(_) | Reason::AtCapacity => DenialStatus::ServiceUnavailable.code(),
+            Reason::Closed
+            | Reason::Shed(_)
+            | Reason::AtCapacity
+            | Reason::QueueFull
+            | Reason::WaitedTooLong
+            | Reason::TooLate => DenialStatus::ServiceUnavailable.code(),
             Reason::Limits => self.binding().map(|ruling| ruling.policy.status).unwrap_or_default().code(),
             _ => DenialStatus::TooManyRequests.code(),
         }
@@ -437,7 +452,9 @@ impl Verdict {
                 }
                 worst.map(|(asked, _)| self.ruling(asked))
             }
-            Reason::AtCapacity => self.rules().policies.get(self.parts.full as usize),
+            Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
+                self.rules().policies.get(self.parts.full as usize)
+            }
             _ => None,
         }
     }

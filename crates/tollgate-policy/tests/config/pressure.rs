@@ -8,6 +8,8 @@ header = "X-Priority"
 cpu = 0.9
 memory = 1
 spare = "critical_plus"
+start_header = "X-Request-Start"
+patience = "2s"
 [plans.free]
 limit = "60/min"
 class = "sheddable_plus"
@@ -22,7 +24,7 @@ class = "sheddable"
 name = "api"
 match = { path = "/api/**" }
 plan = { default = "free" }
-adaptive = {}
+adaptive = { queue = 100, queue_interval = "200ms" }
 [policy.class]
 reserve = { batch = 2 }
 "#;
@@ -31,6 +33,7 @@ reserve = { batch = 2 }
 fn what_is_shown_loads_to_the_same() {
     let config = clean(GOOD, &[]);
     assert_eq!(config.identity.class.as_deref(), Some("x-priority"));
+    assert_eq!(config.identity.start.as_deref(), Some("x-request-start"));
     let text = config.to_toml();
     assert_eq!(load(&text, &[]).config, Some(config), "{text}");
     snapshot!(text[text.find("[shed]").unwrap()..]);
@@ -53,6 +56,8 @@ cpu = 1.5
 memory = 0
 rest = "1ms"
 spare = 7
+start_header = "when it began"
+patience = 0
 [plans.free]
 limit = "1/s"
 class = "critical+"
@@ -65,6 +70,9 @@ adaptive = { start = 1000 }
 [[policy]]
 name = "none"
 adaptive = { min = 0, control = "bbr", timeout = 5, maximum = 3 }
+[[policy]]
+name = "queue"
+adaptive = { queue = 0, queue_interval = "1h", queue_target = "short" }
 [[policy]]
 name = "word"
 limit = "1/s"
@@ -88,4 +96,16 @@ fn what_is_wrong_only_taken_together() {
 fn what_is_doubtful() {
     let policy = "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"1/s\"\nclass = \"sheddable\"\n";
     snapshot!(said(&format!("{policy}[shed]\n"), &[]) + &said(policy, &[]));
+}
+
+#[test]
+fn what_is_doubtful_of_those_who_wait() {
+    let policy = |adaptive: &str| {
+        format!("[[policy]]\nname = \"a\"\nmatch = {{ path = \"/a\" }}\nadaptive = {{ {adaptive} }}\n")
+    };
+    let mut all = said(&policy("queue_interval = \"50ms\", queue_target = \"2ms\""), &[]);
+    all += &said(&policy("queue = 10, queue_interval = \"50ms\", queue_target = \"60ms\""), &[]);
+    all += &said(&format!("{}[shed]\npatience = \"2s\"\n", policy("queue = 10")), &[]);
+    all += &said(&format!("{}[shed]\nstart_header = \"x-request-start\"\n", policy("queue = 10")), &[]);
+    snapshot!(all);
 }

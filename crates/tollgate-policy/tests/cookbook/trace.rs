@@ -6,7 +6,9 @@
 //! # a comment
 //! wait 60 s
 //! POST /login ip=203.0.113.7      200, in flight as A
+//! POST /login ip=203.0.113.8      waits as B
 //! A ends 200
+//! B passes
 //! ```
 //!
 //! Left, up to two spaces: method, path, attributes; a value with spaces is in quotes, and `{1..9}` is each of these numbers.
@@ -18,12 +20,16 @@
 //! - `TIME apart` of requests that do not come at once,
 //! - `ends STATUS`, `costs N` (or `each ends …`), and `in flight as X`: how it goes on.
 //!
+//! `waits as X` is all of a request that waits for a place; it `passes` later, and then is in flight as X.
+//!
 //! What is not written must not be: a request that has to wait is never just `200`.
 
 use crate::page::Page;
 use crate::{Gate, Wrong, time};
 use std::collections::HashMap;
 use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{AskOutcome, ManualClock};
 use tollgate_policy::{Ban, Ending, Reason, Subject, Verdict};
@@ -59,16 +65,34 @@ struct Course {
     in_flight_as: Option<String>,
 }
 
+/// Requests that have not ended.
+#[derive(Default)]
+struct Under {
+    in_flight: HashMap<String, Verdict>,
+    waiting: HashMap<String, Waiting>,
+}
+
+/// One that waits for a place.
+type Waiting = Pin<Box<dyn Future<Output = Verdict>>>;
+
+fn poll(waiting: &mut Waiting) -> Option<Verdict> {
+    match waiting.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(verdict) => Some(verdict),
+        Poll::Pending => None,
+    }
+}
+
 pub(crate) fn run(page: &Page, lines: &[(usize, &str)], gate: &Gate, clock: &ManualClock, wrong: &mut Wrong) {
-    let mut in_flight = HashMap::new();
+    let mut under_way = Under::default();
     for (number, line) in lines.iter().map(|(number, line)| (*number, line.trim())) {
-        if let Err(what) = step(line, gate, clock, &mut in_flight) {
+        if let Err(what) = step(line, gate, clock, &mut under_way) {
             wrong.push(page.at(number, &format!("{what}\n    {line}")));
         }
     }
 }
 
-fn step(line: &str, gate: &Gate, clock: &ManualClock, in_flight: &mut HashMap<String, Verdict>) -> Result<(), String> {
+fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> Result<(), String> {
+    let Under { in_flight, waiting } = under_way;
     if line.is_empty() || line.starts_with('#') {
         return Ok(());
     }
@@ -78,15 +102,33 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, in_flight: &mut HashMap<St
     }
     let Some((request, answer)) = line.rsplit_once("  ") else {
         let (name, end) = line.split_once(' ').ok_or("this is no step")?;
+        if end == "passes" {
+            let mut one = waiting.remove(name).ok_or_else(|| format!("`{name}` does not wait"))?;
+            let verdict =
+                poll(&mut one).filter(Verdict::is_allowed).ok_or_else(|| format!("`{name}` does not pass"))?;
+            in_flight.insert(name.to_owned(), verdict);
+            return Ok(());
+        }
         let verdict = in_flight.remove(name).ok_or_else(|| format!("`{name}` is not in flight"))?;
         gate.settle_now(verdict, ending(end, None).ok_or("this is no ending")?);
         return Ok(());
     };
+    if let Some(name) = answer.strip_prefix("waits as ") {
+        let later = with_subject(&words(request)?, |subject| gate.decide_or_later(subject, 1));
+        let mut later: Waiting = Box::pin(later.err().ok_or("it does not wait")?);
+        if poll(&mut later).is_some() {
+            return Err("it does not wait".to_owned());
+        }
+        waiting.insert(name.to_owned(), later);
+        return Ok(());
+    }
     let (expected, course) = read(answer)?;
     for words in expand(words(request)?)? {
         for time in 1..=course.times.unwrap_or(1) {
             clock.advance(if time > 1 { course.apart } else { Duration::ZERO });
-            let verdict = decide(gate, &words);
+            // Who would have to wait is told so by `waits as`.
+            let verdict = with_subject(&words, |subject| gate.decide_or_later(subject, 1));
+            let verdict = verdict.map_err(|_| "it waits")?;
             let got = Answer::of(&verdict);
             if got != expected {
                 return Err(format!("request {time} of `{}` gets: {got}", words.join(" ")));
@@ -101,12 +143,12 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, in_flight: &mut HashMap<St
     Ok(())
 }
 
-fn decide(gate: &Gate, words: &[String]) -> Verdict {
+fn with_subject<T>(words: &[String], decide: impl FnOnce(&Subject<'_>) -> T) -> T {
     let pairs = words[2..].iter().filter_map(|word| word.split_once('='));
     let (headers, others): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name.starts_with("header:"));
     let headers: Vec<_> = headers.into_iter().map(|(name, value)| (&name["header:".len()..], value)).collect();
     let request = Subject::new().method(&words[0]).path(&words[1]).headers(&headers);
-    gate.decide_now(&others.into_iter().fold(request, |subject, (name, value)| subject.with(name, value)))
+    decide(&others.into_iter().fold(request, |subject, (name, value)| subject.with(name, value)))
 }
 
 /// Method, path, and `name=value`; quotes hold spaces together.
@@ -196,7 +238,7 @@ impl Answer {
             reason => reason.name().replace('_', " "),
         };
         let when = match verdict.retry_after() {
-            _ if verdict.is_allowed() => When::Now,
+            _ if verdict.is_allowed() || matches!(verdict.reason(), Reason::TooLate) => When::Now,
             _ if verdict.is_never() => When::Never,
             Some(after) => When::Later(after),
             None => When::OneEnds,

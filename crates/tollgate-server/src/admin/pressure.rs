@@ -12,11 +12,12 @@ pub(super) fn told(pressure: &PressureFigures) -> Value {
     json!({
         "limits": pressure.limits.iter().map(limit).collect::<Vec<_>>(),
         "shed": pressure.shed.as_ref().map(shed),
+        "late": pressure.late,
     })
 }
 
 fn limit(figures: &AdaptiveFigures) -> Value {
-    let AdaptiveFigures { policy, control, snapshot, .. } = figures;
+    let AdaptiveFigures { policy, control, snapshot, queued, refused, .. } = figures;
     let millis = |latency: Option<Duration>| latency.map(|latency| latency.as_secs_f64() * 1_000.0);
     json!({
         "policy": policy,
@@ -25,8 +26,12 @@ fn limit(figures: &AdaptiveFigures) -> Value {
         "min": snapshot.min,
         "max": snapshot.max,
         "in_flight": snapshot.in_flight,
-        // Whoever finds no room is turned away at once: nobody waits in line.
-        "queued": 0,
+        "queued": queued,
+        "refused": {
+            "at_capacity": refused.at_capacity,
+            "queue_full": refused.queue_full,
+            "waited_too_long": refused.waited_too_long,
+        },
         "latency_ms": millis(snapshot.short),
         "baseline_ms": millis(snapshot.long),
     })

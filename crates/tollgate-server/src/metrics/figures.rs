@@ -126,7 +126,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
 }
 
 fn pressure_figures(page: &mut Page, pressure: &PressureFigures) {
-    let PressureFigures { limits, shed, .. } = pressure;
+    let PressureFigures { limits, shed, late, .. } = pressure;
     let mut limit =
         page.family("tollgate_adaptive_limit", "How many requests of a policy may be in flight.", Kind::Gauge);
     for one in limits {
@@ -136,6 +136,23 @@ fn pressure_figures(page: &mut Page, pressure: &PressureFigures) {
     for one in limits {
         in_flight.sample(&[("policy", &one.policy)], one.snapshot.in_flight);
     }
+    let mut queued = page.family("tollgate_adaptive_queued", "How many wait in line for a place.", Kind::Gauge);
+    for one in limits {
+        queued.sample(&[("policy", &one.policy)], one.queued);
+    }
+    let help = "Requests that an adaptive limit turned away, by why.";
+    let mut refused = page.family("tollgate_adaptive_refused_total", help, Kind::Counter);
+    for one in limits {
+        for (reason, many) in [
+            ("at_capacity", one.refused.at_capacity),
+            ("queue_full", one.refused.queue_full),
+            ("waited_too_long", one.refused.waited_too_long),
+        ] {
+            refused.sample(&[("policy", &one.policy), ("reason", reason)], many);
+        }
+    }
+    let help = "Requests whose deadline had passed before anything was done for them.";
+    page.family("tollgate_late_total", help, Kind::Counter).sample(&[], *late);
     let Some(shed) = shed else { return };
     let help = "Requests that were turned away because others were more important.";
     let mut by_class = page.family("tollgate_shed_total", help, Kind::Counter);

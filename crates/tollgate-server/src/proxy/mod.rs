@@ -224,6 +224,9 @@ pub(crate) fn layer<C: Clock>(
     if let Some(class) = name(&believed.class) {
         layer = layer.class_header(class);
     }
+    if let Some(start) = name(&believed.start) {
+        layer = layer.start_header(start);
+    }
     layer
 }
 

@@ -9,6 +9,7 @@ use serde_json::Value;
 pub(super) struct Pressure {
     pub(super) limits: Vec<Moving>,
     pub(super) shed: Option<Shed>,
+    late: u64,
 }
 
 /// A limit that moves.
@@ -22,8 +23,17 @@ pub(super) struct Moving {
     max: f64,
     in_flight: u64,
     queued: u64,
+    refused: Refused,
     latency_ms: Option<f64>,
     baseline_ms: Option<f64>,
+}
+
+/// Whom it turned away although there is a line to wait in.
+#[derive(Deserialize, Default)]
+#[serde(default)]
+struct Refused {
+    queue_full: u64,
+    waited_too_long: u64,
 }
 
 #[derive(Deserialize, Default)]
@@ -50,21 +60,26 @@ impl Pressure {
 
     /// A line for each.
     pub(super) fn lines(&self) -> Vec<String> {
-        self.limits.iter().map(Moving::line).chain(self.shed.iter().map(Shed::line)).collect()
+        let late = (self.late > 0).then(|| format!("{} came after their deadline", count(self.late)));
+        self.limits.iter().map(Moving::line).chain(self.shed.iter().map(Shed::line)).chain(late).collect()
     }
 }
 
 impl Moving {
     fn line(&self) -> String {
-        let Self { limit, min, max, in_flight, queued, .. } = self;
+        let Self { limit, min, max, in_flight, queued, refused, .. } = self;
         let (policy, algorithm) = (clean(&self.policy), clean(&self.algorithm));
         let times = match (self.latency_ms, self.baseline_ms) {
             (Some(now), Some(usual)) => format!(", {now:.1} ms (usually {usual:.1} ms)"),
             (Some(now), None) => format!(", {now:.1} ms"),
             _ => String::new(),
         };
+        let waited = match (refused.waited_too_long, refused.queue_full) {
+            (0, 0) => String::new(),
+            (long, full) => format!(" ({} waited too long, {} found no room)", count(long), count(full)),
+        };
         format!(
-            "{policy}: {limit:.0} at once ({min:.0} to {max:.0}, {algorithm}), {in_flight} in flight, {queued} queued{times}"
+            "{policy}: {limit:.0} at once ({min:.0} to {max:.0}, {algorithm}), {in_flight} in flight, {queued} queued{waited}{times}"
         )
     }
 }

@@ -44,10 +44,10 @@ fn snapshot(status: &Value) -> Snapshot {
 fn under_pressure() -> Value {
     let mut status = status(10);
     status["pressure"] = json!({
-        "limits": [{"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21, "queued": 4,
+        "limits": [{"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21, "queued": 4, "refused": {"at_capacity": 0, "queue_full": 2, "waited_too_long": 1300},
                     "latency_ms": 12.4, "baseline_ms": 9.8, "news": true}],
         "shed": {"pressure": 0.42, "lowest_served": "sheddable", "classes": [{"class": "critical_plus", "admitted": 10, "shed": 0},
-                 {"class": "sheddable", "admitted": 1500, "shed": 500}]}});
+                 {"class": "sheddable", "admitted": 1500, "shed": 500}]}, "late": 7});
     status["store"] = json!({"kind": "redis", "trouble": "Redis cannot be reached (Connection refused); see that it runs",
                              "fallback_active": true, "errors": {"timeout": 3, "refused": 0}, "keys": null});
     (status["ready"], status["reloads"]["stale"]) = (json!(false), json!(true));

@@ -10,6 +10,7 @@ mod limits;
 mod log;
 mod pressure;
 mod proxy_protocol;
+mod queue;
 mod service;
 mod smuggling;
 #[path = "../support/mod.rs"]

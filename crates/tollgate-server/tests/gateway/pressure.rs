@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 const ONE: &str = "[[policy]]\nname = \"all\"\nadaptive = { min = 1, max = 1, start = 1 }\n";
 
 /// A service that sends half of each answer, and the rest when it is told.
-fn halting() -> (SocketAddr, Sender<()>) {
+pub(crate) fn halting() -> (SocketAddr, Sender<()>) {
     let (release, held) = channel::<()>();
     let held = Arc::new(Mutex::new(held));
     let upstream = service(move |mut stream| {

@@ -163,11 +163,11 @@ fn limits_that_follow_the_load_and_what_is_shed_are_shown_where_there_are_any() 
     let server = serve("");
     let mut page = open(&server, "pressure");
     let adaptive = json!({"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21,
-                          "queued": 3, "latency_ms": 12.4, "baseline_ms": 9.8});
+                          "queued": 3, "refused": {"queue_full": 2, "waited_too_long": 5}, "latency_ms": 12.4, "baseline_ms": 9.8});
     let classes = json!([{"class": "critical_plus", "admitted": 5214, "shed": 0},
                          {"class": "sheddable", "admitted": 9000, "shed": 123456}]);
     let shed = json!({"pressure": 0.42, "lowest_served": "sheddable_plus", "classes": classes});
-    let told = json!({"pressure": {"limits": [adaptive], "shed": shed}});
+    let told = json!({"pressure": {"limits": [adaptive], "shed": shed, "late": 1234}});
     page.until_text("#no-adaptive", "No limit follows the load");
     // In one go: the next second says again that nothing does.
     let seen = page.eval(&format!(
@@ -183,6 +183,7 @@ fn limits_that_follow_the_load_and_what_is_shed_are_shown_where_there_are_any() 
         "down to sheddable plus",
         "critical plus",
         "123K",
+        "1,234 came after their deadline",
     ] {
         assert!(seen.contains(text), "{text} is not in {seen}");
     }

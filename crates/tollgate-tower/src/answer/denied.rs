@@ -25,6 +25,8 @@ const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
 /// A shedder sheds no less for so long after it shed more.
 const SHED_WAIT: Duration = Duration::from_secs(5);
 
+const TOO_LATE: &str = "The deadline of this request had passed before anything was done for it";
+
 /// Why a request is turned away, by the problem types of the RateLimit draft.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Kind {
@@ -185,8 +187,7 @@ impl<'a> Denial<'a> {
 
     /// Of a request that nobody waits for any more.
     pub(crate) fn too_late() -> Self {
-        let cause = "The deadline of this request had passed before anything was done for it";
-        let denial = Self::no_room(StatusCode::GATEWAY_TIMEOUT, None, cause);
+        let denial = Self::no_room(StatusCode::GATEWAY_TIMEOUT, None, TOO_LATE);
         Self { kind: Kind::TooLate, never: true, ..denial }
     }
 
@@ -252,6 +253,9 @@ impl<'a> Denial<'a> {
             Reason::DenyList { .. } => "This client is not welcome".into(),
             Reason::Closed => "Requests cannot be counted at the moment".into(),
             Reason::AtCapacity => format!("As many requests of `{policy}` are in flight as are served well").into(),
+            Reason::QueueFull => format!("As many requests of `{policy}` wait as may").into(),
+            Reason::WaitedTooLong => format!("This request waited too long for its turn under `{policy}`").into(),
+            Reason::TooLate => TOO_LATE.into(),
             _ if verdict.is_never() => format!("The policy `{policy}` does not admit this request").into(),
             _ if verdict.retry_after().is_none() => format!("Too many requests of `{policy}` are in progress").into(),
             _ => format!("This request is over the limit of `{policy}`").into(),

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{AskOutcome, MemoryStore, Sleep, Store};
-use tollgate_policy::{Ending, Engine, Headers, Subject, Verdict, credentials};
+use tollgate_policy::{Ending, Engine, Headers, Subject, Verdict, credentials, request_start};
 
 /// An engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A handle: clones share the engine.
 pub struct ByPolicies<S = MemoryStore> {
@@ -17,6 +17,9 @@ pub struct ByPolicies<S = MemoryStore> {
     pub(crate) user: Option<HeaderName>,
     pub(crate) api_key: Option<HeaderName>,
     pub(crate) class: Option<HeaderName>,
+    pub(crate) start: Option<HeaderName>,
+    /// Whether nobody waits in line.
+    pub(crate) at_once: bool,
     pub(crate) attributes: Option<Arc<Attributes>>,
 }
 
@@ -41,15 +44,16 @@ const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl<S> Clone for ByPolicies<S> {
     fn clone(&self) -> Self {
-        let Self { engine, user, api_key, class, attributes } = self;
-        let (user, api_key, class) = (user.clone(), api_key.clone(), class.clone());
-        Self { engine: engine.clone(), user, api_key, class, attributes: attributes.clone() }
+        let Self { engine, user, api_key, class, start, at_once, attributes } = self;
+        let (user, api_key, class, start) = (user.clone(), api_key.clone(), class.clone(), start.clone());
+        let (engine, attributes) = (engine.clone(), attributes.clone());
+        Self { engine, user, api_key, class, start, at_once: *at_once, attributes }
     }
 }
 
 impl<S: Store> ByPolicies<S> {
     pub(crate) fn new(engine: Engine<S>) -> Self {
-        Self { engine, user: None, api_key: None, class: None, attributes: None }
+        Self { engine, user: None, api_key: None, class: None, start: None, at_once: false, attributes: None }
     }
 
     fn subject<'a>(&self, head: &Head<'a>, headers: &'a InMap<'a>) -> Subject<'a> {
@@ -74,10 +78,16 @@ impl<S: Store> ByPolicies<S> {
         if let Some(key) = said(&self.api_key) {
             subject = subject.api_key(key);
         }
-        if head.is_from_trusted_proxy()
-            && let Some(class) = said(&self.class)
-        {
-            subject = subject.with("class", class);
+        if head.is_from_trusted_proxy() {
+            if let Some(class) = said(&self.class) {
+                subject = subject.with("class", class);
+            }
+            if let Some(start) = said(&self.start).and_then(request_start) {
+                subject = subject.start(start);
+            }
+        }
+        if self.at_once {
+            subject = subject.at_once();
         }
         match &self.attributes {
             Some(attributes) => attributes(head, subject),

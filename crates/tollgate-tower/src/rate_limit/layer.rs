@@ -132,6 +132,20 @@ impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
         self.with_gate(|gate| gate.class = Some(name))
     }
 
+    /// The header in which a [trusted](Self::identity) proxy says when a request began, where the policies
+    /// [go by it](tollgate_policy::Shed::patience). From anybody else it says nothing.
+    #[must_use]
+    pub fn start_header(self, name: HeaderName) -> Self {
+        self.with_gate(|gate| gate.start = Some(name))
+    }
+
+    /// Nobody waits in the [lines](tollgate_policy::AdaptiveLimit::queue) of adaptive limits: for services that only answer
+    /// whether a request may pass, and hold no place for it.
+    #[must_use]
+    pub fn at_once(self) -> Self {
+        self.with_gate(|gate| gate.at_once = true)
+    }
+
     /// Adds to the subject of each request what only you know, from extensions for example.
     #[must_use]
     pub fn attributes(

@@ -1,7 +1,7 @@
 //! Shedding by priority, as a layer.
 
 use super::Shed;
-use crate::deadline::{self, Deadline, grpc_timeout};
+use crate::deadline::{Deadline, grpc_timeout};
 use crate::head::Head;
 use crate::identity::{self, Client, Identity};
 use crate::key::Key;
@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate::{Class, Clock, Instant, Shedder, SystemClock};
+use tollgate_policy::request_start;
 use tower_layer::Layer;
 
 /// Sheds the least important requests first when there is too much, and drops what comes after its deadline. See the
@@ -172,7 +173,7 @@ impl<C: Clock> Shared<C> {
         let began = || {
             let value = head.headers.get(self.start.as_ref()?)?;
             // Clocks of machines differ: nothing began in the future.
-            deadline::start(value).filter(|_| self.trusts(head)).map(|start| start.min(now))
+            request_start(value.as_bytes()).filter(|_| self.trusts(head)).map(|start| start.min(now))
         };
         let ends = longest.map(|longest| began().unwrap_or(now) + longest);
         [told, ends].into_iter().flatten().min().map(|deadline| (Deadline(deadline), now))

@@ -17,10 +17,14 @@ use core::time::Duration;
 /// let queue = Queue::of(200).interval(Duration::from_millis(50)).target(Duration::from_millis(2));
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub struct Queue {
-    pub(super) most: usize,
-    interval: Duration,
-    target: Duration,
+    /// How many may wait.
+    pub most: usize,
+    /// A line that was not empty for so long is a backlog; as long may be waited in one that is none.
+    pub interval: Duration,
+    /// How long may be waited in a backlog.
+    pub target: Duration,
 }
 
 impl Queue {

@@ -9,6 +9,9 @@ pub(super) const PRIORITY: Kind = Kind::OneOf(&["critical_plus", "critical", "sh
 
 const PERMITS: Kind = Kind::Number { min: 1, max: 1_000_000 };
 
+/// Long waits are what a short queue is to spare everybody.
+const WAIT: Kind = Kind::DurationWithin { min: Duration::from_millis(1), max: Duration::from_secs(60) };
+
 pub(super) static ADAPTIVE: Table = Table {
     doc: "How many requests of a policy may be in flight, found out by how they are served.",
     keys: &[
@@ -23,6 +26,10 @@ pub(super) static ADAPTIVE: Table = Table {
             "A request that takes longer counts as dropped; with aimd 5 seconds if nothing is said.",
             "\"2s\"",
         ),
+        key("queue", PERMITS, "How many may wait for a place, briefly; nobody waits if nothing is said.", "100"),
+        key("queue_interval", WAIT, "How long one may wait in a queue that was empty within that time.", "\"100ms\"")
+            .or(Default::Text("100ms")),
+        key("queue_target", WAIT, "How long one may wait in a queue that was not.", "\"5ms\"").or(Default::Text("5ms")),
     ],
     also: None,
 };
@@ -43,6 +50,18 @@ pub(super) static SHED: Table = Table {
         )
         .or(Default::Text("5s")),
         key("spare", PRIORITY, "This class is never shed, nor is what is more important.", "\"critical_plus\""),
+        key(
+            "start_header",
+            Kind::HeaderName,
+            "The header in which trusted proxies say when a request began.",
+            "\"x-request-start\"",
+        ),
+        key(
+            "patience",
+            Kind::DurationWithin { min: Duration::from_millis(1), max: Duration::from_secs(86_400) },
+            "How long callers wait for an answer: what began longer ago is turned away.",
+            "\"2s\"",
+        ),
     ],
     also: None,
 };

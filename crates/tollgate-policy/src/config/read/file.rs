@@ -46,9 +46,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     let gateway = gateway::gateway(reader, &mut file);
     let shedding = pressure::shed(reader, &mut file);
     let in_memory = store.as_ref().is_some_and(|(store, _)| store.redis.is_none());
-    let identity = identity
-        .zip(shedding.as_ref())
-        .map(|(identity, shedding)| Identity { class: shedding.header.clone(), ..identity });
+    let identity = identity.zip(shedding.as_ref()).map(|(identity, shedding)| pressure::believed(identity, shedding));
     let settings = (|| Some((server?, store?, identity?, stats?, (log?, traces?), envoy?, gateway?)))();
 
     let mut policies = Policies::new();

@@ -2,12 +2,13 @@
 
 use super::settings::settings;
 use super::{Reader, Section, Wrong, scalar};
+use crate::config::Identity;
 use crate::config::kind::Kind;
 use crate::config::tree::{Data, Value};
 use crate::pressure::{AdaptiveLimit, Shed};
 use std::time::Duration;
 use tollgate::Class;
-use tollgate::adaptive::Control;
+use tollgate::adaptive::{Control, Queue};
 
 /// How important requests are.
 pub(super) fn class(_: &Kind, value: &Value) -> Result<Class, Wrong> {
@@ -31,9 +32,27 @@ pub(super) fn adaptive(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Op
     let start = inner.get(reader, "start", scalar::number);
     let control = inner.get(reader, "control", scalar::word);
     let timeout = inner.get(reader, "timeout", scalar::duration);
+    let queue = queue(reader, &mut inner);
     inner.close();
-    let limit = AdaptiveLimit::new().between(min?, max?).control(self::control(control?, timeout));
+    let limit = AdaptiveLimit::new().between(min?, max?).control(self::control(control?, timeout)).queue(queue?);
     Some(start.map_or(limit, |start| limit.start(start)))
+}
+
+/// Who waits for a place, and for how long.
+fn queue(reader: &mut Reader<'_>, adaptive: &mut Section<'_>) -> Option<Queue> {
+    let is_written = adaptive.has("queue");
+    let room = adaptive.get(reader, "queue", scalar::number);
+    let [interval, target] = ["queue_interval", "queue_target"].map(|name| {
+        if adaptive.has(name) && !is_written {
+            let message = format!("`{name}` says how long to wait, but nobody waits; set `queue`, or leave it out");
+            reader.warn(adaptive.spot(name), message);
+        }
+        adaptive.get(reader, name, scalar::duration)
+    });
+    match room {
+        Some(room) => Some(Queue::of(usize::try_from(room).ok()?).interval(interval?).target(target?)),
+        None => Some(Queue::of(0)),
+    }
 }
 
 fn control(name: &str, timeout: Option<Duration>) -> Control {
@@ -47,10 +66,16 @@ fn control(name: &str, timeout: Option<Duration>) -> Control {
     }
 }
 
-/// What is shed, if anything is, and the header that says how important a request is.
+/// What is shed, if anything is, and the headers that say how important a request is and when it began.
 pub(super) struct Shedding {
     pub(super) shed: Option<Shed>,
     pub(super) header: Option<String>,
+    pub(super) start_header: Option<String>,
+}
+
+/// Whom is believed about more than who is calling.
+pub(super) fn believed(identity: Identity, shedding: &Shedding) -> Identity {
+    Identity { class: shedding.header.clone(), start: shedding.start_header.clone(), ..identity }
 }
 
 /// `[shed]` is on when it is written.
@@ -63,7 +88,20 @@ pub(super) fn shed(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Sh
     let memory = section.get(reader, "memory", share);
     let rest = section.get(reader, "rest", scalar::duration);
     let spare = section.get(reader, "spare", class);
+    let start_header = section.get(reader, "start_header", scalar::header_name);
+    let patience = section.get(reader, "patience", scalar::duration);
+    let (has_header, has_patience) = (section.has("start_header"), section.has("patience"));
+    if has_patience && !has_header {
+        let message = "`patience` counts from when a request began, which nothing says; set `start_header` to the header in \
+                       which your proxy does";
+        reader.warn(section.spot("patience"), message);
+    }
+    if has_header && !has_patience {
+        let message =
+            "`start_header` says when a request began, but nothing goes by it; set `patience`, or leave it out";
+        reader.warn(section.spot("start_header"), message);
+    }
     section.close();
-    let shed = Shed { default: default?, cpu, memory, rest: rest?, spare };
-    Some(Shedding { shed: is_written.then_some(shed), header })
+    let shed = Shed { default: default?, cpu, memory, rest: rest?, spare, patience };
+    Some(Shedding { shed: is_written.then_some(shed), header, start_header })
 }

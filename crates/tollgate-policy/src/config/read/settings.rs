@@ -77,6 +77,7 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
         user,
         api_key,
         class: None,
+        start: None,
     })
 }
 

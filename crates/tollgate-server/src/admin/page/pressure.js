@@ -17,8 +17,16 @@ function update({ pressure }) {
     const [track, text] = row.children[2].firstElementChild.children;
     track.firstElementChild.style.width = `${((limit.limit - limit.min) / Math.max(1, limit.max - limit.min)) * 100}%`;
     say(text, `${exact(limit.limit)} of ${exact(limit.min)} to ${exact(limit.max)}`);
-    [count(limit.in_flight), count(limit.queued), millis(limit.latency_ms), millis(limit.baseline_ms)].forEach((said, at) => say(row.children[3 + at], said));
+    const { waited_too_long: long = 0, queue_full: full = 0 } = limit.refused ?? {};
+    const [inFlight, queued, latency, baseline] = [...row.children].slice(3);
+    say(inFlight, count(limit.in_flight));
+    say(latency, millis(limit.latency_ms));
+    say(baseline, millis(limit.baseline_ms));
+    say(queued, count(limit.queued), long + full > 0 ? `${exact(long)} waited too long, ${exact(full)} found no room to wait` : "");
   });
+  const late = pressure?.late ?? 0;
+  $("late").hidden = late === 0;
+  say($("late"), `${exact(late)} came after their deadline and were turned away.`);
   const shed = pressure?.shed;
   $("shed-card").hidden = !shed;
   if (!shed) return;

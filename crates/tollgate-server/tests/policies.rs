@@ -282,3 +282,20 @@ fn a_variable_beats_the_file_and_one_that_nobody_knows_is_said() {
     let (_, log) = server.ended();
     assert!(log.contains("WARN TOLLGATE_PORT: warning: "), "{log}");
 }
+
+/// Whoever asks says until when anybody waits for the answer.
+#[test]
+fn a_check_that_comes_after_its_deadline_is_turned_away_and_costs_nothing() {
+    let config =
+        per_user("10/d").replace("[[policy]]", "[shed]\nstart_header = \"x-start\"\npatience = \"1h\"\n[[policy]]");
+    let server = Server::with_config(&config);
+    let ask = |name: &str, at: Value| server.check(&json!({"subject": {"user": "ann", name: at}}).to_string());
+    for (name, at) in [("deadline", json!(1_700_000_000)), ("start", json!("t=1700000000.5"))] {
+        let late = ask(name, at);
+        assert_eq!((late.status(), late.header("retry-after")), (503, Some("1")));
+        let told = late.json();
+        assert_eq!((&told["reason"], &told["policy"], &told["limits"]), (&json!("too_late"), &json!(null), &json!([])));
+    }
+    assert_eq!(ask("deadline", json!(4_000_000_000_000_u64)).json()["limits"][0]["remaining"], 9);
+    assert_eq!(ask("start", json!(4_000_000_000_000_u64)).json()["limits"][0]["remaining"], 8);
+}

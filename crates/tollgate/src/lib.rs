@@ -159,7 +159,7 @@
 //! | feature | brings |
 //! | --- | --- |
 //! | `std` (default) | [`SystemClock`], [`CoarseClock`], blocking waits, [`Keyed`], [`MemoryStore`] |
-//! | `tokio` | `limiter.wait().await` |
+//! | `tokio` | `limiter.wait().await`, and [lines](adaptive::Line) in front of adaptive limits |
 //! | `fast-clock` | [`FastClock`]: the processor's time stamp counter |
 //! | `serde` | [`Limit`] as text |
 //!

@@ -524,7 +524,7 @@ impl<S: Store + 'static> Engine<S> {
         let engine = self.clone();
         Err(async move {
             if let Some(in_line) = in_line {
-                engine.wait_in_line(&mut verdict, in_line, None).await;
+                Box::pin(engine.wait_in_line(&mut verdict, in_line, None)).await;
             }
             match is_known {
                 true => engine.conclude(verdict, None).await,

@@ -114,8 +114,7 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
         return Ok(());
     };
     if let Some(name) = answer.strip_prefix("waits as ") {
-        let later = with_subject(&words(request)?, |subject| gate.decide_or_later(subject, 1));
-        let mut later: Waiting = Box::pin(later.err().ok_or("it does not wait")?);
+        let mut later = decide(gate, &words(request)?).err().ok_or("it does not wait")?;
         if poll(&mut later).is_some() {
             return Err("it does not wait".to_owned());
         }
@@ -127,8 +126,7 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
         for time in 1..=course.times.unwrap_or(1) {
             clock.advance(if time > 1 { course.apart } else { Duration::ZERO });
             // Who would have to wait is told so by `waits as`.
-            let verdict = with_subject(&words, |subject| gate.decide_or_later(subject, 1));
-            let verdict = verdict.map_err(|_| "it waits")?;
+            let verdict = decide(gate, &words).map_err(|_| "it waits")?;
             let got = Answer::of(&verdict);
             if got != expected {
                 return Err(format!("request {time} of `{}` gets: {got}", words.join(" ")));
@@ -143,12 +141,13 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
     Ok(())
 }
 
-fn with_subject<T>(words: &[String], decide: impl FnOnce(&Subject<'_>) -> T) -> T {
+fn decide(gate: &Gate, words: &[String]) -> Result<Verdict, Waiting> {
     let pairs = words[2..].iter().filter_map(|word| word.split_once('='));
     let (headers, others): (Vec<_>, Vec<_>) = pairs.partition(|(name, _)| name.starts_with("header:"));
     let headers: Vec<_> = headers.into_iter().map(|(name, value)| (&name["header:".len()..], value)).collect();
     let request = Subject::new().method(&words[0]).path(&words[1]).headers(&headers);
-    decide(&others.into_iter().fold(request, |subject, (name, value)| subject.with(name, value)))
+    let subject = others.into_iter().fold(request, |subject, (name, value)| subject.with(name, value));
+    gate.decide_or_later(&subject, 1).map_err(|later| Box::pin(later) as Waiting)
 }
 
 /// Method, path, and `name=value`; quotes hold spaces together.

@@ -76,10 +76,10 @@ impl Moving {
         };
         let waited = match (refused.waited_too_long, refused.queue_full) {
             (0, 0) => String::new(),
-            (long, full) => format!(" ({} waited too long, {} found no room)", count(long), count(full)),
+            (long, full) => format!("; waited too long {}, full {}", count(long), count(full)),
         };
         format!(
-            "{policy}: {limit:.0} at once ({min:.0} to {max:.0}, {algorithm}), {in_flight} in flight, {queued} queued{waited}{times}"
+            "{policy}: {limit:.0} at once ({min:.0} to {max:.0}, {algorithm}), {in_flight} in flight, {queued} queued{times}{waited}"
         )
     }
 }

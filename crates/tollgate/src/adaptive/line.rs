@@ -5,11 +5,9 @@
 //! at the permits afterwards: of any two one sees the other.
 
 mod place;
-#[cfg(feature = "tokio")]
 mod turn;
 
 pub use place::Place;
-#[cfg(feature = "tokio")]
 pub use turn::{LinePermit, NoTurn, Turn};
 
 use super::queue::Queue;
@@ -29,7 +27,6 @@ use std::vec::Vec;
 /// ```
 /// use tollgate::adaptive::{AdaptiveConcurrency, Line, Outcome, Queue};
 ///
-/// # #[cfg(feature = "tokio")]
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let line = Line::new(AdaptiveConcurrency::builder().min(5).max(200).build(), Queue::of(100));
 /// let permit = line.acquire().await?;      // at once, after a wait, or not at all

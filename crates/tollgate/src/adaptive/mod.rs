@@ -26,7 +26,7 @@
 //! and the latency there counts. While probes find what was known they become rarer, down to every 80 seconds. What was learnt too high is so brought down again, however long an incident lasts; what is
 //! truly slower now is learnt too.
 //!
-//! **Waiting.** Whoever finds no permit is told so at once. With a `Line` in front of the gate it may wait, briefly.
+//! **Waiting.** Whoever finds no permit is told so at once. With a `Line` in front of the gate it may wait, briefly (feature `tokio`).
 
 mod aimd;
 mod baseline;
@@ -36,10 +36,10 @@ mod by_load;
 mod control;
 mod gate;
 mod gradient2;
-#[cfg(feature = "std")]
+#[cfg(feature = "tokio")]
 mod line;
 mod permit;
-#[cfg(feature = "std")]
+#[cfg(feature = "tokio")]
 mod queue;
 mod shares;
 mod shed;
@@ -52,12 +52,10 @@ pub use by_load::{Adaptive, AdaptiveBuilder, Change, Load};
 pub use control::{Control, Controller, Sample};
 pub use gate::{AdaptiveConcurrency, AtCapacity, Snapshot};
 pub use gradient2::Gradient2;
-#[cfg(feature = "std")]
-pub use line::{Line, Place};
 #[cfg(feature = "tokio")]
-pub use line::{LinePermit, NoTurn, Turn};
+pub use line::{Line, LinePermit, NoTurn, Place, Turn};
 pub use permit::{AdaptivePermit, Outcome};
-#[cfg(feature = "std")]
+#[cfg(feature = "tokio")]
 pub use queue::Queue;
 pub use shares::{BadShare, Partition};
 pub use shed::{Class, NotAClass};

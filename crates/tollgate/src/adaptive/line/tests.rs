@@ -151,7 +151,6 @@ fn other_numbers_hold_for_who_comes_then() {
     assert_eq!(gate.in_flight(), 0, "a permit that nobody fetched is free again");
 }
 
-#[cfg(feature = "tokio")]
 mod turns {
     use super::*;
     use crate::adaptive::{NoTurn, Outcome};

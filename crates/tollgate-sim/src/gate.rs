@@ -1,16 +1,24 @@
 //! What stands in front of the service: the real things, seen through one trait.
 
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-use tollgate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Outcome, Partition};
+use tollgate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Line, LinePermit, Outcome, Partition, Turn};
 use tollgate::{Class, Clock, Concurrency, Instant, Permit, Shedder};
 
 /// Lets calls in, and is told how they ended.
 pub trait Gate {
     /// What a call holds while it is in the service.
-    type Pass;
+    type Pass: 'static;
 
     /// A call of this stream; none if it is turned away.
     fn admit(&mut self, stream: usize) -> Option<Self::Pass>;
+
+    /// A call that found no room, if it waits for some.
+    fn wait(&mut self, stream: usize) -> Option<Wait<Self::Pass>> {
+        let _ = stream;
+        None
+    }
 
     /// The call has left the service, and its client was still there, or was not.
     fn done(&mut self, pass: Self::Pass, in_time: bool);
@@ -26,6 +34,24 @@ pub trait Gate {
     /// Whether the limit is held low for a moment, to measure something.
     fn probing(&self) -> bool {
         false
+    }
+}
+
+/// A call that waits to be let in.
+pub struct Wait<P> {
+    /// Until when it waits at most.
+    pub until: Instant,
+    turn: Pin<Box<dyn Future<Output = Option<P>>>>,
+}
+
+impl<P: 'static> Wait<P> {
+    fn new<C: Clock>(until: Instant, turn: Turn<C>, pass: impl FnOnce(LinePermit<C>) -> P + 'static) -> Self {
+        Self { until, turn: Box::pin(async move { turn.await.map(pass) }) }
+    }
+
+    /// Whether its turn has come; none if its time is over.
+    pub(crate) fn poll(&mut self) -> Poll<Option<P>> {
+        self.turn.as_mut().poll(&mut Context::from_waker(Waker::noop()))
     }
 }
 
@@ -85,6 +111,45 @@ impl<C: Clock> Gate for AdaptiveConcurrency<C> {
 
     fn probing(&self) -> bool {
         self.snapshot().probing
+    }
+}
+
+/// The same with a short queue in front.
+pub struct Queued<C: Clock>(Line<C>);
+
+impl<C: Clock> Queued<C> {
+    /// With this line.
+    pub fn new(line: Line<C>) -> Self {
+        Self(line)
+    }
+}
+
+impl<C: Clock> Gate for Queued<C> {
+    type Pass = AdaptivePermit<C>;
+
+    fn admit(&mut self, _: usize) -> Option<Self::Pass> {
+        // Nobody passes those who wait.
+        if self.0.is_empty() { self.0.gate().try_acquire().ok() } else { None }
+    }
+
+    fn wait(&mut self, _: usize) -> Option<Wait<Self::Pass>> {
+        let place = self.0.join(Class::CriticalPlus, None)?;
+        let until = place.until();
+        let turn = place.wait(self.0.gate().clock().sleep_until(until));
+        Some(Wait::new(until, turn, LinePermit::into_inner))
+    }
+
+    fn done(&mut self, pass: Self::Pass, in_time: bool) {
+        finish(pass, in_time);
+        self.0.serve();
+    }
+
+    fn limit(&self) -> u64 {
+        self.0.gate().limit()
+    }
+
+    fn probing(&self) -> bool {
+        Gate::probing(self.0.gate())
     }
 }
 

@@ -15,8 +15,8 @@ mod rng;
 mod scenario;
 mod world;
 
-pub use gate::{Classed, Gate, Open, Parted, Shed};
-pub use lineup::{adaptive, classed, controls, fixed, four_classes, shed};
+pub use gate::{Classed, Gate, Open, Parted, Queued, Shed, Wait};
+pub use lineup::{adaptive, burst_load, classed, controls, fixed, four_classes, queued, shed};
 pub use outcome::{Look, Outcome, Record};
 pub use plan::Plan;
 pub use rng::Rng;

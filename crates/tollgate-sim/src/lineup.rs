@@ -1,8 +1,8 @@
 //! The gates that are compared, as the tests and the docs have them.
 
-use crate::{Classed, Plan, Shed, Stream};
+use crate::{Classed, Plan, Queued, SECOND, Shed, Stream};
 use std::time::Duration;
-use tollgate::adaptive::{AdaptiveConcurrency, Control};
+use tollgate::adaptive::{AdaptiveConcurrency, Control, Line, Queue};
 use tollgate::{Class, Concurrency, ManualClock, Shedder};
 
 /// The adaptive limits by name. AIMD takes half of the clients' patience for its timeout; the others are as they come.
@@ -14,6 +14,11 @@ pub fn controls() -> [(&'static str, Control); 3] {
 /// A limit that finds its number between 5 and 200, from 20 on.
 pub fn adaptive(control: Control) -> impl Fn(ManualClock) -> AdaptiveConcurrency<ManualClock> {
     move |clock| AdaptiveConcurrency::builder().control(control).build_with_clock(clock)
+}
+
+/// The same with a short queue in front, as it comes.
+pub fn queued(control: Control, room: usize) -> impl Fn(ManualClock) -> Queued<ManualClock> {
+    move |clock| Queued::new(Line::new(adaptive(control)(clock), Queue::of(room)))
 }
 
 /// A limit that stays as it is.
@@ -39,4 +44,11 @@ pub fn shed(classes: &[Class]) -> impl Fn(ManualClock) -> Shed<ManualClock> {
 pub fn four_classes(peak: f64, critical: f64, sheddable: Plan<f64>) -> [Stream; 4] {
     let half = || Stream::of(critical * peak / 2.0);
     [half(), half(), Stream::of(0.5 * peak), Stream::planned(sheddable.map(|times| times * peak))]
+}
+
+/// Calls that come in bursts, half of the peak on average: a tenth of each second has eight times as many as the rest of it.
+pub fn burst_load(peak: f64, length: u64) -> Plan<f64> {
+    let quiet = 0.5 * peak / (0.1 * 8.0 + 0.9);
+    let burst = |plan: Plan<f64>, at: u64| plan.then(at, 8.0 * quiet).then(at + SECOND / 10, quiet);
+    (0..length / SECOND).map(|second| second * SECOND).fold(Plan::always(quiet), burst)
 }

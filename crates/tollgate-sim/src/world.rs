@@ -1,12 +1,13 @@
 //! The run itself: events in the order of their time.
 
 use crate::SECOND;
-use crate::gate::Gate;
+use crate::gate::{Gate, Wait};
 use crate::outcome::{Look, Outcome, Record};
 use crate::rng::Rng;
 use crate::scenario::Scenario;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
+use std::task::Poll;
 use std::time::Duration;
 use tollgate::{Clock, Instant, ManualClock};
 
@@ -20,6 +21,8 @@ enum Event {
     Leave { record: usize },
     /// A worker is done.
     Done { slot: usize },
+    /// A call has waited at the gate for as long as it may.
+    GiveUp,
     /// The service changes.
     Step,
     /// The limit is noted.
@@ -41,6 +44,8 @@ pub(crate) struct World<'a, G: Gate> {
     /// The number keeps events of one instant in the order in which they were made.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
+    /// Those who wait at the gate.
+    waiting: Vec<(usize, Wait<G::Pass>)>,
     queue: VecDeque<Held<G::Pass>>,
     working: Vec<Option<Held<G::Pass>>>,
     busy: usize,
@@ -62,6 +67,7 @@ impl<'a, G: Gate> World<'a, G> {
             now: 0,
             events: BinaryHeap::new(),
             made: 0,
+            waiting: Vec::new(),
             queue: VecDeque::new(),
             working: Vec::new(),
             busy: 0,
@@ -95,6 +101,7 @@ impl<'a, G: Gate> World<'a, G> {
                     }
                 }
                 Event::Done { slot } => self.done(slot),
+                Event::GiveUp => self.turns(),
                 Event::Step => self.work(),
                 Event::Look => {
                     let (limit, probing, level) = (self.gate.limit(), self.gate.probing(), self.gate.level());
@@ -141,17 +148,49 @@ impl<'a, G: Gate> World<'a, G> {
 
     fn call(&mut self, stream: usize, tried: u32) {
         let client = &self.scenario.streams[stream];
-        let (patience, retries) = (client.timeout, client.retries);
+        let patience = client.timeout;
         let pass = self.gate.admit(stream);
         let record = self.outcome.records.len();
         let admitted = pass.is_some();
         self.outcome.records.push(Record { at: self.now, stream, tried, admitted, took: None, patience });
-        let Some(pass) = pass else { return self.again(stream, tried) };
-        if tried < retries {
-            self.push(self.now + patience, Event::Leave { record });
+        match pass {
+            Some(pass) => self.enter(record, pass),
+            None => match self.gate.wait(stream) {
+                Some(wait) => {
+                    self.push((wait.until - self.start).as_nanos() as u64, Event::GiveUp);
+                    self.waiting.push((record, wait));
+                    self.turns();
+                }
+                None => self.again(stream, tried),
+            },
+        }
+    }
+
+    /// A call is in the service.
+    fn enter(&mut self, record: usize, pass: G::Pass) {
+        let Record { at, stream, tried, patience, .. } = self.outcome.records[record];
+        if tried < self.scenario.streams[stream].retries {
+            self.push(at + patience, Event::Leave { record });
         }
         self.queue.push_back(Held { record, pass });
         self.work();
+    }
+
+    /// Those at the gate whose turn has come, or whose time is over.
+    fn turns(&mut self) {
+        for (record, mut wait) in std::mem::take(&mut self.waiting) {
+            match wait.poll() {
+                Poll::Pending => self.waiting.push((record, wait)),
+                Poll::Ready(Some(pass)) => {
+                    self.outcome.records[record].admitted = true;
+                    self.enter(record, pass);
+                }
+                Poll::Ready(None) => {
+                    let Record { stream, tried, .. } = self.outcome.records[record];
+                    self.again(stream, tried);
+                }
+            }
+        }
     }
 
     fn again(&mut self, stream: usize, tried: u32) {
@@ -188,6 +227,7 @@ impl<'a, G: Gate> World<'a, G> {
         record.took = Some(self.now - record.at);
         let in_time = record.good();
         self.gate.done(pass, in_time);
+        self.turns();
         self.work();
     }
 }

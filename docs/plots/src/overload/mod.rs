@@ -11,8 +11,8 @@ use crate::svg::{ADMITTED, OVER};
 use std::ops::Range;
 use tollgate::Class;
 use tollgate_sim::{
-    Backend, MILLI, MINUTE, Open, Outcome, Plan, SECOND, Scenario, Stream, adaptive, classed, controls, fixed,
-    four_classes, shed,
+    Backend, MILLI, MINUTE, Open, Outcome, Plan, SECOND, Scenario, Stream, adaptive, burst_load, classed, controls,
+    fixed, four_classes, queued, shed,
 };
 
 /// What stands in front of the service.
@@ -22,6 +22,8 @@ enum Way {
     Fixed(u64),
     /// One of the adaptive limits, by its place among them.
     Adaptive(usize),
+    /// Gradient2 with a short queue.
+    Queued,
     /// Gradient2 that knows the class of each call.
     Classed,
     /// A shedder alone, by latency.
@@ -39,6 +41,7 @@ impl Way {
             Self::Open => scenario.run(|_| Open),
             Self::Fixed(limit) => scenario.run(fixed(limit)),
             Self::Adaptive(which) => scenario.run(adaptive(controls()[which].1)),
+            Self::Queued => scenario.run(queued(controls()[GRADIENT2].1, 100)),
             Self::Classed => scenario.run(classed(controls()[GRADIENT2].1, &Class::ALL)),
             Self::Shed => scenario.run(shed(&Class::ALL)),
         }
@@ -49,6 +52,7 @@ impl Way {
             Self::Open => "no limit".into(),
             Self::Fixed(limit) => format!("fixed, {limit}"),
             Self::Adaptive(which) => controls()[which].0.into(),
+            Self::Queued => "gradient2, `queue = 100`".into(),
             Self::Classed => "gradient2, classes".into(),
             Self::Shed => "a shedder alone".into(),
         }
@@ -61,6 +65,7 @@ impl Way {
             AIMD => "#b35900",
             USUAL => ADMITTED,
             Self::Adaptive(_) => "#1a7f4b",
+            Self::Queued => "#0969da",
             Self::Classed => "#8250df",
             Self::Shed => "#bf3989",
         }
@@ -112,4 +117,9 @@ const FLOOD: Range<u64> = 20 * SECOND..80 * SECOND;
 fn flood() -> Scenario {
     let sheddable = Plan::always(0.1).then(FLOOD.start, 10.0).then(FLOOD.end, 0.1);
     Scenario::new(four_classes(peak(), 0.3, sheddable), 100 * SECOND)
+}
+
+/// Half of the peak on average, in bursts.
+fn in_bursts(seed: u64) -> Scenario {
+    Scenario::new([Stream::planned(burst_load(peak(), MINUTE))], MINUTE).seed(seed)
 }

@@ -1,12 +1,14 @@
 //! The measured tables of docs/overload.md.
 
-use super::{AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, VEGAS, Way, flood, incident, peak, steady, steps, uneven};
+use super::{
+    AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, VEGAS, Way, flood, in_bursts, incident, peak, steady, steps, uneven,
+};
 use crate::tables::Table;
 use tollgate::Class;
 use tollgate_sim::{MILLI, MINUTE, Outcome, SECOND, Scenario};
 
 pub(crate) fn all() -> Vec<Table> {
-    vec![gates(), followed(), classes()]
+    vec![gates(), followed(), classes(), queues()]
 }
 
 fn percent(share: f64) -> String {
@@ -105,5 +107,22 @@ fn classes() -> Table {
         ]
         .map(row)
         .into(),
+    )
+}
+
+fn queues() -> Table {
+    let row = |way: Way| {
+        let served = mean(way, in_bursts, |run| run.served(0, 20 * SECOND..MINUTE));
+        let slow = mean(way, in_bursts, |run| run.p99(20 * SECOND..MINUTE) as f64);
+        let overload = steady(5.0, way);
+        let millis = |nanos: f64| format!("{:.0} ms", (nanos / MILLI as f64).floor());
+        let (of_peak, p99) = (overload.goodput(SETTLED) / peak(), overload.p99(SETTLED) as f64);
+        vec![way.name(), percent(served), millis(slow), percent(of_peak), millis(p99)]
+    };
+    Table::new(
+        "queue",
+        "Bursts with and without a queue",
+        &["", "in bursts: answered in time, of what is offered", "p99", "5× the peak: answered, of the peak", "p99"],
+        [USUAL, Way::Queued].map(row).into(),
     )
 }

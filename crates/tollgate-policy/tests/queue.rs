@@ -370,3 +370,32 @@ fn without_patience_nothing_began_too_long_ago() {
     let verdict = engine.decide_now(&Subject::new().start(clock.now() - 3_600_000 * MS).headers(&headers));
     assert!(verdict.is_allowed(), "{verdict:?}");
 }
+
+/// On threads and the clock of the machine: everybody who waits is served in the end, and nothing is left.
+#[test]
+fn under_threads_nobody_is_forgotten() {
+    const THREADS: usize = 4;
+    const EACH: usize = 2_000;
+    let queue = Queue::of(THREADS).interval(Duration::from_secs(3_600));
+    let limit = AdaptiveLimit::new().between(2, 2).queue(queue);
+    let policies = Policies::new().policy(Policy::new("api").adaptive(limit).limit(Limit::per_hour(1_000_000)));
+    let engine = Engine::new(MemoryStore::new(), policies).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+                runtime.block_on(async {
+                    for nth in 0..EACH {
+                        let verdict = engine.decide(&Subject::new()).await;
+                        assert!(verdict.is_allowed(), "{verdict:?}");
+                        tokio::task::yield_now().await;
+                        if nth % 2 == 0 { drop(verdict) } else { engine.settle_now(verdict, Ending::status(200)) }
+                    }
+                });
+            });
+        }
+    });
+    let limit = &engine.pressure().unwrap().limits[0];
+    assert_eq!((limit.snapshot.in_flight, limit.queued), (0, 0));
+    assert_eq!(engine.totals(), ((THREADS * EACH) as u64, 0));
+}

@@ -3,7 +3,8 @@
 use crate::gateway;
 use crate::pressure::halting;
 use crate::service::echo;
-use crate::support::{Server, eventually};
+use crate::support::{Connection, Server, eventually};
+use std::sync::mpsc::Sender;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// One at a time, and the others wait for as long as a slow machine may take.
@@ -14,16 +15,21 @@ fn limit(server: &Server) -> serde_json::Value {
     server.admin("GET", "/admin/status").json()["pressure"]["limits"][0].clone()
 }
 
-#[test]
-fn a_request_waits_in_line_and_gets_through_when_another_ends() {
+/// A gateway that is busy with one request, and has another that waits.
+fn one_waits() -> (Server, Connection, Connection, Sender<()>) {
     let (upstream, release) = halting();
     let server = gateway(&[upstream], LINE);
-    let mut first = server.connect();
+    let (mut first, mut second) = (server.connect(), server.connect());
     first.send("GET", "/", "");
     assert!(first.head().starts_with("HTTP/1.1 200 "));
-    let mut second = server.connect();
     second.send("GET", "/", "");
     eventually("a request in line", || limit(&server)["queued"] == 1);
+    (server, first, second, release)
+}
+
+#[test]
+fn a_request_waits_in_line_and_gets_through_when_another_ends() {
+    let (server, _first, mut second, release) = one_waits();
     assert_eq!(server.figure("tollgate_adaptive_queued{policy=\"all\"}"), 1.0);
     // There is room for one.
     let refused = server.request("GET", "/", "");
@@ -40,14 +46,7 @@ fn a_request_waits_in_line_and_gets_through_when_another_ends() {
 
 #[test]
 fn whoever_hangs_up_leaves_the_line() {
-    let (upstream, release) = halting();
-    let server = gateway(&[upstream], LINE);
-    let mut first = server.connect();
-    first.send("GET", "/", "");
-    assert!(first.head().starts_with("HTTP/1.1 200 "));
-    let mut second = server.connect();
-    second.send("GET", "/", "");
-    eventually("a request in line", || limit(&server)["queued"] == 1);
+    let (server, _first, second, release) = one_waits();
     drop(second);
     eventually("an empty line", || limit(&server)["queued"] == 0);
     (0..100).for_each(|_| release.send(()).unwrap_or_default());

@@ -1,7 +1,7 @@
 //! Asks the admin listener of a tollgate: JSON over HTTP/1.1. Whatever goes wrong is one sentence.
 
 use crate::cli::TlsArgs;
-use crate::stream::Stream;
+use crate::stream::{Batched, Stream};
 use crate::tls;
 use axum::body::Bytes;
 use axum::http::header::{ACCEPT, AUTHORIZATION, CONTENT_TYPE, HOST};
@@ -137,7 +137,7 @@ impl Client {
             Way::Tls(name) => {
                 let config = tls::client(self.tls.ca_file.as_deref(), self.tls.own().as_ref());
                 let connector = TlsConnector::from(Arc::new(config.map_err(io::Error::other)?));
-                let stream = TcpStream::connect(&self.authority).await?;
+                let stream = Batched::new(TcpStream::connect(&self.authority).await?);
                 Stream::Tls(Box::new(TlsStream::Client(connector.connect(name.clone(), stream).await?)))
             }
         })

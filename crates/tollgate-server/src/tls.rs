@@ -1,5 +1,6 @@
 //! TLS on both sides: our own certificates, loaded again when their files change, and whom we trust.
 
+use crate::stream::Batched;
 use arc_swap::ArcSwap;
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
@@ -55,8 +56,8 @@ impl OwnCertificate {
     }
 
     /// Greets a client; who takes longer than that is not served.
-    pub(crate) async fn greet(&self, stream: TcpStream, within: Duration) -> io::Result<TlsStream<TcpStream>> {
-        let handshake = TlsAcceptor::from(self.config.load_full()).accept(stream);
+    pub(crate) async fn greet(&self, stream: TcpStream, within: Duration) -> io::Result<TlsStream<Batched>> {
+        let handshake = TlsAcceptor::from(self.config.load_full()).accept(Batched::new(stream));
         Ok(TlsStream::Server(timeout(within, Box::pin(handshake)).await??))
     }
 

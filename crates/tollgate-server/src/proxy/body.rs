@@ -108,7 +108,6 @@ impl Reply {
 
 /// What an upstream answers, and what it comes over.
 pub(crate) struct FromUpstream {
-    body: Incoming,
     via: Via,
     /// Until then the upstream is busy with it.
     _active: Active,
@@ -119,31 +118,28 @@ enum Via {
     /// A connection that it drives, and gives back when it has ended.
     Link(Box<Link>, Arc<Pool>),
     /// One of HTTP/2, that others share.
-    Shared(Timer),
+    Shared(Incoming, Timer),
     Done,
 }
 
 impl FromUpstream {
-    pub(crate) fn over_link(body: Incoming, mut link: Box<Link>, pool: Arc<Pool>, active: Active) -> Self {
+    pub(crate) fn over_link(mut link: Box<Link>, pool: Arc<Pool>, active: Active) -> Self {
         link.timer.moved();
-        Self { body, via: Via::Link(link, pool), _active: active }
+        Self { via: Via::Link(link, pool), _active: active }
     }
 
     pub(crate) fn over_http2(body: Incoming, mut timer: Timer, active: Active) -> Self {
         timer.moved();
-        Self { body, via: Via::Shared(timer), _active: active }
+        Self { via: Via::Shared(body, timer), _active: active }
     }
 
     /// Gives the connection back, if nothing more comes over it.
-    pub(crate) fn finish(&mut self, cx: &mut Context<'_>) {
-        if !self.body.is_end_stream() {
+    fn finish(&mut self) {
+        if !matches!(&self.via, Via::Link(link, _) if link.is_over()) {
             return;
         }
-        if let Via::Link(mut link, pool) = std::mem::replace(&mut self.via, Via::Done) {
-            link.drive(cx);
-            if link.is_free() {
-                pool.give(link);
-            }
+        if let Via::Link(link, pool) = std::mem::replace(&mut self.via, Via::Done) {
+            pool.give(link);
         }
     }
 }
@@ -154,43 +150,36 @@ impl Body for FromUpstream {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        // To ask the body for more is what makes the connection read more: hence twice.
-        for last in [false, true] {
-            if let Via::Link(link, _) = &mut this.via {
-                link.drive(cx);
-            }
-            if let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) {
-                match &mut this.via {
-                    Via::Link(link, _) => link.timer.moved(),
-                    Via::Shared(timer) => timer.moved(),
-                    Via::Done => {}
-                }
-                if frame.is_none() || this.body.is_end_stream() {
-                    this.finish(cx);
-                }
-                return Poll::Ready(frame.map(|frame| frame.map_err(Into::into)));
-            }
-            if last || !matches!(this.via, Via::Link(..)) {
-                break;
-            }
-        }
-        let overdue = match &mut this.via {
-            Via::Link(link, _) => link.timer.poll(cx),
-            Via::Shared(timer) => timer.poll(cx),
-            Via::Done => Poll::Pending,
+        let (frame, timer) = match &mut this.via {
+            Via::Link(link, _) => (link.poll_frame(cx).map_err(Into::into), &mut link.timer),
+            Via::Shared(body, timer) => (Pin::new(body).poll_frame(cx).map_err(Into::into), timer),
+            Via::Done => return Poll::Ready(None),
         };
-        overdue.map(|overdue| {
+        if frame.is_ready() {
+            timer.moved();
+            this.finish();
+            return frame;
+        }
+        timer.poll(cx).map(|overdue| {
             this.via = Via::Done;
             Some(Err(Late(overdue).into()))
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        match &self.via {
+            Via::Link(link, _) => link.is_over(),
+            Via::Shared(body, _) => body.is_end_stream(),
+            Via::Done => true,
+        }
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.via {
+            Via::Link(link, _) => link.size_hint(),
+            Via::Shared(body, _) => body.size_hint(),
+            Via::Done => SizeHint::with_exact(0),
+        }
     }
 }
 

@@ -3,8 +3,9 @@
 use super::access_log::Notes;
 use super::body::{BodyError, FromUpstream, Reply, Sent};
 use super::client::Client;
-use super::upstream::{Link, NotAnswered, Picked, Timer, Times, Tried, Trouble};
-use super::{Local, headers, tunnel};
+use super::headers::{self, Onward};
+use super::upstream::{Fault, Head, Link, Overdue, Picked, Timer, Times, Tried, Trouble};
+use super::{Local, tunnel};
 use crate::http::{Code, Problem};
 use axum::body::Bytes;
 use axum::http::header::{HOST, RETRY_AFTER};
@@ -43,26 +44,29 @@ impl Service<Request<Incoming>> for Forward {
 
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let this = self.clone();
-        Box::pin(async move { Ok(this.forward(request).await) })
+        let most = this.local.shared.gateway.max_body;
+        let mut request = request.map(|body| Sent::new(body, most));
+        // By reference: else it would have its place in the future of each function that it goes through.
+        Box::pin(async move { Ok(this.forward(&mut request).await) })
     }
 }
 
 /// Why there is no answer of the upstream that was asked.
 enum Failed {
     /// Nothing of the request was sent: another may be asked.
-    NotSent(Box<(Request<Sent>, Trouble)>),
+    NotSent(Trouble),
     Trouble(Trouble),
     /// It is the client's own body.
     Body(Problem),
 }
 
 impl Forward {
-    async fn forward(self, mut request: Request<Incoming>) -> Response<Reply> {
+    async fn forward(&self, request: &mut Request<Sent>) -> Response<Reply> {
         let Local { shared, .. } = &*self.local;
         let gateway = &shared.gateway;
         let mut key = Vec::new();
         if shared.upstreams.is_by_key() {
-            self.key(&request, &mut key);
+            self.key(request, &mut key);
         }
         let notes = request.extensions_mut().remove::<Notes>();
         let version = request.version();
@@ -70,20 +74,12 @@ impl Forward {
             Version::HTTP_11 if !gateway.http2 => headers::upgrade(request.headers()),
             _ => None,
         };
-        let upgrade = upgrade.map(|protocol| (protocol, hyper::upgrade::on(&mut request)));
+        let upgrade = upgrade.map(|protocol| (protocol, hyper::upgrade::on(&mut *request)));
         if version == Version::HTTP_2 {
             headers::one_cookie(request.headers_mut());
         }
-        headers::strip(request.headers_mut());
-        headers::forwarded(request.headers_mut(), &self.client, shared.identity_header());
-        headers::via(request.headers_mut(), version);
-        if let Some((protocol, _)) = &upgrade {
-            headers::set_upgrade(request.headers_mut(), protocol.clone());
-        }
-        let mut on_upgrade = upgrade.map(|(_, on_upgrade)| on_upgrade);
-        let asked = request.uri().clone();
-        let mut request = request.map(|body| Sent::new(body, gateway.max_body));
-        *request.extensions_mut() = Default::default();
+        let (upgrade, mut on_upgrade) = upgrade.unzip();
+        let onward = Onward { client: &self.client, believed: shared.identity_header(), version, upgrade };
         let times = Times {
             begun: Instant::now(),
             idle: gateway.idle_timeout,
@@ -100,37 +96,27 @@ impl Forward {
                 notes.upstream(&picked.peer.upstream);
             }
             let index = picked.index;
-            // A prefix and a scheme are of the upstream.
-            let Some(target) = target(&asked, &picked.peer.upstream, gateway.http2) else {
-                return own(bad_target().plain());
-            };
-            *request.uri_mut() = target;
             let answered = match gateway.http2 {
                 // What few requests need has memory of its own, so that the futures of all others are small to move.
-                true => Box::pin(self.over_http2(&mut picked, request, &times)).await,
-                false => self.over_link(&mut picked, request, &times, &mut on_upgrade).await,
+                true => Box::pin(self.over_http2(&mut picked, request, &onward, &times)).await,
+                false => self.over_link(&mut picked, request, &onward, &times, &mut on_upgrade).await,
             };
             match answered {
                 Ok(mut response) => {
                     picked.judge(!is_failure(response.status()));
-                    if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-                        headers::strip(response.headers_mut());
-                    }
                     let spoken = response.version();
                     headers::via(response.headers_mut(), spoken);
                     // The version of an answer is of its connection.
                     *response.version_mut() = version.max(Version::HTTP_11);
                     return response;
                 }
-                Err(Failed::NotSent(back)) => {
-                    let (back, trouble) = *back;
+                Err(Failed::NotSent(trouble)) => {
                     picked.judge(false);
                     tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
                     tried.push(index);
                     if tried.len() > gateway.retries as usize || tried.len() >= shared.upstreams.peers.len() {
                         return unreached(trouble.problem().plain());
                     }
-                    request = back;
                 }
                 Err(Failed::Trouble(trouble)) => {
                     picked.judge(false);
@@ -143,7 +129,7 @@ impl Forward {
     }
 
     /// By what the upstream is chosen.
-    fn key(&self, request: &Request<Incoming>, key: &mut Vec<u8>) {
+    fn key(&self, request: &Request<Sent>, key: &mut Vec<u8>) {
         let shared = &self.local.shared;
         let said = match &shared.gateway.balance_by {
             Attribute::Path => Some(request.uri().path().as_bytes()),
@@ -161,156 +147,184 @@ impl Forward {
     async fn over_link(
         &self,
         picked: &mut Picked,
-        mut request: Request<Sent>,
+        request: &mut Request<Sent>,
+        onward: &Onward<'_>,
         times: &Times,
         on_upgrade: &mut Option<OnUpgrade>,
     ) -> Result<Response<Reply>, Failed> {
         let Local { shared, pools, .. } = &*self.local;
         let (pool, upstream) = (&pools[picked.index], &picked.peer.upstream);
-        *request.version_mut() = Version::HTTP_11;
-        // HTTP/1.0 needs no host, HTTP/1.1 does.
-        if !request.headers().contains_key(HOST)
-            && let Ok(host) = HeaderValue::try_from(format!("{}:{}", upstream.host(), upstream.port()))
-        {
-            request.headers_mut().insert(HOST, host);
-        }
+        let mut is_repeated = false;
         loop {
-            let kept = pool.take().await;
+            // What is sent again goes over a new one: else a request that an upstream dies of would end all that are kept.
+            let kept = if is_repeated { None } else { pool.take().await };
             let was_kept = kept.is_some();
             let mut link = match kept {
                 Some(mut link) => {
                     link.timer.begin(times.clone());
                     link
                 }
-                None => match Box::pin(self.open(upstream, times)).await {
-                    Ok(link) => link,
-                    Err(trouble) => return Err(not_sent(request, trouble)),
-                },
+                None => {
+                    let opening = Box::pin(shared.connector.connect(upstream));
+                    Link::new(opening.await.map_err(Failed::NotSent)?, times.clone())
+                }
             };
-            match answer(&mut link, request).await {
-                Ok(mut response) if response.status() == StatusCode::SWITCHING_PROTOCOLS => {
-                    let protocol = headers::upgrade(response.headers());
-                    let (Some(downstream), Some(protocol)) = (on_upgrade.take(), protocol) else {
-                        return Err(Failed::Trouble(Trouble::Strange("changed to a protocol that nobody asked for")));
-                    };
-                    let upstream = hyper::upgrade::on(&mut response);
-                    headers::strip(response.headers_mut());
-                    headers::set_upgrade(response.headers_mut(), protocol);
-                    self.client.tunnel.store(true, Relaxed);
-                    let (idle, client) = (shared.gateway.upgrade_timeout, Arc::clone(&self.client));
-                    tokio::spawn(tunnel::run(link, upstream, downstream, idle, client, picked.active.take()));
-                    return Ok(response.map(|_| Reply::empty()));
+            link.begin(request, upstream, onward);
+            let Head { status, headers, is_http10, .. } = match answer(&mut link).await {
+                Ok(head) => head,
+                Err(Gone::Late(overdue)) => return Err(Failed::Trouble(Trouble::Late(overdue))),
+                Err(Gone::Broken(fault)) => {
+                    let unsent = link.unsent().map(|body| *request.body_mut() = body).is_some();
+                    // What may be seen twice may be sent again, too.
+                    let again = unsent || !link.has_heard() && is_repeatable(request, times);
+                    match fault {
+                        Fault::Body(error) => return Err(Failed::Body(own_fault(error))),
+                        // One that was kept may have ended in that very moment.
+                        Fault::Io(_) | Fault::Closed if again && was_kept => {
+                            is_repeated = !unsent;
+                            continue;
+                        }
+                        Fault::Io(_) | Fault::Closed if unsent => return Err(Failed::NotSent(Trouble::Fault(fault))),
+                        fault => return Err(Failed::Trouble(Trouble::Fault(fault))),
+                    }
                 }
-                Ok(response) if headers::has_other_codings(response.headers()) => {
-                    return Err(Failed::Trouble(Trouble::Strange("answered in a coding that is of one connection")));
-                }
-                Ok(response) => {
-                    let (head, body) = response.into_parts();
-                    let mut body = FromUpstream::over_link(body, link, Arc::clone(pool), picked.active.take());
-                    // Nobody may ever ask for a body that has ended already.
-                    poll_fn(|cx| {
-                        body.finish(cx);
-                        Poll::Ready(())
-                    })
-                    .await;
-                    return Ok(Response::from_parts(head, Reply::Upstream(body)));
-                }
-                // One that was kept may have ended in that very moment.
-                Err(Failed::NotSent(back)) if was_kept => request = back.0,
-                Err(failed) => return Err(failed),
+            };
+            let mut response = Response::new(Reply::empty());
+            *response.status_mut() = status;
+            *response.version_mut() = if is_http10 { Version::HTTP_10 } else { Version::HTTP_11 };
+            *response.headers_mut() = headers;
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                let protocol = headers::upgrade(response.headers());
+                let (Some(downstream), Some(protocol)) = (on_upgrade.take(), protocol) else {
+                    return Err(Failed::Trouble(Trouble::Strange("changed to a protocol that nobody asked for")));
+                };
+                headers::strip(response.headers_mut());
+                headers::set_upgrade(response.headers_mut(), protocol);
+                self.client.tunnel.store(true, Relaxed);
+                let (idle, client) = (shared.gateway.upgrade_timeout, Arc::clone(&self.client));
+                tokio::spawn(tunnel::run(link, downstream, idle, client, picked.active.take()));
+            } else if let Some(body) = link.whole_body() {
+                pool.give(link);
+                *response.body_mut() = Reply::Own(Some(body).filter(|body| !body.is_empty()));
+            } else {
+                let body = FromUpstream::over_link(link, Arc::clone(pool), picked.active.take());
+                *response.body_mut() = Reply::Upstream(body);
             }
+            return Ok(response);
         }
-    }
-
-    async fn open(&self, upstream: &Upstream, times: &Times) -> Result<Box<Link>, Trouble> {
-        let stream = self.local.shared.connector.connect(upstream).await?;
-        Link::new(stream, times.clone()).await.map_err(Trouble::Broken)
     }
 
     /// Over the one connection of HTTP/2 that this worker has with an upstream.
     async fn over_http2(
         &self,
         picked: &mut Picked,
-        mut request: Request<Sent>,
+        request: &mut Request<Sent>,
+        onward: &Onward<'_>,
         times: &Times,
     ) -> Result<Response<Reply>, Failed> {
-        *request.version_mut() = Version::HTTP_2;
-        // It is in the target.
-        request.headers_mut().remove(HOST);
         let shared = &self.local.shared;
         let channel = &self.local.channels[picked.index];
+        let Some(target) = target(request.uri(), &picked.peer.upstream) else {
+            return Err(Failed::Body(bad_target()));
+        };
         loop {
-            let (mut send, was_kept) = match channel.get(&shared.connector, &picked.peer.upstream).await {
-                Ok(send) => send,
-                Err(trouble) => return Err(not_sent(request, trouble)),
-            };
+            let (mut send, was_kept) =
+                channel.get(&shared.connector, &picked.peer.upstream).await.map_err(Failed::NotSent)?;
             let mut timer = Timer::new(times.clone());
-            let mut answer = pin!(send.try_send_request(request));
+            let mut answer = pin!(send.try_send_request(in_http2(request, target.clone(), onward)));
             let answered = poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Ready(answered) => Poll::Ready(Ok(answered)),
                 Poll::Pending => timer.poll(cx).map(Err),
             });
             match answered.await {
-                Ok(Ok(response)) => {
+                Ok(Ok(mut response)) => {
+                    headers::strip(response.headers_mut());
                     let (head, body) = response.into_parts();
                     let body = FromUpstream::over_http2(body, timer, picked.active.take());
                     return Ok(Response::from_parts(head, Reply::Upstream(body)));
                 }
-                Ok(Err(error)) => match failed(error.into()) {
-                    // A new one is made then.
-                    Failed::NotSent(back) if was_kept => {
-                        channel.forget();
-                        request = back.0;
+                Ok(Err(mut error)) => {
+                    channel.forget();
+                    let back = error.take_message();
+                    let was_sent = back.is_none();
+                    if let Some(back) = back {
+                        *request.body_mut() = back.into_body();
                     }
-                    failed => {
-                        channel.forget();
-                        return Err(failed);
+                    match (failed(error.into_error()), was_sent) {
+                        // A new one is made then.
+                        (Failed::Trouble(_), false) if was_kept => {}
+                        (Failed::Trouble(trouble), false) => return Err(Failed::NotSent(trouble)),
+                        (failed, _) => return Err(failed),
                     }
-                },
+                }
                 Err(overdue) => return Err(Failed::Trouble(Trouble::Late(overdue))),
             }
         }
     }
 }
 
-/// Sends a request over a connection, and waits for the head of its answer.
-async fn answer(link: &mut Link, request: Request<Sent>) -> Result<Response<Incoming>, Failed> {
-    let mut answer = pin!(link.send(request));
-    let answered = poll_fn(|cx| {
-        link.drive(cx);
-        match answer.as_mut().poll(cx) {
-            Poll::Ready(answered) => Poll::Ready(answered.map_err(failed)),
-            Poll::Pending => link.timer.poll(cx).map(|overdue| Err(Failed::Trouble(Trouble::Late(overdue)))),
+/// Why there is no head of an answer.
+enum Gone {
+    Broken(Fault),
+    Late(Overdue),
+}
+
+/// Waits for the head of an answer, or until that takes too long.
+async fn answer(link: &mut Link) -> Result<Head, Gone> {
+    poll_fn(|cx| match link.poll_head(cx) {
+        Poll::Ready(head) => Poll::Ready(head.map_err(Gone::Broken)),
+        Poll::Pending => link.timer.poll(cx).map(|overdue| Err(Gone::Late(overdue))),
+    })
+    .await
+}
+
+/// Whether a request without an answer may be sent again: if nothing is changed by it, and there is no body that is gone.
+fn is_repeatable(request: &Request<Sent>, times: &Times) -> bool {
+    request.method().is_safe() && times.sent.is_none()
+}
+
+/// The same request as HTTP/2 has it.
+fn in_http2(request: &mut Request<Sent>, target: Uri, onward: &Onward<'_>) -> Request<Sent> {
+    let body = std::mem::replace(request.body_mut(), Sent::empty());
+    let mut sent = Request::new(body);
+    sent.method_mut().clone_from(request.method());
+    (*sent.uri_mut(), *sent.version_mut()) = (target, Version::HTTP_2);
+    onward.each(request.headers(), |name, value| {
+        // The host is in the target. What was a header is one.
+        if let (true, Ok(value)) = (name != HOST, HeaderValue::from_bytes(value)) {
+            sent.headers_mut().append(name, value);
         }
     });
-    answered.await
+    sent
 }
 
-fn not_sent(request: Request<Sent>, trouble: Trouble) -> Failed {
-    Failed::NotSent(Box::new((request, trouble)))
-}
-
-/// Whose fault it is.
-fn failed(NotAnswered { request, error }: NotAnswered) -> Failed {
-    if let Some(request) = request {
-        return not_sent(request, Trouble::Broken(error));
-    }
+/// Whose fault it is that there is no answer over HTTP/2.
+fn failed(error: hyper::Error) -> Failed {
     let mut source = error.source();
     while let Some(cause) = source {
         match cause.downcast_ref::<BodyError>() {
             Some(BodyError::TooLarge) => return Failed::Body(too_large()),
-            Some(BodyError::Client(_)) => {
-                let detail = "the body of the request broke off, or is malformed; send it again";
-                return Failed::Body(Problem::new(Code::BrokenBody, detail));
-            }
+            Some(BodyError::Client(_)) => return Failed::Body(broken_body()),
             None => source = cause.source(),
         }
     }
     Failed::Trouble(Trouble::Broken(error))
 }
 
-/// Where the upstream has what was asked for; none if that is not a path, as of CONNECT.
-fn target(asked: &Uri, upstream: &Upstream, http2: bool) -> Option<Uri> {
+/// What a client is told of its own body.
+fn own_fault(error: BodyError) -> Problem {
+    match error {
+        BodyError::TooLarge => too_large(),
+        BodyError::Client(_) => broken_body(),
+    }
+}
+
+fn broken_body() -> Problem {
+    Problem::new(Code::BrokenBody, "the body of the request broke off, or is malformed; send it again")
+}
+
+/// Where an upstream of HTTP/2 has what was asked for; none if that is no target.
+fn target(asked: &Uri, upstream: &Upstream) -> Option<Uri> {
     let path = asked.path_and_query()?;
     // All of the service, of `OPTIONS *`, is under no path.
     let path = match upstream.prefix() {
@@ -318,9 +332,6 @@ fn target(asked: &Uri, upstream: &Upstream, http2: bool) -> Option<Uri> {
         _ if path == "*" => path.clone(),
         prefix => PathAndQuery::try_from(format!("{prefix}{path}")).ok()?,
     };
-    if !http2 {
-        return Some(path.into());
-    }
     let scheme = if upstream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
     let authority = match asked.authority() {
         Some(authority) => authority.clone(),

@@ -9,7 +9,6 @@ use axum::http::header::{
 };
 use axum::http::uri::Authority;
 use smallvec::SmallVec;
-use std::fmt::Write;
 use tollgate_policy::HostPattern;
 
 /// Headers that are of one connection, beside those that Connection names.
@@ -28,6 +27,11 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
+/// Whether a header is of one connection, whatever Connection says.
+pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
+    HOP_BY_HOP.contains(name)
+}
+
 /// Takes out what is of one connection only.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let hop = |name: &HeaderName| HOP_BY_HOP.iter().position(|hop| hop == name);
@@ -36,15 +40,7 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     if found == 0 {
         return;
     }
-    // Trailers may be asked for across hops; nothing else of TE may.
-    let trailers = headers.get_all(TE).iter().any(|value| value.as_bytes().eq_ignore_ascii_case(b"trailers"));
-    let named: SmallVec<[HeaderName; 4]> = connection_names(headers)
-        .filter(|name| !is_usual(name))
-        .filter_map(|name| HeaderName::from_bytes(name).ok())
-        // A client may not talk us out of what the policies went by.
-        .filter(|name| *name != HOST && *name != CONTENT_LENGTH && !tells_who(name.as_str()))
-        .collect();
-    for name in named {
+    for name in named(headers) {
         headers.remove(name);
     }
     // A body in chunks has the length that they have, whatever else is said.
@@ -56,9 +52,16 @@ pub(super) fn strip(headers: &mut HeaderMap) {
             headers.remove(name);
         }
     }
-    if trailers {
-        headers.insert(TE, HeaderValue::from_static("trailers"));
-    }
+}
+
+/// Headers that Connection makes those of one connection, too.
+fn named(headers: &HeaderMap) -> SmallVec<[HeaderName; 4]> {
+    connection_names(headers)
+        .filter(|name| !is_usual(name))
+        .filter_map(|name| HeaderName::from_bytes(name).ok())
+        // A client may not talk us out of what the policies went by.
+        .filter(|name| *name != HOST && *name != CONTENT_LENGTH && !tells_who(name.as_str()))
+        .collect()
 }
 
 /// What Connection names.
@@ -145,41 +148,90 @@ fn tells_who(name: &str) -> bool {
     }
 }
 
-/// Writes down who asked. What the client itself says of that, in these headers or in `believed`, goes on only if it is
-/// trusted. A trusted proxy that writes one of X-Forwarded-For and Forwarded is added to in that one: what it began in one
-/// would be untrue in the other.
-pub(super) fn forwarded(headers: &mut HeaderMap, client: &Client, believed: &HeaderName) {
-    // A trusted proxy writes them with hyphens; others it may have passed on as they came.
-    let unbelieved = |name: &&HeaderName| match client.trusted {
-        true => name.as_str().contains('_') && tells_who(name.as_str()),
-        false => tells_who(name.as_str()) || *name == believed,
-    };
-    let unbelieved: SmallVec<[HeaderName; 4]> = headers.keys().filter(unbelieved).cloned().collect();
-    for name in unbelieved {
-        headers.remove(name);
-    }
-    let (list, pairs) = (headers.contains_key(X_FORWARDED_FOR), headers.contains_key(FORWARDED));
-    if pairs || !list {
-        let mut element = format!("for={};proto={}", client.node, client.scheme());
-        if let Some(host) = headers.get(HOST).and_then(|host| host.to_str().ok()).filter(|host| !host.is_empty()) {
-            let _ = match host.contains([':', '[']) {
-                true => write!(element, ";host=\"{host}\""),
-                false => write!(element, ";host={host}"),
-            };
+/// How the headers of a request go on to an upstream: without what is of one connection only, and with who asked.
+///
+/// What the client itself says of that, in these headers or in `believed`, goes on only if it is trusted. A trusted proxy that
+/// writes one of X-Forwarded-For and Forwarded is added to in that one: what it began in one would be untrue in the other.
+pub(super) struct Onward<'a> {
+    pub(super) client: &'a Client,
+    /// The header that trusted proxies tell clients in.
+    pub(super) believed: &'a HeaderName,
+    /// The version that the client speaks.
+    pub(super) version: Version,
+    /// The protocol that it wants to change to.
+    pub(super) upgrade: Option<HeaderValue>,
+}
+
+impl Onward<'_> {
+    /// Tells every header that goes on, Host first, but for how long the body is: whoever sends it says so.
+    pub(super) fn each(&self, headers: &HeaderMap, mut tell: impl FnMut(&HeaderName, &[u8])) {
+        let Self { client, version, .. } = *self;
+        let host = headers.get(HOST);
+        if let Some(host) = host {
+            tell(&HOST, host.as_bytes());
         }
-        if let Ok(element) = HeaderValue::try_from(element) {
-            headers.append(FORWARDED, element);
+        let named = if headers.contains_key(CONNECTION) { named(headers) } else { SmallVec::new() };
+        let (mut list, mut pairs, mut has_proto, mut has_host, mut trailers) = (false, false, false, false, false);
+        for (name, value) in headers {
+            if *name == HOST || *name == CONTENT_LENGTH || is_hop_by_hop(name) {
+                // Trailers may be asked for across hops; nothing else of TE may.
+                trailers |= *name == TE && value.as_bytes().eq_ignore_ascii_case(b"trailers");
+                continue;
+            }
+            if named.contains(name) {
+                continue;
+            }
+            if tells_who(name.as_str()) || name == self.believed {
+                // A trusted proxy writes them with hyphens; others it may have passed on as they came.
+                if !client.trusted || name.as_str().contains('_') && tells_who(name.as_str()) {
+                    continue;
+                }
+                list |= *name == X_FORWARDED_FOR;
+                pairs |= *name == FORWARDED;
+                has_proto |= *name == X_FORWARDED_PROTO;
+                has_host |= *name == X_FORWARDED_HOST;
+            }
+            tell(name, value.as_bytes());
         }
+        if trailers {
+            tell(&TE, b"trailers");
+        }
+        if let Some(protocol) = &self.upgrade {
+            tell(&CONNECTION, b"upgrade");
+            tell(&UPGRADE, protocol.as_bytes());
+        }
+        if pairs || !list {
+            tell(&FORWARDED, &element(client, host));
+        }
+        if list || !pairs {
+            tell(&X_FORWARDED_FOR, client.written.as_bytes());
+        }
+        if !has_proto {
+            tell(&X_FORWARDED_PROTO, client.scheme().as_bytes());
+        }
+        if let (Some(host), false) = (host, has_host) {
+            tell(&X_FORWARDED_HOST, host.as_bytes());
+        }
+        tell(&VIA, through(version).as_bytes());
     }
-    if list || !pairs {
-        headers.append(X_FORWARDED_FOR, client.written.clone());
+}
+
+/// Who asked for which host, as an element of Forwarded.
+fn element(client: &Client, host: Option<&HeaderValue>) -> SmallVec<[u8; 128]> {
+    let mut element = SmallVec::new();
+    let mut put = |text: &str| element.extend_from_slice(text.as_bytes());
+    put("for=");
+    put(&client.node);
+    put(";proto=");
+    put(client.scheme());
+    if let Some(host) = host.and_then(|host| host.to_str().ok()).filter(|host| !host.is_empty()) {
+        let quote = if host.contains([':', '[']) { "\"" } else { "" };
+        put(";host=");
+        put(quote);
+        put(host);
+        put(quote);
     }
-    if !headers.contains_key(X_FORWARDED_PROTO) {
-        headers.insert(X_FORWARDED_PROTO, HeaderValue::from_static(client.scheme()));
-    }
-    if let (Some(host), false) = (headers.get(HOST).cloned(), headers.contains_key(X_FORWARDED_HOST)) {
-        headers.insert(X_FORWARDED_HOST, host);
-    }
+    element
 }
 
 /// HTTP/2 may send a cookie in pieces; HTTP/1.1 has one header for all of them.
@@ -195,14 +247,15 @@ pub(super) fn one_cookie(headers: &mut HeaderMap) {
 
 /// Writes down that it came through here, by which version.
 pub(super) fn via(headers: &mut HeaderMap, version: Version) {
-    headers.append(
-        VIA,
-        HeaderValue::from_static(match version {
-            Version::HTTP_2 => "2.0 tollgate",
-            Version::HTTP_10 => "1.0 tollgate",
-            _ => "1.1 tollgate",
-        }),
-    );
+    headers.append(VIA, HeaderValue::from_static(through(version)));
+}
+
+fn through(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_2 => "2.0 tollgate",
+        Version::HTTP_10 => "1.0 tollgate",
+        _ => "1.1 tollgate",
+    }
 }
 
 #[cfg(test)]
@@ -239,11 +292,22 @@ mod tests {
         ] {
             headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
         }
+        let client = client("203.0.113.7", false);
+        let told = onward(&headers, &client, &X_FORWARDED_FOR);
+        assert_eq!(names(&told), ["accept", "forwarded", "te", "via", "x-forwarded-for", "x-forwarded-proto"]);
         strip(&mut headers);
-        assert_eq!(names(&headers), ["accept", "te"]);
-        let mut gzip = map(&[("te", "gzip")]);
-        strip(&mut gzip);
-        assert!(gzip.is_empty());
+        assert_eq!(names(&headers), ["accept"]);
+        let told = onward(&map(&[("te", "gzip"), ("content-length", "5")]), &client, &X_FORWARDED_FOR);
+        assert!(!told.contains_key("te") && !told.contains_key("content-length"));
+    }
+
+    /// What goes on of the headers of a request.
+    fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> HeaderMap {
+        let mut told = HeaderMap::new();
+        Onward { client, believed, version: Version::HTTP_11, upgrade: None }.each(headers, |name, value| {
+            told.append(name, HeaderValue::from_bytes(value).unwrap());
+        });
+        told
     }
 
     fn client(ip: &str, trusted: bool) -> Client {
@@ -252,8 +316,11 @@ mod tests {
 
     #[test]
     fn a_client_cannot_say_who_it_is() {
-        let mut headers = map(&[("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4"), ("host", "example.com")]);
-        forwarded(&mut headers, &client("203.0.113.7", false), &X_FORWARDED_FOR);
+        let headers = onward(
+            &map(&[("x-forwarded-for", "1.2.3.4"), ("forwarded", "for=1.2.3.4"), ("host", "example.com")]),
+            &client("203.0.113.7", false),
+            &X_FORWARDED_FOR,
+        );
         let values: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
         assert_eq!(values, ["203.0.113.7"]);
         let values: Vec<_> = headers.get_all("forwarded").iter().collect();
@@ -275,17 +342,16 @@ mod tests {
         let mut headers = map(&said);
         let own = HeaderName::from_static("cf-connecting-ip");
         headers.insert(&own, HeaderValue::from_static("1.2.3.4"));
-        forwarded(&mut headers, &client("203.0.113.7", false), &own);
-        assert_eq!(names(&headers), ["accept", "forwarded", "x-forwarded", "x-forwarded-for", "x-forwarded-proto"]);
-        let mut headers = map(&said);
-        headers.insert(&own, HeaderValue::from_static("1.2.3.4"));
-        forwarded(&mut headers, &client("203.0.113.7", true), &own);
+        let told = onward(&headers, &client("203.0.113.7", false), &own);
+        assert_eq!(names(&told), ["accept", "forwarded", "via", "x-forwarded", "x-forwarded-for", "x-forwarded-proto"]);
+        let told = onward(&headers, &client("203.0.113.7", true), &own);
         assert_eq!(
-            names(&headers),
+            names(&told),
             [
                 "accept",
                 "cf-connecting-ip",
                 "forwarded",
+                "via",
                 "x-forwarded",
                 "x-forwarded-for",
                 "x-forwarded-port",
@@ -299,19 +365,17 @@ mod tests {
     #[test]
     fn a_trusted_proxy_is_added_to() {
         let proxy = client("10.0.0.1", true);
-        let mut headers = map(&[("x-forwarded-for", "1.2.3.4"), ("x-forwarded-proto", "https")]);
-        forwarded(&mut headers, &proxy, &X_FORWARDED_FOR);
+        let headers =
+            onward(&map(&[("x-forwarded-for", "1.2.3.4"), ("x-forwarded-proto", "https")]), &proxy, &X_FORWARDED_FOR);
         let values: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
         assert_eq!(values, ["1.2.3.4", "10.0.0.1"]);
         assert_eq!(headers["x-forwarded-proto"], "https");
         assert!(!headers.contains_key("forwarded"), "the proxy would be taken for the client");
-        let mut headers = map(&[("forwarded", "for=1.2.3.4"), ("host", "[::1]:8080")]);
-        forwarded(&mut headers, &proxy, &X_FORWARDED_FOR);
+        let headers = onward(&map(&[("forwarded", "for=1.2.3.4"), ("host", "[::1]:8080")]), &proxy, &X_FORWARDED_FOR);
         let values: Vec<_> = headers.get_all("forwarded").iter().collect();
         assert_eq!(values, ["for=1.2.3.4", "for=10.0.0.1;proto=http;host=\"[::1]:8080\""]);
         assert!(!headers.contains_key("x-forwarded-for"));
-        let mut headers = HeaderMap::new();
-        forwarded(&mut headers, &client("2001:db8::7", false), &X_FORWARDED_FOR);
+        let headers = onward(&HeaderMap::new(), &client("2001:db8::7", false), &X_FORWARDED_FOR);
         assert_eq!(headers["forwarded"], "for=\"[2001:db8::7]\";proto=http");
     }
 

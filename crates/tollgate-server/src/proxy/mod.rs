@@ -20,6 +20,7 @@ use crate::cli::ProxyArgs;
 use crate::listen::Listener;
 use crate::serve::{Flags, Start};
 use crate::store::AnyStore;
+use crate::stream::write_batches;
 use crate::tls::{self, OwnCertificate, Speaks};
 use crate::traces::Tracer;
 use access_log::{AccessLog, Writing};
@@ -169,6 +170,7 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
             pools.iter().for_each(|pool| pool.tidy(Instant::now()));
         }
     });
+    tokio::spawn(write_batches());
     let room = Arc::new(Semaphore::new(most));
     loop {
         let changed = drain.changed();

@@ -14,27 +14,20 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
 const BUFFER: usize = 8 * 1024;
 
 /// Passes on what comes until it ends. `client` has its place among the connections until then.
-pub(super) async fn run(
-    link: Box<Link>,
-    upstream: OnUpgrade,
-    downstream: OnUpgrade,
-    idle: Duration,
-    client: Arc<Client>,
-    active: Active,
-) {
-    // The connection hands over its stream when it is driven to its end.
-    let (upstream, ()) = tokio::join!(upstream, link.ended());
-    match (upstream, downstream.await) {
-        (Ok(upstream), Ok(downstream)) => {
-            let ended = both_ways(TokioIo::new(upstream), TokioIo::new(downstream), idle).await;
+pub(super) async fn run(link: Box<Link>, downstream: OnUpgrade, idle: Duration, client: Arc<Client>, active: Active) {
+    match downstream.await {
+        Ok(downstream) => {
+            let (upstream, first) = link.into_stream();
+            let ended = both_ways(upstream, &first, TokioIo::new(downstream), idle).await;
             tracing::debug!(peer = ?client.peer, "tunnel ended: {ended:?}");
         }
-        (Err(error), _) | (_, Err(error)) => tracing::debug!(peer = ?client.peer, %error, "no tunnel"),
+        Err(error) => tracing::debug!(peer = ?client.peer, %error, "no tunnel"),
     }
     drop(active);
 }
 
-async fn both_ways<A, B>(one: A, other: B, idle: Duration) -> io::Result<()>
+/// `first` has come from the one already.
+async fn both_ways<A, B>(one: A, first: &[u8], other: B, idle: Duration) -> io::Result<()>
 where
     A: AsyncRead + AsyncWrite,
     B: AsyncRead + AsyncWrite,
@@ -54,9 +47,11 @@ where
         }
     };
     // One side may end while the other still has something to say.
-    let both = async {
-        tokio::try_join!(copy(&mut from_one, &mut to_other, &moved), copy(&mut from_other, &mut to_one, &moved))
+    let onward = async {
+        to_other.write_all(first).await?;
+        copy(&mut from_one, &mut to_other, &moved).await
     };
+    let both = async { tokio::try_join!(onward, copy(&mut from_other, &mut to_one, &moved)) };
     tokio::select! {
         ended = both => ended.map(drop),
         () = silent => Err(io::ErrorKind::TimedOut.into()),

@@ -1,6 +1,7 @@
 //! `tollgate proxy` as something one puts on the open internet: tried with raw sockets, curl, h2load, wrk, nginx and a
 //! WebSocket client.
 
+mod answers;
 #[path = "../support/authority.rs"]
 mod authority;
 mod bodies;
@@ -43,4 +44,9 @@ pub(crate) fn gateway(upstreams: &[SocketAddr], more: &str) -> Server {
 pub(crate) fn curl(args: &[&str]) -> String {
     let output = Command::new("curl").args(["-s", "--max-time", "120"]).args(args).output().unwrap();
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
+}
+
+/// What the gateways on the way wrote into Via, as a service saw it.
+pub(crate) fn vias(head: &str) -> Vec<&str> {
+    head.lines().filter_map(|line| line.strip_prefix("via: ")).collect()
 }

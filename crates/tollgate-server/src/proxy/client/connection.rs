@@ -7,7 +7,7 @@ use crate::proxy::Local;
 use crate::proxy::drain::Stage;
 use crate::proxy::guard::Guard;
 use crate::proxy::proxy_protocol::{self, Read};
-use crate::stream::Stream;
+use crate::stream::{Batched, Stream};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use std::future::poll_fn;
@@ -89,6 +89,10 @@ async fn connection(
                 }
             }
             let http2 = timeout(gateway.header_timeout, is_http2(&mut stream, &mut first)).await??;
+            let stream = match stream {
+                Stream::Plain(stream) => Stream::Batched(Batched::new(stream)),
+                stream => stream,
+            };
             (stream, false, http2)
         }
     };

@@ -1,7 +1,7 @@
 //! Connections to upstreams, plain or in TLS.
 
 use super::trouble::Trouble;
-use crate::stream::Stream;
+use crate::stream::{Batched, Stream};
 use rustls::pki_types::ServerName;
 use std::io;
 use std::net::IpAddr;
@@ -29,8 +29,9 @@ impl Connector {
     async fn open(&self, upstream: &Upstream) -> Result<Stream, Trouble> {
         let stream = tcp(upstream.host(), upstream.port()).await.map_err(Trouble::Connect)?;
         stream.set_nodelay(true).map_err(Trouble::Connect)?;
+        let stream = Batched::new(stream);
         let Some(connector) = self.tls.as_ref().filter(|_| upstream.is_tls()) else {
-            return Ok(Stream::Plain(stream));
+            return Ok(Stream::Batched(stream));
         };
         let name = ServerName::try_from(upstream.host().to_owned());
         let name = name.map_err(|error| Trouble::Tls(io::Error::other(error)))?;

@@ -4,13 +4,15 @@ mod channel;
 mod connect;
 mod health;
 mod link;
+mod pool;
 mod timer;
 mod trouble;
 
 pub(crate) use channel::Channel;
 pub(crate) use connect::Connector;
 pub(crate) use health::{Check, watch as watch_health};
-pub(crate) use link::{Link, NotAnswered, Pool};
+pub(crate) use link::{Fault, Head, Link};
+pub(crate) use pool::Pool;
 pub(crate) use timer::{Overdue, Progress, Timer, Times};
 pub(crate) use trouble::Trouble;
 

@@ -1,5 +1,6 @@
 //! What can go wrong on the way to an upstream, in words: all of them for the log, few for the client.
 
+use super::Fault;
 use super::timer::Overdue;
 use crate::http::{Code, Problem};
 use std::error::Error;
@@ -17,6 +18,8 @@ pub(crate) enum Trouble {
     Tls(io::Error),
     /// It broke off.
     Broken(hyper::Error),
+    /// The same over a connection of HTTP/1.1.
+    Fault(Fault),
     Late(Overdue),
     /// It answered what was not asked for.
     Strange(&'static str),
@@ -28,8 +31,10 @@ impl Trouble {
         let what = match self {
             Self::Connect(_) | Self::ConnectTimeout(_) => "cannot be reached; try again later",
             Self::Tls(_) => "has no certificate that is trusted here; its operator must mend that",
-            Self::Broken(_) => "broke off; try again later",
-            Self::Strange(_) => "answered what was not asked for",
+            Self::Broken(_) | Self::Fault(Fault::Io(_) | Fault::Closed | Fault::Body(_)) => {
+                "broke off; try again later"
+            }
+            Self::Strange(_) | Self::Fault(Fault::Wrong(_)) => "answered what was not asked for",
             Self::Late(overdue) => {
                 let (Overdue::Idle(time) | Overdue::Total(time)) = overdue;
                 let detail = format!("the service behind this gateway did not answer within {time:?}");
@@ -50,6 +55,7 @@ impl fmt::Display for Trouble {
                 write!(f, "broke off: {error}")?;
                 error.source().map_or(Ok(()), |source| write!(f, ": {source}"))
             }
+            Self::Fault(fault) => fault.fmt(f),
             Self::Late(Overdue::Idle(time)) => write!(f, "silent for {time:?}"),
             Self::Late(Overdue::Total(time)) => write!(f, "not done within {time:?}"),
             Self::Strange(what) => f.write_str(what),

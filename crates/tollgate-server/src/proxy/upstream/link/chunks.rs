@@ -1,0 +1,215 @@
+//! A body that comes in chunks, taken apart.
+
+use super::Fault;
+use super::buffer::take;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::{Buf, BytesMut};
+
+/// Bytes that stand beside the data, in all chunks together or in trailers: with more of them it is nobody's body.
+const MOST_BESIDE: usize = 16 * 1024;
+
+/// So many trailers.
+const MOST_TRAILERS: usize = 64;
+
+const MALFORMED: Fault = Fault::Wrong("has a malformed chunk");
+
+/// How far a body has come.
+#[derive(Debug)]
+pub(super) struct Chunks {
+    state: State,
+    /// Bytes of extensions so far.
+    beside: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The size of a chunk, and how many digits it has so far.
+    Size(u64, u32),
+    /// What follows the size, up to the end of the line.
+    Extension(u64),
+    SizeEnd(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    Trailers,
+    Over,
+}
+
+/// What there is next.
+#[derive(PartialEq, Debug)]
+pub(super) enum Piece {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    /// More must be read.
+    More,
+    Over,
+}
+
+impl Chunks {
+    pub(super) fn new() -> Self {
+        Self { state: State::Size(0, 0), beside: 0 }
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// Takes the next piece out of what was read.
+    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Piece, Fault> {
+        loop {
+            match self.state {
+                State::Over => return Ok(Piece::Over),
+                State::Trailers => return self.trailers(read),
+                State::Data(left) if !read.is_empty() => {
+                    let data = take(read, left);
+                    let left = left - data.len() as u64;
+                    self.state = if left == 0 { State::DataCr } else { State::Data(left) };
+                    return Ok(Piece::Data(data));
+                }
+                _ => {}
+            }
+            let Some(&byte) = read.first() else { return Ok(Piece::More) };
+            read.advance(1);
+            self.state = self.after(byte)?;
+        }
+    }
+
+    /// The state after a byte that is no data.
+    fn after(&mut self, byte: u8) -> Result<State, Fault> {
+        Ok(match (self.state, byte) {
+            (State::Size(size, digits), _) if byte.is_ascii_hexdigit() && digits < u64::BITS / 4 => {
+                State::Size(size << 4 | char::from(byte).to_digit(16).map_or(0, u64::from), digits + 1)
+            }
+            (State::Size(size, 1..), b'\r') => State::SizeEnd(size),
+            (State::Size(size, 1..), b';' | b' ' | b'\t') => State::Extension(size),
+            (State::Extension(size), b'\r') => State::SizeEnd(size),
+            // A lone end of line may hide what others take for a chunk.
+            (State::Extension(size), _) if byte != b'\n' && self.beside < MOST_BESIDE => {
+                self.beside += 1;
+                State::Extension(size)
+            }
+            (State::SizeEnd(0), b'\n') => State::Trailers,
+            (State::SizeEnd(size), b'\n') => State::Data(size),
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => State::Size(0, 0),
+            _ => return Err(MALFORMED),
+        })
+    }
+
+    fn trailers(&mut self, read: &mut BytesMut) -> Result<Piece, Fault> {
+        let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
+        let (length, found) = match httparse::parse_headers(read, &mut room) {
+            Ok(httparse::Status::Complete(found)) => found,
+            Ok(httparse::Status::Partial) if read.len() <= MOST_BESIDE => return Ok(Piece::More),
+            _ => return Err(Fault::Wrong("has malformed trailers, or too many")),
+        };
+        let mut trailers = HeaderMap::new();
+        for header in found {
+            let (name, value) = (HeaderName::from_bytes(header.name.as_bytes()), HeaderValue::from_bytes(header.value));
+            if let (Ok(name), Ok(value)) = (name, value) {
+                trailers.append(name, value);
+            }
+        }
+        read.advance(length);
+        self.state = State::Over;
+        Ok(if trailers.is_empty() { Piece::Over } else { Piece::Trailers(trailers) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The data and the trailers of a body that comes in pieces of this size; what is left over must be nothing.
+    fn taken_apart(text: &[u8], size: usize) -> Result<(Vec<u8>, HeaderMap), Option<Fault>> {
+        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+        let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
+        let mut pieces = text.chunks(size);
+        loop {
+            match chunks.next(&mut read).map_err(Some)? {
+                Piece::Data(more) => data.extend_from_slice(&more),
+                Piece::Trailers(found) => trailers = found,
+                Piece::More => read.extend_from_slice(pieces.next().ok_or(None)?),
+                Piece::Over => {
+                    assert!(chunks.is_over() && read.is_empty() && pieces.next().is_none());
+                    return Ok((data, trailers));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn data_extensions_and_trailers() {
+        let text = b"5\r\nhello\r\n00006;name=\"a;b\"\r\n world\r\n1 \r\n!\r\n0\r\nX-Sum: 12\r\nx-sum: 13\r\n\r\n";
+        for size in 1..text.len() {
+            let (data, trailers) = taken_apart(text, size).unwrap();
+            assert_eq!(data, b"hello world!");
+            assert_eq!(trailers.get_all("x-sum").iter().collect::<Vec<_>>(), ["12", "13"]);
+        }
+        assert_eq!(taken_apart(b"0\r\n\r\n", 1).unwrap(), (Vec::new(), HeaderMap::new()));
+    }
+
+    #[test]
+    fn what_is_no_chunk_is_none() {
+        for text in [
+            &b"\r\n"[..],
+            b";\r\n",
+            b"-1\r\n",
+            b"+1\r\n",
+            b" 1\r\n",
+            b"0x1\r\n",
+            b"g\r\n",
+            b"1\n",
+            b"1;a\nx\r\n",
+            b"1\r\r\n",
+            b"1\r\nab\r\n",
+            b"1\r\na\n0\r\n\r\n",
+            b"1\r\na\r0\r\n\r\n",
+            b"10000000000000000\r\n",
+            b"0\r\nno header\r\n\r\n",
+            b"0\r\n: 1\r\n\r\n",
+        ] {
+            for size in [1, text.len()] {
+                let fault = taken_apart(text, size).unwrap_err();
+                assert!(matches!(fault, Some(Fault::Wrong(_))), "{}", String::from_utf8_lossy(text));
+            }
+        }
+    }
+
+    #[test]
+    fn what_stands_beside_the_data_is_bounded() {
+        let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MOST_BESIDE + 1));
+        assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
+        let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MOST_BESIDE));
+        assert!(taken_apart(again.as_bytes(), 1_000).is_err());
+        let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MOST_BESIDE * 2));
+        assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
+        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MOST_TRAILERS + 1));
+        assert!(taken_apart(many.as_bytes(), 1_000).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_cut_up_comes_out_whole(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
+            size in 1usize..64,
+        ) {
+            let mut text = Vec::new();
+            for piece in &pieces {
+                text.extend_from_slice(format!("{:X}\r\n", piece.len()).as_bytes());
+                text.extend_from_slice(piece);
+                text.extend_from_slice(b"\r\n");
+            }
+            text.extend_from_slice(b"0\r\n\r\n");
+            prop_assert_eq!(taken_apart(&text, size).unwrap().0, pieces.concat());
+        }
+
+        #[test]
+        fn whatever_comes_ends_without_a_panic(text in "[0-9a-f;\r\n :]{0,60}") {
+            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text.as_bytes()));
+            while let Ok(Piece::Data(_) | Piece::Trailers(_)) = chunks.next(&mut read) {}
+        }
+    }
+}

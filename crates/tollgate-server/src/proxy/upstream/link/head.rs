@@ -1,0 +1,262 @@
+//! The head of an answer, and how the body that follows it ends.
+
+use super::Fault;
+use crate::proxy::headers;
+use axum::body::Bytes;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
+use axum::http::{Method, StatusCode};
+use std::mem::MaybeUninit;
+
+/// A head is no longer than this.
+pub(super) const MOST_BYTES: usize = 400 * 1024;
+
+/// So many headers.
+const MOST_HEADERS: usize = 100;
+
+const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
+
+/// What an upstream answers.
+#[derive(Debug)]
+pub(crate) struct Head {
+    pub(crate) status: StatusCode,
+    /// Without what is of one connection only, but for that of 101.
+    pub(crate) headers: HeaderMap,
+    pub(crate) is_http10: bool,
+    pub(super) length: Length,
+    /// Whether the connection may be used again.
+    pub(super) keep: bool,
+}
+
+/// How the body of an answer ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Length {
+    /// After so many bytes.
+    Known(u64),
+    Chunked,
+    /// With the connection.
+    Close,
+}
+
+/// Reads a head, and says how long it is; none if more must be read.
+pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>, Fault> {
+    let mut room = [const { MaybeUninit::uninit() }; MOST_HEADERS];
+    let mut response = httparse::Response::new(&mut []);
+    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, bytes, &mut room);
+    let end = match parsed {
+        Ok(httparse::Status::Complete(end)) => end,
+        Ok(httparse::Status::Partial) if bytes.len() < MOST_BYTES => return Ok(None),
+        Ok(httparse::Status::Partial) => return Err(Fault::Wrong("answered with a head that is too long")),
+        Err(httparse::Error::TooManyHeaders) => return Err(Fault::Wrong("answered with too many headers")),
+        Err(_) => return Err(Fault::Wrong("answered what is not HTTP/1")),
+    };
+    let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
+    let status = status.ok_or(Fault::Wrong("answered with a status that is none"))?;
+    let is_http10 = response.version == Some(0);
+    // All values are parts of one copy.
+    let copy = Bytes::copy_from_slice(&bytes[..end]);
+    let mut found = Found { keep: !is_http10, ..Found::default() };
+    let mut map = HeaderMap::with_capacity(response.headers.len() + 4);
+    for header in &*response.headers {
+        let name = HeaderName::from_bytes(header.name.as_bytes());
+        let value = HeaderValue::from_maybe_shared(copy.slice_ref(in_copy(&copy, bytes, header.value)));
+        let (Ok(name), Ok(value)) = (name, value) else {
+            return Err(Fault::Wrong("answered with a header that is none"));
+        };
+        if found.goes_on(&name, value.as_bytes())? {
+            map.append(name, value);
+        }
+    }
+    let length = found.length(status, asked, is_http10)?;
+    if found.length_is_void {
+        map.remove(CONTENT_LENGTH);
+    }
+    if found.of_connection && status != StatusCode::SWITCHING_PROTOCOLS {
+        headers::strip(&mut map);
+    }
+    let keep = found.keep && !found.closes && length != Length::Close;
+    Ok(Some((end, Head { status, headers: map, is_http10, length, keep })))
+}
+
+/// The same part of the copy.
+fn in_copy<'a>(copy: &'a [u8], bytes: &[u8], part: &[u8]) -> &'a [u8] {
+    let at = part.as_ptr().addr() - bytes.as_ptr().addr();
+    &copy[at..at + part.len()]
+}
+
+/// What the headers say of the connection and the body.
+#[derive(Default)]
+struct Found {
+    keep: bool,
+    closes: bool,
+    known: Option<u64>,
+    chunked: bool,
+    /// Whether more is of this connection only than what is left out at once.
+    of_connection: bool,
+    length_is_void: bool,
+}
+
+impl Found {
+    /// Whether a header goes on to the client.
+    fn goes_on(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, Fault> {
+        if *name == CONTENT_LENGTH {
+            // The same number may be said again, by two headers or in a list.
+            for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                let said = number(said).ok_or(Fault::Wrong("answered with a Content-Length that is none"))?;
+                if self.known.replace(said).is_some_and(|known| known != said) {
+                    return Err(Fault::Wrong("answered with two different Content-Lengths"));
+                }
+            }
+        } else if *name == CONNECTION {
+            for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
+                match said {
+                    _ if said.eq_ignore_ascii_case(b"close") => self.closes = true,
+                    _ if said.eq_ignore_ascii_case(b"keep-alive") => self.keep = true,
+                    _ => self.of_connection = true,
+                }
+            }
+            return Ok(self.of_connection);
+        } else if *name == TRANSFER_ENCODING {
+            // Chunks are taken apart and made again; other codings are not.
+            if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
+                return Err(Fault::Wrong("answered in a coding that is of one connection"));
+            }
+            self.chunked = true;
+            return Ok(false);
+        } else if *name == KEEP_ALIVE {
+            return Ok(false);
+        } else if headers::is_hop_by_hop(name) {
+            self.of_connection = true;
+        }
+        Ok(true)
+    }
+
+    /// How the body ends (RFC 9112, 6.3).
+    fn length(&mut self, status: StatusCode, asked: &Method, is_http10: bool) -> Result<Length, Fault> {
+        if self.chunked {
+            if is_http10 {
+                return Err(Fault::Wrong("answered in chunks, which HTTP/1.0 does not know"));
+            }
+            // Chunks have the length that they have, whatever else is said; who says both may be confused further on.
+            if self.known.is_some() {
+                (self.length_is_void, self.closes) = (true, true);
+            }
+        }
+        let is_empty = asked == Method::HEAD
+            || status.is_informational()
+            || matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
+        Ok(match self.known {
+            _ if is_empty => Length::Known(0),
+            _ if self.chunked => Length::Chunked,
+            Some(length) => Length::Known(length),
+            None => Length::Close,
+        })
+    }
+}
+
+/// Digits and nothing else.
+fn number(text: &[u8]) -> Option<u64> {
+    let digits = !text.is_empty() && text.iter().all(u8::is_ascii_digit);
+    std::str::from_utf8(text).ok().filter(|_| digits)?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn whatever_comes_is_read_without_a_panic(
+            head in "(HTTP/1.[01] [0-9]{3} ?\\PC{0,4}\r\n)?((Content-Length|Connection|Transfer-Encoding|x): ?\\PC{0,8}\r\n){0,4}(\r\n)?",
+            bytes in prop::collection::vec(any::<u8>(), 0..60),
+        ) {
+            let _ = read(head.as_bytes(), &Method::GET);
+            let _ = read(&bytes, &Method::HEAD);
+        }
+    }
+
+    fn head(text: &str) -> Result<Head, Fault> {
+        let (end, head) = read(text.as_bytes(), &Method::GET)?.expect("a whole head");
+        assert_eq!(end, text.len());
+        Ok(head)
+    }
+
+    fn length(headers: &str) -> Option<(Length, bool)> {
+        head(&format!("HTTP/1.1 200 OK\r\n{headers}\r\n")).ok().map(|head| (head.length, head.keep))
+    }
+
+    #[test]
+    fn a_head_goes_on_without_what_is_of_the_connection() {
+        let head = head(
+            "HTTP/1.1 404 Not Found\r\nServer: x\r\nConnection: keep-alive, X-Private\r\nKeep-Alive: timeout=5\r\n\
+             X-Private: 1\r\nSet-Cookie: a=b\r\nSet-Cookie: c=d\r\nContent-Length: 3\r\nUpgrade: h2c\r\n\r\n",
+        )
+        .unwrap();
+        assert_eq!((head.status.as_u16(), head.length, head.keep), (404, Length::Known(3), true));
+        let mut names: Vec<_> = head.headers.keys().map(HeaderName::as_str).collect();
+        names.sort_unstable();
+        assert_eq!(names, ["content-length", "server", "set-cookie"]);
+        assert_eq!(head.headers.get_all("set-cookie").iter().collect::<Vec<_>>(), ["a=b", "c=d"]);
+    }
+
+    #[test]
+    fn a_change_of_protocol_is_told_whole() {
+        let head = head("HTTP/1.1 101 x\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n").unwrap();
+        assert_eq!(headers::upgrade(&head.headers).unwrap(), "websocket");
+    }
+
+    #[test]
+    fn how_a_body_ends() {
+        assert_eq!(length("Content-Length: 5\r\n"), Some((Length::Known(5), true)));
+        assert_eq!(length("Content-Length: 5\r\nConnection: close\r\n"), Some((Length::Known(5), false)));
+        assert_eq!(length("Connection: close, keep-alive\r\nContent-Length: 5\r\n"), Some((Length::Known(5), false)));
+        assert_eq!(length("Content-Length: 5, 5\r\nContent-Length: 5\r\n"), Some((Length::Known(5), true)));
+        assert_eq!(length("Transfer-Encoding: Chunked\r\n"), Some((Length::Chunked, true)));
+        assert_eq!(length("Transfer-Encoding: chunked\r\nContent-Length: 5\r\n"), Some((Length::Chunked, false)));
+        assert_eq!(length("Content-Length: 5\r\nTransfer-Encoding: chunked\r\n"), Some((Length::Chunked, false)));
+        assert_eq!(length(""), Some((Length::Close, false)));
+        for wrong in [
+            "Content-Length: 5\r\nContent-Length: 6\r\n",
+            "Content-Length: 5, 6\r\n",
+            "Content-Length: +5\r\n",
+            "Content-Length: \r\n",
+            "Content-Length: 0x5\r\n",
+            "Content-Length: 99999999999999999999\r\n",
+            "Transfer-Encoding: gzip\r\n",
+            "Transfer-Encoding: gzip, chunked\r\n",
+            "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+            "A : 1\r\n",
+            " folded: 1\r\n",
+            "a: 1\r\n folded\r\n",
+        ] {
+            assert_eq!(length(wrong), None, "{wrong}");
+        }
+        let http10 = head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n").unwrap();
+        assert!(http10.is_http10 && !http10.keep);
+        assert!(head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: Keep-Alive\r\n\r\n").unwrap().keep);
+        assert!(head("HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").is_err());
+        assert!(head("HTTP/1.1 099 x\r\n\r\n").is_err());
+        assert!(head("HTTP/2 200\r\n\r\n").is_err());
+    }
+
+    #[test]
+    fn some_answers_have_no_body_whatever_they_say() {
+        let length = |text: &str, asked: Method| read(text.as_bytes(), &asked).unwrap().unwrap().1.length;
+        assert_eq!(length("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n", Method::HEAD), Length::Known(0));
+        assert_eq!(length("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", Method::HEAD), Length::Known(0));
+        assert_eq!(length("HTTP/1.1 304 x\r\nContent-Length: 5\r\n\r\n", Method::GET), Length::Known(0));
+        assert_eq!(length("HTTP/1.1 204 x\r\n\r\n", Method::GET), Length::Known(0));
+    }
+
+    #[test]
+    fn half_a_head_is_waited_for_and_one_without_end_is_not() {
+        let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
+        for end in 0..text.len() {
+            assert!(read(&text[..end], &Method::GET).unwrap().is_none(), "{end}");
+        }
+        let long = format!("HTTP/1.1 200 OK\r\na: {}", "x".repeat(MOST_BYTES));
+        assert!(read(long.as_bytes(), &Method::GET).is_err());
+        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: 1\r\n".repeat(MOST_HEADERS + 1));
+        assert!(read(many.as_bytes(), &Method::GET).is_err());
+    }
+}

@@ -1,0 +1,255 @@
+//! One HTTP/1.1 connection to an upstream.
+//!
+//! It has no task of its own: the request that uses it drives it, and then the body of the answer does. So a request goes
+//! to the upstream and back without waking another task. Heads are written from what the client sent and read into what the
+//! client gets, with nothing in between.
+
+mod buffer;
+mod chunks;
+mod head;
+mod sending;
+
+pub(crate) use head::Head;
+
+use super::timer::{Timer, Times};
+use crate::proxy::body::{BodyError, Sent};
+use crate::proxy::headers::Onward;
+use crate::stream::Stream;
+use axum::body::Bytes;
+use axum::http::{Method, Request, StatusCode};
+use bytes::{Buf, BytesMut};
+use chunks::{Chunks, Piece};
+use head::Length;
+use http_body::{Frame, SizeHint};
+use sending::Sending;
+use std::fmt;
+use std::io;
+use std::task::{Context, Poll, ready};
+use tollgate_policy::config::Upstream;
+
+/// How much is read at once: of a head, and of a body.
+const HEAD_ROOM: usize = 8 * 1024;
+const BODY_ROOM: usize = 64 * 1024;
+
+/// A body up to this size that came with its head is taken at once.
+const WHOLE: u64 = 16 * 1024;
+
+pub(crate) struct Link {
+    stream: Stream,
+    read: BytesMut,
+    sending: Sending,
+    receiving: Receiving,
+    /// What was asked last.
+    method: Method,
+    /// Whether it may be used again after this answer.
+    keep: bool,
+    pub(crate) timer: Timer,
+}
+
+/// What comes next.
+#[derive(Debug)]
+enum Receiving {
+    Head,
+    Known(u64),
+    Chunked(Chunks),
+    Close,
+    Over,
+}
+
+/// Why there is no answer, or no more of it.
+#[derive(Debug)]
+pub(crate) enum Fault {
+    Io(io::Error),
+    /// It was closed too early.
+    Closed,
+    /// It is not as it should be; what the upstream did, in words.
+    Wrong(&'static str),
+    /// It is the client's own body.
+    Body(BodyError),
+}
+
+impl fmt::Display for Fault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => write!(f, "broke off: {error}"),
+            Self::Closed => f.write_str("broke off: it closed the connection before the end of its answer"),
+            Self::Wrong(what) => f.write_str(what),
+            Self::Body(error) => error.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for Fault {}
+
+impl Link {
+    pub(crate) fn new(stream: Stream, times: Times) -> Box<Self> {
+        Box::new(Self {
+            stream,
+            read: BytesMut::new(),
+            sending: Sending::default(),
+            receiving: Receiving::Over,
+            method: Method::GET,
+            keep: true,
+            timer: Timer::new(times),
+        })
+    }
+
+    /// Whether another request can be sent.
+    pub(crate) fn is_free(&self) -> bool {
+        self.keep && matches!(self.receiving, Receiving::Over) && self.read.is_empty() && !self.sending.is_busy()
+    }
+
+    /// Whether it is still there. Nobody looked while nobody used it: it may have ended.
+    pub(crate) fn is_alive(&mut self, cx: &mut Context<'_>) -> bool {
+        // Whatever comes unasked is nothing to go on with.
+        buffer::fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending()
+    }
+
+    /// Takes a request on. Its body goes with it.
+    pub(crate) fn begin(&mut self, request: &mut Request<Sent>, upstream: &Upstream, onward: &Onward<'_>) {
+        self.method.clone_from(request.method());
+        self.receiving = Receiving::Head;
+        self.sending.begin(request, upstream, onward);
+    }
+
+    /// The body of a request of which the upstream has nothing yet.
+    pub(crate) fn unsent(&mut self) -> Option<Sent> {
+        self.sending.stop()
+    }
+
+    /// The head of the answer.
+    pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Fault>> {
+        let mut broken = None;
+        if self.sending.is_busy()
+            && let Poll::Ready(Err(fault)) = self.sending.poll(&mut self.stream, cx)
+        {
+            // Who does not read on may have answered already.
+            match fault {
+                Fault::Io(_) if self.sending.has_begun() => {
+                    self.cease();
+                    broken = Some(fault);
+                }
+                fault => return Poll::Ready(Err(fault)),
+            }
+        }
+        loop {
+            if let Some((length, head)) = head::read(&self.read, &self.method)? {
+                self.read.advance(length);
+                // There will be another after those that only inform.
+                if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
+                    self.keep &= head.keep;
+                    self.receiving = match head.length {
+                        Length::Known(0) => Receiving::Over,
+                        Length::Known(length) => Receiving::Known(length),
+                        Length::Chunked => Receiving::Chunked(Chunks::new()),
+                        Length::Close => Receiving::Close,
+                    };
+                    return Poll::Ready(Ok(head));
+                }
+                continue;
+            }
+            // Another try is worth it when another line has come.
+            loop {
+                let before = self.read.len();
+                match ready!(buffer::fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
+                    Ok(true) if self.read[before..].contains(&b'\n') || self.read.len() > head::MOST_BYTES => break,
+                    Ok(true) => {}
+                    Ok(false) => return Poll::Ready(Err(broken.unwrap_or(Fault::Closed))),
+                    Err(error) => return Poll::Ready(Err(broken.unwrap_or(Fault::Io(error)))),
+                }
+            }
+        }
+    }
+
+    /// Sends nothing more of a request, and is not used again.
+    fn cease(&mut self) {
+        self.sending.stop();
+        self.keep = false;
+    }
+
+    /// Whether anything of the answer has come.
+    pub(crate) fn has_heard(&self) -> bool {
+        !self.read.is_empty() || !matches!(self.receiving, Receiving::Head)
+    }
+
+    /// The body, if all of it came with the head.
+    pub(crate) fn whole_body(&mut self) -> Option<Bytes> {
+        match self.receiving {
+            Receiving::Over => Some(Bytes::new()),
+            Receiving::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
+                self.receiving = Receiving::Over;
+                Some(buffer::take(&mut self.read, length))
+            }
+            _ => None,
+        }
+    }
+
+    /// The next piece of the body.
+    pub(crate) fn poll_frame(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+        if self.sending.is_busy()
+            && let Poll::Ready(Err(_)) = self.sending.poll(&mut self.stream, cx)
+        {
+            // It has its answer already.
+            self.cease();
+        }
+        loop {
+            let room = match &mut self.receiving {
+                Receiving::Head | Receiving::Over => return Poll::Ready(None),
+                Receiving::Known(left) => {
+                    if !self.read.is_empty() {
+                        let data = buffer::take(&mut self.read, *left);
+                        *left -= data.len() as u64;
+                        if *left == 0 {
+                            self.receiving = Receiving::Over;
+                        }
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                    usize::try_from(*left).unwrap_or(usize::MAX).min(BODY_ROOM)
+                }
+                Receiving::Close => {
+                    if !self.read.is_empty() {
+                        let data = buffer::take(&mut self.read, u64::MAX);
+                        return Poll::Ready(Some(Ok(Frame::data(data))));
+                    }
+                    BODY_ROOM
+                }
+                Receiving::Chunked(chunks) => {
+                    let piece = chunks.next(&mut self.read)?;
+                    if chunks.is_over() {
+                        self.receiving = Receiving::Over;
+                    }
+                    match piece {
+                        Piece::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                        Piece::Trailers(trailers) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+                        Piece::Over => return Poll::Ready(None),
+                        Piece::More => BODY_ROOM,
+                    }
+                }
+            };
+            match ready!(buffer::fill(&mut self.stream, &mut self.read, room, cx)) {
+                Ok(true) => {}
+                Ok(false) if matches!(self.receiving, Receiving::Close) => self.receiving = Receiving::Over,
+                Ok(false) => return Poll::Ready(Some(Err(Fault::Closed))),
+                Err(error) => return Poll::Ready(Some(Err(Fault::Io(error)))),
+            }
+        }
+    }
+
+    /// Whether all of the answer has come.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.receiving, Receiving::Over)
+    }
+
+    pub(crate) fn size_hint(&self) -> SizeHint {
+        match self.receiving {
+            Receiving::Known(left) => SizeHint::with_exact(left),
+            Receiving::Over => SizeHint::with_exact(0),
+            _ => SizeHint::default(),
+        }
+    }
+
+    /// The connection itself, for another protocol, and what has come over it already.
+    pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
+        (self.stream, self.read)
+    }
+}

@@ -295,6 +295,8 @@ impl Verdict {
     pub fn is_never(&self) -> bool {
         match &self.parts.reason {
             Reason::DenyList { until, .. } => until.is_none(),
+            // Its deadline has passed for good.
+            Reason::TooLate => true,
             // After a ban its limits are met again.
             Reason::Limits | Reason::Ban(Ban::Penalty) => self.limits_admit_after().is_none(),
             _ => false,
@@ -355,16 +357,15 @@ impl Verdict {
         enforced.map(|(_, status)| status.decision().delay()).max().unwrap_or_default()
     }
 
-    /// The HTTP status for it: 200 if it passes, else 429, or 503 where the policy says so or the store is closed.
+    /// The HTTP status for it: 200 if it passes, else 429, or 503 where the policy says so, the store is closed or there is too
+    /// much, or 504 if it comes after its deadline.
     pub fn status(&self) -> u16 {
         match &self.parts.reason {
             _ if self.is_allowed() => 200,
-            Reason::Closed
-            | Reason::Shed(_)
-            | Reason::AtCapacity
-            | Reason::QueueFull
-            | Reason::WaitedTooLong
-            | Reason::TooLate => DenialStatus::ServiceUnavailable.code(),
+            Reason::Closed | Reason::Shed(_) | Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
+                DenialStatus::ServiceUnavailable.code()
+            }
+            Reason::TooLate => 504,
             Reason::Limits => self.binding().map(|ruling| ruling.policy.status).unwrap_or_default().code(),
             _ => DenialStatus::TooManyRequests.code(),
         }

@@ -87,14 +87,14 @@ fn with(server: &Server, header: &str) -> u16 {
 fn what_began_too_long_ago_is_dropped_before_it_reaches_the_service() {
     let (upstream, requests) = echo();
     let server = gateway(&[upstream], &format!("[identity]\ntrusted_proxies = [\"127.0.0.1\"]\n{PATIENT}"));
-    assert_eq!(began(&server, -3_600), 503);
+    assert_eq!(began(&server, -3_600), 504);
     assert!(requests.try_recv().is_err(), "it reached the service");
     assert_eq!(server.figure("tollgate_late_total"), 1.0);
     assert_eq!(server.admin("GET", "/admin/status").json()["pressure"]["late"], 1);
     assert_eq!((began(&server, -1), began(&server, 3_600)), (200, 200));
     assert_eq!(with(&server, "X-Request-Start: long ago"), 200);
     // What a client says of itself can only hurt itself.
-    assert_eq!((with(&server, "grpc-timeout: 0m"), with(&server, "grpc-timeout: 1M")), (503, 200));
+    assert_eq!((with(&server, "grpc-timeout: 0m"), with(&server, "grpc-timeout: 1M")), (504, 200));
 }
 
 #[test]

@@ -238,6 +238,9 @@ impl<'a> Denial<'a> {
             let hash = verdict.decided_at().as_unix_nanos().wrapping_mul(GOLDEN);
             return Self { jitter: Jitter { percent: 100, hash }, ..Self::shed() };
         }
+        if let Reason::TooLate = verdict.reason() {
+            return Self::too_late();
+        }
         let status = StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
         let mut violated: Vec<_> = named(verdict)
             .filter(|(_, status)| !status.is_shadow() && status.decision().is_denied())
@@ -255,7 +258,6 @@ impl<'a> Denial<'a> {
             Reason::AtCapacity => format!("As many requests of `{policy}` are in flight as are served well").into(),
             Reason::QueueFull => format!("As many requests of `{policy}` wait as may").into(),
             Reason::WaitedTooLong => format!("This request waited too long for its turn under `{policy}`").into(),
-            Reason::TooLate => TOO_LATE.into(),
             _ if verdict.is_never() => format!("The policy `{policy}` does not admit this request").into(),
             _ if verdict.retry_after().is_none() => format!("Too many requests of `{policy}` are in progress").into(),
             _ => format!("This request is over the limit of `{policy}`").into(),

@@ -13,7 +13,6 @@
 use axum::Router;
 use axum::http::HeaderName;
 use axum::routing::get;
-use std::net::SocketAddr;
 use tollgate::{Limit, MemoryStore};
 use tollgate_policy::{Attribute, Engine, Match, Plan, Policies, Policy};
 use tollgate_tower::{Head, RateLimitLayer};
@@ -45,8 +44,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let app = Router::new()
         .route("/", get(async || "hello\n"))
         .route("/search", get(async || "found\n").layer(RateLimitLayer::per_ip(Limit::per_hour(3)).name("search")))
-        .route("/api/{id}", get(async || "data\n").layer(by_plan))
-        .layer(RateLimitLayer::per_ip(Limit::per_hour(1_000)));
+        .route("/api/{id}", get(async || "data\n").layer(by_plan));
+    // What is for every route costs least around all of them.
+    let app = RateLimitLayer::per_ip(Limit::per_hour(1_000)).around(app);
 
     let port = std::env::args().nth(1).unwrap_or("3000".into());
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
@@ -57,7 +57,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("curl -i 'http://{at}/api/[1-6]' -H 'x-api-key: bob'        # 200 200 200 200 200 429");
     println!("curl -i 'http://{at}/api/[1-2]' -H 'x-api-key: made-up'    # 200 429");
     println!("Ctrl-C ends it.");
-    // With connect info: without it nobody knows the address of the client.
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(listener, app).await?;
     Ok(())
 }

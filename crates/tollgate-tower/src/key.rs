@@ -83,15 +83,16 @@ impl Key {
     pub(crate) fn of(&self, head: &Head<'_>, ipv6_prefix: u8) -> Bytes {
         match &self.0 {
             By::Ip => of_address(head, ipv6_prefix),
-            by => by.of(head).unwrap_or_else(|| of_address(head, ipv6_prefix)),
+            by => by.of(*head).unwrap_or_else(|| of_address(head, ipv6_prefix)),
         }
     }
 }
 
 impl By {
     /// None if the request has no such thing.
+    // A copy of the head: one that nobody points at need not be in memory.
     #[inline(never)]
-    fn of(&self, head: &Head<'_>) -> Option<Bytes> {
+    fn of(&self, head: Head<'_>) -> Option<Bytes> {
         let mut writer = KeyWriter(Bytes::new());
         let found = match self {
             By::Ip => false,
@@ -101,7 +102,7 @@ impl By {
             }
             By::Header(name) => head.headers.get(name).map(|value| writer.begin().part(value)).is_some(),
             By::Cookie(name) => head.cookie(name).map(|value| writer.begin().part(value)).is_some(),
-            By::Function(key) => key(head, writer.begin()),
+            By::Function(key) => key(&head, writer.begin()),
         };
         found.then_some(writer.0)
     }

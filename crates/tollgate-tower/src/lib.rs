@@ -5,17 +5,33 @@
 //!
 //! ```no_run
 //! use axum::{Router, routing::get};
-//! use std::net::SocketAddr;
 //! use tollgate::Limit;
 //! use tollgate_tower::RateLimitLayer;
 //!
 //! # #[tokio::main(flavor = "current_thread")]
 //! # async fn main() -> std::io::Result<()> {
-//! let app = Router::new()
-//!     .route("/", get(async || "hello"))
-//!     .layer(RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).for_axum());
+//! let app = Router::new().route("/", get(async || "hello"));
+//! let app = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).around(app);
 //!
 //! let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! axum::serve(listener, app).await
+//! # }
+//! ```
+//!
+//! [Around](RateLimitLayer::around) the whole router it costs least. For some routes only, or to know which route it is, give it to
+//! `layer` of a router or of a route:
+//!
+//! ```no_run
+//! # use axum::{Router, routing::get};
+//! # use std::net::SocketAddr;
+//! # use tollgate::Limit;
+//! # use tollgate_tower::RateLimitLayer;
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> std::io::Result<()> {
+//! # let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+//! let layer = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).for_axum();
+//! let app = Router::new().route("/", get(async || "hello")).route("/search", get(async || "found").layer(layer));
+//!
 //! // With connect info: without it nobody knows who is calling, and all callers share one bucket.
 //! axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await
 //! # }
@@ -238,6 +254,8 @@
 //!   (`the_service_that_was_ready_is_the_one_that_is_called`).
 //! - No header is believed from a stranger (`a_stranger_speaks_for_itself_only`); nobody without an address is exempt
 //!   (`without_an_address_all_share_one_bucket`).
+//! - Around a router of axum, and below 1,000 remaining, a request that passes allocates nothing
+//!   (`around_a_router_it_allocates_nothing`).
 //! - Allowed and denied responses tell the limit (`headers_are_on_every_response`); what the service itself said stays
 //!   (`what_the_origin_said_stays`).
 //! - Who obeys Retry-After and comes alone is admitted (`answer/tests/properties.rs`).
@@ -260,7 +278,8 @@
 //!
 //! # Features
 //!
-//! - `axum`: the peer's address from `ConnectInfo<SocketAddr>`, and the template of the route from `MatchedPath`.
+//! - `axum`: the peer's address from `ConnectInfo<SocketAddr>`, the template of the route from `MatchedPath`, and
+//!   [`around`](RateLimitLayer::around).
 //! - `tonic`: the peer's address from `TcpConnectInfo`, which tonic's server inserts by itself.
 //!
 //! Neither is on unless you say so; without them insert [`PeerAddr`].

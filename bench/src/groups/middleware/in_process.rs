@@ -1,10 +1,9 @@
 //! The same applications without a socket: what a request costs in the router alone, where little else disturbs it.
 
-use super::server::Who;
+use super::server::{Put, Web, Who};
 use crate::harness::{self, Contestant};
 use crate::instructions;
 use crate::peers::clocks::Still;
-use axum::Router;
 use axum::body::Body;
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header::HOST};
@@ -13,7 +12,6 @@ use std::pin::pin;
 use std::process::ExitCode;
 use std::task::{Context, Poll, Waker};
 use tollgate::SystemClock;
-use tower_service::Service;
 
 /// The argument that makes the binary ask itself: then who, and how often.
 pub(crate) const CHILD: &str = "--web-service-without-a-socket";
@@ -25,9 +23,7 @@ const COUNTED: u64 = 5_000;
 pub(super) fn nanos() -> Result<Vec<f64>, String> {
     let mut contestants = Vec::new();
     for who in Who::ALL {
-        // As servers do it, once: else axum puts every layer on anew for each request.
-        let app = who.app(SystemClock)?.with_state(());
-        contestants.push(Contestant::new(who.name(), move || answers(&app)));
+        contestants.push(who.app(SystemClock, Timed(who.name()))?);
     }
     Ok(harness::one_thread(&contestants))
 }
@@ -42,14 +38,34 @@ pub(super) fn instructions() -> Result<Vec<f64>, String> {
 /// What runs under valgrind, which does not know the system's clock as we read it: ours stands still.
 pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
     let (Some(who), Ok(requests)) = (Who::named(who), requests.parse::<u64>()) else { return ExitCode::from(2) };
-    let Ok(app) = who.app(Still) else { return ExitCode::FAILURE };
-    let app = app.with_state(());
-    if (0..requests).all(|_| answers(&app)) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    if who.app(Still, Asked(requests)) == Ok(true) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+/// Makes a contestant of that name of it.
+struct Timed(&'static str);
+
+impl Put for Timed {
+    type Into = Contestant;
+
+    fn put<S: Web>(self, app: S) -> Contestant {
+        Contestant::new(self.0, move || answers(&app))
+    }
+}
+
+/// Asks it so often; says whether it answered each time.
+struct Asked(u64);
+
+impl Put for Asked {
+    type Into = bool;
+
+    fn put<S: Web>(self, app: S) -> bool {
+        (0..self.0).all(|_| answers(&app))
+    }
 }
 
 /// Whether a request is answered with 200, at once. As servers do, each has a clone of the application.
 #[inline(never)]
-fn answers(app: &Router) -> bool {
+fn answers<S: Web>(app: &S) -> bool {
     let mut request = Request::new(Body::empty());
     request.headers_mut().insert(HOST, HeaderValue::from_static("localhost:8080"));
     request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 4711))));

@@ -176,6 +176,12 @@ fn goals(medians: Option<&Each<Run>>, nanos: Option<&[f64]>) -> Vec<Goal> {
             Bound::AtLeast(1.0),
             ratio(Who::PerIp, Who::Governor),
         ),
+        goal("requests/s of axum with our layer around it / bare", Bound::AtLeast(0.95), ratio(Who::Around, Who::Bare)),
+        goal(
+            "requests/s of axum with our layer around it / with tower_governor around it",
+            Bound::AtLeast(1.0),
+            ratio(Who::Around, Who::GovernorAround),
+        ),
         goal(
             "time of a request, no socket, adaptive in flight / in flight",
             Bound::AtMost(1.1),

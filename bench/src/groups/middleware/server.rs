@@ -1,7 +1,12 @@
 //! The web service: a process of its own on a core of its own.
 
-use axum::Router;
+use axum::body::Body;
+use axum::extract::Request;
+use axum::response::Response;
 use axum::routing::get;
+use axum::{Router, ServiceExt};
+use governor::middleware::StateInformationMiddleware;
+use std::convert::Infallible;
 use std::io::{BufRead, BufReader, Read};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -9,9 +14,12 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore, SystemClock};
 use tollgate_policy::{Engine, Match, Policies, Policy};
-use tollgate_tower::{AdaptiveConcurrencyLayer, ConcurrencyLayer, Key, RateLimitLayer};
+use tollgate_tower::{AdaptiveConcurrencyLayer, ConcurrencyLayer, Key, OneLimit, RateLimitLayer};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
+use tower_governor::key_extractor::PeerIpKeyExtractor;
+use tower_layer::Layer;
+use tower_service::Service;
 
 /// The argument that makes the binary the server: then who.
 pub(crate) const CHILD: &str = "--web-service";
@@ -32,22 +40,52 @@ const POLICIES: usize = 10;
 pub(super) enum Who {
     Bare,
     PerIp,
+    Around,
     Policies,
     Governor,
+    GovernorAround,
     Concurrency,
     Adaptive,
 }
 
+/// What is done with a web service, whatever its type.
+pub(super) trait Put {
+    type Into;
+
+    fn put<S: Web>(self, app: S) -> Self::Into;
+}
+
+/// What axum serves.
+pub(super) trait Web:
+    Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static
+{
+}
+
+impl<S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static> Web
+    for S
+{
+}
+
 impl Who {
-    pub(super) const ALL: [Self; 6] =
-        [Self::Bare, Self::PerIp, Self::Policies, Self::Governor, Self::Concurrency, Self::Adaptive];
+    pub(super) const ALL: [Self; 8] = [
+        Self::Bare,
+        Self::PerIp,
+        Self::Around,
+        Self::Policies,
+        Self::Governor,
+        Self::GovernorAround,
+        Self::Concurrency,
+        Self::Adaptive,
+    ];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::PerIp => "tollgate per_ip",
+            Self::Around => "tollgate per_ip, around",
             Self::Policies => "tollgate, 2 of 10 policies",
             Self::Governor => "tower_governor",
+            Self::GovernorAround => "tower_governor, around",
             Self::Concurrency => "tollgate, in flight",
             Self::Adaptive => "tollgate, in flight, adaptive",
         }
@@ -58,27 +96,38 @@ impl Who {
     }
 
     /// As a web developer writes it, but for the clock of ours.
-    pub(super) fn app(self, clock: impl Clock) -> Result<Router, String> {
+    pub(super) fn app<P: Put>(self, clock: impl Clock, to: P) -> Result<P::Into, String> {
         let app = Router::new().route("/", get(async || "Hello, World!"));
+        // As servers do it, once: else axum makes every route anew for each request.
+        let routed = |app: Router| app.with_state(());
         Ok(match self {
-            Self::Bare => app,
-            Self::PerIp => app.layer(RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip()).for_axum()),
-            Self::Policies => app.layer(RateLimitLayer::new(engine(clock)?).for_axum()),
-            Self::Governor => {
-                let mut config = GovernorConfigBuilder::default();
-                config.period(Duration::from_nanos(1)).burst_size(WIDE);
-                let config = config.use_headers().finish().ok_or("tower_governor does not take that limit")?;
-                app.layer(GovernorLayer::new(config))
-            }
+            Self::Bare => to.put(routed(app)),
+            Self::PerIp => to.put(routed(app.layer(per_ip(clock).for_axum()))),
+            Self::Around => to.put(per_ip(clock).around(app)),
+            Self::Policies => to.put(routed(app.layer(RateLimitLayer::new(engine(clock)?).for_axum()))),
+            Self::Governor => to.put(routed(app.layer(governor()?))),
+            Self::GovernorAround => to.put(governor()?.layer(routed(app))),
             Self::Concurrency => {
-                app.layer(ConcurrencyLayer::over(Concurrency::with_clock(IN_FLIGHT, clock)).unavailable())
+                let layer = ConcurrencyLayer::over(Concurrency::with_clock(IN_FLIGHT, clock)).unavailable();
+                to.put(routed(app.layer(layer)))
             }
             Self::Adaptive => {
                 let gate = AdaptiveConcurrency::builder().min(IN_FLIGHT).max(IN_FLIGHT).start(IN_FLIGHT);
-                app.layer(AdaptiveConcurrencyLayer::new(gate.build_with_clock(clock)))
+                to.put(routed(app.layer(AdaptiveConcurrencyLayer::new(gate.build_with_clock(clock)))))
             }
         })
     }
+}
+
+fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<OneLimit<C>> {
+    RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())
+}
+
+fn governor() -> Result<GovernorLayer<PeerIpKeyExtractor, StateInformationMiddleware, Body>, String> {
+    let mut config = GovernorConfigBuilder::default();
+    config.period(Duration::from_nanos(1)).burst_size(WIDE);
+    let config = config.use_headers().finish().ok_or("tower_governor does not take that limit")?;
+    Ok(GovernorLayer::new(config))
 }
 
 fn wide() -> Limit {
@@ -158,13 +207,24 @@ pub(crate) fn run(who: &str) -> ExitCode {
 }
 
 fn serve(who: Who) -> Result<(), String> {
-    let app = who.app(SystemClock)?.into_make_service_with_connect_info::<SocketAddr>();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let served = runtime.block_on(async {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        println!("{}", listener.local_addr()?.port());
-        axum::serve(listener, app).await
-    });
-    served.map_err(|error| error.to_string())
+    who.app(SystemClock, OnSocket)?
+}
+
+/// Serves it for good, on a port that was free.
+struct OnSocket;
+
+impl Put for OnSocket {
+    type Into = Result<(), String>;
+
+    fn put<S: Web>(self, app: S) -> Self::Into {
+        let app = app.into_make_service_with_connect_info::<SocketAddr>();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+        let runtime = runtime.map_err(|error| error.to_string())?;
+        let served = runtime.block_on(async {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+            println!("{}", listener.local_addr()?.port());
+            axum::serve(listener, app).await
+        });
+        served.map_err(|error| error.to_string())
+    }
 }

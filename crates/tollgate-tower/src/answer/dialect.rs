@@ -2,7 +2,7 @@
 
 use super::escape::SfString;
 use super::figures::Figures;
-use super::numbers::{insert_lasting, integer, seconds, value};
+use super::numbers::{Names, insert, integer, seconds};
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use std::fmt::{self, Write as _};
@@ -21,6 +21,22 @@ const RATELIMIT_RESET: HeaderName = HeaderName::from_static("ratelimit-reset");
 static X: [HeaderName; 3] = [X_LIMIT, X_REMAINING, X_RESET];
 static IETF: [HeaderName; 2] = [RATELIMIT_POLICY, RATELIMIT];
 static DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
+
+struct XNames;
+
+impl Names for XNames {
+    const LIMIT: HeaderName = X_LIMIT;
+    const REMAINING: HeaderName = X_REMAINING;
+    const RESET: HeaderName = X_RESET;
+}
+
+struct Draft06Names;
+
+impl Names for Draft06Names {
+    const LIMIT: HeaderName = RATELIMIT_LIMIT;
+    const REMAINING: HeaderName = RATELIMIT_REMAINING;
+    const RESET: HeaderName = RATELIMIT_RESET;
+}
 
 /// The unit of a limit on what is in flight; of every other it is the default and not said.
 const IN_FLIGHT_UNIT: &str = "concurrent-requests";
@@ -133,6 +149,11 @@ impl Dialects {
         Dialect::ALL.into_iter().filter(move |dialect| self.contains(*dialect))
     }
 
+    /// Whether there is nothing to write.
+    pub(crate) const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+
     /// Writes them all. `retry_after` is what the response says in Retry-After, if it does.
     pub(crate) fn write<'a>(
         self,
@@ -145,13 +166,9 @@ impl Dialects {
         if self.contains(Dialect::Ietf) {
             ietf(headers, all, retry_after);
         }
-        // Responses have few headers: to look at each is quicker than to look for three.
-        let silent = |headers: &HeaderMap, names: &[HeaderName]| !headers.keys().any(|there| names.contains(there));
-        if self.contains(Dialect::XEpoch) && silent(headers, &X) {
-            x(headers, tightest, retry_after, unix_now);
-        }
-        if self.contains(Dialect::XDelta) && silent(headers, &X) {
-            x(headers, tightest, retry_after, Duration::ZERO);
+        if self.0 & (Dialect::XEpoch.bit() | Dialect::XDelta.bit()) != 0 && silent(headers, &X) {
+            let origin = if self.contains(Dialect::XEpoch) { unix_now } else { Duration::ZERO };
+            x(headers, tightest, retry_after, origin);
         }
         if self.contains(Dialect::Draft07) && silent(headers, &IETF) {
             draft_07(headers, tightest, retry_after);
@@ -162,16 +179,20 @@ impl Dialects {
     }
 }
 
+/// Whether nobody said any of these. Responses have few headers: to look at each is quicker than to look for three.
+#[inline]
+fn silent(headers: &HeaderMap, names: &[HeaderName]) -> bool {
+    !headers.keys().any(|there| names.contains(there))
+}
+
 /// Reset is counted from `origin` before now; a limit that never refills has none.
 fn x(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>, origin: Duration) {
-    insert_lasting(headers, X_LIMIT, figures.limit);
-    headers.insert(X_REMAINING, value(figures.remaining));
-    if let Some(reset) = figures.resets_in(retry_after) {
-        insert_lasting(headers, X_RESET, seconds(origin.saturating_add(reset)));
-    }
+    let reset = figures.resets_in(retry_after).map(|reset| seconds(origin.saturating_add(reset)));
+    insert::<XNames>(headers, figures.limit, figures.remaining, reset);
 }
 
 /// A limit in flight has no window and no t; nor has one that never refills.
+#[inline(never)]
 fn ietf<'a>(headers: &mut HeaderMap, all: impl Iterator<Item = Figures<'a>>, retry_after: Option<u64>) {
     let mut policies = String::with_capacity(USUAL_LENGTH);
     let mut limits = String::with_capacity(USUAL_LENGTH);
@@ -206,6 +227,7 @@ fn append(headers: &mut HeaderMap, name: HeaderName, value: String) {
 }
 
 /// It demands a reset: a limit that never refills is not told, and one in flight has no policy, which demands a window.
+#[inline(never)]
 fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
     let Some(reset) = reset_of_drafts(figures, retry_after) else { return };
     let limit = integer(figures.limit);
@@ -217,11 +239,10 @@ fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<
 }
 
 /// It demands a reset: a limit that never refills is not told.
+#[inline(never)]
 fn draft_06(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
     let Some(reset) = reset_of_drafts(figures, retry_after) else { return };
-    insert_lasting(headers, RATELIMIT_LIMIT, integer(figures.limit));
-    headers.insert(RATELIMIT_REMAINING, value(integer(figures.remaining)));
-    insert_lasting(headers, RATELIMIT_RESET, integer(reset));
+    insert::<Draft06Names>(headers, integer(figures.limit), integer(figures.remaining), Some(integer(reset)));
 }
 
 /// The reset of the drafts is for clients that spread what remains over it, as t is.

@@ -24,7 +24,7 @@ pub(super) fn integer(number: u64) -> u64 {
 
 /// A number as the value of a header. A small one takes no memory; that of the http crate takes it twice, for 20 digits and
 /// for sharing them, and this one once, for as many as there are.
-pub(super) fn value(number: u64) -> HeaderValue {
+fn value(number: u64) -> HeaderValue {
     if let Some(text) = small(number) {
         return HeaderValue::from_static(text);
     }
@@ -85,36 +85,73 @@ fn zeros(number: u64) -> usize {
     usize::from(number < 10) + usize::from(number < 100)
 }
 
-/// Inserts a number that comes more than once: a limit, the second of a reset. The values of those that came twice on this
-/// thread are shared by its responses.
-#[inline]
-pub(super) fn insert_lasting(headers: &mut HeaderMap, name: HeaderName, number: u64) {
-    /// Resets within a minute are all remembered.
-    const REMEMBERED: usize = 64;
-    thread_local!(static SEEN: RefCell<[(u64, Option<HeaderValue>); REMEMBERED]> =
-        const { RefCell::new([const { (0, None) }; REMEMBERED]) });
-    if let Some(text) = small(number) {
-        headers.insert(name, HeaderValue::from_static(text));
-        return;
-    }
+/// Values of numbers that come more than once, shared by the responses of a thread.
+struct Seen {
+    /// Limits, and the seconds of resets: those within a minute are all remembered.
+    lasting: [Shared; 64],
+    /// What remains, for those who come slowly: of a limit of 5,000 that is 4,999 every time. Apart, since for those in a hurry it is
+    /// another number each time.
+    remaining: [Shared; 8],
+}
+
+thread_local!(static SEEN: RefCell<Seen> =
+    const { RefCell::new(Seen { lasting: [Shared::NONE; 64], remaining: [Shared::NONE; 8] }) });
+
+/// A number that came, and its value once it came again: that of one that does not would be remembered for nothing.
+struct Shared(u64, Option<HeaderValue>);
+
+impl Shared {
+    const NONE: Self = Self(0, None);
+
     // Inserted here rather than handed out: a value is slow to move.
-    SEEN.with_borrow_mut(|seen| {
-        let seen = &mut seen[number as usize % REMEMBERED];
+    #[inline(always)]
+    fn insert<const N: usize>(all: &mut [Self; N], headers: &mut HeaderMap, name: HeaderName, number: u64) {
+        if let Some(text) = small(number) {
+            headers.insert(name, HeaderValue::from_static(text));
+            return;
+        }
+        let seen = &mut all[number as usize % N];
         if seen.0 != number {
-            // One that does not come again would be remembered for nothing.
-            *seen = (number, None);
+            *seen = Self(number, None);
             headers.insert(name, value(number));
         } else {
             headers.insert(name, seen.1.get_or_insert_with(|| value(number)).clone());
+        }
+    }
+}
+
+/// What the three headers of a limit are called.
+pub(super) trait Names {
+    const LIMIT: HeaderName;
+    const REMAINING: HeaderName;
+    const RESET: HeaderName;
+}
+
+/// Inserts a limit, what remains of it, and its reset if there is one.
+#[inline]
+pub(super) fn insert<N: Names>(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
+    SEEN.with_borrow_mut(|seen| {
+        Shared::insert(&mut seen.lasting, headers, N::LIMIT, limit);
+        Shared::insert(&mut seen.remaining, headers, N::REMAINING, remaining);
+        if let Some(reset) = reset {
+            Shared::insert(&mut seen.lasting, headers, N::RESET, reset);
         }
     });
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{insert_lasting, value};
+    use super::{Names, insert, value};
     use http::HeaderMap;
-    use http::header::RETRY_AFTER;
+    use http::header::{AGE, CONTENT_LENGTH, HeaderName, RETRY_AFTER};
+
+    struct Three;
+
+    impl Names for Three {
+        const LIMIT: HeaderName = AGE;
+        const REMAINING: HeaderName = CONTENT_LENGTH;
+        const RESET: HeaderName = RETRY_AFTER;
+    }
 
     #[test]
     fn a_value_says_the_number() {
@@ -123,8 +160,10 @@ mod tests {
             assert_eq!(value(number), number.to_string().as_str());
             for _ in 0..3 {
                 let mut headers = HeaderMap::new();
-                insert_lasting(&mut headers, RETRY_AFTER, number);
-                assert_eq!(headers[RETRY_AFTER], value(number));
+                insert::<Three>(&mut headers, number, number, Some(number));
+                for name in [AGE, CONTENT_LENGTH, RETRY_AFTER] {
+                    assert_eq!(headers[name], value(number));
+                }
             }
         }
     }

@@ -155,7 +155,7 @@ impl<C: Clock> Gate for OneLimit<C> {
 
     fn tell(&self, ticket: &Ticket<C>, dialects: Dialects, headers: &mut HeaderMap, retry_after: Option<u64>) {
         // A limit that only watches is not told.
-        if self.action == Action::Shadow {
+        if self.action == Action::Shadow || dialects.is_none() {
             return;
         }
         let limit = self.keyed.limit();

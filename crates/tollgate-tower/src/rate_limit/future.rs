@@ -181,44 +181,56 @@ where
                         }
                     });
                 }
-                StateProjection::Waiting { next } => {
-                    if let Some(next) = next {
-                        ready!(Pin::new(&mut next.sleep).poll(cx));
-                    }
-                    let Some(next) = next.take() else { return Poll::Pending };
-                    let Next { mut service, request, mut uncalled, waiting, .. } = *next;
-                    waiting.end();
-                    let counted = uncalled.0.take();
-                    let future = service.call(request);
-                    state.set(State::Running { future, counted });
-                }
-                StateProjection::Asking { later } => {
-                    let Some(asking) = later else { return Poll::Pending };
-                    let ticket = ready!(asking.later.as_mut().poll(cx));
-                    let Some(asking) = later.take() else { return Poll::Pending };
-                    let Unanswered { mut service, mut request, shared, .. } = *asking;
-                    let client =
-                        shared.options.identity.client(identity::peer(request.extensions()), request.headers());
-                    state.set(match Shared::decided(&shared, &mut request, client, ticket) {
-                        Fate::Passes(counted) => State::Running { future: service.call(request), counted },
-                        Fate::Denied(response) => State::Denied { response: Some(*response) },
-                        Fate::Waits(wait) => {
-                            let (counted, delay, waiting) = *wait;
-                            let (sleep, uncalled) = (shared.gate.sleep(delay), Uncalled(Some(counted)));
-                            let next = Next { sleep, service, request, uncalled, waiting };
-                            State::Waiting { next: Some(Box::new(next)) }
-                        }
-                        Fate::Asks(later) => {
-                            State::Asking { later: Some(Box::new(Unanswered { later, service, request, shared })) }
-                        }
-                    });
-                }
                 StateProjection::Denied { response } => {
                     let response = response.take().expect("polled after it was done");
                     return Poll::Ready(Ok(response.map(F::own)));
                 }
+                _ => ready!(state.as_mut().go_on(cx)),
             }
         }
+    }
+}
+
+impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
+    /// Waits for what a request that is not running waits for; pending until it comes. Apart: few wait.
+    #[cold]
+    #[inline(never)]
+    fn go_on(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        match self.as_mut().project() {
+            StateProjection::Waiting { next } => {
+                if let Some(next) = next {
+                    ready!(Pin::new(&mut next.sleep).poll(cx));
+                }
+                let Some(next) = next.take() else { return Poll::Pending };
+                let Next { mut service, request, mut uncalled, waiting, .. } = *next;
+                waiting.end();
+                let counted = uncalled.0.take();
+                let future = service.call(request);
+                self.set(State::Running { future, counted });
+            }
+            StateProjection::Asking { later } => {
+                let Some(asking) = later else { return Poll::Pending };
+                let ticket = ready!(asking.later.as_mut().poll(cx));
+                let Some(asking) = later.take() else { return Poll::Pending };
+                let Unanswered { mut service, mut request, shared, .. } = *asking;
+                let client = shared.options.identity.client(identity::peer(request.extensions()), request.headers());
+                self.set(match Shared::decided(&shared, &mut request, client, ticket) {
+                    Fate::Passes(counted) => State::Running { future: service.call(request), counted },
+                    Fate::Denied(response) => State::Denied { response: Some(*response) },
+                    Fate::Waits(wait) => {
+                        let (counted, delay, waiting) = *wait;
+                        let (sleep, uncalled) = (shared.gate.sleep(delay), Uncalled(Some(counted)));
+                        let next = Next { sleep, service, request, uncalled, waiting };
+                        State::Waiting { next: Some(Box::new(next)) }
+                    }
+                    Fate::Asks(later) => {
+                        State::Asking { later: Some(Box::new(Unanswered { later, service, request, shared })) }
+                    }
+                });
+            }
+            StateProjection::Running { .. } | StateProjection::Denied { .. } => {}
+        }
+        Poll::Ready(())
     }
 }
 

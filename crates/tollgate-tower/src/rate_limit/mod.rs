@@ -1,5 +1,7 @@
 //! Rate limits in front of a service.
 
+#[cfg(feature = "axum")]
+mod around;
 mod form;
 mod future;
 mod layer;

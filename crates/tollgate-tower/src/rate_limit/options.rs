@@ -46,18 +46,36 @@ impl Default for Options {
     }
 }
 
+// A head is handed on as a copy: one that nobody points at need not be in memory.
 impl Options {
     /// Whether a request passes uncounted.
+    #[inline]
     pub(crate) fn skips(&self, head: &Head<'_>) -> bool {
-        is_preflight(head) || self.skip.iter().any(|skip| skip(head))
+        is_preflight(head) || (!self.skip.is_empty() && self.skips_by_choice(*head))
     }
 
+    #[inline(never)]
+    fn skips_by_choice(&self, head: Head<'_>) -> bool {
+        self.skip.iter().any(|skip| skip(&head))
+    }
+
+    #[inline]
     pub(crate) fn cost(&self, head: &Head<'_>) -> u64 {
-        self.cost.as_ref().map_or(1, |cost| cost(head))
+        self.cost.as_ref().map_or(1, |cost| {
+            let head = *head;
+            cost(&head)
+        })
+    }
+
+    /// Whether somebody is told of each request that passes.
+    #[inline]
+    pub(crate) fn is_watched(&self) -> bool {
+        self.extension || self.hook.is_some()
     }
 }
 
 /// A browser asking whether a script may ask.
+#[inline]
 fn is_preflight(head: &Head<'_>) -> bool {
     head.method == Method::OPTIONS
         && head.headers.contains_key(http::header::ACCESS_CONTROL_REQUEST_METHOD)

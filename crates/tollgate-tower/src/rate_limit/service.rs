@@ -52,12 +52,7 @@ where
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
         match self.judge(&mut request) {
             Fate::Passes(counted) => ResponseFuture::running(self.inner.call(request), counted),
-            Fate::Denied(response) => ResponseFuture::denied(*response),
-            Fate::Waits(wait) => {
-                let (counted, delay, waiting) = *wait;
-                ResponseFuture::waiting(self.shared.gate.sleep(delay), self.take_ready(), request, counted, waiting)
-            }
-            Fate::Asks(later) => ResponseFuture::asking(later, self.take_ready(), request, Arc::clone(&self.shared)),
+            fate => self.otherwise(request, fate),
         }
     }
 }
@@ -77,6 +72,27 @@ impl<S: Clone, G, F> RateLimit<S, G, F> {
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         std::mem::replace(&mut self.inner, clone)
+    }
+}
+
+impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
+    /// For whom the inner service is not called now. Apart, so that the future of all others is made where it stays: it is slow
+    /// to move.
+    #[cold]
+    #[inline(never)]
+    fn otherwise<B>(&mut self, request: Request<B>, fate: Fate<G>) -> ResponseFuture<S, B, G, F>
+    where
+        S: Service<Request<B>>,
+    {
+        match fate {
+            Fate::Passes(counted) => ResponseFuture::running(self.inner.call(request), counted),
+            Fate::Denied(response) => ResponseFuture::denied(*response),
+            Fate::Waits(wait) => {
+                let (counted, delay, waiting) = *wait;
+                ResponseFuture::waiting(self.shared.gate.sleep(delay), self.take_ready(), request, counted, waiting)
+            }
+            Fate::Asks(later) => ResponseFuture::asking(later, self.take_ready(), request, Arc::clone(&self.shared)),
+        }
     }
 }
 
@@ -101,6 +117,17 @@ impl<G: Gate> Shared<G> {
     // Always: a ticket is slow to move.
     #[inline(always)]
     pub(super) fn decided<B>(this: &Arc<Self>, request: &mut Request<B>, client: Client, ticket: G::Ticket) -> Fate<G> {
+        let Self { gate, options } = &**this;
+        if gate.is_allowed(&ticket) && gate.delay(&ticket).is_zero() && !options.is_watched() {
+            return Fate::Passes(Some(Counted { shared: Arc::clone(this), ticket }));
+        }
+        Self::decided_otherwise(this, request, client, ticket)
+    }
+
+    /// The same for whom more is to be done than to let them pass. Apart, and with a ticket of its own: one that nobody points at
+    /// need not be in memory.
+    #[inline(never)]
+    fn decided_otherwise<B>(this: &Arc<Self>, request: &mut Request<B>, client: Client, ticket: G::Ticket) -> Fate<G> {
         let Self { gate, options } = &**this;
         let head = Head::of(request, client);
         if !gate.is_allowed(&ticket) {

@@ -107,6 +107,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     }
 
     /// Takes a permit if the limit has room beside what is guaranteed to partitions.
+    #[inline]
     pub fn try_acquire(&self) -> Result<AdaptivePermit<C>, AtCapacity> {
         self.acquire(None, Class::CriticalPlus, || self.shared.clock.now())
     }
@@ -137,6 +138,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     /// assert_eq!(held.len(), 6);
     /// assert!(gate.try_acquire_as(Class::Critical, None).is_ok());
     /// ```
+    #[inline]
     pub fn try_acquire_as(&self, class: Class, partition: Option<Partition>) -> Result<AdaptivePermit<C>, AtCapacity> {
         self.acquire(partition, class, || self.shared.clock.now())
     }
@@ -204,22 +206,26 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         &self.shared.clock
     }
 
+    // Always: a permit is slow to move.
+    #[inline(always)]
     fn acquire(
         &self,
         partition: Option<Partition>,
         class: Class,
         now: impl FnOnce() -> Instant,
     ) -> Result<AdaptivePermit<C>, AtCapacity> {
-        let shared = &*self.shared;
-        match shared.take(partition, class) {
+        match self.shared.take(partition, class) {
             Some(in_flight) => Ok(AdaptivePermit::new(self.clone(), partition, in_flight, now())),
-            None => {
-                // Where all are turned away that come, the limit is in use, though it may be kept for others.
-                shared.window.crowd(self.limit());
-                shared.end_probe(now);
-                Err(AtCapacity { in_flight: self.in_flight(), limit: self.limit() })
-            }
+            None => Err(self.refuse(now)),
         }
+    }
+
+    #[cold]
+    fn refuse(&self, now: impl FnOnce() -> Instant) -> AtCapacity {
+        // Where all are turned away that come, the limit is in use, though it may be kept for others.
+        self.shared.window.crowd(self.limit());
+        self.shared.end_probe(now);
+        AtCapacity { in_flight: self.in_flight(), limit: self.limit() }
     }
 
     pub(super) fn give_back(&self, partition: Option<Partition>) {
@@ -243,6 +249,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
 
 impl<C: Clock> Shared<C> {
     /// Takes one of the limit; returns how many are in flight with it.
+    #[inline]
     fn take(&self, partition: Option<Partition>, class: Class) -> Option<u64> {
         let limit = self.limit.load(Ordering::SeqCst);
         // The share first: who finds none has not kept anybody from the rest meanwhile.
@@ -265,7 +272,6 @@ impl<C: Clock> Shared<C> {
     }
 
     /// Ends a probe whose time is over, for those who find the limit in use while nothing finishes.
-    #[cold]
     fn end_probe(&self, now: impl FnOnce() -> Instant) {
         let until = self.probe_until.load(Ordering::Relaxed);
         if until == NO_PROBE {

@@ -17,33 +17,40 @@ pin_project! {
         #[pin]
         body: B,
         serving: Option<Serving<C>>,
+        // What the head of the response said.
+        promised: Outcome,
+    }
+
+    impl<B, C: Clock> PinnedDrop for Timed<B, C> {
+        fn drop(this: Pin<&mut Self>) {
+            // A client that hangs up says nothing; but what is known to be dropped stays so.
+            let this = this.project();
+            if *this.promised == Outcome::Dropped {
+                end(this.serving, Outcome::Dropped);
+            }
+        }
     }
 }
 
 impl<B: Body, C: Clock> Timed<B, C> {
     /// The outcome is what the head of the response says.
     #[inline]
-    pub(super) fn new(body: B, mut serving: Option<Serving<C>>, outcome: Outcome) -> Self {
-        if let Some(serving) = &mut serving {
-            serving.promised = outcome;
-            if outcome == Outcome::Dropped {
-                serving.outcome = outcome;
-            }
-        }
+    pub(super) fn new(body: B, serving: Option<Serving<C>>, promised: Outcome) -> Self {
         // Nobody may ever poll a body that is at its end already.
         if body.is_end_stream() {
-            end(&mut serving, None);
+            if let Some(serving) = serving {
+                serving.finish(promised);
+            }
+            return Self { body, serving: None, promised };
         }
-        Self { body, serving }
+        Self { body, serving, promised }
     }
 }
 
-/// It has ended: as its head said, or otherwise.
 #[inline]
-fn end<C: Clock>(serving: &mut Option<Serving<C>>, otherwise: Option<Outcome>) {
+fn end<C: Clock>(serving: &mut Option<Serving<C>>, outcome: Outcome) {
     if let Some(serving) = serving.take() {
-        let promised = serving.promised;
-        serving.finish(otherwise.unwrap_or(promised));
+        serving.finish(outcome);
     }
 }
 
@@ -57,14 +64,14 @@ impl<B: Body, C: Clock> Body for Timed<B, C> {
         match &frame {
             Some(Ok(frame)) => {
                 if frame.trailers_ref().is_some_and(says_overloaded) {
-                    end(this.serving, Some(Outcome::Dropped));
+                    end(this.serving, Outcome::Dropped);
                 } else if this.body.is_end_stream() {
                     // Readers stop where is_end_stream says so: they may hold the body, but poll it no more.
-                    end(this.serving, None);
+                    end(this.serving, *this.promised);
                 }
             }
-            Some(Err(_)) => end(this.serving, Some(Outcome::Dropped)),
-            None => end(this.serving, None),
+            Some(Err(_)) => end(this.serving, Outcome::Dropped),
+            None => end(this.serving, *this.promised),
         }
         Poll::Ready(frame)
     }

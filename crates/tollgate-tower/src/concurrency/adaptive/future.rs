@@ -138,15 +138,14 @@ where
             match this.kind.as_mut().project() {
                 KindPinned::Calling { inner, serving } => {
                     let result = ready!(inner.poll(cx));
-                    // Out of the future now: it may be kept long after it is done.
-                    let serving = serving.take();
+                    // Out of the future it goes: that may be kept long after it is done.
                     return Poll::Ready(match result {
                         Ok(mut response) => {
                             let outcome = this.judge.outcome(&mut response);
-                            Ok(response.map(|body| ResponseBody::from(Timed::new(body, serving, outcome))))
+                            Ok(response.map(|body| ResponseBody::from(Timed::new(body, serving.take(), outcome))))
                         }
                         Err(error) => {
-                            if let Some(serving) = serving {
+                            if let Some(serving) = serving.take() {
                                 serving.finish(Outcome::Dropped);
                             }
                             Err(error)

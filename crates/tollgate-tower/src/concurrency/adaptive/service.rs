@@ -14,7 +14,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate::adaptive::Partition;
-use tollgate::{AtCapacity, Class, Clock, SystemClock};
+use tollgate::{AdaptivePermit, AtCapacity, Class, Clock, SystemClock};
 use tower_service::Service;
 
 /// What [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer) makes of a service. Clones share the limit.
@@ -41,33 +41,63 @@ where
     }
 
     fn call(&mut self, request: Request<B>) -> Self::Future {
-        let shared = &*self.shared;
-        let partition = shared.partition.as_ref().and_then(|partition| {
+        let (class, partition) = self.shared.who(&request);
+        match self.shared.enter(class, partition) {
+            Ok(permit) => {
+                let inner = self.inner.call(request);
+                let serving = Serving::new(permit, self.shared.line.clone());
+                AdaptiveResponseFuture::calling(inner, serving, self.judge.clone())
+            }
+            Err(busy) => self.otherwise(request, class, partition, busy),
+        }
+    }
+}
+
+impl<C: Clock> Shared<C> {
+    /// How important a request is, and of which partition.
+    #[inline]
+    fn who<B>(&self, request: &Request<B>) -> (Class, Option<Partition>) {
+        let partition = self.partition.as_ref().and_then(|partition| {
             let client = Client::peer(request.extensions());
-            partition(&Head::of(&request, client))
+            partition(&Head::of(request, client))
         });
         // Whoever says nothing has all of the limit.
-        let class = request.extensions().get().copied().unwrap_or(Class::CriticalPlus);
+        (request.extensions().get().copied().unwrap_or(Class::CriticalPlus), partition)
+    }
+
+    /// A permit; else what the gate said, if it was asked.
+    #[inline]
+    fn enter(&self, class: Class, partition: Option<Partition>) -> Result<AdaptivePermit<C>, Option<AtCapacity>> {
         // Nobody passes those who wait.
-        let barred = shared.line.as_ref().is_some_and(|line| !line.is_empty());
-        if !barred {
-            match shared.gate.try_acquire_as(class, partition) {
-                Ok(permit) => {
-                    let serving = Serving::new(permit, shared.line.clone());
-                    return AdaptiveResponseFuture::calling(self.inner.call(request), serving, self.judge.clone());
-                }
-                Err(busy) if shared.line.is_none() => {
-                    return AdaptiveResponseFuture::denied(NoPermit::Now(busy).answer(&request), self.judge.clone());
-                }
-                Err(_) => {}
-            }
+        if self.line.as_ref().is_some_and(|line| !line.is_empty()) {
+            return Err(None);
         }
-        self.wait(request, class, partition)
+        self.gate.try_acquire_as(class, partition).map_err(Some)
     }
 }
 
 impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
+    /// For whom there is no permit now.
     #[cold]
+    #[inline(never)]
+    fn otherwise<B>(
+        &mut self,
+        request: Request<B>,
+        class: Class,
+        partition: Option<Partition>,
+        busy: Option<AtCapacity>,
+    ) -> AdaptiveResponseFuture<S, B, C, J>
+    where
+        S: Service<Request<B>>,
+    {
+        match busy {
+            Some(busy) if self.shared.line.is_none() => {
+                AdaptiveResponseFuture::denied(NoPermit::Now(busy).answer(&request), self.judge.clone())
+            }
+            _ => self.wait(request, class, partition),
+        }
+    }
+
     fn wait<B>(
         &mut self,
         request: Request<B>,

@@ -1,0 +1,75 @@
+//! Around a whole router of axum, which then is served as it is.
+
+use super::{AxumBody, RateLimit, RateLimitLayer};
+use crate::gate::Gate;
+use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
+use axum::extract::{ConnectInfo, Request};
+use axum::middleware::AddExtension;
+use axum::serve::{IncomingStream, Listener};
+use axum::{Extension, Router, ServiceExt};
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::net::SocketAddr;
+use std::task::{Context, Poll};
+use tower_layer::Layer;
+use tower_service::Service;
+
+impl<G: Gate, F> RateLimitLayer<G, F> {
+    /// Puts the limit around all of a router, where it costs less than by [`Router::layer`]: axum keeps what it layers on its routes in
+    /// boxes, and what is around the router needs none.
+    ///
+    /// ```no_run
+    /// use axum::{Router, routing::get};
+    /// use tollgate::Limit;
+    /// use tollgate_tower::RateLimitLayer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> std::io::Result<()> {
+    /// let app = Router::new().route("/", get(async || "hello"));
+    /// let app = RateLimitLayer::per_ip(Limit::per_minute(100).burst(20)).around(app);
+    ///
+    /// let listener = tokio::net::TcpListener::bind("127.0.0.1:3000").await?;
+    /// axum::serve(listener, app).await // each request with the address of its client, for handlers too
+    /// # }
+    /// ```
+    ///
+    /// Which route a request takes is not known there: policies by
+    /// [`Attribute::Endpoint`](tollgate_policy::Attribute::Endpoint) belong on the router or the route, and so does a limit that is
+    /// not for every route. Layers of the router are inside of this one.
+    #[must_use]
+    pub fn around(self, router: Router) -> RateLimit<Router, G, AxumBody> {
+        // As axum does where a router is served: else it makes every route anew for each request.
+        self.for_axum().layer(router.with_state(()))
+    }
+}
+
+/// For axum's servers.
+impl<S, G> RateLimit<S, G, AxumBody>
+where
+    Self: Service<Request>,
+{
+    /// The same as of a [`Router`], for servers other than [`axum::serve`](fn@axum::serve), which takes the service as it is.
+    #[must_use]
+    pub fn into_make_service_with_connect_info<C>(self) -> IntoMakeServiceWithConnectInfo<Self, C> {
+        ServiceExt::<Request>::into_make_service_with_connect_info(self)
+    }
+}
+
+/// For [`axum::serve`](fn@axum::serve). With connect info, always: without it nobody knows who is calling.
+impl<S, G, L> Service<IncomingStream<'_, L>> for RateLimit<S, G, AxumBody>
+where
+    S: Clone,
+    L: Listener<Addr = SocketAddr>,
+{
+    type Response = AddExtension<Self, ConnectInfo<SocketAddr>>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
+        ready(Ok(Extension(ConnectInfo(*stream.remote_addr())).layer(self.clone())))
+    }
+}

@@ -1,0 +1,124 @@
+//! A limit around a whole router of axum: over a real socket, and what it allocates.
+#![cfg(feature = "axum")]
+
+use allocation_counter::measure;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::ConnectInfo;
+use axum::routing::get;
+use http::{Request, Response};
+use std::net::{IpAddr, SocketAddr};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpSocket};
+use tollgate::{Keyed, Limit, ManualClock};
+use tollgate_tower::{Key, OneLimit, PeerAddr, RateLimitLayer};
+use tower::Service;
+
+fn hourly(many: u64) -> RateLimitLayer<OneLimit<ManualClock>> {
+    RateLimitLayer::keyed(Keyed::with_clock(Limit::per_hour(many), ManualClock::new()), Key::ip())
+}
+
+/// Says who is calling.
+fn app() -> Router {
+    Router::new().route("/", get(async |ConnectInfo(peer): ConnectInfo<SocketAddr>| peer.ip().to_string()))
+}
+
+async fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    (listener, at)
+}
+
+/// The whole answer to a request on a connection of its own, from that address.
+async fn ask(from: [u8; 4], server: SocketAddr, line: &str) -> String {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind(SocketAddr::from((from, 0))).unwrap();
+    let mut stream = socket.connect(server).await.unwrap();
+    let request = format!("{line} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+#[tokio::test]
+async fn served_as_it_is_it_counts_each_address_and_tells_handlers() {
+    let (listener, at) = listen().await;
+    tokio::spawn(axum::serve(listener, hourly(2).around(app())).into_future());
+
+    let first = ask([127, 0, 0, 1], at, "GET /").await;
+    assert!(first.starts_with("HTTP/1.1 200 OK\r\n"), "{first}");
+    assert!(first.contains("x-ratelimit-limit: 2\r\nx-ratelimit-remaining: 1\r\n"), "{first}");
+    assert!(first.ends_with("\r\n\r\n127.0.0.1"), "{first}");
+    // What no route matches is counted as well.
+    let nowhere = ask([127, 0, 0, 1], at, "GET /nowhere").await;
+    assert!(nowhere.starts_with("HTTP/1.1 404 Not Found\r\n"), "{nowhere}");
+    assert!(nowhere.contains("x-ratelimit-remaining: 0\r\n"), "{nowhere}");
+
+    let denied = ask([127, 0, 0, 1], at, "GET /").await;
+    assert!(denied.starts_with("HTTP/1.1 429 Too Many Requests\r\n"), "{denied}");
+    assert!(denied.contains("\r\nretry-after: 1800\r\n"), "{denied}");
+    let (head, body) = denied.split_once("\r\n\r\n").unwrap();
+    assert!(head.contains(&format!("content-length: {}", body.len())) && !body.is_empty(), "{denied}");
+    // Nor has the answer to HEAD a body where the router is not asked.
+    let denied = ask([127, 0, 0, 1], at, "HEAD /").await;
+    assert!(denied.starts_with("HTTP/1.1 429 ") && denied.ends_with("\r\n\r\n"), "{denied}");
+
+    let other = ask([127, 0, 0, 2], at, "GET /").await;
+    assert!(other.starts_with("HTTP/1.1 200 OK\r\n") && other.ends_with("127.0.0.2"), "{other}");
+}
+
+#[tokio::test]
+async fn other_servers_take_it_as_they_take_a_router() {
+    let (listener, at) = listen().await;
+    let app = hourly(1).around(app()).into_make_service_with_connect_info::<SocketAddr>();
+    tokio::spawn(axum::serve(listener, app).into_future());
+    for (from, status) in [(1, 200), (1, 429), (2, 200)] {
+        let answer = ask([127, 0, 0, from], at, "GET /").await;
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{from}: {answer}");
+    }
+}
+
+fn answer(service: &mut impl Service<Request<Body>, Response = Response<Body>>) -> Response<Body> {
+    let mut request = Request::new(Body::empty());
+    let peer = SocketAddr::new(IpAddr::from([203, 0, 113, 7]), 4711);
+    request.extensions_mut().insert(PeerAddr(peer));
+    let mut context = Context::from_waker(Waker::noop());
+    assert!(service.poll_ready(&mut context).is_ready());
+    match pin!(service.call(request)).poll(&mut context) {
+        Poll::Ready(Ok(response)) => response,
+        _ => panic!("it neither waits nor fails"),
+    }
+}
+
+#[test]
+fn around_a_router_it_allocates_nothing() {
+    fn count(mut service: impl Service<Request<Body>, Response = Response<Body>>) -> u64 {
+        (0..10).for_each(|_| drop(answer(&mut service)));
+        measure(|| (0..100).for_each(|_| drop(answer(&mut service)))).count_total
+    }
+    let hello = || Router::new().route("/", get(async || "Hello, World!"));
+    let bare = count(hello().with_state(()));
+    assert_eq!(count(hourly(999).cost(|_| 0).around(hello())), bare);
+    // On the router axum boxes a service and a future for it.
+    let layered = count(hello().layer(hourly(999).cost(|_| 0).for_axum()).with_state(()));
+    assert!(layered >= bare + 200, "{layered} {bare}");
+}
+
+#[test]
+fn responses_are_the_same_as_on_the_router() {
+    let hello = || Router::new().route("/", get(async || "Hello, World!"));
+    let mut around = hourly(2).around(hello());
+    let mut on: Router = hello().layer(hourly(2).for_axum());
+    for status in [200, 200, 429] {
+        let [a, b] = [answer(&mut around), answer(&mut on)];
+        assert_eq!(a.status(), status);
+        assert_eq!(a.status(), b.status());
+        // Who is turned away around it has no length until the server writes it.
+        let mut headers = [a, b].map(|response| response.headers().clone());
+        headers.iter_mut().for_each(|headers| drop(headers.remove("content-length")));
+        assert_eq!(headers[0], headers[1]);
+    }
+}

@@ -21,40 +21,43 @@ const RUNS: usize = 7;
 
 const ROWS: [(&str, bool); 2] = [("HTTP/1.1", false), ("TLS", true)];
 
-/// The medians: a line for each protocol, a column for each contestant.
-type Medians = [[Run; Who::ALL.len()]; ROWS.len()];
+/// A line for each protocol.
+type Lines = [Line; ROWS.len()];
+
+/// What is known of a protocol.
+#[derive(Clone, Copy, Default)]
+struct Line {
+    /// The medians, a column for each contestant.
+    medians: [Run; Who::ALL.len()],
+    /// The medians of the ratios to nginx in the same round: what changes from minute to minute is in both.
+    ratios: [Run; Who::ALL.len()],
+}
 
 fn run(group: &'static str) -> Findings {
-    let medians = match measured() {
-        Ok(medians) => medians,
+    let lines = match measured() {
+        Ok(lines) => lines,
         Err(why) => {
             println!("skipped: {why}\n");
             return Findings { goals: goals(None), ..Findings::default() };
         }
     };
-    let nginx = Who::Nginx as usize;
-    let lines = ROWS.iter().zip(&medians).map(|((name, _), runs)| {
+    let printed = ROWS.iter().zip(&lines).map(|((name, _), line)| {
         let figure = |who: Who| {
-            let Run { rate, p99 } = runs[who as usize];
+            let (Run { rate, p99 }, ratio) = (line.medians[who as usize], line.ratios[who as usize]);
             match who {
                 Who::Nginx => format!("{rate:.0}, p99 {p99:.2} ms"),
-                Who::Tollgate => format!(
-                    "{rate:.0} ({:.3}), p99 {p99:.2} ms ({:.3})",
-                    rate / runs[nginx].rate,
-                    p99 / runs[nginx].p99
-                ),
+                Who::Tollgate => format!("{rate:.0} ({:.3}), p99 {p99:.2} ms ({:.3})", ratio.rate, ratio.p99),
             }
         };
         vec![(*name).to_owned(), figure(Who::Nginx), figure(Who::Tollgate)]
     });
-    println!("{}\n", table(&["requests/s", Who::Nginx.name(), Who::Tollgate.name()], lines));
-    let mut found = Findings { goals: goals(Some(&medians)), ..Findings::default() };
-    for ((name, _), runs) in ROWS.iter().zip(&medians) {
+    println!("{}\n", table(&["requests/s", Who::Nginx.name(), Who::Tollgate.name()], printed));
+    let mut found = Findings { goals: goals(Some(&lines)), ..Findings::default() };
+    for ((name, _), line) in ROWS.iter().zip(&lines) {
         for who in Who::ALL {
-            let Run { rate, p99 } = runs[who as usize];
-            for (value, other, unit) in [(rate, runs[nginx].rate, "requests/s"), (p99, runs[nginx].p99, "ms")] {
-                let ratio_to =
-                    (who != Who::Nginx).then(|| Ratio { who: Who::Nginx.name().into(), ratio: value / other });
+            let (Run { rate, p99 }, ratios) = (line.medians[who as usize], line.ratios[who as usize]);
+            for (value, ratio, unit) in [(rate, ratios.rate, "requests/s"), (p99, ratios.p99, "ms")] {
+                let ratio_to = (who != Who::Nginx).then(|| Ratio { who: Who::Nginx.name().into(), ratio });
                 let params = object(json!({ "connections": CONNECTIONS, "statistic": "median" }));
                 found.rows.push(Row {
                     group,
@@ -71,12 +74,10 @@ fn run(group: &'static str) -> Findings {
     found
 }
 
-fn goals(medians: Option<&Medians>) -> Vec<Goal> {
+fn goals(lines: Option<&Lines>) -> Vec<Goal> {
     let mut goals = Vec::new();
     for (at, (name, _)) in ROWS.iter().enumerate() {
-        let ratio = |figure: fn(&Run) -> f64| {
-            medians.map(|runs| figure(&runs[at][Who::Tollgate as usize]) / figure(&runs[at][Who::Nginx as usize]))
-        };
+        let ratio = |figure: fn(&Run) -> f64| lines.map(|lines| figure(&lines[at].ratios[Who::Tollgate as usize]));
         for (what, bound, measured) in [
             ("requests/s", Bound::AtLeast(0.8), ratio(|run| run.rate)),
             ("p99", Bound::AtMost(1.0), ratio(|run| run.p99)),
@@ -88,11 +89,11 @@ fn goals(medians: Option<&Medians>) -> Vec<Goal> {
     goals
 }
 
-fn measured() -> Result<Medians, String> {
+fn measured() -> Result<Lines, String> {
     let wrk = Wrk::find()?;
     let upstream = Upstream::start()?;
-    let mut medians = [[Run::default(); Who::ALL.len()]; ROWS.len()];
-    for ((_, tls), medians) in ROWS.into_iter().zip(&mut medians) {
+    let mut lines = [Line::default(); ROWS.len()];
+    for ((_, tls), line) in ROWS.into_iter().zip(&mut lines) {
         let servers = [Server::start(Who::Nginx, &upstream, tls)?, Server::start(Who::Tollgate, &upstream, tls)?];
         for server in &servers {
             wrk.load(server, load::WARM_UP)?;
@@ -103,14 +104,25 @@ fn measured() -> Result<Medians, String> {
                 of[round] = wrk.load(server, load::LENGTH)?;
             }
         }
-        for (median, runs) in medians.iter_mut().zip(runs) {
-            let middle = |figure: fn(&Run) -> f64| {
-                let mut figures = runs.each_ref().map(figure);
-                figures.sort_by(f64::total_cmp);
-                figures[RUNS / 2]
+        let nginx = runs[Who::Nginx as usize];
+        for (who, runs) in runs.into_iter().enumerate() {
+            line.medians[who] = median(runs);
+            let ratio = |round: usize| {
+                let (of, to) = (runs[round], nginx[round]);
+                Run { rate: of.rate / to.rate, p99: of.p99 / to.p99 }
             };
-            *median = Run { rate: middle(|run| run.rate), p99: middle(|run| run.p99) };
+            line.ratios[who] = median(std::array::from_fn(ratio));
         }
     }
-    Ok(medians)
+    Ok(lines)
+}
+
+/// Of each figure by itself.
+fn median(runs: [Run; RUNS]) -> Run {
+    let middle = |figure: fn(&Run) -> f64| {
+        let mut figures = runs.each_ref().map(figure);
+        figures.sort_by(f64::total_cmp);
+        figures[RUNS / 2]
+    };
+    Run { rate: middle(|run| run.rate), p99: middle(|run| run.p99) }
 }

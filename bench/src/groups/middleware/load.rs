@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(super) const CONNECTIONS: u32 = 64;
-pub(super) const LENGTH: Duration = Duration::from_secs(2);
+pub(super) const LENGTH: Duration = Duration::from_secs(1);
 pub(super) const WARM_UP: Duration = Duration::from_secs(1);
 
 const CORE: &str = "1";

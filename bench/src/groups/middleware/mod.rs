@@ -21,7 +21,7 @@ pub(super) const GROUP: Group = Group {
 };
 
 /// Every contestant is under load so often, in turn.
-const RUNS: usize = 7;
+const RUNS: usize = 15;
 
 /// One for each contestant.
 type Each<T> = [T; Who::ALL.len()];
@@ -52,19 +52,19 @@ fn run(group: &'static str) -> Findings {
     }
     match over_sockets() {
         Ok(runs) => {
-            let medians = runs.map(|runs| Run {
+            let medians = runs.each_ref().map(|runs| Run {
                 rate: median(runs.iter().map(|run| run.rate)),
                 micros: median(runs.iter().map(|run| run.micros)),
                 waited: median(runs.iter().map(|run| run.waited)),
             });
-            print(&medians);
+            print(&runs, &medians);
             let disturbed = runs.iter().flatten().filter(|run| run.waited > UNDISTURBED).count();
             if disturbed > 0 {
                 let all = RUNS * Who::ALL.len();
                 println!("in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n");
             }
             found.rows.extend(Who::ALL.into_iter().flat_map(|who| rows(group, who, &runs, &medians)));
-            found.goals = goals(Some(&medians), nanos.as_deref());
+            found.goals = goals(Some(&runs), nanos.as_deref());
         }
         Err(why) => {
             println!("over sockets: skipped: {why}\n");
@@ -93,7 +93,7 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
         let bare = of[Who::Bare as usize];
         Who::ALL.map(|who| {
             let params = json!({ "threads": 1, "statistic": statistic });
-            row(group, "a request, no socket", who, (of[who as usize], bare), unit, params)
+            row(group, "a request, no socket", who, (of[who as usize], of[who as usize] / bare), unit, params)
         })
     };
     let counted = counted.map(|of| rows(of, "instructions", "counted"));
@@ -101,7 +101,12 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     Ok((timed.into_iter().chain(counted.into_iter().flatten()).collect(), nanos))
 }
 
-fn print(medians: &Each<Run>) {
+/// The median of the ratios of the rounds: what changes from minute to minute is in both figures of a round.
+fn ratio(runs: &Each<Vec<Run>>, of: Who, to: Who, figure: fn(&Run) -> f64) -> f64 {
+    median(runs[of as usize].iter().zip(&runs[to as usize]).map(|(of, to)| figure(of) / figure(to)))
+}
+
+fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
     let bare = medians[Who::Bare as usize];
     let lines = Who::ALL.map(|who| {
         let Run { rate, micros, .. } = medians[who as usize];
@@ -111,57 +116,62 @@ fn print(medians: &Each<Run>) {
         }
         vec![
             name,
-            format!("{rate:.0} ({:.3})", rate / bare.rate),
-            format!("{micros:.2} ({:.3})", micros / bare.micros),
-            format!("{:.0}", (micros - bare.micros) * 1e3),
+            format!("{rate:.0} ({:.3})", ratio(runs, who, Who::Bare, |run| run.rate)),
+            format!("{micros:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.micros)),
+            format!("{:.0}", (ratio(runs, who, Who::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3),
         ]
     });
     let header = ["over sockets, 64 connections", "requests/s", "µs of processor time", "ns beyond bare"];
     println!("{}\n", table(&header, lines.into_iter()));
 }
 
-fn rows(group: &'static str, who: Who, runs: &Each<[Run; RUNS]>, medians: &Each<Run>) -> [Row; 2] {
-    let (own, bare) = (medians[who as usize], medians[Who::Bare as usize]);
+fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run>) -> [Row; 2] {
+    let own = medians[who as usize];
     let params = |figure: fn(&Run) -> f64| {
         let all: Vec<f64> = runs[who as usize].iter().map(figure).collect();
         let waited: Vec<f64> = runs[who as usize].iter().map(|run| run.waited).collect();
         json!({ "connections": load::CONNECTIONS, "statistic": "median", "runs": all, "waited": waited })
     };
     let (rates, micros) = (params(|run| run.rate), params(|run| run.micros));
+    let by_rate = ratio(runs, who, Who::Bare, |run| run.rate);
+    let by_micros = ratio(runs, who, Who::Bare, |run| run.micros);
     [
-        row(group, "requests a second", who, (own.rate, bare.rate), "requests/s", rates),
-        row(group, "processor time of a request", who, (own.micros, bare.micros), "µs", micros),
+        row(group, "requests a second", who, (own.rate, by_rate), "requests/s", rates),
+        row(group, "processor time of a request", who, (own.micros, by_micros), "µs", micros),
     ]
 }
 
-/// One figure, beside that of the bare one.
-fn row(group: &'static str, row: &str, who: Who, (own, bare): (f64, f64), unit: &'static str, params: Value) -> Row {
-    let ratio_to = (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio: own / bare });
+/// One figure, and its ratio to that of the bare one.
+fn row(group: &'static str, row: &str, who: Who, (own, ratio): (f64, f64), unit: &'static str, params: Value) -> Row {
+    let ratio_to = (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio });
     Row { group, row: row.into(), who: who.name().into(), value: own, unit, ratio_to, params: object(params) }
 }
 
-/// The runs of each contestant: A B C D A B C D …
-fn over_sockets() -> Result<Each<[Run; RUNS]>, String> {
+/// The runs of each contestant: A B C D D C B A …, so that none is always late in a round.
+fn over_sockets() -> Result<Each<Vec<Run>>, String> {
     let wrk = Wrk::find()?;
     let mut servers = Vec::new();
     for who in Who::ALL {
         servers.push(Server::start(who)?);
     }
-    let mut runs = [[Run { rate: 0.0, micros: 0.0, waited: 0.0 }; RUNS]; Who::ALL.len()];
     for server in &servers {
         wrk.load(server, load::WARM_UP)?;
     }
-    for round in 0..RUNS {
-        for (of, server) in runs.iter_mut().zip(&servers) {
-            of[round] = wrk.load(server, load::LENGTH)?;
+    let mut runs = Who::ALL.map(|_| Vec::with_capacity(RUNS));
+    let mut order: Vec<usize> = (0..servers.len()).collect();
+    for _ in 0..RUNS {
+        for who in &order {
+            runs[*who].push(wrk.load(&servers[*who], load::LENGTH)?);
         }
+        order.reverse();
     }
     Ok(runs)
 }
 
-fn goals(medians: Option<&Each<Run>>, nanos: Option<&[f64]>) -> Vec<Goal> {
+fn goals(runs: Option<&Each<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
     let (adaptive, plain) = (Who::Adaptive as usize, Who::Concurrency as usize);
-    let ratio = |of: Who, to: Who| medians.map(|all| all[of as usize].rate / all[to as usize].rate);
+    let by = |of: Who, to: Who, figure: fn(&Run) -> f64| runs.map(|all| ratio(all, of, to, figure));
+    let ratio = |of: Who, to: Who| by(of, to, |run| run.rate);
     let goal =
         |text: &str, bound, measured| Goal { text: text.into(), bound, measured, because: "it could not be run" };
     vec![
@@ -190,7 +200,7 @@ fn goals(medians: Option<&Each<Run>>, nanos: Option<&[f64]>) -> Vec<Goal> {
         goal(
             "processor time of a request over sockets, adaptive in flight / in flight",
             Bound::AtMost(1.1),
-            medians.map(|all| all[adaptive].micros / all[plain].micros),
+            by(Who::Adaptive, Who::Concurrency, |run| run.micros),
         ),
     ]
 }

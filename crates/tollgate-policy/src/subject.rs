@@ -171,7 +171,7 @@ impl<'a> Subject<'a> {
 
     /// An attribute by its name, whichever it is; that of an address must be one, or it is not there.
     ///
-    /// `start` and `deadline` are times, written as [`request_start`](crate::request_start) reads them; what else they say is
+    /// `start` and `deadline` are times, written as [`request_start`] reads them; what else they say is
     /// an attribute of your own.
     #[must_use]
     pub fn with(mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {

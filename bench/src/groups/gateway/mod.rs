@@ -43,22 +43,29 @@ fn run(group: &'static str) -> Findings {
     };
     let printed = ROWS.iter().zip(&lines).map(|((name, _), line)| {
         let figure = |who: Who| {
-            let (Run { rate, p99 }, ratio) = (line.medians[who as usize], line.ratios[who as usize]);
-            match who {
-                Who::Nginx => format!("{rate:.0}, p99 {p99:.2} ms"),
-                Who::Tollgate => format!("{rate:.0} ({:.3}), p99 {p99:.2} ms ({:.3})", ratio.rate, ratio.p99),
-            }
+            let (run, ratio) = (line.medians[who as usize], line.ratios[who as usize]);
+            let figures = [(run.rate, 0, ratio.rate), (run.p99, 2, ratio.p99), (run.paced, 2, ratio.paced)];
+            figures.map(|(figure, digits, ratio)| match who {
+                Who::Nginx => format!("{figure:.digits$}"),
+                Who::Tollgate => format!("{figure:.digits$} ({ratio:.3})"),
+            })
         };
-        vec![(*name).to_owned(), figure(Who::Nginx), figure(Who::Tollgate)]
+        let whats = ["requests/s", "p99 in ms", "p99 in ms at 20,000/s"];
+        let lines = whats.into_iter().zip(figure(Who::Nginx)).zip(figure(Who::Tollgate));
+        lines.map(move |((what, nginx), own)| vec![format!("{name}, {what}"), nginx, own])
     });
-    println!("{}\n", table(&["requests/s", Who::Nginx.name(), Who::Tollgate.name()], printed));
+    println!("{}\n", table(&["", Who::Nginx.name(), Who::Tollgate.name()], printed.flatten()));
     let mut found = Findings { goals: goals(Some(&lines)), ..Findings::default() };
     for ((name, _), line) in ROWS.iter().zip(&lines) {
         for who in Who::ALL {
-            let (Run { rate, p99 }, ratios) = (line.medians[who as usize], line.ratios[who as usize]);
-            for (value, ratio, unit) in [(rate, ratios.rate, "requests/s"), (p99, ratios.p99, "ms")] {
+            let (run, ratios) = (line.medians[who as usize], line.ratios[who as usize]);
+            for (value, ratio, unit, paced) in [
+                (run.rate, ratios.rate, "requests/s", false),
+                (run.p99, ratios.p99, "ms", false),
+                (run.paced, ratios.paced, "ms", true),
+            ] {
                 let ratio_to = (who != Who::Nginx).then(|| Ratio { who: Who::Nginx.name().into(), ratio });
-                let params = object(json!({ "connections": CONNECTIONS, "statistic": "median" }));
+                let params = object(json!({ "connections": CONNECTIONS, "statistic": "median", "paced": paced }));
                 found.rows.push(Row {
                     group,
                     row: (*name).to_owned(),
@@ -81,6 +88,7 @@ fn goals(lines: Option<&Lines>) -> Vec<Goal> {
         for (what, bound, measured) in [
             ("requests/s", Bound::AtLeast(0.8), ratio(|run| run.rate)),
             ("p99", Bound::AtMost(1.0), ratio(|run| run.p99)),
+            ("p99 at 20,000/s", Bound::AtMost(1.0), ratio(|run| run.paced)),
         ] {
             let text = format!("the gateway, {name}: {what} / nginx with limit_req");
             goals.push(Goal { text, bound, measured, because: "it could not be run" });
@@ -90,18 +98,18 @@ fn goals(lines: Option<&Lines>) -> Vec<Goal> {
 }
 
 fn measured() -> Result<Lines, String> {
-    let wrk = Wrk::find()?;
     let upstream = Upstream::start()?;
+    let wrk = Wrk::find(&upstream.directory)?;
     let mut lines = [Line::default(); ROWS.len()];
     for ((_, tls), line) in ROWS.into_iter().zip(&mut lines) {
         let servers = [Server::start(Who::Nginx, &upstream, tls)?, Server::start(Who::Tollgate, &upstream, tls)?];
         for server in &servers {
-            wrk.load(server, load::WARM_UP)?;
+            wrk.warm_up(server)?;
         }
         let mut runs = [[Run::default(); RUNS]; Who::ALL.len()];
         for round in 0..RUNS {
             for (of, server) in runs.iter_mut().zip(&servers) {
-                of[round] = wrk.load(server, load::LENGTH)?;
+                of[round] = wrk.measure(server)?;
             }
         }
         let nginx = runs[Who::Nginx as usize];
@@ -109,7 +117,7 @@ fn measured() -> Result<Lines, String> {
             line.medians[who] = median(runs);
             let ratio = |round: usize| {
                 let (of, to) = (runs[round], nginx[round]);
-                Run { rate: of.rate / to.rate, p99: of.p99 / to.p99 }
+                Run { rate: of.rate / to.rate, p99: of.p99 / to.p99, paced: of.paced / to.paced }
             };
             line.ratios[who] = median(std::array::from_fn(ratio));
         }
@@ -124,5 +132,5 @@ fn median(runs: [Run; RUNS]) -> Run {
         figures.sort_by(f64::total_cmp);
         figures[RUNS / 2]
     };
-    Run { rate: middle(|run| run.rate), p99: middle(|run| run.p99) }
+    Run { rate: middle(|run| run.rate), p99: middle(|run| run.p99), paced: middle(|run| run.paced) }
 }

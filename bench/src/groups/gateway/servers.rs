@@ -47,7 +47,7 @@ impl Drop for Ended {
 pub(super) struct Upstream {
     port: u16,
     /// Where configurations and the certificate are.
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     _process: Ended,
 }
 

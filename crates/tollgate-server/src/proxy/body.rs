@@ -15,6 +15,7 @@ use std::task::{Context, Poll};
 pub(crate) struct Sent {
     /// None if there is none.
     body: Option<Incoming>,
+    http2: bool,
     /// How many bytes may still come.
     left: u64,
     progress: Option<Progress>,
@@ -22,15 +23,15 @@ pub(crate) struct Sent {
 
 impl Sent {
     pub(crate) fn empty() -> Self {
-        Self { body: None, left: 0, progress: None }
+        Self { body: None, http2: false, left: 0, progress: None }
     }
 
     /// At most so many bytes.
-    pub(crate) fn new(body: Incoming, most: Option<u64>) -> Self {
+    pub(crate) fn new(body: Incoming, http2: bool, most: Option<u64>) -> Self {
         if body.is_end_stream() {
             return Self::empty();
         }
-        Self { body: Some(body), left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()) }
+        Self { body: Some(body), http2, left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()) }
     }
 
     /// Counts what was sent of it; none if there is nothing to send.
@@ -45,6 +46,8 @@ pub(crate) enum BodyError {
     TooLarge,
     /// The client broke off, or wrote what is no body.
     Client(hyper::Error),
+    /// The client sent more or less than it had announced.
+    Length,
 }
 
 impl fmt::Display for BodyError {
@@ -52,6 +55,7 @@ impl fmt::Display for BodyError {
         match self {
             Self::TooLarge => f.write_str("the body is too large"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
+            Self::Length => f.write_str("the client sent more or less than it had announced"),
         }
     }
 }
@@ -65,11 +69,16 @@ impl Body for Sent {
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
         let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        Pin::new(body).poll_frame(cx).map(|frame| {
+        Pin::new(&mut *body).poll_frame(cx).map(|frame| {
             if let Some(progress) = &this.progress {
                 progress.fetch_add(1, Relaxed);
             }
-            match frame? {
+            let Some(frame) = frame else {
+                // A stream of HTTP/2 that was reset without an error looks like one that has ended.
+                let broke_off = this.http2 && !body.is_end_stream();
+                return broke_off.then_some(Err(BodyError::Length));
+            };
+            match frame {
                 Ok(frame) => {
                     let length = frame.data_ref().map_or(0, |data| data.len() as u64);
                     match this.left.checked_sub(length) {

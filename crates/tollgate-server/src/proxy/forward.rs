@@ -4,7 +4,7 @@ use super::access_log::Notes;
 use super::body::{BodyError, FromUpstream, Reply, Sent};
 use super::client::Client;
 use super::headers::{self, Onward};
-use super::upstream::{Fault, Head, Link, Overdue, Picked, Timer, Times, Tried, Trouble};
+use super::upstream::{Fault, Head, Link, Overdue, Picked, Timer, Times, Tried, Trouble, authority};
 use super::{Local, tunnel};
 use crate::http::{Code, Problem};
 use axum::body::Bytes;
@@ -45,7 +45,8 @@ impl Service<Request<Incoming>> for Forward {
     fn call(&mut self, request: Request<Incoming>) -> Self::Future {
         let this = self.clone();
         let most = this.local.shared.gateway.max_body;
-        let mut request = request.map(|body| Sent::new(body, most));
+        let http2 = request.version() == Version::HTTP_2;
+        let mut request = request.map(|body| Sent::new(body, http2, most));
         // By reference: else it would have its place in the future of each function that it goes through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
     }
@@ -172,6 +173,8 @@ impl Forward {
             link.begin(request, upstream, onward);
             let Head { status, headers, is_http10, .. } = match answer(&mut link).await {
                 Ok(head) => head,
+                // Not the upstream's fault.
+                Err(Gone::Late(_)) if link.waits_for_client() => return Err(Failed::Body(slow_body())),
                 Err(Gone::Late(overdue)) => return Err(Failed::Trouble(Trouble::Late(overdue))),
                 Err(Gone::Broken(fault)) => {
                     let unsent = link.unsent().map(|body| *request.body_mut() = body).is_some();
@@ -224,7 +227,7 @@ impl Forward {
     ) -> Result<Response<Reply>, Failed> {
         let shared = &self.local.shared;
         let channel = &self.local.channels[picked.index];
-        let Some(target) = target(request.uri(), &picked.peer.upstream) else {
+        let Some(target) = target(request, &picked.peer.upstream) else {
             return Err(Failed::Body(bad_target()));
         };
         loop {
@@ -304,7 +307,7 @@ fn failed(error: hyper::Error) -> Failed {
     while let Some(cause) = source {
         match cause.downcast_ref::<BodyError>() {
             Some(BodyError::TooLarge) => return Failed::Body(too_large()),
-            Some(BodyError::Client(_)) => return Failed::Body(broken_body()),
+            Some(BodyError::Client(_) | BodyError::Length) => return Failed::Body(broken_body()),
             None => source = cause.source(),
         }
     }
@@ -315,7 +318,7 @@ fn failed(error: hyper::Error) -> Failed {
 fn own_fault(error: BodyError) -> Problem {
     match error {
         BodyError::TooLarge => too_large(),
-        BodyError::Client(_) => broken_body(),
+        BodyError::Client(_) | BodyError::Length => broken_body(),
     }
 }
 
@@ -323,8 +326,13 @@ fn broken_body() -> Problem {
     Problem::new(Code::BrokenBody, "the body of the request broke off, or is malformed; send it again")
 }
 
+fn slow_body() -> Problem {
+    Problem::new(Code::BodyTimeout, "the rest of the body did not come in time; send it again")
+}
+
 /// Where an upstream of HTTP/2 has what was asked for; none if that is no target.
-fn target(asked: &Uri, upstream: &Upstream) -> Option<Uri> {
+fn target(request: &Request<Sent>, upstream: &Upstream) -> Option<Uri> {
+    let asked = request.uri();
     let path = asked.path_and_query()?;
     // All of the service, of `OPTIONS *`, is under no path.
     let path = match upstream.prefix() {
@@ -335,7 +343,11 @@ fn target(asked: &Uri, upstream: &Upstream) -> Option<Uri> {
     let scheme = if upstream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
     let authority = match asked.authority() {
         Some(authority) => authority.clone(),
-        None => format!("{}:{}", upstream.host(), upstream.port()).parse().ok()?,
+        // The host that the client of HTTP/1.1 asks for.
+        None => {
+            let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()?.parse().ok());
+            host.or_else(|| authority(upstream).parse().ok())?
+        }
     };
     Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
 }

@@ -4,7 +4,8 @@ use super::client::Client;
 use crate::http::{Code, Problem};
 use axum::http::Version;
 use axum::http::header::{
-    CONNECTION, CONTENT_LENGTH, COOKIE, FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING,
+    AUTHORIZATION, CACHE_CONTROL, CONNECTION, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, COOKIE,
+    FORWARDED, HOST, HeaderMap, HeaderName, HeaderValue, MAX_FORWARDS, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING,
     UPGRADE, VIA,
 };
 use axum::http::uri::Authority;
@@ -12,8 +13,9 @@ use smallvec::SmallVec;
 use tollgate_policy::HostPattern;
 
 /// Headers that are of one connection, beside those that Connection names.
-const HOP_BY_HOP: [HeaderName; 8] = [
+const HOP_BY_HOP: [HeaderName; 9] = [
     CONNECTION,
+    HeaderName::from_static("http2-settings"),
     HeaderName::from_static("keep-alive"),
     HeaderName::from_static("proxy-authenticate"),
     HeaderName::from_static("proxy-authorization"),
@@ -21,6 +23,21 @@ const HOP_BY_HOP: [HeaderName; 8] = [
     TE,
     TRANSFER_ENCODING,
     UPGRADE,
+];
+
+/// What may not come after the body, beside those.
+const NO_TRAILERS: [HeaderName; 11] = [
+    AUTHORIZATION,
+    CACHE_CONTROL,
+    CONTENT_ENCODING,
+    CONTENT_LENGTH,
+    CONTENT_RANGE,
+    CONTENT_TYPE,
+    COOKIE,
+    HOST,
+    MAX_FORWARDS,
+    SET_COOKIE,
+    TRAILER,
 ];
 
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -32,11 +49,16 @@ pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(name)
 }
 
+/// Whether a header may come after the body: what says how to read a message, or who asked, comes too late there.
+pub(super) fn may_trail(name: &HeaderName) -> bool {
+    !NO_TRAILERS.contains(name) && !is_hop_by_hop(name) && !tells_who(name.as_str())
+}
+
 /// Takes out what is of one connection only.
 pub(super) fn strip(headers: &mut HeaderMap) {
     let hop = |name: &HeaderName| HOP_BY_HOP.iter().position(|hop| hop == name);
-    // To look at the few headers of a message is quicker than to look for eight.
-    let found = headers.keys().filter_map(hop).fold(0u8, |found, at| found | 1 << at);
+    // To look at the few headers of a message is quicker than to look for nine.
+    let found = headers.keys().filter_map(hop).fold(0u16, |found, at| found | 1 << at);
     if found == 0 {
         return;
     }
@@ -75,9 +97,13 @@ fn is_usual(name: &[u8]) -> bool {
     [&b"keep-alive"[..], b"close", b"upgrade", b"te"].iter().any(|usual| name.eq_ignore_ascii_case(usual))
 }
 
-/// The protocol that a request or a response changes to, if it does.
+/// The protocol that a request or a response changes to, if it does. Never to HTTP/2: requests over it would pass every limit.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     let upgrade = headers.get(UPGRADE)?;
+    let is_http2 = |name: &[u8]| name.trim_ascii().get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"h2"));
+    if headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(is_http2)) {
+        return None;
+    }
     connection_names(headers).any(|name| name.eq_ignore_ascii_case(b"upgrade")).then(|| upgrade.clone())
 }
 
@@ -377,6 +403,23 @@ mod tests {
         assert!(!headers.contains_key("x-forwarded-for"));
         let headers = onward(&HeaderMap::new(), &client("2001:db8::7", false), &X_FORWARDED_FOR);
         assert_eq!(headers["forwarded"], "for=\"[2001:db8::7]\";proto=http");
+    }
+
+    #[test]
+    fn nobody_changes_to_http2_past_the_limits() {
+        let asks = |protocol| upgrade(&map(&[("connection", "upgrade"), ("upgrade", protocol)]));
+        assert_eq!(asks("websocket").unwrap(), "websocket");
+        for http2 in ["h2c", "H2C", "websocket, h2c", "h2"] {
+            assert_eq!(asks(http2), None);
+        }
+    }
+
+    #[test]
+    fn what_comes_after_a_body_does_not_say_who_asked_nor_how_to_read_it() {
+        let late =
+            ["x-forwarded-for", "x_real_ip", "forwarded", "content-length", "transfer-encoding", "host", "trailer"];
+        assert!(late.iter().all(|name| !may_trail(&HeaderName::from_static(name))));
+        assert!(may_trail(&HeaderName::from_static("grpc-status")));
     }
 
     #[test]

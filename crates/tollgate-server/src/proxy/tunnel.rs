@@ -49,6 +49,7 @@ where
     // One side may end while the other still has something to say.
     let onward = async {
         to_other.write_all(first).await?;
+        to_other.flush().await?;
         copy(&mut from_one, &mut to_other, &moved).await
     };
     let both = async { tokio::try_join!(onward, copy(&mut from_other, &mut to_one, &moved)) };
@@ -72,6 +73,8 @@ async fn copy(
             return to.shutdown().await;
         }
         to.write_all(&buffer[..read]).await?;
+        // In TLS what was taken may not have been sent.
+        to.flush().await?;
         moved.fetch_add(1, Relaxed);
     }
 }

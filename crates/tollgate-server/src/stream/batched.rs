@@ -11,12 +11,17 @@ use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
 
 /// What is written at once if it is as long as this.
 const LARGE: usize = 16 * 1024;
+
+/// How often it is looked whether a connection that cannot be written to is still wanted.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// Room that is kept for what comes next.
 const KEPT: usize = 4 * 1024;
@@ -102,7 +107,15 @@ impl Shared {
         if self.lock().is_done(&self.write) {
             return;
         }
-        tokio::spawn(async move { while self.write.writable().await.is_ok() && !self.lock().is_done(&self.write) {} });
+        tokio::spawn(async move {
+            loop {
+                // Now and then it is looked whether anybody still waits for it: who does not read may never be writable.
+                let _ = timeout(LOOK, self.write.writable()).await;
+                if self.lock().is_done(&self.write) {
+                    return;
+                }
+            }
+        });
     }
 }
 
@@ -332,6 +345,29 @@ mod tests {
             far.read_to_string(&mut read).await.unwrap();
             assert_eq!(read, "the last");
         }
+    }
+
+    /// One who never reads holds nothing once the connection is given up.
+    #[tokio::test]
+    async fn what_nobody_takes_is_let_go_with_the_connection() {
+        tokio::spawn(write_batches());
+        yield_now().await;
+        let (mut near, far) = pair().await;
+        // Until no more is taken, and what was put off waits for room.
+        loop {
+            let full = poll_fn(|cx| Poll::Ready(Pin::new(&mut near).poll_write(cx, &[0; 4_096]).is_pending())).await;
+            if full {
+                break;
+            }
+            yield_now().await;
+        }
+        let shared = Arc::downgrade(&near.shared);
+        drop(near);
+        tokio::time::pause();
+        while shared.upgrade().is_some() {
+            tokio::time::advance(LOOK).await;
+        }
+        drop(far);
     }
 
     #[tokio::test]

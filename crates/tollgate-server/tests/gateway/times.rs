@@ -39,7 +39,7 @@ fn a_connection_that_asks_for_nothing_is_closed() {
 }
 
 #[test]
-fn a_silent_service_is_504_and_so_is_a_body_that_stops() {
+fn a_silent_service_is_504_and_a_body_that_stops_408() {
     let silent = service(|stream| {
         let mut reader = BufReader::new(stream.try_clone().unwrap());
         while head(&mut reader).is_some() {}
@@ -48,7 +48,7 @@ fn a_silent_service_is_504_and_so_is_a_body_that_stops() {
     server.request("GET", "/", "").problem(504, "slow_upstream");
     let mut connection = server.connect();
     connection.write("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel");
-    connection.answer().problem(504, "slow_upstream");
+    connection.answer().problem(408, "body_timeout");
     let server = gateway(&[silent], "total_timeout = \"300ms\"\n");
     server.request("GET", "/", "").problem(504, "slow_upstream");
 }

@@ -95,9 +95,7 @@ impl AsyncWrite for Guarded {
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         let flushed = Pin::new(&mut this.stream).poll_flush(cx);
-        if flushed.is_pending() {
-            this.client.took(false);
-        }
+        this.client.took(flushed.is_ready());
         flushed
     }
 

@@ -147,12 +147,12 @@ impl Client {
     pub(crate) fn deadline(&self, patience: &Patience) -> Option<u64> {
         let after =
             |since: u64, time: Duration| since.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX));
-        if self.tunnel.load(Relaxed) {
-            return None;
-        }
         match self.blocked_since.load(Relaxed) {
             0 => {}
             since => return Some(after(since, patience.idle)),
+        }
+        if self.tunnel.load(Relaxed) {
+            return None;
         }
         match (self.under_way.load(Relaxed), self.in_head.load(Relaxed)) {
             (0, true) => Some(after(self.head_since.load(Relaxed), patience.head)),

@@ -1,6 +1,6 @@
 //! Asks upstreams whether they are well, again and again.
 
-use super::{Connector, Peer, Trouble};
+use super::{Connector, Peer, Trouble, authority};
 use crate::proxy::body::Sent;
 use axum::http::header::{HOST, USER_AGENT};
 use axum::http::{HeaderValue, Request};
@@ -52,7 +52,7 @@ pub(crate) async fn watch(peer: Arc<Peer>, check: Check) {
 async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
     let upstream = &peer.upstream;
     let stream = check.connector.connect(upstream).await.map_err(|trouble| trouble.to_string())?;
-    let authority = format!("{}:{}", upstream.host(), upstream.port());
+    let authority = authority(upstream);
     let target = match check.http2 {
         true => format!("http://{authority}{}{}", upstream.prefix(), check.path),
         false => format!("{}{}", upstream.prefix(), check.path),

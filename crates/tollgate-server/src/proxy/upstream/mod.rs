@@ -27,6 +27,14 @@ use tollgate_policy::config::{Balance, Gateway, Upstream};
 use tollgate_tower::CircuitBreaker;
 use tollgate_tower::breaker::{Call, State};
 
+/// The host and the port of an upstream, as they are written behind one another.
+pub(crate) fn authority(upstream: &Upstream) -> String {
+    match upstream.host() {
+        host if host.contains(':') => format!("[{host}]:{}", upstream.port()),
+        host => format!("{host}:{}", upstream.port()),
+    }
+}
+
 /// An answer that stopped coming.
 #[derive(Debug)]
 pub(crate) struct Late(pub(crate) Overdue);

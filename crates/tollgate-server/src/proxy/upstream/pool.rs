@@ -5,6 +5,7 @@ use std::future::poll_fn;
 use std::sync::{Mutex, PoisonError};
 use std::task::Poll;
 use std::time::Duration;
+use tokio::task::unconstrained;
 use tokio::time::Instant;
 
 /// Each stays in its place while it moves between here and the bodies that come over it.
@@ -27,7 +28,8 @@ impl Pool {
     pub(crate) async fn take(&self) -> Option<Box<Link>> {
         loop {
             let mut link = self.idle().pop()?;
-            if poll_fn(|cx| Poll::Ready(link.is_alive(cx))).await {
+            // Also when the task has done much already: else every connection would look alive then.
+            if unconstrained(poll_fn(|cx| Poll::Ready(link.is_alive(cx)))).await {
                 return Some(link);
             }
         }

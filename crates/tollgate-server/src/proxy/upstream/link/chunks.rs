@@ -2,6 +2,7 @@
 
 use super::Fault;
 use super::buffer::take;
+use crate::proxy::headers;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
 use bytes::{Buf, BytesMut};
@@ -86,7 +87,8 @@ impl Chunks {
             (State::Extension(size), b'\r') => State::SizeEnd(size),
             // A lone end of line may hide what others take for a chunk.
             (State::Extension(size), _) if byte != b'\n' && self.beside < MOST_BESIDE => {
-                self.beside += 1;
+                // Some servers pad sizes with spaces.
+                self.beside += usize::from(byte != b' ');
                 State::Extension(size)
             }
             (State::SizeEnd(0), b'\n') => State::Trailers,
@@ -107,7 +109,9 @@ impl Chunks {
         let mut trailers = HeaderMap::new();
         for header in found {
             let (name, value) = (HeaderName::from_bytes(header.name.as_bytes()), HeaderValue::from_bytes(header.value));
-            if let (Ok(name), Ok(value)) = (name, value) {
+            if let (Ok(name), Ok(value)) = (name, value)
+                && headers::may_trail(&name)
+            {
                 trailers.append(name, value);
             }
         }

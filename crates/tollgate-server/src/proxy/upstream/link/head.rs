@@ -67,8 +67,11 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
         }
     }
     let length = found.length(status, asked, is_http10)?;
-    if found.length_is_void {
-        map.remove(CONTENT_LENGTH);
+    match found.known {
+        _ if found.length_is_void => drop(map.remove(CONTENT_LENGTH)),
+        // Said twice, or not as numbers are written: it goes on once, and plainly.
+        Some(known) if found.length_is_odd => drop(map.insert(CONTENT_LENGTH, known.into())),
+        _ => {}
     }
     if found.of_connection && status != StatusCode::SWITCHING_PROTOCOLS {
         headers::strip(&mut map);
@@ -93,6 +96,7 @@ struct Found {
     /// Whether more is of this connection only than what is left out at once.
     of_connection: bool,
     length_is_void: bool,
+    length_is_odd: bool,
 }
 
 impl Found {
@@ -100,6 +104,8 @@ impl Found {
     fn goes_on(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, Fault> {
         if *name == CONTENT_LENGTH {
             // The same number may be said again, by two headers or in a list.
+            let is_plain = value == b"0" || !value.starts_with(b"0") && value.iter().all(u8::is_ascii_digit);
+            self.length_is_odd |= self.known.is_some() || !is_plain;
             for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
                 let said = number(said).ok_or(Fault::Wrong("answered with a Content-Length that is none"))?;
                 if self.known.replace(said).is_some_and(|known| known != said) {
@@ -231,6 +237,8 @@ mod tests {
         ] {
             assert_eq!(length(wrong), None, "{wrong}");
         }
+        let twice = head("HTTP/1.1 200 OK\r\nContent-Length: 05, 5\r\n\r\n").unwrap();
+        assert_eq!(twice.headers.get_all("content-length").iter().collect::<Vec<_>>(), ["5"]);
         let http10 = head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\n").unwrap();
         assert!(http10.is_http10 && !http10.keep);
         assert!(head("HTTP/1.0 200 OK\r\nContent-Length: 5\r\nConnection: Keep-Alive\r\n\r\n").unwrap().keep);

@@ -167,6 +167,11 @@ impl Link {
         self.keep = false;
     }
 
+    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    pub(crate) fn waits_for_client(&self) -> bool {
+        self.sending.waits_for_client()
+    }
+
     /// Whether anything of the answer has come.
     pub(crate) fn has_heard(&self) -> bool {
         !self.read.is_empty() || !matches!(self.receiving, Receiving::Head)

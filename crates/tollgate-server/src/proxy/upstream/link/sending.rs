@@ -1,14 +1,12 @@
 //! A request on its way to an upstream.
 
 use super::Fault;
-use crate::proxy::body::Sent;
-use crate::proxy::headers::Onward;
+use crate::proxy::body::{BodyError, Sent};
+use crate::proxy::headers::{self, Onward};
+use crate::proxy::upstream::authority;
 use crate::stream::Stream;
 use axum::body::Bytes;
-use axum::http::header::{
-    AUTHORIZATION, CACHE_CONTROL, CONTENT_ENCODING, CONTENT_LENGTH, CONTENT_RANGE, CONTENT_TYPE, HOST, HeaderMap,
-    HeaderName, MAX_FORWARDS, SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING,
-};
+use axum::http::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderName, TRAILER, TRANSFER_ENCODING};
 use axum::http::{Method, Request};
 use bytes::Buf;
 use http_body::{Body, Frame};
@@ -23,21 +21,6 @@ const SMALL: usize = 4 * 1024;
 
 /// Room for what is written first is kept up to this size.
 const ROOM: usize = 16 * 1024;
-
-/// What may not come after the body, where it would be too late.
-const NO_TRAILERS: [HeaderName; 11] = [
-    AUTHORIZATION,
-    CACHE_CONTROL,
-    CONTENT_ENCODING,
-    CONTENT_LENGTH,
-    CONTENT_RANGE,
-    CONTENT_TYPE,
-    HOST,
-    MAX_FORWARDS,
-    SET_COOKIE,
-    TE,
-    TRANSFER_ENCODING,
-];
 
 #[derive(Default)]
 pub(super) struct Sending {
@@ -75,11 +58,15 @@ impl Sending {
         if path != "*" {
             first.extend_from_slice(upstream.prefix().as_bytes());
         }
+        // A target may have a query and no path.
+        if path.starts_with('?') {
+            first.push(b'/');
+        }
         first.extend_from_slice(path.as_bytes());
         first.extend_from_slice(b" HTTP/1.1\r\n");
         if !headers.contains_key(HOST) {
             // HTTP/1.0 needs none, HTTP/1.1 does.
-            put(first, &HOST, format!("{}:{}", upstream.host(), upstream.port()).as_bytes());
+            put(first, &HOST, authority(upstream).as_bytes());
         }
         onward.each(headers, |name, value| put(first, name, value));
         // How long it is goes by what comes, not by what is said.
@@ -95,7 +82,7 @@ impl Sending {
                 Some(length) => drop(write!(first, "content-length: {length}\r\n")),
                 None => {
                     put(first, &TRANSFER_ENCODING, b"chunked");
-                    self.announced = announced(headers);
+                    self.announced = announced(headers, onward.believed);
                 }
             }
             self.body = Some(body);
@@ -111,6 +98,11 @@ impl Sending {
     /// Whether the upstream has any of it.
     pub(super) fn has_begun(&self) -> bool {
         self.begun
+    }
+
+    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    pub(super) fn waits_for_client(&self) -> bool {
+        self.body.is_some() && !self.has_bytes()
     }
 
     fn has_bytes(&self) -> bool {
@@ -184,8 +176,7 @@ impl Sending {
         self.first.clear();
         match &mut self.left {
             Some(left) => {
-                *left =
-                    left.checked_sub(data.len() as u64).ok_or(Fault::Wrong("was to be sent more than announced"))?;
+                *left = left.checked_sub(data.len() as u64).ok_or(Fault::Body(BodyError::Length))?;
             }
             // An empty chunk would be the end.
             None if data.is_empty() => return Ok(()),
@@ -208,7 +199,7 @@ impl Sending {
         self.body = None;
         match self.left {
             Some(0) => Ok(()),
-            Some(_) => Err(Fault::Wrong("was to be sent less than announced")),
+            Some(_) => Err(Fault::Body(BodyError::Length)),
             None => {
                 self.written = 0;
                 self.first.clear();
@@ -233,11 +224,11 @@ fn put(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
 }
 
 /// What Trailer names, as far as it may come then.
-fn announced(headers: &HeaderMap) -> Vec<HeaderName> {
+fn announced(headers: &HeaderMap, believed: &HeaderName) -> Vec<HeaderName> {
     let values = headers.get_all(TRAILER).into_iter();
     values
         .flat_map(|value| value.as_bytes().split(|byte| *byte == b','))
         .filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok())
-        .filter(|name| !NO_TRAILERS.contains(name))
+        .filter(|name| headers::may_trail(name) && name != believed)
         .collect()
 }

@@ -53,6 +53,22 @@ fn a_silent_service_is_504_and_a_body_that_stops_408() {
     server.request("GET", "/", "").problem(504, "slow_upstream");
 }
 
+/// More of them than it takes for a breaker to open.
+#[test]
+fn bodies_that_stop_are_no_mark_against_the_service() {
+    let (upstream, _requests) = crate::service::echo();
+    let server = gateway(&[upstream], "idle_timeout = \"300ms\"\n");
+    let mut stalled: Vec<_> = (0..40)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.write("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel");
+            connection
+        })
+        .collect();
+    stalled.iter_mut().for_each(|connection| drop(connection.answer().problem(408, "body_timeout")));
+    assert_eq!(server.request("GET", "/", "").status(), 200);
+}
+
 #[test]
 fn an_answer_that_stops_or_never_ends_is_cut_off() {
     let begins = service(|mut stream| {

@@ -8,10 +8,9 @@ mod peer;
 pub use forwarding::Forwarding;
 pub use peer::{PeerAddr, peer};
 
-use forwarding::{CF_CONNECTING_IP, X_FORWARDED_FOR, X_REAL_IP};
+use forwarding::KNOWN;
 use hops::Hops;
-use http::HeaderMap;
-use http::header::FORWARDED;
+use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -105,21 +104,36 @@ impl Identity {
 
 /// # Use it
 impl Identity {
+    /// Who sent a request.
+    #[inline]
+    pub(crate) fn of(&self, extensions: &http::Extensions, headers: &HeaderMap) -> Client {
+        self.client(peer(extensions), headers)
+    }
+
     /// Who sent a request with these headers over a connection from this peer.
+    #[inline]
     pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {
         let peer = peer.map(canonical);
-        match peer {
-            None if !self.unix => {
-                self.warn_no_peer();
-                return Client::unknown();
+        // Most come from strangers, and say nothing of others.
+        if let Some(stranger) = peer
+            && !self.trusts_canonical(stranger)
+        {
+            if let Some(header) = self.word_of_others(headers) {
+                self.count_untrusted(stranger, header);
             }
-            Some(peer) if !self.trusts_canonical(peer) => {
-                self.count_untrusted(peer, headers);
-                return Client { ip: Some(peer), by_proxy: false };
-            }
-            _ => {}
+            return Client { ip: peer, by_proxy: false };
         }
-        let mut last = peer;
+        self.client_of(peer, headers)
+    }
+
+    /// Who sent a request that comes from a proxy, or from nobody knows where.
+    #[inline(never)]
+    fn client_of(&self, proxy: Option<IpAddr>, headers: &HeaderMap) -> Client {
+        if proxy.is_none() && !self.unix {
+            self.warn_no_peer();
+            return Client::unknown();
+        }
+        let mut last = proxy;
         for hop in Hops::new(&self.header, headers).take(MAX_HOPS) {
             let Some(ip) = node::address(&self.header, hop).map(canonical) else { break };
             last = Some(ip);
@@ -161,10 +175,15 @@ impl Identity {
         }
     }
 
-    fn count_untrusted(&self, peer: IpAddr, headers: &HeaderMap) {
-        let known = [self.header.name(), &X_FORWARDED_FOR, &FORWARDED, &X_REAL_IP, &CF_CONNECTING_IP];
-        // To look at the few headers of a request is quicker than to look for five.
-        let Some(header) = headers.keys().find(|there| known.contains(there)) else { return };
+    /// The forwarding header of who is not asked for one.
+    // To look at the few headers of a request is quicker than to look for five.
+    #[inline]
+    fn word_of_others<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
+        headers.keys().find(|there| KNOWN.contains(there) || *there == self.header.name())
+    }
+
+    #[inline(never)]
+    fn count_untrusted(&self, peer: IpAddr, header: &HeaderName) {
         if self.seen.untrusted.fetch_add(1, Ordering::Relaxed) == 0 {
             tracing::warn!(
                 %peer,

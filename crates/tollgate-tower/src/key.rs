@@ -78,13 +78,22 @@ impl Key {
         Self(By::All)
     }
 
-    /// The key of a request as bytes. What it is of comes first: an address is not a header that says the same.
+    /// What `then` says of the key of a request as bytes. What it is of comes first: an address is not a header that says the same.
+    // Handed on, not returned: it is slow to move.
     #[inline]
-    pub(crate) fn of(&self, head: &Head<'_>, ipv6_prefix: u8) -> Bytes {
-        match &self.0 {
-            By::Ip => of_address(head, ipv6_prefix),
-            by => by.of(*head).unwrap_or_else(|| of_address(head, ipv6_prefix)),
-        }
+    pub(crate) fn with<T>(&self, head: &Head<'_>, ipv6_prefix: u8, mut then: impl FnMut(&[u8]) -> T) -> T {
+        let other = match &self.0 {
+            By::Ip => None,
+            by => by.of(*head),
+        };
+        let (address, length);
+        then(match &other {
+            Some(key) => key,
+            None => {
+                (address, length) = of_address(head, ipv6_prefix);
+                &address[..length]
+            }
+        })
     }
 }
 
@@ -114,9 +123,8 @@ const OTHER: u8 = 1;
 
 /// One bucket for all whose address nobody knows.
 #[inline]
-fn of_address(head: &Head<'_>, ipv6_prefix: u8) -> Bytes {
-    let mut key = [0; ROOM];
-    key[0] = ADDRESS;
+fn of_address(head: &Head<'_>, ipv6_prefix: u8) -> ([u8; 17], usize) {
+    let mut key = [ADDRESS; 17];
     let octets = match head.ip().map(|ip| tollgate_policy::client(ip, ipv6_prefix)) {
         Some(IpAddr::V4(ip)) => {
             key[1..5].copy_from_slice(&ip.octets());
@@ -128,7 +136,7 @@ fn of_address(head: &Head<'_>, ipv6_prefix: u8) -> Bytes {
         }
         None => 0,
     };
-    Bytes::from_buf_and_len(key, 1 + octets)
+    (key, 1 + octets)
 }
 
 impl fmt::Debug for Key {

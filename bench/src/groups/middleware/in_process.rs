@@ -4,13 +4,15 @@ use super::server::{Put, Web, Who};
 use crate::harness::{self, Contestant};
 use crate::instructions;
 use crate::peers::clocks::Still;
-use axum::body::Body;
+use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header::HOST};
-use std::net::SocketAddr;
-use std::pin::pin;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 use tollgate::SystemClock;
 
 /// The argument that makes the binary ask itself: then who, and how often.
@@ -41,6 +43,67 @@ pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
     if who.app(Still, Asked(requests)) == Ok(true) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
+/// The same for requests each of which comes after what a server does for one: reads and writes of a socket, after which little
+/// of the application is left in the nearest cache. In turn; the medians.
+pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
+    let (near, far) = connected().map_err(|error| format!("a connection to itself: {error}"))?;
+    let mut timed = Vec::new();
+    for who in Who::ALL {
+        timed.push((who.app(SystemClock, Once)?, Vec::with_capacity(COLD)));
+    }
+    for _ in 0..COLD {
+        for (answers, nanos) in &mut timed {
+            // Once before: what the others leave in the cache is nobody's business.
+            let mut answered = answers();
+            for (from, to, length) in [(&near, &far, REQUEST), (&far, &near, RESPONSE)] {
+                sent(from, to, length).map_err(|error| format!("a connection to itself: {error}"))?;
+            }
+            let start = Instant::now();
+            answered &= answers();
+            nanos.push(start.elapsed().as_nanos() as f64);
+            assert!(answered, "a call took another path than its row's");
+        }
+    }
+    let median = |(_, mut nanos): (_, Vec<f64>)| {
+        nanos.sort_by(f64::total_cmp);
+        nanos[nanos.len() / 2]
+    };
+    Ok(timed.into_iter().map(median).collect())
+}
+
+/// So often.
+const COLD: usize = 20_000;
+
+/// About as many bytes.
+const REQUEST: usize = 64;
+const RESPONSE: usize = 192;
+
+fn connected() -> std::io::Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let near = TcpStream::connect(listener.local_addr()?)?;
+    let (far, _) = listener.accept()?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    Ok((near, far))
+}
+
+fn sent(mut from: &TcpStream, mut to: &TcpStream, length: usize) -> std::io::Result<()> {
+    let mut bytes = [b'x'; RESPONSE];
+    from.write_all(&bytes[..length])?;
+    to.read_exact(&mut bytes[..length])
+}
+
+/// Asks it once.
+struct Once;
+
+impl Put for Once {
+    type Into = Box<dyn Fn() -> bool>;
+
+    fn put<S: Web>(self, app: S) -> Self::Into {
+        Box::new(move || answers(&app))
+    }
+}
+
 /// Makes a contestant of that name of it.
 struct Timed(&'static str);
 
@@ -63,12 +126,18 @@ impl Put for Asked {
     }
 }
 
-/// Whether a request is answered with 200, at once. As servers do, each has a clone of the application.
+/// Whether a request is answered with 200 and a body, at once. As servers do, each has a clone of the application, and the body is
+/// read to its end.
 #[inline(never)]
 fn answers<S: Web>(app: &S) -> bool {
     let mut request = Request::new(Body::empty());
     request.headers_mut().insert(HOST, HeaderValue::from_static("localhost:8080"));
     request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 4711))));
-    let answer = pin!(app.clone().call(request)).poll(&mut Context::from_waker(Waker::noop()));
-    matches!(answer, Poll::Ready(Ok(response)) if response.status() == 200)
+    let context = &mut Context::from_waker(Waker::noop());
+    let Poll::Ready(Ok(response)) = pin!(app.clone().call(request)).poll(context) else { return false };
+    let (head, mut body) = response.into_parts();
+    while !body.is_end_stream() {
+        let Poll::Ready(Some(Ok(_))) = Pin::new(&mut body).poll_frame(context) else { return false };
+    }
+    head.status == 200
 }

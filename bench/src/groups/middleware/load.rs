@@ -1,52 +1,150 @@
-//! wrk, on the core that the servers leave free.
+//! wrk, on the core that the servers leave free: each server has one of its own, and both are halted but when it is their turn.
+//!
+//! The machine changes its speed by a third within a second, so turns are short: what it does on the side then hits all alike.
 
 use super::Run;
-use super::server::Server;
-use std::process::Command;
-use std::time::Duration;
+use super::server::{Server, Who};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 pub(super) const CONNECTIONS: u32 = 64;
-pub(super) const LENGTH: Duration = Duration::from_secs(1);
-pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+pub(super) const TURN: Duration = Duration::from_millis(100);
 
 const CORE: &str = "1";
 
-/// A wrk that there is.
-pub(super) struct Wrk(());
+/// Longer than any round: it is told to end.
+const LENGTH: &str = "-d600s";
 
-impl Wrk {
-    pub(super) fn find() -> Result<Self, String> {
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        if cores < 2 {
-            return Err("it takes two cores, one for the server and one for wrk".into());
-        }
-        // It says its version, and ends with 1.
-        let Err(_) = Command::new("wrk").arg("-v").output() else { return Ok(Self(())) };
-        Err("wrk is not installed (on Debian: apt-get install wrk, which make bench does as root)".into())
+/// Within this wrk says what it counted.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Whether there is a wrk, and a core for it.
+pub(super) fn is_possible() -> Result<(), String> {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    if cores < 2 {
+        return Err("it takes two cores, one for the server and one for wrk".into());
+    }
+    // It says its version, and ends with 1.
+    let Err(_) = Command::new("wrk").arg("-v").output() else { return Ok(()) };
+    Err("wrk is not installed (on Debian: apt-get install wrk, which make bench does as root)".into())
+}
+
+/// A server, and a wrk that asks it.
+pub(super) struct Pair {
+    server: Server,
+    wrk: Wrk,
+    /// For how long they ran.
+    ran: Duration,
+    before: [Duration; 2],
+}
+
+impl Pair {
+    /// Both are new, and have had their first turn.
+    pub(super) fn start(who: Who) -> Result<Self, String> {
+        let server = Server::start(who)?;
+        let before = server.times()?;
+        let start = Instant::now();
+        let wrk = Wrk::start(&server.url())?;
+        let mut pair = Self { server, wrk, ran: Duration::ZERO, before };
+        pair.run_from(start)?;
+        Ok(pair)
     }
 
-    /// Asks that server for so long, over connections that stay.
-    pub(super) fn load(&self, server: &Server, length: Duration) -> Result<Run, String> {
-        let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", length.as_secs()));
-        let before = server.times()?;
-        let output = Command::new("taskset")
-            .args(["-c", CORE, "wrk", "-t1", &connections, &seconds, &server.url()])
-            .output()
-            .map_err(|error| format!("taskset: {error}"))?;
-        let after = server.times()?;
-        let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(before[at]).as_secs_f64());
-        let said = String::from_utf8_lossy(&output.stdout);
+    /// Their next turn.
+    pub(super) fn go_on(&mut self) -> Result<(), String> {
+        let start = Instant::now();
+        tell(self.server.id(), Signal::GoOn)?;
+        tell(self.wrk.0.id(), Signal::GoOn)?;
+        self.run_from(start)
+    }
+
+    fn run_from(&mut self, start: Instant) -> Result<(), String> {
+        std::thread::sleep(TURN.saturating_sub(start.elapsed()));
+        tell(self.wrk.0.id(), Signal::Halt)?;
+        tell(self.server.id(), Signal::Halt)?;
+        self.ran += start.elapsed();
+        Ok(())
+    }
+
+    /// What their turns come to. The server stays halted, so that nothing is counted that was not timed.
+    pub(super) fn end(self) -> Result<Run, String> {
+        let after = self.server.times()?;
+        let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
+        let said = self.wrk.end()?;
         // It tells of what it should not have met, and only then.
         if said.contains("Non-2xx") || said.contains("Socket errors") {
             return Err(format!("not every request was answered:\n{said}"));
         }
-        let rate = said.lines().find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse::<f64>().ok());
         let requests = said.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<f64>().ok());
-        match (rate, requests) {
-            (Some(rate), Some(requests)) if requests > 0.0 => {
-                Ok(Run { rate, micros: spent * 1e6 / requests, waited: waited / length.as_secs_f64() })
-            }
-            _ => Err(format!("wrk says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
-        }
+        let Some(requests) = requests.filter(|requests| *requests > 0.0) else {
+            return Err(format!("wrk says:\n{said}"));
+        };
+        let ran = self.ran.as_secs_f64();
+        Ok(Run { rate: requests / ran, micros: spent * 1e6 / requests, waited: waited / ran })
     }
+}
+
+/// Ends with its owner.
+struct Wrk(Child);
+
+impl Wrk {
+    fn start(url: &str) -> Result<Self, String> {
+        // Requests that are on their way when it is halted take as long as the turns of the others.
+        let connections = format!("-c{CONNECTIONS}");
+        let mut command = Command::new("taskset");
+        command.args(["-c", CORE, "wrk", "-t1", &connections, LENGTH, "--timeout", "600s", url]).stdout(Stdio::piped());
+        command.spawn().map(Self).map_err(|error| format!("taskset: {error}"))
+    }
+
+    /// What it counted.
+    fn end(mut self) -> Result<String, String> {
+        let id = self.0.id();
+        tell(id, Signal::GoOn)?;
+        let until = Instant::now() + PATIENCE;
+        // Over and over: one that comes before it runs again may reach another thread than the one that sleeps.
+        while self.0.try_wait().map_err(|error| error.to_string())?.is_none() {
+            if Instant::now() > until {
+                return Err("wrk does not end".into());
+            }
+            std::thread::sleep(Duration::from_millis(10));
+            tell(id, Signal::End)?;
+        }
+        let mut said = String::new();
+        let out = self.0.stdout.take().map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut said));
+        out.transpose().map_err(|error| error.to_string())?;
+        Ok(said)
+    }
+}
+
+impl Drop for Wrk {
+    fn drop(&mut self) {
+        // It may have ended already; then there is nothing to do.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// What a process is told.
+#[derive(Clone, Copy)]
+enum Signal {
+    Halt,
+    GoOn,
+    End,
+}
+
+#[cfg(unix)]
+fn tell(process: u32, signal: Signal) -> Result<(), String> {
+    use rustix::process::{Pid, Signal as Number, kill_process};
+    let number = match signal {
+        Signal::Halt => Number::STOP,
+        Signal::GoOn => Number::CONT,
+        Signal::End => Number::INT,
+    };
+    let id = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or("no process")?;
+    kill_process(id, number).map_err(|error| format!("process {process}: {error}"))
+}
+
+#[cfg(not(unix))]
+fn tell(_: u32, _: Signal) -> Result<(), String> {
+    Err("processes cannot be halted here".into())
 }

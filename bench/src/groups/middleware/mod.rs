@@ -10,9 +10,9 @@ pub(crate) use server::{CHILD, run as child};
 use super::Group;
 use crate::instructions;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use load::Wrk;
+use load::Pair;
 use serde_json::{Value, json};
-use server::{Server, Who};
+use server::Who;
 
 pub(super) const GROUP: Group = Group {
     name: "middleware",
@@ -20,8 +20,9 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// Every contestant is under load so often, in turn.
-const RUNS: usize = 15;
+/// Every contestant is started so often, and has so many turns each time.
+const ROUNDS: usize = 11;
+const TURNS: usize = 16;
 
 /// One for each contestant.
 type Each<T> = [T; Who::ALL.len()];
@@ -60,7 +61,7 @@ fn run(group: &'static str) -> Findings {
             print(&runs, &medians);
             let disturbed = runs.iter().flatten().filter(|run| run.waited > UNDISTURBED).count();
             if disturbed > 0 {
-                let all = RUNS * Who::ALL.len();
+                let all = ROUNDS * Who::ALL.len();
                 println!("in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n");
             }
             found.rows.extend(Who::ALL.into_iter().flat_map(|who| rows(group, who, &runs, &medians)));
@@ -77,6 +78,7 @@ fn run(group: &'static str) -> Findings {
 /// Nanoseconds and, where there is a valgrind, instructions; and the nanoseconds by themselves.
 fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> {
     let nanos = in_process::nanos()?;
+    let cold = in_process::nanos_after_a_socket()?;
     let counted = if instructions::can_be_counted() { Some(in_process::instructions()?) } else { None };
     let figures = |of: &[f64], who: Who| {
         let (own, bare) = (of[who as usize], of[Who::Bare as usize]);
@@ -85,20 +87,24 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     };
     let lines = Who::ALL.map(|who| {
         let counted = counted.as_ref().map_or_else(|| ["–".into(), String::new()], |of| figures(of, who));
-        [who.name().to_owned()].into_iter().chain(figures(&nanos, who)).chain(counted).collect()
+        let timed = figures(&nanos, who).into_iter().chain(figures(&cold, who));
+        [who.name().to_owned()].into_iter().chain(timed).chain(counted).collect()
     });
-    let header = ["no socket, 1 thread", "ns a request", "beyond bare", "instructions", "beyond bare"];
+    let header =
+        ["no socket, 1 thread", "ns a request", "beyond bare", "cold", "beyond bare", "instructions", "beyond bare"];
     println!("{}\n", table(&header, lines.into_iter()));
-    let rows = |of: Vec<f64>, unit, statistic| {
+    let rows = |of: Vec<f64>, what: &str, unit, statistic| {
         let bare = of[Who::Bare as usize];
         Who::ALL.map(|who| {
             let params = json!({ "threads": 1, "statistic": statistic });
-            row(group, "a request, no socket", who, (of[who as usize], of[who as usize] / bare), unit, params)
+            row(group, what, who, (of[who as usize], of[who as usize] / bare), unit, params)
         })
     };
-    let counted = counted.map(|of| rows(of, "instructions", "counted"));
-    let timed = rows(nanos.clone(), "ns", "best");
-    Ok((timed.into_iter().chain(counted.into_iter().flatten()).collect(), nanos))
+    let warm = "a request, no socket";
+    let counted = counted.map(|of| rows(of, warm, "instructions", "counted"));
+    let timed = rows(nanos.clone(), warm, "ns", "best").into_iter();
+    let timed = timed.chain(rows(cold, "a request, no socket, cold", "ns", "median"));
+    Ok((timed.chain(counted.into_iter().flatten()).collect(), nanos))
 }
 
 /// The median of the ratios of the rounds: what changes from minute to minute is in both figures of a round.
@@ -147,23 +153,24 @@ fn row(group: &'static str, row: &str, who: Who, (own, ratio): (f64, f64), unit:
     Row { group, row: row.into(), who: who.name().into(), value: own, unit, ratio_to, params: object(params) }
 }
 
-/// The runs of each contestant: A B C D D C B A …, so that none is always late in a round.
+/// The runs of each contestant. Its process is new in every round, for some have luck with their memory and some do not; in a round
+/// they take turns, A B C A B C ….
 fn over_sockets() -> Result<Each<Vec<Run>>, String> {
-    let wrk = Wrk::find()?;
-    let mut servers = Vec::new();
-    for who in Who::ALL {
-        servers.push(Server::start(who)?);
-    }
-    for server in &servers {
-        wrk.load(server, load::WARM_UP)?;
-    }
-    let mut runs = Who::ALL.map(|_| Vec::with_capacity(RUNS));
-    let mut order: Vec<usize> = (0..servers.len()).collect();
-    for _ in 0..RUNS {
-        for who in &order {
-            runs[*who].push(wrk.load(&servers[*who], load::LENGTH)?);
+    load::is_possible()?;
+    let mut runs = Who::ALL.map(|_| Vec::with_capacity(ROUNDS));
+    for _ in 0..ROUNDS {
+        let mut pairs = Vec::with_capacity(Who::ALL.len());
+        for who in Who::ALL {
+            pairs.push(Pair::start(who)?);
         }
-        order.reverse();
+        for _ in 1..TURNS {
+            for pair in &mut pairs {
+                pair.go_on()?;
+            }
+        }
+        for (runs, pair) in runs.iter_mut().zip(pairs) {
+            runs.push(pair.end()?);
+        }
     }
     Ok(runs)
 }

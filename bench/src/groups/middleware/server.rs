@@ -167,6 +167,10 @@ impl Server {
         if server.port == 0 { Err(format!("{} did not start", who.name())) } else { Ok(server) }
     }
 
+    pub(super) fn id(&self) -> u32 {
+        self.process.id()
+    }
+
     pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }

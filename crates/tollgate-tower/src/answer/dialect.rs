@@ -2,7 +2,7 @@
 
 use super::escape::SfString;
 use super::figures::Figures;
-use super::numbers::{Names, insert, integer, seconds};
+use super::numbers::{insert, integer, seconds};
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
 use std::fmt::{self, Write as _};
@@ -22,21 +22,8 @@ static X: [HeaderName; 3] = [X_LIMIT, X_REMAINING, X_RESET];
 static IETF: [HeaderName; 2] = [RATELIMIT_POLICY, RATELIMIT];
 static DRAFT_06: [HeaderName; 3] = [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET];
 
-struct XNames;
-
-impl Names for XNames {
-    const LIMIT: HeaderName = X_LIMIT;
-    const REMAINING: HeaderName = X_REMAINING;
-    const RESET: HeaderName = X_RESET;
-}
-
-struct Draft06Names;
-
-impl Names for Draft06Names {
-    const LIMIT: HeaderName = RATELIMIT_LIMIT;
-    const REMAINING: HeaderName = RATELIMIT_REMAINING;
-    const RESET: HeaderName = RATELIMIT_RESET;
-}
+/// One of the two is among them.
+const EITHER_X: u8 = Dialect::XEpoch.bit() | Dialect::XDelta.bit();
 
 /// The unit of a limit on what is in flight; of every other it is the default and not said.
 const IN_FLIGHT_UNIT: &str = "concurrent-requests";
@@ -163,12 +150,45 @@ impl Dialects {
         retry_after: Option<u64>,
         unix_now: Duration,
     ) {
+        self.write_x(headers, tightest, retry_after, unix_now);
+        if self.0 & !EITHER_X != 0 {
+            self.write_drafts(headers, tightest, all, retry_after);
+        }
+    }
+
+    /// Whether there is one of the X names to write, and nothing else.
+    #[inline]
+    pub(crate) const fn are_x(self) -> bool {
+        self.0 == Dialect::XEpoch.bit() || self.0 == Dialect::XDelta.bit()
+    }
+
+    /// Writes the one of the X names, if it is among them.
+    #[inline]
+    pub(crate) fn write_x(
+        self,
+        headers: &mut HeaderMap,
+        figures: &Figures<'_>,
+        retry_after: Option<u64>,
+        unix_now: Duration,
+    ) {
+        if self.0 & EITHER_X != 0 {
+            let origin = if self.contains(Dialect::XEpoch) { unix_now } else { Duration::ZERO };
+            let reset = figures.resets_in(retry_after).map(|reset| seconds(origin.saturating_add(reset)));
+            x(headers, figures.limit, figures.remaining, reset);
+        }
+    }
+
+    /// Apart: most speak none of them.
+    #[inline(never)]
+    fn write_drafts<'a>(
+        self,
+        headers: &mut HeaderMap,
+        tightest: &Figures<'_>,
+        all: impl Iterator<Item = Figures<'a>>,
+        retry_after: Option<u64>,
+    ) {
         if self.contains(Dialect::Ietf) {
             ietf(headers, all, retry_after);
-        }
-        if self.0 & (Dialect::XEpoch.bit() | Dialect::XDelta.bit()) != 0 && silent(headers, &X) {
-            let origin = if self.contains(Dialect::XEpoch) { unix_now } else { Duration::ZERO };
-            x(headers, tightest, retry_after, origin);
         }
         if self.contains(Dialect::Draft07) && silent(headers, &IETF) {
             draft_07(headers, tightest, retry_after);
@@ -180,15 +200,16 @@ impl Dialects {
 }
 
 /// Whether nobody said any of these. Responses have few headers: to look at each is quicker than to look for three.
-#[inline]
 fn silent(headers: &HeaderMap, names: &[HeaderName]) -> bool {
     !headers.keys().any(|there| names.contains(there))
 }
 
-/// Reset is counted from `origin` before now; a limit that never refills has none.
-fn x(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>, origin: Duration) {
-    let reset = figures.resets_in(retry_after).map(|reset| seconds(origin.saturating_add(reset)));
-    insert::<XNames>(headers, figures.limit, figures.remaining, reset);
+/// A limit that never refills has no reset.
+#[inline(never)]
+fn x(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
+    if silent(headers, &X) {
+        insert(headers, [X_LIMIT, X_REMAINING, X_RESET], limit, remaining, reset);
+    }
 }
 
 /// A limit in flight has no window and no t; nor has one that never refills.
@@ -242,7 +263,13 @@ fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<
 #[inline(never)]
 fn draft_06(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
     let Some(reset) = reset_of_drafts(figures, retry_after) else { return };
-    insert::<Draft06Names>(headers, integer(figures.limit), integer(figures.remaining), Some(integer(reset)));
+    insert(
+        headers,
+        [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET],
+        integer(figures.limit),
+        integer(figures.remaining),
+        Some(integer(reset)),
+    );
 }
 
 /// The reset of the drafts is for clients that spread what remains over it, as t is.

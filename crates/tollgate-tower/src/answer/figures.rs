@@ -54,15 +54,25 @@ impl<'a> Figures<'a> {
     /// Of a decision by a rate, or by a limit of what is in flight; none if it is unlimited.
     #[inline]
     pub(crate) fn new(name: PolicyName<'a>, rate: Option<&'a Limit>, decision: &Decision) -> Option<Self> {
-        if decision.is_unlimited() || rate.is_some_and(Limit::is_unlimited) {
+        if rate.is_some_and(Limit::is_unlimited) {
             return None;
         }
-        let (limit, in_flight) = (decision.limit(), rate.is_none());
+        Some(Self { rate, in_flight: rate.is_none(), ..Self::of_decision(name, decision)? })
+    }
+
+    /// Of a decision by a rate that nobody asks for.
+    #[inline]
+    pub(crate) fn of_decision(name: PolicyName<'a>, decision: &Decision) -> Option<Self> {
+        if decision.is_unlimited() {
+            return None;
+        }
+        let limit = decision.limit();
         let remaining = decision.remaining().min(limit);
-        Some(Self { name, limit, remaining, rate, in_flight, decision: *decision })
+        Some(Self { name, limit, remaining, rate: None, in_flight: false, decision: *decision })
     }
 
     /// How long until everything is available again; [`Duration::MAX`] if it never is.
+    #[inline]
     fn reset_after(&self) -> Duration {
         // Where nothing fits nothing will ever be there, whatever its clock says.
         if self.limit == 0 { Duration::MAX } else { self.decision.reset_after() }
@@ -97,6 +107,7 @@ impl<'a> Figures<'a> {
     }
 
     /// How long until everything is available again, as far as anybody knows; none if it never is.
+    #[inline]
     pub(super) fn resets_in(&self, retry_after: Option<u64>) -> Option<Duration> {
         match (self.in_flight, self.reset_after()) {
             (_, Duration::MAX) => None,

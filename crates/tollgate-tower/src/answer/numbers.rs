@@ -22,12 +22,9 @@ pub(super) fn integer(number: u64) -> u64 {
     number.min(LARGEST_INTEGER)
 }
 
-/// A number as the value of a header. A small one takes no memory; that of the http crate takes it twice, for 20 digits and
-/// for sharing them, and this one once, for as many as there are.
+/// A number that is not small as the value of a header. That of the http crate takes memory twice, for 20 digits and for sharing
+/// them, and this one once, for as many as there are.
 fn value(number: u64) -> HeaderValue {
-    if let Some(text) = small(number) {
-        return HeaderValue::from_static(text);
-    }
     const MOST_DIGITS: usize = 21;
     let mut digits = [0; MOST_DIGITS];
     let (mut at, mut rest) = (MOST_DIGITS, number);
@@ -37,24 +34,24 @@ fn value(number: u64) -> HeaderValue {
         at -= 3;
         digits[at..at + 3].copy_from_slice(&DIGITS[three..three + 3]);
     };
-    while rest >= SMALL {
-        put(rest % SMALL);
-        rest /= SMALL;
+    while rest >= SMALL as u64 {
+        put(rest % SMALL as u64);
+        rest /= SMALL as u64;
     }
     put(rest);
-    at += zeros(rest);
+    at += zeros(rest as usize);
     // Digits are a value.
     HeaderValue::from_bytes(&digits[at..]).unwrap_or_else(|_| number.into())
 }
 
 /// Numbers below are small.
-const SMALL: u64 = 1_000;
+const SMALL: usize = 1_000;
 
 /// The three digits of each small number behind one another, leading zeros and all.
-const DIGITS: &[u8; 3 * SMALL as usize] = &{
-    let mut digits = [0; 3 * SMALL as usize];
+static DIGITS: [u8; 3 * SMALL] = {
+    let mut digits = [0; 3 * SMALL];
     let mut number = 0;
-    while number < SMALL as usize {
+    while number < SMALL {
         digits[3 * number] = b'0' + (number / 100) as u8;
         digits[3 * number + 1] = b'0' + (number / 10 % 10) as u8;
         digits[3 * number + 2] = b'0' + (number % 10) as u8;
@@ -63,39 +60,36 @@ const DIGITS: &[u8; 3 * SMALL as usize] = &{
     digits
 };
 
-/// The same as text.
-const TEXT: &str = match str::from_utf8(DIGITS) {
-    Ok(text) => text,
-    Err(_) => panic!("digits are text"),
+/// The small numbers, which take no memory.
+static SMALL_VALUES: [HeaderValue; SMALL] = {
+    let mut values = [const { HeaderValue::from_static("") }; SMALL];
+    let mut number = 0;
+    while number < SMALL {
+        let (_, from) = DIGITS.split_at(3 * number + zeros(number));
+        let (digits, _) = from.split_at(3 - zeros(number));
+        if let Ok(digits) = str::from_utf8(digits) {
+            // What was there is text that nobody drops, which could not be done here.
+            std::mem::forget(std::mem::replace(&mut values[number], HeaderValue::from_static(digits)));
+        }
+        number += 1;
+    }
+    values
 };
 
-/// The text of a small number.
-#[inline]
-fn small(number: u64) -> Option<&'static str> {
-    if number >= SMALL {
-        return None;
-    }
-    let three = 3 * number as usize;
-    TEXT.get(three + zeros(number)..three + 3)
-}
-
 /// How many zeros lead the three digits of a small number, of which one stays.
-#[inline]
-fn zeros(number: u64) -> usize {
-    usize::from(number < 10) + usize::from(number < 100)
+const fn zeros(number: usize) -> usize {
+    (number < 10) as usize + (number < 100) as usize
 }
 
-/// Values of numbers that come more than once, shared by the responses of a thread.
-struct Seen {
-    /// Limits, and the seconds of resets: those within a minute are all remembered.
-    lasting: [Shared; 64],
-    /// What remains, for those who come slowly: of a limit of 5,000 that is 4,999 every time. Apart, since for those in a hurry it is
-    /// another number each time.
-    remaining: [Shared; 8],
-}
+/// Values of numbers that come more than once, shared by the responses of a thread: limits, and the seconds of resets, of which those
+/// within a minute are all remembered; then what remains, for those who come slowly (of a limit of 5,000 that is 4,999 every time).
+/// That is apart, since for those in a hurry it is another number each time.
+struct Seen([Shared; LASTING + PASSING]);
 
-thread_local!(static SEEN: RefCell<Seen> =
-    const { RefCell::new(Seen { lasting: [Shared::NONE; 64], remaining: [Shared::NONE; 8] }) });
+const LASTING: usize = 64;
+const PASSING: usize = 8;
+
+thread_local!(static SEEN: RefCell<Seen> = const { RefCell::new(Seen([Shared::NONE; LASTING + PASSING])) });
 
 /// A number that came, and its value once it came again: that of one that does not would be remembered for nothing.
 struct Shared(u64, Option<HeaderValue>);
@@ -103,66 +97,70 @@ struct Shared(u64, Option<HeaderValue>);
 impl Shared {
     const NONE: Self = Self(0, None);
 
-    // Inserted here rather than handed out: a value is slow to move.
-    #[inline(always)]
-    fn insert<const N: usize>(all: &mut [Self; N], headers: &mut HeaderMap, name: HeaderName, number: u64) {
-        if let Some(text) = small(number) {
-            headers.insert(name, HeaderValue::from_static(text));
-            return;
-        }
-        let seen = &mut all[number as usize % N];
-        if seen.0 != number {
-            *seen = Self(number, None);
-            headers.insert(name, value(number));
-        } else {
-            headers.insert(name, seen.1.get_or_insert_with(|| value(number)).clone());
-        }
+    /// The value of a number that is not in `self`, or has none there.
+    #[inline(never)]
+    fn renewed(&mut self, number: u64) -> HeaderValue {
+        let value = value(number);
+        self.1 = (self.0 == number).then(|| value.clone());
+        self.0 = number;
+        value
     }
 }
 
-/// What the three headers of a limit are called.
-pub(super) trait Names {
-    const LIMIT: HeaderName;
-    const REMAINING: HeaderName;
-    const RESET: HeaderName;
+impl Seen {
+    /// Inserts a number that lasts, or one that passes.
+    // There once for all numbers of a response, and what is rare apart: what a server does between two requests leaves little of
+    // this in the nearest cache, and to fetch code again costs more than to run it.
+    #[inline(never)]
+    fn insert(&mut self, headers: &mut HeaderMap, name: HeaderName, number: u64, lasts: bool) {
+        let value = if let Some(small) = SMALL_VALUES.get(number as usize) {
+            small.clone()
+        } else {
+            let place = if lasts { number as usize % LASTING } else { LASTING + number as usize % PASSING };
+            let shared = &mut self.0[place];
+            match &shared.1 {
+                Some(value) if shared.0 == number => value.clone(),
+                _ => shared.renewed(number),
+            }
+        };
+        headers.insert(name, value);
+    }
 }
 
-/// Inserts a limit, what remains of it, and its reset if there is one.
-#[inline]
-pub(super) fn insert<N: Names>(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
+/// Inserts a limit, what remains of it, and its reset if there is one, under these names.
+#[inline(always)]
+pub(super) fn insert(headers: &mut HeaderMap, names: [HeaderName; 3], limit: u64, remaining: u64, reset: Option<u64>) {
+    let [limit_name, remaining_name, reset_name] = names;
     SEEN.with_borrow_mut(|seen| {
-        Shared::insert(&mut seen.lasting, headers, N::LIMIT, limit);
-        Shared::insert(&mut seen.remaining, headers, N::REMAINING, remaining);
+        seen.insert(headers, limit_name, limit, true);
+        seen.insert(headers, remaining_name, remaining, false);
         if let Some(reset) = reset {
-            Shared::insert(&mut seen.lasting, headers, N::RESET, reset);
+            seen.insert(headers, reset_name, reset, true);
         }
     });
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Names, insert, value};
+    use super::{SMALL, insert, value};
     use http::HeaderMap;
     use http::header::{AGE, CONTENT_LENGTH, HeaderName, RETRY_AFTER};
 
-    struct Three;
-
-    impl Names for Three {
-        const LIMIT: HeaderName = AGE;
-        const REMAINING: HeaderName = CONTENT_LENGTH;
-        const RESET: HeaderName = RETRY_AFTER;
-    }
+    const THREE: [HeaderName; 3] = [AGE, CONTENT_LENGTH, RETRY_AFTER];
 
     #[test]
     fn a_value_says_the_number() {
         let powers = (0..20).map(|digits| 10_u64.pow(digits)).flat_map(|power| [power - 1, power, power + 1]);
         for number in powers.chain([57, 101, 1_005, 1_069, u64::MAX - 1, u64::MAX]) {
-            assert_eq!(value(number), number.to_string().as_str());
+            let text = number.to_string();
+            if number >= SMALL as u64 {
+                assert_eq!(value(number), text.as_str());
+            }
             for _ in 0..3 {
                 let mut headers = HeaderMap::new();
-                insert::<Three>(&mut headers, number, number, Some(number));
-                for name in [AGE, CONTENT_LENGTH, RETRY_AFTER] {
-                    assert_eq!(headers[name], value(number));
+                insert(&mut headers, THREE, number, number, Some(number));
+                for name in THREE {
+                    assert_eq!(headers[name], text.as_str());
                 }
             }
         }

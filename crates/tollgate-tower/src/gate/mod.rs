@@ -36,14 +36,21 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
     /// What is remembered of a request; it holds the permits that the request took.
     type Ticket: Send + Unpin + 'static;
 
-    /// Decides, and charges if the request passes; or says what does so, where that takes a while.
-    fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Self::Ticket, Later<Self::Ticket>>;
+    /// Decides, and charges if the request passes; or says what does so, where that takes a while. The ticket goes where it
+    /// stays: it is slow to move.
+    fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Self::Ticket>) -> Option<Later<Self::Ticket>>;
 
     /// Whether the request passes.
     fn is_allowed(&self, ticket: &Self::Ticket) -> bool;
 
     /// How long it must wait before it goes on.
     fn delay(&self, ticket: &Self::Ticket) -> Duration;
+
+    /// Whether it passes without a wait.
+    #[inline]
+    fn passes(&self, ticket: &Self::Ticket) -> bool {
+        self.is_allowed(ticket) && self.delay(ticket).is_zero()
+    }
 
     /// A timer on the clock that decides.
     fn sleep(&self, time: Duration) -> Sleep;
@@ -66,6 +73,10 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
 
     /// Whether the request took something that it keeps until its response has ended.
     fn keeps(&self, ticket: &Self::Ticket) -> bool;
+
+    /// Whether nothing is left to do for a request that ends so: then neither of the next two is called, and the ticket may be
+    /// kept for as long as anybody likes.
+    fn is_settled(&self, ticket: &Self::Ticket, ending: &Ending) -> bool;
 
     /// The request has ended.
     fn settle(&self, ticket: Self::Ticket, ending: Ending);

@@ -65,6 +65,26 @@ impl<C: Clock> OneLimit<C> {
         }
     }
 
+    #[inline(never)]
+    fn decide_anyhow(&self, bytes: &[u8], key: &tollgate::Key<'_, C>, cost: u64, now: Instant) -> Ticket<C> {
+        let ticket = match self.action {
+            Action::Delay { max } => self.take_or_wait(key, cost, now, max),
+            // A queue knows itself how long one may wait in it.
+            Action::Enforce if self.is_paced() => self.take_or_wait(key, cost, now, Duration::MAX),
+            _ => {
+                let (decision, taken) = key.charge(cost);
+                Ticket { decision, taken, slot: None, spread: 0, now }
+            }
+        };
+        if ticket.is_over() { self.over(bytes, ticket.decision, now) } else { ticket }
+    }
+
+    /// The ticket of who is over the limit.
+    #[inline(never)]
+    fn over(&self, bytes: &[u8], decision: Decision, now: Instant) -> Ticket<C> {
+        Ticket { decision, taken: Taken::default(), slot: None, spread: self.secret.hash_one(bytes), now }
+    }
+
     /// Takes `cost` for a key, now or after a wait.
     #[inline(never)]
     fn take_or_wait(&self, key: &tollgate::Key<'_, C>, cost: u64, now: Instant, longest: Duration) -> Ticket<C> {
@@ -90,6 +110,16 @@ impl<C: Clock> OneLimit<C> {
         }
     }
 
+    /// Whether a request that ended so stays counted.
+    #[inline(never)]
+    fn counts(&self, ending: &Ending) -> bool {
+        match (self.count, ending.is_failure()) {
+            (Count::All, _) | (_, None) => true,
+            (Count::Failures, Some(failed)) => failed,
+            (Count::Successes, Some(failed)) => !failed,
+        }
+    }
+
     fn is_paced(&self) -> bool {
         self.keyed.limit().judged_by() == Algorithm::Pacing
     }
@@ -100,24 +130,22 @@ impl<C: Clock> sealed::Sealed for OneLimit<C> {}
 impl<C: Clock> Gate for OneLimit<C> {
     type Ticket = Ticket<C>;
 
-    // Always: a ticket is slow to move.
-    #[inline(always)]
-    fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Ticket<C>, Later<Ticket<C>>> {
-        let (key, now) = (self.key.of(head, self.ipv6_prefix), self.keyed.clock().now());
-        let counted = self.keyed.key(&key[..]).at(now);
-        let mut ticket = match self.action {
-            Action::Delay { max } => self.take_or_wait(&counted, cost, now, max),
-            // A queue knows itself how long one may wait in it.
-            Action::Enforce if self.is_paced() => self.take_or_wait(&counted, cost, now, Duration::MAX),
-            _ => {
-                let (decision, taken) = counted.charge(cost);
-                Ticket { decision, taken, slot: None, spread: 0, now }
-            }
-        };
-        if ticket.is_over() {
-            ticket.spread = self.secret.hash_one(&key);
-        }
-        Ok(ticket)
+    #[inline]
+    fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Ticket<C>>) -> Option<Later<Ticket<C>>> {
+        let now = self.keyed.clock().now();
+        self.key.with(head, self.ipv6_prefix, |bytes| {
+            let key = self.keyed.key(bytes).at(now);
+            // What most requests are, in a straight line; a queue is never charged so.
+            let at_once = if let Action::Delay { .. } = self.action { None } else { key.charge_at_once(cost) };
+            *ticket = Some(match at_once {
+                Some((decision, taken)) if decision.is_allowed() => {
+                    Ticket { decision, taken, slot: None, spread: 0, now }
+                }
+                Some((decision, _)) => self.over(bytes, decision, now),
+                None => self.decide_anyhow(bytes, &key, cost, now),
+            });
+        });
+        None
     }
 
     fn is_allowed(&self, ticket: &Ticket<C>) -> bool {
@@ -158,9 +186,17 @@ impl<C: Clock> Gate for OneLimit<C> {
         if self.action == Action::Shadow || dialects.is_none() {
             return;
         }
+        let (name, now) = ((&*self.name).into(), ticket.now.since_unix());
+        // What most speak tells nothing of the rate.
+        if dialects.are_x() {
+            if let Some(figures) = Figures::of_decision(name, &ticket.decision) {
+                dialects.write_x(headers, &figures, retry_after, now);
+            }
+            return;
+        }
         let limit = self.keyed.limit();
-        if let Some(figures) = Figures::new((&*self.name).into(), Some(&limit), &ticket.decision) {
-            dialects.write(headers, &figures, std::iter::once(figures), retry_after, ticket.now.since_unix());
+        if let Some(figures) = Figures::new(name, Some(&limit), &ticket.decision) {
+            dialects.write(headers, &figures, std::iter::once(figures), retry_after, now);
         }
     }
 
@@ -174,13 +210,12 @@ impl<C: Clock> Gate for OneLimit<C> {
     }
 
     #[inline]
+    fn is_settled(&self, _: &Ticket<C>, ending: &Ending) -> bool {
+        self.count == Count::All || self.counts(ending)
+    }
+
     fn settle(&self, ticket: Ticket<C>, ending: Ending) {
-        let counts = match (self.count, ending.is_failure()) {
-            (Count::All, _) | (_, None) => true,
-            (Count::Failures, Some(failed)) => failed,
-            (Count::Successes, Some(failed)) => !failed,
-        };
-        if !counts {
+        if !self.counts(&ending) {
             self.cancel(ticket);
         }
     }

@@ -101,11 +101,14 @@ impl<S: Store> sealed::Sealed for ByPolicies<S> {}
 impl<S: Store + 'static> Gate for ByPolicies<S> {
     type Ticket = Verdict;
 
-    fn decide(&self, head: &Head<'_>, cost: u64) -> Result<Verdict, Later<Verdict>> {
+    fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Verdict>) -> Option<Later<Verdict>> {
         let headers = InMap(head.headers);
         match self.engine.decide_or_later(&self.subject(head, &headers), cost) {
-            Ok(verdict) => Ok(verdict),
-            Err(later) => Err(Box::pin(later)),
+            Ok(verdict) => {
+                *ticket = Some(verdict);
+                None
+            }
+            Err(later) => Some(Box::pin(later)),
         }
     }
 
@@ -152,6 +155,10 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
 
     fn keeps(&self, ticket: &Verdict) -> bool {
         ticket.holds_places()
+    }
+
+    fn is_settled(&self, _: &Verdict, _: &Ending) -> bool {
+        false
     }
 
     fn settle(&self, ticket: Verdict, ending: Ending) {

@@ -2,9 +2,15 @@
 
 use http::header::{FORWARDED, HeaderName, InvalidHeaderName};
 
-pub(super) static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
-pub(super) static X_REAL_IP: HeaderName = HeaderName::from_static("x-real-ip");
-pub(super) static CF_CONNECTING_IP: HeaderName = HeaderName::from_static("cf-connecting-ip");
+static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
+
+/// Those that are known to say who called a proxy.
+pub(super) static KNOWN: [HeaderName; 4] = [
+    HeaderName::from_static("x-forwarded-for"),
+    FORWARDED,
+    HeaderName::from_static("x-real-ip"),
+    HeaderName::from_static("cf-connecting-ip"),
+];
 
 /// The header by which proxies tell who called them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -23,6 +23,7 @@ pub struct PeerAddr(
 
 /// The peer that a server told of: [`PeerAddr`], else with the feature `axum` its `ConnectInfo<SocketAddr>`, else with the
 /// feature `tonic` its `TcpConnectInfo`, which tonic's own server inserts.
+#[inline]
 pub fn peer(extensions: &Extensions) -> Option<IpAddr> {
     let own = extensions.get::<PeerAddr>().map(|peer| peer.0);
     #[cfg(feature = "axum")]

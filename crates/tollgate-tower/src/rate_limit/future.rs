@@ -6,7 +6,6 @@ use super::service::Fate;
 use super::waits::Waiting;
 use crate::answer;
 use crate::gate::{Gate, Later};
-use crate::identity;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -16,6 +15,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 use tollgate::Sleep;
 use tollgate_policy::Ending;
 use tower_service::Service;
@@ -43,7 +43,7 @@ pin_project! {
         Running {
             #[pin]
             future: F,
-            counted: Option<Counted<G>>,
+            counted: Counted<G>,
         },
         /// Its turn has not come. Few wait: they have memory of their own, so that the futures of all others are small.
         Waiting {
@@ -64,7 +64,7 @@ struct Unanswered<S, B, G: Gate> {
     later: Later<G::Ticket>,
     service: S,
     request: Request<B>,
-    shared: Arc<Shared<G>>,
+    counted: Counted<G>,
 }
 
 /// What is called when its turn has come.
@@ -77,10 +77,10 @@ struct Next<S, B, G: Gate> {
     waiting: Waiting,
 }
 
-/// A request that was counted.
+/// A request, and what it was counted by; without a ticket it was not.
 pub(super) struct Counted<G: Gate> {
     pub(super) shared: Arc<Shared<G>>,
-    pub(super) ticket: G::Ticket,
+    pub(super) ticket: Option<G::Ticket>,
 }
 
 /// A request that waits for its turn. Whoever hangs up before it comes was counted for nothing, and gets it back.
@@ -88,7 +88,7 @@ struct Uncalled<G: Gate>(Option<Counted<G>>);
 
 impl<G: Gate> Drop for Uncalled<G> {
     fn drop(&mut self) {
-        if let Some(Counted { shared, ticket }) = self.0.take() {
+        if let Some(Counted { shared, ticket: Some(ticket) }) = self.0.take() {
             shared.gate.cancel(ticket);
         }
     }
@@ -97,11 +97,17 @@ impl<G: Gate> Drop for Uncalled<G> {
 /// What a request keeps until its response has ended: permits, and its last word on what it cost.
 ///
 /// Few requests do: it has memory of its own, so that the bodies of all others are small.
-pub struct Kept<G: Gate>(Option<Box<(Counted<G>, Ending)>>);
+pub struct Kept<G: Gate>(Option<Box<Unsettled<G>>>);
+
+struct Unsettled<G: Gate> {
+    shared: Arc<Shared<G>>,
+    ticket: G::Ticket,
+    ending: Ending,
+}
 
 impl<G: Gate> crate::body::Held for Kept<G> {
     fn ended(&mut self) {
-        if let Some((Counted { shared, ticket }, ending)) = self.0.take().map(|kept| *kept) {
+        if let Some(Unsettled { shared, ticket, ending }) = self.0.take().map(|kept| *kept) {
             shared.gate.settle(ticket, ending);
         }
     }
@@ -110,7 +116,7 @@ impl<G: Gate> crate::body::Held for Kept<G> {
 /// The body was dropped before its end, or failed: that says nothing of how long the service takes.
 impl<G: Gate> Drop for Kept<G> {
     fn drop(&mut self) {
-        if let Some((Counted { shared, ticket }, ending)) = self.0.take().map(|kept| *kept) {
+        if let Some(Unsettled { shared, ticket, ending }) = self.0.take().map(|kept| *kept) {
             shared.gate.settle(ticket, ending.cut_off());
         }
     }
@@ -129,24 +135,22 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
     }
 
     #[inline]
-    pub(super) fn running(future: S::Future, counted: Option<Counted<G>>) -> Self {
+    pub(super) fn running(future: S::Future, counted: Counted<G>) -> Self {
         Self::new(State::Running { future, counted })
     }
 
     pub(super) fn waiting(
-        sleep: Sleep,
+        delay: Duration,
         service: S,
         request: Request<B>,
         counted: Counted<G>,
         waiting: Waiting,
     ) -> Self {
-        let next = Next { sleep, service, request, uncalled: Uncalled(Some(counted)), waiting };
-        Self::new(State::Waiting { next: Some(Box::new(next)) })
+        Self::new(State::waiting(delay, service, request, counted, waiting))
     }
 
-    pub(super) fn asking(later: Later<G::Ticket>, service: S, request: Request<B>, shared: Arc<Shared<G>>) -> Self {
-        let later = Unanswered { later, service, request, shared };
-        Self::new(State::Asking { later: Some(Box::new(later)) })
+    pub(super) fn asking(later: Later<G::Ticket>, service: S, request: Request<B>, counted: Counted<G>) -> Self {
+        Self::new(State::asking(later, service, request, counted))
     }
 
     pub(super) fn denied(response: Response<Bytes>) -> Self {
@@ -168,18 +172,13 @@ where
         loop {
             match state.as_mut().project() {
                 StateProjection::Running { future, counted } => {
-                    let result = ready!(future.poll(cx));
-                    // Out of the future now: it may be kept long after it is done.
-                    let counted = counted.take();
-                    return Poll::Ready(match result {
-                        Ok(response) => Ok(told::<R, G, F>(response, counted)),
-                        Err(error) => {
-                            if let Some(Counted { shared, ticket }) = counted {
-                                shared.gate.settle(ticket, Ending::failed());
-                            }
-                            Err(error)
-                        }
-                    });
+                    let mut polled = future.poll(cx);
+                    if let Poll::Ready(result) = &mut polled
+                        && !counted.is_told_to(result)
+                    {
+                        return settled::<R, G, F, S::Error>(polled, counted);
+                    }
+                    return polled.map(|result| result.map(|response| response.map(F::plain)));
                 }
                 StateProjection::Denied { response } => {
                     let response = response.take().expect("polled after it was done");
@@ -192,6 +191,16 @@ where
 }
 
 impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
+    fn waiting(delay: Duration, service: S, request: Request<B>, counted: Counted<G>, waiting: Waiting) -> Self {
+        let sleep = counted.shared.gate.sleep(delay);
+        let next = Next { sleep, service, request, uncalled: Uncalled(Some(counted)), waiting };
+        Self::Waiting { next: Some(Box::new(next)) }
+    }
+
+    fn asking(later: Later<G::Ticket>, service: S, request: Request<B>, counted: Counted<G>) -> Self {
+        Self::Asking { later: Some(Box::new(Unanswered { later, service, request, counted })) }
+    }
+
     /// Waits for what a request that is not running waits for; pending until it comes. Apart: few wait.
     #[cold]
     #[inline(never)]
@@ -204,7 +213,7 @@ impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
                 let Some(next) = next.take() else { return Poll::Pending };
                 let Next { mut service, request, mut uncalled, waiting, .. } = *next;
                 waiting.end();
-                let counted = uncalled.0.take();
+                let Some(counted) = uncalled.0.take() else { return Poll::Pending };
                 let future = service.call(request);
                 self.set(State::Running { future, counted });
             }
@@ -212,20 +221,14 @@ impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
                 let Some(asking) = later else { return Poll::Pending };
                 let ticket = ready!(asking.later.as_mut().poll(cx));
                 let Some(asking) = later.take() else { return Poll::Pending };
-                let Unanswered { mut service, mut request, shared, .. } = *asking;
-                let client = shared.options.identity.client(identity::peer(request.extensions()), request.headers());
-                self.set(match Shared::decided(&shared, &mut request, client, ticket) {
-                    Fate::Passes(counted) => State::Running { future: service.call(request), counted },
+                let Unanswered { mut service, mut request, mut counted, .. } = *asking;
+                counted.ticket = Some(ticket);
+                let client = counted.shared.options.identity.of(request.extensions(), request.headers());
+                self.set(match counted.decided(&mut request, client) {
+                    Fate::Passes => State::Running { future: service.call(request), counted },
                     Fate::Denied(response) => State::Denied { response: Some(*response) },
-                    Fate::Waits(wait) => {
-                        let (counted, delay, waiting) = *wait;
-                        let (sleep, uncalled) = (shared.gate.sleep(delay), Uncalled(Some(counted)));
-                        let next = Next { sleep, service, request, uncalled, waiting };
-                        State::Waiting { next: Some(Box::new(next)) }
-                    }
-                    Fate::Asks(later) => {
-                        State::Asking { later: Some(Box::new(Unanswered { later, service, request, shared })) }
-                    }
+                    Fate::Waits(delay, waiting) => State::waiting(delay, service, request, counted, waiting),
+                    Fate::Asks(later) => State::asking(later, service, request, counted),
                 });
             }
             StateProjection::Running { .. } | StateProjection::Denied { .. } => {}
@@ -234,29 +237,49 @@ impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
     }
 }
 
-/// The response of the inner service, with what the limits say.
-fn told<R: Body, G: Gate, F: Form<R, Kept<G>>>(
-    mut response: Response<R>,
-    counted: Option<Counted<G>>,
-) -> Response<F::Body> {
-    let Some(Counted { shared, ticket }) = counted else {
-        return response.map(F::plain);
-    };
-    let Shared { gate, options } = &*shared;
-    gate.tell(&ticket, options.dialects, response.headers_mut(), None);
-    if options.expose {
-        answer::expose(response.headers_mut(), options.dialects);
+impl<G: Gate> Counted<G> {
+    /// Says in the response what the limits say. Whether that was all there is to do: else the request is to be settled.
+    #[inline]
+    fn is_told_to<R, E>(&self, result: &mut Result<Response<R>, E>) -> bool {
+        let (Some(ticket), Ok(response)) = (&self.ticket, result) else { return self.ticket.is_none() };
+        let Shared { gate, options } = &*self.shared;
+        gate.tell(ticket, options.dialects, response.headers_mut(), None);
+        if options.expose {
+            answer::expose(response.headers_mut(), options.dialects);
+        }
+        let reached = response.extensions().get::<crate::NotReached>().is_none();
+        reached && gate.is_settled(ticket, &Ending::status(response.status().as_u16()))
     }
+}
+
+/// What became of a request that is to be settled: now, or when the body of its response has ended.
+#[inline(never)]
+fn settled<R: Body, G: Gate, F: Form<R, Kept<G>>, E>(
+    polled: Poll<Result<Response<R>, E>>,
+    counted: &mut Counted<G>,
+) -> Poll<Result<Response<F::Body>, E>> {
+    let gate = &counted.shared.gate;
+    // Out of the future now: it may be kept long after it is done.
+    let Some(ticket) = counted.ticket.take() else {
+        return polled.map(|result| result.map(|response| response.map(F::plain)));
+    };
+    let response = match ready!(polled) {
+        Ok(response) => response,
+        Err(error) => {
+            gate.settle(ticket, Ending::failed());
+            return Poll::Ready(Err(error));
+        }
+    };
     let ending = Ending::status(response.status().as_u16());
     if response.extensions().get::<crate::NotReached>().is_some() {
         gate.cancel(ticket);
     } else if gate.keeps(&ticket) {
-        let kept = Kept(Some(Box::new((Counted { shared, ticket }, ending))));
-        return response.map(|body| F::holding(body, kept));
+        let kept = Kept(Some(Box::new(Unsettled { shared: Arc::clone(&counted.shared), ticket, ending })));
+        return Poll::Ready(Ok(response.map(|body| F::holding(body, kept))));
     } else {
         gate.settle(ticket, ending);
     }
-    response.map(F::plain)
+    Poll::Ready(Ok(response.map(F::plain)))
 }
 
 impl<S: Service<Request<B>>, B, G: Gate, F> fmt::Debug for ResponseFuture<S, B, G, F> {

@@ -8,7 +8,7 @@ use crate::NotReached;
 use crate::answer::{self, Asker, Denial, Jitter};
 use crate::gate::{Gate, Later};
 use crate::head::Head;
-use crate::identity::{self, Client};
+use crate::identity::Client;
 use crate::rate_limit::future::Kept;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -50,111 +50,106 @@ where
     }
 
     fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        match self.judge(&mut request) {
-            Fate::Passes(counted) => ResponseFuture::running(self.inner.call(request), counted),
-            fate => self.otherwise(request, fate),
+        let mut counted = Counted { shared: Arc::clone(&self.shared), ticket: None };
+        match counted.judge(&mut request) {
+            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
+            fate => self.otherwise(request, counted, fate),
         }
     }
 }
 
-/// What becomes of a request. What is rare is apart, so that what is not is small to move.
+/// What becomes of a request.
 pub(super) enum Fate<G: Gate> {
-    /// The inner service is called. None if the request is not counted.
-    Passes(Option<Counted<G>>),
+    /// The inner service is called.
+    Passes,
     Denied(Box<Response<Bytes>>),
-    Waits(Box<(Counted<G>, Duration, Waiting)>),
+    Waits(Duration, Waiting),
     /// Nobody knows yet.
     Asks(Later<G::Ticket>),
 }
 
-impl<S: Clone, G, F> RateLimit<S, G, F> {
+impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
     /// The one that is ready goes with the request; a clone of it waits for the next.
     fn take_ready(&mut self) -> S {
         let clone = self.inner.clone();
         std::mem::replace(&mut self.inner, clone)
     }
-}
 
-impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
     /// For whom the inner service is not called now. Apart, so that the future of all others is made where it stays: it is slow
     /// to move.
     #[cold]
     #[inline(never)]
-    fn otherwise<B>(&mut self, request: Request<B>, fate: Fate<G>) -> ResponseFuture<S, B, G, F>
+    fn otherwise<B>(&mut self, request: Request<B>, counted: Counted<G>, fate: Fate<G>) -> ResponseFuture<S, B, G, F>
     where
         S: Service<Request<B>>,
     {
         match fate {
-            Fate::Passes(counted) => ResponseFuture::running(self.inner.call(request), counted),
+            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
             Fate::Denied(response) => ResponseFuture::denied(*response),
-            Fate::Waits(wait) => {
-                let (counted, delay, waiting) = *wait;
-                ResponseFuture::waiting(self.shared.gate.sleep(delay), self.take_ready(), request, counted, waiting)
-            }
-            Fate::Asks(later) => ResponseFuture::asking(later, self.take_ready(), request, Arc::clone(&self.shared)),
+            Fate::Waits(delay, waiting) => ResponseFuture::waiting(delay, self.take_ready(), request, counted, waiting),
+            Fate::Asks(later) => ResponseFuture::asking(later, self.take_ready(), request, counted),
         }
     }
 }
 
-impl<S, G: Gate, F> RateLimit<S, G, F> {
-    #[inline(always)]
-    fn judge<B>(&self, request: &mut Request<B>) -> Fate<G> {
+impl<G: Gate> Counted<G> {
+    // Apart, and with the ticket where it stays: what is moved, and what is compiled into each service, is code to be fetched
+    // for each request.
+    #[inline(never)]
+    fn judge<B>(&mut self, request: &mut Request<B>) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
-        let client = options.identity.client(identity::peer(request.extensions()), request.headers());
+        let client = options.identity.of(request.extensions(), request.headers());
         let head = Head::of(request, client);
         if options.skips(&head) {
-            return Fate::Passes(None);
+            return Fate::Passes;
         }
-        match gate.decide(&head, options.cost(&head)) {
-            Ok(ticket) => Shared::decided(&self.shared, request, client, ticket),
-            Err(later) => Fate::Asks(later),
+        match gate.decide(&head, options.cost(&head), &mut self.ticket) {
+            None => self.decided(request, client),
+            Some(later) => Fate::Asks(later),
         }
+    }
+
+    /// What becomes of a request of `client`, now that it is decided on.
+    #[inline]
+    pub(super) fn decided<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
+        let Shared { gate, options } = &*self.shared;
+        match &self.ticket {
+            Some(ticket) if gate.passes(ticket) && !options.is_watched() => Fate::Passes,
+            _ => self.decided_otherwise(request, client),
+        }
+    }
+
+    /// The same for whom more is to be done than to let them pass.
+    #[inline(never)]
+    fn decided_otherwise<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
+        let Shared { gate, options } = &*self.shared;
+        let Some(ticket) = &self.ticket else { return Fate::Passes };
+        let head = Head::of(request, client);
+        if !gate.is_allowed(ticket) {
+            return Fate::Denied(Box::new(self.shared.turn_away(&head, gate.denial(ticket), Some(ticket))));
+        }
+        let delay = gate.delay(ticket);
+        let waiting = (!delay.is_zero()).then(|| options.waits.enter(options.max_waiting, delay));
+        if let Some(None) = waiting {
+            let response = self.shared.turn_away(&head, Denial::too_many_wait(delay), None);
+            if let Some(ticket) = self.ticket.take() {
+                gate.cancel(ticket);
+            }
+            return Fate::Denied(Box::new(response));
+        }
+        if let Some(hook) = &options.hook {
+            hook(&head, gate.shadow(ticket).as_ref());
+        }
+        if options.extension
+            && let Some(status) = gate.status(ticket)
+        {
+            request.extensions_mut().insert(status);
+        }
+        waiting.flatten().map_or(Fate::Passes, |waiting| Fate::Waits(delay, waiting))
     }
 }
 
 impl<G: Gate> Shared<G> {
-    /// What becomes of a request of `client`, now that it is decided on.
-    // Always: a ticket is slow to move.
-    #[inline(always)]
-    pub(super) fn decided<B>(this: &Arc<Self>, request: &mut Request<B>, client: Client, ticket: G::Ticket) -> Fate<G> {
-        let Self { gate, options } = &**this;
-        if gate.is_allowed(&ticket) && gate.delay(&ticket).is_zero() && !options.is_watched() {
-            return Fate::Passes(Some(Counted { shared: Arc::clone(this), ticket }));
-        }
-        Self::decided_otherwise(this, request, client, ticket)
-    }
-
-    /// The same for whom more is to be done than to let them pass. Apart, and with a ticket of its own: one that nobody points at
-    /// need not be in memory.
-    #[inline(never)]
-    fn decided_otherwise<B>(this: &Arc<Self>, request: &mut Request<B>, client: Client, ticket: G::Ticket) -> Fate<G> {
-        let Self { gate, options } = &**this;
-        let head = Head::of(request, client);
-        if !gate.is_allowed(&ticket) {
-            return Fate::Denied(Box::new(this.turn_away(&head, gate.denial(&ticket), Some(&ticket))));
-        }
-        let delay = gate.delay(&ticket);
-        let waiting = (!delay.is_zero()).then(|| options.waits.enter(options.max_waiting, delay));
-        if let Some(None) = waiting {
-            let response = this.turn_away(&head, Denial::too_many_wait(delay), None);
-            gate.cancel(ticket);
-            return Fate::Denied(Box::new(response));
-        }
-        if let Some(hook) = &options.hook {
-            hook(&head, gate.shadow(&ticket).as_ref());
-        }
-        if options.extension
-            && let Some(status) = gate.status(&ticket)
-        {
-            request.extensions_mut().insert(status);
-        }
-        let counted = Counted { shared: Arc::clone(this), ticket };
-        match waiting.flatten() {
-            None => Fate::Passes(Some(counted)),
-            Some(waiting) => Fate::Waits(Box::new((counted, delay, waiting))),
-        }
-    }
-
     /// The response of who is turned away, with what the limits say, if it was they.
     #[inline(never)]
     fn turn_away(&self, head: &Head<'_>, mut denial: Denial<'_>, ticket: Option<&G::Ticket>) -> Response<Bytes> {

@@ -184,8 +184,7 @@ impl<C: Clock> Shared<C> {
             None => self.shedder.admit(class),
             Some((key, hasher)) => {
                 const IPV6_PREFIX: u8 = 56;
-                let key = key.of(head, IPV6_PREFIX);
-                self.shedder.admit_key(class, hasher.hash_one(&*key))
+                key.with(head, IPV6_PREFIX, |key| self.shedder.admit_key(class, hasher.hash_one(key)))
             }
         }
     }

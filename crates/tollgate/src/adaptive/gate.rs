@@ -5,7 +5,7 @@ use super::control::{Control, Controller, Sample, State, duration};
 use super::permit::{AdaptivePermit, Outcome};
 use super::shares::{Partition, Shares, Taken};
 use super::shed::Class;
-use super::window::Window;
+use super::window::{Finished, Window};
 use crate::clock::{Clock, DefaultClock, Instant, nanos};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use core::fmt;
@@ -109,17 +109,17 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     /// Takes a permit if the limit has room beside what is guaranteed to partitions.
     #[inline]
     pub fn try_acquire(&self) -> Result<AdaptivePermit<C>, AtCapacity> {
-        self.acquire(None, Class::CriticalPlus, || self.shared.clock.now())
+        self.acquire(None, Class::CriticalPlus, None)
     }
 
     /// The same at a time that you know already, on the line of your clock: [finish](AdaptivePermit::finish_at) it on the same.
     pub fn try_acquire_at(&self, now: Instant) -> Result<AdaptivePermit<C>, AtCapacity> {
-        self.acquire(None, Class::CriticalPlus, || now)
+        self.acquire(None, Class::CriticalPlus, Some(now))
     }
 
     /// Takes a permit of a partition: under its guarantee, or else as [`try_acquire`](Self::try_acquire) does.
     pub fn try_acquire_in(&self, partition: Partition) -> Result<AdaptivePermit<C>, AtCapacity> {
-        self.acquire(Some(partition), Class::CriticalPlus, || self.shared.clock.now())
+        self.acquire(Some(partition), Class::CriticalPlus, None)
     }
 
     /// Takes a permit for a request of this importance, in a partition or in none, if there is room beside what is kept for
@@ -140,7 +140,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     /// ```
     #[inline]
     pub fn try_acquire_as(&self, class: Class, partition: Option<Partition>) -> Result<AdaptivePermit<C>, AtCapacity> {
-        self.acquire(partition, class, || self.shared.clock.now())
+        self.acquire(partition, class, None)
     }
 
     /// The same at a time that you know already, as in [`try_acquire_at`](Self::try_acquire_at).
@@ -150,7 +150,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         partition: Option<Partition>,
         now: Instant,
     ) -> Result<AdaptivePermit<C>, AtCapacity> {
-        self.acquire(partition, class, || now)
+        self.acquire(partition, class, Some(now))
     }
 
     /// The partition of that name.
@@ -212,19 +212,20 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         &self,
         partition: Option<Partition>,
         class: Class,
-        now: impl FnOnce() -> Instant,
+        now: Option<Instant>,
     ) -> Result<AdaptivePermit<C>, AtCapacity> {
-        match self.shared.take(partition, class) {
-            Some(in_flight) => Ok(AdaptivePermit::new(self.clone(), partition, in_flight, now())),
-            None => Err(self.refuse(now)),
-        }
+        let shared = &*self.shared;
+        let Some(in_flight) = shared.take(partition, class) else { return Err(self.refuse(now)) };
+        // Who knows the time is measured for nothing.
+        let since = now.or_else(|| shared.window.measures_next().then(|| shared.clock.now()));
+        Ok(AdaptivePermit::new(self.clone(), partition, in_flight, since))
     }
 
     #[cold]
-    fn refuse(&self, now: impl FnOnce() -> Instant) -> AtCapacity {
+    fn refuse(&self, now: Option<Instant>) -> AtCapacity {
         // Where all are turned away that come, the limit is in use, though it may be kept for others.
         self.shared.window.crowd(self.limit());
-        self.shared.end_probe(now);
+        self.shared.end_probe(|| now.unwrap_or_else(|| self.shared.clock.now()));
         AtCapacity { in_flight: self.in_flight(), limit: self.limit() }
     }
 
@@ -235,13 +236,23 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         }
     }
 
-    pub(super) fn record(&self, outcome: Outcome, in_flight: u64, since: Instant, now: Instant) {
+    /// One that was not measured was served.
+    pub(super) fn pass_over(&self, in_flight: u64) {
+        self.shared.window.crowd(in_flight);
+    }
+
+    pub(super) fn record(&self, outcome: Outcome, in_flight: u64, since: Option<Instant>, now: Instant) {
         let shared = &*self.shared;
-        let latency = Some(now - since).filter(|took| outcome == Outcome::Success && *took < shared.drops_after);
-        if latency.is_none() {
+        let seen = match (outcome, since) {
+            (Outcome::Success, None) => return self.pass_over(in_flight),
+            (Outcome::Success, Some(since)) if now - since < shared.drops_after => Finished::In(now - since),
+            (Outcome::Success, Some(_)) => Finished::TooLate,
+            _ => Finished::Dropped,
+        };
+        if !matches!(seen, Finished::In(_)) {
             shared.drops.fetch_add(1, Ordering::Relaxed);
         }
-        if shared.window.add(latency, in_flight, now.as_unix_nanos()) {
+        if shared.window.add(seen, in_flight, now.as_unix_nanos()) {
             shared.step(|controller| shared.close_window(controller, now));
         }
     }
@@ -307,7 +318,7 @@ impl<C: Clock> Shared<C> {
         if !self.window.is_due(now.as_unix_nanos()) {
             return controller.limit();
         }
-        let seen = self.window.take();
+        let seen = self.window.take(now.as_unix_nanos());
         let length = (seen.latency * 2).min(LONGEST_WINDOW).max(self.settings.window);
         self.window.open_until(now.as_unix_nanos().saturating_add(nanos(length)));
         let dropped = seen.dropped as f64 > seen.all as f64 * self.settings.tolerated;

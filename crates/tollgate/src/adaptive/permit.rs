@@ -4,7 +4,6 @@ use super::gate::AdaptiveConcurrency;
 use super::shares::Partition;
 use crate::clock::{Clock, DefaultClock, Instant};
 use core::fmt;
-use core::time::Duration;
 
 /// How a request ended, as far as it says something of the service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -26,7 +25,8 @@ pub struct AdaptivePermit<C: Clock = DefaultClock> {
     partition: Option<Partition>,
     /// How many were in flight with it when it began.
     in_flight: u64,
-    since: Instant,
+    /// None if nobody measures it.
+    since: Option<Instant>,
 }
 
 impl<C: Clock> AdaptivePermit<C> {
@@ -34,7 +34,7 @@ impl<C: Clock> AdaptivePermit<C> {
         gate: AdaptiveConcurrency<C>,
         partition: Option<Partition>,
         in_flight: u64,
-        since: Instant,
+        since: Option<Instant>,
     ) -> Self {
         Self { gate, partition, in_flight, since }
     }
@@ -42,9 +42,13 @@ impl<C: Clock> AdaptivePermit<C> {
     /// Gives it back. Its latency is the time since it was taken, so call this at the very end: of the body, not of the
     /// head of a response.
     pub fn finish(self, outcome: Outcome) {
-        if outcome != Outcome::Ignored {
-            let now = self.gate.clock().now();
-            self.finish_at(outcome, now);
+        match (outcome, self.since) {
+            (Outcome::Ignored, _) => {}
+            (Outcome::Success, None) => self.gate.pass_over(self.in_flight),
+            _ => {
+                let now = self.gate.clock().now();
+                self.finish_at(outcome, now);
+            }
         }
     }
 
@@ -58,12 +62,7 @@ impl<C: Clock> AdaptivePermit<C> {
 
     /// Its latency counts from then on, as of a permit that was handed over while its owner waited for it.
     pub fn restart_at(&mut self, now: Instant) {
-        self.since = now;
-    }
-
-    /// How long it is out.
-    pub fn age(&self) -> Duration {
-        self.gate.clock().now() - self.since
+        self.since = Some(now);
     }
 }
 

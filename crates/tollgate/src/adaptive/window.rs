@@ -1,6 +1,6 @@
 //! What has been seen since the last step: words that every finished request adds to, and one empties.
 
-use crate::sync::{AtomicU64, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
 /// The requests of the present window.
@@ -12,6 +12,21 @@ pub(super) struct Window {
     peak: AtomicU64,
     /// When it may be closed, in nanoseconds since 1970.
     due: AtomicU64,
+    /// One in two to this power is measured: where more come than a window holds, so many are as good as all.
+    thinned: AtomicU32,
+    /// Whose turn it is to be.
+    turn: AtomicU32,
+}
+
+/// How a request ended that a window sees.
+#[derive(Clone, Copy)]
+pub(super) enum Finished {
+    /// After so long.
+    In(Duration),
+    /// After longer than counts as served: it was one of those that are measured.
+    TooLate,
+    /// It was not served.
+    Dropped,
 }
 
 /// What a window held.
@@ -33,24 +48,46 @@ const LONGEST: Duration = Duration::from_secs(60);
 const FEWEST: u64 = 10;
 /// A window with more is closed whatever the time, long before its word is full.
 const MOST: u64 = 4_096;
+/// At least one in 64 is measured.
+const MOST_THINNED: u32 = 6;
 
 impl Window {
     pub(super) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { measured: zero(), dropped: zero(), peak: zero(), due: zero() }
+        let (thinned, turn) = (AtomicU32::new(0), AtomicU32::new(0));
+        Self { measured: zero(), dropped: zero(), peak: zero(), due: zero(), thinned, turn }
     }
 
-    /// Adds a request that took `latency`, or one that was dropped. True if the window may be closed.
-    pub(super) fn add(&self, latency: Option<Duration>, in_flight: u64, now: u64) -> bool {
+    /// Whether the next request is to be measured.
+    #[inline]
+    pub(super) fn measures_next(&self) -> bool {
+        match self.thinned.load(Ordering::Relaxed) {
+            0 => true,
+            thinned => {
+                // By the golden ratio: as even as can be, and in step with nothing that comes by turns. A turn that two threads
+                // take at once does no harm.
+                let turn = self.turn.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
+                self.turn.store(turn, Ordering::Relaxed);
+                turn >> (u32::BITS - thinned) == 0
+            }
+        }
+    }
+
+    /// Adds a request. True if the window may be closed.
+    pub(super) fn add(&self, finished: Finished, in_flight: u64, now: u64) -> bool {
         self.crowd(in_flight);
-        let (measured, dropped) = match latency {
-            Some(latency) => {
+        let drop =
+            |many: u64| (self.measured.load(Ordering::Relaxed), self.dropped.fetch_add(many, Ordering::AcqRel) + many);
+        let (measured, dropped) = match finished {
+            Finished::In(latency) => {
                 let units = latency.min(LONGEST).as_nanos() as u64 >> UNIT;
                 // Not nothing, which would say that none was measured.
                 let one = (1 << COUNT) + units.max(1);
                 (self.measured.fetch_add(one, Ordering::AcqRel) + one, self.dropped.load(Ordering::Relaxed))
             }
-            None => (self.measured.load(Ordering::Relaxed), self.dropped.fetch_add(1, Ordering::AcqRel) + 1),
+            // It stands for those that nobody measured.
+            Finished::TooLate => drop(1 << self.thinned.load(Ordering::Relaxed)),
+            Finished::Dropped => drop(1),
         };
         self.is_over((measured >> COUNT) + dropped, now)
     }
@@ -73,15 +110,76 @@ impl Window {
     }
 
     /// Empties it. What others add meanwhile is of this window or of the next.
-    pub(super) fn take(&self) -> Seen {
+    pub(super) fn take(&self, now: u64) -> Seen {
         let measured = self.measured.swap(0, Ordering::AcqRel);
         let dropped = self.dropped.swap(0, Ordering::AcqRel);
         let (count, units) = (measured >> COUNT, measured & SUM);
         let latency = Duration::from_nanos(units.checked_div(count).unwrap_or(0) << UNIT);
-        Seen { latency, peak: self.peak.swap(0, Ordering::AcqRel), dropped, all: count + dropped }
+        let thinned = self.thinned.load(Ordering::Relaxed);
+        let served = count << thinned;
+        let next = match now < self.due.load(Ordering::Relaxed) {
+            true => thinned + 1,
+            false => (served / (MOST / 2)).checked_ilog2().unwrap_or(0),
+        };
+        self.thinned.store(next.min(MOST_THINNED), Ordering::Relaxed);
+        Seen { latency, peak: self.peak.swap(0, Ordering::AcqRel), dropped, all: served + dropped }
     }
 
     pub(super) fn open_until(&self, due: u64) {
         self.due.store(due, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(tollgate_loom)))]
+mod tests {
+    use super::*;
+
+    const TOOK: Duration = Duration::from_millis(1);
+    const LENGTH: u64 = 50_000_000;
+
+    /// So many requests in the time of a window, for 20 of them: how many of the last 10 were measured, a window, and what was
+    /// seen in the last one.
+    fn pass(window: &Window, requests: u64) -> (u64, Seen) {
+        let (mut measured, mut last) = (0, window.take(0));
+        window.open_until(LENGTH);
+        for at in 0..20 * requests {
+            let now = LENGTH * at / requests;
+            if window.measures_next() {
+                measured += u64::from(at >= 10 * requests);
+                if window.add(Finished::In(TOOK), 1, now) {
+                    last = window.take(now);
+                    window.open_until(now + LENGTH);
+                }
+            }
+        }
+        (measured / 10, last)
+    }
+
+    #[test]
+    fn all_are_measured_that_a_window_holds() {
+        let (measured, seen) = pass(&Window::new(), 4_000);
+        assert_eq!((measured, seen.all), (4_000, 4_000));
+    }
+
+    #[test]
+    fn of_more_so_many_are_measured_that_a_window_lasts_its_time() {
+        let window = Window::new();
+        // One in 32 of them, which is between half of what a window holds and all of it.
+        let (measured, seen) = pass(&window, 100_000);
+        assert!((3_120..3_130).contains(&measured), "{measured}");
+        assert!((99_800..100_200).contains(&seen.all), "{}", seen.all);
+        assert!(TOOK - seen.latency < Duration::from_nanos(1 << UNIT));
+        // And all of them again when fewer come.
+        assert_eq!(pass(&window, 1_000).0, 1_000);
+    }
+
+    #[test]
+    fn one_that_is_too_late_stands_for_those_that_nobody_measured() {
+        let window = Window::new();
+        pass(&window, 100_000);
+        let before = window.dropped.load(Ordering::Relaxed);
+        window.add(Finished::TooLate, 1, 0);
+        window.add(Finished::Dropped, 1, 0);
+        assert_eq!(window.dropped.load(Ordering::Relaxed) - before, 32 + 1);
     }
 }

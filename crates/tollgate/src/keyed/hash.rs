@@ -14,10 +14,12 @@ use std::hash::RandomState;
 #[cfg(tollgate_loom)]
 type RandomState = core::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
+// The one that is used where there is one comes first.
+#[repr(C)]
 pub(super) struct Secret {
-    sip: RandomState,
     #[cfg(all(target_arch = "x86_64", not(tollgate_loom)))]
     aes: Option<aes::Keys>,
+    sip: RandomState,
 }
 
 impl Secret {

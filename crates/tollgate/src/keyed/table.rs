@@ -78,21 +78,23 @@ const FACTORS: [u64; 6] = [
     0xa076_1d64_78bd_642f,
 ];
 
+// In this order: what every call needs stands together.
+#[repr(C)]
 pub(crate) struct Table<C> {
-    /// No other table has it.
-    id: u64,
     words: Box<[AtomicU64]>,
-    /// Where the first line begins, so that each is a cache line.
-    offset: usize,
-    lines: u64,
-    clock: C,
-    secret: Secret,
-    terms: Chunks<OnceBox<Arc<Terms>>>,
-    last_terms: AtomicU32,
-    stripes: Box<[Stripe]>,
     /// Two words a line: what cancels gave back from under later reservations, and what came back in all. Shared by the
     /// keys of a home line, which is only stricter.
     cold: Box<[AtomicU64]>,
+    /// Where the first line begins, so that each is a cache line.
+    offset: usize,
+    lines: u64,
+    /// No other table has it.
+    pub(crate) id: u64,
+    secret: Secret,
+    clock: C,
+    terms: Chunks<OnceBox<Arc<Terms>>>,
+    last_terms: AtomicU32,
+    stripes: Box<[Stripe]>,
     wides: Wides,
     max_keys: u64,
 }
@@ -310,6 +312,12 @@ impl<C: Clock> Table<C> {
     /// The terms in force on the line that began with `first`.
     #[inline]
     pub(crate) fn current<'a>(&'a self, first: &'a Terms) -> &'a Terms {
+        // Those that have no next are in force; those that have one may be for a moment longer.
+        if first.next.load(Ordering::Acquire) == 0 { first } else { self.successor(first) }
+    }
+
+    #[inline(never)]
+    fn successor<'a>(&'a self, first: &'a Terms) -> &'a Terms {
         match first.line.current.load(Ordering::Acquire) {
             id if id == first.id => first,
             id => self.terms(id),

@@ -149,18 +149,21 @@ impl Line {
     }
 }
 
+// In this order, so that what every call needs is in one cache line.
+#[repr(C)]
+#[cfg_attr(not(tollgate_loom), repr(align(64)))]
 pub(crate) struct Terms {
     /// What names them in a tag: at least 1.
     pub(crate) id: u32,
-    pub(crate) line: Arc<Line>,
-    pub(crate) rule: Rule,
+    /// The terms that came after them; 0 while there are none.
+    pub(super) next: AtomicU32,
     pub(crate) normal: Normal,
     pub(crate) origin: u64,
+    pub(crate) line: Arc<Line>,
+    pub(crate) rule: Rule,
     /// Since when they are in force, and what became of the level then.
     since: Instant,
     carry: Carry,
-    /// The terms that came after them; 0 while there are none.
-    pub(super) next: AtomicU32,
     floor: OnceBox<Floor>,
 }
 

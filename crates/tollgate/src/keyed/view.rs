@@ -53,7 +53,7 @@ impl Taken {
     pub(super) fn settle<C: Clock>(self, inner: &Inner<C>, actual: u64, now: impl Fn() -> Instant) {
         let (table, plans) = (&inner.table, Some(&inner.plans));
         // What another table charged is none of this one's business.
-        let Some(terms) = self.terms.filter(|_| inner.first.line.table == self.table) else { return };
+        let Some(terms) = self.terms.filter(|_| inner.table.id == self.table) else { return };
         match actual.cmp(&self.cost) {
             Equal => {}
             Less => give_back(table, terms.get(), self.hash, &self.charged, self.cost - actual, false, now, plans),
@@ -136,21 +136,36 @@ impl<'a, C: Clock> Key<'a, C> {
     // Always, and no Result: what it returns is slow to move, and slower where its bytes say which of two it is.
     #[inline(always)]
     pub fn charge(&self, cost: u64) -> (Decision, Taken) {
-        let (now, cold) = (self.now(), self.inner.table.cold(self.hash));
-        // Before the state moves: a gift that comes in between then counts against the caller, not for it.
-        let (given, refunded) = (cold.0.load(Ordering::SeqCst), cold.1.load(Ordering::SeqCst));
-        let Some((quick, terms)) = self.inner.table.straight(self.first, self.hash, now, cost) else {
-            return self.charge_anyhow(now, cost, (given, refunded));
-        };
+        match self.charge_at_once(cost) {
+            Some(charged) => charged,
+            None => self.charge_anyhow(cost),
+        }
+    }
+
+    /// The same where it takes one step: the limit is a bucket, its key is at hand, and nobody comes in between. None where it
+    /// takes more; then nothing was charged, and [`charge`](Self::charge) does it.
+    #[inline(always)]
+    pub fn charge_at_once(&self, cost: u64) -> Option<(Decision, Taken)> {
+        let (now, (given, refunded)) = (self.now(), self.cold());
+        let (quick, terms) = self.inner.table.straight(self.first, self.hash, now, cost)?;
         let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);
         let charged = Charged::new(&limit, clock + ahead, clock, cost, refunded, given);
         let terms = if decision.is_denied() { None } else { NonZeroU32::new(terms.id) };
-        (decision, Taken { table: self.first.line.table, hash: self.hash, terms, cost, charged })
+        Some((decision, Taken { table: self.inner.table.id, hash: self.hash, terms, cost, charged }))
+    }
+
+    /// What was given to this key, and given back. Before the state moves: a gift that comes in between then counts against the
+    /// caller, not for it.
+    #[inline(always)]
+    fn cold(&self) -> (u64, u64) {
+        let cold = self.inner.table.cold(self.hash);
+        (cold.0.load(Ordering::SeqCst), cold.1.load(Ordering::SeqCst))
     }
 
     #[inline(never)]
-    fn charge_anyhow(&self, now: Instant, cost: u64, cold: (u64, u64)) -> (Decision, Taken) {
-        let (table, hash) = (self.first.line.table, self.hash);
+    fn charge_anyhow(&self, cost: u64) -> (Decision, Taken) {
+        let (now, cold) = (self.now(), self.cold());
+        let (table, hash) = (self.inner.table.id, self.hash);
         match self.admit_anyhow(now, cost, None, cold) {
             Ok((Admitted { normal, generation, clock, tat, given, refunded, .. }, decision)) => {
                 let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
@@ -225,9 +240,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// Takes `cost`: the way of every verb that keeps something.
     #[inline(always)]
     fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<(Admitted, Decision), Decision> {
-        let (table, cold) = (&self.inner.table, self.inner.table.cold(self.hash));
-        // Before the state moves: a gift that comes in between then counts against the caller, not for it.
-        let cold = (cold.0.load(Ordering::SeqCst), cold.1.load(Ordering::SeqCst));
+        let (table, cold) = (&self.inner.table, self.cold());
         let straight = if longest.is_none() { table.straight(self.first, self.hash, now, cost) } else { None };
         let Some((quick, terms)) = straight else { return self.admit_anyhow(now, cost, longest, cold) };
         let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);

@@ -24,6 +24,8 @@ pub(super) struct Run {
     pub(super) p99: f64,
     /// The same at a pace that both can keep up with.
     pub(super) paced: f64,
+    /// Which part of the machine's time others had meanwhile, as the kernel of a virtual one counts it.
+    pub(super) stolen: f64,
 }
 
 /// A wrk that there is, and the script that has it keep a pace.
@@ -48,9 +50,10 @@ impl Wrk {
 
     /// As fast as it goes, and then at a pace.
     pub(super) fn measure(&self, server: &Server) -> Result<Run, String> {
+        let before = Ticks::now();
         let full = self.load(server, LENGTH, &[])?;
         let paced = self.load(server, PACED_LENGTH, &["-s".as_ref(), self.pace.as_os_str()])?;
-        Ok(Run { paced: paced.p99, ..full })
+        Ok(Run { paced: paced.p99, stolen: Ticks::now().stolen_since(&before), ..full })
     }
 
     /// Before anything counts.
@@ -74,9 +77,30 @@ impl Wrk {
         let rate = said.lines().find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse::<f64>().ok());
         let p99 = said.lines().find_map(|line| millis(line.trim().strip_prefix("99%")?.trim()));
         match (rate, p99) {
-            (Some(rate), Some(p99)) if rate > 0.0 => Ok(Run { rate, p99, paced: 0.0 }),
+            (Some(rate), Some(p99)) if rate > 0.0 => Ok(Run { rate, p99, ..Run::default() }),
             _ => Err(format!("wrk says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
         }
+    }
+}
+
+/// The time of all cores in the kernel's ticks, and that part of it which others had. None where the kernel does not say.
+#[derive(Default)]
+struct Ticks {
+    all: u64,
+    stolen: u64,
+}
+
+impl Ticks {
+    fn now() -> Self {
+        let said = fs::read_to_string("/proc/stat").unwrap_or_default();
+        // cpu, then: user, nice, system, idle, iowait, irq, softirq, steal.
+        let cores = said.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
+        let ticks: Vec<u64> = cores.filter_map(|ticks| ticks.parse().ok()).collect();
+        Self { all: ticks.iter().sum(), stolen: ticks.get(7).copied().unwrap_or(0) }
+    }
+
+    fn stolen_since(&self, before: &Self) -> f64 {
+        (self.stolen - before.stolen) as f64 / (self.all - before.all).max(1) as f64
     }
 }
 

@@ -99,8 +99,11 @@ impl Server {
 
     fn nginx(upstream: &Upstream, tls: bool) -> Result<(Ended, u16), String> {
         let (port, behind) = (free_port()?, upstream.port);
-        let (ssl, certificate) =
-            if tls { (" ssl", "ssl_certificate cert.pem; ssl_certificate_key key.pem;") } else { ("", "") };
+        let (ssl, certificate) = if tls {
+            (" ssl", "ssl_certificate cert.pem; ssl_certificate_key key.pem; ssl_protocols TLSv1.3;")
+        } else {
+            ("", "")
+        };
         let server = format!(
             "limit_req_zone $binary_remote_addr zone=all:10m rate={NGINX_RATE};\n\
              upstream behind {{ server 127.0.0.1:{behind}; keepalive 128; keepalive_requests 1000000000; }}\n\

@@ -113,7 +113,7 @@ impl Seen {
     // this in the nearest cache, and to fetch code again costs more than to run it.
     #[inline(never)]
     fn insert(&mut self, headers: &mut HeaderMap, name: HeaderName, number: u64, lasts: bool) {
-        let value = if let Some(small) = SMALL_VALUES.get(number as usize) {
+        let value = if let Some(small) = usize::try_from(number).ok().and_then(|number| SMALL_VALUES.get(number)) {
             small.clone()
         } else {
             let place = if lasts { number as usize % LASTING } else { LASTING + number as usize % PASSING };

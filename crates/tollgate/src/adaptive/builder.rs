@@ -64,7 +64,7 @@ impl AdaptiveConcurrencyBuilder {
     }
 
     /// The shortest window between two steps; 50 ms unless set. It is longer where requests take longer. Where more than 4,096
-    /// requests come in one, every second, fourth … or 64th is measured, so that a window lasts its time and most requests read no clock.
+    /// requests come in one, every second, fourth … or 64th is measured, so that it still lasts its time; the others read no clock.
     #[must_use]
     pub fn window(mut self, shortest: Duration) -> Self {
         self.window = shortest;

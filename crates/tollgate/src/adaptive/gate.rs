@@ -5,7 +5,7 @@ use super::control::{Control, Controller, Sample, State, duration};
 use super::permit::{AdaptivePermit, Outcome};
 use super::shares::{Partition, Shares, Taken};
 use super::shed::Class;
-use super::window::{Finished, Window};
+use super::window::{Finished, Measured, Window};
 use crate::clock::{Clock, DefaultClock, Instant, nanos};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use core::fmt;
@@ -216,9 +216,11 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     ) -> Result<AdaptivePermit<C>, AtCapacity> {
         let shared = &*self.shared;
         let Some(in_flight) = shared.take(partition, class) else { return Err(self.refuse(now)) };
-        // Who knows the time is measured for nothing.
-        let since = now.or_else(|| shared.window.measures_next().then(|| shared.clock.now()));
-        Ok(AdaptivePermit::new(self.clone(), partition, in_flight, since))
+        let measured = shared
+            .window
+            .measures_next()
+            .map(|thinned| Measured { since: now.unwrap_or_else(|| shared.clock.now()), thinned });
+        Ok(AdaptivePermit::new(self.clone(), partition, in_flight, measured))
     }
 
     #[cold]
@@ -241,16 +243,20 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         self.shared.window.crowd(in_flight);
     }
 
-    pub(super) fn record(&self, outcome: Outcome, in_flight: u64, since: Option<Instant>, now: Instant) {
+    pub(super) fn record(&self, outcome: Outcome, in_flight: u64, measured: Option<Measured>, now: Instant) {
         let shared = &*self.shared;
-        let seen = match (outcome, since) {
+        let seen = match (outcome, measured) {
             (Outcome::Success, None) => return self.pass_over(in_flight),
-            (Outcome::Success, Some(since)) if now - since < shared.drops_after => Finished::In(now - since),
-            (Outcome::Success, Some(_)) => Finished::TooLate,
+            (Outcome::Success, Some(Measured { since, thinned })) => match now - since {
+                took if took < shared.drops_after => Finished::In(took, 1 << thinned),
+                _ => Finished::TooLate(1 << thinned),
+            },
             _ => Finished::Dropped,
         };
-        if !matches!(seen, Finished::In(_)) {
-            shared.drops.fetch_add(1, Ordering::Relaxed);
+        match seen {
+            Finished::In(..) => {}
+            Finished::TooLate(many) => shared.count_drops(many),
+            Finished::Dropped => shared.count_drops(1),
         }
         if shared.window.add(seen, in_flight, now.as_unix_nanos()) {
             shared.step(|controller| shared.close_window(controller, now));
@@ -280,6 +286,10 @@ impl<C: Clock> Shared<C> {
                 None
             }
         }
+    }
+
+    fn count_drops(&self, many: u64) {
+        self.drops.fetch_add(many, Ordering::Relaxed);
     }
 
     /// Ends a probe whose time is over, for those who find the limit in use while nothing finishes.
@@ -357,7 +367,7 @@ pub struct Snapshot {
     pub short: Option<Duration>,
     /// What latency is compared with; none with AIMD, and before the first window.
     pub long: Option<Duration>,
-    /// How many were dropped since it was made.
+    /// How many were dropped since it was made. One that was too late counts for those that nobody measured.
     pub drops: u64,
     /// Whether the limit is held low for a moment, to see what latency is without a queue.
     pub probing: bool,

@@ -16,7 +16,8 @@
 //! Each is a state machine that is a pure function of what it is told ([`Controller`]), for simulations and tests.
 //!
 //! **What they share.** Requests are seen in windows of twice their latency, 50 ms to a second, at least 10 requests: a
-//! request costs one atomic add, and whoever finds a window over takes the step. A window is one of drops if over 1 % of
+//! request costs one atomic add, and whoever finds a window over takes the step. Where more than 4,096 come in one, every second,
+//! fourth … or 64th is measured and stands for the others; drops are all counted. A window is one of drops if over 1 % of
 //! it are. In windows where less than half of the limit was used the limit does not grow.
 //!
 //! **What latency is compared with.** The latency that a service has without a queue is not known, and under load it

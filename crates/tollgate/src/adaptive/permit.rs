@@ -2,6 +2,7 @@
 
 use super::gate::AdaptiveConcurrency;
 use super::shares::Partition;
+use super::window::Measured;
 use crate::clock::{Clock, DefaultClock, Instant};
 use core::fmt;
 
@@ -26,7 +27,7 @@ pub struct AdaptivePermit<C: Clock = DefaultClock> {
     /// How many were in flight with it when it began.
     in_flight: u64,
     /// None if nobody measures it.
-    since: Option<Instant>,
+    measured: Option<Measured>,
 }
 
 impl<C: Clock> AdaptivePermit<C> {
@@ -34,15 +35,15 @@ impl<C: Clock> AdaptivePermit<C> {
         gate: AdaptiveConcurrency<C>,
         partition: Option<Partition>,
         in_flight: u64,
-        since: Option<Instant>,
+        measured: Option<Measured>,
     ) -> Self {
-        Self { gate, partition, in_flight, since }
+        Self { gate, partition, in_flight, measured }
     }
 
     /// Gives it back. Its latency is the time since it was taken, so call this at the very end: of the body, not of the
     /// head of a response.
     pub fn finish(self, outcome: Outcome) {
-        match (outcome, self.since) {
+        match (outcome, self.measured) {
             (Outcome::Ignored, _) => {}
             (Outcome::Success, None) => self.gate.pass_over(self.in_flight),
             _ => {
@@ -56,13 +57,15 @@ impl<C: Clock> AdaptivePermit<C> {
     /// [taken so](AdaptiveConcurrency::try_acquire_at).
     pub fn finish_at(self, outcome: Outcome, now: Instant) {
         if outcome != Outcome::Ignored {
-            self.gate.record(outcome, self.in_flight, self.since, now);
+            self.gate.record(outcome, self.in_flight, self.measured, now);
         }
     }
 
     /// Its latency counts from then on, as of a permit that was handed over while its owner waited for it.
     pub fn restart_at(&mut self, now: Instant) {
-        self.since = Some(now);
+        if let Some(measured) = &mut self.measured {
+            measured.since = now;
+        }
     }
 }
 

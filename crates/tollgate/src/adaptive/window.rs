@@ -1,5 +1,6 @@
-//! What has been seen since the last step: words that every finished request adds to, and one empties.
+//! What has been seen since the last step: words that every finished request that is measured adds to, and one empties.
 
+use crate::clock::Instant;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
@@ -8,6 +9,9 @@ pub(super) struct Window {
     /// How many were measured (high bits) and how long they took together (low bits): one word, one add.
     measured: AtomicU64,
     dropped: AtomicU64,
+    /// Those that nobody measured, by those that were measured for them: served, and too late.
+    unmeasured: AtomicU64,
+    unmeasured_late: AtomicU64,
     /// The most that were in flight when one began.
     peak: AtomicU64,
     /// When it may be closed, in nanoseconds since 1970.
@@ -18,13 +22,21 @@ pub(super) struct Window {
     turn: AtomicU32,
 }
 
+/// A request that is measured.
+#[derive(Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) since: Instant,
+    /// It stands for two to this power.
+    pub(super) thinned: u32,
+}
+
 /// How a request ended that a window sees.
 #[derive(Clone, Copy)]
 pub(super) enum Finished {
-    /// After so long.
-    In(Duration),
-    /// After longer than counts as served: it was one of those that are measured.
-    TooLate,
+    /// After so long, for so many.
+    In(Duration, u64),
+    /// After longer than counts as served, for so many.
+    TooLate(u64),
     /// It was not served.
     Dropped,
 }
@@ -54,42 +66,61 @@ const MOST_THINNED: u32 = 6;
 impl Window {
     pub(super) fn new() -> Self {
         let zero = || AtomicU64::new(0);
-        let (thinned, turn) = (AtomicU32::new(0), AtomicU32::new(0));
-        Self { measured: zero(), dropped: zero(), peak: zero(), due: zero(), thinned, turn }
+        Self {
+            measured: zero(),
+            dropped: zero(),
+            unmeasured: zero(),
+            unmeasured_late: zero(),
+            peak: zero(),
+            due: zero(),
+            thinned: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+        }
     }
 
-    /// Whether the next request is to be measured.
+    /// Whether the next request is to be measured, and for how many: two to this power.
     #[inline]
-    pub(super) fn measures_next(&self) -> bool {
-        match self.thinned.load(Ordering::Relaxed) {
-            0 => true,
-            thinned => {
-                // By the golden ratio: as even as can be, and in step with nothing that comes by turns. A turn that two threads
-                // take at once does no harm.
-                let turn = self.turn.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
-                self.turn.store(turn, Ordering::Relaxed);
-                turn >> (u32::BITS - thinned) == 0
-            }
+    pub(super) fn measures_next(&self) -> Option<u32> {
+        let thinned = self.thinned.load(Ordering::Relaxed);
+        if thinned == 0 {
+            return Some(0);
         }
+        // By the golden ratio: as even as can be, and in step with nothing that comes by turns. A turn that two threads
+        // take at once does no harm.
+        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
+        self.turn.store(turn, Ordering::Relaxed);
+        (turn >> (u32::BITS - thinned) == 0).then_some(thinned)
     }
 
     /// Adds a request. True if the window may be closed.
     pub(super) fn add(&self, finished: Finished, in_flight: u64, now: u64) -> bool {
         self.crowd(in_flight);
-        let drop =
-            |many: u64| (self.measured.load(Ordering::Relaxed), self.dropped.fetch_add(many, Ordering::AcqRel) + many);
+        let stands_for = |word: &AtomicU64, many: u64| {
+            if many > 1 {
+                word.fetch_add(many - 1, Ordering::Relaxed);
+            }
+        };
+        let drop = || (self.measured.load(Ordering::Relaxed), self.dropped.fetch_add(1, Ordering::AcqRel) + 1);
         let (measured, dropped) = match finished {
-            Finished::In(latency) => {
+            Finished::In(latency, many) => {
+                stands_for(&self.unmeasured, many);
                 let units = latency.min(LONGEST).as_nanos() as u64 >> UNIT;
                 // Not nothing, which would say that none was measured.
                 let one = (1 << COUNT) + units.max(1);
                 (self.measured.fetch_add(one, Ordering::AcqRel) + one, self.dropped.load(Ordering::Relaxed))
             }
-            // It stands for those that nobody measured.
-            Finished::TooLate => drop(1 << self.thinned.load(Ordering::Relaxed)),
-            Finished::Dropped => drop(1),
+            Finished::TooLate(many) => {
+                stands_for(&self.unmeasured_late, many);
+                drop()
+            }
+            Finished::Dropped => drop(),
         };
-        self.is_over((measured >> COUNT) + dropped, now)
+        let all = (measured >> COUNT) + dropped;
+        // So few come by now that each of them counts.
+        if all < FEWEST && now >= self.due.load(Ordering::Relaxed) {
+            self.thinned.store(0, Ordering::Relaxed);
+        }
+        self.is_over(all, now)
     }
 
     /// Notes that so many were in flight, or would have been.
@@ -115,13 +146,15 @@ impl Window {
         let dropped = self.dropped.swap(0, Ordering::AcqRel);
         let (count, units) = (measured >> COUNT, measured & SUM);
         let latency = Duration::from_nanos(units.checked_div(count).unwrap_or(0) << UNIT);
+        let served = count + self.unmeasured.swap(0, Ordering::Relaxed);
+        let late = self.unmeasured_late.swap(0, Ordering::Relaxed);
         let thinned = self.thinned.load(Ordering::Relaxed);
-        let served = count << thinned;
         let next = match now < self.due.load(Ordering::Relaxed) {
-            true => thinned + 1,
+            true => thinned + u32::from(count >= MOST / 2),
             false => (served / (MOST / 2)).checked_ilog2().unwrap_or(0),
         };
         self.thinned.store(next.min(MOST_THINNED), Ordering::Relaxed);
+        let dropped = dropped + late;
         Seen { latency, peak: self.peak.swap(0, Ordering::AcqRel), dropped, all: served + dropped }
     }
 
@@ -144,9 +177,9 @@ mod tests {
         window.open_until(LENGTH);
         for at in 0..20 * requests {
             let now = LENGTH * at / requests;
-            if window.measures_next() {
+            if let Some(thinned) = window.measures_next() {
                 measured += u64::from(at >= 10 * requests);
-                if window.add(Finished::In(TOOK), 1, now) {
+                if window.add(Finished::In(TOOK, 1 << thinned), 1, now) {
                     last = window.take(now);
                     window.open_until(now + LENGTH);
                 }
@@ -176,10 +209,36 @@ mod tests {
     #[test]
     fn one_that_is_too_late_stands_for_those_that_nobody_measured() {
         let window = Window::new();
-        pass(&window, 100_000);
-        let before = window.dropped.load(Ordering::Relaxed);
-        window.add(Finished::TooLate, 1, 0);
+        window.add(Finished::TooLate(32), 1, 0);
         window.add(Finished::Dropped, 1, 0);
-        assert_eq!(window.dropped.load(Ordering::Relaxed) - before, 32 + 1);
+        // It does not make the window any fuller.
+        assert!(!window.is_due(u64::MAX));
+        for _ in 0..98 {
+            window.add(Finished::In(TOOK, 1), 1, 0);
+        }
+        let seen = window.take(u64::MAX);
+        assert_eq!((seen.dropped, seen.all), (32 + 1, 32 + 1 + 98));
+    }
+
+    #[test]
+    fn after_a_fall_of_traffic_the_next_is_measured_once_the_window_is_due() {
+        let window = Window::new();
+        pass(&window, 100_000);
+        window.take(0);
+        window.open_until(LENGTH);
+        window.add(Finished::In(TOOK, 32), 1, LENGTH);
+        assert!((0..100).all(|_| window.measures_next() == Some(0)));
+    }
+
+    #[test]
+    fn drops_alone_thin_nothing_out() {
+        let window = Window::new();
+        window.open_until(LENGTH);
+        for _ in 0..3 * MOST {
+            if window.add(Finished::Dropped, 1, 0) {
+                window.take(0);
+            }
+        }
+        assert_eq!(window.measures_next(), Some(0));
     }
 }

@@ -79,7 +79,7 @@ pub struct Keyed<K: ?Sized, C: Clock = DefaultClock> {
     keys: PhantomData<fn(&K)>,
 }
 
-// As the table: what every call needs is in one cache line, and the secret in the next.
+// As the table: what every call needs is in two cache lines, the secret in the second.
 #[repr(C)]
 #[cfg_attr(not(tollgate_loom), repr(align(64)))]
 pub(crate) struct Inner<C> {

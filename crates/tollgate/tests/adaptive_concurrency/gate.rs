@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate::ManualClock;
 use tollgate::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, Outcome};
+use tollgate::{Clock, ManualClock};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -251,5 +251,28 @@ proptest! {
         }
         drop(held);
         prop_assert_eq!(gate.in_flight(), 0);
+    }
+}
+
+/// More than a window holds: some are measured, and what they say is what all of them say, at a time of the caller's or the clock's.
+#[test]
+fn one_in_twenty_dropped_is_too_many_at_any_rate() {
+    const RATE: u64 = 1_000_000;
+    for known in [false, true] {
+        for (every, shrinks) in [(20, true), (1_000, false)] {
+            let (gate, clock) =
+                build(AdaptiveConcurrency::builder().min(5).max(100).start(50).control(Control::aimd()));
+            for request in 0..RATE {
+                let now = clock.now();
+                let permit = if known { gate.try_acquire_at(now) } else { gate.try_acquire() }.expect("room");
+                clock.advance(Duration::from_secs(1) / RATE as u32);
+                let outcome = if request % every == every - 1 { Outcome::Dropped } else { Outcome::Success };
+                match known {
+                    true => permit.finish_at(outcome, clock.now()),
+                    false => permit.finish(outcome),
+                }
+            }
+            assert_eq!(gate.limit() < 50, shrinks, "one in {every}, {}", gate.limit());
+        }
     }
 }

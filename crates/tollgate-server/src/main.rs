@@ -41,6 +41,12 @@ use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
 
+/// A gateway takes a buffer for each request and gives it back, over which the allocators of most systems take their time. Tests
+/// have one that counts.
+#[cfg(not(test))]
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 /// `check` or `doctor` found something wrong; `explain` says that the request is turned away; a service refused what `admin` asked.
 const NO: u8 = 1;
 

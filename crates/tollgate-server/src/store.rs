@@ -101,6 +101,10 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.decide_here(asks, now))
     }
 
+    fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+        either!(self, store => store.decide_into(asks, now, verdict))
+    }
+
     fn is_here(&self) -> bool {
         either!(self, store => store.is_here())
     }

@@ -200,9 +200,16 @@ impl Asking {
         Ok(())
     }
 
-    /// What the store is asked. Always in line: the list is large to move.
-    #[inline(always)]
+    /// What the store is asked.
     pub(crate) fn asks<'a>(&'a self, rules: &'a Rules, peek: bool) -> SmallVec<[Ask<'a>; FEW]> {
+        let mut asks = SmallVec::new();
+        self.ask(rules, peek, &mut asks);
+        asks
+    }
+
+    /// The same, put on a list that is empty: it is large to move.
+    #[inline]
+    pub(crate) fn ask<'a>(&'a self, rules: &'a Rules, peek: bool, asks: &mut SmallVec<[Ask<'a>; FEW]>) {
         let ask = |asked: &'a Asked| {
             let ruling = &rules.policies[asked.policy as usize];
             let (key, cost, reserve) = (self.key(asked), asked.cost, asked.reserve);
@@ -218,11 +225,9 @@ impl Asking {
             };
             Ask { limit: handle, key, cost, reserve, mode, max_wait }
         };
-        let mut asks = SmallVec::new();
         for asked in &self.asked {
             asks.push(ask(asked));
         }
-        asks
     }
 
     #[inline]

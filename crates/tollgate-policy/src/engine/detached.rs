@@ -38,7 +38,7 @@ impl<S: Store> Engine<S> {
             Charged::of(asked, verdict.ruling(asked), verdict.parts.asking.scales).pack(&mut receipt);
         }
         // Whoever was not asked about any limit can be settled once, too.
-        let inner = match verdict.parts.inner.take() {
+        let inner = match verdict.parts.take_answer() {
             Some(inner) => inner,
             None => store.decide(&[]).await,
         };

@@ -20,13 +20,7 @@ impl<S: Store + 'static> Engine<S> {
             return Ok(self.ask_pressed_here(verdict, false));
         }
         // A store that is elsewhere may still know this one.
-        let is_known = in_line.is_none()
-            && (!verdict.is_open() || {
-                let asks = verdict.parts.asking.asks(verdict.rules(), false);
-                let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
-                drop(asks);
-                answer.map(|answer| verdict.answered(answer)).is_some()
-            });
+        let is_known = in_line.is_none() && (!verdict.is_open() || verdict.ask_here(&self.inner.store, false));
         if is_known && !verdict.is_denied_by_limits() {
             self.count(&verdict);
             return Ok(verdict);
@@ -80,12 +74,8 @@ impl<S: Store> Engine<S> {
 
     /// As `ask_pressed` does.
     fn ask_pressed_here(&self, mut verdict: Verdict, peek: bool) -> Verdict {
-        if verdict.is_open() {
-            let asks = verdict.parts.asking.asks(verdict.rules(), peek);
-            let answer = self.inner.store.decide_here(&asks, verdict.parts.now);
-            let answer = answer.unwrap_or_else(|| at_once(self.inner.store.decide_at(&asks, verdict.parts.now)));
-            drop(asks);
-            verdict.answered(answer);
+        if verdict.is_open() && !verdict.ask_here(&self.inner.store, peek) {
+            at_once(self.ask_and_wait(&mut verdict, peek, None));
         }
         if !peek {
             if verdict.is_denied_by_limits() {

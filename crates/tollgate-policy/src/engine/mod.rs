@@ -214,7 +214,7 @@ impl<S: Store> Engine<S> {
             return;
         }
         let actual = verdict.settled(&ending);
-        let inner = { verdict }.parts.inner.take();
+        let inner = { verdict }.parts.take_answer();
         if let Some(inner) = inner {
             self.inner.store.settle(inner, &actual).await;
         }
@@ -223,7 +223,7 @@ impl<S: Store> Engine<S> {
     /// Gives back everything a request was charged: it came to nothing before it reached what the limits protect.
     pub async fn cancel(&self, verdict: Verdict) {
         let mut verdict = verdict;
-        if let Some(inner) = verdict.parts.inner.take() {
+        if let Some(inner) = verdict.parts.take_answer() {
             let nothing: SmallVec<[u64; FEW]> = verdict.parts.asking.asked.iter().map(|_| 0).collect();
             self.inner.store.settle(inner, &nothing).await;
         }
@@ -248,12 +248,17 @@ impl<S: Store> Engine<S> {
     /// The same of one that no pressure is against.
     async fn ask_pressed(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
         if verdict.is_open() {
-            let asks = verdict.parts.asking.asks(verdict.rules(), peek);
-            let answer = self.ask_store(&asks, verdict.parts.now, within).await;
-            drop(asks);
-            verdict.answered(answer);
+            self.ask_and_wait(&mut verdict, peek, within).await;
         }
         if peek { verdict } else { self.conclude(verdict, within).await }
+    }
+
+    /// Asks the store what it is to be asked.
+    async fn ask_and_wait(&self, verdict: &mut Verdict, peek: bool, within: Option<Duration>) {
+        let asks = verdict.parts.asking.asks(verdict.rules(), peek);
+        let answer = self.ask_store(&asks, verdict.parts.now, within).await;
+        drop(asks);
+        verdict.answered(answer);
     }
 
     /// What is left to do once it is decided.

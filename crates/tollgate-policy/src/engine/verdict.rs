@@ -14,7 +14,7 @@ use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{AskOutcome, Class, Decision, Instant, Mode, Source, Status};
+use tollgate::{AskOutcome, Class, Decision, Instant, Mode, Source, Status, Store};
 
 /// What became of a request, with the figures of every limit it met.
 ///
@@ -31,8 +31,9 @@ pub(super) struct Parts {
     /// None only among the spare ones.
     pub(super) rules: Option<Guard<Arc<Rules>>>,
     pub(super) asking: Asking,
-    /// None where the store was not asked.
-    pub(super) inner: Option<tollgate::Verdict>,
+    /// What the store said, if it was asked; else of no asks. Always there: it is large to move.
+    pub(super) inner: tollgate::Verdict,
+    pub(super) is_answered: bool,
     pub(super) reason: Reason,
     /// Whether no limit is against it.
     pub(super) fits: bool,
@@ -47,6 +48,17 @@ pub(super) struct Parts {
 impl Parts {
     pub(super) fn rules(&self) -> &Rules {
         self.rules.as_deref().expect("a verdict has rules")
+    }
+
+    /// What the store said, if it was asked.
+    pub(super) fn answer(&self) -> Option<&tollgate::Verdict> {
+        self.is_answered.then_some(&self.inner)
+    }
+
+    /// The same, to be settled.
+    pub(super) fn take_answer(&mut self) -> Option<tollgate::Verdict> {
+        let answered = std::mem::take(&mut self.is_answered);
+        answered.then(|| std::mem::replace(&mut self.inner, tollgate::Verdict::new(Source::Memory)))
     }
 
     /// The rules, and what is asked by them.
@@ -73,8 +85,9 @@ impl Place {
         let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
         Self(Some(spare.unwrap_or_else(|| {
             let (asking, reason, now) = (Asking::default(), Reason::NoPolicy, Instant::from_unix_nanos(0));
-            let permits = SmallVec::new();
-            Box::new(Parts { rules: None, asking, inner: None, reason, fits: true, now, permits, full: 0 })
+            let (inner, permits) = (tollgate::Verdict::new(Source::Memory), SmallVec::new());
+            let is_answered = false;
+            Box::new(Parts { rules: None, asking, inner, is_answered, reason, fits: true, now, permits, full: 0 })
         })))
     }
 }
@@ -83,7 +96,8 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Some(mut parts) = self.0.take() else { return };
         // Permits go back here, whatever becomes of the place.
-        parts.inner = None;
+        parts.inner.clear();
+        parts.is_answered = false;
         parts.free(None);
         parts.rules = None;
         parts.reason = Reason::NoPolicy;
@@ -259,10 +273,28 @@ impl Verdict {
         matches!(self.parts.reason, Reason::Limits) && !self.parts.asking.asked.is_empty()
     }
 
+    /// Asks the store, if it need not ask elsewhere; whether it did.
+    pub(super) fn ask_here(&mut self, store: &impl Store, peek: bool) -> bool {
+        let Parts { rules, asking, inner, now, .. } = &mut *self.parts;
+        let mut asks = SmallVec::new();
+        asking.ask(rules.as_deref().expect("a verdict has rules"), peek, &mut asks);
+        let answered = store.decide_into(&asks, *now, inner);
+        drop(asks);
+        if answered {
+            self.is_answered();
+        }
+        answered
+    }
+
     pub(super) fn answered(&mut self, answer: tollgate::Verdict) {
+        self.parts.inner = answer;
+        self.is_answered();
+    }
+
+    fn is_answered(&mut self) {
         let parts = &mut *self.parts;
-        let answer = parts.inner.insert(answer);
-        parts.reason = super::reason_of(&parts.asking, answer);
+        parts.is_answered = true;
+        parts.reason = super::reason_of(&parts.asking, &parts.inner);
         let fits = self.turned_away().next().is_none();
         self.parts.fits = fits;
         // Places are for those who pass.
@@ -320,7 +352,7 @@ impl Verdict {
 
     /// Who decided.
     pub fn source(&self) -> Source {
-        match (&self.parts.reason, &self.parts.inner) {
+        match (&self.parts.reason, self.parts.answer()) {
             (Reason::Off, _) => Source::Off,
             (_, Some(inner)) => inner.source(),
             (_, None) => Source::Memory,
@@ -415,7 +447,8 @@ impl Verdict {
     }
 
     pub(super) fn statuses(&self) -> impl Iterator<Item = (&Asked, &Status)> {
-        let statuses = self.parts.inner.iter().flat_map(|inner| inner.statuses());
+        // Of one who was not asked there are none.
+        let statuses = self.parts.inner.statuses();
         self.parts.asking.asked.iter().zip(statuses)
     }
 

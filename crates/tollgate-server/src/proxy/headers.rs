@@ -188,20 +188,56 @@ pub(super) struct Onward<'a> {
     pub(super) upgrade: Option<HeaderValue>,
 }
 
+/// What a trusted proxy has written of who asked, and what else a request says that is written anew.
+#[derive(Default, PartialEq, Eq)]
+struct Said {
+    /// X-Forwarded-For.
+    list: bool,
+    /// Forwarded.
+    pairs: bool,
+    proto: bool,
+    host: bool,
+    /// That trailers are welcome.
+    trailers: bool,
+}
+
 impl Onward<'_> {
     /// Tells every header that goes on, Host first, but for how long the body is: whoever sends it says so.
     pub(super) fn each(&self, headers: &HeaderMap, mut tell: impl FnMut(&HeaderName, &[u8])) {
-        let Self { client, version, .. } = *self;
         let host = headers.get(HOST);
+        let said = self.theirs(headers, host, &mut tell);
+        self.ours(&said, host, tell);
+    }
+
+    /// The same as the lines of a head.
+    pub(super) fn write(&self, headers: &HeaderMap, head: &mut Vec<u8>) {
+        let host = headers.get(HOST);
+        let said = self.theirs(headers, host, |name, value| put(head, name, value));
+        let ours = |lines: &mut Vec<u8>| self.ours(&said, host, |name, value| put(lines, name, value));
+        match said == Said::default() && self.upgrade.is_none() {
+            // Then it is the same for all requests of a client to that host.
+            true => self.client.about.add(host.map(HeaderValue::as_bytes), self.version, head, ours),
+            false => ours(head),
+        }
+    }
+
+    /// What the client says, as far as it goes on.
+    fn theirs(
+        &self,
+        headers: &HeaderMap,
+        host: Option<&HeaderValue>,
+        mut tell: impl FnMut(&HeaderName, &[u8]),
+    ) -> Said {
+        let client = self.client;
         if let Some(host) = host {
             tell(&HOST, host.as_bytes());
         }
         let named = if headers.contains_key(CONNECTION) { named(headers) } else { SmallVec::new() };
-        let (mut list, mut pairs, mut has_proto, mut has_host, mut trailers) = (false, false, false, false, false);
+        let mut said = Said::default();
         for (name, value) in headers {
             if *name == HOST || *name == CONTENT_LENGTH || is_hop_by_hop(name) {
                 // Trailers may be asked for across hops; nothing else of TE may.
-                trailers |= *name == TE && value.as_bytes().eq_ignore_ascii_case(b"trailers");
+                said.trailers |= *name == TE && value.as_bytes().eq_ignore_ascii_case(b"trailers");
                 continue;
             }
             if named.contains(name) {
@@ -212,34 +248,48 @@ impl Onward<'_> {
                 if !client.trusted || name.as_str().contains('_') && tells_who(name.as_str()) {
                     continue;
                 }
-                list |= *name == X_FORWARDED_FOR;
-                pairs |= *name == FORWARDED;
-                has_proto |= *name == X_FORWARDED_PROTO;
-                has_host |= *name == X_FORWARDED_HOST;
+                said.list |= *name == X_FORWARDED_FOR;
+                said.pairs |= *name == FORWARDED;
+                said.proto |= *name == X_FORWARDED_PROTO;
+                said.host |= *name == X_FORWARDED_HOST;
             }
             tell(name, value.as_bytes());
         }
-        if trailers {
+        said
+    }
+
+    /// What is written beside it.
+    fn ours(&self, said: &Said, host: Option<&HeaderValue>, mut tell: impl FnMut(&HeaderName, &[u8])) {
+        let client = self.client;
+        if said.trailers {
             tell(&TE, b"trailers");
         }
         if let Some(protocol) = &self.upgrade {
             tell(&CONNECTION, b"upgrade");
             tell(&UPGRADE, protocol.as_bytes());
         }
-        if pairs || !list {
+        if said.pairs || !said.list {
             tell(&FORWARDED, &element(client, host));
         }
-        if list || !pairs {
+        if said.list || !said.pairs {
             tell(&X_FORWARDED_FOR, client.written.as_bytes());
         }
-        if !has_proto {
+        if !said.proto {
             tell(&X_FORWARDED_PROTO, client.scheme().as_bytes());
         }
-        if let (Some(host), false) = (host, has_host) {
+        if let (Some(host), false) = (host, said.host) {
             tell(&X_FORWARDED_HOST, host.as_bytes());
         }
-        tell(&VIA, through(version).as_bytes());
+        tell(&VIA, through(self.version).as_bytes());
     }
+}
+
+/// Adds a header to a head.
+pub(super) fn put(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
+    head.extend_from_slice(name.as_str().as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value);
+    head.extend_from_slice(b"\r\n");
 }
 
 /// Who asked for which host, as an element of Forwarded.
@@ -329,10 +379,18 @@ mod tests {
 
     /// What goes on of the headers of a request.
     fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> HeaderMap {
-        let mut told = HeaderMap::new();
-        Onward { client, believed, version: Version::HTTP_11, upgrade: None }.each(headers, |name, value| {
+        let (mut told, mut lines) = (HeaderMap::new(), Vec::new());
+        let onward = Onward { client, believed, version: Version::HTTP_11, upgrade: None };
+        onward.each(headers, |name, value| {
             told.append(name, HeaderValue::from_bytes(value).unwrap());
+            put(&mut lines, name, value);
         });
+        // As lines it is the same, also when they were kept.
+        for _ in 0..2 {
+            let mut head = Vec::new();
+            onward.write(headers, &mut head);
+            assert_eq!(head, lines);
+        }
         told
     }
 

@@ -295,15 +295,18 @@ enum Charging {
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
     pub fn decide_now(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        let mut verdict = Verdict::new(Source::Memory);
+        self.decide_in_place(asks, now, &mut verdict);
+        verdict
+    }
+
+    fn decide_in_place(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) {
         if self.inner.detached.is_overdue(now) {
             self.end_overdue(now);
         }
-        // Told in place: a verdict is large to move.
-        let mut verdict = Verdict::new(Source::Memory);
-        if self.decide_straight(asks, now, &mut verdict).is_none() {
-            self.decide_anyhow(asks, now, &mut verdict);
+        if self.decide_straight(asks, now, verdict).is_none() {
+            self.decide_anyhow(asks, now, verdict);
         }
-        verdict
     }
 
     /// The same for keys that are not in the table or asked about twice, states of more than a word, and whoever was
@@ -576,6 +579,11 @@ impl<C: Clock> Store for MemoryStore<C> {
 
     fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
         Some(self.decide_now(asks, now))
+    }
+
+    fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+        self.decide_in_place(asks, now, verdict);
+        true
     }
 
     fn is_here(&self) -> bool {

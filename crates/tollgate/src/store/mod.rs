@@ -92,6 +92,12 @@ pub trait Store: Send + Sync {
         None
     }
 
+    /// The same, told to `verdict`, which is of no asks yet: verdicts are large to move. False if it must ask elsewhere, and
+    /// then nothing was told.
+    fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+        self.decide_here(asks, now).map(|decided| *verdict = decided).is_some()
+    }
+
     /// Whether it need never ask elsewhere: [`decide_here`](Self::decide_here) always decides, and every future of it is
     /// ready when it is first polled.
     fn is_here(&self) -> bool {
@@ -507,6 +513,13 @@ impl Verdict {
     /// For those who write a store: what was kept.
     pub fn let_go(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
         self.held.take()
+    }
+
+    /// Makes it one of no asks again. Its permits go back, as if it were dropped.
+    pub fn clear(&mut self) {
+        self.land();
+        self.statuses.clear();
+        (self.source, self.held) = (Source::Memory, None);
     }
 
     /// For those who write a store: what the next ask came to.

@@ -1,7 +1,7 @@
 //! The rules one by one, as a person would say them.
 
 use std::time::Duration;
-use tollgate::{Ask, AskOutcome, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Source, Verdict};
+use tollgate::{Ask, AskOutcome, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Source, Store, Verdict};
 
 const SECOND: Duration = Duration::from_secs(1);
 
@@ -207,6 +207,20 @@ fn permits_come_back_when_the_verdict_is_dropped_or_settled() {
     // Looking takes no permit.
     let looks: Vec<_> = (0..5).map(|_| store.decide_now(&[Ask::new(&slots, "l").mode(Mode::Peek)], now)).collect();
     assert!(looks.iter().all(Verdict::is_allowed));
+}
+
+#[test]
+fn a_verdict_that_is_used_again_gives_its_permits_back_first() {
+    let (store, clock) = store();
+    let slots = store.concurrency("slots", 1).unwrap();
+    let mut verdict = Verdict::new(Source::Memory);
+    for _ in 0..3 {
+        assert!(store.decide_into(&[Ask::new(&slots, "k")], clock.now(), &mut verdict));
+        assert_eq!(outcomes(&verdict), [AskOutcome::Allowed]);
+        assert!(store.decide_now(&[Ask::new(&slots, "k")], clock.now()).is_denied(), "it has the only one");
+        verdict.clear();
+        assert_eq!((verdict.statuses().len(), verdict.is_allowed(), verdict.source()), (0, true, Source::Memory));
+    }
 }
 
 #[test]

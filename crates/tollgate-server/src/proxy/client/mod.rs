@@ -1,5 +1,6 @@
 //! The clients of the gateway: their connections, what they may do on them and for how long.
 
+mod about;
 mod connection;
 mod guarded;
 mod service;

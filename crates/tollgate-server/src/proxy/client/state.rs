@@ -1,5 +1,6 @@
 //! What is known of a client's connection: who it is, what it is doing, since when.
 
+use super::about::About;
 use crate::proxy::drain::{Drain, Stage};
 use axum::http::HeaderValue;
 use std::net::SocketAddr;
@@ -29,6 +30,8 @@ pub(crate) struct Client {
     pub(crate) written: HeaderValue,
     /// The same as it is written into Forwarded.
     pub(crate) node: String,
+    /// What upstreams are told of it.
+    pub(crate) about: About,
     /// Its place among the connections that there may be, until the last of it is gone; and whether they are to leave.
     /// None in tests.
     place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
@@ -102,6 +105,7 @@ impl Client {
             tls,
             written,
             node,
+            about: About::default(),
             place,
             tunnel: AtomicBool::new(false),
             in_head: AtomicBool::new(false),

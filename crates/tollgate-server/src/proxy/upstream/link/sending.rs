@@ -2,7 +2,7 @@
 
 use super::Fault;
 use crate::proxy::body::{BodyError, Sent};
-use crate::proxy::headers::{self, Onward};
+use crate::proxy::headers::{self, Onward, put};
 use crate::proxy::upstream::authority;
 use crate::stream::Stream;
 use axum::body::Bytes;
@@ -68,7 +68,7 @@ impl Sending {
             // HTTP/1.0 needs none, HTTP/1.1 does.
             put(first, &HOST, authority(upstream).as_bytes());
         }
-        onward.each(headers, |name, value| put(first, name, value));
+        onward.write(headers, first);
         // How long it is goes by what comes, not by what is said.
         if body.is_end_stream() {
             let expected = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
@@ -214,13 +214,6 @@ impl Sending {
             }
         }
     }
-}
-
-fn put(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    head.extend_from_slice(name.as_str().as_bytes());
-    head.extend_from_slice(b": ");
-    head.extend_from_slice(value);
-    head.extend_from_slice(b"\r\n");
 }
 
 /// What Trailer names, as far as it may come then.

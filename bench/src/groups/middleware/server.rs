@@ -129,7 +129,7 @@ fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<OneLimit<C>> {
     RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())
 }
 
-/// What our layer writes, without a limit: what is left of its cost is its own.
+/// What our layer writes, without a limit and without new digits: the least that such a layer can cost.
 fn with_three_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
     headers.insert(HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from_static("1000000000"));

@@ -20,7 +20,7 @@ impl<S: Store + 'static> Engine<S> {
             return Ok(self.ask_pressed_here(verdict, false));
         }
         // A store that is elsewhere may still know this one.
-        let is_known = in_line.is_none() && (!verdict.is_open() || verdict.ask_here(&self.inner.store, false));
+        let is_known = in_line.is_none() && (!verdict.is_open() || verdict.ask_store_here(&self.inner.store, false));
         if is_known && !verdict.is_denied_by_limits() {
             self.count(&verdict);
             return Ok(verdict);
@@ -74,7 +74,7 @@ impl<S: Store> Engine<S> {
 
     /// As `ask_pressed` does.
     fn ask_pressed_here(&self, mut verdict: Verdict, peek: bool) -> Verdict {
-        if verdict.is_open() && !verdict.ask_here(&self.inner.store, peek) {
+        if verdict.is_open() && !verdict.ask_store_here(&self.inner.store, peek) {
             at_once(self.ask_and_wait(&mut verdict, peek, None));
         }
         if !peek {

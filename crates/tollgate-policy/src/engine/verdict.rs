@@ -96,7 +96,7 @@ impl Drop for Place {
     fn drop(&mut self) {
         let Some(mut parts) = self.0.take() else { return };
         // Permits go back here, whatever becomes of the place.
-        parts.inner.clear();
+        parts.inner.clear(Source::Memory);
         parts.is_answered = false;
         parts.free(None);
         parts.rules = None;
@@ -274,24 +274,24 @@ impl Verdict {
     }
 
     /// Asks the store, if it need not ask elsewhere; whether it did.
-    pub(super) fn ask_here(&mut self, store: &impl Store, peek: bool) -> bool {
+    pub(super) fn ask_store_here(&mut self, store: &impl Store, peek: bool) -> bool {
         let Parts { rules, asking, inner, now, .. } = &mut *self.parts;
         let mut asks = SmallVec::new();
         asking.ask(rules.as_deref().expect("a verdict has rules"), peek, &mut asks);
         let answered = store.decide_into(&asks, *now, inner);
         drop(asks);
         if answered {
-            self.is_answered();
+            self.go_by_answer();
         }
         answered
     }
 
     pub(super) fn answered(&mut self, answer: tollgate::Verdict) {
         self.parts.inner = answer;
-        self.is_answered();
+        self.go_by_answer();
     }
 
-    fn is_answered(&mut self) {
+    fn go_by_answer(&mut self) {
         let parts = &mut *self.parts;
         parts.is_answered = true;
         parts.reason = super::reason_of(&parts.asking, &parts.inner);
@@ -496,6 +496,12 @@ impl Verdict {
     /// Whether it holds places that are free only when the request has ended.
     pub fn holds_places(&self) -> bool {
         !self.parts.permits.is_empty() || self.limits().any(|limit| limit.limit().rate().is_none())
+    }
+
+    /// Whether nothing is left to do for a request that ends so: it holds no places, and was charged what it costs. Then it need
+    /// not be [settled](super::Engine::settle).
+    pub fn is_settled_by(&self, ending: &Ending) -> bool {
+        !self.holds_places() && self.is_settled(ending)
     }
 
     /// Whether a request that ended so was charged what it costs.

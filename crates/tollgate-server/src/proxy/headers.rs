@@ -44,6 +44,16 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 const X_FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const X_FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
+/// What a header says, each time. To look at the few headers of a message is quicker than to look for one by its hash.
+pub(super) fn all<'a>(headers: &'a HeaderMap, name: &'a HeaderName) -> impl Iterator<Item = &'a HeaderValue> {
+    headers.iter().filter(move |(said, _)| *said == name).map(|(_, value)| value)
+}
+
+/// What it says first.
+pub(super) fn first<'a>(headers: &'a HeaderMap, name: &'a HeaderName) -> Option<&'a HeaderValue> {
+    all(headers, name).next()
+}
+
 /// Whether a header is of one connection, whatever Connection says.
 pub(super) fn is_hop_by_hop(name: &HeaderName) -> bool {
     HOP_BY_HOP.contains(name)
@@ -99,7 +109,7 @@ fn is_usual(name: &[u8]) -> bool {
 
 /// The protocol that a request or a response changes to, if it does. Never to HTTP/2: requests over it would pass every limit.
 pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
-    let upgrade = headers.get(UPGRADE)?;
+    let upgrade = first(headers, &UPGRADE)?;
     let is_http2 = |name: &[u8]| name.trim_ascii().get(..2).is_some_and(|start| start.eq_ignore_ascii_case(b"h2"));
     if headers.get_all(UPGRADE).iter().any(|value| value.as_bytes().split(|byte| *byte == b',').any(is_http2)) {
         return None;
@@ -115,7 +125,7 @@ pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
 
 /// Whether a body is coded in a way that ends here: chunks are taken apart and made again, others are not.
 pub(super) fn has_other_codings(headers: &HeaderMap) -> bool {
-    headers.get_all(TRANSFER_ENCODING).iter().any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
+    all(headers, &TRANSFER_ENCODING).any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
 /// Leaves one host to ask for, the one that the policies saw: the target's, or else that of Host. It must be one of those
@@ -126,7 +136,7 @@ pub(super) fn one_host(
     version: Version,
     served: &[HostPattern],
 ) -> Result<(), Problem> {
-    let said = headers.get_all(HOST).iter().count();
+    let said = all(headers, &HOST).count();
     let needed = version == Version::HTTP_11 || version > Version::HTTP_11 && target.is_none();
     if said > 1 || said == 0 && needed {
         return Err(Problem::new(Code::BadHost, "a request has one header Host, and no two"));
@@ -141,7 +151,7 @@ pub(super) fn one_host(
             headers.insert(HOST, asked);
         }
     }
-    let host = headers.get(HOST).map_or(&b""[..], HeaderValue::as_bytes);
+    let host = first(headers, &HOST).map_or(&b""[..], HeaderValue::as_bytes);
     let is_host = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%:[]".contains(byte);
     if !host.iter().all(is_host) {
         return Err(Problem::new(Code::BadHost, "the header Host names no host; write it as in Host: example.com"));
@@ -204,14 +214,14 @@ struct Said {
 impl Onward<'_> {
     /// Tells every header that goes on, Host first, but for how long the body is: whoever sends it says so.
     pub(super) fn each(&self, headers: &HeaderMap, mut tell: impl FnMut(&HeaderName, &[u8])) {
-        let host = headers.get(HOST);
+        let host = first(headers, &HOST);
         let said = self.theirs(headers, host, &mut tell);
         self.ours(&said, host, tell);
     }
 
     /// The same as the lines of a head.
     pub(super) fn write(&self, headers: &HeaderMap, head: &mut Vec<u8>) {
-        let host = headers.get(HOST);
+        let host = first(headers, &HOST);
         let said = self.theirs(headers, host, |name, value| put(head, name, value));
         let ours = |lines: &mut Vec<u8>| self.ours(&said, host, |name, value| put(lines, name, value));
         match said == Said::default() && self.upgrade.is_none() {
@@ -232,7 +242,7 @@ impl Onward<'_> {
         if let Some(host) = host {
             tell(&HOST, host.as_bytes());
         }
-        let named = if headers.contains_key(CONNECTION) { named(headers) } else { SmallVec::new() };
+        let named = if first(headers, &CONNECTION).is_some() { named(headers) } else { SmallVec::new() };
         let mut said = Said::default();
         for (name, value) in headers {
             if *name == HOST || *name == CONTENT_LENGTH || is_hop_by_hop(name) {

@@ -157,8 +157,8 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
         ticket.holds_places()
     }
 
-    fn is_settled(&self, _: &Verdict, _: &Ending) -> bool {
-        false
+    fn is_settled(&self, ticket: &Verdict, ending: &Ending) -> bool {
+        ticket.is_settled_by(ending)
     }
 
     fn settle(&self, ticket: Verdict, ending: Ending) {

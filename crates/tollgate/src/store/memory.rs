@@ -582,6 +582,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+        verdict.clear(Source::Memory);
         self.decide_in_place(asks, now, verdict);
         true
     }

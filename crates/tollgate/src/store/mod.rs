@@ -92,13 +92,14 @@ pub trait Store: Send + Sync {
         None
     }
 
-    /// The same, told to `verdict`, which is of no asks yet: verdicts are large to move. False if it must ask elsewhere, and
-    /// then nothing was told.
+    /// The same, told to `verdict` in place of what it says: verdicts are large to move. False if it must ask elsewhere, and
+    /// then nothing is told.
     fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
         self.decide_here(asks, now).map(|decided| *verdict = decided).is_some()
     }
 
-    /// Whether it need never ask elsewhere: [`decide_here`](Self::decide_here) always decides, and every future of it is
+    /// Whether it need never ask elsewhere: [`decide_here`](Self::decide_here) and
+    /// [`decide_into`](Self::decide_into) always decide, and every future of it is
     /// ready when it is first polled.
     fn is_here(&self) -> bool {
         false
@@ -515,11 +516,15 @@ impl Verdict {
         self.held.take()
     }
 
-    /// Makes it one of no asks again. Its permits go back, as if it were dropped.
-    pub fn clear(&mut self) {
+    /// Makes it what `source` says of no asks, as by [`new`](Self::new). Permits and what it [holds](Self::hold) go, as if it were
+    /// dropped; memory of its own it gives back.
+    pub fn clear(&mut self, source: Source) {
         self.land();
         self.statuses.clear();
-        (self.source, self.held) = (Source::Memory, None);
+        if self.statuses.spilled() {
+            self.statuses = SmallVec::new();
+        }
+        (self.source, self.held) = (source, None);
     }
 
     /// For those who write a store: what the next ask came to.

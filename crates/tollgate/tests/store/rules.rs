@@ -213,14 +213,15 @@ fn permits_come_back_when_the_verdict_is_dropped_or_settled() {
 fn a_verdict_that_is_used_again_gives_its_permits_back_first() {
     let (store, clock) = store();
     let slots = store.concurrency("slots", 1).unwrap();
-    let mut verdict = Verdict::new(Source::Memory);
+    let mut verdict = Verdict::new(Source::Closed);
     for _ in 0..3 {
         assert!(store.decide_into(&[Ask::new(&slots, "k")], clock.now(), &mut verdict));
-        assert_eq!(outcomes(&verdict), [AskOutcome::Allowed]);
+        assert_eq!((&outcomes(&verdict)[..], verdict.source()), (&[AskOutcome::Allowed][..], Source::Memory));
         assert!(store.decide_now(&[Ask::new(&slots, "k")], clock.now()).is_denied(), "it has the only one");
-        verdict.clear();
-        assert_eq!((verdict.statuses().len(), verdict.is_allowed(), verdict.source()), (0, true, Source::Memory));
     }
+    verdict.clear(Source::Open);
+    assert_eq!((verdict.statuses().len(), verdict.is_allowed(), verdict.source()), (0, true, Source::Open));
+    assert!(store.decide_now(&[Ask::new(&slots, "k")], clock.now()).is_allowed());
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Sending {
         }
         first.extend_from_slice(path.as_bytes());
         first.extend_from_slice(b" HTTP/1.1\r\n");
-        if !headers.contains_key(HOST) {
+        if headers::first(headers, &HOST).is_none() {
             // HTTP/1.0 needs none, HTTP/1.1 does.
             put(first, &HOST, authority(upstream).as_bytes());
         }
@@ -72,7 +72,7 @@ impl Sending {
         // How long it is goes by what comes, not by what is said.
         if body.is_end_stream() {
             let expected = matches!(*request.method(), Method::POST | Method::PUT | Method::PATCH);
-            if expected || headers.contains_key(CONTENT_LENGTH) {
+            if expected || headers::first(headers, &CONTENT_LENGTH).is_some() {
                 put(first, &CONTENT_LENGTH, b"0");
             }
         } else {

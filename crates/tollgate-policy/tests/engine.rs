@@ -136,6 +136,20 @@ fn requests_in_flight_count_as_failures_until_they_are_settled() {
 }
 
 #[test]
+fn what_ends_as_it_was_charged_and_holds_nothing_need_not_be_settled() {
+    let login = Policy::new("login").limit(Limit::per_minute(2)).count(Count::Failures);
+    let (failures, _) = gate(Policies::new().policy(login));
+    let verdict = failures.decide_now(&Subject::new());
+    let settled = [401, 200].map(|status| verdict.is_settled_by(&Ending::status(status)));
+    assert_eq!(settled, [true, false], "a success gets back what it was charged");
+
+    let slots = Policy::new("slots").limit(Limit::per_minute(2)).limit(PolicyLimit::Concurrent(2));
+    let (in_flight, _) = gate(Policies::new().policy(slots));
+    let verdict = in_flight.decide_now(&Subject::new());
+    assert!(verdict.is_allowed() && !verdict.is_settled_by(&Ending::status(200)), "it holds a place");
+}
+
+#[test]
 fn only_successes_count() {
     let (gate, _) =
         gate(Policies::new().policy(Policy::new("signups").limit(Limit::per_hour(1)).count(Count::Successes)));

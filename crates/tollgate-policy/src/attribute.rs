@@ -32,7 +32,7 @@ pub enum Attribute {
 }
 
 /// Those with a name of their own.
-pub(crate) const KNOWN: [Attribute; 9] = [
+pub(crate) static KNOWN: [Attribute; 9] = [
     Attribute::Ip,
     Attribute::User,
     Attribute::ApiKey,
@@ -63,8 +63,8 @@ const OPENS_DOORS: [&str; 10] = [
 impl Attribute {
     /// The attribute of that name. Any name is one; header names are compared without regard to case.
     pub fn named(name: &str) -> Self {
-        if let Some(known) = KNOWN.into_iter().find(|known| known.name() == name) {
-            return known;
+        if let Some(known) = KNOWN.iter().find(|known| known.name() == name) {
+            return known.clone();
         }
         match name.strip_prefix(HEADER) {
             Some(header) => Self::header(header),

@@ -119,9 +119,7 @@ impl<'a> Subject<'a> {
     /// The path of the request; what follows a `?` is not part of it.
     #[must_use]
     pub fn path(mut self, path: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        let path = without_origin(path.as_ref());
-        let end = path.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(path.len());
-        self.path = Some(&path[..end]);
+        self.path = Some(path_of(path.as_ref()));
         self
     }
 
@@ -175,38 +173,50 @@ impl<'a> Subject<'a> {
     /// an attribute of your own.
     #[must_use]
     pub fn with(mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        let bytes = value.as_ref();
+        self.set(name, value.as_ref());
+        self
+    }
+
+    /// The same, for a subject that stays where it is: in a loop over many of them.
+    pub fn set(&mut self, name: &'a str, value: &'a [u8]) {
         match name {
-            "ip" => match std::str::from_utf8(bytes).ok().and_then(|text| text.parse().ok()) {
-                Some(ip) => self.ip(ip),
-                None => self,
-            },
-            "user" => self.user(value),
-            "api_key" => self.api_key(value),
-            "plan" => self.plan(value),
-            "tenant" => self.tenant(value),
-            "method" => self.method(value),
-            "path" => self.path(value),
-            "host" => self.host(value),
-            "endpoint" => self.endpoint(value),
+            "ip" => {
+                if let Some(ip) = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) {
+                    self.ip = Some(address::canonical(ip));
+                }
+            }
+            "user" => self.user = there(value),
+            "api_key" => self.api_key = there(value),
+            "plan" => self.plan = there(value),
+            "tenant" => self.tenant = there(value),
+            "method" => self.method = Some(value),
+            "path" => self.path = Some(path_of(value)),
+            "host" => self.host = Some(value),
+            "endpoint" => self.endpoint = Some(value),
             _ => {
                 match name {
-                    "start" => self.start = request_start(bytes),
-                    "deadline" => self.deadline = request_start(bytes),
+                    "start" => self.start = request_start(value),
+                    "deadline" => self.deadline = request_start(value),
                     _ => {}
                 }
                 let known = self.custom.iter_mut().flatten().chain(&mut self.more).find(|(known, _)| *known == name);
                 if let Some((_, known)) = known {
-                    *known = bytes;
+                    *known = value;
                 } else if let Some(free) = self.custom.iter_mut().find(|place| place.is_none()) {
-                    *free = Some((name, bytes));
+                    *free = Some((name, value));
                 } else {
-                    self.more.push((name, bytes));
+                    self.more.push((name, value));
                 }
-                self
             }
         }
     }
+}
+
+/// The path of a target, without what follows a `?`.
+fn path_of(target: &[u8]) -> &[u8] {
+    let path = without_origin(target);
+    let end = path.iter().position(|byte| matches!(byte, b'?' | b'#')).unwrap_or(path.len());
+    &path[..end]
 }
 
 /// A target may name scheme and host before its path.

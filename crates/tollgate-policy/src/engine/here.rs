@@ -21,7 +21,7 @@ impl<S: Store + 'static> Engine<S> {
         }
         // A store that is elsewhere may still know this one.
         let is_known = in_line.is_none() && (!verdict.is_open() || verdict.ask_store_here(&self.inner.store, false));
-        if is_known && !verdict.is_denied_by_limits() {
+        if is_known && !verdict.is_to_be_punished() {
             self.count(&verdict);
             return Ok(verdict);
         }
@@ -78,7 +78,7 @@ impl<S: Store> Engine<S> {
             at_once(self.ask_and_wait(&mut verdict, peek, None));
         }
         if !peek {
-            if verdict.is_denied_by_limits() {
+            if verdict.is_to_be_punished() {
                 at_once(self.punish(&verdict, None));
             }
             self.count(&verdict);

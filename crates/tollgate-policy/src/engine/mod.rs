@@ -247,8 +247,10 @@ impl<S: Store> Engine<S> {
 
     /// The same of one that no pressure is against.
     async fn ask_pressed(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
-        if verdict.is_open() {
-            self.ask_and_wait(&mut verdict, peek, within).await;
+        let store = &self.inner.store;
+        if verdict.is_open() && !(store.is_here() && verdict.ask_store_here(store, peek)) {
+            // Who asks elsewhere has memory of its own, so that the futures of all others are small.
+            Box::pin(self.ask_and_wait(&mut verdict, peek, within)).await;
         }
         if peek { verdict } else { self.conclude(verdict, within).await }
     }
@@ -263,8 +265,8 @@ impl<S: Store> Engine<S> {
 
     /// What is left to do once it is decided.
     async fn conclude(&self, verdict: Verdict, within: Option<Duration>) -> Verdict {
-        if verdict.is_denied_by_limits() {
-            self.punish(&verdict, within).await;
+        if verdict.is_to_be_punished() {
+            Box::pin(self.punish(&verdict, within)).await;
         }
         self.count(&verdict);
         verdict

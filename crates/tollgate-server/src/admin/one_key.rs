@@ -27,9 +27,9 @@ const MOST_LIMITS: usize = 8;
 const MOST_NAMES: usize = 20;
 
 /// The body of a request.
-struct Asked {
+struct Asked<'a> {
     policy: String,
-    who: Who,
+    who: Who<'a>,
     lasts: Option<Duration>,
     reason: Option<String>,
     limits: Option<Vec<PolicyLimit>>,
@@ -56,8 +56,8 @@ impl Verb {
     }
 }
 
-impl Asked {
-    fn read(verb: Verb, body: &[u8]) -> Result<Self, Problem> {
+impl<'a> Asked<'a> {
+    fn read(verb: Verb, body: &'a [u8]) -> Result<Self, Problem> {
         let mut fields = Fields::from_body(body, verb.fields(), verb.example())?;
         let policy = fields.required_text("policy", verb.example())?;
         let who = Who::read(&mut fields)?;
@@ -87,7 +87,7 @@ impl Asked {
     }
 }
 
-fn read_limits(limits: Json) -> Result<Vec<PolicyLimit>, Problem> {
+fn read_limits(limits: Json<'_>) -> Result<Vec<PolicyLimit>, Problem> {
     let list = match limits {
         Json::List(list) => list,
         one => vec![one],

@@ -108,7 +108,7 @@ impl Drawn {
 }
 
 /// A list that is there and not too long.
-fn list(fields: &mut Fields, name: &str, most: usize) -> Result<Vec<Json>, Problem> {
+fn list<'a>(fields: &mut Fields<'a>, name: &str, most: usize) -> Result<Vec<Json<'a>>, Problem> {
     match fields.take(name) {
         None => Err(missing(name, EXAMPLE)),
         Some(Json::List(list)) if (1..=most).contains(&list.len()) => Ok(list),
@@ -117,9 +117,9 @@ fn list(fields: &mut Fields, name: &str, most: usize) -> Result<Vec<Json>, Probl
     }
 }
 
-fn read_limit(value: Json) -> Result<(String, Limit), Problem> {
+fn read_limit(value: Json<'_>) -> Result<(String, Limit), Problem> {
     let text = match value {
-        Json::Text(text) if text.len() <= LONGEST_LIMIT => text,
+        Json::Text(text) if text.len() <= LONGEST_LIMIT => text.into_owned(),
         Json::Text(text) => {
             let detail = format!("{} is too long for a limit; write one as `100/min burst 20`", quoted(&text));
             return Err(Problem::new(Code::InvalidLimit, detail));
@@ -130,7 +130,7 @@ fn read_limit(value: Json) -> Result<(String, Limit), Problem> {
     Ok((text, limit))
 }
 
-fn read_arrivals(value: Json) -> Result<u64, Problem> {
+fn read_arrivals(value: Json<'_>) -> Result<u64, Problem> {
     match value {
         Json::Number(Ok(many)) => Ok(many),
         other => Err(invalid(format!("`arrivals` must be whole numbers from 0 on, not {}", other.told()))),

@@ -35,7 +35,7 @@ pub(super) async fn check<C: Clock>(
     Ok(response)
 }
 
-async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest) -> Verdict {
+async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>) -> Verdict {
     let identity = app.identity.load();
     // The request is served elsewhere, if at all: it holds no place here, and waits for none.
     let subject = request.who.subject(&identity).at_once();

@@ -2,6 +2,7 @@
 
 use super::json::{self, Fields, Json, MOST_FIELDS, invalid, missing, too_many};
 use super::problem::{Code, Problem, quoted};
+use std::borrow::Cow;
 use std::net::IpAddr;
 use tollgate_policy::config::Identity;
 use tollgate_policy::{Attribute, Subject, credentials};
@@ -18,19 +19,19 @@ pub(super) const MOST_REQUESTS: usize = 100;
 
 /// A request that makes sense.
 #[derive(PartialEq, Debug)]
-pub(super) struct CheckRequest {
-    pub(super) who: Who,
+pub(super) struct CheckRequest<'a> {
+    pub(super) who: Who<'a>,
     pub(super) cost: u64,
     pub(super) peek: bool,
 }
 
-impl CheckRequest {
-    pub(super) fn from_json(body: &[u8]) -> Result<Self, Problem> {
+impl<'a> CheckRequest<'a> {
+    pub(super) fn from_json(body: &'a [u8]) -> Result<Self, Problem> {
         Self::read(Fields::from_body(body, &FIELDS, EXAMPLE)?)
     }
 
     /// Several of them, all of which make sense.
-    pub(super) fn list_from_json(body: &[u8]) -> Result<Vec<Self>, Problem> {
+    pub(super) fn list_from_json(body: &'a [u8]) -> Result<Vec<Self>, Problem> {
         let list = match json::parse(body, EXAMPLE)? {
             Json::List(list) => list,
             other => vec![other],
@@ -44,7 +45,7 @@ impl CheckRequest {
         list.into_iter().enumerate().map(numbered).collect()
     }
 
-    fn read(mut fields: Fields) -> Result<Self, Problem> {
+    fn read(mut fields: Fields<'a>) -> Result<Self, Problem> {
         let who = Who::read(&mut fields)?;
         let cost = fields.whole_number("cost")?.unwrap_or(1);
         let peek = fields.yes_or_no("peek")?.unwrap_or(false);
@@ -54,15 +55,15 @@ impl CheckRequest {
 
 /// Who asks: the field `subject`.
 #[derive(PartialEq, Debug)]
-pub(crate) struct Who {
+pub(crate) struct Who<'a> {
     ip: Option<IpAddr>,
     headers: Vec<(String, String)>,
     /// Everything else by its name.
-    attributes: Vec<(String, String)>,
+    attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-impl Who {
-    pub(crate) fn read(fields: &mut Fields) -> Result<Self, Problem> {
+impl<'a> Who<'a> {
+    pub(crate) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
         let subject = match fields.take("subject") {
             None => return Err(missing("subject", EXAMPLE)),
             Some(Json::Object(subject)) => subject,
@@ -83,8 +84,9 @@ impl Who {
                 return Err(invalid(format!("`subject.headers` must be an object of texts, not {}", other.told())));
             }
         };
-        let mut attributes = Vec::new();
-        for (name, value) in subject.rest() {
+        let rest = subject.rest();
+        let mut attributes = Vec::with_capacity(rest.len());
+        for (name, value) in rest {
             let is_own = |name: &str| matches!(Attribute::named(name), Attribute::Custom(_));
             // As an attribute of somebody's own no policy would look at it, and everything would pass.
             if is_own(&name) && !is_own(&name.to_lowercase()) {
@@ -99,8 +101,8 @@ impl Who {
                 }
                 Json::Null => {}
                 Json::Text(text) => attributes.push((name, text)),
-                Json::Number(Ok(number)) => attributes.push((name, number.to_string())),
-                Json::Bool(yes) => attributes.push((name, yes.to_string())),
+                Json::Number(Ok(number)) => attributes.push((name, number.to_string().into())),
+                Json::Bool(yes) => attributes.push((name, yes.to_string().into())),
                 other => {
                     let name = quoted(&format!("subject.{name}"));
                     return Err(invalid(format!(
@@ -114,29 +116,33 @@ impl Who {
     }
 
     /// Who asks. A user or an API key that is not named is taken from the header that the configuration names.
-    pub(crate) fn subject<'a>(&'a self, identity: &'a Identity) -> Subject<'a> {
+    pub(crate) fn subject<'s>(&'s self, identity: &'s Identity) -> Subject<'s> {
         let mut subject = identified(&self.headers, identity);
         if let Some(ip) = self.ip {
             subject = subject.ip(ip);
         }
-        self.attributes.iter().fold(subject, |subject, (name, value)| subject.with(name, value))
+        for (name, value) in &self.attributes {
+            subject.set(name, value.as_bytes());
+        }
+        subject
     }
 }
 
 /// Who the headers say is asking, by those of them that are believed.
 pub(crate) fn identified<'a>(headers: &'a Vec<(String, String)>, identity: &'a Identity) -> Subject<'a> {
-    let believed = [("user", &identity.user), ("api_key", &identity.api_key)];
-    believed.into_iter().fold(Subject::new().headers(headers), |subject, (name, header)| {
-        let said =
-            |(known, _): &&(String, String)| header.as_ref().is_some_and(|header| known.eq_ignore_ascii_case(header));
-        match headers.iter().find(said) {
-            Some((known, value)) if known.eq_ignore_ascii_case("authorization") => {
-                subject.with(name, credentials(value.as_bytes()))
-            }
-            Some((_, value)) => subject.with(name, value),
-            None => subject,
+    let mut subject = Subject::new().headers(headers);
+    for (name, header) in [("user", &identity.user), ("api_key", &identity.api_key)] {
+        let Some(header) = header else { continue };
+        let Some((_, value)) = headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(header)) else {
+            continue;
+        };
+        let value = value.as_bytes();
+        match header.eq_ignore_ascii_case("authorization") {
+            true => subject.set(name, credentials(value)),
+            false => subject.set(name, value),
         }
-    })
+    }
+    subject
 }
 
 fn read_ip(text: &str) -> Result<IpAddr, Problem> {
@@ -149,7 +155,7 @@ fn read_ip(text: &str) -> Result<IpAddr, Problem> {
 }
 
 /// A header may be there several times: then its value is a list.
-fn read_headers(headers: Vec<(String, Json)>) -> Result<Vec<(String, String)>, Problem> {
+fn read_headers<'a>(headers: Vec<(Cow<'a, str>, Json<'a>)>) -> Result<Vec<(String, String)>, Problem> {
     let mut read = Vec::with_capacity(headers.len());
     for (name, value) in Fields::new(headers, "subject.headers.")?.rest() {
         let values = match value {
@@ -159,7 +165,7 @@ fn read_headers(headers: Vec<(String, Json)>) -> Result<Vec<(String, String)>, P
         };
         for value in values {
             match value {
-                Json::Text(text) => read.push((name.clone(), text)),
+                Json::Text(text) => read.push((name.clone().into_owned(), text.into_owned())),
                 other => {
                     let name = quoted(&format!("subject.headers.{name}"));
                     return Err(invalid(format!("{name} must be text or a list of texts, not {}", other.told())));
@@ -169,4 +175,20 @@ fn read_headers(headers: Vec<(String, Json)>) -> Result<Vec<(String, String)>, P
     }
     // A list may be long.
     if read.len() > MOST_FIELDS { Err(too_many("subject.headers")) } else { Ok(read) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_escaped_text_is_the_same_text_and_no_other_is_copied() {
+        let plain = br#"{"subject":{"ip":"203.0.113.7","user":"ann","plan":"pro"}}"#;
+        let escaped = br#"{"\u0073ubject":{"\u0069p":"203.0.113.\u0037","us\u0065r":"\u0061nn","plan":"pro"}}"#;
+        let (plain, escaped) = (CheckRequest::from_json(plain).unwrap(), CheckRequest::from_json(escaped).unwrap());
+        assert_eq!(plain, escaped);
+        let is_copied = |text: &Cow<'_, str>| matches!(text, Cow::Owned(_));
+        assert!(plain.who.attributes.iter().all(|(name, value)| !is_copied(name) && !is_copied(value)));
+        assert!(escaped.who.attributes.iter().any(|(name, value)| is_copied(name) && is_copied(value)));
+    }
 }

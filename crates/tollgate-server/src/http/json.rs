@@ -2,22 +2,24 @@
 
 use super::problem::{Code, Problem, quoted};
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// A value as it was sent: the fields of objects in their order, those that are there twice included.
+/// A value as it was sent: the fields of objects in their order, those that are there twice included. Texts are where they
+/// were sent, but for those with escapes in them.
 #[derive(Clone, PartialEq, Debug)]
-pub(crate) enum Json {
+pub(crate) enum Json<'a> {
     Null,
     Bool(bool),
     /// A whole number from 0 on, or any other.
     Number(Result<u64, f64>),
-    Text(String),
-    List(Vec<Json>),
-    Object(Vec<(String, Json)>),
+    Text(Cow<'a, str>),
+    List(Vec<Json<'a>>),
+    Object(Vec<(Cow<'a, str>, Json<'a>)>),
 }
 
-impl Json {
+impl Json<'_> {
     /// A value of the wrong type, told back in a few words.
     pub(crate) fn told(&self) -> String {
         match self {
@@ -33,7 +35,7 @@ impl Json {
 }
 
 /// What a body says.
-pub(crate) fn parse(body: &[u8], example: &str) -> Result<Json, Problem> {
+pub(crate) fn parse<'a>(body: &'a [u8], example: &str) -> Result<Json<'a>, Problem> {
     if body.trim_ascii().is_empty() {
         return Err(Problem::new(Code::InvalidJson, format!("the body is empty; send JSON, as in {example}")));
     }
@@ -46,20 +48,20 @@ pub(crate) fn parse(body: &[u8], example: &str) -> Result<Json, Problem> {
 pub(crate) const MOST_FIELDS: usize = 128;
 
 /// The fields of an object, each there once.
-pub(crate) struct Fields(Vec<(String, Json)>);
+pub(crate) struct Fields<'a>(Vec<(Cow<'a, str>, Json<'a>)>);
 
-impl Fields {
+impl<'a> Fields<'a> {
     /// The object that a body is. Its fields are among `known`; `example` shows what would be right.
-    pub(crate) fn from_body(body: &[u8], known: &[&str], example: &str) -> Result<Self, Problem> {
+    pub(crate) fn from_body(body: &'a [u8], known: &[&str], example: &str) -> Result<Self, Problem> {
         Self::of(parse(body, example)?, known, example)
     }
 
     /// The same of what was in a body.
-    pub(crate) fn of(json: Json, known: &[&str], example: &str) -> Result<Self, Problem> {
+    pub(crate) fn of(json: Json<'a>, known: &[&str], example: &str) -> Result<Self, Problem> {
         let Json::Object(fields) = json else {
             return Err(Problem::new(Code::NotAnObject, format!("the body is not a JSON object, as in {example}")));
         };
-        if let Some((name, _)) = fields.iter().find(|(name, _)| !known.contains(&name.as_str())) {
+        if let Some((name, _)) = fields.iter().find(|(name, _)| !known.contains(&&**name)) {
             let detail = format!("{} is not a field; those known are {}", quoted(name), known.join(", "));
             return Err(Problem::new(Code::UnknownField, detail));
         }
@@ -67,7 +69,7 @@ impl Fields {
     }
 
     /// The fields of an object within, which is called `of`.
-    pub(crate) fn new(fields: Vec<(String, Json)>, of: &str) -> Result<Self, Problem> {
+    pub(crate) fn new(fields: Vec<(Cow<'a, str>, Json<'a>)>, of: &str) -> Result<Self, Problem> {
         if fields.len() > MOST_FIELDS {
             return Err(too_many(of.trim_end_matches('.')));
         }
@@ -80,20 +82,20 @@ impl Fields {
     }
 
     /// Takes a field out; null says the same as leaving it out.
-    pub(crate) fn take(&mut self, name: &str) -> Option<Json> {
+    pub(crate) fn take(&mut self, name: &str) -> Option<Json<'a>> {
         let at = self.0.iter().position(|(field, _)| field == name)?;
         Some(self.0.swap_remove(at).1).filter(|value| *value != Json::Null)
     }
 
     /// What has not been taken out.
-    pub(crate) fn rest(self) -> Vec<(String, Json)> {
+    pub(crate) fn rest(self) -> Vec<(Cow<'a, str>, Json<'a>)> {
         self.0
     }
 
     pub(crate) fn text(&mut self, name: &str) -> Result<Option<String>, Problem> {
         match self.take(name) {
             None => Ok(None),
-            Some(Json::Text(text)) => Ok(Some(text)),
+            Some(Json::Text(text)) => Ok(Some(text.into_owned())),
             Some(other) => Err(invalid(format!("`{name}` must be text, not {}", other.told()))),
         }
     }
@@ -150,7 +152,7 @@ pub(crate) fn invalid(detail: String) -> Problem {
     Problem::new(Code::InvalidField, detail)
 }
 
-impl<'de> Deserialize<'de> for Json {
+impl<'de> Deserialize<'de> for Json<'de> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(AnyValue)
     }
@@ -159,41 +161,41 @@ impl<'de> Deserialize<'de> for Json {
 struct AnyValue;
 
 impl<'de> Visitor<'de> for AnyValue {
-    type Value = Json;
+    type Value = Json<'de>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("JSON")
     }
 
-    fn visit_unit<E>(self) -> Result<Json, E> {
+    fn visit_unit<E>(self) -> Result<Json<'de>, E> {
         Ok(Json::Null)
     }
 
-    fn visit_bool<E>(self, yes: bool) -> Result<Json, E> {
+    fn visit_bool<E>(self, yes: bool) -> Result<Json<'de>, E> {
         Ok(Json::Bool(yes))
     }
 
-    fn visit_u64<E>(self, number: u64) -> Result<Json, E> {
+    fn visit_u64<E>(self, number: u64) -> Result<Json<'de>, E> {
         Ok(Json::Number(Ok(number)))
     }
 
-    fn visit_i64<E>(self, number: i64) -> Result<Json, E> {
+    fn visit_i64<E>(self, number: i64) -> Result<Json<'de>, E> {
         Ok(Json::Number(u64::try_from(number).map_err(|_| number as f64)))
     }
 
-    fn visit_f64<E>(self, number: f64) -> Result<Json, E> {
+    fn visit_f64<E>(self, number: f64) -> Result<Json<'de>, E> {
         Ok(Json::Number(Err(number)))
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Json, E> {
-        Ok(Json::Text(text.to_owned()))
+    fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Borrowed(text)))
     }
 
-    fn visit_string<E>(self, text: String) -> Result<Json, E> {
-        Ok(Json::Text(text))
+    fn visit_str<E>(self, text: &str) -> Result<Json<'de>, E> {
+        Ok(Json::Text(Cow::Owned(text.to_owned())))
     }
 
-    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Json, A::Error> {
+    fn visit_seq<A: SeqAccess<'de>>(self, mut values: A) -> Result<Json<'de>, A::Error> {
         let mut list = Vec::new();
         while let Some(value) = values.next_element()? {
             list.push(value);
@@ -201,11 +203,38 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(Json::List(list))
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json, A::Error> {
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Json<'de>, A::Error> {
         let mut fields = Vec::new();
-        while let Some(field) = map.next_entry()? {
-            fields.push(field);
+        while let Some((Name(name), value)) = map.next_entry()? {
+            fields.push((name, value));
         }
         Ok(Json::Object(fields))
+    }
+}
+
+/// The name of a field. (A `Cow` by itself is always read as a copy.)
+struct Name<'a>(Cow<'a, str>);
+
+impl<'de> Deserialize<'de> for Name<'de> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_str(AnyName)
+    }
+}
+
+struct AnyName;
+
+impl<'de> Visitor<'de> for AnyName {
+    type Value = Name<'de>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the name of a field")
+    }
+
+    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'de>, E> {
+        Ok(Name(Cow::Borrowed(name)))
+    }
+
+    fn visit_str<E>(self, name: &str) -> Result<Name<'de>, E> {
+        Ok(Name(Cow::Owned(name.to_owned())))
     }
 }

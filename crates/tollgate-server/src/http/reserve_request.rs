@@ -18,15 +18,15 @@ const USUAL: Duration = Duration::from_secs(60);
 
 /// A request for something that is used later.
 #[derive(PartialEq, Debug)]
-pub(super) struct ReserveRequest {
-    pub(super) who: Who,
+pub(super) struct ReserveRequest<'a> {
+    pub(super) who: Who<'a>,
     pub(super) cost: Option<u64>,
     pub(super) max_wait: Option<Duration>,
     pub(super) ttl: Duration,
 }
 
-impl ReserveRequest {
-    pub(super) fn from_json(body: &[u8]) -> Result<Self, Problem> {
+impl<'a> ReserveRequest<'a> {
+    pub(super) fn from_json(body: &'a [u8]) -> Result<Self, Problem> {
         let mut fields = Fields::from_body(body, &["subject", "cost", "max_wait_ms", "ttl_ms"], EXAMPLE)?;
         let who = Who::read(&mut fields)?;
         let cost = fields.whole_number("cost")?;

@@ -309,7 +309,7 @@ pub use head::Head;
 pub use identity::{Client, Forwarding, Identity, PeerAddr, peer};
 pub use key::{Key, KeyWriter};
 #[cfg(feature = "axum")]
-pub use rate_limit::AxumBody;
+pub use rate_limit::{AxumBody, Connected};
 pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Waits};
 pub use shed::ShedLayer;
 // What the options of a layer are said in.

@@ -5,6 +5,7 @@ use axum::extract::Request;
 use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
+use axum::serve::IncomingStream;
 use axum::{Router, ServiceExt};
 use governor::middleware::StateInformationMiddleware;
 use std::convert::Infallible;
@@ -15,7 +16,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tollgate::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore, SystemClock};
 use tollgate_policy::{Engine, Match, Policies, Policy};
-use tollgate_tower::{AdaptiveConcurrencyLayer, ConcurrencyLayer, Key, OneLimit, RateLimitLayer};
+use tollgate_tower::{AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Key, OneLimit, RateLimit, RateLimitLayer};
 use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -56,6 +57,14 @@ pub(super) trait Put {
     type Into;
 
     fn put<S: Web>(self, app: S) -> Self::Into;
+
+    /// Of one that knows its peers by itself where axum serves it.
+    fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into
+    where
+        Self: Sized,
+    {
+        self.put(app)
+    }
 }
 
 /// What axum serves.
@@ -108,7 +117,7 @@ impl Who {
         Ok(match self {
             Self::Bare => to.put(routed(app)),
             Self::PerIp => to.put(routed(app.layer(per_ip(clock).for_axum()))),
-            Self::Around => to.put(per_ip(clock).around(app)),
+            Self::Around => to.put_around(per_ip(clock).around(app)),
             Self::Policies => to.put(routed(app.layer(RateLimitLayer::new(engine(clock)?).for_axum()))),
             Self::Governor => to.put(routed(app.layer(governor()?))),
             Self::GovernorAround => to.put(governor()?.layer(routed(app))),
@@ -236,14 +245,26 @@ impl Put for OnSocket {
     type Into = Result<(), String>;
 
     fn put<S: Web>(self, app: S) -> Self::Into {
-        let app = app.into_make_service_with_connect_info::<SocketAddr>();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-        let runtime = runtime.map_err(|error| error.to_string())?;
-        let served = runtime.block_on(async {
-            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-            println!("{}", listener.local_addr()?.port());
-            axum::serve(listener, app).await
-        });
-        served.map_err(|error| error.to_string())
+        on_a_free_port(app.into_make_service_with_connect_info::<SocketAddr>())
     }
+
+    fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into {
+        on_a_free_port(app)
+    }
+}
+
+fn on_a_free_port<M, S>(app: M) -> Result<(), String>
+where
+    M: for<'a> Service<IncomingStream<'a, TcpListener>, Response = S, Error = Infallible, Future: Send>,
+    M: Send + 'static,
+    S: Web,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let served = runtime.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        println!("{}", listener.local_addr()?.port());
+        axum::serve(listener, app).await
+    });
+    served.map_err(|error| error.to_string())
 }

@@ -309,8 +309,7 @@ impl Verdict {
 
     /// Whether it is a denial that a policy counts against whom it was for.
     pub(super) fn is_to_be_punished(&self) -> bool {
-        self.is_denied_by_limits()
-            && self.parts.asking.asked.iter().any(|asked| self.ruling(asked).penalty.is_some())
+        self.is_denied_by_limits() && self.parts.asking.asked.iter().any(|asked| self.ruling(asked).penalty.is_some())
     }
 }
 

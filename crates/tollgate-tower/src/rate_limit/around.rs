@@ -1,13 +1,15 @@
 //! Around a whole router of axum, which then is served as it is.
 
-use super::{AxumBody, RateLimit, RateLimitLayer};
+use super::{AxumBody, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture};
 use crate::gate::Gate;
+use axum::body::Body;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::extract::{ConnectInfo, Request};
-use axum::middleware::AddExtension;
+use axum::response::Response;
 use axum::serve::{IncomingStream, Listener};
-use axum::{Extension, Router, ServiceExt};
+use axum::{Router, ServiceExt};
 use std::convert::Infallible;
+use std::fmt;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::task::{Context, Poll};
@@ -55,13 +57,13 @@ where
     }
 }
 
-/// For [`axum::serve`](fn@axum::serve). With connect info, always: without it nobody knows who is calling.
+/// For [`axum::serve`](fn@axum::serve).
 impl<S, G, L> Service<IncomingStream<'_, L>> for RateLimit<S, G, AxumBody>
 where
     S: Clone,
     L: Listener<Addr = SocketAddr>,
 {
-    type Response = AddExtension<Self, ConnectInfo<SocketAddr>>;
+    type Response = Connected<S, G>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
 
@@ -70,6 +72,48 @@ where
     }
 
     fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
-        ready(Ok(Extension(ConnectInfo(*stream.remote_addr())).layer(self.clone())))
+        ready(Ok(Connected { limit: self.clone(), peer: *stream.remote_addr() }))
+    }
+}
+
+/// A service behind a limit, for the requests of one connection, whose peer it knows: it need not look for it in each request.
+/// [`axum::serve`](fn@axum::serve) gets it of a [`RateLimit`].
+///
+/// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
+pub struct Connected<S, G> {
+    limit: RateLimit<S, G, AxumBody>,
+    peer: SocketAddr,
+}
+
+impl<S, G> Service<Request> for Connected<S, G>
+where
+    S: Service<Request, Response = Response> + Clone,
+    G: Gate,
+    AxumBody: Form<Body, Kept<G>, Body = Body>,
+{
+    type Response = Response;
+    type Error = S::Error;
+    type Future = ResponseFuture<S, Body, G, AxumBody>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        Service::<Request>::poll_ready(&mut self.limit, cx)
+    }
+
+    #[inline]
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        request.extensions_mut().insert(ConnectInfo(self.peer));
+        self.limit.call_from(Some(self.peer.ip()), request)
+    }
+}
+
+impl<S: Clone, G> Clone for Connected<S, G> {
+    fn clone(&self) -> Self {
+        Self { limit: self.limit.clone(), peer: self.peer }
+    }
+}
+
+impl<S: fmt::Debug, G> fmt::Debug for Connected<S, G> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connected").field("limit", &self.limit).field("peer", &self.peer).finish()
     }
 }

@@ -10,6 +10,8 @@ mod service;
 mod waits;
 
 #[cfg(feature = "axum")]
+pub use around::Connected;
+#[cfg(feature = "axum")]
 pub use form::AxumBody;
 pub use form::{Enum, Form};
 pub use future::{Kept, ResponseFuture};

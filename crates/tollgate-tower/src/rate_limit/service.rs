@@ -8,7 +8,7 @@ use crate::NotReached;
 use crate::answer::{self, Asker, Denial, Jitter};
 use crate::gate::{Gate, Later};
 use crate::head::Head;
-use crate::identity::Client;
+use crate::identity::{Client, peer};
 use crate::rate_limit::future::Kept;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
@@ -16,6 +16,7 @@ use http::{Request, Response};
 use http_body::Body;
 use std::fmt;
 use std::marker::PhantomData;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -49,9 +50,20 @@ where
         self.inner.poll_ready(cx)
     }
 
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        self.call_from(peer(request.extensions()), request)
+    }
+}
+
+impl<S, G: Gate, F> RateLimit<S, G, F> {
+    /// Calls it with a request that came over a connection from this peer.
+    #[inline]
+    pub(super) fn call_from<B>(&mut self, peer: Option<IpAddr>, mut request: Request<B>) -> ResponseFuture<S, B, G, F>
+    where
+        S: Service<Request<B>> + Clone,
+    {
         let mut counted = Counted { shared: Arc::clone(&self.shared), ticket: None };
-        match counted.judge(&mut request) {
+        match counted.judge(&mut request, peer) {
             Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
             fate => self.otherwise(request, counted, fate),
         }
@@ -96,9 +108,9 @@ impl<G: Gate> Counted<G> {
     // Apart, and with the ticket where it stays: what is moved, and what is compiled into each service, is code to be fetched
     // for each request.
     #[inline(never)]
-    fn judge<B>(&mut self, request: &mut Request<B>) -> Fate<G> {
+    fn judge<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
-        let client = options.identity.of(request.extensions(), request.headers());
+        let client = options.identity.client(peer, request.headers());
         let head = Head::of(request, client);
         if options.skips(&head) {
             return Fate::Passes;

@@ -104,12 +104,6 @@ impl Identity {
 
 /// # Use it
 impl Identity {
-    /// Who sent a request.
-    #[inline]
-    pub(crate) fn of(&self, extensions: &http::Extensions, headers: &HeaderMap) -> Client {
-        self.client(peer(extensions), headers)
-    }
-
     /// Who sent a request with these headers over a connection from this peer.
     #[inline]
     pub fn client(&self, peer: Option<IpAddr>, headers: &HeaderMap) -> Client {

@@ -6,6 +6,7 @@ use super::service::Fate;
 use super::waits::Waiting;
 use crate::answer;
 use crate::gate::{Gate, Later};
+use crate::identity::Client;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -62,6 +63,7 @@ pin_project! {
 /// What goes on when the store has answered.
 struct Unanswered<S, B, G: Gate> {
     later: Later<G::Ticket>,
+    client: Client,
     service: S,
     request: Request<B>,
     counted: Counted<G>,
@@ -149,8 +151,14 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
         Self::new(State::waiting(delay, service, request, counted, waiting))
     }
 
-    pub(super) fn asking(later: Later<G::Ticket>, service: S, request: Request<B>, counted: Counted<G>) -> Self {
-        Self::new(State::asking(later, service, request, counted))
+    pub(super) fn asking(
+        later: Later<G::Ticket>,
+        client: Client,
+        service: S,
+        request: Request<B>,
+        counted: Counted<G>,
+    ) -> Self {
+        Self::new(State::asking(later, client, service, request, counted))
     }
 
     pub(super) fn denied(response: Response<Bytes>) -> Self {
@@ -197,8 +205,8 @@ impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
         Self::Waiting { next: Some(Box::new(next)) }
     }
 
-    fn asking(later: Later<G::Ticket>, service: S, request: Request<B>, counted: Counted<G>) -> Self {
-        Self::Asking { later: Some(Box::new(Unanswered { later, service, request, counted })) }
+    fn asking(later: Later<G::Ticket>, client: Client, service: S, request: Request<B>, counted: Counted<G>) -> Self {
+        Self::Asking { later: Some(Box::new(Unanswered { later, client, service, request, counted })) }
     }
 
     /// Waits for what a request that is not running waits for; pending until it comes. Apart: few wait.
@@ -221,14 +229,13 @@ impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
                 let Some(asking) = later else { return Poll::Pending };
                 let ticket = ready!(asking.later.as_mut().poll(cx));
                 let Some(asking) = later.take() else { return Poll::Pending };
-                let Unanswered { mut service, mut request, mut counted, .. } = *asking;
+                let Unanswered { client, mut service, mut request, mut counted, .. } = *asking;
                 counted.ticket = Some(ticket);
-                let client = counted.shared.options.identity.of(request.extensions(), request.headers());
                 self.set(match counted.decided(&mut request, client) {
                     Fate::Passes => State::Running { future: service.call(request), counted },
                     Fate::Denied(response) => State::Denied { response: Some(*response) },
                     Fate::Waits(delay, waiting) => State::waiting(delay, service, request, counted, waiting),
-                    Fate::Asks(later) => State::asking(later, service, request, counted),
+                    Fate::Asks(later, client) => State::asking(later, client, service, request, counted),
                 });
             }
             StateProjection::Running { .. } | StateProjection::Denied { .. } => {}

@@ -56,9 +56,10 @@ where
 }
 
 impl<S, G: Gate, F> RateLimit<S, G, F> {
-    /// Calls it with a request that came over a connection from this peer.
+    /// Calls it, once it is ready, with a request that came over a connection from this peer: for servers that know it, and
+    /// need not put it into the extensions of each request to be found there.
     #[inline]
-    pub(super) fn call_from<B>(&mut self, peer: Option<IpAddr>, mut request: Request<B>) -> ResponseFuture<S, B, G, F>
+    pub fn call_from<B>(&mut self, peer: Option<IpAddr>, mut request: Request<B>) -> ResponseFuture<S, B, G, F>
     where
         S: Service<Request<B>> + Clone,
     {
@@ -76,8 +77,8 @@ pub(super) enum Fate<G: Gate> {
     Passes,
     Denied(Box<Response<Bytes>>),
     Waits(Duration, Waiting),
-    /// Nobody knows yet.
-    Asks(Later<G::Ticket>),
+    /// Nobody knows yet what becomes of that client.
+    Asks(Later<G::Ticket>, Client),
 }
 
 impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
@@ -99,7 +100,7 @@ impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
             Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
             Fate::Denied(response) => ResponseFuture::denied(*response),
             Fate::Waits(delay, waiting) => ResponseFuture::waiting(delay, self.take_ready(), request, counted, waiting),
-            Fate::Asks(later) => ResponseFuture::asking(later, self.take_ready(), request, counted),
+            Fate::Asks(later, client) => ResponseFuture::asking(later, client, self.take_ready(), request, counted),
         }
     }
 }
@@ -117,7 +118,7 @@ impl<G: Gate> Counted<G> {
         }
         match gate.decide(&head, options.cost(&head), &mut self.ticket) {
             None => self.decided(request, client),
-            Some(later) => Fate::Asks(later),
+            Some(later) => Fate::Asks(later, client),
         }
     }
 

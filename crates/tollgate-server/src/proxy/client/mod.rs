@@ -7,4 +7,4 @@ mod service;
 mod state;
 
 pub(super) use connection::serve;
-pub(crate) use state::Client;
+pub(crate) use state::{Client, about_now};

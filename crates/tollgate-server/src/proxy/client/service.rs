@@ -13,26 +13,27 @@ use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
+use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
-use tollgate_tower::{Kept, PeerAddr, RateLimit, ResponseBody, ResponseFuture};
+use tollgate_tower::{Kept, RateLimit, ResponseBody, ResponseFuture};
 use tower_layer::Layer;
-use tower_service::Service;
 
 /// Serves the requests of one connection.
 pub(super) struct OfClient {
     local: Arc<Local>,
     client: Arc<Client>,
-    limited: RateLimit<Forward, Gate>,
+    /// Called for one request after the other.
+    limited: RefCell<RateLimit<Forward, Gate>>,
 }
 
 impl OfClient {
     pub(super) fn new(local: &Arc<Local>, client: &Arc<Client>) -> Self {
         let forward = Forward { local: Arc::clone(local), client: Arc::clone(client) };
-        let limited = local.shared.layer.layer(forward);
+        let limited = RefCell::new(local.shared.layer.layer(forward));
         Self { local: Arc::clone(local), client: Arc::clone(client), limited }
     }
 
@@ -84,14 +85,12 @@ impl hyper::service::Service<Request<Incoming>> for OfClient {
         let state = match self.vet(&mut request) {
             Err(problem) => State::Refused { problem: Some(problem) },
             Ok(()) => {
-                if let Some(peer) = self.client.peer {
-                    request.extensions_mut().insert(PeerAddr(peer));
-                }
                 if let Some(notes) = notes {
                     request.extensions_mut().insert::<Notes>(notes);
                 }
                 // The one further in is always ready.
-                State::Limited { future: self.limited.clone().call(request) }
+                let peer = self.client.peer.map(|peer| peer.ip());
+                State::Limited { future: self.limited.borrow_mut().call_from(peer, request) }
             }
         };
         Answering { state, rest: Some((under_way, (entry, span.map(Box::new)))), http2: version == Version::HTTP_2 }

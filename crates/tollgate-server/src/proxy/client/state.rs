@@ -6,18 +6,32 @@ use axum::http::HeaderValue;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
+use tollgate::{Clock, CoarseClock, Instant};
 
 /// Who has no address, as forwarding headers have it.
 const UNKNOWN: &str = "unknown";
 
-/// The zero of all times here.
-static BEGINNING: LazyLock<Instant> = LazyLock::new(Instant::now);
+/// The zero of all times here, on both clocks.
+static BEGINNING: LazyLock<(Instant, tokio::time::Instant)> =
+    LazyLock::new(|| (CoarseClock.now(), tokio::time::Instant::now()));
 
-/// Milliseconds since the process began, never 0.
+/// How long the process has been there, give or take some milliseconds: nobody's patience is measured finer, and each request
+/// asks.
+fn since_the_beginning() -> Duration {
+    let (beginning, _) = *BEGINNING;
+    CoarseClock.now().saturating_since(beginning)
+}
+
+/// The same in milliseconds, never 0.
 pub(crate) fn now() -> u64 {
-    u64::try_from(BEGINNING.elapsed().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+    u64::try_from(since_the_beginning().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
+}
+
+/// The same on the clock of timers.
+pub(crate) fn about_now() -> tokio::time::Instant {
+    BEGINNING.1 + since_the_beginning()
 }
 
 pub(crate) struct Client {

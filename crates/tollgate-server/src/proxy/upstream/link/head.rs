@@ -6,6 +6,7 @@ use axum::body::Bytes;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, HeaderMap, HeaderName, HeaderValue, TRANSFER_ENCODING};
 use axum::http::{Method, StatusCode};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 
 /// A head is no longer than this.
 pub(super) const MOST_BYTES: usize = 400 * 1024;
@@ -57,13 +58,11 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     let mut found = Found { keep: !is_http10, ..Found::default() };
     let mut map = HeaderMap::with_capacity(response.headers.len() + 4);
     for header in &*response.headers {
-        let name = HeaderName::from_bytes(header.name.as_bytes());
-        let value = HeaderValue::from_maybe_shared(copy.slice_ref(in_copy(&copy, bytes, header.value)));
-        let (Ok(name), Ok(value)) = (name, value) else {
-            return Err(Fault::Wrong("answered with a header that is none"));
-        };
-        if found.goes_on(&name, value.as_bytes())? {
-            map.append(name, value);
+        let wrong = || Fault::Wrong("answered with a header that is none");
+        let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| wrong())?;
+        if found.goes_on(&name, header.value)? {
+            let value = copy.slice(place(bytes, header.value));
+            map.append(name, HeaderValue::from_maybe_shared(value).map_err(|_| wrong())?);
         }
     }
     let length = found.length(status, asked, is_http10)?;
@@ -80,10 +79,10 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     Ok(Some((end, Head { status, headers: map, is_http10, length, keep })))
 }
 
-/// The same part of the copy.
-fn in_copy<'a>(copy: &'a [u8], bytes: &[u8], part: &[u8]) -> &'a [u8] {
+/// Where a part of the bytes is in them.
+fn place(bytes: &[u8], part: &[u8]) -> Range<usize> {
     let at = part.as_ptr().addr() - bytes.as_ptr().addr();
-    &copy[at..at + part.len()]
+    at..at + part.len()
 }
 
 /// What the headers say of the connection and the body.

@@ -40,7 +40,7 @@
 //! Call 21 is a 429 that says when to come again. All clones of a layer share its buckets: give one layer to several routes
 //! and they share them, give each its own and they do not.
 //!
-//! With hyper, insert [`PeerAddr`] into the extensions of each request; with tonic, take the feature `tonic` and
+//! With hyper, insert [`PeerAddr`] into the extensions of each request, or hand it to [`RateLimit::call_from`]; with tonic, take the feature `tonic` and
 //! `Server::builder().layer(…)`. Whole programs for all three are in the `examples` of the repository.
 //!
 //! # By what to count

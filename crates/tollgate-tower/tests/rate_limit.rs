@@ -53,6 +53,29 @@ fn header<'a, B>(response: &'a Response<B>, name: &str) -> Option<&'a str> {
 }
 
 #[tokio::test]
+async fn a_server_may_say_itself_who_the_peer_is() {
+    let (layer, _) = limited(Key::ip(), Limit::per_minute(1));
+    let mut service = layer.identity(Identity::direct().trust("10.0.0.0/8".parse().unwrap())).layer(app());
+    let proxied = |client: &str| Request::builder().uri("/").header("x-forwarded-for", client).body(Body::empty());
+    // Not what the extensions say, which this one knows better; a proxy is believed as ever.
+    for (peer, request, status) in [
+        ("203.0.113.7", hello("192.0.2.1"), 200),
+        ("203.0.113.7", hello("192.0.2.2"), 429),
+        ("203.0.113.8", hello("192.0.2.1"), 200),
+        ("10.0.0.1", proxied("203.0.113.7").unwrap(), 429),
+        ("10.0.0.1", proxied("203.0.113.9").unwrap(), 200),
+    ] {
+        let response = service.call_from(Some(peer.parse().unwrap()), request).await.unwrap();
+        assert_eq!(response.status(), status, "{peer}");
+    }
+    // All of whom nobody knows where they come from are one.
+    for status in [200, 429] {
+        let response = service.call_from(None, Request::new(Body::empty())).await.unwrap();
+        assert_eq!(response.status(), status);
+    }
+}
+
+#[tokio::test]
 async fn a_limit_holds_across_clones_routes_and_tasks() {
     let (layer, _) = limited(Key::ip(), Limit::per_minute(5));
     let service = app().layer(layer);

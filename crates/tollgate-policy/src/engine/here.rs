@@ -9,6 +9,7 @@ use tollgate::{Clock, MemoryStore, Store};
 impl<S: Store + 'static> Engine<S> {
     /// Decides, as [`decide_n`](Self::decide_n) does, if the store is in this process, or knows the answer without asking
     /// elsewhere, and nobody has to wait in line. If not, what decides: a future that needs the subject no longer.
+    #[allow(clippy::result_large_err, reason = "who waits for it has a place for it, and who does not gets a pointer")]
     pub fn decide_or_later(
         &self,
         subject: &Subject<'_>,

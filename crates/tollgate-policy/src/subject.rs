@@ -173,12 +173,13 @@ impl<'a> Subject<'a> {
     /// an attribute of your own.
     #[must_use]
     pub fn with(mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.set(name, value.as_ref());
+        self.set(name, value);
         self
     }
 
-    /// The same, for a subject that stays where it is: in a loop over many of them.
-    pub fn set(&mut self, name: &'a str, value: &'a [u8]) {
+    /// The same for a subject that stays where it is, in a loop over attributes.
+    pub fn set(&mut self, name: &'a str, value: &'a (impl AsRef<[u8]> + ?Sized)) {
+        let value = value.as_ref();
         match name {
             "ip" => {
                 if let Some(ip) = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok()) {

@@ -1,5 +1,7 @@
 //! What an engine decides, by the manual clock.
 
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{Algorithm, AskOutcome, Limit, ManualClock, MemoryStore, Source};
 use tollgate_policy::{
@@ -274,6 +276,21 @@ fn who_is_turned_away_too_often_is_banned_for_a_while() {
     assert!(gate.decide_now(&caller).is_denied());
     clock.advance(Duration::from_nanos(1));
     assert!(gate.decide_now(&caller).is_allowed());
+}
+
+#[test]
+fn who_waits_for_its_verdict_is_banned_as_well() {
+    let penalty = Penalty { denials: 2, within: MINUTE, ban: MINUTE };
+    let (gate, _) =
+        gate(Policies::new().policy(Policy::new("api").per("ip").limit(Limit::per_hour(1)).penalty(penalty)));
+    let caller = ip("10.0.0.1");
+    let decide = || match pin!(gate.decide(&caller)).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(verdict) => verdict,
+        Poll::Pending => panic!("a store in memory does not wait"),
+    };
+    assert!(decide().is_allowed());
+    assert!((0..2).all(|_| matches!(decide().reason(), Reason::Limits)));
+    assert!(matches!(decide().reason(), Reason::Ban(Ban::Penalty)));
 }
 
 #[test]

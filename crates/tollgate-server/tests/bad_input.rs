@@ -47,6 +47,7 @@ fn every_bad_request_says_what_is_wrong() {
         ),
         (&long_field, "unknown_field", &quoted),
         (r#"{"key":"a","limit":"5/min","key":"b"}"#, "duplicate_field", "`key` is there twice; send it once"),
+        (r#"{"key":"a","limit":"5/min","k\u0065y":"b"}"#, "duplicate_field", "`key` is there twice; send it once"),
         (r#"{"key":1,"limit":"5/min"}"#, "invalid_field", "`key` must be text, not 1"),
         (r#"{"key":["a"],"limit":"5/min"}"#, "invalid_field", "`key` must be text, not a list"),
         (r#"{"key":"","limit":"5/min"}"#, "invalid_field", "`key` is empty; it must have 1 to 512 bytes"),

@@ -40,7 +40,8 @@
 //! Call 21 is a 429 that says when to come again. All clones of a layer share its buckets: give one layer to several routes
 //! and they share them, give each its own and they do not.
 //!
-//! With hyper, insert [`PeerAddr`] into the extensions of each request, or hand it to [`RateLimit::call_from`]; with tonic, take the feature `tonic` and
+//! With hyper, insert [`PeerAddr`] into the extensions of each request, or, where this layer is the only one that asks who is
+//! calling, say it to [`RateLimit::call_from`]; with tonic, take the feature `tonic` and
 //! `Server::builder().layer(…)`. Whole programs for all three are in the `examples` of the repository.
 //!
 //! # By what to count
@@ -309,7 +310,7 @@ pub use head::Head;
 pub use identity::{Client, Forwarding, Identity, PeerAddr, peer};
 pub use key::{Key, KeyWriter};
 #[cfg(feature = "axum")]
-pub use rate_limit::{AxumBody, Connected};
+pub use rate_limit::{AxumBody, RateLimitOfConnection};
 pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Waits};
 pub use shed::ShedLayer;
 // What the options of a layer are said in.

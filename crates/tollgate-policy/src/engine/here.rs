@@ -9,7 +9,7 @@ use tollgate::{Clock, MemoryStore, Store};
 impl<S: Store + 'static> Engine<S> {
     /// Decides, as [`decide_n`](Self::decide_n) does, if the store is in this process, or knows the answer without asking
     /// elsewhere, and nobody has to wait in line. If not, what decides: a future that needs the subject no longer.
-    #[allow(clippy::result_large_err, reason = "who waits for it has a place for it, and who does not gets a pointer")]
+    #[allow(clippy::result_large_err, reason = "few have to wait, and they move it once")]
     pub fn decide_or_later(
         &self,
         subject: &Subject<'_>,
@@ -133,7 +133,7 @@ fn here_or_later<F: Future<Output = ()>>(here: bool, future: F) -> Result<(), F>
 }
 
 /// What a store in this process answers, it answers when it is asked.
-fn at_once<T>(answer: impl Future<Output = T>) -> T {
+pub(super) fn at_once<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("a store that is here never waits"),

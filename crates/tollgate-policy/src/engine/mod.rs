@@ -266,7 +266,10 @@ impl<S: Store> Engine<S> {
     /// What is left to do once it is decided.
     async fn conclude(&self, verdict: Verdict, within: Option<Duration>) -> Verdict {
         if verdict.is_to_be_punished() {
-            Box::pin(self.punish(&verdict, within)).await;
+            match self.inner.store.is_here() {
+                true => here::at_once(self.punish(&verdict, within)),
+                false => Box::pin(self.punish(&verdict, within)).await,
+            }
         }
         self.count(&verdict);
         verdict

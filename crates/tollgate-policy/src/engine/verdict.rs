@@ -303,13 +303,12 @@ impl Verdict {
         }
     }
 
-    pub(super) fn is_denied_by_limits(&self) -> bool {
-        matches!(self.parts.reason, Reason::Limits) && self.is_denied()
-    }
-
-    /// Whether it is a denial that a policy counts against whom it was for.
+    /// Whether it is a denial by limits that a policy may count against whom it was for.
     pub(super) fn is_to_be_punished(&self) -> bool {
-        self.is_denied_by_limits() && self.parts.asking.asked.iter().any(|asked| self.ruling(asked).penalty.is_some())
+        let has_penalty = |asked: &Asked| self.ruling(asked).penalty.is_some();
+        matches!(self.parts.reason, Reason::Limits)
+            && self.is_denied()
+            && self.parts.asking.asked.iter().any(has_penalty)
     }
 }
 

@@ -122,7 +122,7 @@ impl<'a> Who<'a> {
             subject = subject.ip(ip);
         }
         for (name, value) in &self.attributes {
-            subject.set(name, value.as_bytes());
+            subject.set(name, value.as_ref());
         }
         subject
     }

@@ -1,7 +1,8 @@
 //! JSON bodies, read strictly: what is not understood is an error, never a guess.
 
 use super::problem::{Code, Problem, quoted};
-use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
+use serde::Deserialize;
+use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
 use std::borrow::Cow;
 use std::fmt;
 use std::ops::RangeInclusive;
@@ -212,29 +213,6 @@ impl<'de> Visitor<'de> for AnyValue {
     }
 }
 
-/// The name of a field. (A `Cow` by itself is always read as a copy.)
-struct Name<'a>(Cow<'a, str>);
-
-impl<'de> Deserialize<'de> for Name<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_str(AnyName)
-    }
-}
-
-struct AnyName;
-
-impl<'de> Visitor<'de> for AnyName {
-    type Value = Name<'de>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the name of a field")
-    }
-
-    fn visit_borrowed_str<E>(self, name: &'de str) -> Result<Name<'de>, E> {
-        Ok(Name(Cow::Borrowed(name)))
-    }
-
-    fn visit_str<E>(self, name: &str) -> Result<Name<'de>, E> {
-        Ok(Name(Cow::Owned(name.to_owned())))
-    }
-}
+/// The name of a field. (A `Cow` that is not told to borrow is always read as a copy.)
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);

@@ -2,7 +2,7 @@
 
 use super::access_log::Notes;
 use super::body::{BodyError, FromUpstream, Reply, Sent};
-use super::client::{Client, about_now};
+use super::client::Client;
 use super::headers::{self, Onward};
 use super::upstream::{Fault, Head, Link, Overdue, Picked, Timer, Times, Tried, Trouble, authority};
 use super::{Local, tunnel};
@@ -20,6 +20,7 @@ use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
+use tokio::time::Instant;
 use tollgate_policy::Attribute;
 use tollgate_policy::config::Upstream;
 use tollgate_tower::NotReached;
@@ -81,7 +82,7 @@ impl Forward {
         let (upgrade, mut on_upgrade) = upgrade.unzip();
         let onward = Onward { client: &self.client, believed: shared.identity_header(), version, upgrade };
         let times = Times {
-            begun: about_now(),
+            begun: Instant::now(),
             idle: gateway.idle_timeout,
             total: gateway.total_timeout,
             sent: request.body().progress(),

@@ -57,13 +57,13 @@ where
     }
 }
 
-/// For [`axum::serve`](fn@axum::serve).
+/// For [`axum::serve`](fn@axum::serve). With connect info, always: without it nobody knows who is calling.
 impl<S, G, L> Service<IncomingStream<'_, L>> for RateLimit<S, G, AxumBody>
 where
     S: Clone,
     L: Listener<Addr = SocketAddr>,
 {
-    type Response = Connected<S, G>;
+    type Response = RateLimitOfConnection<S, G>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
 
@@ -72,20 +72,20 @@ where
     }
 
     fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
-        ready(Ok(Connected { limit: self.clone(), peer: *stream.remote_addr() }))
+        ready(Ok(RateLimitOfConnection { limit: self.clone(), peer: *stream.remote_addr() }))
     }
 }
 
 /// A service behind a limit, for the requests of one connection, whose peer it knows: it need not look for it in each request.
-/// [`axum::serve`](fn@axum::serve) gets it of a [`RateLimit`].
+/// [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
 ///
 /// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
-pub struct Connected<S, G> {
+pub struct RateLimitOfConnection<S, G> {
     limit: RateLimit<S, G, AxumBody>,
     peer: SocketAddr,
 }
 
-impl<S, G> Service<Request> for Connected<S, G>
+impl<S, G> Service<Request> for RateLimitOfConnection<S, G>
 where
     S: Service<Request, Response = Response> + Clone,
     G: Gate,
@@ -106,14 +106,14 @@ where
     }
 }
 
-impl<S: Clone, G> Clone for Connected<S, G> {
+impl<S: Clone, G> Clone for RateLimitOfConnection<S, G> {
     fn clone(&self) -> Self {
         Self { limit: self.limit.clone(), peer: self.peer }
     }
 }
 
-impl<S: fmt::Debug, G> fmt::Debug for Connected<S, G> {
+impl<S: fmt::Debug, G> fmt::Debug for RateLimitOfConnection<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connected").field("limit", &self.limit).field("peer", &self.peer).finish()
+        f.debug_struct("RateLimitOfConnection").field("limit", &self.limit).field("peer", &self.peer).finish()
     }
 }

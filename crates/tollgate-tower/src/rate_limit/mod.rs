@@ -10,7 +10,7 @@ mod service;
 mod waits;
 
 #[cfg(feature = "axum")]
-pub use around::Connected;
+pub use around::RateLimitOfConnection;
 #[cfg(feature = "axum")]
 pub use form::AxumBody;
 pub use form::{Enum, Form};

@@ -57,7 +57,10 @@ where
 
 impl<S, G: Gate, F> RateLimit<S, G, F> {
     /// Calls it, once it is ready, with a request that came over a connection from this peer: for servers that know it, and
-    /// need not put it into the extensions of each request to be found there.
+    /// need not put it into the extensions of each request to be found there. They are not looked at: `None` is a peer that
+    /// nobody knows.
+    ///
+    /// Layers further in still look there. If one of them counts by address, insert [`PeerAddr`](crate::PeerAddr) as well.
     #[inline]
     pub fn call_from<B>(&mut self, peer: Option<IpAddr>, mut request: Request<B>) -> ResponseFuture<S, B, G, F>
     where

@@ -7,4 +7,4 @@ mod service;
 mod state;
 
 pub(super) use connection::serve;
-pub(crate) use state::{Client, about_now};
+pub(crate) use state::Client;

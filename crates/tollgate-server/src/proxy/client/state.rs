@@ -13,25 +13,14 @@ use tollgate::{Clock, CoarseClock, Instant};
 /// Who has no address, as forwarding headers have it.
 const UNKNOWN: &str = "unknown";
 
-/// The zero of all times here, on both clocks.
-static BEGINNING: LazyLock<(Instant, tokio::time::Instant)> =
-    LazyLock::new(|| (CoarseClock.now(), tokio::time::Instant::now()));
+/// The zero of all times here.
+static BEGINNING: LazyLock<Instant> = LazyLock::new(|| CoarseClock.now());
 
-/// How long the process has been there, give or take some milliseconds: nobody's patience is measured finer, and each request
-/// asks.
-fn since_the_beginning() -> Duration {
-    let (beginning, _) = *BEGINNING;
-    CoarseClock.now().saturating_since(beginning)
-}
-
-/// The same in milliseconds, never 0.
+/// Milliseconds since the process began, never 0, give or take a tick of the kernel: nobody's patience is measured finer, and
+/// each request asks.
 pub(crate) fn now() -> u64 {
-    u64::try_from(since_the_beginning().as_millis()).unwrap_or(u64::MAX).saturating_add(1)
-}
-
-/// The same on the clock of timers.
-pub(crate) fn about_now() -> tokio::time::Instant {
-    BEGINNING.1 + since_the_beginning()
+    let beginning = *BEGINNING;
+    u64::try_from(CoarseClock.now().saturating_since(beginning).as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
 pub(crate) struct Client {

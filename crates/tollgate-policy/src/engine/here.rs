@@ -73,8 +73,8 @@ impl<S: Store> Engine<S> {
         self.ask_pressed_here(verdict, peek)
     }
 
-    /// As `ask_pressed` does.
-    fn ask_pressed_here(&self, mut verdict: Verdict, peek: bool) -> Verdict {
+    /// What `ask_pressed` does where the store is here.
+    pub(super) fn ask_pressed_here(&self, mut verdict: Verdict, peek: bool) -> Verdict {
         if verdict.is_open() && !verdict.ask_store_here(&self.inner.store, peek) {
             at_once(self.ask_and_wait(&mut verdict, peek, None));
         }
@@ -133,7 +133,7 @@ fn here_or_later<F: Future<Output = ()>>(here: bool, future: F) -> Result<(), F>
 }
 
 /// What a store in this process answers, it answers when it is asked.
-pub(super) fn at_once<T>(answer: impl Future<Output = T>) -> T {
+fn at_once<T>(answer: impl Future<Output = T>) -> T {
     match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(answer) => answer,
         Poll::Pending => unreachable!("a store that is here never waits"),

@@ -247,8 +247,10 @@ impl<S: Store> Engine<S> {
 
     /// The same of one that no pressure is against.
     async fn ask_pressed(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
-        let store = &self.inner.store;
-        if verdict.is_open() && !(store.is_here() && verdict.ask_store_here(store, peek)) {
+        if self.inner.store.is_here() {
+            return self.ask_pressed_here(verdict, peek);
+        }
+        if verdict.is_open() {
             // Who asks elsewhere has memory of its own, so that the futures of all others are small.
             Box::pin(self.ask_and_wait(&mut verdict, peek, within)).await;
         }
@@ -263,13 +265,10 @@ impl<S: Store> Engine<S> {
         verdict.answered(answer);
     }
 
-    /// What is left to do once it is decided.
+    /// What is left to do once a store elsewhere has decided.
     async fn conclude(&self, verdict: Verdict, within: Option<Duration>) -> Verdict {
         if verdict.is_to_be_punished() {
-            match self.inner.store.is_here() {
-                true => here::at_once(self.punish(&verdict, within)),
-                false => Box::pin(self.punish(&verdict, within)).await,
-            }
+            Box::pin(self.punish(&verdict, within)).await;
         }
         self.count(&verdict);
         verdict

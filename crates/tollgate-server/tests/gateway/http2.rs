@@ -1,8 +1,14 @@
 //! HTTP/2 on both sides, without TLS.
 
-use crate::service::echo;
+use crate::service::{echo, endless};
 use crate::{curl, gateway, vias};
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::process::Command;
+use std::time::Duration;
 
 #[test]
 fn who_knows_that_it_is_http2_may_speak_it_at_once() {
@@ -40,4 +46,31 @@ fn wrk_gets_all_its_answers() {
     let output = Command::new("wrk").args(["-t1", "-c32", "-d1s", &url]).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(said.contains("Requests/sec") && !said.contains("Non-2xx") && !said.contains("Socket errors"), "{said}");
+}
+
+/// Whether it takes a little or nothing at all: what nobody takes is not waited for, and its neighbours never notice.
+#[tokio::test]
+async fn an_answer_that_its_client_does_not_take_is_cut_off() {
+    for window in [0, 1_000] {
+        let (upstream, ended) = endless();
+        let server = gateway(&[upstream], "idle_timeout = \"500ms\"\n");
+        let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        let (mut client, connection) = http2::Builder::new(TokioExecutor::new())
+            .initial_stream_window_size(window)
+            .handshake::<_, Empty<Bytes>>(TokioIo::new(stream))
+            .await
+            .unwrap();
+        tokio::spawn(connection);
+        let mut ask = async |path: &str| {
+            let url = format!("http://{}{path}", server.address);
+            client.send_request(Request::get(url).body(Empty::new()).unwrap()).await.unwrap()
+        };
+        let stuck = ask("/").await;
+        assert_eq!(stuck.status(), 200);
+        let sent = tokio::task::spawn_blocking(move || ended.recv_timeout(Duration::from_secs(60))).await.unwrap();
+        assert!(sent.unwrap() < 64 << 20, "{sent:?} bytes went somewhere");
+        assert!(stuck.into_body().collect().await.is_err(), "it never came to its end");
+        // The connection is as good as it was.
+        assert_eq!(ask("/again").await.status(), 200);
+    }
 }

@@ -60,6 +60,24 @@ pub(crate) fn body(reader: &mut BufReader<TcpStream>, head: &str) -> Option<Stri
     Some(String::from_utf8_lossy(&body).into_owned())
 }
 
+/// A service whose answers never end: it tells how much it sent of one when nobody takes more of it.
+pub(crate) fn endless() -> (SocketAddr, Receiver<usize>) {
+    let (told, ended) = channel();
+    let address = service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        if head(&mut reader).is_some() {
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
+            let chunk = [&b"10000\r\n"[..], &[b'a'; 0x10000], b"\r\n"].concat();
+            let mut sent = 0;
+            while stream.write_all(&chunk).is_ok() {
+                sent += chunk.len();
+            }
+            let _ = told.send(sent);
+        }
+    });
+    (address, ended)
+}
+
 /// Answers every request with its own head and body, and tells of each.
 pub(crate) fn echo() -> (SocketAddr, Receiver<String>) {
     named_echo("")

@@ -1,11 +1,10 @@
 //! Who takes too long is cut off: clients with a head, a body or in reading; services with an answer.
 
 use crate::gateway;
-use crate::service::{echo, head, service};
+use crate::service::{echo, endless, head, service};
 use crate::support::eventually;
 use std::io::{BufReader, Write};
 use std::net::TcpStream;
-use std::sync::mpsc::channel;
 
 #[test]
 fn a_slow_loris_is_cut_off() {
@@ -99,19 +98,7 @@ fn an_answer_that_stops_or_never_ends_is_cut_off() {
 /// What a client does not read is not read from the service either, and in the end both are closed.
 #[test]
 fn a_client_that_does_not_read_is_cut_off() {
-    let (told, ended) = channel();
-    let endless = service(move |mut stream| {
-        let mut reader = BufReader::new(stream.try_clone().unwrap());
-        if head(&mut reader).is_some() {
-            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
-            let chunk = [&b"10000\r\n"[..], &[b'a'; 0x10000], b"\r\n"].concat();
-            let mut sent = 0usize;
-            while stream.write_all(&chunk).is_ok() {
-                sent += chunk.len();
-            }
-            let _ = told.send(sent);
-        }
-    });
+    let (endless, ended) = endless();
     let server = gateway(&[endless], "idle_timeout = \"500ms\"\n");
     let mut connection = server.connect();
     connection.send("GET", "/", "");

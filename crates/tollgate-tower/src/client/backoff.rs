@@ -25,11 +25,20 @@ impl Backoff {
         Self { first, most }
     }
 
-    /// Before which retry, from 0; `draw` is a random number from 0 up to, but not including, 1.
+    /// Before which retry, from 0; `draw` is a random number from 0 up to, but not including, 1 (not a number: 0).
     pub fn delay(&self, retry: u32, draw: f64) -> Duration {
-        let whole = 1_u32.checked_shl(retry).map_or(self.most, |times| self.first.saturating_mul(times)).min(self.most);
-        whole / 2 + (whole / 2).mul_f64(draw.clamp(0.0, 1.0))
+        // Doubled in 128 bits, where a first of nothing stays nothing and one of a nanosecond does not jump to the most.
+        let nanos = self.first.as_nanos().saturating_mul(1 << retry.min(127));
+        let whole = if nanos < self.most.as_nanos() { from_nanos(nanos) } else { self.most };
+        let draw = if draw.is_nan() { 0.0 } else { draw.clamp(0.0, 1.0) };
+        whole / 2 + (whole / 2).mul_f64(draw)
     }
+}
+
+/// Nanoseconds that are fewer than those of some `Duration`.
+fn from_nanos(nanos: u128) -> Duration {
+    const SECOND: u128 = 1_000_000_000;
+    Duration::new((nanos / SECOND) as u64, (nanos % SECOND) as u32)
 }
 
 impl Default for Backoff {

@@ -3,13 +3,14 @@
 use super::guarded::Guarded;
 use super::service::OfClient;
 use super::state::{Client, Patience, now};
+use super::streams::Streams;
 use crate::proxy::Local;
 use crate::proxy::drain::Stage;
 use crate::proxy::guard::Guard;
 use crate::proxy::proxy_protocol::{self, Read};
 use crate::stream::{Batched, Stream};
 use hyper::server::conn::{http1, http2};
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -101,7 +102,8 @@ async fn connection(
     let io = TokioIo::new(Guarded::new(stream, Arc::clone(&client), guard, first));
     let service = OfClient::new(&local, &client);
     if http2 {
-        let connection = http2::Builder::new(TokioExecutor::new())
+        let streams = Streams { client: Arc::clone(&client), idle: gateway.idle_timeout };
+        let connection = http2::Builder::new(streams)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING)
             .keep_alive_timeout(PING)
@@ -186,7 +188,7 @@ impl Serving for http1::UpgradeableConnection<TokioIo<Guarded>, OfClient> {
     }
 }
 
-impl Serving for http2::Connection<TokioIo<Guarded>, OfClient, TokioExecutor> {
+impl Serving for http2::Connection<TokioIo<Guarded>, OfClient, Streams> {
     const AT_ONCE: bool = true;
 
     fn leave(self: Pin<&mut Self>) {

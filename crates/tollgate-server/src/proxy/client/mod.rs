@@ -5,6 +5,7 @@ mod connection;
 mod guarded;
 mod service;
 mod state;
+mod streams;
 
 pub(super) use connection::serve;
 pub(crate) use state::Client;

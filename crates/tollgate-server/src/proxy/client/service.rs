@@ -1,6 +1,7 @@
 //! One request of a client: looked at, judged by the limits, sent on, logged.
 
 use super::state::{Client, UnderWay};
+use super::streams::Turn;
 use crate::http::{Code, Problem};
 use crate::proxy::access_log::{Entry, Notes};
 use crate::proxy::body::Reply;
@@ -18,7 +19,7 @@ use std::convert::Infallible;
 use std::error::Error;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use tollgate_tower::{Kept, RateLimit, ResponseBody, ResponseFuture};
 use tower_layer::Layer;
 
@@ -142,7 +143,10 @@ impl Future for Answering {
                 forward::own(problem.plain()).map(ResponseBody::from)
             }
             StateProjection::Limited { future } => {
-                let Ok(response) = ready!(future.poll(cx));
+                let Poll::Ready(Ok(response)) = future.poll(cx) else {
+                    Turn::Waits.tell();
+                    return Poll::Pending;
+                };
                 response
             }
         };
@@ -177,7 +181,11 @@ impl Body for ToClient {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.body).poll_frame(cx));
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
+            Turn::Waits.tell();
+            return Poll::Pending;
+        };
+        Turn::Moved.tell();
         if let Some(entry) = &mut this.entry {
             match &frame {
                 Some(Ok(frame)) => entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64),

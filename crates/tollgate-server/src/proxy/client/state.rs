@@ -135,10 +135,14 @@ impl Client {
 
     /// Whether it took what was written to it.
     pub(crate) fn took(&self, some: bool) {
-        let blocked = self.blocked_since.load(Relaxed) != 0;
-        if blocked == some {
+        if self.is_blocked() == some {
             self.blocked_since.store(if some { 0 } else { now() }, Relaxed);
         }
+    }
+
+    /// Whether it takes nothing of what is written to it.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked_since.load(Relaxed) != 0
     }
 
     pub(crate) fn is_idle(&self) -> bool {

@@ -1,0 +1,92 @@
+//! The requests that share a connection of HTTP/2. Each may be blocked by its client alone: one whose answer nobody takes is
+//! ended, and the others go on.
+
+use super::state::Client;
+use hyper::rt::Executor;
+use pin_project_lite::pin_project;
+use std::cell::Cell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::time::{Sleep, sleep};
+
+/// Runs the streams of a connection.
+#[derive(Clone)]
+pub(super) struct Streams {
+    pub(super) client: Arc<Client>,
+    /// How long a client may take nothing of an answer.
+    pub(super) idle: Duration,
+}
+
+impl<F> Executor<F> for Streams
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    fn execute(&self, stream: F) {
+        tokio::spawn(Watched { stream, of: self.clone(), timer: None });
+    }
+}
+
+/// What came of polling a stream.
+#[derive(Clone, Copy)]
+pub(super) enum Turn {
+    /// Nothing: it waits for room that the client has to give.
+    Blocked,
+    /// The answer was asked for a piece, and gave it.
+    Moved,
+    /// The answer was asked for a piece and has none yet: how long that may take is measured elsewhere.
+    Waits,
+}
+
+thread_local! {
+    static TURN: Cell<Turn> = const { Cell::new(Turn::Blocked) };
+}
+
+impl Turn {
+    /// Told by answers and their bodies while they are polled.
+    pub(super) fn tell(self) {
+        TURN.set(self);
+    }
+}
+
+pin_project! {
+    struct Watched<F> {
+        #[pin]
+        stream: F,
+        of: Streams,
+        // Goes off when the client has taken nothing for too long.
+        timer: Option<Pin<Box<Sleep>>>,
+    }
+}
+
+impl<F: Future<Output = ()>> Future for Watched<F> {
+    type Output = ();
+
+    /// Who is ready is dropped, and its stream is reset, if there is more of it.
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = self.project();
+        Turn::Blocked.tell();
+        if this.stream.poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        match TURN.get() {
+            Turn::Blocked => {}
+            Turn::Moved => *this.timer = None,
+            Turn::Waits => {
+                *this.timer = None;
+                return Poll::Pending;
+            }
+        }
+        loop {
+            let timer = this.timer.get_or_insert_with(|| Box::pin(sleep(this.of.idle)));
+            ready!(timer.as_mut().poll(cx));
+            // While the whole connection is stuck, that is not the fault of one stream.
+            if !this.of.client.is_blocked() {
+                tracing::debug!(peer = ?this.of.client.peer, "nothing of an answer was taken for too long");
+                return Poll::Ready(());
+            }
+            *this.timer = None;
+        }
+    }
+}

@@ -106,6 +106,11 @@ impl Guard {
         matches!(self.at, At::Head { .. }) || !self.begun.is_empty() && self.at == At::Start
     }
 
+    /// Whether the last request is whole, and nothing of another has come.
+    pub(super) fn is_between(&self) -> bool {
+        self.at == At::Start && self.begun.is_empty()
+    }
+
     /// Looks at the next bytes. An error says which of them is the first that may not be passed on.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(), (usize, Refusal)> {
         let mut next = 0;

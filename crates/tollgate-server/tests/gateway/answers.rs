@@ -126,6 +126,40 @@ fn an_early_answer_reaches_a_client_that_is_still_sending() {
     assert_eq!(said, "no413");
 }
 
+/// With a request that has a body as with one that has none, on a new connection as on one that was used before: the service
+/// need not go on with what nobody waits for.
+#[test]
+fn who_leaves_while_it_waits_takes_its_request_along() {
+    let (told, events) = channel();
+    let upstream = service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(head) = head(&mut reader) {
+            let Some(_) = body(&mut reader, &head) else { return };
+            if head.starts_with("get /at-once ") {
+                stream.write_all(b"HTTP/1.1 204 No Content\r\n\r\n").unwrap();
+            } else {
+                told.send("asked").unwrap();
+            }
+        }
+        let _ = told.send("ended");
+    });
+    let server = gateway(&[upstream], "");
+    let next = || events.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    for (method, body, used) in
+        [("GET", "", false), ("POST", "hello", false), ("GET", "", true), ("POST", "hello", true)]
+    {
+        let mut client = server.connect();
+        if used {
+            client.send("GET", "/at-once", "");
+            assert_eq!(client.answer().status(), 204);
+        }
+        client.send(method, "/", body);
+        assert_eq!(next(), "asked");
+        drop(client);
+        assert_eq!(next(), "ended");
+    }
+}
+
 /// Serves one request a connection and closes it without a word, so that the gateway finds out only when it asks again.
 fn forgetful(told: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
     service(move |stream: TcpStream| {

@@ -8,7 +8,7 @@ use crate::proxy::Local;
 use crate::proxy::drain::Stage;
 use crate::proxy::guard::Guard;
 use crate::proxy::proxy_protocol::{self, Read};
-use crate::stream::{Batched, Stream};
+use crate::stream::{Batched, FarEnd, Stream};
 use hyper::server::conn::{http1, http2};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use std::future::poll_fn;
@@ -97,6 +97,10 @@ async fn connection(
             (stream, false, http2)
         }
     };
+    let far_end = match &stream {
+        Stream::Batched(stream) => Some(stream.far_end()),
+        _ => None,
+    };
     let client = Arc::new(Client::new(peer, trusted, tls, Some((place, Arc::clone(&shared.drain)))));
     let guard = (!http2).then(|| Guard::new(2 * gateway.max_head));
     let io = TokioIo::new(Guarded::new(stream, Arc::clone(&client), guard, first));
@@ -111,10 +115,12 @@ async fn connection(
             .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
             .adaptive_window(true)
             .serve_connection(io, service);
-        watched(Box::pin(connection), &local, &client).await
+        watched(Box::pin(connection), None, &local, &client).await
     } else {
         let mut builder = http1::Builder::new();
         builder
+            // Else it looks for itself whether a client leaves while it waits, and takes a buffer for that with each request.
+            .half_close(far_end.is_some())
             .header_read_timeout(None)
             .max_header_size(gateway.max_head)
             .max_buf_size(2 * gateway.max_head.max(8 * 1024));
@@ -123,7 +129,7 @@ async fn connection(
             builder.max_headers(gateway.max_headers);
         }
         let connection = builder.serve_connection(io, service).with_upgrades();
-        watched(Box::pin(connection), &local, &client).await
+        watched(Box::pin(connection), far_end, &local, &client).await
     }
 }
 
@@ -196,8 +202,14 @@ impl Serving for http2::Connection<TokioIo<Guarded>, OfClient, Streams> {
     }
 }
 
-/// Lets a connection run, and cuts it off when it takes too long for something.
-async fn watched<S: Serving>(mut connection: Pin<Box<S>>, local: &Local, client: &Client) -> io::Result<()> {
+/// Lets a connection run, and cuts it off when it takes too long for something. With `far_end`, also when the client leaves
+/// while it waits for an answer; else the connection does that by itself.
+async fn watched<S: Serving>(
+    mut connection: Pin<Box<S>>,
+    far_end: Option<FarEnd>,
+    local: &Local,
+    client: &Client,
+) -> io::Result<()> {
     let gateway = &local.shared.gateway;
     let patience =
         Patience { head: gateway.header_timeout, keep_alive: gateway.keep_alive, idle: gateway.idle_timeout };
@@ -210,6 +222,14 @@ async fn watched<S: Serving>(mut connection: Pin<Box<S>>, local: &Local, client:
     poll_fn(|cx| {
         if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
             return Poll::Ready(ended.map_err(io::Error::other));
+        }
+        if let Some(far_end) = far_end.as_ref().filter(|_| client.only_waits())
+            && let Poll::Ready(has_left) = far_end.poll_closed(cx)
+        {
+            if has_left {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
+            client.says_more();
         }
         while stage != Some(drain.stage()) {
             stage = Some(drain.stage());

@@ -33,7 +33,7 @@ impl Guarded {
     fn look(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
         let Some(guard) = self.guard.as_mut().filter(|_| !self.client.tunnel.load(Relaxed)) else { return };
         match guard.feed(&buf.filled()[before..]) {
-            Ok(()) => self.client.heard(guard.is_in_head()),
+            Ok(()) => self.client.heard(guard.is_in_head(), guard.is_between()),
             Err((at, refusal)) => {
                 tracing::debug!(peer = ?self.client.peer, "refused {}", refusal.words());
                 self.refused = true;

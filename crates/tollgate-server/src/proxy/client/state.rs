@@ -42,6 +42,8 @@ pub(crate) struct Client {
     pub(crate) tunnel: AtomicBool,
     /// Whether a head has begun and not ended.
     in_head: AtomicBool,
+    /// Whether all that was read of it are whole requests, and nothing waits to be read.
+    said_all: AtomicBool,
     /// How many requests are under way.
     under_way: AtomicUsize,
     /// Since when there is none.
@@ -112,6 +114,7 @@ impl Client {
             place,
             tunnel: AtomicBool::new(false),
             in_head: AtomicBool::new(false),
+            said_all: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
             idle_since: AtomicU64::new(now),
             head_since: AtomicU64::new(now),
@@ -123,14 +126,25 @@ impl Client {
         if self.tls { "https" } else { "http" }
     }
 
-    /// Bytes were read; whether a head is left unfinished by them.
-    pub(crate) fn heard(&self, in_head: bool) {
+    /// Bytes were read; whether a head is left unfinished by them, and whether a request is finished by the last of them.
+    pub(crate) fn heard(&self, in_head: bool, is_whole: bool) {
+        self.said_all.store(is_whole, Relaxed);
         if in_head != self.in_head.load(Relaxed) {
             if in_head {
                 self.head_since.store(now(), Relaxed);
             }
             self.in_head.store(in_head, Relaxed);
         }
+    }
+
+    /// There is something that nobody has read yet.
+    pub(crate) fn says_more(&self) {
+        self.said_all.store(false, Relaxed);
+    }
+
+    /// Whether it has asked, and waits: all that it can say is that it leaves, or what it asks next.
+    pub(crate) fn only_waits(&self) -> bool {
+        self.said_all.load(Relaxed) && self.under_way.load(Relaxed) > 0
     }
 
     /// Whether it took what was written to it.

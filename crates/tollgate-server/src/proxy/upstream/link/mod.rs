@@ -43,6 +43,8 @@ pub(crate) struct Link {
     method: Method,
     /// Whether it may be used again after this answer.
     keep: bool,
+    /// Whether it was just looked at: nothing had come, and who looked is woken when something does.
+    listening: bool,
     pub(crate) timer: Timer,
 }
 
@@ -90,6 +92,7 @@ impl Link {
             receiving: Receiving::Over,
             method: Method::GET,
             keep: true,
+            listening: false,
             timer: Timer::new(times),
         })
     }
@@ -99,10 +102,12 @@ impl Link {
         self.keep && matches!(self.receiving, Receiving::Over) && self.read.is_empty() && !self.sending.is_busy()
     }
 
-    /// Whether it is still there. Nobody looked while nobody used it: it may have ended.
+    /// Whether it is still there. Nobody looked while nobody used it: it may have ended. To be polled by the task that then
+    /// sends a request.
     pub(crate) fn is_alive(&mut self, cx: &mut Context<'_>) -> bool {
         // Whatever comes unasked is nothing to go on with.
-        buffer::fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending()
+        self.listening = buffer::fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
+        self.listening
     }
 
     /// Takes a request on. Its body goes with it.
@@ -132,8 +137,13 @@ impl Link {
                 fault => return Poll::Ready(Err(fault)),
             }
         }
+        if std::mem::take(&mut self.listening) && broken.is_none() {
+            return Poll::Pending;
+        }
         loop {
-            if let Some((length, head)) = head::read(&self.read, &self.method)? {
+            if !self.read.is_empty()
+                && let Some((length, head)) = head::read(&self.read, &self.method)?
+            {
                 self.read.advance(length);
                 // There will be another after those that only inform.
                 if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {

@@ -87,6 +87,8 @@ pub(super) struct Guard {
     chunk: u64,
     /// A line that has not ended yet.
     begun: Vec<u8>,
+    /// Whether one request ended and another began in what was fed last.
+    several: bool,
     /// How many bytes of lines there may be until a head, or the trailers, or the extensions end.
     left: usize,
     most: usize,
@@ -98,7 +100,15 @@ const MOST_DIGITS: u8 = 15;
 impl Guard {
     /// `most`: how many bytes a head or the trailers may have.
     pub(super) fn new(most: usize) -> Self {
-        Self { at: At::Start, framing: Framing::default(), chunk: 0, begun: Vec::new(), left: most, most }
+        Self {
+            at: At::Start,
+            framing: Framing::default(),
+            chunk: 0,
+            begun: Vec::new(),
+            several: false,
+            left: most,
+            most,
+        }
     }
 
     /// Whether a head has begun and not ended.
@@ -106,15 +116,21 @@ impl Guard {
         matches!(self.at, At::Head { .. }) || !self.begun.is_empty() && self.at == At::Start
     }
 
-    /// Whether the last request is whole, and nothing of another has come.
-    pub(super) fn is_between(&self) -> bool {
+    /// Whether what was fed last is the end of a request, and nothing of another came with it.
+    pub(super) fn is_at_end(&self) -> bool {
+        self.is_between() && !self.several
+    }
+
+    fn is_between(&self) -> bool {
         self.at == At::Start && self.begun.is_empty()
     }
 
     /// Looks at the next bytes. An error says which of them is the first that may not be passed on.
     pub(super) fn feed(&mut self, bytes: &[u8]) -> Result<(), (usize, Refusal)> {
         let mut next = 0;
+        self.several = false;
         while next < bytes.len() {
+            self.several |= next > 0 && self.is_between();
             let rest = &bytes[next..];
             let taken = self.step(rest).map_err(|(at, refusal)| (next + at, refusal))?;
             next += taken;

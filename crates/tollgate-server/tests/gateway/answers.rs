@@ -143,7 +143,7 @@ fn who_leaves_while_it_waits_takes_its_request_along() {
         }
         let _ = told.send("ended");
     });
-    let server = gateway(&[upstream], "");
+    let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
     let next = || events.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
     for (method, body, used) in
         [("GET", "", false), ("POST", "hello", false), ("GET", "", true), ("POST", "hello", true)]
@@ -158,6 +158,18 @@ fn who_leaves_while_it_waits_takes_its_request_along() {
         drop(client);
         assert_eq!(next(), "ended");
     }
+}
+
+/// Not that anybody should do so; but what came whole is answered.
+#[test]
+fn who_asks_twice_at_once_and_says_that_this_is_all_gets_both_answers() {
+    let (upstream, _requests) = crate::service::echo();
+    let server = gateway(&[upstream], "");
+    let mut client = server.connect();
+    client.write("GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.end();
+    let said = client.rest();
+    assert!(said.contains("get /1 ") && said.contains("get /2 "), "{said}");
 }
 
 /// Serves one request a connection and closes it without a word, so that the gateway finds out only when it asks again.

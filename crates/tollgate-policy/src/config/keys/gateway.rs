@@ -81,7 +81,12 @@ pub(super) static GATEWAY: Table = Table {
         wait("header_timeout", "How long a client may take to send the head of a request.", "10s", "\"10s\""),
         wait("keep_alive", "How long a connection of a client is kept without a request.", "60s", "\"60s\""),
         wait("connect_timeout", "How long a connection to an upstream may take.", "5s", "\"5s\""),
-        wait("idle_timeout", "How long neither side may send anything while a request is under way.", "60s", "\"60s\""),
+        wait(
+            "idle_timeout",
+            "How long neither side may send anything while a request is under way, or a client of HTTP/2 take nothing of its answer.",
+            "60s",
+            "\"60s\"",
+        ),
         key("total_timeout", WAIT, "How long a request may take altogether; for ever if nothing is said.", "\"5min\""),
         wait("upgrade_timeout", "How long a WebSocket or other upgraded connection may be silent.", "1h", "\"1h\""),
         key("max_head", Kind::Number { min: 1024, max: 1 << 20 }, "The largest head of a request, in bytes.", "16_384")

@@ -119,7 +119,7 @@ async fn connection(
     } else {
         let mut builder = http1::Builder::new();
         builder
-            // Else it looks for itself whether a client leaves while it waits, and takes a buffer for that with each request.
+            // If not, it reads on to see whether a client leaves while it waits, into a new buffer with each request.
             .half_close(far_end.is_some())
             .header_read_timeout(None)
             .max_header_size(gateway.max_head)

@@ -33,10 +33,11 @@ impl Guarded {
     fn look(&mut self, buf: &mut ReadBuf<'_>, before: usize) {
         let Some(guard) = self.guard.as_mut().filter(|_| !self.client.tunnel.load(Relaxed)) else { return };
         match guard.feed(&buf.filled()[before..]) {
-            Ok(()) => self.client.heard(guard.is_in_head(), guard.is_between()),
+            Ok(()) => self.client.heard(guard.is_in_head(), guard.is_at_end()),
             Err((at, refusal)) => {
                 tracing::debug!(peer = ?self.client.peer, "refused {}", refusal.words());
                 self.refused = true;
+                self.client.says_more();
                 buf.set_filled(before + at);
                 self.poison(buf);
             }

@@ -1,5 +1,5 @@
-//! The requests that share a connection of HTTP/2. Each may be blocked by its client alone: one whose answer nobody takes is
-//! ended, and the others go on.
+//! The requests that share a connection of HTTP/2. Each may be blocked by its client alone: one of whose answer nothing is taken is
+//! ended, and the connection goes on.
 
 use super::state::Client;
 use hyper::rt::Executor;
@@ -19,6 +19,7 @@ pub(super) struct Streams {
     pub(super) idle: Duration,
 }
 
+/// All that is run are requests and their answers: CONNECT, whose streams have no answer to tell of, is refused.
 impl<F> Executor<F> for Streams
 where
     F: Future<Output = ()> + Send + 'static,
@@ -63,7 +64,7 @@ pin_project! {
 impl<F: Future<Output = ()>> Future for Watched<F> {
     type Output = ();
 
-    /// Who is ready is dropped, and its stream is reset, if there is more of it.
+    /// To end is to be dropped: what is not complete is reset then.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let this = self.project();
         Turn::Blocked.tell();

@@ -56,14 +56,14 @@ impl Chunks {
         self.state == State::Over
     }
 
-    /// Takes the next piece out of what was read.
-    pub(super) fn next(&mut self, read: &mut BytesMut) -> Result<Piece, Fault> {
+    /// Takes the next piece out of what was read, data of at most so many bytes.
+    pub(super) fn next(&mut self, read: &mut BytesMut, most: u64) -> Result<Piece, Fault> {
         loop {
             match self.state {
                 State::Over => return Ok(Piece::Over),
                 State::Trailers => return self.trailers(read),
                 State::Data(left) if !read.is_empty() => {
-                    let data = take(read, left);
+                    let data = take(read, left.min(most));
                     let left = left - data.len() as u64;
                     self.state = if left == 0 { State::DataCr } else { State::Data(left) };
                     return Ok(Piece::Data(data));
@@ -132,7 +132,7 @@ mod tests {
         let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
         let mut pieces = text.chunks(size);
         loop {
-            match chunks.next(&mut read).map_err(Some)? {
+            match chunks.next(&mut read, u64::MAX).map_err(Some)? {
                 Piece::Data(more) => data.extend_from_slice(&more),
                 Piece::Trailers(found) => trailers = found,
                 Piece::More => read.extend_from_slice(pieces.next().ok_or(None)?),
@@ -213,7 +213,7 @@ mod tests {
         #[test]
         fn whatever_comes_ends_without_a_panic(text in "[0-9a-f;\r\n :]{0,60}") {
             let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text.as_bytes()));
-            while let Ok(Piece::Data(_) | Piece::Trailers(_)) = chunks.next(&mut read) {}
+            while let Ok(Piece::Data(_) | Piece::Trailers(_)) = chunks.next(&mut read, u64::MAX) {}
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::proxy::body::{BodyError, Sent};
 use crate::proxy::headers::Onward;
 use crate::stream::Stream;
 use axum::body::Bytes;
-use axum::http::{Method, Request, StatusCode};
+use axum::http::{Method, Request, StatusCode, Version};
 use bytes::{Buf, BytesMut};
 use chunks::{Chunks, Piece};
 use head::Length;
@@ -31,6 +31,9 @@ use tollgate_policy::config::Upstream;
 const HEAD_ROOM: usize = 8 * 1024;
 const BODY_ROOM: usize = 64 * 1024;
 
+/// Of a body for a client of HTTP/2 no piece is longer: how soon the next one is asked for tells whether the client takes any.
+const HTTP2_PIECE: u64 = 16 * 1024;
+
 /// A body up to this size that came with its head is taken at once.
 const WHOLE: u64 = 16 * 1024;
 
@@ -41,6 +44,8 @@ pub(crate) struct Link {
     receiving: Receiving,
     /// What was asked last.
     method: Method,
+    /// How long a piece of the body may be.
+    piece: u64,
     /// Whether it may be used again after this answer.
     keep: bool,
     /// Whether it was just looked at: nothing had come, and who looked is woken when something does.
@@ -91,6 +96,7 @@ impl Link {
             sending: Sending::default(),
             receiving: Receiving::Over,
             method: Method::GET,
+            piece: u64::MAX,
             keep: true,
             listening: false,
             timer: Timer::new(times),
@@ -113,6 +119,7 @@ impl Link {
     /// Takes a request on. Its body goes with it.
     pub(crate) fn begin(&mut self, request: &mut Request<Sent>, upstream: &Upstream, onward: &Onward<'_>) {
         self.method.clone_from(request.method());
+        self.piece = if onward.version == Version::HTTP_2 { HTTP2_PIECE } else { u64::MAX };
         self.receiving = Receiving::Head;
         self.sending.begin(request, upstream, onward);
     }
@@ -212,7 +219,7 @@ impl Link {
                 Receiving::Head | Receiving::Over => return Poll::Ready(None),
                 Receiving::Known(left) => {
                     if !self.read.is_empty() {
-                        let data = buffer::take(&mut self.read, *left);
+                        let data = buffer::take(&mut self.read, self.piece.min(*left));
                         *left -= data.len() as u64;
                         if *left == 0 {
                             self.receiving = Receiving::Over;
@@ -223,13 +230,13 @@ impl Link {
                 }
                 Receiving::Close => {
                     if !self.read.is_empty() {
-                        let data = buffer::take(&mut self.read, u64::MAX);
+                        let data = buffer::take(&mut self.read, self.piece);
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
                     BODY_ROOM
                 }
                 Receiving::Chunked(chunks) => {
-                    let piece = chunks.next(&mut self.read)?;
+                    let piece = chunks.next(&mut self.read, self.piece)?;
                     if chunks.is_over() {
                         self.receiving = Receiving::Over;
                     }

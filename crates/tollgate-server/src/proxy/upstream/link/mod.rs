@@ -111,6 +111,8 @@ impl Link {
     /// Whether it is still there. Nobody looked while nobody used it: it may have ended. To be polled by the task that then
     /// sends a request.
     pub(crate) fn is_alive(&mut self, cx: &mut Context<'_>) -> bool {
+        // To the front of the buffer again, which was used last and is near.
+        let _ = self.read.try_reclaim(HEAD_ROOM);
         // Whatever comes unasked is nothing to go on with.
         self.listening = buffer::fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
         self.listening

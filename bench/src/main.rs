@@ -10,6 +10,7 @@ mod keys;
 mod peers;
 #[allow(unreachable_pub, reason = "shared with another program")]
 mod policies;
+mod processor;
 mod report;
 
 use groups::{GROUPS, check, envoy, keyed, middleware, resp};

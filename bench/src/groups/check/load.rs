@@ -1,6 +1,7 @@
 //! The two servers on one core, and wrk on the other.
 
 use super::{Run, echo};
+use crate::processor;
 use crate::report::target;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
@@ -76,20 +77,6 @@ impl Server {
         server.address = address.filter(|address| address.contains(':')).unwrap_or_default().to_owned();
         if server.address.is_empty() { Err(format!("{} did not start", who.name())) } else { Ok(server) }
     }
-
-    /// How long its threads have had a core, and how long they have waited for one. taskset becomes what it starts.
-    fn times(&self) -> Result<[Duration; 2], String> {
-        let path = format!("/proc/{}/task", self.process.id());
-        let threads = std::fs::read_dir(&path).map_err(|error| format!("{path}: {error}"))?;
-        let mut times = [Duration::ZERO; 2];
-        for thread in threads.map_while(Result::ok) {
-            // One that has ended is not there.
-            let said = std::fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-            let nanos = said.split_whitespace().filter_map(|nanos| nanos.parse().ok()).map(Duration::from_nanos);
-            times.iter_mut().zip(nanos).for_each(|(time, nanos)| *time += nanos);
-        }
-        Ok(times)
-    }
 }
 
 impl Drop for Server {
@@ -129,14 +116,14 @@ impl Wrk {
     /// Asks that server for so long, over connections that stay.
     pub(super) fn load(&self, server: &Server, length: Duration) -> Result<Run, String> {
         let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", length.as_secs()));
-        let before = server.times()?;
+        let before = processor::times(server.process.id())?;
         let output = Command::new("taskset")
             .args(["-c", CORES[1], "wrk", "-t1", &connections, &seconds, "-s"])
             .arg(&self.script)
             .arg(format!("http://{}{PATH}", server.address))
             .output()
             .map_err(|error| format!("taskset: {error}"))?;
-        let after = server.times()?;
+        let after = processor::times(server.process.id())?;
         let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(before[at]).as_secs_f64());
         let said = String::from_utf8_lossy(&output.stdout);
         // It tells of what it should not have met, and only then.

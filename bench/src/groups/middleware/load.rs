@@ -4,6 +4,7 @@
 
 use super::Run;
 use super::server::{Server, Who};
+use crate::processor;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -42,7 +43,7 @@ impl Pair {
     /// Both are new, and have had their first turn.
     pub(super) fn start(who: Who) -> Result<Self, String> {
         let server = Server::start(who)?;
-        let before = server.times()?;
+        let before = processor::times(server.id())?;
         let start = Instant::now();
         let wrk = Wrk::start(&server.url())?;
         let mut pair = Self { server, wrk, ran: Duration::ZERO, before };
@@ -68,7 +69,8 @@ impl Pair {
 
     /// What their turns come to. The server stays halted, so that nothing is counted that was not timed.
     pub(super) fn end(self) -> Result<Run, String> {
-        let after = self.server.times()?;
+        let after = processor::times(self.server.id())?;
+        let [asking, _] = processor::times(self.wrk.0.id())?;
         let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
         let said = self.wrk.end()?;
         // It tells of what it should not have met, and only then.
@@ -80,7 +82,9 @@ impl Pair {
             return Err(format!("wrk says:\n{said}"));
         };
         let ran = self.ran.as_secs_f64();
-        Ok(Run { rate: requests / ran, micros: spent * 1e6 / requests, waited: waited / ran })
+        let micros = |seconds: f64| seconds * 1e6 / requests;
+        let (micros, asking) = (micros(spent), micros(asking.as_secs_f64()));
+        Ok(Run { rate: requests / ran, micros, asking, waited: waited / ran })
     }
 }
 

@@ -34,6 +34,8 @@ struct Run {
     rate: f64,
     /// Microseconds of processor time that the server spent on one.
     micros: f64,
+    /// And wrk, on a core of its own, which is as full.
+    asking: f64,
     /// For which part of the run it waited for its core, because somebody else had it.
     waited: f64,
 }
@@ -56,6 +58,7 @@ fn run(group: &'static str) -> Findings {
             let medians = runs.each_ref().map(|runs| Run {
                 rate: median(runs.iter().map(|run| run.rate)),
                 micros: median(runs.iter().map(|run| run.micros)),
+                asking: median(runs.iter().map(|run| run.asking)),
                 waited: median(runs.iter().map(|run| run.waited)),
             });
             print(&runs, &medians);
@@ -115,35 +118,39 @@ fn ratio(runs: &Each<Vec<Run>>, of: Who, to: Who, figure: fn(&Run) -> f64) -> f6
 fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
     let bare = medians[Who::Bare as usize];
     let lines = Who::ALL.map(|who| {
-        let Run { rate, micros, .. } = medians[who as usize];
+        let Run { rate, micros, asking, .. } = medians[who as usize];
         let name = who.name().to_owned();
         if who == Who::Bare {
-            return vec![name, format!("{rate:.0}"), format!("{micros:.2}"), String::new()];
+            return vec![name, format!("{rate:.0}"), format!("{micros:.2}"), String::new(), format!("{asking:.2}")];
         }
         vec![
             name,
             format!("{rate:.0} ({:.3})", ratio(runs, who, Who::Bare, |run| run.rate)),
             format!("{micros:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.micros)),
             format!("{:.0}", (ratio(runs, who, Who::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3),
+            format!("{asking:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.asking)),
         ]
     });
-    let header = ["over sockets, 64 connections", "requests/s", "µs of processor time", "ns beyond bare"];
+    let header =
+        ["over sockets, 64 connections", "requests/s", "µs of processor time", "ns beyond bare", "µs of wrk's"];
     println!("{}\n", table(&header, lines.into_iter()));
 }
 
-fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run>) -> [Row; 2] {
+fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run>) -> [Row; 3] {
     let own = medians[who as usize];
     let params = |figure: fn(&Run) -> f64| {
         let all: Vec<f64> = runs[who as usize].iter().map(figure).collect();
         let waited: Vec<f64> = runs[who as usize].iter().map(|run| run.waited).collect();
         json!({ "connections": load::CONNECTIONS, "statistic": "median", "runs": all, "waited": waited })
     };
-    let (rates, micros) = (params(|run| run.rate), params(|run| run.micros));
+    let (rates, micros, asking) = (params(|run| run.rate), params(|run| run.micros), params(|run| run.asking));
     let by_rate = ratio(runs, who, Who::Bare, |run| run.rate);
     let by_micros = ratio(runs, who, Who::Bare, |run| run.micros);
+    let by_asking = ratio(runs, who, Who::Bare, |run| run.asking);
     [
         row(group, "requests a second", who, (own.rate, by_rate), "requests/s", rates),
         row(group, "processor time of a request", who, (own.micros, by_micros), "µs", micros),
+        row(group, "processor time of a request, wrk's", who, (own.asking, by_asking), "µs", asking),
     ]
 }
 

@@ -198,15 +198,6 @@ impl Server {
     pub(super) fn url(&self) -> String {
         format!("http://127.0.0.1:{}/", self.port)
     }
-
-    /// How long it has had a core, and how long it has waited for one: it has one thread that works. taskset becomes what it
-    /// starts, so the process is the server.
-    pub(super) fn times(&self) -> Result<[Duration; 2], String> {
-        let path = format!("/proc/{}/schedstat", self.process.id());
-        let said = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-        let mut nanos = said.split_whitespace().filter_map(|nanos| nanos.parse().ok()).map(Duration::from_nanos);
-        nanos.next().zip(nanos.next()).map(<[_; 2]>::from).ok_or_else(|| format!("{path} says {said:?}"))
-    }
 }
 
 impl Drop for Server {

@@ -2,7 +2,7 @@
 
 mod batched;
 
-pub(crate) use batched::{Batched, FarEnd, write_batches};
+pub(crate) use batched::{Batched, write_batches};
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

@@ -19,6 +19,10 @@ pub(crate) enum Code {
     InvalidLimit,
     UnknownAlgorithm,
     AlgorithmConflict,
+    BadRequest,
+    HeadTooLarge,
+    TargetTooLong,
+    UnknownVersion,
     BrokenBody,
     BodyTimeout,
     BodyTooLarge,
@@ -58,6 +62,10 @@ impl Code {
             Self::InvalidLimit => "invalid_limit",
             Self::UnknownAlgorithm => "unknown_algorithm",
             Self::AlgorithmConflict => "algorithm_conflict",
+            Self::BadRequest => "bad_request",
+            Self::HeadTooLarge => "head_too_large",
+            Self::TargetTooLong => "target_too_long",
+            Self::UnknownVersion => "unknown_version",
             Self::BrokenBody => "broken_body",
             Self::BodyTimeout => "body_timeout",
             Self::BodyTooLarge => "body_too_large",
@@ -88,6 +96,9 @@ impl Code {
 
     fn status(self) -> StatusCode {
         match self {
+            Self::HeadTooLarge => StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE,
+            Self::TargetTooLong => StatusCode::URI_TOO_LONG,
+            Self::UnknownVersion => StatusCode::HTTP_VERSION_NOT_SUPPORTED,
             Self::BodyTimeout => StatusCode::REQUEST_TIMEOUT,
             Self::BodyTooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::Forbidden => StatusCode::FORBIDDEN,

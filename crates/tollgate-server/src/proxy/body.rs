@@ -1,5 +1,6 @@
 //! Bodies on their way: of requests, bounded and counted; of answers, with the connection they come over.
 
+use super::client::ClientBody;
 use super::upstream::{Active, Late, Link, Pool, Progress, Timer};
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
@@ -9,13 +10,51 @@ use std::fmt;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
-/// The body of a request, as it is sent on.
+/// The body of a request, as it comes from a client.
+pub(crate) enum FromClient {
+    None,
+    Http1(ClientBody),
+    Http2(Incoming),
+}
+
+impl Body for FromClient {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::None => Poll::Ready(None),
+            Self::Http1(body) => Pin::new(body).poll_frame(cx),
+            Self::Http2(body) => match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                Some(frame) => Poll::Ready(Some(frame.map_err(|error| BodyError::Client(error.into())))),
+                // A stream of HTTP/2 that was reset without an error looks like one that has ended.
+                None => Poll::Ready((!body.is_end_stream()).then_some(Err(BodyError::Length))),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(body) => body.size_hint(),
+        }
+    }
+}
+
+/// The same as it is sent on: bounded, and counted.
 pub(crate) struct Sent {
-    /// None if there is none.
-    body: Option<Incoming>,
-    http2: bool,
+    body: FromClient,
     /// How many bytes may still come.
     left: u64,
     progress: Option<Progress>,
@@ -23,15 +62,15 @@ pub(crate) struct Sent {
 
 impl Sent {
     pub(crate) fn empty() -> Self {
-        Self { body: None, http2: false, left: 0, progress: None }
+        Self { body: FromClient::None, left: 0, progress: None }
     }
 
     /// At most so many bytes.
-    pub(crate) fn new(body: Incoming, http2: bool, most: Option<u64>) -> Self {
+    pub(crate) fn new(body: FromClient, most: Option<u64>) -> Self {
         if body.is_end_stream() {
             return Self::empty();
         }
-        Self { body: Some(body), http2, left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()) }
+        Self { body, left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()) }
     }
 
     /// Counts what was sent of it; none if there is nothing to send.
@@ -45,7 +84,7 @@ impl Sent {
 pub(crate) enum BodyError {
     TooLarge,
     /// The client broke off, or wrote what is no body.
-    Client(hyper::Error),
+    Client(Box<dyn Error + Send + Sync>),
     /// The client sent more or less than it had announced.
     Length,
 }
@@ -68,38 +107,31 @@ impl Body for Sent {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
-        let Some(body) = &mut this.body else { return Poll::Ready(None) };
-        Pin::new(&mut *body).poll_frame(cx).map(|frame| {
+        Pin::new(&mut this.body).poll_frame(cx).map(|frame| {
             if let Some(progress) = &this.progress {
                 progress.fetch_add(1, Relaxed);
             }
-            let Some(frame) = frame else {
-                // A stream of HTTP/2 that was reset without an error looks like one that has ended.
-                let broke_off = this.http2 && !body.is_end_stream();
-                return broke_off.then_some(Err(BodyError::Length));
+            let frame = match frame? {
+                Ok(frame) => frame,
+                Err(error) => return Some(Err(error)),
             };
-            match frame {
-                Ok(frame) => {
-                    let length = frame.data_ref().map_or(0, |data| data.len() as u64);
-                    match this.left.checked_sub(length) {
-                        Some(left) => {
-                            this.left = left;
-                            Some(Ok(frame))
-                        }
-                        None => Some(Err(BodyError::TooLarge)),
-                    }
+            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+            Some(match this.left.checked_sub(length) {
+                Some(left) => {
+                    this.left = left;
+                    Ok(frame)
                 }
-                Err(error) => Some(Err(BodyError::Client(error))),
-            }
+                None => Err(BodyError::TooLarge),
+            })
         })
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(Body::is_end_stream)
+        self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.as_ref().map_or(SizeHint::with_exact(0), Body::size_hint)
+        self.body.size_hint()
     }
 }
 
@@ -126,8 +158,8 @@ pub(crate) struct FromUpstream {
 enum Via {
     /// A connection that it drives, and gives back when it has ended.
     Link(Box<Link>, Arc<Pool>),
-    /// One of HTTP/2, that others share.
-    Shared(Incoming, Timer),
+    /// One of HTTP/2, that others share. In memory of its own, so that all others are small to move.
+    Shared(Box<(Incoming, Timer)>),
     Done,
 }
 
@@ -139,7 +171,7 @@ impl FromUpstream {
 
     pub(crate) fn over_http2(body: Incoming, mut timer: Timer, active: Active) -> Self {
         timer.moved();
-        Self { via: Via::Shared(body, timer), _active: active }
+        Self { via: Via::Shared(Box::new((body, timer))), _active: active }
     }
 
     /// Gives the connection back, if nothing more comes over it.
@@ -161,7 +193,10 @@ impl Body for FromUpstream {
         let this = self.get_mut();
         let (frame, timer) = match &mut this.via {
             Via::Link(link, _) => (link.poll_frame(cx).map_err(Into::into), &mut link.timer),
-            Via::Shared(body, timer) => (Pin::new(body).poll_frame(cx).map_err(Into::into), timer),
+            Via::Shared(shared) => {
+                let (body, timer) = &mut **shared;
+                (Pin::new(body).poll_frame(cx).map_err(Into::into), timer)
+            }
             Via::Done => return Poll::Ready(None),
         };
         if frame.is_ready() {
@@ -178,7 +213,7 @@ impl Body for FromUpstream {
     fn is_end_stream(&self) -> bool {
         match &self.via {
             Via::Link(link, _) => link.is_over(),
-            Via::Shared(body, _) => body.is_end_stream(),
+            Via::Shared(shared) => shared.0.is_end_stream(),
             Via::Done => true,
         }
     }
@@ -186,7 +221,7 @@ impl Body for FromUpstream {
     fn size_hint(&self) -> SizeHint {
         match &self.via {
             Via::Link(link, _) => link.size_hint(),
-            Via::Shared(body, _) => body.size_hint(),
+            Via::Shared(shared) => shared.0.size_hint(),
             Via::Done => SizeHint::with_exact(0),
         }
     }

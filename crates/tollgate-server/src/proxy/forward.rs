@@ -1,8 +1,8 @@
 //! Sends a request on to an upstream, and its answer back, both as they come.
 
 use super::access_log::Notes;
-use super::body::{BodyError, FromUpstream, Reply, Sent};
-use super::client::Client;
+use super::body::{BodyError, FromClient, FromUpstream, Reply, Sent};
+use super::client::{Client, Switch};
 use super::headers::{self, Onward};
 use super::upstream::{Fault, Head, Link, Overdue, Picked, Timer, Times, Tried, Trouble, authority};
 use super::{Local, tunnel};
@@ -11,8 +11,6 @@ use axum::body::Bytes;
 use axum::http::header::{HOST, RETRY_AFTER};
 use axum::http::uri::{PathAndQuery, Scheme};
 use axum::http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
-use hyper::body::Incoming;
-use hyper::upgrade::OnUpgrade;
 use std::convert::Infallible;
 use std::error::Error;
 use std::future::poll_fn;
@@ -33,7 +31,7 @@ pub(super) struct Forward {
     pub(super) client: Arc<Client>,
 }
 
-impl Service<Request<Incoming>> for Forward {
+impl Service<Request<FromClient>> for Forward {
     type Response = Response<Reply>;
     type Error = Infallible;
     type Future = Pin<Box<dyn Future<Output = Result<Response<Reply>, Infallible>> + Send>>;
@@ -42,11 +40,10 @@ impl Service<Request<Incoming>> for Forward {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Incoming>) -> Self::Future {
+    fn call(&mut self, request: Request<FromClient>) -> Self::Future {
         let this = self.clone();
         let most = this.local.shared.gateway.max_body;
-        let http2 = request.version() == Version::HTTP_2;
-        let mut request = request.map(|body| Sent::new(body, http2, most));
+        let mut request = request.map(|body| Sent::new(body, most));
         // By reference: else it would have its place in the future of each function that it goes through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
     }
@@ -75,11 +72,9 @@ impl Forward {
             Version::HTTP_11 if !gateway.http2 => headers::upgrade(request.headers()),
             _ => None,
         };
-        let upgrade = upgrade.map(|protocol| (protocol, hyper::upgrade::on(&mut *request)));
         if version == Version::HTTP_2 {
             headers::one_cookie(request.headers_mut());
         }
-        let (upgrade, mut on_upgrade) = upgrade.unzip();
         let onward = Onward { client: &self.client, believed: shared.identity_header(), version, upgrade };
         let times = Times {
             begun: Instant::now(),
@@ -100,7 +95,7 @@ impl Forward {
             let answered = match gateway.http2 {
                 // What few requests need has memory of its own, so that the futures of all others are small to move.
                 true => Box::pin(self.over_http2(&mut picked, request, &onward, &times)).await,
-                false => self.over_link(&mut picked, request, &onward, &times, &mut on_upgrade).await,
+                false => self.over_link(&mut picked, request, &onward, &times).await,
             };
             match answered {
                 Ok(mut response) => {
@@ -151,7 +146,6 @@ impl Forward {
         request: &mut Request<Sent>,
         onward: &Onward<'_>,
         times: &Times,
-        on_upgrade: &mut Option<OnUpgrade>,
     ) -> Result<Response<Reply>, Failed> {
         let Local { shared, pools, .. } = &*self.local;
         let (pool, upstream) = (&pools[picked.index], &picked.peer.upstream);
@@ -171,7 +165,7 @@ impl Forward {
                 }
             };
             link.begin(request, upstream, onward);
-            let Head { status, headers, is_http10, .. } = match answer(&mut link).await {
+            let Head { status, headers, is_http10, .. } = match self.answer(&mut link, onward.version).await {
                 Ok(head) => head,
                 // Not the upstream's fault.
                 Err(Gone::Late(_)) if link.waits_for_client() => return Err(Failed::Body(slow_body())),
@@ -198,13 +192,15 @@ impl Forward {
             *response.headers_mut() = headers;
             if status == StatusCode::SWITCHING_PROTOCOLS {
                 let protocol = headers::upgrade(response.headers());
-                let (Some(downstream), Some(protocol)) = (on_upgrade.take(), protocol) else {
+                let (Some(_), Some(protocol)) = (&onward.upgrade, protocol) else {
                     return Err(Failed::Trouble(Trouble::Strange("changed to a protocol that nobody asked for")));
                 };
                 headers::strip(response.headers_mut());
                 headers::set_upgrade(response.headers_mut(), protocol);
                 self.client.tunnel.store(true, Relaxed);
                 let (idle, client) = (shared.gateway.upgrade_timeout, Arc::clone(&self.client));
+                let (switch, downstream) = Switch::new();
+                response.extensions_mut().insert(switch);
                 tokio::spawn(tunnel::run(link, downstream, idle, client, picked.active.take()));
             } else if let Some(body) = link.whole_body() {
                 pool.give(link);
@@ -215,6 +211,27 @@ impl Forward {
             }
             return Ok(response);
         }
+    }
+
+    /// Waits for the head of an answer, or until that takes too long. What comes before it and only informs goes on at once.
+    async fn answer(&self, link: &mut Link, version: Version) -> Result<Head, Gone> {
+        poll_fn(|cx| {
+            loop {
+                match link.poll_head(cx) {
+                    Poll::Ready(Ok(head)) if head.only_informs() => {
+                        // Who waits to be asked for its body is asked by us; HTTP/1.0 knows nothing of the kind.
+                        if let (Version::HTTP_11, Some(informed)) = (version, self.client.informed.get())
+                            && head.status != StatusCode::CONTINUE
+                        {
+                            informed.tell(head.status, &head.headers, cx);
+                        }
+                    }
+                    Poll::Ready(head) => return Poll::Ready(head.map_err(Gone::Broken)),
+                    Poll::Pending => return link.timer.poll(cx).map(|overdue| Err(Gone::Late(overdue))),
+                }
+            }
+        })
+        .await
     }
 
     /// Over the one connection of HTTP/2 that this worker has with an upstream.
@@ -270,15 +287,6 @@ impl Forward {
 enum Gone {
     Broken(Fault),
     Late(Overdue),
-}
-
-/// Waits for the head of an answer, or until that takes too long.
-async fn answer(link: &mut Link) -> Result<Head, Gone> {
-    poll_fn(|cx| match link.poll_head(cx) {
-        Poll::Ready(head) => Poll::Ready(head.map_err(Gone::Broken)),
-        Poll::Pending => link.timer.poll(cx).map(|overdue| Err(Gone::Late(overdue))),
-    })
-    .await
 }
 
 /// Whether a request without an answer may be sent again: if nothing is changed by it, and there is no body that is gone.

@@ -117,6 +117,11 @@ pub(super) fn upgrade(headers: &HeaderMap) -> Option<HeaderValue> {
     connection_names(headers).any(|name| name.eq_ignore_ascii_case(b"upgrade")).then(|| upgrade.clone())
 }
 
+/// Whether a value of TE says that trailers are welcome.
+pub(super) fn welcomes_trailers(value: &[u8]) -> bool {
+    value.split(|byte| *byte == b',').any(|said| said.trim_ascii().eq_ignore_ascii_case(b"trailers"))
+}
+
 /// Says that the connection changes to another protocol.
 pub(super) fn set_upgrade(headers: &mut HeaderMap, protocol: HeaderValue) {
     headers.insert(CONNECTION, HeaderValue::from_static("upgrade"));
@@ -247,7 +252,7 @@ impl Onward<'_> {
         for (name, value) in headers {
             if *name == HOST || *name == CONTENT_LENGTH || is_hop_by_hop(name) {
                 // Trailers may be asked for across hops; nothing else of TE may.
-                said.trailers |= *name == TE && value.as_bytes().eq_ignore_ascii_case(b"trailers");
+                said.trailers |= *name == TE && welcomes_trailers(value.as_bytes());
                 continue;
             }
             if named.contains(name) {

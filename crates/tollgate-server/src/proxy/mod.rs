@@ -7,6 +7,7 @@ mod drain;
 mod forward;
 mod guard;
 mod headers;
+mod http1;
 mod proxy_protocol;
 mod tunnel;
 mod upstream;

@@ -1,24 +1,29 @@
 //! A connection that has changed to another protocol, such as WebSocket: bytes both ways until one side ends, or both are
 //! silent for too long.
 
-use super::client::Client;
+use super::client::{Client, Switched};
 use super::upstream::{Active, Link};
-use hyper::upgrade::OnUpgrade;
-use hyper_util::rt::TokioIo;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, split};
+use tokio::sync::oneshot;
 
 const BUFFER: usize = 8 * 1024;
 
 /// Passes on what comes until it ends. `client` has its place among the connections until then.
-pub(super) async fn run(link: Box<Link>, downstream: OnUpgrade, idle: Duration, client: Arc<Client>, active: Active) {
+pub(super) async fn run(
+    link: Box<Link>,
+    downstream: oneshot::Receiver<Switched>,
+    idle: Duration,
+    client: Arc<Client>,
+    active: Active,
+) {
     match downstream.await {
         Ok(downstream) => {
             let (upstream, first) = link.into_stream();
-            let ended = both_ways(upstream, &first, TokioIo::new(downstream), idle).await;
+            let ended = both_ways(upstream, &first, downstream, idle).await;
             tracing::debug!(peer = ?client.peer, "tunnel ended: {ended:?}");
         }
         Err(error) => tracing::debug!(peer = ?client.peer, %error, "no tunnel"),

@@ -8,7 +8,6 @@
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
-use std::mem::MaybeUninit;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker, ready};
@@ -165,11 +164,6 @@ impl Batched {
         Self { read, shared: Arc::new(Shared { write, late: Mutex::default() }) }
     }
 
-    /// Tells whoever does not read from it whether it was closed at the other end.
-    pub(crate) fn far_end(&self) -> FarEnd {
-        FarEnd(Arc::clone(&self.shared))
-    }
-
     /// Until there is something to read.
     pub(crate) async fn readable(&self) -> io::Result<()> {
         self.read.readable().await
@@ -215,19 +209,6 @@ impl Batched {
                 written => return Poll::Ready(written),
             }
         }
-    }
-}
-
-/// The other end of a connection that somebody else reads from.
-pub(crate) struct FarEnd(Arc<Shared>);
-
-impl FarEnd {
-    /// Ready with true if it was closed, and with false if there is something to read first. To be polled by the task that
-    /// reads.
-    pub(crate) fn poll_closed(&self, cx: &mut Context<'_>) -> Poll<bool> {
-        let mut byte = [MaybeUninit::uninit()];
-        let peeked = self.0.write.as_ref().poll_peek(cx, &mut ReadBuf::uninit(&mut byte));
-        peeked.map(|peeked| peeked.map_or(true, |bytes| bytes == 0))
     }
 }
 

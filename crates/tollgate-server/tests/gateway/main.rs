@@ -6,6 +6,7 @@ mod answers;
 mod authority;
 mod bodies;
 mod drain;
+mod http1;
 mod http2;
 mod limits;
 mod log;

@@ -1,16 +1,17 @@
 //! One connection of a client, from its first byte to its last.
 
-use super::guarded::Guarded;
+use super::http1::{Bounds, Http1, Wire};
+use super::io::Io;
 use super::service::OfClient;
 use super::state::{Client, Patience, now};
 use super::streams::Streams;
 use crate::proxy::Local;
 use crate::proxy::drain::Stage;
-use crate::proxy::guard::Guard;
 use crate::proxy::proxy_protocol::{self, Read};
-use crate::stream::{Batched, FarEnd, Stream};
-use hyper::server::conn::{http1, http2};
+use crate::stream::{Batched, Stream};
+use hyper::server::conn::http2;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use std::error::Error;
 use std::future::poll_fn;
 use std::io;
 use std::net::SocketAddr;
@@ -28,9 +29,6 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// A client that asks for nothing is closed this long after its last request, once the gateway stops: its next request may
 /// be on its way.
 const LINGER: Duration = Duration::from_secs(1);
-
-/// How many headers the parser takes if it is not told otherwise.
-const USUAL_HEADERS: usize = 100;
 
 /// Requests at once on one connection of HTTP/2.
 const MOST_STREAMS: u32 = 128;
@@ -97,16 +95,11 @@ async fn connection(
             (stream, false, http2)
         }
     };
-    let far_end = match &stream {
-        Stream::Batched(stream) => Some(stream.far_end()),
-        _ => None,
-    };
     let client = Arc::new(Client::new(peer, trusted, tls, Some((place, Arc::clone(&shared.drain)))));
-    let guard = (!http2).then(|| Guard::new(2 * gateway.max_head));
-    let io = TokioIo::new(Guarded::new(stream, Arc::clone(&client), guard, first));
     let service = OfClient::new(&local, &client);
     if http2 {
         let streams = Streams { client: Arc::clone(&client), idle: gateway.idle_timeout };
+        let io = TokioIo::new(Io::new(stream, Arc::clone(&client), first));
         let connection = http2::Builder::new(streams)
             .timer(TokioTimer::new())
             .keep_alive_interval(PING)
@@ -115,21 +108,13 @@ async fn connection(
             .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
             .adaptive_window(true)
             .serve_connection(io, service);
-        watched(Box::pin(connection), None, &local, &client).await
+        watched(Box::pin(connection), &local, &client).await
     } else {
-        let mut builder = http1::Builder::new();
-        builder
-            // If not, it reads on to see whether a client leaves while it waits, into a new buffer with each request.
-            .half_close(far_end.is_some())
-            .header_read_timeout(None)
-            .max_header_size(gateway.max_head)
-            .max_buf_size(2 * gateway.max_head.max(8 * 1024));
-        // The parser need not clear the room for as many as it has room for anyway.
-        if gateway.max_headers != USUAL_HEADERS {
-            builder.max_headers(gateway.max_headers);
-        }
-        let connection = builder.serve_connection(io, service).with_upgrades();
-        watched(Box::pin(connection), far_end, &local, &client).await
+        let bounds = Bounds { bytes: gateway.max_head, headers: gateway.max_headers };
+        let wire = Wire::new(stream, Arc::clone(&client), bounds, &first);
+        // It has none before.
+        drop(client.informed.set(wire.informed()));
+        watched(Box::pin(Http1::new(wire, Arc::clone(&client), service)), &local, &client).await
     }
 }
 
@@ -177,7 +162,9 @@ async fn stopping(local: &Local) {
 }
 
 /// A connection that can be told to end.
-trait Serving: Future<Output = hyper::Result<()>> {
+trait Serving: Future<Output = Result<(), Self::Error>> {
+    type Error: Into<Box<dyn Error + Send + Sync>>;
+
     /// Whether it may be told while requests are under way.
     const AT_ONCE: bool;
 
@@ -185,16 +172,20 @@ trait Serving: Future<Output = hyper::Result<()>> {
     fn leave(self: Pin<&mut Self>);
 }
 
-impl Serving for http1::UpgradeableConnection<TokioIo<Guarded>, OfClient> {
+impl Serving for Http1 {
+    type Error = io::Error;
+
     // Each answer says already that it is the last, and the client knows.
     const AT_ONCE: bool = false;
 
     fn leave(self: Pin<&mut Self>) {
-        self.graceful_shutdown();
+        self.leave();
     }
 }
 
-impl Serving for http2::Connection<TokioIo<Guarded>, OfClient, Streams> {
+impl Serving for http2::Connection<TokioIo<Io>, OfClient, Streams> {
+    type Error = hyper::Error;
+
     const AT_ONCE: bool = true;
 
     fn leave(self: Pin<&mut Self>) {
@@ -202,14 +193,8 @@ impl Serving for http2::Connection<TokioIo<Guarded>, OfClient, Streams> {
     }
 }
 
-/// Lets a connection run, and cuts it off when it takes too long for something. With `far_end`, also when the client leaves
-/// while it waits for an answer; else the connection does that by itself.
-async fn watched<S: Serving>(
-    mut connection: Pin<Box<S>>,
-    far_end: Option<FarEnd>,
-    local: &Local,
-    client: &Client,
-) -> io::Result<()> {
+/// Lets a connection run, and cuts it off when it takes too long for something.
+async fn watched<S: Serving>(mut connection: Pin<Box<S>>, local: &Local, client: &Client) -> io::Result<()> {
     let gateway = &local.shared.gateway;
     let patience =
         Patience { head: gateway.header_timeout, keep_alive: gateway.keep_alive, idle: gateway.idle_timeout };
@@ -222,14 +207,6 @@ async fn watched<S: Serving>(
     poll_fn(|cx| {
         if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
             return Poll::Ready(ended.map_err(io::Error::other));
-        }
-        if let Some(far_end) = far_end.as_ref().filter(|_| client.only_waits())
-            && let Poll::Ready(has_left) = far_end.poll_closed(cx)
-        {
-            if has_left {
-                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
-            }
-            client.says_more();
         }
         while stage != Some(drain.stage()) {
             stage = Some(drain.stage());

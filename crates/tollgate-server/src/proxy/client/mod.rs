@@ -2,10 +2,12 @@
 
 mod about;
 mod connection;
-mod guarded;
+mod http1;
+mod io;
 mod service;
 mod state;
 mod streams;
 
 pub(super) use connection::serve;
+pub(crate) use http1::{ClientBody, Switch, Switched};
 pub(crate) use state::Client;

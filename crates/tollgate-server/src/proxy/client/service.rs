@@ -4,7 +4,7 @@ use super::state::{Client, UnderWay};
 use super::streams::Turn;
 use crate::http::{Code, Problem};
 use crate::proxy::access_log::{Entry, Notes};
-use crate::proxy::body::Reply;
+use crate::proxy::body::{FromClient, Reply};
 use crate::proxy::forward::{self, Forward};
 use crate::proxy::{Gate, Local, headers};
 use crate::traces::{Span, TRACEPARENT};
@@ -39,7 +39,7 @@ impl OfClient {
     }
 
     /// What is wrong with a request, before anybody decides on it.
-    fn vet(&self, request: &mut Request<Incoming>) -> Result<(), Problem> {
+    fn vet(&self, request: &mut Request<FromClient>) -> Result<(), Problem> {
         let gateway = &self.local.shared.gateway;
         if request.method() == Method::CONNECT || request.uri().path_and_query().is_none() {
             return Err(forward::bad_target());
@@ -59,12 +59,20 @@ impl OfClient {
     }
 }
 
+/// As hyper calls it, for HTTP/2.
 impl hyper::service::Service<Request<Incoming>> for OfClient {
     type Response = Response<ToClient>;
     type Error = Infallible;
     type Future = Answering;
 
-    fn call(&self, mut request: Request<Incoming>) -> Answering {
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        self.answer(request.map(FromClient::Http2))
+    }
+}
+
+impl OfClient {
+    /// The answer to a request.
+    pub(super) fn answer(&self, mut request: Request<FromClient>) -> Answering {
         let under_way = UnderWay::new(&self.client);
         let shared = &self.local.shared;
         let version = request.version();
@@ -109,7 +117,7 @@ fn name(version: Version) -> &'static str {
 /// Where it is told how a request went: a line of the access log, a span.
 type Told = (Option<Box<Entry>>, Option<Box<Span>>);
 
-type Limited = ResponseFuture<Forward, Incoming, Gate>;
+type Limited = ResponseFuture<Forward, FromClient, Gate>;
 
 pin_project! {
     /// The answer to a request.

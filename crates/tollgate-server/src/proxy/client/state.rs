@@ -1,11 +1,12 @@
 //! What is known of a client's connection: who it is, what it is doing, since when.
 
 use super::about::About;
+use super::http1::Informed;
 use crate::proxy::drain::{Drain, Stage};
 use axum::http::HeaderValue;
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock};
+use std::sync::{Arc, LazyLock, OnceLock};
 use std::time::Duration;
 use tokio::sync::OwnedSemaphorePermit;
 use tollgate::{Clock, CoarseClock, Instant};
@@ -35,6 +36,8 @@ pub(crate) struct Client {
     pub(crate) node: String,
     /// What upstreams are told of it.
     pub(crate) about: About,
+    /// How it is told something before its answer, where it speaks HTTP/1.
+    pub(crate) informed: OnceLock<Informed>,
     /// Its place among the connections that there may be, until the last of it is gone; and whether they are to leave.
     /// None in tests.
     place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
@@ -111,6 +114,7 @@ impl Client {
             written,
             node,
             about: About::default(),
+            informed: OnceLock::new(),
             place,
             tunnel: AtomicBool::new(false),
             in_head: AtomicBool::new(false),

@@ -23,6 +23,7 @@ use std::hash::BuildHasher;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
+use tollgate::CoarseClock;
 use tollgate_policy::config::{Balance, Gateway, Upstream};
 use tollgate_tower::CircuitBreaker;
 use tollgate_tower::breaker::{Call, State};
@@ -47,6 +48,11 @@ impl fmt::Display for Late {
 
 impl std::error::Error for Late {}
 
+/// As it is unless somebody says otherwise.
+fn breaker() -> CircuitBreaker<CoarseClock> {
+    CircuitBreaker::builder().clock(CoarseClock).build().expect("what nobody has changed is valid")
+}
+
 /// One service, as all workers see it.
 pub(crate) struct Peer {
     pub(crate) upstream: Upstream,
@@ -54,7 +60,8 @@ pub(crate) struct Peer {
     active: AtomicUsize,
     /// What the last health checks say.
     well: AtomicBool,
-    breaker: Option<CircuitBreaker>,
+    /// It counts by the second: a clock that is right to a few milliseconds will do.
+    breaker: Option<CircuitBreaker<CoarseClock>>,
     pub(crate) answered: AtomicU64,
     pub(crate) failed: AtomicU64,
 }
@@ -89,7 +96,7 @@ pub(crate) struct Picked {
     pub(crate) index: usize,
     pub(crate) peer: Arc<Peer>,
     pub(crate) active: Active,
-    call: Option<Call>,
+    call: Option<Call<CoarseClock>>,
 }
 
 /// Upstreams that were tried already, or may not be called.
@@ -108,7 +115,7 @@ impl Upstreams {
                 upstream: upstream.clone(),
                 active: AtomicUsize::new(0),
                 well: AtomicBool::new(true),
-                breaker: gateway.breaker.then(CircuitBreaker::new),
+                breaker: gateway.breaker.then(breaker),
                 answered: AtomicU64::new(0),
                 failed: AtomicU64::new(0),
             })

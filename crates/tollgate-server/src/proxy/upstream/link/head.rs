@@ -28,6 +28,13 @@ pub(crate) struct Head {
     pub(super) keep: bool,
 }
 
+impl Head {
+    /// Whether the answer is still to come.
+    pub(crate) fn only_informs(&self) -> bool {
+        self.status.is_informational() && self.status != StatusCode::SWITCHING_PROTOCOLS
+    }
+}
+
 /// How the body of an answer ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Length {

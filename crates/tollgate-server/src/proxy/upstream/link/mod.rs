@@ -4,8 +4,6 @@
 //! to the upstream and back without waking another task. Heads are written from what the client sent and read into what the
 //! client gets, with nothing in between.
 
-mod buffer;
-mod chunks;
 mod head;
 mod sending;
 
@@ -14,11 +12,11 @@ pub(crate) use head::Head;
 use super::timer::{Timer, Times};
 use crate::proxy::body::{BodyError, Sent};
 use crate::proxy::headers::Onward;
+use crate::proxy::http1::{Chunks, Piece, fill, take};
 use crate::stream::Stream;
 use axum::body::Bytes;
-use axum::http::{Method, Request, StatusCode, Version};
+use axum::http::{Method, Request, Version};
 use bytes::{Buf, BytesMut};
-use chunks::{Chunks, Piece};
 use head::Length;
 use http_body::{Frame, SizeHint};
 use sending::Sending;
@@ -114,7 +112,7 @@ impl Link {
         // To the front of the buffer again, which was used last and is near.
         let _ = self.read.try_reclaim(HEAD_ROOM);
         // Whatever comes unasked is nothing to go on with.
-        self.listening = buffer::fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
+        self.listening = fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
         self.listening
     }
 
@@ -131,7 +129,7 @@ impl Link {
         self.sending.stop()
     }
 
-    /// The head of the answer.
+    /// The head of the answer, or of one before it that only informs: then there will be another.
     pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Fault>> {
         let mut broken = None;
         if self.sending.is_busy()
@@ -154,8 +152,7 @@ impl Link {
                 && let Some((length, head)) = head::read(&self.read, &self.method)?
             {
                 self.read.advance(length);
-                // There will be another after those that only inform.
-                if !head.status.is_informational() || head.status == StatusCode::SWITCHING_PROTOCOLS {
+                if !head.only_informs() {
                     self.keep &= head.keep;
                     self.receiving = match head.length {
                         Length::Known(0) => Receiving::Over,
@@ -163,14 +160,13 @@ impl Link {
                         Length::Chunked => Receiving::Chunked(Chunks::new()),
                         Length::Close => Receiving::Close,
                     };
-                    return Poll::Ready(Ok(head));
                 }
-                continue;
+                return Poll::Ready(Ok(head));
             }
             // Another try is worth it when another line has come.
             loop {
                 let before = self.read.len();
-                match ready!(buffer::fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
+                match ready!(fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
                     Ok(true) if self.read[before..].contains(&b'\n') || self.read.len() > head::MOST_BYTES => break,
                     Ok(true) => {}
                     Ok(false) => return Poll::Ready(Err(broken.unwrap_or(Fault::Closed))),
@@ -202,7 +198,7 @@ impl Link {
             Receiving::Over => Some(Bytes::new()),
             Receiving::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
                 self.receiving = Receiving::Over;
-                Some(buffer::take(&mut self.read, length))
+                Some(take(&mut self.read, length))
             }
             _ => None,
         }
@@ -221,7 +217,7 @@ impl Link {
                 Receiving::Head | Receiving::Over => return Poll::Ready(None),
                 Receiving::Known(left) => {
                     if !self.read.is_empty() {
-                        let data = buffer::take(&mut self.read, self.piece.min(*left));
+                        let data = take(&mut self.read, self.piece.min(*left));
                         *left -= data.len() as u64;
                         if *left == 0 {
                             self.receiving = Receiving::Over;
@@ -232,13 +228,13 @@ impl Link {
                 }
                 Receiving::Close => {
                     if !self.read.is_empty() {
-                        let data = buffer::take(&mut self.read, self.piece);
+                        let data = take(&mut self.read, self.piece);
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
                     BODY_ROOM
                 }
                 Receiving::Chunked(chunks) => {
-                    let piece = chunks.next(&mut self.read, self.piece)?;
+                    let piece = chunks.next(&mut self.read, self.piece).map_err(|wrong| Fault::Wrong(wrong.0))?;
                     if chunks.is_over() {
                         self.receiving = Receiving::Over;
                     }
@@ -250,7 +246,7 @@ impl Link {
                     }
                 }
             };
-            match ready!(buffer::fill(&mut self.stream, &mut self.read, room, cx)) {
+            match ready!(fill(&mut self.stream, &mut self.read, room, cx)) {
                 Ok(true) => {}
                 Ok(false) if matches!(self.receiving, Receiving::Close) => self.receiving = Receiving::Over,
                 Ok(false) => return Poll::Ready(Some(Err(Fault::Closed))),

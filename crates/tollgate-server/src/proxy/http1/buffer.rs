@@ -11,7 +11,7 @@ use tokio::io::AsyncReadExt;
 const SMALL: usize = 4 * 1024;
 
 /// Takes up to so many bytes, at least one if there is any.
-pub(super) fn take(read: &mut BytesMut, most: u64) -> Bytes {
+pub(crate) fn take(read: &mut BytesMut, most: u64) -> Bytes {
     let length = usize::try_from(most).unwrap_or(usize::MAX).min(read.len());
     if length > SMALL {
         return read.split_to(length).freeze();
@@ -22,7 +22,7 @@ pub(super) fn take(read: &mut BytesMut, most: u64) -> Bytes {
 }
 
 /// Reads as much as comes at once, up to `room`. Ready with false at the end of the stream.
-pub(super) fn fill<S>(stream: &mut S, read: &mut BytesMut, room: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>>
+pub(crate) fn fill<S>(stream: &mut S, read: &mut BytesMut, room: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>>
 where
     S: tokio::io::AsyncRead + Unpin,
 {

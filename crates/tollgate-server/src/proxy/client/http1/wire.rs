@@ -1,0 +1,466 @@
+//! What comes from a client of HTTP/1, and is answered in between: heads, and bodies as somebody asks for them.
+
+use super::answer::write_informational;
+use super::request::{self, Bounds, Head, Length};
+use crate::http::{Code, Problem};
+use crate::proxy::body::BodyError;
+use crate::proxy::client::state::Client;
+use crate::proxy::guard::{Guard, Refusal};
+use crate::proxy::http1::{Chunks, Piece, fill, take};
+use crate::stream::Stream;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, StatusCode};
+use bytes::{Buf, BytesMut};
+use http_body::{Body, Frame, SizeHint};
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncWrite;
+
+/// How much is read at once: of a head, and of a body.
+const HEAD_ROOM: usize = 8 * 1024;
+const BODY_ROOM: usize = 64 * 1024;
+
+/// So many bytes of answers that only inform may wait to be written.
+const MOST_INTERIM: usize = 16 * 1024;
+
+const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+
+/// A connection of which one task reads heads, and the body of a request what belongs to it.
+#[derive(Clone)]
+pub(crate) struct Wire(Arc<Mutex<Ends>>);
+
+pub(super) struct Ends {
+    pub(super) stream: Stream,
+    client: Arc<Client>,
+    guard: Guard,
+    bounds: Bounds,
+    /// What was read and not yet taken. The guard has let it pass.
+    pub(super) read: BytesMut,
+    /// Whether it has grown for a body.
+    is_large: bool,
+    /// Why it lets nothing more pass.
+    refused: Option<Refusal>,
+    /// Whether the client says no more.
+    ended: bool,
+    coming: Coming,
+    /// Whether nobody will ask for the rest of the body.
+    unwanted: bool,
+    /// Whether the client waits to be asked for the body.
+    expects: bool,
+    /// Whether what comes next may be of another protocol.
+    upgrades: bool,
+    /// What is written before the answer.
+    interim: BytesMut,
+}
+
+/// What is still to come of a request.
+enum Coming {
+    Nothing,
+    Known(u64),
+    Chunks(Chunks),
+}
+
+/// Why there is no request.
+pub(super) enum NoHead {
+    Problem(Problem),
+    Io(io::Error),
+}
+
+impl Wire {
+    /// `first` was read from the stream already.
+    pub(crate) fn new(stream: Stream, client: Arc<Client>, bounds: Bounds, first: &[u8]) -> Self {
+        let mut ends = Ends {
+            stream,
+            client,
+            guard: Guard::new(2 * bounds.bytes),
+            bounds,
+            read: BytesMut::new(),
+            is_large: false,
+            refused: None,
+            ended: false,
+            coming: Coming::Nothing,
+            unwanted: false,
+            expects: false,
+            upgrades: false,
+            interim: BytesMut::new(),
+        };
+        if !first.is_empty() {
+            ends.read.reserve(HEAD_ROOM);
+            ends.read.extend_from_slice(first);
+            ends.look(0);
+        }
+        Self(Arc::new(Mutex::new(ends)))
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, Ends> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A way to tell the client something before its answer.
+    pub(crate) fn informed(&self) -> Informed {
+        Informed(Arc::downgrade(&self.0))
+    }
+
+    /// The body of the request at hand, if it has one.
+    pub(super) fn body(&self, length: Length) -> Option<ClientBody> {
+        (length != Length::Known(0)).then(|| ClientBody(self.clone()))
+    }
+}
+
+impl Ends {
+    /// The next request; none if there is none.
+    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Head>, NoHead>> {
+        let mut is_new = true;
+        loop {
+            if is_new
+                && !self.read.is_empty()
+                && let Some((length, head)) = request::read(&self.read, self.bounds).map_err(NoHead::Problem)?
+            {
+                self.read.advance(length);
+                self.coming = match head.length {
+                    Length::Known(0) => Coming::Nothing,
+                    Length::Known(length) => Coming::Known(length),
+                    Length::Chunked => Coming::Chunks(Chunks::new()),
+                };
+                (self.unwanted, self.expects, self.upgrades) = (false, head.expects, head.upgrades);
+                return Poll::Ready(Ok(Some(head)));
+            }
+            if let Some(refusal) = self.refused {
+                return Poll::Ready(Err(NoHead::Problem(told(refusal))));
+            }
+            let before = self.read.len();
+            if before == 0 && std::mem::take(&mut self.is_large) {
+                // There may be many who have nothing to say for a long time.
+                self.read = BytesMut::new();
+            } else if before == 0 {
+                // To the front of the buffer again, which was used last and is near.
+                let _ = self.read.try_reclaim(HEAD_ROOM);
+            }
+            if !ready!(self.poll_fill(HEAD_ROOM, cx)).map_err(NoHead::Io)? {
+                return Poll::Ready(Ok(None));
+            }
+            // Another try is worth it when another line has come.
+            let new = self.read.get(before..).unwrap_or_default();
+            is_new = new.contains(&b'\n') || self.read.len() >= self.bounds.bytes;
+        }
+    }
+
+    /// Reads as much as comes at once; false at the end.
+    fn poll_fill(&mut self, room: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
+        if self.ended || self.refused.is_some() {
+            return Poll::Ready(Ok(false));
+        }
+        let before = self.read.len();
+        let more = ready!(fill(&mut self.stream, &mut self.read, room, cx))?;
+        self.ended = !more;
+        if more {
+            self.look(before);
+        }
+        Poll::Ready(Ok(more))
+    }
+
+    /// Has the guard look at what was read from `before` on. What it refuses is not there.
+    fn look(&mut self, before: usize) {
+        match self.guard.feed(&self.read[before..]) {
+            Ok(()) => self.client.heard(self.guard.is_in_head(), self.guard.is_at_end()),
+            Err((at, refusal)) => {
+                tracing::debug!(peer = ?self.client.peer, "refused {}", refusal.words());
+                self.read.truncate(before + at);
+                self.refused = Some(refusal);
+                self.client.says_more();
+            }
+        }
+    }
+
+    /// Ready when the client has left while it waits for an answer. What it asks next is read on the way, as far as there is room.
+    pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        // Who may change to another protocol speaks it next.
+        while !self.upgrades
+            && !self.is_coming()
+            && !self.ended
+            && self.refused.is_none()
+            && self.read.len() < HEAD_ROOM
+        {
+            let waits = self.client.only_waits();
+            match ready!(self.poll_fill(HEAD_ROOM, cx)) {
+                Ok(true) => {}
+                Ok(false) if !waits => {}
+                Ok(false) | Err(_) => return Poll::Ready(()),
+            }
+        }
+        Poll::Pending
+    }
+
+    /// Whether more of the body is to come.
+    pub(super) fn is_coming(&self) -> bool {
+        !matches!(self.coming, Coming::Nothing)
+    }
+
+    /// Whether nobody will ask for what is to come.
+    pub(super) fn is_unwanted(&self) -> bool {
+        self.unwanted && self.is_coming()
+    }
+
+    /// Whether nothing of another request has come.
+    pub(super) fn is_idle(&self) -> bool {
+        self.refused.is_none() && self.read.is_empty()
+    }
+
+    /// The next piece of a request's body.
+    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        loop {
+            match &mut self.coming {
+                Coming::Nothing => return Poll::Ready(None),
+                Coming::Known(left) if !self.read.is_empty() => {
+                    let data = take(&mut self.read, *left);
+                    *left -= data.len() as u64;
+                    if *left == 0 {
+                        self.coming = Coming::Nothing;
+                    }
+                    return Poll::Ready(Some(Ok(Frame::data(data))));
+                }
+                Coming::Known(_) => {}
+                Coming::Chunks(chunks) => {
+                    let piece = chunks.next(&mut self.read, u64::MAX).map_err(|wrong| broken(wrong.0))?;
+                    if chunks.is_over() {
+                        self.coming = Coming::Nothing;
+                    }
+                    match piece {
+                        Piece::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                        Piece::Trailers(trailers) => return Poll::Ready(Some(Ok(Frame::trailers(trailers)))),
+                        Piece::Over => return Poll::Ready(None),
+                        Piece::More => {}
+                    }
+                }
+            }
+            if std::mem::take(&mut self.expects) {
+                self.interim.extend_from_slice(CONTINUE);
+            }
+            self.poll_interim(cx).map_err(BodyError::client)?;
+            self.is_large = true;
+            let filled = ready!(self.poll_fill(BODY_ROOM, cx)).map_err(BodyError::client)?;
+            match self.refused {
+                _ if filled => {}
+                Some(refusal) => return Poll::Ready(Some(Err(broken(refusal.words())))),
+                None => return Poll::Ready(Some(Err(BodyError::client(io::ErrorKind::UnexpectedEof)))),
+            }
+        }
+    }
+
+    /// Writes what is written before the answer, as far as it is taken.
+    fn poll_interim(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
+        if self.interim.is_empty() {
+            return Ok(());
+        }
+        while !self.interim.is_empty() {
+            match Pin::new(&mut self.stream).poll_write(cx, &self.interim)? {
+                Poll::Ready(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Poll::Ready(written) => self.interim.advance(written),
+                Poll::Pending => return Ok(()),
+            }
+        }
+        let _ = Pin::new(&mut self.stream).poll_flush(cx)?;
+        Ok(())
+    }
+
+    /// What of that was not taken: the answer stands behind it.
+    pub(super) fn take_interim(&mut self) -> BytesMut {
+        // Who has its answer is not asked for its body any more.
+        self.expects = false;
+        std::mem::take(&mut self.interim)
+    }
+
+    /// Takes what comes of a body that nobody wants, so that the next request can be read; ready when that is all of it, with false if
+    /// it is too much or broken.
+    pub(super) fn poll_discard(&mut self, left: &mut usize, cx: &mut Context<'_>) -> Poll<bool> {
+        while self.is_coming() {
+            match ready!(self.poll_body(cx)) {
+                None => break,
+                Some(Ok(frame)) => {
+                    let length = frame.data_ref().map_or(0, Bytes::len);
+                    let Some(rest) = left.checked_sub(length) else { return Poll::Ready(false) };
+                    *left = rest;
+                }
+                Some(Err(_)) => return Poll::Ready(false),
+            }
+        }
+        Poll::Ready(true)
+    }
+
+    /// Takes whatever comes, and forgets it; ready at the end, or when there were more bytes than so many.
+    pub(super) fn poll_forget(&mut self, left: &mut usize, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            self.read.clear();
+            match ready!(fill(&mut self.stream, &mut self.read, BODY_ROOM, cx)) {
+                Ok(true) if self.read.len() <= *left => *left -= self.read.len(),
+                _ => return Poll::Ready(()),
+            }
+        }
+    }
+}
+
+/// A client that can be told something before its answer.
+pub(crate) struct Informed(Weak<Mutex<Ends>>);
+
+impl Informed {
+    /// Passes on an answer that only informs, if not too much of that kind waits already.
+    pub(crate) fn tell(&self, status: StatusCode, headers: &HeaderMap, cx: &mut Context<'_>) {
+        let Some(wire) = self.0.upgrade().map(Wire) else { return };
+        let mut ends = wire.lock();
+        let mut head = Vec::new();
+        write_informational(&mut head, status, headers);
+        if ends.interim.len() + head.len() <= MOST_INTERIM {
+            ends.interim.extend_from_slice(&head);
+        }
+        // What goes wrong here goes wrong again with the answer.
+        let _ = ends.poll_interim(cx);
+    }
+}
+
+/// What a client is told whose request is refused.
+fn told(refusal: Refusal) -> Problem {
+    Problem::new(Code::BadRequest, format!("the request has {}, which is not passed on", refusal.words()))
+}
+
+fn broken(words: &'static str) -> BodyError {
+    BodyError::Client(words.into())
+}
+
+impl BodyError {
+    fn client(error: impl Into<io::Error>) -> Self {
+        Self::Client(Box::<dyn Error + Send + Sync>::from(error.into()))
+    }
+}
+
+/// The body of a request of HTTP/1, read from the connection as it is asked for.
+pub(crate) struct ClientBody(Wire);
+
+impl Drop for ClientBody {
+    fn drop(&mut self) {
+        self.0.lock().unwanted = true;
+    }
+}
+
+impl Body for ClientBody {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        self.0.lock().poll_body(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        !self.0.lock().is_coming()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self.0.lock().coming {
+            Coming::Nothing => SizeHint::with_exact(0),
+            Coming::Known(left) => SizeHint::with_exact(left),
+            Coming::Chunks(_) => SizeHint::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use http_body_util::BodyExt;
+    use proptest::prelude::*;
+    use std::future::poll_fn;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+
+    const BOUNDS: Bounds = Bounds { bytes: 1_024, headers: 16 };
+
+    /// The requests that a client makes of these bytes, sent in pieces of that size, each with its body; and how it ends.
+    fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let (mut far, near) = UnixStream::pair().unwrap();
+            let client = Arc::new(Client::new(None, false, false, None));
+            let wire = Wire::new(Stream::Unix(near), client, BOUNDS, b"");
+            let sending = async {
+                for piece in bytes.chunks(piece) {
+                    // Who does not listen any more has refused something.
+                    if far.write_all(piece).await.is_err() {
+                        return;
+                    }
+                    tokio::task::yield_now().await;
+                }
+                drop(far);
+            };
+            let hearing = async {
+                let mut heard = Vec::new();
+                loop {
+                    let head = match poll_fn(|cx| wire.lock().poll_head(cx)).await {
+                        Ok(Some(head)) => head,
+                        Ok(None) => return (heard, "ended"),
+                        Err(NoHead::Problem(_)) => return (heard, "refused"),
+                        Err(NoHead::Io(_)) => return (heard, "broke off"),
+                    };
+                    let body = match wire.body(head.length) {
+                        Some(body) => body.collect().await.map(|body| body.to_bytes().to_vec()),
+                        None => Ok(Vec::new()),
+                    };
+                    let Ok(body) = body else { return (heard, "broke off") };
+                    heard.push((head.request.uri().to_string(), body));
+                }
+            };
+            tokio::join!(sending, hearing).1
+        })
+    }
+
+    /// A body, and how it is sent.
+    fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
+        let body = prop::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()], 0..200);
+        (body, prop::option::of(1usize..50))
+    }
+
+    proptest! {
+        /// Whatever is in the bodies, and wherever it is cut: what one request is to the guard is one to the reader behind it.
+        #[test]
+        fn requests_behind_one_another_are_heard_as_they_were_sent(
+            messages in prop::collection::vec(message(), 1..6),
+            piece in 1usize..300,
+            rest in prop_oneof![Just(""), Just("\r\n"), Just("GET / HTT"), Just("GET /\nx")],
+        ) {
+            let mut bytes = Vec::new();
+            for (at, (body, chunk)) in messages.iter().enumerate() {
+                let length = match chunk {
+                    Some(_) => "Transfer-Encoding: chunked".to_owned(),
+                    None => format!("Content-Length: {}", body.len()),
+                };
+                bytes.extend_from_slice(format!("POST /{at} HTTP/1.1\r\nHost: x\r\n{length}\r\n\r\n").as_bytes());
+                let Some(chunk) = chunk else {
+                    bytes.extend_from_slice(body);
+                    continue;
+                };
+                for chunk in body.chunks(*chunk) {
+                    bytes.extend_from_slice(format!("{:x};a=b\r\n", chunk.len()).as_bytes());
+                    bytes.extend_from_slice(chunk);
+                    bytes.extend_from_slice(b"\r\n");
+                }
+                bytes.extend_from_slice(b"0\r\nX-Sum: 1\r\n\r\n");
+            }
+            bytes.extend_from_slice(rest.as_bytes());
+            let sent: Vec<_> =
+                messages.into_iter().enumerate().map(|(at, (body, _))| (format!("/{at}"), body)).collect();
+            let end = if rest.contains("/\n") { "refused" } else { "ended" };
+            prop_assert_eq!(heard(&bytes, piece), (sent, end));
+        }
+
+        #[test]
+        fn whatever_comes_ends_the_same_way_however_it_is_cut(
+            text in "((GET|POST) /[a-z]{0,3} HTTP/1.1\r\n|Host: x\r\n|Content-Length: [0-9]\r\n|Transfer-Encoding: chunked\r\n|\r\n|[0-3]\r\n|abc|0|\r|\n| ){0,24}",
+            piece in 1usize..9,
+        ) {
+            let (whole, end) = heard(text.as_bytes(), text.len().max(1));
+            let (pieces, end_of_pieces) = heard(text.as_bytes(), piece);
+            prop_assert_eq!((whole, end), (pieces, end_of_pieces), "{:?}", text);
+        }
+    }
+}

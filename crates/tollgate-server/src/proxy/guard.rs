@@ -28,7 +28,7 @@ pub(super) enum Refusal {
 }
 
 impl Refusal {
-    /// In a few words, for a log.
+    /// In a few words, for a log and for the client.
     pub(super) fn words(self) -> &'static str {
         match self {
             Self::Line => "a line with a control character, or without CR LF at its end",

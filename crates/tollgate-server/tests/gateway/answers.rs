@@ -106,6 +106,35 @@ fn an_answer_that_breaks_off_breaks_off_for_the_client_too() {
     }
 }
 
+/// The same while the client does not read: what went wrong then is not forgotten when it does.
+#[test]
+fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
+    for answer in ["HTTP/1.1 200 OK\r\n\r\n", "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n"] {
+        let (told, stuck) = channel();
+        let upstream = service(move |mut stream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            if head(&mut reader).is_none() {
+                return;
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            // Until all that is between here and the client is full.
+            stream.set_write_timeout(Some(std::time::Duration::from_millis(500))).unwrap();
+            while stream.write_all(&[b'x'; 10_000]).is_ok() {}
+            // A reset.
+            socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO)).unwrap();
+            drop((stream, reader));
+            told.send(()).unwrap();
+        });
+        let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
+        let mut client = server.connect();
+        client.send("GET", "/", "");
+        stuck.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+        let rest = client.rest();
+        let (head, body) = rest.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200 ") && body.len() > 100_000 && !body.ends_with("0\r\n\r\n"));
+    }
+}
+
 /// It answers before it has read the body, and closes: as many services do with what is too large.
 #[test]
 fn an_early_answer_reaches_a_client_that_is_still_sending() {
@@ -153,7 +182,12 @@ fn who_leaves_while_it_waits_takes_its_request_along() {
             client.send("GET", "/at-once", "");
             assert_eq!(client.answer().status(), 204);
         }
-        client.send(method, "/", body);
+        // Some clients offer another protocol with each request; nobody takes them up on it.
+        let offer = "Connection: Upgrade\r\nUpgrade: h2c";
+        client.write(&format!(
+            "{method} / HTTP/1.1\r\nHost: x\r\n{offer}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
         assert_eq!(next(), "asked");
         drop(client);
         assert_eq!(next(), "ended");

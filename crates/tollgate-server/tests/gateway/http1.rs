@@ -22,7 +22,7 @@ const NONE: &str = "[[policy]]\nname = \"none\"\nlimit = \"0\"\n";
 fn early_hints_reach_whoever_knows_of_them() {
     let server = gateway(
         &[answers(
-            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\n\r\n\
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 5\r\n\r\n\
              HTTP/1.1 103 Early Hints\r\nLink: </b.css>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
         )],
         "",

@@ -48,8 +48,13 @@ impl Outgoing {
         self.begun
     }
 
+    /// How many bytes are to be written.
+    pub(crate) fn left(&self) -> usize {
+        self.first.len() - self.written + self.piece.len() + self.last.len()
+    }
+
     pub(crate) fn has_bytes(&self) -> bool {
-        self.written < self.first.len() || !self.piece.is_empty() || !self.last.is_empty()
+        self.left() > 0
     }
 
     pub(crate) fn is_flushed(&self) -> bool {

@@ -107,7 +107,9 @@ fn framing<B: Body>(response: &Response<B>, asked: &Asked) -> Framing {
 /// Writes an answer that only informs, and has nothing but a head.
 pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, headers: &HeaderMap) {
     drop(write!(head, "HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or_default()));
-    headers.iter().for_each(|(name, value)| put(head, name, value.as_bytes()));
+    // What has no body has no length either.
+    let told = headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
+    told.for_each(|(name, value)| put(head, name, value.as_bytes()));
     head.extend_from_slice(b"\r\n");
 }
 

@@ -1,7 +1,7 @@
 //! One connection of HTTP/1: reads a request, has it answered, writes the answer, and so on until one side has had enough.
 //!
-//! There is no task but the connection's own. The body of a request is read by whoever sends it on, in that very task; what the
-//! guard refuses never comes that far.
+//! The body of a request is read from the socket by whoever sends it on: in the connection's own task, or, to an upstream in HTTP/2, in
+//! that of hyper. What the guard refuses never comes that far.
 
 mod answer;
 mod request;
@@ -123,10 +123,16 @@ impl Future for Http1 {
                     let trailers = asked.trailers;
                     ready!(poll_answer(this.wire, this.client, this.out, body, framing, trailers, cx))?;
                     if let Some(switch) = switch.take() {
+                        if !this.wire.lock().can_switch() {
+                            return Poll::Ready(Err(io::Error::other(
+                                "bytes of another protocol came before it was spoken",
+                            )));
+                        }
                         switch.give(Switched::new(this.wire.clone()));
                         return Poll::Ready(Ok(()));
                     }
-                    let ends = this.wire.lock();
+                    let mut ends = this.wire.lock();
+                    ends.end_request(cx);
                     match asked.keep && !*this.leaving {
                         true if ends.is_coming() => State::Discarding { left: MOST_UNWANTED },
                         true => State::Reading,
@@ -169,17 +175,17 @@ fn answering(
     out: &mut Outgoing,
     cx: &mut Context<'_>,
 ) -> State {
+    let switch = match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => response.extensions_mut().remove::<Switch>(),
+        _ => None,
+    };
     let mut ends = wire.lock();
-    let interim = ends.take_interim();
+    let interim = ends.take_interim(switch.is_some());
     // What is at hand of a body that nobody wants is not in the way; for the rest of it nobody waits.
     if ends.is_unwanted() && ends.poll_discard(&mut { MOST_UNWANTED }, cx) != Poll::Ready(true) {
         asked.keep = false;
     }
     drop(ends);
-    let switch = match response.status() {
-        StatusCode::SWITCHING_PROTOCOLS => response.extensions_mut().remove::<Switch>(),
-        _ => None,
-    };
     let mut framing = Framing::Empty;
     out.begin(|head| {
         head.extend_from_slice(&interim);
@@ -218,17 +224,28 @@ fn poll_answer(
             taken = take(out, body, framing, trailers, cx);
         }
         let mut ends = wire.lock();
+        let before = out.left();
         let written = out.poll_write(&mut ends.stream, cx);
-        client.took(written.is_ready());
-        ready!(written)?;
-        match taken? {
-            Taken::Piece => {}
-            Taken::Nothing => {
-                let _ = out.poll_flush(&mut ends.stream, cx)?;
-                return ends.poll_gone(cx).map(|()| Err(io::ErrorKind::UnexpectedEof.into()));
-            }
-            Taken::All => return out.poll_flush(&mut ends.stream, cx),
+        // Who takes little takes something.
+        if out.left() < before {
+            client.took(true);
         }
+        client.took(written.is_ready());
+        // What goes wrong is told now: a body that failed may look like one that has ended when it is asked again.
+        let taken = taken?;
+        ready!(written)?;
+        if let Taken::Piece = taken {
+            continue;
+        }
+        let flushed = out.poll_flush(&mut ends.stream, cx);
+        client.took(flushed.is_ready());
+        return match taken {
+            Taken::All => flushed,
+            _ => {
+                let _ = flushed?;
+                ends.poll_gone(cx).map(|()| Err(io::ErrorKind::UnexpectedEof.into()))
+            }
+        };
     }
 }
 

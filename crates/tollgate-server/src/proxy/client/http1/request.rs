@@ -108,8 +108,9 @@ fn read_into<'a>(
     let mut request = Request::new(());
     (*request.method_mut(), *request.uri_mut(), *request.version_mut()) = (method, uri, version);
     *request.headers_mut() = map;
-    let expects = said.expects && version == Version::HTTP_11;
-    Ok(Some((end, Head { request, length: said.length, expects, upgrades: said.upgrades, asked })))
+    let is_new = version == Version::HTTP_11;
+    let upgrades = said.upgrades && is_new && headers::upgrade(request.headers()).is_some();
+    Ok(Some((end, Head { request, length: said.length, expects: said.expects && is_new, upgrades, asked })))
 }
 
 /// Whether the first line ends like that of a request.
@@ -218,8 +219,12 @@ mod tests {
 
     #[test]
     fn what_a_client_waits_for() {
-        let head = head("PUT / HTTP/1.1\r\nExpect: 100-Continue\r\nTE: gzip;q=0.5, Trailers\r\nUpgrade: x\r\n\r\n");
+        let head = head(
+            "PUT / HTTP/1.1\r\nExpect: 100-Continue\r\nTE: gzip;q=0.5, Trailers\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n",
+        );
         assert!(head.expects && head.asked.trailers && head.upgrades);
+        assert!(!self::head("GET / HTTP/1.1\r\nUpgrade: h2c\r\nConnection: Upgrade\r\n\r\n").upgrades);
+        assert!(!self::head("GET / HTTP/1.1\r\nUpgrade: x\r\n\r\n").upgrades);
         assert!(!self::head("PUT / HTTP/1.0\r\nExpect: 100-continue\r\n\r\n").expects, "it does not know that");
     }
 

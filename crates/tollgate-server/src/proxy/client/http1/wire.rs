@@ -16,7 +16,7 @@ use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll, Waker, ready};
 use tokio::io::AsyncWrite;
 
 /// How much is read at once: of a head, and of a body.
@@ -28,7 +28,8 @@ const MOST_INTERIM: usize = 16 * 1024;
 
 const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 
-/// A connection of which one task reads heads, and the body of a request what belongs to it.
+/// A connection of which one task reads heads, and the body of a request what belongs to it. That may be polled by another task, and
+/// outlive its request, where the upstream speaks HTTP/2.
 #[derive(Clone)]
 pub(crate) struct Wire(Arc<Mutex<Ends>>);
 
@@ -39,15 +40,22 @@ pub(super) struct Ends {
     bounds: Bounds,
     /// What was read and not yet taken. The guard has let it pass.
     pub(super) read: BytesMut,
-    /// Whether it has grown for a body.
+    /// How much of that was tried to be read as a head.
+    tried: usize,
+    /// Whether there was room made for a body.
     is_large: bool,
     /// Why it lets nothing more pass.
     refused: Option<Refusal>,
     /// Whether the client says no more.
     ended: bool,
+    /// Which request is at hand: a body may be asked for longer than anybody wants it.
+    number: u64,
     coming: Coming,
     /// Whether nobody will ask for the rest of the body.
     unwanted: bool,
+    /// Who asked for the body last, and who waits for its end.
+    asks: Option<Waker>,
+    waits: Option<Waker>,
     /// Whether the client waits to be asked for the body.
     expects: bool,
     /// Whether what comes next may be of another protocol.
@@ -78,11 +86,15 @@ impl Wire {
             guard: Guard::new(2 * bounds.bytes),
             bounds,
             read: BytesMut::new(),
+            tried: 0,
             is_large: false,
             refused: None,
             ended: false,
+            number: 0,
             coming: Coming::Nothing,
             unwanted: false,
+            asks: None,
+            waits: None,
             expects: false,
             upgrades: false,
             interim: BytesMut::new(),
@@ -106,20 +118,24 @@ impl Wire {
 
     /// The body of the request at hand, if it has one.
     pub(super) fn body(&self, length: Length) -> Option<ClientBody> {
-        (length != Length::Known(0)).then(|| ClientBody(self.clone()))
+        (length != Length::Known(0)).then(|| ClientBody { wire: Arc::downgrade(&self.0), number: self.lock().number })
     }
 }
 
 impl Ends {
     /// The next request; none if there is none.
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Head>, NoHead>> {
-        let mut is_new = true;
         loop {
-            if is_new
-                && !self.read.is_empty()
-                && let Some((length, head)) = request::read(&self.read, self.bounds).map_err(NoHead::Problem)?
-            {
+            // Some clients send an empty line behind a body.
+            while self.tried == 0 && self.read.starts_with(b"\r\n") {
+                self.read.advance(2);
+            }
+            // Another try is worth it when another line has come.
+            let is_new = self.read[self.tried..].contains(&b'\n') || self.read.len() >= self.bounds.bytes;
+            if is_new && let Some((length, head)) = request::read(&self.read, self.bounds).map_err(NoHead::Problem)? {
                 self.read.advance(length);
+                self.tried = 0;
+                self.number += 1;
                 self.coming = match head.length {
                     Length::Known(0) => Coming::Nothing,
                     Length::Known(length) => Coming::Known(length),
@@ -131,20 +147,28 @@ impl Ends {
             if let Some(refusal) = self.refused {
                 return Poll::Ready(Err(NoHead::Problem(told(refusal))));
             }
-            let before = self.read.len();
-            if before == 0 && std::mem::take(&mut self.is_large) {
+            self.tried = self.read.len();
+            if self.tried == 0 && std::mem::take(&mut self.is_large) {
                 // There may be many who have nothing to say for a long time.
                 self.read = BytesMut::new();
-            } else if before == 0 {
+            } else if self.tried == 0 {
                 // To the front of the buffer again, which was used last and is near.
                 let _ = self.read.try_reclaim(HEAD_ROOM);
             }
             if !ready!(self.poll_fill(HEAD_ROOM, cx)).map_err(NoHead::Io)? {
                 return Poll::Ready(Ok(None));
             }
-            // Another try is worth it when another line has come.
-            let new = self.read.get(before..).unwrap_or_default();
-            is_new = new.contains(&b'\n') || self.read.len() >= self.bounds.bytes;
+            // What was refused may have begun before.
+            self.tried = self.tried.min(self.read.len());
+        }
+    }
+
+    /// The request at hand is answered: what is still to come of it is nobody's.
+    pub(super) fn end_request(&mut self, cx: &Context<'_>) {
+        self.number += 1;
+        self.unwanted = true;
+        if let Some(asks) = self.asks.take().filter(|asks| !asks.will_wake(cx.waker())) {
+            asks.wake();
         }
     }
 
@@ -177,6 +201,13 @@ impl Ends {
 
     /// Ready when the client has left while it waits for an answer. What it asks next is read on the way, as far as there is room.
     pub(super) fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        if self.is_coming() {
+            // Somebody else may read it.
+            match &mut self.waits {
+                Some(waits) => waits.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+        }
         // Who may change to another protocol speaks it next.
         while !self.upgrades
             && !self.is_coming()
@@ -202,6 +233,11 @@ impl Ends {
     /// Whether nobody will ask for what is to come.
     pub(super) fn is_unwanted(&self) -> bool {
         self.unwanted && self.is_coming()
+    }
+
+    /// Whether all that came was understood, and belongs to a request that has ended or to another protocol.
+    pub(super) fn can_switch(&self) -> bool {
+        self.refused.is_none() && !self.is_coming()
     }
 
     /// Whether nothing of another request has come.
@@ -267,9 +303,9 @@ impl Ends {
     }
 
     /// What of that was not taken: the answer stands behind it.
-    pub(super) fn take_interim(&mut self) -> BytesMut {
-        // Who has its answer is not asked for its body any more.
-        self.expects = false;
+    pub(super) fn take_interim(&mut self, switches: bool) -> BytesMut {
+        // Who has its answer is not asked for its body any more, and stays with HTTP unless that says otherwise.
+        (self.expects, self.upgrades) = (false, switches);
         std::mem::take(&mut self.interim)
     }
 
@@ -335,12 +371,34 @@ impl BodyError {
     }
 }
 
-/// The body of a request of HTTP/1, read from the connection as it is asked for.
-pub(crate) struct ClientBody(Wire);
+/// The body of a request of HTTP/1, read from the connection as it is asked for. It ends with its request, and does not hold the
+/// connection.
+pub(crate) struct ClientBody {
+    wire: Weak<Mutex<Ends>>,
+    number: u64,
+}
+
+impl ClientBody {
+    /// What `of` says of the connection; none if it has ended, or goes on with another request.
+    fn with<T>(&self, of: impl FnOnce(&mut Ends) -> T) -> Option<T> {
+        let wire = Wire(self.wire.upgrade()?);
+        let mut ends = wire.lock();
+        (ends.number == self.number).then(|| of(&mut ends))
+    }
+}
 
 impl Drop for ClientBody {
     fn drop(&mut self) {
-        self.0.lock().unwanted = true;
+        self.with(|ends| ends.unwanted = true);
+    }
+}
+
+/// Whoever asks for a body is not woken by a socket that is gone.
+impl Drop for Ends {
+    fn drop(&mut self) {
+        if let Some(asks) = self.asks.take() {
+            asks.wake();
+        }
     }
 }
 
@@ -349,19 +407,34 @@ impl Body for ClientBody {
     type Error = BodyError;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        self.0.lock().poll_body(cx)
+        let polled = self.with(|ends| {
+            let polled = ends.poll_body(cx);
+            if !ends.is_coming()
+                && let Some(waits) = ends.waits.take_if(|waits| !waits.will_wake(cx.waker()))
+            {
+                waits.wake();
+            }
+            match &mut ends.asks {
+                _ if polled.is_ready() => {}
+                Some(asks) => asks.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            polled
+        });
+        polled.unwrap_or_else(|| Poll::Ready(Some(Err(broken("was answered before its end")))))
     }
 
     fn is_end_stream(&self) -> bool {
-        !self.0.lock().is_coming()
+        self.with(|ends| !ends.is_coming()).unwrap_or(false)
     }
 
     fn size_hint(&self) -> SizeHint {
-        match self.0.lock().coming {
+        let hint = self.with(|ends| match ends.coming {
             Coming::Nothing => SizeHint::with_exact(0),
             Coming::Known(left) => SizeHint::with_exact(left),
             Coming::Chunks(_) => SizeHint::default(),
-        }
+        });
+        hint.unwrap_or_default()
     }
 }
 
@@ -412,6 +485,35 @@ mod tests {
             };
             tokio::join!(sending, hearing).1
         })
+    }
+
+    /// An upstream in HTTP/2 may go on asking for the body of a request that it has answered.
+    #[tokio::test]
+    async fn a_body_takes_nothing_of_the_next_request_and_does_not_hold_the_connection() {
+        let (mut far, near) = UnixStream::pair().unwrap();
+        let client = Arc::new(Client::new(None, false, false, None));
+        let wire = Wire::new(Stream::Unix(near), client, BOUNDS, b"");
+        let post = b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n";
+        far.write_all(&[&post[..], b"1st"].concat()).await.unwrap();
+        let head = poll_fn(|cx| wire.lock().poll_head(cx)).await.ok().flatten().unwrap();
+        let mut first = wire.body(head.length).unwrap();
+        assert_eq!(first.frame().await.unwrap().unwrap().into_data().unwrap(), "1st");
+        let asking = tokio::spawn(async move { (first.frame().await.unwrap().is_err(), first) });
+        tokio::task::yield_now().await;
+        wire.lock().end_request(&Context::from_waker(Waker::noop()));
+        let (is_broken, first) = asking.await.unwrap();
+        assert!(is_broken && !first.is_end_stream());
+        far.write_all(&[&b"--"[..], post, b"2"].concat()).await.unwrap();
+        assert!(poll_fn(|cx| wire.lock().poll_discard(&mut { 100 }, cx)).await);
+        let head = poll_fn(|cx| wire.lock().poll_head(cx)).await.ok().flatten().unwrap();
+        drop(first);
+        assert!(!wire.lock().is_unwanted());
+        let mut second = wire.body(head.length).unwrap();
+        assert_eq!(second.frame().await.unwrap().unwrap().into_data().unwrap(), "2");
+        let asking = tokio::spawn(async move { second.frame().await.unwrap().is_err() });
+        tokio::task::yield_now().await;
+        drop(wire);
+        assert!(asking.await.unwrap(), "nobody holds the connection any more");
     }
 
     /// A body, and how it is sent.

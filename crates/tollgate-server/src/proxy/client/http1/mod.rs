@@ -18,10 +18,12 @@ use crate::http::Problem;
 use crate::proxy::body::FromClient;
 use crate::proxy::http1::Outgoing;
 use answer::{Framing, write_head};
+use axum::body::Bytes;
 use axum::http::{Response, StatusCode, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use request::{Asked, Head};
+use std::error::Error;
 use std::io;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -208,11 +210,11 @@ fn refusing(out: &mut Outgoing, problem: &Problem) -> State {
 }
 
 /// Writes the answer, as its body comes; ready when all of it is written.
-fn poll_answer(
+fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
     wire: &Wire,
     client: &Client,
     out: &mut Outgoing,
-    body: &mut Option<ToClient>,
+    body: &mut Option<B>,
     framing: &mut Framing,
     trailers: bool,
     cx: &mut Context<'_>,
@@ -249,6 +251,9 @@ fn poll_answer(
     }
 }
 
+/// Why there is no more of the body of an answer.
+type Broken = Box<dyn Error + Send + Sync>;
+
 /// What there was of a body.
 enum Taken {
     Piece,
@@ -258,9 +263,9 @@ enum Taken {
 }
 
 /// Takes the next piece of a body, which is gone when it ends.
-fn take(
+fn take<B: Body<Data = Bytes, Error = Broken> + Unpin>(
     out: &mut Outgoing,
-    body: &mut Option<ToClient>,
+    body: &mut Option<B>,
     framing: &mut Framing,
     trailers: bool,
     cx: &mut Context<'_>,
@@ -300,4 +305,35 @@ fn take(
         }
     }
     Ok(Taken::Piece)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::stream::Stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use std::future::poll_fn;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixStream;
+
+    /// What went wrong while the client does not read is not forgotten: asked again, that body looks like one that has ended.
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
+        for framing in [Framing::Chunked, Framing::Known(100_000)] {
+            let (mut far, near) = UnixStream::pair().unwrap();
+            while near.try_write(&[b'x'; 1_000]).is_ok() {}
+            let client = Arc::new(Client::new(None, false, false, None));
+            let wire = Wire::new(Stream::Unix(near), Arc::clone(&client), Bounds { bytes: 1_024, headers: 10 }, b"");
+            let frames = [Ok(Frame::data(Bytes::from("hello"))), Err(Broken::from("it is gone"))];
+            let mut body = Some(StreamBody::new(futures_util::stream::iter(frames)));
+            let (mut out, mut framing) = (Outgoing::default(), framing);
+            let told = poll_fn(|cx| poll_answer(&wire, &client, &mut out, &mut body, &mut framing, false, cx)).await;
+            assert_eq!(told.unwrap_err().to_string(), "it is gone");
+            drop(wire);
+            let mut read = Vec::new();
+            far.read_to_end(&mut read).await.unwrap();
+            assert!(!read.ends_with(b"0\r\n\r\n"));
+        }
+    }
 }

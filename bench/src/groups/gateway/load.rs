@@ -1,6 +1,7 @@
 //! wrk, on the core that the proxies leave free.
 
 use super::servers::{FREE_CORE, Server};
+use crate::processor;
 use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,24 +9,22 @@ use std::process::Command;
 use std::time::Duration;
 
 pub(super) const CONNECTIONS: u32 = 64;
-pub(super) const LENGTH: Duration = Duration::from_secs(3);
-pub(super) const PACED_LENGTH: Duration = Duration::from_secs(2);
-pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Each connection thinks for so many milliseconds before it asks again, 3 in the mean: 64 of them make about 20,000 requests a
 /// second, less than half of what either proxy can do.
 const PACE: &str = "function delay() return math.random(1, 5) end\n";
 
-/// What wrk says of a run.
+/// What wrk says of a run, and what the system says of the proxy meanwhile.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) rate: f64,
     /// In milliseconds.
     pub(super) p99: f64,
-    /// The same at a pace that both can keep up with.
+    /// Microseconds of a core that the proxy spent on a request.
+    pub(super) micros: f64,
+    /// The 99th percentile at a pace that both can keep up with.
     pub(super) paced: f64,
-    /// Which part of the machine's time others had meanwhile, as the kernel of a virtual one counts it.
-    pub(super) stolen: f64,
 }
 
 /// A wrk that there is, and the script that has it keep a pace.
@@ -48,12 +47,14 @@ impl Wrk {
         Ok(Self { pace })
     }
 
-    /// As fast as it goes, and then at a pace.
-    pub(super) fn measure(&self, server: &Server) -> Result<Run, String> {
-        let before = Ticks::now();
-        let full = self.load(server, LENGTH, &[])?;
-        let paced = self.load(server, PACED_LENGTH, &["-s".as_ref(), self.pace.as_os_str()])?;
-        Ok(Run { paced: paced.p99, stolen: Ticks::now().stolen_since(&before), ..full })
+    /// For so long as fast as it goes, and then for as long at a pace.
+    pub(super) fn measure(&self, server: &Server, length: Duration) -> Result<Run, String> {
+        let [before, _] = processor::times(server.id())?;
+        let full = self.load(server, length, &[])?;
+        let [after, _] = processor::times(server.id())?;
+        let paced = self.load(server, length, &["-s".as_ref(), self.pace.as_os_str()])?;
+        let requests = full.rate * length.as_secs_f64();
+        Ok(Run { micros: (after - before).as_secs_f64() * 1e6 / requests, paced: paced.p99, ..full })
     }
 
     /// Before anything counts.
@@ -83,15 +84,16 @@ impl Wrk {
     }
 }
 
-/// The time of all cores in the kernel's ticks, and that part of it which others had. None where the kernel does not say.
+/// The time of all cores in the kernel's ticks, and that part of it which others had, as the kernel of a virtual machine counts
+/// it. None where the kernel does not say.
 #[derive(Default)]
-struct Ticks {
+pub(super) struct Ticks {
     all: u64,
     stolen: u64,
 }
 
 impl Ticks {
-    fn now() -> Self {
+    pub(super) fn now() -> Self {
         let said = fs::read_to_string("/proc/stat").unwrap_or_default();
         // cpu, then: user, nice, system, idle, iowait, irq, softirq, steal.
         let cores = said.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
@@ -99,7 +101,7 @@ impl Ticks {
         Self { all: ticks.iter().sum(), stolen: ticks.get(7).copied().unwrap_or(0) }
     }
 
-    fn stolen_since(&self, before: &Self) -> f64 {
+    pub(super) fn stolen_since(&self, before: &Self) -> f64 {
         (self.stolen - before.stolen) as f64 / (self.all - before.all).max(1) as f64
     }
 }

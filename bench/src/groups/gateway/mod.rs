@@ -6,9 +6,10 @@ mod servers;
 
 use super::Group;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use load::{CONNECTIONS, Run, Wrk};
+use load::{CONNECTIONS, Run, Ticks, Wrk};
 use serde_json::json;
 use servers::{Server, Upstream, Who};
+use std::time::Duration;
 
 pub(super) const GROUP: Group = Group {
     name: "gateway",
@@ -20,15 +21,30 @@ pub(super) const GROUP: Group = Group {
 const RUNS: usize = 7;
 
 /// And as many are run until so many were undisturbed; else the least disturbed of them count.
-const MOST_RUNS: usize = 15;
+const MOST_RUNS: usize = 13;
 
 /// More of the machine's time with others, and the 99th percentile says more about them than about the proxy.
 const UNDISTURBED: f64 = 0.01;
 
-const ROWS: [(&str, bool); 2] = [("HTTP/1.1", false), ("TLS", true)];
+struct Protocol {
+    name: &'static str,
+    tls: bool,
+    /// Each contestant has so many turns in a round, one after the other's, and the median of them counts.
+    turns: usize,
+    /// How long a turn is, and how long it is again at a pace.
+    length: Duration,
+}
+
+const PROTOCOLS: [Protocol; 2] = [
+    // Who else has the machine changes from second to second.
+    Protocol { name: "HTTP/1.1", tls: false, turns: 5, length: Duration::from_secs(1) },
+    // All connections shake hands at once, and who is done first waits for the others. That must be less than a percent of all,
+    // or the 99th percentile tells of nothing else.
+    Protocol { name: "TLS", tls: true, turns: 1, length: Duration::from_secs(5) },
+];
 
 /// A line for each protocol.
-type Lines = [Line; ROWS.len()];
+type Lines = [Line; PROTOCOLS.len()];
 
 /// What is known of a protocol.
 #[derive(Clone, Copy, Default)]
@@ -39,6 +55,22 @@ struct Line {
     ratios: [Run; Who::ALL.len()],
 }
 
+/// Something that is told of a run.
+struct Figure {
+    name: &'static str,
+    unit: &'static str,
+    /// How many are printed after the point.
+    digits: usize,
+    of: fn(&Run) -> f64,
+}
+
+const FIGURES: [Figure; 4] = [
+    Figure { name: "requests/s", unit: "requests/s", digits: 0, of: |run| run.rate },
+    Figure { name: "p99 in ms", unit: "ms", digits: 2, of: |run| run.p99 },
+    Figure { name: "p99 in ms at 20,000/s", unit: "ms", digits: 2, of: |run| run.paced },
+    Figure { name: "µs of a core a request", unit: "µs", digits: 1, of: |run| run.micros },
+];
+
 fn run(group: &'static str) -> Findings {
     let lines = match measured() {
         Ok(lines) => lines,
@@ -47,49 +79,28 @@ fn run(group: &'static str) -> Findings {
             return Findings { goals: goals(None), ..Findings::default() };
         }
     };
-    let printed = ROWS.iter().zip(&lines).map(|((name, _), line)| {
-        let figure = |who: Who| {
-            let (run, ratio) = (line.medians[who as usize], line.ratios[who as usize]);
-            let figures = [(run.rate, 0, ratio.rate), (run.p99, 2, ratio.p99), (run.paced, 2, ratio.paced)];
-            figures.map(|(figure, digits, ratio)| match who {
-                Who::Nginx => format!("{figure:.digits$}"),
-                Who::Tollgate => format!("{figure:.digits$} ({ratio:.3})"),
-            })
-        };
-        let whats = ["requests/s", "p99 in ms", "p99 in ms at 20,000/s"];
-        let lines = whats.into_iter().zip(figure(Who::Nginx)).zip(figure(Who::Tollgate));
-        lines.map(move |((what, nginx), own)| vec![format!("{name}, {what}"), nginx, own])
-    });
-    println!("{}\n", table(&["", Who::Nginx.name(), Who::Tollgate.name()], printed.flatten()));
-    let mut found = Findings { goals: goals(Some(&lines)), ..Findings::default() };
-    for ((name, _), line) in ROWS.iter().zip(&lines) {
-        for who in Who::ALL {
-            let (run, ratios) = (line.medians[who as usize], line.ratios[who as usize]);
-            for (value, ratio, unit, paced) in [
-                (run.rate, ratios.rate, "requests/s", false),
-                (run.p99, ratios.p99, "ms", false),
-                (run.paced, ratios.paced, "ms", true),
-            ] {
-                let ratio_to = (who != Who::Nginx).then(|| Ratio { who: Who::Nginx.name().into(), ratio });
-                let params = object(json!({ "connections": CONNECTIONS, "statistic": "median", "paced": paced }));
-                found.rows.push(Row {
-                    group,
-                    row: (*name).to_owned(),
-                    who: who.name().into(),
-                    value,
-                    unit,
-                    ratio_to,
-                    params,
-                });
+    let (mut rows, mut printed) = (Vec::new(), Vec::new());
+    for (protocol, line) in PROTOCOLS.iter().zip(&lines) {
+        for Figure { name, unit, digits, of } in FIGURES {
+            let row = format!("{}, {name}", protocol.name);
+            let [nginx, own] = Who::ALL.map(|who| of(&line.medians[who as usize]));
+            let ratio = of(&line.ratios[Who::Tollgate as usize]);
+            printed.push(vec![row.clone(), format!("{nginx:.digits$}"), format!("{own:.digits$} ({ratio:.3})")]);
+            let params = object(json!({ "connections": CONNECTIONS, "statistic": "median" }));
+            let to_nginx = Ratio { who: Who::Nginx.name().into(), ratio };
+            for (who, value, ratio_to) in [(Who::Nginx, nginx, None), (Who::Tollgate, own, Some(to_nginx))] {
+                let (row, params) = (row.clone(), params.clone());
+                rows.push(Row { group, row, who: who.name().into(), value, unit, ratio_to, params });
             }
         }
     }
-    found
+    println!("{}\n", table(&["", Who::Nginx.name(), Who::Tollgate.name()], printed.into_iter()));
+    Findings { goals: goals(Some(&lines)), rows, ..Findings::default() }
 }
 
 fn goals(lines: Option<&Lines>) -> Vec<Goal> {
     let mut goals = Vec::new();
-    for (at, (name, _)) in ROWS.iter().enumerate() {
+    for (at, Protocol { name, .. }) in PROTOCOLS.iter().enumerate() {
         let ratio = |figure: fn(&Run) -> f64| lines.map(|lines| figure(&lines[at].ratios[Who::Tollgate as usize]));
         for (what, bound, measured) in [
             ("requests/s", Bound::AtLeast(0.8), ratio(|run| run.rate)),
@@ -106,60 +117,78 @@ fn goals(lines: Option<&Lines>) -> Vec<Goal> {
 fn measured() -> Result<Lines, String> {
     let upstream = Upstream::start()?;
     let wrk = Wrk::find(&upstream.directory)?;
-    let mut lines = [Line::default(); ROWS.len()];
-    for ((name, tls), line) in ROWS.into_iter().zip(&mut lines) {
+    let mut lines = [Line::default(); PROTOCOLS.len()];
+    for (protocol, line) in PROTOCOLS.iter().zip(&mut lines) {
         let mut rounds = Vec::new();
-        while rounds.iter().filter(|round| disturbance(round) <= UNDISTURBED).count() < RUNS && rounds.len() < MOST_RUNS
+        while rounds.iter().filter(|round: &&Round| round.stolen <= UNDISTURBED).count() < RUNS
+            && rounds.len() < MOST_RUNS
         {
-            // New ones each time: where its memory happens to lie makes a process faster or slower for as long as it lives.
-            let servers = [Server::start(Who::Nginx, &upstream, tls)?, Server::start(Who::Tollgate, &upstream, tls)?];
-            for server in &servers {
-                wrk.warm_up(server)?;
-            }
-            // Each goes first in every second round.
-            let first = rounds.len() % servers.len();
-            let mut round = [Run::default(); Who::ALL.len()];
-            for at in [first, 1 - first] {
-                round[at] = wrk.measure(&servers[at])?;
-            }
-            rounds.push(round);
+            rounds.push(round(protocol, &upstream, &wrk, rounds.len() % 2)?);
         }
-        rounds.sort_by(|one, other| disturbance(one).total_cmp(&disturbance(other)));
+        rounds.sort_by(|one, other| one.stolen.total_cmp(&other.stolen));
         let all = rounds.len();
         rounds.truncate(RUNS);
-        let worst = rounds.last().map_or(0.0, disturbance);
+        let worst = rounds.last().map_or(0.0, |round| round.stolen);
         if worst > UNDISTURBED {
             println!(
-                "{name}: not a quiet machine: in the least disturbed {RUNS} of {all} rounds others had up to {:.1} % of its time\n",
+                "{}: not a quiet machine: in the least disturbed {RUNS} of {all} rounds others had up to {:.1} % of its time\n",
+                protocol.name,
                 worst * 100.0
             );
         }
         for who in Who::ALL {
-            line.medians[who as usize] = median(&rounds, |round| round[who as usize]);
-            line.ratios[who as usize] = median(&rounds, |round| {
-                let (of, to) = (round[who as usize], round[Who::Nginx as usize]);
-                Run { rate: of.rate / to.rate, p99: of.p99 / to.p99, paced: of.paced / to.paced, stolen: 0.0 }
+            let of: Vec<Run> = rounds.iter().map(|round| round.runs[who as usize]).collect();
+            let ratios = rounds.iter().map(|round| {
+                let (of, to) = (round.runs[who as usize], round.runs[Who::Nginx as usize]);
+                of_each(|figure| figure(&of) / figure(&to))
             });
+            line.ratios[who as usize] = median(&ratios.collect::<Vec<_>>());
+            line.medians[who as usize] = median(&of);
         }
     }
     Ok(lines)
 }
 
-/// A run of each contestant.
-type Round = [Run; Who::ALL.len()];
+/// What each contestant did in a round.
+struct Round {
+    runs: [Run; Who::ALL.len()],
+    /// Which part of the machine's time others had meanwhile.
+    stolen: f64,
+}
 
-fn disturbance(round: &Round) -> f64 {
-    round.iter().map(|run| run.stolen).fold(0.0, f64::max)
+/// Each has its turns, one after the other's; `first` goes first.
+fn round(protocol: &Protocol, upstream: &Upstream, wrk: &Wrk, first: usize) -> Result<Round, String> {
+    // New ones each time: where its memory happens to lie makes a process faster or slower for as long as it lives.
+    let start = |who| Server::start(who, upstream, protocol.tls);
+    let servers = [start(Who::Nginx)?, start(Who::Tollgate)?];
+    for server in &servers {
+        wrk.warm_up(server)?;
+    }
+    let before = Ticks::now();
+    let mut turns = [Vec::new(), Vec::new()];
+    for _ in 0..protocol.turns {
+        for at in [first, 1 - first] {
+            turns[at].push(wrk.measure(&servers[at], protocol.length)?);
+        }
+    }
+    let runs = turns.map(|turns| median(&turns));
+    Ok(Round { runs, stolen: Ticks::now().stolen_since(&before) })
 }
 
 /// Of each figure by itself.
-fn median(rounds: &[Round], of: impl Fn(&Round) -> Run) -> Run {
-    let middle = |figure: fn(&Run) -> f64| {
-        let mut figures: Vec<f64> = rounds.iter().map(|round| figure(&of(round))).collect();
+fn median(runs: &[Run]) -> Run {
+    of_each(|figure| {
+        let mut figures: Vec<f64> = runs.iter().map(figure).collect();
         figures.sort_by(f64::total_cmp);
         figures[figures.len() / 2]
-    };
-    let [rate, p99, paced, stolen] =
-        [|run: &Run| run.rate, |run: &Run| run.p99, |run: &Run| run.paced, |run: &Run| run.stolen].map(middle);
-    Run { rate, p99, paced, stolen }
+    })
+}
+
+fn of_each(made: impl Fn(fn(&Run) -> f64) -> f64) -> Run {
+    Run {
+        rate: made(|run| run.rate),
+        p99: made(|run| run.p99),
+        paced: made(|run| run.paced),
+        micros: made(|run| run.micros),
+    }
 }

@@ -84,7 +84,7 @@ impl Drop for Upstream {
 /// A proxy.
 pub(super) struct Server {
     pub(super) url: String,
-    _process: Ended,
+    process: Ended,
 }
 
 impl Server {
@@ -94,7 +94,11 @@ impl Server {
             Who::Tollgate => Self::tollgate(upstream, tls)?,
         };
         let scheme = if tls { "https" } else { "http" };
-        Ok(Self { url: format!("{scheme}://127.0.0.1:{port}/"), _process: process })
+        Ok(Self { url: format!("{scheme}://127.0.0.1:{port}/"), process })
+    }
+
+    pub(super) fn id(&self) -> u32 {
+        self.process.0.id()
     }
 
     fn nginx(upstream: &Upstream, tls: bool) -> Result<(Ended, u16), String> {

@@ -3,7 +3,8 @@
 //!
 //! One line for axum, with the feature `axum`:
 //!
-//! ```no_run
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! use axum::{Router, routing::get};
 //! use tollgate::Limit;
 //! use tollgate_tower::RateLimitLayer;
@@ -21,7 +22,8 @@
 //! [Around](RateLimitLayer::around) the whole router it costs least. For some routes only, or to know which route it is, give it to
 //! `layer` of a router or of a route:
 //!
-//! ```no_run
+#![cfg_attr(feature = "axum", doc = "```no_run")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! # use axum::{Router, routing::get};
 //! # use std::net::SocketAddr;
 //! # use tollgate::Limit;

@@ -184,9 +184,35 @@ impl Client {
             return None;
         }
         match (self.under_way.load(Relaxed), self.in_head.load(Relaxed)) {
-            (0, true) => Some(after(self.head_since.load(Relaxed), patience.head)),
+            // Of those that ask without waiting for an answer the next head may have begun long before it was its turn.
+            (0, true) => Some(after(self.head_since.load(Relaxed).max(self.idle_since()), patience.head)),
             (0, false) => Some(after(self.idle_since.load(Relaxed), patience.keep_alive)),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_that_came_behind_another_request_has_all_of_its_time_from_the_answer_on() {
+        let patience = Patience {
+            head: Duration::from_millis(100),
+            keep_alive: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
+        };
+        let client = Arc::new(Client::new(None, false, false, None));
+        let asked = UnderWay::new(&client);
+        client.heard(true, false);
+        client.head_since.store(1, Relaxed);
+        assert_eq!(client.deadline(&patience), None, "while another request is under way nobody waits for it");
+        drop(asked);
+        client.idle_since.store(5_000, Relaxed);
+        assert_eq!(client.deadline(&patience), Some(5_100));
+
+        client.head_since.store(6_000, Relaxed);
+        assert_eq!(client.deadline(&patience), Some(6_100), "and one that begins later from its first byte on");
     }
 }

@@ -11,8 +11,8 @@ use std::time::Duration;
 pub(super) const CONNECTIONS: u32 = 64;
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Each connection thinks for so many milliseconds before it asks again, 3 in the mean: 64 of them make about 20,000 requests a
-/// second, less than half of what either proxy can do.
+/// Each connection thinks for so many milliseconds before it asks again, 3 in the mean: 64 of them make about 16,000 requests a
+/// second, less than either proxy can do.
 const PACE: &str = "function delay() return math.random(1, 5) end\n";
 
 /// What wrk says of a run, and what the system says of the proxy meanwhile.

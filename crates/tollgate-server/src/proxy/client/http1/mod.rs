@@ -4,13 +4,15 @@
 //! that of hyper. What the guard refuses never comes that far.
 
 mod answer;
+mod body;
 mod request;
 mod switch;
 mod wire;
 
+pub(crate) use body::ClientBody;
 pub(super) use request::Bounds;
 pub(crate) use switch::{Switch, Switched};
-pub(crate) use wire::{ClientBody, Informed, Wire};
+pub(crate) use wire::{Informed, Wire};
 
 use super::service::{Answering, OfClient, ToClient};
 use super::state::Client;

@@ -1,6 +1,7 @@
 //! What comes from a client of HTTP/1, and is answered in between: heads, and bodies as somebody asks for them.
 
 use super::answer::write_informational;
+use super::body::ClientBody;
 use super::request::{self, Bounds, Head, Length};
 use crate::http::{Code, Problem};
 use crate::proxy::body::BodyError;
@@ -11,7 +12,7 @@ use crate::stream::Stream;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
 use bytes::{Buf, BytesMut};
-use http_body::{Body, Frame, SizeHint};
+use http_body::{Frame, SizeHint};
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
@@ -33,6 +34,16 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 #[derive(Clone)]
 pub(crate) struct Wire(Arc<Mutex<Ends>>);
 
+/// The same for who does not hold the connection.
+pub(super) struct WeakWire(Weak<Mutex<Ends>>);
+
+impl WeakWire {
+    /// None if the connection has ended.
+    pub(super) fn upgrade(&self) -> Option<Wire> {
+        self.0.upgrade().map(Wire)
+    }
+}
+
 pub(super) struct Ends {
     pub(super) stream: Stream,
     client: Arc<Client>,
@@ -49,10 +60,10 @@ pub(super) struct Ends {
     /// Whether the client says no more.
     ended: bool,
     /// Which request is at hand: a body may be asked for longer than anybody wants it.
-    number: u64,
+    pub(super) number: u64,
     coming: Coming,
     /// Whether nobody will ask for the rest of the body.
-    unwanted: bool,
+    pub(super) unwanted: bool,
     /// Who asked for the body last, and who waits for its end.
     asks: Option<Waker>,
     waits: Option<Waker>,
@@ -113,12 +124,17 @@ impl Wire {
 
     /// A way to tell the client something before its answer.
     pub(crate) fn informed(&self) -> Informed {
-        Informed(Arc::downgrade(&self.0))
+        Informed(self.weak())
+    }
+
+    /// For who does not hold the connection.
+    fn weak(&self) -> WeakWire {
+        WeakWire(Arc::downgrade(&self.0))
     }
 
     /// The body of the request at hand, if it has one.
     pub(super) fn body(&self, length: Length) -> Option<ClientBody> {
-        (length != Length::Known(0)).then(|| ClientBody { wire: Arc::downgrade(&self.0), number: self.lock().number })
+        (length != Length::Known(0)).then(|| ClientBody::new(self.weak(), self.lock().number))
     }
 }
 
@@ -245,8 +261,33 @@ impl Ends {
         self.refused.is_none() && self.read.is_empty()
     }
 
+    /// What is known of its length.
+    pub(super) fn size_hint(&self) -> SizeHint {
+        match self.coming {
+            Coming::Nothing => SizeHint::with_exact(0),
+            Coming::Known(left) => SizeHint::with_exact(left),
+            Coming::Chunks(_) => SizeHint::default(),
+        }
+    }
+
+    /// The next piece of a request's body, for who sends it on, and may do so in another task than the one that reads heads.
+    pub(super) fn poll_asked(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let polled = self.poll_body(cx);
+        if !self.is_coming()
+            && let Some(waits) = self.waits.take_if(|waits| !waits.will_wake(cx.waker()))
+        {
+            waits.wake();
+        }
+        match &mut self.asks {
+            _ if polled.is_ready() => {}
+            Some(asks) => asks.clone_from(cx.waker()),
+            none => *none = Some(cx.waker().clone()),
+        }
+        polled
+    }
+
     /// The next piece of a request's body.
-    pub(super) fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             match &mut self.coming {
                 Coming::Nothing => return Poll::Ready(None),
@@ -339,12 +380,12 @@ impl Ends {
 }
 
 /// A client that can be told something before its answer.
-pub(crate) struct Informed(Weak<Mutex<Ends>>);
+pub(crate) struct Informed(WeakWire);
 
 impl Informed {
     /// Passes on an answer that only informs, if not too much of that kind waits already.
     pub(crate) fn tell(&self, status: StatusCode, headers: &HeaderMap, cx: &mut Context<'_>) {
-        let Some(wire) = self.0.upgrade().map(Wire) else { return };
+        let Some(wire) = self.0.upgrade() else { return };
         let mut ends = wire.lock();
         let mut head = Vec::new();
         write_informational(&mut head, status, headers);
@@ -361,35 +402,13 @@ fn told(refusal: Refusal) -> Problem {
     Problem::new(Code::BadRequest, format!("the request has {}, which is not passed on", refusal.words()))
 }
 
-fn broken(words: &'static str) -> BodyError {
+pub(super) fn broken(words: &'static str) -> BodyError {
     BodyError::Client(words.into())
 }
 
 impl BodyError {
     fn client(error: impl Into<io::Error>) -> Self {
         Self::Client(Box::<dyn Error + Send + Sync>::from(error.into()))
-    }
-}
-
-/// The body of a request of HTTP/1, read from the connection as it is asked for. It ends with its request, and does not hold the
-/// connection.
-pub(crate) struct ClientBody {
-    wire: Weak<Mutex<Ends>>,
-    number: u64,
-}
-
-impl ClientBody {
-    /// What `of` says of the connection; none if it has ended, or goes on with another request.
-    fn with<T>(&self, of: impl FnOnce(&mut Ends) -> T) -> Option<T> {
-        let wire = Wire(self.wire.upgrade()?);
-        let mut ends = wire.lock();
-        (ends.number == self.number).then(|| of(&mut ends))
-    }
-}
-
-impl Drop for ClientBody {
-    fn drop(&mut self) {
-        self.with(|ends| ends.unwanted = true);
     }
 }
 
@@ -402,45 +421,10 @@ impl Drop for Ends {
     }
 }
 
-impl Body for ClientBody {
-    type Data = Bytes;
-    type Error = BodyError;
-
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
-        let polled = self.with(|ends| {
-            let polled = ends.poll_body(cx);
-            if !ends.is_coming()
-                && let Some(waits) = ends.waits.take_if(|waits| !waits.will_wake(cx.waker()))
-            {
-                waits.wake();
-            }
-            match &mut ends.asks {
-                _ if polled.is_ready() => {}
-                Some(asks) => asks.clone_from(cx.waker()),
-                none => *none = Some(cx.waker().clone()),
-            }
-            polled
-        });
-        polled.unwrap_or_else(|| Poll::Ready(Some(Err(broken("was answered before its end")))))
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.with(|ends| !ends.is_coming()).unwrap_or(false)
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        let hint = self.with(|ends| match ends.coming {
-            Coming::Nothing => SizeHint::with_exact(0),
-            Coming::Known(left) => SizeHint::with_exact(left),
-            Coming::Chunks(_) => SizeHint::default(),
-        });
-        hint.unwrap_or_default()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http_body::Body;
     use http_body_util::BodyExt;
     use proptest::prelude::*;
     use std::future::poll_fn;

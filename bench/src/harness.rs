@@ -223,8 +223,14 @@ fn summary(rounds: &[Round]) -> Contended {
     }
 }
 
-fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
+/// Of at least one; of two, and of every even number, the upper one.
+pub(crate) fn median(values: impl IntoIterator<Item = f64>) -> f64 {
+    let values = sorted(values);
+    values[values.len() / 2]
+}
+
+fn sorted(values: impl IntoIterator<Item = f64>) -> Vec<f64> {
+    let mut values: Vec<f64> = values.into_iter().collect();
     values.sort_by(f64::total_cmp);
     values
 }

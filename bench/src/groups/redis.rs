@@ -1,6 +1,7 @@
 //! Decisions on Redis: ours, which share calls, beside one call a decision, pipelined; and what a Redis that hangs costs.
 
 use super::Group;
+use crate::harness::median;
 use crate::peers::lua_bucket::LuaBucket;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use serde_json::json;
@@ -167,17 +168,10 @@ fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
             rates[1].push(theirs);
         }
     }
-    rates.map(|rounds: Vec<Round>| {
-        let median = |figure: fn(&Round) -> f64| {
-            let mut figures: Vec<f64> = rounds.iter().map(figure).collect();
-            figures.sort_by(f64::total_cmp);
-            figures[figures.len() / 2]
-        };
-        Round {
-            rate: median(|round| round.rate),
-            redis: median(|round| round.redis),
-            client: median(|round| round.client),
-        }
+    rates.map(|rounds: Vec<Round>| Round {
+        rate: median(rounds.iter().map(|round| round.rate)),
+        redis: median(rounds.iter().map(|round| round.redis)),
+        client: median(rounds.iter().map(|round| round.client)),
     })
 }
 

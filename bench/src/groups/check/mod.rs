@@ -7,6 +7,7 @@ mod load;
 pub(crate) use echo::{CHILD, run as child};
 
 use super::Group;
+use crate::harness::median;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use load::{Server, Who, Wrk};
 use serde_json::json;
@@ -97,9 +98,4 @@ fn measured() -> Result<Each<[Run; RUNS]>, String> {
         }
     }
     Ok(runs)
-}
-
-fn median(mut figures: [f64; RUNS]) -> f64 {
-    figures.sort_by(f64::total_cmp);
-    figures[RUNS / 2]
 }

@@ -7,6 +7,7 @@ mod load;
 pub(crate) use echo::{CHILD, run as child};
 
 use super::Group;
+use crate::harness::median;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use load::{H2load, Server, Who};
 use serde_json::json;
@@ -81,10 +82,7 @@ fn measured() -> Result<Medians, String> {
                 of[round] = h2load.load(server, streams, load::LENGTH)?;
             }
         }
-        for (median, mut runs) in medians.iter_mut().zip(runs) {
-            runs.sort_by(f64::total_cmp);
-            *median = runs[RUNS / 2];
-        }
+        *medians = runs.map(median);
     }
     Ok(medians)
 }

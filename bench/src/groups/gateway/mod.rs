@@ -5,6 +5,7 @@ mod load;
 mod servers;
 
 use super::Group;
+use crate::harness::median;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use load::{CONNECTIONS, Run, Ticks, Wrk};
 use serde_json::json;
@@ -142,8 +143,8 @@ fn measured() -> Result<Lines, String> {
                 let (of, to) = (round.runs[who as usize], round.runs[Who::Nginx as usize]);
                 of_each(|figure| figure(&of) / figure(&to))
             });
-            line.ratios[who as usize] = median(&ratios.collect::<Vec<_>>());
-            line.medians[who as usize] = median(&of);
+            line.ratios[who as usize] = medians(&ratios.collect::<Vec<_>>());
+            line.medians[who as usize] = medians(&of);
         }
     }
     Ok(lines)
@@ -171,17 +172,13 @@ fn round(protocol: &Protocol, upstream: &Upstream, wrk: &Wrk, first: usize) -> R
             turns[at].push(wrk.measure(&servers[at], protocol.length)?);
         }
     }
-    let runs = turns.map(|turns| median(&turns));
+    let runs = turns.map(|turns| medians(&turns));
     Ok(Round { runs, stolen: Ticks::now().stolen_since(&before) })
 }
 
 /// Of each figure by itself.
-fn median(runs: &[Run]) -> Run {
-    of_each(|figure| {
-        let mut figures: Vec<f64> = runs.iter().map(figure).collect();
-        figures.sort_by(f64::total_cmp);
-        figures[figures.len() / 2]
-    })
+fn medians(runs: &[Run]) -> Run {
+    of_each(|figure| median(runs.iter().map(figure)))
 }
 
 fn of_each(made: impl Fn(fn(&Run) -> f64) -> f64) -> Run {

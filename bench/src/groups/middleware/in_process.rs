@@ -1,7 +1,7 @@
 //! The same applications without a socket: what a request costs in the router alone, where little else disturbs it.
 
 use super::server::{Put, Web, Who};
-use crate::harness::{self, Contestant, Pace};
+use crate::harness::{self, Contestant, Pace, median};
 use crate::instructions;
 use crate::peers::clocks::Still;
 use axum::body::{Body, HttpBody};
@@ -65,11 +65,7 @@ pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
             assert!(answered, "a call took another path than its row's");
         }
     }
-    let median = |(_, mut nanos): (_, Vec<f64>)| {
-        nanos.sort_by(f64::total_cmp);
-        nanos[nanos.len() / 2]
-    };
-    Ok(timed.into_iter().map(median).collect())
+    Ok(timed.into_iter().map(|(_, nanos)| median(nanos)).collect())
 }
 
 /// So often.

@@ -8,6 +8,7 @@ pub(crate) use in_process::{CHILD as NO_SOCKET, run as no_socket};
 pub(crate) use server::{CHILD, run as child};
 
 use super::Group;
+use crate::harness::median;
 use crate::instructions;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use load::Pair;
@@ -217,10 +218,4 @@ fn goals(runs: Option<&Each<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
             by(Who::Adaptive, Who::Concurrency, |run| run.micros),
         ),
     ]
-}
-
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_by(f64::total_cmp);
-    values[values.len() / 2]
 }

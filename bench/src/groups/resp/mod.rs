@@ -7,6 +7,7 @@ pub(crate) use bare::CHILD;
 pub(crate) use bare::run as child;
 
 use super::Group;
+use crate::harness::median;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use serde_json::json;
 use servers::Servers;
@@ -92,10 +93,7 @@ fn measure(servers: &Servers) -> Result<Vec<[f64; 3]>, String> {
                     }
                 }
             }
-            Ok(rates.map(|mut rates| {
-                rates.sort_by(f64::total_cmp);
-                rates[rates.len() / 2]
-            }))
+            Ok(rates.map(median))
         })
         .collect()
 }

@@ -4,6 +4,8 @@ use crate::gateway;
 use crate::service::{echo, head, service};
 use futures_util::{SinkExt, StreamExt};
 use std::io::{BufReader, Read, Write};
+use std::sync::{Arc, Mutex, mpsc};
+use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio_tungstenite::tungstenite::Message;
 use tokio_tungstenite::{accept_async, client_async};
@@ -63,6 +65,71 @@ fn any_protocol_will_do_and_one_that_is_silent_is_closed() {
     assert!(connection.head().starts_with("HTTP/1.1 101 "));
     connection.write("\n\n\0");
     assert_eq!(connection.rest(), "hello\n\n\0");
+}
+
+/// Nobody waits for the protocol of one who is gone.
+#[test]
+fn a_client_that_leaves_before_its_protocol_is_spoken_takes_its_request_along() {
+    let (came, comes) = mpsc::channel();
+    let upstream = service(move |stream| {
+        let mut reader = BufReader::new(stream);
+        head(&mut reader).unwrap();
+        came.send("asked").unwrap();
+        // Who is cut off may be told so by a reset.
+        let _ = reader.read_to_end(&mut Vec::new());
+        came.send("gone").unwrap();
+    });
+    let server = gateway(&[upstream], "idle_timeout = \"1h\"\ntotal_timeout = \"1h\"\n");
+    let mut connection = server.connect();
+    connection.write("GET / HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n");
+    assert_eq!(comes.recv().unwrap(), "asked");
+    drop(connection);
+    assert_eq!(comes.recv_timeout(Duration::from_secs(60)).unwrap(), "gone");
+}
+
+#[test]
+fn what_is_said_too_early_is_heard_by_whom_it_is_for() {
+    let ((came, comes), (tell, told)) = (mpsc::channel(), mpsc::channel());
+    let told = Arc::new(Mutex::new(told));
+    let upstream = service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(head) = head(&mut reader) {
+            let switches = head.starts_with("get /switch ");
+            if head.contains("upgrade: echo\r\n") {
+                came.send(()).unwrap();
+                told.lock().unwrap().recv().unwrap();
+            }
+            let answer = match switches {
+                true => "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n",
+                false => "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno",
+            };
+            stream.write_all(answer.as_bytes()).unwrap();
+            if switches {
+                let mut early = [0; 7];
+                reader.read_exact(&mut early).unwrap();
+                stream.write_all(&early).unwrap();
+                return;
+            }
+        }
+    });
+    let server = gateway(&[upstream], "");
+    let ask = |path: &str, early: &str| {
+        let mut connection = server.connect();
+        connection.write(&format!("GET /{path} HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: echo\r\n\r\n"));
+        comes.recv().unwrap();
+        connection.write(early);
+        tell.send(()).unwrap();
+        connection
+    };
+    let mut switched = ask("switch", "early\n\0");
+    assert!(switched.head().starts_with("HTTP/1.1 101 "));
+    assert_eq!(switched.rest(), "early\n\0");
+
+    let mut stays = ask("stay", "GET /next HTTP/1.1\r\nHost: x\r\n\r\n");
+    assert_eq!([stays.answer().status(), stays.answer().status()], [200, 200]);
+
+    let mut refused = ask("stay", "early\n\0");
+    assert_eq!([refused.answer().status(), refused.answer().status()], [200, 400]);
 }
 
 #[test]

@@ -49,8 +49,10 @@ pub(super) struct Ends {
     client: Arc<Client>,
     guard: Guard,
     bounds: Bounds,
-    /// What was read and not yet taken. The guard has let it pass.
+    /// What was read and not yet taken. The guard has let it pass, but for the last bytes of it, so many: they may be of another
+    /// protocol.
     pub(super) read: BytesMut,
+    unseen: usize,
     /// How much of that was tried to be read as a head.
     tried: usize,
     /// Whether there was room made for a body.
@@ -97,6 +99,7 @@ impl Wire {
             guard: Guard::new(2 * bounds.bytes),
             bounds,
             read: BytesMut::new(),
+            unseen: 0,
             tried: 0,
             is_large: false,
             refused: None,
@@ -196,8 +199,11 @@ impl Ends {
         let before = self.read.len();
         let more = ready!(fill(&mut self.stream, &mut self.read, room, cx))?;
         self.ended = !more;
-        if more {
-            self.look(before);
+        match more {
+            // Who may change to another protocol speaks it next, or asks again if it may not.
+            true if self.upgrades && !self.is_coming() => self.unseen += self.read.len() - before,
+            true => self.look(before),
+            false => {}
         }
         Poll::Ready(Ok(more))
     }
@@ -224,13 +230,7 @@ impl Ends {
                 none => *none = Some(cx.waker().clone()),
             }
         }
-        // Who may change to another protocol speaks it next.
-        while !self.upgrades
-            && !self.is_coming()
-            && !self.ended
-            && self.refused.is_none()
-            && self.read.len() < HEAD_ROOM
-        {
+        while !self.is_coming() && !self.ended && self.refused.is_none() && self.read.len() < HEAD_ROOM {
             let waits = self.client.only_waits();
             match ready!(self.poll_fill(HEAD_ROOM, cx)) {
                 Ok(true) => {}
@@ -347,6 +347,10 @@ impl Ends {
     pub(super) fn take_interim(&mut self, switches: bool) -> BytesMut {
         // Who has its answer is not asked for its body any more, and stays with HTTP unless that says otherwise.
         (self.expects, self.upgrades) = (false, switches);
+        let unseen = std::mem::take(&mut self.unseen);
+        if unseen > 0 && !switches {
+            self.look(self.read.len() - unseen);
+        }
         std::mem::take(&mut self.interim)
     }
 
@@ -424,6 +428,7 @@ impl Drop for Ends {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::client::state::UnderWay;
     use http_body::Body;
     use http_body_util::BodyExt;
     use proptest::prelude::*;
@@ -498,6 +503,46 @@ mod tests {
         tokio::task::yield_now().await;
         drop(wire);
         assert!(asking.await.unwrap(), "nobody holds the connection any more");
+    }
+
+    /// What comes while it is open which protocol is spoken next belongs to the one that it is.
+    #[tokio::test]
+    async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
+        let asked = async |next: &[u8]| {
+            let (mut far, near) = UnixStream::pair().unwrap();
+            let client = Arc::new(Client::new(None, false, false, None));
+            let wire = Wire::new(Stream::Unix(near), Arc::clone(&client), BOUNDS, b"");
+            far.write_all(b"GET / HTTP/1.1\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n").await.unwrap();
+            let head = poll_fn(|cx| wire.lock().poll_head(cx)).await.ok().flatten().unwrap();
+            assert!(head.upgrades);
+            far.write_all(next).await.unwrap();
+            poll_fn(|cx| {
+                let mut ends = wire.lock();
+                assert!(ends.poll_gone(cx).is_pending());
+                if ends.read.len() == next.len() { Poll::Ready(()) } else { Poll::Pending }
+            })
+            .await;
+            (wire, far, client)
+        };
+        let (wire, _far, _) = asked(b"GET\n\0").await;
+        wire.lock().take_interim(true);
+        assert!(wire.lock().can_switch());
+        assert_eq!(wire.lock().read, &b"GET\n\0"[..]);
+
+        let (wire, _far, _) = asked(b"GET /next HTTP/1.1\r\n\r\n").await;
+        wire.lock().take_interim(false);
+        let next = poll_fn(|cx| wire.lock().poll_head(cx)).await.ok().flatten().unwrap();
+        assert_eq!(next.request.uri(), "/next");
+
+        let (wire, _far, _) = asked(b"GET\n\0").await;
+        wire.lock().take_interim(false);
+        let next = poll_fn(|cx| wire.lock().poll_head(cx)).await;
+        assert!(matches!(next, Err(NoHead::Problem(_))), "what the guard did not see is no request yet");
+
+        let (wire, far, client) = asked(b"").await;
+        let _asked = UnderWay::new(&client);
+        drop(far);
+        poll_fn(|cx| wire.lock().poll_gone(cx)).await;
     }
 
     /// A body, and how it is sent.

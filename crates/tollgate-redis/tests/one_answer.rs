@@ -137,7 +137,7 @@ fn register(store: &impl Store, name: &str, limit: &str) -> LimitHandle {
 fn run(fleet: &Fleet, limits: [usize; 3], start: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let case = fleet.cases.fetch_add(1, Ordering::Relaxed);
     let clock = ManualClock::new();
-    // Of as many keys as there are room for by default: those of one line of the table know of each other's resets, and lose
+    // With room for as many keys as by default: those of one line of the table know of each other's resets, and lose
     // what is given back for it. In a small one that happens.
     let memory = MemoryStore::builder().clock(clock.clone()).build();
     let redis = &fleet.store;

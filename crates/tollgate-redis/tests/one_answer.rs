@@ -137,9 +137,7 @@ fn register(store: &impl Store, name: &str, limit: &str) -> LimitHandle {
 fn run(fleet: &Fleet, limits: [usize; 3], start: u64, steps: Vec<Step>) -> Result<(), TestCaseError> {
     let case = fleet.cases.fetch_add(1, Ordering::Relaxed);
     let clock = ManualClock::new();
-    // With room for as many keys as by default: those of one line of the table know of each other's resets, and lose
-    // what is given back for it. In a small one that happens.
-    let memory = MemoryStore::builder().clock(clock.clone()).build();
+    let memory = memory(&clock);
     let redis = &fleet.store;
     let ours = limits.map(|limit| register(&memory, "x", LIMITS[limit]));
     let mut numbers = 0..3;
@@ -214,15 +212,20 @@ fn a_cluster_tells_what_memory_tells_of_one_slot() {
     let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
     let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(), 1..40));
     let mut runner =
-        TestRunner::new(ProptestConfig { cases: 64, max_shrink_iters: 1_000, ..ProptestConfig::default() });
+        TestRunner::new(ProptestConfig { cases: 256, max_shrink_iters: 1_000, ..ProptestConfig::default() });
     runner.run(&traces, |(limits, start, steps)| run(&fleet, limits, start, steps)).unwrap();
+}
+
+/// Room for all keys, so little that they stand close together.
+fn memory(clock: &ManualClock) -> MemoryStore<ManualClock> {
+    MemoryStore::builder().max_keys(10).clock(clock.clone()).build()
 }
 
 /// Requests that come at once share calls, and are decided in their order, each as if it had come alone.
 fn run_batches(fleet: &Fleet, limits: [usize; 3], batches: Vec<(u64, Vec<Vec<Asked>>)>) -> Result<(), TestCaseError> {
     let case = fleet.cases.fetch_add(1, Ordering::Relaxed);
     let clock = ManualClock::new();
-    let memory = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
+    let memory = memory(&clock);
     let ours = limits.map(|limit| register(&memory, "x", LIMITS[limit]));
     let mut numbers = 0..3;
     let theirs =

@@ -107,6 +107,51 @@ fn an_instant_before_a_key_was_fresh_finds_what_it_had_used() {
 }
 
 #[test]
+fn settling_beside_a_check_gives_back_only_what_was_not_needed() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
+        let (_, taken) = keyed.key(&1).charge(2);
+        let other = keyed.clone();
+        let thread = thread::spawn(move || passed(&other, 1, 2));
+        keyed.settle(taken, 1);
+        assert_eq!(thread.join().unwrap() + passed(&keyed, 1, 2), 1);
+    });
+}
+
+#[test]
+fn settling_beside_a_reset_gives_nothing_back_on_top_of_it() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
+        let (_, taken) = keyed.key(&1).charge(2);
+        let other = keyed.clone();
+        let thread = thread::spawn(move || {
+            other.key(&1).reset();
+            passed(&other, 1, 1)
+        });
+        keyed.settle(taken, 0);
+        assert_eq!(thread.join().unwrap() + passed(&keyed, 1, 3), 2);
+    });
+}
+
+#[test]
+fn settling_what_a_key_took_that_is_displaced_meanwhile_mints_nothing() {
+    model(|| {
+        let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
+        let (_, taken) = keyed.key(&1).charge(1);
+        for key in 2..=4 {
+            assert_eq!(passed(&keyed, key, 2), 2);
+        }
+        let other = keyed.clone();
+        // Key 1 is nearest to fresh.
+        let thread = thread::spawn(move || passed(&other, 5, 1));
+        keyed.settle(taken, 0);
+        assert!(passed(&keyed, 1, 3) <= 2);
+        thread.join().unwrap();
+        assert_eq!(passed(&keyed, 2, 1) + passed(&keyed, 3, 1) + passed(&keyed, 4, 1), 0);
+    });
+}
+
+#[test]
 fn a_live_change_mints_nothing() {
     model(|| {
         let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());

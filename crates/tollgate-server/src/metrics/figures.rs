@@ -217,7 +217,7 @@ fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
         ("tollgate_store_lease_expired_total", "Units of them that ended before they were spent.", leases.expired),
         (
             "tollgate_store_not_returned_total",
-            "Units that could not be given back: their limit had changed.",
+            "Units that could not be given back: their limit had changed, or their key been displaced.",
             counts.not_returned,
         ),
         ("tollgate_store_debited_total", "Units spent without the store and charged when it was back.", counts.debited),

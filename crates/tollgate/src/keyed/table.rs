@@ -17,10 +17,12 @@
 
 mod calls;
 mod held;
+mod returns;
 mod room;
 
 pub(crate) use calls::{Absent, Altered};
 pub(crate) use held::{FEW, Held};
+pub(crate) use returns::{Returned, Returns, Slot};
 
 use super::hash::Secret;
 use super::terms::{Line, Rule, State, Terms};
@@ -51,8 +53,8 @@ const STRIPES: usize = 256;
 #[cfg(tollgate_loom)]
 const STRIPES: usize = 1;
 
-/// A line, and its cold words.
-const BYTES_A_LINE: usize = WORDS * 8 + 2 * 8;
+/// A line, and what came back to its keys.
+const BYTES_A_LINE: usize = (WORDS + returns::A_LINE) * 8;
 
 /// The state of an entry that somebody has claimed.
 const BUSY: u64 = u64::MAX;
@@ -82,9 +84,8 @@ const FACTORS: [u64; 6] = [
 #[repr(C)]
 pub(crate) struct Table<C> {
     words: Box<[AtomicU64]>,
-    /// Two words a line: what cancels gave back from under later reservations, and what came back in all. Shared by the
-    /// keys of a home line, which is only stricter.
-    cold: Box<[AtomicU64]>,
+    /// What came back to the key of each slot. Of a table whose charges are never settled it stays untouched.
+    returns: Box<[AtomicU64]>,
     /// Where the first line begins, so that each is a cache line.
     offset: usize,
     lines: u64,
@@ -234,7 +235,7 @@ impl<C: Clock> Table<C> {
             terms: Chunks::new(),
             last_terms: AtomicU32::new(0),
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
-            cold: zeroed(lines.saturating_mul(2))?,
+            returns: zeroed(lines.saturating_mul(returns::A_LINE))?,
             wides: Wides::new(wide_bytes as u64),
             max_keys: max_keys as u64,
         })
@@ -266,12 +267,6 @@ impl<C: Clock> Table<C> {
     fn stripe(&self, hash: u64) -> &Stripe {
         // Other bits than the home line's, which are the highest.
         &self.stripes[hash as usize % STRIPES]
-    }
-
-    /// What cancels gave back from under later reservations, and what came back in all, of the keys around this one.
-    pub(crate) fn cold(&self, hash: u64) -> (&AtomicU64, &AtomicU64) {
-        let at = 2 * (self.line(hash, 0) - self.offset) / WORDS;
-        (&self.cold[at], &self.cold[at + 1])
     }
 
     #[inline]
@@ -525,7 +520,7 @@ impl<C: Clock> Table<C> {
             max_keys: self.max_keys,
             evicted_fresh: sum(|stripe| &stripe.evicted_fresh),
             evicted_live: sum(|stripe| &stripe.evicted_live),
-            bytes: (self.words.len() + self.cold.len()) as u64 * 8 + self.wides.budget.taken(),
+            bytes: (self.words.len() + self.returns.len()) as u64 * 8 + self.wides.budget.taken(),
             ..Figures::default()
         };
         self.each(|seen| {

@@ -1,7 +1,7 @@
 //! One key of many, with the verbs of a limiter.
 
 use super::Inner;
-use super::table::{Absent, Altered};
+use super::table::{Absent, Altered, Returned, Returns, Slot};
 use super::terms::{Asked, Terms};
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
@@ -40,6 +40,7 @@ pub struct Taken {
     hash: u64,
     /// By which it was charged; none if nothing was, because there is no limit or it was met.
     terms: Option<NonZeroU32>,
+    slot: Slot,
     cost: u64,
     charged: Charged,
 }
@@ -56,7 +57,10 @@ impl Taken {
         let Some(terms) = self.terms.filter(|_| inner.table.id == self.table) else { return };
         match actual.cmp(&self.cost) {
             Equal => {}
-            Less => give_back(table, terms.get(), self.hash, &self.charged, self.cost - actual, false, now, plans),
+            Less => {
+                let Self { hash, slot, ref charged, cost, .. } = self;
+                give_back(table, terms.get(), hash, slot, charged, cost - actual, false, now, plans);
+            }
             Greater => charge_more(table, terms.get(), self.hash, actual - self.cost, now, plans),
         }
     }
@@ -66,6 +70,7 @@ impl Taken {
 pub(crate) struct Spot<C: Clock> {
     pub(crate) inner: Arc<Inner<C>>,
     pub(crate) hash: u64,
+    pub(crate) slot: Slot,
 }
 
 impl<'a, C: Clock> Key<'a, C> {
@@ -115,8 +120,8 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// See [`Limiter::take`](crate::Limiter::take).
     pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
-        let (admitted, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
-        Ok(Charge::of_key(self.spot(), &admitted, cost))
+        let (admitted, slot, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
+        Ok(Charge::of_key(self.spot(slot), &admitted, cost))
     }
 
     /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
@@ -146,31 +151,22 @@ impl<'a, C: Clock> Key<'a, C> {
     /// takes more; then nothing was charged, and [`charge`](Self::charge) does it.
     #[inline(always)]
     pub fn charge_at_once(&self, cost: u64) -> Option<(Decision, Taken)> {
-        let (now, (given, refunded)) = (self.now(), self.cold());
-        let (quick, terms) = self.inner.table.straight(self.first, self.hash, now, cost)?;
+        let (quick, terms, returned) = self.inner.table.straight(self.first, self.hash, self.now(), cost)?;
         let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);
+        let Returned { slot, given, refunded } = returned;
         let charged = Charged::new(&limit, clock + ahead, clock, cost, refunded, given);
         let terms = if decision.is_denied() { None } else { NonZeroU32::new(terms.id) };
-        Some((decision, Taken { table: self.inner.table.id, hash: self.hash, terms, cost, charged }))
-    }
-
-    /// What was given to this key, and given back. Before the state moves: a gift that comes in between then counts against the
-    /// caller, not for it.
-    #[inline(always)]
-    fn cold(&self) -> (u64, u64) {
-        let cold = self.inner.table.cold(self.hash);
-        (cold.0.load(Ordering::SeqCst), cold.1.load(Ordering::SeqCst))
+        Some((decision, Taken { table: self.inner.table.id, hash: self.hash, terms, slot, cost, charged }))
     }
 
     #[inline(never)]
     fn charge_anyhow(&self, cost: u64) -> (Decision, Taken) {
-        let (now, cold) = (self.now(), self.cold());
         let (table, hash) = (self.inner.table.id, self.hash);
-        match self.admit_anyhow(now, cost, None, cold) {
-            Ok((Admitted { normal, generation, clock, tat, given, refunded, .. }, decision)) => {
+        match self.admit_anyhow(self.now(), cost, None) {
+            Ok((Admitted { normal, generation, clock, tat, given, refunded, .. }, slot, decision)) => {
                 let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
                 let terms = if normal.kind == Kind::Unlimited { None } else { NonZeroU32::new(generation) };
-                (decision, Taken { table, hash, terms, cost, charged })
+                (decision, Taken { table, hash, terms, slot, cost, charged })
             }
             Err(decision) => (decision, Taken::default()),
         }
@@ -192,7 +188,7 @@ impl<'a, C: Clock> Key<'a, C> {
             return Err(ReserveError::NoSlots(limit.judged_by()));
         }
         match self.admit(now, cost, Some(longest)) {
-            Ok((admitted, _)) => Ok(Reservation::of_key(self.spot(), &admitted, cost, now)),
+            Ok((admitted, slot, _)) => Ok(Reservation::of_key(self.spot(slot), &admitted, cost, now)),
             Err(decision) => Err(ReserveError::Denied(Denied(decision))),
         }
     }
@@ -233,22 +229,22 @@ impl<'a, C: Clock> Key<'a, C> {
         grant(&self.inner.table, self.first, self.hash, tokens, || self.now(), Some(&self.inner.plans));
     }
 
-    fn spot(&self) -> Spot<C> {
-        Spot { inner: Arc::clone(self.inner), hash: self.hash }
+    fn spot(&self, slot: Slot) -> Spot<C> {
+        Spot { inner: Arc::clone(self.inner), hash: self.hash, slot }
     }
 
-    /// Takes `cost`: the way of every verb that keeps something.
+    /// Takes `cost`: the way of every verb that keeps something. With where the key is.
     #[inline(always)]
-    fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<(Admitted, Decision), Decision> {
-        let (table, cold) = (&self.inner.table, self.cold());
+    fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<(Admitted, Slot, Decision), Decision> {
+        let table = &self.inner.table;
         let straight = if longest.is_none() { table.straight(self.first, self.hash, now, cost) } else { None };
-        let Some((quick, terms)) = straight else { return self.admit_anyhow(now, cost, longest, cold) };
+        let Some((quick, terms, returned)) = straight else { return self.admit_anyhow(now, cost, longest) };
         let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);
         if decision.is_denied() {
             return Err(decision);
         }
-        let (generation, tat, (given, refunded)) = (terms.id, clock + ahead, cold);
-        Ok((Admitted { normal: limit, generation, clock, tat, wait: 0, given, refunded }, decision))
+        let (generation, tat, Returned { slot, given, refunded }) = (terms.id, clock + ahead, returned);
+        Ok((Admitted { normal: limit, generation, clock, tat, wait: 0, given, refunded }, slot, decision))
     }
 
     #[inline(never)]
@@ -257,13 +253,13 @@ impl<'a, C: Clock> Key<'a, C> {
         now: Instant,
         cost: u64,
         longest: Option<u64>,
-        (given, refunded): (u64, u64),
-    ) -> Result<(Admitted, Decision), Decision> {
+    ) -> Result<(Admitted, Slot, Decision), Decision> {
         let asked = Asked { now, cost, longest, reserve: 0, write: true };
-        let (call, terms) = self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
+        let (call, terms, returned) = self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
         if call.decision.is_denied() {
             return Err(call.decision);
         }
+        let Returned { slot, given, refunded } = returned;
         let admitted = Admitted {
             normal: terms.normal,
             generation: terms.id,
@@ -273,7 +269,7 @@ impl<'a, C: Clock> Key<'a, C> {
             given,
             refunded,
         };
-        Ok((admitted, call.decision))
+        Ok((admitted, slot, call.decision))
     }
 }
 
@@ -306,7 +302,7 @@ impl<C: Clock> Spot<C> {
 
     /// Gives back `unused` units of a charge that was made under the terms `id`.
     pub(crate) fn give_back(&self, id: u32, charged: &Charged, unused: u64, now: impl Fn() -> Instant) {
-        give_back(&self.inner.table, id, self.hash, charged, unused, false, now, Some(&self.inner.plans));
+        give_back(&self.inner.table, id, self.hash, self.slot, charged, unused, false, now, Some(&self.inner.plans));
     }
 
     /// Charges `extra` units, at most a full bucket of them.
@@ -317,56 +313,59 @@ impl<C: Clock> Spot<C> {
     /// Cancels a reservation that was made under the terms `id`, unless its time has come.
     pub(crate) fn cancel(&self, id: u32, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
         let table = &self.inner.table;
-        let (given, refunded) = table.cold(self.hash);
-        table.alter(table.terms(id), self.hash, now(), Some(&self.inner.plans), Absent::Stays, |terms, state| {
-            let (Altered::Word(word), now) = (state, now()) else { return };
-            if terms.id != id || act < now {
-                return;
-            }
-            if terms.normal.kind == Kind::Pacing {
-                // Only the last slot of a queue can be taken back, and only before it begins.
-                if *word == claim.mark && now < act {
-                    *word -= claim.worth;
+        table.alter(
+            table.terms(id),
+            self.hash,
+            now(),
+            Some(&self.inner.plans),
+            Absent::Went,
+            |terms, state, returns| {
+                let Some(returns) = returns.filter(|returns| returns.are_of(self.slot)) else { return };
+                let (Altered::Word(word), now) = (state, now()) else { return };
+                if terms.id != id || act < now {
+                    return;
                 }
-                return;
-            }
-            let before = given.load(Ordering::SeqCst);
-            let clock = terms.clock_at(now);
-            let back = token_bucket::cancel(&terms.normal, *word, clock, before, claim.worth, claim.mark);
-            *word = word.saturating_sub(back.give);
-            if back.shifts {
-                given.fetch_add(back.give, Ordering::SeqCst);
-            }
-            refunded.fetch_add(back.give, Ordering::SeqCst);
-        });
+                if terms.normal.kind == Kind::Pacing {
+                    // Only the last slot of a queue can be taken back, and only before it begins.
+                    if *word == claim.mark && now < act {
+                        *word -= claim.worth;
+                    }
+                    return;
+                }
+                let clock = terms.clock_at(now);
+                let back = token_bucket::cancel(&terms.normal, *word, clock, returns.given(), claim.worth, claim.mark);
+                *word = word.saturating_sub(back.give);
+                returns.add(&back);
+            },
+        );
     }
 }
 
-/// Gives back `unused` units of a charge to `hash` that was made under the terms `id`; `is_all`: whether those are all of it.
+/// Gives back `unused` units of a charge to `hash`, in that slot, that was made under the terms `id`; `is_all`: whether those are
+/// all of it.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn give_back<C: Clock>(
     table: &super::table::Table<C>,
     id: u32,
     hash: u64,
+    slot: Slot,
     charged: &Charged,
     unused: u64,
     is_all: bool,
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
-    let (given, refunded) = table.cold(hash);
-    let line = &table.terms(id).line;
     let mut too_late = false;
-    table.alter(table.terms(id), hash, now(), plans, Absent::Stays, |terms, state| {
+    table.alter(table.terms(id), hash, now(), plans, Absent::Went, |terms, state, returns| {
         let (normal, now) = (&terms.normal, now());
-        let since = given.load(Ordering::SeqCst);
-        // A reset of a key around here shows in `given`; only a bucket can tell how much that matters.
-        let reset = since != charged.given && !matches!(normal.kind, Kind::Bucket | Kind::Frozen);
-        if terms.id != id || reset {
+        let Some(returns) = returns.filter(|returns| terms.id == id && returns.are_of(slot)) else {
             too_late = true;
             return;
-        }
+        };
+        let given = returns.given();
         match state {
+            // A reset shows in `given`, of which a bucket can tell how much it was.
+            _ if given != charged.given && !matches!(normal.kind, Kind::Bucket | Kind::Frozen) => too_late = true,
             Altered::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), charged.tat, unused),
             Altered::Word(word) if normal.is_windowed() => {
                 let back = GiveBack { now: now.as_unix_nanos(), charged_in: charged.tat, unused };
@@ -380,19 +379,15 @@ pub(crate) fn give_back<C: Clock>(
                 }
             }
             Altered::Word(word) => {
-                let clock = terms.clock_at(now);
-                let before = refunded.load(Ordering::SeqCst);
-                let back = token_bucket::refund(normal, *word, clock, unused, is_all, charged, before, since);
+                let (clock, refunded) = (terms.clock_at(now), returns.refunded());
+                let back = token_bucket::refund(normal, *word, clock, unused, is_all, charged, refunded, given);
                 *word = word.saturating_sub(back.give);
-                if back.shifts {
-                    given.fetch_add(back.give, Ordering::SeqCst);
-                }
-                refunded.fetch_add(back.give, Ordering::SeqCst);
+                returns.add(&back);
             }
         }
     });
     if too_late {
-        line.not_returned.fetch_add(unused, Ordering::Relaxed);
+        table.terms(id).line.not_returned.fetch_add(unused, Ordering::Relaxed);
     }
 }
 
@@ -405,7 +400,7 @@ pub(crate) fn charge_more<C: Clock>(
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
-    let charge = |terms: &Terms, state: Altered<'_>| {
+    let charge = |terms: &Terms, state: Altered<'_>, _: Option<Returns<'_>>| {
         let (normal, now) = (&terms.normal, now());
         let extra = extra.min(normal.burst());
         match state {
@@ -432,15 +427,16 @@ pub(crate) fn reset<C: Clock>(
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
-    table.alter(first, hash, now(), plans, Absent::Stays, |terms, state| match state {
-        Altered::Word(word) => {
-            table.void_claims(hash, terms, *word);
-            let fresh = if terms.normal.is_windowed() { 0 } else { terms.clock_at(now()) };
-            *word = (*word).min(fresh);
+    table.alter(first, hash, now(), plans, Absent::Stays, |terms, mut state, returns| {
+        if let Some(returns) = returns {
+            table.void_claims(&returns, terms, if let Altered::Word(word) = &state { **word } else { 0 });
         }
-        Altered::Wide(state, _) => {
-            table.void_claims(hash, terms, 0);
-            state.clear();
+        match &mut state {
+            Altered::Word(word) => {
+                let fresh = if terms.normal.is_windowed() { 0 } else { terms.clock_at(now()) };
+                **word = (**word).min(fresh);
+            }
+            Altered::Wide(state, _) => state.clear(),
         }
     });
     table.current(first).line.changes.fetch_add(1, Ordering::Relaxed);
@@ -455,7 +451,7 @@ pub(crate) fn grant<C: Clock>(
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
-    table.alter(first, hash, now(), plans, Absent::Stays, |terms, state| {
+    table.alter(first, hash, now(), plans, Absent::Stays, |terms, state, returns| {
         let (normal, now) = (&terms.normal, now());
         let given = match state {
             Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
@@ -472,7 +468,9 @@ pub(crate) fn grant<C: Clock>(
                 let gift = ahead.min(tokens.saturating_mul(normal.token));
                 *word -= gift;
                 // A settle or a cancel of before is not to take the gift for its own.
-                table.cold(hash).0.fetch_add(gift, Ordering::SeqCst);
+                if let Some(returns) = returns {
+                    returns.give(gift);
+                }
                 gift.div_ceil(normal.token)
             }
         };
@@ -482,7 +480,7 @@ pub(crate) fn grant<C: Clock>(
 
 impl<C: Clock> Clone for Spot<C> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), hash: self.hash }
+        Self { inner: Arc::clone(&self.inner), hash: self.hash, slot: self.slot }
     }
 }
 

@@ -38,7 +38,8 @@ pub struct Counts {
     pub granted: u64,
     /// Units that cost more than was charged when they were admitted, and were charged afterwards.
     pub settled_up: u64,
-    /// Units that a settle did not bring back because the limit had changed, or been reset, since they were charged.
+    /// Units that a settle did not bring back because the limit had changed or been reset, or the key been displaced, since they
+    /// were charged.
     pub not_returned: u64,
     /// Live changes of the limit so far, resets among them.
     pub changes: u64,

@@ -14,7 +14,7 @@ use super::{
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
 use crate::decision::Decision;
-use crate::keyed::table::{Cap, Figures, Held, Table};
+use crate::keyed::table::{Cap, Figures, Held, Returned, Table};
 use crate::keyed::terms::{Asked, Call, Rule, Terms};
 use crate::keyed::{TooManyLimits, charge_more, give_back, grant, reset};
 use crate::limit::{Kind, Limit};
@@ -240,11 +240,9 @@ struct Group<'a> {
     enforce: Part,
     shadow: Part,
     peek: Part,
-    /// The cold words of the bucket, read before its state moves.
-    given: u64,
-    refunded: u64,
-    /// The terms it was judged by.
+    /// The terms it was judged by, and what had come back to the key before.
     terms: u32,
+    returned: Returned,
 }
 
 /// Those of one mode: their costs add.
@@ -325,10 +323,8 @@ impl<C: Clock> MemoryStore<C> {
             let hash = table.hash_in(first.line.number, ask.key);
             let known = groups.iter().position(|group| table.share_a_bucket(group.hash, hash));
             let at = known.unwrap_or_else(|| {
-                let (given, refunded) = table.cold(hash);
-                let (given, refunded) = (given.load(Ordering::SeqCst), refunded.load(Ordering::SeqCst));
                 let (enforce, shadow, peek) = Default::default();
-                groups.push(Group { first, hash, enforce, shadow, peek, given, refunded, terms: 0 });
+                groups.push(Group { first, hash, enforce, shadow, peek, terms: 0, returned: Returned::default() });
                 groups.len() - 1
             });
             groups[at].part_mut(ask.mode).add(ask);
@@ -341,8 +337,9 @@ impl<C: Clock> MemoryStore<C> {
                 false
             }
             [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
-                let (call, terms) = table.call(group.first, group.hash, &group.enforce.asked(now, true), None);
-                (group.terms, group.enforce.call) = (terms.id, Some(call));
+                let asked = group.enforce.asked(now, true);
+                let (call, terms, returned) = table.call(group.first, group.hash, &asked, None);
+                (group.terms, group.returned, group.enforce.call) = (terms.id, returned, Some(call));
                 !group.enforce.is_denied()
             }
             groups => self.all_or_nothing(groups, now),
@@ -434,7 +431,7 @@ impl<C: Clock> MemoryStore<C> {
                 if held.is_log(at - 1) != logs {
                     continue;
                 }
-                group.terms = held.terms(at - 1).id;
+                (group.terms, group.returned) = (held.terms(at - 1).id, held.returned(at - 1));
                 for part in [&mut group.enforce, &mut group.shadow] {
                     if part.takes() || part.asks > 0 && !held.has_no_room(at - 1) {
                         part.call = Some(held.judge(at - 1, &part.asked(now, true)));
@@ -469,7 +466,7 @@ impl<C: Clock> MemoryStore<C> {
             let terms = takes.then(|| self.inner.table.terms(group.terms));
             status.charged = terms.filter(|terms| terms.normal.kind != Kind::Unlimited).map(|terms| {
                 let merged = cost.unwrap_or(u64::MAX);
-                receipt(terms, group.hash, ask.cost, merged, call, group.given, group.refunded)
+                receipt(terms, group.hash, ask.cost, merged, call, &group.returned)
             });
             verdict.push(status);
         }
@@ -503,8 +500,8 @@ impl<C: Clock> MemoryStore<C> {
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
                 Some(receipt) if receipt.permit || receipt.terms == NOT_OURS => {}
-                Some(Receipt { terms, hash, cost, charged, alone, .. }) if actual < cost => {
-                    give_back(table, terms, hash, &charged, cost - actual, alone && actual == 0, &now, None);
+                Some(Receipt { terms, hash, slot, cost, charged, alone, .. }) if actual < cost => {
+                    give_back(table, terms, hash, slot, &charged, cost - actual, alone && actual == 0, &now, None);
                 }
                 Some(Receipt { terms, hash, cost, .. }) if actual > cost => {
                     charge_more(table, terms, hash, actual - cost, &now, None);
@@ -524,10 +521,11 @@ fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
 }
 
 /// What a call charged `cost` of, being one of those that charged `merged` together.
-fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, given: u64, refunded: u64) -> Receipt {
+fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, returned: &Returned) -> Receipt {
+    let Returned { slot, given, refunded } = *returned;
     let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
     let permit = terms.normal.kind == Kind::InFlight;
-    Receipt { terms: terms.id, hash, cost, charged, permit, alone: cost == merged }
+    Receipt { terms: terms.id, hash, slot, cost, charged, permit, alone: cost == merged }
 }
 
 impl Group<'_> {

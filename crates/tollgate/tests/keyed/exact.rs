@@ -10,10 +10,16 @@ use tollgate::{Carry, Charge, Clock, Keyed, Limit, Limiter, ManualClock, Reserva
 /// Few enough that no bucket of the table overflows.
 const KEYS: u64 = 6;
 const ROOM: usize = 4_096;
+/// Here they do not overflow either, but stand close together.
+const LITTLE_ROOM: usize = 8;
 
 fn keyed(limit: Limit) -> (Keyed<u64, ManualClock>, ManualClock) {
+    keyed_with(ROOM, limit)
+}
+
+fn keyed_with(room: usize, limit: Limit) -> (Keyed<u64, ManualClock>, ManualClock) {
     let clock = ManualClock::new();
-    (Keyed::builder(limit).max_keys(ROOM).clock(clock.clone()).build(), clock)
+    (Keyed::builder(limit).max_keys(room).clock(clock.clone()).build(), clock)
 }
 
 /// The histories that a key may have had. There is more than one after a change of the limit: whether a key that was
@@ -208,7 +214,7 @@ enum Op {
     Take(u64),
     Reserve(u64),
     Within(u64, u64),
-    /// One of those outstanding of the one key that gives back, at so many eighths.
+    /// One of those outstanding, at so many eighths.
     Settle(usize, u64),
     Cancel(usize),
     Grant(u64),
@@ -257,14 +263,14 @@ enum Seen {
 proptest! {
     #![proptest_config(cases(250))]
 
-    /// Every verb, whatever the limit changes to: as a limiter of its own would. Only one key gives anything back: what
-    /// gifts to other keys do to it is only stricter, and the bounds' matter.
+    /// Every verb, whatever the limit changes to: as a limiter of its own would, whoever else is about.
     #[test]
     fn each_key_is_as_a_limiter_of_its_own(
+        room in prop::sample::select(vec![LITTLE_ROOM, ROOM]),
         limits in prop::collection::vec(any_limits(), 4),
         ops in prop::collection::vec((ops(), 0..KEYS), 1..100),
     ) {
-        let (keyed, clock) = keyed(limits[0]);
+        let (keyed, clock) = keyed_with(room, limits[0]);
         let mut twins: BTreeMap<u64, Vec<Twin>> = BTreeMap::new();
         let fresh = |limit: Limit| {
             let limiter = Limiter::with_clock(limit, clock.clone());
@@ -273,7 +279,7 @@ proptest! {
         for key in 0..KEYS {
             twins.insert(key, vec![fresh(limits[0])]);
         }
-        let (mut charges, mut slots) = (Vec::new(), Vec::new());
+        let mut outstanding: BTreeMap<u64, (Vec<_>, Vec<_>)> = BTreeMap::new();
         // What is told of an instant before a reset is only stricter, in either.
         let mut was_reset = BTreeSet::new();
         for (op, key) in ops {
@@ -295,8 +301,7 @@ proptest! {
                         _ => keyed.set_limit_with(limit, carry),
                     }
                     // What was charged or reserved before a change gives nothing back to a key, and something to a limiter.
-                    charges.clear();
-                    slots.clear();
+                    outstanding.clear();
                     for possible in twins.values_mut() {
                         possible.iter_mut().for_each(|twin| twin.charges.clear());
                         possible.iter_mut().for_each(|twin| twin.slots.clear());
@@ -308,12 +313,11 @@ proptest! {
                 }
                 _ => {}
             }
-            // Key 0 is the one that gives back.
-            let key = if matches!(op, Op::Settle(..) | Op::Cancel(_)) { 0 } else { key };
             if matches!(op, Op::Stale(..)) && was_reset.contains(&key) {
                 continue;
             }
             let view = keyed.key(&key);
+            let (charges, slots) = outstanding.entry(key).or_default();
             let seen = match op {
                 Op::Check(cost) => Seen::Told(view.check_n(cost).into()),
                 Op::Stale(cost, back) => Seen::Told(view.at(now - unit * back as u32).check_n(cost).into()),
@@ -321,18 +325,14 @@ proptest! {
                 Op::Take(cost) => {
                     let taken = view.take(cost).ok();
                     let seen = Seen::Charged(taken.is_some());
-                    if key == 0 {
-                        charges.push(taken);
-                    }
+                    charges.push(taken);
                     seen
                 }
                 Op::Reserve(cost) | Op::Within(cost, _) => {
                     let longest = if let Op::Within(_, units) = op { unit * units as u32 } else { Duration::MAX };
                     let slot = view.reserve_within(cost, longest);
                     let seen = slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(Told::from));
-                    if key == 0 {
-                        slots.push(slot.ok());
-                    }
+                    slots.push(slot.ok());
                     Seen::Slot(seen)
                 }
                 Op::Settle(which, eighths) => {
@@ -340,7 +340,7 @@ proptest! {
                     if let Some(charge) = charges.get_mut(which).and_then(Option::take) {
                         let actual = (charge.cost() * eighths).div_ceil(8);
                         charge.settle(actual);
-                        for twin in twins.get_mut(&0).expect("a key") {
+                        for twin in twins.get_mut(&key).expect("a key") {
                             if let Some(charge) = twin.charges.get_mut(which).and_then(Option::take) {
                                 charge.settle(actual);
                             }
@@ -352,7 +352,7 @@ proptest! {
                     let which = which % slots.len().max(1);
                     if let Some(slot) = slots.get_mut(which).and_then(Option::take) {
                         slot.cancel();
-                        for twin in twins.get_mut(&0).expect("a key") {
+                        for twin in twins.get_mut(&key).expect("a key") {
                             if let Some(slot) = twin.slots.get_mut(which).and_then(Option::take) {
                                 slot.cancel();
                             }
@@ -382,10 +382,8 @@ proptest! {
                     Op::Take(cost) => {
                         let taken = limiter.take(cost).ok();
                         let seen = Seen::Charged(taken.is_some());
-                        if key == 0 {
-                            twin.charges.resize_with(charges.len() - 1, || None);
-                            twin.charges.push(taken);
-                        }
+                        twin.charges.resize_with(charges.len() - 1, || None);
+                        twin.charges.push(taken);
                         seen
                     }
                     Op::Reserve(cost) | Op::Within(cost, _) => {
@@ -393,10 +391,8 @@ proptest! {
                         let slot = limiter.reserve_within(cost, longest);
                         let seen =
                             slot.as_ref().map(|slot| slot.delay()).map_err(|error| error.decision().map(Told::from));
-                        if key == 0 {
-                            twin.slots.resize_with(slots.len() - 1, || None);
-                            twin.slots.push(slot.ok());
-                        }
+                        twin.slots.resize_with(slots.len() - 1, || None);
+                        twin.slots.push(slot.ok());
                         Seen::Slot(seen)
                     }
                     Op::Grant(tokens) => {

@@ -1,6 +1,6 @@
 //! Calls on one key: found, absent, or in other terms than it is to be judged by.
 
-use super::{LANES, Seen, Table, tag};
+use super::{LANES, Returned, Returns, Seen, Table, tag};
 use crate::clock::{Clock, Instant};
 use crate::decision::Decision;
 use crate::keyed::plans::Plans;
@@ -47,7 +47,8 @@ impl<C: Clock> Table<C> {
         self.call(first, hash, &asked, plans).0.decision
     }
 
-    /// The same for a call that keeps what it takes, with the terms it was judged by; none where it is not the common case.
+    /// The same for a call that keeps what it takes, with the terms it was judged by and what had come back to the key before;
+    /// none where it is not the common case.
     #[inline(always)]
     pub(crate) fn straight<'a>(
         &'a self,
@@ -55,10 +56,12 @@ impl<C: Clock> Table<C> {
         hash: u64,
         now: Instant,
         cost: u64,
-    ) -> Option<(Quick, &'a Terms)> {
+    ) -> Option<(Quick, &'a Terms, Returned)> {
+        self.touch_returns(hash);
         let terms = self.current(first);
         let seen = self.glance(hash, terms.id, 0)?;
-        Some((self.quick(terms, &seen, now, cost)?, terms))
+        let returned = self.returned(seen.place);
+        Some((self.quick(terms, &seen, now, cost)?, terms, returned))
     }
 
     /// One call of a bucket without patience, where nothing is out of the ordinary. As [`Cell::quick`] does it.
@@ -82,18 +85,18 @@ impl<C: Clock> Table<C> {
         passed.then_some(Quick { limit, clock, ahead: ahead + charge, wait: 0 })
     }
 
-    /// One call on one key, and the terms it was judged by.
+    /// One call on one key, the terms it was judged by, and what had come back to the key before.
     pub(crate) fn call<'a>(
         &'a self,
         first: &'a Terms,
         hash: u64,
         asked: &Asked,
         plans: Option<&Plans>,
-    ) -> (Call, &'a Terms) {
+    ) -> (Call, &'a Terms, Returned) {
         for round in 0.. {
             let terms = self.current(first);
             if terms.normal.kind == Kind::Unlimited {
-                return (terms.judge_word(0, asked), terms);
+                return (terms.judge_word(0, asked), terms, Returned::default());
             }
             let call = match self.find(hash) {
                 Some(seen) if seen.terms() != terms.id => self.call_other(terms, hash, &seen, asked),
@@ -102,12 +105,12 @@ impl<C: Clock> Table<C> {
                 None => self.call_absent(terms, hash, asked, plans),
             };
             match call {
-                Some(call) if call.late => {
+                Some((call, _)) if call.late => {
                     if !self.rebase(&terms.line, asked.now) {
-                        return (terms.no_room(), terms);
+                        return (terms.no_room(), terms, Returned::default());
                     }
                 }
-                Some(call) => return (call, terms),
+                Some((call, returned)) => return (call, terms, returned),
                 // Another thread came in between.
                 None => relax(round),
             }
@@ -118,7 +121,7 @@ impl<C: Clock> Table<C> {
     /// A call on an entry that is counted by other terms. One that charges brings it to these; who only asks, or is turned
     /// away, by another plan than the key's leaves it to that.
     #[cold]
-    fn call_other(&self, terms: &Terms, hash: u64, seen: &Seen, asked: &Asked) -> Option<Call> {
+    fn call_other(&self, terms: &Terms, hash: u64, seen: &Seen, asked: &Asked) -> Option<(Call, Returned)> {
         let from = self.terms(seen.terms());
         if from.line.number != terms.line.number {
             let state = match from.fits_a_word() {
@@ -131,14 +134,15 @@ impl<C: Clock> Table<C> {
             let state = self.bring(state, from.id, terms, self.present(asked.now))?;
             let (call, _) = terms.judge(state, asked, &self.wides.budget.of_one());
             if call.late || call.decision.is_denied() || !asked.write || asked.cost == 0 {
-                return Some(call);
+                return Some((call, Returned::default()));
             }
         }
         self.convert(seen, hash, terms, asked.now);
         None
     }
 
-    fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<Call> {
+    fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Returned)> {
+        let returned = self.returned(seen.place);
         let call = terms.judge_word(seen.word(), asked);
         match call.after {
             Some(after) if !self.swap(seen, after) => {
@@ -146,24 +150,27 @@ impl<C: Clock> Table<C> {
                 back_off();
                 None
             }
-            _ => Some(call),
+            _ => Some((call, returned)),
         }
     }
 
-    fn call_wide(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<Call> {
+    fn call_wide(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Returned)> {
         let mut state = self.wides.lock(seen.word());
         // A claimer that comes now waits for this lock.
-        self.is_still(seen).then(|| terms.judge_wide(&mut state, asked, &self.wides.budget))
+        self.is_still(seen).then(|| {
+            let returned = self.returned(seen.place);
+            (terms.judge_wide(&mut state, asked, &self.wides.budget), returned)
+        })
     }
 
-    fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked, plans: Option<&Plans>) -> Option<Call> {
+    fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked, plans: Option<&Plans>) -> Option<(Call, Returned)> {
         if let Some(denied) = terms.denied_by_floor(hash, asked) {
-            return Some(denied);
+            return Some((denied, Returned::default()));
         }
         let one = self.wides.budget.of_one();
         let (call, _) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
         if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
-            return Some(call);
+            return Some((call, Returned::default()));
         }
         let _held = self.stripe(hash).inserting.hold();
         if self.find(hash).is_some() {
@@ -171,23 +178,26 @@ impl<C: Clock> Table<C> {
         }
         // Again: the key may have come and gone meanwhile.
         let (call, state) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
-        if call.decision.is_allowed() {
-            if terms.normal.kind == Kind::InFlight {
-                return self.put_in_flight(terms, hash, asked, call);
-            }
-            self.put(hash, terms, asked.now, state);
+        if call.decision.is_denied() {
+            return Some((call, Returned::default()));
         }
-        Some(call)
+        if terms.normal.kind == Kind::InFlight {
+            return Some((self.put_in_flight(terms, hash, asked, call), Returned::default()));
+        }
+        let room = self.make_room(hash, asked.now);
+        let returned = room.map(|place| self.returned(place)).unwrap_or_default();
+        self.put(room, hash, terms, asked.now, state);
+        Some((call, returned))
     }
 
     /// What is in flight has no floor to go to: without room it is turned away.
-    fn put_in_flight(&self, terms: &Terms, hash: u64, asked: &Asked, call: Call) -> Option<Call> {
+    fn put_in_flight(&self, terms: &Terms, hash: u64, asked: &Asked, call: Call) -> Call {
         match self.make_room(hash, asked.now) {
             Some(place) => {
                 self.release_to(place, tag(hash, terms.id), call.after.unwrap_or(0));
-                Some(call)
+                call
             }
-            None => Some(terms.no_room()),
+            None => terms.no_room(),
         }
     }
 
@@ -237,7 +247,7 @@ impl<C: Clock> Table<C> {
             // Again: the key may have come and gone meanwhile.
             let (told, after) = judge(start());
             if let Some(after) = after {
-                self.put(hash, terms, now, State::Word(after));
+                self.put(self.make_room(hash, now), hash, terms, now, State::Word(after));
             }
             return told;
         }
@@ -263,8 +273,8 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// Runs `change` on the state of a key, alone. `absent` says what of a key that is not in the table and would start
-    /// from fresh. A key that is judged by another plan by now stays with that.
+    /// Runs `change` on the state of a key, alone, with what came back to it unless it has no place. `absent` says what of a key
+    /// that is not in the table. A key that is judged by another plan by now stays with that.
     pub(crate) fn alter(
         &self,
         first: &Terms,
@@ -272,7 +282,7 @@ impl<C: Clock> Table<C> {
         now: Instant,
         plans: Option<&Plans>,
         absent: Absent,
-        change: impl FnOnce(&Terms, Altered<'_>),
+        change: impl FnOnce(&Terms, Altered<'_>, Option<Returns<'_>>),
     ) {
         let mut round = 0;
         loop {
@@ -299,34 +309,30 @@ impl<C: Clock> Table<C> {
                 Some(seen) if !self.claim(&seen) => back_off(),
                 Some(seen) if terms.fits_a_word() => {
                     let mut word = seen.word();
-                    change(terms, Altered::Word(&mut word));
+                    change(terms, Altered::Word(&mut word), Some(self.returns(seen.place)));
                     return self.release_as(&seen, word);
                 }
                 Some(seen) => {
-                    change(terms, Altered::Wide(&mut self.wides.lock(seen.word()), &self.wides.budget));
+                    let returns = Some(self.returns(seen.place));
+                    change(terms, Altered::Wide(&mut self.wides.lock(seen.word()), &self.wides.budget), returns);
                     return self.release(&seen);
                 }
                 None => {
-                    let Some(start) = self.start(hash, terms, now, plans) else { continue };
-                    if absent == Absent::Stays && terms.is_fresh(&start, now) {
-                        return;
+                    let (mut start, one) = (self.start(hash, terms, now, plans), self.wides.budget.of_one());
+                    match &mut start {
+                        None => continue,
+                        Some(start) if absent != Absent::Comes && terms.is_fresh(start, now) => return,
+                        Some(start) if absent == Absent::Went => return change(terms, Altered::of(start, &one), None),
+                        Some(_) => {}
                     }
                     let _held = self.stripe(hash).inserting.hold();
                     if self.find(hash).is_some() {
                         continue;
                     }
-                    let Some(start) = self.start(hash, terms, now, plans) else { continue };
-                    let changed = match start {
-                        State::Word(mut word) => {
-                            change(terms, Altered::Word(&mut word));
-                            State::Word(word)
-                        }
-                        State::Wide(mut state) => {
-                            change(terms, Altered::Wide(&mut state, &self.wides.budget.of_one()));
-                            State::Wide(state)
-                        }
-                    };
-                    return self.put(hash, terms, now, changed);
+                    let Some(mut start) = self.start(hash, terms, now, plans) else { continue };
+                    let room = self.make_room(hash, now);
+                    change(terms, Altered::of(&mut start, &one), room.map(|place| self.returns(place)));
+                    return self.put(room, hash, terms, now, start);
                 }
             }
         }
@@ -336,8 +342,10 @@ impl<C: Clock> Table<C> {
 /// What becomes of a key that is not in the table when its state is to be altered.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
-    /// It stays fresh: there is nothing to alter.
+    /// One that would start from fresh stays so: there is nothing to alter.
     Stays,
+    /// The same, and one that was displaced stays so: whatever `change` makes of its state is forgotten.
+    Went,
     /// It is put in.
     Comes,
 }
@@ -346,4 +354,13 @@ pub(crate) enum Absent {
 pub(crate) enum Altered<'a> {
     Word(&'a mut u64),
     Wide(&'a mut WideState, &'a Budget),
+}
+
+impl<'a> Altered<'a> {
+    fn of(state: &'a mut State, budget: &'a Budget) -> Self {
+        match state {
+            State::Word(word) => Self::Word(word),
+            State::Wide(state) => Self::Wide(state, budget),
+        }
+    }
 }

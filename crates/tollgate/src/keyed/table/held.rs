@@ -1,6 +1,6 @@
 //! Several entries at once: claimed in the order of their addresses, worked on, and left all together or as they were.
 
-use super::{Place, STRIPES, Seen, Table, tag};
+use super::{Place, Returned, STRIPES, Seen, Table, tag};
 use crate::clock::{Clock, Instant};
 use crate::keyed::terms::{Asked, Call, State, Terms};
 use crate::limit::Kind;
@@ -77,7 +77,7 @@ impl<C: Clock> Table<C> {
             if self.find(hash).is_none() {
                 let start = self.start(hash, terms, now, None)?;
                 // As if used now, so that the others of the same call do not take its place.
-                self.put(hash, terms, now, terms.used_now(start, now));
+                self.put(self.make_room(hash, now), hash, terms, now, terms.used_now(start, now));
             }
             seen = self.find(hash);
         }
@@ -136,6 +136,11 @@ enum Working {
 impl<C: Clock> Held<'_, C> {
     pub(crate) fn terms(&self, at: usize) -> &Terms {
         self.ones[at].terms
+    }
+
+    /// What has come back to it.
+    pub(crate) fn returned(&self, at: usize) -> Returned {
+        self.ones[at].seen.map(|seen| self.table.returned(seen.place)).unwrap_or_default()
     }
 
     pub(crate) fn is_log(&self, at: usize) -> bool {

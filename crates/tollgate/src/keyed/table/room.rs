@@ -1,6 +1,6 @@
 //! Coming and going: how a newcomer finds room, and what becomes of who was there.
 
-use super::{BUSY, EMPTY, LANES, LONG, NOBODY, Place, SLOTS, Seen, TERMS_BITS, Table, tag};
+use super::{BUSY, EMPTY, LANES, LONG, NOBODY, Place, Returns, SLOTS, Seen, TERMS_BITS, Table, tag};
 use crate::clock::{Clock, Instant};
 use crate::keyed::plans::Plans;
 use crate::keyed::terms::{Freshness, State, Terms};
@@ -133,9 +133,9 @@ impl<C: Clock> Table<C> {
         (terms.next.load(Ordering::Acquire) == 0).then_some(start)
     }
 
-    /// Puts a newcomer in, or, if there is no room, into the floor. Only with the lock of its stripe.
-    pub(super) fn put(&self, hash: u64, terms: &Terms, now: Instant, state: State) {
-        if let Some(place) = self.make_room(hash, now) {
+    /// Puts a newcomer where room was made for it, or, if there is none, into the floor. Only with the lock of its stripe.
+    pub(super) fn put(&self, room: Option<Place>, hash: u64, terms: &Terms, now: Instant, state: State) {
+        if let Some(place) = room {
             match state {
                 State::Word(word) => return self.release_to(place, tag(hash, terms.id), word),
                 State::Wide(wide) => match self.keep(hash, now, wide) {
@@ -167,13 +167,13 @@ impl<C: Clock> Table<C> {
     }
 
     /// Makes charges and reservations of before give nothing back: so much is given from under them.
-    pub(crate) fn void_claims(&self, hash: u64, terms: &Terms, word: u64) {
+    pub(crate) fn void_claims(&self, returns: &Returns<'_>, terms: &Terms, word: u64) {
         let given = match terms.fits_a_word() && !terms.normal.is_windowed() {
             true => word.saturating_sub(terms.clock_at(self.clock.now())).saturating_add(terms.normal.capacity).max(1),
             // They look whether anything was.
             false => 1,
         };
-        self.cold(hash).0.fetch_add(given, Ordering::SeqCst);
+        returns.give(given);
     }
 
     /// Brings an entry to other terms than it is counted by, if it is what it was and not ahead of them.
@@ -190,7 +190,7 @@ impl<C: Clock> Table<C> {
         let Some(state) = self.bring(state, from.id, to, self.present(now)) else { return self.release(seen) };
         if from.line.number != to.line.number {
             // What time brings under one plan is not known to charges that were made under another.
-            self.void_claims(hash, from, seen.word());
+            self.void_claims(&self.returns(seen.place), from, seen.word());
         }
         if !from.fits_a_word() {
             self.wides.forget(seen.word());

@@ -22,7 +22,7 @@ pub(crate) struct Returned {
     pub(crate) refunded: u64,
 }
 
-/// The number of a slot; 0 is none.
+/// Which slot it is; 0 is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Slot(u32);
 
@@ -46,11 +46,11 @@ impl<C: Clock> Table<C> {
     #[inline]
     pub(super) fn returns(&self, place: Place) -> Returns<'_> {
         let at = place.0 - self.offset;
-        let (line, slot) = (at / WORDS, at % WORDS);
-        let words = &self.returns[line * A_LINE + 2 * slot..][..2];
+        // Of the line that begins at the same index, two words for each slot before.
+        let words = &self.returns[at + at % WORDS..][..2];
         // A table with more slots than that has some without a number: what is charged there does not come back.
-        let number = u32::try_from(line * SLOTS + slot + 1).unwrap_or(0);
-        Returns { slot: Slot(number), given: &words[0], refunded: &words[1] }
+        let slot = Slot(u32::try_from(at + 1).unwrap_or(0));
+        Returns { slot, given: &words[0], refunded: &words[1] }
     }
 
     /// Reads the words of a key's home line, to have them in the cache by the time its slot is known.

@@ -1,8 +1,8 @@
 //! One policy by its name, on the value of the one attribute that it counts by: for callers who know no requests.
 
 use super::asking::{Asking, Lacking, Request};
+use super::reason::{Ban, Reason};
 use super::rules::Rules;
-use super::verdict::{Ban, Reason};
 use super::{Engine, OverrideError, Verdict};
 use crate::attribute::Attribute;
 use crate::subject::{Headers, Subject};

@@ -2,7 +2,8 @@
 
 use super::asking::{Asking, Request, Role};
 use super::overrides::Override;
-use super::verdict::{Reason, Verdict, outcome};
+use super::reason::{Reason, reason_of};
+use super::verdict::{Verdict, outcome};
 use super::{Ban, Engine};
 use crate::matching::Why;
 use crate::policy_limit::PolicyLimit;
@@ -108,7 +109,7 @@ impl<S: Store> Engine<S> {
             (Some(reason), _) => reason,
             (None, Some(ban)) => Reason::Ban(Ban::Operator(ban)),
             (None, None) if !asking.limits_something() => Reason::NoPolicy,
-            (None, None) => super::reason_of(&asking, &answer),
+            (None, None) => reason_of(&asking, &answer),
         };
         let mut verdict = Verdict::new(rules, now);
         verdict.parts.asking = asking;

@@ -10,8 +10,10 @@ mod here;
 mod key;
 mod operator;
 mod overrides;
+mod parts;
 mod places;
 mod pressure;
+mod reason;
 mod rules;
 mod shared;
 mod verdict;
@@ -24,16 +26,17 @@ pub(crate) use overrides::LONGEST;
 pub use overrides::{Override, OverrideError};
 pub use places::Refused;
 pub use pressure::{AdaptiveFigures, LoadSource, PressureFigures};
+pub use reason::{Ban, Reason};
 pub use rules::EngineError;
 pub use shared::{KeyName, NameKey, PolicyKey, SharedOverride, fingerprint_of};
-pub use verdict::{Ban, LimitStatus, Reason, Verdict};
+pub use verdict::{LimitStatus, Verdict};
 
 use crate::pattern::Segments;
 use crate::policies::{Listed, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
 use crate::subject::Subject;
 use arc_swap::ArcSwap;
-use asking::{Asked, Asking, FEW, Request, Role};
+use asking::{Asked, FEW, Request, Role};
 use overrides::Overrides;
 use rules::{Registry, Rules, Ruling};
 use smallvec::SmallVec;
@@ -469,21 +472,6 @@ fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
         AskOutcome::Never => 4,
     };
     if weight(b) > weight(a) { b } else { a }
-}
-
-fn reason_of(asking: &Asking, answer: &tollgate::Verdict) -> Reason {
-    let denying = || asking.asked.iter().zip(answer.statuses()).filter(|(_, status)| status.decision().is_denied());
-    let banned = denying().any(|(asked, _)| asked.role == Role::Ban);
-    match answer.source() {
-        // Who only watches closes nothing.
-        Source::Closed if denying().any(|_| true) && denying().all(|(asked, _)| asked.mode == Mode::Shadow) => {
-            Reason::Limits
-        }
-        Source::Closed => Reason::Closed,
-        Source::Open => Reason::Limits,
-        _ if banned => Reason::Ban(Ban::Penalty),
-        _ => Reason::Limits,
-    }
 }
 
 impl Rules {

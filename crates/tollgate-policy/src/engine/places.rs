@@ -1,9 +1,11 @@
 //! Places under adaptive limits: taken before anything is charged, waited for where a policy has a queue, and given back to
 //! whoever waits.
 
+use super::parts::Parts;
 use super::pressure::Told;
+use super::reason::Reason;
 use super::rules::Registry;
-use super::verdict::{Parts, Reason, Verdict};
+use super::verdict::Verdict;
 use super::{Ending, Engine};
 use crate::policy::Policy;
 use crate::stats::Event;

@@ -3,8 +3,9 @@
 
 use super::Engine;
 use super::places::{InLine, Refused};
+use super::reason::Reason;
 use super::rules::{Registry, Rules};
-use super::verdict::{Reason, Verdict};
+use super::verdict::Verdict;
 use crate::deadline::grpc_timeout;
 use crate::pressure::Shed;
 use crate::subject::Subject;

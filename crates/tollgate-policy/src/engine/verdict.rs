@@ -1,20 +1,18 @@
 //! What an engine says of a request.
 
 use super::Ending;
-use super::asking::{Asked, Asking, FEW, Role};
-use super::overrides::Override;
-use super::places::Held;
+use super::asking::{Asked, FEW, Role};
+use super::parts::{Parts, Place};
+use super::reason::{Ban, Reason, reason_of};
 use super::rules::{Rules, Ruling};
 use crate::policy::{Cost, Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
 use arc_swap::Guard;
 use smallvec::SmallVec;
-use std::cell::RefCell;
 use std::fmt;
-use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::{AskOutcome, Class, Decision, Instant, Mode, Source, Status, Store};
+use tollgate::{AskOutcome, Decision, Instant, Mode, Source, Status, Store};
 
 /// What became of a request, with the figures of every limit it met.
 ///
@@ -26,175 +24,8 @@ pub struct Verdict {
     pub(super) parts: Place,
 }
 
-/// What there is of a verdict.
-pub(super) struct Parts {
-    /// None only among the spare ones.
-    pub(super) rules: Option<Guard<Arc<Rules>>>,
-    pub(super) asking: Asking,
-    /// What the store said, if it was asked; else of no asks. Always there: it is large to move.
-    pub(super) inner: tollgate::Verdict,
-    pub(super) is_answered: bool,
-    pub(super) reason: Reason,
-    /// Whether no limit is against it.
-    pub(super) fits: bool,
-    /// When it was decided.
-    pub(super) now: Instant,
-    /// Places among those in flight under adaptive limits.
-    pub(super) permits: SmallVec<[Held; 2]>,
-    /// The policy whose adaptive limit had no room, by its place among the rules.
-    pub(super) full: u32,
-}
-
-impl Parts {
-    pub(super) fn rules(&self) -> &Rules {
-        self.rules.as_deref().expect("a verdict has rules")
-    }
-
-    /// What the store said, if it was asked.
-    pub(super) fn answer(&self) -> Option<&tollgate::Verdict> {
-        self.is_answered.then_some(&self.inner)
-    }
-
-    /// The same, to be settled.
-    pub(super) fn take_answer(&mut self) -> Option<tollgate::Verdict> {
-        let answered = std::mem::take(&mut self.is_answered);
-        answered.then(|| std::mem::replace(&mut self.inner, tollgate::Verdict::new(Source::Memory)))
-    }
-
-    /// The rules, and what is asked by them.
-    pub(super) fn asking_by(&mut self) -> (&Rules, &mut Asking) {
-        (self.rules.as_deref().expect("a verdict has rules"), &mut self.asking)
-    }
-}
-
-/// Where the parts of a verdict are. They come from those that earlier verdicts left on this thread, so that none are
-/// allocated for each; and they are filled where they are.
-pub(super) struct Place(Option<Box<Parts>>);
-
-/// As many are kept by a thread for later: about 100 KB.
-const MOST_SPARE: usize = 64;
-
-/// What is large is not moved.
-type Spare = Box<Parts>;
-
-thread_local!(static SPARE: RefCell<Vec<Spare>> = const { RefCell::new(Vec::new()) });
-
-impl Place {
-    fn take() -> Self {
-        // A thread that ends has none.
-        let spare = SPARE.try_with(|spare| spare.borrow_mut().pop()).ok().flatten();
-        Self(Some(spare.unwrap_or_else(|| {
-            let (asking, reason, now) = (Asking::default(), Reason::NoPolicy, Instant::from_unix_nanos(0));
-            let (inner, permits) = (tollgate::Verdict::new(Source::Memory), SmallVec::new());
-            let is_answered = false;
-            Box::new(Parts { rules: None, asking, inner, is_answered, reason, fits: true, now, permits, full: 0 })
-        })))
-    }
-}
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        let Some(mut parts) = self.0.take() else { return };
-        // Permits go back here, whatever becomes of the place.
-        parts.inner.clear(Source::Memory);
-        parts.is_answered = false;
-        parts.free(None);
-        parts.rules = None;
-        parts.reason = Reason::NoPolicy;
-        parts.fits = true;
-        parts.asking.clear();
-        let _ = SPARE.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.len() < MOST_SPARE {
-                spare.push(parts);
-            }
-        });
-    }
-}
-
-impl Deref for Place {
-    type Target = Parts;
-
-    #[inline]
-    fn deref(&self) -> &Parts {
-        self.0.as_deref().expect("it is there until it is dropped")
-    }
-}
-
-impl DerefMut for Place {
-    #[inline]
-    fn deref_mut(&mut self) -> &mut Parts {
-        self.0.as_deref_mut().expect("it is there until it is dropped")
-    }
-}
-
 /// What is shed comes back slowly: whoever comes sooner hardly finds more room.
 const SHED_FOR: Duration = Duration::from_secs(5);
-
-/// What a verdict goes back to.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Reason {
-    /// The limits of the policies that apply.
-    Limits,
-    /// No policy that limits anything applies.
-    NoPolicy,
-    /// The allow list: whatever the limits say.
-    AllowList,
-    /// The deny list.
-    DenyList {
-        /// In the words of the list.
-        reason: Option<Box<str>>,
-        /// Until when, if it ends.
-        until: Option<Instant>,
-    },
-    /// An operator banned the key, or it was turned away too often.
-    Ban(Ban),
-    /// The store does not answer, and the operator chose to let nobody in.
-    Closed,
-    /// There is too much, and requests of this class are among the least important.
-    Shed(Class),
-    /// As many requests of an adaptive policy are in flight as are served well.
-    AtCapacity,
-    /// The same, and as many wait in line as may.
-    QueueFull,
-    /// It waited in line for a place under an adaptive policy for as long as it may.
-    WaitedTooLong,
-    /// Its deadline had passed before anything was done for it.
-    TooLate,
-    /// Limits are switched off.
-    Off,
-}
-
-/// Why a key is banned.
-#[derive(Clone, Debug)]
-#[non_exhaustive]
-pub enum Ban {
-    /// An operator said so.
-    Operator(Arc<Override>),
-    /// It was turned away too often.
-    Penalty,
-}
-
-impl Reason {
-    /// Its name, as it is told to callers.
-    pub const fn name(&self) -> &'static str {
-        match self {
-            Self::Limits => "limits",
-            Self::NoPolicy => "no_policy",
-            Self::AllowList => "allow_list",
-            Self::DenyList { .. } => "deny_list",
-            Self::Ban(_) => "ban",
-            Self::Closed => "closed",
-            Self::Shed(_) => "shed",
-            Self::AtCapacity => "at_capacity",
-            Self::QueueFull => "queue_full",
-            Self::WaitedTooLong => "waited_too_long",
-            Self::TooLate => "too_late",
-            Self::Off => "off",
-        }
-    }
-}
 
 /// One limit of one policy, as a request met it.
 #[derive(Clone, Copy)]
@@ -294,7 +125,7 @@ impl Verdict {
     fn go_by_answer(&mut self) {
         let parts = &mut *self.parts;
         parts.is_answered = true;
-        parts.reason = super::reason_of(&parts.asking, &parts.inner);
+        parts.reason = reason_of(&parts.asking, &parts.inner);
         let fits = self.turned_away().next().is_none();
         self.parts.fits = fits;
         // Places are for those who pass.

@@ -8,6 +8,8 @@ mod shared;
 pub(crate) mod view;
 #[cfg(feature = "std")]
 mod wait;
+#[cfg(feature = "std")]
+mod waiters;
 pub(crate) mod windowed;
 
 pub use change::Carry;
@@ -18,7 +20,7 @@ pub use view::At;
 #[cfg(feature = "std")]
 pub use wait::{Wait, WaitError};
 #[cfg(feature = "std")]
-pub(crate) use wait::{Waiters, thread_waker};
+pub(crate) use waiters::{Waiters, thread_waker};
 
 #[cfg(feature = "std")]
 use crate::clock::SystemClock;

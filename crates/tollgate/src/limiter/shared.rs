@@ -27,7 +27,7 @@ pub(super) struct Cold {
     settled_up: AtomicU64,
     not_returned: AtomicU64,
     #[cfg(feature = "std")]
-    pub(super) waiters: super::wait::Waiters,
+    pub(super) waiters: super::waiters::Waiters,
 }
 
 /// Units that came on top of a limiter's promise, or that a caller gave back too late.

@@ -20,10 +20,10 @@ const MIB: u64 = 1 << 20;
 /// What a process may grow by beside the table: what the abusers were admitted, and the heap's own.
 const SLACK: u64 = 2 * MIB;
 
-/// What a table may use in which nothing is settled: 32 bytes a key, and 512 for states that do not fit it, plus what the heap
+/// What a table may use in which nothing is settled: 40 bytes a key, and 512 for states that do not fit it, plus what the heap
 /// keeps beside each.
 fn most_bytes(keys: u64) -> u64 {
-    keys * (32 + 512) * 9 / 8
+    keys * (40 + 512) * 9 / 8
 }
 
 fn main() -> ExitCode {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 use tollgate::{
     Algorithm, Ask, Charge, Clock, Keyed, KeyedConcurrency, Limit, Limiter, ManualClock, MemoryStore, Mode, Outcome,
+    Reservation,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -404,4 +405,24 @@ fn a_live_change_keeps_some_hundred_bytes() {
     let used = allocation_counter::measure(|| (1..=100).for_each(|change| keyed.set_limit(limit(1_000 + change))));
     let each = used.bytes_current / 100;
     assert!(each <= 1_000, "{each} bytes for each change");
+}
+
+/// A gift moves a queue up: who comes after it has the slot that another had before, and keeps it when that one cancels.
+#[test]
+fn a_paced_reservation_of_before_a_gift_takes_nobody_elses_slot() {
+    let limit = Limit::per_second(1).queue(9);
+    let (limiter, keyed) = (Limiter::with_clock(limit, ManualClock::new()), keyed(limit).0);
+    let slots = |reserve: &dyn Fn() -> Reservation<ManualClock>, grant: &dyn Fn()| {
+        let before = [reserve(), reserve(), reserve()];
+        grant();
+        let after = reserve();
+        let delays = before.each_ref().map(Reservation::delay);
+        assert_eq!(delays.map(|delay| delay.as_secs()), [0, 1, 2]);
+        before.into_iter().rev().for_each(Reservation::cancel);
+        (after.delay(), reserve().delay())
+    };
+    let told = (Duration::from_secs(2), Duration::from_secs(3));
+    assert_eq!(slots(&|| limiter.reserve(1).unwrap(), &|| limiter.grant(1)), told);
+    let key = keyed.key(&1);
+    assert_eq!(slots(&|| key.reserve(1).unwrap(), &|| key.grant(1)), told);
 }

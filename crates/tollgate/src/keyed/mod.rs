@@ -54,9 +54,9 @@ use terms::{Rule, Terms};
 ///
 /// # What it costs
 ///
-/// Its memory is fixed when it is made, by default for a million keys (32 bytes each, used as keys come), and never grows:
-/// there is nothing to sweep and no background task. The key itself is not stored and nothing is allocated for it. A
-/// decision on a key that is known reads one cache line, nearly always. States that do not fit a word
+/// Its memory is fixed when it is made, by default for a million keys (32 bytes each, used as keys come, and up to 72 where
+/// charges are settled), and never grows: there is nothing to sweep and no background task. The key itself is not stored and
+/// nothing is allocated for it. A decision on a key that is known reads one cache line, nearly always. States that do not fit a word
 /// ([`SlidingLog`](crate::Algorithm::SlidingLog) and the like) are kept beside the table, by default in at most 512 bytes
 /// for each key it was made for; see [`max_bytes`](KeyedBuilder::max_bytes).
 ///
@@ -117,7 +117,7 @@ pub struct KeyedBuilder<K: ?Sized, C: Clock = DefaultClock> {
 
 impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     /// How many keys may be live at once before some are displaced; a million if not said. Each takes 32 bytes once it is
-    /// used, twice 16 because a table that is half full finds room for everyone.
+    /// used, twice 16 because a table that is half full finds room for everyone, and up to 72 where charges are settled.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.cap.keys = keys;

@@ -15,14 +15,14 @@
 //! before the key was fresh may still come.) Inserts of one key exclude each other by a lock that a part of all keys
 //! shares and that nobody takes who finds its key.
 
+mod accounts;
 mod calls;
 mod held;
-mod returns;
 mod room;
 
+pub(crate) use accounts::{Account, AccountNumber, Standing};
 pub(crate) use calls::{Absent, Altered};
 pub(crate) use held::{FEW, Held};
-pub(crate) use returns::{Returned, Returns, Slot};
 
 use super::hash::Secret;
 use super::terms::{Line, Rule, State, Terms};
@@ -32,6 +32,7 @@ use crate::clock::{Clock, Instant};
 use crate::limiter::Carry;
 use crate::limiter::cell::{Reach, reach};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, fence, relax};
+use accounts::Accounts;
 use core::hash::Hash;
 use std::boxed::Box;
 use std::collections::BTreeMap;
@@ -53,8 +54,12 @@ const STRIPES: usize = 256;
 #[cfg(tollgate_loom)]
 const STRIPES: usize = 1;
 
-/// A line, and what came back to its keys.
-const BYTES_A_LINE: usize = (WORDS + returns::A_LINE) * 8;
+/// A line, and the accounts of its slots.
+const BYTES_A_LINE: usize = WORDS * 8 + accounts::BYTES_A_LINE;
+/// To begin both on a cache line.
+const TO_BEGIN: usize = 2 * 8 * (WORDS - 1);
+/// What a key may take, where half of all slots are live.
+pub(crate) const BYTES_A_KEY: usize = 2 * BYTES_A_LINE / SLOTS;
 
 /// The state of an entry that somebody has claimed.
 const BUSY: u64 = u64::MAX;
@@ -84,8 +89,7 @@ const FACTORS: [u64; 6] = [
 #[repr(C)]
 pub(crate) struct Table<C> {
     words: Box<[AtomicU64]>,
-    /// What came back to the key of each slot. Of a table whose charges are never settled it stays untouched.
-    returns: Box<[AtomicU64]>,
+    accounts: Accounts,
     /// Where the first line begins, so that each is a cache line.
     offset: usize,
     lines: u64,
@@ -213,17 +217,17 @@ impl<C: Clock> Table<C> {
     pub(crate) fn try_new(cap: Cap, clock: C, wide: usize) -> Option<Self> {
         let lines = (cap.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
         let lines = match cap.bytes {
-            Some(bytes) => lines.min(bytes.saturating_sub(8 * WORDS) / (BYTES_A_LINE + wide * SLOTS / 2)).max(1),
+            Some(bytes) => lines.min(bytes.saturating_sub(TO_BEGIN) / (BYTES_A_LINE + wide * SLOTS / 2)).max(1),
             None => lines,
         };
         let max_keys = cap.keys.min(lines.saturating_mul(SLOTS / 2));
         let wide_bytes = match cap.bytes {
-            Some(bytes) => bytes.saturating_sub(lines.saturating_mul(BYTES_A_LINE).saturating_add(8 * WORDS)),
+            Some(bytes) => bytes.saturating_sub(lines.saturating_mul(BYTES_A_LINE).saturating_add(TO_BEGIN)),
             None => max_keys.saturating_mul(512),
         };
         // Seven more, to begin on a cache line wherever the allocation does.
         let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
-        let offset = words.as_ptr().align_offset(64).min(WORDS - 1);
+        let offset = begin_on_a_line(&words);
         static TABLES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
         Some(Self {
             id: TABLES.fetch_add(1, core::sync::atomic::Ordering::Relaxed),
@@ -235,7 +239,7 @@ impl<C: Clock> Table<C> {
             terms: Chunks::new(),
             last_terms: AtomicU32::new(0),
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
-            returns: zeroed(lines.saturating_mul(returns::A_LINE))?,
+            accounts: Accounts::try_new(lines)?,
             wides: Wides::new(wide_bytes as u64),
             max_keys: max_keys as u64,
         })
@@ -520,7 +524,7 @@ impl<C: Clock> Table<C> {
             max_keys: self.max_keys,
             evicted_fresh: sum(|stripe| &stripe.evicted_fresh),
             evicted_live: sum(|stripe| &stripe.evicted_live),
-            bytes: (self.words.len() + self.returns.len()) as u64 * 8 + self.wides.budget.taken(),
+            bytes: (8 * self.words.len() + self.accounts.bytes()) as u64 + self.wides.budget.taken(),
             ..Figures::default()
         };
         self.each(|seen| {
@@ -589,11 +593,16 @@ impl Stripe {
 
 /// Memory that the operating system hands out as it is touched.
 #[cfg(not(tollgate_loom))]
-fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
-    bytemuck::try_zeroed_slice_box(words).ok()
+fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Option<Box<[T]>> {
+    bytemuck::try_zeroed_slice_box(count).ok()
 }
 
 #[cfg(tollgate_loom)]
-fn zeroed(words: usize) -> Option<Box<[AtomicU64]>> {
-    Some((0..words).map(|_| AtomicU64::new(0)).collect())
+fn zeroed<T: Default>(count: usize) -> Option<Box<[T]>> {
+    Some((0..count).map(|_| T::default()).collect())
+}
+
+/// How many of the words, which are up to seven more, come before the first cache line that begins among them.
+fn begin_on_a_line(words: &[AtomicU64]) -> usize {
+    words.as_ptr().align_offset(64).min(WORDS - 1)
 }

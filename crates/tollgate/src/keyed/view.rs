@@ -1,7 +1,7 @@
 //! One key of many, with the verbs of a limiter.
 
 use super::Inner;
-use super::table::{Absent, Altered, Returned, Returns, Slot};
+use super::table::{Absent, Account, AccountNumber, Altered, Standing, Table};
 use super::terms::{Asked, Terms};
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
@@ -40,7 +40,7 @@ pub struct Taken {
     hash: u64,
     /// By which it was charged; none if nothing was, because there is no limit or it was met.
     terms: Option<NonZeroU32>,
-    slot: Slot,
+    account: AccountNumber,
     cost: u64,
     charged: Charged,
 }
@@ -58,8 +58,8 @@ impl Taken {
         match actual.cmp(&self.cost) {
             Equal => {}
             Less => {
-                let Self { hash, slot, ref charged, cost, .. } = self;
-                give_back(table, terms.get(), hash, slot, charged, cost - actual, false, now, plans);
+                let Self { hash, account, ref charged, cost, .. } = self;
+                give_back(table, terms.get(), hash, account, charged, cost - actual, false, now, plans);
             }
             Greater => charge_more(table, terms.get(), self.hash, actual - self.cost, now, plans),
         }
@@ -70,7 +70,7 @@ impl Taken {
 pub(crate) struct Spot<C: Clock> {
     pub(crate) inner: Arc<Inner<C>>,
     pub(crate) hash: u64,
-    pub(crate) slot: Slot,
+    pub(crate) account: AccountNumber,
 }
 
 impl<'a, C: Clock> Key<'a, C> {
@@ -120,8 +120,8 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// See [`Limiter::take`](crate::Limiter::take).
     pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
-        let (admitted, slot, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
-        Ok(Charge::of_key(self.spot(slot), &admitted, cost))
+        let (admitted, account, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
+        Ok(Charge::of_key(self.spot(account), &admitted, cost))
     }
 
     /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
@@ -151,22 +151,22 @@ impl<'a, C: Clock> Key<'a, C> {
     /// takes more; then nothing was charged, and [`charge`](Self::charge) does it.
     #[inline(always)]
     pub fn charge_at_once(&self, cost: u64) -> Option<(Decision, Taken)> {
-        let (quick, terms, returned) = self.inner.table.straight(self.first, self.hash, self.now(), cost)?;
+        let (quick, terms, standing) = self.inner.table.straight(self.first, self.hash, self.now(), cost)?;
         let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);
-        let Returned { slot, given, refunded } = returned;
+        let Standing { number: account, given, refunded } = standing;
         let charged = Charged::new(&limit, clock + ahead, clock, cost, refunded, given);
         let terms = if decision.is_denied() { None } else { NonZeroU32::new(terms.id) };
-        Some((decision, Taken { table: self.inner.table.id, hash: self.hash, terms, slot, cost, charged }))
+        Some((decision, Taken { table: self.inner.table.id, hash: self.hash, terms, account, cost, charged }))
     }
 
     #[inline(never)]
     fn charge_anyhow(&self, cost: u64) -> (Decision, Taken) {
         let (table, hash) = (self.inner.table.id, self.hash);
         match self.admit_anyhow(self.now(), cost, None) {
-            Ok((Admitted { normal, generation, clock, tat, given, refunded, .. }, slot, decision)) => {
+            Ok((Admitted { normal, generation, clock, tat, given, refunded, .. }, account, decision)) => {
                 let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
                 let terms = if normal.kind == Kind::Unlimited { None } else { NonZeroU32::new(generation) };
-                (decision, Taken { table, hash, terms, slot, cost, charged })
+                (decision, Taken { table, hash, terms, account, cost, charged })
             }
             Err(decision) => (decision, Taken::default()),
         }
@@ -188,7 +188,7 @@ impl<'a, C: Clock> Key<'a, C> {
             return Err(ReserveError::NoSlots(limit.judged_by()));
         }
         match self.admit(now, cost, Some(longest)) {
-            Ok((admitted, slot, _)) => Ok(Reservation::of_key(self.spot(slot), &admitted, cost, now)),
+            Ok((admitted, account, _)) => Ok(Reservation::of_key(self.spot(account), &admitted, cost, now)),
             Err(decision) => Err(ReserveError::Denied(Denied(decision))),
         }
     }
@@ -229,22 +229,27 @@ impl<'a, C: Clock> Key<'a, C> {
         grant(&self.inner.table, self.first, self.hash, tokens, || self.now(), Some(&self.inner.plans));
     }
 
-    fn spot(&self, slot: Slot) -> Spot<C> {
-        Spot { inner: Arc::clone(self.inner), hash: self.hash, slot }
+    fn spot(&self, account: AccountNumber) -> Spot<C> {
+        Spot { inner: Arc::clone(self.inner), hash: self.hash, account }
     }
 
-    /// Takes `cost`: the way of every verb that keeps something. With where the key is.
+    /// Takes `cost`: the way of every verb that keeps something. With the account it is of.
     #[inline(always)]
-    fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<(Admitted, Slot, Decision), Decision> {
+    fn admit(
+        &self,
+        now: Instant,
+        cost: u64,
+        longest: Option<u64>,
+    ) -> Result<(Admitted, AccountNumber, Decision), Decision> {
         let table = &self.inner.table;
         let straight = if longest.is_none() { table.straight(self.first, self.hash, now, cost) } else { None };
-        let Some((quick, terms, returned)) = straight else { return self.admit_anyhow(now, cost, longest) };
+        let Some((quick, terms, standing)) = straight else { return self.admit_anyhow(now, cost, longest) };
         let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);
         if decision.is_denied() {
             return Err(decision);
         }
-        let (generation, tat, Returned { slot, given, refunded }) = (terms.id, clock + ahead, returned);
-        Ok((Admitted { normal: limit, generation, clock, tat, wait: 0, given, refunded }, slot, decision))
+        let (generation, tat, Standing { number, given, refunded }) = (terms.id, clock + ahead, standing);
+        Ok((Admitted { normal: limit, generation, clock, tat, wait: 0, given, refunded }, number, decision))
     }
 
     #[inline(never)]
@@ -253,13 +258,13 @@ impl<'a, C: Clock> Key<'a, C> {
         now: Instant,
         cost: u64,
         longest: Option<u64>,
-    ) -> Result<(Admitted, Slot, Decision), Decision> {
+    ) -> Result<(Admitted, AccountNumber, Decision), Decision> {
         let asked = Asked { now, cost, longest, reserve: 0, write: true };
-        let (call, terms, returned) = self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
+        let (call, terms, standing) = self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
         if call.decision.is_denied() {
             return Err(call.decision);
         }
-        let Returned { slot, given, refunded } = returned;
+        let Standing { number, given, refunded } = standing;
         let admitted = Admitted {
             normal: terms.normal,
             generation: terms.id,
@@ -269,7 +274,7 @@ impl<'a, C: Clock> Key<'a, C> {
             given,
             refunded,
         };
-        Ok((admitted, slot, call.decision))
+        Ok((admitted, number, call.decision))
     }
 }
 
@@ -302,7 +307,7 @@ impl<C: Clock> Spot<C> {
 
     /// Gives back `unused` units of a charge that was made under the terms `id`.
     pub(crate) fn give_back(&self, id: u32, charged: &Charged, unused: u64, now: impl Fn() -> Instant) {
-        give_back(&self.inner.table, id, self.hash, self.slot, charged, unused, false, now, Some(&self.inner.plans));
+        give_back(&self.inner.table, id, self.hash, self.account, charged, unused, false, now, Some(&self.inner.plans));
     }
 
     /// Charges `extra` units, at most a full bucket of them.
@@ -312,43 +317,36 @@ impl<C: Clock> Spot<C> {
 
     /// Cancels a reservation that was made under the terms `id`, unless its time has come.
     pub(crate) fn cancel(&self, id: u32, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
-        let table = &self.inner.table;
-        table.alter(
-            table.terms(id),
-            self.hash,
-            now(),
-            Some(&self.inner.plans),
-            Absent::Went,
-            |terms, state, returns| {
-                let Some(returns) = returns.filter(|returns| returns.are_of(self.slot)) else { return };
-                let (Altered::Word(word), now) = (state, now()) else { return };
-                if terms.id != id || act < now {
-                    return;
+        let (table, plans) = (&self.inner.table, Some(&self.inner.plans));
+        table.alter(table.terms(id), self.hash, now(), plans, Absent::StaysOut, |terms, state, account| {
+            let (Altered::Word(word), Some(account)) = (state, account) else { return };
+            let (Some(standing), now) = (account.if_still(self.account), now()) else { return };
+            if terms.id != id || act < now {
+                return;
+            }
+            if terms.normal.kind == Kind::Pacing {
+                // Only the last slot of a queue can be taken back, and only before it begins.
+                if word.wrapping_add(standing.given) == claim.mark && now < act {
+                    *word -= claim.worth;
                 }
-                if terms.normal.kind == Kind::Pacing {
-                    // Only the last slot of a queue can be taken back, and only before it begins.
-                    if *word == claim.mark && now < act {
-                        *word -= claim.worth;
-                    }
-                    return;
-                }
-                let clock = terms.clock_at(now);
-                let back = token_bucket::cancel(&terms.normal, *word, clock, returns.given(), claim.worth, claim.mark);
-                *word = word.saturating_sub(back.give);
-                returns.add(&back);
-            },
-        );
+                return;
+            }
+            let clock = terms.clock_at(now);
+            let back = token_bucket::cancel(&terms.normal, *word, clock, standing.given, claim.worth, claim.mark);
+            *word = word.saturating_sub(back.give);
+            account.refund(&back);
+        });
     }
 }
 
-/// Gives back `unused` units of a charge to `hash`, in that slot, that was made under the terms `id`; `is_all`: whether those are
+/// Gives back `unused` units of a charge to `hash`, on that account, that was made under the terms `id`; `is_all`: whether those are
 /// all of it.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn give_back<C: Clock>(
-    table: &super::table::Table<C>,
+    table: &Table<C>,
     id: u32,
     hash: u64,
-    slot: Slot,
+    number: AccountNumber,
     charged: &Charged,
     unused: u64,
     is_all: bool,
@@ -356,51 +354,52 @@ pub(crate) fn give_back<C: Clock>(
     plans: Option<&super::plans::Plans>,
 ) {
     let mut too_late = false;
-    table.alter(table.terms(id), hash, now(), plans, Absent::Went, |terms, state, returns| {
-        let (normal, now) = (&terms.normal, now());
-        let Some(returns) = returns.filter(|returns| terms.id == id && returns.are_of(slot)) else {
+    let first = table.terms(id);
+    let is_in = table.alter(first, hash, now(), plans, Absent::StaysOut, |terms, state, account| {
+        let account = account.filter(|_| terms.id == id).and_then(|account| Some((account, account.if_still(number)?)));
+        let Some((account, standing)) = account else {
             too_late = true;
             return;
         };
-        let given = returns.given();
+        let (normal, now) = (&terms.normal, now());
         match state {
-            // A reset shows in `given`, of which a bucket can tell how much it was.
-            _ if given != charged.given && !matches!(normal.kind, Kind::Bucket | Kind::Frozen) => too_late = true,
             Altered::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), charged.tat, unused),
             Altered::Word(word) if normal.is_windowed() => {
                 let back = GiveBack { now: now.as_unix_nanos(), charged_in: charged.tat, unused };
                 *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
             }
             Altered::Word(word) if normal.kind == Kind::Pacing => {
-                // What is at the end of the queue and has not begun can be taken back.
-                if *word == charged.tat {
+                // What is at the end of the queue and has not begun can be taken back; where that is, gifts have moved.
+                if *word == charged.tat && standing.given == charged.given {
                     let ahead = word.saturating_sub(terms.clock_at(now));
                     *word -= ahead.min(unused.saturating_mul(normal.token));
                 }
             }
             Altered::Word(word) => {
-                let (clock, refunded) = (terms.clock_at(now), returns.refunded());
+                let (clock, Standing { given, refunded, .. }) = (terms.clock_at(now), standing);
                 let back = token_bucket::refund(normal, *word, clock, unused, is_all, charged, refunded, given);
                 *word = word.saturating_sub(back.give);
-                returns.add(&back);
+                account.refund(&back);
             }
         }
     });
-    if too_late {
-        table.terms(id).line.not_returned.fetch_add(unused, Ordering::Relaxed);
+    // What time has brought back by itself is nobody's loss.
+    let is_repaid = || !first.normal.is_windowed() && charged.tat <= first.clock_at(now());
+    if (too_late || !is_in) && !is_repaid() {
+        first.line.not_returned.fetch_add(unused, Ordering::Relaxed);
     }
 }
 
 /// Charges `extra` units more to `hash`, at most a full bucket of them.
 pub(crate) fn charge_more<C: Clock>(
-    table: &super::table::Table<C>,
+    table: &Table<C>,
     id: u32,
     hash: u64,
     extra: u64,
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
-    let charge = |terms: &Terms, state: Altered<'_>, _: Option<Returns<'_>>| {
+    let charge = |terms: &Terms, state: Altered<'_>, _: Option<Account<'_>>| {
         let (normal, now) = (&terms.normal, now());
         let extra = extra.min(normal.burst());
         match state {
@@ -421,20 +420,20 @@ pub(crate) fn charge_more<C: Clock>(
 
 /// Makes a key of a rate fresh. Older charges and reservations give nothing back.
 pub(crate) fn reset<C: Clock>(
-    table: &super::table::Table<C>,
+    table: &Table<C>,
     first: &Terms,
     hash: u64,
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
-    table.alter(first, hash, now(), plans, Absent::Stays, |terms, mut state, returns| {
-        if let Some(returns) = returns {
-            table.void_claims(&returns, terms, if let Altered::Word(word) = &state { **word } else { 0 });
+    table.alter(first, hash, now(), plans, Absent::StaysFresh, |terms, state, account| {
+        if let Some(account) = account {
+            account.void();
         }
-        match &mut state {
+        match state {
             Altered::Word(word) => {
                 let fresh = if terms.normal.is_windowed() { 0 } else { terms.clock_at(now()) };
-                **word = (**word).min(fresh);
+                *word = (*word).min(fresh);
             }
             Altered::Wide(state, _) => state.clear(),
         }
@@ -444,14 +443,14 @@ pub(crate) fn reset<C: Clock>(
 
 /// Gives a key of a rate up to `tokens` of what it has used, and counts them.
 pub(crate) fn grant<C: Clock>(
-    table: &super::table::Table<C>,
+    table: &Table<C>,
     first: &Terms,
     hash: u64,
     tokens: u64,
     now: impl Fn() -> Instant,
     plans: Option<&super::plans::Plans>,
 ) {
-    table.alter(first, hash, now(), plans, Absent::Stays, |terms, state, returns| {
+    table.alter(first, hash, now(), plans, Absent::StaysFresh, |terms, state, account| {
         let (normal, now) = (&terms.normal, now());
         let given = match state {
             Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
@@ -468,8 +467,8 @@ pub(crate) fn grant<C: Clock>(
                 let gift = ahead.min(tokens.saturating_mul(normal.token));
                 *word -= gift;
                 // A settle or a cancel of before is not to take the gift for its own.
-                if let Some(returns) = returns {
-                    returns.give(gift);
+                if let Some(account) = account {
+                    account.give(gift);
                 }
                 gift.div_ceil(normal.token)
             }
@@ -480,7 +479,7 @@ pub(crate) fn grant<C: Clock>(
 
 impl<C: Clock> Clone for Spot<C> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), hash: self.hash, slot: self.slot }
+        Self { inner: Arc::clone(&self.inner), hash: self.hash, account: self.account }
     }
 }
 

@@ -111,10 +111,12 @@ impl<C: Clock> Charge<C> {
                 return cell.window_give_back(normal, now(), self.charged.tat, unused);
             }
             if normal.kind == Kind::Pacing {
-                // What is at the end of the queue and has not begun can be taken back.
+                // What is at the end of the queue and has not begun can be taken back; where that is, gifts have moved.
+                let no_gifts = cell.given.load(Ordering::Relaxed) == self.charged.given;
                 cell.update(|free| {
                     let ahead = free.saturating_sub(cell.clock(normal, now()));
-                    (free == self.charged.tat).then(|| free - ahead.min(unused.saturating_mul(normal.token)))
+                    let is_last = no_gifts && free == self.charged.tat;
+                    is_last.then(|| free - ahead.min(unused.saturating_mul(normal.token)))
                 });
                 return;
             }

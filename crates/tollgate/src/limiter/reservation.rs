@@ -60,8 +60,12 @@ impl<C: Clock> Reservation<C> {
             act: now + Duration::from_nanos(delay),
             claim: Claim {
                 worth: if normal.kind == Kind::Unlimited { 0 } else { cost.saturating_mul(normal.token) },
-                // A queue's slot is known by where it ends.
-                mark: if normal.kind == Kind::Pacing { tat } else { token_bucket::mark(&normal, tat, clock, given) },
+                // A queue's slot is known by where it ends, were there no gifts.
+                mark: if normal.kind == Kind::Pacing {
+                    tat.wrapping_add(given)
+                } else {
+                    token_bucket::mark(&normal, tat, clock, given)
+                },
             },
         }
     }
@@ -102,8 +106,10 @@ impl<C: Clock> Reservation<C> {
             }
             if normal.kind == Kind::Pacing {
                 // Only the last slot of a queue can be taken back, and only before it begins.
+                let given = cell.given.load(Ordering::Relaxed);
                 cell.update(|free| {
-                    let last = current == generation && free == self.claim.mark && now() < self.act;
+                    let is_last = free.wrapping_add(given) == self.claim.mark;
+                    let last = current == generation && is_last && now() < self.act;
                     last.then(|| free - self.claim.worth)
                 });
                 return;

@@ -14,7 +14,7 @@ use super::{
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
 use crate::decision::Decision;
-use crate::keyed::table::{Cap, Figures, Held, Returned, Table};
+use crate::keyed::table::{BYTES_A_KEY, Cap, Figures, Held, Standing, Table};
 use crate::keyed::terms::{Asked, Call, Rule, Terms};
 use crate::keyed::{TooManyLimits, charge_more, give_back, grant, reset};
 use crate::limit::{Kind, Limit};
@@ -109,7 +109,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     /// Makes it, if the memory can be reserved: for a cap that comes from a configuration.
     pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeys> {
         // Half of a cap in bytes is for states that do not fit the table.
-        let table = Table::try_new(self.cap, self.clock, 40).ok_or(TooManyKeys(()))?;
+        let table = Table::try_new(self.cap, self.clock, BYTES_A_KEY).ok_or(TooManyKeys(()))?;
         Ok(MemoryStore { inner: Arc::new(Inner { table, lines: AtomicU64::new(0), detached: Detached::new() }) })
     }
 }
@@ -240,9 +240,9 @@ struct Group<'a> {
     enforce: Part,
     shadow: Part,
     peek: Part,
-    /// The terms it was judged by, and what had come back to the key before.
+    /// The terms it was judged by, and how the account of the key stood before.
     terms: u32,
-    returned: Returned,
+    standing: Standing,
 }
 
 /// Those of one mode: their costs add.
@@ -324,7 +324,7 @@ impl<C: Clock> MemoryStore<C> {
             let known = groups.iter().position(|group| table.share_a_bucket(group.hash, hash));
             let at = known.unwrap_or_else(|| {
                 let (enforce, shadow, peek) = Default::default();
-                groups.push(Group { first, hash, enforce, shadow, peek, terms: 0, returned: Returned::default() });
+                groups.push(Group { first, hash, enforce, shadow, peek, terms: 0, standing: Standing::default() });
                 groups.len() - 1
             });
             groups[at].part_mut(ask.mode).add(ask);
@@ -338,8 +338,8 @@ impl<C: Clock> MemoryStore<C> {
             }
             [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
                 let asked = group.enforce.asked(now, true);
-                let (call, terms, returned) = table.call(group.first, group.hash, &asked, None);
-                (group.terms, group.returned, group.enforce.call) = (terms.id, returned, Some(call));
+                let (call, terms, standing) = table.call(group.first, group.hash, &asked, None);
+                (group.terms, group.standing, group.enforce.call) = (terms.id, standing, Some(call));
                 !group.enforce.is_denied()
             }
             groups => self.all_or_nothing(groups, now),
@@ -431,7 +431,7 @@ impl<C: Clock> MemoryStore<C> {
                 if held.is_log(at - 1) != logs {
                     continue;
                 }
-                (group.terms, group.returned) = (held.terms(at - 1).id, held.returned(at - 1));
+                (group.terms, group.standing) = (held.terms(at - 1).id, held.standing(at - 1));
                 for part in [&mut group.enforce, &mut group.shadow] {
                     if part.takes() || part.asks > 0 && !held.has_no_room(at - 1) {
                         part.call = Some(held.judge(at - 1, &part.asked(now, true)));
@@ -466,7 +466,7 @@ impl<C: Clock> MemoryStore<C> {
             let terms = takes.then(|| self.inner.table.terms(group.terms));
             status.charged = terms.filter(|terms| terms.normal.kind != Kind::Unlimited).map(|terms| {
                 let merged = cost.unwrap_or(u64::MAX);
-                receipt(terms, group.hash, ask.cost, merged, call, &group.returned)
+                receipt(terms, group.hash, ask.cost, merged, call, &group.standing)
             });
             verdict.push(status);
         }
@@ -500,8 +500,8 @@ impl<C: Clock> MemoryStore<C> {
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
                 Some(receipt) if receipt.permit || receipt.terms == NOT_OURS => {}
-                Some(Receipt { terms, hash, slot, cost, charged, alone, .. }) if actual < cost => {
-                    give_back(table, terms, hash, slot, &charged, cost - actual, alone && actual == 0, &now, None);
+                Some(Receipt { terms, hash, account, cost, charged, alone, .. }) if actual < cost => {
+                    give_back(table, terms, hash, account, &charged, cost - actual, alone && actual == 0, &now, None);
                 }
                 Some(Receipt { terms, hash, cost, .. }) if actual > cost => {
                     charge_more(table, terms, hash, actual - cost, &now, None);
@@ -521,11 +521,11 @@ fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
 }
 
 /// What a call charged `cost` of, being one of those that charged `merged` together.
-fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, returned: &Returned) -> Receipt {
-    let Returned { slot, given, refunded } = *returned;
+fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, standing: &Standing) -> Receipt {
+    let Standing { number: account, given, refunded } = *standing;
     let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
     let permit = terms.normal.kind == Kind::InFlight;
-    Receipt { terms: terms.id, hash, slot, cost, charged, permit, alone: cost == merged }
+    Receipt { terms: terms.id, hash, account, cost, charged, permit, alone: cost == merged }
 }
 
 impl Group<'_> {

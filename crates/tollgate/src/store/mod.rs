@@ -11,7 +11,7 @@ use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Instant, nanos};
 use crate::decision::{Decision, Outcome};
 use crate::keyed::TooManyLimits;
-use crate::keyed::table::{FEW, Slot};
+use crate::keyed::table::{AccountNumber, FEW};
 use crate::keyed::terms::{Line, Rule, Terms};
 use crate::limit::Limit;
 use core::any::Any;
@@ -423,7 +423,7 @@ pub struct Status {
 pub(crate) struct Receipt {
     pub(crate) terms: u32,
     pub(crate) hash: u64,
-    pub(crate) slot: Slot,
+    pub(crate) account: AccountNumber,
     pub(crate) cost: u64,
     pub(crate) charged: Charged,
     pub(crate) permit: bool,
@@ -446,8 +446,8 @@ impl Status {
     #[must_use]
     pub fn settled_by(mut self, mark: [u64; 2], cost: u64) -> Self {
         let charged = Charged { tat: mark[1], ahead: 0, refunded: 0, given: 0 };
-        let (terms, hash, slot) = (NOT_OURS, mark[0], Slot::default());
-        self.charged = Some(Receipt { terms, hash, slot, cost, charged, permit: false, alone: false });
+        let (terms, hash, account) = (NOT_OURS, mark[0], AccountNumber::default());
+        self.charged = Some(Receipt { terms, hash, account, cost, charged, permit: false, alone: false });
         self
     }
 

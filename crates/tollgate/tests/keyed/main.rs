@@ -6,6 +6,7 @@ mod bounded;
 mod charge;
 #[path = "../common/mod.rs"]
 mod common;
+mod displaced;
 mod exact;
 mod flood;
 mod in_flight;

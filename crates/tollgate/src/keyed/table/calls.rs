@@ -1,6 +1,6 @@
 //! Calls on one key: found, absent, or in other terms than it is to be judged by.
 
-use super::{LANES, Returned, Returns, Seen, Table, tag};
+use super::{Account, LANES, Seen, Standing, Table, tag};
 use crate::clock::{Clock, Instant};
 use crate::decision::Decision;
 use crate::keyed::plans::Plans;
@@ -47,7 +47,7 @@ impl<C: Clock> Table<C> {
         self.call(first, hash, &asked, plans).0.decision
     }
 
-    /// The same for a call that keeps what it takes, with the terms it was judged by and what had come back to the key before;
+    /// The same for a call that keeps what it takes, with the terms it was judged by and how the key's account stood before;
     /// none where it is not the common case.
     #[inline(always)]
     pub(crate) fn straight<'a>(
@@ -56,12 +56,12 @@ impl<C: Clock> Table<C> {
         hash: u64,
         now: Instant,
         cost: u64,
-    ) -> Option<(Quick, &'a Terms, Returned)> {
-        self.touch_returns(hash);
+    ) -> Option<(Quick, &'a Terms, Standing)> {
+        self.touch_accounts(hash);
         let terms = self.current(first);
         let seen = self.glance(hash, terms.id, 0)?;
-        let returned = self.returned(seen.place);
-        Some((self.quick(terms, &seen, now, cost)?, terms, returned))
+        let standing = self.standing(seen.place);
+        Some((self.quick(terms, &seen, now, cost)?, terms, standing))
     }
 
     /// One call of a bucket without patience, where nothing is out of the ordinary. As [`Cell::quick`] does it.
@@ -85,18 +85,18 @@ impl<C: Clock> Table<C> {
         passed.then_some(Quick { limit, clock, ahead: ahead + charge, wait: 0 })
     }
 
-    /// One call on one key, the terms it was judged by, and what had come back to the key before.
+    /// One call on one key, the terms it was judged by, and how the key's account stood before.
     pub(crate) fn call<'a>(
         &'a self,
         first: &'a Terms,
         hash: u64,
         asked: &Asked,
         plans: Option<&Plans>,
-    ) -> (Call, &'a Terms, Returned) {
+    ) -> (Call, &'a Terms, Standing) {
         for round in 0.. {
             let terms = self.current(first);
             if terms.normal.kind == Kind::Unlimited {
-                return (terms.judge_word(0, asked), terms, Returned::default());
+                return (terms.judge_word(0, asked), terms, Standing::default());
             }
             let call = match self.find(hash) {
                 Some(seen) if seen.terms() != terms.id => self.call_other(terms, hash, &seen, asked),
@@ -107,10 +107,10 @@ impl<C: Clock> Table<C> {
             match call {
                 Some((call, _)) if call.late => {
                     if !self.rebase(&terms.line, asked.now) {
-                        return (terms.no_room(), terms, Returned::default());
+                        return (terms.no_room(), terms, Standing::default());
                     }
                 }
-                Some((call, returned)) => return (call, terms, returned),
+                Some((call, standing)) => return (call, terms, standing),
                 // Another thread came in between.
                 None => relax(round),
             }
@@ -121,7 +121,7 @@ impl<C: Clock> Table<C> {
     /// A call on an entry that is counted by other terms. One that charges brings it to these; who only asks, or is turned
     /// away, by another plan than the key's leaves it to that.
     #[cold]
-    fn call_other(&self, terms: &Terms, hash: u64, seen: &Seen, asked: &Asked) -> Option<(Call, Returned)> {
+    fn call_other(&self, terms: &Terms, hash: u64, seen: &Seen, asked: &Asked) -> Option<(Call, Standing)> {
         let from = self.terms(seen.terms());
         if from.line.number != terms.line.number {
             let state = match from.fits_a_word() {
@@ -134,15 +134,15 @@ impl<C: Clock> Table<C> {
             let state = self.bring(state, from.id, terms, self.present(asked.now))?;
             let (call, _) = terms.judge(state, asked, &self.wides.budget.of_one());
             if call.late || call.decision.is_denied() || !asked.write || asked.cost == 0 {
-                return Some((call, Returned::default()));
+                return Some((call, Standing::default()));
             }
         }
         self.convert(seen, hash, terms, asked.now);
         None
     }
 
-    fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Returned)> {
-        let returned = self.returned(seen.place);
+    fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Standing)> {
+        let standing = self.standing(seen.place);
         let call = terms.judge_word(seen.word(), asked);
         match call.after {
             Some(after) if !self.swap(seen, after) => {
@@ -150,27 +150,27 @@ impl<C: Clock> Table<C> {
                 back_off();
                 None
             }
-            _ => Some((call, returned)),
+            _ => Some((call, standing)),
         }
     }
 
-    fn call_wide(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Returned)> {
+    fn call_wide(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Standing)> {
         let mut state = self.wides.lock(seen.word());
         // A claimer that comes now waits for this lock.
         self.is_still(seen).then(|| {
-            let returned = self.returned(seen.place);
-            (terms.judge_wide(&mut state, asked, &self.wides.budget), returned)
+            let standing = self.standing(seen.place);
+            (terms.judge_wide(&mut state, asked, &self.wides.budget), standing)
         })
     }
 
-    fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked, plans: Option<&Plans>) -> Option<(Call, Returned)> {
+    fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked, plans: Option<&Plans>) -> Option<(Call, Standing)> {
         if let Some(denied) = terms.denied_by_floor(hash, asked) {
-            return Some((denied, Returned::default()));
+            return Some((denied, Standing::default()));
         }
         let one = self.wides.budget.of_one();
         let (call, _) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
         if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
-            return Some((call, Returned::default()));
+            return Some((call, Standing::default()));
         }
         let _held = self.stripe(hash).inserting.hold();
         if self.find(hash).is_some() {
@@ -179,15 +179,15 @@ impl<C: Clock> Table<C> {
         // Again: the key may have come and gone meanwhile.
         let (call, state) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
         if call.decision.is_denied() {
-            return Some((call, Returned::default()));
+            return Some((call, Standing::default()));
         }
         if terms.normal.kind == Kind::InFlight {
-            return Some((self.put_in_flight(terms, hash, asked, call), Returned::default()));
+            return Some((self.put_in_flight(terms, hash, asked, call), Standing::default()));
         }
         let room = self.make_room(hash, asked.now);
-        let returned = room.map(|place| self.returned(place)).unwrap_or_default();
+        let standing = room.map(|place| self.standing(place)).unwrap_or_default();
         self.put(room, hash, terms, asked.now, state);
-        Some((call, returned))
+        Some((call, standing))
     }
 
     /// What is in flight has no floor to go to: without room it is turned away.
@@ -273,8 +273,8 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// Runs `change` on the state of a key, alone, with what came back to it unless it has no place. `absent` says what of a key
-    /// that is not in the table. A key that is judged by another plan by now stays with that.
+    /// Runs `change` on the state of a key, alone, with its account unless it has no place. `absent` says what of a key that is not
+    /// in the table. A key that is judged by another plan by now stays with that. False if it was displaced and stays so.
     pub(crate) fn alter(
         &self,
         first: &Terms,
@@ -282,8 +282,8 @@ impl<C: Clock> Table<C> {
         now: Instant,
         plans: Option<&Plans>,
         absent: Absent,
-        change: impl FnOnce(&Terms, Altered<'_>, Option<Returns<'_>>),
-    ) {
+        change: impl FnOnce(&Terms, Altered<'_>, Option<Account<'_>>),
+    ) -> bool {
         let mut round = 0;
         loop {
             if round > 0 {
@@ -296,11 +296,11 @@ impl<C: Clock> Table<C> {
                 None => self.current(first),
             };
             if terms.normal.kind == Kind::Unlimited {
-                return;
+                return true;
             }
             if let (Reach::Late, false) = (reach(&terms.normal, terms.origin, now), terms.normal.is_windowed()) {
                 if !self.rebase(&terms.line, now) {
-                    return;
+                    return true;
                 }
                 continue;
             }
@@ -309,30 +309,38 @@ impl<C: Clock> Table<C> {
                 Some(seen) if !self.claim(&seen) => back_off(),
                 Some(seen) if terms.fits_a_word() => {
                     let mut word = seen.word();
-                    change(terms, Altered::Word(&mut word), Some(self.returns(seen.place)));
-                    return self.release_as(&seen, word);
+                    change(terms, Altered::Word(&mut word), Some(self.account(seen.place)));
+                    self.release_as(&seen, word);
+                    return true;
                 }
                 Some(seen) => {
-                    let returns = Some(self.returns(seen.place));
-                    change(terms, Altered::Wide(&mut self.wides.lock(seen.word()), &self.wides.budget), returns);
-                    return self.release(&seen);
+                    let mut state = self.wides.lock(seen.word());
+                    change(terms, Altered::Wide(&mut state, &self.wides.budget), Some(self.account(seen.place)));
+                    drop(state);
+                    self.release(&seen);
+                    return true;
                 }
                 None => {
-                    let (mut start, one) = (self.start(hash, terms, now, plans), self.wides.budget.of_one());
-                    match &mut start {
-                        None => continue,
-                        Some(start) if absent != Absent::Comes && terms.is_fresh(start, now) => return,
-                        Some(start) if absent == Absent::Went => return change(terms, Altered::of(start, &one), None),
-                        Some(_) => {}
+                    let Some(start) = self.start(hash, terms, now, plans) else { continue };
+                    if absent != Absent::Comes && terms.is_fresh(&start, now) {
+                        return true;
+                    }
+                    if absent == Absent::StaysOut {
+                        return false;
                     }
                     let _held = self.stripe(hash).inserting.hold();
                     if self.find(hash).is_some() {
                         continue;
                     }
                     let Some(mut start) = self.start(hash, terms, now, plans) else { continue };
-                    let room = self.make_room(hash, now);
-                    change(terms, Altered::of(&mut start, &one), room.map(|place| self.returns(place)));
-                    return self.put(room, hash, terms, now, start);
+                    let (room, budget) = (self.make_room(hash, now), self.wides.budget.of_one());
+                    let state = match &mut start {
+                        State::Word(word) => Altered::Word(word),
+                        State::Wide(state) => Altered::Wide(state, &budget),
+                    };
+                    change(terms, state, room.map(|place| self.account(place)));
+                    self.put(room, hash, terms, now, start);
+                    return true;
                 }
             }
         }
@@ -343,9 +351,9 @@ impl<C: Clock> Table<C> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Absent {
     /// One that would start from fresh stays so: there is nothing to alter.
-    Stays,
-    /// The same, and one that was displaced stays so: whatever `change` makes of its state is forgotten.
-    Went,
+    StaysFresh,
+    /// The same, and one that was displaced stays so.
+    StaysOut,
     /// It is put in.
     Comes,
 }
@@ -354,13 +362,4 @@ pub(crate) enum Absent {
 pub(crate) enum Altered<'a> {
     Word(&'a mut u64),
     Wide(&'a mut WideState, &'a Budget),
-}
-
-impl<'a> Altered<'a> {
-    fn of(state: &'a mut State, budget: &'a Budget) -> Self {
-        match state {
-            State::Word(word) => Self::Word(word),
-            State::Wide(state) => Self::Wide(state, budget),
-        }
-    }
 }

@@ -1,6 +1,6 @@
 //! Several entries at once: claimed in the order of their addresses, worked on, and left all together or as they were.
 
-use super::{Place, Returned, STRIPES, Seen, Table, tag};
+use super::{Place, STRIPES, Seen, Standing, Table, tag};
 use crate::clock::{Clock, Instant};
 use crate::keyed::terms::{Asked, Call, State, Terms};
 use crate::limit::Kind;
@@ -138,9 +138,9 @@ impl<C: Clock> Held<'_, C> {
         self.ones[at].terms
     }
 
-    /// What has come back to it.
-    pub(crate) fn returned(&self, at: usize) -> Returned {
-        self.ones[at].seen.map(|seen| self.table.returned(seen.place)).unwrap_or_default()
+    /// How its account stands.
+    pub(crate) fn standing(&self, at: usize) -> Standing {
+        self.ones[at].seen.map(|seen| self.table.standing(seen.place)).unwrap_or_default()
     }
 
     pub(crate) fn is_log(&self, at: usize) -> bool {

@@ -1,6 +1,6 @@
 //! Coming and going: how a newcomer finds room, and what becomes of who was there.
 
-use super::{BUSY, EMPTY, LANES, LONG, NOBODY, Place, Returns, SLOTS, Seen, TERMS_BITS, Table, tag};
+use super::{BUSY, EMPTY, LANES, LONG, NOBODY, Place, SLOTS, Seen, TERMS_BITS, Table, tag};
 use crate::clock::{Clock, Instant};
 use crate::keyed::plans::Plans;
 use crate::keyed::terms::{Freshness, State, Terms};
@@ -85,6 +85,7 @@ impl<C: Clock> Table<C> {
             false => State::Wide(self.wides.forget(seen.word())),
         };
         self.sink(seen.tag >> TERMS_BITS, terms.id, state);
+        self.account(seen.place).void();
         let stripe = self.stripe(newcomer);
         let count = if freshness.is_fresh() { &stripe.evicted_fresh } else { &stripe.evicted_live };
         count.fetch_add(1, Ordering::Relaxed);
@@ -113,7 +114,7 @@ impl<C: Clock> Table<C> {
         }
         let Some((freshness, seen)) = best.filter(|(_, seen)| self.claim(seen)) else { return false };
         self.evict(&seen, freshness, hash);
-        self.release_to(seen.place, NOBODY, 0);
+        self.vacate(seen.place);
         true
     }
 
@@ -141,7 +142,7 @@ impl<C: Clock> Table<C> {
                 State::Wide(wide) => match self.keep(hash, now, wide) {
                     Ok(handle) => return self.release_to(place, tag(hash, terms.id), handle),
                     Err(wide) => {
-                        self.release_to(place, NOBODY, 0);
+                        self.vacate(place);
                         return self.sink(hash, terms.id, State::Wide(wide));
                     }
                 },
@@ -166,14 +167,10 @@ impl<C: Clock> Table<C> {
         now.max(self.clock.now())
     }
 
-    /// Makes charges and reservations of before give nothing back: so much is given from under them.
-    pub(crate) fn void_claims(&self, returns: &Returns<'_>, terms: &Terms, word: u64) {
-        let given = match terms.fits_a_word() && !terms.normal.is_windowed() {
-            true => word.saturating_sub(terms.clock_at(self.clock.now())).saturating_add(terms.normal.capacity).max(1),
-            // They look whether anything was.
-            false => 1,
-        };
-        returns.give(given);
+    /// Leaves a claimed slot to nobody.
+    fn vacate(&self, place: Place) {
+        self.account(place).void();
+        self.release_to(place, NOBODY, 0);
     }
 
     /// Brings an entry to other terms than it is counted by, if it is what it was and not ahead of them.
@@ -190,7 +187,7 @@ impl<C: Clock> Table<C> {
         let Some(state) = self.bring(state, from.id, to, self.present(now)) else { return self.release(seen) };
         if from.line.number != to.line.number {
             // What time brings under one plan is not known to charges that were made under another.
-            self.void_claims(&self.returns(seen.place), from, seen.word());
+            self.account(seen.place).void();
         }
         if !from.fits_a_word() {
             self.wides.forget(seen.word());
@@ -202,7 +199,7 @@ impl<C: Clock> Table<C> {
                 Err(wide) => {
                     // No bytes left for it: the key is displaced.
                     self.sink(hash, to.id, State::Wide(wide));
-                    self.release_to(seen.place, NOBODY, 0);
+                    self.vacate(seen.place);
                 }
             },
         }

@@ -3,7 +3,7 @@
 use super::super::{Ask, FEW, Mode, Status, Verdict};
 use super::{MemoryStore, patient, receipt};
 use crate::clock::{Clock, Instant, nanos};
-use crate::keyed::table::{Returned, Seen};
+use crate::keyed::table::{Seen, Standing};
 use crate::keyed::terms::{Asked, Call, Terms};
 use smallvec::SmallVec;
 
@@ -11,7 +11,7 @@ struct One<'a> {
     terms: &'a Terms,
     hash: u64,
     seen: Seen,
-    returned: Returned,
+    standing: Standing,
     asked: Asked,
     call: Call,
 }
@@ -34,10 +34,10 @@ impl<C: Clock> MemoryStore<C> {
             if !table.knows(first) || ones.iter().any(|one| table.share_a_bucket(one.hash, hash)) {
                 return None;
             }
-            table.touch_returns(hash);
+            table.touch_accounts(hash);
             let terms = table.current(first);
             let seen = table.seek(hash, terms.id).filter(|_| terms.fits_a_word())?;
-            let returned = table.returned(seen.place);
+            let standing = table.standing(seen.place);
             let (longest, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
             let asked = Asked { now, cost: ask.cost, longest, reserve: ask.reserve, write };
             let call = terms.judge_word(seen.word(), &asked);
@@ -45,7 +45,7 @@ impl<C: Clock> MemoryStore<C> {
                 return None;
             }
             denied |= ask.mode != Mode::Shadow && call.decision.is_denied();
-            ones.push(One { terms, hash, seen, returned, asked, call });
+            ones.push(One { terms, hash, seen, standing, asked, call });
         }
         let mut writes: SmallVec<[(Seen, u64); FEW]> = SmallVec::new();
         if !denied {
@@ -65,7 +65,7 @@ impl<C: Clock> MemoryStore<C> {
             let told = patient(one.call.decision, one.asked.longest, one.asked.reserve);
             let mut status = Status::new(told, ask.mode);
             if charged {
-                status.charged = Some(receipt(one.terms, one.hash, ask.cost, ask.cost, &one.call, &one.returned));
+                status.charged = Some(receipt(one.terms, one.hash, ask.cost, ask.cost, &one.call, &one.standing));
             }
             verdict.push(status);
         }

@@ -1,7 +1,8 @@
 //! One arrival time a key, judged by numbers that come with each call.
 
+use super::line::Rule;
 use super::table::{Cap, Figures, Table};
-use super::terms::{Rule, Terms};
+use super::terms::Terms;
 use crate::algorithm::token_bucket::{Step, step};
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock};
 use crate::decision::{Decision, Outcome};

@@ -1,8 +1,9 @@
 //! How many at once, for each of many subjects.
 
 use super::Inner;
+use super::line::Rule;
 use super::table::{Cap, Figures};
-use super::terms::{Asked, Rule};
+use super::terms::Asked;
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::concurrency::Busy;
 use crate::limiter::Carry;

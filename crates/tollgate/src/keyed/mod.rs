@@ -3,6 +3,7 @@
 mod arrivals;
 mod hash;
 mod in_flight;
+pub(crate) mod line;
 mod plans;
 pub(crate) mod table;
 pub(crate) mod terms;
@@ -23,10 +24,11 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
+use line::Rule;
 use plans::Plans;
 use std::sync::Arc;
 use table::{Cap, Table};
-use terms::{Rule, Terms};
+use terms::Terms;
 
 /// A limiter for each of many subjects: users, addresses, API keys.
 ///

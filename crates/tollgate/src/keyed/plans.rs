@@ -1,7 +1,8 @@
 //! Limits that come with a call: the same keys, judged by other numbers.
 
+use super::line::Rule;
 use super::table::Table;
-use super::terms::{Rule, Terms};
+use super::terms::Terms;
 use crate::chunks::Chunks;
 use crate::clock::Clock;
 use crate::limit::Limit;

@@ -4,18 +4,19 @@
 //! new terms, and an entry is converted when it is next touched, as of the instant of the change. Terms never move and
 //! stay until the table is dropped.
 
-use super::wide::{Budget, OVERHEAD, WideState};
+use super::line::{Line, Rule};
+use super::wide::{Budget, WideState};
 use crate::algorithm::token_bucket::Step as Stepped;
 use crate::algorithm::{Judged, Told};
 use crate::clock::Instant;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Kind, Limit, Normal};
+use crate::limiter::Carry;
 use crate::limiter::cell::{Cell, REACH, Reach, ahead, decision, look, origin_for, reach, step};
 use crate::limiter::change::Later;
 use crate::limiter::view::patience_of_a_check;
 use crate::limiter::windowed::{MOST_WORDS, Step, Windowwise, act_on_word, join_word};
-use crate::limiter::{Carry, Counts};
-use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
+use crate::sync::{AtomicU32, AtomicU64, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -25,129 +26,6 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 const FLOORS: usize = 64;
 #[cfg(tollgate_loom)]
 const FLOORS: usize = 1;
-
-/// What is limited.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Rule {
-    Rate(Limit),
-    /// So many in flight.
-    InFlight(u64),
-}
-
-impl Rule {
-    fn normal(&self) -> Normal {
-        match self {
-            Self::Rate(limit) => *limit.normal(),
-            Self::InFlight(most) => Normal { ticks: 0, token: 1, capacity: *most, kind: Kind::InFlight },
-        }
-    }
-
-    /// What a key takes beside the table, about.
-    pub(super) fn wide_bytes(&self) -> usize {
-        let normal = self.normal();
-        match normal.kind {
-            Kind::Log => OVERHEAD + 8 * normal.capacity.min(32) as usize,
-            Kind::Strict => OVERHEAD + 8 * MOST_WORDS,
-            Kind::FirstHit => OVERHEAD + 16,
-            Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => OVERHEAD + 24,
-            _ => 0,
-        }
-    }
-
-    pub(crate) fn limit(&self) -> Option<Limit> {
-        match self {
-            Self::Rate(limit) => Some(*limit),
-            Self::InFlight(_) => None,
-        }
-    }
-}
-
-/// One limit over time.
-pub(crate) struct Line {
-    /// The table it is of.
-    pub(crate) table: u64,
-    /// Sets its keys apart from those of the other lines in the table.
-    pub(crate) number: u64,
-    pub(crate) name: Box<str>,
-    /// For whoever asks; decisions go by the terms.
-    rule: Mutex<Rule>,
-    /// The terms in force.
-    pub(super) current: AtomicU32,
-    /// Held by whoever changes it.
-    pub(super) changing: Lock,
-    pub(super) changes: AtomicU64,
-    pub(super) granted: AtomicU64,
-    pub(super) settled_up: AtomicU64,
-    pub(super) not_returned: AtomicU64,
-    /// How many of its keys were, once one was.
-    evicted: OnceBox<[Evicted; EVICTED]>,
-}
-
-/// Keys that were evicted. In cache lines of their own, and several: a flood writes to one with every call, from every
-/// thread.
-#[cfg_attr(not(tollgate_loom), repr(align(64)))]
-struct Evicted {
-    fresh: AtomicU64,
-    live: AtomicU64,
-}
-
-#[cfg(not(tollgate_loom))]
-const EVICTED: usize = 8;
-#[cfg(tollgate_loom)]
-const EVICTED: usize = 1;
-
-impl Line {
-    pub(super) fn new(table: u64, number: u64, name: &str, rule: Rule) -> Self {
-        let zero = || AtomicU64::new(0);
-        Self {
-            table,
-            number,
-            name: name.into(),
-            rule: Mutex::new(rule),
-            current: AtomicU32::new(0),
-            changing: Lock::new(),
-            changes: zero(),
-            granted: zero(),
-            settled_up: zero(),
-            not_returned: zero(),
-            evicted: OnceBox::new(),
-        }
-    }
-
-    pub(crate) fn rule(&self) -> Rule {
-        *lock(&self.rule)
-    }
-
-    pub(super) fn set_rule(&self, rule: Rule) {
-        *lock(&self.rule) = rule;
-    }
-
-    /// Counts a key that was evicted; `any` spreads those that come at once.
-    pub(super) fn count_evicted(&self, fresh: bool, any: u64) {
-        let zero = || AtomicU64::new(0);
-        let make = || Box::new(core::array::from_fn(|_| Evicted { fresh: zero(), live: zero() }));
-        let evicted = &self.evicted.get_or_init(make)[any as usize % EVICTED];
-        let count = if fresh { &evicted.fresh } else { &evicted.live };
-        count.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many keys were evicted that were fresh, and that were live.
-    pub(super) fn evicted(&self) -> (u64, u64) {
-        let parts = self.evicted.get().map_or(&[][..], |parts| parts);
-        let sum =
-            |count: fn(&Evicted) -> &AtomicU64| parts.iter().map(|part| count(part).load(Ordering::Relaxed)).sum();
-        (sum(|part| &part.fresh), sum(|part| &part.live))
-    }
-
-    pub(crate) fn counts(&self) -> Counts {
-        Counts {
-            granted: self.granted.load(Ordering::Relaxed),
-            settled_up: self.settled_up.load(Ordering::Relaxed),
-            not_returned: self.not_returned.load(Ordering::Relaxed),
-            changes: self.changes.load(Ordering::Relaxed),
-        }
-    }
-}
 
 // In this order, so that what every call needs is in one cache line.
 #[repr(C)]

@@ -5,24 +5,22 @@
 //! instructions, and nobody ever sees a charge that is then taken back.
 
 mod detached;
+mod grouped;
 mod straight;
 
-use super::{
-    Ask, Census, FEW, LimitHandle, Mode, NOT_OURS, NotDetached, NotSettled, Permits, Receipt, Source, Status, Store,
-    Verdict,
-};
+use super::{Ask, Census, LimitHandle, NOT_OURS, NotDetached, NotSettled, Permits, Receipt, Source, Store, Verdict};
 use crate::algorithm::token_bucket::Charged;
-use crate::clock::{Clock, DefaultClock, Instant, SystemClock, nanos};
+use crate::clock::{Clock, DefaultClock, Instant, SystemClock};
 use crate::decision::Decision;
-use crate::keyed::table::{BYTES_A_KEY, Cap, Figures, Held, Standing, Table};
-use crate::keyed::terms::{Asked, Call, Rule, Terms};
+use crate::keyed::line::Rule;
+use crate::keyed::table::{BYTES_A_KEY, Cap, Figures, Standing, Table};
+use crate::keyed::terms::{Call, Terms};
 use crate::keyed::{TooManyLimits, charge_more, give_back, grant, reset};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Carry, Counts};
-use crate::sync::{Ordering, relax};
+use crate::sync::Ordering;
 use core::fmt;
 use detached::Detached;
-use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::vec::Vec;
@@ -233,62 +231,6 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// The asks of a call that are about one bucket.
-struct Group<'a> {
-    first: &'a Terms,
-    hash: u64,
-    enforce: Part,
-    shadow: Part,
-    peek: Part,
-    /// The terms it was judged by, and how the account of the key stood before.
-    terms: u32,
-    standing: Standing,
-}
-
-/// Those of one mode: their costs add.
-#[derive(Default)]
-struct Part {
-    asks: u32,
-    /// None: more than can be counted.
-    cost: Option<u64>,
-    reserve: u64,
-    longest: Option<u64>,
-    call: Option<Call>,
-}
-
-impl Part {
-    fn add(&mut self, ask: &Ask<'_>) {
-        let before = if self.asks == 0 { Some(0) } else { self.cost };
-        self.cost = before.and_then(|cost| cost.checked_add(ask.cost));
-        self.reserve = self.reserve.max(ask.reserve);
-        let longest = ask.max_wait.map(nanos);
-        self.longest = if self.asks == 0 { longest } else { self.longest.min(longest) };
-        self.asks += 1;
-    }
-
-    fn asked(&self, now: Instant, write: bool) -> Asked {
-        // What cannot be counted never fits.
-        Asked { now, cost: self.cost.unwrap_or(u64::MAX), longest: self.longest, reserve: self.reserve, write }
-    }
-
-    /// Whether it charges something.
-    fn takes(&self) -> bool {
-        self.asks > 0 && self.cost != Some(0)
-    }
-
-    fn is_denied(&self) -> bool {
-        self.call.as_ref().is_some_and(|call| call.decision.is_denied())
-    }
-}
-
-/// What an attempt to charge every group came to.
-enum Charging {
-    Done,
-    Denied,
-    /// A log may not grow, or a permit has no place: what its group is told.
-    NoRoom(usize, Call),
-}
-
 /// # Deciding
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
@@ -305,172 +247,6 @@ impl<C: Clock> MemoryStore<C> {
         if self.decide_straight(asks, now, verdict).is_none() {
             self.decide_anyhow(asks, now, verdict);
         }
-    }
-
-    /// The same for keys that are not in the table or asked about twice, states of more than a word, and whoever was
-    /// interrupted.
-    #[inline(never)]
-    fn decide_anyhow(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) {
-        let table = &self.inner.table;
-        let mut groups: SmallVec<[Group<'_>; FEW]> = SmallVec::new();
-        let mut group_of: SmallVec<[Option<usize>; FEW]> = SmallVec::new();
-        for ask in asks {
-            let first = &*ask.limit.first;
-            if !table.knows(first) {
-                group_of.push(None);
-                continue;
-            }
-            let hash = table.hash_in(first.line.number, ask.key);
-            let known = groups.iter().position(|group| table.share_a_bucket(group.hash, hash));
-            let at = known.unwrap_or_else(|| {
-                let (enforce, shadow, peek) = Default::default();
-                groups.push(Group { first, hash, enforce, shadow, peek, terms: 0, standing: Standing::default() });
-                groups.len() - 1
-            });
-            groups[at].part_mut(ask.mode).add(ask);
-            group_of.push(Some(at));
-        }
-        let foreign = group_of.contains(&None);
-        let charged = match &mut groups[..] {
-            _ if foreign => {
-                self.look(&mut groups, now);
-                false
-            }
-            [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
-                let asked = group.enforce.asked(now, true);
-                let (call, terms, standing) = table.call(group.first, group.hash, &asked, None);
-                (group.terms, group.standing, group.enforce.call) = (terms.id, standing, Some(call));
-                !group.enforce.is_denied()
-            }
-            groups => self.all_or_nothing(groups, now),
-        };
-        self.tell(asks, &groups, &group_of, charged, verdict);
-    }
-
-    /// Judges every group without writing; true if none denies.
-    fn look(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
-        let table = &self.inner.table;
-        for group in groups.iter_mut() {
-            let (first, hash) = (group.first, group.hash);
-            for part in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
-                if part.asks > 0 {
-                    part.call = Some(table.call(first, hash, &part.asked(now, false), None).0);
-                }
-            }
-        }
-        !groups.iter().any(|group| group.enforce.is_denied() || group.peek.is_denied())
-    }
-
-    /// Judges every group and, if none denies, charges all; whether it did.
-    fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
-        let table = &self.inner.table;
-        for tries in 0.. {
-            if tries > 0 {
-                relax(tries);
-            }
-            if !self.look(groups, now) {
-                return false;
-            }
-            // Who only looks has seen all there is to see.
-            let writes = |group: &Group<'_>| group.enforce.takes() || group.shadow.takes();
-            let wanted: SmallVec<[(&Terms, u64); FEW]> =
-                groups.iter().filter(|group| writes(group)).map(|group| (group.first, group.hash)).collect();
-            if wanted.is_empty() {
-                return true;
-            }
-            let Some(mut held) = table.hold(&wanted, now, tries) else { continue };
-            match Self::charge(&mut held, groups, now, writes) {
-                Charging::Done => {
-                    held.commit();
-                    return true;
-                }
-                // Somebody came first. What they left is what this call is told.
-                Charging::Denied => {}
-                Charging::NoRoom(at, call) => {
-                    drop(held);
-                    self.look(groups, now);
-                    groups[at].enforce.call = Some(call);
-                    return false;
-                }
-            }
-        }
-        false
-    }
-
-    /// Judges the groups on what is held for them; if none denies, leaves what they charge in it.
-    fn charge(
-        held: &mut Held<'_, C>,
-        groups: &mut [Group<'_>],
-        now: Instant,
-        writes: impl Fn(&Group<'_>) -> bool,
-    ) -> Charging {
-        let writing = || groups.iter().enumerate().filter(|(_, group)| writes(group)).enumerate();
-        let fits = |held: &mut Held<'_, C>, at: usize, part: &Part| {
-            part.asks == 0 || held.judge(at, &part.asked(now, false)).decision.is_allowed()
-        };
-        for (at, (number, group)) in writing() {
-            if held.has_no_room(at) {
-                if group.enforce.takes() {
-                    return Charging::NoRoom(number, held.judge(at, &group.enforce.asked(now, true)));
-                }
-                // Who takes nothing needs none.
-                continue;
-            }
-            if !fits(held, at, &group.enforce) || !fits(held, at, &group.peek) {
-                return Charging::Denied;
-            }
-        }
-        // A log may still find that there are no bytes for it: those are charged first, and taken back if one is not.
-        for logs in [true, false] {
-            let mut at = 0;
-            for (number, group) in groups.iter_mut().enumerate() {
-                if !writes(group) {
-                    continue;
-                }
-                at += 1;
-                if held.is_log(at - 1) != logs {
-                    continue;
-                }
-                (group.terms, group.standing) = (held.terms(at - 1).id, held.standing(at - 1));
-                for part in [&mut group.enforce, &mut group.shadow] {
-                    if part.takes() || part.asks > 0 && !held.has_no_room(at - 1) {
-                        part.call = Some(held.judge(at - 1, &part.asked(now, true)));
-                    }
-                }
-                if let Some(call) = group.enforce.call.take_if(|call| call.decision.is_denied()) {
-                    return Charging::NoRoom(number, call);
-                }
-            }
-        }
-        Charging::Done
-    }
-
-    fn tell(
-        &self,
-        asks: &[Ask<'_>],
-        groups: &[Group<'_>],
-        group_of: &[Option<usize>],
-        charged: bool,
-        verdict: &mut Verdict,
-    ) {
-        for (ask, group) in asks.iter().zip(group_of) {
-            let group = group.map(|at| &groups[at]);
-            let part = group.map(|group| group.part(ask.mode));
-            let (Some(group), Some(&Part { call: Some(ref call), cost, longest, reserve, .. })) = (group, part) else {
-                // Not a limit of this store.
-                verdict.push(Status::new(ask.limit.first.nothing_left().decision, ask.mode));
-                continue;
-            };
-            let mut status = Status::new(patient(call.decision, longest, reserve), ask.mode);
-            let takes = charged && ask.mode != Mode::Peek && ask.cost > 0 && call.decision.is_allowed();
-            let terms = takes.then(|| self.inner.table.terms(group.terms));
-            status.charged = terms.filter(|terms| terms.normal.kind != Kind::Unlimited).map(|terms| {
-                let merged = cost.unwrap_or(u64::MAX);
-                receipt(terms, group.hash, ask.cost, merged, call, &group.standing)
-            });
-            verdict.push(status);
-        }
-        self.keep_permits(verdict);
     }
 
     /// Lets a verdict that took permits know where they go back to.
@@ -526,24 +302,6 @@ fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, standi
     let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
     let permit = terms.normal.kind == Kind::InFlight;
     Receipt { terms: terms.id, hash, account, cost, charged, permit, alone: cost == merged }
-}
-
-impl Group<'_> {
-    fn part(&self, mode: Mode) -> &Part {
-        match mode {
-            Mode::Enforce => &self.enforce,
-            Mode::Shadow => &self.shadow,
-            Mode::Peek => &self.peek,
-        }
-    }
-
-    fn part_mut(&mut self, mode: Mode) -> &mut Part {
-        match mode {
-            Mode::Enforce => &mut self.enforce,
-            Mode::Shadow => &mut self.shadow,
-            Mode::Peek => &mut self.peek,
-        }
-    }
 }
 
 impl<C: Clock> Store for MemoryStore<C> {

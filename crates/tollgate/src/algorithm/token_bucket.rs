@@ -76,6 +76,9 @@ pub(crate) struct Charged {
 }
 
 impl Charged {
+    /// Of that which has no limit: no state comes as far.
+    pub(crate) const NOTHING: Self = Self { tat: u64::MAX, ahead: 0, refunded: 0, given: 0 };
+
     /// A charge of `cost` at `clock` that left the state at `tat`.
     #[inline]
     pub(crate) fn new(limit: &Normal, tat: u64, clock: u64, cost: u64, refunded: u64, given: u64) -> Self {

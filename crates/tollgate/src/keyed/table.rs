@@ -21,7 +21,7 @@ mod figures;
 mod held;
 mod room;
 
-pub(crate) use accounts::{Account, AccountNumber, Standing};
+pub(crate) use accounts::{Account, Booking, Standing};
 pub(crate) use calls::{Absent, Altered};
 pub use figures::{Census, Figures};
 pub(crate) use held::{FEW, Held};

@@ -1,7 +1,7 @@
 //! One key of many, with the verbs of a limiter.
 
 use super::Inner;
-use super::table::{Absent, Account, AccountNumber, Altered, Standing, Table};
+use super::table::{Absent, Account, Altered, Booking, Standing, Table};
 use super::terms::{Asked, Terms};
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
@@ -15,7 +15,6 @@ use crate::limiter::{Charge, Reservation, Wait};
 use crate::sync::Ordering;
 use core::cmp::Ordering::{Equal, Greater, Less};
 use core::fmt;
-use core::num::NonZeroU32;
 use core::time::Duration;
 use std::sync::Arc;
 
@@ -38,9 +37,8 @@ pub struct Key<'a, C: Clock> {
 pub struct Taken {
     table: u64,
     hash: u64,
-    /// By which it was charged; none if nothing was, because there is no limit or it was met.
-    terms: Option<NonZeroU32>,
-    account: AccountNumber,
+    /// By no terms if nothing was charged, because there is no limit or it was met.
+    booking: Booking,
     cost: u64,
     charged: Charged,
 }
@@ -54,14 +52,16 @@ impl Taken {
     pub(super) fn settle<C: Clock>(self, inner: &Inner<C>, actual: u64, now: impl Fn() -> Instant) {
         let (table, plans) = (&inner.table, Some(&inner.plans));
         // What another table charged is none of this one's business.
-        let Some(terms) = self.terms.filter(|_| inner.table.id == self.table) else { return };
+        if inner.table.id != self.table || self.booking.terms() == 0 {
+            return;
+        }
         match actual.cmp(&self.cost) {
             Equal => {}
             Less => {
-                let Self { hash, account, ref charged, cost, .. } = self;
-                give_back(table, terms.get(), hash, account, charged, cost - actual, false, now, plans);
+                let Self { hash, booking, ref charged, cost, .. } = self;
+                give_back(table, hash, booking, charged, cost - actual, false, now, plans);
             }
-            Greater => charge_more(table, terms.get(), self.hash, actual - self.cost, now, plans),
+            Greater => charge_more(table, self.booking.terms(), self.hash, actual - self.cost, now, plans),
         }
     }
 }
@@ -70,7 +70,7 @@ impl Taken {
 pub(crate) struct Spot<C: Clock> {
     pub(crate) inner: Arc<Inner<C>>,
     pub(crate) hash: u64,
-    pub(crate) account: AccountNumber,
+    pub(crate) booking: Booking,
 }
 
 impl<'a, C: Clock> Key<'a, C> {
@@ -120,8 +120,8 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// See [`Limiter::take`](crate::Limiter::take).
     pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
-        let (admitted, account, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
-        Ok(Charge::of_key(self.spot(account), &admitted, cost))
+        let (admitted, booking, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
+        Ok(Charge::of_key(self.spot(booking), &admitted, cost))
     }
 
     /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
@@ -153,20 +153,19 @@ impl<'a, C: Clock> Key<'a, C> {
     pub fn charge_at_once(&self, cost: u64) -> Option<(Decision, Taken)> {
         let (quick, terms, standing) = self.inner.table.straight(self.first, self.hash, self.now(), cost)?;
         let (decision, Quick { limit, clock, ahead, .. }) = (quick.decision(), quick);
-        let Standing { number: account, given, refunded } = standing;
-        let charged = Charged::new(&limit, clock + ahead, clock, cost, refunded, given);
-        let terms = if decision.is_denied() { None } else { NonZeroU32::new(terms.id) };
-        Some((decision, Taken { table: self.inner.table.id, hash: self.hash, terms, account, cost, charged }))
+        let charged = Charged::new(&limit, clock + ahead, clock, cost, standing.refunded, standing.given);
+        let booking = if decision.is_denied() { Booking::default() } else { standing.booked_by(terms.id) };
+        Some((decision, Taken { table: self.inner.table.id, hash: self.hash, booking, cost, charged }))
     }
 
     #[inline(never)]
     fn charge_anyhow(&self, cost: u64) -> (Decision, Taken) {
         let (table, hash) = (self.inner.table.id, self.hash);
         match self.admit_anyhow(self.now(), cost, None) {
-            Ok((Admitted { normal, generation, clock, tat, given, refunded, .. }, account, decision)) => {
+            Ok((Admitted { normal, clock, tat, given, refunded, .. }, booking, decision)) => {
                 let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
-                let terms = if normal.kind == Kind::Unlimited { None } else { NonZeroU32::new(generation) };
-                (decision, Taken { table, hash, terms, account, cost, charged })
+                let booking = if normal.kind == Kind::Unlimited { Booking::default() } else { booking };
+                (decision, Taken { table, hash, booking, cost, charged })
             }
             Err(decision) => (decision, Taken::default()),
         }
@@ -188,7 +187,7 @@ impl<'a, C: Clock> Key<'a, C> {
             return Err(ReserveError::NoSlots(limit.judged_by()));
         }
         match self.admit(now, cost, Some(longest)) {
-            Ok((admitted, account, _)) => Ok(Reservation::of_key(self.spot(account), &admitted, cost, now)),
+            Ok((admitted, booking, _)) => Ok(Reservation::of_key(self.spot(booking), &admitted, cost, now)),
             Err(decision) => Err(ReserveError::Denied(Denied(decision))),
         }
     }
@@ -229,18 +228,13 @@ impl<'a, C: Clock> Key<'a, C> {
         grant(&self.inner.table, self.first, self.hash, tokens, || self.now(), Some(&self.inner.plans));
     }
 
-    fn spot(&self, account: AccountNumber) -> Spot<C> {
-        Spot { inner: Arc::clone(self.inner), hash: self.hash, account }
+    fn spot(&self, booking: Booking) -> Spot<C> {
+        Spot { inner: Arc::clone(self.inner), hash: self.hash, booking }
     }
 
-    /// Takes `cost`: the way of every verb that keeps something. With the account it is of.
+    /// Takes `cost`: the way of every verb that keeps something. With where it is booked.
     #[inline(always)]
-    fn admit(
-        &self,
-        now: Instant,
-        cost: u64,
-        longest: Option<u64>,
-    ) -> Result<(Admitted, AccountNumber, Decision), Decision> {
+    fn admit(&self, now: Instant, cost: u64, longest: Option<u64>) -> Result<(Admitted, Booking, Decision), Decision> {
         let table = &self.inner.table;
         let straight = if longest.is_none() { table.straight(self.first, self.hash, now, cost) } else { None };
         let Some((quick, terms, standing)) = straight else { return self.admit_anyhow(now, cost, longest) };
@@ -248,8 +242,9 @@ impl<'a, C: Clock> Key<'a, C> {
         if decision.is_denied() {
             return Err(decision);
         }
-        let (generation, tat, Standing { number, given, refunded }) = (terms.id, clock + ahead, standing);
-        Ok((Admitted { normal: limit, generation, clock, tat, wait: 0, given, refunded }, number, decision))
+        let (generation, tat, Standing { given, refunded, .. }) = (terms.id, clock + ahead, standing);
+        let admitted = Admitted { normal: limit, generation, clock, tat, wait: 0, given, refunded };
+        Ok((admitted, standing.booked_by(generation), decision))
     }
 
     #[inline(never)]
@@ -258,13 +253,13 @@ impl<'a, C: Clock> Key<'a, C> {
         now: Instant,
         cost: u64,
         longest: Option<u64>,
-    ) -> Result<(Admitted, AccountNumber, Decision), Decision> {
+    ) -> Result<(Admitted, Booking, Decision), Decision> {
         let asked = Asked { now, cost, longest, reserve: 0, write: true };
         let (call, terms, standing) = self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
         if call.decision.is_denied() {
             return Err(call.decision);
         }
-        let Standing { number, given, refunded } = standing;
+        let Standing { given, refunded, .. } = standing;
         let admitted = Admitted {
             normal: terms.normal,
             generation: terms.id,
@@ -274,7 +269,7 @@ impl<'a, C: Clock> Key<'a, C> {
             given,
             refunded,
         };
-        Ok((admitted, number, call.decision))
+        Ok((admitted, standing.booked_by(terms.id), call.decision))
     }
 }
 
@@ -305,23 +300,24 @@ impl<C: Clock> Spot<C> {
         self.inner.table.clock()
     }
 
-    /// Gives back `unused` units of a charge that was made under the terms `id`.
-    pub(crate) fn give_back(&self, id: u32, charged: &Charged, unused: u64, now: impl Fn() -> Instant) {
-        give_back(&self.inner.table, id, self.hash, self.account, charged, unused, false, now, Some(&self.inner.plans));
+    /// Gives back `unused` units of a charge.
+    pub(crate) fn give_back(&self, charged: &Charged, unused: u64, now: impl Fn() -> Instant) {
+        give_back(&self.inner.table, self.hash, self.booking, charged, unused, false, now, Some(&self.inner.plans));
     }
 
     /// Charges `extra` units, at most a full bucket of them.
-    pub(crate) fn charge_more(&self, id: u32, extra: u64, now: impl Fn() -> Instant) {
-        charge_more(&self.inner.table, id, self.hash, extra, now, Some(&self.inner.plans));
+    pub(crate) fn charge_more(&self, extra: u64, now: impl Fn() -> Instant) {
+        charge_more(&self.inner.table, self.booking.terms(), self.hash, extra, now, Some(&self.inner.plans));
     }
 
-    /// Cancels a reservation that was made under the terms `id`, unless its time has come.
-    pub(crate) fn cancel(&self, id: u32, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
+    /// Cancels a reservation, unless its time has come.
+    pub(crate) fn cancel(&self, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
         let (table, plans) = (&self.inner.table, Some(&self.inner.plans));
-        table.alter(table.terms(id), self.hash, now(), plans, Absent::StaysOut, |terms, state, account| {
+        let first = table.terms(self.booking.terms());
+        table.alter(first, self.hash, now(), plans, Absent::StaysOut, |terms, state, account| {
             let (Altered::Word(word), Some(account)) = (state, account) else { return };
-            let (Some(standing), now) = (account.if_still(self.account), now()) else { return };
-            if terms.id != id || act < now {
+            let (Some(standing), now) = (account.of(self.booking, terms.id), now()) else { return };
+            if act < now {
                 return;
             }
             if terms.normal.kind == Kind::Pacing {
@@ -339,14 +335,12 @@ impl<C: Clock> Spot<C> {
     }
 }
 
-/// Gives back `unused` units of a charge to `hash`, on that account, that was made under the terms `id`; `is_all`: whether those are
-/// all of it.
+/// Gives back `unused` units of a charge to `hash`; `is_all`: whether those are all of it.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn give_back<C: Clock>(
     table: &Table<C>,
-    id: u32,
     hash: u64,
-    number: AccountNumber,
+    booking: Booking,
     charged: &Charged,
     unused: u64,
     is_all: bool,
@@ -354,9 +348,9 @@ pub(crate) fn give_back<C: Clock>(
     plans: Option<&super::plans::Plans>,
 ) {
     let mut too_late = false;
-    let first = table.terms(id);
+    let first = table.terms(booking.terms());
     let is_in = table.alter(first, hash, now(), plans, Absent::StaysOut, |terms, state, account| {
-        let account = account.filter(|_| terms.id == id).and_then(|account| Some((account, account.if_still(number)?)));
+        let account = account.and_then(|account| Some((account, account.of(booking, terms.id)?)));
         let Some((account, standing)) = account else {
             too_late = true;
             return;
@@ -479,7 +473,7 @@ pub(crate) fn grant<C: Clock>(
 
 impl<C: Clock> Clone for Spot<C> {
     fn clone(&self) -> Self {
-        Self { inner: Arc::clone(&self.inner), hash: self.hash, account: self.account }
+        Self { inner: Arc::clone(&self.inner), hash: self.hash, booking: self.booking }
     }
 }
 

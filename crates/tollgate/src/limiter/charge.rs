@@ -25,10 +25,9 @@ use core::fmt;
 /// ```
 #[must_use = "settle the charge when the true cost is known, or drop it with `drop(charge)` to keep it"]
 pub struct Charge<C: Clock = DefaultClock> {
-    /// None if there was no limit.
-    owner: Option<Owner<C>>,
+    owner: Owner<C>,
     cost: u64,
-    /// For windows and logs, `tat` names the window or the instant.
+    /// For windows and logs, `tat` names the window or the instant. [`NOTHING`](Charged::NOTHING) if there was no limit.
     charged: Charged,
 }
 
@@ -41,7 +40,6 @@ pub(super) enum Owner<C: Clock> {
     #[cfg(feature = "std")]
     Key {
         key: Spot<C>,
-        terms: u32,
     },
 }
 
@@ -50,7 +48,7 @@ impl<C: Clock> Owner<C> {
         match self {
             Self::One { limiter, .. } => limiter.clock().now(),
             #[cfg(feature = "std")]
-            Self::Key { key, .. } => key.clock().now(),
+            Self::Key { key } => key.clock().now(),
         }
     }
 }
@@ -63,14 +61,17 @@ impl<C: Clock> Charge<C> {
 
     #[cfg(feature = "std")]
     pub(crate) fn of_key(key: Spot<C>, admitted: &Admitted, cost: u64) -> Self {
-        Self::of(Owner::Key { key, terms: admitted.generation }, admitted, cost)
+        Self::of(Owner::Key { key }, admitted, cost)
     }
 
     #[inline]
     fn of(owner: Owner<C>, admitted: &Admitted, cost: u64) -> Self {
         let Admitted { normal, clock, tat, refunded, given, .. } = *admitted;
-        let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
-        Self { owner: Some(owner).filter(|_| normal.kind != Kind::Unlimited), cost, charged }
+        let charged = match normal.kind {
+            Kind::Unlimited => Charged::NOTHING,
+            _ => Charged::new(&normal, tat, clock, cost, refunded, given),
+        };
+        Self { owner, cost, charged }
     }
 
     /// What was charged.
@@ -83,25 +84,23 @@ impl<C: Clock> Charge<C> {
     /// Less comes back as far as time has not brought it back already and nobody has been promised it. More is charged
     /// at once as debt, at most a full bucket of it; that much is outside the limit's promise, and counted.
     pub fn settle(self, actual: u64) {
-        if let Some(owner) = &self.owner {
-            self.settle_at(actual, || owner.now());
-        }
+        self.settle_at(actual, || self.owner.now());
     }
 
     pub(crate) fn settle_at(&self, actual: u64, now: impl Fn() -> Instant) {
-        let Some(owner) = &self.owner else { return };
         match actual.cmp(&self.cost) {
+            _ if self.charged == Charged::NOTHING => {}
             Equal => {}
-            Less => self.give_back(owner, self.cost - actual, now),
-            Greater => self.charge_more(owner, actual - self.cost, now),
+            Less => self.give_back(self.cost - actual, now),
+            Greater => self.charge_more(actual - self.cost, now),
         }
     }
 
-    fn give_back(&self, owner: &Owner<C>, unused: u64, now: impl Fn() -> Instant) {
-        let (shared, generation) = match owner {
+    fn give_back(&self, unused: u64, now: impl Fn() -> Instant) {
+        let (shared, generation) = match &self.owner {
             Owner::One { limiter, generation } => (&*limiter.shared, *generation),
             #[cfg(feature = "std")]
-            Owner::Key { key, terms } => return key.give_back(*terms, &self.charged, unused, now),
+            Owner::Key { key } => return key.give_back(&self.charged, unused, now),
         };
         shared.locked(&now, |cell, normal, current| {
             if current != generation {
@@ -132,11 +131,11 @@ impl<C: Clock> Charge<C> {
         });
     }
 
-    fn charge_more(&self, owner: &Owner<C>, extra: u64, now: impl Fn() -> Instant) {
-        let shared = match owner {
+    fn charge_more(&self, extra: u64, now: impl Fn() -> Instant) {
+        let shared = match &self.owner {
             Owner::One { limiter, .. } => &*limiter.shared,
             #[cfg(feature = "std")]
-            Owner::Key { key, terms } => return key.charge_more(*terms, extra, now),
+            Owner::Key { key } => return key.charge_more(extra, now),
         };
         shared.locked(&now, |cell, normal, _| {
             if normal.kind == Kind::Unlimited {

@@ -48,7 +48,7 @@ impl<C: Clock> Reservation<C> {
 
     #[cfg(feature = "std")]
     pub(crate) fn of_key(key: Spot<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
-        Self::of(Owner::Key { key, terms: admitted.generation }, admitted, cost, now)
+        Self::of(Owner::Key { key }, admitted, cost, now)
     }
 
     #[inline]
@@ -98,7 +98,7 @@ impl<C: Clock> Reservation<C> {
         let (shared, generation) = match &self.owner {
             Owner::One { limiter, generation } => (&*limiter.shared, *generation),
             #[cfg(feature = "std")]
-            Owner::Key { key, terms } => return key.cancel(*terms, self.claim, self.act, now),
+            Owner::Key { key } => return key.cancel(self.claim, self.act, now),
         };
         shared.locked(&now, |cell, normal, current| {
             if normal.kind == Kind::Unlimited {

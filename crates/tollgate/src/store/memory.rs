@@ -8,12 +8,12 @@ mod detached;
 mod grouped;
 mod straight;
 
-use super::{Ask, Census, LimitHandle, NOT_OURS, NotDetached, NotSettled, Permits, Receipt, Source, Store, Verdict};
+use super::{Ask, Census, LimitHandle, NotDetached, NotSettled, Permits, Receipt, Source, Store, Verdict};
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::{Clock, DefaultClock, Instant, SystemClock};
 use crate::decision::Decision;
 use crate::keyed::line::Rule;
-use crate::keyed::table::{BYTES_A_KEY, Cap, Figures, Standing, Table};
+use crate::keyed::table::{BYTES_A_KEY, Booking, Cap, Figures, Standing, Table};
 use crate::keyed::terms::{Call, Terms};
 use crate::keyed::{TooManyLimits, charge_more, give_back, grant, reset};
 use crate::limit::{Kind, Limit};
@@ -275,12 +275,12 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
-                Some(receipt) if receipt.permit || receipt.terms == NOT_OURS => {}
-                Some(Receipt { terms, hash, account, cost, charged, alone, .. }) if actual < cost => {
-                    give_back(table, terms, hash, account, &charged, cost - actual, alone && actual == 0, &now, None);
+                Some(receipt) if receipt.permit || receipt.booking == Booking::ELSEWHERE => {}
+                Some(Receipt { hash, booking, cost, charged, alone, .. }) if actual < cost => {
+                    give_back(table, hash, booking, &charged, cost - actual, alone && actual == 0, &now, None);
                 }
-                Some(Receipt { terms, hash, cost, .. }) if actual > cost => {
-                    charge_more(table, terms, hash, actual - cost, &now, None);
+                Some(Receipt { hash, booking, cost, .. }) if actual > cost => {
+                    charge_more(table, booking.terms(), hash, actual - cost, &now, None);
                 }
                 _ => {}
             }
@@ -298,10 +298,10 @@ fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
 
 /// What a call charged `cost` of, being one of those that charged `merged` together.
 fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, standing: &Standing) -> Receipt {
-    let Standing { number: account, given, refunded } = *standing;
+    let Standing { given, refunded, .. } = *standing;
     let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
     let permit = terms.normal.kind == Kind::InFlight;
-    Receipt { terms: terms.id, hash, account, cost, charged, permit, alone: cost == merged }
+    Receipt { hash, booking: standing.booked_by(terms.id), cost, charged, permit, alone: cost == merged }
 }
 
 impl<C: Clock> Store for MemoryStore<C> {

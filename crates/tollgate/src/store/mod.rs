@@ -10,7 +10,7 @@ pub use ask::{Ask, LimitHandle, Mode};
 pub use detached::{NotDetached, NotSettled};
 pub use memory::{MemoryStore, MemoryStoreBuilder, TooManyKeys};
 pub use verdict::{AskOutcome, Source, Status, Verdict};
-pub(crate) use verdict::{NOT_OURS, Permits, Receipt};
+pub(crate) use verdict::{Permits, Receipt};
 
 use crate::clock::Instant;
 use crate::keyed::TooManyLimits;

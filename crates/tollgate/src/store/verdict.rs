@@ -4,7 +4,7 @@ use super::Mode;
 use crate::algorithm::token_bucket::Charged;
 use crate::clock::nanos;
 use crate::decision::{Decision, Outcome};
-use crate::keyed::table::{AccountNumber, FEW};
+use crate::keyed::table::{Booking, FEW};
 use core::any::Any;
 use core::fmt;
 use core::time::Duration;
@@ -95,18 +95,15 @@ pub struct Status {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
-    pub(crate) terms: u32,
     pub(crate) hash: u64,
-    pub(crate) account: AccountNumber,
+    /// [`ELSEWHERE`](Booking::ELSEWHERE) if the charge is not of the memory store.
+    pub(crate) booking: Booking,
     pub(crate) cost: u64,
     pub(crate) charged: Charged,
     pub(crate) permit: bool,
     /// Whether no other ask was charged with it, as one.
     pub(crate) alone: bool,
 }
-
-/// Stands for the terms of a charge that is not of the memory store.
-pub(crate) const NOT_OURS: u32 = u32::MAX;
 
 impl Status {
     /// For those who write a store: what an ask of that mode came to, with nothing to settle.
@@ -120,14 +117,14 @@ impl Status {
     #[must_use]
     pub fn settled_by(mut self, mark: [u64; 2], cost: u64) -> Self {
         let charged = Charged { tat: mark[1], ahead: 0, refunded: 0, given: 0 };
-        let (terms, hash, account) = (NOT_OURS, mark[0], AccountNumber::default());
-        self.charged = Some(Receipt { terms, hash, account, cost, charged, permit: false, alone: false });
+        let (hash, booking) = (mark[0], Booking::ELSEWHERE);
+        self.charged = Some(Receipt { hash, booking, cost, charged, permit: false, alone: false });
         self
     }
 
     /// For those who write a store: what was told to [`settled_by`](Self::settled_by).
     pub fn settles_by(&self) -> Option<([u64; 2], u64)> {
-        let receipt = self.charged.filter(|receipt| receipt.terms == NOT_OURS)?;
+        let receipt = self.charged.filter(|receipt| receipt.booking == Booking::ELSEWHERE)?;
         Some(([receipt.hash, receipt.charged.tat], receipt.cost))
     }
 

@@ -1,10 +1,10 @@
 //! What came back to keys: an account for each slot.
 //!
 //! An account stays with its slot, not with the key, and its words only grow: whoever comes to a slot goes on from what is there. So a
-//! charge remembers how the account stood before it, and by which number: once the key has left the slot, was reset, or was judged by
-//! another plan, the account has another number, and what was charged under the old one does not come back.
+//! charge remembers how the account stood before it, and where it was booked: once the key has left the slot, was reset, or was judged
+//! by another plan, the account is in another epoch, and what was booked before does not come back.
 
-use super::{Place, SLOTS, Table, WORDS, begin_on_a_line, zeroed};
+use super::{LANES, MOST_TERMS, Place, SLOTS, TERMS_BITS, Table, WORDS, begin_on_a_line, zeroed};
 use crate::algorithm::token_bucket::Cancelled;
 use crate::clock::Clock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -25,28 +25,50 @@ pub(super) const BYTES_A_LINE: usize = SLOTS * (2 * 8 + 4);
 /// The account of one slot. Only who has claimed its entry writes it.
 #[derive(Clone, Copy)]
 pub(crate) struct Account<'a> {
-    slot: u32,
+    which: u8,
     epoch: &'a AtomicU32,
     given: &'a AtomicU64,
     refunded: &'a AtomicU64,
 }
 
-/// How an account stood before a charge.
+/// How an account stood before a charge; the default is that there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Standing {
-    pub(crate) number: AccountNumber,
+    /// Which of the slots that a key may have, counted from 1.
+    which: u8,
+    epoch: u32,
     /// What came back from under later reservations, in ticks.
     pub(crate) given: u64,
     /// What came back in all.
     pub(crate) refunded: u64,
 }
 
-/// Which account a charge is of; the default is none.
+/// By which terms something was charged, and where it was booked; the default is nothing, by none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct AccountNumber {
-    /// Counted from 1.
-    slot: u32,
+pub(crate) struct Booking {
+    /// Which of the slots that the key may have, then the terms.
+    at: u32,
     epoch: u32,
+}
+
+const _: () = assert!(LANES * SLOTS < 1 << (u32::BITS - TERMS_BITS), "a slot beside the terms");
+
+impl Booking {
+    /// Stands for a charge that is not of a table.
+    pub(crate) const ELSEWHERE: Self = Self { at: u32::MAX, epoch: u32::MAX };
+
+    /// 0 if nothing was charged.
+    pub(crate) fn terms(self) -> u32 {
+        self.at & MOST_TERMS
+    }
+}
+
+impl Standing {
+    /// The booking of a charge by these terms.
+    #[inline]
+    pub(crate) fn booked_by(&self, terms: u32) -> Booking {
+        Booking { at: u32::from(self.which) << TERMS_BITS | terms, epoch: self.epoch }
+    }
 }
 
 impl Accounts {
@@ -62,44 +84,56 @@ impl Accounts {
 }
 
 impl<C: Clock> Table<C> {
+    /// The account of the key of that hash, which is there.
     #[inline]
-    pub(super) fn account(&self, place: Place) -> Account<'_> {
-        let Accounts { words, offset, epochs } = &self.accounts;
+    pub(super) fn account(&self, hash: u64, place: Place) -> Account<'_> {
+        let Accounts { words, offset, .. } = &self.accounts;
         let at = place.0 - self.offset;
-        let (line, slot) = (at / WORDS, at % WORDS);
-        let words = &words[offset + line * WORDS + 2 * slot..][..2];
-        let slot = line * SLOTS + slot;
-        // A table with more slots than that has some without a number: what is charged there does not come back.
-        let number = u32::try_from(slot + 1).unwrap_or(0);
-        Account { slot: number, epoch: &epochs[slot], given: &words[0], refunded: &words[1] }
+        let slot = at % WORDS;
+        let lane = (0..LANES).find(|lane| self.line(hash, *lane) + slot == place.0);
+        let which = lane.map_or(0, |lane| lane * SLOTS + slot + 1) as u8;
+        // Where its line begins there, and two words for each slot before it.
+        let words = &words[offset + at + slot..][..2];
+        Account { which, epoch: self.epoch(place), given: &words[0], refunded: &words[1] }
     }
 
-    /// How the account of the key that is there stands. To be read before its state moves: what comes back in between then counts
-    /// against who is charged, not for them.
     #[inline]
-    pub(crate) fn standing(&self, place: Place) -> Standing {
-        self.account(place).standing()
+    fn epoch(&self, place: Place) -> &AtomicU32 {
+        let at = place.0 - self.offset;
+        &self.accounts.epochs[at / WORDS * SLOTS + at % WORDS]
     }
 
-    /// Reads the accounts of a key's home line, to have them in the cache by the time its slot is known.
+    /// Makes all that was charged so far to who is there give nothing back. Only who has claimed the entry does.
+    pub(super) fn void(&self, place: Place) {
+        self.epoch(place).fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// How the account of that key stands. To be read before its state moves: what comes back in between then counts against who is
+    /// charged, not for them.
+    #[inline]
+    pub(crate) fn standing(&self, hash: u64, place: Place) -> Standing {
+        self.account(hash, place).standing()
+    }
+
+    /// Reads the words of a key's home line, to have them in the cache by the time its slot is known.
     #[inline]
     pub(crate) fn touch_accounts(&self, hash: u64) {
-        let (line, accounts) = ((self.line(hash, 0) - self.offset) / WORDS, &self.accounts);
-        accounts.words[accounts.offset + line * WORDS].load(Ordering::Relaxed);
-        accounts.epochs[line * SLOTS].load(Ordering::Relaxed);
+        let Accounts { words, offset, .. } = &self.accounts;
+        words[self.line(hash, 0) - self.offset + offset].load(Ordering::Relaxed);
     }
 }
 
 impl Account<'_> {
     #[inline]
-    pub(crate) fn standing(&self) -> Standing {
-        let number = AccountNumber { slot: self.slot, epoch: self.epoch.load(Ordering::Acquire) };
-        Standing { number, given: self.given.load(Ordering::Acquire), refunded: self.refunded.load(Ordering::Acquire) }
+    fn standing(&self) -> Standing {
+        let Self { which, epoch, given, refunded } = self;
+        let (given, refunded) = (given.load(Ordering::Acquire), refunded.load(Ordering::Acquire));
+        Standing { which: *which, epoch: epoch.load(Ordering::Acquire), given, refunded }
     }
 
-    /// How it stands, if it is still the account of that number.
-    pub(crate) fn if_still(&self, number: AccountNumber) -> Option<Standing> {
-        Some(self.standing()).filter(|standing| standing.number == number && number.slot != 0)
+    /// How it stands, if what was booked so is still on it, by those terms.
+    pub(crate) fn of(&self, booking: Booking, terms: u32) -> Option<Standing> {
+        Some(self.standing()).filter(|standing| standing.which != 0 && standing.booked_by(terms) == booking)
     }
 
     /// Makes all that was charged so far give nothing back.

@@ -60,7 +60,7 @@ impl<C: Clock> Table<C> {
         self.touch_accounts(hash);
         let terms = self.current(first);
         let seen = self.glance(hash, terms.id, 0)?;
-        let standing = self.standing(seen.place);
+        let standing = self.standing(hash, seen.place);
         Some((self.quick(terms, &seen, now, cost)?, terms, standing))
     }
 
@@ -100,8 +100,8 @@ impl<C: Clock> Table<C> {
             }
             let call = match self.find(hash) {
                 Some(seen) if seen.terms() != terms.id => self.call_other(terms, hash, &seen, asked),
-                Some(seen) if terms.fits_a_word() => self.call_word(terms, &seen, asked),
-                Some(seen) => self.call_wide(terms, &seen, asked),
+                Some(seen) if terms.fits_a_word() => self.call_word(terms, hash, &seen, asked),
+                Some(seen) => self.call_wide(terms, hash, &seen, asked),
                 None => self.call_absent(terms, hash, asked, plans),
             };
             match call {
@@ -141,8 +141,8 @@ impl<C: Clock> Table<C> {
         None
     }
 
-    fn call_word(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Standing)> {
-        let standing = self.standing(seen.place);
+    fn call_word(&self, terms: &Terms, hash: u64, seen: &Seen, asked: &Asked) -> Option<(Call, Standing)> {
+        let standing = self.standing(hash, seen.place);
         let call = terms.judge_word(seen.word(), asked);
         match call.after {
             Some(after) if !self.swap(seen, after) => {
@@ -154,11 +154,11 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    fn call_wide(&self, terms: &Terms, seen: &Seen, asked: &Asked) -> Option<(Call, Standing)> {
+    fn call_wide(&self, terms: &Terms, hash: u64, seen: &Seen, asked: &Asked) -> Option<(Call, Standing)> {
         let mut state = self.wides.lock(seen.word());
         // A claimer that comes now waits for this lock.
         self.is_still(seen).then(|| {
-            let standing = self.standing(seen.place);
+            let standing = self.standing(hash, seen.place);
             (terms.judge_wide(&mut state, asked, &self.wides.budget), standing)
         })
     }
@@ -185,7 +185,7 @@ impl<C: Clock> Table<C> {
             return Some((self.put_in_flight(terms, hash, asked, call), Standing::default()));
         }
         let room = self.make_room(hash, asked.now);
-        let standing = room.map(|place| self.standing(place)).unwrap_or_default();
+        let standing = room.map(|place| self.standing(hash, place)).unwrap_or_default();
         self.put(room, hash, terms, asked.now, state);
         Some((call, standing))
     }
@@ -309,13 +309,13 @@ impl<C: Clock> Table<C> {
                 Some(seen) if !self.claim(&seen) => back_off(),
                 Some(seen) if terms.fits_a_word() => {
                     let mut word = seen.word();
-                    change(terms, Altered::Word(&mut word), Some(self.account(seen.place)));
+                    change(terms, Altered::Word(&mut word), Some(self.account(hash, seen.place)));
                     self.release_as(&seen, word);
                     return true;
                 }
                 Some(seen) => {
                     let mut state = self.wides.lock(seen.word());
-                    change(terms, Altered::Wide(&mut state, &self.wides.budget), Some(self.account(seen.place)));
+                    change(terms, Altered::Wide(&mut state, &self.wides.budget), Some(self.account(hash, seen.place)));
                     drop(state);
                     self.release(&seen);
                     return true;
@@ -338,7 +338,7 @@ impl<C: Clock> Table<C> {
                         State::Word(word) => Altered::Word(word),
                         State::Wide(state) => Altered::Wide(state, &budget),
                     };
-                    change(terms, state, room.map(|place| self.account(place)));
+                    change(terms, state, room.map(|place| self.account(hash, place)));
                     self.put(room, hash, terms, now, start);
                     return true;
                 }

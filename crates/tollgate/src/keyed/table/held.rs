@@ -140,7 +140,8 @@ impl<C: Clock> Held<'_, C> {
 
     /// How its account stands.
     pub(crate) fn standing(&self, at: usize) -> Standing {
-        self.ones[at].seen.map(|seen| self.table.standing(seen.place)).unwrap_or_default()
+        let one = &self.ones[at];
+        one.seen.map(|seen| self.table.standing(one.hash, seen.place)).unwrap_or_default()
     }
 
     pub(crate) fn is_log(&self, at: usize) -> bool {

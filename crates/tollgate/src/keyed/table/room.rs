@@ -85,7 +85,7 @@ impl<C: Clock> Table<C> {
             false => State::Wide(self.wides.forget(seen.word())),
         };
         self.sink(seen.tag >> TERMS_BITS, terms.id, state);
-        self.account(seen.place).void();
+        self.void(seen.place);
         let stripe = self.stripe(newcomer);
         let count = if freshness.is_fresh() { &stripe.evicted_fresh } else { &stripe.evicted_live };
         count.fetch_add(1, Ordering::Relaxed);
@@ -169,7 +169,7 @@ impl<C: Clock> Table<C> {
 
     /// Leaves a claimed slot to nobody.
     fn vacate(&self, place: Place) {
-        self.account(place).void();
+        self.void(place);
         self.release_to(place, NOBODY, 0);
     }
 
@@ -187,7 +187,7 @@ impl<C: Clock> Table<C> {
         let Some(state) = self.bring(state, from.id, to, self.present(now)) else { return self.release(seen) };
         if from.line.number != to.line.number {
             // What time brings under one plan is not known to charges that were made under another.
-            self.account(seen.place).void();
+            self.void(seen.place);
         }
         if !from.fits_a_word() {
             self.wides.forget(seen.word());

@@ -37,7 +37,7 @@ impl<C: Clock> MemoryStore<C> {
             table.touch_accounts(hash);
             let terms = table.current(first);
             let seen = table.seek(hash, terms.id).filter(|_| terms.fits_a_word())?;
-            let standing = table.standing(seen.place);
+            let standing = table.standing(hash, seen.place);
             let (longest, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
             let asked = Asked { now, cost: ask.cost, longest, reserve: ask.reserve, write };
             let call = terms.judge_word(seen.word(), &asked);

@@ -76,6 +76,8 @@ impl Request {
             !self.hopeless && self.questions.iter().zip(figures).all(|(asked, told)| told.fits || !decides(asked));
         let mut verdict = Verdict::new(Source::Redis);
         let mut receipts = SmallVec::new();
+        // What the asks of each question so far have charged.
+        let mut earlier: SmallVec<[u64; FEW]> = self.questions.iter().map(|_| 0).collect();
         for (ask, place) in asks.iter().zip(&self.places) {
             let (decision, receipt) = match *place {
                 Place::Known(decision) => (decision, None),
@@ -84,8 +86,9 @@ impl Request {
                     let takes = charged && figures.fits && question.mode != Mode::Peek;
                     let decision = told(question, self.reserves[at], figures, takes);
                     let receipt = (takes && ask.cost > 0 && decision.is_allowed())
-                        .then(|| Receipt::new(question, ask, figures))
+                        .then(|| Receipt::new(question, ask, figures, earlier[at]))
                         .flatten();
+                    earlier[at] = earlier[at].saturating_add(ask.cost);
                     (decision, receipt)
                 }
             };
@@ -184,24 +187,26 @@ pub(crate) struct Receipt {
 }
 
 impl Receipt {
-    fn new(question: &Question, ask: &Ask<'_>, figures: &Figures) -> Option<Self> {
-        Self::of(question, figures, ask.cost, ask.limit.number())
+    /// What an ask of a question charged, after `earlier` of the same: one after the other, so that each gives back what is its own.
+    fn new(question: &Question, ask: &Ask<'_>, figures: &Figures, earlier: u64) -> Option<Self> {
+        Self::of(question, figures, ask.cost, earlier, ask.limit.number())
     }
 
     /// What a question charged, as a whole.
     pub(crate) fn of_all(question: &Question, figures: &Figures) -> Option<Self> {
-        Self::of(question, figures, question.cost, 0)
+        Self::of(question, figures, question.cost, 0, 0)
     }
 
-    fn of(question: &Question, figures: &Figures, cost: u64, number: u64) -> Option<Self> {
+    fn of(question: &Question, figures: &Figures, cost: u64, earlier: u64, number: u64) -> Option<Self> {
         let time = figures.at;
         let fresh_at = time + figures.reset_after;
         let (after, before) = match question.limit {
             InMicros::Unlimited | InMicros::InFlight { .. } => return None,
             InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
                 // What was out on lease is not ahead: it is charged when it ends.
-                let after = figures.first.saturating_sub(figures.cold.out.saturating_mul(token));
-                (after, after.saturating_sub(question.cost.saturating_mul(token)))
+                let all = figures.first.saturating_sub(figures.cold.out.saturating_mul(token));
+                let before = all.saturating_sub((question.cost - earlier.min(question.cost)).saturating_mul(token));
+                (before.saturating_add(cost.saturating_mul(token)).min(all), before)
             }
             InMicros::Window { count, window, .. } => {
                 let charged_in = match count {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 use tollgate::{
-    Algorithm, Ask, Charge, Clock, Keyed, KeyedConcurrency, Limit, Limiter, ManualClock, MemoryStore, Mode, Outcome,
-    Reservation,
+    Algorithm, Ask, Charge, Clock, Instant, Keyed, KeyedConcurrency, Limit, Limiter, ManualClock, MemoryStore, Mode,
+    Outcome, Reservation,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -425,4 +425,57 @@ fn a_paced_reservation_of_before_a_gift_takes_nobody_elses_slot() {
     assert_eq!(slots(&|| limiter.reserve(1).unwrap(), &|| limiter.grant(1)), told);
     let key = keyed.key(&1);
     assert_eq!(slots(&|| key.reserve(1).unwrap(), &|| key.grant(1)), told);
+}
+
+/// Where gifts have moved a queue up to the clock there is less to take back than the slot was worth.
+#[test]
+fn a_paced_reservation_that_gifts_have_paid_for_is_cancelled_for_nothing() {
+    let limit = Limit::per_second(1).queue(9);
+    let clock = ManualClock::starting_at(Instant::from_unix_nanos(0));
+    let limiter = Limiter::with_clock(limit, clock.clone());
+    let keyed = Keyed::<u64, _>::builder(limit).clock(clock).build();
+    let slots = |reserve: &dyn Fn(u64) -> Reservation<ManualClock>, grant: &dyn Fn()| {
+        let _first = reserve(1);
+        let second = reserve(2);
+        grant();
+        second.cancel();
+        (reserve(1).delay(), reserve(1).delay())
+    };
+    let told = (Duration::ZERO, SECOND);
+    assert_eq!(slots(&|cost| limiter.reserve(cost).unwrap(), &|| limiter.grant(100)), told);
+    let key = keyed.key(&1);
+    assert_eq!(slots(&|cost| key.reserve(cost).unwrap(), &|| key.grant(100)), told);
+}
+
+/// Two asks for one key are one charge, and give back no more than that.
+#[test]
+fn asks_for_the_same_key_give_back_each_what_is_its_own() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    let limit = store.limit("bucket", Limit::per_second(1).burst(10)).unwrap();
+    let asks = [Ask::new(&limit, "key").cost(5), Ask::new(&limit, "key").cost(5)];
+    let both = store.decide_now(&asks, clock.now());
+    clock.advance(5 * SECOND);
+    assert!(store.decide_now(&asks[..1], clock.now()).is_allowed());
+    // Time has brought half of it back, and that was used: the other half comes back.
+    store.settle_now(both, &[0, 0], clock.now());
+    let left = store.decide_now(&[Ask::new(&limit, "key").cost(0)], clock.now());
+    assert_eq!(left.statuses().next().unwrap().decision().remaining(), 5);
+}
+
+/// What another store charged is none of this one's business.
+#[test]
+fn a_verdict_of_another_store_settles_nothing() {
+    let clock = ManualClock::new();
+    let stores = [(); 2].map(|()| MemoryStore::builder().clock(clock.clone()).build());
+    for (at, store) in stores.iter().enumerate() {
+        let other = &stores[1 - at];
+        let limits: Vec<_> = (0..3).map(|_| store.limit("bucket", Limit::per_hour(10)).unwrap()).collect();
+        let charged = || store.decide_now(&[Ask::new(&limits[2], "key").cost(4)], clock.now());
+        other.settle_now(charged(), &[0], clock.now());
+        let receipt = other.detach_now(charged(), clock.now() + SECOND, clock.now()).unwrap();
+        other.settle_detached_now(&receipt, &[9], clock.now()).unwrap();
+        let left = store.decide_now(&[Ask::new(&limits[2], "key").cost(0)], clock.now());
+        assert_eq!(left.statuses().next().unwrap().decision().remaining(), 2);
+    }
 }

@@ -320,14 +320,14 @@ impl<C: Clock> Spot<C> {
             if act < now {
                 return;
             }
+            let clock = terms.clock_at(now);
             if terms.normal.kind == Kind::Pacing {
                 // Only the last slot of a queue can be taken back, and only before it begins.
                 if word.wrapping_add(standing.given) == claim.mark && now < act {
-                    *word -= claim.worth;
+                    *word -= claim.worth.min(word.saturating_sub(clock));
                 }
                 return;
             }
-            let clock = terms.clock_at(now);
             let back = token_bucket::cancel(&terms.normal, *word, clock, standing.given, claim.worth, claim.mark);
             *word = word.saturating_sub(back.give);
             account.refund(&back);

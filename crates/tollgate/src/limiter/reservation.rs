@@ -109,8 +109,9 @@ impl<C: Clock> Reservation<C> {
                 let given = cell.given.load(Ordering::Relaxed);
                 cell.update(|free| {
                     let is_last = free.wrapping_add(given) == self.claim.mark;
-                    let last = current == generation && is_last && now() < self.act;
-                    last.then(|| free - self.claim.worth)
+                    let now = now();
+                    let last = current == generation && is_last && now < self.act;
+                    last.then(|| free - self.claim.worth.min(free.saturating_sub(cell.clock(normal, now))))
                 });
                 return;
             }

@@ -241,6 +241,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn decide_in_place(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) {
+        verdict.table = Some(self.inner.table.id);
         if self.inner.detached.is_overdue(now) {
             self.end_overdue(now);
         }
@@ -263,7 +264,10 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Instant) {
-        self.settle_charges(verdict.statuses().map(|status| status.charged), actual, now);
+        // What another store charged is none of this one's business.
+        if verdict.table == Some(self.inner.table.id) {
+            self.settle_charges(verdict.statuses().map(|status| status.charged), actual, now);
+        }
     }
 
     fn settle_charges(
@@ -276,8 +280,8 @@ impl<C: Clock> MemoryStore<C> {
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
                 Some(receipt) if receipt.permit || receipt.booking == Booking::ELSEWHERE => {}
-                Some(Receipt { hash, booking, cost, charged, alone, .. }) if actual < cost => {
-                    give_back(table, hash, booking, &charged, cost - actual, alone && actual == 0, &now, None);
+                Some(Receipt { hash, booking, cost, charged, .. }) if actual < cost => {
+                    give_back(table, hash, booking, &charged, cost - actual, actual == 0, &now, None);
                 }
                 Some(Receipt { hash, booking, cost, .. }) if actual > cost => {
                     charge_more(table, booking.terms(), hash, actual - cost, &now, None);
@@ -296,12 +300,15 @@ fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
     }
 }
 
-/// What a call charged `cost` of, being one of those that charged `merged` together.
-fn receipt(terms: &Terms, hash: u64, cost: u64, merged: u64, call: &Call, standing: &Standing) -> Receipt {
+/// What an ask for `cost` charged, before `later` more that were charged with it as one.
+fn receipt(terms: &Terms, hash: u64, cost: u64, later: u64, call: &Call, standing: &Standing) -> Receipt {
     let Standing { given, refunded, .. } = *standing;
-    let charged = Charged::new(&terms.normal, call.charged, call.clock, merged, refunded, given);
-    let permit = terms.normal.kind == Kind::InFlight;
-    Receipt { hash, booking: standing.booked_by(terms.id), cost, charged, permit, alone: cost == merged }
+    let normal = &terms.normal;
+    // One after the other, so that each gives back what is its own. Windows and logs tell them apart by nothing.
+    let later = if normal.is_windowed() { 0 } else { later.saturating_mul(normal.token) };
+    let charged = Charged::new(normal, call.charged.saturating_sub(later), call.clock, cost, refunded, given);
+    let permit = normal.kind == Kind::InFlight;
+    Receipt { hash, booking: standing.booked_by(terms.id), cost, charged, permit }
 }
 
 impl<C: Clock> Store for MemoryStore<C> {

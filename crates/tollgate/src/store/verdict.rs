@@ -101,8 +101,6 @@ pub(crate) struct Receipt {
     pub(crate) cost: u64,
     pub(crate) charged: Charged,
     pub(crate) permit: bool,
-    /// Whether no other ask was charged with it, as one.
-    pub(crate) alone: bool,
 }
 
 impl Status {
@@ -118,7 +116,7 @@ impl Status {
     pub fn settled_by(mut self, mark: [u64; 2], cost: u64) -> Self {
         let charged = Charged { tat: mark[1], ahead: 0, refunded: 0, given: 0 };
         let (hash, booking) = (mark[0], Booking::ELSEWHERE);
-        self.charged = Some(Receipt { hash, booking, cost, charged, permit: false, alone: false });
+        self.charged = Some(Receipt { hash, booking, cost, charged, permit: false });
         self
     }
 
@@ -154,6 +152,8 @@ impl Status {
 pub struct Verdict {
     statuses: SmallVec<[Status; FEW]>,
     source: Source,
+    /// The table of the memory store that decided; none if another did.
+    pub(super) table: Option<u64>,
     /// Where permits go back to.
     pub(super) permits: Option<Arc<dyn Permits>>,
     /// What a store that is not of this crate settles by.
@@ -169,7 +169,7 @@ impl Verdict {
     /// For those who write a store: of no asks yet.
     #[inline]
     pub fn new(source: Source) -> Self {
-        Self { statuses: SmallVec::new(), source, permits: None, held: None }
+        Self { statuses: SmallVec::new(), source, table: None, permits: None, held: None }
     }
 
     /// For those who write a store: says that somebody else decided.
@@ -197,7 +197,7 @@ impl Verdict {
         if self.statuses.spilled() {
             self.statuses = SmallVec::new();
         }
-        (self.source, self.held) = (source, None);
+        (self.source, self.table, self.held) = (source, None, None);
     }
 
     /// For those who write a store: what the next ask came to.

@@ -51,6 +51,15 @@ pub(crate) struct Booking {
     epoch: u32,
 }
 
+/// The epoch that does not end: nothing of it comes back.
+const LAST: u32 = u32::MAX;
+
+fn end(epoch: &AtomicU32) {
+    // Nobody else writes it.
+    let next = epoch.load(Ordering::Relaxed).saturating_add(1);
+    epoch.store(next, Ordering::Release);
+}
+
 const _: () = assert!(LANES * SLOTS < 1 << (u32::BITS - TERMS_BITS), "a slot beside the terms");
 
 impl Booking {
@@ -85,16 +94,23 @@ impl Accounts {
 
 impl<C: Clock> Table<C> {
     /// The account of the key of that hash, which is there.
-    #[inline]
+    #[inline(always)]
     pub(super) fn account(&self, hash: u64, place: Place) -> Account<'_> {
         let Accounts { words, offset, .. } = &self.accounts;
         let at = place.0 - self.offset;
         let slot = at % WORDS;
-        let lane = (0..LANES).find(|lane| self.line(hash, *lane) + slot == place.0);
-        let which = lane.map_or(0, |lane| lane * SLOTS + slot + 1) as u8;
+        let which =
+            if self.line(hash, 0) + slot == place.0 { slot + 1 } else { self.which(hash, place.0 - slot) + slot };
         // Where its line begins there, and two words for each slot before it.
         let words = &words[offset + at + slot..][..2];
-        Account { which, epoch: self.epoch(place), given: &words[0], refunded: &words[1] }
+        Account { which: which as u8, epoch: self.epoch(place), given: &words[0], refunded: &words[1] }
+    }
+
+    /// Which is the first slot of that line, of those that a key may have.
+    #[cold]
+    fn which(&self, hash: u64, line: usize) -> usize {
+        // It is in one of its lines.
+        (0..LANES).find(|lane| self.line(hash, *lane) == line).unwrap_or(0) * SLOTS + 1
     }
 
     #[inline]
@@ -105,12 +121,12 @@ impl<C: Clock> Table<C> {
 
     /// Makes all that was charged so far to who is there give nothing back. Only who has claimed the entry does.
     pub(super) fn void(&self, place: Place) {
-        self.epoch(place).fetch_add(1, Ordering::AcqRel);
+        end(self.epoch(place));
     }
 
     /// How the account of that key stands. To be read before its state moves: what comes back in between then counts against who is
     /// charged, not for them.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn standing(&self, hash: u64, place: Place) -> Standing {
         self.account(hash, place).standing()
     }
@@ -124,7 +140,7 @@ impl<C: Clock> Table<C> {
 }
 
 impl Account<'_> {
-    #[inline]
+    #[inline(always)]
     fn standing(&self) -> Standing {
         let Self { which, epoch, given, refunded } = self;
         let (given, refunded) = (given.load(Ordering::Acquire), refunded.load(Ordering::Acquire));
@@ -133,12 +149,13 @@ impl Account<'_> {
 
     /// How it stands, if what was booked so is still on it, by those terms.
     pub(crate) fn of(&self, booking: Booking, terms: u32) -> Option<Standing> {
-        Some(self.standing()).filter(|standing| standing.which != 0 && standing.booked_by(terms) == booking)
+        let is_known = |standing: &Standing| standing.which != 0 && standing.epoch != LAST;
+        Some(self.standing()).filter(|standing| is_known(standing) && standing.booked_by(terms) == booking)
     }
 
     /// Makes all that was charged so far give nothing back.
     pub(crate) fn void(&self) {
-        self.epoch.fetch_add(1, Ordering::AcqRel);
+        end(self.epoch);
     }
 
     /// So much comes back from under later reservations, and is no refund.

@@ -68,6 +68,8 @@ impl<C: Clock> MemoryStore<C> {
         if detached.is_overdue(now) {
             self.end_overdue(now);
         }
+        // What another store charged stays with that one.
+        let is_own = verdict.table == Some(self.inner.table.id);
         let until = until.as_unix_nanos();
         let number = {
             let mut kept = detached.lock();
@@ -79,13 +81,16 @@ impl<C: Clock> MemoryStore<C> {
             }
             kept.last += 1;
             let number = kept.last;
-            kept.charges.insert(number, verdict.statuses().map(|status| status.charged).collect());
+            let charges = verdict.statuses().map(|status| status.charged.filter(|_| is_own));
+            kept.charges.insert(number, charges.collect());
             kept.ends.insert((until, number));
             detached.set_earliest(&kept);
             number
         };
         // From here on they are out until that.
-        verdict.permits = None;
+        if is_own {
+            verdict.permits = None;
+        }
         Ok([detached.store, number, until].iter().flat_map(|word| word.to_be_bytes()).collect())
     }
 

@@ -86,7 +86,7 @@ impl<C: Clock> MemoryStore<C> {
                 groups.push(Group { first, hash, enforce, shadow, peek, terms: 0, standing: Standing::default() });
                 groups.len() - 1
             });
-            groups[at].part_mut(ask.mode).add(ask);
+            groups[at].part(ask.mode).add(ask);
             group_of.push(Some(at));
         }
         let foreign = group_of.contains(&None);
@@ -103,7 +103,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             groups => self.all_or_nothing(groups, now),
         };
-        self.tell(asks, &groups, &group_of, charged, verdict);
+        self.tell(asks, &mut groups, &group_of, charged, verdict);
     }
 
     /// Judges every group without writing; true if none denies.
@@ -207,26 +207,28 @@ impl<C: Clock> MemoryStore<C> {
     fn tell(
         &self,
         asks: &[Ask<'_>],
-        groups: &[Group<'_>],
+        groups: &mut [Group<'_>],
         group_of: &[Option<usize>],
         charged: bool,
         verdict: &mut Verdict,
     ) {
         for (ask, group) in asks.iter().zip(group_of) {
-            let group = group.map(|at| &groups[at]);
-            let part = group.map(|group| group.part(ask.mode));
-            let (Some(group), Some(&Part { call: Some(ref call), cost, longest, reserve, .. })) = (group, part) else {
-                // Not a limit of this store.
-                verdict.push(Status::new(ask.limit.first.nothing_left().decision, ask.mode));
-                continue;
-            };
-            let mut status = Status::new(patient(call.decision, longest, reserve), ask.mode);
-            let takes = charged && ask.mode != Mode::Peek && ask.cost > 0 && call.decision.is_allowed();
-            let terms = takes.then(|| self.inner.table.terms(group.terms));
-            status.charged = terms.filter(|terms| terms.normal.kind != Kind::Unlimited).map(|terms| {
-                let merged = cost.unwrap_or(u64::MAX);
-                receipt(terms, group.hash, ask.cost, merged, call, &group.standing)
-            });
+            let mut status = Status::new(ask.limit.first.nothing_left().decision, ask.mode);
+            // Otherwise it is not a limit of this store.
+            if let Some(group) = group.map(|at| &mut groups[at]) {
+                let Group { hash, terms, standing, .. } = *group;
+                let part = group.part(ask.mode);
+                // What is left of it is of the asks behind this one.
+                part.cost = part.cost.map(|cost| cost.saturating_sub(ask.cost));
+                if let Part { call: Some(call), cost: later, longest, reserve, .. } = part {
+                    status = Status::new(patient(call.decision, *longest, *reserve), ask.mode);
+                    let takes = charged && ask.mode != Mode::Peek && ask.cost > 0 && call.decision.is_allowed();
+                    let terms = takes.then(|| self.inner.table.terms(terms));
+                    let terms = terms.filter(|terms| terms.normal.kind != Kind::Unlimited);
+                    status.charged =
+                        terms.map(|terms| receipt(terms, hash, ask.cost, later.unwrap_or(0), call, &standing));
+                }
+            }
             verdict.push(status);
         }
         self.keep_permits(verdict);
@@ -234,15 +236,7 @@ impl<C: Clock> MemoryStore<C> {
 }
 
 impl Group<'_> {
-    fn part(&self, mode: Mode) -> &Part {
-        match mode {
-            Mode::Enforce => &self.enforce,
-            Mode::Shadow => &self.shadow,
-            Mode::Peek => &self.peek,
-        }
-    }
-
-    fn part_mut(&mut self, mode: Mode) -> &mut Part {
+    fn part(&mut self, mode: Mode) -> &mut Part {
         match mode {
             Mode::Enforce => &mut self.enforce,
             Mode::Shadow => &mut self.shadow,

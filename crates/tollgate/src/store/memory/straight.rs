@@ -65,7 +65,7 @@ impl<C: Clock> MemoryStore<C> {
             let told = patient(one.call.decision, one.asked.longest, one.asked.reserve);
             let mut status = Status::new(told, ask.mode);
             if charged {
-                status.charged = Some(receipt(one.terms, one.hash, ask.cost, ask.cost, &one.call, &one.standing));
+                status.charged = Some(receipt(one.terms, one.hash, ask.cost, 0, &one.call, &one.standing));
             }
             verdict.push(status);
         }

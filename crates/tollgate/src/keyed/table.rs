@@ -90,7 +90,6 @@ const FACTORS: [u64; 6] = [
 #[repr(C)]
 pub(crate) struct Table<C> {
     words: Box<[AtomicU64]>,
-    accounts: Accounts,
     /// Where the first line begins, so that each is a cache line.
     offset: usize,
     lines: u64,
@@ -101,6 +100,7 @@ pub(crate) struct Table<C> {
     terms: Chunks<OnceBox<Arc<Terms>>>,
     last_terms: AtomicU32,
     stripes: Box<[Stripe]>,
+    accounts: Accounts,
     wides: Wides,
     max_keys: u64,
 }

@@ -2,6 +2,8 @@
 //!
 //! The table has one line of four slots, and helpers that are far from fresh push the key from slot to slot.
 
+use super::common::traces::cases;
+use proptest::prelude::*;
 use std::time::Duration;
 use tollgate::{Algorithm, Ask, Carry, Clock, Keyed, Limit, LimitHandle, ManualClock, MemoryStore, Verdict};
 
@@ -190,5 +192,79 @@ fn many_resets_do_not_make_a_reservation_good_again() {
         slot.cancel();
         assert_eq!(key.tokens(), before, "{resets}");
         keyed.set_limit_with(keyed.limit(), Carry::Reset);
+    }
+}
+
+/// One thing that happens to the key, or around it.
+#[derive(Clone, Debug)]
+enum Step {
+    /// Asks for so much in one request, each by itself.
+    Take(Vec<u64>),
+    /// One of those outstanding, at so many eighths.
+    Settle(usize, u64),
+    HelperComes(u64),
+    Pass(u64),
+    TakesAll,
+}
+
+fn steps(helpers: u32) -> impl Strategy<Value = Step> {
+    prop_oneof![
+        4 => prop::collection::vec(1_u64..=6, 1..3).prop_map(Step::Take),
+        4 => (0_usize..8, prop_oneof![3 => Just(0), 1 => 0_u64..8]).prop_map(|(which, eighths)| Step::Settle(which, eighths)),
+        helpers => prop_oneof![1_u64..20, 20_u64..2_000].prop_map(Step::HelperComes),
+        3 => (1_u64..6).prop_map(Step::Pass),
+        1 => Just(Step::TakesAll),
+    ]
+}
+
+proptest! {
+    #![proptest_config(cases(500))]
+
+    /// P1 on what it cost in the end: in no time is that more than a burst and what the time brings.
+    #[test]
+    fn what_comes_back_is_never_too_much_wherever_a_key_has_been(
+        steps in prop_oneof![prop::collection::vec(steps(0), 1..60), prop::collection::vec(steps(8), 1..60)],
+    ) {
+        const BURST: u64 = 10;
+        let crowd = Crowd::new(Limit::per_second(1).burst(BURST));
+        let start = crowd.clock.now();
+        let second = || crowd.clock.now().saturating_since(start).as_secs();
+        // When, and what it cost in the end.
+        let mut net: Vec<(u64, u64)> = Vec::new();
+        let mut outstanding: Vec<(Verdict, Vec<usize>)> = Vec::new();
+        for (number, step) in steps.into_iter().chain([Step::TakesAll]).enumerate() {
+            match step {
+                Step::Take(costs) => {
+                    let asks: Vec<_> = costs.iter().map(|cost| Ask::new(&crowd.limit, "key").cost(*cost)).collect();
+                    let verdict = crowd.store.decide_now(&asks, crowd.clock.now());
+                    if verdict.is_allowed() {
+                        let first = net.len();
+                        net.extend(costs.iter().map(|cost| (second(), *cost)));
+                        outstanding.push((verdict, (first..net.len()).collect()));
+                    }
+                }
+                Step::Settle(which, eighths) if !outstanding.is_empty() => {
+                    let (verdict, of) = outstanding.swap_remove(which % outstanding.len());
+                    let actual: Vec<_> = of.iter().map(|at| net[*at].1 * eighths / 8).collect();
+                    of.iter().zip(&actual).for_each(|(at, actual)| net[*at].1 = *actual);
+                    crowd.store.settle_now(verdict, &actual, crowd.clock.now());
+                }
+                Step::Settle(..) => {}
+                Step::HelperComes(seconds) => {
+                    let name = format!("helper {number}");
+                    let ask = Ask::new(&crowd.helpers, &name).cost(seconds);
+                    drop(crowd.store.decide_now(&[ask], crowd.clock.now()));
+                }
+                Step::Pass(seconds) => crowd.clock.advance(Duration::from_secs(seconds)),
+                Step::TakesAll => net.push((second(), crowd.passes(1_000))),
+            }
+        }
+        for (from, _) in &net {
+            for (to, _) in &net {
+                let within = net.iter().filter(|(at, _)| (from..=to).contains(&at)).map(|(_, cost)| cost);
+                let most = BURST + to.saturating_sub(*from);
+                prop_assert!(from > to || within.clone().sum::<u64>() <= most, "from {} to {}: {:?}", from, to, net);
+            }
+        }
     }
 }

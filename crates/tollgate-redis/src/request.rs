@@ -205,7 +205,7 @@ impl Receipt {
             InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
                 // What was out on lease is not ahead: it is charged when it ends.
                 let all = figures.first.saturating_sub(figures.cold.out.saturating_mul(token));
-                let before = all.saturating_sub((question.cost - earlier.min(question.cost)).saturating_mul(token));
+                let before = all.saturating_sub(question.cost.saturating_sub(earlier).saturating_mul(token));
                 (before.saturating_add(cost.saturating_mul(token)).min(all), before)
             }
             InMicros::Window { count, window, .. } => {

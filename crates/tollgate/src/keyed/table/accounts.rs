@@ -34,7 +34,7 @@ pub(crate) struct Account<'a> {
 /// How an account stood before a charge; the default is that there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Standing {
-    /// Which of the slots that a key may have, counted from 1.
+    /// Which of the slots that a key may have, counted from 1; 0 is in none.
     which: u8,
     epoch: u32,
     /// What came back from under later reservations, in ticks.
@@ -149,8 +149,7 @@ impl Account<'_> {
 
     /// How it stands, if what was booked so is still on it, by those terms.
     pub(crate) fn of(&self, booking: Booking, terms: u32) -> Option<Standing> {
-        let is_known = |standing: &Standing| standing.which != 0 && standing.epoch != LAST;
-        Some(self.standing()).filter(|standing| is_known(standing) && standing.booked_by(terms) == booking)
+        Some(self.standing()).filter(|standing| standing.epoch != LAST && standing.booked_by(terms) == booking)
     }
 
     /// Makes all that was charged so far give nothing back.

@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 pub const IPV6_PREFIX: u8 = 56;
 
 /// IPv4 in IPv6, mapped or by NAT64, is that IPv4 address.
+#[inline]
 pub fn canonical(ip: IpAddr) -> IpAddr {
     let IpAddr::V6(v6) = ip else { return ip };
     let last = |v6: Ipv6Addr| IpAddr::from(<[u8; 4]>::try_from(&v6.octets()[12..]).unwrap_or_default());

@@ -120,6 +120,13 @@ impl Identity {
         self.client_of(peer, headers)
     }
 
+    /// The address of a peer that is no trusted proxy, and says nothing of others.
+    #[inline(always)]
+    pub(crate) fn stranger(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+        let peer = canonical(peer);
+        (self.trusted.is_empty() && self.word_of_others(headers).is_none()).then_some(peer)
+    }
+
     /// Who sent a request that comes from a proxy, or from nobody knows where.
     #[inline(never)]
     fn client_of(&self, proxy: Option<IpAddr>, headers: &HeaderMap) -> Client {

@@ -4,7 +4,7 @@ use crate::head::Head;
 use http::HeaderName;
 use smallvec::SmallVec;
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::sync::Arc;
 
 /// By what requests are counted.
@@ -78,6 +78,11 @@ impl Key {
         Self(By::All)
     }
 
+    #[inline]
+    pub(crate) fn is_ip(&self) -> bool {
+        matches!(self.0, By::Ip)
+    }
+
     /// What `then` says of the key of a request as bytes. What it is of comes first: an address is not a header that says the same.
     // Handed on, not returned: it is slow to move.
     #[inline]
@@ -90,7 +95,7 @@ impl Key {
         then(match &other {
             Some(key) => key,
             None => {
-                (address, length) = of_address(head, ipv6_prefix);
+                (address, length) = of_address(head.ip(), ipv6_prefix);
                 &address[..length]
             }
         })
@@ -123,20 +128,35 @@ const OTHER: u8 = 1;
 
 /// One bucket for all whose address nobody knows.
 #[inline]
-fn of_address(head: &Head<'_>, ipv6_prefix: u8) -> ([u8; 17], usize) {
+fn of_address(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
     let mut key = [ADDRESS; 17];
-    let octets = match head.ip().map(|ip| tollgate_policy::client(ip, ipv6_prefix)) {
+    let length = match ip {
         Some(IpAddr::V4(ip)) => {
-            key[1..5].copy_from_slice(&ip.octets());
-            4
+            key[..5].copy_from_slice(&of_ipv4(ip));
+            5
         }
         Some(IpAddr::V6(ip)) => {
-            key[1..17].copy_from_slice(&ip.octets());
-            16
+            key = of_ipv6(ip, ipv6_prefix);
+            17
         }
-        None => 0,
+        None => 1,
     };
-    (key, 1 + octets)
+    (key, length)
+}
+
+#[inline]
+pub(crate) fn of_ipv4(ip: Ipv4Addr) -> [u8; 5] {
+    let [a, b, c, d] = ip.octets();
+    [ADDRESS, a, b, c, d]
+}
+
+#[inline]
+pub(crate) fn of_ipv6(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
+    let mut key = [ADDRESS; 17];
+    if let IpAddr::V6(client) = tollgate_policy::client(ip.into(), prefix) {
+        key[1..].copy_from_slice(&client.octets());
+    }
+    key
 }
 
 impl fmt::Debug for Key {

@@ -1,7 +1,9 @@
 //! Numbers as the wire tells them: times are rounded up, so that nobody comes too early.
 
+use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue};
 use std::cell::RefCell;
+use std::fmt::Write;
 use std::time::Duration;
 
 /// As large as an integer of a structured field may be.
@@ -81,23 +83,61 @@ const fn zeros(number: usize) -> usize {
     (number < 10) as usize + (number < 100) as usize
 }
 
-/// Values of numbers that come more than once, shared by the responses of a thread: limits, and the seconds of resets, of which those
-/// within a minute are all remembered; then what remains, for those who come slowly (of a limit of 5,000 that is 4,999 every time).
-/// That is apart, since for those in a hurry it is another number each time.
-struct Seen([Shared; LASTING + PASSING]);
+/// For how long a number is told.
+#[derive(Clone, Copy)]
+enum Stays {
+    /// Limits: for as long as nobody changes them.
+    Long,
+    /// Resets: until that second has come, and then the next one is.
+    ASecond,
+    /// What remains: the next response tells another number.
+    Once,
+}
 
-const LASTING: usize = 64;
-const PASSING: usize = 8;
+/// Values that the responses of a thread share: of limits that came again, and of the seconds that are told now.
+struct Seen {
+    limits: [Shared; LIMITS],
+    seconds: Seconds,
+}
 
-thread_local!(static SEEN: RefCell<Seen> = const { RefCell::new(Seen([Shared::NONE; LASTING + PASSING])) });
+const LIMITS: usize = 16;
+
+thread_local!(static SEEN: RefCell<Seen> = const { RefCell::new(Seen::NONE) });
 
 /// A number that came, and its value once it came again: that of one that does not would be remembered for nothing.
 struct Shared(u64, Option<HeaderValue>);
 
+/// The values of as many seconds as there are from one multiple of [`Seconds::MANY`] to the next.
+///
+/// All at once, in memory that they have together: a value for each as it came would be two small pieces of memory every second,
+/// taken for longer than any request has them. glibc keeps few small pieces at hand, and where one is missing it takes a larger one,
+/// which is then never put back among those: from then on it tidies up all its memory for each request, which costs as much as the
+/// whole decision.
+struct Seconds {
+    /// Which multiple; the values are none before the first.
+    which: u64,
+    values: Vec<HeaderValue>,
+    /// That of the last one that was not among them. If it comes again before any that is, its time has come.
+    next: u64,
+}
+
+impl Seen {
+    const NONE: Self = Self {
+        limits: [const { Shared(0, None) }; LIMITS],
+        seconds: Seconds { which: 0, values: Vec::new(), next: 0 },
+    };
+}
+
 impl Shared {
-    const NONE: Self = Self(0, None);
+    fn value(&mut self, number: u64) -> HeaderValue {
+        match &self.1 {
+            Some(value) if self.0 == number => value.clone(),
+            _ => self.renewed(number),
+        }
+    }
 
     /// The value of a number that is not in `self`, or has none there.
+    #[cold]
     #[inline(never)]
     fn renewed(&mut self, number: u64) -> HeaderValue {
         let value = value(number);
@@ -107,37 +147,68 @@ impl Shared {
     }
 }
 
-impl Seen {
-    /// Inserts a number that lasts, or one that passes.
-    // There once for all numbers of a response, and what is rare apart: what a server does between two requests leaves little of
-    // this in the nearest cache, and to fetch code again costs more than to run it.
-    #[inline(never)]
-    fn insert(&mut self, headers: &mut HeaderMap, name: HeaderName, number: u64, lasts: bool) {
-        let value = if let Some(small) = usize::try_from(number).ok().and_then(|number| SMALL_VALUES.get(number)) {
-            small.clone()
-        } else {
-            let place = if lasts { number as usize % LASTING } else { LASTING + number as usize % PASSING };
-            let shared = &mut self.0[place];
-            match &shared.1 {
-                Some(value) if shared.0 == number => value.clone(),
-                _ => shared.renewed(number),
+impl Seconds {
+    const MANY: u64 = 64;
+
+    fn value(&mut self, second: u64) -> HeaderValue {
+        let (which, at) = (second / Self::MANY, second % Self::MANY);
+        match self.values.get(at as usize) {
+            Some(value) if self.which == which => {
+                self.next = which;
+                value.clone()
             }
-        };
-        headers.insert(name, value);
+            _ => self.renewed(second, which),
+        }
     }
+
+    #[cold]
+    #[inline(never)]
+    fn renewed(&mut self, second: u64, which: u64) -> HeaderValue {
+        if std::mem::replace(&mut self.next, which) == which {
+            let mut text = String::new();
+            let ends: Vec<usize> = (0..Self::MANY)
+                .map(|at| {
+                    // Writing to a string does not fail.
+                    let _ = write!(text, "{}", (which * Self::MANY).saturating_add(at));
+                    text.len()
+                })
+                .collect();
+            let (text, starts) = (Bytes::from(text), [0].into_iter().chain(ends.iter().copied()));
+            self.which = which;
+            self.values.clear();
+            // Digits are a value.
+            let values = starts.zip(&ends).map(|(start, end)| HeaderValue::from_maybe_shared(text.slice(start..*end)));
+            self.values.extend(values.flatten());
+        }
+        value(second)
+    }
+}
+
+/// Inserts a number.
+// There once for all numbers of a response, and what is rare apart: what a server does between two requests leaves little of
+// this in the nearest cache, and to fetch code again costs more than to run it.
+#[inline(never)]
+fn insert_one(headers: &mut HeaderMap, name: HeaderName, number: u64, stays: Stays) {
+    // Each where it is made: a value is slow to move.
+    match (SMALL_VALUES.get(usize::try_from(number).unwrap_or(SMALL)), stays) {
+        (Some(small), _) => headers.insert(name, small.clone()),
+        (None, Stays::ASecond) => headers.insert(name, SEEN.with_borrow_mut(|seen| seen.seconds.value(number))),
+        (None, Stays::Long) => {
+            headers.insert(name, SEEN.with_borrow_mut(|seen| seen.limits[number as usize % LIMITS].value(number)))
+        }
+        (None, Stays::Once) => headers.insert(name, value(number)),
+    };
 }
 
 /// Inserts a limit, what remains of it, and its reset if there is one, under these names.
 #[inline(always)]
 pub(super) fn insert(headers: &mut HeaderMap, names: [HeaderName; 3], limit: u64, remaining: u64, reset: Option<u64>) {
     let [limit_name, remaining_name, reset_name] = names;
-    SEEN.with_borrow_mut(|seen| {
-        seen.insert(headers, limit_name, limit, true);
-        seen.insert(headers, remaining_name, remaining, false);
-        if let Some(reset) = reset {
-            seen.insert(headers, reset_name, reset, true);
-        }
-    });
+    insert_one(headers, limit_name, limit, Stays::Long);
+    insert_one(headers, remaining_name, remaining, Stays::Once);
+    if let Some(reset) = reset {
+        insert_one(headers, reset_name, reset, Stays::ASecond);
+    }
 }
 
 #[cfg(test)]
@@ -162,6 +233,19 @@ mod tests {
                 for name in THREE {
                     assert_eq!(headers[name], text.as_str());
                 }
+            }
+        }
+    }
+
+    /// Those of two clients in turn, one of whom is reset later: whoever comes more often has the shared values, and both are told
+    /// the truth.
+    #[test]
+    fn every_second_is_told() {
+        for second in 1_794_828_000..1_794_828_200_u64 {
+            for told in [second, second, second + 50, second + 3_600, second] {
+                let mut headers = HeaderMap::new();
+                insert(&mut headers, THREE, 100, 99, Some(told));
+                assert_eq!(headers[RETRY_AFTER], told.to_string().as_str());
             }
         }
     }

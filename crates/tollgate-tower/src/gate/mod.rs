@@ -9,6 +9,7 @@ pub use policies::ByPolicies;
 use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use http::HeaderMap;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::time::Duration;
 use tollgate::Sleep;
@@ -39,6 +40,13 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
     /// Decides, and charges if the request passes; or says what does so, where that takes a while. The ticket goes where it
     /// stays: it is slow to move.
     fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Self::Ticket>) -> Option<Later<Self::Ticket>>;
+
+    /// The same for a request that passes with one step, of a client at this address; none if it takes more, or it does not:
+    /// then nothing was charged.
+    #[inline(always)]
+    fn pass(&self, _: IpAddr) -> Option<Self::Ticket> {
+        None
+    }
 
     /// Whether the request passes.
     fn is_allowed(&self, ticket: &Self::Ticket) -> bool;

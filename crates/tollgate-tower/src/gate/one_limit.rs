@@ -3,9 +3,10 @@
 use super::{Gate, Later, RateLimitStatus, sealed};
 use crate::answer::{Denial, Dialects, Figures};
 use crate::head::Head;
-use crate::key::Key;
+use crate::key::{Key, of_ipv4, of_ipv6};
 use http::HeaderMap;
 use std::hash::{BuildHasher, RandomState};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{
@@ -146,6 +147,20 @@ impl<C: Clock> Gate for OneLimit<C> {
             });
         });
         None
+    }
+
+    #[inline(always)]
+    fn pass(&self, ip: IpAddr) -> Option<Ticket<C>> {
+        if !self.key.is_ip() || self.action != Action::Enforce {
+            return None;
+        }
+        let now = self.keyed.clock().now();
+        let key = match ip {
+            IpAddr::V4(ip) => self.keyed.key(&of_ipv4(ip)[..]),
+            IpAddr::V6(ip) => self.keyed.key(&of_ipv6(ip, self.ipv6_prefix)[..]),
+        };
+        let (decision, taken) = key.at(now).charge_at_once(1)?;
+        decision.is_allowed().then_some(Ticket { decision, taken, slot: None, spread: 0, now })
     }
 
     fn is_allowed(&self, ticket: &Ticket<C>) -> bool {

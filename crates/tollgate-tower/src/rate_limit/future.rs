@@ -30,6 +30,8 @@ pin_project! {
     {
         #[pin]
         state: State<S, B, G, S::Future>,
+        // Of one that has come so far that the inner service was called, or who was turned away.
+        counted: Counted<G>,
         form: PhantomData<fn() -> F>,
     }
 }
@@ -44,20 +46,21 @@ pin_project! {
         Running {
             #[pin]
             future: F,
-            counted: Counted<G>,
         },
-        /// Its turn has not come. Few wait: they have memory of their own, so that the futures of all others are small.
-        Waiting {
-            next: Option<Box<Next<S, B, G>>>,
-        },
-        Denied {
-            response: Option<Response<Bytes>>,
-        },
-        /// A store elsewhere is asked.
-        Asking {
-            later: Option<Box<Unanswered<S, B, G>>>,
+        /// It is not, yet. Few wait or are turned away: they have memory of their own, so that the futures of all others are small.
+        Aside {
+            aside: Option<Box<Aside<S, B, G>>>,
         },
     }
+}
+
+/// A request that the inner service was not called with.
+enum Aside<S, B, G: Gate> {
+    Denied(Response<Bytes>),
+    /// Its turn has not come.
+    Waiting(Next<S, B, G>),
+    /// A store elsewhere is asked.
+    Asking(Unanswered<S, B, G>),
 }
 
 /// What goes on when the store has answered.
@@ -66,7 +69,6 @@ struct Unanswered<S, B, G: Gate> {
     client: Client,
     service: S,
     request: Request<B>,
-    counted: Counted<G>,
 }
 
 /// What is called when its turn has come.
@@ -86,12 +88,15 @@ pub(super) struct Counted<G: Gate> {
 }
 
 /// A request that waits for its turn. Whoever hangs up before it comes was counted for nothing, and gets it back.
-struct Uncalled<G: Gate>(Option<Counted<G>>);
+struct Uncalled<G: Gate> {
+    shared: Arc<Shared<G>>,
+    ticket: Option<G::Ticket>,
+}
 
 impl<G: Gate> Drop for Uncalled<G> {
     fn drop(&mut self) {
-        if let Some(Counted { shared, ticket: Some(ticket) }) = self.0.take() {
-            shared.gate.cancel(ticket);
+        if let Some(ticket) = self.ticket.take() {
+            self.shared.gate.cancel(ticket);
         }
     }
 }
@@ -132,23 +137,22 @@ impl<G: Gate> fmt::Debug for Kept<G> {
 
 impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
     #[inline]
-    fn new(state: State<S, B, G, S::Future>) -> Self {
-        Self { state, form: PhantomData }
+    pub(super) fn running(future: S::Future, counted: Counted<G>) -> Self {
+        Self { state: State::Running { future }, counted, form: PhantomData }
     }
 
-    #[inline]
-    pub(super) fn running(future: S::Future, counted: Counted<G>) -> Self {
-        Self::new(State::Running { future, counted })
+    pub(super) fn denied(response: Response<Bytes>, counted: Counted<G>) -> Self {
+        Self::aside(Aside::Denied(response), counted)
     }
 
     pub(super) fn waiting(
         delay: Duration,
         service: S,
         request: Request<B>,
-        counted: Counted<G>,
+        mut counted: Counted<G>,
         waiting: Waiting,
     ) -> Self {
-        Self::new(State::waiting(delay, service, request, counted, waiting))
+        Self::aside(Aside::waiting(delay, service, request, &mut counted, waiting), counted)
     }
 
     pub(super) fn asking(
@@ -158,11 +162,11 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
         request: Request<B>,
         counted: Counted<G>,
     ) -> Self {
-        Self::new(State::asking(later, client, service, request, counted))
+        Self::aside(Aside::Asking(Unanswered { later, client, service, request }), counted)
     }
 
-    pub(super) fn denied(response: Response<Bytes>) -> Self {
-        Self::new(State::Denied { response: Some(response) })
+    fn aside(aside: Aside<S, B, G>, counted: Counted<G>) -> Self {
+        Self { state: State::aside(aside), counted, form: PhantomData }
     }
 }
 
@@ -176,71 +180,77 @@ where
     type Output = Result<Response<F::Body>, S::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut state = self.project().state;
+        let mut this = self.project();
         loop {
-            match state.as_mut().project() {
-                StateProjection::Running { future, counted } => {
-                    let mut polled = future.poll(cx);
-                    if let Poll::Ready(result) = &mut polled
-                        && !counted.is_told_to(result)
-                    {
-                        return settled::<R, G, F, S::Error>(polled, counted);
-                    }
-                    return polled.map(|result| result.map(|response| response.map(F::plain)));
+            if let StateProjection::Running { future } = this.state.as_mut().project() {
+                let mut polled = future.poll(cx);
+                if let Poll::Ready(result) = &mut polled
+                    && !this.counted.is_told_to(result)
+                {
+                    return settled::<R, G, F, S::Error>(polled, this.counted);
                 }
-                StateProjection::Denied { response } => {
-                    let response = response.take().expect("polled after it was done");
-                    return Poll::Ready(Ok(response.map(F::own)));
-                }
-                _ => ready!(state.as_mut().go_on(cx)),
+                return polled.map(|result| result.map(|response| response.map(F::plain)));
+            }
+            if let Some(denied) = ready!(this.state.as_mut().go_on(cx, this.counted)) {
+                return Poll::Ready(Ok(denied.map(F::own)));
             }
         }
     }
 }
 
-impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
-    fn waiting(delay: Duration, service: S, request: Request<B>, counted: Counted<G>, waiting: Waiting) -> Self {
+impl<S, B, G: Gate> Aside<S, B, G> {
+    fn waiting(delay: Duration, service: S, request: Request<B>, counted: &mut Counted<G>, waiting: Waiting) -> Self {
         let sleep = counted.shared.gate.sleep(delay);
-        let next = Next { sleep, service, request, uncalled: Uncalled(Some(counted)), waiting };
-        Self::Waiting { next: Some(Box::new(next)) }
+        let uncalled = Uncalled { shared: Arc::clone(&counted.shared), ticket: counted.ticket.take() };
+        Self::Waiting(Next { sleep, service, request, uncalled, waiting })
+    }
+}
+
+impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
+    fn aside(aside: Aside<S, B, G>) -> Self {
+        Self::Aside { aside: Some(Box::new(aside)) }
     }
 
-    fn asking(later: Later<G::Ticket>, client: Client, service: S, request: Request<B>, counted: Counted<G>) -> Self {
-        Self::Asking { later: Some(Box::new(Unanswered { later, client, service, request, counted })) }
-    }
-
-    /// Waits for what a request that is not running waits for; pending until it comes. Apart: few wait.
+    /// Waits for what a request that is not running waits for, and pending until it comes; the response if there is one now.
+    /// Apart: few wait.
     #[cold]
     #[inline(never)]
-    fn go_on(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match self.as_mut().project() {
-            StateProjection::Waiting { next } => {
-                if let Some(next) = next {
-                    ready!(Pin::new(&mut next.sleep).poll(cx));
-                }
-                let Some(next) = next.take() else { return Poll::Pending };
-                let Next { mut service, request, mut uncalled, waiting, .. } = *next;
-                waiting.end();
-                let Some(counted) = uncalled.0.take() else { return Poll::Pending };
-                let future = service.call(request);
-                self.set(State::Running { future, counted });
+    fn go_on(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        counted: &mut Counted<G>,
+    ) -> Poll<Option<Response<Bytes>>> {
+        let StateProjection::Aside { aside } = self.as_mut().project() else { return Poll::Ready(None) };
+        let answer = match aside.as_deref_mut() {
+            Some(Aside::Waiting(next)) => {
+                ready!(Pin::new(&mut next.sleep).poll(cx));
+                None
             }
-            StateProjection::Asking { later } => {
-                let Some(asking) = later else { return Poll::Pending };
-                let ticket = ready!(asking.later.as_mut().poll(cx));
-                let Some(asking) = later.take() else { return Poll::Pending };
-                let Unanswered { client, mut service, mut request, mut counted, .. } = *asking;
-                counted.ticket = Some(ticket);
-                self.set(match counted.decided(&mut request, client) {
-                    Fate::Passes => State::Running { future: service.call(request), counted },
-                    Fate::Denied(response) => State::Denied { response: Some(*response) },
-                    Fate::Waits(delay, waiting) => State::waiting(delay, service, request, counted, waiting),
-                    Fate::Asks(later, client) => State::asking(later, client, service, request, counted),
+            Some(Aside::Asking(asking)) => Some(ready!(asking.later.as_mut().poll(cx))),
+            Some(Aside::Denied(_)) | None => None,
+        };
+        match *aside.take().expect("polled after it was done") {
+            Aside::Denied(response) => return Poll::Ready(Some(response)),
+            Aside::Waiting(Next { mut service, request, mut uncalled, waiting, .. }) => {
+                waiting.end();
+                counted.ticket = uncalled.ticket.take();
+                self.set(State::Running { future: service.call(request) });
+            }
+            Aside::Asking(Unanswered { client, mut service, mut request, .. }) => {
+                counted.ticket = answer;
+                self.set(match counted.decided(&mut request, client).map(|fate| *fate) {
+                    None => State::Running { future: service.call(request) },
+                    Some(Fate::Denied(response)) => return Poll::Ready(Some(response)),
+                    Some(Fate::Waits(delay, waiting)) => {
+                        State::aside(Aside::waiting(delay, service, request, counted, waiting))
+                    }
+                    Some(Fate::Asks(later, client)) => {
+                        State::aside(Aside::Asking(Unanswered { later, client, service, request }))
+                    }
                 });
             }
-            StateProjection::Running { .. } | StateProjection::Denied { .. } => {}
         }
-        Poll::Ready(())
+        Poll::Ready(None)
     }
 }
 

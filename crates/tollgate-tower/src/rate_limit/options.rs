@@ -67,6 +67,12 @@ impl Options {
         })
     }
 
+    /// Whether there is more to a request than who sent it.
+    #[inline]
+    pub(crate) fn are_many(&self) -> bool {
+        !self.skip.is_empty() || self.cost.is_some() || self.is_watched()
+    }
+
     /// Whether somebody is told of each request that passes.
     #[inline]
     pub(crate) fn is_watched(&self) -> bool {

@@ -12,7 +12,7 @@ use crate::identity::{Client, peer};
 use crate::rate_limit::future::Kept;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
-use http::{Request, Response};
+use http::{Method, Request, Response};
 use http_body::Body;
 use std::fmt;
 use std::marker::PhantomData;
@@ -62,23 +62,35 @@ impl<S, G: Gate, F> RateLimit<S, G, F> {
     ///
     /// Layers further in still look there. If one of them counts by address, insert [`PeerAddr`](crate::PeerAddr) as well.
     #[inline]
-    pub fn call_from<B>(&mut self, peer: Option<IpAddr>, mut request: Request<B>) -> ResponseFuture<S, B, G, F>
+    pub fn call_from<B>(&mut self, peer: Option<IpAddr>, request: Request<B>) -> ResponseFuture<S, B, G, F>
+    where
+        S: Service<Request<B>> + Clone,
+    {
+        match self.shared.pass(peer, &request) {
+            Some(ticket) => {
+                let counted = Counted { shared: Arc::clone(&self.shared), ticket: Some(ticket) };
+                ResponseFuture::running(self.inner.call(request), counted)
+            }
+            None => self.call_anyhow(peer, request),
+        }
+    }
+
+    #[inline(never)]
+    fn call_anyhow<B>(&mut self, peer: Option<IpAddr>, mut request: Request<B>) -> ResponseFuture<S, B, G, F>
     where
         S: Service<Request<B>> + Clone,
     {
         let mut counted = Counted { shared: Arc::clone(&self.shared), ticket: None };
         match counted.judge(&mut request, peer) {
-            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
-            fate => self.otherwise(request, counted, fate),
+            None => ResponseFuture::running(self.inner.call(request), counted),
+            Some(fate) => self.otherwise(request, counted, *fate),
         }
     }
 }
 
-/// What becomes of a request.
+/// What becomes of a request that does not go to the inner service at once. In memory of its own: of most requests nothing does.
 pub(super) enum Fate<G: Gate> {
-    /// The inner service is called.
-    Passes,
-    Denied(Box<Response<Bytes>>),
+    Denied(Response<Bytes>),
     Waits(Duration, Waiting),
     /// Nobody knows yet what becomes of that client.
     Asks(Later<G::Ticket>, Client),
@@ -91,8 +103,7 @@ impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
         std::mem::replace(&mut self.inner, clone)
     }
 
-    /// For whom the inner service is not called now. Apart, so that the future of all others is made where it stays: it is slow
-    /// to move.
+    /// For whom the inner service is not called now.
     #[cold]
     #[inline(never)]
     fn otherwise<B>(&mut self, request: Request<B>, counted: Counted<G>, fate: Fate<G>) -> ResponseFuture<S, B, G, F>
@@ -100,8 +111,7 @@ impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
         S: Service<Request<B>>,
     {
         match fate {
-            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
-            Fate::Denied(response) => ResponseFuture::denied(*response),
+            Fate::Denied(response) => ResponseFuture::denied(response, counted),
             Fate::Waits(delay, waiting) => ResponseFuture::waiting(delay, self.take_ready(), request, counted, waiting),
             Fate::Asks(later, client) => ResponseFuture::asking(later, client, self.take_ready(), request, counted),
         }
@@ -112,37 +122,38 @@ impl<G: Gate> Counted<G> {
     // Apart, and with the ticket where it stays: what is moved, and what is compiled into each service, is code to be fetched
     // for each request.
     #[inline(never)]
-    fn judge<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> Fate<G> {
+    fn judge<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> Option<Box<Fate<G>>> {
         let Shared { gate, options } = &*self.shared;
         let client = options.identity.client(peer, request.headers());
         let head = Head::of(request, client);
         if options.skips(&head) {
-            return Fate::Passes;
+            return None;
         }
         match gate.decide(&head, options.cost(&head), &mut self.ticket) {
             None => self.decided(request, client),
-            Some(later) => Fate::Asks(later, client),
+            Some(later) => Some(Box::new(Fate::Asks(later, client))),
         }
     }
 
-    /// What becomes of a request of `client`, now that it is decided on.
+    /// What becomes of a request of `client`, now that it is decided on; none if the inner service is called.
     #[inline]
-    pub(super) fn decided<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
+    pub(super) fn decided<B>(&mut self, request: &mut Request<B>, client: Client) -> Option<Box<Fate<G>>> {
         let Shared { gate, options } = &*self.shared;
         match &self.ticket {
-            Some(ticket) if gate.passes(ticket) && !options.is_watched() => Fate::Passes,
+            Some(ticket) if gate.passes(ticket) && !options.is_watched() => None,
             _ => self.decided_otherwise(request, client),
         }
     }
 
     /// The same for whom more is to be done than to let them pass.
     #[inline(never)]
-    fn decided_otherwise<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
+    fn decided_otherwise<B>(&mut self, request: &mut Request<B>, client: Client) -> Option<Box<Fate<G>>> {
         let Shared { gate, options } = &*self.shared;
-        let Some(ticket) = &self.ticket else { return Fate::Passes };
+        let ticket = self.ticket.as_ref()?;
         let head = Head::of(request, client);
         if !gate.is_allowed(ticket) {
-            return Fate::Denied(Box::new(self.shared.turn_away(&head, gate.denial(ticket), Some(ticket))));
+            let response = self.shared.turn_away(&head, gate.denial(ticket), Some(ticket));
+            return Some(Box::new(Fate::Denied(response)));
         }
         let delay = gate.delay(ticket);
         let waiting = (!delay.is_zero()).then(|| options.waits.enter(options.max_waiting, delay));
@@ -151,7 +162,7 @@ impl<G: Gate> Counted<G> {
             if let Some(ticket) = self.ticket.take() {
                 gate.cancel(ticket);
             }
-            return Fate::Denied(Box::new(response));
+            return Some(Box::new(Fate::Denied(response)));
         }
         if let Some(hook) = &options.hook {
             hook(&head, gate.shadow(ticket).as_ref());
@@ -161,11 +172,22 @@ impl<G: Gate> Counted<G> {
         {
             request.extensions_mut().insert(status);
         }
-        waiting.flatten().map_or(Fate::Passes, |waiting| Fate::Waits(delay, waiting))
+        waiting.flatten().map(|waiting| Box::new(Fate::Waits(delay, waiting)))
     }
 }
 
 impl<G: Gate> Shared<G> {
+    /// The ticket of a request that passes, and with which there is nothing else to do: what most are. None if there may be
+    /// more to it; then it was not counted.
+    #[inline(always)]
+    fn pass<B>(&self, peer: Option<IpAddr>, request: &Request<B>) -> Option<G::Ticket> {
+        let Self { gate, options } = self;
+        if options.are_many() || request.method() == Method::OPTIONS {
+            return None;
+        }
+        gate.pass(options.identity.stranger(peer?, request.headers())?)
+    }
+
     /// The response of who is turned away, with what the limits say, if it was they.
     #[inline(never)]
     fn turn_away(&self, head: &Head<'_>, mut denial: Denial<'_>, ticket: Option<&G::Ticket>) -> Response<Bytes> {

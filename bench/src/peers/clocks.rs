@@ -3,6 +3,8 @@
 use governor::clock::{Clock as GovernorClock, ReasonablyRealtime, Reference};
 use governor::nanos::Nanos;
 use std::ops::Add;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate::{Clock, Instant};
 
@@ -62,6 +64,9 @@ impl<C: Clock> ratelimit::Clock for Ours<C> {
     }
 }
 
+/// Where the clocks below begin.
+const START: u64 = 1_700_000_000_000_000_000;
+
 /// A clock that stands still and costs nothing: what is left is the limiter.
 #[derive(Clone, Copy)]
 pub(crate) struct Still;
@@ -69,6 +74,25 @@ pub(crate) struct Still;
 impl Clock for Still {
     #[inline]
     fn now(&self) -> Instant {
-        Instant::from_unix_nanos(1_700_000_000_000_000_000)
+        Instant::from_unix_nanos(START)
+    }
+}
+
+/// A clock that is a microsecond further each time it is read, for what is called one by one.
+#[derive(Clone)]
+pub(crate) struct Stepping(Arc<AtomicU64>);
+
+impl Stepping {
+    pub(crate) fn new() -> Self {
+        Self(Arc::new(AtomicU64::new(START)))
+    }
+}
+
+impl Clock for Stepping {
+    #[inline]
+    fn now(&self) -> Instant {
+        let now = self.0.load(Ordering::Relaxed) + 1_000;
+        self.0.store(now, Ordering::Relaxed);
+        Instant::from_unix_nanos(now)
     }
 }

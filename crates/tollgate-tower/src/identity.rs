@@ -120,11 +120,11 @@ impl Identity {
         self.client_of(peer, headers)
     }
 
-    /// The address of a peer that is no trusted proxy, and says nothing of others.
+    /// The address by which a peer is known whatever it says; none if it is a trusted proxy, who speaks for others.
     #[inline(always)]
-    pub(crate) fn stranger(&self, peer: IpAddr, headers: &HeaderMap) -> Option<IpAddr> {
+    pub(crate) fn stranger(&self, peer: IpAddr) -> Option<IpAddr> {
         let peer = canonical(peer);
-        (self.trusted.is_empty() && self.word_of_others(headers).is_none()).then_some(peer)
+        (!self.trusts_canonical(peer)).then_some(peer)
     }
 
     /// Who sent a request that comes from a proxy, or from nobody knows where.
@@ -179,7 +179,7 @@ impl Identity {
     /// The forwarding header of who is not asked for one.
     // To look at the few headers of a request is quicker than to look for five.
     #[inline]
-    fn word_of_others<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
+    pub(crate) fn word_of_others<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
         headers.keys().find(|there| KNOWN.contains(there) || *there == self.header.name())
     }
 

@@ -9,6 +9,7 @@ use std::future::{Ready, ready};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 use tollgate::{Keyed, Limit, ManualClock, MemoryStore};
 use tollgate_policy::{Count, Engine, Match, Policies, Policy};
 use tollgate_tower::{Dialects, Key, PeerAddr, RateLimitLayer};
@@ -17,7 +18,7 @@ use tower::{Layer, Service};
 const REQUESTS: u64 = 1_000;
 
 /// The digits of X-RateLimit-Remaining, and nothing else: below 1,000 not even those. The digits of -Limit, and those of -Reset
-/// for a second, are shared by the responses of a thread, names are static, and the map of a response that has a header
+/// for a minute, are shared by the responses of a thread, names are static, and the map of a response that has a header
 /// already has room for five more.
 const VALUES: u64 = 1;
 
@@ -88,7 +89,7 @@ fn engine(count: Count) -> Engine<MemoryStore<ManualClock>> {
         let path = format!("/service{number}/**").parse().unwrap();
         policies = policies.policy(Policy::new(format!("s{number}")).when(Match::new().path(path)).limit(wide()));
     }
-    // Its seconds do not change: the first responses of each would allocate its digits.
+    // Its seconds do not change: the first responses of a minute would allocate its digits.
     let store = MemoryStore::builder().max_keys(1_000).clock(ManualClock::new()).build();
     Engine::new(store, policies).unwrap()
 }
@@ -119,4 +120,27 @@ fn policies_allocate_the_values_of_headers_and_nothing_else() {
         assert_eq!(allocations(layer.layer(Hello)) - bare, VALUES);
         assert_eq!(allocations(layer.headers(Dialects::none()).layer(Hello)) - bare, 0);
     }
+}
+
+/// Each second is told by new digits. If they took memory as they came, it would be small pieces that are kept for longer than any
+/// request lasts, of which glibc has few at hand.
+#[test]
+fn seconds_that_pass_take_memory_once_a_minute() {
+    let clock = ManualClock::new();
+    let keyed = Keyed::with_clock(Limit::per_second(100), clock.clone());
+    let mut service = RateLimitLayer::keyed(keyed, Key::ip()).layer(Hello);
+    let bare = allocations(Hello);
+    let mut minutes_with_memory = 0;
+    for _ in 0..10 {
+        let minute = measure(|| {
+            for _ in 0..64 {
+                clock.advance(Duration::from_secs(1));
+                (0..10).for_each(|_| drop(ask(&mut service)));
+            }
+        });
+        let beyond = minute.count_total - bare * 640;
+        assert!(beyond <= 20, "{beyond} allocations in 64 seconds");
+        minutes_with_memory += u32::from(beyond > 0);
+    }
+    assert!(minutes_with_memory > 5, "it is new seconds that are told");
 }

@@ -71,6 +71,22 @@ async fn served_as_it_is_it_counts_each_address_and_tells_handlers() {
 }
 
 #[tokio::test]
+async fn a_connection_has_the_bucket_of_its_address() {
+    let (listener, at) = listen().await;
+    let layer = hourly(3);
+    tokio::spawn(axum::serve(listener, layer.clone().around(app())).into_future());
+    let mut elsewhere = layer.around(Router::new().route("/", get(async || "hello")));
+    let remaining = |left: &str| format!("\r\nx-ratelimit-remaining: {left}\r\n");
+
+    let peer = [127, 0, 0, 1];
+    assert!(ask(peer, at, "GET /").await.contains(&remaining("2")));
+    assert_eq!(answer_to(&mut elsewhere, peer).headers()["x-ratelimit-remaining"], "1");
+    assert!(ask(peer, at, "GET /").await.contains(&remaining("0")));
+    assert_eq!(answer_to(&mut elsewhere, peer).status(), 429);
+    assert!(ask([127, 0, 0, 2], at, "GET /").await.contains(&remaining("2")));
+}
+
+#[tokio::test]
 async fn other_servers_take_it_as_they_take_a_router() {
     let (listener, at) = listen().await;
     let app = hourly(1).around(app()).into_make_service_with_connect_info::<SocketAddr>();
@@ -82,8 +98,12 @@ async fn other_servers_take_it_as_they_take_a_router() {
 }
 
 fn answer(service: &mut impl Service<Request<Body>, Response = Response<Body>>) -> Response<Body> {
+    answer_to(service, [203, 0, 113, 7])
+}
+
+fn answer_to(service: &mut impl Service<Request<Body>, Response = Response<Body>>, peer: [u8; 4]) -> Response<Body> {
     let mut request = Request::new(Body::empty());
-    let peer = SocketAddr::new(IpAddr::from([203, 0, 113, 7]), 4711);
+    let peer = SocketAddr::new(IpAddr::from(peer), 4711);
     request.extensions_mut().insert(PeerAddr(peer));
     let mut context = Context::from_waker(Waker::noop());
     assert!(service.poll_ready(&mut context).is_ready());
@@ -101,6 +121,9 @@ fn around_a_router_it_allocates_nothing() {
     }
     let hello = || Router::new().route("/", get(async || "Hello, World!"));
     let bare = count(hello().with_state(()));
+    let keyed = Keyed::with_clock(Limit::per_second(999), ManualClock::new());
+    assert_eq!(count(RateLimitLayer::keyed(keyed, Key::ip()).around(hello())), bare);
+    // Nor where there is more to a request than who sent it.
     assert_eq!(count(hourly(999).cost(|_| 0).around(hello())), bare);
     // On the router axum boxes a service and a future for it.
     let layered = count(hello().layer(hourly(999).cost(|_| 0).for_axum()).with_state(()));

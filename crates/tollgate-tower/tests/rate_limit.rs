@@ -6,6 +6,9 @@ use axum::body::{Body, Bytes};
 use axum::http::{Method, Request, Response, StatusCode};
 use axum::routing::{get, post};
 use http_body_util::BodyExt;
+use proptest::collection::vec;
+use proptest::prelude::{Strategy, any, prop_assert_eq, proptest};
+use proptest::sample::select;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -541,4 +544,48 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
     assert!(futures_poll(&mut waiting).is_pending());
     clock.advance(SECOND);
     assert_eq!(waiting.await.unwrap().status(), 200);
+}
+
+/// What the requests of a trace come with: from whom, how, and how long after the one before.
+fn requests() -> impl Strategy<Value = (&'static str, Method, Option<&'static str>, u64)> {
+    let peers =
+        ["203.0.113.7", "::ffff:203.0.113.7", "10.0.0.1", "2001:db8::1", "2001:db8:0:ff::1", "2001:db8:0:100::1"];
+    let methods = [Method::GET, Method::POST, Method::OPTIONS];
+    let headers = [None, None, None, Some("x-forwarded-for"), Some("forwarded"), Some("origin")];
+    (select(peers.to_vec()), select(methods.to_vec()), select(headers.to_vec()), 0..400_u64)
+}
+
+proptest! {
+    /// Where there is nothing to look at but the peer, the layer takes a shorter way: to the same answers, on the same buckets.
+    #[test]
+    fn the_short_way_leads_where_the_long_one_does(
+        trace in vec(requests(), 1..40),
+        trusted in any::<bool>(),
+        algorithm in select(vec![Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog]),
+    ) {
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let of = |long: bool| {
+            let (layer, clock) = limited(Key::ip(), Limit::per_second(5).algorithm(algorithm));
+            let layer = if trusted {
+                layer.identity(Identity::direct().trust("10.0.0.0/8".parse().unwrap()))
+            } else {
+                layer
+            };
+            let layer = if long { layer.skip(|_| false) } else { layer };
+            (layer.layer(app()), clock)
+        };
+        let [short, long] = [of(false), of(true)];
+        for (peer, method, header, after) in trace {
+            let answers = [&short, &long].map(|(service, clock)| {
+                clock.advance(Duration::from_millis(after));
+                let mut request = from(peer, method.clone(), "/");
+                if let Some(header) = header {
+                    request.headers_mut().insert(header, "198.51.100.3".parse().unwrap());
+                }
+                let response = runtime.block_on(call(service, request));
+                (response.status(), response.headers().clone())
+            });
+            prop_assert_eq!(&answers[0], &answers[1]);
+        }
+    }
 }

@@ -204,8 +204,8 @@ pub use concurrency::{Busy, Concurrency, Permit};
 pub use decision::{Decision, Denied, Outcome, ReserveError};
 #[cfg(feature = "std")]
 pub use keyed::{
-    Arrivals, ArrivalsBuilder, Figures, Key, KeyPermit, Keyed, KeyedBuilder, KeyedConcurrency, KeyedConcurrencyBuilder,
-    NotAThrottle, Taken, Throttle, TooManyLimits, Under,
+    Arrivals, ArrivalsBuilder, Figures, HashedKey, Key, KeyPermit, Keyed, KeyedBuilder, KeyedConcurrency,
+    KeyedConcurrencyBuilder, NotAThrottle, Taken, Throttle, TooManyLimits, Under,
 };
 pub use limit::{Algorithm, Counting, Effective, InMicros, Limit, NotARate, ParseLimitError, Problem, Rate};
 pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};

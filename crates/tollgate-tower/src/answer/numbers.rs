@@ -24,10 +24,12 @@ pub(super) fn integer(number: u64) -> u64 {
     number.min(LARGEST_INTEGER)
 }
 
+/// Room for the digits of any number, three at a time.
+const MOST_DIGITS: usize = 21;
+
 /// A number that is not small as the value of a header. That of the http crate takes memory twice, for 20 digits and for sharing
 /// them, and this one once, for as many as there are.
 fn value(number: u64) -> HeaderValue {
-    const MOST_DIGITS: usize = 21;
     let mut digits = [0; MOST_DIGITS];
     let (mut at, mut rest) = (MOST_DIGITS, number);
     // Three at a time: each step waits for the division before it.
@@ -165,19 +167,17 @@ impl Seconds {
     #[inline(never)]
     fn renewed(&mut self, second: u64, which: u64) -> HeaderValue {
         if std::mem::replace(&mut self.next, which) == which {
-            let mut text = String::new();
-            let ends: Vec<usize> = (0..Self::MANY)
-                .map(|at| {
-                    // Writing to a string does not fail.
-                    let _ = write!(text, "{}", (which * Self::MANY).saturating_add(at));
-                    text.len()
-                })
-                .collect();
-            let (text, starts) = (Bytes::from(text), [0].into_iter().chain(ends.iter().copied()));
+            let mut text = String::with_capacity(MOST_DIGITS * Self::MANY as usize);
+            let ends: [usize; Self::MANY as usize] = std::array::from_fn(|at| {
+                // Writing to a string does not fail.
+                let _ = write!(text, "{}", (which * Self::MANY).saturating_add(at as u64));
+                text.len()
+            });
+            let (text, starts) = (Bytes::from(text), [0].into_iter().chain(ends));
             self.which = which;
             self.values.clear();
             // Digits are a value.
-            let values = starts.zip(&ends).map(|(start, end)| HeaderValue::from_maybe_shared(text.slice(start..*end)));
+            let values = starts.zip(ends).map(|(start, end)| HeaderValue::from_maybe_shared(text.slice(start..end)));
             self.values.extend(values.flatten());
         }
         value(second)

@@ -37,16 +37,19 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
     /// What is remembered of a request; it holds the permits that the request took.
     type Ticket: Send + Unpin + 'static;
 
+    /// What is the same for all requests of a client.
+    type Seat: Copy + Send + Sync + 'static;
+
     /// Decides, and charges if the request passes; or says what does so, where that takes a while. The ticket goes where it
     /// stays: it is slow to move.
     fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Self::Ticket>) -> Option<Later<Self::Ticket>>;
 
-    /// The same for a request that passes with one step, of a client at this address; none if it takes more, or it does not:
-    /// then nothing was charged.
-    #[inline(always)]
-    fn pass(&self, _: IpAddr) -> Option<Self::Ticket> {
-        None
-    }
+    /// Where a client at this address stands, for all of its requests; none if that does not follow from its address alone.
+    fn seat(&self, ip: IpAddr) -> Option<Self::Seat>;
+
+    /// Decides on a request of who stands there, and charges 1 if it passes, where that takes one step. None if it takes more, or
+    /// the request does not pass: then nothing was charged.
+    fn pass(&self, seat: Self::Seat) -> Option<Self::Ticket>;
 
     /// Whether the request passes.
     fn is_allowed(&self, ticket: &Self::Ticket) -> bool;

@@ -10,8 +10,8 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{
-    Algorithm, Clock, Decision, DefaultClock, Instant, Keyed, Limit, Reservation, ReserveError, Sleep, SystemClock,
-    Taken,
+    Algorithm, Clock, Decision, DefaultClock, HashedKey, Instant, Keyed, Limit, Reservation, ReserveError, Sleep,
+    SystemClock, Taken,
 };
 use tollgate_policy::{Action, Count, DenialStatus, Ending, IPV6_PREFIX};
 
@@ -130,6 +130,7 @@ impl<C: Clock> sealed::Sealed for OneLimit<C> {}
 
 impl<C: Clock> Gate for OneLimit<C> {
     type Ticket = Ticket<C>;
+    type Seat = HashedKey;
 
     #[inline]
     fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Ticket<C>>) -> Option<Later<Ticket<C>>> {
@@ -150,16 +151,17 @@ impl<C: Clock> Gate for OneLimit<C> {
     }
 
     #[inline(always)]
-    fn pass(&self, ip: IpAddr) -> Option<Ticket<C>> {
-        if !self.key.is_ip() || self.action != Action::Enforce {
-            return None;
-        }
+    fn seat(&self, ip: IpAddr) -> Option<HashedKey> {
+        (self.key.is_ip() && self.action == Action::Enforce).then(|| match ip {
+            IpAddr::V4(ip) => self.keyed.hash(&of_ipv4(ip)[..]),
+            IpAddr::V6(ip) => self.keyed.hash(&of_ipv6(ip, self.ipv6_prefix)[..]),
+        })
+    }
+
+    #[inline(always)]
+    fn pass(&self, seat: HashedKey) -> Option<Ticket<C>> {
         let now = self.keyed.clock().now();
-        let key = match ip {
-            IpAddr::V4(ip) => self.keyed.key(&of_ipv4(ip)[..]),
-            IpAddr::V6(ip) => self.keyed.key(&of_ipv6(ip, self.ipv6_prefix)[..]),
-        };
-        let (decision, taken) = key.at(now).charge_at_once(1)?;
+        let (decision, taken) = self.keyed.hashed(seat)?.at(now).charge_at_once(1)?;
         decision.is_allowed().then_some(Ticket { decision, taken, slot: None, spread: 0, now })
     }
 

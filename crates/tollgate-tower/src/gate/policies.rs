@@ -5,6 +5,7 @@ use crate::answer::{self, Denial, Dialects};
 use crate::head::Head;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
+use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -100,6 +101,18 @@ impl<S: Store> sealed::Sealed for ByPolicies<S> {}
 
 impl<S: Store + 'static> Gate for ByPolicies<S> {
     type Ticket = Verdict;
+    type Seat = Infallible;
+
+    /// Which policies apply follows from more.
+    #[inline(always)]
+    fn seat(&self, _: IpAddr) -> Option<Infallible> {
+        None
+    }
+
+    #[inline(always)]
+    fn pass(&self, seat: Infallible) -> Option<Verdict> {
+        match seat {}
+    }
 
     fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Verdict>) -> Option<Later<Verdict>> {
         let headers = InMap(head.headers);

@@ -61,6 +61,7 @@ where
 impl<S, G, L> Service<IncomingStream<'_, L>> for RateLimit<S, G, AxumBody>
 where
     S: Clone,
+    G: Gate,
     L: Listener<Addr = SocketAddr>,
 {
     type Response = RateLimitOfConnection<S, G>;
@@ -72,7 +73,8 @@ where
     }
 
     fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
-        ready(Ok(RateLimitOfConnection { limit: self.clone(), peer: *stream.remote_addr() }))
+        let peer = *stream.remote_addr();
+        ready(Ok(RateLimitOfConnection { limit: self.clone(), peer, seat: self.seat(Some(peer.ip())) }))
     }
 }
 
@@ -80,9 +82,10 @@ where
 /// [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
 ///
 /// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
-pub struct RateLimitOfConnection<S, G> {
+pub struct RateLimitOfConnection<S, G: Gate> {
     limit: RateLimit<S, G, AxumBody>,
     peer: SocketAddr,
+    seat: Option<G::Seat>,
 }
 
 impl<S, G> Service<Request> for RateLimitOfConnection<S, G>
@@ -102,18 +105,19 @@ where
     #[inline]
     fn call(&mut self, mut request: Request) -> Self::Future {
         request.extensions_mut().insert(ConnectInfo(self.peer));
-        self.limit.call_from(Some(self.peer.ip()), request)
+        self.limit.call_seated(self.seat, Some(self.peer.ip()), request)
     }
 }
 
-impl<S: Clone, G> Clone for RateLimitOfConnection<S, G> {
+impl<S: Clone, G: Gate> Clone for RateLimitOfConnection<S, G> {
     fn clone(&self) -> Self {
-        Self { limit: self.limit.clone(), peer: self.peer }
+        Self { limit: self.limit.clone(), peer: self.peer, seat: self.seat }
     }
 }
 
-impl<S: fmt::Debug, G> fmt::Debug for RateLimitOfConnection<S, G> {
+impl<S: fmt::Debug, G: Gate> fmt::Debug for RateLimitOfConnection<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RateLimitOfConnection").field("limit", &self.limit).field("peer", &self.peer).finish()
+        let Self { limit, peer, .. } = self;
+        f.debug_struct("RateLimitOfConnection").field("limit", limit).field("peer", peer).finish_non_exhaustive()
     }
 }

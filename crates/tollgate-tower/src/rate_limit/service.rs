@@ -66,10 +66,33 @@ impl<S, G: Gate, F> RateLimit<S, G, F> {
     where
         S: Service<Request<B>> + Clone,
     {
-        match self.shared.pass(peer, &request) {
+        self.call_seated(self.seat(peer), peer, request)
+    }
+
+    /// Where a peer stands, for all of its requests.
+    #[inline]
+    pub(super) fn seat(&self, peer: Option<IpAddr>) -> Option<G::Seat> {
+        let Shared { gate, options } = &*self.shared;
+        if options.are_many() { None } else { gate.seat(options.identity.stranger(peer?)?) }
+    }
+
+    /// Calls it with a request of a peer who stands there.
+    #[inline]
+    pub(super) fn call_seated<B>(
+        &mut self,
+        seat: Option<G::Seat>,
+        peer: Option<IpAddr>,
+        request: Request<B>,
+    ) -> ResponseFuture<S, B, G, F>
+    where
+        S: Service<Request<B>> + Clone,
+    {
+        match seat.and_then(|seat| self.shared.pass(seat, &request)) {
             Some(ticket) => {
-                let counted = Counted { shared: Arc::clone(&self.shared), ticket: Some(ticket) };
-                ResponseFuture::running(self.inner.call(request), counted)
+                // In this order all but the pointer is made where it stays: it is slow to move.
+                let shared = Arc::clone(&self.shared);
+                let future = self.inner.call(request);
+                ResponseFuture::running(future, Counted { shared, ticket: Some(ticket) })
             }
             None => self.call_anyhow(peer, request),
         }
@@ -180,12 +203,11 @@ impl<G: Gate> Shared<G> {
     /// The ticket of a request that passes, and with which there is nothing else to do: what most are. None if there may be
     /// more to it; then it was not counted.
     #[inline(always)]
-    fn pass<B>(&self, peer: Option<IpAddr>, request: &Request<B>) -> Option<G::Ticket> {
+    fn pass<B>(&self, seat: G::Seat, request: &Request<B>) -> Option<G::Ticket> {
         let Self { gate, options } = self;
-        if options.are_many() || request.method() == Method::OPTIONS {
-            return None;
-        }
-        gate.pass(options.identity.stranger(peer?, request.headers())?)
+        let is_plain =
+            request.method() != Method::OPTIONS && options.identity.word_of_others(request.headers()).is_none();
+        if is_plain { gate.pass(seat) } else { None }
     }
 
     /// The response of who is turned away, with what the limits say, if it was they.

@@ -13,7 +13,7 @@ mod wide;
 pub use arrivals::{Arrivals, ArrivalsBuilder, NotAThrottle, Throttle};
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
 pub use table::Figures;
-pub use view::{Key, Taken};
+pub use view::{HashedKey, Key, Taken};
 pub(crate) use view::{Spot, charge_more, give_back, grant, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
@@ -197,6 +197,31 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         K: Borrow<Q>,
     {
         Key::new(&self.inner, &self.inner.first, self.inner.table.hash(key))
+    }
+
+    /// Hashes a key once, for those who ask about it again and again: a connection does so of its peer. To
+    /// [`hashed`](Self::hashed).
+    pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> HashedKey
+    where
+        K: Borrow<Q>,
+    {
+        HashedKey::new(&self.inner, self.inner.table.hash(key))
+    }
+
+    /// A key that was hashed before; none if it was for another table.
+    ///
+    /// ```
+    /// use tollgate::{Keyed, Limit};
+    ///
+    /// let per_user = Keyed::<str>::new(Limit::per_minute(2));
+    /// let ann = per_user.hash("ann");
+    /// assert!(per_user.hashed(ann).is_some_and(|ann| ann.check().is_allowed()));
+    /// assert_eq!(per_user.key("ann").peek().remaining(), 1);
+    /// assert!(Keyed::<str>::new(Limit::per_minute(2)).hashed(ann).is_none());
+    /// ```
+    #[inline]
+    pub fn hashed(&self, key: HashedKey) -> Option<Key<'_, C>> {
+        key.of(&self.inner).map(|hash| Key::new(&self.inner, &self.inner.first, hash))
     }
 
     /// Settles what [`Key::charge`] took, at its true cost, as [`Charge::settle`](crate::Charge::settle) does. What another

@@ -27,6 +27,25 @@ pub struct Key<'a, C: Clock> {
     now: Option<Instant>,
 }
 
+/// A key that was hashed for its table; what [`Keyed::hash`](super::Keyed::hash) returns.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HashedKey {
+    table: u64,
+    hash: u64,
+}
+
+impl HashedKey {
+    pub(super) fn new<C: Clock>(inner: &Inner<C>, hash: u64) -> Self {
+        Self { table: inner.table.id, hash }
+    }
+
+    /// None if it was hashed for another table.
+    #[inline]
+    pub(super) fn of<C: Clock>(self, inner: &Inner<C>) -> Option<u64> {
+        (self.table == inner.table.id).then_some(self.hash)
+    }
+}
+
 /// What a call took of a key, to be settled once the true cost is known: [`Keyed::settle`](super::Keyed::settle). Dropping
 /// it keeps the charge.
 ///

@@ -132,7 +132,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// Reads the words of a key's home line, to have them in the cache by the time its slot is known.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn touch_accounts(&self, hash: u64) {
         let Accounts { words, offset, .. } = &self.accounts;
         words[self.line(hash, 0) - self.offset + offset].load(Ordering::Relaxed);

@@ -120,11 +120,10 @@ impl Identity {
         self.client_of(peer, headers)
     }
 
-    /// The address by which a peer is known whatever it says; none if it is a trusted proxy, who speaks for others.
+    /// The address of a peer, where no proxy is trusted: whoever is connected speaks for itself.
     #[inline(always)]
     pub(crate) fn stranger(&self, peer: IpAddr) -> Option<IpAddr> {
-        let peer = canonical(peer);
-        (!self.trusts_canonical(peer)).then_some(peer)
+        self.trusted.is_empty().then(|| canonical(peer))
     }
 
     /// Who sent a request that comes from a proxy, or from nobody knows where.

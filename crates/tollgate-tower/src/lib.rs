@@ -257,8 +257,8 @@
 //!   (`the_service_that_was_ready_is_the_one_that_is_called`).
 //! - No header is believed from a stranger (`a_stranger_speaks_for_itself_only`); nobody without an address is exempt
 //!   (`without_an_address_all_share_one_bucket`).
-//! - Around a router of axum, and below 1,000 remaining, a request that passes allocates nothing
-//!   (`around_a_router_it_allocates_nothing`).
+//! - Around a router of axum a request that passes allocates nothing but the digits of what it is told, from 1,000 up
+//!   (`around_a_router_it_allocates_digits_and_nothing_else`).
 //! - Allowed and denied responses tell the limit (`headers_are_on_every_response`); what the service itself said stays
 //!   (`what_the_origin_said_stays`).
 //! - Who obeys Retry-After and comes alone is admitted (`answer/tests/properties.rs`).

@@ -12,8 +12,8 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
-use tollgate::{Keyed, Limit, ManualClock};
-use tollgate_tower::{Key, OneLimit, PeerAddr, RateLimitLayer};
+use tollgate::{Algorithm, Carry, Keyed, Limit, ManualClock};
+use tollgate_tower::{Dialects, Key, OneLimit, PeerAddr, RateLimitLayer};
 use tower::Service;
 
 fn hourly(many: u64) -> RateLimitLayer<OneLimit<ManualClock>> {
@@ -87,6 +87,31 @@ async fn a_connection_has_the_bucket_of_its_address() {
 }
 
 #[tokio::test]
+async fn a_connection_heeds_a_limit_that_changes_and_a_reset() {
+    let (listener, at) = listen().await;
+    let keyed = Keyed::with_clock(Limit::per_hour(1), ManualClock::new());
+    let app = RateLimitLayer::keyed(keyed.clone(), Key::ip()).around(app());
+    tokio::spawn(axum::serve(listener, app).into_future());
+
+    let mut stream = TcpSocket::new_v4().unwrap().connect(at).await.unwrap();
+    let mut status = async || {
+        stream.write_all(b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(stream.read_u8().await.unwrap());
+        }
+        String::from_utf8(answer[9..12].to_vec()).unwrap()
+    };
+    assert_eq!(status().await, "200");
+    assert_eq!(status().await, "429");
+    keyed.set_limit_with(Limit::per_hour(3), Carry::Additive);
+    assert_eq!([status().await, status().await, status().await], ["200", "200", "429"]);
+    keyed.set_limit(Limit::per_hour(3).algorithm(Algorithm::FixedWindow));
+    keyed.reset();
+    assert_eq!([status().await, status().await, status().await, status().await], ["200", "200", "200", "429"]);
+}
+
+#[tokio::test]
 async fn other_servers_take_it_as_they_take_a_router() {
     let (listener, at) = listen().await;
     let app = hourly(1).around(app()).into_make_service_with_connect_info::<SocketAddr>();
@@ -114,20 +139,22 @@ fn answer_to(service: &mut impl Service<Request<Body>, Response = Response<Body>
 }
 
 #[test]
-fn around_a_router_it_allocates_nothing() {
+fn around_a_router_it_allocates_digits_and_nothing_else() {
+    const REQUESTS: u64 = 100;
     fn count(mut service: impl Service<Request<Body>, Response = Response<Body>>) -> u64 {
         (0..10).for_each(|_| drop(answer(&mut service)));
-        measure(|| (0..100).for_each(|_| drop(answer(&mut service)))).count_total
+        measure(|| (0..REQUESTS).for_each(|_| drop(answer(&mut service)))).count_total
     }
     let hello = || Router::new().route("/", get(async || "Hello, World!"));
     let bare = count(hello().with_state(()));
-    let keyed = Keyed::with_clock(Limit::per_second(999), ManualClock::new());
-    assert_eq!(count(RateLimitLayer::keyed(keyed, Key::ip()).around(hello())), bare);
-    // Nor where there is more to a request than who sent it.
-    assert_eq!(count(hourly(999).cost(|_| 0).around(hello())), bare);
+    // Those of the reset: the other numbers are small.
+    assert_eq!(count(hourly(999).around(hello())), bare + REQUESTS);
+    assert_eq!(count(hourly(999).headers(Dialects::none()).around(hello())), bare);
+    // The same where there is more to a request than who sent it.
+    assert_eq!(count(hourly(999).cost(|_| 0).around(hello())), bare + REQUESTS);
     // On the router axum boxes a service and a future for it.
-    let layered = count(hello().layer(hourly(999).cost(|_| 0).for_axum()).with_state(()));
-    assert!(layered >= bare + 200, "{layered} {bare}");
+    let layered = count(hello().layer(hourly(999).for_axum()).with_state(()));
+    assert!(layered >= bare + 3 * REQUESTS, "{layered} {bare}");
 }
 
 #[test]

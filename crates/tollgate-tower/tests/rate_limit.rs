@@ -7,7 +7,7 @@ use axum::http::{Method, Request, Response, StatusCode};
 use axum::routing::{get, post};
 use http_body_util::BodyExt;
 use proptest::collection::vec;
-use proptest::prelude::{Strategy, any, prop_assert_eq, proptest};
+use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 use proptest::sample::select;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -546,44 +546,50 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
     assert_eq!(waiting.await.unwrap().status(), 200);
 }
 
-/// What the requests of a trace come with: from whom, how, and how long after the one before.
-fn requests() -> impl Strategy<Value = (&'static str, Method, Option<&'static str>, u64)> {
+/// What the requests of a trace come with: from whom, how, and how long after the one before; and another limit now and then.
+fn steps() -> impl Strategy<Value = (&'static str, Method, &'static [&'static str], u64, Option<u64>)> {
     let peers =
         ["203.0.113.7", "::ffff:203.0.113.7", "10.0.0.1", "2001:db8::1", "2001:db8:0:ff::1", "2001:db8:0:100::1"];
     let methods = [Method::GET, Method::POST, Method::OPTIONS];
-    let headers = [None, None, None, Some("x-forwarded-for"), Some("forwarded"), Some("origin")];
-    (select(peers.to_vec()), select(methods.to_vec()), select(headers.to_vec()), 0..400_u64)
+    let headers: [&[&str]; 6] =
+        [&[], &[], &["x-forwarded-for"], &["forwarded"], &["origin"], &["origin", "access-control-request-method"]];
+    let changes = prop_oneof![9 => Just(None), 1 => (0..8_u64).prop_map(Some)];
+    (select(peers.to_vec()), select(methods.to_vec()), select(headers.to_vec()), 0..400_u64, changes)
 }
 
 proptest! {
     /// Where there is nothing to look at but the peer, the layer takes a shorter way: to the same answers, on the same buckets.
     #[test]
     fn the_short_way_leads_where_the_long_one_does(
-        trace in vec(requests(), 1..40),
+        trace in vec(steps(), 1..60),
         trusted in any::<bool>(),
+        count in select(vec![Count::All, Count::Failures]),
         algorithm in select(vec![Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog]),
     ) {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let limit = |many| Limit::per_second(many).algorithm(algorithm);
         let of = |long: bool| {
-            let (layer, clock) = limited(Key::ip(), Limit::per_second(5).algorithm(algorithm));
-            let layer = if trusted {
-                layer.identity(Identity::direct().trust("10.0.0.0/8".parse().unwrap()))
-            } else {
-                layer
-            };
+            let clock = ManualClock::new();
+            let keyed = Keyed::builder(limit(5)).max_keys(1_000).clock(clock.clone()).build();
+            let proxies = trusted.then(|| "10.0.0.0/8".parse().unwrap());
+            let identity = Identity::direct().trust_all(proxies);
+            let layer = RateLimitLayer::keyed(keyed.clone(), Key::ip()).identity(identity.clone()).count(count);
             let layer = if long { layer.skip(|_| false) } else { layer };
-            (layer.layer(app()), clock)
+            (layer.layer(app()), clock, keyed, identity)
         };
         let [short, long] = [of(false), of(true)];
-        for (peer, method, header, after) in trace {
-            let answers = [&short, &long].map(|(service, clock)| {
+        for (peer, method, headers, after, change) in trace {
+            let answers = [&short, &long].map(|(service, clock, keyed, identity)| {
                 clock.advance(Duration::from_millis(after));
+                if let Some(many) = change {
+                    keyed.set_limit(limit(many));
+                }
                 let mut request = from(peer, method.clone(), "/");
-                if let Some(header) = header {
-                    request.headers_mut().insert(header, "198.51.100.3".parse().unwrap());
+                for header in headers {
+                    request.headers_mut().insert(*header, "198.51.100.3".parse().unwrap());
                 }
                 let response = runtime.block_on(call(service, request));
-                (response.status(), response.headers().clone())
+                (response.status(), response.headers().clone(), identity.untrusted())
             });
             prop_assert_eq!(&answers[0], &answers[1]);
         }

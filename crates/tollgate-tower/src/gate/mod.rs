@@ -47,9 +47,9 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
     /// Where a client at this address stands, for all of its requests; none if that does not follow from its address alone.
     fn seat(&self, ip: IpAddr) -> Option<Self::Seat>;
 
-    /// Decides on a request of who stands there, and charges 1 if it passes, where that takes one step. None if it takes more, or
-    /// the request does not pass: then nothing was charged.
-    fn pass(&self, seat: Self::Seat) -> Option<Self::Ticket>;
+    /// Decides on a request of who stands there, at a cost of 1. An error if it does not pass, or not in one step: its ticket, or
+    /// nothing if it is yet to be decided on.
+    fn pass(&self, seat: Self::Seat) -> Result<Self::Ticket, Option<Self::Ticket>>;
 
     /// Whether the request passes.
     fn is_allowed(&self, ticket: &Self::Ticket) -> bool;

@@ -1,4 +1,4 @@
-//! One limit for each key: the short way, without policies.
+//! One limit for each key, without policies.
 
 use super::{Gate, Later, RateLimitStatus, sealed};
 use crate::answer::{Denial, Dialects, Figures};
@@ -66,8 +66,25 @@ impl<C: Clock> OneLimit<C> {
         }
     }
 
+    /// Decides on what a key asks for. An error if it does not pass, or not in one step.
+    // What most requests are, in a straight line; a queue is never charged so.
+    #[inline(always)]
+    #[allow(clippy::result_large_err, reason = "it is compiled into its caller, and stays where it is made")]
+    fn take(&self, key: &tollgate::Key<'_, C>, cost: u64) -> Result<Ticket<C>, Ticket<C>> {
+        let now = self.keyed.clock().now();
+        let key = key.at(now);
+        let at_once = if let Action::Delay { .. } = self.action { None } else { key.charge_at_once(cost) };
+        match at_once {
+            Some((decision, taken)) if decision.is_allowed() => {
+                Ok(Ticket { decision, taken, slot: None, spread: 0, now })
+            }
+            Some((decision, _)) => Err(self.over(&key, decision, now)),
+            None => Err(self.take_anyhow(&key, cost, now)),
+        }
+    }
+
     #[inline(never)]
-    fn decide_anyhow(&self, bytes: &[u8], key: &tollgate::Key<'_, C>, cost: u64, now: Instant) -> Ticket<C> {
+    fn take_anyhow(&self, key: &tollgate::Key<'_, C>, cost: u64, now: Instant) -> Ticket<C> {
         let ticket = match self.action {
             Action::Delay { max } => self.take_or_wait(key, cost, now, max),
             // A queue knows itself how long one may wait in it.
@@ -77,13 +94,14 @@ impl<C: Clock> OneLimit<C> {
                 Ticket { decision, taken, slot: None, spread: 0, now }
             }
         };
-        if ticket.is_over() { self.over(bytes, ticket.decision, now) } else { ticket }
+        if ticket.is_over() { self.over(key, ticket.decision, now) } else { ticket }
     }
 
     /// The ticket of who is over the limit.
     #[inline(never)]
-    fn over(&self, bytes: &[u8], decision: Decision, now: Instant) -> Ticket<C> {
-        Ticket { decision, taken: Taken::default(), slot: None, spread: self.secret.hash_one(bytes), now }
+    fn over(&self, key: &tollgate::Key<'_, C>, decision: Decision, now: Instant) -> Ticket<C> {
+        let spread = self.secret.hash_one(key.hashed());
+        Ticket { decision, taken: Taken::default(), slot: None, spread, now }
     }
 
     /// Takes `cost` for a key, now or after a wait.
@@ -134,18 +152,9 @@ impl<C: Clock> Gate for OneLimit<C> {
 
     #[inline]
     fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Ticket<C>>) -> Option<Later<Ticket<C>>> {
-        let now = self.keyed.clock().now();
         self.key.with(head, self.ipv6_prefix, |bytes| {
-            let key = self.keyed.key(bytes).at(now);
-            // What most requests are, in a straight line; a queue is never charged so.
-            let at_once = if let Action::Delay { .. } = self.action { None } else { key.charge_at_once(cost) };
-            *ticket = Some(match at_once {
-                Some((decision, taken)) if decision.is_allowed() => {
-                    Ticket { decision, taken, slot: None, spread: 0, now }
-                }
-                Some((decision, _)) => self.over(bytes, decision, now),
-                None => self.decide_anyhow(bytes, &key, cost, now),
-            });
+            let (Ok(taken) | Err(taken)) = self.take(&self.keyed.key(bytes), cost);
+            *ticket = Some(taken);
         });
         None
     }
@@ -159,10 +168,8 @@ impl<C: Clock> Gate for OneLimit<C> {
     }
 
     #[inline(always)]
-    fn pass(&self, seat: HashedKey) -> Option<Ticket<C>> {
-        let now = self.keyed.clock().now();
-        let (decision, taken) = self.keyed.hashed(seat)?.at(now).charge_at_once(1)?;
-        decision.is_allowed().then_some(Ticket { decision, taken, slot: None, spread: 0, now })
+    fn pass(&self, seat: HashedKey) -> Result<Ticket<C>, Option<Ticket<C>>> {
+        self.take(&self.keyed.hashed(seat).ok_or(None)?, 1).map_err(Some)
     }
 
     fn is_allowed(&self, ticket: &Ticket<C>) -> bool {

@@ -110,7 +110,7 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
     }
 
     #[inline(always)]
-    fn pass(&self, seat: Infallible) -> Option<Verdict> {
+    fn pass(&self, seat: Infallible) -> Result<Verdict, Option<Verdict>> {
         match seat {}
     }
 

@@ -49,18 +49,18 @@ pin_project! {
         },
         /// It is not, yet. Few wait or are turned away: they have memory of their own, so that the futures of all others are small.
         Aside {
-            aside: Option<Box<Aside<S, B, G>>>,
+            aside: Option<Aside<S, B, G>>,
         },
     }
 }
 
 /// A request that the inner service was not called with.
 enum Aside<S, B, G: Gate> {
-    Denied(Response<Bytes>),
+    Denied(Box<Response<Bytes>>),
     /// Its turn has not come.
-    Waiting(Next<S, B, G>),
+    Waiting(Box<Next<S, B, G>>),
     /// A store elsewhere is asked.
-    Asking(Unanswered<S, B, G>),
+    Asking(Box<Unanswered<S, B, G>>),
 }
 
 /// What goes on when the store has answered.
@@ -141,7 +141,7 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
         Self { state: State::Running { future }, counted, form: PhantomData }
     }
 
-    pub(super) fn denied(response: Response<Bytes>, counted: Counted<G>) -> Self {
+    pub(super) fn denied(response: Box<Response<Bytes>>, counted: Counted<G>) -> Self {
         Self::aside(Aside::Denied(response), counted)
     }
 
@@ -162,11 +162,11 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
         request: Request<B>,
         counted: Counted<G>,
     ) -> Self {
-        Self::aside(Aside::Asking(Unanswered { later, client, service, request }), counted)
+        Self::aside(Aside::asking(later, client, service, request), counted)
     }
 
     fn aside(aside: Aside<S, B, G>, counted: Counted<G>) -> Self {
-        Self { state: State::aside(aside), counted, form: PhantomData }
+        Self { state: State::Aside { aside: Some(aside) }, counted, form: PhantomData }
     }
 }
 
@@ -202,55 +202,58 @@ impl<S, B, G: Gate> Aside<S, B, G> {
     fn waiting(delay: Duration, service: S, request: Request<B>, counted: &mut Counted<G>, waiting: Waiting) -> Self {
         let sleep = counted.shared.gate.sleep(delay);
         let uncalled = Uncalled { shared: Arc::clone(&counted.shared), ticket: counted.ticket.take() };
-        Self::Waiting(Next { sleep, service, request, uncalled, waiting })
+        Self::Waiting(Box::new(Next { sleep, service, request, uncalled, waiting }))
+    }
+
+    fn asking(later: Later<G::Ticket>, client: Client, service: S, request: Request<B>) -> Self {
+        Self::Asking(Box::new(Unanswered { later, client, service, request }))
     }
 }
 
 impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
-    fn aside(aside: Aside<S, B, G>) -> Self {
-        Self::Aside { aside: Some(Box::new(aside)) }
-    }
-
-    /// Waits for what a request that is not running waits for, and pending until it comes; the response if there is one now.
-    /// Apart: few wait.
+    /// Until the inner service is called, which is when this is ready; or the response, if there is one without it. Apart: few wait.
     #[cold]
     #[inline(never)]
     fn go_on(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         counted: &mut Counted<G>,
-    ) -> Poll<Option<Response<Bytes>>> {
-        let StateProjection::Aside { aside } = self.as_mut().project() else { return Poll::Ready(None) };
-        let answer = match aside.as_deref_mut() {
-            Some(Aside::Waiting(next)) => {
-                ready!(Pin::new(&mut next.sleep).poll(cx));
-                None
-            }
-            Some(Aside::Asking(asking)) => Some(ready!(asking.later.as_mut().poll(cx))),
-            Some(Aside::Denied(_)) | None => None,
-        };
-        match *aside.take().expect("polled after it was done") {
-            Aside::Denied(response) => return Poll::Ready(Some(response)),
-            Aside::Waiting(Next { mut service, request, mut uncalled, waiting, .. }) => {
-                waiting.end();
-                counted.ticket = uncalled.ticket.take();
-                self.set(State::Running { future: service.call(request) });
-            }
-            Aside::Asking(Unanswered { client, mut service, mut request, .. }) => {
-                counted.ticket = answer;
-                self.set(match counted.decided(&mut request, client).map(|fate| *fate) {
-                    None => State::Running { future: service.call(request) },
-                    Some(Fate::Denied(response)) => return Poll::Ready(Some(response)),
-                    Some(Fate::Waits(delay, waiting)) => {
-                        State::aside(Aside::waiting(delay, service, request, counted, waiting))
-                    }
-                    Some(Fate::Asks(later, client)) => {
-                        State::aside(Aside::Asking(Unanswered { later, client, service, request }))
-                    }
-                });
-            }
+    ) -> Poll<Option<Box<Response<Bytes>>>> {
+        loop {
+            let StateProjection::Aside { aside } = self.as_mut().project() else { return Poll::Ready(None) };
+            let answer = match aside {
+                Some(Aside::Waiting(next)) => {
+                    ready!(Pin::new(&mut next.sleep).poll(cx));
+                    None
+                }
+                Some(Aside::Asking(asking)) => Some(ready!(asking.later.as_mut().poll(cx))),
+                Some(Aside::Denied(_)) | None => None,
+            };
+            let next = match aside.take().expect("polled after it was done") {
+                Aside::Denied(response) => return Poll::Ready(Some(response)),
+                Aside::Waiting(next) => {
+                    let Next { mut service, request, mut uncalled, waiting, .. } = *next;
+                    waiting.end();
+                    counted.ticket = uncalled.ticket.take();
+                    State::Running { future: service.call(request) }
+                }
+                Aside::Asking(asking) => {
+                    let Unanswered { client, mut service, mut request, .. } = *asking;
+                    counted.ticket = answer;
+                    let aside = match counted.decided(&mut request, client) {
+                        Fate::Passes => {
+                            self.set(State::Running { future: service.call(request) });
+                            continue;
+                        }
+                        Fate::Denied(response) => Aside::Denied(response),
+                        Fate::Waits(delay, waiting) => Aside::waiting(delay, service, request, counted, waiting),
+                        Fate::Asks(later, client) => Aside::asking(later, client, service, request),
+                    };
+                    State::Aside { aside: Some(aside) }
+                }
+            };
+            self.set(next);
         }
-        Poll::Ready(None)
     }
 }
 

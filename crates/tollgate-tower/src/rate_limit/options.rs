@@ -67,9 +67,9 @@ impl Options {
         })
     }
 
-    /// Whether there is more to a request than who sent it.
+    /// Whether more is asked about a request than who sent it, or somebody is told of it.
     #[inline]
-    pub(crate) fn are_many(&self) -> bool {
+    pub(crate) fn look_beyond_the_peer(&self) -> bool {
         !self.skip.is_empty() || self.cost.is_some() || self.is_watched()
     }
 

@@ -73,7 +73,7 @@ impl<S, G: Gate, F> RateLimit<S, G, F> {
     #[inline]
     pub(super) fn seat(&self, peer: Option<IpAddr>) -> Option<G::Seat> {
         let Shared { gate, options } = &*self.shared;
-        if options.are_many() { None } else { gate.seat(options.identity.stranger(peer?)?) }
+        if options.look_beyond_the_peer() { None } else { gate.seat(options.identity.stranger(peer?)?) }
     }
 
     /// Calls it with a request of a peer who stands there.
@@ -87,33 +87,42 @@ impl<S, G: Gate, F> RateLimit<S, G, F> {
     where
         S: Service<Request<B>> + Clone,
     {
-        match seat.and_then(|seat| self.shared.pass(seat, &request)) {
-            Some(ticket) => {
-                // In this order all but the pointer is made where it stays: it is slow to move.
+        let decided = match self.shared.pass(seat, &request) {
+            Ok(ticket) => {
+                // In this order all but the pointer is made where it stays: the rest is slow to move.
                 let shared = Arc::clone(&self.shared);
                 let future = self.inner.call(request);
-                ResponseFuture::running(future, Counted { shared, ticket: Some(ticket) })
+                return ResponseFuture::running(future, Counted { shared, ticket: Some(ticket) });
             }
-            None => self.call_anyhow(peer, request),
-        }
+            Err(decided) => decided,
+        };
+        self.call_anyhow(peer, request, decided)
     }
 
+    /// The same the long way. What was decided on is not decided on again.
     #[inline(never)]
-    fn call_anyhow<B>(&mut self, peer: Option<IpAddr>, mut request: Request<B>) -> ResponseFuture<S, B, G, F>
+    fn call_anyhow<B>(
+        &mut self,
+        peer: Option<IpAddr>,
+        mut request: Request<B>,
+        decided: Option<G::Ticket>,
+    ) -> ResponseFuture<S, B, G, F>
     where
         S: Service<Request<B>> + Clone,
     {
-        let mut counted = Counted { shared: Arc::clone(&self.shared), ticket: None };
+        let mut counted = Counted { shared: Arc::clone(&self.shared), ticket: decided };
         match counted.judge(&mut request, peer) {
-            None => ResponseFuture::running(self.inner.call(request), counted),
-            Some(fate) => self.otherwise(request, counted, *fate),
+            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
+            fate => self.otherwise(request, counted, fate),
         }
     }
 }
 
-/// What becomes of a request that does not go to the inner service at once. In memory of its own: of most requests nothing does.
+/// What becomes of a request. What few need has memory of its own.
 pub(super) enum Fate<G: Gate> {
-    Denied(Response<Bytes>),
+    /// The inner service is called.
+    Passes,
+    Denied(Box<Response<Bytes>>),
     Waits(Duration, Waiting),
     /// Nobody knows yet what becomes of that client.
     Asks(Later<G::Ticket>, Client),
@@ -134,6 +143,7 @@ impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
         S: Service<Request<B>>,
     {
         match fate {
+            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
             Fate::Denied(response) => ResponseFuture::denied(response, counted),
             Fate::Waits(delay, waiting) => ResponseFuture::waiting(delay, self.take_ready(), request, counted, waiting),
             Fate::Asks(later, client) => ResponseFuture::asking(later, client, self.take_ready(), request, counted),
@@ -142,41 +152,44 @@ impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
 }
 
 impl<G: Gate> Counted<G> {
-    // Apart, and with the ticket where it stays: what is moved, and what is compiled into each service, is code to be fetched
-    // for each request.
+    /// What becomes of a request, which is decided on unless it has a ticket already.
     #[inline(never)]
-    fn judge<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> Option<Box<Fate<G>>> {
+    fn judge<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
         let client = options.identity.client(peer, request.headers());
-        let head = Head::of(request, client);
-        if options.skips(&head) {
-            return None;
+        if self.ticket.is_none() {
+            let head = Head::of(request, client);
+            if options.skips(&head) {
+                return Fate::Passes;
+            }
+            if let Some(later) = gate.decide(&head, options.cost(&head), &mut self.ticket) {
+                return Fate::Asks(later, client);
+            }
         }
-        match gate.decide(&head, options.cost(&head), &mut self.ticket) {
-            None => self.decided(request, client),
-            Some(later) => Some(Box::new(Fate::Asks(later, client))),
-        }
+        self.decided(request, client)
     }
 
-    /// What becomes of a request of `client`, now that it is decided on; none if the inner service is called.
+    /// What becomes of a request of `client`, now that it is decided on.
     #[inline]
-    pub(super) fn decided<B>(&mut self, request: &mut Request<B>, client: Client) -> Option<Box<Fate<G>>> {
+    pub(super) fn decided<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
         match &self.ticket {
-            Some(ticket) if gate.passes(ticket) && !options.is_watched() => None,
+            Some(ticket) if gate.passes(ticket) && !options.is_watched() => Fate::Passes,
             _ => self.decided_otherwise(request, client),
         }
     }
 
     /// The same for whom more is to be done than to let them pass.
     #[inline(never)]
-    fn decided_otherwise<B>(&mut self, request: &mut Request<B>, client: Client) -> Option<Box<Fate<G>>> {
+    fn decided_otherwise<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
-        let ticket = self.ticket.as_ref()?;
+        let Some(ticket) = &self.ticket else { return Fate::Passes };
         let head = Head::of(request, client);
         if !gate.is_allowed(ticket) {
             let response = self.shared.turn_away(&head, gate.denial(ticket), Some(ticket));
-            return Some(Box::new(Fate::Denied(response)));
+            // It holds nothing, but it may hold on to something, and the future may be kept.
+            self.ticket = None;
+            return Fate::Denied(Box::new(response));
         }
         let delay = gate.delay(ticket);
         let waiting = (!delay.is_zero()).then(|| options.waits.enter(options.max_waiting, delay));
@@ -185,7 +198,7 @@ impl<G: Gate> Counted<G> {
             if let Some(ticket) = self.ticket.take() {
                 gate.cancel(ticket);
             }
-            return Some(Box::new(Fate::Denied(response)));
+            return Fate::Denied(Box::new(response));
         }
         if let Some(hook) = &options.hook {
             hook(&head, gate.shadow(ticket).as_ref());
@@ -195,19 +208,23 @@ impl<G: Gate> Counted<G> {
         {
             request.extensions_mut().insert(status);
         }
-        waiting.flatten().map(|waiting| Box::new(Fate::Waits(delay, waiting)))
+        waiting.flatten().map_or(Fate::Passes, |waiting| Fate::Waits(delay, waiting))
     }
 }
 
 impl<G: Gate> Shared<G> {
-    /// The ticket of a request that passes, and with which there is nothing else to do: what most are. None if there may be
-    /// more to it; then it was not counted.
+    /// The ticket of a request that passes, where there is nothing else to do for it: what most are. Else that of one that goes the
+    /// long way, if it was decided on.
+    // Nobody that is not compiled into this may see the request: else it would have to be moved before it goes on.
     #[inline(always)]
-    fn pass<B>(&self, seat: G::Seat, request: &Request<B>) -> Option<G::Ticket> {
+    fn pass<B>(&self, seat: Option<G::Seat>, request: &Request<B>) -> Result<G::Ticket, Option<G::Ticket>> {
         let Self { gate, options } = self;
-        let is_plain =
-            request.method() != Method::OPTIONS && options.identity.word_of_others(request.headers()).is_none();
-        if is_plain { gate.pass(seat) } else { None }
+        let Some(seat) = seat else { return Err(None) };
+        // Preflight requests are not counted, and whoever speaks for others is.
+        if request.method() == Method::OPTIONS || options.identity.word_of_others(request.headers()).is_some() {
+            return Err(None);
+        }
+        gate.pass(seat)
     }
 
     /// The response of who is turned away, with what the limits say, if it was they.

@@ -199,13 +199,14 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         Key::new(&self.inner, &self.inner.first, self.inner.table.hash(key))
     }
 
-    /// Hashes a key once, for those who ask about it again and again: a connection does so of its peer. To
-    /// [`hashed`](Self::hashed).
+    /// Hashes a key, for those who ask about it again and again, as a connection does about its peer: [`hashed`](Self::hashed) then
+    /// need not.
+    #[inline]
     pub fn hash<Q: Hash + ?Sized>(&self, key: &Q) -> HashedKey
     where
         K: Borrow<Q>,
     {
-        HashedKey::new(&self.inner, self.inner.table.hash(key))
+        self.key(key).hashed()
     }
 
     /// A key that was hashed before; none if it was for another table.

@@ -28,17 +28,13 @@ pub struct Key<'a, C: Clock> {
 }
 
 /// A key that was hashed for its table; what [`Keyed::hash`](super::Keyed::hash) returns.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct HashedKey {
     table: u64,
     hash: u64,
 }
 
 impl HashedKey {
-    pub(super) fn new<C: Clock>(inner: &Inner<C>, hash: u64) -> Self {
-        Self { table: inner.table.id, hash }
-    }
-
     /// None if it was hashed for another table.
     #[inline]
     pub(super) fn of<C: Clock>(self, inner: &Inner<C>) -> Option<u64> {
@@ -96,6 +92,12 @@ impl<'a, C: Clock> Key<'a, C> {
     #[inline]
     pub(super) fn new(inner: &'a Arc<Inner<C>>, first: &'a Terms, hash: u64) -> Self {
         Self { inner, first, hash, now: None }
+    }
+
+    /// The key as [`Keyed::hash`](super::Keyed::hash) hashes it.
+    #[inline]
+    pub fn hashed(&self) -> HashedKey {
+        HashedKey { table: self.inner.table.id, hash: self.hash }
     }
 
     /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at). A charge more than three years

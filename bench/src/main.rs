@@ -12,6 +12,8 @@ mod peers;
 mod policies;
 mod processor;
 mod report;
+#[allow(unreachable_pub, reason = "shared with another program")]
+mod web;
 
 use groups::{GROUPS, check, envoy, keyed, middleware, resp};
 use report::Report;
@@ -31,7 +33,6 @@ fn main() -> ExitCode {
         [check::CHILD] => return check::child(),
         [envoy::CHILD] => return envoy::child(),
         [resp::CHILD] => return resp::child(),
-        [middleware::CHILD, who] => return middleware::child(who),
         [middleware::NO_SOCKET, who, requests] => return middleware::no_socket(who, requests),
         [ref names @ .., "--save"] => return run(names, true),
         ref names => return run(names, false),

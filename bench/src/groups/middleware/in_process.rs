@@ -1,9 +1,9 @@
 //! The same applications without a socket: what a request costs in the router alone, where little else disturbs it.
 
-use super::server::{Put, Web, Who};
 use crate::harness::{self, Contestant, Pace, median};
 use crate::instructions;
 use crate::peers::clocks::Stepping;
+use crate::web::{Put, Web, Who};
 use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header::HOST};

@@ -3,8 +3,10 @@
 //! The machine changes its speed by a third within a second, so turns are short: what it does on the side then hits all alike.
 
 use super::Run;
-use super::server::{Server, Who};
+use super::server::Server;
 use crate::processor;
+use crate::web::Who;
+use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -41,8 +43,8 @@ pub(super) struct Pair {
 
 impl Pair {
     /// Both are new, and have had their first turn.
-    pub(super) fn start(who: Who) -> Result<Self, String> {
-        let server = Server::start(who)?;
+    pub(super) fn start(program: &Path, who: Who) -> Result<Self, String> {
+        let server = Server::start(program, who)?;
         let before = processor::times(server.id())?;
         let start = Instant::now();
         let wrk = Wrk::start(&server.url())?;

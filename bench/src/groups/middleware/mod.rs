@@ -5,15 +5,14 @@ mod load;
 mod server;
 
 pub(crate) use in_process::{CHILD as NO_SOCKET, run as no_socket};
-pub(crate) use server::{CHILD, run as child};
 
 use super::Group;
 use crate::harness::median;
 use crate::instructions;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use crate::web::Who;
 use load::Pair;
 use serde_json::{Value, json};
-use server::Who;
 
 pub(super) const GROUP: Group = Group {
     name: "middleware",
@@ -165,11 +164,12 @@ fn row(group: &'static str, row: &str, who: Who, (own, ratio): (f64, f64), unit:
 /// they take turns, A B C A B C ….
 fn over_sockets() -> Result<Each<Vec<Run>>, String> {
     load::is_possible()?;
+    let program = server::program()?;
     let mut runs = Who::ALL.map(|_| Vec::with_capacity(ROUNDS));
     for _ in 0..ROUNDS {
         let mut pairs = Vec::with_capacity(Who::ALL.len());
         for who in Who::ALL {
-            pairs.push(Pair::start(who)?);
+            pairs.push(Pair::start(&program, who)?);
         }
         for _ in 1..TURNS {
             for pair in &mut pairs {

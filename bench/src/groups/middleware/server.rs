@@ -1,176 +1,24 @@
 //! The web service: a process of its own on a core of its own.
 
-use axum::body::Body;
-use axum::extract::Request;
-use axum::http::{HeaderName, HeaderValue};
-use axum::response::Response;
-use axum::routing::get;
-use axum::serve::IncomingStream;
-use axum::{Router, ServiceExt};
-use governor::middleware::StateInformationMiddleware;
-use std::convert::Infallible;
-use std::io::{BufRead, BufReader, Read};
-use std::net::{Ipv4Addr, SocketAddr};
-use std::process::{Child, Command, ExitCode, Stdio};
-use std::time::Duration;
-use tokio::net::TcpListener;
-use tollgate::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore, SystemClock};
-use tollgate_policy::{Engine, Match, Policies, Policy};
-use tollgate_tower::{AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Key, OneLimit, RateLimit, RateLimitLayer};
-use tower::util::MapResponseLayer;
-use tower_governor::GovernorLayer;
-use tower_governor::governor::GovernorConfigBuilder;
-use tower_governor::key_extractor::PeerIpKeyExtractor;
-use tower_layer::Layer;
-use tower_service::Service;
-
-/// The argument that makes the binary the server: then who.
-pub(crate) const CHILD: &str = "--web-service";
+use crate::web::Who;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
 
 /// The core of the servers, one of which is busy at a time.
 const CORE: &str = "0";
 
-/// All limits: so much at once, which is told in numbers as people write them.
-const BURST: u32 = 100;
-/// And one of them again in so many nanoseconds, which is sooner than anybody asks.
-const AGAIN: u64 = 10;
+/// Its program.
+const PROGRAM: &str = "web-service";
 
-/// More at once than anybody sends, also under a limit that would move if it could.
-const IN_FLIGHT: u64 = 10_000;
-
-/// How many policies there are; two of them apply.
-const POLICIES: usize = 10;
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Who {
-    Bare,
-    PerIp,
-    Around,
-    Policies,
-    Governor,
-    GovernorAround,
-    Concurrency,
-    Adaptive,
-    Headers,
-}
-
-/// What is done with a web service, whatever its type.
-pub(super) trait Put {
-    type Into;
-
-    fn put<S: Web>(self, app: S) -> Self::Into;
-
-    /// Of one that knows its peers by itself where axum serves it.
-    fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into
-    where
-        Self: Sized,
-    {
-        self.put(app)
+/// Builds the program, and says where it is: beside this one.
+pub(super) fn program() -> Result<PathBuf, String> {
+    let args = ["build", "--release", "--quiet", "-p", "tollgate-bench", "--bin", PROGRAM];
+    let built = Command::new("cargo").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    if !built.is_ok_and(|status| status.success()) {
+        return Err(format!("cargo does not build {PROGRAM}"));
     }
-}
-
-/// What axum serves.
-pub(super) trait Web:
-    Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static
-{
-}
-
-impl<S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static> Web
-    for S
-{
-}
-
-impl Who {
-    pub(super) const ALL: [Self; 9] = [
-        Self::Bare,
-        Self::PerIp,
-        Self::Around,
-        Self::Policies,
-        Self::Governor,
-        Self::GovernorAround,
-        Self::Concurrency,
-        Self::Adaptive,
-        Self::Headers,
-    ];
-
-    pub(super) fn name(self) -> &'static str {
-        match self {
-            Self::Bare => "bare",
-            Self::PerIp => "tollgate per_ip",
-            Self::Around => "tollgate per_ip, around",
-            Self::Policies => "tollgate, 2 of 10 policies",
-            Self::Governor => "tower_governor",
-            Self::GovernorAround => "tower_governor, around",
-            Self::Concurrency => "tollgate, in flight",
-            Self::Adaptive => "tollgate, in flight, adaptive",
-            Self::Headers => "three headers, no limit",
-        }
-    }
-
-    pub(super) fn named(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|known| known.name() == name)
-    }
-
-    /// As a web developer writes it, but for the clock of ours.
-    pub(super) fn app<P: Put>(self, clock: impl Clock, to: P) -> Result<P::Into, String> {
-        let app = Router::new().route("/", get(async || "Hello, World!"));
-        // As servers do it, once: else axum makes every route anew for each request.
-        let routed = |app: Router| app.with_state(());
-        Ok(match self {
-            Self::Bare => to.put(routed(app)),
-            Self::PerIp => to.put(routed(app.layer(per_ip(clock).for_axum()))),
-            Self::Around => to.put_around(per_ip(clock).around(app)),
-            Self::Policies => to.put(routed(app.layer(RateLimitLayer::new(engine(clock)?).for_axum()))),
-            Self::Governor => to.put(routed(app.layer(governor()?))),
-            Self::GovernorAround => to.put(governor()?.layer(routed(app))),
-            Self::Concurrency => {
-                let layer = ConcurrencyLayer::over(Concurrency::with_clock(IN_FLIGHT, clock)).unavailable();
-                to.put(routed(app.layer(layer)))
-            }
-            Self::Adaptive => {
-                let gate = AdaptiveConcurrency::builder().min(IN_FLIGHT).max(IN_FLIGHT).start(IN_FLIGHT);
-                to.put(routed(app.layer(AdaptiveConcurrencyLayer::new(gate.build_with_clock(clock)))))
-            }
-            Self::Headers => to.put(routed(app.layer(MapResponseLayer::new(with_three_headers)))),
-        })
-    }
-}
-
-fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<OneLimit<C>> {
-    RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())
-}
-
-/// What our layer writes, without a limit and without new digits: the least that such a layer can cost.
-fn with_three_headers(mut response: Response) -> Response {
-    let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from_static("100"));
-    headers.insert(HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from_static("99"));
-    headers.insert(HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from_static("1794828043"));
-    response
-}
-
-fn governor() -> Result<GovernorLayer<PeerIpKeyExtractor, StateInformationMiddleware, Body>, String> {
-    let mut config = GovernorConfigBuilder::default();
-    config.period(Duration::from_nanos(AGAIN)).burst_size(BURST);
-    let config = config.use_headers().finish().ok_or("tower_governor does not take that limit")?;
-    Ok(GovernorLayer::new(config))
-}
-
-fn wide() -> Limit {
-    Limit::per_second(1_000_000_000 / AGAIN).burst(BURST.into())
-}
-
-/// Two apply to every request, the others to paths that nobody asks for.
-fn engine<C: Clock>(clock: C) -> Result<Engine<MemoryStore<C>>, String> {
-    let mut policies =
-        Policies::new().policy(Policy::new("each").per("ip").limit(wide())).policy(Policy::new("all").limit(wide()));
-    for number in 2..POLICIES {
-        let path = format!("/service{number}/**").parse().map_err(|error| format!("{error:?}"))?;
-        let of_path = Policy::new(format!("service{number}")).when(Match::new().path(path)).per("ip");
-        policies = policies.policy(of_path.limit(wide()));
-    }
-    let store = MemoryStore::builder().max_keys(10_000).clock(clock).build();
-    Engine::new(store, policies).map_err(|error| error.to_string())
+    std::env::current_exe().map(|own| own.with_file_name(PROGRAM)).map_err(|error| error.to_string())
 }
 
 /// A server at work.
@@ -180,10 +28,9 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(who: Who) -> Result<Self, String> {
-        let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    pub(super) fn start(program: &Path, who: Who) -> Result<Self, String> {
         let mut command = Command::new("taskset");
-        command.args(["-c", CORE]).arg(own).args([CHILD, who.name()]).stdin(Stdio::piped()).stdout(Stdio::piped());
+        command.args(["-c", CORE]).arg(program).arg(who.name()).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut process = command.spawn().map_err(|error| format!("taskset: {error}"))?;
         let mut said = String::new();
         if let Some(stdout) = process.stdout.take() {
@@ -208,56 +55,4 @@ impl Drop for Server {
         let _ = self.process.kill();
         let _ = self.process.wait();
     }
-}
-
-/// What the child does: says its port, and serves until its input ends.
-pub(crate) fn run(who: &str) -> ExitCode {
-    let Some(who) = Who::named(who) else { return ExitCode::from(2) };
-    // A parent that is gone closes it.
-    std::thread::spawn(|| {
-        let _ = std::io::stdin().read_to_end(&mut Vec::new());
-        std::process::exit(0);
-    });
-    match serve(who) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(why) => {
-            eprintln!("{why}");
-            ExitCode::FAILURE
-        }
-    }
-}
-
-fn serve(who: Who) -> Result<(), String> {
-    who.app(SystemClock, OnSocket)?
-}
-
-/// Serves it for good, on a port that was free.
-struct OnSocket;
-
-impl Put for OnSocket {
-    type Into = Result<(), String>;
-
-    fn put<S: Web>(self, app: S) -> Self::Into {
-        on_a_free_port(app.into_make_service_with_connect_info::<SocketAddr>())
-    }
-
-    fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into {
-        on_a_free_port(app)
-    }
-}
-
-fn on_a_free_port<M, S>(app: M) -> Result<(), String>
-where
-    M: for<'a> Service<IncomingStream<'a, TcpListener>, Response = S, Error = Infallible, Future: Send>,
-    M: Send + 'static,
-    S: Web,
-{
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
-    let runtime = runtime.map_err(|error| error.to_string())?;
-    let served = runtime.block_on(async {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
-        println!("{}", listener.local_addr()?.port());
-        axum::serve(listener, app).await
-    });
-    served.map_err(|error| error.to_string())
 }

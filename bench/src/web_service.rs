@@ -1,0 +1,70 @@
+//! Serves one of the web services, on a port that was free, which it says; until its input ends. A program of its own, as those of
+//! users are: code that nobody runs would stand between the code that runs.
+
+#[allow(unreachable_pub, dead_code, reason = "shared with another program")]
+mod web;
+
+use axum::Router;
+use axum::ServiceExt;
+use axum::serve::IncomingStream;
+use std::convert::Infallible;
+use std::io::Read;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::process::ExitCode;
+use tokio::net::TcpListener;
+use tollgate::{Clock, SystemClock};
+use tollgate_tower::{AxumBody, OneLimit, RateLimit};
+use tower_service::Service;
+use web::{Put, Web, Who};
+
+fn main() -> ExitCode {
+    let who = std::env::args().nth(1);
+    let Some(who) = who.as_deref().and_then(Who::named) else { return ExitCode::from(2) };
+    // A parent that is gone closes it.
+    std::thread::spawn(|| {
+        let _ = std::io::stdin().read_to_end(&mut Vec::new());
+        std::process::exit(0);
+    });
+    match serve(who) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("{why}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn serve(who: Who) -> Result<(), String> {
+    who.app(SystemClock, OnSocket)?
+}
+
+/// Serves it for good, on a port that was free.
+struct OnSocket;
+
+impl Put for OnSocket {
+    type Into = Result<(), String>;
+
+    fn put<S: Web>(self, app: S) -> Self::Into {
+        on_a_free_port(app.into_make_service_with_connect_info::<SocketAddr>())
+    }
+
+    fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into {
+        on_a_free_port(app)
+    }
+}
+
+fn on_a_free_port<M, S>(app: M) -> Result<(), String>
+where
+    M: for<'a> Service<IncomingStream<'a, TcpListener>, Response = S, Error = Infallible, Future: Send>,
+    M: Send + 'static,
+    S: Web,
+{
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = runtime.map_err(|error| error.to_string())?;
+    let served = runtime.block_on(async {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
+        println!("{}", listener.local_addr()?.port());
+        axum::serve(listener, app).await
+    });
+    served.map_err(|error| error.to_string())
+}

@@ -4,9 +4,8 @@
 #[allow(unreachable_pub, dead_code, reason = "shared with another program")]
 mod web;
 
-use axum::Router;
-use axum::ServiceExt;
 use axum::serve::IncomingStream;
+use axum::{Router, ServiceExt};
 use std::convert::Infallible;
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};

@@ -144,6 +144,7 @@ fn of_address(ip: Option<IpAddr>, ipv6_prefix: u8) -> ([u8; 17], usize) {
     (key, length)
 }
 
+/// The key of an address; both are also what [`of_address`] makes of it.
 #[inline]
 pub(crate) fn of_ipv4(ip: Ipv4Addr) -> [u8; 5] {
     let [a, b, c, d] = ip.octets();

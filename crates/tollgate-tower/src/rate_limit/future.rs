@@ -30,7 +30,7 @@ pin_project! {
     {
         #[pin]
         state: State<S, B, G, S::Future>,
-        // Of one that has come so far that the inner service was called, or who was turned away.
+        // Its ticket is elsewhere while it waits for its turn, and gone if it was turned away.
         counted: Counted<G>,
         form: PhantomData<fn() -> F>,
     }
@@ -211,7 +211,7 @@ impl<S, B, G: Gate> Aside<S, B, G> {
 }
 
 impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
-    /// Until the inner service is called, which is when this is ready; or the response, if there is one without it. Apart: few wait.
+    /// Ready once the inner service is called, or with the response of who is turned away. Apart: few wait.
     #[cold]
     #[inline(never)]
     fn go_on(

@@ -2,6 +2,7 @@
 
 mod arrivals;
 mod hash;
+mod hashed_key;
 mod in_flight;
 pub(crate) mod line;
 mod plans;
@@ -11,9 +12,10 @@ mod view;
 mod wide;
 
 pub use arrivals::{Arrivals, ArrivalsBuilder, NotAThrottle, Throttle};
+pub use hashed_key::HashedKey;
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
 pub use table::Figures;
-pub use view::{HashedKey, Key, Taken};
+pub use view::{Key, Taken};
 pub(crate) use view::{Spot, charge_more, give_back, grant, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};

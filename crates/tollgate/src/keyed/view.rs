@@ -1,8 +1,8 @@
 //! One key of many, with the verbs of a limiter.
 
-use super::Inner;
 use super::table::{Absent, Account, Altered, Booking, Standing, Table};
 use super::terms::{Asked, Terms};
+use super::{HashedKey, Inner};
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
 use crate::decision::{Decision, Denied, ReserveError};
@@ -25,21 +25,6 @@ pub struct Key<'a, C: Clock> {
     first: &'a Terms,
     hash: u64,
     now: Option<Instant>,
-}
-
-/// A key that was hashed for its table; what [`Keyed::hash`](super::Keyed::hash) returns.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct HashedKey {
-    table: u64,
-    hash: u64,
-}
-
-impl HashedKey {
-    /// None if it was hashed for another table.
-    #[inline]
-    pub(super) fn of<C: Clock>(self, inner: &Inner<C>) -> Option<u64> {
-        (self.table == inner.table.id).then_some(self.hash)
-    }
 }
 
 /// What a call took of a key, to be settled once the true cost is known: [`Keyed::settle`](super::Keyed::settle). Dropping
@@ -97,7 +82,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// The key as [`Keyed::hash`](super::Keyed::hash) hashes it.
     #[inline]
     pub fn hashed(&self) -> HashedKey {
-        HashedKey { table: self.inner.table.id, hash: self.hash }
+        HashedKey::new(self.inner, self.hash)
     }
 
     /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at). A charge more than three years

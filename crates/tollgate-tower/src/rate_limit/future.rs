@@ -166,7 +166,7 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
     }
 
     fn aside(aside: Aside<S, B, G>, counted: Counted<G>) -> Self {
-        Self { state: State::Aside { aside: Some(aside) }, counted, form: PhantomData }
+        Self { state: State::aside(aside), counted, form: PhantomData }
     }
 }
 
@@ -211,6 +211,10 @@ impl<S, B, G: Gate> Aside<S, B, G> {
 }
 
 impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
+    fn aside(aside: Aside<S, B, G>) -> Self {
+        Self::Aside { aside: Some(aside) }
+    }
+
     /// Ready once the inner service is called, or with the response of who is turned away. Apart: few wait.
     #[cold]
     #[inline(never)]
@@ -240,16 +244,14 @@ impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
                 Aside::Asking(asking) => {
                     let Unanswered { client, mut service, mut request, .. } = *asking;
                     counted.ticket = answer;
-                    let aside = match counted.decided(&mut request, client) {
-                        Fate::Passes => {
-                            self.set(State::Running { future: service.call(request) });
-                            continue;
+                    match counted.decided(&mut request, client) {
+                        Fate::Passes => State::Running { future: service.call(request) },
+                        Fate::Denied(response) => return Poll::Ready(Some(response)),
+                        Fate::Waits(delay, waiting) => {
+                            State::aside(Aside::waiting(delay, service, request, counted, waiting))
                         }
-                        Fate::Denied(response) => Aside::Denied(response),
-                        Fate::Waits(delay, waiting) => Aside::waiting(delay, service, request, counted, waiting),
-                        Fate::Asks(later, client) => Aside::asking(later, client, service, request),
-                    };
-                    State::Aside { aside: Some(aside) }
+                        Fate::Asks(later, client) => State::aside(Aside::asking(later, client, service, request)),
+                    }
                 }
             };
             self.set(next);

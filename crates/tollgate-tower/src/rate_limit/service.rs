@@ -220,7 +220,7 @@ impl<G: Gate> Shared<G> {
     fn pass<B>(&self, seat: Option<G::Seat>, request: &Request<B>) -> Result<G::Ticket, Option<G::Ticket>> {
         let Self { gate, options } = self;
         let Some(seat) = seat else { return Err(None) };
-        // Preflight requests are not counted, and whoever speaks for others is.
+        // What may be a preflight request is not counted; whoever speaks for others is not believed, and that is told.
         if request.method() == Method::OPTIONS || options.identity.word_of_others(request.headers()).is_some() {
             return Err(None);
         }

@@ -200,6 +200,7 @@ impl Dialects {
 }
 
 /// Whether nobody said any of these. Responses have few headers: to look at each is quicker than to look for three.
+#[inline(never)]
 fn silent(headers: &HeaderMap, names: &[HeaderName]) -> bool {
     !headers.keys().any(|there| names.contains(there))
 }
@@ -207,8 +208,13 @@ fn silent(headers: &HeaderMap, names: &[HeaderName]) -> bool {
 /// A limit that never refills has no reset.
 #[inline(never)]
 fn x(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
-    if silent(headers, &X) {
-        insert(headers, [X_LIMIT, X_REMAINING, X_RESET], limit, remaining, reset);
+    // Hardly ever does anyone say what even begins like these.
+    if !headers.keys().any(|there| there.as_str().starts_with("x-ratelimit-")) || silent(headers, &X) {
+        insert(headers, X_LIMIT, limit);
+        insert(headers, X_REMAINING, remaining);
+        if let Some(reset) = reset {
+            insert(headers, X_RESET, reset);
+        }
     }
 }
 
@@ -263,13 +269,9 @@ fn draft_07(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<
 #[inline(never)]
 fn draft_06(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<u64>) {
     let Some(reset) = reset_of_drafts(figures, retry_after) else { return };
-    insert(
-        headers,
-        [RATELIMIT_LIMIT, RATELIMIT_REMAINING, RATELIMIT_RESET],
-        integer(figures.limit),
-        integer(figures.remaining),
-        Some(integer(reset)),
-    );
+    insert(headers, RATELIMIT_LIMIT, integer(figures.limit));
+    insert(headers, RATELIMIT_REMAINING, integer(figures.remaining));
+    insert(headers, RATELIMIT_RESET, integer(reset));
 }
 
 /// The reset of the drafts is for clients that spread what remains over it, as t is.

@@ -24,23 +24,44 @@ pub(super) fn integer(number: u64) -> u64 {
 /// A number that is not small as the value of a header. That of the http crate takes memory twice, for 20 digits and for sharing
 /// them, and this one once, for as many as there are.
 fn value(number: u64) -> HeaderValue {
-    const MOST_DIGITS: usize = 21;
-    let mut digits = [0; MOST_DIGITS];
-    let (mut at, mut rest) = (MOST_DIGITS, number);
-    // Three at a time: each step waits for the division before it.
-    let mut put = |three: u64| {
-        let three = 3 * three as usize;
-        at -= 3;
-        digits[at..at + 3].copy_from_slice(&DIGITS[three..three + 3]);
-    };
-    while rest >= SMALL as u64 {
-        put(rest % SMALL as u64);
-        rest /= SMALL as u64;
+    // Seconds since 1970 have ten digits until the year 2286. What is always as long, and plainly digits, needs no loop to see that
+    // it is a value.
+    const SHORTEST: u64 = 1_000_000_000;
+    const TOO_LONG: u64 = 10 * SHORTEST;
+    if let SHORTEST..TOO_LONG = number {
+        let [.., a, b] = eight_digits(number / EIGHT_DIGITS);
+        let [c, d, e, f, g, h, i, j] = eight_digits(number % EIGHT_DIGITS);
+        HeaderValue::from_bytes(&[a, b, c, d, e, f, g, h, i, j]).unwrap_or_else(|_| number.into())
+    } else {
+        value_of_any_length(number)
     }
-    put(rest);
-    at += zeros(rest as usize);
-    // Digits are a value.
-    HeaderValue::from_bytes(&digits[at..]).unwrap_or_else(|_| number.into())
+}
+
+#[inline(never)]
+fn value_of_any_length(number: u64) -> HeaderValue {
+    let (high, low) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
+    if high >= EIGHT_DIGITS {
+        return number.into();
+    }
+    let digits = [eight_digits(high), eight_digits(low)];
+    let digits = digits.as_flattened();
+    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
+    HeaderValue::from_bytes(&digits[zeros..]).unwrap_or_else(|_| number.into())
+}
+
+/// Numbers below have no more than eight digits.
+const EIGHT_DIGITS: u64 = 100_000_000;
+
+/// The digits of such a number, leading zeros and all.
+fn eight_digits(number: u64) -> [u8; 8] {
+    // Not one after the other, for each division would wait for the one before, but all at once: two numbers of four digits in a word,
+    // then four of two, then eight of one. Dividing by multiplying is exact for such small ones.
+    let fours = (number / 10_000) | ((number % 10_000) << 32);
+    let hundreds = ((fours * 10_486) >> 20) & 0x0000_007f_0000_007f;
+    let twos = hundreds | ((fours - 100 * hundreds) << 16);
+    let tens = ((twos * 103) >> 10) & 0x000f_000f_000f_000f;
+    let ones = tens | ((twos - 10 * tens) << 8);
+    ((ones & 0x0f0f_0f0f_0f0f_0f0f) | 0x3030_3030_3030_3030).to_le_bytes()
 }
 
 /// Numbers below are small.
@@ -80,7 +101,7 @@ const fn zeros(number: usize) -> usize {
 // There once for all numbers of a response: what a server does between two requests leaves little of this in the nearest cache, and
 // to fetch code again costs more than to run it.
 #[inline(never)]
-fn insert_one(headers: &mut HeaderMap, name: HeaderName, number: u64) {
+pub(super) fn insert(headers: &mut HeaderMap, name: HeaderName, number: u64) {
     // Each where it is made: a value is slow to move.
     if number < SMALL as u64 {
         headers.insert(name, small(number as usize));
@@ -89,40 +110,27 @@ fn insert_one(headers: &mut HeaderMap, name: HeaderName, number: u64) {
     }
 }
 
-/// Inserts a limit, what remains of it, and its reset if there is one, under these names.
-#[inline(always)]
-pub(super) fn insert(headers: &mut HeaderMap, names: [HeaderName; 3], limit: u64, remaining: u64, reset: Option<u64>) {
-    let [limit_name, remaining_name, reset_name] = names;
-    insert_one(headers, limit_name, limit);
-    insert_one(headers, remaining_name, remaining);
-    if let Some(reset) = reset {
-        insert_one(headers, reset_name, reset);
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use super::{SMALL, insert, value};
+    use super::{eight_digits, insert};
     use http::HeaderMap;
-    use http::header::{AGE, CONTENT_LENGTH, HeaderName, RETRY_AFTER};
-
-    const THREE: [HeaderName; 3] = [AGE, CONTENT_LENGTH, RETRY_AFTER];
+    use http::header::AGE;
 
     #[test]
     fn a_value_says_the_number() {
         let powers = (0..20).map(|digits| 10_u64.pow(digits)).flat_map(|power| [power - 1, power, power + 1]);
         for number in powers.chain([57, 101, 1_005, 1_069, u64::MAX - 1, u64::MAX]) {
-            let text = number.to_string();
-            if number >= SMALL as u64 {
-                assert_eq!(value(number), text.as_str());
-            }
-            for _ in 0..3 {
-                let mut headers = HeaderMap::new();
-                insert(&mut headers, THREE, number, number, Some(number));
-                for name in THREE {
-                    assert_eq!(headers[name], text.as_str());
-                }
-            }
+            let mut headers = HeaderMap::new();
+            insert(&mut headers, AGE, number);
+            assert_eq!(headers[AGE], number.to_string().as_str());
+        }
+    }
+
+    #[test]
+    fn every_eight_digits_say_the_number() {
+        let pairs = (0..10_000).map(|number| number * 10_001);
+        for number in pairs.chain([0, 1, 9, 10, 99_999_999, 12_345_678]) {
+            assert_eq!(str::from_utf8(&eight_digits(number)), Ok(&*format!("{number:08}")));
         }
     }
 }

@@ -1,17 +1,19 @@
 //! Around a whole router of axum, which then is served as it is.
 
-use super::{AxumBody, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture};
+use super::{AxumBody, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Shared};
 use crate::gate::Gate;
 use axum::body::Body;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::extract::{ConnectInfo, Request};
+use axum::http::Extensions;
 use axum::response::Response;
 use axum::serve::{IncomingStream, Listener};
 use axum::{Router, ServiceExt};
 use std::convert::Infallible;
 use std::fmt;
 use std::future::{Ready, ready};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
@@ -74,7 +76,9 @@ where
 
     fn call(&mut self, stream: IncomingStream<'_, L>) -> Self::Future {
         let peer = *stream.remote_addr();
-        ready(Ok(RateLimitOfConnection { limit: self.clone(), peer, seat: self.seat(Some(peer.ip())) }))
+        let (shared, extensions, peer) = (Arc::clone(&self.shared), extensions_of(peer), peer.ip());
+        let connection = Connection { seat: shared.seat(Some(peer)), shared, peer, extensions };
+        ready(Ok(RateLimitOfConnection { inner: self.inner.clone(), connection: Arc::new(connection) }))
     }
 }
 
@@ -83,9 +87,34 @@ where
 ///
 /// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
 pub struct RateLimitOfConnection<S, G: Gate> {
-    limit: RateLimit<S, G, AxumBody>,
-    peer: SocketAddr,
+    inner: S,
+    connection: Arc<Connection<G>>,
+}
+
+/// What is known of all requests of a connection.
+struct Connection<G: Gate> {
+    shared: Arc<Shared<G>>,
+    peer: IpAddr,
     seat: Option<G::Seat>,
+    /// With who is connected: to clone them costs less than to insert that into those of each request.
+    extensions: Extensions,
+}
+
+/// The extensions of a request of this peer, with room for three more: a router tells of the path, its parameters and the route
+/// in them, and to make room for these in each request would cost more than all else that is done to them.
+fn extensions_of(peer: SocketAddr) -> Extensions {
+    #[derive(Clone)]
+    struct Room<const NTH: usize>;
+
+    let mut extensions = Extensions::new();
+    extensions.insert(Room::<1>);
+    extensions.insert(Room::<2>);
+    extensions.insert(Room::<3>);
+    extensions.insert(ConnectInfo(peer));
+    extensions.remove::<Room<1>>();
+    extensions.remove::<Room<2>>();
+    extensions.remove::<Room<3>>();
+    extensions
 }
 
 impl<S, G> Service<Request> for RateLimitOfConnection<S, G>
@@ -99,25 +128,29 @@ where
     type Future = ResponseFuture<S, Body, G, AxumBody>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        Service::<Request>::poll_ready(&mut self.limit, cx)
+        self.inner.poll_ready(cx)
     }
 
     #[inline]
     fn call(&mut self, mut request: Request) -> Self::Future {
-        request.extensions_mut().insert(ConnectInfo(self.peer));
-        self.limit.call_seated(self.seat, Some(self.peer.ip()), request)
+        let Connection { shared, peer, seat, extensions } = &*self.connection;
+        request.extensions_mut().extend(extensions.clone());
+        shared.call(&mut self.inner, *seat, Some(*peer), request)
     }
 }
 
 impl<S: Clone, G: Gate> Clone for RateLimitOfConnection<S, G> {
     fn clone(&self) -> Self {
-        Self { limit: self.limit.clone(), peer: self.peer, seat: self.seat }
+        Self { inner: self.inner.clone(), connection: Arc::clone(&self.connection) }
     }
 }
 
 impl<S: fmt::Debug, G: Gate> fmt::Debug for RateLimitOfConnection<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { limit, peer, .. } = self;
-        f.debug_struct("RateLimitOfConnection").field("limit", limit).field("peer", peer).finish_non_exhaustive()
+        let Self { inner, connection } = self;
+        f.debug_struct("RateLimitOfConnection")
+            .field("inner", inner)
+            .field("peer", &connection.peer)
+            .finish_non_exhaustive()
     }
 }

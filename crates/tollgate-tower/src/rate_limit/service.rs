@@ -24,8 +24,8 @@ use tower_service::Service;
 
 /// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
 pub struct RateLimit<S, G, F = Enum> {
-    inner: S,
-    shared: Arc<Shared<G>>,
+    pub(super) inner: S,
+    pub(super) shared: Arc<Shared<G>>,
     form: PhantomData<fn() -> F>,
 }
 
@@ -66,55 +66,7 @@ impl<S, G: Gate, F> RateLimit<S, G, F> {
     where
         S: Service<Request<B>> + Clone,
     {
-        self.call_seated(self.seat(peer), peer, request)
-    }
-
-    /// Where a peer stands, for all of its requests.
-    #[inline]
-    pub(super) fn seat(&self, peer: Option<IpAddr>) -> Option<G::Seat> {
-        let Shared { gate, options } = &*self.shared;
-        if options.look_beyond_the_peer() { None } else { gate.seat(options.identity.stranger(peer?)?) }
-    }
-
-    /// Calls it with a request of a peer who stands there.
-    #[inline]
-    pub(super) fn call_seated<B>(
-        &mut self,
-        seat: Option<G::Seat>,
-        peer: Option<IpAddr>,
-        request: Request<B>,
-    ) -> ResponseFuture<S, B, G, F>
-    where
-        S: Service<Request<B>> + Clone,
-    {
-        let decided = match self.shared.pass(seat, &request) {
-            Ok(ticket) => {
-                // In this order all but the pointer is made where it stays: the rest is slow to move.
-                let shared = Arc::clone(&self.shared);
-                let future = self.inner.call(request);
-                return ResponseFuture::running(future, Counted { shared, ticket: Some(ticket) });
-            }
-            Err(decided) => decided,
-        };
-        self.call_anyhow(peer, request, decided)
-    }
-
-    /// The same the long way. What was decided on is not decided on again.
-    #[inline(never)]
-    fn call_anyhow<B>(
-        &mut self,
-        peer: Option<IpAddr>,
-        mut request: Request<B>,
-        decided: Option<G::Ticket>,
-    ) -> ResponseFuture<S, B, G, F>
-    where
-        S: Service<Request<B>> + Clone,
-    {
-        let mut counted = Counted { shared: Arc::clone(&self.shared), ticket: decided };
-        match counted.judge(&mut request, peer) {
-            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
-            fate => self.otherwise(request, counted, fate),
-        }
+        self.shared.call(&mut self.inner, self.shared.seat(peer), peer, request)
     }
 }
 
@@ -128,27 +80,10 @@ pub(super) enum Fate<G: Gate> {
     Asks(Later<G::Ticket>, Client),
 }
 
-impl<S: Clone, G: Gate, F> RateLimit<S, G, F> {
-    /// The one that is ready goes with the request; a clone of it waits for the next.
-    fn take_ready(&mut self) -> S {
-        let clone = self.inner.clone();
-        std::mem::replace(&mut self.inner, clone)
-    }
-
-    /// For whom the inner service is not called now.
-    #[cold]
-    #[inline(never)]
-    fn otherwise<B>(&mut self, request: Request<B>, counted: Counted<G>, fate: Fate<G>) -> ResponseFuture<S, B, G, F>
-    where
-        S: Service<Request<B>>,
-    {
-        match fate {
-            Fate::Passes => ResponseFuture::running(self.inner.call(request), counted),
-            Fate::Denied(response) => ResponseFuture::denied(response, counted),
-            Fate::Waits(delay, waiting) => ResponseFuture::waiting(delay, self.take_ready(), request, counted, waiting),
-            Fate::Asks(later, client) => ResponseFuture::asking(later, client, self.take_ready(), request, counted),
-        }
-    }
+/// The one that is ready goes with the request; a clone of it waits for the next.
+fn take_ready<S: Clone>(service: &mut S) -> S {
+    let clone = service.clone();
+    std::mem::replace(service, clone)
 }
 
 impl<G: Gate> Counted<G> {
@@ -213,6 +148,58 @@ impl<G: Gate> Counted<G> {
 }
 
 impl<G: Gate> Shared<G> {
+    /// Where a peer stands, for all of its requests.
+    #[inline]
+    pub(super) fn seat(&self, peer: Option<IpAddr>) -> Option<G::Seat> {
+        let Self { gate, options } = self;
+        if options.look_beyond_the_peer() { None } else { gate.seat(options.identity.stranger(peer?)?) }
+    }
+
+    /// Calls the service behind it with a request of a peer who stands there.
+    #[inline]
+    pub(super) fn call<S, B, F>(
+        self: &Arc<Self>,
+        inner: &mut S,
+        seat: Option<G::Seat>,
+        peer: Option<IpAddr>,
+        request: Request<B>,
+    ) -> ResponseFuture<S, B, G, F>
+    where
+        S: Service<Request<B>> + Clone,
+    {
+        let decided = match self.pass(seat, &request) {
+            Ok(ticket) => {
+                // In this order all but the pointer is made where it stays: the rest is slow to move.
+                let shared = Arc::clone(self);
+                let future = inner.call(request);
+                return ResponseFuture::running(future, Counted { shared, ticket: Some(ticket) });
+            }
+            Err(decided) => decided,
+        };
+        self.call_anyhow(inner, peer, request, decided)
+    }
+
+    /// The same the long way. What was decided on is not decided on again.
+    #[inline(never)]
+    fn call_anyhow<S, B, F>(
+        self: &Arc<Self>,
+        inner: &mut S,
+        peer: Option<IpAddr>,
+        mut request: Request<B>,
+        decided: Option<G::Ticket>,
+    ) -> ResponseFuture<S, B, G, F>
+    where
+        S: Service<Request<B>> + Clone,
+    {
+        let mut counted = Counted { shared: Arc::clone(self), ticket: decided };
+        match counted.judge(&mut request, peer) {
+            Fate::Passes => ResponseFuture::running(inner.call(request), counted),
+            Fate::Denied(response) => ResponseFuture::denied(response, counted),
+            Fate::Waits(delay, waiting) => ResponseFuture::waiting(delay, take_ready(inner), request, counted, waiting),
+            Fate::Asks(later, client) => ResponseFuture::asking(later, client, take_ready(inner), request, counted),
+        }
+    }
+
     /// The ticket of a request that passes, where there is nothing else to do for it: what most are. Else that of one that goes the
     /// long way, if it was decided on.
     // Nobody that is not compiled into this may see the request: else it would have to be moved before it goes on.

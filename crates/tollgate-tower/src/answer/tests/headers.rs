@@ -199,6 +199,16 @@ fn what_the_origin_said_stays() {
     headers.insert("ratelimit", HeaderValue::from_static("limit=5, remaining=3, reset=9"));
     super::super::write(Dialect::Draft07.into(), &mut headers, &verdict, None, Duration::ZERO);
     assert_eq!(lines(&headers), ["ratelimit: limit=5, remaining=3, reset=9"]);
+
+    // What only begins like ours is no rival.
+    let mut headers = HeaderMap::new();
+    headers.insert("x-ratelimit-resource", HeaderValue::from_static("core"));
+    super::super::write(Dialect::XDelta.into(), &mut headers, &verdict, None, Duration::ZERO);
+    assert_eq!(joined(&headers, "x-ratelimit-resource"), "core");
+    assert_eq!(
+        (joined(&headers, "x-ratelimit-limit"), joined(&headers, "x-ratelimit-remaining")),
+        ("100".into(), "57".into())
+    );
 }
 
 #[test]

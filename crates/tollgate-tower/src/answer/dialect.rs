@@ -208,8 +208,7 @@ fn silent(headers: &HeaderMap, names: &[HeaderName]) -> bool {
 /// A limit that never refills has no reset.
 #[inline(never)]
 fn x(headers: &mut HeaderMap, limit: u64, remaining: u64, reset: Option<u64>) {
-    // Hardly ever does anyone say what even begins like these.
-    if !headers.keys().any(|there| there.as_str().starts_with("x-ratelimit-")) || silent(headers, &X) {
+    if silent(headers, &X) {
         insert(headers, X_LIMIT, limit);
         insert(headers, X_REMAINING, remaining);
         if let Some(reset) = reset {

@@ -21,8 +21,8 @@ pub(super) const GROUP: Group = Group {
 };
 
 /// Every contestant is started so often, and has so many turns each time.
-const ROUNDS: usize = 11;
-const TURNS: usize = 16;
+const ROUNDS: usize = 31;
+const TURNS: usize = 6;
 
 /// One for each contestant.
 type Each<T> = [T; Who::ALL.len()];

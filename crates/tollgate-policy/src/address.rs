@@ -9,11 +9,19 @@ pub const IPV6_PREFIX: u8 = 56;
 /// IPv4 in IPv6, mapped or by NAT64, is that IPv4 address.
 #[inline]
 pub fn canonical(ip: IpAddr) -> IpAddr {
-    let IpAddr::V6(v6) = ip else { return ip };
-    let last = |v6: Ipv6Addr| IpAddr::from(<[u8; 4]>::try_from(&v6.octets()[12..]).unwrap_or_default());
-    match v6.segments() {
-        [0, 0, 0, 0, 0, 0xffff, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => last(v6),
-        _ => ip,
+    match ip {
+        IpAddr::V4(_) => ip,
+        IpAddr::V6(ip) => canonical_v6(ip),
+    }
+}
+
+// Apart, so that the rest is compiled into who asks.
+#[inline(never)]
+fn canonical_v6(ip: Ipv6Addr) -> IpAddr {
+    let [.., a, b, c, d] = ip.octets();
+    match ip.segments() {
+        [0, 0, 0, 0, 0, 0xffff, _, _] | [0x64, 0xff9b, 0, 0, 0, 0, _, _] => IpAddr::from([a, b, c, d]),
+        _ => ip.into(),
     }
 }
 

@@ -123,7 +123,7 @@ impl Identity {
     /// The address of a peer, where no proxy is trusted: whoever is connected speaks for itself.
     #[inline(always)]
     pub(crate) fn stranger(&self, peer: IpAddr) -> Option<IpAddr> {
-        self.trusted.is_empty().then(|| if peer.is_ipv4() { peer } else { canonical(peer) })
+        self.trusted.is_empty().then(|| canonical(peer))
     }
 
     /// Who sent a request that comes from a proxy, or from nobody knows where.

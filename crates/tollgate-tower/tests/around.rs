@@ -4,7 +4,7 @@
 use allocation_counter::measure;
 use axum::Router;
 use axum::body::Body;
-use axum::extract::ConnectInfo;
+use axum::extract::{ConnectInfo, Path};
 use axum::routing::get;
 use http::{Request, Response};
 use std::net::{IpAddr, SocketAddr};
@@ -84,6 +84,41 @@ async fn a_connection_has_the_bucket_of_its_address() {
     assert!(ask(peer, at, "GET /").await.contains(&remaining("0")));
     assert_eq!(answer_to(&mut elsewhere, peer).status(), 429);
     assert!(ask([127, 0, 0, 2], at, "GET /").await.contains(&remaining("2")));
+}
+
+#[tokio::test]
+async fn the_requests_of_a_connection_have_its_peer_and_nothing_of_each_other() {
+    #[derive(Clone)]
+    struct Left;
+    // How many extensions there are, whether one is of another request, the parameter of the path, and who is calling.
+    let tell = async |Path(name): Path<String>, mut request: Request<Body>| {
+        let extensions = request.extensions_mut();
+        let (many, left) = (extensions.len(), extensions.insert(Left).is_some());
+        let peer = extensions.get::<ConnectInfo<SocketAddr>>().map(|info| info.0);
+        [("x-seen", format!("{many} {left} {name} {peer:?}"))]
+    };
+    let (listener, at) = listen().await;
+    tokio::spawn(axum::serve(listener, hourly(9).around(Router::new().route("/{name}", get(tell)))).into_future());
+
+    let mut stream = TcpSocket::new_v4().unwrap().connect(at).await.unwrap();
+    let own = stream.local_addr().unwrap();
+    let mut seen = async |path: &str, more: &str| {
+        stream.write_all(format!("HEAD {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n").as_bytes()).await.unwrap();
+        let mut answer = Vec::new();
+        while !answer.ends_with(b"\r\n\r\n") {
+            answer.push(stream.read_u8().await.unwrap());
+        }
+        let answer = String::from_utf8(answer).unwrap();
+        let told = answer.lines().find_map(|line| line.strip_prefix("x-seen: ")).expect("a handler told").to_owned();
+        let (many, told) = told.split_once(' ').unwrap();
+        (many.parse::<usize>().unwrap(), told.to_owned())
+    };
+    let (many, told) = seen("/one", "").await;
+    assert_eq!(told, format!("false one Some({own})"));
+    assert_eq!(seen("/two", "").await, (many, format!("false two Some({own})")));
+    // Here hyper has left something too.
+    let upgrade = "connection: upgrade\r\nupgrade: x\r\n";
+    assert_eq!(seen("/three", upgrade).await, (many + 1, format!("false three Some({own})")));
 }
 
 #[tokio::test]

@@ -548,8 +548,15 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
 
 /// What the requests of a trace come with: from whom, how, and how long after the one before; and another limit now and then.
 fn steps() -> impl Strategy<Value = (&'static str, Method, &'static [&'static str], u64, Option<u64>)> {
-    let peers =
-        ["203.0.113.7", "::ffff:203.0.113.7", "10.0.0.1", "2001:db8::1", "2001:db8:0:ff::1", "2001:db8:0:100::1"];
+    let peers = [
+        "203.0.113.7",
+        "::ffff:203.0.113.7",
+        "64:ff9b::203.0.113.7",
+        "10.0.0.1",
+        "2001:db8::1",
+        "2001:db8:0:ff::1",
+        "2001:db8:0:100::1",
+    ];
     let methods = [Method::GET, Method::POST, Method::OPTIONS];
     let headers: [&[&str]; 6] =
         [&[], &[], &["x-forwarded-for"], &["forwarded"], &["origin"], &["origin", "access-control-request-method"]];

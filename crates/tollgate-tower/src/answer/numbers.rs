@@ -1,6 +1,7 @@
 //! Numbers as the wire tells them: times are rounded up, so that nobody comes too early.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
+use std::ops::Range;
 use std::time::Duration;
 
 /// As large as an integer of a structured field may be.
@@ -22,31 +23,31 @@ pub(super) fn integer(number: u64) -> u64 {
 }
 
 /// A number that is not small as the value of a header. That of the http crate takes memory twice, for 20 digits and for sharing
-/// them, and this one once, for as many as there are.
+/// them, and this one once, for as many as there are; but for those of more than 16.
 fn value(number: u64) -> HeaderValue {
     // Seconds since 1970 have ten digits until the year 2286. What is always as long, and plainly digits, needs no loop to see that
     // it is a value.
-    const SHORTEST: u64 = 1_000_000_000;
-    const TOO_LONG: u64 = 10 * SHORTEST;
-    if let SHORTEST..TOO_LONG = number {
+    const TEN_DIGITS: Range<u64> = 1_000_000_000..10_000_000_000;
+    if TEN_DIGITS.contains(&number) {
         let [.., a, b] = eight_digits(number / EIGHT_DIGITS);
         let [c, d, e, f, g, h, i, j] = eight_digits(number % EIGHT_DIGITS);
         HeaderValue::from_bytes(&[a, b, c, d, e, f, g, h, i, j]).unwrap_or_else(|_| number.into())
     } else {
-        value_of_any_length(number)
+        value_of_another_length(number)
     }
 }
 
 #[inline(never)]
-fn value_of_any_length(number: u64) -> HeaderValue {
+fn value_of_another_length(number: u64) -> HeaderValue {
     let (high, low) = (number / EIGHT_DIGITS, number % EIGHT_DIGITS);
     if high >= EIGHT_DIGITS {
         return number.into();
     }
     let digits = [eight_digits(high), eight_digits(low)];
     let digits = digits.as_flattened();
-    let zeros = digits.iter().take_while(|digit| **digit == b'0').count();
-    HeaderValue::from_bytes(&digits[zeros..]).unwrap_or_else(|_| number.into())
+    // The last one stays.
+    let leading = digits[..15].iter().take_while(|digit| **digit == b'0').count();
+    HeaderValue::from_bytes(&digits[leading..]).unwrap_or_else(|_| number.into())
 }
 
 /// Numbers below have no more than eight digits.
@@ -54,6 +55,7 @@ const EIGHT_DIGITS: u64 = 100_000_000;
 
 /// The digits of such a number, leading zeros and all.
 fn eight_digits(number: u64) -> [u8; 8] {
+    debug_assert!(number < EIGHT_DIGITS);
     // Not one after the other, for each division would wait for the one before, but all at once: two numbers of four digits in a word,
     // then four of two, then eight of one. Dividing by multiplying is exact for such small ones.
     let fours = (number / 10_000) | ((number % 10_000) << 32);
@@ -127,9 +129,9 @@ mod tests {
     }
 
     #[test]
-    fn every_eight_digits_say_the_number() {
-        let pairs = (0..10_000).map(|number| number * 10_001);
-        for number in pairs.chain([0, 1, 9, 10, 99_999_999, 12_345_678]) {
+    fn four_digits_of_either_half_are_told_beside_any_others() {
+        let halves = (0..10_000).flat_map(|half| [0, half, 9_999 - half, 9_999].map(|other| (half, other)));
+        for number in halves.flat_map(|(a, b)| [a * 10_000 + b, b * 10_000 + a]) {
             assert_eq!(str::from_utf8(&eight_digits(number)), Ok(&*format!("{number:08}")));
         }
     }

@@ -1,6 +1,7 @@
 //! What a hook sees of a request: everything but its body.
 
 use crate::identity::Client;
+use http::header::{HeaderName, HeaderValue, Keys};
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 use std::net::IpAddr;
 
@@ -49,4 +50,12 @@ impl<'a> Head<'a> {
             value.strip_prefix(b"=").filter(|_| known == name.as_bytes())
         })
     }
+}
+
+/// The first of these headers that has one of those names.
+// Of few headers: to look at each is quicker than to look for some. There once for all who ask, and not unrolled, because what a server
+// does between two requests leaves little of this in the nearest cache.
+#[inline(never)]
+pub(crate) fn named<'a>(mut headers: Keys<'a, HeaderValue>, names: &[HeaderName]) -> Option<&'a HeaderName> {
+    headers.find(|there| names.contains(there))
 }

@@ -8,11 +8,13 @@ mod peer;
 pub use forwarding::Forwarding;
 pub use peer::{PeerAddr, peer};
 
+use crate::head::named;
 use forwarding::KNOWN;
 use hops::Hops;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
 use std::net::IpAddr;
+use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tollgate_policy::{canonical, canonical_network};
@@ -176,10 +178,13 @@ impl Identity {
     }
 
     /// The forwarding header of who is not asked for one.
-    // To look at the few headers of a request is quicker than to look for five.
     #[inline]
     pub(crate) fn word_of_others<'a>(&self, headers: &'a HeaderMap) -> Option<&'a HeaderName> {
-        headers.keys().find(|there| KNOWN.contains(there) || *there == self.header.name())
+        named(headers.keys(), &KNOWN).or_else(|| match &self.header {
+            Forwarding::Header(own) => named(headers.keys(), slice::from_ref(own)),
+            // They are among the known.
+            Forwarding::XForwardedFor | Forwarding::Forwarded => None,
+        })
     }
 
     #[inline(never)]

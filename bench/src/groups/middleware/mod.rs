@@ -112,7 +112,21 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
 
 /// The median of the ratios of the rounds: what changes from minute to minute is in both figures of a round.
 fn ratio(runs: &Each<Vec<Run>>, of: Who, to: Who, figure: fn(&Run) -> f64) -> f64 {
-    median(runs[of as usize].iter().zip(&runs[to as usize]).map(|(of, to)| figure(of) / figure(to)))
+    median(ratios(runs, of, to, figure))
+}
+
+fn ratios(runs: &Each<Vec<Run>>, of: Who, to: Who, figure: fn(&Run) -> f64) -> impl Iterator<Item = f64> + Clone {
+    runs[of as usize].iter().zip(&runs[to as usize]).map(move |(of, to)| figure(of) / figure(to))
+}
+
+/// The standard error of that median, by how far the ratios of the rounds are apart.
+fn uncertainty(ratios: impl Iterator<Item = f64> + Clone) -> f64 {
+    // Of values that are spread normally: their standard deviation in terms of how far half of them are from the median, and the
+    // standard error of a median in terms of that of a mean.
+    const DEVIATION: f64 = 1.4826;
+    const OF_A_MEDIAN: f64 = 1.2533;
+    let (rounds, middle) = (ratios.clone().count() as f64, median(ratios.clone()));
+    OF_A_MEDIAN * DEVIATION * median(ratios.map(|ratio| (ratio - middle).abs())) / rounds.sqrt()
 }
 
 fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
@@ -125,7 +139,11 @@ fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
         }
         vec![
             name,
-            format!("{rate:.0} ({:.3})", ratio(runs, who, Who::Bare, |run| run.rate)),
+            format!(
+                "{rate:.0} ({:.3} ± {:.3})",
+                ratio(runs, who, Who::Bare, |run| run.rate),
+                uncertainty(ratios(runs, who, Who::Bare, |run| run.rate))
+            ),
             format!("{micros:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.micros)),
             format!("{:.0}", (ratio(runs, who, Who::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3),
             format!("{asking:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.asking)),

@@ -11,7 +11,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tollgate::{Algorithm, Carry, Keyed, Limit, ManualClock};
 use tollgate_tower::{Dialects, Key, OneLimit, PeerAddr, RateLimitLayer};
 use tower::Service;
@@ -41,6 +41,17 @@ async fn ask(from: [u8; 4], server: SocketAddr, line: &str) -> String {
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.unwrap();
     answer
+}
+
+/// The head of the answer to a request with more headers, on a connection that is kept.
+async fn head(stream: &mut TcpStream, path: &str, more: &str) -> String {
+    let request = format!("HEAD {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut answer = Vec::new();
+    while !answer.ends_with(b"\r\n\r\n") {
+        answer.push(stream.read_u8().await.unwrap());
+    }
+    String::from_utf8(answer).unwrap()
 }
 
 #[tokio::test]
@@ -103,12 +114,7 @@ async fn the_requests_of_a_connection_have_its_peer_and_nothing_of_each_other() 
     let mut stream = TcpSocket::new_v4().unwrap().connect(at).await.unwrap();
     let own = stream.local_addr().unwrap();
     let mut seen = async |path: &str, more: &str| {
-        stream.write_all(format!("HEAD {path} HTTP/1.1\r\nhost: localhost\r\n{more}\r\n").as_bytes()).await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            answer.push(stream.read_u8().await.unwrap());
-        }
-        let answer = String::from_utf8(answer).unwrap();
+        let answer = head(&mut stream, path, more).await;
         let told = answer.lines().find_map(|line| line.strip_prefix("x-seen: ")).expect("a handler told").to_owned();
         let (many, told) = told.split_once(' ').unwrap();
         (many.parse::<usize>().unwrap(), told.to_owned())
@@ -129,14 +135,7 @@ async fn a_connection_heeds_a_limit_that_changes_and_a_reset() {
     tokio::spawn(axum::serve(listener, app).into_future());
 
     let mut stream = TcpSocket::new_v4().unwrap().connect(at).await.unwrap();
-    let mut status = async || {
-        stream.write_all(b"HEAD / HTTP/1.1\r\nhost: localhost\r\n\r\n").await.unwrap();
-        let mut answer = Vec::new();
-        while !answer.ends_with(b"\r\n\r\n") {
-            answer.push(stream.read_u8().await.unwrap());
-        }
-        String::from_utf8(answer[9..12].to_vec()).unwrap()
-    };
+    let mut status = async || head(&mut stream, "/", "").await[9..12].to_owned();
     assert_eq!(status().await, "200");
     assert_eq!(status().await, "429");
     keyed.set_limit_with(Limit::per_hour(3), Carry::Additive);

@@ -11,7 +11,9 @@ use std::convert::Infallible;
 use std::time::Duration;
 use tollgate::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore};
 use tollgate_policy::{Engine, Match, Policies, Policy};
-use tollgate_tower::{AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Key, OneLimit, RateLimit, RateLimitLayer};
+use tollgate_tower::{
+    AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Dialects, Key, OneLimit, RateLimit, RateLimitLayer,
+};
 use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -35,12 +37,14 @@ pub enum Who {
     Bare,
     PerIp,
     Around,
+    AroundSilent,
     Policies,
     Governor,
     GovernorAround,
     Concurrency,
     Adaptive,
     Headers,
+    Room,
 }
 
 /// What is done with a web service, whatever its type.
@@ -51,6 +55,14 @@ pub trait Put {
 
     /// Of one that knows its peers by itself where axum serves it.
     fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into
+    where
+        Self: Sized,
+    {
+        self.put(app)
+    }
+
+    /// With extensions in which those find room that the router inserts, where each request has that of its connection.
+    fn put_with_room(self, app: Router) -> Self::Into
     where
         Self: Sized,
     {
@@ -70,29 +82,36 @@ impl<S: Service<Request, Response = Response, Error = Infallible, Future: Send> 
 }
 
 impl Who {
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 11] = [
         Self::Bare,
         Self::PerIp,
         Self::Around,
+        Self::AroundSilent,
         Self::Policies,
         Self::Governor,
         Self::GovernorAround,
         Self::Concurrency,
         Self::Adaptive,
         Self::Headers,
+        Self::Room,
     ];
+
+    /// Those that differ by what they do with a request; the last one, by what it does with a connection.
+    pub const OF_A_REQUEST: &'static [Self] = Self::ALL.split_at(Self::Room as usize).0;
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
             Self::PerIp => "tollgate per_ip",
             Self::Around => "tollgate per_ip, around",
+            Self::AroundSilent => "tollgate per_ip, around, no headers",
             Self::Policies => "tollgate, 2 of 10 policies",
             Self::Governor => "tower_governor",
             Self::GovernorAround => "tower_governor, around",
             Self::Concurrency => "tollgate, in flight",
             Self::Adaptive => "tollgate, in flight, adaptive",
             Self::Headers => "three headers, no limit",
+            Self::Room => "bare, with room in extensions",
         }
     }
 
@@ -109,6 +128,7 @@ impl Who {
             Self::Bare => to.put(routed(app)),
             Self::PerIp => to.put(routed(app.layer(per_ip(clock).for_axum()))),
             Self::Around => to.put_around(per_ip(clock).around(app)),
+            Self::AroundSilent => to.put_around(per_ip(clock).headers(Dialects::none()).around(app)),
             Self::Policies => to.put(routed(app.layer(RateLimitLayer::new(engine(clock)?).for_axum()))),
             Self::Governor => to.put(routed(app.layer(governor()?))),
             Self::GovernorAround => to.put(governor()?.layer(routed(app))),
@@ -121,6 +141,7 @@ impl Who {
                 to.put(routed(app.layer(AdaptiveConcurrencyLayer::new(gate.build_with_clock(clock)))))
             }
             Self::Headers => to.put(routed(app.layer(MapResponseLayer::new(with_three_headers)))),
+            Self::Room => to.put_with_room(routed(app)),
         })
     }
 }

@@ -4,12 +4,18 @@
 #[allow(unreachable_pub, dead_code, reason = "shared with another program")]
 mod web;
 
+use axum::extract::{ConnectInfo, Request};
+use axum::http::Extensions;
+use axum::response::Response;
 use axum::serve::IncomingStream;
 use axum::{Router, ServiceExt};
 use std::convert::Infallible;
+use std::future::{Ready, ready};
 use std::io::Read;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use tokio::net::TcpListener;
 use tollgate::{Clock, SystemClock};
 use tollgate_tower::{AxumBody, OneLimit, RateLimit};
@@ -49,6 +55,57 @@ impl Put for OnSocket {
 
     fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into {
         on_a_free_port(app)
+    }
+
+    fn put_with_room(self, app: Router) -> Self::Into {
+        on_a_free_port(WithRoom(app))
+    }
+}
+
+/// Gives each request extensions that were made once a connection, with room for three more, as ours does around a router; and
+/// does nothing else.
+struct WithRoom(Router);
+
+impl Service<IncomingStream<'_, TcpListener>> for WithRoom {
+    type Response = WithExtensions;
+    type Error = Infallible;
+    type Future = Ready<Result<WithExtensions, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, stream: IncomingStream<'_, TcpListener>) -> Self::Future {
+        let mut extensions = Extensions::new();
+        extensions.insert([(); 1]);
+        extensions.insert([(); 2]);
+        extensions.insert([(); 3]);
+        extensions.insert(ConnectInfo(*stream.remote_addr()));
+        extensions.remove::<[(); 1]>();
+        extensions.remove::<[(); 2]>();
+        extensions.remove::<[(); 3]>();
+        ready(Ok(WithExtensions { app: self.0.clone(), extensions: Arc::new(extensions) }))
+    }
+}
+
+#[derive(Clone)]
+struct WithExtensions {
+    app: Router,
+    extensions: Arc<Extensions>,
+}
+
+impl Service<Request> for WithExtensions {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = <Router as Service<Request>>::Future;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, mut request: Request) -> Self::Future {
+        request.extensions_mut().extend(Extensions::clone(&self.extensions));
+        self.app.call(request)
     }
 }
 

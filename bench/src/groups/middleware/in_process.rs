@@ -24,7 +24,7 @@ const COUNTED: u64 = 5_000;
 /// Nanoseconds of a request through each, the best runs.
 pub(super) fn nanos() -> Result<Vec<f64>, String> {
     let mut contestants = Vec::new();
-    for who in Who::ALL {
+    for who in Who::OF_A_REQUEST {
         contestants.push(who.app(SystemClock, Timed(who.name()))?);
     }
     // Long enough for each to meet the machine at its best: that comes and goes within seconds.
@@ -35,7 +35,7 @@ pub(super) fn nanos() -> Result<Vec<f64>, String> {
 pub(super) fn instructions() -> Result<Vec<f64>, String> {
     // A clock of tower_governor's is calibrated before, for as long as that takes.
     let of = |who: Who| instructions::of_a_function("*in_process::answers*", &[CHILD, who.name()], COUNTED);
-    Who::ALL.into_iter().map(of).collect()
+    Who::OF_A_REQUEST.iter().map(|&who| of(who)).collect()
 }
 
 /// What runs under valgrind, which does not know the system's clock as we read it: ours goes a step each time.
@@ -49,7 +49,7 @@ pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
 pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
     let (near, far) = connected().map_err(|error| format!("a connection to itself: {error}"))?;
     let mut timed = Vec::new();
-    for who in Who::ALL {
+    for who in Who::OF_A_REQUEST {
         timed.push((who.app(SystemClock, Once)?, Vec::with_capacity(COLD)));
     }
     for _ in 0..COLD {

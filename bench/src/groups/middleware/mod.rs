@@ -20,8 +20,8 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// Every contestant is started so often, and has so many turns each time.
-const ROUNDS: usize = 31;
+/// Every contestant is started so often, three times in each place, and has so many turns each time.
+const ROUNDS: usize = 3 * Who::ALL.len();
 const TURNS: usize = 6;
 
 /// One for each contestant.
@@ -88,20 +88,21 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
         let beyond = if who == Who::Bare { String::new() } else { format!("{:.0}", own - bare) };
         [format!("{own:.0}"), beyond]
     };
-    let lines = Who::ALL.map(|who| {
+    let lines = Who::OF_A_REQUEST.iter().map(|&who| {
         let counted = counted.as_ref().map_or_else(|| ["–".into(), String::new()], |of| figures(of, who));
         let timed = figures(&nanos, who).into_iter().chain(figures(&cold, who));
         [who.name().to_owned()].into_iter().chain(timed).chain(counted).collect()
     });
     let header =
         ["no socket, 1 thread", "ns a request", "beyond bare", "cold", "beyond bare", "instructions", "beyond bare"];
-    println!("{}\n", table(&header, lines.into_iter()));
+    println!("{}\n", table(&header, lines));
     let rows = |of: Vec<f64>, what: &str, unit, statistic| {
         let bare = of[Who::Bare as usize];
-        Who::ALL.map(|who| {
+        let row = |&who: &Who| {
             let params = json!({ "threads": 1, "statistic": statistic });
             row(group, what, who, (of[who as usize], of[who as usize] / bare), unit, params)
-        })
+        };
+        Who::OF_A_REQUEST.iter().map(row).collect::<Vec<_>>()
     };
     let warm = "a request, no socket";
     let counted = counted.map(|of| rows(of, warm, "instructions", "counted"));
@@ -139,11 +140,7 @@ fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
         }
         vec![
             name,
-            format!(
-                "{rate:.0} ({:.3} ± {:.3})",
-                ratio(runs, who, Who::Bare, |run| run.rate),
-                uncertainty(ratios(runs, who, Who::Bare, |run| run.rate))
-            ),
+            format!("{rate:.0} ({})", of_rates(runs, who, Who::Bare)),
             format!("{micros:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.micros)),
             format!("{:.0}", (ratio(runs, who, Who::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3),
             format!("{asking:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.asking)),
@@ -151,7 +148,16 @@ fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
     });
     let header =
         ["over sockets, 64 connections", "requests/s", "µs of processor time", "ns beyond bare", "µs of wrk's"];
-    println!("{}\n", table(&header, lines.into_iter()));
+    println!("{}", table(&header, lines.into_iter()));
+    let by_layer = of_rates(runs, Who::PerIp, Who::Governor);
+    let around = of_rates(runs, Who::Around, Who::GovernorAround);
+    println!("requests/s, tollgate / tower_governor: {by_layer}; around the router: {around}\n");
+}
+
+/// With its standard error.
+fn of_rates(runs: &Each<Vec<Run>>, of: Who, to: Who) -> String {
+    let rates = ratios(runs, of, to, |run| run.rate);
+    format!("{:.3} ± {:.3}", median(rates.clone()), uncertainty(rates))
 }
 
 fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run>) -> [Row; 3] {
@@ -178,24 +184,28 @@ fn row(group: &'static str, row: &str, who: Who, (own, ratio): (f64, f64), unit:
     Row { group, row: row.into(), who: who.name().into(), value: own, unit, ratio_to, params: object(params) }
 }
 
-/// The runs of each contestant. Its process is new in every round, for some have luck with their memory and some do not; in a round
-/// they take turns, A B C A B C ….
+/// The runs of each contestant. Its process is new in every round, for some have luck with their memory and some do not, and so is
+/// the file of its program, which lies in memory as well. In a round they take turns, A B C A B C …; another is the first in each
+/// round, because the first one starts while the machine clears up after the round before.
 fn over_sockets() -> Result<Each<Vec<Run>>, String> {
     load::is_possible()?;
-    let program = server::program()?;
+    let program = server::Program::build()?;
     let mut runs = Who::ALL.map(|_| Vec::with_capacity(ROUNDS));
-    for _ in 0..ROUNDS {
+    for round in 0..ROUNDS {
+        let program = program.copy()?;
+        let mut order = Who::ALL;
+        order.rotate_left(round % Who::ALL.len());
         let mut pairs = Vec::with_capacity(Who::ALL.len());
-        for who in Who::ALL {
-            pairs.push(Pair::start(&program, who)?);
+        for who in order {
+            pairs.push((who, Pair::start(program.path(), who)?));
         }
         for _ in 1..TURNS {
-            for pair in &mut pairs {
+            for (_, pair) in &mut pairs {
                 pair.go_on()?;
             }
         }
-        for (runs, pair) in runs.iter_mut().zip(pairs) {
-            runs.push(pair.end()?);
+        for (who, pair) in pairs {
+            runs[who as usize].push(pair.end()?);
         }
     }
     Ok(runs)

@@ -11,14 +11,41 @@ const CORE: &str = "0";
 /// Its program.
 const PROGRAM: &str = "web-service";
 
-/// Builds the program, and says where it is: beside this one.
-pub(super) fn program() -> Result<PathBuf, String> {
-    let args = ["build", "--release", "--quiet", "-p", "tollgate-bench", "--bin", PROGRAM];
-    let built = Command::new("cargo").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err(format!("cargo does not build {PROGRAM}"));
+/// Where it is: beside this one.
+pub(super) struct Program(PathBuf);
+
+impl Program {
+    pub(super) fn build() -> Result<Self, String> {
+        let args = ["build", "--release", "--quiet", "-p", "tollgate-bench", "--bin", PROGRAM];
+        let built = Command::new("cargo").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+        if !built.is_ok_and(|status| status.success()) {
+            return Err(format!("cargo does not build {PROGRAM}"));
+        }
+        std::env::current_exe().map(|own| Self(own.with_file_name(PROGRAM))).map_err(|error| error.to_string())
     }
-    std::env::current_exe().map(|own| own.with_file_name(PROGRAM)).map_err(|error| error.to_string())
+
+    /// The same elsewhere in memory.
+    pub(super) fn copy(&self) -> Result<ProgramCopy, String> {
+        let to = self.0.with_extension("copy");
+        std::fs::copy(&self.0, &to).map_err(|error| format!("{}: {error}", to.display()))?;
+        Ok(ProgramCopy(to))
+    }
+}
+
+/// Ends with its owner; what runs by then goes on.
+pub(super) struct ProgramCopy(PathBuf);
+
+impl ProgramCopy {
+    pub(super) fn path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for ProgramCopy {
+    fn drop(&mut self) {
+        // If it cannot be removed, the next one takes its place.
+        let _ = std::fs::remove_file(&self.0);
+    }
 }
 
 /// A server at work.

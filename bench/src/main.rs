@@ -2,6 +2,7 @@
 //!
 //! With no argument every group runs; with names, those. See bench/README.md.
 
+mod built;
 mod go;
 mod groups;
 mod harness;

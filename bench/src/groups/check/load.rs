@@ -1,6 +1,7 @@
 //! The two servers on one core, and wrk on the other.
 
 use super::{Run, echo};
+use crate::built;
 use crate::processor;
 use crate::report::target;
 use std::io::{BufRead, BufReader};
@@ -56,11 +57,7 @@ impl Server {
                 command.arg(own).arg(echo::CHILD);
             }
             Who::Tollgate => {
-                let tollgate = own.with_file_name("tollgate");
-                if !tollgate.exists() {
-                    return Err(format!("there is no {}; cargo build --release makes it", tollgate.display()));
-                }
-                command.arg(tollgate).args(["serve", "--config"]).arg(file("check.toml", LIMITS)?);
+                command.arg(built::tollgate()?).args(["serve", "--config"]).arg(file("check.toml", LIMITS)?);
                 command.env("TOLLGATE_SERVER__HTTP", "127.0.0.1:0");
                 for listener in ["GRPC", "RESP", "ADMIN"] {
                     command.env(format!("TOLLGATE_SERVER__{listener}"), "off");

@@ -1,6 +1,7 @@
 //! h2load, and what it asks.
 
 use super::echo;
+use crate::built;
 use crate::report::target;
 use std::io::{BufRead, BufReader, Write};
 use std::path::PathBuf;
@@ -61,12 +62,8 @@ impl Server {
                 command
             }
             Who::Tollgate => {
-                let tollgate = own.with_file_name("tollgate");
-                if !tollgate.exists() {
-                    return Err(format!("there is no {}; cargo build --release makes it", tollgate.display()));
-                }
                 let limits = file("envoy-limits.yaml", LIMITS.as_bytes())?;
-                let mut command = Command::new(tollgate);
+                let mut command = Command::new(built::tollgate()?);
                 command.args(["serve", "--envoy-config"]).arg(limits);
                 for listener in ["GRPC", "HTTP", "ADMIN"] {
                     command.env(format!("TOLLGATE_SERVER__{listener}"), "127.0.0.1:0");

@@ -1,5 +1,6 @@
 //! The service behind, and the two proxies in front of it, each a process of its own that ends with this one.
 
+use crate::built;
 use std::fs;
 use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
@@ -122,7 +123,11 @@ impl Server {
 
     fn tollgate(upstream: &Upstream, tls: bool) -> Result<(Ended, u16), String> {
         let mut command = Command::new("taskset");
-        command.args(["-c", CORE]).arg(binary()?).current_dir(&upstream.directory).env("TOLLGATE_SERVER__ADMIN", "off");
+        command
+            .args(["-c", CORE])
+            .arg(built::tollgate()?)
+            .current_dir(&upstream.directory)
+            .env("TOLLGATE_SERVER__ADMIN", "off");
         command.args(["proxy", "--listen", "127.0.0.1:0", "--limit", OUR_LIMIT]);
         command.args(["--upstream", &format!("http://127.0.0.1:{}", upstream.port)]);
         if tls {
@@ -168,16 +173,4 @@ fn nginx(directory: &Path, name: &str, server: &str, core: &str, port: u16) -> R
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
     Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
-}
-
-/// The service as it is now, beside this program.
-fn binary() -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo).args(["build", "--release", "--quiet", "-p", "tollgate-server"]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err("cargo build --release -p tollgate-server failed".into());
-    }
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let binary = own.with_file_name("tollgate");
-    if binary.exists() { Ok(binary) } else { Err(format!("there is no {}", binary.display())) }
 }

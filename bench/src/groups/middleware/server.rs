@@ -1,5 +1,6 @@
 //! The web service: a process of its own on a core of its own.
 
+use crate::built;
 use crate::web::Who;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -16,12 +17,7 @@ pub(super) struct Program(PathBuf);
 
 impl Program {
     pub(super) fn build() -> Result<Self, String> {
-        let args = ["build", "--release", "--quiet", "-p", "tollgate-bench", "--bin", PROGRAM];
-        let built = Command::new("cargo").args(args).current_dir(env!("CARGO_MANIFEST_DIR")).status();
-        if !built.is_ok_and(|status| status.success()) {
-            return Err(format!("cargo does not build {PROGRAM}"));
-        }
-        std::env::current_exe().map(|own| Self(own.with_file_name(PROGRAM))).map_err(|error| error.to_string())
+        built::program("tollgate-bench", PROGRAM).map(Self)
     }
 
     /// The same elsewhere in memory.

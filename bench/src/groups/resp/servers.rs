@@ -1,8 +1,8 @@
 //! The three servers, each a process of its own that ends with this one.
 
 use super::CHILD;
+use crate::built;
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use tollgate_testkit::RedisServer;
 
@@ -30,7 +30,7 @@ impl Servers {
         if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
             return Err("there is no redis-server (on Debian: apt-get install redis-server)".into());
         }
-        let mut command = Command::new(binary()?);
+        let mut command = Command::new(built::tollgate()?);
         command.env("TOLLGATE_SERVER__HTTP", "off").env("TOLLGATE_SERVER__ADMIN", "off");
         command.env("TOLLGATE_SERVER__RESP", "127.0.0.1:0");
         let (ours, at) = started(command, |line| line.strip_prefix("RESP: ")?.split(',').next()?.rsplit(':').next())?;
@@ -40,18 +40,6 @@ impl Servers {
         let (bare, bare_at) = started(command, |line| Some(line.trim()))?;
         Ok(Self { ours: at, bare: bare_at, redis: RedisServer::start(), _processes: [ours, bare] })
     }
-}
-
-/// The service as it is now, beside this program.
-fn binary() -> Result<PathBuf, String> {
-    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let built = Command::new(cargo).args(["build", "--release", "--quiet", "-p", "tollgate-server"]).status();
-    if !built.is_ok_and(|status| status.success()) {
-        return Err("cargo build --release -p tollgate-server failed".into());
-    }
-    let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let binary = own.with_file_name("tollgate");
-    if binary.exists() { Ok(binary) } else { Err(format!("there is no {}", binary.display())) }
 }
 
 /// A process, once it has said its port.

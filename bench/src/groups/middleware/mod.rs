@@ -13,6 +13,7 @@ use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
 use crate::web::Who;
 use load::Pair;
 use serde_json::{Value, json};
+use server::ProgramCopy;
 
 pub(super) const GROUP: Group = Group {
     name: "middleware",
@@ -186,13 +187,13 @@ fn row(group: &'static str, row: &str, who: Who, (own, ratio): (f64, f64), unit:
 
 /// The runs of each contestant. Its process is new in every round, for some have luck with their memory and some do not, and so is
 /// the file of its program, which lies in memory as well. In a round they take turns, A B C A B C …; another is the first in each
-/// round, because the first one starts while the machine clears up after the round before.
+/// round: the machine may still clear up after the one before.
 fn over_sockets() -> Result<Each<Vec<Run>>, String> {
     load::is_possible()?;
-    let program = server::Program::build()?;
+    let program = server::program()?;
     let mut runs = Who::ALL.map(|_| Vec::with_capacity(ROUNDS));
     for round in 0..ROUNDS {
-        let program = program.copy()?;
+        let program = ProgramCopy::of(&program)?;
         let mut order = Who::ALL;
         order.rotate_left(round % Who::ALL.len());
         let mut pairs = Vec::with_capacity(Who::ALL.len());

@@ -12,26 +12,20 @@ const CORE: &str = "0";
 /// Its program.
 const PROGRAM: &str = "web-service";
 
-/// Where it is: beside this one.
-pub(super) struct Program(PathBuf);
-
-impl Program {
-    pub(super) fn build() -> Result<Self, String> {
-        built::program("tollgate-bench", PROGRAM).map(Self)
-    }
-
-    /// The same elsewhere in memory.
-    pub(super) fn copy(&self) -> Result<ProgramCopy, String> {
-        let to = self.0.with_extension("copy");
-        std::fs::copy(&self.0, &to).map_err(|error| format!("{}: {error}", to.display()))?;
-        Ok(ProgramCopy(to))
-    }
+pub(super) fn program() -> Result<PathBuf, String> {
+    built::program("tollgate-bench", PROGRAM)
 }
 
-/// Ends with its owner; what runs by then goes on.
+/// The program elsewhere in memory. Ends with its owner; what runs by then goes on.
 pub(super) struct ProgramCopy(PathBuf);
 
 impl ProgramCopy {
+    pub(super) fn of(program: &Path) -> Result<Self, String> {
+        let to = program.with_extension("copy");
+        std::fs::copy(program, &to).map_err(|error| format!("{}: {error}", to.display()))?;
+        Ok(Self(to))
+    }
+
     pub(super) fn path(&self) -> &Path {
         &self.0
     }

@@ -63,7 +63,7 @@ impl Outgoing {
 
     /// Whether another piece may be added.
     pub(crate) fn has_room(&self) -> bool {
-        self.piece.is_empty() && self.last.is_empty() && self.first.len() < ROOM
+        self.piece.is_empty() && self.last.is_empty() && self.first.len() - self.written < ROOM
     }
 
     /// Adds a piece of the body, as a chunk if it goes in chunks.
@@ -94,9 +94,10 @@ impl Outgoing {
         self.first.extend_from_slice(b"\r\n");
     }
 
+    /// Makes room for what is added. Of what is left no byte is moved more often than one was written.
     fn forget_written(&mut self) {
-        if self.written == self.first.len() {
-            self.first.clear();
+        if self.written >= self.first.len() - self.written {
+            self.first.drain(..self.written);
             self.written = 0;
         }
     }

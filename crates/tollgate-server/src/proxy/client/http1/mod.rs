@@ -319,6 +319,26 @@ mod tests {
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
 
+    /// A head, or pieces that come at once, of more bytes than are gathered before they are written.
+    #[tokio::test]
+    async fn an_answer_larger_than_what_is_gathered_goes_on() {
+        for (head, pieces) in [(16 * 1024, 1), (17 * 1024, 1), (100, 40)] {
+            let (mut far, near) = UnixStream::pair().unwrap();
+            let client = Arc::new(Client::new(None, false, false, None));
+            let wire = Wire::new(Stream::Unix(near), Arc::clone(&client), Bounds { bytes: 1_024, headers: 10 }, b"");
+            let frames = (0..pieces).map(|_| Ok::<_, Broken>(Frame::data(Bytes::from(vec![b'x'; 1_000]))));
+            let mut body = Some(StreamBody::new(futures_util::stream::iter(frames)));
+            let (mut out, mut framing) = (Outgoing::default(), Framing::Known(pieces * 1_000));
+            out.begin(|first| first.resize(head, b'h'));
+            let writing = tokio::spawn(async move {
+                poll_fn(|cx| poll_answer(&wire, &client, &mut out, &mut body, &mut framing, false, cx)).await
+            });
+            let mut read = vec![0; head + 1_000 * pieces as usize];
+            far.read_exact(&mut read).await.unwrap();
+            writing.await.unwrap().unwrap();
+        }
+    }
+
     /// What went wrong while the client does not read is not forgotten: asked again, that body looks like one that has ended.
     #[tokio::test]
     async fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {

@@ -32,9 +32,6 @@ features: ## every feature combination that matters builds
 	for features in "" test-time; do \
 		cargo clippy -q -p tollgate-redis --no-default-features --features "$$features" -- -D warnings; \
 	done
-	for features in "" tls; do \
-		cargo clippy -q -p tollgate-remote --no-default-features --features "$$features" -- -D warnings; \
-	done
 	for features in "" axum tonic; do \
 		cargo clippy -q -p tollgate-tower --no-default-features --features "$$features" -- -D warnings; \
 	done

@@ -5,7 +5,6 @@ use crate::buckets::{Buckets, MOST_LIMITS};
 use crate::envoy::Envoy;
 use crate::ids::Ids;
 use crate::proxy;
-use crate::remote::Remote;
 use crate::resp::Totals;
 use crate::store::AnyStore;
 use crate::traces::Tracer;
@@ -24,8 +23,6 @@ pub(crate) struct App<C: Clock> {
     pub(crate) engine: Engine<AnyStore<C>>,
     pub(crate) buckets: Buckets<C>,
     pub(crate) envoy: Envoy<C>,
-    /// What `/v1/store` is about.
-    pub(crate) remote: Remote<C>,
     /// Of reservations.
     pub(crate) ids: Ids,
     pub(crate) identity: ArcSwap<Identity>,
@@ -75,7 +72,6 @@ impl<C: Clock> App<C> {
             started: SystemTime::now(),
             engine,
             buckets: Buckets::new(store.clone(), MOST_LIMITS),
-            remote: Remote::new(store.clone(), config.server.store_token.clone()),
             envoy: Envoy::new(store),
             ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),
@@ -117,7 +113,7 @@ impl<C: Clock> App<C> {
 
     /// How many requests passed and how many were turned away, whichever way they were asked.
     pub(crate) fn totals(&self) -> (u64, u64) {
-        let ways = [self.engine.totals(), self.buckets.totals(), self.envoy.totals(), self.remote.totals()];
+        let ways = [self.engine.totals(), self.buckets.totals(), self.envoy.totals()];
         let [allowed, denied] = self.throttled.each_ref().map(|count| count.load(Relaxed));
         ways.iter().fold((allowed, denied), |sum, way| (sum.0 + way.0, sum.1 + way.1))
     }

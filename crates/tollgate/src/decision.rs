@@ -88,40 +88,6 @@ impl Decision {
         Self { ahead, wait, token, capacity, ticks: per_micro, micros: true, kind, outcome }
     }
 
-    /// For those who write a store: the decision as five numbers that [`from_words`](Self::from_words) reads, wherever they
-    /// are sent.
-    pub fn to_words(&self) -> [u64; 5] {
-        let Self { ahead, wait, token, capacity, ticks, micros, kind, outcome } = *self;
-        let outcome = match outcome {
-            Outcome::Allowed => 0,
-            Outcome::Denied => 1,
-            Outcome::Never => 2,
-        };
-        let head = kind as u64 | outcome << 4 | u64::from(micros) << 6 | u64::from(ticks) << 8;
-        [head, ahead, wait, token, capacity]
-    }
-
-    /// For those who write a store: the decision that came as these numbers; none if no decision is told so.
-    pub fn from_words([head, ahead, wait, token, capacity]: [u64; 5]) -> Option<Self> {
-        let outcome = match head >> 4 & 0b11 {
-            0 => Outcome::Allowed,
-            1 => Outcome::Denied,
-            2 => Outcome::Never,
-            _ => return None,
-        };
-        let number = (head & 0xf) as u8;
-        let (kind, micros, ticks) = (Kind::from_byte(number), head >> 6 & 1 == 1, u32::try_from(head >> 8).ok()?);
-        let is_told_so = kind as u8 == number
-            && head >> 7 & 1 == 0
-            && match kind {
-                Kind::Unlimited => true,
-                Kind::Bucket | Kind::Frozen => token > 0,
-                Kind::Pacing => token > 0 && capacity < u64::MAX,
-                _ => token <= capacity,
-            };
-        is_told_so.then_some(Self { ahead, wait, token, capacity, ticks, micros, kind, outcome })
-    }
-
     /// The same for a caller that would wait `longest` nanoseconds for its tokens, and so passes that much sooner.
     #[cfg(feature = "std")]
     pub(crate) fn to_a_patient_caller(self, longest: u64) -> Self {

@@ -83,13 +83,6 @@ static SERVER: Table = Table {
         )
         .secret(),
         key(
-            "store_token",
-            Kind::LongText { bytes: 16 },
-            "What programs must have that use this service as their store; without one nobody may grant or reset.",
-            "\"…\"",
-        )
-        .secret(),
-        key(
             "admin_token",
             Kind::LongText { bytes: 16 },
             "What operators must have who change something; without one only this machine may, on loopback.",

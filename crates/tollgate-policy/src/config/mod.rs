@@ -93,8 +93,6 @@ pub struct Server {
     pub tls: ListenerTls,
     /// What signs the ids of reservations, where the operator chose it.
     pub id_secret: Option<Secret>,
-    /// What clients of `POST /v1/store` must have; without one whoever reaches it may decide, and nobody grant or reset.
-    pub store_token: Option<Secret>,
     /// What operators must have who change something; without one only this machine may, on loopback.
     pub admin_token: Option<Secret>,
     /// The file to which what operators did, or tried to, is appended.

@@ -85,7 +85,6 @@ impl Writer<'_> {
             self.line(name, text(address.as_ref().map_or("off".to_owned(), ToString::to_string)));
         }
         self.secret("id_secret", server.id_secret.as_ref());
-        self.secret("store_token", server.store_token.as_ref());
         self.secret("admin_token", server.admin_token.as_ref());
         self.optional("audit_log", server.audit_log.as_ref().map(|file| text(file.display())));
         self.tls(&server.tls);

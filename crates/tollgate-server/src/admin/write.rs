@@ -3,7 +3,7 @@
 use super::audit::{Entry, Outcome};
 use super::{Admin, one_key, told};
 use crate::http::{Code, Problem, body};
-use crate::remote::is_same;
+use crate::token;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::AUTHORIZATION;
@@ -103,7 +103,7 @@ fn may_write<C: Clock>(admin: &Admin<C>, headers: &HeaderMap) -> Result<(), Prob
     };
     let theirs = headers.get(AUTHORIZATION).and_then(|found| found.as_bytes().strip_prefix(b"Bearer "));
     let detail = match theirs {
-        Some(theirs) if is_same(ours.reveal().as_bytes(), theirs) => return Ok(()),
+        Some(theirs) if token::matches(ours.reveal().as_bytes(), theirs) => return Ok(()),
         Some(_) => "this is not the `admin_token` of [server]; send that one as `Authorization: Bearer …`",
         None => "only who has the `admin_token` of [server] may change something; send it as `Authorization: Bearer …`",
     };

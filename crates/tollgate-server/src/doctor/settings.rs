@@ -64,14 +64,14 @@ fn secrets(file: Option<&Path>, config: &Config) -> Vec<Finding> {
         findings.push(Finding::new("key_readable", says));
     }
     let server = &config.server;
-    let secret = [&server.id_secret, &server.store_token, &server.admin_token].iter().any(|secret| secret.is_some());
+    let secret = [&server.id_secret, &server.admin_token].iter().any(|secret| secret.is_some());
     let redis = config.store.redis.as_ref().is_some_and(|redis| {
         redis.key_secret.is_some() || redis.sentinel_password.is_some() || redis.url.to_string() != redis.url.reveal()
     });
     // What the environment says is in no file.
     let written = |path: &&Path| {
         let text = fs::read_to_string(path).unwrap_or_default();
-        ["id_secret", "store_token", "admin_token", "key_secret", "sentinel_password", "url"]
+        ["id_secret", "admin_token", "key_secret", "sentinel_password", "url"]
             .iter()
             .any(|key| text.lines().any(|line| line.trim_start().starts_with(key)))
     };

@@ -9,7 +9,6 @@ mod openapi;
 mod problem;
 mod reserve;
 mod reserve_request;
-mod store;
 mod throttle;
 mod throttle_request;
 
@@ -39,7 +38,6 @@ const RESERVE: &str = "/v1/reserve";
 const SETTLE: &str = "/v1/settle";
 const CANCEL: &str = "/v1/cancel";
 const THROTTLE: &str = "/v1/throttle";
-const STORE: &str = tollgate_remote::wire::PATH;
 const ENVOY: &str = "/json";
 pub(crate) const LIVE: &str = "/livez";
 pub(crate) const READY: &str = "/readyz";
@@ -54,7 +52,6 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
         .route(SETTLE, post(reserve::settle::<C>))
         .route(CANCEL, post(reserve::cancel::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
-        .route(STORE, post(store::store::<C>))
         .route(AUTH, any(auth::auth::<C>))
         .route(AUTH_PREFIX, any(auth::auth::<C>))
         .route(ENVOY, post(crate::envoy::json::<C>))
@@ -95,7 +92,7 @@ pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
 
 async fn not_found(uri: Uri) -> Problem {
     let path = quoted(uri.path());
-    let posted = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, STORE, ENVOY].map(|path| format!("POST {path}")).join(", ");
+    let posted = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, ENVOY].map(|path| format!("POST {path}")).join(", ");
     let served = format!("{posted}, {AUTH}, GET {LIVE}, GET {READY} and GET {OPENAPI}");
     Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }

@@ -19,7 +19,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     };
     count(
         "ratelimit_requests_total",
-        "Requests decided on: by policies, by /v1/throttle, by /v1/store, by CL.THROTTLE and for Envoy.",
+        "Requests decided on: by policies, by /v1/throttle, by CL.THROTTLE and for Envoy.",
         allowed + denied,
     );
     count("ratelimit_requests_allowed", "Requests that passed.", allowed);

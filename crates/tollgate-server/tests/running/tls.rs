@@ -5,9 +5,6 @@ use crate::support::{config_file, directory, eventually, told};
 use crate::{ENVOY, HEALTH, Place, Started, curl, health_question, plain, ran, serve};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
-use tollgate::{Ask, Limit, Source, Store};
-use tollgate_remote::RemoteStore;
 
 const LISTENERS: &str =
     "[server]\nhttp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"\nresp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n";
@@ -146,20 +143,5 @@ fn what_is_wrong_with_the_files_is_one_sentence() {
         assert_eq!(code, Some(2), "{said}");
         let said = said.lines().last().unwrap();
         assert!(said.contains(says) && said.contains("[server.tls] in the file of --config"), "{said}");
-    }
-}
-
-/// Programs that use the service as their store need no proxy for it.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_remote_store_speaks_tls_to_the_service_itself() {
-    let authority = Authority::new("an authority");
-    let server = Started::serve(&(LISTENERS.to_owned() + &tls(&authority.sign("localhost", 2100))));
-    let url = format!("https://localhost:{}", server.port("serves HTTP on https://"));
-    let builder = RemoteStore::builder(&url).ca_file(authority.ca()).timeout(Duration::from_secs(20));
-    let store = builder.connect().await.unwrap();
-    let limit = store.limit("limit", Limit::per_day(1)).unwrap();
-    for passes in [true, false] {
-        let verdict = store.decide(&[Ask::new(&limit, "k")]).await;
-        assert_eq!((verdict.is_allowed(), verdict.source()), (passes, Source::Remote), "{:?}", store.status());
     }
 }

@@ -22,8 +22,6 @@ pub enum Source {
     Redis,
     /// This process, on tokens that Redis leased to it.
     Lease,
-    /// Another tollgate, which this one asks.
-    Remote,
     /// This process, on its share of the limit, because the store that knows the counts does not answer.
     LocalShare,
     /// Nobody: the store does not answer, and the operator chose to let everyone in.
@@ -41,7 +39,6 @@ impl Source {
             Self::Memory => "memory",
             Self::Redis => "redis",
             Self::Lease => "lease",
-            Self::Remote => "remote",
             Self::LocalShare => "local_share",
             Self::Open => "open",
             Self::Closed => "closed",

@@ -37,21 +37,10 @@ pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<
     let (http, grpc, resp, admin) = (listener("http"), listener("grpc"), listener("resp"), listener("admin"));
     let tls = tls(reader, &mut section);
     let id_secret = section.get(reader, "id_secret", scalar::secret);
-    let store_token = section.get(reader, "store_token", scalar::secret);
     let admin_token = section.get(reader, "admin_token", scalar::secret);
     let audit_log = section.get(reader, "audit_log", scalar::text).map(Into::into);
     section.close();
-    Some(Server {
-        http: http?,
-        grpc: grpc?,
-        resp: resp?,
-        admin: admin?,
-        tls: tls?,
-        id_secret,
-        store_token,
-        admin_token,
-        audit_log,
-    })
+    Some(Server { http: http?, grpc: grpc?, resp: resp?, admin: admin?, tls: tls?, id_secret, admin_token, audit_log })
 }
 
 pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {

@@ -81,6 +81,7 @@ mod policy_limit;
 mod pressure;
 mod stats;
 mod subject;
+mod trusted_peers;
 
 pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
 pub use attribute::{Attribute, credentials};
@@ -99,3 +100,4 @@ pub use policy_limit::{ParsePolicyLimitError, PolicyLimit};
 pub use pressure::{AdaptiveLimit, Shed};
 pub use stats::{Counts, HistogramCounts};
 pub use subject::{Headers, Subject};
+pub use trusted_peers::TrustedPeers;

@@ -2,6 +2,7 @@
 
 use crate::cli::{ExplainArgs, Format};
 use crate::http::HEADER;
+use crate::http::check_request::Source;
 use crate::{CANNOT, NO, configuration, http, print};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -20,7 +21,7 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     let is_header = |(name, _): &(String, String)| name.starts_with(HEADER);
     let (headers, others): (Vec<_>, Vec<_>) = words.into_iter().partition(is_header);
     let headers = headers.into_iter().map(|(name, value)| (name[HEADER.len()..].to_owned(), value)).collect();
-    let identified = http::identified(&headers, &config.identity);
+    let identified = http::identified(&headers, &config.identity, Source::Operator);
     let subject = others.iter().fold(identified, |subject, (name, value)| subject.with(name, value));
 
     let engine = match Engine::new(MemoryStore::builder().max_keys(1_000).build(), config.policies.clone()) {

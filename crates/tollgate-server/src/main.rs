@@ -31,6 +31,7 @@ mod tls;
 mod token;
 mod top;
 mod traces;
+mod user_header;
 mod welcome;
 mod worker;
 

@@ -173,7 +173,7 @@ fn explain_ends_with_0_1_or_2() {
 
 #[test]
 fn explain_believes_the_headers_that_serve_would() {
-    let config = "[identity]\nuser = { header = \"x-user\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"5/min\"\n";
+    let config = "[identity]\nuser = { header = \"x-user\", from = \"10.0.0.0/8\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"5/min\"\n";
     let file = config_file(config);
     let explain = |subject: &str| run(&["explain", "--config", file.to_str().unwrap(), "--subject", subject], None).1;
     assert!(explain("header:X-User=ann").contains("counted by user=ann"));

@@ -17,7 +17,7 @@ use std::net::IpAddr;
 use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use tollgate_policy::{canonical, canonical_network};
+use tollgate_policy::{TrustedPeers, canonical};
 
 /// How many hops of a header are read at most.
 const MAX_HOPS: usize = 32;
@@ -52,9 +52,7 @@ const MAX_HOPS: usize = 32;
 /// Trust only the addresses of your own proxies, and only if they append to the header or overwrite it.
 #[derive(Clone, Debug, Default)]
 pub struct Identity {
-    trusted: Vec<IpNet>,
-    /// Whether peers without an address are trusted.
-    unix: bool,
+    trusted: TrustedPeers,
     header: Forwarding,
     seen: Arc<Seen>,
 }
@@ -83,14 +81,14 @@ impl Identity {
     /// Also believes proxies in any of these networks.
     #[must_use]
     pub fn trust_all(mut self, proxies: impl IntoIterator<Item = IpNet>) -> Self {
-        self.trusted.extend(proxies.into_iter().map(canonical_network));
+        self.trusted = self.trusted.networks(proxies);
         self
     }
 
     /// Also believes peers that have no address: a proxy that comes over a Unix socket. Whom it does not name has none.
     #[must_use]
     pub fn trust_unix(mut self) -> Self {
-        self.unix = true;
+        self.trusted = self.trusted.unix();
         self
     }
 
@@ -112,12 +110,12 @@ impl Identity {
         let peer = peer.map(canonical);
         // Most come from strangers, and say nothing of others.
         if let Some(stranger) = peer
-            && !self.trusts_canonical(stranger)
+            && !self.trusted.contains(peer)
         {
             if let Some(header) = self.word_of_others(headers) {
                 self.count_untrusted(stranger, header);
             }
-            return Client { ip: peer, by_proxy: false };
+            return Client { ip: peer, peer, by_proxy: false };
         }
         self.client_of(peer, headers)
     }
@@ -125,13 +123,13 @@ impl Identity {
     /// The address of a peer, where no proxy is trusted: whoever is connected speaks for itself.
     #[inline(always)]
     pub(crate) fn stranger(&self, peer: IpAddr) -> Option<IpAddr> {
-        self.trusted.is_empty().then(|| canonical(peer))
+        self.trusted.as_networks().is_empty().then(|| canonical(peer))
     }
 
     /// Who sent a request that comes from a proxy, or from nobody knows where.
     #[inline(never)]
     fn client_of(&self, proxy: Option<IpAddr>, headers: &HeaderMap) -> Client {
-        if proxy.is_none() && !self.unix {
+        if proxy.is_none() && !self.trusted.has_unix() {
             self.warn_no_peer();
             return Client::unknown();
         }
@@ -139,11 +137,11 @@ impl Identity {
         for hop in Hops::new(&self.header, headers).take(MAX_HOPS) {
             let Some(ip) = node::address(&self.header, hop).map(canonical) else { break };
             last = Some(ip);
-            if !self.trusts_canonical(ip) {
+            if !self.trusted.contains(last) {
                 break;
             }
         }
-        Client { ip: last, by_proxy: true }
+        Client { ip: last, peer: proxy, by_proxy: true }
     }
 
     /// How many requests came with a forwarding header from a peer that is not trusted, whose word was ignored. If that is
@@ -154,16 +152,12 @@ impl Identity {
 
     /// Whether a peer that has no address is believed.
     pub fn trusts_unix(&self) -> bool {
-        self.unix
+        self.trusted.has_unix()
     }
 
     /// Whether that is a proxy whose word is believed.
     pub fn trusts(&self, ip: IpAddr) -> bool {
-        self.trusts_canonical(canonical(ip))
-    }
-
-    fn trusts_canonical(&self, ip: IpAddr) -> bool {
-        self.trusted.iter().any(|network| network.contains(&ip))
+        self.trusted.contains(Some(ip))
     }
 
     fn warn_no_peer(&self) {
@@ -209,18 +203,21 @@ fn first(warned: &AtomicBool) -> bool {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Client {
     ip: Option<IpAddr>,
+    /// Who is connected: the client, or the proxy that speaks for it.
+    peer: Option<IpAddr>,
     by_proxy: bool,
 }
 
 impl Client {
-    /// Who is connected.
-    pub(crate) fn peer(extensions: &http::Extensions) -> Self {
-        Self { ip: peer(extensions).map(canonical), by_proxy: false }
+    /// The client that is connected, whatever it says of others.
+    pub(crate) fn connected(extensions: &http::Extensions) -> Self {
+        let peer = peer(extensions).map(canonical);
+        Self { ip: peer, peer, by_proxy: false }
     }
 
     /// Nobody was asked.
     pub(crate) fn unknown() -> Self {
-        Self { ip: None, by_proxy: false }
+        Self { ip: None, peer: None, by_proxy: false }
     }
 
     /// The address, in its one form: IPv4 in IPv6, mapped or by NAT64, is IPv4. IPv6 is whole, not cut to a prefix.
@@ -228,6 +225,11 @@ impl Client {
     /// `None` if the connection has none: all such requests are one client, and none of them is exempt.
     pub fn ip(&self) -> Option<IpAddr> {
         self.ip
+    }
+
+    /// The address of the connection's other end: the client's own, or that of a proxy.
+    pub fn peer(&self) -> Option<IpAddr> {
+        self.peer
     }
 
     /// Whether a trusted proxy speaks for it.

@@ -165,6 +165,7 @@
 //!
 //! ```
 //! use http::header::HeaderName;
+//! use ipnet::IpNet;
 //! use tollgate::{Limit, MemoryStore};
 //! use tollgate_policy::{Attribute, Engine, Match, Plan, Policies, Policy, PolicyLimit};
 //! use tollgate_tower::RateLimitLayer;
@@ -182,7 +183,7 @@
 //!             .plan(Attribute::Plan, Some("free")),
 //!     );
 //! let layer = RateLimitLayer::new(Engine::new(MemoryStore::new(), policies)?)
-//!     .user_header(HeaderName::from_static("x-user")) // set by what stands in front, and by nobody else
+//!     .user_header(HeaderName::from_static("x-user"), "10.0.0.0/8".parse::<IpNet>()?) // set by the proxies there
 //!     .attributes(|head, subject| match head.extensions.get::<Account>() {
 //!         Some(account) => subject.plan(account.plan),
 //!         None => subject,
@@ -316,7 +317,7 @@ pub use rate_limit::{AxumBody, RateLimitOfConnection};
 pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Waits};
 pub use shed::ShedLayer;
 // What the options of a layer are said in.
-pub use tollgate_policy::{Count, DenialStatus};
+pub use tollgate_policy::{Count, DenialStatus, TrustedPeers};
 
 /// A mark on a response: what it answers never reached the service, so whoever counted the request gives it back.
 #[derive(Clone, Copy, Debug)]

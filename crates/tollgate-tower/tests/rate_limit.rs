@@ -9,6 +9,7 @@ use http_body_util::BodyExt;
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any, prop_assert_eq, prop_oneof, proptest};
 use proptest::sample::select;
+use std::convert::Infallible;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -17,7 +18,7 @@ use tollgate::{Algorithm, Keyed, Limit, ManualClock, MemoryStore};
 use tollgate_policy::{Attribute, Count, Engine, Match, Plan, Policies, Policy, PolicyLimit};
 use tollgate_tower::{
     CircuitBreaker, CircuitBreakerLayer, DenialStatus, Dialect, Identity, Key, OneLimit, PeerAddr, RateLimitLayer,
-    RateLimitStatus, Waits,
+    RateLimitStatus, TrustedPeers, Waits,
 };
 use tower::{Layer, Service, ServiceExt};
 
@@ -436,13 +437,12 @@ async fn policies_go_by_route_user_and_plan() {
                     .plan(Attribute::Plan, Some("free")),
             ),
     );
-    let layer =
-        RateLimitLayer::new(engine).user_header("x-user".parse().unwrap()).attributes(|head, subject| {
-            match head.extensions.get::<User>() {
-                Some(User(plan)) => subject.plan(plan),
-                None => subject,
-            }
-        });
+    let layer = RateLimitLayer::new(engine).user_header("x-user".parse().unwrap(), peers("10.0.0.0/8")).attributes(
+        |head, subject| match head.extensions.get::<User>() {
+            Some(User(plan)) => subject.plan(plan),
+            None => subject,
+        },
+    );
     // Within the router, so that the route is known.
     let service = Router::new()
         .route("/users/{id}", get(async || "user").layer(layer.clone()))
@@ -463,6 +463,47 @@ async fn policies_go_by_route_user_and_plan() {
         assert_eq!(call(&service, by("bob", Some("pro"), "/users/1")).await.status(), 200);
     }
     assert_eq!(call(&service, by("bob", Some("pro"), "/users/1")).await.status(), 429);
+}
+
+fn peers(network: &str) -> TrustedPeers {
+    TrustedPeers::from(network.parse::<ipnet::IpNet>().unwrap())
+}
+
+/// Being a trusted proxy for addresses does not make a peer one for users.
+#[tokio::test]
+async fn a_user_header_is_believed_on_connections_from_its_own_peers_only() {
+    let policies = || Policies::new().policy(Policy::new("user").per(Attribute::User).limit(Limit::per_minute(1)));
+    let layer = |from: TrustedPeers| {
+        let identity = Identity::direct().trust("192.0.2.0/24".parse().unwrap());
+        RateLimitLayer::new(engine(policies()).0).identity(identity).user_header("x-user".parse().unwrap(), from)
+    };
+    let by = |peer: &str, client: &str| {
+        let mut request = from(peer, Method::GET, "/");
+        request.headers_mut().insert("x-user", "ann".parse().unwrap());
+        request.headers_mut().insert("x-forwarded-for", client.parse().unwrap());
+        request
+    };
+    // (the peer, the client that it names, the peers that are believed, whether ann is)
+    let table = [
+        ("10.0.0.1", "203.0.113.7", peers("10.0.0.0/8"), true),
+        ("::ffff:10.0.0.1", "203.0.113.7", peers("10.0.0.0/8"), true),
+        ("192.0.2.1", "203.0.113.7", peers("192.0.2.1/32"), true),
+        // It is trusted to name clients, and one of those is believed; the connection is not from there.
+        ("192.0.2.1", "10.0.0.1", peers("10.0.0.0/8"), false),
+        ("192.0.2.1", "203.0.113.7", peers("10.0.0.0/8"), false),
+        ("198.51.100.9", "10.0.0.1", peers("10.0.0.0/8"), false),
+        ("10.0.0.1", "203.0.113.7", TrustedPeers::none(), false),
+        ("10.0.0.1", "203.0.113.7", TrustedPeers::none().unix(), false),
+    ];
+    for (peer, client, believed, is_believed) in table {
+        let service = layer(believed)
+            .layer(tower::service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
+        let mut last = 0;
+        for _ in 0..2 {
+            last = call(&service, by(peer, client)).await.status().as_u16();
+        }
+        assert_eq!(last, if is_believed { 429 } else { 200 }, "{peer} for {client}");
+    }
 }
 
 #[cfg(feature = "axum")]

@@ -189,8 +189,28 @@ static IDENTITY: Table = Table {
             .or(Default::Text("x-forwarded-for")),
         key("ipv6_prefix", Kind::Number { min: 32, max: 128 }, "How many bits of an IPv6 address name a client.", "56")
             .or(Default::Number(crate::IPV6_PREFIX as u64)),
-        key("user", Kind::Table(&FROM_HEADER), "Where the user is named.", "{ header = \"x-user-id\" }"),
+        key(
+            "user",
+            Kind::Table(&USER_HEADER),
+            "The header that names the user, and the peers that may set it.",
+            "{ header = \"x-user-id\", from = [\"10.0.0.0/8\"] }",
+        ),
         key("api_key", Kind::Table(&FROM_HEADER), "Where the API key is.", "{ header = \"authorization\" }"),
+    ],
+    also: None,
+};
+
+static USER_HEADER: Table = Table {
+    doc: "The header that names the user, and the peers that may set it.",
+    keys: &[
+        key("header", Kind::HeaderName, "The name of the header.", "\"x-user-id\"").or(Default::Required),
+        key(
+            "from",
+            Kind::OneOrMany(&Kind::Proxy),
+            "Peers that set the header; \"unix\" for those on a Unix socket. It is ignored and stripped on other connections.",
+            "[\"10.0.0.0/8\"]",
+        )
+        .or(Default::Required),
     ],
     also: None,
 };

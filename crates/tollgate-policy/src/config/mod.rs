@@ -47,6 +47,7 @@ pub use watch::{Watch, yaml_files};
 pub use watched::{LogConfig, LogFormat, TracesConfig};
 
 use crate::policies::Policies;
+use crate::trusted_peers::TrustedPeers;
 use env::Variables;
 use ipnet::IpNet;
 use source::Sources;
@@ -124,14 +125,24 @@ pub struct Identity {
     pub header: String,
     /// How many bits of an IPv6 address name a client; the policies have it too.
     pub ipv6_prefix: u8,
-    /// The header that names the user, in lower case.
-    pub user: Option<String>,
+    /// The header that names the user, and who is believed about it.
+    pub user: Option<UserHeader>,
     /// The header that has the API key, in lower case.
     pub api_key: Option<String>,
     /// The header in which trusted proxies say how important a request is, in lower case: that of `[shed]`.
     pub class: Option<String>,
     /// The header in which they say when a request began, in lower case: the `start_header` of `[shed]`.
     pub start: Option<String>,
+}
+
+/// The header that names the user, and the peers whose connections it is believed on.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct UserHeader {
+    /// The header, in lower case.
+    pub header: String,
+    /// The peers that are believed: on all other connections the header is ignored, and the gateway does not forward it.
+    pub from: TrustedPeers,
 }
 
 /// What is remembered of the heaviest callers.

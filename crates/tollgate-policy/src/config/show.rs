@@ -9,7 +9,7 @@ use super::diagnostic::Place;
 use super::kind::{Default, Kind};
 use super::source::Sources;
 use super::time::{duration_text, instant_text};
-use super::{Config, EnvoyService, KeysShown, Loaded, RedisConfig, Secret, keys};
+use super::{Config, EnvoyService, KeysShown, Loaded, RedisConfig, Secret, UserHeader, keys};
 use crate::attribute::Attribute;
 use crate::matching::{HeaderTest, Match};
 use crate::policies::{Listed, Policies};
@@ -103,7 +103,12 @@ impl Writer<'_> {
         self.line("ipv6_prefix", identity.ipv6_prefix.to_string());
         let from_header =
             |header: &Option<String>| header.as_ref().map(|name| format!("{{ header = {} }}", text(name)));
-        self.optional("user", from_header(&identity.user));
+        let user = |user: &UserHeader| {
+            let unix = user.from.has_unix().then(|| text("unix"));
+            let from = list(user.from.as_networks().iter().map(text).chain(unix));
+            format!("{{ header = {}, from = {from} }}", text(&user.header))
+        };
+        self.optional("user", identity.user.as_ref().map(user));
         self.optional("api_key", from_header(&identity.api_key));
         self.table("[stats]", "stats");
         self.line(

@@ -1,8 +1,8 @@
 //! Variables alone, over a file, and those that are not ours.
 
 use crate::{EXAMPLE, clean, load, said};
-use tollgate_policy::Policies;
 use tollgate_policy::config::{Config, KeysShown};
+use tollgate_policy::{Policies, TrustedPeers};
 
 #[test]
 fn variables_alone_are_enough() {
@@ -19,6 +19,7 @@ fn variables_alone_are_enough() {
             ("TOLLGATE_IDENTITY__HEADER", "X-Real-IP"),
             ("TOLLGATE_IDENTITY__IPV6_PREFIX", "64"),
             ("TOLLGATE_IDENTITY__USER__HEADER", "x-user"),
+            ("TOLLGATE_IDENTITY__USER__FROM", "10.0.0.0/8, unix"),
             ("TOLLGATE_IDENTITY__API_KEY__HEADER", "x-key"),
             ("TOLLGATE_STATS__KEYS", "plain"),
             ("TOLLGATE_STATS__TOP", "100"),
@@ -30,7 +31,9 @@ fn variables_alone_are_enough() {
     assert_eq!((config.store.max_keys, config.store.max_bytes), (1000, Some(5000)));
     assert_eq!(config.identity.trusted_proxies, ["10.0.0.0/8", "::1/128"].map(|text| text.parse().unwrap()));
     assert_eq!((config.identity.header.as_str(), config.identity.ipv6_prefix), ("x-real-ip", 64));
-    assert_eq!((config.identity.user.as_deref(), config.identity.api_key.as_deref()), (Some("x-user"), Some("x-key")));
+    let user = config.identity.user.unwrap();
+    assert_eq!((user.header.as_str(), config.identity.api_key.as_deref()), ("x-user", Some("x-key")));
+    assert_eq!(user.from, TrustedPeers::none().network("10.0.0.0/8".parse().unwrap()).unix());
     assert_eq!((config.stats.keys, config.stats.top), (KeysShown::Plain, 100));
 }
 
@@ -40,7 +43,8 @@ fn a_variable_beats_the_file_and_the_file_the_default() {
     let file = clean(&text, &[]);
     let both = clean(&text, &[("TOLLGATE_IDENTITY__USER__HEADER", "x-other"), ("TOLLGATE_STATS__TOP", "99")]);
     assert_eq!((file.stats.top, both.stats.top, clean("", &[]).stats.top), (77, 99, 1024));
-    assert_eq!(both.identity.user.as_deref(), Some("x-other"));
+    let (of_file, of_both) = (file.identity.user.clone().unwrap(), both.identity.user.clone().unwrap());
+    assert_eq!((of_both.header.as_str(), of_both.from), ("x-other", of_file.from));
     assert_eq!((&both.server, &both.store, &both.policies), (&file.server, &file.store, &file.policies));
     let empty = clean(&text, &[("TOLLGATE_STATS__TOP", ""), ("TOLLGATE_NOTHING", " ")]);
     assert_eq!(empty.stats.top, 77, "what is empty is unset");

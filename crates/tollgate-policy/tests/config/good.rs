@@ -1,11 +1,12 @@
 //! Files of which nothing is said, judged by what they mean.
 
 use crate::{EXAMPLE, clean};
+use ipnet::IpNet;
 use tollgate::{Algorithm, Limit};
 use tollgate_policy::config::{Certificate, Config, KeysShown, Listen};
 use tollgate_policy::{
     Action, Attribute, Class, Cost, Count, DenialStatus, Listed, Match, Penalty, Plan, Policies, Policy, PolicyLimit,
-    Reserve, Rollout, StatusRange,
+    Reserve, Rollout, StatusRange, TrustedPeers,
 };
 
 #[test]
@@ -25,8 +26,10 @@ fn nothing_at_all_is_the_built_in_policy_on_loopback() {
 #[test]
 fn the_example_means_what_it_says() {
     let config = clean(EXAMPLE, &[]);
-    assert_eq!(config.identity.trusted_proxies, ["10.0.0.0/8".parse().unwrap()]);
-    assert_eq!(config.identity.user.as_deref(), Some("x-user-id"));
+    let proxies = "10.0.0.0/8".parse::<IpNet>().unwrap();
+    assert_eq!(config.identity.trusted_proxies, [proxies]);
+    let user = config.identity.user.as_ref().unwrap();
+    assert_eq!((user.header.as_str(), &user.from), ("x-user-id", &TrustedPeers::from(proxies)));
     assert_eq!(config.identity.api_key.as_deref(), Some("authorization"));
     let expected = Policies::new()
         .plan(Plan::new("free").limit(Limit::per_minute(60).burst(10)))

@@ -2,7 +2,7 @@
 
 use super::{Admin, told};
 use crate::explain::Told;
-use crate::http::check_request::Who;
+use crate::http::check_request::{Source, Who};
 use crate::http::json::Fields;
 use crate::http::{Problem, body};
 use axum::body::Body;
@@ -24,6 +24,6 @@ pub(super) async fn explain<C: Clock>(
     let cost = fields.whole_number("cost")?.unwrap_or(1);
     let app = admin.app();
     let identity = app.identity.load_full();
-    let explanation = app.engine.explain(&who.subject(&identity), cost).await;
+    let explanation = app.engine.explain(&who.subject(&identity, Source::Operator), cost).await;
     Ok(told(&Told::new(&explanation)))
 }

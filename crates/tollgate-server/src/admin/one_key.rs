@@ -5,7 +5,7 @@ use super::fleet::Saying;
 use super::overrides::Row;
 use super::write::Verb;
 use super::{Admin, told};
-use crate::http::check_request::Who;
+use crate::http::check_request::{Source, Who};
 use crate::http::json::{Fields, Json, invalid, missing};
 use crate::http::{Code, Problem, quoted};
 use crate::store::AnyStore;
@@ -121,7 +121,7 @@ pub(super) async fn perform<C: Clock>(
     let asked = Asked::read(verb, body)?;
     entry.policy = Some(shortened(&asked.policy));
     let identity = admin.app().identity.load_full();
-    let subject = asked.who.subject(&identity);
+    let subject = asked.who.subject(&identity, Source::Operator);
     let engine = &admin.app().engine;
     let key = match asked.lasts {
         Some(lasts) => engine.check_override(&asked.policy, &subject, asked.limits.as_deref(), lasts),

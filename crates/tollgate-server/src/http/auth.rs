@@ -10,6 +10,7 @@
 
 use super::problem::{Code, Problem};
 use crate::app::App;
+use crate::user_header::UserHeader;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, Uri, header};
@@ -20,7 +21,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate::Clock;
-use tollgate_tower::PeerAddr;
+use tollgate_tower::{PeerAddr, peer};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -40,8 +41,12 @@ pub(super) async fn auth<C: Clock>(State(app): State<Arc<App<C>>>, request: Requ
     }
 }
 
-async fn decide<C: Clock>(app: &App<C>, request: Request<Body>) -> Result<Response, Problem> {
+async fn decide<C: Clock>(app: &App<C>, mut request: Request<Body>) -> Result<Response, Problem> {
     let asked = Asked::by(&request)?;
+    if let Some(user) = UserHeader::of(&app.identity.load()) {
+        // The peer is the proxy that asks: whom it asks about is no peer of ours.
+        user.strip(peer(request.extensions()), request.headers_mut());
+    }
     let original = asked.original(request)?;
     let mut service = app.layer.load().layer(Passes);
     // The inner one is always ready.

@@ -1,6 +1,6 @@
 //! `POST /v1/check`: one request, or several, judged by the policies.
 
-use super::check_request::CheckRequest;
+use super::check_request::{CheckRequest, Source};
 use super::problem::Problem;
 use super::{body, json, millis, retry_after};
 use crate::app::App;
@@ -22,12 +22,13 @@ pub(super) async fn check<C: Clock>(
     State(app): State<Arc<App<C>>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
+    let from = Source::of(request.extensions());
     let body = body::read_maybe_list(request.into_body()).await?;
     if body::is_list(&body) {
-        return check_all(&app, &body).await;
+        return check_all(&app, &body, from).await;
     }
     let request = CheckRequest::from_json(&body)?;
-    let verdict = judge(&app, &request).await;
+    let verdict = judge(&app, &request, from).await;
     let mut response = answer(&verdict);
     if app.traces.get().is_some() {
         response.extensions_mut().insert(Decided::of(&verdict));
@@ -35,10 +36,10 @@ pub(super) async fn check<C: Clock>(
     Ok(response)
 }
 
-async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>) -> Verdict {
+async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>, from: Source) -> Verdict {
     let identity = app.identity.load();
     // The request is served elsewhere, if at all: it holds no place here, and waits for none.
-    let subject = request.who.subject(&identity).at_once();
+    let subject = request.who.subject(&identity, from).at_once();
     match request.peek {
         true => app.engine.peek(&subject, request.cost).await,
         false => app.engine.decide_n(&subject, request.cost).await,
@@ -46,9 +47,9 @@ async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>) -> Verdict {
 }
 
 /// Each by itself, in their order; what has to be asked elsewhere goes there together.
-async fn check_all<C: Clock>(app: &App<C>, body: &[u8]) -> Result<Response, Problem> {
+async fn check_all<C: Clock>(app: &App<C>, body: &[u8], from: Source) -> Result<Response, Problem> {
     let requests = CheckRequest::list_from_json(body)?;
-    let verdicts = all(requests.iter().map(|request| judge(app, request))).await;
+    let verdicts = all(requests.iter().map(|request| judge(app, request, from))).await;
     let answers: Vec<One<'_>> =
         verdicts.iter().map(|verdict| One { status: verdict.status(), answer: Answer::new(verdict) }).collect();
     Ok(json(StatusCode::OK, "application/json", &answers))

@@ -2,9 +2,10 @@
 
 use super::json::{self, Fields, Json, MOST_FIELDS, invalid, missing, too_many};
 use super::problem::{Code, Problem, quoted};
+use axum::http::Extensions;
 use std::borrow::Cow;
 use std::net::IpAddr;
-use tollgate_policy::config::Identity;
+use tollgate_policy::config::{Identity, UserHeader};
 use tollgate_policy::{Attribute, Subject, credentials};
 
 const EXAMPLE: &str = r#"{"subject":{"ip":"203.0.113.7","method":"GET","path":"/"}}"#;
@@ -115,9 +116,10 @@ impl<'a> Who<'a> {
         Ok(Self { ip, headers, attributes })
     }
 
-    /// Who asks. A user or an API key that is not named is taken from the header that the configuration names.
-    pub(crate) fn subject<'s>(&'s self, identity: &'s Identity) -> Subject<'s> {
-        let mut subject = identified(&self.headers, identity);
+    /// Who asks. A user or an API key that is not named is taken from the header that the configuration names; the user only
+    /// if `from` may set it.
+    pub(crate) fn subject<'s>(&'s self, identity: &'s Identity, from: Source) -> Subject<'s> {
+        let mut subject = identified(&self.headers, identity, from);
         if let Some(ip) = self.ip {
             subject = subject.ip(ip);
         }
@@ -128,10 +130,31 @@ impl<'a> Who<'a> {
     }
 }
 
+/// Where the headers of a subject come from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// An operator, who asks what would happen.
+    Operator,
+    /// A peer of the HTTP API; None is one on a Unix socket.
+    Peer(Option<IpAddr>),
+}
+
+impl Source {
+    /// The peer of a request to the HTTP API.
+    pub(crate) fn of(extensions: &Extensions) -> Self {
+        Self::Peer(tollgate_tower::peer(extensions))
+    }
+}
+
 /// Who the headers say is asking, by those of them that are believed.
-pub(crate) fn identified<'a>(headers: &'a Vec<(String, String)>, identity: &'a Identity) -> Subject<'a> {
+pub(crate) fn identified<'a>(headers: &'a Vec<(String, String)>, identity: &'a Identity, from: Source) -> Subject<'a> {
     let mut subject = Subject::new().headers(headers);
-    for (name, header) in [("user", &identity.user), ("api_key", &identity.api_key)] {
+    let is_believed = |user: &&UserHeader| match from {
+        Source::Operator => true,
+        Source::Peer(peer) => user.from.contains(peer),
+    };
+    let user = identity.user.as_ref().filter(is_believed).map(|user| &user.header);
+    for (name, header) in [("user", user), ("api_key", identity.api_key.as_ref())] {
         let Some(header) = header else { continue };
         let Some((_, value)) = headers.iter().find(|(known, _)| known.eq_ignore_ascii_case(header)) else {
             continue;

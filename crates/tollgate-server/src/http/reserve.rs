@@ -2,6 +2,7 @@
 //! once, on any node.
 
 use super::check::{Answer, told};
+use super::check_request::Source;
 use super::problem::{Code, Problem};
 use super::reserve_request::{ReserveRequest, SettleRequest, id_from_json};
 use super::{body, json, json_text, millis};
@@ -30,11 +31,12 @@ pub(super) async fn reserve<C: Clock>(
     State(app): State<Arc<App<C>>>,
     request: Request<Body>,
 ) -> Result<Response, Problem> {
+    let from = Source::of(request.extensions());
     let body = body::read(request.into_body()).await?;
     let ReserveRequest { who, cost, max_wait, ttl } = ReserveRequest::from_json(&body)?;
     let verdict = {
         let identity = app.identity.load();
-        app.engine.reserve(&who.subject(&identity), cost, max_wait).await
+        app.engine.reserve(&who.subject(&identity, from), cost, max_wait).await
     };
     let decided = app.traces.get().map(|_| Decided::of(&verdict));
     if verdict.is_denied() {

@@ -6,6 +6,7 @@ use crate::buckets::Buckets;
 use crate::store::AnyStore;
 use crate::worker::connection;
 use serde_json::{Value, json};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream};
@@ -36,8 +37,14 @@ impl Server {
     }
 
     fn connect(&self) -> DuplexStream {
+        self.connect_from(Some("127.0.0.1"))
+    }
+
+    /// Connects from an address, or over a Unix socket if there is none.
+    fn connect_from(&self, peer: Option<&str>) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
-        let connection = connection(theirs, Some(([127, 0, 0, 1], 1).into()), self.app.clone());
+        let peer = peer.map(|peer| (peer.parse::<IpAddr>().unwrap(), 1).into());
+        let connection = connection(theirs, peer, self.app.clone());
         tokio::spawn(async { drop(connection.await) });
         ours
     }
@@ -52,8 +59,12 @@ impl Server {
 
     /// Status line and headers, and the body.
     async fn post(&self, path: &str, body: Value) -> (String, Value) {
+        self.post_from(Some("127.0.0.1"), path, body).await
+    }
+
+    async fn post_from(&self, peer: Option<&str>, path: &str, body: Value) -> (String, Value) {
         let body = body.to_string();
-        let mut stream = self.connect();
+        let mut stream = self.connect_from(peer);
         let length = body.len();
         let request =
             format!("POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}");
@@ -212,13 +223,101 @@ async fn permits_are_not_kept_between_checks_and_a_wait_for_one_is_a_second() {
 #[tokio::test]
 async fn a_user_is_believed_from_the_header_that_is_configured_and_from_no_other() {
     let server = Server::on(
-        "[identity]\nuser = { header = \"X-User\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"1/min\"\n",
+        "[identity]\nuser = { header = \"X-User\", from = \"127.0.0.1\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"1/min\"\n",
     );
     let left = async |subject: Value| server.check(json!({"subject": subject})).await.1["reason"].clone();
     assert_eq!(left(json!({"headers": {"x-user": "ann"}})).await, json!("limits"));
     assert_eq!(left(json!({"headers": {"x-user-id": "ann"}})).await, json!("no_policy"));
     let (_, body) = server.check(json!({"subject": {"user": "bob", "headers": {"X-USER": "ann"}}})).await;
     assert_eq!(body["allowed"], json!(true), "what is said goes before the header");
+}
+
+/// The header of the client at 203.0.113.7 must count on connections from 10.0.0.0/8 and on Unix sockets only.
+const USER_FROM: &str = r#"
+    [identity]
+    trusted_proxies = ["10.0.0.0/8", "192.0.2.0/24"]
+    user = { header = "x-user", from = ["10.0.0.0/8", "unix"] }
+    [[policy]]
+    name = "user"
+    key = ["user"]
+    limit = "1/min"
+"#;
+
+const USER_PEERS: [(Option<&str>, bool); 5] = [
+    (Some("10.0.0.1"), true),
+    (None, true),
+    // Trusted to name clients, not users.
+    (Some("192.0.2.1"), false),
+    (Some("203.0.113.7"), false),
+    (Some("127.0.0.1"), false),
+];
+
+#[tokio::test]
+async fn a_program_that_asks_passes_on_a_user_only_if_it_may_set_one() {
+    for path in ["/v1/check", "/v1/reserve"] {
+        for (peer, is_believed) in USER_PEERS {
+            let server = Server::on(USER_FROM);
+            let body = json!({"subject": {"ip": "10.0.0.1", "headers": {"X-User": "ann"}}});
+            let (_, told) = server.post_from(peer, path, body).await;
+            let expected = if is_believed { "limits" } else { "no_policy" };
+            assert_eq!(told["reason"], json!(expected), "{path} from {peer:?}");
+        }
+    }
+    // What the program says in its own name it says itself.
+    let server = Server::on(USER_FROM);
+    let (_, told) = server.check(json!({"subject": {"user": "ann"}})).await;
+    assert_eq!(told["reason"], json!("limits"));
+}
+
+#[tokio::test]
+async fn auth_believes_the_user_header_of_the_proxy_that_asks_and_not_of_the_client_it_asks_about() {
+    for (peer, is_believed) in USER_PEERS {
+        let server = Server::on(USER_FROM);
+        let mut statuses = Vec::new();
+        for _ in 0..2 {
+            let mut stream = server.connect_from(peer);
+            let request = "GET /auth HTTP/1.1\r\nHost: x\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n\
+                           X-Forwarded-For: 10.0.0.1\r\nX-User: ann\r\nConnection: close\r\n\r\n";
+            stream.write_all(request.as_bytes()).await.unwrap();
+            statuses.push(read_all(&mut stream).await[9..12].to_owned());
+        }
+        let second = if is_believed { "429" } else { "200" };
+        assert_eq!(statuses, ["200", second], "from {peer:?}");
+    }
+}
+
+#[tokio::test]
+async fn auth_believes_class_and_start_only_of_a_trusted_proxy_in_front_of_the_one_that_asks() {
+    let config = r#"
+        [identity]
+        trusted_proxies = "192.0.2.0/24"
+        [shed]
+        header = "x-class"
+        start_header = "x-start"
+        patience = "1h"
+        [[policy]]
+        name = "critical"
+        match = { attribute = { class = "critical" } }
+        limit = "1/min"
+    "#;
+    for (forwarded, is_believed) in
+        [("203.0.113.7, 192.0.2.1", true), ("203.0.113.7", false), ("192.0.2.1, 203.0.113.7", false)]
+    {
+        let server = Server::on(config);
+        let ask = async |header: &str| {
+            let mut stream = server.connect_from(Some("192.0.2.9"));
+            let request = format!(
+                "GET /auth HTTP/1.1\r\nHost: x\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n\
+                 X-Forwarded-For: {forwarded}\r\n{header}\r\nConnection: close\r\n\r\n"
+            );
+            stream.write_all(request.as_bytes()).await.unwrap();
+            read_all(&mut stream).await[9..12].to_owned()
+        };
+        let classes = [ask("X-Class: critical").await, ask("X-Class: critical").await];
+        assert_eq!(classes, ["200", if is_believed { "429" } else { "200" }], "{forwarded}");
+        // It began in 1970.
+        assert_eq!(ask("X-Start: t=1.0").await, if is_believed { "504" } else { "200" }, "{forwarded}");
+    }
 }
 
 #[tokio::test]

@@ -2,6 +2,7 @@
 
 use super::client::ClientBody;
 use super::upstream::{Active, Late, Link, Pool, Progress, Timer};
+use crate::user_header::UserHeader;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
@@ -58,19 +59,21 @@ pub(crate) struct Sent {
     /// How many bytes may still come.
     left: u64,
     progress: Option<Progress>,
+    /// Not to be among the trailers.
+    user: Option<Arc<UserHeader>>,
 }
 
 impl Sent {
     pub(crate) fn empty() -> Self {
-        Self { body: FromClient::None, left: 0, progress: None }
+        Self { body: FromClient::None, left: 0, progress: None, user: None }
     }
 
-    /// At most so many bytes.
-    pub(crate) fn new(body: FromClient, most: Option<u64>) -> Self {
+    /// At most so many bytes, and without the header that names the user among the trailers.
+    pub(crate) fn new(body: FromClient, most: Option<u64>, user: Option<Arc<UserHeader>>) -> Self {
         if body.is_end_stream() {
             return Self::empty();
         }
-        Self { body, left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()) }
+        Self { body, left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()), user }
     }
 
     /// Counts what was sent of it; none if there is nothing to send.
@@ -111,10 +114,13 @@ impl Body for Sent {
             if let Some(progress) = &this.progress {
                 progress.fetch_add(1, Relaxed);
             }
-            let frame = match frame? {
+            let mut frame = match frame? {
                 Ok(frame) => frame,
                 Err(error) => return Some(Err(error)),
             };
+            if let (Some(user), Some(trailers)) = (&this.user, frame.trailers_mut()) {
+                user.strip_trailers(trailers);
+            }
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
             Some(match this.left.checked_sub(length) {
                 Some(left) => {

@@ -43,7 +43,8 @@ impl Service<Request<FromClient>> for Forward {
     fn call(&mut self, request: Request<FromClient>) -> Self::Future {
         let this = self.clone();
         let most = this.local.shared.gateway.max_body;
-        let mut request = request.map(|body| Sent::new(body, most));
+        let user = this.local.shared.user.clone();
+        let mut request = request.map(|body| Sent::new(body, most, user));
         // By reference: else it would have its place in the future of each function that it goes through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
     }

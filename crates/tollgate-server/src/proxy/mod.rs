@@ -24,6 +24,7 @@ use crate::store::AnyStore;
 use crate::stream::write_batches;
 use crate::tls::{self, OwnCertificate, Speaks};
 use crate::traces::Tracer;
+use crate::user_header::UserHeader;
 use access_log::{AccessLog, Writing};
 use axum::http::HeaderName;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{Instant, interval, timeout};
 use tollgate::{Clock, SystemClock};
 use tollgate_policy::config::{Config, Gateway, Watch};
-use tollgate_policy::{Engine, Policies, Policy, config};
+use tollgate_policy::{Engine, Policies, Policy, TrustedPeers, config};
 use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer, Waits};
 use upstream::{Channel, Check, Pool, Upstreams, watch_health};
 
@@ -74,6 +75,7 @@ pub(crate) struct Shared {
     layer: RateLimitLayer<Gate>,
     identity: Identity,
     forwarding: Forwarding,
+    user: Option<Arc<UserHeader>>,
     pub(crate) upstreams: Upstreams,
     connector: Connector,
     certificate: Option<Arc<OwnCertificate>>,
@@ -116,6 +118,7 @@ impl Shared {
             layer,
             identity: identity(&config.identity, &Identity::direct()),
             forwarding: forwarding(&config.identity),
+            user: UserHeader::of(&config.identity).map(Arc::new),
             upstreams: Upstreams::new(&gateway),
             connector: Connector { tls: tls::connector(&gateway)?, within: gateway.connect_timeout },
             certificate,
@@ -218,8 +221,10 @@ pub(crate) fn layer<C: Clock>(
 ) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
     let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed, seen)).waits(waits);
     let name = |name: &Option<String>| name.as_ref().and_then(|name| HeaderName::try_from(name).ok());
-    if let Some(user) = name(&believed.user) {
-        layer = layer.user_header(user);
+    if let Some(user) = believed.user.as_ref().and_then(|user| HeaderName::try_from(&user.header).ok()) {
+        // `UserHeader::strip` has removed it where the peer may not set it. The layer could not tell: it is told of the client
+        // that a proxy at /auth asks about, and not of that proxy.
+        layer = layer.user_header(user, TrustedPeers::everyone());
     }
     if let Some(api_key) = name(&believed.api_key) {
         layer = layer.api_key_header(api_key);

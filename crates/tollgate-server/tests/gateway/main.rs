@@ -21,6 +21,7 @@ mod times;
 mod tls;
 mod upgrades;
 mod upstreams;
+mod user_header;
 
 use std::net::SocketAddr;
 use std::process::Command;

@@ -10,12 +10,13 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{AskOutcome, MemoryStore, Sleep, Store};
-use tollgate_policy::{Ending, Engine, Headers, Subject, Verdict, credentials, request_start};
+use tollgate_policy::{Ending, Engine, Headers, Subject, TrustedPeers, Verdict, credentials, request_start};
 
 /// An engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A handle: clones share the engine.
 pub struct ByPolicies<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
-    pub(crate) user: Option<HeaderName>,
+    /// The header that names the user, and the peers that set it.
+    pub(crate) user: Option<(HeaderName, TrustedPeers)>,
     pub(crate) api_key: Option<HeaderName>,
     pub(crate) class: Option<HeaderName>,
     pub(crate) start: Option<HeaderName>,
@@ -68,22 +69,23 @@ impl<S: Store> ByPolicies<S> {
         if let Some(route) = crate::route::of(head.extensions) {
             subject = subject.endpoint(route);
         }
-        let said = |name: &Option<HeaderName>| {
-            let name = name.as_ref()?;
+        let said = |name: Option<&HeaderName>| {
+            let name = name?;
             let value = head.headers.get(name)?.as_bytes();
             Some(if *name == AUTHORIZATION { credentials(value) } else { value })
         };
-        if let Some(user) = said(&self.user) {
+        let user = self.user.as_ref().filter(|(_, from)| from.contains(head.client.peer()));
+        if let Some(user) = said(user.map(|(name, _)| name)) {
             subject = subject.user(user);
         }
-        if let Some(key) = said(&self.api_key) {
+        if let Some(key) = said(self.api_key.as_ref()) {
             subject = subject.api_key(key);
         }
         if head.is_from_trusted_proxy() {
-            if let Some(class) = said(&self.class) {
+            if let Some(class) = said(self.class.as_ref()) {
                 subject = subject.with("class", class);
             }
-            if let Some(start) = said(&self.start).and_then(request_start) {
+            if let Some(start) = said(self.start.as_ref()).and_then(request_start) {
                 subject = subject.start(start);
             }
         }

@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Clock, Keyed, Limit, Store};
-use tollgate_policy::{Action, Count, DenialStatus, Engine, Subject};
+use tollgate_policy::{Action, Count, DenialStatus, Engine, Subject, TrustedPeers};
 use tower_layer::Layer;
 
 /// Limits what reaches a service.
@@ -113,10 +113,15 @@ impl<S: Store + 'static> RateLimitLayer<ByPolicies<S>> {
 }
 
 impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
-    /// The header that names the user. Believed from whoever sends it: only behind something that sets it.
+    /// The header that names the user, believed on connections from these peers only: those that set it, and replace what
+    /// clients send. On all others it is ignored. This is separate from [`identity`](Self::identity): a proxy that forwards
+    /// addresses does not necessarily remove such a header.
+    ///
+    /// The peer is that of the connection ([`PeerAddr`](crate::PeerAddr)), not the client that a proxy names.
     #[must_use]
-    pub fn user_header(self, name: HeaderName) -> Self {
-        self.with_gate(|gate| gate.user = Some(name))
+    pub fn user_header(self, name: HeaderName, from: impl Into<TrustedPeers>) -> Self {
+        let user = Some((name, from.into()));
+        self.with_gate(|gate| gate.user = user)
     }
 
     /// The header that has the API key.

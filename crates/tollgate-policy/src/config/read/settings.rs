@@ -5,8 +5,9 @@ use super::{Reader, Section, scalar};
 use crate::config::kind::Kind;
 use crate::config::tree::{Data, Spot, Value};
 use crate::config::{
-    EnvoyService, Identity, KeysShown, Listen, LogConfig, LogFormat, Server, StatsConfig, TracesConfig,
+    EnvoyService, Identity, KeysShown, Listen, LogConfig, LogFormat, Server, StatsConfig, TracesConfig, UserHeader,
 };
+use crate::trusted_peers::TrustedPeers;
 use ipnet::IpNet;
 
 /// A table that may be left out: its keys are read all the same, for their defaults.
@@ -54,7 +55,7 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
     }
     let header = section.get(reader, "header", scalar::header_name);
     let ipv6_prefix = section.get(reader, "ipv6_prefix", scalar::number);
-    let user = from_header(reader, &mut section, "user");
+    let user = user_header(reader, &mut section);
     let api_key = from_header(reader, &mut section, "api_key");
     section.close();
     let ipv6_prefix = u8::try_from(ipv6_prefix?).ok()?;
@@ -68,6 +69,44 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
         class: None,
         start: None,
     })
+}
+
+/// The header that names the user. Without networks anybody could claim to be any user, so there is no default for them.
+fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<UserHeader> {
+    let mut inner = section.table(reader, "user")?;
+    let header = inner.get(reader, "header", scalar::header_name);
+    let from = proxies(reader, &mut inner, "from");
+    let is_written = inner.has("from");
+    let at = inner.spot("from");
+    inner.close();
+    let from = match from {
+        Some((networks, unix)) => {
+            let peers = networks.into_iter().collect::<TrustedPeers>();
+            if unix { peers.unix() } else { peers }
+        }
+        // It is written and wrong, which is told.
+        None if is_written => return None,
+        None => TrustedPeers::none(),
+    };
+    if from.is_empty() {
+        let header = header.as_deref().unwrap_or("x-user-id");
+        let what = if is_written { "is empty" } else { "is missing" };
+        reader.error(
+            at,
+            format!(
+                "`from` {what} in `user` of [identity]: a client could send {header} itself and claim to be any user; name the \
+                 peers that set it, as user = {{ header = \"{header}\", from = [\"10.0.0.0/8\"] }}"
+            ),
+        );
+        return None;
+    }
+    if let Some(all) = from.as_networks().iter().find(|network| network.prefix_len() == 0) {
+        reader.warn(
+            at,
+            format!("{all} trusts everybody, so anybody can claim to be any user; name the peers that set it"),
+        );
+    }
+    Some(UserHeader { header: header?, from })
 }
 
 fn from_header(reader: &mut Reader<'_>, section: &mut Section<'_>, name: &'static str) -> Option<String> {

@@ -46,6 +46,9 @@ impl OfClient {
         }
         let (authority, version) = (request.uri().authority().cloned(), request.version());
         headers::one_host(request.headers_mut(), authority.as_ref(), version, &gateway.hosts)?;
+        if let Some(user) = &self.local.shared.user {
+            user.strip(self.client.peer.map(|peer| peer.ip()), request.headers_mut());
+        }
         if headers::has_other_codings(request.headers()) {
             return Err(Problem::new(Code::UnknownCoding, "the only Transfer-Encoding that is known here is chunked"));
         }

@@ -58,7 +58,7 @@ impl<C: Clock> Shared<C> {
     #[inline]
     fn who<B>(&self, request: &Request<B>) -> (Class, Option<Partition>) {
         let partition = self.partition.as_ref().and_then(|partition| {
-            let client = Client::peer(request.extensions());
+            let client = Client::connected(request.extensions());
             partition(&Head::of(request, client))
         });
         // Whoever says nothing has all of the limit.

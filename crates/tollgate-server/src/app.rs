@@ -8,6 +8,7 @@ use crate::proxy;
 use crate::resp::Totals;
 use crate::store::AnyStore;
 use crate::traces::Tracer;
+use crate::worker_health::WorkerHealth;
 use arc_swap::ArcSwap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -41,6 +42,8 @@ pub(crate) struct App<C: Clock> {
     pub(crate) traces: OnceLock<Tracer>,
     /// The gateway, if this is one.
     pub(crate) gateway: OnceLock<Arc<proxy::Shared>>,
+    /// Whether the workers run.
+    pub(crate) health: Arc<WorkerHealth>,
     /// Calls of `CL.THROTTLE` that passed, and that were turned away.
     pub(crate) throttled: [AtomicU64; 2],
 }
@@ -80,6 +83,7 @@ impl<C: Clock> App<C> {
             leaving: AtomicBool::new(false),
             traces: OnceLock::new(),
             gateway: OnceLock::new(),
+            health: Arc::default(),
             throttled: [AtomicU64::new(0), AtomicU64::new(0)],
         })
     }

@@ -34,6 +34,8 @@ mod traces;
 mod user_header;
 mod welcome;
 mod worker;
+mod worker_health;
+mod workers;
 
 use cannot_start::CannotStart;
 use cli::Command;

@@ -15,7 +15,9 @@ use crate::reload::{Reload, Watched, settings};
 use crate::signals::{Asked, Signals};
 use crate::store::{self, AnyStore};
 use crate::traces::Tracer;
-use crate::worker::{Worker, connection};
+use crate::worker::{LAST_CALL, Worker, connection};
+use crate::worker_health::BEAT_INTERVAL;
+use crate::workers::Workers;
 use crate::{configuration, http, listen, log, proxy, resp, welcome};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::io::{self, Write};
@@ -23,7 +25,8 @@ use std::num::NonZero;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::thread::{self, JoinHandle};
+use std::thread;
+use std::time::Duration;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 use tollgate::{Arrivals, MemoryStore, SystemClock};
@@ -35,6 +38,9 @@ const MOST_CLIENTS: usize = 16_384;
 
 /// Connections of the admin listener: few, so that descriptors are left for clients.
 const MOST_OPERATORS: usize = 64;
+
+/// How much longer than the requests in flight a worker may take to stop.
+const STOP_MARGIN: Duration = Duration::from_secs(2);
 
 /// What is served, by which configuration.
 pub(crate) struct Start {
@@ -156,18 +162,19 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     watched.tell(&reload);
 
     let (stop, stopped) = watch::channel(false);
-    let mut workers = Vec::with_capacity(2 * cores + 1);
+    let mut workers = Workers::new(Arc::clone(&app.health));
     let mut http = http;
     if let Some(gateway) = &gateway {
         for listener in http.take().into_iter().flatten() {
             let (worker, gateway) = (Worker::new(listener, None, MOST_CLIENTS)?, Arc::clone(gateway));
-            let run = move || worker.run_with(|listener, _, _| proxy::serve(listener, gateway, cores));
-            workers.push(thread::Builder::new().name("gateway".to_owned()).spawn(run)?);
+            workers.spawn("gateway", move |heartbeat| {
+                worker.run_with(heartbeat, |listener, _, _| proxy::serve(listener, gateway, cores));
+            })?;
         }
     }
     let http = http.into_iter().flatten();
     let own = &certificates.http;
-    let http = http.map(|listener| ("worker", listener, own, http::router(Arc::clone(&app)), MOST_CLIENTS));
+    let http = http.map(|listener| ("http", listener, own, http::router(Arc::clone(&app)), MOST_CLIENTS));
     let on_loopback = admin_at.as_ref().is_some_and(Listen::is_local);
     let options = admin::Options { on_loopback, token: admin_token, keys: keys_shown, stopped: stopped.clone() };
     let routes = admin::router(Admin::new(Arc::clone(&reload), fleet, options));
@@ -177,21 +184,22 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     for (name, listener, own, router, most) in http.chain(admin) {
         let (worker, stopped) = (Worker::new(listener, own.as_ref(), most)?, stopped.clone());
         let connect = move |stream, peer| connection(stream, peer, router.clone());
-        workers.push(thread::Builder::new().name(name.to_owned()).spawn(move || worker.run(connect, stopped))?);
+        workers.spawn(name, move |heartbeat| worker.run(heartbeat, connect, stopped))?;
     }
     for listener in grpc.into_iter().flatten() {
         let services = Grpc::new(&app, stopped.clone());
         let own = certificates.grpc.as_ref();
         let (worker, stopped) = (Worker::new(listener, own, MOST_CLIENTS)?, stopped.clone());
         let connect = move |stream, _| envoy::connection(stream, services.clone());
-        workers.push(thread::Builder::new().name("grpc".to_owned()).spawn(move || worker.run(connect, stopped))?);
+        workers.spawn("grpc", move |heartbeat| worker.run(heartbeat, connect, stopped))?;
     }
     let shared = arrivals.map(|arrivals| Arc::new(resp::Shared::new(Arc::clone(&app), arrivals)));
     for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
         let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MOST_CLIENTS)?;
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());
-        let run = || worker.run_with(|listener, own, most| resp::serve(listener, own, most, shared, stopped));
-        workers.push(thread::Builder::new().name("resp".to_owned()).spawn(run)?);
+        workers.spawn("resp", |heartbeat| {
+            worker.run_with(heartbeat, |listener, own, most| resp::serve(listener, own, most, shared, stopped));
+        })?;
     }
 
     let notify = Notify::new();
@@ -215,8 +223,9 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let status = text.lines().next().unwrap_or_default();
     notify.ready(status);
 
+    let check_interval = notify.alive_every.map_or(BEAT_INTERVAL, |every| every.min(BEAT_INTERVAL));
     let name = loop {
-        match runtime.block_on(signals.next_within(notify.alive_every)) {
+        match runtime.block_on(signals.next_within(check_interval)) {
             Some(Asked::Reload) => {
                 notify.reloading();
                 let said = match reload.now("on SIGHUP") {
@@ -227,9 +236,12 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
                 notify.ready(&said);
             }
             Some(Asked::Stop(name)) => break name,
-            // A worker that has panicked serves nobody: better that systemd starts all again.
-            None if workers.iter().any(JoinHandle::is_finished) => {}
-            None => notify.alive(),
+            None => {}
+        }
+        // Without a worker that has panicked or is stuck, part of the connections is served by nobody: better that systemd
+        // starts all again.
+        if workers.check() && notify.alive_every.is_some() {
+            notify.alive();
         }
     };
     notify.stopping("requests in flight are served first");
@@ -245,11 +257,8 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         gateway.drain.enter(Stage::Stopping);
     }
     stop.send_replace(true);
-    for worker in workers {
-        if worker.join().is_err() {
-            tracing::error!("a worker had panicked");
-        }
-    }
+    let grace = gateway.as_ref().map_or(LAST_CALL, |_| settings.drain_timeout.max(LAST_CALL));
+    workers.join(grace + STOP_MARGIN);
     let left_out = log::suppressed();
     if left_out > 0 {
         tracing::info!("{left_out} lines of the log were left out: they were like those before");
@@ -260,6 +269,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         drop(app);
     }
     drop((holding, exporting));
+    runtime.shutdown_background();
     Ok(())
 }
 

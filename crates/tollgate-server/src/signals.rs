@@ -24,11 +24,8 @@ impl Signals {
     }
 
     /// Waits for one; none if none came for so long.
-    pub(crate) async fn next_within(&mut self, most: Option<Duration>) -> Option<Asked> {
-        match most {
-            Some(most) => tokio::time::timeout(most, self.next()).await.ok(),
-            None => Some(self.next().await),
-        }
+    pub(crate) async fn next_within(&mut self, most: Duration) -> Option<Asked> {
+        tokio::time::timeout(most, self.next()).await.ok()
     }
 
     /// Waits for one.

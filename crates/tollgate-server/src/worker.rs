@@ -4,6 +4,7 @@ use crate::listen::{Bound, Listener};
 use crate::patient::Patient;
 use crate::stream::Stream;
 use crate::tls::OwnCertificate;
+use crate::worker_health::Heartbeat;
 use axum::Router;
 use axum::body::Body;
 use axum::http::{Request, Response};
@@ -60,19 +61,24 @@ impl Worker {
     }
 
     /// Serves until `stop` changes, then until the requests in flight have ended.
-    pub(crate) fn run<G>(self, connect: impl Connect<G>, stop: watch::Receiver<bool>)
+    pub(crate) fn run<G>(self, heartbeat: Arc<Heartbeat>, connect: impl Connect<G>, stop: watch::Receiver<bool>)
     where
         G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
     {
-        self.runtime.block_on(serve(self.listener, self.certificate, self.most, connect, stop));
+        self.run_with(heartbeat, |listener, certificate, most| serve(listener, certificate, most, connect, stop));
     }
 
     /// The same with another protocol.
     pub(crate) fn run_with<F: Future<Output = ()>>(
         self,
+        heartbeat: Arc<Heartbeat>,
         serve: impl FnOnce(Listener, Option<Arc<OwnCertificate>>, usize) -> F,
     ) {
-        self.runtime.block_on(serve(self.listener, self.certificate, self.most));
+        let Self { runtime, listener, certificate, most } = self;
+        runtime.spawn(heartbeat.run());
+        runtime.block_on(serve(listener, certificate, most));
+        // A thread that still looks up a name ends with the process.
+        runtime.shutdown_background();
     }
 }
 

@@ -21,7 +21,7 @@ pub(crate) use status::{PolicyStatus, RuleStatus, Status, Totals};
 pub(crate) use top::{Key, Top};
 
 use crate::app::App;
-use crate::http::{Code, LIVE, Problem, READY, json, quoted, readiness, well, wrong_method};
+use crate::http::{Code, LIVE, Problem, READY, json, liveness, quoted, readiness, wrong_method};
 use crate::metrics;
 use crate::reload::Reload;
 use axum::Router;
@@ -96,7 +96,7 @@ pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
         .route(DOCTOR, get(doctor::doctor::<C>))
         .route(EXPLAIN, post(explain::explain::<C>))
         .route(PLAYGROUND, post(playground::playground))
-        .route(LIVE, get(well))
+        .route(LIVE, get(live::<C>))
         .route(READY, get(ready::<C>))
         .merge(page::routes());
     for verb in Verb::ALL {
@@ -107,6 +107,10 @@ pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .layer(middleware::from_fn_with_state(Arc::clone(&admin), web_pages::refused::<C>))
         .with_state(admin)
+}
+
+async fn live<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> (StatusCode, String) {
+    liveness(admin.app())
 }
 
 async fn ready<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> (StatusCode, String) {

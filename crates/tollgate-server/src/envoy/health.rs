@@ -27,9 +27,9 @@ impl<C: Clock> Clone for Truth<C> {
 }
 
 impl<C: Clock> Truth<C> {
-    /// Not while it stops, and not while the store is gone and nobody is let in then.
+    /// Not while it stops, not while a worker is stuck, and not while the store is gone and nobody is let in then.
     fn now(&self) -> ServingStatus {
-        match *self.stopped.borrow() || self.app.is_closed() {
+        match *self.stopped.borrow() || self.app.health.stalled().is_some() || self.app.is_closed() {
             true => ServingStatus::NotServing,
             false => ServingStatus::Serving,
         }

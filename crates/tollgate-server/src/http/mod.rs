@@ -55,7 +55,7 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
         .route(AUTH, any(auth::auth::<C>))
         .route(AUTH_PREFIX, any(auth::auth::<C>))
         .route(ENVOY, post(crate::envoy::json::<C>))
-        .route(LIVE, get(well))
+        .route(LIVE, get(live::<C>))
         .route(READY, get(ready::<C>))
         .route(OPENAPI, get(openapi::description))
         .fallback(not_found)
@@ -67,11 +67,19 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
     }
 }
 
-pub(crate) async fn well() -> &'static str {
-    "ok\n"
+/// Whether its workers run.
+async fn live<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String) {
+    liveness(&app)
 }
 
-/// Whether it decides. Without Redis it does so by its share of the limits, unless it was told to let nobody in then.
+pub(crate) fn liveness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
+    match app.health.dead() {
+        Some(dead) => (StatusCode::SERVICE_UNAVAILABLE, format!("{dead}; restart this process\n")),
+        None => (StatusCode::OK, "ok\n".to_owned()),
+    }
+}
+
+/// Whether it decides, with all of its workers. Without Redis it does so by its share of the limits, unless it was told to let nobody in then.
 async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String) {
     readiness(&app)
 }
@@ -79,6 +87,9 @@ async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String)
 pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
     if app.leaving.load(Relaxed) {
         return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
+    }
+    if let Some(stalled) = app.health.stalled() {
+        return (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {stalled}\n"));
     }
     let AnyStore::Redis(redis) = app.engine.store() else { return (StatusCode::OK, "ok\n".to_owned()) };
     let Some((since, trouble)) = redis.status().trouble else { return (StatusCode::OK, "ok\n".to_owned()) };

@@ -458,3 +458,36 @@ async fn an_id_lives_from_the_end_of_its_delay_on() {
     server.clock.advance(Duration::from_millis(1099));
     assert_eq!(server.post("/v1/settle", json!({"id": told["id"]})).await.1, json!({"settled": true}));
 }
+
+/// Whoever asks finds out from a worker that runs.
+#[tokio::test]
+async fn a_worker_that_is_stuck_is_told_by_readyz_and_then_by_livez() {
+    let store = MemoryStore::builder().max_keys(10).build();
+    let app = Arc::new(App::new(&Config::default(), AnyStore::Memory(store)).unwrap());
+    let health = Arc::clone(&app.health);
+    let _beats = ["http-0", "resp-1"].map(|name| health.register(name));
+    let server = Server { app: router(app), clock: ManualClock::new() };
+    let ask = async |path: &str| {
+        let mut stream = server.connect();
+        stream
+            .write_all(format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").as_bytes())
+            .await
+            .unwrap();
+        let answer = read_all(&mut stream).await;
+        (answer[9..12].parse::<u16>().unwrap(), answer.split_once("\r\n\r\n").unwrap().1.to_owned())
+    };
+    let well = (200, "ok\n".to_owned());
+    for (silent, ready, live) in [
+        (4, well.clone(), well.clone()),
+        (5, (503, "not ready: worker resp-1 has not run for 5 s\n".to_owned()), well.clone()),
+        (
+            15,
+            (503, "not ready: worker resp-1 has not run for 15 s\n".to_owned()),
+            (503, "worker resp-1 has not run for 15 s; restart this process\n".to_owned()),
+        ),
+        (0, well.clone(), well),
+    ] {
+        health.silence("resp-1", Duration::from_secs(silent));
+        assert_eq!((ask("/readyz").await, ask("/livez").await), (ready, live), "after {silent} s");
+    }
+}

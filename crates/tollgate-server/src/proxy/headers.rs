@@ -1,6 +1,7 @@
 //! What a proxy changes in a head: what is of one connection only goes no further, and who asked is written down.
 
 use super::client::Client;
+use super::http1::put_header;
 use crate::http::{Code, Problem};
 use axum::http::Version;
 use axum::http::header::{
@@ -227,8 +228,8 @@ impl Onward<'_> {
     /// The same as the lines of a head.
     pub(super) fn write(&self, headers: &HeaderMap, head: &mut Vec<u8>) {
         let host = first(headers, &HOST);
-        let said = self.theirs(headers, host, |name, value| put(head, name, value));
-        let ours = |lines: &mut Vec<u8>| self.ours(&said, host, |name, value| put(lines, name, value));
+        let said = self.theirs(headers, host, |name, value| put_header(head, name, value));
+        let ours = |lines: &mut Vec<u8>| self.ours(&said, host, |name, value| put_header(lines, name, value));
         match said == Said::default() && self.upgrade.is_none() {
             // Then it is the same for all requests of a client to that host.
             true => self.client.about.add(host.map(HeaderValue::as_bytes), self.version, head, ours),
@@ -297,14 +298,6 @@ impl Onward<'_> {
         }
         tell(&VIA, through(self.version).as_bytes());
     }
-}
-
-/// Adds a header to a head.
-pub(super) fn put(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
-    head.extend_from_slice(name.as_str().as_bytes());
-    head.extend_from_slice(b": ");
-    head.extend_from_slice(value);
-    head.extend_from_slice(b"\r\n");
 }
 
 /// Who asked for which host, as an element of Forwarded.

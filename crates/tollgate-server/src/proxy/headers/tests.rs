@@ -46,7 +46,7 @@ fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> Header
     let onward = Onward { client, believed, version: Version::HTTP_11, upgrade: None };
     onward.each(headers, |name, value| {
         told.append(name, HeaderValue::from_bytes(value).unwrap());
-        put(&mut lines, name, value);
+        put_header(&mut lines, name, value);
     });
     // As lines it is the same, also when they were kept.
     for _ in 0..2 {

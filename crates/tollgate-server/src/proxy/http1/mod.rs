@@ -2,8 +2,12 @@
 
 mod buffer;
 mod chunks;
+mod message_writer;
 mod outgoing;
+mod poll_budget;
 
 pub(super) use buffer::{fill, take};
 pub(super) use chunks::{Chunks, Piece};
-pub(super) use outgoing::Outgoing;
+pub(super) use message_writer::{Framing, MessageSink, MessageWriter, Trailers, WriteError};
+pub(super) use outgoing::{Outgoing, put_header};
+pub(super) use poll_budget::{PollBudget, yield_to_others};

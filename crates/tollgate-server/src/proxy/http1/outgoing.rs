@@ -1,7 +1,5 @@
-//! A message of HTTP/1 on its way out: the head and small pieces of the body in one piece, large pieces as they are.
+//! The write buffer of an HTTP/1 message: the head and small pieces of the body in one piece, large pieces as they are.
 
-use crate::proxy::headers::put;
-use crate::stream::Stream;
 use axum::body::Bytes;
 use axum::http::{HeaderName, HeaderValue};
 use bytes::Buf;
@@ -13,8 +11,8 @@ use tokio::io::AsyncWrite;
 /// Pieces of a body up to this size are written together with what stands beside them.
 const SMALL: usize = 4 * 1024;
 
-/// Room for what is written first is kept up to this size; and with as many bytes that wait, nothing more is taken.
-const ROOM: usize = 16 * 1024;
+/// With as many bytes that wait to be written nothing more is added; memory is reused up to this size.
+const MAX_BUFFERED: usize = 16 * 1024;
 
 #[derive(Default)]
 pub(crate) struct Outgoing {
@@ -31,14 +29,14 @@ pub(crate) struct Outgoing {
 
 impl Outgoing {
     /// Begins a message, with its head.
-    pub(crate) fn begin(&mut self, head: impl FnOnce(&mut Vec<u8>)) {
+    pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
         let first = std::mem::take(&mut self.first);
-        *self = Self { first: if first.capacity() > ROOM { Vec::new() } else { first }, ..Self::default() };
+        *self = Self { first: if first.capacity() > MAX_BUFFERED { Vec::new() } else { first }, ..Self::default() };
         self.first.clear();
-        head(&mut self.first);
+        head(&mut self.first)
     }
 
-    /// Forgets what was not written.
+    /// Discards what is not written yet.
     pub(crate) fn stop(&mut self) {
         *self = Self { begun: self.begun, ..Self::default() };
     }
@@ -61,9 +59,9 @@ impl Outgoing {
         !self.unflushed
     }
 
-    /// Whether another piece may be added.
+    /// Whether another piece may be added: always when everything is written.
     pub(crate) fn has_room(&self) -> bool {
-        self.piece.is_empty() && self.last.is_empty() && self.first.len() - self.written < ROOM
+        self.piece.is_empty() && self.last.is_empty() && self.first.len() - self.written < MAX_BUFFERED
     }
 
     /// Adds a piece of the body, as a chunk if it goes in chunks.
@@ -90,11 +88,12 @@ impl Outgoing {
     pub(crate) fn end_chunks<'a>(&mut self, trailers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>) {
         self.forget_written();
         self.first.extend_from_slice(b"0\r\n");
-        trailers.for_each(|(name, value)| put(&mut self.first, name, value.as_bytes()));
+        trailers.for_each(|(name, value)| put_header(&mut self.first, name, value.as_bytes()));
         self.first.extend_from_slice(b"\r\n");
     }
 
-    /// Makes room for what is added. Of what is left no byte is moved more often than one was written.
+    /// Removes written bytes from the front. Only when they are at least half, so that no byte is moved more often than one is
+    /// written.
     fn forget_written(&mut self) {
         if self.written >= self.first.len() - self.written {
             self.first.drain(..self.written);
@@ -103,7 +102,10 @@ impl Outgoing {
     }
 
     /// Writes all that there is.
-    pub(crate) fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_write<S>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> Poll<io::Result<()>>
+    where
+        S: AsyncWrite + Unpin,
+    {
         while self.has_bytes() {
             let stream = Pin::new(&mut *stream);
             let written = if self.piece.is_empty() && self.last.is_empty() {
@@ -118,6 +120,10 @@ impl Outgoing {
             (self.begun, self.unflushed) = (true, true);
             let of_first = written.min(self.first.len() - self.written);
             self.written += of_first;
+            if self.written == self.first.len() {
+                self.first.clear();
+                self.written = 0;
+            }
             let of_piece = (written - of_first).min(self.piece.len());
             self.piece.advance(of_piece);
             self.last = &self.last[written - of_first - of_piece..];
@@ -125,11 +131,22 @@ impl Outgoing {
         Poll::Ready(Ok(()))
     }
 
-    pub(crate) fn poll_flush(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_flush<S>(&mut self, stream: &mut S, cx: &mut Context<'_>) -> Poll<io::Result<()>>
+    where
+        S: AsyncWrite + Unpin,
+    {
         if self.unflushed {
             ready!(Pin::new(stream).poll_flush(cx))?;
             self.unflushed = false;
         }
         Poll::Ready(Ok(()))
     }
+}
+
+/// Adds a header to a head, or to trailers.
+pub(crate) fn put_header(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
+    head.extend_from_slice(name.as_str().as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value);
+    head.extend_from_slice(b"\r\n");
 }

@@ -1,25 +1,13 @@
 //! The head of an answer as a client of HTTP/1 gets it, and how the body that follows it ends.
 
 use super::request::Asked;
-use crate::proxy::headers::put;
+use crate::proxy::http1::{Framing, put_header};
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE};
 use axum::http::{HeaderMap, Response, StatusCode, Version};
 use http_body::Body;
 use std::cell::RefCell;
 use std::io::Write;
 use std::time::SystemTime;
-
-/// How the body of an answer ends.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Framing {
-    /// There is none.
-    Empty,
-    /// After so many bytes.
-    Known(u64),
-    Chunked,
-    /// With the connection.
-    Close,
-}
 
 /// Writes the head of an answer to what was asked. Whether the connection is used again is then for sure.
 pub(super) fn write_head<B: Body>(head: &mut Vec<u8>, response: &Response<B>, asked: &mut Asked) -> Framing {
@@ -51,7 +39,7 @@ pub(super) fn write_head<B: Body>(head: &mut Vec<u8>, response: &Response<B>, as
         } else if *name == DATE {
             date = true;
         }
-        put(head, name, value);
+        put_header(head, name, value);
     }
     match framing {
         Framing::Known(bytes) => write_length(head, bytes),
@@ -109,7 +97,7 @@ pub(super) fn write_informational(head: &mut Vec<u8>, status: StatusCode, header
     drop(write!(head, "HTTP/1.1 {} {}\r\n", status.as_u16(), status.canonical_reason().unwrap_or_default()));
     // What has no body has no length either.
     let told = headers.iter().filter(|(name, _)| *name != CONTENT_LENGTH);
-    told.for_each(|(name, value)| put(head, name, value.as_bytes()));
+    told.for_each(|(name, value)| put_header(head, name, value.as_bytes()));
     head.extend_from_slice(b"\r\n");
 }
 

@@ -18,8 +18,8 @@ use super::service::{Answering, OfClient, ToClient};
 use super::state::Client;
 use crate::http::Problem;
 use crate::proxy::body::FromClient;
-use crate::proxy::http1::Outgoing;
-use answer::{Framing, write_head};
+use crate::proxy::http1::{MessageSink, MessageWriter, Outgoing, PollBudget, Trailers, yield_to_others};
+use answer::write_head;
 use axum::body::Bytes;
 use axum::http::{Response, StatusCode, Version};
 use http_body::Body;
@@ -42,12 +42,15 @@ const MOST_UNWANTED: usize = 64 * 1024;
 const LINGER: Duration = Duration::from_secs(2);
 const MOST_LINGERING: usize = 16 << 20;
 
+/// What a request costs of the budget of a poll: so many of those that a client sends without waiting are answered at most.
+const REQUEST_COST: usize = 4 * 1024;
+
 pin_project! {
     pub(super) struct Http1 {
         wire: Wire,
         client: Arc<Client>,
         service: OfClient,
-        out: Outgoing,
+        writer: MessageWriter<ToClient>,
         // Whether the request at hand is the last.
         leaving: bool,
         #[pin]
@@ -66,8 +69,6 @@ pin_project! {
             asked: Asked,
         },
         Answered {
-            body: Option<ToClient>,
-            framing: Framing,
             asked: Asked,
             switch: Option<Switch>,
         },
@@ -87,7 +88,7 @@ pin_project! {
 
 impl Http1 {
     pub(super) fn new(wire: Wire, client: Arc<Client>, service: OfClient) -> Self {
-        Self { wire, client, service, out: Outgoing::default(), leaving: false, state: State::Reading }
+        Self { wire, client, service, writer: MessageWriter::default(), leaving: false, state: State::Reading }
     }
 
     /// Ends it once what is under way is answered.
@@ -101,17 +102,22 @@ impl Future for Http1 {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut this = self.project();
+        let mut budget = PollBudget::new();
         loop {
+            if budget.is_spent() {
+                return yield_to_others(cx);
+            }
             let next = match this.state.as_mut().project() {
                 StateProjection::Reading => {
                     let head = this.wire.lock().poll_head(cx);
                     match head {
                         Poll::Ready(Ok(Some(Head { request, length, asked, .. }))) => {
+                            budget.spend(REQUEST_COST);
                             let body = this.wire.body(length).map_or(FromClient::None, FromClient::Http1);
                             State::Asked { future: this.service.answer(request.map(|()| body)), asked }
                         }
                         Poll::Ready(Ok(None)) => State::Leaving { lingers: false },
-                        Poll::Ready(Err(NoHead::Problem(problem))) => refusing(this.out, &problem),
+                        Poll::Ready(Err(NoHead::Problem(problem))) => refusing(this.writer, &problem),
                         Poll::Ready(Err(NoHead::Io(error))) => return Poll::Ready(Err(error)),
                         Poll::Pending if *this.leaving && this.wire.lock().is_idle() => {
                             State::Leaving { lingers: false }
@@ -121,11 +127,10 @@ impl Future for Http1 {
                 }
                 StateProjection::Asked { future, asked } => {
                     let Poll::Ready(Ok(response)) = future.poll(cx) else { return gone(this.wire, cx) };
-                    answering(response, *asked, this.wire, this.out, cx)
+                    answering(response, *asked, this.wire, this.writer, cx)
                 }
-                StateProjection::Answered { body, framing, asked, switch } => {
-                    let trailers = asked.trailers;
-                    ready!(poll_answer(this.wire, this.client, this.out, body, framing, trailers, cx))?;
+                StateProjection::Answered { asked, switch } => {
+                    ready!(poll_answer(this.wire, this.client, this.writer, &mut budget, cx))?;
                     if let Some(switch) = switch.take() {
                         if !this.wire.lock().can_switch() {
                             return Poll::Ready(Err(io::Error::other(
@@ -176,7 +181,7 @@ fn answering(
     mut response: Response<ToClient>,
     mut asked: Asked,
     wire: &Wire,
-    out: &mut Outgoing,
+    writer: &mut MessageWriter<ToClient>,
     cx: &mut Context<'_>,
 ) -> State {
     let switch = match response.status() {
@@ -190,154 +195,81 @@ fn answering(
         asked.keep = false;
     }
     drop(ends);
-    let mut framing = Framing::Empty;
-    out.begin(|head| {
+    let framing = writer.begin(|head| {
         head.extend_from_slice(&interim);
-        framing = write_head(head, &response, &mut asked);
+        write_head(head, &response, &mut asked)
     });
-    State::Answered { body: Some(response.into_body()), framing, asked, switch }
+    let trailers = if asked.trailers { Trailers::All } else { Trailers::None };
+    writer.set_body(response.into_body(), framing, trailers);
+    State::Answered { asked, switch }
 }
 
 /// Begins the answer to what is no request, which is the last.
-fn refusing(out: &mut Outgoing, problem: &Problem) -> State {
+fn refusing<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
     let mut asked = Asked { version: Version::HTTP_11, is_head: false, keep: false, trailers: false };
-    let (head, body) = problem.plain().into_parts();
-    let framing = Framing::Known(0);
-    out.begin(|bytes| {
-        let response = Response::from_parts(head, http_body_util::Full::new(body.clone()));
+    let response = problem.plain().map(http_body_util::Full::new);
+    writer.begin(|bytes| {
         write_head(bytes, &response, &mut asked);
+        bytes.extend_from_slice(&problem.plain().into_body());
     });
-    out.add(body, false);
-    State::Answered { body: None, framing, asked, switch: None }
+    State::Answered { asked, switch: None }
 }
 
 /// Writes the answer, as its body comes; ready when all of it is written.
 fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
     wire: &Wire,
     client: &Client,
-    out: &mut Outgoing,
-    body: &mut Option<B>,
-    framing: &mut Framing,
-    trailers: bool,
+    writer: &mut MessageWriter<B>,
+    budget: &mut PollBudget,
     cx: &mut Context<'_>,
 ) -> Poll<io::Result<()>> {
-    loop {
-        // As much as is there goes out in one piece.
-        let mut taken = Ok(Taken::Piece);
-        while out.has_room() && matches!(taken, Ok(Taken::Piece)) {
-            taken = take(out, body, framing, trailers, cx);
-        }
-        let mut ends = wire.lock();
+    let sent = writer.poll(&mut ToSocket { wire, client }, budget, cx);
+    if sent.is_pending() && writer.waits_for_body() {
+        return gone(wire, cx);
+    }
+    sent.map_err(io::Error::from)
+}
+
+/// The client's side of a connection that an answer is written to. It is locked for each write: the body of the answer may read
+/// that of the request from it in between.
+struct ToSocket<'a> {
+    wire: &'a Wire,
+    client: &'a Client,
+}
+
+impl MessageSink for ToSocket<'_> {
+    fn poll_send(&mut self, out: &mut Outgoing, flush: bool, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut ends = self.wire.lock();
         let before = out.left();
         let written = out.poll_write(&mut ends.stream, cx);
-        // Who takes little takes something.
+        // A client that takes little takes something.
         if out.left() < before {
-            client.took(true);
+            self.client.took(true);
         }
-        client.took(written.is_ready());
-        // What goes wrong is told now: a body that failed may look like one that has ended when it is asked again.
-        let taken = taken?;
+        self.client.took(written.is_ready());
         ready!(written)?;
-        if let Taken::Piece = taken {
-            continue;
+        if !flush {
+            return Poll::Ready(Ok(()));
         }
         let flushed = out.poll_flush(&mut ends.stream, cx);
-        client.took(flushed.is_ready());
-        return match taken {
-            Taken::All => flushed,
-            _ => {
-                let _ = flushed?;
-                ends.poll_gone(cx).map(|()| Err(io::ErrorKind::UnexpectedEof.into()))
-            }
-        };
+        self.client.took(flushed.is_ready());
+        flushed
     }
 }
 
 /// Why there is no more of the body of an answer.
 type Broken = Box<dyn Error + Send + Sync>;
 
-/// What there was of a body.
-enum Taken {
-    Piece,
-    /// It has not come yet.
-    Nothing,
-    All,
-}
-
-/// Takes the next piece of a body, which is gone when it ends.
-fn take<B: Body<Data = Bytes, Error = Broken> + Unpin>(
-    out: &mut Outgoing,
-    body: &mut Option<B>,
-    framing: &mut Framing,
-    trailers: bool,
-    cx: &mut Context<'_>,
-) -> io::Result<Taken> {
-    let wrong_length = || io::Error::other("an answer is not as long as it was said to be");
-    let frame = match body.as_mut().filter(|body| *framing != Framing::Empty && !body.is_end_stream()) {
-        Some(coming) => Pin::new(coming).poll_frame(cx),
-        None => Poll::Ready(None),
-    };
-    let frame = match frame {
-        Poll::Ready(Some(frame)) => frame.map_err(io::Error::other)?,
-        Poll::Ready(None) => {
-            if body.take().is_some() {
-                match framing {
-                    Framing::Known(1..) => return Err(wrong_length()),
-                    Framing::Chunked => out.end_chunks([].into_iter()),
-                    _ => {}
-                }
-            }
-            return Ok(Taken::All);
-        }
-        Poll::Pending => return Ok(Taken::Nothing),
-    };
-    match frame.into_data() {
-        Ok(data) => {
-            if let Framing::Known(left) = framing {
-                *left = left.checked_sub(data.len() as u64).ok_or_else(wrong_length)?;
-            }
-            out.add(data, *framing == Framing::Chunked);
-        }
-        Err(frame) => {
-            if let (Framing::Chunked, Ok(found)) = (*framing, frame.into_trailers()) {
-                out.end_chunks(found.iter().filter(|_| trailers));
-                // That was the end.
-                *framing = Framing::Empty;
-            }
-        }
-    }
-    Ok(Taken::Piece)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::proxy::http1::Framing;
     use crate::stream::Stream;
     use http_body::Frame;
     use http_body_util::StreamBody;
     use std::future::poll_fn;
     use tokio::io::AsyncReadExt;
     use tokio::net::UnixStream;
-
-    /// A head, or pieces that come at once, of more bytes than are gathered before they are written.
-    #[tokio::test]
-    async fn an_answer_larger_than_what_is_gathered_goes_on() {
-        for (head, pieces) in [(16 * 1024, 1), (17 * 1024, 1), (100, 40)] {
-            let (mut far, near) = UnixStream::pair().unwrap();
-            let client = Arc::new(Client::new(None, false, false, None));
-            let wire = Wire::new(Stream::Unix(near), Arc::clone(&client), Bounds { bytes: 1_024, headers: 10 }, b"");
-            let frames = (0..pieces).map(|_| Ok::<_, Broken>(Frame::data(Bytes::from(vec![b'x'; 1_000]))));
-            let mut body = Some(StreamBody::new(futures_util::stream::iter(frames)));
-            let (mut out, mut framing) = (Outgoing::default(), Framing::Known(pieces * 1_000));
-            out.begin(|first| first.resize(head, b'h'));
-            let writing = tokio::spawn(async move {
-                poll_fn(|cx| poll_answer(&wire, &client, &mut out, &mut body, &mut framing, false, cx)).await
-            });
-            let mut read = vec![0; head + 1_000 * pieces as usize];
-            far.read_exact(&mut read).await.unwrap();
-            writing.await.unwrap().unwrap();
-        }
-    }
 
     /// What went wrong while the client does not read is not forgotten: asked again, that body looks like one that has ended.
     #[tokio::test]
@@ -348,10 +280,11 @@ mod tests {
             let client = Arc::new(Client::new(None, false, false, None));
             let wire = Wire::new(Stream::Unix(near), Arc::clone(&client), Bounds { bytes: 1_024, headers: 10 }, b"");
             let frames = [Ok(Frame::data(Bytes::from("hello"))), Err(Broken::from("it is gone"))];
-            let mut body = Some(StreamBody::new(futures_util::stream::iter(frames)));
-            let (mut out, mut framing) = (Outgoing::default(), framing);
-            let told = poll_fn(|cx| poll_answer(&wire, &client, &mut out, &mut body, &mut framing, false, cx)).await;
-            assert_eq!(told.unwrap_err().to_string(), "it is gone");
+            let body = StreamBody::new(futures_util::stream::iter(frames));
+            let mut writer = MessageWriter::default();
+            writer.set_body(body, framing, Trailers::None);
+            let ended = poll_fn(|cx| poll_answer(&wire, &client, &mut writer, &mut PollBudget::new(), cx)).await;
+            assert_eq!(ended.unwrap_err().to_string(), "it is gone");
             drop(wire);
             let mut read = Vec::new();
             far.read_to_end(&mut read).await.unwrap();

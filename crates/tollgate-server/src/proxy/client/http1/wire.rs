@@ -146,8 +146,10 @@ impl Ends {
     pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Head>, NoHead>> {
         loop {
             // Some clients send an empty line behind a body.
-            while self.tried == 0 && self.read.starts_with(b"\r\n") {
+            while self.read.starts_with(b"\r\n") {
                 self.read.advance(2);
+                // Its CR may have come alone.
+                self.tried = self.tried.saturating_sub(2);
             }
             // Another try is worth it when another line has come.
             let is_new = self.read[self.tried..].contains(&b'\n') || self.read.len() >= self.bounds.bytes;

@@ -118,6 +118,19 @@ async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
     poll_fn(|cx| wire.lock().poll_gone(cx)).await;
 }
 
+/// The CR of an empty line comes alone, and then its LF with what follows: that is not a request line yet.
+#[tokio::test]
+async fn an_empty_line_that_comes_in_two_pieces_is_skipped_like_one_that_comes_at_once() {
+    let (mut far, near) = UnixStream::pair().unwrap();
+    let client = Arc::new(Client::new(None, false, false, None));
+    let wire = Wire::new(Stream::Unix(near), client, BOUNDS, b"");
+    for piece in [&b"\r"[..], b"\n "] {
+        far.write_all(piece).await.unwrap();
+        let polled = poll_fn(|cx| Poll::Ready(wire.lock().poll_head(cx))).await;
+        assert!(polled.is_pending());
+    }
+}
+
 /// A body, and how it is sent.
 fn message() -> impl Strategy<Value = (Vec<u8>, Option<usize>)> {
     let body = prop::collection::vec(prop_oneof![Just(b'\r'), Just(b'\n'), Just(b'0'), any::<u8>()], 0..200);

@@ -1,0 +1,40 @@
+//! Fairness between connections: how much one of them does before the others of its worker have their turn.
+
+use std::pin::pin;
+use std::task::{Context, Poll};
+
+/// Bytes that one connection passes on before it yields.
+const MAX_BYTES_PER_POLL: usize = 256 * 1024;
+
+/// What a step costs beside its bytes, in bytes: small frames are not free.
+const STEP_COST: usize = 256;
+
+/// The work that a connection may do in one poll.
+///
+/// Sockets count against tokio's budget of a task, which ends after 128 reads or writes: with 64 KiB each that is 8 MiB. Bodies
+/// that are in memory, and writes that are put off until the end of the queue, do not count there at all.
+pub(crate) struct PollBudget {
+    left: usize,
+}
+
+impl PollBudget {
+    pub(crate) fn new() -> Self {
+        Self { left: MAX_BYTES_PER_POLL }
+    }
+
+    /// Counts a step that passes on so many bytes.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes.saturating_add(STEP_COST));
+    }
+
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+}
+
+/// Ends this poll of a task that could go on. It is polled again after the other tasks that are ready, and after the runtime has
+/// looked for events.
+pub(crate) fn yield_to_others<T>(cx: &mut Context<'_>) -> Poll<T> {
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
+    Poll::Pending
+}

@@ -18,7 +18,7 @@ pub fn resp(data: &[u8]) {
 fn answers(data: &[u8], piece: usize) -> Vec<u8> {
     let clock = ManualClock::new();
     let arrivals = Arrivals::builder().max_keys(4).clock(clock.clone()).build();
-    let (mut session, mut begun, mut all) = (Session::new(1), Vec::new(), Vec::new());
+    let (mut session, mut begun, mut all) = (Session::new(1, None), Vec::new(), Vec::new());
     let mut totals = Totals::default();
     for piece in data.chunks(piece) {
         begun.extend_from_slice(piece);

@@ -38,7 +38,7 @@ fn it_is_the_bucket_that_requests_know() {
     assert!(engine.decide_now(&request).is_allowed());
     assert!(engine.decide_now(&request).is_denied());
     assert!(at_once(engine.decide_by("login", b"192.0.2.1", 1, false)).unwrap().is_denied());
-    assert_eq!(at_once(engine.free_by("login", b"192.0.2.1")), Ok(()));
+    assert_eq!(at_once(engine.reset_by("login", b"192.0.2.1")).unwrap().words, "ip=192.0.2.1");
     assert_eq!(remaining(&engine, "login", "192.0.2.1", false), Ok(1));
 
     assert_eq!(remaining(&engine, "tenant", "acme", false), Ok(4));
@@ -56,6 +56,6 @@ fn what_cannot_be_asked_is_told_so() {
     assert_eq!(remaining(&engine, "login", "a", false), Err(ByNameError::NotA(Attribute::Ip)));
     let both = vec![Attribute::Ip, Attribute::User];
     assert_eq!(remaining(&engine, "both", "a", false), Err(ByNameError::ManyKeys(both)));
-    assert_eq!(at_once(engine.free_by("login", b"a")), Err(ByNameError::NotA(Attribute::Ip)));
-    assert_eq!(at_once(engine.free_by("nope", b"a")), Err(ByNameError::NoPolicy));
+    assert_eq!(at_once(engine.reset_by("login", b"a")).map(drop), Err(ByNameError::NotA(Attribute::Ip)));
+    assert_eq!(at_once(engine.reset_by("nope", b"a")).map(drop), Err(ByNameError::NoPolicy));
 }

@@ -175,6 +175,26 @@ async fn free_lifts_bans_and_penalties_of_one_key() {
 }
 
 #[tokio::test]
+async fn resetting_limits_ends_penalties_and_leaves_what_an_operator_said() {
+    let penalty = Penalty { denials: 2, within: MINUTE, ban: MINUTE };
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 1).penalty(penalty)));
+    let (ann, bob, eve) = (user("ann"), user("bob"), user("eve"));
+    assert_eq!(passes(&gate, &ann, 3), 1);
+    assert!(matches!(gate.decide_now(&ann).reason(), Reason::Ban(Ban::Penalty)));
+    gate.reset_limits("a", &ann).await.unwrap();
+    assert_eq!(passes(&gate, &ann, 2), 1);
+
+    gate.ban("a", &bob, MINUTE, None).unwrap();
+    gate.reset_limits("a", &bob).await.unwrap();
+    assert!(matches!(gate.decide_now(&bob).reason(), Reason::Ban(Ban::Operator(_))));
+
+    gate.override_limits("a", &eve, &[Limit::per_hour(5).into()], MINUTE, None).unwrap();
+    assert_eq!(passes(&gate, &eve, 5), 5);
+    gate.reset_limits("a", &eve).await.unwrap();
+    assert_eq!(passes(&gate, &eve, 5), 5, "the limits that stand in are full again, and still stand in");
+}
+
+#[tokio::test]
 async fn threads_that_are_turned_away_together_bring_one_ban() {
     const THREADS: u32 = 6;
     let penalty = Penalty { denials: 50, within: MINUTE, ban: MINUTE };

@@ -176,7 +176,8 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let own = &certificates.http;
     let http = http.map(|listener| ("http", listener, own, http::router(Arc::clone(&app)), MOST_CLIENTS));
     let on_loopback = admin_at.as_ref().is_some_and(Listen::is_local);
-    let options = admin::Options { on_loopback, token: admin_token, keys: keys_shown, stopped: stopped.clone() };
+    let options =
+        admin::Options { on_loopback, token: admin_token.clone(), keys: keys_shown, stopped: stopped.clone() };
     let routes = admin::router(Admin::new(Arc::clone(&reload), fleet, options));
     let own = &certificates.admin;
     let admin = admin.into_iter().flatten();
@@ -193,7 +194,10 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         let connect = move |stream, _| envoy::connection(stream, services.clone());
         workers.spawn("grpc", move |heartbeat| worker.run(heartbeat, connect, stopped))?;
     }
-    let shared = arrivals.map(|arrivals| Arc::new(resp::Shared::new(Arc::clone(&app), arrivals)));
+    let shared = arrivals.map(|arrivals| {
+        let operators = resp::Options { token: admin_token, keys: keys_shown };
+        Arc::new(resp::Shared::new(Arc::clone(&app), arrivals, operators))
+    });
     for (listener, shared) in resp.into_iter().flatten().zip(shared.iter().cycle()) {
         let worker = Worker::new(listener, certificates.resp.as_ref(), resp::MOST_CLIENTS)?;
         let (shared, stopped) = (Arc::clone(shared), stopped.clone());

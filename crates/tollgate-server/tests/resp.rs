@@ -152,6 +152,91 @@ fn a_policy_is_asked_by_its_name() {
     }
 }
 
+/// As many as remain of the policy `per-user` for that user.
+fn remaining(resp: &Resp, user: &str) -> String {
+    resp.cli(&["TOLLGATE.PEEK", "per-user", user]).lines().nth(2).unwrap().to_owned()
+}
+
+const TOKEN: &str = "0123456789abcdef";
+
+fn with_token() -> Resp {
+    Resp::with_config(&CONFIG.replacen("[server]", &format!("[server]\nadmin_token = \"{TOKEN}\""), 1))
+}
+
+/// The newest entries of the audit: what was done, to whom, how it ended and its detail.
+fn audited(resp: &Resp) -> Vec<[String; 4]> {
+    let audit = resp.server.admin("GET", "/admin/audit").json();
+    let text = |entry: &serde_json::Value, name: &str| entry[name].as_str().unwrap_or_default().to_owned();
+    let entries = audit.as_array().unwrap_or_else(|| panic!("{audit}"));
+    let entry = |entry| ["action", "policy", "outcome", "detail"].map(|name| text(entry, name));
+    entries.iter().map(entry).collect()
+}
+
+#[test]
+fn a_reset_needs_the_admin_token_and_is_audited() {
+    let resp = with_token();
+    resp.cli(&["TOLLGATE.CHECK", "per-user", "me", "3"]);
+    for (arguments, told) in [
+        (&["TOLLGATE.RESET", "per-user", "me"][..], "(error) NOPERM TOLLGATE.RESET needs the admin_token"),
+        (&["RESET"], "RESET"),
+        (&["-a", "wrong", "TOLLGATE.RESET", "per-user", "me"], "(error) NOPERM TOLLGATE.RESET needs the admin_token"),
+    ] {
+        let said = resp.cli(arguments);
+        assert!(said.starts_with(told), "{arguments:?}: {said}");
+        assert_eq!(remaining(&resp, "me"), "3) (integer) 0", "{arguments:?}");
+    }
+    assert_eq!(
+        resp.cli(&["-a", TOKEN, "TOLLGATE.RESET", "nope", "me"]),
+        "(error) ERR policy 'nope': no policy has that name"
+    );
+    assert_eq!(resp.cli(&["-a", TOKEN, "TOLLGATE.RESET", "per-user", "me"]), "OK");
+    assert_eq!(remaining(&resp, "me"), "3) (integer) 3");
+    assert_eq!(resp.cli(&["--user", "default", "--pass", TOKEN, "-3", "TOLLGATE.RESET", "per-user", "me"]), "OK");
+    let entries = audited(&resp);
+    let outcomes: Vec<&str> = entries.iter().map(|[.., outcome, _]| outcome.as_str()).collect();
+    assert_eq!(outcomes, ["done", "done", "refused", "refused", "refused"], "{entries:?}");
+    assert!(
+        entries.iter().all(|[action, _, _, detail]| action == "reset" && detail.starts_with("TOLLGATE.RESET")),
+        "{entries:?}"
+    );
+    assert_eq!((entries[0][1].as_str(), entries[2][1].as_str()), ("per-user", "nope"));
+    assert!(entries[3][3].contains("admin_token"), "{entries:?}");
+}
+
+#[test]
+fn a_reset_lifts_no_ban_of_an_operator() {
+    let resp = Resp::start();
+    let ban = r#"{"policy":"per-user","subject":{"user":"me"},"for":"1h"}"#;
+    let mut admin = Server::connect_to(resp.server.admin);
+    admin.send("POST", "/admin/ban", ban);
+    let banned = admin.answer();
+    assert_eq!(banned.status(), 200, "{}", banned.body);
+    assert_eq!(resp.cli(&["TOLLGATE.RESET", "per-user", "me"]), "OK");
+    let checked = resp.cli(&["TOLLGATE.CHECK", "per-user", "me"]);
+    assert!(checked.starts_with("1) (integer) 1\n2) (integer) 0\n"), "still banned: {checked}");
+    assert!(resp.server.admin("GET", "/admin/overrides").body.contains("per-user"));
+}
+
+#[test]
+fn requests_of_http_are_refused_and_their_bodies_not_run() {
+    let resp = Resp::start();
+    let body = "CL.THROTTLE k 1 1 60\r\nTOLLGATE.RESET per-user me\r\n";
+    resp.cli(&["TOLLGATE.CHECK", "per-user", "me", "3"]);
+    for head in ["POST / HTTP/1.1\r\nHost: x\r\n\r\n", "GET / HTTP/1.1\r\n\r\n", "Host: x\r\n", "PUT / HTTP/1.1\r\n"] {
+        let told = resp.answered_and_closed(format!("{head}{body}").as_bytes());
+        assert!(
+            told.starts_with("-ERR Protocol error: this is a request of HTTP") && told.lines().count() == 1,
+            "{told}"
+        );
+    }
+    let mut curl = Command::new("curl");
+    curl.args(["-s", "--http0.9", "--max-time", "10", "-d", body]).arg(format!("http://{}/", resp.at));
+    let said = curl.output().unwrap();
+    assert!(String::from_utf8_lossy(&said.stdout).lines().count() <= 1, "{said:?}");
+    assert_eq!(remaining(&resp, "me"), "3) (integer) 0");
+    assert!(audited(&resp).is_empty());
+}
+
 #[test]
 fn redis_benchmark_runs_to_its_end() {
     let resp = Resp::start();
@@ -173,20 +258,35 @@ fn root() -> PathBuf {
 
 /// Runs a program of a client, which is given the port and says "done".
 #[track_caller]
-fn done(mut command: Command) {
-    let resp = Resp::start();
+fn done(command: Command) {
+    done_on(&Resp::start(), command);
+}
+
+#[track_caller]
+fn done_on(resp: &Resp, mut command: Command) {
     let output = command.arg(resp.at.port().to_string()).output().unwrap();
     let said = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert_eq!((said.0.trim(), output.status.success()), ("done", true), "{}", said.1);
 }
 
-#[test]
-fn redis_py_connects_pipelines_and_throttles() {
+fn python(program: &str) -> Command {
     let python = root().join("target/venv/bin/python");
     assert!(python.exists(), "{} is not there; scripts/venv makes it, and so does make tools", python.display());
     let mut command = Command::new(python);
-    command.arg(root().join("crates/tollgate-server/tests/clients/redis_py.py"));
-    done(command);
+    command.arg(root().join("crates/tollgate-server/tests/clients").join(program));
+    command
+}
+
+#[test]
+fn redis_py_connects_pipelines_and_throttles() {
+    done(python("redis_py.py"));
+}
+
+#[test]
+fn redis_py_resets_a_key_as_an_operator() {
+    let mut command = python("redis_py_operator.py");
+    command.env("ADMIN_TOKEN", TOKEN);
+    done_on(&with_token(), command);
 }
 
 /// What `make tools` has made of a client. Without it there is nothing to test, and a line says so.

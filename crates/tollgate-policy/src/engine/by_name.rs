@@ -3,7 +3,7 @@
 use super::asking::{Asking, Lacking, Request};
 use super::reason::{Ban, Reason};
 use super::rules::Rules;
-use super::{Engine, OverrideError, Verdict};
+use super::{Engine, OverrideError, PolicyKey, Verdict};
 use crate::attribute::Attribute;
 use crate::subject::{Headers, Subject};
 use std::fmt;
@@ -53,18 +53,21 @@ impl<S: Store> Engine<S> {
         Ok(self.ask_for(verdict, peek, None).await)
     }
 
-    /// Frees a key of a policy, as [`free`](Self::free) does.
-    pub async fn free_by(&self, policy: &str, value: &[u8]) -> Result<(), ByNameError> {
+    /// Makes the limits of a key full again, as [`reset_limits`](Self::reset_limits) does, and says which key that is.
+    pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
         let rules = self.inner.rules.load_full();
         let ruling = rules.policies.iter().find(|ruling| ruling.policy.name == policy).ok_or(ByNameError::NoPolicy)?;
         let attribute = only(&ruling.policy.key)?;
         let header = OneHeader::new(attribute, value);
-        match self.free(policy, &subject(attribute, value, &header)).await {
-            Ok(()) => Ok(()),
-            Err(OverrideError::NoKey(attribute)) => Err(ByNameError::NotA(attribute)),
+        let subject = subject(attribute, value, &header);
+        let wrong = |error| match error {
+            OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
             // It may have gone meanwhile.
-            Err(_) => Err(ByNameError::NoPolicy),
-        }
+            _ => ByNameError::NoPolicy,
+        };
+        let key = self.key_of(policy, &subject).map_err(wrong)?;
+        self.reset_limits(policy, &subject).await.map_err(wrong)?;
+        Ok(key)
     }
 
     fn begin_by(&self, policy: &str, value: &[u8], cost: u64) -> Result<Verdict, ByNameError> {

@@ -77,11 +77,22 @@ impl<S: Store> Engine<S> {
 
     /// Lifts whatever was said of a key, bans and penalties too, and makes its limits full again.
     pub async fn free(&self, policy: &str, subject: &Subject<'_>) -> Result<(), OverrideError> {
+        self.reset(policy, subject, true).await
+    }
+
+    /// Makes the limits of a key full again and ends bans by a penalty. Bans and overrides by an operator stay.
+    pub async fn reset_limits(&self, policy: &str, subject: &Subject<'_>) -> Result<(), OverrideError> {
+        self.reset(policy, subject, false).await
+    }
+
+    async fn reset(&self, policy: &str, subject: &Subject<'_>, lift: bool) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
         let (ruling, key) = find(&rules, policy, subject)?;
         let now = self.inner.store.now();
         let instead = self.inner.overrides.in_force().said(ruling, &key, now).limits;
-        self.inner.overrides.remove(ruling.number, &key, now);
+        if lift {
+            self.inner.overrides.remove(ruling.number, &key, now);
+        }
         let penalty = ruling.penalty.iter().flat_map(|penalty| penalty.denials.iter().chain([&penalty.ban]));
         let slots = ruling.sets.iter().flatten().chain(instead.iter().flat_map(|instead| instead.slots()));
         // In a list: held across an await, the closures above would make a future that cannot move to another thread.

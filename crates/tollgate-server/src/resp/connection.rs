@@ -1,12 +1,13 @@
 //! One connection: reads what has come, answers all of it, writes once.
 
 use super::Shared;
-use super::policy;
-use super::session::{LONGEST_COMMAND, Session, Step, Totals};
+use super::session::{LONGEST_COMMAND, Session, Step, Totals, Verb};
+use super::{operator, policy};
 use crate::stream::Stream;
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
+use std::net::SocketAddr;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -47,6 +48,8 @@ impl Buffers {
 
 pub(super) struct Connection<C: Clock> {
     stream: Stream,
+    /// None on a Unix socket.
+    peer: Option<SocketAddr>,
     session: Session,
     shared: Arc<Shared<C>>,
     /// A command that has not come whole.
@@ -54,8 +57,9 @@ pub(super) struct Connection<C: Clock> {
 }
 
 impl<C: Clock> Connection<C> {
-    pub(super) fn new(stream: Stream, id: i64, shared: Arc<Shared<C>>) -> Self {
-        Self { stream, session: Session::new(id), shared, begun: Vec::new() }
+    pub(super) fn new(stream: Stream, peer: Option<SocketAddr>, id: i64, shared: Arc<Shared<C>>) -> Self {
+        let session = Session::new(id, shared.password.clone());
+        Self { stream, peer, session, shared, begun: Vec::new() }
     }
 
     /// Until the client leaves, says what is no command, falls silent, or `stop` changes.
@@ -112,7 +116,16 @@ impl<C: Clock> Connection<C> {
                 Step::Policy(verb) => {
                     let (arguments, length) = self.session.arguments(&input[consumed..]);
                     let mut reply = self.session.reply(&mut buffers.out);
-                    policy::answer(&self.shared.app.engine, verb, arguments, &mut reply).await;
+                    let shared = &self.shared;
+                    match verb {
+                        Verb::Check | Verb::Peek => {
+                            policy::answer(&shared.app.engine, verb == Verb::Peek, arguments, &mut reply).await;
+                        }
+                        Verb::Reset => {
+                            let is_authenticated = self.session.is_authenticated();
+                            operator::reset(shared, self.peer, is_authenticated, arguments, &mut reply).await;
+                        }
+                    }
                     self.session.answered();
                     at += length;
                 }

@@ -4,11 +4,13 @@
 //! clock, one write.
 
 mod connection;
+mod operator;
 mod policy;
 mod session;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use operator::Options;
 pub(crate) use session::Totals;
 
 use crate::app::App;
@@ -17,6 +19,7 @@ use crate::stream::Stream;
 use crate::tls::OwnCertificate;
 use crate::worker::{LAST_CALL, greeted};
 use connection::Connection;
+use session::Password;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 use tokio::sync::{Semaphore, watch};
@@ -30,12 +33,17 @@ pub(crate) struct Shared<C: Clock> {
     pub(crate) app: Arc<App<C>>,
     /// By key, for `CL.THROTTLE`.
     pub(crate) arrivals: Arrivals<C>,
+    /// Who may reset keys.
+    operators: Options,
+    /// The same for sessions.
+    password: Option<Password>,
     last_id: AtomicI64,
 }
 
 impl<C: Clock> Shared<C> {
-    pub(crate) fn new(app: Arc<App<C>>, arrivals: Arrivals<C>) -> Self {
-        Self { app, arrivals, last_id: AtomicI64::new(0) }
+    pub(crate) fn new(app: Arc<App<C>>, arrivals: Arrivals<C>, operators: Options) -> Self {
+        let password = operators.password();
+        Self { app, arrivals, operators, password, last_id: AtomicI64::new(0) }
     }
 }
 
@@ -49,7 +57,7 @@ pub(crate) async fn serve<C: Clock>(
 ) {
     let room = Arc::new(Semaphore::new(most));
     loop {
-        let (stream, _) = tokio::select! {
+        let (stream, peer) = tokio::select! {
             biased;
             _ = stop.changed() => break,
             accepted = listener.accept() => accepted,
@@ -71,7 +79,7 @@ pub(crate) async fn serve<C: Clock>(
             let serving = async {
                 let greeted = greeted(stream, certificate.as_deref(), stop.clone()).await?;
                 let Some(stream) = greeted else { return Ok(()) };
-                Connection::new(stream, id, shared).serve(stop).await
+                Connection::new(stream, peer, id, shared).serve(stop).await
             };
             if let Err(error) = serving.await {
                 tracing::debug!(%error, "connection ended");

@@ -1,6 +1,6 @@
-//! `TOLLGATE.CHECK`, `TOLLGATE.PEEK` and `TOLLGATE.RESET`: a policy by its name.
+//! `TOLLGATE.CHECK` and `TOLLGATE.PEEK`: a policy by its name.
 
-use super::session::{Arguments, Quoted, Reply, Verb, figures, integer, seconds, signed};
+use super::session::{Arguments, Quoted, Reply, figures, integer, seconds, signed};
 use crate::store::AnyStore;
 use tollgate::Clock;
 use tollgate_policy::{Engine, Verdict};
@@ -8,7 +8,7 @@ use tollgate_policy::{Engine, Verdict};
 /// Asks the policy and answers.
 pub(super) async fn answer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
-    verb: Verb,
+    peek: bool,
     arguments: Arguments<'_>,
     reply: &mut Reply<'_>,
 ) {
@@ -21,17 +21,10 @@ pub(super) async fn answer<C: Clock>(
     };
     // A name that is no text is that of no policy.
     let policy = std::str::from_utf8(name).unwrap_or_default();
-    let wrong = match verb {
-        Verb::Check | Verb::Peek => match engine.decide_by(policy, key, cost, verb == Verb::Peek).await {
-            Ok(verdict) => return reply.five(told(&verdict)),
-            Err(wrong) => wrong,
-        },
-        Verb::Reset => match engine.free_by(policy, key).await {
-            Ok(()) => return reply.ok(),
-            Err(wrong) => wrong,
-        },
-    };
-    reply.error(format_args!("ERR policy '{}': {wrong}", Quoted(name)));
+    match engine.decide_by(policy, key, cost, peek).await {
+        Ok(verdict) => reply.five(told(&verdict)),
+        Err(wrong) => reply.error(format_args!("ERR policy '{}': {wrong}", Quoted(name))),
+    }
 }
 
 /// The five numbers of `CL.THROTTLE`, of the limit that turned it away, else of the one with the least left.

@@ -1,8 +1,8 @@
 //! Sessions without a socket: what is answered to which bytes, in whichever pieces they come.
 
 use super::connection::IDLE;
-use super::session::{LONGEST_COMMAND, Session, Step, Totals};
-use super::{Shared, serve};
+use super::session::{LONGEST_COMMAND, Password, Session, Step, Totals};
+use super::{Options, Shared, serve};
 use crate::app::App;
 use crate::store::AnyStore;
 use proptest::prelude::*;
@@ -14,11 +14,12 @@ use tokio::net::TcpStream;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 use tollgate::{Arrivals, Clock, ManualClock, MemoryStore};
-use tollgate_policy::config::Config;
+use tollgate_policy::config::{Config, KeysShown};
 
 struct Server {
     arrivals: Arrivals<ManualClock>,
     clock: ManualClock,
+    password: Option<Password>,
 }
 
 /// What became of some bytes.
@@ -32,12 +33,24 @@ struct Answered {
 impl Server {
     fn new() -> Self {
         let clock = ManualClock::new();
-        Self { arrivals: Arrivals::builder().max_keys(1_000).clock(clock.clone()).build(), clock }
+        Self { arrivals: Arrivals::builder().max_keys(1_000).clock(clock.clone()).build(), clock, password: None }
+    }
+
+    /// One with a password.
+    fn with_password(password: &'static [u8]) -> Self {
+        Self { password: Some(Arc::new(move |given: &[u8]| given == password)), ..Self::new() }
+    }
+
+    /// Whether a client that sends these bytes is authenticated then.
+    fn authenticates(&self, bytes: &[u8]) -> bool {
+        let mut session = Session::new(7, self.password.clone());
+        session.run(bytes, &self.arrivals, self.clock.now(), &mut Totals::default(), &mut Vec::new());
+        session.is_authenticated()
     }
 
     /// All the bytes on one connection, in these pieces. A policy is not asked, but said to have been.
     fn pieces<'a>(&self, pieces: impl IntoIterator<Item = &'a [u8]>) -> Answered {
-        let (mut session, mut begun, mut out) = (Session::new(7), Vec::new(), Vec::new());
+        let (mut session, mut begun, mut out) = (Session::new(7, self.password.clone()), Vec::new(), Vec::new());
         let (mut totals, mut closed) = (Totals::default(), false);
         for piece in pieces {
             begun.extend_from_slice(piece);
@@ -233,6 +246,69 @@ fn what_clients_say_on_connecting_is_understood() {
 }
 
 #[test]
+fn a_password_is_checked_by_auth_and_hello_and_forgotten_by_reset() {
+    let (open, server) = (Server::new(), Server::with_password(b"s3cret"));
+    for (lines, told, is_authenticated) in [
+        ("AUTH s3cret\r\n", "+OK\n", true),
+        ("AUTH default s3cret\r\n", "+OK\n", true),
+        ("AUTH s3cret\r\nRESET\r\n", "+OK\n+RESET\n", false),
+        // Only a RESET ends it.
+        (
+            "AUTH s3cret\r\nAUTH wrong\r\n",
+            "+OK\n-WRONGPASS invalid username-password pair or user is disabled.\n",
+            true,
+        ),
+        ("AUTH wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\n", false),
+        ("AUTH me s3cret\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\n", false),
+        ("AUTH default s3cret x\r\n", "-ERR syntax error\n", false),
+        ("HELLO 3 AUTH default wrong\r\n", "-WRONGPASS invalid username-password pair or user is disabled.\n", false),
+        ("HELLO 3 AUTH default s3cret NOPE x\r\n", "-ERR Syntax error in HELLO option 'NOPE'\n", false),
+        ("PING\r\n", "+PONG\n", false),
+    ] {
+        server.says(lines, told);
+        assert_eq!(server.authenticates(lines.as_bytes()), is_authenticated, "{lines:?}");
+    }
+    assert!(server.authenticates(b"HELLO 3 AUTH default s3cret\r\n"));
+    for any in ["AUTH default s3cret\r\n", "HELLO 3 AUTH default s3cret\r\n", "AUTH s3cret\r\n"] {
+        assert!(!open.authenticates(any.as_bytes()), "nobody is an operator by a password that there is not: {any:?}");
+    }
+}
+
+/// A web page makes a browser send what it likes in the body of a request to this port.
+#[test]
+fn a_request_of_http_is_answered_with_an_error_and_nothing_of_it_is_run() {
+    let server = Server::new();
+    let body = "CL.THROTTLE k 1 1 60\r\nTOLLGATE.CHECK api me\r\n";
+    let heads = [
+        "POST / HTTP/1.1\r\n",
+        "post /x\r\n",
+        "POST\r\n",
+        "Host: example.com\r\n",
+        "HOST: x\r\n",
+        "*1\r\n$4\r\nPOST\r\n",
+        "*2\r\n$5\r\nHost:\r\n$1\r\nx\r\n",
+        "GET / HTTP/1.1\r\n",
+        "GET /a?b HTTP/1.0\n",
+        "PUT http://127.0.0.1:6380/ HTTP/1.1\r\n",
+        "OPTIONS * HTTP/1.1\r\n",
+        "PRI * HTTP/2.0\r\n",
+        "ECHO /x HTTP/1.1\r\n",
+    ];
+    for head in heads {
+        let answered = server.bytes(format!("{head}{body}").as_bytes());
+        assert!(
+            answered.closed && answered.out.starts_with("-ERR Protocol error: this is a request of HTTP"),
+            "{head:?}"
+        );
+        assert_eq!((answered.out.lines().count(), answered.totals), (1, Totals::default()), "{head:?}");
+    }
+    // Nothing of that keeps words of HTTP from being keys.
+    server.says("ECHO HTTP/1.1\r\n", "$8\nHTTP/1.1\n");
+    server.says("TOLLGATE.CHECK api HTTP/1.1\r\n", "Check [\"TOLLGATE.CHECK\", \"api\", \"HTTP/1.1\"]\n");
+    assert!(!server.bytes(&words("CL.THROTTLE POST 1 1 60")).closed);
+}
+
+#[test]
 fn empty_commands_are_passed_over() {
     let server = Server::new();
     assert_eq!(server.bytes(b"\r\n\n*0\r\n*-1\r\n  \r\n*1\r\n$4\r\nPING\r\n").out, "+PONG\r\n");
@@ -347,7 +423,7 @@ proptest! {
 fn a_few_letters_cannot_ask_for_much_at_once() {
     let server = Server::new();
     let many = b"COMMAND\r\n".repeat(1_000);
-    let mut session = Session::new(1);
+    let mut session = Session::new(1, None);
     let mut out = Vec::new();
     let (consumed, step) = session.run(&many, &server.arrivals, server.clock.now(), &mut Totals::default(), &mut out);
     assert_eq!(step, Step::Send);
@@ -399,7 +475,7 @@ fn calls_that_are_read_ahead_are_answered_as_others_are() {
 #[test]
 fn a_call_allocates_nothing() {
     let server = Server::new();
-    let (mut session, mut out) = (Session::new(1), Vec::with_capacity(100_000));
+    let (mut session, mut out) = (Session::new(1, None), Vec::with_capacity(100_000));
     let batch: Vec<u8> = (0..64).flat_map(|key| words(&format!("CL.THROTTLE key:{} 2 30 60 1", key % 16))).collect();
     let mixed: Vec<u8> = (0..64).flat_map(|key| words(&format!("Cl.Throttle key:{} 2 30 60", key % 16))).collect();
     let wrong = words("CL.THROTTLE a b c d");
@@ -420,13 +496,19 @@ fn a_call_allocates_nothing() {
 
 /// A worker with room for so many, where it listens, and what stops it.
 async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, JoinHandle<()>) {
-    let Server { arrivals, clock } = Server::new();
+    let Server { arrivals, clock, .. } = Server::new();
     let store = MemoryStore::builder().max_keys(10).clock(clock.clone()).build();
     let app = Arc::new(App::new(&Config::default(), AnyStore::Memory(store)).unwrap());
     let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1).unwrap().remove(0);
     let (at, (stop, stopped)) = (bound.at().unwrap().tcp().unwrap(), watch::channel(false));
     let listener = bound.listener().unwrap();
-    let served = tokio::spawn(serve(listener, None, most, Arc::new(Shared::new(app, arrivals)), stopped));
+    let served = tokio::spawn(serve(
+        listener,
+        None,
+        most,
+        Arc::new(Shared::new(app, arrivals, Options { token: None, keys: KeysShown::Fingerprint })),
+        stopped,
+    ));
     (at, clock, stop, served)
 }
 

@@ -5,6 +5,7 @@ use super::parse::{Arguments, integer};
 use super::quoted::Quoted;
 use super::reply::{Protocol, Reply};
 use std::fmt::Write;
+use std::sync::Arc;
 
 /// Whose commands clients may expect to be spoken here; our own version is told beside it.
 const COMPATIBLE: &str = "7.2.4";
@@ -22,7 +23,7 @@ const fn command(name: &'static str, arity: i64, key: i64, summary: &'static str
 }
 
 const COMMANDS: [Command; 14] = [
-    command("auth", -2, 0, "There is no password to show."),
+    command("auth", -2, 0, "Sends the admin_token, which TOLLGATE.RESET needs where one is set."),
     command("cl.throttle", -5, 1, "Charges a key by the numbers given, as redis-cell does."),
     command("client", -2, 0, "What this connection is called."),
     command("command", -1, 0, "This list."),
@@ -31,16 +32,23 @@ const COMMANDS: [Command; 14] = [
     command("info", -1, 0, "What runs here."),
     command("ping", -1, 0, "Whether it runs."),
     command("quit", -1, 0, "Closes the connection."),
-    command("reset", 1, 0, "As if the connection were new."),
+    command("reset", 1, 0, "Resets this connection, and no limit."),
     command("select", 2, 0, "There is one database, 0."),
     command("tollgate.check", -3, 2, "Charges a key of a policy, if it passes."),
     command("tollgate.peek", -3, 2, "Says whether a key of a policy would pass."),
-    command("tollgate.reset", 3, 2, "Frees a key of a policy."),
+    command("tollgate.reset", 3, 2, "Makes the limits of a key of a policy full again; for operators."),
 ];
+
+/// Whether that is the password.
+pub(crate) type Password = Arc<dyn Fn(&[u8]) -> bool + Send + Sync>;
 
 /// A client's connection, as far as it has said anything.
 #[derive(Default)]
 pub(crate) struct Client {
+    /// What `AUTH` checks; None where there is no password.
+    pub(crate) password: Option<Password>,
+    /// Whether the client has sent the password.
+    pub(crate) is_authenticated: bool,
     pub(crate) id: i64,
     pub(crate) protocol: Protocol,
     pub(crate) name: Vec<u8>,
@@ -61,6 +69,11 @@ impl Client {
             None => name,
         };
         let mut reply = Reply::new(out, self.protocol);
+        // As Redis does: no command has these names, and requests of HTTP begin with them.
+        if matches!(lower, b"post" | b"host:") {
+            reply.error(super::HTTP);
+            return Step::Close;
+        }
         let Some(known) = COMMANDS.iter().find(|known| known.name.as_bytes() == lower) else {
             unknown(arguments, &mut reply);
             return Step::Next;
@@ -79,7 +92,7 @@ impl Client {
             },
             "echo" => reply.bulk(first.unwrap_or_default()),
             "hello" => self.hello(arguments, out),
-            "auth" => auth(arguments, &mut reply),
+            "auth" => self.auth(arguments, &mut reply),
             "client" => self.client(arguments, out),
             "command" => listed(arguments, &mut reply),
             "info" => reply.text(&self.info()),
@@ -90,7 +103,7 @@ impl Client {
             },
             "reset" => {
                 reply.status("RESET");
-                *self = Self { id: self.id, ..Self::default() };
+                *self = Self { id: self.id, password: self.password.take(), ..Self::default() };
             }
             "quit" => {
                 reply.ok();
@@ -115,14 +128,14 @@ impl Client {
             Some(Some(_)) => return reply.error("NOPROTO unsupported protocol version"),
             Some(None) => return reply.error("ERR Protocol version is not an integer or out of range"),
         };
-        let (mut at, mut name) = (2, None);
+        let (mut at, mut name, mut authenticates) = (2, None, false);
         while let Some(option) = arguments.get(at) {
             match (arguments.get(at + 1), arguments.get(at + 2)) {
-                (Some(user), Some(_)) if option.eq_ignore_ascii_case(b"AUTH") => {
-                    if user != DEFAULT_USER {
+                (Some(user), Some(password)) if option.eq_ignore_ascii_case(b"AUTH") => {
+                    if !self.accepts(user, password) {
                         return reply.error(WRONG_PASSWORD);
                     }
-                    at += 3;
+                    (authenticates, at) = (self.password.is_some(), at + 3);
                 }
                 (Some(wanted), _) if option.eq_ignore_ascii_case(b"SETNAME") => {
                     if !is_name(wanted) {
@@ -136,6 +149,7 @@ impl Client {
         if let Some(name) = name {
             self.name = name.to_vec();
         }
+        self.is_authenticated |= authenticates;
         self.protocol = protocol;
         let mut reply = Reply::new(out, protocol);
         reply.map(7);
@@ -153,6 +167,26 @@ impl Client {
         }
         reply.bulk("modules");
         reply.array(0);
+    }
+
+    /// `AUTH password` or `AUTH user password`. Without a password it is as in Redis: its default user may send any.
+    fn auth(&mut self, arguments: Arguments<'_>, reply: &mut Reply<'_>) {
+        let (user, password) = match (arguments.get(1), arguments.get(2), arguments.len()) {
+            (Some(_), None, 2) if self.password.is_none() => return reply.error(NO_PASSWORD),
+            (Some(password), None, 2) => (DEFAULT_USER, password),
+            (Some(user), Some(password), 3) => (user, password),
+            _ => return reply.error("ERR syntax error"),
+        };
+        if !self.accepts(user, password) {
+            return reply.error(WRONG_PASSWORD);
+        }
+        self.is_authenticated |= self.password.is_some();
+        reply.ok();
+    }
+
+    /// Whether a user may log in so. There is one, the default user.
+    fn accepts(&self, user: &[u8], password: &[u8]) -> bool {
+        user == DEFAULT_USER && self.password.as_ref().is_none_or(|is_password| is_password(password))
     }
 
     fn client(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) {
@@ -226,16 +260,6 @@ const WRONG_PASSWORD: &str = "WRONGPASS invalid username-password pair or user i
 const WRONG_NAME: &str = "ERR Client names cannot contain spaces, newlines or special characters.";
 const NO_PASSWORD: &str = "ERR AUTH <password> called without any password configured for the default user. Are you sure \
                            your configuration is correct?";
-
-/// As Redis without a password: its default user may show any.
-fn auth(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
-    match (arguments.get(1), arguments.len()) {
-        (_, 2) => reply.error(NO_PASSWORD),
-        (Some(DEFAULT_USER), 3) => reply.ok(),
-        (_, 3) => reply.error(WRONG_PASSWORD),
-        _ => reply.error("ERR syntax error"),
-    }
-}
 
 fn is_name(name: &[u8]) -> bool {
     name.len() <= 128 && name.iter().all(u8::is_ascii_graphic)

@@ -8,7 +8,7 @@ mod quoted;
 mod reply;
 mod throttle;
 
-pub(crate) use commands::Verb;
+pub(crate) use commands::{Password, Verb};
 pub(crate) use parse::{Arguments, LONGEST_COMMAND, integer};
 pub(crate) use quoted::Quoted;
 pub(crate) use reply::Reply;
@@ -21,6 +21,11 @@ use tollgate::{Arrivals, Clock, Instant};
 
 /// Answers are sent once there are so many bytes of them: a few letters may ask for much.
 const ENOUGH: usize = 64 * 1024;
+
+/// What a client of HTTP is told before its connection is closed: a web page that makes a browser send a request here must
+/// not have its body run as commands.
+const HTTP: &str =
+    "ERR Protocol error: this is a request of HTTP, and this port speaks RESP; send it to the HTTP listener";
 
 /// What one client has said so far.
 pub(crate) struct Session {
@@ -44,8 +49,14 @@ pub(crate) enum Step {
 }
 
 impl Session {
-    pub(crate) fn new(id: i64) -> Self {
-        Self { parser: Parser::default(), client: Client { id, ..Client::default() } }
+    /// A client that has not said anything. Where there is a password, `AUTH` checks it.
+    pub(crate) fn new(id: i64, password: Option<Password>) -> Self {
+        Self { parser: Parser::default(), client: Client { id, password, ..Client::default() } }
+    }
+
+    /// Whether the client has sent the password.
+    pub(crate) fn is_authenticated(&self) -> bool {
+        self.client.is_authenticated
     }
 
     /// Answers the commands at the start of `input`, all as of `now`: how many bytes they had, and what is next. What is not
@@ -95,6 +106,10 @@ impl Session {
                     let mut reply = Reply::new(out, self.client.protocol);
                     throttle::throttle(arguments, arrivals, now, totals, &mut reply);
                     Step::Next
+                }
+                Some(_) if self.parser.is_http_request(rest) => {
+                    self.reply(out).error(HTTP);
+                    Step::Close
                 }
                 Some(_) => self.client.answer(arguments, out),
                 None => Step::Next,

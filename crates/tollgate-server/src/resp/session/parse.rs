@@ -144,6 +144,16 @@ impl Parser {
         Arguments { bytes, places: &self.arguments }
     }
 
+    /// Whether the command that was read last is a line as `GET / HTTP/1.1`.
+    pub(crate) fn is_http_request(&self, input: &[u8]) -> bool {
+        let arguments = self.arguments(input);
+        let is = |target: &[u8]| matches!(target, b"*" | [b'/', ..]) || target.windows(3).any(|three| three == b"://");
+        match (self.is_line, arguments.get(1), arguments.get(2)) {
+            (true, Some(target), Some(version)) => arguments.len() == 3 && version.starts_with(b"HTTP/") && is(target),
+            _ => false,
+        }
+    }
+
     /// How many bytes the command has that was read last.
     pub(crate) fn length(&self) -> usize {
         self.at

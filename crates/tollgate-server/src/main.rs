@@ -9,6 +9,7 @@ mod certificates;
 mod cli;
 mod client;
 mod configuration;
+mod connections;
 mod doctor;
 mod envoy;
 mod explain;

@@ -184,14 +184,14 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let admin = admin.map(|listener| ("admin", listener, own, routes.clone(), MOST_OPERATORS));
     for (name, listener, own, router, most) in http.chain(admin) {
         let (worker, stopped) = (Worker::new(listener, own.as_ref(), most)?, stopped.clone());
-        let connect = move |stream, peer| connection(stream, peer, router.clone());
+        let connect = move |stream, peer, activity: &_| connection(stream, peer, router.clone(), activity);
         workers.spawn(name, move |heartbeat| worker.run(heartbeat, connect, stopped))?;
     }
     for listener in grpc.into_iter().flatten() {
         let services = Grpc::new(&app, stopped.clone());
         let own = certificates.grpc.as_ref();
         let (worker, stopped) = (Worker::new(listener, own, MOST_CLIENTS)?, stopped.clone());
-        let connect = move |stream, _| envoy::connection(stream, services.clone());
+        let connect = move |stream, _, activity: &_| envoy::connection(stream, services.clone(), activity);
         workers.spawn("grpc", move |heartbeat| worker.run(heartbeat, connect, stopped))?;
     }
     let shared = arrivals.map(|arrivals| {

@@ -1,5 +1,6 @@
 //! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
 
+use crate::connections::{Activity, Connections, Counted};
 use crate::listen::{Bound, Listener};
 use crate::patient::Patient;
 use crate::stream::Stream;
@@ -22,7 +23,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::{Builder, Runtime};
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tollgate_tower::PeerAddr;
 use tower_service::Service;
 
@@ -38,6 +39,9 @@ const BUFFER: usize = 2 * LARGEST_HEAD;
 /// How long requests in flight may take to end once the worker is told to stop.
 pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
 
+/// How long a connection without a request may take to end once the worker is told to stop.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// How long a client may take to agree on TLS.
 const GREETING: Duration = Duration::from_secs(10);
 
@@ -46,7 +50,7 @@ pub(crate) struct Worker {
     listener: Listener,
     /// With it, TLS is spoken.
     certificate: Option<Arc<OwnCertificate>>,
-    /// How many connections it has at once; others wait to be accepted.
+    /// How many connections it has at once; another takes the place of the one that has been idle for longest.
     most: usize,
 }
 
@@ -82,10 +86,13 @@ impl Worker {
     }
 }
 
-/// Makes a connection of the protocol that is served, of a stream and who is at its other end.
-pub(crate) trait Connect<G>: Fn(Patient, Option<SocketAddr>) -> G + Clone + Send + 'static {}
+/// Makes a connection of the protocol that is served, of a stream and who is at its other end; its requests are counted.
+pub(crate) trait Connect<G>:
+    Fn(Patient, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static
+{
+}
 
-impl<G, F: Fn(Patient, Option<SocketAddr>) -> G + Clone + Send + 'static> Connect<G> for F {}
+impl<G, F: Fn(Patient, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static> Connect<G> for F {}
 
 async fn serve<G>(
     listener: Listener,
@@ -96,26 +103,34 @@ async fn serve<G>(
 ) where
     G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
 {
-    let room = Arc::new(Semaphore::new(most));
-    let connections = GracefulShutdown::new();
+    let (connections, graceful) = (Connections::new(most), GracefulShutdown::new());
     loop {
-        let place = Arc::clone(&room).acquire_owned();
-        let ((stream, peer), place) = tokio::select! {
+        let accepted = async {
+            let accepted = listener.accept().await;
+            (accepted, connections.admit().await)
+        };
+        let ((stream, peer), slot) = tokio::select! {
             biased;
             _ = stop.changed() => break,
-            accepted = async { (place.await, listener.accept().await) } => (accepted.1, accepted.0),
+            accepted = accepted => accepted,
         };
         let (watcher, connect, certificate, stop) =
-            (connections.watcher(), connect.clone(), certificate.clone(), stop.clone());
+            (graceful.watcher(), connect.clone(), certificate.clone(), stop.clone());
         tokio::spawn(async move {
-            let _place = place;
-            let greeted = greeted(stream, certificate.as_deref(), stop).await;
-            let ended = match greeted {
-                Ok(Some(stream)) => {
-                    watcher.watch(connect(Patient::new(stream), peer)).await.map_err(|error| error.to_string())
+            let activity = Arc::clone(slot.activity());
+            let serving = async move {
+                match greeted(stream, certificate.as_deref(), stop).await {
+                    Ok(Some(stream)) => {
+                        let connection = connect(Patient::new(stream), peer, &activity);
+                        watcher.watch(connection).await.map_err(|error| error.to_string())
+                    }
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error.to_string()),
                 }
-                Ok(None) => Ok(()),
-                Err(error) => Err(error.to_string()),
+            };
+            let ended = tokio::select! {
+                ended = serving => ended,
+                () = slot.activity().closed() => Ok(()),
             };
             if let Err(error) = ended {
                 tracing::debug!(error, "connection ended");
@@ -123,7 +138,21 @@ async fn serve<G>(
         });
     }
     drop(listener);
-    if tokio::time::timeout(LAST_CALL, connections.shutdown()).await.is_err() {
+    // A client that does not read does not take its leave either.
+    let close_idle = async {
+        loop {
+            let before = connections.mark();
+            tokio::time::sleep(LINGER).await;
+            connections.close_idle(before);
+        }
+    };
+    let ended = async {
+        tokio::select! {
+            () = graceful.shutdown() => {}
+            () = close_idle => {}
+        }
+    };
+    if tokio::time::timeout(LAST_CALL, ended).await.is_err() {
         tracing::warn!("requests still in flight after {LAST_CALL:?} were cut off");
     }
 }
@@ -143,7 +172,7 @@ pub(crate) async fn greeted(
     }
 }
 
-type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<OfPeer>>;
+type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<Counted<OfPeer>>>;
 
 /// Tells the routes who is at the other end of a connection.
 #[derive(Clone)]
@@ -174,13 +203,14 @@ pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
     io: I,
     peer: Option<SocketAddr>,
     app: Router,
+    activity: &Arc<Activity>,
 ) -> Connection<I> {
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEAD_TIMEOUT)
         .max_header_size(LARGEST_HEAD)
         .max_buf_size(BUFFER)
-        .serve_connection(TokioIo::new(io), TowerToHyperService::new(OfPeer { app, peer }))
+        .serve_connection(TokioIo::new(io), TowerToHyperService::new(Counted::new(OfPeer { app, peer }, activity)))
 }
 
 #[cfg(test)]
@@ -207,7 +237,7 @@ mod tests {
             }
         };
         let app = Router::new().route("/", get(handler));
-        let connect = move |stream, peer| connection(stream, peer, app.clone());
+        let connect = move |stream, peer, activity: &Arc<Activity>| connection(stream, peer, app.clone(), activity);
         let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1).unwrap().remove(0);
         let address = bound.at().unwrap().tcp().unwrap();
         let listener = bound.listener().unwrap();
@@ -223,27 +253,62 @@ mod tests {
         assert_eq!(start.elapsed().as_secs(), LAST_CALL.as_secs());
     }
 
-    /// Whoever has no place waits until somebody leaves.
+    /// Another takes the place of one that is idle, whatever that has begun to send, and waits for one that is not.
     #[tokio::test(start_paused = true)]
     async fn no_more_connections_than_there_may_be() {
-        let app = Router::new().route("/", get(async || "ok"));
-        let connect = move |stream, peer| connection(stream, peer, app.clone());
+        let (entered, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let slow = {
+            let (entered, answer) = (Arc::clone(&entered), Arc::clone(&answer));
+            || async move {
+                entered.notify_one();
+                answer.notified().await;
+                "ok"
+            }
+        };
+        let app = Router::new().route("/", get(async || "ok")).route("/slow", get(slow));
+        let connect = move |stream, peer, activity: &Arc<Activity>| connection(stream, peer, app.clone(), activity);
         let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1).unwrap().remove(0);
         let address = bound.at().unwrap().tcp().unwrap();
         let (_stop, stopped) = watch::channel(false);
         tokio::spawn(serve(bound.listener().unwrap(), None, 1, connect, stopped));
-        let ask = async || {
+        let send = async |text: &str| {
             let mut client = TcpStream::connect(address).await.unwrap();
-            client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.unwrap();
+            client.write_all(text.as_bytes()).await.unwrap();
             client
         };
+        const ASK: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
         let mut buffer = [0; 1024];
-        let mut first = ask().await;
-        assert!(first.read(&mut buffer).await.unwrap() > 0);
-        let mut second = ask().await;
-        assert!(tokio::time::timeout(Duration::from_secs(1), second.read(&mut buffer)).await.is_err());
-        drop(first);
-        assert!(second.read(&mut buffer).await.unwrap() > 0);
+        let mut closed = vec![send("").await, send("GET / HTTP/1.1\r\nX-Slow: ").await, send(ASK).await];
+        assert!(closed[2].read(&mut buffer).await.unwrap() > 0);
+        let mut asking = send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        entered.notified().await;
+        let mut last = send(ASK).await;
+        for client in &mut closed {
+            assert_eq!(client.read(&mut buffer).await.unwrap_or(0), 0);
+        }
+        assert!(tokio::time::timeout(Duration::from_secs(1), last.read(&mut buffer)).await.is_err());
+        answer.notify_one();
+        assert!(asking.read(&mut buffer).await.unwrap() > 0);
+        assert!(last.read(&mut buffer).await.unwrap() > 0);
+    }
+
+    /// Nor for as long as its head may take.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_never_ends_does_not_hold_up_a_stop() {
+        let app = Router::new().route("/", get(async || "ok"));
+        let connect = move |stream, peer, activity: &Arc<Activity>| connection(stream, peer, app.clone(), activity);
+        let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1).unwrap().remove(0);
+        let address = bound.at().unwrap().tcp().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let server = tokio::spawn(serve(bound.listener().unwrap(), None, 10, connect, stopped));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
+        // The clock goes on once everybody waits: it has been read.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let start = Instant::now();
+        stop.send_replace(true);
+        server.await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), LINGER.as_secs());
     }
 
     #[tokio::test(start_paused = true)]

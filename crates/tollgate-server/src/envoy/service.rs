@@ -3,6 +3,7 @@
 use super::health::Truth;
 use super::judge::Trouble;
 use crate::app::App;
+use crate::connections::{Activity, Counted};
 use crate::patient::Patient;
 use axum::http::{Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
@@ -153,14 +154,15 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
     }
 }
 
-pub(crate) type Connection<C> = http2::Connection<TokioIo<Patient>, TowerToHyperService<Grpc<C>>, TokioExecutor>;
+pub(crate) type Connection<C> =
+    http2::Connection<TokioIo<Patient>, TowerToHyperService<Counted<Grpc<C>>>, TokioExecutor>;
 
 /// One client's connection: HTTP/2 with bounds on what it may hold and how long.
-pub(crate) fn connection<C: Clock>(stream: Patient, services: Grpc<C>) -> Connection<C> {
+pub(crate) fn connection<C: Clock>(stream: Patient, services: Grpc<C>, activity: &Arc<Activity>) -> Connection<C> {
     http2::Builder::new(TokioExecutor::new())
         .timer(TokioTimer::new())
         .max_concurrent_streams(MOST_STREAMS)
         .max_header_list_size(LARGEST_HEAD)
         .keep_alive_interval(PING)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(services))
+        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(Counted::new(services, activity)))
 }

@@ -44,7 +44,7 @@ impl Server {
     fn connect_from(&self, peer: Option<&str>) -> DuplexStream {
         let (ours, theirs) = tokio::io::duplex(1 << 16);
         let peer = peer.map(|peer| (peer.parse::<IpAddr>().unwrap(), 1).into());
-        let connection = connection(theirs, peer, self.app.clone());
+        let connection = connection(theirs, peer, self.app.clone(), &Arc::default());
         tokio::spawn(async { drop(connection.await) });
         ours
     }

@@ -195,3 +195,27 @@ fn a_path_that_is_not_there_is_told_those_that_are() {
     assert_eq!(detail, "`n` must be a whole number from 1 to 1000, not `0`");
     node.admin("GET", "/admin/audit?m=1").problem(400, "invalid_field");
 }
+
+/// However many connections do nothing, probes and scrapes are served: the one that has been idle for longest makes way.
+#[test]
+fn idle_connections_do_not_keep_a_probe_out() {
+    let node = serve("", "");
+    let mut idle = Vec::new();
+    for many in [64, 200] {
+        while idle.len() < many {
+            let mut connection = Server::connect_to(node.admin);
+            match idle.len() % 3 {
+                0 => {}
+                1 => connection.write("GET /livez HTTP/1.1\r\nX-Slow: "),
+                _ => connection.send("GET", "/livez", ""),
+            }
+            idle.push(connection);
+        }
+        let start = std::time::Instant::now();
+        assert_eq!(node.admin("GET", "/livez").status(), 200);
+        assert_eq!(node.admin("GET", "/readyz").status(), 200);
+        assert_eq!(node.admin("GET", "/metrics").status(), 200);
+        // Idle ones are closed after 30 s by themselves.
+        assert!(start.elapsed() < std::time::Duration::from_secs(20), "{many} held it up for {:?}", start.elapsed());
+    }
+}

@@ -1,0 +1,250 @@
+//! Clients that nobody here wrote: hyper in this process, and curl.
+
+use crate::curl;
+use crate::shape::{Received, Shape, Upload, content};
+use crate::upstream::Program;
+use bytes::Bytes;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::{Frame, Incoming};
+use hyper::client::conn::{http1, http2};
+use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use rustls::pki_types::pem::PemObject;
+use rustls::pki_types::{CertificateDer, ServerName};
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
+
+pub(crate) type Body = UnsyncBoxBody<Bytes, Infallible>;
+
+/// A client, and the protocol that it speaks to the gateway.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    Http1,
+    Http1Tls,
+    Http2,
+    Http2Tls,
+    CurlHttp10,
+    CurlHttp11,
+    CurlHttp2,
+    CurlHttp2Tls,
+}
+
+impl Kind {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Http1,
+        Self::Http1Tls,
+        Self::Http2,
+        Self::Http2Tls,
+        Self::CurlHttp10,
+        Self::CurlHttp11,
+        Self::CurlHttp2,
+        Self::CurlHttp2Tls,
+    ];
+
+    pub(crate) fn is_tls(self) -> bool {
+        matches!(self, Self::Http1Tls | Self::Http2Tls | Self::CurlHttp2Tls)
+    }
+
+    pub(crate) fn is_http2(self) -> bool {
+        matches!(self, Self::Http2 | Self::Http2Tls | Self::CurlHttp2 | Self::CurlHttp2Tls)
+    }
+
+    pub(crate) fn is_curl(self) -> bool {
+        matches!(self, Self::CurlHttp10 | Self::CurlHttp11 | Self::CurlHttp2 | Self::CurlHttp2Tls)
+    }
+
+    /// Whether it can ask for this shape.
+    pub(crate) fn knows(self, shape: &Shape) -> bool {
+        let Some(upload) = shape.upload else { return true };
+        // HTTP/1.0 has no chunks. curl decides itself how large the pieces of an upload are, and sends no trailers.
+        let is_plain = upload.pause_millis == 0 && !upload.has_trailer;
+        !self.is_curl() || is_plain && (self != Self::CurlHttp10 || !upload.is_chunked)
+    }
+
+    /// Whether it gets the responses that only inform. hyper's server passes none on in HTTP/2, nor does its client see any.
+    pub(crate) fn sees_hints(self, program: Program) -> bool {
+        matches!(self, Self::Http1 | Self::Http1Tls | Self::CurlHttp11) && !program.is_http2()
+    }
+
+    /// Whether it gets trailers.
+    pub(crate) fn sees_trailers(self, shape: &Shape) -> bool {
+        !self.is_curl() && shape.headers.iter().any(|(name, _)| *name == "TE" || *name == "Trailer")
+    }
+}
+
+/// Where a gateway listens, and who signed for it.
+#[derive(Clone)]
+pub(crate) struct Target {
+    pub(crate) plain: SocketAddr,
+    pub(crate) tls: SocketAddr,
+    pub(crate) ca: String,
+}
+
+/// A client with one connection, which it keeps as long as it may.
+pub(crate) struct Client {
+    pub(crate) kind: Kind,
+    target: Target,
+    connection: Option<Connection>,
+}
+
+pub(crate) enum Connection {
+    Http1(http1::SendRequest<Body>),
+    Http2(http2::SendRequest<Body>),
+}
+
+impl Client {
+    pub(crate) fn new(kind: Kind, target: &Target) -> Self {
+        Self { kind, target: target.clone(), connection: None }
+    }
+
+    /// Asks for a shape, and gets all of the response.
+    pub(crate) async fn exchange(&mut self, shape: &Shape) -> Result<Received, Error> {
+        if self.kind.is_curl() {
+            let (kind, target, shape) = (self.kind, self.target.clone(), shape.clone());
+            return tokio::task::spawn_blocking(move || curl::exchange(kind, &target, &shape)).await?;
+        }
+        let hints = Arc::new(AtomicUsize::new(0));
+        let mut request = request(self.kind, shape);
+        let seen = Arc::clone(&hints);
+        if !self.kind.is_http2() {
+            hyper::ext::on_informational(&mut request, move |response| {
+                seen.fetch_add(usize::from(response.status() != 100), Ordering::Relaxed);
+            });
+        }
+        let response = self.send(request).await?;
+        let mut received = receive(response).await?;
+        received.informational = hints.load(Ordering::Relaxed);
+        Ok(received)
+    }
+
+    /// Sends a request on the connection, or on a new one if that may not be used again.
+    pub(crate) async fn send(&mut self, request: Request<Body>) -> Result<Response<Incoming>, Error> {
+        let is_ready = match &mut self.connection {
+            Some(Connection::Http1(send)) => send.ready().await.is_ok(),
+            Some(Connection::Http2(send)) => send.ready().await.is_ok(),
+            None => false,
+        };
+        if !is_ready {
+            self.connection = Some(connect(self.kind, &self.target).await?);
+        }
+        let response = match self.connection.as_mut().expect("a connection") {
+            Connection::Http1(send) => send.send_request(request).await?,
+            Connection::Http2(send) => send.send_request(request).await?,
+        };
+        if response.headers().get("connection").is_some_and(|value| value == "close") {
+            self.connection = None;
+        }
+        Ok(response)
+    }
+
+    /// Ends the connection, with whatever is under way on it.
+    pub(crate) fn leave(&mut self) {
+        self.connection = None;
+    }
+}
+
+async fn connect(kind: Kind, target: &Target) -> Result<Connection, Error> {
+    let address = if kind.is_tls() { target.tls } else { target.plain };
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    if !kind.is_tls() {
+        return handshake(kind, stream).await;
+    }
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&target.ca)?)?;
+    let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
+    config.alpn_protocols = vec![if kind.is_http2() { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
+    let connector = TlsConnector::from(Arc::new(config));
+    handshake(kind, connector.connect(ServerName::try_from("localhost")?, stream).await?).await
+}
+
+pub(crate) async fn handshake(
+    kind: Kind,
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+) -> Result<Connection, Error> {
+    let io = TokioIo::new(stream);
+    Ok(if kind.is_http2() {
+        let mut builder = http2::Builder::new(TokioExecutor::new());
+        let (send, connection) = builder.max_header_list_size(1 << 20).handshake(io).await?;
+        tokio::spawn(connection);
+        Connection::Http2(send)
+    } else {
+        let (send, connection) = http1::Builder::new().max_headers(1_000).handshake(io).await?;
+        tokio::spawn(connection);
+        Connection::Http1(send)
+    })
+}
+
+/// The request of a shape.
+pub(crate) fn request(kind: Kind, shape: &Shape) -> Request<Body> {
+    let body = shape.upload.map_or_else(|| Empty::new().boxed_unsync(), upload_body);
+    let mut request = Request::new(body);
+    *request.method_mut() = shape.method.parse().expect("a method");
+    *request.uri_mut() = match kind.is_http2() {
+        true => format!("http://localhost{}", shape.path()),
+        false => shape.path(),
+    }
+    .parse()
+    .expect("a path");
+    let headers = request.headers_mut();
+    headers.insert(HOST, HeaderValue::from_static("localhost"));
+    for (name, value) in &shape.headers {
+        headers.insert(*name, HeaderValue::from_static(value));
+    }
+    if shape.headers.iter().any(|(name, _)| *name == "TE") && !kind.is_http2() {
+        headers.insert("connection", HeaderValue::from_static("TE"));
+    }
+    if let Some(upload) = shape.upload.filter(|upload| !upload.is_chunked) {
+        headers.insert(CONTENT_LENGTH, upload.size.into());
+    }
+    request
+}
+
+fn upload_body(upload: Upload) -> Body {
+    let bytes = Bytes::from(content(upload.size));
+    let frames = futures_util::stream::unfold(Some(0), move |offset| {
+        let bytes = bytes.clone();
+        async move {
+            let offset = offset?;
+            if offset < bytes.len() {
+                if offset > 0 && upload.pause_millis > 0 {
+                    tokio::time::sleep(Duration::from_millis(upload.pause_millis)).await;
+                }
+                let end = bytes.len().min(offset + upload.piece);
+                return Some((Ok(Frame::data(bytes.slice(offset..end))), Some(end)));
+            }
+            let trailers = HeaderMap::from_iter([("x-sum".parse().ok()?, HeaderValue::from_static("sum"))]);
+            upload.has_trailer.then(|| (Ok(Frame::trailers(trailers)), None))
+        }
+    });
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// All of a response.
+pub(crate) async fn receive(response: Response<Incoming>) -> Result<Received, Error> {
+    let text = |headers: &HeaderMap| -> Vec<(String, String)> {
+        let text = |value: &HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
+        headers.iter().map(|(name, value)| (name.to_string(), text(value))).collect()
+    };
+    let mut received =
+        Received { status: response.status().as_u16(), headers: text(response.headers()), ..Received::default() };
+    let mut body = response.into_body();
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|error| format!("after {} bytes of the body: {error:?}", received.body.len()))?;
+        match frame.into_data() {
+            Ok(data) => received.body.extend_from_slice(&data),
+            Err(frame) => received.trailers = frame.trailers_ref().map(text).unwrap_or_default(),
+        }
+    }
+    Ok(received)
+}

@@ -1,0 +1,3 @@
+module tollgate/upstream
+
+go 1.26.0

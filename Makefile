@@ -1,7 +1,7 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run test lint features doc unit no-std loom faults soak bench overload plots screenshots fuzz tools
+.PHONY: help run test full shapes lint features doc unit no-std loom faults soak bench overload plots screenshots fuzz tools
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
@@ -11,6 +11,11 @@ run: ## start the service on its defaults
 
 test: tools lint features doc unit no-std loom ## everything that must hold; CI runs this
 	@echo "all checks passed"
+
+full: test shapes faults soak ## make test, and the long forms: every shape, each failure of Redis under load, the soak
+
+shapes: tools ## every shape of requests and responses between real clients and upstreams, through the gateway
+	TOLLGATE_SHAPES=full cargo test -p tollgate-server --test shapes
 
 tools: # what the checks need and the machine lacks
 	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium

@@ -24,6 +24,20 @@ fn who_knows_that_it_is_http2_may_speak_it_at_once() {
 }
 
 #[test]
+fn a_denied_head_request_gets_no_body() {
+    let (upstream, _requests) = echo();
+    let limited = "[[policy]]\nname = \"all\"\nlimit = \"1/h\"\n";
+    let server = gateway(&[upstream], limited);
+    let url = format!("http://{}/", server.address);
+    curl(&[&url]);
+    let denied = ["--http1.1", "--http2-prior-knowledge"].map(|version| {
+        curl(&[version, "-S", "-I", "-o", "/dev/null", "-w", "%{http_code} %header{content-length}", &url])
+    });
+    assert!(denied[1].starts_with("429 ") && !denied[1].ends_with(' '), "{denied:?}");
+    assert_eq!(denied[0], denied[1]);
+}
+
+#[test]
 fn many_requests_at_once_on_few_connections() {
     let (upstream, _requests) = echo();
     let inner = gateway(&[upstream], "");

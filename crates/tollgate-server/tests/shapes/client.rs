@@ -66,9 +66,18 @@ impl Kind {
     /// Whether it can ask for this shape.
     pub(crate) fn knows(self, shape: &Shape) -> bool {
         let Some(upload) = shape.upload else { return true };
-        // HTTP/1.0 has no chunks. curl decides itself how large the pieces of an upload are, and sends no trailers.
+        let expects = shape.headers.iter().any(|(name, _)| *name == "Expect");
+        // curl decides itself how large the pieces of an upload are, and sends no trailers.
         let is_plain = upload.pause_millis == 0 && !upload.has_trailer;
-        !self.is_curl() || is_plain && (self != Self::CurlHttp10 || !upload.is_chunked)
+        match self {
+            Self::Http1 | Self::Http1Tls => true,
+            Self::Http2 | Self::Http2Tls => upload.piece >= 1_024,
+            Self::CurlHttp11 => is_plain,
+            // HTTP/1.0 has neither chunks nor 100 Continue.
+            Self::CurlHttp10 => is_plain && !upload.is_chunked && !expects,
+            // hyper's server sends no 100 Continue in HTTP/2, and curl would wait for it as long as it is told to.
+            Self::CurlHttp2 | Self::CurlHttp2Tls => is_plain && !expects,
+        }
     }
 
     /// Whether it gets the responses that only inform. hyper's server passes none on in HTTP/2, nor does its client see any.
@@ -175,6 +184,8 @@ pub(crate) async fn handshake(
     let io = TokioIo::new(stream);
     Ok(if kind.is_http2() {
         let mut builder = http2::Builder::new(TokioExecutor::new());
+        // As reqwest has them: with the defaults, h2 ends a connection with many small frames that it has not read yet.
+        builder.initial_stream_window_size(2 << 20).initial_connection_window_size(5 << 20);
         let (send, connection) = builder.max_header_list_size(1 << 20).handshake(io).await?;
         tokio::spawn(connection);
         Connection::Http2(send)

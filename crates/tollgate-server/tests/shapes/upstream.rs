@@ -33,9 +33,6 @@ impl Program {
     /// Whether it can answer in this shape.
     pub(crate) fn knows(self, shape: &Shape) -> bool {
         let has = |name| shape.text(name).is_some();
-        if !shape.programs.is_empty() {
-            return shape.programs.contains(&self);
-        }
         match self {
             Self::NginxFiles | Self::NginxFilesHttp2 => {
                 let is_file = matches!(shape.text("framing"), Some("sized" | "chunked"))
@@ -56,7 +53,6 @@ impl Program {
 
 /// A running upstream. It ends with the test.
 pub(crate) struct Upstream {
-    pub(crate) program: Program,
     /// Where the gateway finds it.
     pub(crate) url: String,
     /// Lines under `[gateway]` that it needs.
@@ -98,7 +94,7 @@ impl Upstream {
             }
         };
         let config = format!("ca_file = {:?}\n{http2}", authority.ca());
-        Some(Self { program, url, config, _children: children })
+        Some(Self { url, config, _children: children })
     }
 }
 

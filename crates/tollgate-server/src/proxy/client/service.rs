@@ -79,6 +79,8 @@ impl OfClient {
         let under_way = UnderWay::new(&self.client);
         let shared = &self.local.shared;
         let version = request.version();
+        // HTTP/1 leaves the body out as it writes the head.
+        let discards_body = version == Version::HTTP_2 && request.method() == Method::HEAD;
         let entry = shared.log.as_ref().map(|log| {
             let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
             let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
@@ -105,7 +107,8 @@ impl OfClient {
                 State::Limited { future: self.limited.borrow_mut().call_from(peer, request) }
             }
         };
-        Answering { state, rest: Some((under_way, (entry, span.map(Box::new)))), http2: version == Version::HTTP_2 }
+        let rest = Some((under_way, (entry, span.map(Box::new))));
+        Answering { state, rest, http2: version == Version::HTTP_2, discards_body }
     }
 }
 
@@ -129,6 +132,7 @@ pin_project! {
         state: State,
         rest: Option<(UnderWay, Told)>,
         http2: bool,
+        discards_body: bool,
     }
 }
 
@@ -161,6 +165,9 @@ impl Future for Answering {
                 response
             }
         };
+        if *this.discards_body && !response.body().is_end_stream() {
+            discard_body(&mut response);
+        }
         let (under_way, told) = this.rest.take().unzip();
         let (mut entry, mut span) = told.unwrap_or_default();
         let is_last = under_way.as_ref().is_some_and(UnderWay::is_last);
@@ -176,6 +183,14 @@ impl Future for Answering {
         }
         Poll::Ready(Ok(response.map(|body| ToClient { body, entry, _span: span, _under_way: under_way })))
     }
+}
+
+/// Leaves out the body of a response to HEAD, for hyper would send it in HTTP/2. Its length stays in the head.
+fn discard_body(response: &mut Response<ResponseBody<Reply, Kept<Gate>>>) {
+    if let Some(length) = response.body().size_hint().exact() {
+        response.headers_mut().entry(CONTENT_LENGTH).or_insert_with(|| HeaderValue::from(length));
+    }
+    *response.body_mut() = ResponseBody::from(Reply::empty());
 }
 
 /// The body of an answer on its way to the client: with it ends the request.

@@ -12,6 +12,9 @@ const MOST_BESIDE: usize = 16 * 1024;
 /// So many trailers.
 const MOST_TRAILERS: usize = 64;
 
+/// Chunks that are there at once are merged up to this size.
+const MAX_MERGED: usize = 4 * 1024;
+
 /// What is wrong with a body, in words that go on from who sent it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Malformed(pub(crate) &'static str);
@@ -59,23 +62,37 @@ impl Chunks {
         self.state == State::Over
     }
 
-    /// Takes the next piece out of what was read, data of at most so many bytes.
+    /// Takes the next piece out of what was read, data of at most so many bytes. Small chunks that are there at once come as one
+    /// piece: each would be a frame of HTTP/2, and a client may take many small frames for an attack.
     pub(crate) fn next(&mut self, read: &mut BytesMut, most: u64) -> Result<Piece, Malformed> {
+        let mut merged = Merged::default();
         loop {
             match self.state {
-                State::Over => return Ok(Piece::Over),
-                State::Trailers => return self.trailers(read),
                 State::Data(left) if !read.is_empty() => {
-                    let data = take(read, left.min(most));
-                    let left = left - data.len() as u64;
-                    self.state = if left == 0 { State::DataCr } else { State::Data(left) };
-                    return Ok(Piece::Data(data));
+                    let length = left.min(most).min(read.len() as u64);
+                    if merged.has_space(length, most) {
+                        self.state = if length == left { State::DataCr } else { State::Data(left - length) };
+                        merged.add(read, length);
+                        continue;
+                    }
                 }
-                _ => {}
+                State::Over if merged.is_empty() => return Ok(Piece::Over),
+                State::Trailers if merged.is_empty() => return self.trailers(read),
+                State::Data(_) | State::Over | State::Trailers => {}
+                _ => {
+                    if let Some(&byte) = read.first() {
+                        match self.after(byte) {
+                            Ok(state) => self.state = state,
+                            Err(malformed) if merged.is_empty() => return Err(malformed),
+                            // What came before it is good, and the byte is still there.
+                            Err(_) => return Ok(Piece::Data(merged.into_bytes())),
+                        }
+                        read.advance(1);
+                        continue;
+                    }
+                }
             }
-            let Some(&byte) = read.first() else { return Ok(Piece::More) };
-            read.advance(1);
-            self.state = self.after(byte)?;
+            return Ok(if merged.is_empty() { Piece::More } else { Piece::Data(merged.into_bytes()) });
         }
     }
 
@@ -124,6 +141,45 @@ impl Chunks {
     }
 }
 
+/// The data of chunks that become one piece. That of a single chunk is not copied once more.
+#[derive(Default)]
+struct Merged {
+    first: Bytes,
+    /// All of the data, if there is more than one chunk.
+    all: BytesMut,
+}
+
+impl Merged {
+    fn is_empty(&self) -> bool {
+        self.first.is_empty()
+    }
+
+    /// Whether so many bytes may be added: any number to nothing.
+    fn has_space(&self, length: u64, most: u64) -> bool {
+        let length = self.first.len().max(self.all.len()) as u64 + length;
+        self.is_empty() || length <= most.min(MAX_MERGED as u64)
+    }
+
+    /// Takes up to so many bytes out of what was read.
+    fn add(&mut self, read: &mut BytesMut, length: u64) {
+        if self.is_empty() {
+            self.first = take(read, length);
+            return;
+        }
+        if self.all.is_empty() {
+            self.all.reserve((self.first.len() + read.len()).min(MAX_MERGED));
+            self.all.extend_from_slice(&self.first);
+        }
+        let length = usize::try_from(length).unwrap_or(usize::MAX).min(read.len());
+        self.all.extend_from_slice(&read[..length]);
+        read.advance(length);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() { self.first } else { self.all.freeze() }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +212,34 @@ mod tests {
             assert_eq!(trailers.get_all("x-sum").iter().collect::<Vec<_>>(), ["12", "13"]);
         }
         assert_eq!(taken_apart(b"0\r\n\r\n", 1).unwrap(), (Vec::new(), HeaderMap::new()));
+    }
+
+    #[test]
+    fn small_chunks_that_are_there_at_once_become_one_piece() {
+        let of = |size: usize| format!("{size:x}\r\n{}\r\n", "x".repeat(size));
+        for (sizes, pieces) in [
+            (&[1; 1_000][..], &[1_000][..]),
+            (&[1_000; 10], &[4_000, 4_000, 2_000]),
+            (&[4_096, 1, 4_095, 1], &[4_096, 4_096, 1]),
+            (&[10, 5_000, 10, 20], &[10, 5_000, 30]),
+        ] {
+            let text: String = sizes.iter().map(|size| of(*size)).collect();
+            let (mut chunks, mut read, mut found) = (Chunks::new(), BytesMut::from(text.as_bytes()), Vec::new());
+            while let Piece::Data(data) = chunks.next(&mut read, u64::MAX).unwrap() {
+                found.push(data.len());
+            }
+            assert_eq!(found, pieces, "{sizes:?}");
+            let mut read = BytesMut::from(text.as_bytes());
+            let Ok(Piece::Data(data)) = Chunks::new().next(&mut read, 7) else { panic!("no data") };
+            assert_eq!(data.len(), 7.min(sizes.iter().sum()));
+        }
+    }
+
+    #[test]
+    fn what_came_before_a_malformed_chunk_is_not_lost() {
+        let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(&b"1\r\na\r\n2\r\nbc\r\nx"[..]));
+        assert_eq!(chunks.next(&mut read, u64::MAX), Ok(Piece::Data(Bytes::from("abc"))));
+        assert_eq!(chunks.next(&mut read, u64::MAX), Err(CHUNK));
     }
 
     #[test]

@@ -84,7 +84,8 @@ async function shape(request, response, q) {
   response.setHeader('Content-Type', events > 0 ? 'text/event-stream' : 'application/octet-stream');
   if (q.get('framing') === 'sized') response.setHeader('Content-Length', size);
   if (q.get('framing') === 'close' && !isHttp2) response.removeHeader('Transfer-Encoding');
-  if (q.has('trailers')) response.setHeader('Trailer', 'X-Sum');
+  const trailers = q.has('trailers') && request.method !== 'HEAD';
+  if (trailers) response.setHeader('Trailer', 'X-Sum');
   if (q.has('etag')) response.setHeader('ETag', `"${q.get('etag')}"`);
   response.writeHead(number('status', 200));
   if (q.get('framing') !== 'sized') response.flushHeaders?.();
@@ -107,7 +108,7 @@ async function shape(request, response, q) {
     }
     if (!(await send(content(offset, Math.min(piece, size - offset))))) return;
   }
-  if (q.has('trailers')) response.addTrailers({ 'X-Sum': hash.digest('hex') });
+  if (trailers) response.addTrailers({ 'X-Sum': hash.digest('hex') });
   response.end();
 }
 

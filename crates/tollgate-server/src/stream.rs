@@ -1,8 +1,10 @@
 //! A connection to a client or an upstream: plain, in TLS, or over a Unix socket.
 
 mod batched;
+mod read_turns;
 
 pub(crate) use batched::{Batched, write_batches};
+pub(crate) use read_turns::ReadTurns;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

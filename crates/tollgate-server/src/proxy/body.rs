@@ -1,11 +1,12 @@
 //! Bodies on their way: of requests, bounded and counted; of answers, with the connection they come over.
 
 use super::client::ClientBody;
-use super::upstream::{Active, Late, Link, Pool, Progress, Timer};
+use super::upstream::{Active, Http2Body, Late, Link, Pool, Progress, Timer};
 use crate::user_header::UserHeader;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use std::collections::VecDeque;
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
@@ -55,6 +56,8 @@ impl Body for FromClient {
 
 /// The same as it is sent on: bounded, and counted.
 pub(crate) struct Sent {
+    /// What comes before the rest: frames that were read already, for an upstream that refused them.
+    replay: VecDeque<Frame<Bytes>>,
     body: FromClient,
     /// How many bytes may still come.
     left: u64,
@@ -65,7 +68,7 @@ pub(crate) struct Sent {
 
 impl Sent {
     pub(crate) fn empty() -> Self {
-        Self { body: FromClient::None, left: 0, progress: None, user: None }
+        Self { replay: VecDeque::new(), body: FromClient::None, left: 0, progress: None, user: None }
     }
 
     /// At most so many bytes, and without the header that names the user among the trailers.
@@ -73,7 +76,18 @@ impl Sent {
         if body.is_end_stream() {
             return Self::empty();
         }
-        Self { body, left: most.unwrap_or(u64::MAX), progress: Some(Progress::default()), user }
+        Self {
+            replay: VecDeque::new(),
+            body,
+            left: most.unwrap_or(u64::MAX),
+            progress: Some(Progress::default()),
+            user,
+        }
+    }
+
+    /// The same from its beginning: with the frames that were read of it so far.
+    pub(crate) fn replayed(self, frames: VecDeque<Frame<Bytes>>) -> Self {
+        Self { replay: frames, ..self }
     }
 
     /// Counts what was sent of it; none if there is nothing to send.
@@ -110,6 +124,9 @@ impl Body for Sent {
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         let this = self.get_mut();
+        if let Some(frame) = this.replay.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
         Pin::new(&mut this.body).poll_frame(cx).map(|frame| {
             if let Some(progress) = &this.progress {
                 progress.fetch_add(1, Relaxed);
@@ -133,11 +150,17 @@ impl Body for Sent {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.replay.is_empty() && self.body.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        let rest = self.body.size_hint();
+        let replayed: u64 = self.replay.iter().filter_map(Frame::data_ref).map(|data| data.len() as u64).sum();
+        match (replayed, rest.exact()) {
+            (0, _) => rest,
+            (_, Some(length)) => SizeHint::with_exact(replayed + length),
+            (_, None) => SizeHint::default(),
+        }
     }
 }
 
@@ -165,7 +188,7 @@ enum Via {
     /// A connection that it drives, and gives back when it has ended.
     Link(Box<Link>, Arc<Pool>),
     /// One of HTTP/2, that others share. In memory of its own, so that all others are small to move.
-    Shared(Box<(Incoming, Timer)>),
+    Shared(Box<(Http2Body, Timer)>),
     Done,
 }
 
@@ -175,7 +198,7 @@ impl FromUpstream {
         Self { via: Via::Link(link, pool), _active: active }
     }
 
-    pub(crate) fn over_http2(body: Incoming, mut timer: Timer, active: Active) -> Self {
+    pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: Active) -> Self {
         timer.moved();
         Self { via: Via::Shared(Box::new((body, timer))), _active: active }
     }
@@ -201,7 +224,7 @@ impl Body for FromUpstream {
             Via::Link(link, _) => (link.poll_frame(cx).map_err(Into::into), &mut link.timer),
             Via::Shared(shared) => {
                 let (body, timer) = &mut **shared;
-                (Pin::new(body).poll_frame(cx).map_err(Into::into), timer)
+                (body.poll_frame(cx).map_err(Into::into), timer)
             }
             Via::Done => return Poll::Ready(None),
         };

@@ -1,26 +1,26 @@
 //! Sends a request on to an upstream, and its answer back, both as they come.
 
+mod http2;
+
 use super::access_log::Notes;
 use super::body::{BodyError, FromClient, FromUpstream, Reply, Sent};
 use super::client::{Client, Switch};
 use super::headers::{self, Onward};
-use super::upstream::{Fault, Head, Link, Overdue, Picked, Timer, Times, Tried, Trouble, authority};
+use super::upstream::{Fault, Head, Link, Overdue, Picked, Times, Tried, Trouble};
 use super::{Local, tunnel};
 use crate::http::{Code, Problem};
 use axum::body::Bytes;
-use axum::http::header::{HOST, RETRY_AFTER};
-use axum::http::uri::{PathAndQuery, Scheme};
-use axum::http::{HeaderValue, Request, Response, StatusCode, Uri, Version};
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use std::convert::Infallible;
-use std::error::Error;
 use std::future::poll_fn;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
+use std::time::Duration;
 use tokio::time::Instant;
 use tollgate_policy::Attribute;
-use tollgate_policy::config::Upstream;
 use tollgate_tower::NotReached;
 use tower_service::Service;
 
@@ -55,6 +55,12 @@ enum Failed {
     /// Nothing of the request was sent: another may be asked.
     NotSent(Trouble),
     Trouble(Trouble),
+    /// The upstream is well, and did not process the request, however often it was sent. Without its body no other upstream can be
+    /// asked.
+    Refused {
+        trouble: Trouble,
+        has_body: bool,
+    },
     /// It is the client's own body.
     Body(Problem),
 }
@@ -87,7 +93,7 @@ impl Forward {
         loop {
             let mut picked = match shared.upstreams.pick(&key, &tried) {
                 Ok(picked) => picked,
-                Err(none) => return unavailable(none.retry_after),
+                Err(none) => return unavailable(recovering(), none.retry_after),
             };
             if let Some(notes) = &notes {
                 notes.upstream(&picked.peer.upstream);
@@ -113,6 +119,16 @@ impl Forward {
                     tried.push(index);
                     if tried.len() > gateway.retries as usize || tried.len() >= shared.upstreams.peers.len() {
                         return unreached(trouble.problem().plain());
+                    }
+                }
+                Err(Failed::Refused { trouble, has_body }) => {
+                    tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
+                    tried.push(index);
+                    if !has_body
+                        || tried.len() > gateway.retries as usize
+                        || tried.len() >= shared.upstreams.peers.len()
+                    {
+                        return unavailable(trouble.problem(), None);
                     }
                 }
                 Err(Failed::Trouble(trouble)) => {
@@ -215,17 +231,12 @@ impl Forward {
     }
 
     /// Waits for the head of an answer, or until that takes too long. What comes before it and only informs goes on at once.
-    async fn answer(&self, link: &mut Link, version: Version) -> Result<Head, Gone> {
+    async fn answer(&self, link: &mut Link, version: Version) -> Result<Head, Gone<Fault>> {
         poll_fn(|cx| {
             loop {
                 match link.poll_head(cx) {
                     Poll::Ready(Ok(head)) if head.only_informs() => {
-                        // Who waits to be asked for its body is asked by us; HTTP/1.0 knows nothing of the kind.
-                        if let (Version::HTTP_11, Some(informed)) = (version, self.client.informed.get())
-                            && head.status != StatusCode::CONTINUE
-                        {
-                            informed.tell(head.status, &head.headers, cx);
-                        }
+                        self.inform(version, head.status, &head.headers, cx)
                     }
                     Poll::Ready(head) => return Poll::Ready(head.map_err(Gone::Broken)),
                     Poll::Pending => return link.timer.poll(cx).map(|overdue| Err(Gone::Late(overdue))),
@@ -234,93 +245,26 @@ impl Forward {
         })
         .await
     }
-
-    /// Over the one connection of HTTP/2 that this worker has with an upstream.
-    async fn over_http2(
-        &self,
-        picked: &mut Picked,
-        request: &mut Request<Sent>,
-        onward: &Onward<'_>,
-        times: &Times,
-    ) -> Result<Response<Reply>, Failed> {
-        let shared = &self.local.shared;
-        let channel = &self.local.channels[picked.index];
-        let Some(target) = target(request, &picked.peer.upstream) else {
-            return Err(Failed::Body(bad_target()));
-        };
-        loop {
-            let (mut send, was_kept) =
-                channel.get(&shared.connector, &picked.peer.upstream).await.map_err(Failed::NotSent)?;
-            let mut timer = Timer::new(times.clone());
-            let mut answer = pin!(send.try_send_request(in_http2(request, target.clone(), onward)));
-            let answered = poll_fn(|cx| match answer.as_mut().poll(cx) {
-                Poll::Ready(answered) => Poll::Ready(Ok(answered)),
-                Poll::Pending => timer.poll(cx).map(Err),
-            });
-            match answered.await {
-                Ok(Ok(mut response)) => {
-                    headers::strip(response.headers_mut());
-                    let (head, body) = response.into_parts();
-                    let body = FromUpstream::over_http2(body, timer, picked.active.take());
-                    return Ok(Response::from_parts(head, Reply::Upstream(body)));
-                }
-                Ok(Err(mut error)) => {
-                    channel.forget();
-                    let back = error.take_message();
-                    let was_sent = back.is_none();
-                    if let Some(back) = back {
-                        *request.body_mut() = back.into_body();
-                    }
-                    match (failed(error.into_error()), was_sent) {
-                        // A new one is made then.
-                        (Failed::Trouble(_), false) if was_kept => {}
-                        (Failed::Trouble(trouble), false) => return Err(Failed::NotSent(trouble)),
-                        (failed, _) => return Err(failed),
-                    }
-                }
-                Err(overdue) => return Err(Failed::Trouble(Trouble::Late(overdue))),
-            }
+    /// Passes an informational response on.
+    fn inform(&self, version: Version, status: StatusCode, headers: &HeaderMap, cx: &mut Context<'_>) {
+        // Who waits to be asked for its body is asked by us; HTTP/1.0 knows nothing of the kind.
+        if let (Version::HTTP_11, Some(informed)) = (version, self.client.informed.get())
+            && status != StatusCode::CONTINUE
+        {
+            informed.tell(status, headers, cx);
         }
     }
 }
 
 /// Why there is no head of an answer.
-enum Gone {
-    Broken(Fault),
+enum Gone<E> {
+    Broken(E),
     Late(Overdue),
 }
 
 /// Whether a request without an answer may be sent again: if nothing is changed by it, and there is no body that is gone.
 fn is_repeatable(request: &Request<Sent>, times: &Times) -> bool {
     request.method().is_safe() && times.sent.is_none()
-}
-
-/// The same request as HTTP/2 has it.
-fn in_http2(request: &mut Request<Sent>, target: Uri, onward: &Onward<'_>) -> Request<Sent> {
-    let body = std::mem::replace(request.body_mut(), Sent::empty());
-    let mut sent = Request::new(body);
-    sent.method_mut().clone_from(request.method());
-    (*sent.uri_mut(), *sent.version_mut()) = (target, Version::HTTP_2);
-    onward.each(request.headers(), |name, value| {
-        // The host is in the target. What was a header is one.
-        if let (true, Ok(value)) = (name != HOST, HeaderValue::from_bytes(value)) {
-            sent.headers_mut().append(name, value);
-        }
-    });
-    sent
-}
-
-/// Whose fault it is that there is no answer over HTTP/2.
-fn failed(error: hyper::Error) -> Failed {
-    let mut source = error.source();
-    while let Some(cause) = source {
-        match cause.downcast_ref::<BodyError>() {
-            Some(BodyError::TooLarge) => return Failed::Body(too_large()),
-            Some(BodyError::Client(_) | BodyError::Length) => return Failed::Body(broken_body()),
-            None => source = cause.source(),
-        }
-    }
-    Failed::Trouble(Trouble::Broken(error))
 }
 
 /// What a client is told of its own body.
@@ -337,28 +281,6 @@ fn broken_body() -> Problem {
 
 fn slow_body() -> Problem {
     Problem::new(Code::BodyTimeout, "the rest of the body did not come in time; send it again")
-}
-
-/// Where an upstream of HTTP/2 has what was asked for; none if that is no target.
-fn target(request: &Request<Sent>, upstream: &Upstream) -> Option<Uri> {
-    let asked = request.uri();
-    let path = asked.path_and_query()?;
-    // All of the service, of `OPTIONS *`, is under no path.
-    let path = match upstream.prefix() {
-        "" => path.clone(),
-        _ if path == "*" => path.clone(),
-        prefix => PathAndQuery::try_from(format!("{prefix}{path}")).ok()?,
-    };
-    let scheme = if upstream.is_tls() { Scheme::HTTPS } else { Scheme::HTTP };
-    let authority = match asked.authority() {
-        Some(authority) => authority.clone(),
-        // The host that the client of HTTP/1.1 asks for.
-        None => {
-            let host = request.headers().get(HOST).and_then(|host| host.to_str().ok()?.parse().ok());
-            host.or_else(|| authority(upstream).parse().ok())?
-        }
-    };
-    Uri::builder().scheme(scheme).authority(authority).path_and_query(path).build().ok()
 }
 
 /// Whether an answer says that the upstream is not well, rather than that a request went wrong.
@@ -385,9 +307,14 @@ fn unreached(mut response: Response<Bytes>) -> Response<Reply> {
     own(response)
 }
 
-fn unavailable(retry_after: Option<std::time::Duration>) -> Response<Reply> {
+fn recovering() -> Problem {
     let detail = "the service behind this gateway is failing, and is given time to recover; try again later";
-    let mut response = Problem::new(Code::Unavailable, detail).plain();
+    Problem::new(Code::Unavailable, detail)
+}
+
+/// A response to a request that may be sent again after a while.
+fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<Reply> {
+    let mut response = problem.plain();
     let seconds = retry_after.map_or(1, |after| after.as_secs() + 1);
     response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
     unreached(response)

@@ -30,12 +30,12 @@ use axum::http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::{Instant, interval, timeout};
+use tokio::time::{interval, timeout};
 use tollgate::{Clock, SystemClock};
 use tollgate_policy::config::{Config, Gateway, Watch};
 use tollgate_policy::{Engine, Policies, Policy, TrustedPeers, config};
 use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer, Waits};
-use upstream::{Channel, Check, Pool, Upstreams, watch_health};
+use upstream::{Check, Http2Pool, Pool, Upstreams, watch_health};
 
 /// What `--by` says for one bucket.
 const ALL: &str = "all";
@@ -90,7 +90,7 @@ pub(crate) struct Local {
     /// Its connections to each upstream.
     pools: Vec<Arc<Pool>>,
     /// The same in HTTP/2.
-    channels: Vec<Channel>,
+    http2_pools: Vec<Arc<Http2Pool>>,
 }
 
 /// What must be held on to as long as the gateway runs.
@@ -165,13 +165,14 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
     let most = shared.gateway.max_connections.div_ceil(workers).max(1);
     let (drain, last_call) = (Arc::clone(&shared.drain), shared.gateway.drain_timeout);
     let pools: Vec<Arc<Pool>> = shared.upstreams.peers.iter().map(|_| Arc::default()).collect();
-    let channels = shared.upstreams.peers.iter().map(|_| Channel::default()).collect();
-    let local = Arc::new(Local { shared, pools: pools.clone(), channels });
+    let http2_pools: Vec<Arc<Http2Pool>> = shared.upstreams.peers.iter().map(|_| Arc::default()).collect();
+    let local = Arc::new(Local { shared, pools: pools.clone(), http2_pools: http2_pools.clone() });
     tokio::spawn(async move {
         let mut ticks = interval(TIDY);
         loop {
-            ticks.tick().await;
-            pools.iter().for_each(|pool| pool.tidy(Instant::now()));
+            let now = ticks.tick().await;
+            pools.iter().for_each(|pool| pool.tidy(now));
+            http2_pools.iter().for_each(|pool| pool.tidy(now));
         }
     });
     tokio::spawn(write_batches());

@@ -8,6 +8,7 @@ mod bodies;
 mod drain;
 mod http1;
 mod http2;
+mod http2_upstreams;
 mod limits;
 mod log;
 mod pressure;

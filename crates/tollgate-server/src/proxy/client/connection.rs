@@ -33,6 +33,13 @@ const LINGER: Duration = Duration::from_secs(1);
 /// Requests at once on one connection of HTTP/2.
 const MOST_STREAMS: u32 = 128;
 
+/// Bytes of a request's body that a client of HTTP/2 may send before the upstream has taken any.
+const STREAM_WINDOW: u32 = 256 * 1024;
+
+/// The same for all requests of a connection. It also bounds frames that wait: h2 counts what is missing to 256 bytes in each, and
+/// closes the connection at half of this. So a connection takes 12 MiB at most, and 16,000 frames of one byte may wait.
+const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
+
 /// How often a connection of HTTP/2 is asked for a sign of life, and how long that may take.
 const PING: Duration = Duration::from_secs(20);
 
@@ -106,7 +113,8 @@ async fn connection(
             .keep_alive_timeout(PING)
             .max_concurrent_streams(MOST_STREAMS)
             .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
-            .adaptive_window(true)
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
             .serve_connection(io, service);
         watched(Box::pin(connection), &local, &client).await
     } else {

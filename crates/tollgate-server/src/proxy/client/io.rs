@@ -1,7 +1,7 @@
 //! A client's stream as hyper reads and writes HTTP/2 over it, whose frames leave nothing to be understood differently.
 
 use super::state::Client;
-use crate::stream::Stream;
+use crate::stream::{ReadTurns, Stream};
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 pub(super) struct Io {
-    stream: Stream,
+    stream: ReadTurns<Stream>,
     client: Arc<Client>,
     /// What was read before it was known what it is.
     first: Vec<u8>,
@@ -17,7 +17,7 @@ pub(super) struct Io {
 
 impl Io {
     pub(super) fn new(stream: Stream, client: Arc<Client>, first: Vec<u8>) -> Self {
-        Self { stream, client, first }
+        Self { stream: ReadTurns::new(stream), client, first }
     }
 }
 

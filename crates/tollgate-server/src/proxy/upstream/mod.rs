@@ -1,16 +1,16 @@
 //! The services behind the gateway: which one gets a request, and whether it is well.
 
-mod channel;
 mod connect;
 mod health;
+mod http2;
 mod link;
 mod pool;
 mod timer;
 mod trouble;
 
-pub(crate) use channel::Channel;
 pub(crate) use connect::Connector;
 pub(crate) use health::{Check, watch as watch_health};
+pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
 pub(crate) use link::{Fault, Head, Link};
 pub(crate) use pool::Pool;
 pub(crate) use timer::{Overdue, Progress, Timer, Times};

@@ -18,6 +18,10 @@ pub(crate) enum Trouble {
     Tls(io::Error),
     /// It broke off.
     Broken(hyper::Error),
+    /// The same over a connection of HTTP/2.
+    Http2(h2::Error),
+    /// It did not process the request, and it cannot be sent again.
+    Refused(h2::Error),
     /// The same over a connection of HTTP/1.1.
     Fault(Fault),
     Late(Overdue),
@@ -31,7 +35,11 @@ impl Trouble {
         let what = match self {
             Self::Connect(_) | Self::ConnectTimeout(_) => "cannot be reached; try again later",
             Self::Tls(_) => "has no certificate that is trusted here; its operator must mend that",
-            Self::Broken(_) | Self::Fault(Fault::Io(_) | Fault::Closed | Fault::Body(_)) => {
+            Self::Refused(_) => {
+                let detail = "the service behind this gateway did not process the request; send it again";
+                return Problem::new(Code::Unavailable, detail);
+            }
+            Self::Broken(_) | Self::Http2(_) | Self::Fault(Fault::Io(_) | Fault::Closed | Fault::Body(_)) => {
                 "broke off; try again later"
             }
             Self::Strange(_) | Self::Fault(Fault::Wrong(_)) => "answered what was not asked for",
@@ -55,6 +63,8 @@ impl fmt::Display for Trouble {
                 write!(f, "broke off: {error}")?;
                 error.source().map_or(Ok(()), |source| write!(f, ": {source}"))
             }
+            Self::Http2(error) => write!(f, "broke off: {error}"),
+            Self::Refused(error) => write!(f, "refused a request unprocessed: {error}"),
             Self::Fault(fault) => fault.fmt(f),
             Self::Late(Overdue::Idle(time)) => write!(f, "silent for {time:?}"),
             Self::Late(Overdue::Total(time)) => write!(f, "not done within {time:?}"),

@@ -298,19 +298,23 @@ async fn trailers_go_both_ways_and_te_says_that_they_are_welcome() {
     let frames = vec![Ok(Frame::data(Bytes::from_static(b"hello"))), Ok(Frame::trailers(trailers("noted")))];
     let request = Request::post(format!("http://{}/echo", server.address))
         .header("te", "trailers")
-        .header("trailer", "x-note")
+        .header("trailer", "x-note, x-forwarded-for")
         .body(StreamBody::new(stream::iter(frames)))
         .unwrap();
     let (status, body, trailers) = whole(client.send_request(request).await).await.unwrap();
     assert_eq!((status, body.as_str()), (200, "hello"));
+    // Who asked is not told after the body.
     assert_eq!(trailers.get("x-sum").unwrap(), "5 trailers noted");
 }
 
+/// Also while the upstream ends its connections all the time.
 #[test]
 fn grpc_calls_of_all_kinds_come_through() {
-    let Some(upstream) = Service::go(&["grpc-serve"]) else { return };
-    let server = upstream.behind("");
-    let output = Command::new(go().unwrap()).args(["grpc", &server.address.to_string(), "20"]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{}", String::from_utf8_lossy(&output.stderr));
-    assert_eq!(upstream.failed(&server), 0.0);
+    for arguments in [&["grpc-serve"][..], &["grpc-serve", "-max-age", "50ms"]] {
+        let Some(upstream) = Service::go(arguments) else { return };
+        let server = upstream.behind("");
+        let output = Command::new(go().unwrap()).args(["grpc", &server.address.to_string(), "200"]).output().unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{}", String::from_utf8_lossy(&output.stderr));
+        assert_eq!(upstream.failed(&server), 0.0);
+    }
 }

@@ -100,7 +100,7 @@ func serve(args []string) {
 		if err != nil {
 			return
 		}
-		w.Header().Set("X-Sum", fmt.Sprint(n, " ", r.Header.Get("Te"), " ", r.Trailer.Get("X-Note")))
+		w.Header().Set("X-Sum", fmt.Sprint(n, " ", r.Header.Get("Te"), " ", r.Trailer.Get("X-Note")+r.Trailer.Get("X-Forwarded-For")))
 	})
 	mux.HandleFunc("/early", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>; rel=preload")

@@ -1,7 +1,7 @@
 //! One HTTP/2 connection to an upstream: its settings, its task, and how its end is noticed.
 
 use super::super::{Connector, Trouble};
-use crate::stream::{ReadTurns, Stream};
+use crate::stream::ReadTurns;
 use axum::body::Bytes;
 use h2::client::{Builder, Connection, SendRequest};
 use h2::{Ping, PingPong};
@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 use tollgate_policy::config::Upstream;
 
@@ -89,7 +90,10 @@ impl Http2Connection {
     }
 
     /// Until the upstream has sent its settings.
-    async fn handshake(stream: Stream) -> Result<Self, Trouble> {
+    pub(super) async fn handshake<S>(stream: S) -> Result<Self, Trouble>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
         let handshake = Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(CONNECTION_WINDOW)
@@ -142,7 +146,10 @@ impl Http2Connection {
 }
 
 /// Runs a connection until it ends: when it breaks, when the upstream closes it, or when nobody uses it any more.
-async fn drive(mut connection: Connection<ReadTurns<Stream>, Bytes>, state: Arc<ConnectionState>) {
+async fn drive<S>(mut connection: Connection<S, Bytes>, state: Arc<ConnectionState>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
     let mut pinger = connection.ping_pong().map(|pings| Pinger::new(pings, state));
     let mut connection = pin!(connection);
     poll_fn(|cx| {

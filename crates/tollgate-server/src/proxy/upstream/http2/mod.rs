@@ -103,3 +103,6 @@ impl Http2Pool {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -236,7 +236,7 @@ impl Forward {
             loop {
                 match link.poll_head(cx) {
                     Poll::Ready(Ok(head)) if head.only_informs() => {
-                        self.inform(version, head.status, &head.headers, cx)
+                        self.inform(version, head.status, &head.headers, cx);
                     }
                     Poll::Ready(head) => return Poll::Ready(head.map_err(Gone::Broken)),
                     Poll::Pending => return link.timer.poll(cx).map(|overdue| Err(Gone::Late(overdue))),

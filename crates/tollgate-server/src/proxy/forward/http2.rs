@@ -42,12 +42,10 @@ impl Forward {
             let opened = pool.stream(&shared.connector, upstream, refusals >= SHARED_REFUSALS).await;
             let (stream, was_open) = opened.map_err(Failed::NotSent)?;
             let head = head(request, target.clone(), onward);
-            let body = std::mem::replace(request.body_mut(), Sent::empty());
-            let mut exchange = match Http2Exchange::send(stream, head, body, onward.believed) {
+            let mut exchange = match Http2Exchange::send(stream, head, request.body_mut(), onward.believed) {
                 Ok(exchange) => exchange,
                 // The connection has ended since it was looked at.
-                Err((error, body)) => {
-                    *request.body_mut() = body;
+                Err(error) => {
                     refusals += 1;
                     if refusals > MAX_REFUSALS {
                         return Err(Failed::NotSent(Trouble::Http2(error)));

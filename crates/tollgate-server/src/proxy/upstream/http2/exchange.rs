@@ -53,24 +53,22 @@ impl Http2Error {
 }
 
 impl Http2Exchange {
-    /// Sends a request on a stream. An error gives its body back: then nothing was sent. `believed` is the header that trusted
+    /// Sends a request on a stream, and takes its body. After an error nothing was sent and the body is untouched. `believed` is the header that trusted
     /// proxies name clients in.
     pub(crate) fn send(
         permit: StreamPermit,
         mut head: Request<()>,
-        body: Sent,
+        body: &mut Sent,
         believed: &HeaderName,
-    ) -> Result<Self, (h2::Error, Sent)> {
+    ) -> Result<Self, h2::Error> {
         let StreamPermit { mut send, guard } = permit;
         let has_body = !body.is_end_stream();
         let expected = matches!(*head.method(), Method::POST | Method::PUT | Method::PATCH);
         if let Some(length) = body.size_hint().exact().filter(|_| has_body || expected) {
             head.headers_mut().insert(CONTENT_LENGTH, HeaderValue::from(length));
         }
-        let (response, stream) = match send.send_request(head, !has_body) {
-            Ok(sent) => sent,
-            Err(error) => return Err((error, body)),
-        };
+        let (response, stream) = send.send_request(head, !has_body)?;
+        let body = std::mem::replace(body, Sent::empty());
         let upload = has_body.then(|| Upload::new(stream, body, believed.clone()));
         Ok(Self { response, upload, had_body: has_body, guard: Some(guard) })
     }

@@ -439,9 +439,16 @@ async fn the_service_that_was_ready_is_the_one_that_is_called() {
 }
 
 #[test]
-fn outside_a_runtime_a_wait_fails_and_says_so() {
-    let client = ClientLayer::new().layer(Server::new([told(429, "retry-after", "5")]));
-    assert_eq!(passed(send(&client, get()).1), 429);
-    let error = failed(send(&client, get()).1);
-    assert_eq!(error.to_string(), "no timer to wait by: make the call inside a tokio runtime");
+fn without_a_timer_a_wait_fails_and_says_so() {
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    for runtime in [None, Some(&runtime)] {
+        let _entered = runtime.map(tokio::runtime::Runtime::enter);
+        let client = ClientLayer::new().layer(Server::new([told(429, "retry-after", "5")]));
+        assert_eq!(passed(send(&client, get()).1), 429);
+        let error = failed(send(&client, get()).1);
+        assert_eq!(
+            error.to_string(),
+            "no timer to wait with: make the call inside a tokio runtime with timers (`enable_time()` on its builder)"
+        );
+    }
 }

@@ -1,7 +1,7 @@
 //! Waiting: FIFO, deadlines, dropping, closing; on the manual clock.
 
 use std::time::Duration;
-use tollgate::{Clock, Limit, Limiter, ManualClock, WaitError};
+use tollgate::{AcquireError, Clock, Concurrency, Limit, Limiter, ManualClock, WaitError};
 
 const MS: Duration = Duration::from_millis(1);
 
@@ -200,6 +200,26 @@ mod asynchronous {
         let ended = wait.poll(&mut Context::from_waker(Waker::noop()));
         assert_eq!(ended, Poll::Ready(Err(WaitError::NoTimer)));
         assert!(limiter.tokens() >= before);
+    }
+
+    #[test]
+    fn on_a_runtime_without_timers_a_wait_is_a_typed_error_and_takes_nothing() {
+        let current_thread = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        let multi_thread = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        for runtime in [current_thread, multi_thread] {
+            let limiter = Limiter::new(Limit::per_hour(1));
+            assert!(limiter.check().is_allowed());
+            let before = limiter.tokens();
+            let error = runtime.block_on(limiter.wait().into_future()).unwrap_err();
+            assert_eq!(error, WaitError::NoTimer);
+            assert!(error.to_string().contains("enable_time()"), "{error}");
+            assert!(limiter.tokens() >= before);
+
+            let permits = Concurrency::new(1);
+            let _permit = permits.try_acquire().unwrap();
+            let acquired = runtime.block_on(permits.acquire().within(Duration::from_secs(1)).into_future());
+            assert_eq!(acquired.unwrap_err(), AcquireError::NoTimer);
+        }
     }
 
     /// Many waiters come and some leave; the rest are served in order, at the rate, and none is forgotten.

@@ -22,7 +22,7 @@ pub enum ClientError<E> {
     Throttled,
     /// The deadline passed, or would have before anything could be sent.
     TooLate,
-    /// There is no timer to wait by: the call was made outside a tokio runtime.
+    /// There is no timer to wait with: the call was made outside a tokio runtime, or on one built without `enable_time()`.
     NoTimer,
     /// The client inside failed.
     Inner(E),
@@ -62,7 +62,9 @@ impl<E: fmt::Display> fmt::Display for ClientError<E> {
             Self::TooLate => {
                 f.write_str("the deadline of this request has passed, or would have before it could be sent")
             }
-            Self::NoTimer => f.write_str("no timer to wait by: make the call inside a tokio runtime"),
+            Self::NoTimer => f.write_str(
+                "no timer to wait with: make the call inside a tokio runtime with timers (`enable_time()` on its builder)",
+            ),
             Self::Inner(error) => error.fmt(f),
         }
     }

@@ -11,22 +11,24 @@ use std::boxed::Box;
 
 /// A future that is ready when a clock says so; what [`Clock::sleep_until`](super::Clock::sleep_until) returns.
 ///
-/// It resolves to `false` where no timer runs: outside a tokio runtime.
+/// It resolves to `false` where no timer runs: outside a tokio runtime, or on one that was built without `enable_time()`.
 pub struct Sleep(Kind);
 
 enum Kind {
     Real(Pin<Box<tokio::time::Sleep>>),
     Manual { clock: ManualClock, at: Instant, alarm: Alarm },
-    NoRuntime,
+    NoTimer,
 }
 
 impl Sleep {
     /// Ready after `duration` of real time, by tokio's timer.
     pub fn real(duration: Duration) -> Self {
-        match tokio::runtime::Handle::try_current() {
-            Ok(_) => Self(Kind::Real(Box::pin(tokio::time::sleep(duration)))),
-            Err(_) => Self(Kind::NoRuntime),
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Self(Kind::NoTimer);
         }
+        // tokio panics on a runtime without timers, and has no way to ask beforehand. The panic hook still prints its message.
+        let sleep = std::panic::catch_unwind(|| Box::pin(tokio::time::sleep(duration)));
+        Self(sleep.map_or(Kind::NoTimer, Kind::Real))
     }
 
     pub(super) fn manual(clock: ManualClock, at: Instant) -> Self {
@@ -44,7 +46,7 @@ impl Future for Sleep {
                 true => Poll::Ready(true),
                 false => Poll::Pending,
             },
-            Kind::NoRuntime => Poll::Ready(false),
+            Kind::NoTimer => Poll::Ready(false),
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::{Concurrency, Permit};
 use crate::clock::{Clock, Instant};
-use crate::limiter::thread_waker;
+use crate::limiter::{NO_TIMER, thread_waker};
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -26,7 +26,8 @@ pub enum AcquireError {
     Closed,
     /// The deadline passed first.
     Deadline,
-    /// There is no timer for the deadline: the future was polled outside a tokio runtime.
+    /// There is no timer for the deadline: the future was polled outside a tokio runtime, or on one built
+    /// without `enable_time()`.
     NoTimer,
 }
 
@@ -38,7 +39,7 @@ impl fmt::Display for AcquireError {
             }
             Self::Closed => f.write_str("the gate was closed"),
             Self::Deadline => f.write_str("no permit came back before the deadline"),
-            Self::NoTimer => f.write_str("no timer: poll the wait inside a tokio runtime, or use blocking()"),
+            Self::NoTimer => f.write_str(NO_TIMER),
         }
     }
 }

@@ -18,6 +18,7 @@ pub use reservation::Reservation;
 pub use shared::Counts;
 pub use view::At;
 #[cfg(feature = "std")]
+pub(crate) use wait::NO_TIMER;
 pub use wait::{Wait, WaitError};
 #[cfg(feature = "std")]
 pub(crate) use waiters::{Waiters, thread_waker};

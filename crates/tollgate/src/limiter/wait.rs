@@ -7,7 +7,7 @@
 //! limiter is closed.
 
 use super::view::{Patience, Refused};
-use super::waiters::{Seat, Waiters, thread_waker};
+use super::waiters::{Ticket, Waiters, thread_waker};
 use super::{Limiter, Reservation};
 use crate::clock::{Clock, Instant, nanos};
 use crate::decision::{Decision, ReserveError};
@@ -17,6 +17,10 @@ use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
 use std::boxed::Box;
+
+/// The message of [`WaitError::NoTimer`] and of `AcquireError::NoTimer`.
+pub(crate) const NO_TIMER: &str = "no timer to wait with: poll the future inside a tokio runtime with timers (`enable_time()` on its \
+                                   builder), or use blocking()";
 
 /// Why a wait ended without its tokens. Nothing was taken, or what was taken has been given back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -38,7 +42,8 @@ pub enum WaitError {
     },
     /// The limit refills nothing, or so slowly that the slot lies beyond what a clock can count.
     Never,
-    /// There is no timer to wait with: the future was polled outside a tokio runtime.
+    /// There is no timer to wait with: the future was polled outside a tokio runtime, or on one built
+    /// without `enable_time()`.
     NoTimer,
 }
 
@@ -51,7 +56,7 @@ impl fmt::Display for WaitError {
             Self::Closed => f.write_str("the limiter was closed"),
             Self::Deadline { delay } => write!(f, "the wait of {delay:?} would end after the deadline"),
             Self::Never => f.write_str("the limit refills nothing: no wait is long enough"),
-            Self::NoTimer => f.write_str("no timer: poll the wait inside a tokio runtime, or use blocking()"),
+            Self::NoTimer => f.write_str(NO_TIMER),
         }
     }
 }
@@ -139,18 +144,18 @@ impl<C: Clock> Who<'_, C> {
         }
     }
 
-    /// Which line it would stand in.
-    fn line(&self) -> u64 {
+    /// The queue it would wait in.
+    fn queue(&self) -> u64 {
         match self {
             Self::One(_) => 0,
             Self::Key(key) => key.hash(),
         }
     }
 
-    fn nobody_in_line(&self) -> bool {
+    fn is_queue_empty(&self) -> bool {
         match self {
-            Self::One(limiter) => limiter.shared.cold_if_any().is_none_or(|cold| cold.waiters.nobody_in_line(0)),
-            Self::Key(key) => key.inner().waiters.nobody_in_line(key.hash()),
+            Self::One(limiter) => limiter.shared.cold_if_any().is_none_or(|cold| cold.waiters.is_queue_empty(0)),
+            Self::Key(key) => key.inner().waiters.is_queue_empty(key.hash()),
         }
     }
 
@@ -204,7 +209,7 @@ struct Slot<C: Clock> {
     /// None: in line.
     reservation: Option<Reservation<C>>,
     deadline: Instant,
-    seat: Seat,
+    ticket: Ticket,
     /// The timer, and when it rings.
     #[cfg(feature = "tokio")]
     sleep: Option<(Instant, crate::clock::Sleep)>,
@@ -294,7 +299,7 @@ impl<'a, C: Clock> Wait<'a, C> {
             Ok(slot) => slot,
             Err(Refused::NoSlots(_)) => {
                 // Nobody in line and room: no need to stand in it.
-                if who.nobody_in_line() && who.check(now, cost).is_allowed() {
+                if who.is_queue_empty() && who.check(now, cost).is_allowed() {
                     return Some(Ok(()));
                 }
                 None
@@ -306,14 +311,14 @@ impl<'a, C: Clock> Wait<'a, C> {
                 }));
             }
         };
-        let mut seat = Seat::default();
-        if reservation.is_none() && !who.waiters().queue_up(&mut seat, who.line()) {
+        let mut ticket = Ticket::default();
+        if reservation.is_none() && !who.waiters().enqueue(&mut ticket, who.queue()) {
             return Some(Err(WaitError::Closed));
         }
         let slot = Slot {
             reservation,
             deadline,
-            seat,
+            ticket,
             #[cfg(feature = "tokio")]
             sleep: None,
         };
@@ -325,7 +330,7 @@ impl<'a, C: Clock> Wait<'a, C> {
     fn look(&mut self, waker: &Waker) -> Look {
         let (who, waiters) = (&self.who, self.who.waiters());
         let Some(slot) = &mut self.slot else { return Look::Ended(Ok(())) };
-        if !waiters.sit(&mut slot.seat, waker) {
+        if !waiters.register(&mut slot.ticket, waker) {
             self.give_up_slot(true);
             return Look::Ended(Err(WaitError::Closed));
         }
@@ -333,7 +338,7 @@ impl<'a, C: Clock> Wait<'a, C> {
         let ended = match &slot.reservation {
             Some(reservation) if now < reservation.act_at() => return Look::Until(reservation.act_at()),
             Some(_) => Ok(()),
-            None if !waiters.is_first(&slot.seat, who.line()) => match now < slot.deadline {
+            None if !waiters.is_first(&slot.ticket, who.queue()) => match now < slot.deadline {
                 true => return Look::Until(slot.deadline),
                 false => Err(WaitError::Deadline { delay: Duration::ZERO }),
             },
@@ -409,7 +414,7 @@ impl<C: Clock> Wait<'_, C> {
     #[cold]
     fn give_up_slot(&mut self, cancel: bool) {
         if let Some(mut slot) = self.slot.take() {
-            self.who.waiters().leave(&mut slot.seat);
+            self.who.waiters().remove(&mut slot.ticket);
             if let (true, Some(reservation)) = (cancel, slot.reservation) {
                 reservation.cancel();
             }

@@ -1,94 +1,91 @@
-//! Who waits: a list of whom to wake, and the lines of those whose algorithm knows no slots.
+//! Waiter registry: wakers to notify on close, and FIFO queues for algorithms that cannot assign slots ahead of time.
 
 use core::task::Waker;
-use std::collections::VecDeque;
+use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// Who waits, to be woken when the limiter is closed.
+/// The waiters of one limiter, or of all keys of a keyed one. Every operation takes constant time, however many wait.
 #[derive(Default)]
 pub(crate) struct Waiters {
-    /// Written under the lock of the list, read without it by those who do not have to wait.
+    /// Written under the lock of the list, read without it by callers that do not have to wait.
     closed: AtomicBool,
     list: Mutex<List>,
 }
 
 #[derive(Default)]
 struct List {
-    seats: Vec<Option<Waker>>,
+    entries: Vec<Entry>,
+    /// Indices of entries that are not in use.
     free: Vec<usize>,
-    /// Those whose algorithm knows no slots, in the order they came.
-    /// Each in the line of its key.
-    line: VecDeque<(u64, usize)>,
+    /// The queues that are not empty, by the hash of their key.
+    queues: HashMap<u64, Queue>,
 }
 
-impl List {
-    /// Who is first in a line.
-    fn first_of(&self, line: u64) -> Option<usize> {
-        self.line.iter().find(|(of, _)| *of == line).map(|(_, seat)| *seat)
-    }
-
-    fn seat(&mut self, seat: &mut Seat) -> usize {
-        *seat.0.get_or_insert_with(|| {
-            self.free.pop().unwrap_or_else(|| {
-                self.seats.push(None);
-                self.seats.len() - 1
-            })
-        })
-    }
-}
-
-/// A waiter's place in the list; none while it is not in it.
+/// A registered waiter; while it is queued, a node of the linked list that its queue is.
 #[derive(Default)]
-pub(super) struct Seat(Option<usize>);
+struct Entry {
+    waker: Option<Waker>,
+    /// The queue it is in.
+    queue: Option<u64>,
+    previous: Option<usize>,
+    next: Option<usize>,
+}
+
+/// The ends of a queue, as indices of entries.
+struct Queue {
+    first: usize,
+    last: usize,
+}
+
+/// A waiter's registration; none before it is registered and after it is removed.
+#[derive(Default)]
+pub(super) struct Ticket(Option<usize>);
 
 impl Waiters {
-    /// Takes a seat, or keeps the one it has; false if the limiter is closed.
-    pub(super) fn sit(&self, seat: &mut Seat, waker: &Waker) -> bool {
+    /// Registers a waiter, or replaces its waker; false if the limiter is closed.
+    pub(super) fn register(&self, ticket: &mut Ticket, waker: &Waker) -> bool {
         let mut list = self.lock();
         if self.is_closed() {
             return false;
         }
-        let at = list.seat(seat);
-        match &mut list.seats[at] {
+        let at = list.index_of(ticket);
+        match &mut list.entries[at].waker {
             Some(known) if known.will_wake(waker) => {}
-            place => *place = Some(waker.clone()),
+            other => *other = Some(waker.clone()),
         }
         true
     }
 
-    /// Takes a seat at the end of the line; false if the limiter is closed.
-    pub(super) fn queue_up(&self, seat: &mut Seat, line: u64) -> bool {
+    /// Registers a waiter at the end of a queue; false if the limiter is closed.
+    pub(super) fn enqueue(&self, ticket: &mut Ticket, queue: u64) -> bool {
         let mut list = self.lock();
         if self.is_closed() {
             return false;
         }
-        let at = list.seat(seat);
-        list.line.push_back((line, at));
+        let at = list.index_of(ticket);
+        list.push_back(queue, at);
         true
     }
 
-    pub(super) fn is_first(&self, seat: &Seat, line: u64) -> bool {
-        self.lock().first_of(line) == seat.0
+    pub(super) fn is_first(&self, ticket: &Ticket, queue: u64) -> bool {
+        self.lock().first_of(queue) == ticket.0
     }
 
-    pub(super) fn nobody_in_line(&self, line: u64) -> bool {
-        self.lock().first_of(line).is_none()
+    pub(super) fn is_queue_empty(&self, queue: u64) -> bool {
+        self.lock().first_of(queue).is_none()
     }
 
-    /// Leaves the seat, and the line; if that moves the line on, its new first is woken.
-    pub(super) fn leave(&self, seat: &mut Seat) {
-        let Some(at) = seat.0.take() else { return };
+    /// Removes a waiter. If it was the first of its queue, the next one is woken.
+    pub(super) fn remove(&self, ticket: &mut Ticket) {
+        let Some(at) = ticket.0.take() else { return };
         let next = {
             let mut list = self.lock();
-            list.seats[at] = None;
+            let next = list.unlink(at);
+            list.entries[at] = Entry::default();
             list.free.push(at);
-            let line = list.line.iter().find(|(_, waiting)| *waiting == at).map(|(line, _)| *line);
-            let was_first = line.is_some_and(|line| list.first_of(line) == Some(at));
-            list.line.retain(|(_, waiting)| *waiting != at);
-            let first = line.filter(|_| was_first).and_then(|line| list.first_of(line));
-            first.and_then(|first| list.seats[first].clone())
+            next.and_then(|next| list.entries[next].waker.clone())
         };
         if let Some(waker) = next {
             waker.wake();
@@ -99,7 +96,7 @@ impl Waiters {
         let wakers: Vec<Waker> = {
             let mut list = self.lock();
             self.closed.store(true, Ordering::Release);
-            list.seats.iter_mut().filter_map(Option::take).collect()
+            list.entries.iter_mut().filter_map(|entry| entry.waker.take()).collect()
         };
         wakers.into_iter().for_each(Waker::wake);
     }
@@ -110,6 +107,52 @@ impl Waiters {
 
     fn lock(&self) -> MutexGuard<'_, List> {
         self.list.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl List {
+    /// The entry of a ticket, a new one if it has none.
+    fn index_of(&mut self, ticket: &mut Ticket) -> usize {
+        *ticket.0.get_or_insert_with(|| {
+            self.free.pop().unwrap_or_else(|| {
+                self.entries.push(Entry::default());
+                self.entries.len() - 1
+            })
+        })
+    }
+
+    fn first_of(&self, queue: u64) -> Option<usize> {
+        self.queues.get(&queue).map(|queue| queue.first)
+    }
+
+    fn push_back(&mut self, queue: u64, at: usize) {
+        let ends = self.queues.entry(queue).or_insert(Queue { first: at, last: at });
+        let previous = Some(ends.last).filter(|last| *last != at);
+        ends.last = at;
+        if let Some(previous) = previous {
+            self.entries[previous].next = Some(at);
+        }
+        let entry = &mut self.entries[at];
+        (entry.queue, entry.previous) = (Some(queue), previous);
+    }
+
+    /// Takes an entry out of its queue; the new first one if it was the first.
+    fn unlink(&mut self, at: usize) -> Option<usize> {
+        let Entry { queue, previous, next, .. } = self.entries[at];
+        let queue = queue?;
+        if let Some(previous) = previous {
+            self.entries[previous].next = next;
+        }
+        if let Some(next) = next {
+            self.entries[next].previous = previous;
+        }
+        match (previous, next) {
+            (None, None) => drop(self.queues.remove(&queue)),
+            (None, Some(next)) => self.queues.get_mut(&queue)?.first = next,
+            (Some(previous), None) => self.queues.get_mut(&queue)?.last = previous,
+            (Some(_), Some(_)) => {}
+        }
+        next.filter(|_| previous.is_none())
     }
 }
 
@@ -124,4 +167,53 @@ pub(crate) fn thread_waker() -> Waker {
     }
 
     Waker::from(Arc::new(Unpark(std::thread::current())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        Enqueue(u64),
+        /// The nth of those that wait.
+        Remove(usize),
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        prop_oneof![(0u64..3).prop_map(Step::Enqueue), (0usize..64).prop_map(Step::Remove)]
+    }
+
+    proptest! {
+        /// However waiters come and go, each queue has the order in which they came.
+        #[test]
+        fn queues_are_first_in_first_out(steps in proptest::collection::vec(step(), 0..100)) {
+            let waiters = Waiters::default();
+            let mut waiting: Vec<(u64, Ticket)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Enqueue(queue) => {
+                        let mut ticket = Ticket::default();
+                        prop_assert!(waiters.enqueue(&mut ticket, queue));
+                        waiting.push((queue, ticket));
+                    }
+                    Step::Remove(nth) if !waiting.is_empty() => {
+                        let (_, mut ticket) = waiting.remove(nth % waiting.len());
+                        waiters.remove(&mut ticket);
+                    }
+                    Step::Remove(_) => {}
+                }
+                for queue in 0..3 {
+                    let mut of_queue = waiting.iter().filter(|(of, _)| *of == queue);
+                    let first = of_queue.next();
+                    prop_assert_eq!(waiters.is_queue_empty(queue), first.is_none());
+                    prop_assert!(first.is_none_or(|(_, ticket)| waiters.is_first(ticket, queue)));
+                    prop_assert!(of_queue.all(|(_, ticket)| !waiters.is_first(ticket, queue)));
+                }
+            }
+            waiting.iter_mut().for_each(|(_, ticket)| waiters.remove(ticket));
+            prop_assert!(waiters.lock().queues.is_empty());
+        }
+    }
 }

@@ -111,3 +111,34 @@ fn a_wait_that_is_dropped_gives_its_slot_back() {
     assert_eq!(keyed.key(&0).tokens(), 0.0);
     assert_eq!(clock.sleepers(), 0);
 }
+
+/// Compares the time of many waiters with that of few, a hundred times over: the same where each takes constant time, a hundred times as
+/// much where each looks at all others.
+#[cfg(feature = "tokio")]
+#[test]
+fn a_waiter_takes_no_longer_where_many_wait() {
+    use std::future::Future;
+    use std::task::{Context, Waker};
+
+    const FEW: u64 = 200;
+    const MANY: u64 = 100 * FEW;
+    // Waits on so many keys, or by so many on one key; drops the waits in the order in which they came.
+    let time = |waiters: u64, keys: u64| {
+        let (keyed, _) = keyed(Limit::per_minute(1).algorithm(Algorithm::FixedWindow), MANY as usize);
+        (0..keys).for_each(|key| assert!(keyed.check(&key).is_allowed()));
+        let mut cx = Context::from_waker(Waker::noop());
+        let start = std::time::Instant::now();
+        let mut waits: Vec<_> = (0..waiters).map(|nth| Box::pin(keyed.key(&(nth % keys)).wait())).collect();
+        for wait in &mut waits {
+            assert!(wait.as_mut().poll(&mut cx).is_pending());
+        }
+        drop(waits);
+        start.elapsed()
+    };
+    for of_one_key in [false, true] {
+        let keys = |waiters| if of_one_key { 1 } else { waiters };
+        let few: Duration = (0..MANY / FEW).map(|_| time(FEW, keys(FEW))).sum();
+        let many = time(MANY, keys(MANY));
+        assert!(many < few * 20, "{MANY} waiters, all on one key: {of_one_key}: {many:?}; {FEW} at a time: {few:?}");
+    }
+}

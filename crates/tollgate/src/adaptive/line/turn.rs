@@ -63,7 +63,7 @@ impl<C: Clock> Future for Turn<C> {
         let permit = match line.look(*number, cx.waker()) {
             Some(permit) => Some(permit),
             None => {
-                // Where no timer runs, outside a runtime, nobody waits at all.
+                // Where no timer runs, `poll` is ready at once and nobody waits at all.
                 ready!(Pin::new(sleep).poll(cx));
                 // Its turn may have come at the last moment.
                 line.leave(*number)

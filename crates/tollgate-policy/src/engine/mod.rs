@@ -160,13 +160,21 @@ impl<S: Store> Engine<S> {
     }
 
     /// Goes by other policies from the next decision on. What is the same keeps its counts; a limit that changed keeps the
-    /// tokens that are left. If they are wrong, nothing changes.
+    /// tokens that are left. After an error nothing has changed: the policies are wrong, or the store takes no more limits.
     pub fn replace(&self, policies: Policies) -> Result<(), EngineError> {
         let mut registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let rules = Rules::new(policies, &mut registry, &self.inner.store).map(Arc::new);
+        let mut next = registry.clone();
+        let rules = match Rules::new(policies, &mut next, &self.inner.store) {
+            Ok(rules) => Arc::new(rules),
+            Err(error) => {
+                registry.keep_spares(next);
+                return Err(error);
+            }
+        };
+        *registry = next;
         // One after the other, and then the rules: a decision in between may meet some limits as they will be.
         registry.apply(&self.inner.store);
-        let before = self.inner.rules.swap(rules?);
+        let before = self.inner.rules.swap(rules);
         let now = self.inner.rules.load();
         let kept: HashSet<u32> = now.policies.iter().map(|new| new.number).collect();
         for gone in before.policies.iter().filter(|old| !kept.contains(&old.number)) {

@@ -73,8 +73,9 @@ impl Registry {
         };
         let line = match self.gates.get(&number) {
             Some((known, line)) if known.is_alike(&limit) => {
-                line.set_queue(limit.queue);
-                line.clone()
+                let line = line.clone();
+                self.set_queue_later(&line, limit.queue);
+                line
             }
             Some((_, line)) => build(line.gate().limit()),
             None => build(limit.start),

@@ -17,7 +17,7 @@ use std::fmt::{self, Write};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
-use tollgate::adaptive::Line;
+use tollgate::adaptive::{Line, Queue};
 use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
 
 /// What an engine goes by, until it is given other policies.
@@ -76,10 +76,12 @@ pub(crate) struct PenaltySlots {
 }
 
 /// Everything the store was ever asked to keep: what comes back finds its counts again.
-#[derive(Default)]
+///
+/// Policies are loaded into a copy, which takes its place once nothing can fail any more: a load changes all or nothing.
+#[derive(Clone, Default)]
 pub(crate) struct Registry {
-    /// Limits that are to change, and what to.
-    changes: Vec<(LimitHandle, PolicyLimit)>,
+    /// What is left to do before the policies of the last load are in force.
+    changes: Vec<Change>,
     /// What a store elsewhere is to do with the limits of a policy, by its number.
     handling: HashMap<u32, Handling>,
     numbers: HashMap<String, u32>,
@@ -96,11 +98,41 @@ pub(crate) struct Registry {
     pub(super) load: Option<LoadSource>,
 }
 
+/// A change to what decisions go by already, put off until a load cannot fail any more.
+#[derive(Clone)]
+enum Change {
+    Limit(LimitHandle, PolicyLimit),
+    /// The name that other processes know a limit by.
+    SharedName(LimitHandle, String),
+    /// By how many attributes of its key a limit is kept together.
+    Tag(LimitHandle, usize),
+    /// The window of the figures of a policy.
+    Window(Arc<Counted>, Duration),
+    /// How long callers may wait in the queue of an adaptive limit, and how many.
+    Queue(Line<Told>, Queue),
+}
+
+impl Change {
+    fn apply(self, store: &impl Store) {
+        match self {
+            Self::Limit(handle, PolicyLimit::Rate(rate)) => store.set_limit(&handle, rate),
+            Self::Limit(handle, PolicyLimit::Concurrent(many)) => store.set_concurrency(&handle, many),
+            Self::SharedName(handle, name) => store.share_as(&handle, &name),
+            Self::Tag(handle, parts) => {
+                store.tag_by(&handle, (parts > 0).then(|| Arc::new(move |key: &[u8]| front(key, parts)) as TagOf));
+            }
+            Self::Window(figures, window) => figures.tally.set_window(window),
+            Self::Queue(line, queue) => line.set_queue(queue),
+        }
+    }
+}
+
 /// A limit as it is or was in force, and where.
+#[derive(Clone)]
 struct Registered {
     limit: PolicyLimit,
     handle: LimitHandle,
-    /// The last load that had it.
+    /// The last load that had it; 0 if it was never in force.
     load: u64,
     /// What the store was told to do with it, once it was told.
     handling: Option<Handling>,
@@ -164,7 +196,8 @@ impl From<TooManyLimits> for EngineError {
 }
 
 impl Rules {
-    /// Registers what is new with the store, notes what has changed, and keeps the rest as it is.
+    /// Registers what is new with the store, puts off what has changed, and keeps the rest as it is. After an error the registry is of no
+    /// use but for its [spares](Registry::keep_spares).
     pub(crate) fn new(source: Policies, registry: &mut Registry, store: &impl Store) -> Result<Self, EngineError> {
         let errors: Vec<Problem> = source.problems().into_iter().filter(Problem::is_error).collect();
         if !errors.is_empty() {
@@ -195,17 +228,23 @@ impl Registry {
         self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| &**name)
     }
 
-    /// Changes in the store what was noted: all that is left to do before the rules change, so that it is done in one go.
+    /// Makes the changes that were put off: all that is left to do before the rules change, so that it is done in one go.
     pub(crate) fn apply(&mut self, store: &impl Store) {
-        for (handle, limit) in self.changes.drain(..) {
-            match limit {
-                PolicyLimit::Rate(rate) => store.set_limit(&handle, rate),
-                PolicyLimit::Concurrent(many) => store.set_concurrency(&handle, many),
-            }
-        }
+        self.changes.drain(..).for_each(|change| change.apply(store));
         for ((number, _, set), known) in &mut self.limits {
             let Some(policy) = self.handling.get(number) else { continue };
             known.iter_mut().for_each(|one| one.handle_as(set, *policy, store));
+        }
+    }
+
+    /// Takes over the limits that a load registered before it failed. A store cannot be rid of them, and the next load may need them.
+    pub(crate) fn keep_spares(&mut self, failed: Self) {
+        self.numbers = failed.numbers;
+        for (at, registered) in failed.limits {
+            let known = self.limits.entry(at).or_default();
+            // A load only ever adds to them.
+            let spares = registered.into_iter().skip(known.len());
+            known.extend(spares.map(|one| Registered { load: 0, handling: None, tag: 0, ..one }));
         }
     }
 
@@ -214,6 +253,11 @@ impl Registry {
         let counts = |set: &Set| !matches!(set, Set::Denials | Set::Ban);
         let limits = self.limits.iter().filter(move |((_, _, set), _)| counts(set));
         limits.flat_map(|((number, ..), known)| known.iter().map(|one| (*number, &one.handle)))
+    }
+
+    /// Puts off a change to the queue in front of an adaptive limit.
+    pub(super) fn set_queue_later(&mut self, line: &Line<Told>, queue: Queue) {
+        self.changes.push(Change::Queue(line.clone(), queue));
     }
 
     fn ruling(&mut self, policy: &Policy, source: &Policies, store: &impl Store) -> Result<Ruling, EngineError> {
@@ -233,8 +277,8 @@ impl Registry {
             policy.penalty.as_ref().map(|penalty| self.penalty(number, policy, penalty, store)).transpose()?;
         let window = sets.iter().flatten().find_map(|slot| period(&slot.limit)).unwrap_or_default();
         let figures = self.figures.entry(number).or_insert_with(|| Arc::new(Counted::new(window)));
-        figures.tally.set_window(window);
         let figures = Arc::clone(figures);
+        self.changes.push(Change::Window(Arc::clone(&figures), window));
         let (gate, key_name) = (self.gate(number, policy), policy.key_name().into());
         Ok(Ruling { policy: policy.clone(), number, key_name, sets, penalty, figures, gate })
     }
@@ -319,15 +363,15 @@ impl Registry {
             };
             let Registered { limit: old, handle, load, tag, .. } = &mut known[at];
             if old != limit {
-                changes.push((handle.clone(), *limit));
+                changes.push(Change::Limit(handle.clone(), *limit));
                 *old = *limit;
             }
             *load = *loads;
-            store.share_as(handle, &name);
+            changes.push(Change::SharedName(handle.clone(), name));
             let parts = policy.tag.len();
             if parts != *tag {
                 *tag = parts;
-                store.tag_by(handle, (parts > 0).then(|| Arc::new(move |key: &[u8]| front(key, parts)) as TagOf));
+                changes.push(Change::Tag(handle.clone(), parts));
             }
             handles.push(handle.clone());
         }
@@ -343,6 +387,7 @@ impl Registry {
     ) -> Result<Slot, TooManyLimits> {
         let (number, set) = (ruling.number, Set::Instead(limit));
         let slot = self.slots(number, &ruling.policy, set.clone(), &[limit], store)?.remove(0);
+        self.changes.drain(..).for_each(|change| change.apply(store));
         let known = self.limits.get_mut(&(number, ruling.policy.key.clone(), set.clone())).into_iter().flatten();
         if let Some(policy) = self.handling.get(&number) {
             known.for_each(|one| one.handle_as(&set, *policy, store));

@@ -390,6 +390,14 @@ impl<K: ?Sized, C: Clock> fmt::Debug for KeyedBuilder<K, C> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyLimits(pub(crate) ());
 
+impl TooManyLimits {
+    /// The error itself, for stores of your own.
+    #[expect(clippy::new_without_default, reason = "an error has no default")]
+    pub const fn new() -> Self {
+        Self(())
+    }
+}
+
 impl fmt::Display for TooManyLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(

@@ -106,8 +106,13 @@ fn up_to_eight_asks_allocate_nothing() {
             });
             let verdict = store.decide_now(&asks[..asked], clock.now());
             *passed += u32::from(verdict.is_allowed());
-            let told = verdict.statuses().filter(|status| status.decision().remaining() > 0).count();
-            assert!(told <= asked);
+            assert_eq!(verdict.statuses().count(), asked);
+            // Turned away by one that is enforced, and for no other reason.
+            let denies = |(ask, status): (&Ask<'_>, _)| {
+                ask.mode == Mode::Enforce && !tollgate::Status::decision(status).is_allowed()
+            };
+            let denied = asks.iter().zip(verdict.statuses()).any(denies);
+            assert_eq!(verdict.is_allowed(), !denied);
             store.settle_now(verdict, &[0; 8][..asked], clock.now());
             clock.advance(Duration::from_millis(100));
         };

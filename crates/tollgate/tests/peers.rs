@@ -155,9 +155,19 @@ fn tower_governor_per_second_means_so_many_a_second() {
 #[test]
 fn every_clock_reading_is_safe() {
     let (limiter, _) = limiter(Limit::per_second(59).burst(7));
-    for nanos in [0, 1, u64::MAX / 2, 1_600_000_000_000_000_000, u64::MAX, 5, u64::MAX - 1] {
+    // A burst whenever time is later than ever before, and nothing where it has run backwards.
+    for (nanos, burst) in
+        [(0, 0), (1, 0), (u64::MAX / 2, 7), (1_600_000_000_000_000_000, 0), (u64::MAX, 7), (5, 0), (u64::MAX - 1, 0)]
+    {
         let view = limiter.at(Instant::from_unix_nanos(nanos));
-        let _ = (view.check_n(3), view.peek(), view.tokens(), view.reserve(2).map(|slot| view.cancel(slot)));
-        let _ = view.take(1).map(|charge| view.settle(charge, 0));
+        assert_eq!(view.peek().remaining(), burst, "at {nanos}");
+        // What is not used comes back.
+        let before = view.tokens();
+        let charges = (view.reserve_within(2, Duration::ZERO).ok(), view.take(1).ok());
+        assert_eq!((charges.0.is_some(), charges.1.is_some()), (burst > 0, burst > 0), "at {nanos}");
+        charges.1.into_iter().for_each(|charge| view.settle(charge, 0));
+        charges.0.into_iter().for_each(|slot| view.cancel(slot));
+        assert_eq!(view.tokens(), before, "at {nanos}");
+        assert_eq!((0..20).filter(|_| view.check().is_allowed()).count() as u64, burst, "at {nanos}");
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 use tollgate::{
-    Algorithm, Ask, Charge, Clock, Instant, Keyed, KeyedConcurrency, Limit, Limiter, ManualClock, MemoryStore, Mode,
-    Outcome, Reservation,
+    Algorithm, Ask, AskOutcome, Charge, Clock, Instant, Keyed, KeyedConcurrency, Limit, LimitHandle, Limiter,
+    ManualClock, MemoryStore, Mode, Outcome, Reservation,
 };
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -224,22 +224,37 @@ fn full_of_permits(clock: &ManualClock) -> (MemoryStore<ManualClock>, tollgate::
     (store, slots, held)
 }
 
+/// Decides where there is no room for a permit: it ends, the request passes, and this is what its asks come to.
+fn decided_without_room(asks: fn(&LimitHandle) -> [Ask<'_>; 2], expected: [AskOutcome; 2]) {
+    let (done, decided) = std::sync::mpsc::channel();
+    // In a thread of its own: an endless search for room fails the test and does not hang it.
+    std::thread::spawn(move || {
+        let clock = ManualClock::new();
+        let (store, slots, _held) = full_of_permits(&clock);
+        let verdict = store.decide_now(&asks(&slots), clock.now());
+        let outcomes = verdict.statuses().map(|status| status.outcome()).collect::<Vec<_>>();
+        done.send((verdict.is_allowed(), outcomes)).unwrap();
+    });
+    let decided = decided.recv_timeout(60 * SECOND).expect("a decision ends");
+    assert_eq!(decided, (true, expected.to_vec()));
+}
+
 /// A permit that only watches, beside a peek at the same, where there is no room for it.
 #[test]
 fn a_shadow_and_a_peek_end_when_there_is_no_room_for_a_permit() {
-    let clock = ManualClock::new();
-    let (store, slots, _held) = full_of_permits(&clock);
-    let asks = [Ask::new(&slots, "new").mode(Mode::Shadow), Ask::new(&slots, "new").mode(Mode::Peek)];
-    let _ = store.decide_now(&asks, clock.now());
+    decided_without_room(
+        |slots| [Ask::new(slots, "new").mode(Mode::Shadow), Ask::new(slots, "new").mode(Mode::Peek)],
+        [AskOutcome::ShadowDenied, AskOutcome::Allowed],
+    );
 }
 
 /// The same beside an ask that costs nothing.
 #[test]
 fn a_shadow_and_an_ask_for_nothing_end_when_there_is_no_room_for_a_permit() {
-    let clock = ManualClock::new();
-    let (store, slots, _held) = full_of_permits(&clock);
-    let asks = [Ask::new(&slots, "new").mode(Mode::Shadow), Ask::new(&slots, "new").cost(0)];
-    let _ = store.decide_now(&asks, clock.now());
+    decided_without_room(
+        |slots| [Ask::new(slots, "new").mode(Mode::Shadow), Ask::new(slots, "new").cost(0)],
+        [AskOutcome::ShadowDenied, AskOutcome::Allowed],
+    );
 }
 
 /// What time has brought back under another plan does not come back again by a settle.

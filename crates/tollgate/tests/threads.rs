@@ -77,25 +77,32 @@ fn reservations_from_many_threads_get_slots_of_their_own() {
 }
 
 #[test]
-fn cancels_and_settles_from_many_threads_never_exceed_the_burst() {
-    let limiter = Limiter::with_clock(Limit::per_second(1).burst(100), ManualClock::new());
+fn cancels_and_settles_from_many_threads_give_back_exactly_what_was_not_used() {
+    const BURST: u64 = 5_000;
+    let limiter = Limiter::with_clock(Limit::per_second(1).burst(BURST), ManualClock::new());
+    let used = AtomicU64::new(0);
     std::thread::scope(|scope| {
         for thread in 0..4 {
-            let limiter = &limiter;
+            let (limiter, used) = (&limiter, &used);
             scope.spawn(move || {
                 for i in 0..2_000u64 {
                     match (i + thread) % 4 {
-                        0 => limiter.reserve_within(3, Duration::ZERO).map(|slot| slot.cancel()).unwrap_or_default(),
-                        1 => limiter.take(5).map(|charge| charge.settle(0)).unwrap_or_default(),
-                        2 => drop(limiter.peek()),
-                        _ => limiter.take(2).map(|charge| charge.settle(1)).unwrap_or_default(),
+                        0 => limiter.reserve_within(3, Duration::ZERO).unwrap().cancel(),
+                        1 => limiter.take(5).unwrap().settle(0),
+                        2 => assert!(limiter.peek().remaining() <= BURST),
+                        _ => {
+                            limiter.take(2).unwrap().settle(1);
+                            used.fetch_add(1, Ordering::Relaxed);
+                        }
                     }
                 }
             });
         }
     });
-    let tokens = limiter.tokens();
-    assert!((0.0..=100.0).contains(&tokens), "{tokens}");
+    // The clock stands still: what is there and what was used are the burst, to the token.
+    let used = used.into_inner();
+    assert_eq!((used, limiter.tokens()), (2_000, (BURST - used) as f64));
+    assert_eq!((0..BURST).filter(|_| limiter.check().is_allowed()).count() as u64, BURST - used);
 }
 
 #[test]

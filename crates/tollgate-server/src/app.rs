@@ -16,7 +16,13 @@ use std::time::SystemTime;
 use tollgate::{Clock, OnFailure};
 use tollgate_policy::config::{Config, Identity, KeysShown};
 use tollgate_policy::{Engine, EngineError, EngineOptions};
-use tollgate_tower::{self as tower, ByPolicies, RateLimitLayer, Waits};
+use tollgate_tower::{self as tower, ByPolicies, IdentityHints, RateLimitLayer, Waits};
+
+/// What warnings about callers advise: settings of the configuration, not methods.
+const HINTS: IdentityHints = IdentityHints {
+    untrusted: "add its address to trusted_proxies under [identity]",
+    no_peer: "if a proxy sends them over a Unix socket, add \"unix\" to trusted_proxies under [identity]",
+};
 
 pub(crate) struct App<C: Clock> {
     /// When it began to serve.
@@ -67,7 +73,7 @@ impl<C: Clock> App<C> {
         options.load = Some(crate::load::source());
         options.plain_keys = config.stats.keys == KeysShown::Plain;
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
-        let (seen, waits) = (tower::Identity::direct(), Waits::new());
+        let (seen, waits) = (tower::Identity::direct().hints(HINTS), Waits::new());
         Ok(Self {
             layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity, &seen, &waits).at_once()),
             seen,

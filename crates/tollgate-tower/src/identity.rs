@@ -54,7 +54,30 @@ const MAX_HOPS: usize = 32;
 pub struct Identity {
     trusted: TrustedPeers,
     header: Forwarding,
+    hints: IdentityHints,
     seen: Arc<Seen>,
+}
+
+/// What the warnings of an [`Identity`] advise, in the words of whoever configures it.
+///
+/// The default names the methods of [`Identity`]. A program that has a configuration file names its settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IdentityHints {
+    /// What to do if the peer that sent a forwarding header is a proxy of one's own.
+    pub untrusted: &'static str,
+    /// What to do if requests come without the address of their peer.
+    pub no_peer: &'static str,
+}
+
+impl Default for IdentityHints {
+    fn default() -> Self {
+        Self {
+            untrusted: "trust its address with Identity::trust",
+            no_peer: "insert tollgate_tower::PeerAddr into their extensions, or serve axum with \
+                      into_make_service_with_connect_info::<SocketAddr>() and the feature \"axum\" of tollgate-tower; \
+                      if a proxy sends them over a Unix socket, trust it with Identity::trust_unix",
+        }
+    }
 }
 
 /// What this identity or a clone of it has seen; it warns of each once.
@@ -98,6 +121,13 @@ impl Identity {
     #[must_use]
     pub fn header(mut self, header: Forwarding) -> Self {
         self.header = header.normal();
+        self
+    }
+
+    /// What warnings advise, where the reader of the log does not see the code.
+    #[must_use]
+    pub fn hints(mut self, hints: IdentityHints) -> Self {
+        self.hints = hints;
         self
     }
 }
@@ -163,10 +193,8 @@ impl Identity {
     fn warn_no_peer(&self) {
         if first(&self.seen.no_peer) {
             tracing::warn!(
-                "requests come without the address of their peer and share one bucket: insert tollgate_tower::PeerAddr \
-                 into their extensions, or serve axum with into_make_service_with_connect_info::<SocketAddr>() and the \
-                 feature \"axum\" of tollgate-tower; if a proxy sends them over a Unix socket, trust it with \
-                 Identity::trust_unix, which is \"unix\" among the trusted_proxies of tollgate.toml"
+                "requests come without the address of their peer and share one bucket: {}",
+                self.hints.no_peer
             );
         }
     }
@@ -188,7 +216,8 @@ impl Identity {
                 %peer,
                 %header,
                 "a forwarding header came from a peer that is not a trusted proxy and is ignored: if that peer is your \
-                 proxy, trust its address with Identity::trust, else nothing needs mending"
+                 proxy, {}; otherwise nothing is wrong",
+                self.hints.untrusted
             );
         }
     }

@@ -310,7 +310,7 @@ pub use concurrency::{AdaptiveConcurrencyLayer, ConcurrencyLayer};
 pub use deadline::Deadline;
 pub use gate::{ByPolicies, Gate, OneLimit, RateLimitStatus};
 pub use head::Head;
-pub use identity::{Client, Forwarding, Identity, PeerAddr, peer};
+pub use identity::{Client, Forwarding, Identity, IdentityHints, PeerAddr, peer};
 pub use key::{Key, KeyWriter};
 #[cfg(feature = "axum")]
 pub use rate_limit::{AxumBody, RateLimitOfConnection};

@@ -17,7 +17,6 @@ pub(crate) use check_request::{HEADER, identified};
 use crate::app::App;
 use crate::store::AnyStore;
 use crate::traces;
-use auth::{AUTH, AUTH_PREFIX};
 use axum::Router;
 use axum::body::{Body, Bytes};
 use axum::extract::State;
@@ -25,7 +24,7 @@ use axum::http::header::{CONTENT_TYPE, HeaderValue};
 use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
-use axum::routing::{any, get, post};
+use axum::routing::{get, post};
 pub(crate) use problem::{Code, Problem, quoted};
 use serde::Serialize;
 use std::sync::Arc;
@@ -52,8 +51,7 @@ pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
         .route(SETTLE, post(reserve::settle::<C>))
         .route(CANCEL, post(reserve::cancel::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
-        .route(AUTH, any(auth::auth::<C>))
-        .route(AUTH_PREFIX, any(auth::auth::<C>))
+        .merge(auth::routes::<C>())
         .route(ENVOY, post(crate::envoy::json::<C>))
         .route(LIVE, get(live::<C>))
         .route(READY, get(ready::<C>))
@@ -102,9 +100,12 @@ pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
 }
 
 async fn not_found(uri: Uri) -> Problem {
+    if let Some(problem) = auth::not_found(uri.path()) {
+        return problem;
+    }
     let path = quoted(uri.path());
     let posted = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, ENVOY].map(|path| format!("POST {path}")).join(", ");
-    let served = format!("{posted}, {AUTH}, GET {LIVE}, GET {READY} and GET {OPENAPI}");
+    let served = format!("{posted}, {}, GET {LIVE}, GET {READY} and GET {OPENAPI}", auth::PATHS);
     Problem::new(Code::NotFound, format!("{path} is not served here; {served} are"))
 }
 

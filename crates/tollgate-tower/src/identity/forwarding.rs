@@ -1,6 +1,9 @@
 //! The header by which proxies tell who called them.
 
-use http::header::{FORWARDED, HeaderName, InvalidHeaderName};
+use super::hops::Hops;
+use super::node;
+use http::header::{FORWARDED, HeaderMap, HeaderName, HeaderValue, InvalidHeaderName};
+use std::net::IpAddr;
 
 static X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 
@@ -51,6 +54,42 @@ impl Forwarding {
             Self::Forwarded => &FORWARDED,
             Self::Header(name) => name,
         }
+    }
+
+    /// The headers that are known to say who called a proxy, in lower case.
+    pub fn known() -> &'static [HeaderName] {
+        &KNOWN
+    }
+
+    /// Removes the last hop of this header and returns its address: what the nearest proxy wrote about its own peer.
+    ///
+    /// What other hops there are stay, byte for byte. `None` if there is no such header, or no address in its last place;
+    /// the headers are as they were then.
+    ///
+    /// ```
+    /// use http::{HeaderMap, HeaderValue};
+    /// use tollgate_tower::Forwarding;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("x-forwarded-for", HeaderValue::from_static("1.1.1.1, 203.0.113.7"));
+    /// assert_eq!(Forwarding::XForwardedFor.take_last(&mut headers), Some("203.0.113.7".parse()?));
+    /// assert_eq!(headers["x-forwarded-for"], "1.1.1.1");
+    /// # Ok::<_, std::net::AddrParseError>(())
+    /// ```
+    pub fn take_last(&self, headers: &mut HeaderMap) -> Option<IpAddr> {
+        let hop = Hops::new(self, headers).next()?;
+        let ip = node::address(self, hop)?;
+        let in_hop = hop.len();
+        let mut lines: Vec<HeaderValue> = headers.get_all(self.name()).iter().cloned().collect();
+        headers.remove(self.name());
+        let last = lines.pop()?;
+        // Without the hop and the comma before it, of what was a header value, which its beginning is too.
+        let before = last.as_bytes().len().checked_sub(in_hop + 1).map(|end| last.as_bytes()[..end].trim_ascii_end());
+        lines.extend(before.and_then(|before| HeaderValue::from_bytes(before).ok()));
+        for line in lines {
+            headers.append(self.name().clone(), line);
+        }
+        Some(ip)
     }
 
     /// The same header, as the variant it has of its own: `Forwarded` is never read as a list of plain addresses.

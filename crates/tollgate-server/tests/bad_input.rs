@@ -109,7 +109,8 @@ fn what_does_not_go_with_an_algorithm_is_told_whether_it_is_in_the_limit_or_besi
 fn an_unknown_path_is_404() {
     let server = Server::start();
     let paths = "is not served here; POST /v1/check, POST /v1/reserve, POST /v1/settle, POST /v1/cancel, POST /v1/throttle, \
-                 POST /json, /auth, GET /livez, GET /readyz and GET /openapi.json are";
+                 POST /json, /auth/nginx, /auth/caddy, /auth/traefik, /auth/envoy, GET /livez, GET /readyz and \
+                 GET /openapi.json are";
     for (method, path) in
         [("GET", "/"), ("POST", "/v1/throttle/"), ("POST", "/v1"), ("GET", "/livezz"), ("POST", "/v1/store")]
     {

@@ -1,13 +1,8 @@
-//! `/auth`, asked by curl as each proxy would, and by a real nginx, Caddy and Traefik with the snippets we ship. A real Envoy
-//! asks in ext_authz.rs.
+//! `/auth/…`, asked over a socket as each proxy would. The real proxies ask in snippets/.
 
 mod support;
 
-use std::fs;
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use support::{Answer, Server, eventually, service};
+use support::{Answer, Server};
 
 const BY_IP: &str = "[server]\nhttp = \"127.0.0.1:0\"\n\
     [[policy]]\nname = \"ip\"\nkey = [\"ip\"]\nlimit = \"2/d\"\nmatch = { path = \"/api/**\" }\n\
@@ -15,191 +10,185 @@ const BY_IP: &str = "[server]\nhttp = \"127.0.0.1:0\"\n\
 
 /// Asks with these headers.
 fn ask(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
+    let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
+    ask_bytes(server, path, &headers)
+}
+
+/// The same with any bytes.
+fn ask_bytes(server: &Server, path: &str, headers: &[(&str, &[u8])]) -> Answer {
+    let mut request = format!("GET {path} HTTP/1.1\r\nHost: tollgate\r\n").into_bytes();
+    for (name, value) in headers {
+        request.extend([name.as_bytes(), b": ", value, b"\r\n"].concat());
+    }
+    request.extend_from_slice(b"\r\n");
     let mut connection = server.connect();
-    let lines: String = headers.iter().map(|(name, value)| format!("{name}: {value}\r\n")).collect();
-    connection.write(&format!("GET {path} HTTP/1.1\r\nHost: tollgate\r\n{lines}\r\n"));
+    connection.write_bytes(&request);
     connection.answer()
 }
 
+/// What Caddy and Traefik send.
+fn forwarded<'a>(ip: &'a str, uri: &'a str, method: &'a str) -> [(&'static str, &'a str); 3] {
+    [("X-Forwarded-For", ip), ("X-Forwarded-Uri", uri), ("X-Forwarded-Method", method)]
+}
+
+/// What nginx sends.
+fn original<'a>(ip: &'a str, uri: &'a str, method: &'a str) -> [(&'static str, &'a str); 3] {
+    [("X-Real-IP", ip), ("X-Original-URI", uri), ("X-Original-Method", method)]
+}
+
+const FORWARDED: [&str; 2] = ["/auth/caddy", "/auth/traefik"];
+
 #[test]
-fn traefik_and_caddy_tell_the_request_in_forwarded_headers() {
-    let server = Server::with_config(BY_IP);
-    let from = |ip: &str, uri: &str, method: &str| {
-        ask(&server, "/auth", &[("X-Forwarded-For", ip), ("X-Forwarded-Uri", uri), ("X-Forwarded-Method", method)])
-    };
-    let first = from("192.0.2.1", "/api/x?y=1", "GET");
-    assert_eq!((first.status(), first.header("x-ratelimit-remaining"), &*first.body), (200, Some("1"), ""));
-    assert_eq!(from("192.0.2.1", "/api/z", "GET").status(), 200);
-    let third = from("192.0.2.1", "/api/z", "GET");
-    assert_eq!(third.status(), 429);
-    assert!(third.header("retry-after").is_some() && third.header("x-ratelimit-status").is_none(), "{third:?}");
-    // Another client, another path, another method.
-    assert_eq!(from("192.0.2.2", "/api/z", "GET").status(), 200);
-    assert_eq!(from("192.0.2.1", "/other", "GET").status(), 200);
-    assert_eq!(
-        [from("192.0.2.1", "/other", "POST").status(), from("192.0.2.1", "/other", "POST").status()],
-        [200, 429]
-    );
-    // The last hop is the proxy's own word; what a client wrote before it is not believed.
-    assert_eq!(from("203.0.113.9, 192.0.2.1", "/api/z", "GET").status(), 429);
-    // Nor is the other family of headers.
-    let spoofed = [
-        ("X-Forwarded-For", "192.0.2.1"),
-        ("X-Forwarded-Uri", "/api/z"),
-        ("X-Real-IP", "203.0.113.9"),
-        ("X-Original-URI", "/free"),
-    ];
-    assert_eq!(ask(&server, "/auth", &spoofed).status(), 429);
+fn caddy_and_traefik_describe_the_request_in_forwarded_headers() {
+    for path in FORWARDED {
+        let server = Server::with_config(BY_IP);
+        let from = |ip: &str, uri: &str, method: &str| ask(&server, path, &forwarded(ip, uri, method));
+        let first = from("192.0.2.1", "/api/x?y=1", "GET");
+        assert_eq!((first.status(), first.header("x-ratelimit-remaining"), &*first.body), (200, Some("1"), ""));
+        assert_eq!(from("192.0.2.1", "/api/z", "GET").status(), 200);
+        let third = from("192.0.2.1", "/api/z", "GET");
+        assert_eq!(third.status(), 429);
+        assert!(third.header("retry-after").is_some() && third.header("x-ratelimit-status").is_none(), "{third:?}");
+        // Another client, another path, another method.
+        assert_eq!(from("192.0.2.2", "/api/z", "GET").status(), 200);
+        assert_eq!(from("192.0.2.1", "/other", "GET").status(), 200);
+        let posts = [(); 2].map(|()| from("192.0.2.1", "/other", "POST").status());
+        assert_eq!(posts, [200, 429]);
+        // The last hop is what the proxy wrote; what a client wrote before it is not believed, whatever it is.
+        assert_eq!(from("203.0.113.9, 192.0.2.1", "/api/z", "GET").status(), 429);
+        let bytes = |before: &[u8]| {
+            let hops = [before, b", 192.0.2.1"].concat();
+            let headers: [(&str, &[u8]); 4] = [
+                ("X-Forwarded-For", b"203.0.113.9"),
+                ("X-Forwarded-For", &hops),
+                ("X-Forwarded-Uri", b"/api/z"),
+                ("X-Forwarded-Method", b"GET"),
+            ];
+            ask_bytes(&server, path, &headers).status()
+        };
+        assert_eq!([b"\xff".as_slice(), b"203.0.113.9, \xff", b"", b"for=\""].map(bytes), [429; 4]);
+        // The headers of nginx are not read.
+        let both = [&forwarded("192.0.2.1", "/api/z", "GET")[..], &original("203.0.113.9", "/free", "PUT")].concat();
+        assert_eq!(ask(&server, path, &both).status(), 429);
+        // Caddy appends the query of the client; nobody reads it.
+        for query in ["?", "?deny=403", "?x=/auth/nginx"] {
+            assert_eq!(ask(&server, &format!("{path}{query}"), &both).status(), 429, "{query}");
+        }
+    }
 }
 
 #[test]
-fn nginx_tells_it_in_original_headers_and_gets_403() {
+fn nginx_describes_it_in_original_headers_and_gets_403() {
     let server = Server::with_config(BY_IP);
-    let headers = [("X-Original-URI", "/api/x"), ("X-Original-Method", "GET"), ("X-Real-IP", "192.0.2.1")];
-    let statuses: Vec<u16> = (0..3).map(|_| ask(&server, "/auth?deny=403", &headers).status()).collect();
+    let headers = original("192.0.2.1", "/api/x", "GET");
+    let statuses: Vec<u16> = (0..3).map(|_| ask(&server, "/auth/nginx", &headers).status()).collect();
     assert_eq!(statuses, [200, 200, 403]);
-    let denied = ask(&server, "/auth?deny=403", &headers);
-    assert_eq!(denied.header("x-ratelimit-status"), Some("429"));
+    let denied = ask(&server, "/auth/nginx?deny=500", &headers);
+    assert_eq!((denied.status(), denied.header("x-ratelimit-status")), (403, Some("429")));
     assert!(denied.header("retry-after").is_some());
-    // What a client sends through nginx counts for nothing.
-    let spoofed = [&headers[..], &[("X-Forwarded-For", "203.0.113.9"), ("X-Forwarded-Uri", "/free")]].concat();
-    assert_eq!(ask(&server, "/auth?deny=403", &spoofed).status(), 403);
+    // The headers of other proxies, which a client may send through nginx, are not read.
+    let more =
+        [("X-Forwarded-Host", "other"), ("Forwarded", "for=203.0.113.9"), ("X-Original-URL", "http://other/free")];
+    let both = [&headers[..], &forwarded("203.0.113.9", "/free", "PUT"), &more].concat();
+    assert_eq!(ask(&server, "/auth/nginx", &both).header("x-ratelimit-status"), Some("429"));
 }
 
 #[test]
-fn envoy_puts_the_path_behind_a_prefix() {
+fn envoy_asks_with_the_request_itself_behind_its_prefix() {
     let server = Server::with_config(BY_IP);
-    let statuses: Vec<u16> =
-        (0..3).map(|_| ask(&server, "/auth/api/x?y=/auth", &[("X-Forwarded-For", "192.0.2.1")]).status()).collect();
-    assert_eq!(statuses, [200, 200, 429]);
-    assert_eq!(ask(&server, "/auth/other", &[("X-Forwarded-For", "192.0.2.1")]).status(), 200);
+    let from =
+        |ip: &str, target: &str| ask(&server, &format!("/auth/envoy{target}"), &[("X-Forwarded-For", ip)]).status();
+    let paths = ["/api/x?y=/auth", "/api/auth/nginx", "/api/x"];
+    assert_eq!(paths.map(|path| from("192.0.2.1", path)), [200, 200, 429]);
+    // Neither the root nor anything a client calls is another mode: all these lack the headers of the others.
+    let others =
+        ["", "/", "?deny=403", "/?deny=403", "/auth/nginx", "/nginx", "//nginx", "/auth/caddy", "//auth/traefik"];
+    assert_eq!(others.map(|path| from("192.0.2.1", path)), [200; 9]);
+    // The headers of others are not read.
+    let headers = [&forwarded("192.0.2.1", "/free", "PUT")[..], &original("203.0.113.9", "/free", "PUT")].concat();
+    assert_eq!(ask(&server, "/auth/envoy/api/x", &headers).status(), 429);
 }
 
 #[test]
-fn a_proxy_that_does_not_say_what_it_asks_about_is_told() {
+fn anything_else_below_auth_is_not_found() {
+    let server = Server::start();
+    let headers = [&forwarded("192.0.2.1", "/", "GET")[..], &original("192.0.2.1", "/", "GET")].concat();
+    let paths = [
+        "/auth",
+        "/auth?deny=403",
+        "/auth/",
+        "/auth/x",
+        "/auth/nginx/",
+        "/auth/nginx/x",
+        "/auth/Caddy",
+        "/auth/caddy/../nginx",
+        "/auth/envoyx",
+        "/auth/%65nvoy",
+        "//auth/nginx",
+    ];
+    for path in paths {
+        let detail = ask(&server, path, &headers).problem(404, "not_found");
+        assert!(detail.contains("/auth/nginx, /auth/caddy, /auth/traefik, /auth/envoy"), "{path}: {detail}");
+    }
+}
+
+#[test]
+fn a_proxy_that_does_not_describe_the_request_is_told_which_line_to_add() {
     let server = Server::with_config(BY_IP);
-    let detail = |path: &str, headers: &[(&str, &str)]| ask(&server, path, headers).problem(400, "bad_target");
-    assert!(detail("/auth", &[]).contains("X-Forwarded-Uri"));
-    assert!(detail("/auth?deny=403", &[]).contains("X-Original-URI $request_uri"));
-    assert!(detail("/auth?deny=403", &[("X-Original-URI", "/")]).contains("X-Real-IP $remote_addr"));
-    assert!(detail("/auth?deny=500", &[]).contains("?deny=403"));
-    detail("/auth", &[("X-Forwarded-Uri", "not a path")]);
-    detail("/auth", &[("X-Forwarded-Uri", "/"), ("X-Forwarded-Method", "no method")]);
-}
-
-/// A program that ends with the test.
-struct Running(Child);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
+    let nginx = original("192.0.2.1", "/", "GET");
+    let caddy = forwarded("192.0.2.1", "/", "GET");
+    let cases: [(&str, &[(&str, &str)], &str); 10] = [
+        ("/auth/nginx", &[], "proxy_set_header X-Original-Method $request_method;"),
+        ("/auth/nginx", &nginx[..2], "proxy_set_header X-Original-Method $request_method;"),
+        ("/auth/nginx", &[nginx[0], nginx[2]], "proxy_set_header X-Original-URI $request_uri;"),
+        ("/auth/nginx", &nginx[1..], "proxy_set_header X-Real-IP $remote_addr;"),
+        ("/auth/nginx", &[nginx[0], nginx[0], nginx[1], nginx[2]], "x-real-ip, which /auth/nginx needs, came twice"),
+        ("/auth/caddy", &caddy[..2], "header_up X-Forwarded-Method {method}"),
+        ("/auth/caddy", &[caddy[0], caddy[2]], "header_up X-Forwarded-Uri {uri}"),
+        ("/auth/traefik", &caddy[1..], "the middleware `forwardAuth`"),
+        ("/auth/traefik", &[("X-Forwarded-For", "192.0.2.1, unknown"), caddy[1], caddy[2]], "does not end with an IP"),
+        ("/auth/envoy/x", &[], "use_remote_address: true"),
+    ];
+    for (path, headers, says) in cases {
+        let detail = ask(&server, path, headers).problem(400, "bad_target");
+        assert!(detail.contains(says), "{path} {headers:?}: {detail}");
     }
 }
 
-/// A port nobody listens on, as far as that can be known.
-fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
-}
-
-fn shipped(name: &str) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy").join(name);
-    fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()))
-}
-
-fn directory(name: &str) -> PathBuf {
-    let path = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-    fs::create_dir_all(&path).unwrap();
-    path
-}
-
-/// Starts it and waits until it takes connections.
-fn start(mut command: Command, port: u16) -> Running {
-    let name = command.get_program().to_string_lossy().into_owned();
-    let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn();
-    let running = Running(child.unwrap_or_else(|error| panic!("{name}: {error}; make tools installs it")));
-    eventually(&format!("{name} listens"), || TcpStream::connect(("127.0.0.1", port)).is_ok());
-    running
-}
-
-/// What curl gets there, three times: two pass, the third is a 429 with Retry-After. Others pass, and nobody can say to be
-/// another.
-#[track_caller]
-fn two_pass_and_then_429(port: u16) {
-    let curl = |path: &str, more: &[&str]| {
-        let url = format!("http://127.0.0.1:{port}{path}");
-        let output = Command::new("curl").args(["-s", "-i", &url]).args(more).output().unwrap();
-        String::from_utf8_lossy(&output.stdout).to_ascii_lowercase()
-    };
-    for _ in 0..2 {
-        let passed = curl("/api/x", &[]);
-        assert!(passed.starts_with("http/1.1 200") && passed.ends_with("service"), "{passed}");
+#[test]
+fn a_malformed_path_is_refused_as_the_proxy_understands_it() {
+    let server = Server::with_config(BY_IP);
+    for target in [b"\xff".as_slice(), b"/a b", b"api/x", b"/a#/b", b""] {
+        let described = |names: [&'static str; 3]| {
+            let headers = [(names[0], b"192.0.2.1".as_slice()), (names[1], target), (names[2], b"GET")];
+            headers
+        };
+        let nginx = described(["X-Real-IP", "X-Original-URI", "X-Original-Method"]);
+        let refused = ask_bytes(&server, "/auth/nginx", &nginx);
+        assert_eq!((refused.status(), refused.header("x-ratelimit-status")), (403, Some("400")), "{target:?}");
+        let caddy = described(["X-Forwarded-For", "X-Forwarded-Uri", "X-Forwarded-Method"]);
+        for path in FORWARDED {
+            assert!(
+                ask_bytes(&server, path, &caddy).problem(400, "bad_target").contains("percent-encode"),
+                "{target:?}"
+            );
+        }
     }
-    let denied = curl("/api/x", &[]);
-    assert!(denied.starts_with("http/1.1 429"), "{denied}");
-    assert!(denied.contains("\r\nretry-after: ") && denied.contains("\r\nx-ratelimit-limit: 2\r\n"), "{denied}");
-    assert!(curl("/free", &[]).starts_with("http/1.1 200"));
-    assert!(curl("/api/x", &["--interface", "127.0.0.2"]).starts_with("http/1.1 200"));
-    let spoofed =
-        ["-H", "X-Forwarded-For: 203.0.113.9", "-H", "X-Real-IP: 203.0.113.9", "-H", "X-Forwarded-Uri: /free"];
-    assert!(curl("/api/x", &spoofed).starts_with("http/1.1 429"));
 }
 
 #[test]
-fn a_real_nginx_turns_it_into_429() {
-    let (server, service, port) = (Server::with_config(BY_IP), service(), free_port());
-    let (place, snippet) =
-        (directory("nginx"), shipped("nginx.conf").replace("127.0.0.1:8080", &server.address.to_string()));
-    let own = place.display();
-    let config = format!(
-        "daemon off; master_process off; pid {own}/pid; error_log {own}/error.log;\nevents {{}}\nhttp {{ access_log off; \
-         client_body_temp_path {own}; proxy_temp_path {own}; fastcgi_temp_path {own}; uwsgi_temp_path {own}; scgi_temp_path {own};\n\
-         server {{ listen 127.0.0.1:{port};\n{snippet}\nlocation / {{ auth_request /_tollgate; proxy_pass http://{service}; }} }} }}"
-    );
-    fs::write(place.join("nginx.conf"), config).unwrap();
-    let mut command = Command::new("nginx");
-    command.arg("-c").arg(place.join("nginx.conf")).arg("-e").arg(place.join("error.log"));
-    let _nginx = start(command, port);
-    two_pass_and_then_429(port);
-}
-
-#[test]
-fn a_real_caddy_passes_it_on() {
-    let (server, service, port) = (Server::with_config(BY_IP), service(), free_port());
-    let place = directory("caddy");
-    let snippet = shipped("Caddyfile").replace("127.0.0.1:8080", &server.address.to_string());
-    let snippet =
-        snippet.replace(":8000", &format!("http://127.0.0.1:{port}")).replace("127.0.0.1:3000", &service.to_string());
-    fs::write(place.join("Caddyfile"), format!("{{\n\tadmin off\n\tauto_https off\n}}\n{snippet}")).unwrap();
-    let mut command = Command::new("caddy");
-    command.args(["run", "--adapter", "caddyfile", "--config"]).arg(place.join("Caddyfile")).env("HOME", &place);
-    let _caddy = start(command, port);
-    two_pass_and_then_429(port);
-}
-
-#[test]
-fn a_real_traefik_passes_it_on() {
-    let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/traefik");
-    if !program.exists() {
-        eprintln!("skipped: there is no {}; scripts/venv installs it", program.display());
-        return;
+fn a_status_that_a_proxy_takes_for_a_failure_is_sent_as_another() {
+    let config = "[server]\nhttp = \"127.0.0.1:0\"\n\
+        [[policy]]\nname = \"all\"\nkey = \"host\"\nlimit = \"1/d\"\nstatus = 503\n";
+    for (path, headers, status, meant) in [
+        ("/auth/nginx", original("192.0.2.1", "/", "GET"), 403, Some("503")),
+        ("/auth/caddy", forwarded("192.0.2.1", "/", "GET"), 503, None),
+        ("/auth/traefik", forwarded("192.0.2.1", "/", "GET"), 503, None),
+        ("/auth/envoy", forwarded("192.0.2.1", "/", "GET"), 429, Some("503")),
+    ] {
+        let server = Server::with_config(config);
+        assert_eq!(ask(&server, path, &headers).status(), 200, "{path}");
+        let denied = ask(&server, path, &headers);
+        assert_eq!((denied.status(), denied.header("x-ratelimit-status")), (status, meant), "{path}");
     }
-    let (server, service, port) = (Server::with_config(BY_IP), service(), free_port());
-    let place = directory("traefik");
-    let snippet = shipped("traefik.yml").replace("127.0.0.1:8080", &server.address.to_string());
-    // A traefik.yml where it is started would be its static configuration.
-    let file = place.join("dynamic.yml");
-    fs::write(&file, snippet.replace("127.0.0.1:3000", &service.to_string())).unwrap();
-    let mut command = Command::new(program);
-    command.arg(format!("--entryPoints.web.address=127.0.0.1:{port}"));
-    command.arg(format!("--providers.file.filename={}", file.display()));
-    command.args(["--global.checkNewVersion=false", "--global.sendAnonymousUsage=false"]).current_dir(&place);
-    let _traefik = start(command, port);
-    // It listens before it has read the file, and answers 404 until then; the path is one that nobody counts.
-    eventually("Traefik routes", || {
-        let mut connection = Server::connect_to(std::net::SocketAddr::from(([127, 0, 0, 1], port)));
-        connection.write("GET /free HTTP/1.1\r\nHost: localhost\r\n\r\n");
-        connection.answer().status() == 200
-    });
-    two_pass_and_then_429(port);
 }

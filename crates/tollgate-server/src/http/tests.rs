@@ -276,7 +276,7 @@ async fn auth_believes_the_user_header_of_the_proxy_that_asks_and_not_of_the_cli
         let mut statuses = Vec::new();
         for _ in 0..2 {
             let mut stream = server.connect_from(peer);
-            let request = "GET /auth HTTP/1.1\r\nHost: x\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n\
+            let request = "GET /auth/caddy HTTP/1.1\r\nHost: x\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n\
                            X-Forwarded-For: 10.0.0.1\r\nX-User: ann\r\nConnection: close\r\n\r\n";
             stream.write_all(request.as_bytes()).await.unwrap();
             statuses.push(read_all(&mut stream).await[9..12].to_owned());
@@ -307,7 +307,7 @@ async fn auth_believes_class_and_start_only_of_a_trusted_proxy_in_front_of_the_o
         let ask = async |header: &str| {
             let mut stream = server.connect_from(Some("192.0.2.9"));
             let request = format!(
-                "GET /auth HTTP/1.1\r\nHost: x\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n\
+                "GET /auth/caddy HTTP/1.1\r\nHost: x\r\nX-Forwarded-Uri: /\r\nX-Forwarded-Method: GET\r\n\
                  X-Forwarded-For: {forwarded}\r\n{header}\r\nConnection: close\r\n\r\n"
             );
             stream.write_all(request.as_bytes()).await.unwrap();

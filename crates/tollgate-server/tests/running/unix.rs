@@ -138,8 +138,8 @@ fn a_real_nginx_asks_over_a_unix_socket() {
     );
     let _server = Started::serve(&config);
     let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy/nginx.conf");
-    let tollgate = format!("http://unix:{}:/auth", place.file("http.sock"));
-    let snippet = fs::read_to_string(shipped).unwrap().replace("http://127.0.0.1:8080/auth", &tollgate);
+    let tollgate = format!("http://unix:{}:/auth/nginx", place.file("http.sock"));
+    let snippet = fs::read_to_string(shipped).unwrap().replace("http://127.0.0.1:8080/auth/nginx", &tollgate);
     assert!(snippet.contains(&tollgate));
     let (own, front) = (place.path().display(), place.file("front.sock"));
     // Who may connect to our socket is who runs it, or is in its group: nginx's workers are, here.

@@ -8,7 +8,7 @@ pub(crate) const POLICIES: &str = r#"
 http = "127.0.0.1:0"
 
 [identity]
-user = { header = "x-user-id" }
+user = { header = "x-user-id", from = ["127.0.0.1"] }
 api_key = { header = "x-api-key" }
 
 [[policy]]
@@ -55,6 +55,13 @@ status = 503
 final = true
 
 [[policy]]
+name = "keys"
+match = { path = "/keys" }
+key = "api_key"
+limit = "8/d"
+final = true
+
+[[policy]]
 name = "everything else"
 key = "ip"
 limit = "2/d"
@@ -67,8 +74,10 @@ pub(crate) struct Case {
     pub(crate) target: &'static str,
     /// The target that the service gets from a proxy that normalizes paths, as Traefik does before it asks.
     pub(crate) normalized: &'static str,
-    /// A header more, with `{n}` for the number of the attempt.
+    /// A header more, with `{n}` for the number of the attempt; further lines of headers may follow in the value.
     header: Option<(&'static str, &'static [u8])>,
+    /// Whether it is one that only an attacker sends.
+    pub(crate) forged: bool,
     pub(crate) body: Body,
     /// How many pass.
     pub(crate) limit: u16,
@@ -96,7 +105,18 @@ impl Body {
 
 /// An ordinary request.
 const fn ask(name: &'static str, method: &'static str, target: &'static str, body: Body, limit: u16) -> Case {
-    Case { name, method, target, normalized: target, header: None, body, limit, denied: 429, refused_by: None }
+    Case {
+        name,
+        method,
+        target,
+        normalized: target,
+        header: None,
+        forged: false,
+        body,
+        limit,
+        denied: 429,
+        refused_by: None,
+    }
 }
 
 const fn get(name: &'static str, target: &'static str, limit: u16) -> Case {
@@ -105,8 +125,11 @@ const fn get(name: &'static str, target: &'static str, limit: u16) -> Case {
 
 /// A request with a header that the client should not have sent.
 const fn forged(header: &'static str, value: &'static [u8]) -> Case {
-    Case { header: Some((header, value)), ..get(header, "/api/x", 2) }
+    Case { header: Some((header, value)), forged: true, ..get(header, "/api/x", 2) }
 }
+
+/// All that nginx says of a request, as a client would write it.
+const FORGED_ORIGINAL: &[u8] = b"203.0.113.{n}\r\nX-Original-Method: POST\r\nX-Original-URI: /caf%C3%A9/x";
 
 pub(crate) const CASES: &[Case] = &[
     get("root", "/", 2),
@@ -124,6 +147,7 @@ pub(crate) const CASES: &[Case] = &[
     Case { normalized: "/caf%C3%A9/x", ..get("encoded path in lower case", "/caf%c3%a9/x", 3) },
     get("encoded space", "/a%20b", 2),
     Case { denied: 503, ..get("denied with 503", "/shared", 7) },
+    Case { header: Some(("X-Api-Key", b"k")), ..get("API key", "/keys", 8) },
     ask("HEAD", "HEAD", "/", Body::None, 5),
     ask("DELETE", "DELETE", "/api/x", Body::None, 2),
     ask("POST without a body", "POST", "/api/x", Body::Sized(0), 4),
@@ -138,6 +162,9 @@ pub(crate) const CASES: &[Case] = &[
     forged("X-Forwarded-For", b"203.0.113.{n}, \xff"),
     forged("X-Forwarded-For", b"203.0.113.{n},"),
     forged("X-Forwarded-For", b""),
+    forged("X-Real-IP", FORGED_ORIGINAL),
+    Case { target: "/?deny=403", normalized: "/?deny=403", ..forged("X-Real-IP", FORGED_ORIGINAL) },
+    Case { target: "/auth/nginx", normalized: "/auth/nginx", ..forged("X-Real-IP", FORGED_ORIGINAL) },
     forged("X-Forwarded-Method", b"POST"),
     forged("X-Forwarded-Uri", b"/caf%C3%A9/x"),
     forged("X-Forwarded-Uri", b"\xff"),
@@ -169,10 +196,6 @@ pub(crate) const CASES: &[Case] = &[
 ];
 
 impl Case {
-    pub(crate) fn is_forged(&self) -> bool {
-        self.header.is_some()
-    }
-
     /// Whether it is one that every proxy serves without tollgate too: a few are enough there.
     pub(crate) fn ordinary(&self) -> bool {
         ["root", "query", "POST", "chunked POST"].contains(&self.name)

@@ -56,7 +56,7 @@ pub(crate) fn left(server: &Server, path: &str, key: usize) -> u64 {
     answer["limits"][0]["remaining"].as_u64().unwrap_or_else(|| panic!("{answer}"))
 }
 
-/// `GET /auth`, as Traefik asks.
+/// `GET /auth/traefik`.
 pub(crate) struct Auth(Connection);
 
 impl Auth {
@@ -69,7 +69,7 @@ impl Ask for Auth {
     fn ask(&mut self, key: usize) -> Answer {
         let ip = format!("10.0.{}.{}", key / 256, key % 256);
         self.0.write(&format!(
-            "GET /auth HTTP/1.1\r\nHost: tollgate\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Uri: /auth\r\nX-Forwarded-Method: GET\r\n\r\n"
+            "GET /auth/traefik HTTP/1.1\r\nHost: tollgate\r\nX-Forwarded-For: {ip}\r\nX-Forwarded-Uri: /auth\r\nX-Forwarded-Method: GET\r\n\r\n"
         ));
         of_status(self.0.answer().status())
     }

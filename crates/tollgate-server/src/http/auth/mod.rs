@@ -17,6 +17,7 @@ mod original;
 
 use super::problem::{Code, Problem, quoted};
 use crate::app::App;
+use crate::user_header::UserHeader;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -29,6 +30,7 @@ use std::future::{Ready, ready};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate::Clock;
+use tollgate_tower::peer;
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -114,8 +116,13 @@ pub(super) fn not_found(path: &str) -> Option<Problem> {
     (below.is_empty() || below.starts_with('/')).then(|| Problem::new(Code::NotFound, detail()))
 }
 
-async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, request: Request<Body>) -> Response {
-    let original = match original::request(proxy, &app.identity.load().header, request) {
+async fn decide<C: Clock>(app: &App<C>, proxy: Proxy, mut request: Request<Body>) -> Response {
+    let identity = app.identity.load();
+    if let Some(user) = UserHeader::of(&identity) {
+        // The peer is the proxy that asks: the client it asks about is no peer of ours.
+        user.strip(peer(request.extensions()), request.headers_mut());
+    }
+    let original = match original::request(proxy, &identity.header, request) {
         Ok(original) => original,
         Err(OriginalError::Client(problem)) => return proxy.denial(problem.into_response()),
         Err(OriginalError::Setup(problem)) => {

@@ -135,12 +135,12 @@ fn behind_prefix(proxy: Proxy, uri: &Uri) -> Result<Uri, OriginalError> {
     if rest.starts_with('/') { target(rest.as_bytes()) } else { target(format!("/{rest}").as_bytes()) }
 }
 
-/// Puts the host that the client asked for in place of tollgate's own.
+/// Puts the host that the client asked for in place of tollgate's own, which stays if the client named none: without any,
+/// policies that count by host would not apply.
 fn forwarded_host(headers: &mut HeaderMap) {
-    match headers.get("x-forwarded-host").filter(|host| !host.is_empty()).cloned() {
-        Some(host) => headers.insert(header::HOST, host),
-        None => headers.remove(header::HOST),
-    };
+    if let Some(host) = headers.get("x-forwarded-host").filter(|host| !host.is_empty()).cloned() {
+        headers.insert(header::HOST, host);
+    }
 }
 
 /// The client of nginx. Its header is removed: to the policies it is no forwarding header.

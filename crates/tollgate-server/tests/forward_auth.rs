@@ -8,8 +8,11 @@ const BY_IP: &str = "[server]\nhttp = \"127.0.0.1:0\"\n\
     [[policy]]\nname = \"ip\"\nkey = [\"ip\"]\nlimit = \"2/d\"\nmatch = { path = \"/api/**\" }\n\
     [[policy]]\nname = \"posts\"\nkey = [\"ip\"]\nlimit = \"1/d\"\nmatch = { method = \"POST\" }\n";
 
+/// A name and a value.
+type Header<'a> = (&'a str, &'a str);
+
 /// Asks with these headers.
-fn ask(server: &Server, path: &str, headers: &[(&str, &str)]) -> Answer {
+fn ask(server: &Server, path: &str, headers: &[Header<'_>]) -> Answer {
     let headers: Vec<(&str, &[u8])> = headers.iter().map(|(name, value)| (*name, value.as_bytes())).collect();
     ask_bytes(server, path, &headers)
 }
@@ -137,7 +140,7 @@ fn a_proxy_that_does_not_describe_the_request_is_told_which_line_to_add() {
     let server = Server::with_config(BY_IP);
     let nginx = original("192.0.2.1", "/", "GET");
     let caddy = forwarded("192.0.2.1", "/", "GET");
-    let cases: [(&str, &[(&str, &str)], &str); 10] = [
+    let cases: &[(&str, &[Header<'_>], &str)] = &[
         ("/auth/nginx", &[], "proxy_set_header X-Original-Method $request_method;"),
         ("/auth/nginx", &nginx[..2], "proxy_set_header X-Original-Method $request_method;"),
         ("/auth/nginx", &[nginx[0], nginx[2]], "proxy_set_header X-Original-URI $request_uri;"),
@@ -159,10 +162,8 @@ fn a_proxy_that_does_not_describe_the_request_is_told_which_line_to_add() {
 fn a_malformed_path_is_refused_as_the_proxy_understands_it() {
     let server = Server::with_config(BY_IP);
     for target in [b"\xff".as_slice(), b"/a b", b"api/x", b"/a#/b", b""] {
-        let described = |names: [&'static str; 3]| {
-            let headers = [(names[0], b"192.0.2.1".as_slice()), (names[1], target), (names[2], b"GET")];
-            headers
-        };
+        let described =
+            |names: [&'static str; 3]| [(names[0], b"192.0.2.1".as_slice()), (names[1], target), (names[2], b"GET")];
         let nginx = described(["X-Real-IP", "X-Original-URI", "X-Original-Method"]);
         let refused = ask_bytes(&server, "/auth/nginx", &nginx);
         assert_eq!((refused.status(), refused.header("x-ratelimit-status")), (403, Some("400")), "{target:?}");

@@ -7,7 +7,7 @@ use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::net::IpAddr;
 use std::sync::Once;
-use tollgate_tower::{Forwarding, Identity};
+use tollgate_tower::{Forwarding, Identity, IdentityHints};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
@@ -119,4 +119,17 @@ fn nothing_is_said_where_nothing_is_wrong() {
         identity.client(ip("10.0.0.1"), &HeaderMap::new());
     });
     assert!(said.is_empty(), "{said:?}");
+}
+
+#[test]
+fn a_warning_advises_in_the_words_of_the_program() {
+    let hints = IdentityHints { untrusted: "edit proxies.conf", no_peer: "edit sockets.conf" };
+    let said = warnings(|| {
+        let identity = Identity::direct().hints(hints);
+        identity.client(ip("198.51.100.9"), &headers("x-forwarded-for", "6.6.6.6"));
+        identity.client(None, &HeaderMap::new());
+    });
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(said[0].contains("edit proxies.conf") && said[1].contains("edit sockets.conf"), "{said:?}");
+    assert!(!said.iter().any(|line| line.contains("::")), "no method is named: {said:?}");
 }

@@ -2,6 +2,7 @@
 
 mod allocations;
 mod chains;
+mod last_hop;
 mod peers;
 mod reference;
 

@@ -3,14 +3,17 @@
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tollgate_tower::Forwarding;
 
-fn headers(name: &'static str, lines: &[&[u8]]) -> HeaderMap {
+/// The lines of one header.
+type Lines<'a> = &'a [&'a [u8]];
+
+fn headers(name: &'static str, lines: Lines<'_>) -> HeaderMap {
     let line = |line: &&[u8]| (HeaderName::from_static(name), HeaderValue::from_bytes(line).unwrap());
     lines.iter().map(line).collect()
 }
 
 #[test]
 fn the_last_hop_is_taken_and_the_others_stay() {
-    let cases: [(&[&[u8]], &[&[u8]]); 8] = [
+    let cases: &[(Lines<'_>, Lines<'_>)] = &[
         (&[b"192.0.2.1"], &[]),
         (&[b"203.0.113.9, 192.0.2.1"], &[b"203.0.113.9"]),
         (&[b"203.0.113.9,192.0.2.1 "], &[b"203.0.113.9"]),
@@ -25,7 +28,7 @@ fn the_last_hop_is_taken_and_the_others_stay() {
         let mut headers = headers("x-forwarded-for", before);
         assert_eq!(Forwarding::XForwardedFor.take_last(&mut headers), Some("192.0.2.1".parse().unwrap()), "{before:?}");
         let left: Vec<&[u8]> = headers.get_all("x-forwarded-for").iter().map(HeaderValue::as_bytes).collect();
-        assert_eq!(left, after, "{before:?}");
+        assert_eq!(left, *after, "{before:?}");
     }
     let mut headers = headers("forwarded", &[b"for=\"203.0.113.9, 10.0.0.1\", for=\"[2001:db8::7]:4711\";by=10.0.0.2"]);
     assert_eq!(Forwarding::Forwarded.take_last(&mut headers), Some("2001:db8::7".parse().unwrap()));
@@ -34,7 +37,7 @@ fn the_last_hop_is_taken_and_the_others_stay() {
 
 #[test]
 fn without_an_address_in_the_last_place_nothing_is_taken() {
-    let cases: [&[&[u8]]; 6] =
+    let cases: [Lines<'_>; 6] =
         [&[], &[b""], &[b"unknown"], &[b"192.0.2.1,"], &[b"192.0.2.1, \xff"], &[b"192.0.2.1", b"_hidden"]];
     for lines in cases {
         let mut left = headers("x-forwarded-for", lines);

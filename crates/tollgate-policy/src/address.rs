@@ -46,15 +46,6 @@ pub fn client(ip: IpAddr, ipv6_prefix: u8) -> IpAddr {
     }
 }
 
-/// The host without its port: `example.com:443`, `[::1]:80`.
-pub(crate) fn without_port(host: &[u8]) -> &[u8] {
-    match host.iter().rposition(|byte| *byte == b':') {
-        // An IPv6 address has colons of its own, and brackets round it where a port follows.
-        Some(colon) if host[..colon].ends_with(b"]") || !host[..colon].contains(&b':') => &host[..colon],
-        _ => host,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -91,19 +82,5 @@ mod tests {
         assert_eq!(masked(32), "2001:db8::");
         assert_eq!(masked(0), "::");
         assert_eq!(client("1.2.3.4".parse().unwrap(), 56).to_string(), "1.2.3.4");
-    }
-
-    #[test]
-    fn a_port_is_not_part_of_a_host() {
-        for (host, name) in [
-            ("example.com", "example.com"),
-            ("example.com:80", "example.com"),
-            ("[::1]:80", "[::1]"),
-            ("[::1]", "[::1]"),
-            ("::1", "::1"),
-            (":80", ""),
-        ] {
-            assert_eq!(without_port(host.as_bytes()), name.as_bytes());
-        }
     }
 }

@@ -72,13 +72,16 @@ mod check;
 pub mod config;
 mod deadline;
 mod engine;
+mod host;
 mod index;
 mod matching;
 mod pattern;
 mod policies;
 mod policy;
 mod policy_limit;
+mod preflight;
 mod pressure;
+mod request_check;
 mod stats;
 mod subject;
 mod trusted_peers;
@@ -92,12 +95,15 @@ pub use engine::{
     LimitStatus, LoadSource, NameKey, Override, OverrideError, PolicyFigures, PolicyKey, PressureFigures, Reason,
     Refused, SharedOverride, Standing, TopKey, Tried, Usage, Verdict, fingerprint_of,
 };
+pub use host::host_name;
 pub use matching::{Match, Why};
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use policies::{Listed, Plan, Policies};
 pub use policy::{Action, Class, Cost, Count, DenialStatus, Penalty, Policy, Reserve, Rollout, StatusRange};
 pub use policy_limit::{ParsePolicyLimitError, PolicyLimit};
+pub use preflight::Preflight;
 pub use pressure::{AdaptiveLimit, Shed};
+pub use request_check::{RequestError, RequestParts, check_headers, check_hosts, check_path};
 pub use stats::{Counts, HistogramCounts};
 pub use subject::{Headers, Subject};
 pub use trusted_peers::TrustedPeers;

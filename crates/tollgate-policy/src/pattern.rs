@@ -1,5 +1,6 @@
 //! Patterns of paths and hosts, and a path as it is compared: by segments, so that no spelling of it goes round a limit.
 
+use crate::host::host_name;
 use smallvec::SmallVec;
 use std::borrow::Cow;
 use std::fmt;
@@ -33,21 +34,24 @@ fn decoded(segment: &[u8]) -> Cow<'_, [u8]> {
     if !segment.contains(&b'%') {
         return Cow::Borrowed(segment);
     }
-    let digit = |at: usize| segment.get(at).and_then(|byte| char::from(*byte).to_digit(16));
-    let (mut bytes, mut at) = (Vec::with_capacity(segment.len()), 0);
-    while at < segment.len() {
-        match (segment[at], digit(at + 1), digit(at + 2)) {
-            (b'%', Some(high), Some(low)) => {
-                bytes.push((high * 16 + low) as u8);
-                at += 3;
-            }
-            (byte, ..) => {
-                bytes.push(byte);
-                at += 1;
-            }
-        }
+    let mut bytes = Vec::with_capacity(segment.len());
+    let mut rest = segment;
+    while let Some((byte, after)) = decoded_byte(rest) {
+        bytes.push(byte);
+        rest = after;
     }
     Cow::Owned(bytes)
+}
+
+/// The first byte, `%XX` being one, and what follows it.
+#[inline]
+pub(crate) fn decoded_byte(bytes: &[u8]) -> Option<(u8, &[u8])> {
+    let (first, rest) = bytes.split_first()?;
+    let digit = |at: usize| rest.get(at).and_then(|byte| char::from(*byte).to_digit(16));
+    match (first, digit(0), digit(1)) {
+        (b'%', Some(high), Some(low)) => Some(((high * 16 + low) as u8, &rest[2..])),
+        _ => Some((*first, rest)),
+    }
 }
 
 /// As deep as a tree of patterns may be: it is walked, and taken down, by calls within calls.
@@ -151,14 +155,13 @@ impl HostPattern {
         if self.under { &self.text[2..] } else { &self.text }
     }
 
-    /// Whether a host, without a port, is one of them.
+    /// Whether a host is one of them, as clients write it: a port makes no difference.
     pub fn matches_host(&self, host: &[u8]) -> bool {
-        self.matches(host)
+        self.matches(host_name(host))
     }
 
+    /// The same of a name: see [`host_name`].
     pub(crate) fn matches(&self, host: &[u8]) -> bool {
-        // A name may end in the dot of the root.
-        let host = host.strip_suffix(b".").unwrap_or(host);
         let name = self.name().as_bytes();
         match host.len().checked_sub(name.len()) {
             Some(before) if host[before..].eq_ignore_ascii_case(name) => match self.under {
@@ -315,7 +318,7 @@ mod tests {
 
     #[test]
     fn hosts_are_compared_without_case_and_dot() {
-        let matches = |pattern: &str, host: &str| pattern.parse::<HostPattern>().unwrap().matches(host.as_bytes());
+        let matches = |pattern: &str, host: &str| pattern.parse::<HostPattern>().unwrap().matches_host(host.as_bytes());
         assert!(matches("API.example.com", "api.Example.com") && matches("a.b", "a.b.") && matches("[::1]", "[::1]"));
         assert!(matches("*.example.com", "x.example.com") && matches("*.example.com", "x.y.example.com"));
         assert!(!matches("*.example.com", "example.com") && !matches("*.example.com", ".example.com"));

@@ -3,6 +3,7 @@
 use crate::address;
 use crate::attribute::Attribute;
 use crate::deadline::request_start;
+use crate::host::host_name;
 use std::fmt;
 use std::net::IpAddr;
 use tollgate::Instant;
@@ -31,7 +32,7 @@ pub struct Subject<'a> {
     tenant: Option<&'a [u8]>,
     method: Option<&'a [u8]>,
     path: Option<&'a [u8]>,
-    /// With its port, if it has one.
+    /// As it was written, with its port if it has one.
     host: Option<&'a [u8]>,
     endpoint: Option<&'a [u8]>,
     headers: Option<&'a dyn Headers>,
@@ -123,7 +124,7 @@ impl<'a> Subject<'a> {
         self
     }
 
-    /// The host of the request; a port is not part of it.
+    /// The host of the request; user information, a port and a dot at the end are not part of it.
     #[must_use]
     pub fn host(mut self, host: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.host = Some(host.as_ref());
@@ -276,7 +277,7 @@ impl<'a> Subject<'a> {
             Attribute::Tenant => self.tenant,
             Attribute::Method => self.method,
             Attribute::Path => self.path,
-            Attribute::Host => self.host.map(address::without_port),
+            Attribute::Host => self.host.map(host_name),
             Attribute::Header(name) => self.header(name),
             Attribute::Custom(name) => self.own().find(|(known, _)| **known == **name).map(|(_, value)| *value),
         }

@@ -16,7 +16,7 @@ use std::time::SystemTime;
 use tollgate::{Clock, OnFailure};
 use tollgate_policy::config::{Config, Identity, KeysShown};
 use tollgate_policy::{Engine, EngineError, EngineOptions};
-use tollgate_tower::{self as tower, ByPolicies, IdentityHints, RateLimitLayer, Waits};
+use tollgate_tower::{self as tower, ByPolicies, IdentityHints, Preflight, PreflightStats, RateLimitLayer, Waits};
 
 /// What warnings about callers advise: settings of the configuration, not methods.
 const HINTS: IdentityHints = IdentityHints {
@@ -37,6 +37,9 @@ pub(crate) struct App<C: Clock> {
     pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
     /// Who waits where a policy delays: at `/auth`, or in the gateway.
     pub(crate) waits: Waits,
+    /// What becomes of preflight requests: at `/auth`, or in the gateway.
+    pub(crate) preflight: Preflight,
+    pub(crate) preflights: PreflightStats,
     /// What it and the layer of the gateway have seen of callers, whoever is believed meanwhile.
     pub(crate) seen: tower::Identity,
     pub(crate) reloads: Reloads,
@@ -74,10 +77,18 @@ impl<C: Clock> App<C> {
         options.plain_keys = config.stats.keys == KeysShown::Plain;
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
         let (seen, waits) = (tower::Identity::direct().hints(HINTS), Waits::new());
+        let preflights = PreflightStats::default();
         Ok(Self {
-            layer: ArcSwap::from_pointee(proxy::layer(&engine, &config.identity, &seen, &waits).at_once()),
+            layer: ArcSwap::from_pointee(auth_layer(
+                &engine,
+                config.gateway.preflight,
+                &config.identity,
+                (&seen, &waits, &preflights),
+            )),
             seen,
             waits,
+            preflight: config.gateway.preflight,
+            preflights,
             started: SystemTime::now(),
             engine,
             buckets: Buckets::new(store.clone(), MOST_LIMITS),
@@ -97,7 +108,8 @@ impl<C: Clock> App<C> {
     /// Believes others from now on.
     pub(crate) fn believe(&self, identity: Identity) {
         if **self.identity.load() != identity {
-            self.layer.store(Arc::new(proxy::layer(&self.engine, &identity, &self.seen, &self.waits).at_once()));
+            let seen = (&self.seen, &self.waits, &self.preflights);
+            self.layer.store(Arc::new(auth_layer(&self.engine, self.preflight, &identity, seen)));
             self.identity.store(Arc::new(identity));
         }
     }
@@ -127,4 +139,15 @@ impl<C: Clock> App<C> {
         let [allowed, denied] = self.throttled.each_ref().map(|count| count.load(Relaxed));
         ways.iter().fold((allowed, denied), |sum, way| (sum.0 + way.0, sum.1 + way.1))
     }
+}
+
+/// The limits as `/auth` asks them: it only answers whether a request may pass, and 200 is yes.
+fn auth_layer<C: Clock>(
+    engine: &Engine<AnyStore<C>>,
+    preflight: Preflight,
+    believed: &Identity,
+    (seen, waits, preflights): (&tower::Identity, &Waits, &PreflightStats),
+) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
+    let layer = proxy::layer(engine, believed, seen, waits).at_once().http_status();
+    layer.preflight(preflight).preflight_stats(preflights)
 }

@@ -174,7 +174,15 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     }
     let http = http.into_iter().flatten();
     let own = &certificates.http;
-    let http = http.map(|listener| ("http", listener, own, http::router(Arc::clone(&app)), MOST_CLIENTS));
+    let http = http.map(|listener| {
+        (
+            "http",
+            listener,
+            own,
+            http::router(Arc::clone(&app), http_at.as_ref().is_some_and(Listen::is_local)),
+            MOST_CLIENTS,
+        )
+    });
     let on_loopback = admin_at.as_ref().is_some_and(Listen::is_local);
     let options =
         admin::Options { on_loopback, token: admin_token.clone(), keys: keys_shown, stopped: stopped.clone() };

@@ -171,8 +171,9 @@ fn the_service_sees_the_host_that_the_policies_saw() {
         connection.write(head);
         connection.answer()
     };
-    let seen = ask("GET http://b.example:81/p?q HTTP/1.1\r\nHost: a.example\r\n\r\n").body;
-    assert!(seen.starts_with("GET /p?q HTTP/1.1\r\nhost: b.example:81\r\n") && !seen.contains("a.example"), "{seen}");
+    let seen = ask("GET http://b.example:81/p?q HTTP/1.1\r\nHost: B.example\r\n\r\n").body;
+    assert!(seen.starts_with("GET /p?q HTTP/1.1\r\nhost: b.example:81\r\n") && !seen.contains("B.example"), "{seen}");
+    ask("GET http://b.example:81/p?q HTTP/1.1\r\nHost: a.example\r\n\r\n").problem(400, "bad_host");
     let seen =
         ask("GET / HTTP/1.1\r\nHost: a.example\r\nConnection: host, content-length, x-forwarded-for\r\n\r\n").body;
     assert!(seen.contains("\nhost: a.example\r\n") && seen.contains("\nx-forwarded-for: 127.0.0.1\r\n"), "{seen}");

@@ -4,6 +4,7 @@ use crate::identity::Client;
 use http::header::{HeaderName, HeaderValue, Keys};
 use http::{Extensions, HeaderMap, Method, Request, Uri};
 use std::net::IpAddr;
+use tollgate_policy::RequestParts;
 
 /// A request without its body, and who sent it.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +42,16 @@ impl<'a> Head<'a> {
         self.client.by_proxy()
     }
 
+    /// What is checked of it before it is decided on.
+    pub(crate) fn parts(&self) -> RequestParts<'a, impl Fn() -> HeaderPairs<'a>> {
+        let all = self.headers;
+        RequestParts {
+            path: self.uri.path().as_bytes(),
+            authority: self.uri.authority().map(|authority| authority.as_str().as_bytes()),
+            headers: move || HeaderPairs(all.iter()),
+        }
+    }
+
     /// The value of a cookie of that name.
     pub fn cookie(&self, name: &str) -> Option<&'a [u8]> {
         let lines = self.headers.get_all(http::header::COOKIE).into_iter();
@@ -49,6 +60,17 @@ impl<'a> Head<'a> {
             let (known, value) = pair.trim_ascii().split_at_checked(name.len())?;
             value.strip_prefix(b"=").filter(|_| known == name.as_bytes())
         })
+    }
+}
+
+/// The headers of a request as text and bytes.
+pub(crate) struct HeaderPairs<'a>(http::header::Iter<'a, HeaderValue>);
+
+impl<'a> Iterator for HeaderPairs<'a> {
+    type Item = (&'a str, &'a [u8]);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(name, value)| (name.as_str(), value.as_bytes()))
     }
 }
 

@@ -83,6 +83,14 @@ impl Key {
         matches!(self.0, By::Ip)
     }
 
+    /// The header that it is, if it is one. Cookie is none: its values are one list.
+    pub(crate) fn header_name(&self) -> Option<&HeaderName> {
+        match &self.0 {
+            By::Header(name) if *name != http::header::COOKIE => Some(name),
+            _ => None,
+        }
+    }
+
     /// What `then` says of the key of a request as bytes. What it is of comes first: an address is not a header that says the same.
     // Handed on, not returned: it is slow to move.
     #[inline]

@@ -129,7 +129,7 @@
 //! use tollgate_tower::{Count, RateLimitLayer};
 //!
 //! let api = RateLimitLayer::per_ip(Limit::per_minute(100))
-//!     .skip_paths(["/healthz"]) // preflight requests of browsers are always skipped
+//!     .skip_paths(["/healthz"]) // preflight requests of browsers have a limit of their own: `preflight`
 //!     .skip(|head| head.headers.contains_key("x-internal-probe"))
 //!     .cost(|head| if head.uri.path().starts_with("/export") { 10 } else { 1 });
 //!
@@ -314,10 +314,10 @@ pub use identity::{Client, Forwarding, Identity, IdentityHints, PeerAddr, peer};
 pub use key::{Key, KeyWriter};
 #[cfg(feature = "axum")]
 pub use rate_limit::{AxumBody, RateLimitOfConnection};
-pub use rate_limit::{Enum, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Waits};
+pub use rate_limit::{Enum, Form, Kept, PreflightStats, RateLimit, RateLimitLayer, ResponseFuture, Waits};
 pub use shed::ShedLayer;
 // What the options of a layer are said in.
-pub use tollgate_policy::{Count, DenialStatus, TrustedPeers};
+pub use tollgate_policy::{Count, DenialStatus, Preflight, TrustedPeers};
 
 /// A mark on a response: what it answers never reached the service, so whoever counted the request gives it back.
 #[derive(Clone, Copy, Debug)]

@@ -3,6 +3,7 @@
 use super::Config;
 use crate::attribute::Attribute;
 use crate::pattern::HostPattern;
+use crate::preflight::Preflight;
 use std::fmt;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
@@ -35,6 +36,8 @@ pub struct Gateway {
     pub tls: Option<Certificate>,
     /// The hosts that are served; all if there are none.
     pub hosts: Vec<HostPattern>,
+    /// What becomes of preflight requests of CORS.
+    pub preflight: Preflight,
     /// Whether connections of trusted proxies begin with the PROXY protocol.
     pub proxy_protocol: bool,
     /// How long a client may take to send a head.

@@ -74,6 +74,8 @@ pub(crate) enum Kind {
     RedisUrl,
     /// Where a service is that requests are sent on to.
     Upstream,
+    /// A limit, "count" or "exempt".
+    Preflight,
     /// The beginning of names in Redis.
     Prefix,
     Method,
@@ -144,6 +146,7 @@ impl Kind {
             Self::HeaderName => "the name of a header, as \"x-user-id\"".to_owned(),
             Self::RedisUrl => "the url of a Redis server, as \"redis://127.0.0.1:6379\"".to_owned(),
             Self::Upstream => "where a service is, as \"http://127.0.0.1:3000\" or \"https://app.internal\"".to_owned(),
+            Self::Preflight => "a limit as \"600/min burst 100\", \"count\" or \"exempt\"".to_owned(),
             Self::Prefix => {
                 "1 to 64 printable characters of ASCII without spaces, `{` and `}`, as \"tollgate\"".to_owned()
             }

@@ -66,7 +66,9 @@ fn kind(of: &Kind) -> Value {
         Kind::Percent => json!({ "type": "number", "minimum": 0, "maximum": 100 }),
         Kind::Share => json!({ "type": "number", "exclusiveMinimum": 0, "maximum": 1 }),
         Kind::Reserve => json!({ "anyOf": [{ "type": "integer", "minimum": 0 }, pattern("^[0-9.]+ *%$")] }),
-        Kind::Text | Kind::Limit | Kind::Attribute | Kind::Host => json!({ "type": "string", "minLength": 1 }),
+        Kind::Text | Kind::Limit | Kind::Preflight | Kind::Attribute | Kind::Host => {
+            json!({ "type": "string", "minLength": 1 })
+        }
         // As many letters as bytes if they are ASCII; of others fewer will do.
         Kind::LongText { bytes } => json!({ "type": "string", "minLength": bytes.div_ceil(4) }),
         Kind::OneOf(words) => json!({ "enum": words }),

@@ -53,8 +53,7 @@ pub(crate) fn write<'a>(
                 keys.extend(subject.bytes(attribute).ok_or(attribute)?.iter().map(u8::to_ascii_uppercase));
             }
             Attribute::Host => {
-                let host = subject.bytes(attribute).ok_or(attribute)?;
-                keys.extend(host.strip_suffix(b".").unwrap_or(host).iter().map(u8::to_ascii_lowercase));
+                keys.extend(subject.bytes(attribute).ok_or(attribute)?.iter().map(u8::to_ascii_lowercase));
             }
             other if other.has_scheme() => keys.extend_from_slice(credentials(subject.bytes(other).ok_or(attribute)?)),
             other => keys.extend_from_slice(subject.bytes(other).ok_or(attribute)?),

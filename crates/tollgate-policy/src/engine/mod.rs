@@ -2,6 +2,7 @@
 
 mod asking;
 mod by_name;
+mod checks;
 mod detached;
 mod ending;
 mod explain;

@@ -11,6 +11,7 @@ use crate::policies::Policies;
 use crate::policy::{Limits, Penalty, Policy};
 use crate::policy_limit::PolicyLimit;
 use crate::pressure::AdaptiveLimit;
+use crate::request_check::RequestChecks;
 use crate::stats::Tally;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
@@ -28,6 +29,8 @@ pub(crate) struct Rules {
     pub(crate) index: Index,
     /// Whether any condition is about the path.
     pub(crate) needs_path: bool,
+    /// What is checked of requests before they are decided on.
+    pub(crate) checks: RequestChecks,
     /// The plans by name.
     pub(crate) plans: HashMap<Box<[u8]>, usize>,
     /// Who sheds, if anybody does.
@@ -218,7 +221,7 @@ impl Rules {
         };
         registry.handling = policies.iter().map(|ruling| (ruling.number, handling(&ruling.policy))).collect();
         let sheds = registry.sheds(source.shed, store.now());
-        Ok(Self { source, policies, index, needs_path, plans, sheds })
+        Ok(Self { checks: RequestChecks::new(&source), source, policies, index, needs_path, plans, sheds })
     }
 }
 

@@ -4,6 +4,7 @@ mod auth;
 pub(crate) mod body;
 mod check;
 pub(crate) mod check_request;
+pub(crate) mod cross_site;
 pub(crate) mod json;
 mod openapi;
 mod problem;
@@ -42,17 +43,19 @@ pub(crate) const LIVE: &str = "/livez";
 pub(crate) const READY: &str = "/readyz";
 const OPENAPI: &str = "/openapi.json";
 
-/// What the HTTP listener serves.
-pub(crate) fn router<C: Clock>(app: Arc<App<C>>) -> Router {
+/// What the HTTP listener serves. Calls that charge or settle are for programs, and not for web pages of other origins.
+pub(crate) fn router<C: Clock>(app: Arc<App<C>>, on_loopback: bool) -> Router {
     let traces = app.traces.get().cloned();
-    let router = Router::new()
+    let calls = Router::new()
         .route(CHECK, post(check::check::<C>))
         .route(RESERVE, post(reserve::reserve::<C>))
         .route(SETTLE, post(reserve::settle::<C>))
         .route(CANCEL, post(reserve::cancel::<C>))
         .route(THROTTLE, post(throttle::throttle::<C>))
-        .merge(auth::routes::<C>())
         .route(ENVOY, post(crate::envoy::json::<C>))
+        .route_layer(from_fn_with_state(on_loopback, cross_site::refused));
+    let router = calls
+        .merge(auth::routes::<C>())
         .route(LIVE, get(live::<C>))
         .route(READY, get(ready::<C>))
         .route(OPENAPI, get(openapi::description))

@@ -24,7 +24,7 @@ impl Server {
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
         let app = App::new(&Config::default(), AnyStore::Memory(store.clone())).unwrap();
-        Self { app: router(Arc::new(App { buckets: Buckets::new(AnyStore::Memory(store), most), ..app })), clock }
+        Self { app: router(Arc::new(App { buckets: Buckets::new(AnyStore::Memory(store), most), ..app }), true), clock }
     }
 
     /// A server on the policies of a file.
@@ -33,7 +33,7 @@ impl Server {
         let config = loaded.config.unwrap_or_else(|| panic!("{:?}", loaded.diagnostics));
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
-        Self { app: router(Arc::new(App::new(&config, AnyStore::Memory(store)).unwrap())), clock }
+        Self { app: router(Arc::new(App::new(&config, AnyStore::Memory(store)).unwrap()), true), clock }
     }
 
     fn connect(&self) -> DuplexStream {
@@ -466,7 +466,7 @@ async fn a_worker_that_is_stuck_is_told_by_readyz_and_then_by_livez() {
     let app = Arc::new(App::new(&Config::default(), AnyStore::Memory(store)).unwrap());
     let health = Arc::clone(&app.health);
     let _beats = ["http-0", "resp-1"].map(|name| health.register(name));
-    let server = Server { app: router(app), clock: ManualClock::new() };
+    let server = Server { app: router(app, true), clock: ManualClock::new() };
     let ask = async |path: &str| {
         let mut stream = server.connect();
         stream

@@ -93,6 +93,10 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         waited.count,
         waited.sum_seconds,
     );
+    let help = "Preflight requests of CORS that a limit of their own decided on, in the gateway and at /auth.";
+    page.family("tollgate_preflights_total", help, Kind::Counter)
+        .sample(&[("outcome", "allowed")], app.preflights.allowed())
+        .sample(&[("outcome", "denied")], app.preflights.denied());
     let help = "What operators did or tried and is not in the log or the audit log.";
     page.family("tollgate_audit_lost_total", help, Kind::Counter).sample(&[], app.audit.lost());
     let help = "Requests with a forwarding header from a peer that is not trusted, which was ignored.";

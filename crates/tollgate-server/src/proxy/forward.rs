@@ -75,13 +75,8 @@ impl Forward {
         }
         let notes = request.extensions_mut().remove::<Notes>();
         let version = request.version();
-        let upgrade = match version {
-            Version::HTTP_11 if !gateway.http2 => headers::upgrade(request.headers()),
-            _ => None,
-        };
-        if version == Version::HTTP_2 {
-            headers::one_cookie(request.headers_mut());
-        }
+        // Only where it may change is it there.
+        let upgrade = headers::upgrade(request.headers());
         let onward = Onward { client: &self.client, believed: shared.identity_header(), version, upgrade };
         let times = Times {
             begun: Instant::now(),

@@ -11,7 +11,7 @@ use axum::http::header::{
 };
 use axum::http::uri::Authority;
 use smallvec::SmallVec;
-use tollgate_policy::HostPattern;
+use tollgate_policy::{HostPattern, RequestError, check_hosts};
 
 /// Headers that are of one connection, beside those that Connection names.
 const HOP_BY_HOP: [HeaderName; 9] = [
@@ -87,6 +87,23 @@ pub(super) fn strip(headers: &mut HeaderMap) {
     }
 }
 
+/// Takes what goes no further out of a request, before anybody decides on it: policies see what the upstream will get. A protocol
+/// that it may change to stays, and so does TE where trailers are welcome.
+pub(super) fn strip_request(headers: &mut HeaderMap, may_upgrade: bool) {
+    if !headers.keys().any(is_hop_by_hop) {
+        return;
+    }
+    let protocol = if may_upgrade { upgrade(headers) } else { None };
+    let trailers = all(headers, &TE).any(|value| welcomes_trailers(value.as_bytes()));
+    strip(headers);
+    if let Some(protocol) = protocol {
+        set_upgrade(headers, protocol);
+    }
+    if trailers {
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+    }
+}
+
 /// Headers that Connection makes those of one connection, too.
 fn named(headers: &HeaderMap) -> SmallVec<[HeaderName; 4]> {
     connection_names(headers)
@@ -134,8 +151,7 @@ pub(super) fn has_other_codings(headers: &HeaderMap) -> bool {
     all(headers, &TRANSFER_ENCODING).any(|coding| !coding.as_bytes().eq_ignore_ascii_case(b"chunked"))
 }
 
-/// Leaves one host to ask for, the one that the policies saw: the target's, or else that of Host. It must be one of those
-/// that are served.
+/// Leaves one host to ask for, which target and Host agree on. It must be one of those that are served.
 pub(super) fn one_host(
     headers: &mut HeaderMap,
     target: Option<&Authority>,
@@ -147,33 +163,23 @@ pub(super) fn one_host(
     if said > 1 || said == 0 && needed {
         return Err(Problem::new(Code::BadHost, "a request has one header Host, and no two"));
     }
+    let authority = target.map(|target| target.as_str().as_bytes());
+    check_hosts(authority, all(headers, &HOST).map(HeaderValue::as_bytes)).map_err(bad_host)?;
     if let Some(target) = target {
-        let asked = match target.port() {
-            Some(port) => format!("{}:{port}", target.host()),
-            None => target.host().to_owned(),
-        };
         // Of a target there is nothing in it that a header may not have.
-        if let Ok(asked) = HeaderValue::try_from(asked) {
-            headers.insert(HOST, asked);
+        if let Ok(host) = HeaderValue::from_str(target.as_str()) {
+            headers.insert(HOST, host);
         }
     }
     let host = first(headers, &HOST).map_or(&b""[..], HeaderValue::as_bytes);
-    let is_host = |byte: &u8| byte.is_ascii_alphanumeric() || b"-._~%:[]".contains(byte);
-    if !host.iter().all(is_host) {
-        return Err(Problem::new(Code::BadHost, "the header Host names no host; write it as in Host: example.com"));
-    }
-    if !served.is_empty() && !served.iter().any(|pattern| pattern.matches_host(without_port(host))) {
+    if !served.is_empty() && !served.iter().any(|pattern| pattern.matches_host(host)) {
         return Err(Problem::new(Code::WrongHost, "that host is not served here"));
     }
     Ok(())
 }
 
-fn without_port(host: &[u8]) -> &[u8] {
-    match host.iter().rposition(|byte| *byte == b':') {
-        // The last group of an IPv6 address is no port.
-        Some(at) if !host.ends_with(b"]") => &host[..at],
-        _ => host,
-    }
+fn bad_host(error: RequestError) -> Problem {
+    Problem::new(Code::BadHost, error.to_string())
 }
 
 /// Whether a header tells who asked, also if it is spelled with underscores: to many services that is the same.
@@ -190,7 +196,8 @@ fn tells_who(name: &str) -> bool {
     }
 }
 
-/// How the headers of a request go on to an upstream: without what is of one connection only, and with who asked.
+/// How the headers of a request go on to an upstream: without what is of one connection only, and with who asked. What Connection
+/// names is gone by then: see [`strip_request`].
 ///
 /// What the client itself says of that, in these headers or in `believed`, goes on only if it is trusted. A trusted proxy that
 /// writes one of X-Forwarded-For and Forwarded is added to in that one: what it began in one would be untrue in the other.
@@ -248,15 +255,11 @@ impl Onward<'_> {
         if let Some(host) = host {
             tell(&HOST, host.as_bytes());
         }
-        let named = if first(headers, &CONNECTION).is_some() { named(headers) } else { SmallVec::new() };
         let mut said = Said::default();
         for (name, value) in headers {
             if *name == HOST || *name == CONTENT_LENGTH || is_hop_by_hop(name) {
                 // Trailers may be asked for across hops; nothing else of TE may.
                 said.trailers |= *name == TE && welcomes_trailers(value.as_bytes());
-                continue;
-            }
-            if named.contains(name) {
                 continue;
             }
             if tells_who(name.as_str()) || name == self.believed {

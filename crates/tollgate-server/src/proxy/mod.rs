@@ -106,7 +106,9 @@ impl Shared {
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
         let log = log.map_err(|error| format!("the access log {} cannot be opened: {error}", gateway.access_log))?;
         let (log, writing) = log.unzip();
-        let mut layer = layer(&app.engine, &config.identity, &app.seen, &app.waits);
+        let mut layer = layer(&app.engine, &config.identity, &app.seen, &app.waits)
+            .preflight(gateway.preflight)
+            .preflight_stats(&app.preflights);
         let traces = app.traces.get().cloned();
         if log.is_some() || traces.is_some() {
             layer = layer.on_verdict(Notes::verdict);
@@ -220,7 +222,7 @@ pub(crate) fn layer<C: Clock>(
     seen: &Identity,
     waits: &Waits,
 ) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
-    let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed, seen)).waits(waits);
+    let mut layer = RateLimitLayer::new(engine.clone()).identity(identity(believed, seen)).waits(waits).strict();
     let name = |name: &Option<String>| name.as_ref().and_then(|name| HeaderName::try_from(name).ok());
     if let Some(user) = believed.user.as_ref().and_then(|user| HeaderName::try_from(&user.header).ok()) {
         // `UserHeader::strip` has removed it where the peer may not set it. The layer could not tell: it is told of the client

@@ -61,6 +61,7 @@ pub(crate) fn body(reader: &mut BufReader<TcpStream>, head: &str) -> Option<Stri
 }
 
 /// A service whose answers never end: it tells how much it sent of one when nobody takes more of it.
+#[allow(dead_code, reason = "not every test file uses it")]
 pub(crate) fn endless() -> (SocketAddr, Receiver<usize>) {
     let (told, ended) = channel();
     let address = service(move |mut stream| {

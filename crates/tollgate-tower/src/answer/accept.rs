@@ -27,6 +27,11 @@ impl Asker {
         if let Some(kind) = GRPC.into_iter().find(is) {
             return Self::Grpc(kind);
         }
+        Self::of_http(headers)
+    }
+
+    /// The same without gRPC.
+    pub(crate) fn of_http(headers: &HeaderMap) -> Self {
         let mut offers = OFFERS.map(|(asker, names)| Offer { asker, names, narrow: 0, quality: 0.0 });
         for line in headers.get_all(ACCEPT) {
             for range in line.to_str().unwrap_or_default().split(',') {

@@ -8,6 +8,7 @@ mod expose;
 mod figures;
 mod grpc;
 mod numbers;
+mod refused;
 #[cfg(test)]
 mod tests;
 
@@ -17,6 +18,7 @@ pub(crate) use denied::{GRPC_STATUS, Jitter, denied};
 pub use dialect::{Dialect, Dialects};
 pub(crate) use expose::expose;
 pub(crate) use figures::{Figures, PolicyName};
+pub(crate) use refused::refused;
 
 use http::HeaderMap;
 use std::time::Duration;

@@ -13,7 +13,7 @@ use std::net::IpAddr;
 use std::pin::Pin;
 use std::time::Duration;
 use tollgate::Sleep;
-use tollgate_policy::Ending;
+use tollgate_policy::{Ending, RequestError};
 
 /// Where the limits leave the caller: an extension of the request, for handlers, where the layer
 /// [says so](crate::RateLimitLayer::extension).
@@ -39,6 +39,10 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
 
     /// What is the same for all requests of a client.
     type Seat: Copy + Send + Sync + 'static;
+
+    /// Refuses a request that the service may read differently than this gate does. With `everything`, path and host are
+    /// checked even if nothing is decided by them.
+    fn check(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError>;
 
     /// Decides, and charges if the request passes; or says what does so, where that takes a while. The ticket goes where it
     /// stays: it is slow to move.

@@ -13,7 +13,10 @@ use tollgate::{
     Algorithm, Clock, Decision, DefaultClock, HashedKey, Instant, Keyed, Limit, Reservation, ReserveError, Sleep,
     SystemClock, Taken,
 };
-use tollgate_policy::{Action, Count, DenialStatus, Ending, IPV6_PREFIX};
+use tollgate_policy::{
+    Action, Count, DenialStatus, Ending, IPV6_PREFIX, RequestError, RequestParts, check_headers, check_hosts,
+    check_path,
+};
 
 /// The same limit for each key; see [`RateLimitLayer::per_ip`](crate::RateLimitLayer::per_ip). A handle: clones share the keys.
 #[derive(Clone)]
@@ -149,6 +152,18 @@ impl<C: Clock> sealed::Sealed for OneLimit<C> {}
 impl<C: Clock> Gate for OneLimit<C> {
     type Ticket = Ticket<C>;
     type Seat = HashedKey;
+
+    fn check(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError> {
+        let RequestParts { path, authority, headers } = head.parts();
+        if everything {
+            check_path(path)?;
+            check_hosts(authority, headers().filter(|(name, _)| *name == "host").map(|(_, value)| value))?;
+        }
+        match self.key.header_name() {
+            Some(name) => check_headers(std::iter::once(name.as_str()), headers()),
+            None => Ok(()),
+        }
+    }
 
     #[inline]
     fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Ticket<C>>) -> Option<Later<Ticket<C>>> {

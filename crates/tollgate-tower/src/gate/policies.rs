@@ -5,12 +5,15 @@ use crate::answer::{self, Denial, Dialects};
 use crate::head::Head;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
+use smallvec::SmallVec;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{AskOutcome, MemoryStore, Sleep, Store};
-use tollgate_policy::{Ending, Engine, Headers, Subject, TrustedPeers, Verdict, credentials, request_start};
+use tollgate_policy::{
+    Ending, Engine, Headers, RequestError, Subject, TrustedPeers, Verdict, credentials, request_start,
+};
 
 /// An engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A handle: clones share the engine.
 pub struct ByPolicies<S = MemoryStore> {
@@ -114,6 +117,16 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
     #[inline(always)]
     fn pass(&self, seat: Infallible) -> Result<Verdict, Option<Verdict>> {
         match seat {}
+    }
+
+    fn check(&self, head: &Head<'_>, everything: bool) -> Result<(), RequestError> {
+        let mut believed: SmallVec<[&str; 4]> = SmallVec::new();
+        let user = self.user.as_ref().map(|(name, _)| name);
+        believed.extend([user, self.api_key.as_ref()].into_iter().flatten().map(HeaderName::as_str));
+        if head.is_from_trusted_proxy() {
+            believed.extend([&self.class, &self.start].into_iter().flatten().map(HeaderName::as_str));
+        }
+        self.engine.check_request(head.parts(), &believed, everything)
     }
 
     fn decide(&self, head: &Head<'_>, cost: u64, ticket: &mut Option<Verdict>) -> Option<Later<Verdict>> {

@@ -2,7 +2,7 @@
 
 use super::form::Enum;
 use super::options::Options;
-use super::{RateLimit, Shared, Waits};
+use super::{PreflightStats, RateLimit, Shared, Waits};
 use crate::answer::{Denial, Dialects};
 use crate::gate::{ByPolicies, Gate, OneLimit};
 use crate::head::Head;
@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Clock, Keyed, Limit, Store};
-use tollgate_policy::{Action, Count, DenialStatus, Engine, Subject, TrustedPeers};
+use tollgate_policy::{Action, Count, DenialStatus, Engine, Preflight, Subject, TrustedPeers};
 use tower_layer::Layer;
 
 /// Limits what reaches a service.
@@ -215,7 +215,7 @@ impl<G: Gate, F> RateLimitLayer<G, F> {
         self.with(|options| options.expose = true)
     }
 
-    /// Requests that pass uncounted. Preflight requests of browsers always do.
+    /// Requests that pass uncounted and unchecked.
     #[must_use]
     pub fn skip(self, skip: impl Fn(&Head<'_>) -> bool + Send + Sync + 'static) -> Self {
         self.with(|options| options.skip.push(Arc::new(skip)))
@@ -226,6 +226,39 @@ impl<G: Gate, F> RateLimitLayer<G, F> {
     pub fn skip_paths<P: Into<String>>(self, paths: impl IntoIterator<Item = P>) -> Self {
         let paths: Vec<String> = paths.into_iter().map(Into::into).collect();
         self.skip(move |head| paths.iter().any(|path| path == head.uri.path()))
+    }
+
+    /// What becomes of preflight requests of CORS, which have no credentials: by default a limit of their own, 600 a minute and up to 100
+    /// at once for each client address, whatever this layer limits otherwise. Its counts are those of this process.
+    ///
+    /// A layer for CORS outside of this one answers them itself; then none comes here.
+    #[must_use]
+    pub fn preflight(self, preflight: Preflight) -> Self {
+        self.with(|options| options.preflights.set(preflight))
+    }
+
+    /// Counts what becomes of preflight requests with `stats`, to be read at any time.
+    #[must_use]
+    pub fn preflight_stats(self, stats: &PreflightStats) -> Self {
+        self.with(|options| options.preflights.stats = stats.clone())
+    }
+
+    /// Checks path and host of every request, even if no policy looks at them: for gateways, whose policies change while
+    /// they run.
+    ///
+    /// What is refused, with the status 400, is what a service may read differently than the policies did: a path with `.` or `..`,
+    /// also escaped; a host with user information; a target and a header Host that disagree. Where policies look at path or host
+    /// they are checked anyway, as are headers that requests are counted or matched by: two different values of one are refused.
+    #[must_use]
+    pub fn strict(self) -> Self {
+        self.with(|options| options.strict = true)
+    }
+
+    /// Denials of calls of gRPC have the status of HTTP, too, and not 200 with a status of gRPC in a header: for services that
+    /// only answer another proxy whether a request may pass, which would take 200 for yes.
+    #[must_use]
+    pub fn http_status(self) -> Self {
+        self.with(|options| options.plain_http = true)
     }
 
     /// What a request costs; 1 unless said.

@@ -6,6 +6,7 @@ mod form;
 mod future;
 mod layer;
 mod options;
+mod preflight;
 mod service;
 mod waits;
 
@@ -16,6 +17,7 @@ pub use form::AxumBody;
 pub use form::{Enum, Form};
 pub use future::{Kept, ResponseFuture};
 pub use layer::RateLimitLayer;
+pub use preflight::PreflightStats;
 pub use service::RateLimit;
 pub use waits::Waits;
 

@@ -4,9 +4,11 @@ use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use crate::identity::Identity;
 use crate::rate_limit::Waits;
+use crate::rate_limit::preflight::Preflights;
 use bytes::Bytes;
-use http::{Method, Response};
+use http::Response;
 use std::sync::Arc;
+use tollgate_policy::Preflight;
 
 type Ask<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 type Denied = Arc<dyn Fn(&Denial<'_>) -> Response<Bytes> + Send + Sync>;
@@ -23,6 +25,11 @@ pub(crate) struct Options {
     pub(crate) hook: Option<Hook>,
     pub(crate) extension: bool,
     pub(crate) jitter: u8,
+    /// Whether path and host of every request are checked.
+    pub(crate) strict: bool,
+    /// Whether denials are responses of HTTP for callers of gRPC, too.
+    pub(crate) plain_http: bool,
+    pub(crate) preflights: Preflights,
     pub(crate) max_waiting: usize,
     /// Those who wait, at all services of the layer.
     pub(crate) waits: Waits,
@@ -40,6 +47,9 @@ impl Default for Options {
             hook: None,
             extension: false,
             jitter: 0,
+            strict: false,
+            plain_http: false,
+            preflights: Preflights::new(Preflight::default()),
             max_waiting: 1_024,
             waits: Waits::new(),
         }
@@ -48,10 +58,10 @@ impl Default for Options {
 
 // A head is handed on as a copy: one that nobody points at need not be in memory.
 impl Options {
-    /// Whether a request passes uncounted.
+    /// Whether a request passes unchecked and uncounted, as its owner chose.
     #[inline]
     pub(crate) fn skips(&self, head: &Head<'_>) -> bool {
-        is_preflight(head) || (!self.skip.is_empty() && self.skips_by_choice(*head))
+        !self.skip.is_empty() && self.skips_by_choice(*head)
     }
 
     #[inline(never)]
@@ -78,12 +88,4 @@ impl Options {
     pub(crate) fn is_watched(&self) -> bool {
         self.extension || self.hook.is_some()
     }
-}
-
-/// A browser asking whether a script may ask.
-#[inline]
-fn is_preflight(head: &Head<'_>) -> bool {
-    head.method == Method::OPTIONS
-        && head.headers.contains_key(http::header::ACCESS_CONTROL_REQUEST_METHOD)
-        && head.headers.contains_key(http::header::ORIGIN)
 }

@@ -3,10 +3,11 @@
 use super::Shared;
 use super::form::{Enum, Form};
 use super::future::{Counted, ResponseFuture};
+use super::preflight::is_preflight;
 use super::waits::Waiting;
 use crate::NotReached;
 use crate::answer::{self, Asker, Denial, Jitter};
-use crate::gate::{Gate, Later};
+use crate::gate::{Gate, Later, OneLimit};
 use crate::head::Head;
 use crate::identity::{Client, peer};
 use crate::rate_limit::future::Kept;
@@ -20,6 +21,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
+use tollgate_policy::RequestError;
 use tower_service::Service;
 
 /// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
@@ -97,6 +99,20 @@ impl<G: Gate> Counted<G> {
             if options.skips(&head) {
                 return Fate::Passes;
             }
+            if let Err(error) = gate.check(&head, options.strict) {
+                return Fate::Denied(Box::new(self.shared.refuse(&error)));
+            }
+            if is_preflight(&head) {
+                if options.preflights.are_exempt() {
+                    return Fate::Passes;
+                }
+                if let Some(limit) = options.preflights.limit() {
+                    return match self.shared.judge_preflight(limit, &head) {
+                        Some(response) => Fate::Denied(Box::new(response)),
+                        None => Fate::Passes,
+                    };
+                }
+            }
             if let Some(later) = gate.decide(&head, options.cost(&head), &mut self.ticket) {
                 return Fate::Asks(later, client);
             }
@@ -121,7 +137,7 @@ impl<G: Gate> Counted<G> {
         let Some(ticket) = &self.ticket else { return Fate::Passes };
         let head = Head::of(request, client);
         if !gate.is_allowed(ticket) {
-            let response = self.shared.turn_away(&head, gate.denial(ticket), Some(ticket));
+            let response = self.shared.turn_away(&head, gate.denial(ticket), Some((gate, ticket)));
             // It holds nothing, but it may hold on to something, and the future may be kept.
             self.ticket = None;
             return Fate::Denied(Box::new(response));
@@ -129,7 +145,7 @@ impl<G: Gate> Counted<G> {
         let delay = gate.delay(ticket);
         let waiting = (!delay.is_zero()).then(|| options.waits.enter(options.max_waiting, delay));
         if let Some(None) = waiting {
-            let response = self.shared.turn_away(&head, Denial::too_many_wait(delay), None);
+            let response = self.shared.turn_away::<G>(&head, Denial::too_many_wait(delay), None);
             if let Some(ticket) = self.ticket.take() {
                 gate.cancel(ticket);
             }
@@ -207,18 +223,50 @@ impl<G: Gate> Shared<G> {
     fn pass<B>(&self, seat: Option<G::Seat>, request: &Request<B>) -> Result<G::Ticket, Option<G::Ticket>> {
         let Self { gate, options } = self;
         let Some(seat) = seat else { return Err(None) };
-        // What may be a preflight request is not counted; whoever speaks for others is not believed, and that is told.
+        // What may be a preflight request has a limit of its own; whoever speaks for others is not believed, and that is told.
         if request.method() == Method::OPTIONS || options.identity.word_of_others(request.headers()).is_some() {
             return Err(None);
         }
         gate.pass(seat)
     }
 
+    /// Decides on a preflight request by the limit of their own: the response if it is denied.
+    #[inline(never)]
+    fn judge_preflight(&self, limit: &OneLimit, head: &Head<'_>) -> Option<Response<Bytes>> {
+        let mut ticket = None;
+        // A limit of this process has nobody to wait for.
+        let _ = limit.decide(head, 1, &mut ticket);
+        let ticket = ticket?;
+        // Nobody waits here, also where the limit is one that paces.
+        let is_allowed = limit.passes(&ticket);
+        self.options.preflights.stats.count(is_allowed);
+        if is_allowed {
+            if let Some(hook) = &self.options.hook {
+                hook(head, None);
+            }
+            return None;
+        }
+        Some(self.turn_away(head, limit.denial(&ticket), Some((limit, &ticket))))
+    }
+
+    /// The response to a request that the service may read differently.
+    #[inline(never)]
+    fn refuse(&self, error: &RequestError) -> Response<Bytes> {
+        let mut response = answer::refused(error);
+        response.extensions_mut().insert(NotReached);
+        response
+    }
+
     /// The response of who is turned away, with what the limits say, if it was they.
     #[inline(never)]
-    fn turn_away(&self, head: &Head<'_>, mut denial: Denial<'_>, ticket: Option<&G::Ticket>) -> Response<Bytes> {
-        let Self { gate, options } = self;
-        if let Some(ticket) = ticket {
+    fn turn_away<D: Gate>(
+        &self,
+        head: &Head<'_>,
+        mut denial: Denial<'_>,
+        decided: Option<(&D, &D::Ticket)>,
+    ) -> Response<Bytes> {
+        let Self { options, .. } = self;
+        if let Some((gate, ticket)) = decided {
             // What is shed is spread already.
             if denial.jitter == Jitter::default() {
                 denial.jitter = Jitter { percent: options.jitter, hash: gate.key_hash(ticket) };
@@ -228,8 +276,9 @@ impl<G: Gate> Shared<G> {
             hook(head, Some(&denial));
         }
         let retry_after = denial.seconds();
+        let asker = if options.plain_http { Asker::of_http(head.headers) } else { Asker::of(head.headers) };
         let mut response = match &options.denied {
-            None => answer::denied(Asker::of(head.headers), &denial),
+            None => answer::denied(asker, &denial),
             Some(denied) => {
                 let mut response = denied(&denial);
                 if let Some(after) = retry_after {
@@ -238,7 +287,7 @@ impl<G: Gate> Shared<G> {
                 response
             }
         };
-        if let Some(ticket) = ticket {
+        if let Some((gate, ticket)) = decided {
             gate.tell(ticket, options.dialects, response.headers_mut(), retry_after);
         }
         if options.expose {

@@ -2,6 +2,7 @@
 
 use super::tls::TLS;
 use super::{Default, Key, Kind, MOST, Table, key};
+use crate::preflight::Preflight;
 use std::time::Duration;
 
 /// A time that somebody or something is waited for.
@@ -71,6 +72,13 @@ pub(super) static GATEWAY: Table = Table {
             "[\"example.com\", \"*.example.com\"]",
         )
         .or(Default::Empty),
+        key(
+            "preflight",
+            Kind::Preflight,
+            "Preflight requests of CORS: a limit of their own for each address, \"count\" (as other requests), or \"exempt\".",
+            "\"600/min burst 100\"",
+        )
+        .or(Default::Text(Preflight::DEFAULT)),
         key(
             "proxy_protocol",
             Kind::Bool,

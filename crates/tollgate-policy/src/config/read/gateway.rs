@@ -32,6 +32,7 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
     let health_path = section.get(reader, "health_path", health_path);
     let tls = section.table(reader, "tls").map(|inner| certificate(reader, inner));
     let hosts = section.many(reader, "hosts", scalar::host);
+    let preflight = section.get(reader, "preflight", scalar::preflight);
     let proxy_protocol = section.get(reader, "proxy_protocol", scalar::bool);
     let mut time = |name| section.get(reader, name, scalar::duration);
     let health_interval = time("health_interval");
@@ -67,6 +68,7 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
         health_interval: health_interval?,
         tls,
         hosts: hosts?,
+        preflight: preflight?,
         proxy_protocol: proxy_protocol?,
         header_timeout: header_timeout?,
         keep_alive: keep_alive?,

@@ -11,10 +11,11 @@ use crate::config::tree::{Data, Value};
 use crate::pattern::{HostPattern, PathPattern};
 use crate::policy::{Reserve, Rollout, StatusRange};
 use crate::policy_limit::{ParsePolicyLimitError, PolicyLimit};
+use crate::preflight::Preflight;
 use ipnet::IpNet;
 use std::net::IpAddr;
 use std::time::Duration;
-use tollgate::{Algorithm, Instant, OnFailure};
+use tollgate::{Algorithm, Instant, OnFailure, ParseLimitError};
 
 type Read<T> = Result<T, Wrong>;
 
@@ -160,6 +161,12 @@ pub(super) fn redis_url(_: &Kind, value: &Value) -> Read<RedisUrl> {
 
 pub(super) fn upstream(_: &Kind, value: &Value) -> Read<Upstream> {
     str(value)?.parse().map_err(|_| Wrong::Kind)
+}
+
+pub(super) fn preflight(_: &Kind, value: &Value) -> Read<Preflight> {
+    let text = str(value)?;
+    let wrong = |error: ParseLimitError| Wrong::Says { at: error.at().min(text.len()), message: error.to_string() };
+    text.parse().map_err(wrong)
 }
 
 pub(super) fn secret(kind: &Kind, value: &Value) -> Read<Secret> {

@@ -23,6 +23,7 @@ impl Writer<'_> {
             health_interval,
             tls,
             hosts,
+            preflight,
             proxy_protocol,
             header_timeout,
             keep_alive,
@@ -51,6 +52,7 @@ impl Writer<'_> {
         self.line("health_interval", text(duration_text(*health_interval)));
         self.optional("tls", tls.as_ref().map(|tls| inline(certificate(tls))));
         self.line("hosts", list(hosts.iter().map(text)));
+        self.line("preflight", text(preflight));
         self.line("proxy_protocol", proxy_protocol.to_string());
         self.line("header_timeout", text(duration_text(*header_timeout)));
         self.line("keep_alive", text(duration_text(*keep_alive)));

@@ -10,7 +10,8 @@ use crate::proxy::{Gate, Local, headers};
 use crate::traces::{Span, TRACEPARENT};
 use axum::body::Bytes;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST};
-use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Version};
+use axum::http::uri::PathAndQuery;
+use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use pin_project_lite::pin_project;
@@ -38,12 +39,13 @@ impl OfClient {
         Self { local: Arc::clone(local), client: Arc::clone(client), limited }
     }
 
-    /// What is wrong with a request, before anybody decides on it.
+    /// What is wrong with a request, before anybody decides on it. What goes no further is taken out of it.
     fn vet(&self, request: &mut Request<FromClient>) -> Result<(), Problem> {
         let gateway = &self.local.shared.gateway;
         if request.method() == Method::CONNECT || request.uri().path_and_query().is_none() {
             return Err(forward::bad_target());
         }
+        give_path(request.uri_mut());
         let (authority, version) = (request.uri().authority().cloned(), request.version());
         headers::one_host(request.headers_mut(), authority.as_ref(), version, &gateway.hosts)?;
         if let Some(user) = &self.local.shared.user {
@@ -58,7 +60,24 @@ impl OfClient {
                 return Err(forward::too_large());
             }
         }
+        headers::strip_request(request.headers_mut(), version == Version::HTTP_11 && !gateway.http2);
+        if version == Version::HTTP_2 {
+            headers::one_cookie(request.headers_mut());
+        }
         Ok(())
+    }
+}
+
+/// Gives a target that has a query and no path, as in `GET http://example.com?q=1`, the path that it stands for.
+fn give_path(uri: &mut Uri) {
+    let Some(query) = uri.path_and_query().map(PathAndQuery::as_str).filter(|path| path.starts_with('?')) else {
+        return;
+    };
+    let mut parts = uri.clone().into_parts();
+    // What was a query is one behind a slash.
+    parts.path_and_query = PathAndQuery::try_from(format!("/{query}")).ok();
+    if let Ok(whole) = Uri::from_parts(parts) {
+        *uri = whole;
     }
 }
 

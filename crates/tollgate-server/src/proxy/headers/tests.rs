@@ -32,10 +32,18 @@ fn what_is_of_one_connection_goes_no_further() {
         headers.append(HeaderName::from_static(name), HeaderValue::from_static(value));
     }
     let client = client("203.0.113.7", false);
-    let told = onward(&headers, &client, &X_FORWARDED_FOR);
+    let mut request = headers.clone();
+    strip_request(&mut request, false);
+    assert_eq!(names(&request), ["accept", "te"], "what policies see");
+    let told = onward(&request, &client, &X_FORWARDED_FOR);
     assert_eq!(names(&told), ["accept", "forwarded", "te", "via", "x-forwarded-for", "x-forwarded-proto"]);
     strip(&mut headers);
     assert_eq!(names(&headers), ["accept"]);
+    let mut upgrade = map(&[("connection", "Upgrade, x-private"), ("upgrade", "websocket"), ("x-private", "1")]);
+    strip_request(&mut upgrade, true);
+    assert_eq!(names(&upgrade), ["connection", "upgrade"]);
+    strip_request(&mut upgrade, false);
+    assert_eq!(names(&upgrade), [""; 0]);
     let told = onward(&map(&[("te", "gzip"), ("content-length", "5")]), &client, &X_FORWARDED_FOR);
     assert!(!told.contains_key("te") && !told.contains_key("content-length"));
 }

@@ -39,10 +39,6 @@ impl Sending {
             if path != "*" {
                 first.extend_from_slice(upstream.prefix().as_bytes());
             }
-            // A target may have a query and no path.
-            if path.starts_with('?') {
-                first.push(b'/');
-            }
             first.extend_from_slice(path.as_bytes());
             first.extend_from_slice(b" HTTP/1.1\r\n");
             if headers::first(headers, &HOST).is_none() {

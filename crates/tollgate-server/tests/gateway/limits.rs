@@ -39,3 +39,22 @@ fn who_is_over_a_limit_that_delays_waits_and_passes() {
     assert!((0..5).all(|_| server.request("GET", "/", "").status() == 200));
     assert!(server.figure("tollgate_decisions_total{policy=\"slow\",outcome=\"delayed\"}") >= 1.0);
 }
+
+/// As many requests under way as the limit allows, all the time: what comes back is there before the answer is.
+#[test]
+fn successes_are_given_back_before_the_client_has_its_answer() {
+    let (upstream, _requests) = echo();
+    let policy = "name = \"failures\"\ncount = \"failures\"\nlimit = \"5/h\"\nalgorithm = \"sliding_log\"\n";
+    let server = gateway(&[upstream], &format!("[[policy]]\n{policy}"));
+    std::thread::scope(|scope| {
+        for _ in 0..5 {
+            scope.spawn(|| {
+                let mut connection = server.connect();
+                for _ in 0..100 {
+                    connection.send("GET", "/", "");
+                    assert_eq!(connection.answer().status(), 200);
+                }
+            });
+        }
+    });
+}

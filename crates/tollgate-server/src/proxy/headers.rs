@@ -321,6 +321,11 @@ fn element(client: &Client, host: Option<&HeaderValue>) -> SmallVec<[u8; 128]> {
     element
 }
 
+/// How many headers there are, those of HTTP/2 counted as HTTP/1.1 would have them: the pieces of a cookie are one.
+pub(super) fn count(headers: &HeaderMap) -> usize {
+    headers.len() - headers.get_all(COOKIE).iter().count().saturating_sub(1)
+}
+
 /// HTTP/2 may send a cookie in pieces; HTTP/1.1 has one header for all of them.
 pub(super) fn one_cookie(headers: &mut HeaderMap) {
     if headers.get_all(COOKIE).iter().count() > 1 {

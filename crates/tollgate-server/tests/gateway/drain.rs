@@ -89,3 +89,20 @@ fn a_slow_loris_does_not_hold_up_a_stop() {
     let (status, log) = server.ended();
     assert!(status.code() == Some(0) && !log.contains("cut off"), "{log}");
 }
+
+/// Over HTTP/2 a client has a say in when a connection ends, which one that does not read has not.
+#[test]
+fn an_idle_client_of_http2_that_does_not_read_does_not_hold_up_a_stop() {
+    let (upstream, requests) = crate::service::echo();
+    let server = gateway(&[upstream], "drain_delay = \"1ms\"\ndrain_timeout = \"10s\"\nkeep_alive = \"1h\"\n");
+    let mut connection = server.connect();
+    connection.write_bytes(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0");
+    // GET / of x, of which nobody reads the answer.
+    connection.write_bytes(b"\0\0\x06\x01\x05\0\0\0\x01\x82\x84\x86\x41\x01x");
+    requests.recv().unwrap();
+    let active = format!("tollgate_upstream_requests_active{{upstream=\"http://{upstream}\"}}");
+    eventually("the answer", || server.figure(&active) == 0.0);
+    server.signal("TERM");
+    let (status, log) = server.ended();
+    assert!(status.code() == Some(0) && !log.contains("cut off"), "{log}");
+}

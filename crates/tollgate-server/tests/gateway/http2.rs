@@ -8,7 +8,7 @@ use hyper::body::Bytes;
 use hyper::client::conn::http2;
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use std::process::Command;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn who_knows_that_it_is_http2_may_speak_it_at_once() {
@@ -87,4 +87,49 @@ async fn an_answer_that_its_client_does_not_take_is_cut_off() {
         // The connection is as good as it was.
         assert_eq!(ask("/again").await.status(), 200);
     }
+}
+
+/// What a client of HTTP/2 begins with, with settings of its own that say nothing.
+const BEGINNING: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+
+/// A head that does not end is cut off, whatever else is under way on the connection.
+#[test]
+fn a_head_in_http2_that_does_not_end_is_cut_off() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "header_timeout = \"300ms\"\nkeep_alive = \"1h\"\nidle_timeout = \"1h\"\n");
+    // HEADERS that another frame follows, which does not come; half of what was announced; a whole POST before it.
+    let begun = b"\0\0\x01\x01\0\0\0\0\x03\x82";
+    let half = b"\0\0\x10\x01\x05\0\0\0\x03\x82\x84";
+    let post = b"\0\0\x04\x01\x04\0\0\0\x01\x83\x84\x86\x81\0\0\0\0\0\0\0\0\x01";
+    for heads in [&[&begun[..]][..], &[half], &[post, begun]] {
+        let mut connection = server.connect();
+        connection.write_bytes(BEGINNING);
+        heads.iter().for_each(|head| connection.write_bytes(head));
+        let start = Instant::now();
+        connection.gone();
+        // A client that answers no PING is cut off after 40 s.
+        assert!(start.elapsed() < Duration::from_secs(30), "{:?}", start.elapsed());
+    }
+    // Nor does it take longer to begin than that.
+    let mut connection = server.connect();
+    connection.write_bytes(&BEGINNING[..20]);
+    connection.gone();
+}
+
+#[tokio::test]
+async fn headers_in_http2_are_counted_as_over_http1() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "max_headers = 10\n");
+    let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+    let (mut client, connection) =
+        http2::Builder::new(TokioExecutor::new()).handshake::<_, Empty<Bytes>>(TokioIo::new(stream)).await.unwrap();
+    tokio::spawn(connection);
+    let mut ask = async |name: &str, many: usize| {
+        let url = format!("http://{}/", server.address);
+        let request = (0..many).fold(Request::get(url), |request, number| request.header(name, format!("a{number}=b")));
+        client.send_request(request.body(Empty::new()).unwrap()).await.unwrap().status().as_u16()
+    };
+    assert_eq!([ask("x-a", 10).await, ask("x-a", 11).await], [200, 431]);
+    // A cookie may come in pieces, and is one header.
+    assert_eq!(ask("cookie", 50).await, 200);
 }

@@ -321,6 +321,16 @@ impl Connection {
         rest
     }
 
+    /// Waits until the server closes or resets, whatever it sends until then.
+    #[track_caller]
+    pub(crate) fn gone(mut self) {
+        match self.0.read_to_end(&mut Vec::new()) {
+            Ok(_) => {}
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => {}
+            Err(error) => panic!("expected the end, not {error}"),
+        }
+    }
+
     /// Waits until the server closes, or resets what it had not accepted yet, without another word.
     #[track_caller]
     pub(crate) fn closed(mut self) {

@@ -17,6 +17,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::io::AsyncReadExt;
@@ -24,7 +25,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::{Instant, Sleep, sleep_until, timeout};
 
 /// What a client that speaks HTTP/2 begins with.
-const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// A client that asks for nothing is closed this long after its last request, once the gateway stops: its next request may
 /// be on its way.
@@ -105,6 +106,7 @@ async fn connection(
     let client = Arc::new(Client::new(peer, trusted, tls, Some((place, Arc::clone(&shared.drain)))));
     let service = OfClient::new(&local, &client);
     if http2 {
+        client.is_shared.store(true, Relaxed);
         let streams = Streams { client: Arc::clone(&client), idle: gateway.idle_timeout };
         let io = TokioIo::new(Io::new(stream, Arc::clone(&client), first));
         let connection = http2::Builder::new(streams)
@@ -211,7 +213,7 @@ async fn watched<S: Serving>(mut connection: Pin<Box<S>>, local: &Local, client:
     let mut changed = Box::pin(drain.changed());
     // It is polled once, so that it wakes us, and again only if there is something new.
     let mut stage = None;
-    let mut told = false;
+    let mut told = None;
     poll_fn(|cx| {
         if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
             return Poll::Ready(ended.map_err(io::Error::other));
@@ -223,15 +225,19 @@ async fn watched<S: Serving>(mut connection: Pin<Box<S>>, local: &Local, client:
         }
         let cut_off = client.deadline(&patience);
         let mut deadline = cut_off;
-        if stage == Some(Stage::Stopping) && !told {
-            let leave = client.idle_since() + LINGER.as_millis() as u64;
-            if S::AT_ONCE || client.is_idle() && leave <= now() {
-                told = true;
-                connection.as_mut().leave();
-                // It may be over at once.
-                cx.waker().wake_by_ref();
-            } else if client.is_idle() {
-                deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave)));
+        if stage == Some(Stage::Stopping) && (told.is_none() || S::AT_ONCE) {
+            let leave = client.idle_since().max(told.unwrap_or_default()) + LINGER.as_millis() as u64;
+            match told {
+                None if S::AT_ONCE || client.is_idle() && leave <= now() => {
+                    told = Some(now());
+                    connection.as_mut().leave();
+                    // It may be over at once.
+                    cx.waker().wake_by_ref();
+                }
+                // It has had its time to answer, and what does not read does not answer.
+                Some(_) if client.is_idle() && leave <= now() => return Poll::Ready(Ok(())),
+                _ if client.is_idle() => deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave))),
+                _ => {}
             }
         }
         match watchdog.poll(deadline, cx) {

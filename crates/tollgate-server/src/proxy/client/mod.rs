@@ -2,6 +2,7 @@
 
 mod about;
 mod connection;
+mod frame_reader;
 mod http1;
 mod io;
 mod service;

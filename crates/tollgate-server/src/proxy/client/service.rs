@@ -1,5 +1,6 @@
 //! One request of a client: looked at, judged by the limits, sent on, logged.
 
+use super::http1::too_many_headers;
 use super::state::{Client, UnderWay};
 use super::streams::Turn;
 use crate::http::{Code, Problem};
@@ -47,6 +48,10 @@ impl OfClient {
         }
         give_path(request.uri_mut());
         let (authority, version) = (request.uri().authority().cloned(), request.version());
+        // Over HTTP/1 they were counted as they were read.
+        if version == Version::HTTP_2 && headers::count(request.headers()) > gateway.max_headers {
+            return Err(too_many_headers());
+        }
         headers::one_host(request.headers_mut(), authority.as_ref(), version, &gateway.hosts)?;
         if let Some(user) = &self.local.shared.user {
             user.strip(self.client.peer.map(|peer| peer.ip()), request.headers_mut());

@@ -43,6 +43,8 @@ pub(crate) struct Client {
     place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
     /// Whether another protocol is spoken now, of which nothing is known.
     pub(crate) tunnel: AtomicBool,
+    /// Whether requests share the connection, as in HTTP/2: a head that does not end is in the way of all of them.
+    pub(crate) is_shared: AtomicBool,
     /// Whether a head has begun and not ended.
     in_head: AtomicBool,
     /// Whether all that was read of it are whole requests, and nothing waits to be read.
@@ -117,6 +119,7 @@ impl Client {
             informed: OnceLock::new(),
             place,
             tunnel: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
             in_head: AtomicBool::new(false),
             said_all: AtomicBool::new(false),
             under_way: AtomicUsize::new(0),
@@ -184,6 +187,7 @@ impl Client {
             return None;
         }
         match (self.under_way.load(Relaxed), self.in_head.load(Relaxed)) {
+            (_, true) if self.is_shared.load(Relaxed) => Some(after(self.head_since.load(Relaxed), patience.head)),
             // Of those that ask without waiting for an answer the next head may have begun long before it was its turn.
             (0, true) => Some(after(self.head_since.load(Relaxed).max(self.idle_since()), patience.head)),
             (0, false) => Some(after(self.idle_since.load(Relaxed), patience.keep_alive)),

@@ -10,7 +10,7 @@ mod switch;
 mod wire;
 
 pub(crate) use body::ClientBody;
-pub(super) use request::Bounds;
+pub(super) use request::{Bounds, too_many_headers};
 pub(crate) use switch::{Switch, Switched};
 pub(crate) use wire::{Informed, Wire};
 

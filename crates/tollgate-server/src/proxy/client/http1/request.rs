@@ -58,6 +58,10 @@ pub(super) fn read(bytes: &[u8], bounds: Bounds) -> Result<Option<(usize, Head)>
     read_into(bytes, bounds, &mut room[..bounds.headers])
 }
 
+pub(crate) fn too_many_headers() -> Problem {
+    Problem::new(Code::HeadTooLarge, "the request has more headers than this gateway takes")
+}
+
 #[inline]
 fn read_into<'a>(
     bytes: &'a [u8],
@@ -72,7 +76,7 @@ fn read_into<'a>(
             return Err(Problem::new(Code::HeadTooLarge, "the head of the request is larger than this gateway takes"));
         }
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(Problem::new(Code::HeadTooLarge, "the request has more headers than this gateway takes"));
+            return Err(too_many_headers());
         }
         Err(httparse::Error::Version) if names_http(bytes) => {
             return Err(Problem::new(

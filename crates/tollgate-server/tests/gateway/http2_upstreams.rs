@@ -16,6 +16,8 @@ use std::io::{BufRead, BufReader};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::time::Duration;
 
 /// Far longer than anything here takes.
@@ -316,5 +318,71 @@ fn grpc_calls_of_all_kinds_come_through() {
         let output = Command::new(go().unwrap()).args(["grpc", &server.address.to_string(), "200"]).output().unwrap();
         assert_eq!(String::from_utf8_lossy(&output.stdout), "ok\n", "{}", String::from_utf8_lossy(&output.stderr));
         assert_eq!(upstream.failed(&server), 0.0);
+    }
+}
+
+/// An upstream that reads so much of each request's body and then refuses it, so many times, and answers with the length of the body.
+async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let asked = Arc::clone(&counted);
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let refused = asked.fetch_add(1, SeqCst) < times;
+                    tokio::spawn(async move {
+                        let (mut body, mut read) = (request.into_body(), 0);
+                        while !refused || read < reads {
+                            let Some(Ok(data)) = body.data().await else { break };
+                            read += data.len();
+                            body.flow_control().release_capacity(data.len()).unwrap();
+                        }
+                        if refused {
+                            respond.send_reset(h2::Reason::REFUSED_STREAM);
+                        } else {
+                            let mut answer = respond.send_response(Response::new(()), false).unwrap();
+                            answer.send_data(Bytes::from(read.to_string()), true).unwrap();
+                        }
+                    });
+                }
+            });
+        }
+    });
+    (at, asked)
+}
+
+#[tokio::test]
+async fn a_request_that_was_refused_with_a_part_of_its_body_is_sent_again_from_its_beginning() {
+    let (at, asked) = refusing(20_000, 3).await;
+    let server = gateway(&[at], "http2 = true\n");
+    let body = "x".repeat(50_000);
+    let answer = tokio::task::spawn_blocking(move || (server.request("POST", "/", &body), server)).await.unwrap().0;
+    assert_eq!((answer.status(), answer.body.as_str(), asked.load(SeqCst)), (200, "50000", 4));
+}
+
+/// Whatever is refused for good is told so, costs nothing, and is no mark against the upstream.
+#[tokio::test]
+async fn what_is_refused_again_and_again_is_503_and_not_counted() {
+    // With so much of its body gone it cannot be sent again.
+    for (reads, body, times) in [(0, 0, 11), (100_000, 150_000, 1)] {
+        let (at, asked) = refusing(reads, usize::MAX).await;
+        let server = gateway(&[at], "http2 = true\n[[policy]]\nname = \"all\"\nlimit = \"2/d\"\n");
+        let body = "x".repeat(body);
+        tokio::task::spawn_blocking(move || {
+            for _ in 0..30 {
+                let answer = server.request("POST", "/", &body);
+                answer.problem(503, "unavailable");
+                assert_eq!(answer.header("retry-after"), Some("1"));
+            }
+            let failed = format!("tollgate_upstream_requests_total{{upstream=\"http://{at}\",outcome=\"failed\"}}");
+            assert_eq!(server.figure(&failed), 0.0);
+        })
+        .await
+        .unwrap();
+        assert_eq!(asked.load(SeqCst), 30 * times);
     }
 }

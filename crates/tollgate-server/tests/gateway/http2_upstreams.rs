@@ -269,6 +269,17 @@ async fn one_stream_that_is_reset_leaves_its_connection_to_the_others() {
 }
 
 #[test]
+fn responses_may_have_large_heads() {
+    let Some(upstream) = Service::go(&["serve"]) else { return };
+    let server = upstream.behind("");
+    for headers in [1, 20, 120, 200] {
+        let answer = server.request("GET", &format!("/headers?n={headers}"), "");
+        assert_eq!(answer.status(), 200, "{headers}");
+        assert_eq!(answer.header(&format!("x-large-{}", headers - 1)).map(str::len), Some(1_000));
+    }
+}
+
+#[test]
 fn informational_responses_of_http2_go_on_to_clients_of_http1() {
     let Some(upstream) = Service::go(&["serve"]) else { return };
     let server = upstream.behind("");

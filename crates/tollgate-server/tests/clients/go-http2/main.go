@@ -102,6 +102,12 @@ func serve(args []string) {
 		}
 		w.Header().Set("X-Sum", fmt.Sprint(n, " ", r.Header.Get("Te"), " ", r.Trailer.Get("X-Note")+r.Trailer.Get("X-Forwarded-For")))
 	})
+	// n headers of a kilobyte.
+	mux.HandleFunc("/headers", func(w http.ResponseWriter, r *http.Request) {
+		for at := range number(r, "n") {
+			w.Header().Set(fmt.Sprint("X-Large-", at), strings.Repeat("x", 1000))
+		}
+	})
 	mux.HandleFunc("/early", func(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("Link", "</style.css>; rel=preload")
 		w.WriteHeader(http.StatusEarlyHints)

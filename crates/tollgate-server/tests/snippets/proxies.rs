@@ -39,17 +39,25 @@ impl Drop for Killed {
     }
 }
 
+/// How long a proxy waits for tollgate.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Timeouts {
+    Shipped,
+    /// So long that a slow machine does not let a request pass.
+    Long,
+}
+
 impl Proxy {
     pub(crate) const ALL: [Self; 4] = [Self::Nginx, Self::Caddy, Self::Traefik, Self::Envoy];
 
     /// Starts it between clients and the service; `None` where it is not installed, which a line says.
-    pub(crate) fn start(self, tollgate: SocketAddr, service: SocketAddr) -> Option<Running> {
+    pub(crate) fn start(self, timeouts: Timeouts, tollgate: SocketAddr, service: SocketAddr) -> Option<Running> {
         let at = SocketAddr::from(([127, 0, 0, 1], free_port()));
         let process = match self {
-            Self::Nginx => nginx(at, tollgate, service),
-            Self::Caddy => caddy(at, tollgate, service),
-            Self::Traefik => traefik(at, tollgate, service)?,
-            Self::Envoy => Process::Envoy { _envoy: start_envoy(at, tollgate, service)? },
+            Self::Nginx => nginx(at, timeouts, tollgate, service),
+            Self::Caddy => caddy(at, timeouts, tollgate, service),
+            Self::Traefik => traefik(at, timeouts, tollgate, service)?,
+            Self::Envoy => Process::Envoy { _envoy: start_envoy(at, timeouts, tollgate, service)? },
         };
         eventually(&format!("{self:?} listens"), || TcpStream::connect(at).is_ok());
         // Traefik listens before it has read its file, and answers 404 until then. This client is in no case.
@@ -61,14 +69,20 @@ impl Proxy {
     }
 }
 
-/// A file of docs/deploy with other addresses in it.
-fn shipped(name: &str, addresses: &[(&str, &str)]) -> String {
+/// A file of docs/deploy with other addresses, and other timeouts if that is wanted, in it.
+fn shipped(name: &str, timeouts: Timeouts, addresses: &[(&str, &str)]) -> String {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy").join(name);
-    let text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
-    addresses.iter().fold(text, |text, (old, new)| {
+    let mut text = fs::read_to_string(&file).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+    for (old, new) in addresses {
         assert!(text.contains(old), "{name} has no {old}");
-        text.replace(old, new)
-    })
+        text = text.replace(old, new);
+    }
+    if timeouts == Timeouts::Long {
+        let long = text.replace("0.25s", "60s").replace("250ms", "60s").replace("500ms", "60s");
+        assert_ne!(long, text, "{name} has no timeouts");
+        text = long;
+    }
+    text
 }
 
 fn run(mut command: Command) -> Process {
@@ -77,8 +91,8 @@ fn run(mut command: Command) -> Process {
     Process::Plain { _child: Killed(child.unwrap_or_else(|error| panic!("{name}: {error}; make tools installs it"))) }
 }
 
-fn nginx(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Process {
-    let snippet = shipped("nginx.conf", &[("127.0.0.1:8080", &tollgate.to_string())]);
+fn nginx(at: SocketAddr, timeouts: Timeouts, tollgate: SocketAddr, service: SocketAddr) -> Process {
+    let snippet = shipped("nginx.conf", timeouts, &[("127.0.0.1:8080", &tollgate.to_string())]);
     let prefix = directory(&[]);
     let own = prefix.display();
     let config = format!(
@@ -92,7 +106,7 @@ fn nginx(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Process {
     run(command)
 }
 
-fn caddy(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Process {
+fn caddy(at: SocketAddr, timeouts: Timeouts, tollgate: SocketAddr, service: SocketAddr) -> Process {
     let addresses = [
         (":8000", &*format!(":{}", at.port())),
         ("127.0.0.1:8080", &tollgate.to_string()),
@@ -100,7 +114,7 @@ fn caddy(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Process {
     ];
     let config = format!(
         "{{\n\tadmin off\n\tauto_https off\n\tdefault_bind 127.0.0.1\n}}\n{}",
-        shipped("Caddyfile", &addresses)
+        shipped("Caddyfile", timeouts, &addresses)
     );
     let place = directory(&[("Caddyfile", &config)]);
     let mut command = Command::new("caddy");
@@ -108,7 +122,7 @@ fn caddy(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Process {
     run(command)
 }
 
-fn traefik(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Option<Process> {
+fn traefik(at: SocketAddr, timeouts: Timeouts, tollgate: SocketAddr, service: SocketAddr) -> Option<Process> {
     let program = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/traefik");
     if !program.exists() {
         eprintln!("skipped: there is no {}; scripts/venv installs it", program.display());
@@ -120,7 +134,7 @@ fn traefik(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Option<
         ("127.0.0.1:3000", &service.to_string()),
         ("127.0.0.1:8079", &relay),
     ];
-    let text = shipped("traefik.yml", &addresses);
+    let text = shipped("traefik.yml", timeouts, &addresses);
     let flags = text.lines().filter_map(|line| Some(format!("--{}", line.strip_prefix("#   --")?)));
     // A traefik.yml where it is started would be its static configuration.
     let place = directory(&[("dynamic.yml", &text)]);
@@ -131,9 +145,9 @@ fn traefik(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Option<
     Some(run(command))
 }
 
-fn start_envoy(at: SocketAddr, tollgate: SocketAddr, service: SocketAddr) -> Option<Envoy> {
+fn start_envoy(at: SocketAddr, timeouts: Timeouts, tollgate: SocketAddr, service: SocketAddr) -> Option<Envoy> {
     let program = envoy::program()?;
-    let filter = shipped("envoy-ext-authz.yaml", &[("http://127.0.0.1:8080", &format!("http://{tollgate}"))]);
+    let filter = shipped("envoy-ext-authz.yaml", timeouts, &[("http://127.0.0.1:8080", &format!("http://{tollgate}"))]);
     // An entry of the list of filters: the first line behind the dash, the others as far in.
     let lines: Vec<&str> = filter.lines().filter(|line| !line.starts_with('#')).collect();
     let filter = lines.join("\n            ");

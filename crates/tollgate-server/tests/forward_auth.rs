@@ -107,12 +107,12 @@ fn envoy_asks_with_the_request_itself_behind_its_prefix() {
     let others =
         ["", "/", "?deny=403", "/?deny=403", "/auth/nginx", "/nginx", "//nginx", "/auth/caddy", "//auth/traefik"];
     assert_eq!(others.map(|path| from("192.0.2.1", path)), [200; 9]);
-    // Nor are dot segments, whether they are refused or not: as nginx it would be a 403.
+    // Nor are dot segments, which are refused: to nginx it would be with a 403.
     let headers = [&forwarded("192.0.2.1", "/free", "PUT")[..], &original("203.0.113.9", "/api/x", "PUT")].concat();
     for path in ["/auth/envoy/../nginx", "/auth/envoy/%2e%2e/nginx", "/auth/envoy/..%2fnginx", "/auth/envoy/..;/nginx"]
     {
         let statuses = [(); 3].map(|()| ask(&server, path, &headers).status());
-        assert!(statuses == [200; 3] || statuses == [400; 3], "{path}: {statuses:?}");
+        assert_eq!(statuses, [400; 3], "{path}");
     }
     // The headers of others are not read.
     let headers = [&forwarded("192.0.2.1", "/free", "PUT")[..], &original("203.0.113.9", "/free", "PUT")].concat();

@@ -83,8 +83,8 @@ pub(crate) struct Case {
     pub(crate) limit: u16,
     /// The status of a denial. Envoy would take a 503 for a failure, and gets a 429.
     pub(crate) denied: u16,
-    /// The proxy that answers with 400 by itself.
-    pub(crate) refused_by: Option<Proxy>,
+    /// Where it is refused with 400, by the proxy itself or by tollgate.
+    pub(crate) refused_by: &'static [Proxy],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -115,7 +115,7 @@ const fn ask(name: &'static str, method: &'static str, target: &'static str, bod
         body,
         limit,
         denied: 429,
-        refused_by: None,
+        refused_by: &[],
     }
 }
 
@@ -126,6 +126,12 @@ const fn get(name: &'static str, target: &'static str, limit: u16) -> Case {
 /// A request with a header that the client should not have sent.
 const fn forged(header: &'static str, value: &'static [u8]) -> Case {
     Case { header: Some((header, value)), forged: true, ..get(header, "/api/x", 2) }
+}
+
+/// A path that services read in different ways. Traefik resolves the dots of some before it asks, and passes on what it asked
+/// about.
+const fn dots(name: &'static str, target: &'static str, normalized: &'static str) -> Case {
+    Case { normalized, refused_by: &[Proxy::Nginx, Proxy::Caddy, Proxy::Envoy], ..get(name, target, 2) }
 }
 
 /// All that nginx says of a request, as a client would write it.
@@ -146,6 +152,10 @@ pub(crate) const CASES: &[Case] = &[
     get("encoded path", "/caf%C3%A9/x", 3),
     Case { normalized: "/caf%C3%A9/x", ..get("encoded path in lower case", "/caf%c3%a9/x", 3) },
     get("encoded space", "/a%20b", 2),
+    dots("dots", "/api/../x", "/x"),
+    dots("dots before a mode", "/../nginx", "/nginx"),
+    dots("encoded dots", "/api/%2e%2e/x", "/x"),
+    Case { refused_by: &Proxy::ALL, ..get("dots with parameters", "/api/..;/x", 2) },
     Case { denied: 503, ..get("denied with 503", "/shared", 7) },
     Case { header: Some(("X-Api-Key", b"k")), ..get("API key", "/keys", 8) },
     ask("HEAD", "HEAD", "/", Body::None, 5),
@@ -192,7 +202,7 @@ pub(crate) const CASES: &[Case] = &[
     forged("x-user-id", b"user {n}"),
     forged("X-Http-Method-Override", b"POST"),
     forged("Connection", b"X-Real-IP, X-Forwarded-Uri, X-Original-URI"),
-    Case { refused_by: Some(Proxy::Envoy), ..forged("Connection", b"X-Forwarded-For") },
+    Case { refused_by: &[Proxy::Envoy], ..forged("Connection", b"X-Forwarded-For") },
 ];
 
 impl Case {

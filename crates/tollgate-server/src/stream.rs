@@ -9,7 +9,7 @@ pub(crate) use read_turns::ReadTurns;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::task::{Context, Poll};
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsStream;
 
@@ -29,6 +29,20 @@ impl Stream {
             Self::Batched(stream) => stream.readable().await,
             Self::Tls(stream) => stream.get_ref().0.readable().await,
             Self::Unix(stream) => stream.readable().await,
+        }
+    }
+}
+
+impl Stream {
+    /// What has come, without taking it; no bytes at the end. Of a connection as it was accepted.
+    pub(crate) async fn peek(&self, buffer: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Self::Plain(stream) => stream.peek(buffer).await,
+            Self::Unix(stream) => {
+                let peek = || Ok(rustix::net::recv(stream, &mut *buffer, rustix::net::RecvFlags::PEEK)?.0);
+                stream.async_io(Interest::READABLE, peek).await
+            }
+            Self::Batched(_) | Self::Tls(_) => Err(io::ErrorKind::Unsupported.into()),
         }
     }
 }

@@ -225,7 +225,8 @@ struct Said {
 }
 
 impl Onward<'_> {
-    /// Tells every header that goes on, Host first, but for how long the body is: whoever sends it says so.
+    /// Tells every header that goes on, Host first, but for how long the body is, and what is of one connection of HTTP/1: whoever
+    /// sends it says so.
     pub(super) fn each(&self, headers: &HeaderMap, mut tell: impl FnMut(&HeaderName, &[u8])) {
         let host = first(headers, &HOST);
         let said = self.theirs(headers, host, &mut tell);
@@ -240,7 +241,23 @@ impl Onward<'_> {
         match said == Said::default() && self.upgrade.is_none() {
             // Then it is the same for all requests of a client to that host.
             true => self.client.about.add(host.map(HeaderValue::as_bytes), self.version, head, ours),
-            false => ours(head),
+            false => {
+                self.connection(&said, head);
+                ours(head);
+            }
+        }
+    }
+
+    /// What is of one connection of HTTP/1. TE is one of the options of Connection (RFC 9110, 10.1.4).
+    fn connection(&self, said: &Said, head: &mut Vec<u8>) {
+        match (said.trailers, &self.upgrade) {
+            (true, Some(_)) => put_header(head, &CONNECTION, b"te, upgrade"),
+            (true, None) => put_header(head, &CONNECTION, b"te"),
+            (false, Some(_)) => put_header(head, &CONNECTION, b"upgrade"),
+            (false, None) => {}
+        }
+        if let Some(protocol) = &self.upgrade {
+            put_header(head, &UPGRADE, protocol.as_bytes());
         }
     }
 
@@ -282,10 +299,6 @@ impl Onward<'_> {
         let client = self.client;
         if said.trailers {
             tell(&TE, b"trailers");
-        }
-        if let Some(protocol) = &self.upgrade {
-            tell(&CONNECTION, b"upgrade");
-            tell(&UPGRADE, protocol.as_bytes());
         }
         if said.pairs || !said.list {
             tell(&FORWARDED, &element(client, host));

@@ -30,18 +30,15 @@ use axum::http::HeaderName;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
-use tokio::time::{interval, timeout};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tollgate::{Clock, SystemClock};
 use tollgate_policy::config::{Config, Gateway, Watch};
 use tollgate_policy::{Engine, Policies, Policy, TrustedPeers, config};
 use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer, Waits};
-use upstream::{Check, Http2Pool, Pool, Upstreams, watch_health};
+use upstream::{Check, Http2Pool, Pool, TIDY_INTERVAL, Upstreams, watch_health};
 
 /// What `--by` says for one bucket.
 const ALL: &str = "all";
-
-/// How often connections to upstreams that nobody uses are looked through.
-const TIDY: Duration = Duration::from_secs(5);
 
 /// How long those who have begun to connect may take to be there.
 const LAST_ARRIVALS: Duration = Duration::from_millis(100);
@@ -170,10 +167,12 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
     let http2_pools: Vec<Arc<Http2Pool>> = shared.upstreams.peers.iter().map(|_| Arc::default()).collect();
     let local = Arc::new(Local { shared, pools: pools.clone(), http2_pools: http2_pools.clone() });
     tokio::spawn(async move {
-        let mut ticks = interval(TIDY);
+        let mut ticks = interval(TIDY_INTERVAL);
+        // Ticks are the clock of the pools: those that were missed are not made up for.
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             let now = ticks.tick().await;
-            pools.iter().for_each(|pool| pool.tidy(now));
+            pools.iter().for_each(|pool| pool.tidy());
             http2_pools.iter().for_each(|pool| pool.tidy(now));
         }
     });

@@ -86,6 +86,24 @@ fn what_is_no_answer_is_a_502_and_says_why_in_the_log() {
 }
 
 #[test]
+fn an_answer_may_have_hundreds_of_headers() {
+    let head = |many: usize| {
+        let cookies: String = (0..many).map(|at| format!("Set-Cookie: c{at}={at}\r\n")).collect();
+        format!("HTTP/1.1 200 OK\r\n{cookies}Content-Length: 2\r\n\r\nok")
+    };
+    for (many, status) in [(500, 200), (999, 200), (1_000, 502)] {
+        let answer: &'static [u8] = head(many).leak().as_bytes();
+        let server = gateway(&[answers(answer, answer.len())], "");
+        let mut connection = server.connect();
+        connection.send("GET", "/", "");
+        let head = connection.head();
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{many}: {head}");
+        let cookies = head.lines().filter(|line| line.starts_with("set-cookie: ")).count();
+        assert_eq!(cookies, if status == 200 { many } else { 0 });
+    }
+}
+
+#[test]
 fn an_answer_that_breaks_off_breaks_off_for_the_client_too() {
     for answer in [
         &b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\nhello"[..],

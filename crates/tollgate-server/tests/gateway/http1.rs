@@ -59,6 +59,30 @@ fn trailers_of_an_answer_reach_whoever_welcomes_them() {
 }
 
 #[test]
+fn an_upstream_is_asked_for_trailers_by_te_and_connection() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "");
+    let mut connection = server.connect();
+    connection.write("GET / HTTP/1.1\r\nHost: x\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
+    let seen = connection.answer().body;
+    assert!(seen.contains("te: trailers\r\n") && seen.contains("connection: te\r\n"), "{seen}");
+}
+
+/// What the body is, and so where the next request begins, is not for sure.
+#[test]
+fn a_transfer_encoding_that_is_refused_ends_the_connection() {
+    let (upstream, requests) = echo();
+    let server = gateway(&[upstream], "");
+    let mut connection = server.connect();
+    let refused = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n";
+    connection.write(&format!("{refused}GET /next HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let answer = connection.answer();
+    assert_eq!((answer.status(), answer.header("connection")), (501, Some("close")));
+    connection.closed();
+    assert_eq!(requests.try_iter().count(), 0);
+}
+
+#[test]
 fn an_old_client_gets_bodies_that_it_can_read() {
     let server =
         gateway(&[answers("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n")], "");

@@ -128,19 +128,30 @@ async fn connection(
     }
 }
 
-/// Who a trusted proxy speaks for. Not a byte more is read than it writes: what follows is for others.
+/// Who a trusted proxy speaks for. Not a byte more is taken than it writes: what follows is for others.
 async fn read_proxy(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
-    let mut head = Vec::with_capacity(64);
+    let mut head = Vec::new();
     loop {
-        match proxy_protocol::read(&head) {
-            Read::Head(_, who) => return Ok(who),
-            Read::More => head.push(stream.read_u8().await?),
+        let before = head.len();
+        head.resize(proxy_protocol::LONGEST, 0);
+        let seen = stream.peek(&mut head[before..]).await?;
+        head.truncate(before + seen);
+        if seen == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let (length, who) = match proxy_protocol::read(&head) {
+            Read::Head(length, who) => (length, Some(who)),
+            Read::More => (head.len(), None),
             Read::Wrong => {
                 return Err(io::Error::new(
                     io::ErrorKind::InvalidData,
                     "a trusted proxy did not begin with the PROXY protocol",
                 ));
             }
+        };
+        stream.read_exact(&mut head[before..length]).await?;
+        if let Some(who) = who {
+            return Ok(who);
         }
     }
 }
@@ -289,3 +300,6 @@ impl Watchdog {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -60,9 +60,35 @@ fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> Header
     for _ in 0..2 {
         let mut head = Vec::new();
         onward.write(headers, &mut head);
-        assert_eq!(head, lines);
+        // But for what is of one connection.
+        let head = String::from_utf8(head).unwrap();
+        assert_eq!(head.contains("connection: te\r\n"), told.contains_key("te"));
+        assert_eq!(head.replace("connection: te\r\n", "").as_bytes(), lines);
     }
     told
+}
+
+#[test]
+fn te_goes_with_an_option_of_connection() {
+    let client = client("203.0.113.7", false);
+    let connection = |te: Option<&'static str>, protocol: Option<&'static str>| {
+        let headers: HeaderMap = te.map(|te| (TE, HeaderValue::from_static(te))).into_iter().collect();
+        let upgrade = protocol.map(HeaderValue::from_static);
+        let onward = Onward { client: &client, believed: &X_FORWARDED_FOR, version: Version::HTTP_11, upgrade };
+        let mut head = Vec::new();
+        onward.write(&headers, &mut head);
+        let head = String::from_utf8(head).unwrap();
+        let lines: Vec<&str> = head.lines().filter(|line| ["te:", "con", "upg"].contains(&&line[..3])).collect();
+        lines.join("|")
+    };
+    assert_eq!(connection(None, None), "");
+    assert_eq!(connection(Some("gzip"), None), "");
+    assert_eq!(connection(Some("gzip, trailers"), None), "connection: te|te: trailers");
+    assert_eq!(connection(None, Some("websocket")), "connection: upgrade|upgrade: websocket");
+    assert_eq!(
+        connection(Some("trailers"), Some("websocket")),
+        "connection: te, upgrade|upgrade: websocket|te: trailers"
+    );
 }
 
 fn client(ip: &str, trusted: bool) -> Client {

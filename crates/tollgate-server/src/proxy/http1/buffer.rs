@@ -21,6 +21,14 @@ pub(crate) fn take(read: &mut BytesMut, most: u64) -> Bytes {
     taken
 }
 
+/// Where the first empty line ends, which ends a head or trailers. Of the bytes before `scanned` it is known that none ends there.
+pub(crate) fn empty_line_end(bytes: &[u8], scanned: usize) -> Option<usize> {
+    let is_empty_line = |end: usize| matches!(&bytes[..end], [] | [.., b'\n'] | [b'\r'] | [.., b'\n', b'\r']);
+    let new = bytes.get(scanned..)?.iter().enumerate();
+    let mut ends = new.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| scanned + at);
+    ends.find(|end| is_empty_line(*end)).map(|end| end + 1)
+}
+
 /// Reads as much as comes at once, up to `room`. Ready with false at the end of the stream.
 pub(crate) fn fill<S>(stream: &mut S, read: &mut BytesMut, room: usize, cx: &mut Context<'_>) -> Poll<io::Result<bool>>
 where
@@ -30,4 +38,28 @@ where
         read.reserve(room);
     }
     Pin::new(&mut pin!(stream.read_buf(read))).poll(cx).map_ok(|length| length > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_empty_line_is_found_wherever_the_bytes_are_cut() {
+        let cases: [(&[u8], Option<usize>); 8] = [
+            (b"", None),
+            (b"\r", None),
+            (b"\r\nrest", Some(2)),
+            (b"\nrest", Some(1)),
+            (b"a: 1\r\n\r\nrest", Some(8)),
+            (b"a: 1\n\nrest", Some(6)),
+            (b"a: 1\r\nb\r\n", None),
+            (b"a\r\n\rb\n", None),
+        ];
+        for (bytes, end) in cases {
+            for scanned in 0..=end.map_or(bytes.len(), |end| end - 1) {
+                assert_eq!(empty_line_end(bytes, scanned), end, "{} from {scanned}", bytes.escape_ascii());
+            }
+        }
+    }
 }

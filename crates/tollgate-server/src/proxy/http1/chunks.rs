@@ -1,6 +1,6 @@
 //! A body that comes in chunks, taken apart.
 
-use super::take;
+use super::{empty_line_end, take};
 use crate::proxy::headers;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, HeaderName, HeaderValue};
@@ -39,7 +39,8 @@ enum State {
     Data(u64),
     DataCr,
     DataLf,
-    Trailers,
+    /// How many bytes of the trailers were looked through for their end.
+    Trailers(usize),
     Over,
 }
 
@@ -77,8 +78,15 @@ impl Chunks {
                     }
                 }
                 State::Over if merged.is_empty() => return Ok(Piece::Over),
-                State::Trailers if merged.is_empty() => return self.trailers(read),
-                State::Data(_) | State::Over | State::Trailers => {}
+                State::Trailers(scanned) if merged.is_empty() => {
+                    let Some(trailers) = trailers(read, scanned)? else {
+                        self.state = State::Trailers(read.len());
+                        return Ok(Piece::More);
+                    };
+                    self.state = State::Over;
+                    return Ok(if trailers.is_empty() { Piece::Over } else { Piece::Trailers(trailers) });
+                }
+                State::Data(_) | State::Over | State::Trailers(_) => {}
                 _ => {
                     if let Some(&byte) = read.first() {
                         match self.after(byte) {
@@ -111,34 +119,38 @@ impl Chunks {
                 self.beside += usize::from(byte != b' ');
                 State::Extension(size)
             }
-            (State::SizeEnd(0), b'\n') => State::Trailers,
+            (State::SizeEnd(0), b'\n') => State::Trailers(0),
             (State::SizeEnd(size), b'\n') => State::Data(size),
             (State::DataCr, b'\r') => State::DataLf,
             (State::DataLf, b'\n') => State::Size(0, 0),
             _ => return Err(CHUNK),
         })
     }
+}
 
-    fn trailers(&mut self, read: &mut BytesMut) -> Result<Piece, Malformed> {
-        let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
-        let (length, found) = match httparse::parse_headers(read, &mut room) {
-            Ok(httparse::Status::Complete(found)) => found,
-            Ok(httparse::Status::Partial) if read.len() <= MOST_BESIDE => return Ok(Piece::More),
-            _ => return Err(Malformed("has malformed trailers, or too many")),
-        };
-        let mut trailers = HeaderMap::new();
-        for header in found {
-            let (name, value) = (HeaderName::from_bytes(header.name.as_bytes()), HeaderValue::from_bytes(header.value));
-            if let (Ok(name), Ok(value)) = (name, value)
-                && headers::may_trail(&name)
-            {
-                trailers.append(name, value);
-            }
+/// Takes the trailers out of what was read, of which so many bytes were looked through before; none if more must be read.
+fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Malformed> {
+    const MALFORMED: Malformed = Malformed("has malformed trailers, or too many");
+    let end = match empty_line_end(read, scanned) {
+        Some(end) if end <= MOST_BESIDE => end,
+        None if read.len() <= MOST_BESIDE => return Ok(None),
+        _ => return Err(MALFORMED),
+    };
+    let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
+    let Ok(httparse::Status::Complete((length, found))) = httparse::parse_headers(&read[..end], &mut room) else {
+        return Err(MALFORMED);
+    };
+    let mut trailers = HeaderMap::new();
+    for header in found {
+        let (name, value) = (HeaderName::from_bytes(header.name.as_bytes()), HeaderValue::from_bytes(header.value));
+        if let (Ok(name), Ok(value)) = (name, value)
+            && headers::may_trail(&name)
+        {
+            trailers.append(name, value);
         }
-        read.advance(length);
-        self.state = State::Over;
-        Ok(if trailers.is_empty() { Piece::Over } else { Piece::Trailers(trailers) })
     }
+    read.advance(length);
+    Ok(Some(trailers))
 }
 
 /// The data of chunks that become one piece. That of a single chunk is not copied once more.
@@ -279,6 +291,39 @@ mod tests {
         assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
         let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MOST_TRAILERS + 1));
         assert!(taken_apart(many.as_bytes(), 1_000).is_err());
+    }
+
+    #[test]
+    fn nothing_is_read_after_an_error() {
+        for text in ["1\r\nab5\r\nhello\r\n0\r\n\r\n", "x5\r\nhello\r\n0\r\n\r\n", "0\r\nno header\r\n\r\n0\r\n\r\n"] {
+            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text));
+            let fault = loop {
+                match chunks.next(&mut read, u64::MAX) {
+                    Ok(Piece::Data(_)) => {}
+                    Ok(other) => panic!("{other:?} of {text:?}"),
+                    Err(fault) => break fault,
+                }
+            };
+            assert_eq!(chunks.next(&mut read, u64::MAX), Err(fault), "{text:?}");
+            assert!(!chunks.is_over());
+        }
+    }
+
+    /// Each byte of trailers is looked at once, however they are cut: so each try says how far it has come.
+    #[test]
+    fn trailers_that_come_byte_by_byte_are_not_looked_through_again() {
+        let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MOST_TRAILERS));
+        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+        for (at, byte) in text.bytes().enumerate() {
+            assert!(at < 4 || chunks.state == State::Trailers(at - 3));
+            read.extend_from_slice(&[byte]);
+            match chunks.next(&mut read, u64::MAX).unwrap() {
+                Piece::More => assert!(at + 1 < text.len()),
+                Piece::Trailers(trailers) => assert_eq!((trailers.len(), at + 1), (MOST_TRAILERS, text.len())),
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(chunks.is_over() && read.is_empty());
     }
 
     proptest! {

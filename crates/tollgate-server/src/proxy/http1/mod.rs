@@ -6,7 +6,7 @@ mod message_writer;
 mod outgoing;
 mod poll_budget;
 
-pub(super) use buffer::{fill, take};
+pub(super) use buffer::{empty_line_end, fill, take};
 pub(super) use chunks::{Chunks, Piece};
 pub(super) use message_writer::{Framing, MessageSink, MessageWriter, Trailers, WriteError};
 pub(super) use outgoing::{Outgoing, put_header};

@@ -1,6 +1,6 @@
 //! Asks upstreams whether they are well, again and again.
 
-use super::{Connector, Peer, Trouble, authority};
+use super::{Connector, MAX_HEADERS, Peer, Trouble, authority};
 use crate::proxy::body::Sent;
 use axum::http::header::{HOST, USER_AGENT};
 use axum::http::{HeaderValue, Request};
@@ -71,7 +71,8 @@ async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
         connection.abort();
         answer.map_err(broken)?
     } else {
-        let (mut send, connection) = http1::handshake(io).await.map_err(broken)?;
+        let (mut send, connection) =
+            http1::Builder::new().max_headers(MAX_HEADERS).handshake(io).await.map_err(broken)?;
         let connection = tokio::spawn(connection);
         let answer = send.send_request(request).await.map(|answer| answer.status().as_u16());
         connection.abort();

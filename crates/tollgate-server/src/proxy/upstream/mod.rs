@@ -11,8 +11,8 @@ mod trouble;
 pub(crate) use connect::Connector;
 pub(crate) use health::{Check, watch as watch_health};
 pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
-pub(crate) use link::{Fault, Head, Link};
-pub(crate) use pool::Pool;
+pub(crate) use link::{Fault, Head, Link, MAX_HEADERS};
+pub(crate) use pool::{Pool, TIDY_INTERVAL};
 pub(crate) use timer::{Overdue, Progress, Timer, Times};
 pub(crate) use trouble::Trouble;
 

@@ -54,11 +54,6 @@ impl Timer {
         (self.moved, self.seen, self.times) = (false, 0, times);
     }
 
-    /// When the request began.
-    pub(crate) fn begun(&self) -> Instant {
-        self.times.begun
-    }
-
     /// Something came: it is waited for again, for as long at least.
     pub(crate) fn moved(&mut self) {
         self.moved = true;

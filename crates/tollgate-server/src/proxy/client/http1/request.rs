@@ -160,6 +160,8 @@ impl Said {
             self.length = Length::Known(length);
         } else if *name == TRANSFER_ENCODING {
             self.length = Length::Chunked;
+            // Another coding is refused; and another reader may find another end of such a body.
+            self.closes |= !value.eq_ignore_ascii_case(b"chunked");
         } else if *name == EXPECT {
             self.expects = value.eq_ignore_ascii_case(b"100-continue");
         } else if *name == UPGRADE {

@@ -8,11 +8,14 @@ use axum::http::{Method, StatusCode};
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-/// A head is no longer than this.
-pub(super) const MOST_BYTES: usize = 400 * 1024;
+/// The largest head of a response, in bytes.
+pub(super) const MAX_HEAD_BYTES: usize = 400 * 1024;
 
-/// So many headers.
-const MOST_HEADERS: usize = 100;
+/// The most headers of a response.
+pub(crate) const MAX_HEADERS: usize = 1_000;
+
+/// Up to so many headers are parsed without allocating.
+const USUAL_HEADERS: usize = 100;
 
 const KEEP_ALIVE: HeaderName = HeaderName::from_static("keep-alive");
 
@@ -47,14 +50,20 @@ pub(super) enum Length {
 
 /// Reads a head, and says how long it is; none if more must be read.
 pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>, Fault> {
-    let mut room = [const { MaybeUninit::uninit() }; MOST_HEADERS];
+    let config = httparse::ParserConfig::default();
+    let (mut usual, mut many) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
     let mut response = httparse::Response::new(&mut []);
-    let parsed = httparse::ParserConfig::default().parse_response_with_uninit_headers(&mut response, bytes, &mut room);
+    let mut parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut usual);
+    if parsed == Err(httparse::Error::TooManyHeaders) {
+        many.resize_with(MAX_HEADERS, MaybeUninit::uninit);
+        response = httparse::Response::new(&mut []);
+        parsed = config.parse_response_with_uninit_headers(&mut response, bytes, &mut many);
+    }
     let end = match parsed {
-        Ok(httparse::Status::Complete(end)) => end,
-        Ok(httparse::Status::Partial) if bytes.len() < MOST_BYTES => return Ok(None),
-        Ok(httparse::Status::Partial) => return Err(Fault::Wrong("answered with a head that is too long")),
-        Err(httparse::Error::TooManyHeaders) => return Err(Fault::Wrong("answered with too many headers")),
+        Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
+        Ok(httparse::Status::Partial) if bytes.len() <= MAX_HEAD_BYTES => return Ok(None),
+        Ok(_) => return Err(Fault::Wrong("answered with a head of more than 400 KiB")),
+        Err(httparse::Error::TooManyHeaders) => return Err(Fault::Wrong("answered with more than 1,000 headers")),
         Err(_) => return Err(Fault::Wrong("answered what is not HTTP/1")),
     };
     let status = response.code.and_then(|code| StatusCode::from_u16(code).ok());
@@ -263,14 +272,32 @@ mod tests {
     }
 
     #[test]
-    fn half_a_head_is_waited_for_and_one_without_end_is_not() {
+    fn half_a_head_is_waited_for() {
         let text = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n";
         for end in 0..text.len() {
             assert!(read(&text[..end], &Method::GET).unwrap().is_none(), "{end}");
         }
-        let long = format!("HTTP/1.1 200 OK\r\na: {}", "x".repeat(MOST_BYTES));
-        assert!(read(long.as_bytes(), &Method::GET).is_err());
-        let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "a: 1\r\n".repeat(MOST_HEADERS + 1));
-        assert!(read(many.as_bytes(), &Method::GET).is_err());
+    }
+
+    /// The same whether its end has come or not.
+    #[test]
+    fn a_head_has_bounds() {
+        let of_bytes = |length: usize, end: &str| {
+            let start = "HTTP/1.1 200 OK\r\na: ";
+            let text = format!("{start}{}{end}", "x".repeat(length - start.len() - end.len()));
+            read(text.as_bytes(), &Method::GET).map(|read| read.map(|(end, _)| end))
+        };
+        assert_eq!(of_bytes(MAX_HEAD_BYTES, "\r\n\r\n").unwrap(), Some(MAX_HEAD_BYTES));
+        assert_eq!(of_bytes(MAX_HEAD_BYTES, "").unwrap(), None);
+        assert!(of_bytes(MAX_HEAD_BYTES + 1, "\r\n\r\n").is_err());
+        assert!(of_bytes(MAX_HEAD_BYTES + 1, "").is_err());
+        let of_headers = |many: usize| {
+            let text = format!("HTTP/1.1 200 OK\r\n{}\r\n", "set-cookie: a=b\r\n".repeat(many));
+            read(text.as_bytes(), &Method::GET).map(|read| read.unwrap().1.headers.len())
+        };
+        for many in [USUAL_HEADERS, USUAL_HEADERS + 1, MAX_HEADERS] {
+            assert_eq!(of_headers(many).unwrap(), many);
+        }
+        assert!(of_headers(MAX_HEADERS + 1).is_err());
     }
 }

@@ -7,12 +7,12 @@
 mod head;
 mod sending;
 
-pub(crate) use head::Head;
+pub(crate) use head::{Head, MAX_HEADERS};
 
 use super::timer::{Timer, Times};
 use crate::proxy::body::{BodyError, Sent};
 use crate::proxy::headers::Onward;
-use crate::proxy::http1::{Chunks, Piece, fill, take};
+use crate::proxy::http1::{Chunks, Piece, empty_line_end, fill, take};
 use crate::stream::Stream;
 use axum::body::Bytes;
 use axum::http::{Method, Request, Version};
@@ -44,6 +44,9 @@ pub(crate) struct Link {
     method: Method,
     /// How long a piece of the body may be.
     piece: u64,
+    /// How much of what was read was looked through for the end of a head, and how much was tried to be read as one.
+    scanned: usize,
+    tried: usize,
     /// Whether it may be used again after this answer.
     keep: bool,
     /// Whether it was just looked at: nothing had come, and who looked is woken when something does.
@@ -95,6 +98,8 @@ impl Link {
             receiving: Receiving::Over,
             method: Method::GET,
             piece: u64::MAX,
+            scanned: 0,
+            tried: 0,
             keep: true,
             listening: false,
             timer: Timer::new(times),
@@ -121,6 +126,7 @@ impl Link {
         self.method.clone_from(request.method());
         self.piece = if onward.version == Version::HTTP_2 { HTTP2_PIECE } else { u64::MAX };
         self.receiving = Receiving::Head;
+        (self.scanned, self.tried) = (0, 0);
         self.sending.begin(request, upstream, onward);
     }
 
@@ -148,10 +154,11 @@ impl Link {
             return Poll::Pending;
         }
         loop {
-            if !self.read.is_empty()
+            if self.may_have_head()
                 && let Some((length, head)) = head::read(&self.read, &self.method)?
             {
                 self.read.advance(length);
+                (self.scanned, self.tried) = (0, 0);
                 if !head.only_informs() {
                     self.keep &= head.keep;
                     self.receiving = match head.length {
@@ -163,17 +170,26 @@ impl Link {
                 }
                 return Poll::Ready(Ok(head));
             }
-            // Another try is worth it when another line has come.
-            loop {
-                let before = self.read.len();
-                match ready!(fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
-                    Ok(true) if self.read[before..].contains(&b'\n') || self.read.len() > head::MOST_BYTES => break,
-                    Ok(true) => {}
-                    Ok(false) => return Poll::Ready(Err(broken.unwrap_or(Fault::Closed))),
-                    Err(error) => return Poll::Ready(Err(broken.unwrap_or(Fault::Io(error)))),
-                }
+            match ready!(fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
+                Ok(true) => {}
+                Ok(false) => return Poll::Ready(Err(broken.unwrap_or(Fault::Closed))),
+                Err(error) => return Poll::Ready(Err(broken.unwrap_or(Fault::Io(error)))),
             }
         }
+    }
+
+    /// Whether it is worth another try to read a head: its end has come, or so much more that what is no head is found early. So
+    /// each byte is read a bounded number of times, however a head is cut.
+    fn may_have_head(&mut self) -> bool {
+        let from = std::mem::replace(&mut self.scanned, self.read.len());
+        let has_line = || self.read[from..].contains(&b'\n');
+        let is_due = empty_line_end(&self.read, from).is_some()
+            || self.read.len() >= 2 * self.tried && has_line()
+            || self.read.len() > head::MAX_HEAD_BYTES;
+        if is_due {
+            self.tried = self.read.len();
+        }
+        is_due
     }
 
     /// Sends nothing more of a request, and is not used again.
@@ -271,5 +287,35 @@ impl Link {
     /// The connection itself, for another protocol, and what has come over it already.
     pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
         (self.stream, self.read)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use std::time::Duration;
+    use tokio::io::AsyncWriteExt;
+    use tokio::net::UnixStream;
+    use tokio::time::Instant;
+
+    /// A head of many lines that come one by one is not read from its start for each of them.
+    #[tokio::test]
+    async fn a_head_that_comes_line_by_line_is_tried_a_few_times() {
+        let (near, mut far) = UnixStream::pair().unwrap();
+        let times = Times { begun: Instant::now(), idle: Duration::from_secs(60), total: None, sent: None };
+        let mut link = Link::new(Stream::Unix(near), times);
+        link.receiving = Receiving::Head;
+        let (mut tries, mut tried) = (0, 0);
+        far.write_all(b"HTTP/1.1 204 No Content\r\n").await.unwrap();
+        for _ in 0..900 {
+            far.write_all(b"set-cookie: a=b\r\n").await.unwrap();
+            assert!(poll_fn(|cx| Poll::Ready(link.poll_head(cx))).await.is_pending());
+            tries += usize::from(std::mem::replace(&mut tried, link.tried) != link.tried);
+        }
+        assert!(tries <= 12, "{tries} tries of a head of 14 KB");
+        far.write_all(b"\r\n").await.unwrap();
+        let head = poll_fn(|cx| link.poll_head(cx)).await.unwrap();
+        assert_eq!(head.headers.len(), 900);
     }
 }

@@ -6,6 +6,7 @@
 
 use crate::health::Health;
 use crate::keeper::Way;
+use crate::random::random_bytes;
 use crate::store::{Inner, RedisStore};
 use crate::trouble::Trouble;
 use redis::Value;
@@ -193,7 +194,7 @@ impl Caretaker {
 
     /// One that no board has had.
     fn version(&self) -> String {
-        format!("{}{:016x}", self.node, fastrand::u64(..))
+        format!("{}{:016x}", self.node, u64::from_be_bytes(random_bytes()))
     }
 
     /// Reads what has changed, and puts back what was lost.

@@ -12,6 +12,7 @@ use crate::lease::{self, table::Leases};
 use crate::limits::Limits;
 use crate::link::{At, Link, Server};
 use crate::permits::Permits;
+use crate::random::random_bytes;
 use crate::script::Scripts;
 use crate::secret::Agreed;
 use crate::sentinel::Sentinels;
@@ -198,7 +199,7 @@ impl RedisStoreBuilder {
             }
         };
         drop(running);
-        let node = fastrand::u64(..);
+        let node = u64::from_be_bytes(random_bytes());
         let (board, caretaker) = board::board(node);
         let (board_way, fleet) = (way.another(), way.fleet(&self.prefix));
         let (leases, fetches) = Leases::new(self.max_keys);

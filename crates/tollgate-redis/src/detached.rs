@@ -4,6 +4,7 @@
 //! every bucket, in the same script and on the same server as the correction: whoever comes later, or twice, finds it.
 
 use crate::limits::Limits;
+use crate::random::random_bytes;
 use crate::request::Receipt;
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, Once};
@@ -45,7 +46,7 @@ impl Shared {
     /// What settles it, and how many units cannot be given back because their limit is another now.
     pub(crate) fn settled(self, actual: &[u64], limits: &Limits, now: Instant) -> (Vec<Amendment>, u64) {
         let left = u64::try_from(self.until.saturating_since(now).as_millis()).unwrap_or(u64::MAX);
-        let (keep, who) = (left.saturating_add(SKEW), random());
+        let (keep, who) = (left.saturating_add(SKEW), receipt_number());
         // Each has a mark of its own, where its bucket is, whatever it really cost: all are left, or all are found.
         let mut marks = 0..;
         let mut once = |key: &[u8], then: Option<Amend>| {
@@ -95,9 +96,9 @@ fn mark(prefix: &str, key: &[u8], number: &[u8; 16], which: u32) -> Arc<[u8]> {
     name.into()
 }
 
-/// A number that nobody else has.
-pub(crate) fn random() -> [u8; 16] {
-    fastrand::u128(..).to_be_bytes()
+/// The number of a receipt: unique among all nodes, and no guess for who has others.
+pub(crate) fn receipt_number() -> [u8; 16] {
+    random_bytes()
 }
 
 impl Detached {
@@ -300,6 +301,17 @@ mod tests {
         let permits = vec![(Arc::from(&b"k"[..]), InMicros::InFlight { most: 3 }, vec![[7; 16], [8; 16]])];
         let until = Instant::from_unix_nanos(1_700_000_000_000_000_000);
         Detached::Shared(Shared { number: [9; 16], until, charges, permits }).pack()
+    }
+
+    /// Two nodes may have the same seed, and a seed may be found out from what it has given.
+    #[test]
+    fn the_number_of_a_receipt_depends_on_no_seed() {
+        let mut numbers = [[0; 16]; 100];
+        for number in &mut numbers {
+            fastrand::seed(7);
+            *number = receipt_number();
+        }
+        assert_eq!(numbers.iter().collect::<std::collections::HashSet<_>>().len(), numbers.len());
     }
 
     #[test]

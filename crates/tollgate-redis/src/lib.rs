@@ -43,6 +43,7 @@ mod limits;
 mod link;
 mod permits;
 mod piece;
+mod random;
 mod request;
 mod script;
 mod secret;

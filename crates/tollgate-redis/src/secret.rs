@@ -4,6 +4,7 @@
 //! node with another is noticed.
 
 use crate::key::Secret;
+use crate::random::random_bytes;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::sync::{PoisonError, RwLock};
@@ -42,11 +43,7 @@ impl Agreed {
             Some(chosen) => {
                 (format!("{HASH}{}", hex(&Sha256::digest(chosen.as_bytes()))), Some(Secret::new(chosen.as_bytes())))
             }
-            None => {
-                let mut random = [0_u8; 32];
-                fill(&mut random);
-                (format!("{PLAIN}{}", hex(&random)), None)
-            }
+            None => (format!("{PLAIN}{}", hex(&random_bytes::<32>())), None),
         };
         Self { offer, chosen: chosen.is_some(), inner: RwLock::new(State { secret, agreed: None, seen: Vec::new() }) }
     }
@@ -99,14 +96,4 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
-}
-
-/// Random bytes that nobody can guess: those that the standard library keys its maps with, hashed.
-fn fill(bytes: &mut [u8; 32]) {
-    use std::hash::{BuildHasher, RandomState};
-    let mut hasher = Sha256::new();
-    for number in 0..4_u64 {
-        hasher.update(RandomState::new().hash_one(number).to_be_bytes());
-    }
-    bytes.copy_from_slice(&hasher.finalize());
 }

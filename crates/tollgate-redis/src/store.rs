@@ -399,7 +399,7 @@ impl Store for RedisStore {
             let (places, receipt) = inner.fallback.detach(verdict, until)?;
             return Ok(Detached::Local { places, receipt }.pack());
         }
-        let mut shared = Shared { number: detached::random(), until, charges: Vec::new(), permits: Vec::new() };
+        let mut shared = Shared { number: detached::receipt_number(), until, charges: Vec::new(), permits: Vec::new() };
         if let Some(mut held) = verdict.let_go().and_then(|held| held.downcast::<Held>().ok()) {
             let named = |receipt: Receipt| Some((inner.limits.numbered(receipt.number)?.stem.id, receipt));
             shared.charges = held.receipts.drain(..).map(|receipt| receipt.and_then(named)).collect();

@@ -5,11 +5,11 @@
 //! which is the names of limits and hashes of keys.
 
 use crate::store::AnyStore;
+use crate::token;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use sha2::{Digest, Sha256};
-use std::hash::{BuildHasher, RandomState};
+use sha2::Sha256;
 use tollgate::{Clock, Instant, Store};
 use tollgate_policy::config::Secret;
 
@@ -51,12 +51,7 @@ impl Ids {
             mac.update(PURPOSE.as_bytes());
             mac.finalize().into_bytes().into()
         });
-        let mut random = Sha256::new();
-        for number in 0..4_u64 {
-            // Keyed by what the system has for those who must not be guessed.
-            random.update(RandomState::new().hash_one(number).to_be_bytes());
-        }
-        Self { chosen, own: random.finalize().into() }
+        Self { chosen, own: token::random() }
     }
 
     /// What signs: the operator's, the fleet's, or this process's own, in this order.

@@ -1,4 +1,4 @@
-//! Comparison of secrets: tokens and signatures that a client sends.
+//! Secrets: those that clients send are compared, those of this process are made.
 
 use subtle::ConstantTimeEq;
 
@@ -6,6 +6,20 @@ use subtle::ConstantTimeEq;
 /// byte by byte.
 pub(crate) fn matches(expected: &[u8], given: &[u8]) -> bool {
     expected.ct_eq(given).into()
+}
+
+/// A secret of this process, from the random source of the operating system.
+///
+/// # Panics
+/// If the operating system has no random source.
+pub(crate) fn random() -> [u8; 32] {
+    let mut bytes = [0; 32];
+    if let Err(error) = getrandom::fill(&mut bytes) {
+        panic!(
+            "the operating system gave no random bytes ({error}); allow the system call getrandom, or mount /dev/urandom"
+        );
+    }
+    bytes
 }
 
 #[cfg(test)]

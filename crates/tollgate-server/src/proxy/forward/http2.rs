@@ -8,8 +8,8 @@ use crate::proxy::upstream::{
 };
 use axum::http::header::HOST;
 use axum::http::response::Parts;
-use axum::http::uri::{PathAndQuery, Scheme};
 use axum::http::{HeaderValue, Request, Response, Uri, Version};
+use http::uri::{PathAndQuery, Scheme};
 use std::future::poll_fn;
 use std::task::Poll;
 use tollgate_policy::config::Upstream;

@@ -6,6 +6,7 @@ use crate::pattern::HostPattern;
 use crate::preflight::Preflight;
 use std::fmt;
 use std::net::Ipv6Addr;
+use std::num::NonZero;
 use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
@@ -58,8 +59,15 @@ pub struct Gateway {
     pub max_headers: usize,
     /// The largest body of a request, in bytes.
     pub max_body: Option<u64>,
+    /// How long a request's body may keep the gateway waiting altogether, beyond [`min_body_rate`](Self::min_body_rate).
+    pub body_timeout: Duration,
+    /// The bytes of a request's body that are worth a second of waiting; without it bodies may come as slowly as
+    /// [`idle_timeout`](Self::idle_timeout) allows.
+    pub min_body_rate: Option<NonZero<u64>>,
     /// The most connections of clients.
     pub max_connections: usize,
+    /// The most connections of one address, if there is such a bound.
+    pub max_connections_per_address: Option<NonZero<usize>>,
     /// Where requests are logged.
     pub access_log: AccessLog,
     /// One of so many is logged.

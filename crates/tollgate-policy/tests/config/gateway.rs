@@ -1,6 +1,7 @@
 //! `[gateway]`: what it stands in front of, and how.
 
 use crate::load;
+use std::num::NonZero;
 use std::time::Duration;
 use tollgate_policy::Attribute;
 use tollgate_policy::config::{AccessLog, Balance, Certificate, Config};
@@ -28,7 +29,10 @@ upgrade_timeout = "6s"
 max_head = 2048
 max_headers = 50
 max_body = 0
+body_timeout = "9s"
+min_body_rate = 1000
 max_connections = 10
+max_connections_per_address = 5
 access_log = "/var/log/tollgate.jsonl"
 access_log_every = 100
 drain_delay = "7s"
@@ -50,9 +54,22 @@ fn every_key_is_read_and_shown() {
     assert_eq!((gateway.balance, &gateway.balance_by), (Balance::ByKey, &Attribute::header("x-tenant")));
     assert_eq!(gateway.tls, Some(Certificate::new("c.pem", "k.pem")));
     assert_eq!((gateway.total_timeout, gateway.max_body), (Some(Duration::from_secs(5)), Some(0)));
+    assert_eq!((gateway.body_timeout, gateway.min_body_rate), (Duration::from_secs(9), NonZero::new(1_000)));
+    assert_eq!(gateway.max_connections_per_address, NonZero::new(5));
     assert_eq!(gateway.access_log, AccessLog::File("/var/log/tollgate.jsonl".into()));
     let shown = config.to_toml();
     assert_eq!(load(&shown, &[]).config, Some(config), "{shown}");
+}
+
+#[test]
+fn bounds_that_are_0_are_off() {
+    let text = EVERYTHING.replace("min_body_rate = 1000", "min_body_rate = 0");
+    let text = text.replace("max_connections_per_address = 5", "max_connections_per_address = 0");
+    let config = load(&text, &[]).config.unwrap();
+    assert_eq!((config.gateway.min_body_rate, config.gateway.max_connections_per_address), (None, None));
+    assert_eq!(load(&config.to_toml(), &[]).config, Some(config));
+    let usual = Config::default().gateway;
+    assert_eq!((usual.min_body_rate, usual.max_connections_per_address), (NonZero::new(240), NonZero::new(1_024)));
 }
 
 #[test]

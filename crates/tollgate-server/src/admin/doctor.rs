@@ -41,6 +41,14 @@ async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
                     `tollgate config check` says of it";
         findings.push(Finding::new("config_stale", says));
     }
+    let refused = app.gateway.get().map_or(0, |gateway| gateway.refused_connections());
+    if refused > 0 {
+        let says = format!(
+            "{refused} connections were refused because their address had max_connections_per_address open; if that is your \
+             proxy, add it to trusted_proxies under [identity], and if it is a network behind one address, raise the number"
+        );
+        findings.push(Finding::new("connections_refused", says));
+    }
     for peer in app.gateway.get().into_iter().flat_map(|gateway| &gateway.upstreams.peers) {
         if let Some(state) = peer.breaker().map(|state| state.as_str()).filter(|state| *state != "closed") {
             let says = format!(

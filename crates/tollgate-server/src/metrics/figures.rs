@@ -191,6 +191,8 @@ fn gateway_figures(page: &mut Page, gateway: &proxy::Shared) {
         requests.sample(&[("upstream", &name), ("outcome", "answered")], peer.answered.load(Relaxed));
         requests.sample(&[("upstream", &name), ("outcome", "failed")], peer.failed.load(Relaxed));
     }
+    let help = "Connections that were closed at once, because their address had max_connections_per_address open.";
+    page.family("tollgate_connections_refused_total", help, Kind::Counter).sample(&[], gateway.refused_connections());
     let help = "Lines that the access log could not keep up with.";
     page.family("tollgate_access_log_lost_total", help, Kind::Counter).sample(&[], gateway.lost_lines());
 }

@@ -1,5 +1,6 @@
 //! Bodies on their way: of requests, bounded and counted; of answers, with the connection they come over.
 
+use super::body_rate::{BodyRate, BodyTimer};
 use super::client::ClientBody;
 use super::upstream::{Active, Http2Body, Late, Link, Pool, Progress, Timer};
 use crate::user_header::UserHeader;
@@ -62,17 +63,24 @@ pub(crate) struct Sent {
     /// How many bytes may still come.
     left: u64,
     progress: Option<Progress>,
+    /// How long it may still be waited for.
+    timer: Option<BodyTimer>,
     /// Not to be among the trailers.
     user: Option<Arc<UserHeader>>,
 }
 
 impl Sent {
     pub(crate) fn empty() -> Self {
-        Self { replay: VecDeque::new(), body: FromClient::None, left: 0, progress: None, user: None }
+        Self { replay: VecDeque::new(), body: FromClient::None, left: 0, progress: None, timer: None, user: None }
     }
 
-    /// At most so many bytes, and without the header that names the user among the trailers.
-    pub(crate) fn new(body: FromClient, most: Option<u64>, user: Option<Arc<UserHeader>>) -> Self {
+    /// At most so many bytes, at this rate at least, and without the header that names the user among the trailers.
+    pub(crate) fn new(
+        body: FromClient,
+        most: Option<u64>,
+        rate: Option<BodyRate>,
+        user: Option<Arc<UserHeader>>,
+    ) -> Self {
         if body.is_end_stream() {
             return Self::empty();
         }
@@ -81,6 +89,7 @@ impl Sent {
             body,
             left: most.unwrap_or(u64::MAX),
             progress: Some(Progress::default()),
+            timer: rate.map(BodyTimer::new),
             user,
         }
     }
@@ -104,6 +113,8 @@ pub(crate) enum BodyError {
     Client(Box<dyn Error + Send + Sync>),
     /// The client sent more or less than it had announced.
     Length,
+    /// It came too slowly.
+    Slow,
 }
 
 impl fmt::Display for BodyError {
@@ -112,6 +123,7 @@ impl fmt::Display for BodyError {
             Self::TooLarge => f.write_str("the body is too large"),
             Self::Client(error) => write!(f, "the client broke off: {error}"),
             Self::Length => f.write_str("the client sent more or less than it had announced"),
+            Self::Slow => f.write_str("the body came too slowly"),
         }
     }
 }
@@ -127,9 +139,16 @@ impl Body for Sent {
         if let Some(frame) = this.replay.pop_front() {
             return Poll::Ready(Some(Ok(frame)));
         }
-        Pin::new(&mut this.body).poll_frame(cx).map(|frame| {
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        if polled.is_pending()
+            && let (Some(timer), Some(progress)) = (&mut this.timer, &this.progress)
+            && !progress.answered.load(Relaxed)
+        {
+            return timer.poll(cx).map(|()| Some(Err(BodyError::Slow)));
+        }
+        polled.map(|frame| {
             if let Some(progress) = &this.progress {
-                progress.fetch_add(1, Relaxed);
+                progress.sent.fetch_add(1, Relaxed);
             }
             let mut frame = match frame? {
                 Ok(frame) => frame,
@@ -139,6 +158,9 @@ impl Body for Sent {
                 user.strip_trailers(trailers);
             }
             let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+            if let Some(timer) = &mut this.timer {
+                timer.received(length);
+            }
             Some(match this.left.checked_sub(length) {
                 Some(left) => {
                     this.left = left;

@@ -44,7 +44,8 @@ impl Service<Request<FromClient>> for Forward {
         let this = self.clone();
         let most = this.local.shared.gateway.max_body;
         let user = this.local.shared.user.clone();
-        let mut request = request.map(|body| Sent::new(body, most, user));
+        let rate = this.local.shared.body_rate;
+        let mut request = request.map(|body| Sent::new(body, most, rate, user));
         // By reference: else it would have its place in the future of each function that it goes through.
         Box::pin(async move { Ok(this.forward(&mut request).await) })
     }
@@ -101,6 +102,10 @@ impl Forward {
             };
             match answered {
                 Ok(mut response) => {
+                    // From now on either side may be silent in turn, as the two of them agree.
+                    if let Some(progress) = &times.sent {
+                        progress.answered.store(true, Relaxed);
+                    }
                     picked.judge(!is_failure(response.status()));
                     let spoken = response.version();
                     headers::via(response.headers_mut(), spoken);
@@ -267,6 +272,7 @@ fn own_fault(error: BodyError) -> Problem {
     match error {
         BodyError::TooLarge => too_large(),
         BodyError::Client(_) | BodyError::Length => broken_body(),
+        BodyError::Slow => slow_body(),
     }
 }
 

@@ -1,7 +1,9 @@
 //! `tollgate proxy`: stands in front of a service, and lets through what the policies do.
 
 mod access_log;
+mod address_limit;
 mod body;
+mod body_rate;
 mod client;
 mod drain;
 mod forward;
@@ -26,7 +28,9 @@ use crate::tls::{self, OwnCertificate, Speaks};
 use crate::traces::Tracer;
 use crate::user_header::UserHeader;
 use access_log::{AccessLog, Writing};
+use address_limit::AddressLimit;
 use axum::http::HeaderName;
+use body_rate::BodyRate;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -78,6 +82,10 @@ pub(crate) struct Shared {
     certificate: Option<Arc<OwnCertificate>>,
     log: Option<AccessLog>,
     traces: Option<Tracer>,
+    /// How slowly bodies of requests may come.
+    body_rate: Option<BodyRate>,
+    /// How many connections an address may have.
+    address_limit: Option<Arc<AddressLimit>>,
     pub(crate) drain: Arc<Drain>,
 }
 
@@ -123,6 +131,10 @@ impl Shared {
             certificate,
             log,
             traces,
+            body_rate: gateway.min_body_rate.map(|min_rate| BodyRate { timeout: gateway.body_timeout, min_rate }),
+            address_limit: gateway
+                .max_connections_per_address
+                .map(|max| Arc::new(AddressLimit::new(max, config.identity.ipv6_prefix))),
             drain: Arc::default(),
             gateway,
         };
@@ -137,6 +149,11 @@ impl Shared {
     /// The header that trusted proxies tell clients in.
     fn identity_header(&self) -> &HeaderName {
         self.forwarding.name()
+    }
+
+    /// Connections that were refused because their address had too many.
+    pub(crate) fn refused_connections(&self) -> u64 {
+        self.address_limit.as_ref().map_or(0, |limit| limit.refused())
     }
 
     /// Lines of the access log that were left out.

@@ -65,7 +65,7 @@ fn ten_thousand_idle_connections_cost_what_they_should() {
         return;
     }
     let (upstream, requests) = echo();
-    let server = gateway(&[upstream], "keep_alive = \"10min\"\n");
+    let server = gateway(&[upstream], "keep_alive = \"10min\"\nmax_connections_per_address = 0\n");
     server.request("GET", "/", "");
     let before = server.memory("VmRSS:");
     let connect = || TcpStream::connect(server.address).unwrap();

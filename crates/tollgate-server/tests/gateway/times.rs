@@ -3,8 +3,16 @@
 use crate::gateway;
 use crate::service::{echo, endless, head, service};
 use crate::support::eventually;
-use std::io::{BufReader, Write};
+use http_body::Frame;
+use http_body_util::StreamBody;
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::convert::Infallible;
+use std::io::{BufReader, Read, Write};
 use std::net::TcpStream;
+use std::time::Duration;
 
 #[test]
 fn a_slow_loris_is_cut_off() {
@@ -85,7 +93,7 @@ fn an_answer_that_stops_or_never_ends_is_cut_off() {
         while head(&mut reader).is_some() {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n");
             while stream.write_all(b"1\r\na\r\n").is_ok() {
-                std::thread::sleep(std::time::Duration::from_millis(5));
+                std::thread::sleep(Duration::from_millis(5));
             }
         }
     });
@@ -103,7 +111,7 @@ fn a_client_that_does_not_read_is_cut_off() {
     let mut connection = server.connect();
     connection.send("GET", "/", "");
     // Ends although nobody reads; what was sent are the buffers of the kernel.
-    let sent = ended.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
+    let sent = ended.recv_timeout(Duration::from_secs(60)).unwrap();
     assert!(sent < 64 << 20, "{sent} bytes went somewhere");
     drop(connection);
 }
@@ -129,5 +137,82 @@ fn no_more_connections_than_there_may_be() {
         assert!(waiting.iter().filter(|stream| is_answered(stream)).count() <= most);
         eventually("the next answer", || waiting.iter().any(is_answered));
         waiting.retain(|stream| !is_answered(stream));
+    }
+}
+
+/// More are closed without a word, and counted; a proxy that is trusted has any number.
+#[test]
+fn no_more_connections_of_one_address_than_it_may_have() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "max_connections_per_address = 5\n");
+    let mut open: Vec<_> = (0..5)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.send("GET", "/", "");
+            assert_eq!(connection.answer().status(), 200);
+            connection
+        })
+        .collect();
+    for _ in 0..3 {
+        server.connect().closed();
+    }
+    assert_eq!(server.figure("tollgate_connections_refused_total"), 3.0);
+    let findings = server.admin("GET", "/admin/doctor").body;
+    assert!(findings.contains("connections_refused") && findings.contains("3 connections were refused"), "{findings}");
+    // Who leaves makes room.
+    drop(open.pop());
+    eventually("room", || {
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        // One that is refused may be closed before this is written.
+        let _ = stream.write_all(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        let mut answer = Vec::new();
+        let _ = stream.read_to_end(&mut answer);
+        answer.starts_with(b"HTTP/1.1 200 ")
+    });
+    drop(open);
+    server.signal("TERM");
+    let (_, log) = server.ended();
+    assert_eq!(log.matches("max_connections_per_address").count(), 1, "{log}");
+
+    let trusting = "max_connections_per_address = 5\n[identity]\ntrusted_proxies = [\"127.0.0.1\"]\n";
+    let server = gateway(&[upstream], trusting);
+    let mut open: Vec<_> = (0..20).map(|_| server.connect()).collect();
+    for connection in &mut open {
+        connection.send("GET", "/", "");
+        assert_eq!(connection.answer().status(), 200);
+    }
+    assert_eq!(server.figure("tollgate_connections_refused_total"), 0.0);
+}
+
+/// A byte now and then is too little, over HTTP/1 and HTTP/2, to upstreams of either.
+#[tokio::test]
+async fn a_body_that_trickles_is_408() {
+    let (upstream, _requests) = echo();
+    let inner = gateway(&[upstream], "body_timeout = \"1s\"\n");
+    let outer = gateway(&[inner.address], "body_timeout = \"1s\"\nhttp2 = true\n");
+    for server in [&inner, &outer] {
+        let mut connection = server.connect();
+        connection.write("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 100000\r\n\r\n");
+        let mut trickle = connection.writer();
+        let trickling = std::thread::spawn(move || {
+            // Until the gateway has had enough.
+            while trickle.write_all(b"x").is_ok() {
+                std::thread::sleep(Duration::from_millis(50));
+            }
+        });
+        connection.answer().problem(408, "body_timeout");
+        drop(connection);
+        trickling.join().unwrap();
+
+        let stream = tokio::net::TcpStream::connect(server.address).await.unwrap();
+        let (mut client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await.unwrap();
+        tokio::spawn(connection);
+        let bytes = futures_util::stream::unfold((), async |()| {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            Some((Ok::<_, Infallible>(Frame::data(Bytes::from_static(b"x"))), ()))
+        });
+        let request =
+            Request::post(format!("http://{}/", server.address)).body(StreamBody::new(Box::pin(bytes))).unwrap();
+        assert_eq!(client.send_request(request).await.unwrap().status(), 408);
     }
 }

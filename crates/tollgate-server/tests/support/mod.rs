@@ -279,6 +279,11 @@ impl Connection {
         self.0.get_mut().write_all(bytes).unwrap();
     }
 
+    /// Writes to it from elsewhere.
+    pub(crate) fn writer(&self) -> TcpStream {
+        self.0.get_ref().try_clone().unwrap()
+    }
+
     /// Says that nothing more will be written.
     pub(crate) fn end(&mut self) {
         self.0.get_mut().shutdown(Shutdown::Write).unwrap();

@@ -96,6 +96,19 @@ pub(super) static GATEWAY: Table = Table {
             "\"60s\"",
         ),
         key("total_timeout", WAIT, "How long a request may take altogether; for ever if nothing is said.", "\"5min\""),
+        wait(
+            "body_timeout",
+            "How long the body of a request may keep the gateway waiting altogether; each `min_body_rate` bytes give a second back.",
+            "30s",
+            "\"30s\"",
+        ),
+        key(
+            "min_body_rate",
+            Kind::Number { min: 0, max: 1 << 32 },
+            "The bytes a second at which the body of a request must come in the long run, until it is answered. 0 is off.",
+            "240",
+        )
+        .or(Default::Number(240)),
         wait("upgrade_timeout", "How long a WebSocket or other upgraded connection may be silent.", "1h", "\"1h\""),
         key("max_head", Kind::Number { min: 1024, max: 1 << 20 }, "The largest head of a request, in bytes.", "16_384")
             .or(Default::Number(16_384)),
@@ -114,6 +127,13 @@ pub(super) static GATEWAY: Table = Table {
             "32_768",
         )
         .or(Default::Number(32_768)),
+        key(
+            "max_connections_per_address",
+            Kind::Number { min: 0, max: 1 << 24 },
+            "The most connections of one address at once, by `ipv6_prefix` where it is IPv6; trusted proxies have any number. 0 is off.",
+            "1_024",
+        )
+        .or(Default::Number(1_024)),
         key("access_log", Kind::Text, "A line of JSON for each request: \"off\", \"stdout\", or a file.", "\"stdout\"")
             .or(Default::Text("off")),
         key(

@@ -6,6 +6,7 @@ use crate::attribute::Attribute;
 use crate::config::gateway::{AccessLog, Balance, Certificate, Gateway};
 use crate::config::kind::Kind;
 use crate::config::tree::Value;
+use std::num::NonZero;
 use std::time::Duration;
 
 pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Gateway> {
@@ -42,13 +43,16 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
     let idle_timeout = time("idle_timeout");
     let total_timeout: Option<Duration> = time("total_timeout");
     let upgrade_timeout = time("upgrade_timeout");
+    let body_timeout = time("body_timeout");
     let drain_delay = time("drain_delay");
     let drain_timeout = time("drain_timeout");
     let mut number = |name| section.get(reader, name, scalar::number);
     let max_head = number("max_head");
     let max_headers = number("max_headers");
     let max_body = number("max_body");
+    let min_body_rate = number("min_body_rate");
     let max_connections = number("max_connections");
+    let max_connections_per_address = number("max_connections_per_address");
     let access_log_every = number("access_log_every");
     let access_log = section.get(reader, "access_log", scalar::text);
     section.close();
@@ -79,7 +83,10 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
         max_head: usize::try_from(max_head?).ok()?,
         max_headers: usize::try_from(max_headers?).ok()?,
         max_body,
+        body_timeout: body_timeout?,
+        min_body_rate: NonZero::new(min_body_rate?),
         max_connections: usize::try_from(max_connections?).ok()?,
+        max_connections_per_address: NonZero::new(usize::try_from(max_connections_per_address?).ok()?),
         access_log: AccessLog::named(&access_log?),
         access_log_every: access_log_every?,
         drain_delay: drain_delay?,

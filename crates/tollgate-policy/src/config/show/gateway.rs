@@ -4,6 +4,7 @@ use super::tls::certificate;
 use super::{Writer, inline, list, text};
 use crate::config::gateway::Gateway;
 use crate::config::time::duration_text;
+use std::num::NonZero;
 
 impl Writer<'_> {
     /// Only where something is said: most have none.
@@ -34,7 +35,10 @@ impl Writer<'_> {
             max_head,
             max_headers,
             max_body,
+            body_timeout,
+            min_body_rate,
             max_connections,
+            max_connections_per_address,
             access_log,
             access_log_every,
             drain_delay,
@@ -63,7 +67,10 @@ impl Writer<'_> {
         self.line("max_head", max_head.to_string());
         self.line("max_headers", max_headers.to_string());
         self.optional("max_body", max_body.map(|bytes| bytes.to_string()));
+        self.line("body_timeout", text(duration_text(*body_timeout)));
+        self.line("min_body_rate", min_body_rate.map_or(0, NonZero::get).to_string());
         self.line("max_connections", max_connections.to_string());
+        self.line("max_connections_per_address", max_connections_per_address.map_or(0, NonZero::get).to_string());
         self.line("access_log", text(access_log));
         self.line("access_log_every", access_log_every.to_string());
         self.line("drain_delay", text(duration_text(*drain_delay)));

@@ -3,7 +3,7 @@
 use super::http1::{Bounds, Http1, Wire};
 use super::io::Io;
 use super::service::OfClient;
-use super::state::{Client, Patience, now};
+use super::state::{Admission, Client, Patience, now};
 use super::streams::Streams;
 use crate::proxy::Local;
 use crate::proxy::drain::Stage;
@@ -76,6 +76,14 @@ async fn connection(
             trusted = trusts(peer);
         }
     }
+    let address = match (peer, &shared.address_limit) {
+        (Some(peer), Some(limit)) if !trusted => {
+            // It is closed, and the next one may come: no word of ours is worth what an attacker would have us write.
+            let Some(slot) = limit.admit(peer.ip()) else { return Ok(()) };
+            Some(slot)
+        }
+        _ => None,
+    };
     let mut first = Vec::new();
     let (stream, tls, http2) = match (stream, &shared.certificate) {
         (Stream::Plain(stream), Some(certificate)) => {
@@ -103,7 +111,8 @@ async fn connection(
             (stream, false, http2)
         }
     };
-    let client = Arc::new(Client::new(peer, trusted, tls, Some((place, Arc::clone(&shared.drain)))));
+    let admission = Admission { _permit: place, _address: address, drain: Arc::clone(&shared.drain) };
+    let client = Arc::new(Client::new(peer, trusted, tls, Some(admission)));
     let service = OfClient::new(&local, &client);
     if http2 {
         client.is_shared.store(true, Relaxed);

@@ -11,4 +11,4 @@ mod streams;
 
 pub(super) use connection::serve;
 pub(crate) use http1::{ClientBody, Switch, Switched};
-pub(crate) use state::Client;
+pub(crate) use state::{Client, now};

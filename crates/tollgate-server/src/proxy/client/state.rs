@@ -2,6 +2,7 @@
 
 use super::about::About;
 use super::http1::Informed;
+use crate::proxy::address_limit::AddressSlot;
 use crate::proxy::drain::{Drain, Stage};
 use axum::http::HeaderValue;
 use std::net::SocketAddr;
@@ -24,6 +25,15 @@ pub(crate) fn now() -> u64 {
     u64::try_from(CoarseClock.now().saturating_since(beginning).as_millis()).unwrap_or(u64::MAX).saturating_add(1)
 }
 
+/// What a connection holds from when it is let in until the last of it is gone.
+pub(crate) struct Admission {
+    /// Among all connections that there may be.
+    pub(crate) _permit: OwnedSemaphorePermit,
+    /// Among those of its address; none if that may have any number.
+    pub(crate) _address: Option<AddressSlot>,
+    pub(crate) drain: Arc<Drain>,
+}
+
 pub(crate) struct Client {
     /// None on a Unix socket.
     pub(crate) peer: Option<SocketAddr>,
@@ -38,9 +48,8 @@ pub(crate) struct Client {
     pub(crate) about: About,
     /// How it is told something before its answer, where it speaks HTTP/1.
     pub(crate) informed: OnceLock<Informed>,
-    /// Its place among the connections that there may be, until the last of it is gone; and whether they are to leave.
-    /// None in tests.
-    place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
+    /// Its place among the connections that there may be, and whether they are to leave. None in tests.
+    admission: Option<Admission>,
     /// Whether another protocol is spoken now, of which nothing is known.
     pub(crate) tunnel: AtomicBool,
     /// Whether requests share the connection, as in HTTP/2: a head that does not end is in the way of all of them.
@@ -72,7 +81,7 @@ impl UnderWay {
 impl UnderWay {
     /// Whether the client is to be told that this answer is the last.
     pub(crate) fn is_last(&self) -> bool {
-        self.0.place.as_ref().is_some_and(|(_, drain)| drain.stage() != Stage::Serving)
+        self.0.admission.as_ref().is_some_and(|admission| admission.drain.stage() != Stage::Serving)
     }
 }
 
@@ -93,12 +102,7 @@ pub(crate) struct Patience {
 }
 
 impl Client {
-    pub(crate) fn new(
-        peer: Option<SocketAddr>,
-        trusted: bool,
-        tls: bool,
-        place: Option<(OwnedSemaphorePermit, Arc<Drain>)>,
-    ) -> Self {
+    pub(crate) fn new(peer: Option<SocketAddr>, trusted: bool, tls: bool, admission: Option<Admission>) -> Self {
         let ip = peer.map(|peer| tollgate_policy::canonical(peer.ip()));
         let node = match ip {
             Some(ip) if ip.is_ipv6() => format!("\"[{ip}]\""),
@@ -117,7 +121,7 @@ impl Client {
             node,
             about: About::default(),
             informed: OnceLock::new(),
-            place,
+            admission,
             tunnel: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
             in_head: AtomicBool::new(false),

@@ -2,13 +2,21 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::task::{Context, Poll};
 use std::time::Duration;
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// Counts pieces of a request's body as they are sent on: a long upload is not the upstream's fault.
-pub(crate) type Progress = Arc<AtomicU64>;
+/// How far a request with a body is.
+#[derive(Default)]
+pub(crate) struct BodyProgress {
+    /// Pieces of the body that were sent on: a long upload is not the upstream's fault.
+    pub(crate) sent: AtomicU64,
+    /// Whether the answer has begun.
+    pub(crate) answered: AtomicBool,
+}
+
+pub(crate) type Progress = Arc<BodyProgress>;
 
 /// What took too long.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -68,7 +76,7 @@ impl Timer {
             {
                 return Poll::Ready(Overdue::Total(total));
             }
-            let sent = self.times.sent.as_ref().map_or(0, |sent| sent.load(Relaxed));
+            let sent = self.times.sent.as_ref().map_or(0, |sent| sent.sent.load(Relaxed));
             if std::mem::take(&mut self.moved) || sent != self.seen {
                 self.seen = sent;
                 self.deadline = now + self.times.idle;
@@ -119,7 +127,7 @@ mod tests {
         let upload = async {
             loop {
                 sleep(IDLE / 2).await;
-                sent.fetch_add(1, Relaxed);
+                sent.sent.fetch_add(1, Relaxed);
             }
         };
         tokio::select! {

@@ -19,7 +19,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::TcpStream;
+use tokio::net::TcpSocket;
+use tokio::task::JoinHandle;
 use tokio_rustls::TlsConnector;
 
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -40,6 +41,9 @@ pub(crate) enum Kind {
 }
 
 impl Kind {
+    /// Those in this process.
+    pub(crate) const HYPER: [Self; 4] = [Self::Http1, Self::Http1Tls, Self::Http2, Self::Http2Tls];
+
     pub(crate) const ALL: [Self; 8] = [
         Self::Http1,
         Self::Http1Tls,
@@ -99,21 +103,36 @@ pub(crate) struct Target {
     pub(crate) ca: String,
 }
 
+/// How a client treats its connection.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Manners {
+    Good,
+    /// It takes a few KB at a time: the buffer of its socket is as small as the kernel allows, and so are its windows in HTTP/2.
+    Slow,
+    /// Whatever is under way when it leaves is reset.
+    Resets,
+}
+
 /// A client with one connection, which it keeps as long as it may.
 pub(crate) struct Client {
-    pub(crate) kind: Kind,
+    kind: Kind,
     target: Target,
+    manners: Manners,
     connection: Option<Connection>,
 }
 
-pub(crate) enum Connection {
+enum Connection {
     Http1(http1::SendRequest<Body>),
     Http2(http2::SendRequest<Body>),
 }
 
 impl Client {
     pub(crate) fn new(kind: Kind, target: &Target) -> Self {
-        Self { kind, target: target.clone(), connection: None }
+        Self::with_manners(kind, target, Manners::Good)
+    }
+
+    pub(crate) fn with_manners(kind: Kind, target: &Target, manners: Manners) -> Self {
+        Self { kind, target: target.clone(), manners, connection: None }
     }
 
     /// Asks for a shape, and gets all of the response.
@@ -144,7 +163,7 @@ impl Client {
             None => false,
         };
         if !is_ready {
-            self.connection = Some(connect(self.kind, &self.target).await?);
+            self.connection = Some(connect(self.kind, &self.target, self.manners).await?);
         }
         let response = match self.connection.as_mut().expect("a connection") {
             Connection::Http1(send) => send.send_request(request).await?,
@@ -156,44 +175,70 @@ impl Client {
         Ok(response)
     }
 
+    /// Asks for several shapes at once on the connection, which speaks HTTP/2.
+    pub(crate) async fn at_once(
+        &mut self,
+        shapes: &[Shape],
+    ) -> Result<Vec<JoinHandle<Result<Received, Error>>>, Error> {
+        if self.connection.is_none() {
+            self.connection = Some(connect(self.kind, &self.target, self.manners).await?);
+        }
+        let Some(Connection::Http2(send)) = &self.connection else { return Err("no HTTP/2".into()) };
+        let exchange = |shape| {
+            let (mut send, request) = (send.clone(), request(self.kind, shape));
+            tokio::spawn(async move { receive(send.send_request(request).await?).await })
+        };
+        Ok(shapes.iter().map(exchange).collect())
+    }
+
     /// Ends the connection, with whatever is under way on it.
     pub(crate) fn leave(&mut self) {
         self.connection = None;
     }
 }
 
-async fn connect(kind: Kind, target: &Target) -> Result<Connection, Error> {
+async fn connect(kind: Kind, target: &Target, manners: Manners) -> Result<Connection, Error> {
     let address = if kind.is_tls() { target.tls } else { target.plain };
-    let stream = TcpStream::connect(address).await?;
+    let socket = TcpSocket::new_v4()?;
+    match manners {
+        Manners::Good => {}
+        Manners::Slow => socket.set_recv_buffer_size(2_048)?,
+        Manners::Resets => socket.set_zero_linger()?,
+    }
+    let stream = socket.connect(address).await?;
     stream.set_nodelay(true)?;
     if !kind.is_tls() {
-        return handshake(kind, stream).await;
+        return handshake(kind, manners, stream).await;
     }
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&target.ca)?)?;
     let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![if kind.is_http2() { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     let connector = TlsConnector::from(Arc::new(config));
-    handshake(kind, connector.connect(ServerName::try_from("localhost")?, stream).await?).await
+    handshake(kind, manners, connector.connect(ServerName::try_from("localhost")?, stream).await?).await
 }
 
-pub(crate) async fn handshake(
+async fn handshake(
     kind: Kind,
+    manners: Manners,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<Connection, Error> {
     let io = TokioIo::new(stream);
-    Ok(if kind.is_http2() {
-        let mut builder = http2::Builder::new(TokioExecutor::new());
-        // As reqwest has them: with the defaults, h2 ends a connection with many small frames that it has not read yet.
-        builder.initial_stream_window_size(2 << 20).initial_connection_window_size(5 << 20);
-        let (send, connection) = builder.max_header_list_size(1 << 20).handshake(io).await?;
-        tokio::spawn(connection);
-        Connection::Http2(send)
-    } else {
+    if !kind.is_http2() {
         let (send, connection) = http1::Builder::new().max_headers(1_000).handshake(io).await?;
         tokio::spawn(connection);
-        Connection::Http1(send)
-    })
+        return Ok(Connection::Http1(send));
+    }
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    builder.max_header_list_size(1 << 20);
+    match manners {
+        Manners::Slow => builder.initial_stream_window_size(5_000),
+        // As reqwest has them: with the defaults, h2 ends a connection with many small frames that it has not read yet.
+        _ => builder.initial_stream_window_size(2 << 20).initial_connection_window_size(5 << 20),
+    };
+    let (send, connection) = builder.handshake(io).await?;
+    tokio::spawn(connection);
+    Ok(Connection::Http2(send))
 }
 
 /// The request of a shape.

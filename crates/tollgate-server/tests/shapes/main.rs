@@ -8,7 +8,10 @@ mod authority;
 mod client;
 mod curl;
 mod gateway;
+mod leaving;
+mod pipelining;
 mod shape;
+mod streaming;
 #[path = "../support/mod.rs"]
 mod support;
 mod table;
@@ -30,25 +33,32 @@ fn is_full() -> bool {
     std::env::var("TOLLGATE_SHAPES").is_ok_and(|form| form == "full")
 }
 
-/// All shapes of the table, by all clients side by side.
-async fn matrix(program: Program) {
+/// Runs this against a gateway in front of an upstream, with more lines under `[gateway]`; then nothing must be left of it.
+async fn against(program: Program, more: &str, run: impl AsyncFnOnce(&Target)) {
     let authority = Authority::new("an authority");
     let Some(upstream) = Upstream::start(program, &authority) else { return };
-    let gateways = Gateways::start(&upstream, &authority, "");
-    let shapes: Vec<Shape> =
-        table::shapes().into_iter().filter(|shape| (is_full() || !shape.is_long) && program.knows(shape)).collect();
-    let clients = Kind::ALL.map(|kind| tokio::spawn(run(kind, program, gateways.target.clone(), shapes.clone())));
-    let mut failures = Vec::new();
-    for client in clients {
-        failures.extend(client.await.unwrap());
-    }
-    assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
-    tokio::task::spawn_blocking(move || {
+    let gateways = Gateways::start(&upstream, &authority, more);
+    run(&gateways.target).await;
+    let ended = tokio::task::spawn_blocking(move || {
         gateways.assert_idle();
         gateways.stop();
+    });
+    ended.await.unwrap();
+}
+
+/// All shapes of the table, by all clients side by side.
+async fn matrix(program: Program) {
+    let shapes: Vec<Shape> =
+        table::shapes().into_iter().filter(|shape| (is_full() || !shape.is_long) && program.knows(shape)).collect();
+    against(program, "", async |target| {
+        let clients = Kind::ALL.map(|kind| tokio::spawn(run(kind, program, target.clone(), shapes.clone())));
+        let mut failures = Vec::new();
+        for client in clients {
+            failures.extend(client.await.unwrap());
+        }
+        assert!(failures.is_empty(), "{} failed:\n{}", failures.len(), failures.join("\n"));
     })
-    .await
-    .unwrap();
+    .await;
 }
 
 /// The shapes that a client knows, one after the other. What went wrong.

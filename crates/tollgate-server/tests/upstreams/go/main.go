@@ -144,7 +144,7 @@ func shape(w http.ResponseWriter, r *http.Request) {
 		w.Header().Set("ETag", `"`+tag+`"`)
 	}
 	w.WriteHeader(q.number("status", 200))
-	if q.Get("framing") != "sized" {
+	if q.Get("framing") != "sized" || q.Get("gate") != "" {
 		// Else a short body gets a Content-Length all the same.
 		controller.Flush()
 	}

@@ -40,11 +40,16 @@ function openGate(name) {
   });
 }
 
-async function write(response, bytes) {
-  if (!response.write(bytes)) {
-    await Promise.race([once(response, 'drain'), once(response, 'close')]);
-  }
-  return !response.destroyed && !response.stream?.destroyed;
+// False if the client has left.
+function write(response, bytes) {
+  return new Promise((resolve) => {
+    if (response.write(bytes)) return resolve(true);
+    const done = () => {
+      response.off('drain', done).off('close', done);
+      resolve(!response.destroyed && !response.stream?.destroyed);
+    };
+    response.on('drain', done).on('close', done);
+  });
 }
 
 async function shape(request, response, q) {
@@ -88,7 +93,7 @@ async function shape(request, response, q) {
   if (trailers) response.setHeader('Trailer', 'X-Sum');
   if (q.has('etag')) response.setHeader('ETag', `"${q.get('etag')}"`);
   response.writeHead(number('status', 200));
-  if (q.get('framing') !== 'sized') response.flushHeaders?.();
+  if (q.get('framing') !== 'sized' || q.has('gate')) response.flushHeaders?.();
   const hash = createHash('sha256');
   const send = async (bytes) => {
     if (q.has('gate')) await passGate(q.get('gate'));

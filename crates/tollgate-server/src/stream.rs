@@ -4,7 +4,7 @@ mod batched;
 mod read_turns;
 
 pub(crate) use batched::{Batched, write_batches};
-pub(crate) use read_turns::ReadTurns;
+pub(crate) use read_turns::{MAX_FRAMES_PER_TURN, ReadTurns, yield_to_others};
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;

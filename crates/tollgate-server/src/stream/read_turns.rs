@@ -2,12 +2,15 @@
 //! other task runs, so a burst of small frames would pile up unread although everybody reads as fast as they come.
 
 use std::io::{self, IoSlice};
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Bytes that are read before other tasks get their turn: 3,276 frames of one byte at most.
+/// Bytes that are read before other tasks get their turn.
 const MAX_TURN: usize = 32 * 1024;
+
+/// So many frames of one byte at most, each with a head of nine.
+pub(crate) const MAX_FRAMES_PER_TURN: usize = MAX_TURN / 10;
 
 /// A stream that yields to other tasks after [`MAX_TURN`] bytes were read from it.
 pub(crate) struct ReadTurns<S> {
@@ -27,8 +30,8 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadTurns<S> {
         let this = self.get_mut();
         if this.read >= MAX_TURN {
             this.read = 0;
-            cx.waker().wake_by_ref();
-            return Poll::Pending;
+            // Woken at once, it might have several turns before a task that yields, too, passes on what was read.
+            return yield_to_others(cx);
         }
         let before = buf.filled().len();
         let Poll::Ready(read) = Pin::new(&mut this.stream).poll_read(cx, buf) else {
@@ -64,6 +67,13 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTurns<S> {
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
     }
+}
+
+/// Ends this poll of a task that could go on. It is polled again after the other tasks that are ready, and after the runtime has
+/// looked for events.
+pub(crate) fn yield_to_others<T>(cx: &mut Context<'_>) -> Poll<T> {
+    let _ = pin!(tokio::task::yield_now()).poll(cx);
+    Poll::Pending
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use crate::curl;
 use crate::shape::{Received, Shape, Upload, content};
-use crate::upstream::Program;
 use bytes::Bytes;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, StreamBody};
@@ -74,8 +73,7 @@ impl Kind {
         // curl decides itself how large the pieces of an upload are, and sends no trailers.
         let is_plain = upload.pause_millis == 0 && !upload.has_trailer;
         match self {
-            Self::Http1 | Self::Http1Tls => true,
-            Self::Http2 | Self::Http2Tls => upload.piece >= 1_024,
+            Self::Http1 | Self::Http1Tls | Self::Http2 | Self::Http2Tls => true,
             Self::CurlHttp11 => is_plain,
             // HTTP/1.0 has neither chunks nor 100 Continue.
             Self::CurlHttp10 => is_plain && !upload.is_chunked && !expects,
@@ -85,8 +83,8 @@ impl Kind {
     }
 
     /// Whether it gets the responses that only inform. hyper's server passes none on in HTTP/2, nor does its client see any.
-    pub(crate) fn sees_hints(self, program: Program) -> bool {
-        matches!(self, Self::Http1 | Self::Http1Tls | Self::CurlHttp11) && !program.is_http2()
+    pub(crate) fn sees_hints(self) -> bool {
+        matches!(self, Self::Http1 | Self::Http1Tls | Self::CurlHttp11)
     }
 
     /// Whether it gets trailers.
@@ -107,7 +105,7 @@ pub(crate) struct Target {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Manners {
     Good,
-    /// It takes a few KB at a time: the buffer of its socket is as small as the kernel allows, and so are its windows in HTTP/2.
+    /// Little waits for it: the buffer of its socket is small, and so are its windows in HTTP/2.
     Slow,
     /// Whatever is under way when it leaves is reset.
     Resets,
@@ -202,7 +200,7 @@ async fn connect(kind: Kind, target: &Target, manners: Manners) -> Result<Connec
     let socket = TcpSocket::new_v4()?;
     match manners {
         Manners::Good => {}
-        Manners::Slow => socket.set_recv_buffer_size(2_048)?,
+        Manners::Slow => socket.set_recv_buffer_size(65_536)?,
         Manners::Resets => socket.set_zero_linger()?,
     }
     let stream = socket.connect(address).await?;

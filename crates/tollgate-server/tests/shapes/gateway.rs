@@ -119,9 +119,19 @@ impl Gateway {
     fn stop(mut self) -> String {
         self.server.signal("TERM");
         let log = self.log.take().expect("it is read once");
-        let (status, _) = self.server.ended();
+        let status = self.server.wait();
         let log = log.join().unwrap();
         assert!(status.success() && !log.contains("panicked"), "{status}: {log}");
         log
+    }
+}
+
+/// A test that fails has its log.
+impl Drop for Gateway {
+    fn drop(&mut self) {
+        if let Some(log) = self.log.take().filter(|_| thread::panicking()) {
+            self.server.signal("KILL");
+            eprintln!("a gateway logged:\n{}", log.join().unwrap_or_default());
+        }
     }
 }

@@ -94,9 +94,8 @@ async fn read(stream: &mut BufReader<impl AsyncReadExt + Unpin>, shape: &Shape) 
 }
 
 /// Sends all requests in pieces of a size, and reads the responses meanwhile.
-async fn pipeline(target: &Target, piece: usize, program: Program) -> Result<(), Error> {
+async fn pipeline(target: &Target, piece: usize) -> Result<(), Error> {
     let mut bytes = Vec::new();
-    // Node answers HTTP/1 requests one after the other; a few rounds of all shapes.
     let shapes: Vec<Shape> = (0..3).flat_map(|_| shapes()).collect();
     shapes.iter().for_each(|shape| write(shape, &mut bytes));
     let stream = TcpStream::connect(target.plain).await?;
@@ -115,8 +114,7 @@ async fn pipeline(target: &Target, piece: usize, program: Program) -> Result<(),
         if let Some(fault) = shape.fault(&received, false) {
             return Err(format!("{number} {shape:?}: {fault}").into());
         }
-        let hints = if program.is_http2() { 0 } else { shape.number("hints") };
-        if received.informational != hints {
+        if received.informational != shape.number("hints") {
             return Err(format!("{number} {shape:?}: {} responses inform", received.informational).into());
         }
     }
@@ -132,7 +130,7 @@ async fn requests_behind_one_another_are_answered_in_their_order() {
     for program in [Program::GoHttp1, Program::NodeHttp1, Program::GoHttp2, Program::NodeHttp2] {
         against(program, "", async |target| {
             for piece in [10, 1_000, 16_384, 1 << 20] {
-                let ended = timeout(TIMEOUT, pipeline(target, piece, program)).await;
+                let ended = timeout(TIMEOUT, pipeline(target, piece)).await;
                 assert!(matches!(ended, Ok(Ok(()))), "{program:?} in pieces of {piece}: {ended:?}");
             }
         })

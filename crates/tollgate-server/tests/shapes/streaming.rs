@@ -25,6 +25,16 @@ async fn read(body: &mut Incoming, read: &mut Vec<u8>, length: usize) -> Result<
     Ok(())
 }
 
+/// All that was sent has come, and nothing more does.
+async fn end(body: Incoming, read: &[u8], sent: &[u8]) -> Result<(), Error> {
+    if read != sent {
+        return Err(format!("{} bytes came, which are not the {} that were sent", read.len(), sent.len()).into());
+    }
+    // In HTTP/2 it may end with an empty frame.
+    let rest = body.collect().await?.to_bytes();
+    if rest.is_empty() { Ok(()) } else { Err(format!("{} bytes more came than were sent", rest.len()).into()) }
+}
+
 /// Each piece of a response waits until the client has the one before it.
 async fn gated(kind: Kind, target: &Target, framing: &str) -> Result<(), Error> {
     let shape = get(format!("framing={framing}&size=50&piece=10&gate={kind:?}-{framing}"));
@@ -38,8 +48,7 @@ async fn gated(kind: Kind, target: &Target, framing: &str) -> Result<(), Error> 
         receive(opener.send(next).await?).await?;
         read(&mut body, &mut bytes, 10 * piece).await?;
     }
-    assert!(bytes == content(50) && body.frame().await.is_none());
-    Ok(())
+    end(body, &bytes, &content(50)).await
 }
 
 /// Each piece of a request waits until its echo is there.
@@ -58,8 +67,7 @@ async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result
         read(&mut body, &mut bytes, (number + 1) * piece).await?;
     }
     drop(pieces);
-    assert!(bytes == sent && body.frame().await.is_none());
-    Ok(())
+    end(body, &bytes, &sent).await
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -83,17 +91,17 @@ async fn pieces_go_on_as_they_come() {
     }
 }
 
-/// A client that takes 10 KB at a time, with pauses.
+/// A client that makes a pause after every 50 KB. The response does not fit into the buffers on the way.
 async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, Error> {
     let mut client = Client::with_manners(kind, target, Manners::Slow);
     let response = client.send(request(kind, shape)).await?;
     let mut received = Received { status: response.status().as_u16(), ..Received::default() };
     let mut body = response.into_body();
-    let mut pause = 0;
+    let mut pauses = 0;
     while let Some(frame) = body.frame().await {
         received.body.extend_from_slice(frame?.data_ref().map_or(&[], |data| data));
-        if received.body.len() / 10_000 > pause {
-            pause = received.body.len() / 10_000;
+        if received.body.len() / 50_000 > pauses {
+            pauses = received.body.len() / 50_000;
             sleep(Duration::from_millis(2)).await;
         }
     }
@@ -107,7 +115,7 @@ async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
             let readers: Vec<_> = Kind::HYPER
                 .into_iter()
                 .flat_map(|kind| {
-                    ["framing=close&size=1000000", "framing=chunked&size=1000000&piece=1000"]
+                    ["framing=close&size=6000000", "framing=chunked&size=6000000&piece=10000"]
                         .map(|query| (kind, get(query)))
                 })
                 .map(|(kind, shape)| {
@@ -142,7 +150,8 @@ async fn many_shapes_at_once_on_one_connection() {
                 let shapes: Vec<Shape> = crate::table::shapes()
                     .into_iter()
                     .filter(|shape| !shape.is_long && program.knows(shape) && kind.knows(shape))
-                    .filter(|shape| shape.upload.is_none_or(|upload| upload.pause_millis == 0))
+                    // h2 ends a connection with more than 16,448 frames of one byte that wait, and here they wait for the upstream.
+                    .filter(|shape| shape.upload.is_none_or(|upload| upload.pause_millis == 0 && upload.piece >= 1_000))
                     .collect();
                 for group in shapes.chunks(40) {
                     let exchanges = client.at_once(group).await.expect("a connection");

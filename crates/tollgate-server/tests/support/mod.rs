@@ -205,6 +205,11 @@ impl Server {
         line.split(',').next().unwrap().parse().unwrap()
     }
 
+    /// Waits for the end, while somebody else reads its log.
+    pub(crate) fn wait(&mut self) -> ExitStatus {
+        self.child.wait().unwrap()
+    }
+
     /// Waits for the end: how it ended and what it logged.
     pub(crate) fn ended(mut self) -> (ExitStatus, String) {
         let mut log = String::new();

@@ -2,7 +2,8 @@
 //! neither sockets nor tasks, so that tests drive it with any sequence of frames, short writes and pauses.
 
 use super::outgoing::Outgoing;
-use super::poll_budget::{PollBudget, yield_to_others};
+use super::poll_budget::PollBudget;
+use crate::stream::yield_to_others;
 use axum::body::Bytes;
 use axum::http::HeaderName;
 use http_body::{Body, Frame};

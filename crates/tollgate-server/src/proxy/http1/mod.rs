@@ -10,4 +10,4 @@ pub(super) use buffer::{empty_line_end, fill, take};
 pub(super) use chunks::{Chunks, Piece};
 pub(super) use message_writer::{Framing, MessageSink, MessageWriter, Trailers, WriteError};
 pub(super) use outgoing::{Outgoing, put_header};
-pub(super) use poll_budget::{PollBudget, yield_to_others};
+pub(super) use poll_budget::PollBudget;

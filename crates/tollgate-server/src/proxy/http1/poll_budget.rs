@@ -1,13 +1,15 @@
 //! Fairness between connections: how much one of them does before the others of its worker have their turn.
 
-use std::pin::pin;
-use std::task::{Context, Poll};
+use crate::stream::MAX_FRAMES_PER_TURN;
 
 /// Bytes that one connection passes on before it yields.
 const MAX_BYTES_PER_POLL: usize = 256 * 1024;
 
 /// What a step costs beside its bytes, in bytes: small frames are not free.
-const STEP_COST: usize = 256;
+const STEP_COST: usize = 64;
+
+// Frames that come faster than they are passed on pile up, until h2 ends the connection.
+const _: () = assert!(MAX_BYTES_PER_POLL / (STEP_COST + 1) >= MAX_FRAMES_PER_TURN);
 
 /// The work that a connection may do in one poll.
 ///
@@ -30,11 +32,4 @@ impl PollBudget {
     pub(crate) fn is_spent(&self) -> bool {
         self.left == 0
     }
-}
-
-/// Ends this poll of a task that could go on. It is polled again after the other tasks that are ready, and after the runtime has
-/// looked for events.
-pub(crate) fn yield_to_others<T>(cx: &mut Context<'_>) -> Poll<T> {
-    let _ = pin!(tokio::task::yield_now()).poll(cx);
-    Poll::Pending
 }

@@ -130,7 +130,8 @@ function serve(request, response) {
 
 async function main() {
   const plain = http.createServer(serve).listen(0, '127.0.0.1');
-  const prior = http2.createServer(serve).listen(0, '127.0.0.1');
+  // Room for long heads, and for bodies that are written at once: else it refuses other streams meanwhile.
+  const prior = http2.createServer({ maxSendHeaderBlockLength: 1 << 20, maxSessionMemory: 1000 }, serve).listen(0, '127.0.0.1');
   await Promise.all([once(plain, 'listening'), once(prior, 'listening')]);
   console.log([plain, prior].map((server) => `127.0.0.1:${server.address().port}`).join(' '));
   process.stdin.on('end', () => process.exit(0)).resume();

@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::task::{Wake, Waker};
 
-/// Calls of the body and of the connection in one poll. Frames cost at least 256 bytes of a budget of 256 KiB, and tests have fewer
+/// Calls of the body and of the connection in one poll. Frames cost at least 64 bytes of a budget of 256 KiB, and tests have fewer
 /// short writes than this.
-const MAX_CALLS_PER_POLL: usize = 3_000;
+const MAX_CALLS_PER_POLL: usize = 9_000;
 
 /// What the body does when it is polled.
 #[derive(Clone, Copy, PartialEq, Debug)]
@@ -418,7 +418,7 @@ proptest! {
 /// Heads and small pieces that fill the buffer: they were counted also once they were written, and the worker hung.
 #[test]
 fn what_is_larger_than_the_buffer_is_written() {
-    for (head, length, pieces) in [(16 << 10, 1, 1), (64 << 10, 0, 0), (100, 1_000, 40), (100, 16, 4_000)] {
+    for (head, length, pieces) in [(16 << 10, 1, 1), (64 << 10, 0, 0), (100, 1_000, 40), (100, 16, 12_000)] {
         let message = Message {
             head,
             body: vec![BodyStep::Data(length); pieces],
@@ -437,7 +437,7 @@ fn what_is_larger_than_the_buffer_is_written() {
 #[test]
 fn a_body_that_is_always_ready_yields_after_a_bounded_number_of_bytes() {
     for length in [0, 1, 1_000, 64 << 10] {
-        let frames = 2_000;
+        let frames = 6_000;
         let message = Message {
             head: 100,
             body: vec![BodyStep::Data(length); frames],

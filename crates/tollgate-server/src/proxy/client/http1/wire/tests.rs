@@ -28,7 +28,9 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
             }
             drop(far);
         };
-        let hearing = async {
+        // It closes its end when it refuses something: else the other one may wait for room for ever.
+        let hearing = async move {
+            let wire = wire;
             let mut heard = Vec::new();
             loop {
                 let head = match poll_fn(|cx| wire.lock().poll_head(cx)).await {

@@ -1,7 +1,8 @@
 //! Which policies a path can concern: a tree of segments instead of a look at every policy.
 
 use crate::matching::Match;
-use crate::pattern::{PathPattern, Segment, Segments};
+use crate::path::{Path, PathCase};
+use crate::pattern::{PathPattern, Segment};
 use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -29,22 +30,22 @@ struct Node {
 }
 
 impl Index {
-    pub(crate) fn new<'a>(matches: impl Iterator<Item = &'a Match>) -> Self {
+    pub(crate) fn new<'a>(matches: impl Iterator<Item = &'a Match>, case: PathCase) -> Self {
         let mut index = Self::default();
         for (number, when) in (0..).zip(matches) {
             match &when.paths {
                 None => index.anywhere.push(number),
-                Some(paths) => paths.iter().for_each(|pattern| index.root.insert(pattern, number)),
+                Some(paths) => paths.iter().for_each(|pattern| index.root.insert(pattern, number, case)),
             }
         }
         index
     }
 
     /// Those whose path condition holds, each once and in order.
-    pub(crate) fn find(&self, path: Option<&Segments<'_>>) -> impl Iterator<Item = u32> {
+    pub(crate) fn find(&self, path: Option<&Path<'_>>) -> impl Iterator<Item = u32> {
         let mut found = Numbers::new();
-        if let Some(path) = path {
-            self.root.collect(path, &mut found);
+        for reading in path.into_iter().flat_map(Path::readings) {
+            self.root.collect(reading, &mut found);
         }
         found.sort_unstable();
         found.dedup();
@@ -59,11 +60,17 @@ impl Index {
 }
 
 impl Node {
-    fn insert(&mut self, pattern: &PathPattern, number: u32) {
+    fn insert(&mut self, pattern: &PathPattern, number: u32, case: PathCase) {
         let mut node = self;
         for segment in &pattern.segments {
             node = match segment {
-                Segment::Exactly(exactly) => node.exactly.entry(exactly.clone()).or_default(),
+                Segment::Exactly(exactly) => {
+                    let mut exactly = exactly.clone();
+                    if case == PathCase::Insensitive {
+                        exactly.make_ascii_lowercase();
+                    }
+                    node.exactly.entry(exactly).or_default()
+                }
                 Segment::Any => node.any.get_or_insert_default(),
             };
         }
@@ -96,7 +103,6 @@ fn add(found: &mut Numbers, numbers: &[u32]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::pattern::segments;
     use proptest::prelude::*;
 
     fn pattern() -> impl Strategy<Value = String> {
@@ -112,17 +118,18 @@ mod tests {
         #[test]
         fn the_tree_finds_what_a_look_at_every_policy_finds(
             policies in prop::collection::vec(prop::option::of(prop::collection::vec(pattern(), 0..3)), 0..20),
-            path in prop::option::of("(/(a|b|c|%61|\\.\\.|\\.|)){0,6}"),
+            path in prop::option::of("((/|%2f|\\\\)(a|B|c|%61|\\.\\.|\\.|)){0,6}"),
+            case in prop::sample::select(vec![PathCase::Sensitive, PathCase::Insensitive]),
         ) {
             let matches: Vec<Match> = policies.iter().map(|paths| Match {
                 paths: paths.as_ref().map(|paths| paths.iter().map(|path| path.parse().unwrap()).collect()),
                 ..Match::new()
             }).collect();
-            let path = path.as_ref().map(|path| segments(path.as_bytes()));
-            let found: Vec<u32> = Index::new(matches.iter()).find(path.as_ref()).collect();
+            let path = path.as_ref().map(|path| Path::new(path.as_bytes(), case));
+            let found: Vec<u32> = Index::new(matches.iter(), case).find(path.as_ref()).collect();
             let fits = |when: &Match| match &when.paths {
                 None => true,
-                Some(paths) => path.as_ref().is_some_and(|path| paths.iter().any(|pattern| pattern.matches(path))),
+                Some(paths) => path.as_ref().is_some_and(|path| paths.iter().any(|pattern| pattern.matches_any(path))),
             };
             let scanned: Vec<u32> = (0..).zip(&matches).filter(|(_, when)| fits(when)).map(|(number, _)| number).collect();
             prop_assert_eq!(found, scanned);

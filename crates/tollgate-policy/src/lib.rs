@@ -75,6 +75,7 @@ mod engine;
 mod host;
 mod index;
 mod matching;
+mod path;
 mod pattern;
 mod policies;
 mod policy;
@@ -97,6 +98,7 @@ pub use engine::{
 };
 pub use host::host_name;
 pub use matching::{Match, Why};
+pub use path::PathCase;
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use policies::{Listed, Plan, Policies};
 pub use policy::{Action, Class, Cost, Count, DenialStatus, Penalty, Policy, Reserve, Rollout, StatusRange};

@@ -2,7 +2,8 @@
 
 use crate::address;
 use crate::attribute::Attribute;
-use crate::pattern::{HostPattern, PathPattern, Segments};
+use crate::path::Path;
+use crate::pattern::{HostPattern, PathPattern};
 use crate::subject::Subject;
 use ipnet::IpNet;
 use std::fmt;
@@ -157,23 +158,28 @@ impl fmt::Display for Why {
 
 /// # Judging
 impl Match {
-    /// Whether it holds, `path` being that of the subject.
-    pub(crate) fn holds(&self, subject: &Subject<'_>, path: Option<&Segments<'_>>) -> bool {
-        self.first_failure(subject, path, true).is_none()
+    /// Whether it holds, `path` being that of the subject, in any reading of the path.
+    pub(crate) fn holds(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
+        self.first_failure(subject, path, PathTest::AnyReading).is_none()
     }
 
-    /// Whether it holds of a request whose path is known to fit.
-    pub(crate) fn holds_on_path(&self, subject: &Subject<'_>, path: Option<&Segments<'_>>) -> bool {
-        self.first_failure(subject, path, false).is_none()
+    /// Whether it holds in every reading of the path: for what lets a request go.
+    pub(crate) fn holds_in_every_reading(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
+        self.first_failure(subject, path, PathTest::EveryReading).is_none()
+    }
+
+    /// Whether it holds of a request of whose path any reading is known to match.
+    pub(crate) fn holds_on_path(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
+        self.first_failure(subject, path, PathTest::Known).is_none()
     }
 
     /// The first condition that does not hold.
-    pub(crate) fn why_not(&self, subject: &Subject<'_>, path: Option<&Segments<'_>>) -> Option<Why> {
+    pub(crate) fn why_not(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> Option<Why> {
         let unless_missing = |attribute: Attribute, why: Why| match subject.has(&attribute) {
             true => why,
             false => Why::Missing(attribute),
         };
-        self.first_failure(subject, path, true).map(|failure| match failure {
+        self.first_failure(subject, path, PathTest::AnyReading).map(|failure| match failure {
             Failure::Method => unless_missing(Attribute::Method, Why::Method),
             Failure::Path => unless_missing(Attribute::Path, Why::Path),
             Failure::Host => unless_missing(Attribute::Host, Why::Host),
@@ -184,20 +190,23 @@ impl Match {
         })
     }
 
-    fn first_failure(
-        &self,
-        subject: &Subject<'_>,
-        path: Option<&Segments<'_>>,
-        with_path: bool,
-    ) -> Option<Failure<'_>> {
+    fn first_failure(&self, subject: &Subject<'_>, path: Option<&Path<'_>>, test: PathTest) -> Option<Failure<'_>> {
         let is = |attribute: &Attribute, test: &dyn Fn(&[u8]) -> bool| subject.bytes(attribute).is_some_and(test);
         if let Some(methods) = &self.methods
             && !is(&Attribute::Method, &|there| methods.iter().any(|one| one.as_bytes().eq_ignore_ascii_case(there)))
         {
             return Some(Failure::Method);
         }
-        if let Some(paths) = self.paths.as_ref().filter(|_| with_path)
-            && !path.is_some_and(|path| paths.iter().any(|pattern| pattern.matches(path)))
+        let matches = |path: &Path<'_>, paths: &[PathPattern]| match test {
+            PathTest::Known => true,
+            PathTest::AnyReading => paths.iter().any(|pattern| pattern.matches_any(path)),
+            PathTest::EveryReading => {
+                let matches = |reading| paths.iter().any(|pattern| pattern.matches(reading, path.case));
+                path.readings().all(matches)
+            }
+        };
+        if let Some(paths) = &self.paths
+            && !path.is_some_and(|path| matches(path, paths))
         {
             return Some(Failure::Path);
         }
@@ -234,8 +243,14 @@ impl Match {
             }
         }
         match &self.not {
-            Some(not) if not.holds(subject, path) => Some(Failure::Not),
-            _ => None,
+            Some(not) => {
+                let test = match test {
+                    PathTest::EveryReading => PathTest::AnyReading,
+                    PathTest::AnyReading | PathTest::Known => PathTest::EveryReading,
+                };
+                not.first_failure(subject, path, test).is_none().then_some(Failure::Not)
+            }
+            None => None,
         }
     }
 
@@ -272,6 +287,15 @@ impl Match {
             || self.attributes.iter().any(|(_, values)| values.is_empty())
             || self.not.as_ref().is_some_and(|not| self.implies(not))
     }
+}
+
+/// How many readings of a path must match.
+#[derive(Clone, Copy)]
+enum PathTest {
+    AnyReading,
+    EveryReading,
+    /// One is known to.
+    Known,
 }
 
 /// The condition that does not hold.

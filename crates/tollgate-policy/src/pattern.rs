@@ -1,36 +1,18 @@
 //! Patterns of paths and hosts, and a path as it is compared: by segments, so that no spelling of it goes round a limit.
 
 use crate::host::host_name;
-use smallvec::SmallVec;
+use crate::path::{Path, PathCase, Segments};
 use std::borrow::Cow;
 use std::fmt;
 use std::str::FromStr;
 
-/// The segments of a path. So many need no memory of their own.
-pub(crate) type Segments<'a> = SmallVec<[Cow<'a, [u8]>; 12]>;
-
-/// A path as servers read it: `%6c` is `l`, `//` is `/`, `.` and `..` are followed, a slash at the end says nothing, nor does
-/// what follows a `;` in a segment. An escaped slash is part of its segment.
-#[inline]
-pub(crate) fn segments(path: &[u8]) -> Segments<'_> {
-    let mut segments = Segments::new();
-    for segment in path.split(|byte| *byte == b'/') {
-        match decoded(without_parameters(segment)) {
-            segment if segment.is_empty() || *segment == *b"." => {}
-            segment if *segment == *b".." => drop(segments.pop()),
-            segment => segments.push(segment),
-        }
-    }
-    segments
-}
-
-fn without_parameters(segment: &[u8]) -> &[u8] {
+pub(crate) fn without_parameters(segment: &[u8]) -> &[u8] {
     let end = segment.iter().position(|byte| *byte == b';').unwrap_or(segment.len());
     &segment[..end]
 }
 
 /// With every `%XX` as its byte. One that is no such thing stays as it is.
-fn decoded(segment: &[u8]) -> Cow<'_, [u8]> {
+pub(crate) fn decoded(segment: &[u8]) -> Cow<'_, [u8]> {
     if !segment.contains(&b'%') {
         return Cow::Borrowed(segment);
     }
@@ -77,15 +59,24 @@ pub struct PathPattern {
 }
 
 impl PathPattern {
-    /// Whether a path is one of it, however it is spelled.
+    /// Whether a path matches, however it is spelled, in any way that services may read it.
     pub fn matches_path(&self, path: impl AsRef<[u8]>) -> bool {
-        self.matches(&segments(path.as_ref()))
+        self.matches_any(&Path::new(path.as_ref(), PathCase::Sensitive))
     }
 
-    pub(crate) fn matches(&self, path: &[Cow<'_, [u8]>]) -> bool {
+    /// Whether any reading of the path matches.
+    pub(crate) fn matches_any(&self, path: &Path<'_>) -> bool {
+        path.readings().any(|reading| self.matches(reading, path.case))
+    }
+
+    /// Whether one reading matches, which is in lower case where case makes no difference.
+    pub(crate) fn matches(&self, path: &Segments<'_>, case: PathCase) -> bool {
         let fits = if self.open { path.len() >= self.segments.len() } else { path.len() == self.segments.len() };
         fits && self.segments.iter().zip(path).all(|(segment, there)| match segment {
-            Segment::Exactly(exactly) => **exactly == **there,
+            Segment::Exactly(exactly) => match case {
+                PathCase::Sensitive => **exactly == **there,
+                PathCase::Insensitive => exactly.eq_ignore_ascii_case(there),
+            },
             Segment::Any => true,
         })
     }
@@ -244,7 +235,7 @@ mod tests {
 
     #[track_caller]
     fn matches(pattern: &str, path: &str) -> bool {
-        pattern.parse::<PathPattern>().unwrap().matches(&segments(path.as_bytes()))
+        pattern.parse::<PathPattern>().unwrap().matches_path(path)
     }
 
     #[test]
@@ -267,7 +258,11 @@ mod tests {
             ),
             ("/users/*", &["/users/7", "/users/%2F", "/users/*"], &["/users", "/users/7/x"]),
             ("/users/*/orders", &["/users/7/orders"], &["/users/orders", "/users/7/orders/9"]),
-            ("/api/**", &["/api", "/api/", "/api/x", "/api/x/y", "/x/../api/y"], &["/apis", "/", "/api/../x"]),
+            (
+                "/api/**",
+                &["/api", "/api/", "/api/x", "/api/x/y", "/x/../api/y", "/api/../x", "/api%2Fx"],
+                &["/apis", "/", "/x"],
+            ),
             ("/**", &["/", "", "/x", "/x/y"], &[]),
             ("/", &["/", "", "//", "/.", "/x/.."], &["/x"]),
             ("/a%20b", &["/a%20b", "/a b"], &["/ab"]),
@@ -303,7 +298,7 @@ mod tests {
     #[test]
     fn what_is_no_escape_stays_as_it_is() {
         for (raw, read) in [("%", "%"), ("%4", "%4"), ("%zz", "%zz"), ("%41%", "A%"), ("%%41", "%A")] {
-            assert_eq!(*segments(raw.as_bytes())[0], *read.as_bytes());
+            assert_eq!(*crate::path::segments(raw.as_bytes(), PathCase::Sensitive)[0], *read.as_bytes());
         }
     }
 

@@ -2,6 +2,7 @@
 
 use crate::address::IPV6_PREFIX;
 use crate::matching::Match;
+use crate::path::PathCase;
 use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
 use crate::pressure::Shed;
@@ -23,6 +24,7 @@ use tollgate::{Instant, Limit, OnFailure};
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policies {
     pub(crate) enabled: bool,
+    pub(crate) path_case: PathCase,
     pub(crate) ipv6_prefix: u8,
     pub(crate) plans: Vec<Plan>,
     pub(crate) policies: Vec<Policy>,
@@ -53,6 +55,7 @@ impl Policies {
     pub fn new() -> Self {
         Self {
             enabled: true,
+            path_case: PathCase::default(),
             ipv6_prefix: IPV6_PREFIX,
             plans: Vec::new(),
             policies: Vec::new(),
@@ -107,6 +110,13 @@ impl Policies {
     /// Whether limits are on.
     pub fn is_enabled(&self) -> bool {
         self.enabled
+    }
+
+    /// Whether upper and lower case in paths are different; they are by default.
+    #[must_use]
+    pub fn path_case(mut self, case: PathCase) -> Self {
+        self.path_case = case;
+        self
     }
 
     /// How many bits of an IPv6 address name a client; 56 unless said.

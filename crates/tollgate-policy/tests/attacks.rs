@@ -3,8 +3,8 @@
 use std::time::Duration;
 use tollgate::{Limit, ManualClock, MemoryStore};
 use tollgate_policy::{
-    Class, Cost, Engine, HostPattern, Listed, Match, PathPattern, PatternError, Plan, Policies, Policy, PolicyLimit,
-    Reserve, Subject,
+    Class, Cost, Engine, HostPattern, Listed, Match, PathCase, PathPattern, PatternError, Plan, Policies, Policy,
+    PolicyLimit, Reserve, Subject,
 };
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -45,6 +45,9 @@ fn no_spelling_of_a_path_goes_round_a_limit() {
         b"/api/x/.%2e/login",
         b"/api/login/%2e",
         b"/api/login;a=b",
+        b"/api%2Flogin",
+        b"/api\\login",
+        b"/x%2f..%5Capi%2flogin",
         b"/api;x/login;y",
         b"http://example.com/api/login",
     ];
@@ -58,7 +61,6 @@ fn no_spelling_of_a_path_goes_round_a_limit() {
         b"/api/login%00",
         b"/api/logi%6",
         b"/api/login%",
-        b"/api%2Flogin",
         b"/api/%252e%252e/login",
         b"/api/login/..",
         b"/api/...",
@@ -68,6 +70,53 @@ fn no_spelling_of_a_path_goes_round_a_limit() {
     for path in other {
         assert!(!meets(&login, &Subject::new().path(path)), "{}", path.escape_ascii());
     }
+}
+
+#[test]
+fn a_path_that_services_read_differently_gets_no_exception() {
+    let limited = || Policy::new("all").limit(Limit::per_minute(1));
+    let public = || at("/public/**");
+    let gates = [
+        gate(Policies::new().policy(limited().when(Match::new().unless(public())))),
+        gate(
+            Policies::new()
+                .policy(Policy::new("free").when(public()).limit(Limit::unlimited()).last())
+                .policy(limited()),
+        ),
+        gate(Policies::new().policy(limited()).allow(Listed::new(public()))),
+    ];
+    for (at, gate) in gates.iter().enumerate() {
+        let is_limited = |path: &str| {
+            let verdict = gate.peek_now(&Subject::new().path(path), 1);
+            verdict.limits().any(|limit| limit.policy() == "all")
+        };
+        for path in ["/public/x", "/public/v1.2/x", "/public//x", "/public/x%2Fy", "/public/a\\b"] {
+            assert!(!is_limited(path), "{at} {path}");
+        }
+        for path in
+            ["/x", "/api/../public/x", "/public/../api", "/public%2F..%2fapi", "/public\\..\\api", "/public%2Fx"]
+        {
+            assert!(is_limited(path), "{at} {path}");
+        }
+    }
+}
+
+#[test]
+fn case_of_paths_makes_no_difference_where_services_ignore_it() {
+    let policy = || {
+        let login = at("/API/login").path("/v1/**".parse().unwrap());
+        Policy::new("login").when(login).per("path").limit(Limit::per_minute(1))
+    };
+    let spellings = ["/api/login", "/API/LOGIN", "/Api/%4cogin/", "/api%2FLogin"];
+    let insensitive = gate(Policies::new().path_case(PathCase::Insensitive).policy(policy()));
+    let passed = spellings.iter().filter(|path| insensitive.decide_now(&Subject::new().path(path)).is_allowed());
+    assert_eq!(passed.count(), 1, "they share a bucket");
+    assert!(meets(&insensitive, &Subject::new().path("/V1/x")));
+    let sensitive = gate(Policies::new().policy(policy()));
+    assert!(spellings.iter().all(|path| !meets(&sensitive, &Subject::new().path(path))));
+    let not = Match::new().unless(at("/Public/**"));
+    let except = gate(Policies::new().path_case(PathCase::Insensitive).policy(policy().when(not)));
+    assert!(!meets(&except, &Subject::new().path("/pUBLIC/x")) && meets(&except, &Subject::new().path("/x")));
 }
 
 #[test]

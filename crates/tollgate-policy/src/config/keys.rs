@@ -41,6 +41,13 @@ pub(crate) static FILE: Table = Table {
     doc: "tollgate.toml: who may do what, and how the service runs.",
     keys: &[
         key("enabled", Kind::Bool, "Off, everything passes, and verdicts say so.", "true").or(Default::Bool(true)),
+        key(
+            "path_case",
+            Kind::OneOf(&["sensitive", "insensitive"]),
+            "Whether upper and lower case in paths are different; \"insensitive\" where the services ignore case.",
+            "\"insensitive\"",
+        )
+        .or(Default::Text("sensitive")),
         key("server", Kind::Table(&SERVER), "Where the service listens.", ""),
         key("store", Kind::Table(&STORE), "Where the counters are.", ""),
         key("identity", Kind::Table(&IDENTITY), "Who is calling.", ""),

@@ -77,6 +77,7 @@ impl Writer<'_> {
     fn config(mut self, config: &Config) -> String {
         let policies = &config.policies;
         self.line("enabled", policies.enabled.to_string());
+        self.line("path_case", text(policies.path_case.name()));
         self.table("[server]", "server");
         let server = &config.server;
         let listeners =

@@ -5,7 +5,7 @@ use super::overrides::{InForce, Override};
 use super::rules::{Rules, Ruling, Slot};
 use crate::attribute::Attribute;
 use crate::matching::Why;
-use crate::pattern::{Segments, segments};
+use crate::path::Path;
 use crate::policy::{Action, Class, Cost, Limits, Reserve};
 use crate::subject::Subject;
 use smallvec::SmallVec;
@@ -67,9 +67,17 @@ pub(crate) struct Asking {
 pub(crate) struct Request<'a, 's> {
     pub(crate) subject: &'a Subject<'s>,
     /// Its path, if any condition is about paths.
-    pub(crate) path: Option<&'a Segments<'s>>,
+    pub(crate) path: Option<&'a Path<'s>>,
     pub(crate) cost: u64,
     pub(crate) now: Instant,
+}
+
+impl Request<'_, '_> {
+    /// Whether the conditions of a policy, which hold, do so however services read the path.
+    fn holds_in_every_reading(&self, ruling: &Ruling) -> bool {
+        self.path.is_none_or(Path::has_one_reading)
+            || ruling.policy.when.holds_in_every_reading(self.subject, self.path)
+    }
 }
 
 /// What a policy would need to apply and a request does not have.
@@ -112,6 +120,7 @@ impl Asking {
             if ruling.policy.when.holds_on_path(request.subject, request.path)
                 && self.apply(rules, number, ruling, overrides, request).is_ok()
                 && ruling.policy.last
+                && request.holds_in_every_reading(ruling)
             {
                 break;
             }
@@ -136,7 +145,7 @@ impl Asking {
                     None => self.apply(rules, number, ruling, overrides, request).map_err(Why::from),
                 },
             };
-            if applied.is_ok() && ruling.policy.last {
+            if applied.is_ok() && ruling.policy.last && request.holds_in_every_reading(ruling) {
                 last = Some(ruling);
             }
             told(ruling, applied.map(|()| before..self.asked.len()), self);
@@ -249,8 +258,8 @@ impl Asked {
 }
 
 impl Rules {
-    pub(crate) fn path_of<'a>(&self, subject: &Subject<'a>) -> Option<Segments<'a>> {
-        if self.needs_path { Some(segments(subject.raw_path()?)) } else { None }
+    pub(crate) fn path_of<'a>(&self, subject: &Subject<'a>) -> Option<Path<'a>> {
+        if self.needs_path { Some(Path::new(subject.raw_path()?, self.source.path_case)) } else { None }
     }
 }
 

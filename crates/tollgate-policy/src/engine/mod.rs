@@ -32,7 +32,7 @@ pub use rules::EngineError;
 pub use shared::{KeyName, NameKey, PolicyKey, SharedOverride, fingerprint_of};
 pub use verdict::{LimitStatus, Verdict};
 
-use crate::pattern::Segments;
+use crate::path::Path;
 use crate::policies::{Listed, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
 use crate::subject::Subject;
@@ -485,17 +485,18 @@ fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
 
 impl Rules {
     /// What is decided without looking at any limit.
-    fn without_limits(&self, subject: &Subject<'_>, path: Option<&Segments<'_>>, now: Instant) -> Option<Reason> {
+    fn without_limits(&self, subject: &Subject<'_>, path: Option<&Path<'_>>, now: Instant) -> Option<Reason> {
         if !self.source.enabled {
             return Some(Reason::Off);
         }
-        let holds = |entry: &&Listed| entry.until.is_none_or(|until| now < until) && entry.when.holds(subject, path);
-        if self.source.allow.iter().any(|entry| holds(&entry)) {
+        let lasts = |entry: &Listed| entry.until.is_none_or(|until| now < until);
+        if self.source.allow.iter().any(|entry| lasts(entry) && entry.when.holds_in_every_reading(subject, path)) {
             return Some(Reason::AllowList);
         }
+        let holds = |entry: &&Listed| lasts(entry) && entry.when.holds(subject, path);
         // The one that lasts longest, of equals the first: until then nobody passes.
-        let lasts = |entry: &&Listed| (entry.until.is_none(), entry.until);
-        let found = self.source.deny.iter().filter(holds).rev().max_by_key(lasts)?;
+        let end = |entry: &&Listed| (entry.until.is_none(), entry.until);
+        let found = self.source.deny.iter().filter(holds).rev().max_by_key(end)?;
         Some(Reason::DenyList { reason: found.reason.as_deref().map(Into::into), until: found.until })
     }
 }

@@ -206,7 +206,7 @@ impl Rules {
         if !errors.is_empty() {
             return Err(EngineError::Policies(errors));
         }
-        let index = Index::new(source.policies.iter().map(|policy| &policy.when));
+        let index = Index::new(source.policies.iter().map(|policy| &policy.when), source.path_case);
         let needs_path = source.policies.iter().any(Policy::looks_at_the_path)
             || source.allow.iter().chain(&source.deny).any(|entry| entry.when.looks_at_the_path());
         let plans = (0..).zip(&source.plans).map(|(at, plan)| (plan.name.as_bytes().into(), at)).collect();

@@ -2,30 +2,43 @@
 
 use super::spec::{Conditions, Who};
 
-/// The segments of a path as servers read it.
+/// A path in every way that servers read it, the one by which requests are counted last: with escaped slashes as separators or not, with
+/// dots followed or not. First cut, then read what stands between.
+pub(crate) fn readings(raw: &[u8]) -> Vec<Vec<Vec<u8>>> {
+    [(false, false), (false, true), (true, false), (true, true)]
+        .map(|(splits, follows)| reading(raw, splits, follows))
+        .to_vec()
+}
+
+/// The last of them.
 pub(crate) fn path(raw: &[u8]) -> Vec<Vec<u8>> {
+    reading(raw, true, true)
+}
+
+fn reading(raw: &[u8], splits: bool, follows: bool) -> Vec<Vec<u8>> {
     let end = raw.iter().position(|byte| *byte == b'?' || *byte == b'#').unwrap_or(raw.len());
-    // First cut at every slash, then read what stands between: `%2F` is no slash between two segments.
     let mut read: Vec<Vec<u8>> = vec![Vec::new()];
     let mut rest = &raw[..end];
     while let Some((first, after)) = rest.split_first() {
         rest = after;
-        let last = read.last_mut().expect("never empty");
-        match first {
-            b'/' => read.push(Vec::new()),
-            b'%' if after.len() >= 2 && after[..2].iter().all(u8::is_ascii_hexdigit) => {
-                let text = std::str::from_utf8(&after[..2]).expect("digits");
-                last.push(u8::from_str_radix(text, 16).expect("digits"));
-                rest = &after[2..];
-            }
-            byte => last.push(*byte),
+        let mut byte = *first;
+        if byte == b'%' && after.len() >= 2 && after[..2].iter().all(u8::is_ascii_hexdigit) {
+            let text = std::str::from_utf8(&after[..2]).expect("digits");
+            byte = u8::from_str_radix(text, 16).expect("digits");
+            rest = &after[2..];
+        }
+        match (first, byte) {
+            (b'/', _) => read.push(Vec::new()),
+            (_, b'/' | b'\\') if splits => read.push(Vec::new()),
+            _ => read.last_mut().expect("never empty").push(byte),
         }
     }
     let mut followed = Vec::new();
     for segment in read {
         match &segment[..] {
-            b"" | b"." => {}
-            b".." => _ = followed.pop(),
+            b"" => {}
+            b"." if follows => {}
+            b".." if follows => _ = followed.pop(),
             _ => followed.push(segment),
         }
     }
@@ -109,14 +122,20 @@ pub(crate) fn value(who: &Who, name: &str) -> Option<String> {
     }
 }
 
-pub(crate) fn holds(conditions: &Conditions, who: &Who) -> bool {
+/// Whether the conditions hold in some reading of the path; with `every`, in each.
+pub(crate) fn holds(conditions: &Conditions, who: &Who, every: bool) -> bool {
     let Conditions { methods, paths, hosts, ips, headers, attributes, not } = conditions;
     let any = |list: &Option<Vec<String>>, there: Option<&String>, fits: &dyn Fn(&str, &str) -> bool| match list {
         None => true,
         Some(list) => there.is_some_and(|there| list.iter().any(|one| fits(one, there))),
     };
     any(methods, who.method.as_ref(), &|one, there| one.eq_ignore_ascii_case(there))
-        && any(paths, who.path.as_ref(), &|one, there| path_fits(one, &path(there.as_bytes())))
+        && any(paths, who.path.as_ref(), &|_, _| true)
+        && paths.as_ref().is_none_or(|patterns| {
+            let readings = readings(who.path.as_ref().map_or(&b""[..], |path| path.as_bytes()));
+            let fits = |reading: &Vec<Vec<u8>>| patterns.iter().any(|pattern| path_fits(pattern, reading));
+            if every { readings.iter().all(fits) } else { readings.iter().any(fits) }
+        })
         && any(hosts, who.host.as_ref(), &host_fits)
         && any(ips, who.ip.as_ref(), &in_network)
         && headers.iter().all(|(name, values)| {
@@ -127,7 +146,7 @@ pub(crate) fn holds(conditions: &Conditions, who: &Who) -> bool {
             }
         })
         && attributes.iter().all(|(name, values)| value(who, name).is_some_and(|there| values.contains(&there)))
-        && !not.as_ref().is_some_and(|not| holds(not, who))
+        && !not.as_ref().is_some_and(|not| holds(not, who, !every))
 }
 
 /// By what a request is counted: for each name, the words that tell its values apart.

@@ -160,7 +160,7 @@ impl Naive {
         let (mut judged, mut banned, mut applied) = (Vec::new(), Vec::new(), Vec::new());
         let mut said: Option<(usize, u64)> = None;
         for (number, rule) in self.spec.rules.iter().enumerate() {
-            let Some(key) = holds(&rule.when, who).then(|| key(&rule.key, who)).flatten() else { continue };
+            let Some(key) = holds(&rule.when, who, false).then(|| key(&rule.key, who)).flatten() else { continue };
             let Some((set, limits)) = self.set_of(rule, who) else { continue };
             let whom: Whom = (number, key);
             applied.push(number);
@@ -176,7 +176,7 @@ impl Naive {
             for (set, slot, kind) in self.instead(&whom, now).unwrap_or_else(own) {
                 judged.push(self.judge(rule, &whom, (set, slot), kind, who, cost, now));
             }
-            if rule.last {
+            if rule.last && holds(&rule.when, who, true) {
                 break;
             }
         }
@@ -201,12 +201,13 @@ impl Naive {
 
     fn listed(&self, who: &Who, now: u64) -> Option<Says> {
         let until = |until: Option<u64>| until.map(|until| self.start + until);
-        let in_force =
-            |entry: &&super::spec::Entry| until(entry.until).is_none_or(|until| now < until) && holds(&entry.when, who);
-        if self.spec.allow.iter().any(|entry| in_force(&entry)) {
+        let in_force = |entry: &super::spec::Entry, every| {
+            until(entry.until).is_none_or(|until| now < until) && holds(&entry.when, who, every)
+        };
+        if self.spec.allow.iter().any(|entry| in_force(entry, true)) {
             return Some(without_limits(true, "allow_list"));
         }
-        let denied: Vec<_> = self.spec.deny.iter().filter(in_force).collect();
+        let denied: Vec<_> = self.spec.deny.iter().filter(|entry| in_force(entry, false)).collect();
         // Who is on it twice is on it until the last of them ends.
         let ends: Option<Vec<u64>> = denied.iter().map(|entry| until(entry.until)).collect();
         let retry_after = ends.and_then(|ends| ends.into_iter().max()).map(|end| end - now);

@@ -153,7 +153,7 @@ fn the_gateway_stops_every_bypass() {
 #[test]
 fn auth_stops_every_bypass() {
     run_all(&[Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy], |group, place| {
-        let server = Server::with_config(&format!("[server]\nhttp = \"127.0.0.1:0\"\n{}", group.file("")));
+        let server = Server::with_config(&(group.file("") + "[server]\nhttp = \"127.0.0.1:0\"\n"));
         run(group, place, |asked| auth_status(&server, place, asked))
     });
 }

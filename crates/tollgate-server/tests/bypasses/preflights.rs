@@ -67,6 +67,7 @@ fn by_default_a_client_has_a_hundred_at_once() {
 fn so_does_the_layer() {
     let group = Group {
         name: "all",
+        before: "",
         gateway: "",
         config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
         honest: Asked::GET,

@@ -43,6 +43,8 @@ impl Asked {
 /// Attempts at one limit.
 pub(crate) struct Group {
     pub(crate) name: &'static str,
+    /// Lines at the top of the file.
+    pub(crate) before: &'static str,
     /// Lines of `[gateway]`.
     pub(crate) gateway: &'static str,
     /// The rest of the file.
@@ -58,7 +60,7 @@ pub(crate) struct Group {
 impl Group {
     /// The whole file, with more lines of `[gateway]`.
     pub(crate) fn file(&self, gateway: &str) -> String {
-        format!("[gateway]\n{gateway}{}{}", self.gateway, self.config)
+        format!("{}[gateway]\n{gateway}{}{}", self.before, self.gateway, self.config)
     }
 }
 
@@ -92,6 +94,7 @@ const AUTH: &[Place] = &[Place::Nginx, Place::Caddy, Place::Traefik, Place::Envo
 pub(crate) const GROUPS: &[Group] = &[
     Group {
         name: "path",
+        before: "",
         gateway: "",
         config: "[[policy]]\nname = \"api\"\nmatch = { path = \"/api/**\" }\nlimit = \"1/d\"\n",
         honest: path("/api/x"),
@@ -126,6 +129,11 @@ pub(crate) const GROUPS: &[Group] = &[
             path("/api/"),
             path("/api//x"),
             path("//api/x"),
+            // Services that decode a path before they route it take these for slashes.
+            path("/api%2Fx"),
+            path("/api%2f"),
+            path("/api%5Cx"),
+            path("/api\\x"),
             path("/%61pi/x"),
             path("/%61%70%69/x"),
             path("/api;a=b/x"),
@@ -147,7 +155,17 @@ pub(crate) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        name: "case of a path",
+        before: "path_case = \"insensitive\"\n",
+        gateway: "",
+        config: "[[policy]]\nname = \"login\"\nmatch = { path = \"/Login/*\" }\nkey = \"path\"\nlimit = \"1/d\"\n",
+        honest: path("/login/x"),
+        attempts: &[path("/LOGIN/x"), path("/Login/X"), path("/%4cogin/%58"), path("/LOGIN%2fX")],
+        passes: &[path("/Logins/x"), path("/Login")],
+    },
+    Group {
         name: "host",
+        before: "",
         gateway: "",
         config: "[[policy]]\nname = \"host\"\nmatch = { host = \"api.example.com\" }\nkey = \"host\"\nlimit = \"1/d\"\n",
         honest: host("api.example.com"),
@@ -179,6 +197,7 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "key of a header",
+        before: "",
         gateway: "",
         config: "[identity]\napi_key = { header = \"x-api-key\" }\n\
                  [[policy]]\nname = \"tenant\"\nkey = \"header:x-tenant\"\nlimit = \"1/d\"\n\
@@ -205,6 +224,7 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "header that a policy matches",
+        before: "",
         gateway: "",
         config: "[[policy]]\nname = \"anonymous\"\nmatch = { not = { header = { authorization = true } } }\nlimit = \"1/d\"\n\
                  [[policy]]\nname = \"not beta\"\nmatch = { not = { header = { x-beta = \"yes\" } } }\nlimit = \"1/d\"\n",
@@ -227,6 +247,7 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "upgrade",
+        before: "",
         gateway: "",
         config: "[[policy]]\nname = \"no upgrade\"\nmatch = { not = { header = { upgrade = \"websocket\" } } }\nlimit = \"1/d\"\n",
         honest: Asked::GET,
@@ -239,6 +260,7 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "everything",
+        before: "",
         gateway: "preflight = \"count\"\n",
         config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
         honest: Asked::GET,

@@ -7,6 +7,7 @@ use crate::config::tree::{Data, Entry, Spot, Value};
 use crate::config::{
     Config, EnvoyService, Gateway, Identity, LogConfig, Server, StatsConfig, StoreConfig, TracesConfig,
 };
+use crate::path::PathCase;
 use crate::policies::Policies;
 use tollgate::OnFailure;
 
@@ -36,6 +37,7 @@ impl Read {
 pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     let mut file = Section::open(reader, &FILE, (entries, Spot::Nowhere), String::new(), String::new());
     let enabled = file.get(reader, "enabled", scalar::bool);
+    let path_case = file.get(reader, "path_case", scalar::word).and_then(PathCase::from_name);
     let server = settings::server(reader, &mut file);
     let store = store::store(reader, &mut file);
     let identity = settings::identity(reader, &mut file);
@@ -49,7 +51,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
     let identity = identity.zip(shedding.as_ref()).map(|(identity, shedding)| pressure::believed(identity, shedding));
     let settings = (|| Some((server?, store?, identity?, stats?, (log?, traces?), envoy?, gateway?)))();
 
-    let mut policies = Policies::new();
+    let mut policies = Policies::new().path_case(path_case.unwrap_or_default());
     policies.shed = shedding.as_ref().and_then(|shedding| shedding.shed);
     // Of what is wrong in itself nothing more is said: half of it is missing here.
     let mut broken = Vec::new();

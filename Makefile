@@ -1,13 +1,17 @@
 # One command each; `make` alone lists them.
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
-.PHONY: help run test full shapes lint features doc unit no-std loom faults soak bench overload plots screenshots fuzz tools
+.PHONY: help run check test full shapes lint features doc unit no-std loom faults soak bench overload plots screenshots fuzz tools
 
 help: ## this list
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 20
 
 run: ## start the service on its defaults
 	cargo run --release
+
+# What is quick of `make test`, for every change: nothing is installed, no servers are started.
+check: lint ## in minutes: formatting, clippy and the unit tests of the library crates
+	cargo test --lib --all-features -p tollgate -p tollgate-load -p tollgate-policy -p tollgate-redis -p tollgate-tower -p tollgate-tracing
 
 test: tools lint features doc unit no-std loom ## everything that must hold; CI runs this
 	@echo "all checks passed"

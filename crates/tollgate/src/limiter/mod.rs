@@ -19,6 +19,7 @@ pub use shared::Counts;
 pub use view::At;
 #[cfg(feature = "std")]
 pub(crate) use wait::NO_TIMER;
+#[cfg(feature = "std")]
 pub use wait::{Wait, WaitError};
 #[cfg(feature = "std")]
 pub(crate) use waiters::{Waiters, thread_waker};

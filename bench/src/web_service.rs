@@ -4,6 +4,7 @@
 #[allow(unreachable_pub, dead_code, reason = "shared with another program")]
 mod web;
 
+use axum::body::{Body, Bytes};
 use axum::extract::{ConnectInfo, Request};
 use axum::http::Extensions;
 use axum::response::Response;
@@ -23,20 +24,34 @@ use tower_service::Service;
 use web::{Put, Web, Who};
 
 fn main() -> ExitCode {
-    let who = std::env::args().nth(1);
-    let Some(who) = who.as_deref().and_then(Who::named) else { return ExitCode::from(2) };
+    let service = std::env::args().nth(1).unwrap_or_default();
+    let who = Who::named(&service);
+    if who.is_none() && service != CHUNKS {
+        return ExitCode::from(2);
+    }
     // A parent that is gone closes it.
     std::thread::spawn(|| {
         let _ = std::io::stdin().read_to_end(&mut Vec::new());
         std::process::exit(0);
     });
-    match serve(who) {
+    match who.map_or_else(serve_chunks, serve) {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             eprintln!("{why}");
             ExitCode::FAILURE
         }
     }
+}
+
+/// The name of the service whose answers are 64 KB in chunks of 1 KB, for the group `gateway`.
+const CHUNKS: &str = "chunks";
+
+fn serve_chunks() -> Result<(), String> {
+    const CHUNK: &[u8] = &[b'x'; 1024];
+    let chunks = || async {
+        Body::from_stream(tokio_stream::iter((0..64).map(|_| Ok::<_, Infallible>(Bytes::from_static(CHUNK)))))
+    };
+    on_a_free_port(Router::new().fallback(chunks).into_make_service())
 }
 
 fn serve(who: Who) -> Result<(), String> {

@@ -1,21 +1,26 @@
-//! wrk, on the core that the proxies leave free.
+//! wrk and h2load, on the core that the proxies leave free.
 
 use super::servers::{FREE_CORE, Server};
+use super::{Load, Workload};
 use crate::processor;
-use std::ffi::OsStr;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
+/// Connections of wrk; of h2load, streams on all of its connections.
 pub(super) const CONNECTIONS: u32 = 64;
+const H2_CONNECTIONS: u32 = 8;
 const WARM_UP: Duration = Duration::from_secs(1);
 
 /// Each connection thinks for so many milliseconds before it asks again, 3 in the mean: 64 of them make about 16,000 requests a
 /// second, less than either proxy can do.
 const PACE: &str = "function delay() return math.random(1, 5) end\n";
 
-/// What wrk says of a run, and what the system says of the proxy meanwhile.
+/// 64 KB go with each request.
+const POST: &str = "wrk.method = \"POST\"\nwrk.body = string.rep(\"x\", 65536)\n";
+
+/// What wrk or h2load says of a run, and what the system says of the proxy meanwhile.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Run {
     pub(super) rate: f64,
@@ -27,13 +32,15 @@ pub(super) struct Run {
     pub(super) paced: f64,
 }
 
-/// A wrk that there is, and the script that has it keep a pace.
-pub(super) struct Wrk {
+/// The programs that make requests, and where their scripts and logs are.
+pub(super) struct Loader {
     pace: PathBuf,
+    post: PathBuf,
+    log: PathBuf,
 }
 
-impl Wrk {
-    /// The script is written to that directory.
+impl Loader {
+    /// Scripts are written to that directory.
     pub(super) fn find(directory: &Path) -> Result<Self, String> {
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
             return Err("it takes two cores, one for the proxy and one for the rest".into());
@@ -42,34 +49,49 @@ impl Wrk {
         if Command::new("wrk").arg("-v").output().is_err() {
             return Err("wrk is not installed (on Debian: apt-get install wrk)".into());
         }
-        let pace = directory.join("pace.lua");
-        fs::write(&pace, PACE).map_err(|error| error.to_string())?;
-        Ok(Self { pace })
+        if Command::new("h2load").arg("--version").output().is_err() {
+            return Err("h2load is not installed (on Debian: apt-get install nghttp2-client)".into());
+        }
+        let [pace, post, log] = ["pace.lua", "post.lua", "h2load.log"].map(|name| directory.join(name));
+        fs::write(&pace, PACE).and_then(|()| fs::write(&post, POST)).map_err(|error| error.to_string())?;
+        Ok(Self { pace, post, log })
     }
 
-    /// For so long as fast as it goes, and then for as long at a pace.
-    pub(super) fn measure(&self, server: &Server, length: Duration) -> Result<Run, String> {
+    /// For so long as fast as it goes; and then, if that is a goal, for as long at a pace.
+    pub(super) fn measure(&self, server: &Server, workload: &Workload) -> Result<Run, String> {
         let [before, _] = processor::times(server.id())?;
-        let full = self.load(server, length, &[])?;
+        let full = self.load(server, workload, workload.length)?;
         let [after, _] = processor::times(server.id())?;
-        let paced = self.load(server, length, &["-s".as_ref(), self.pace.as_os_str()])?;
-        let requests = full.rate * length.as_secs_f64();
-        Ok(Run { micros: (after - before).as_secs_f64() * 1e6 / requests, paced: paced.p99, ..full })
+        let requests = full.rate * workload.length.as_secs_f64();
+        let micros = (after - before).as_secs_f64() * 1e6 / requests;
+        if !workload.is_goal {
+            return Ok(Run { micros, ..full });
+        }
+        let paced = self.wrk(server, workload.length, Some(&self.pace))?;
+        Ok(Run { micros, paced: paced.p99, ..full })
     }
 
     /// Before anything counts.
-    pub(super) fn warm_up(&self, server: &Server) -> Result<(), String> {
-        self.load(server, WARM_UP, &[]).map(drop)
+    pub(super) fn warm_up(&self, server: &Server, workload: &Workload) -> Result<(), String> {
+        self.load(server, workload, WARM_UP).map(drop)
     }
 
-    fn load(&self, server: &Server, length: Duration, more: &[&OsStr]) -> Result<Run, String> {
+    fn load(&self, server: &Server, workload: &Workload, length: Duration) -> Result<Run, String> {
+        match workload.load {
+            Load::Get => self.wrk(server, length, None),
+            Load::Post => self.wrk(server, length, Some(&self.post)),
+            Load::Http2 => self.h2load(server, length),
+        }
+    }
+
+    fn wrk(&self, server: &Server, length: Duration, script: Option<&Path>) -> Result<Run, String> {
         let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", length.as_secs()));
-        let output = Command::new("taskset")
-            .args(["-c", FREE_CORE, "wrk", "-t1", "--latency", &connections, &seconds])
-            .args(more)
-            .arg(&server.url)
-            .output()
-            .map_err(|error| format!("taskset: {error}"))?;
+        let mut command = Command::new("taskset");
+        command.args(["-c", FREE_CORE, "wrk", "-t1", "--latency", &connections, &seconds]);
+        if let Some(script) = script {
+            command.arg("-s").arg(script);
+        }
+        let output = command.arg(&server.url).output().map_err(|error| format!("taskset: {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout);
         // It tells of what it should not have met, and only then.
         if said.contains("Non-2xx") || said.contains("Socket errors") {
@@ -81,6 +103,36 @@ impl Wrk {
             (Some(rate), Some(p99)) if rate > 0.0 => Ok(Run { rate, p99, ..Run::default() }),
             _ => Err(format!("wrk says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
         }
+    }
+
+    /// 8 connections with 8 streams each. It says no percentile: that is taken from its log.
+    fn h2load(&self, server: &Server, length: Duration) -> Result<Run, String> {
+        let (streams, clients) = (CONNECTIONS / H2_CONNECTIONS, H2_CONNECTIONS);
+        let duration = length.as_secs().to_string();
+        // It adds to a log that there is.
+        drop(fs::remove_file(&self.log));
+        let output = Command::new("taskset")
+            .args(["-c", FREE_CORE, "h2load", "-t1", "-c", &clients.to_string(), "-m", &streams.to_string()])
+            .args(["-D", &duration, "--log-file"])
+            .arg(&self.log)
+            .arg(&server.url)
+            .output()
+            .map_err(|error| format!("taskset: {error}"))?;
+        let said = String::from_utf8_lossy(&output.stdout);
+        let log = fs::read_to_string(&self.log).map_err(|error| format!("h2load wrote no log: {error}\n{said}"))?;
+        // When it was sent, the status, and how many microseconds it took.
+        let mut times = Vec::new();
+        for line in log.lines() {
+            let mut words = line.split_whitespace().skip(1);
+            match (words.next(), words.next().and_then(|time| time.parse::<u64>().ok())) {
+                (Some("200"), Some(time)) => times.push(time),
+                _ => return Err(format!("not every request was answered: {line}\n{said}")),
+            }
+        }
+        times.sort_unstable();
+        let Some(p99) = times.get(times.len() * 99 / 100) else { return Err(format!("h2load says:\n{said}")) };
+        let rate = times.len() as f64 / length.as_secs_f64();
+        Ok(Run { rate, p99: *p99 as f64 / 1e3, ..Run::default() })
     }
 }
 

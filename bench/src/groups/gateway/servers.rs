@@ -1,5 +1,6 @@
 //! The service behind, and the two proxies in front of it, each a process of its own that ends with this one.
 
+use super::{Load, Workload};
 use crate::built;
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -44,12 +45,15 @@ impl Drop for Ended {
     }
 }
 
-/// The service behind.
+/// The services behind.
 pub(super) struct Upstream {
+    /// An nginx: 1 KB, and 100 KB under `/large`.
     port: u16,
+    /// 64 KB in chunks of 1 KB: nginx makes no small chunks.
+    chunks_port: u16,
     /// Where configurations and the certificate are.
     pub(super) directory: PathBuf,
-    _process: Ended,
+    _processes: [Ended; 2],
 }
 
 impl Upstream {
@@ -66,13 +70,34 @@ impl Upstream {
             return Err(format!("openssl made no certificate: {}", String::from_utf8_lossy(&made.stderr)));
         }
         let port = free_port()?;
+        fs::write(directory.join("large"), "x".repeat(100 << 10)).map_err(|error| error.to_string())?;
         let kilobyte = "x".repeat(1024);
         let server = format!(
-            "server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000000; location / {{ return 200 \"{kilobyte}\"; }} }}"
+            "server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000000; client_max_body_size 0;\n\
+             location / {{ return 200 \"{kilobyte}\"; }} location = /large {{ root .; sendfile on; }} }}"
         );
-        let process = nginx(&directory, "upstream", &server, FREE_CORE, port)?;
-        Ok(Self { port, directory, _process: process })
+        let nginx = nginx(&directory, "upstream", &server, FREE_CORE, port)?;
+        let (chunks, chunks_port) = chunks()?;
+        Ok(Self { port, chunks_port, directory, _processes: [nginx, chunks] })
     }
+
+    fn port_of(&self, workload: &Workload) -> u16 {
+        if workload.chunks { self.chunks_port } else { self.port }
+    }
+}
+
+/// The service of small chunks, on the core that the proxies leave free.
+fn chunks() -> Result<(Ended, u16), String> {
+    let program = built::program("tollgate-bench", "web-service")?;
+    let mut command = Command::new("taskset");
+    command.args(["-c", FREE_CORE]).arg(program).arg("chunks").stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut process = Ended(command.spawn().map_err(|error| format!("taskset: {error}"))?);
+    let mut said = String::new();
+    if let Some(stdout) = process.0.stdout.take() {
+        BufReader::new(stdout).read_line(&mut said).map_err(|error| error.to_string())?;
+    }
+    let port = said.trim().parse().map_err(|_| "the service of small chunks did not start")?;
+    Ok((process, port))
 }
 
 impl Drop for Upstream {
@@ -89,22 +114,23 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(who: Who, upstream: &Upstream, tls: bool) -> Result<Self, String> {
+    pub(super) fn start(who: Who, upstream: &Upstream, workload: &Workload) -> Result<Self, String> {
         let (process, port) = match who {
-            Who::Nginx => Self::nginx(upstream, tls)?,
-            Who::Tollgate => Self::tollgate(upstream, tls)?,
+            Who::Nginx => Self::nginx(upstream, workload)?,
+            Who::Tollgate => Self::tollgate(upstream, workload)?,
         };
-        let scheme = if tls { "https" } else { "http" };
-        Ok(Self { url: format!("{scheme}://127.0.0.1:{port}/"), process })
+        let scheme = if workload.tls { "https" } else { "http" };
+        Ok(Self { url: format!("{scheme}://127.0.0.1:{port}{}", workload.path), process })
     }
 
     pub(super) fn id(&self) -> u32 {
         self.process.0.id()
     }
 
-    fn nginx(upstream: &Upstream, tls: bool) -> Result<(Ended, u16), String> {
-        let (port, behind) = (free_port()?, upstream.port);
-        let (ssl, certificate) = if tls {
+    fn nginx(upstream: &Upstream, workload: &Workload) -> Result<(Ended, u16), String> {
+        let (port, behind) = (free_port()?, upstream.port_of(workload));
+        let http2 = if workload.load == Load::Http2 { " http2" } else { "" };
+        let (ssl, certificate) = if workload.tls {
             (" ssl", "ssl_certificate cert.pem; ssl_certificate_key key.pem; ssl_protocols TLSv1.3;")
         } else {
             ("", "")
@@ -112,16 +138,17 @@ impl Server {
         let server = format!(
             "limit_req_zone $binary_remote_addr zone=all:10m rate={NGINX_RATE};\n\
              upstream behind {{ server 127.0.0.1:{behind}; keepalive 128; keepalive_requests 1000000000; }}\n\
-             server {{ listen 127.0.0.1:{port}{ssl}; {certificate} keepalive_requests 1000000000;\n\
+             server {{ listen 127.0.0.1:{port}{ssl}{http2}; {certificate} keepalive_requests 1000000000;\n\
+             client_max_body_size 0; client_body_buffer_size 128k; proxy_buffers 16 16k;\n\
              location / {{ limit_req zone=all burst=1000000 nodelay; proxy_pass http://behind; proxy_http_version 1.1;\n\
              proxy_set_header Connection \"\"; proxy_set_header Host $host;\n\
              proxy_set_header X-Forwarded-For $proxy_add_x_forwarded_for; proxy_set_header X-Forwarded-Proto $scheme; }} }}"
         );
-        let process = nginx(&upstream.directory, if tls { "tls" } else { "plain" }, &server, CORE, port)?;
+        let process = nginx(&upstream.directory, "proxy", &server, CORE, port)?;
         Ok((process, port))
     }
 
-    fn tollgate(upstream: &Upstream, tls: bool) -> Result<(Ended, u16), String> {
+    fn tollgate(upstream: &Upstream, workload: &Workload) -> Result<(Ended, u16), String> {
         let mut command = Command::new("taskset");
         command
             .args(["-c", CORE])
@@ -129,8 +156,8 @@ impl Server {
             .current_dir(&upstream.directory)
             .env("TOLLGATE_SERVER__ADMIN", "off");
         command.args(["proxy", "--listen", "127.0.0.1:0", "--limit", OUR_LIMIT]);
-        command.args(["--upstream", &format!("http://127.0.0.1:{}", upstream.port)]);
-        if tls {
+        command.args(["--upstream", &format!("http://127.0.0.1:{}", upstream.port_of(workload))]);
+        if workload.tls {
             command.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
         }
         let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();

@@ -2,6 +2,7 @@
 //!
 //! A connection is idle while no request of it is in flight, whether it has sent half of a head or nothing at all.
 
+use crate::proxy::Turn;
 use axum::http::{Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
@@ -9,11 +10,12 @@ use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::task::{Context, Poll, ready};
+use std::task::{Context, Poll};
 use tokio::sync::{Notify, OwnedSemaphorePermit, Semaphore};
 use tower_service::Service;
 
 pub(crate) struct Connections {
+    max_connections: usize,
     free: Arc<Semaphore>,
     open: Mutex<Open>,
     order: Arc<IdleOrder>,
@@ -35,7 +37,7 @@ struct IdleOrder {
 impl Connections {
     pub(crate) fn new(max_connections: usize) -> Arc<Self> {
         let free = Arc::new(Semaphore::new(max_connections));
-        Arc::new(Self { free, open: Mutex::default(), order: Arc::default() })
+        Arc::new(Self { max_connections, free, open: Mutex::default(), order: Arc::default() })
     }
 
     /// Admits a connection. While there are as many as there may be, the one that has been idle for longest is closed; if none
@@ -75,15 +77,11 @@ impl Connections {
         }
     }
 
-    /// Closes the connections that were idle already when `before` was taken, and are still.
-    pub(crate) fn close_idle(&self, before: IdleMark) {
-        let open = self.lock();
-        open.by_id.values().filter(|activity| activity.is_idle_since(before)).for_each(|activity| activity.close());
-    }
-
-    /// Now, for [`close_idle`](Self::close_idle).
-    pub(crate) fn mark(&self) -> IdleMark {
-        IdleMark(self.order.last.load(Relaxed))
+    /// Ready when none is open.
+    pub(crate) async fn closed(&self) {
+        let all = u32::try_from(self.max_connections).unwrap_or(u32::MAX);
+        // The semaphore is never closed.
+        let _ = self.free.acquire_many(all).await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Open> {
@@ -136,8 +134,13 @@ impl Activity {
     }
 
     /// Whether no request of it has been in flight from `mark` on.
-    fn is_idle_since(&self, mark: IdleMark) -> bool {
+    pub(crate) fn is_idle_since(&self, mark: IdleMark) -> bool {
         self.is_idle() && self.idle_since.load(Relaxed) <= mark.0
+    }
+
+    /// Now, for [`is_idle_since`](Self::is_idle_since).
+    pub(crate) fn mark(&self) -> IdleMark {
+        IdleMark(self.order.last.load(Relaxed))
     }
 
     fn close(&self) {
@@ -217,7 +220,11 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = self.project();
-        let response = ready!(this.future.poll(cx))?;
+        let Poll::Ready(response) = this.future.poll(cx) else {
+            Turn::Waits.tell();
+            return Poll::Pending;
+        };
+        let response = response?;
         let in_flight = this.in_flight.take();
         Poll::Ready(Ok(response.map(|body| CountedBody { body, _in_flight: in_flight })))
     }
@@ -237,7 +244,9 @@ impl<B: Body> Body for CountedBody<B> {
     type Error = B::Error;
 
     fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
-        self.project().body.poll_frame(cx)
+        let polled = self.project().body.poll_frame(cx);
+        if polled.is_ready() { Turn::Moved } else { Turn::Waits }.tell();
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -301,17 +310,19 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_became_idle_after_the_mark_is_not_closed() {
+    async fn what_became_idle_after_the_mark_was_not_idle_since() {
         let connections = Connections::new(10);
         let (idle, answered, asking) =
             (connections.admit().await, connections.admit().await, connections.admit().await);
         let _asked = InFlight::new(&asking.activity);
-        let before = connections.mark();
+        let before = idle.activity.mark();
         drop(InFlight::new(&answered.activity));
-        connections.close_idle(before);
-        assert!(is_closed(&idle).await && !is_closed(&answered).await && !is_closed(&asking).await);
-        connections.close_idle(connections.mark());
-        assert!(is_closed(&answered).await && !is_closed(&asking).await);
+        let since = |mark| [&idle, &answered, &asking].map(|slot| slot.activity.is_idle_since(mark));
+        assert_eq!(since(before), [true, false, false]);
+        assert_eq!(since(idle.activity.mark()), [true, true, false]);
+        assert!(timeout(Duration::from_secs(1), connections.closed()).await.is_err());
+        drop((idle, answered, asking));
+        connections.closed().await;
     }
 
     #[tokio::test]

@@ -12,12 +12,12 @@ use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::{GracefulConnection, GracefulShutdown};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -39,7 +39,10 @@ const BUFFER: usize = 2 * LARGEST_HEAD;
 /// How long requests in flight may take to end once the worker is told to stop.
 pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
 
-/// How long a connection without a request may take to end once the worker is told to stop.
+/// How long a connection is kept without a request; it may be up to twice that. HTTP/1 has its own, shorter time.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long a connection without a request may take to end once it is told to.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// How long a client may take to agree on TLS.
@@ -67,7 +70,7 @@ impl Worker {
     /// Serves until `stop` changes, then until the requests in flight have ended.
     pub(crate) fn run<G>(self, heartbeat: Arc<Heartbeat>, connect: impl Connect<G>, stop: watch::Receiver<bool>)
     where
-        G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
+        G: Graceful + Send + 'static,
     {
         self.run_with(heartbeat, |listener, certificate, most| serve(listener, certificate, most, connect, stop));
     }
@@ -101,9 +104,9 @@ async fn serve<G>(
     connect: impl Connect<G>,
     mut stop: watch::Receiver<bool>,
 ) where
-    G: GracefulConnection<Error: fmt::Display + Send> + Send + 'static,
+    G: Graceful + Send + 'static,
 {
-    let (connections, graceful) = (Connections::new(most), GracefulShutdown::new());
+    let connections = Connections::new(most);
     loop {
         let accepted = async {
             let accepted = listener.accept().await;
@@ -114,15 +117,14 @@ async fn serve<G>(
             _ = stop.changed() => break,
             accepted = accepted => accepted,
         };
-        let (watcher, connect, certificate, stop) =
-            (graceful.watcher(), connect.clone(), certificate.clone(), stop.clone());
+        let (connect, certificate, stop) = (connect.clone(), certificate.clone(), stop.clone());
         tokio::spawn(async move {
             let activity = Arc::clone(slot.activity());
             let serving = async move {
-                match greeted(stream, certificate.as_deref(), stop).await {
+                match greeted(stream, certificate.as_deref(), stop.clone()).await {
                     Ok(Some(stream)) => {
                         let connection = connect(Patient::new(stream), peer, &activity);
-                        watcher.watch(connection).await.map_err(|error| error.to_string())
+                        serve_connection(connection, &activity, stop).await.map_err(|error| error.to_string())
                     }
                     Ok(None) => Ok(()),
                     Err(error) => Err(error.to_string()),
@@ -138,22 +140,51 @@ async fn serve<G>(
         });
     }
     drop(listener);
-    // A client that does not read does not take its leave either.
-    let close_idle = async {
-        loop {
-            let before = connections.mark();
-            tokio::time::sleep(LINGER).await;
-            connections.close_idle(before);
-        }
-    };
-    let ended = async {
-        tokio::select! {
-            () = graceful.shutdown() => {}
-            () = close_idle => {}
-        }
-    };
-    if tokio::time::timeout(LAST_CALL, ended).await.is_err() {
+    if tokio::time::timeout(LAST_CALL, connections.closed()).await.is_err() {
         tracing::warn!("requests still in flight after {LAST_CALL:?} were cut off");
+    }
+}
+
+/// A connection that can end once what is in flight on it is answered.
+pub(crate) trait Graceful: Future<Output = Result<(), Self::Error>> {
+    type Error: fmt::Display;
+
+    fn graceful_shutdown(self: Pin<&mut Self>);
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + 'static> Graceful for Connection<I> {
+    type Error = hyper::Error;
+
+    fn graceful_shutdown(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Serves a connection until it ends, no request has come for too long, or `stop` changes. Over HTTP/2 its client has a say in when
+/// it ends then; one that does not read is not asked.
+pub(crate) async fn serve_connection<G: Graceful>(
+    connection: G,
+    activity: &Activity,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), G::Error> {
+    let mut connection = pin!(connection);
+    let mut timeout = IDLE_TIMEOUT;
+    loop {
+        let before = activity.mark();
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            _ = stop.wait_for(|stop| *stop), if timeout != LINGER => {}
+            () = tokio::time::sleep(timeout) => {
+                if !activity.is_idle_since(before) {
+                    continue;
+                }
+                if timeout == LINGER {
+                    return Ok(());
+                }
+            }
+        }
+        connection.as_mut().graceful_shutdown();
+        timeout = LINGER;
     }
 }
 

@@ -244,6 +244,20 @@ fn the_same_as_json() {
     for bad in [r#"{"domain":"","descriptors":[{}]}"#, r#"{"domain":"edge","descriptors":[]}"#] {
         ask(bad).problem(400, "invalid_field");
     }
+    let many = |descriptors: usize, entries: usize| {
+        let entries = vec![r#"{"key":"x","value":"y"}"#; entries].join(",");
+        let descriptors = vec![format!(r#"{{"entries":[{entries}]}}"#); descriptors].join(",");
+        format!(r#"{{"domain":"edge","descriptors":[{descriptors}]}}"#)
+    };
+    assert_eq!([ask(&many(128, 1)).status(), ask(&many(1, 64)).status()], [200, 200]);
+    assert!(ask(&many(129, 1)).problem(400, "invalid_field").contains("more than 128 descriptors"));
+    assert!(ask(&many(1, 65)).problem(400, "invalid_field").contains("more than 64 entries"));
+    // The same over gRPC.
+    let client = Client::of(&server);
+    assert!(client.ask("edge", &[("x", "y"); 128]).is_ok());
+    let refused = client.ask("edge", &[("x", "y"); 129]).unwrap_err();
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("more than 128 descriptors"), "{refused}");
     assert_eq!(server.request("GET", "/json", "").status(), 405);
 }
 

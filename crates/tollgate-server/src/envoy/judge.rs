@@ -19,6 +19,12 @@ use tollgate::{Ask, Clock, Decision, Instant, Limit, LimitHandle, Mode, Source, 
 /// How many different limits requests may bring along. Each is remembered for as long as the server runs.
 const MOST_OVERRIDES: usize = 65_536;
 
+/// The most descriptors of a request: all of them are decided at once. Envoy sends a few.
+const MAX_DESCRIPTORS: usize = 128;
+
+/// The most entries of a descriptor.
+const MAX_ENTRIES: usize = 64;
+
 /// So many descriptors allocate nothing.
 const FEW: usize = 8;
 
@@ -147,6 +153,12 @@ impl<C: Clock> Envoy<C> {
         }
         if request.descriptors.is_empty() {
             return Err(Trouble::Invalid("there are no descriptors; send at least one"));
+        }
+        if request.descriptors.len() > MAX_DESCRIPTORS {
+            return Err(Trouble::Invalid("there are more than 128 descriptors; send fewer, in several requests"));
+        }
+        if request.descriptors.iter().any(|descriptor| descriptor.entries.len() > MAX_ENTRIES) {
+            return Err(Trouble::Invalid("a descriptor has more than 64 entries; send fewer"));
         }
         let rules = self.rules.load();
         let rules = rules.as_deref().filter(|rules| rules.settings.enabled);

@@ -10,6 +10,7 @@ mod health;
 mod json;
 mod judge;
 mod matching;
+mod request_body;
 mod rules;
 mod service;
 

@@ -2,9 +2,12 @@
 
 use super::health::Truth;
 use super::judge::Trouble;
+use super::request_body::RequestBody;
 use crate::app::App;
 use crate::connections::{Activity, Counted};
-use crate::patient::Patient;
+use crate::patient::{PATIENCE, Patient};
+use crate::proxy::{BodyRate, Streams};
+use crate::worker::Graceful;
 use axum::http::{Request, Response};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer, SERVICE_NAME,
@@ -12,9 +15,11 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use hyper::body::Incoming;
 use hyper::server::conn::http2;
-use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use std::convert::Infallible;
+use std::num::NonZero;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -44,6 +49,12 @@ const MOST_STREAMS: u32 = 1024;
 
 /// A connection on which nothing comes is asked whether it is still there.
 const PING: Duration = Duration::from_secs(30);
+
+/// How long the one message of a request may be waited for.
+const ONE_MESSAGE: BodyRate = BodyRate { timeout: Duration::from_secs(10), min_rate: NonZero::new(1_024).unwrap() };
+
+/// The same where messages follow each other, as a person may type them; each gives back a second for a byte.
+const MANY_MESSAGES: BodyRate = BodyRate { timeout: Duration::from_secs(60), min_rate: NonZero::<u64>::MIN };
 
 struct ShouldRateLimit<C: Clock>(Arc<App<C>>);
 
@@ -84,7 +95,7 @@ fn timeout(metadata: &MetadataMap) -> Option<Duration> {
 type Answer = BoxFuture<Response<body::Body>, Infallible>;
 
 /// One of the two versions of the reflection service.
-type Described = Arc<dyn Fn(Request<Incoming>) -> Answer + Send + Sync>;
+type Described = Arc<dyn Fn(Request<RequestBody>) -> Answer + Send + Sync>;
 
 /// All services of the gRPC listener.
 pub(crate) struct Grpc<C: Clock> {
@@ -122,7 +133,7 @@ fn reflection() -> [(&'static str, Described); 2] {
 
 fn described<S>(service: S) -> (&'static str, Described)
 where
-    S: Service<Request<Incoming>, Response = Response<body::Body>, Error = Infallible, Future = Answer>,
+    S: Service<Request<RequestBody>, Response = Response<body::Body>, Error = Infallible, Future = Answer>,
     S: NamedService + Clone + Send + Sync + 'static,
 {
     (S::NAME, Arc::new(move |request| service.clone().call(request)))
@@ -139,14 +150,15 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
 
     fn call(&mut self, request: Request<Incoming>) -> Answer {
         let service = request.uri().path().trim_start_matches('/').split('/').next().unwrap_or_default();
+        let within = |rate, request: Request<Incoming>| request.map(|body| RequestBody::new(body, rate));
         if service == RATE_LIMIT {
-            return self.limits.call(request);
+            return self.limits.call(within(ONE_MESSAGE, request));
         }
         if service == HealthServer::<Truth<C>>::NAME {
-            return self.health.call(request);
+            return self.health.call(within(ONE_MESSAGE, request));
         }
         match self.reflection.iter().find(|(name, _)| *name == service) {
-            Some((_, described)) => described(request),
+            Some((_, described)) => described(within(MANY_MESSAGES, request)),
             None => {
                 Box::pin(async { Ok(Status::new(Code::Unimplemented, "no such service is served here").into_http()) })
             }
@@ -154,15 +166,25 @@ impl<C: Clock> Service<Request<Incoming>> for Grpc<C> {
     }
 }
 
-pub(crate) type Connection<C> =
-    http2::Connection<TokioIo<Patient>, TowerToHyperService<Counted<Grpc<C>>>, TokioExecutor>;
+pub(crate) type Connection<C> = http2::Connection<TokioIo<Patient>, TowerToHyperService<Counted<Grpc<C>>>, Streams>;
+
+impl<C: Clock> Graceful for Connection<C> {
+    type Error = hyper::Error;
+
+    fn graceful_shutdown(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
 
 /// One client's connection: HTTP/2 with bounds on what it may hold and how long.
 pub(crate) fn connection<C: Clock>(stream: Patient, services: Grpc<C>, activity: &Arc<Activity>) -> Connection<C> {
-    http2::Builder::new(TokioExecutor::new())
+    http2::Builder::new(Streams { client: None, idle: PATIENCE })
         .timer(TokioTimer::new())
         .max_concurrent_streams(MOST_STREAMS)
         .max_header_list_size(LARGEST_HEAD)
         .keep_alive_interval(PING)
         .serve_connection(TokioIo::new(stream), TowerToHyperService::new(Counted::new(services, activity)))
 }
+
+#[cfg(test)]
+mod tests;

@@ -15,6 +15,8 @@ mod tunnel;
 mod upstream;
 
 pub(crate) use access_log::Notes;
+pub(crate) use body_rate::{BodyRate, BodyTimer};
+pub(crate) use client::{Streams, Turn};
 pub(crate) use drain::{Drain, Stage};
 pub(crate) use upstream::Connector;
 
@@ -30,7 +32,6 @@ use crate::user_header::UserHeader;
 use access_log::{AccessLog, Writing};
 use address_limit::AddressLimit;
 use axum::http::HeaderName;
-use body_rate::BodyRate;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;

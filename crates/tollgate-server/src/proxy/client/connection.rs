@@ -116,7 +116,7 @@ async fn connection(
     let service = OfClient::new(&local, &client);
     if http2 {
         client.is_shared.store(true, Relaxed);
-        let streams = Streams { client: Arc::clone(&client), idle: gateway.idle_timeout };
+        let streams = Streams { client: Some(Arc::clone(&client)), idle: gateway.idle_timeout };
         let io = TokioIo::new(Io::new(stream, Arc::clone(&client), first));
         let connection = http2::Builder::new(streams)
             .timer(TokioTimer::new())

@@ -12,3 +12,4 @@ mod streams;
 pub(super) use connection::serve;
 pub(crate) use http1::{ClientBody, Switch, Switched};
 pub(crate) use state::{Client, now};
+pub(crate) use streams::{Streams, Turn};

@@ -13,10 +13,11 @@ use tokio::time::{Sleep, sleep};
 
 /// Runs the streams of a connection.
 #[derive(Clone)]
-pub(super) struct Streams {
-    pub(super) client: Arc<Client>,
+pub(crate) struct Streams {
+    /// None where a connection of which nothing is taken is ended as a whole.
+    pub(crate) client: Option<Arc<Client>>,
     /// How long a client may take nothing of an answer.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
 }
 
 /// All that is run are requests and their answers: CONNECT, whose streams have no answer to tell of, is refused.
@@ -31,7 +32,7 @@ where
 
 /// What came of polling a stream.
 #[derive(Clone, Copy)]
-pub(super) enum Turn {
+pub(crate) enum Turn {
     /// Nothing: it waits for room that the client has to give.
     Blocked,
     /// The answer was asked for a piece, and gave it.
@@ -46,7 +47,7 @@ thread_local! {
 
 impl Turn {
     /// Told by answers and their bodies while they are polled.
-    pub(super) fn tell(self) {
+    pub(crate) fn tell(self) {
         TURN.set(self);
     }
 }
@@ -83,8 +84,9 @@ impl<F: Future<Output = ()>> Future for Watched<F> {
             let timer = this.timer.get_or_insert_with(|| Box::pin(sleep(this.of.idle)));
             ready!(timer.as_mut().poll(cx));
             // While the whole connection is stuck, that is not the fault of one stream.
-            if !this.of.client.is_blocked() {
-                tracing::debug!(peer = ?this.of.client.peer, "nothing of an answer was taken for too long");
+            let client = this.of.client.as_deref();
+            if !client.is_some_and(Client::is_blocked) {
+                tracing::debug!(peer = ?client.and_then(|client| client.peer), "nothing of an answer was taken for too long");
                 return Poll::Ready(());
             }
             *this.timer = None;

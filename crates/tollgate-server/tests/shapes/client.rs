@@ -3,23 +3,25 @@
 use crate::curl;
 use crate::shape::{Received, Shape, Upload, content};
 use bytes::Bytes;
+use futures_util::FutureExt;
 use http_body_util::combinators::UnsyncBoxBody;
 use http_body_util::{BodyExt, Empty, StreamBody};
 use hyper::body::{Frame, Incoming};
 use hyper::client::conn::{http1, http2};
 use hyper::header::{CONTENT_LENGTH, HOST, HeaderMap, HeaderValue};
+use hyper::rt::Executor;
 use hyper::{Request, Response};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use hyper_util::rt::TokioIo;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, ServerName};
 use std::convert::Infallible;
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpSocket;
-use tokio::task::JoinHandle;
+use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsConnector;
 
 pub(crate) type Error = Box<dyn std::error::Error + Send + Sync>;
@@ -117,6 +119,8 @@ pub(crate) struct Client {
     target: Target,
     manners: Manners,
     connection: Option<Connection>,
+    /// What drives it.
+    tasks: Tasks,
 }
 
 enum Connection {
@@ -130,7 +134,7 @@ impl Client {
     }
 
     pub(crate) fn with_manners(kind: Kind, target: &Target, manners: Manners) -> Self {
-        Self { kind, target: target.clone(), manners, connection: None }
+        Self { kind, target: target.clone(), manners, connection: None, tasks: Tasks::default() }
     }
 
     /// Asks for a shape, and gets all of the response.
@@ -161,7 +165,7 @@ impl Client {
             None => false,
         };
         if !is_ready {
-            self.connection = Some(connect(self.kind, &self.target, self.manners).await?);
+            self.connect().await?;
         }
         let response = match self.connection.as_mut().expect("a connection") {
             Connection::Http1(send) => send.send_request(request).await?,
@@ -179,7 +183,7 @@ impl Client {
         shapes: &[Shape],
     ) -> Result<Vec<JoinHandle<Result<Received, Error>>>, Error> {
         if self.connection.is_none() {
-            self.connection = Some(connect(self.kind, &self.target, self.manners).await?);
+            self.connect().await?;
         }
         let Some(Connection::Http2(send)) = &self.connection else { return Err("no HTTP/2".into()) };
         let exchange = |shape| {
@@ -189,13 +193,42 @@ impl Client {
         Ok(shapes.iter().map(exchange).collect())
     }
 
-    /// Ends the connection, with whatever is under way on it.
+    async fn connect(&mut self) -> Result<(), Error> {
+        self.leave();
+        self.connection = Some(connect(self.kind, &self.target, self.manners, &self.tasks).await?);
+        Ok(())
+    }
+
+    /// Ends the connection, with whatever is under way on it. hyper alone would first send the rest of an upload.
     pub(crate) fn leave(&mut self) {
         self.connection = None;
+        self.tasks.abort();
     }
 }
 
-async fn connect(kind: Kind, target: &Target, manners: Manners) -> Result<Connection, Error> {
+/// The tasks of a connection.
+#[derive(Clone, Default)]
+struct Tasks(Arc<Mutex<JoinSet<()>>>);
+
+impl Tasks {
+    fn abort(&self) {
+        self.0.lock().unwrap().abort_all();
+    }
+}
+
+impl<F: Future<Output = ()> + Send + 'static> Executor<F> for Tasks {
+    fn execute(&self, task: F) {
+        self.0.lock().unwrap().spawn(task);
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+async fn connect(kind: Kind, target: &Target, manners: Manners, tasks: &Tasks) -> Result<Connection, Error> {
     let address = if kind.is_tls() { target.tls } else { target.plain };
     let socket = TcpSocket::new_v4()?;
     match manners {
@@ -206,28 +239,29 @@ async fn connect(kind: Kind, target: &Target, manners: Manners) -> Result<Connec
     let stream = socket.connect(address).await?;
     stream.set_nodelay(true)?;
     if !kind.is_tls() {
-        return handshake(kind, manners, stream).await;
+        return handshake(kind, manners, tasks, stream).await;
     }
     let mut roots = rustls::RootCertStore::empty();
     roots.add(CertificateDer::from_pem_file(&target.ca)?)?;
     let mut config = rustls::ClientConfig::builder().with_root_certificates(roots).with_no_client_auth();
     config.alpn_protocols = vec![if kind.is_http2() { b"h2".to_vec() } else { b"http/1.1".to_vec() }];
     let connector = TlsConnector::from(Arc::new(config));
-    handshake(kind, manners, connector.connect(ServerName::try_from("localhost")?, stream).await?).await
+    handshake(kind, manners, tasks, connector.connect(ServerName::try_from("localhost")?, stream).await?).await
 }
 
 async fn handshake(
     kind: Kind,
     manners: Manners,
+    tasks: &Tasks,
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
 ) -> Result<Connection, Error> {
     let io = TokioIo::new(stream);
     if !kind.is_http2() {
         let (send, connection) = http1::Builder::new().max_headers(1_000).handshake(io).await?;
-        tokio::spawn(connection);
+        tasks.execute(connection.map(drop));
         return Ok(Connection::Http1(send));
     }
-    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let mut builder = http2::Builder::new(tasks.clone());
     builder.max_header_list_size(1 << 20);
     match manners {
         Manners::Slow => builder.initial_stream_window_size(5_000),
@@ -235,7 +269,7 @@ async fn handshake(
         _ => builder.initial_stream_window_size(2 << 20).initial_connection_window_size(5 << 20),
     };
     let (send, connection) = builder.handshake(io).await?;
-    tokio::spawn(connection);
+    tasks.execute(connection.map(drop));
     Ok(Connection::Http2(send))
 }
 

@@ -3,12 +3,9 @@
 use crate::client::{Client, Error, Kind, Manners, Target, request};
 use crate::shape::{Shape, get, head, post, post_chunks};
 use crate::upstream::Program;
-use crate::{TIMEOUT, against};
+use crate::{TIMEOUT, against, programs};
 use http_body_util::BodyExt;
 use tokio::time::timeout;
-
-const PROGRAMS: [Program; 5] =
-    [Program::GoHttp1, Program::NodeHttp1, Program::GoHttp2, Program::GoHttp2Tls, Program::NodeHttp2];
 
 /// How far a client waits for a response before it leaves.
 #[derive(Clone, Copy, Debug)]
@@ -78,9 +75,8 @@ async fn go_on(client: &mut Client, kind: Kind, program: Program) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn clients_leave_in_the_middle() {
-    for program in PROGRAMS {
-        // A client that ends its side of the connection may still read: what the upstream is silent about ends by this.
-        against(program, "idle_timeout = \"2s\"\n", async |target: &Target| {
+    for program in programs() {
+        against(program, "", async |target: &Target| {
             for (manners, stays) in [(Manners::Good, false), (Manners::Resets, false), (Manners::Good, true)] {
                 for kind in Kind::HYPER.into_iter().filter(|kind| !stays || kind.is_http2()) {
                     let mut client = Client::with_manners(kind, target, manners);
@@ -99,7 +95,7 @@ async fn clients_leave_in_the_middle() {
 /// A response that breaks off never looks whole, and one that has not begun is a 502.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn responses_break_off() {
-    for program in PROGRAMS {
+    for program in programs() {
         against(program, "breaker = false\n", async |target: &Target| {
             for kind in Kind::HYPER {
                 let mut client = Client::new(kind, target);

@@ -33,6 +33,12 @@ fn is_full() -> bool {
     std::env::var("TOLLGATE_SHAPES").is_ok_and(|form| form == "full")
 }
 
+/// The upstreams that know every shape.
+fn programs() -> impl Iterator<Item = Program> {
+    let programs = [Program::GoHttp1, Program::NodeHttp1, Program::GoHttp2, Program::NodeHttp2, Program::GoHttp2Tls];
+    programs.into_iter().filter(|program| is_full() || *program != Program::GoHttp2Tls)
+}
+
 /// Runs this against a gateway in front of an upstream, with more lines under `[gateway]`; then nothing must be left of it.
 async fn against(program: Program, more: &str, run: impl AsyncFnOnce(&Target)) {
     let authority = Authority::new("an authority");

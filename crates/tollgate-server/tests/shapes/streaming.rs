@@ -2,8 +2,7 @@
 
 use crate::client::{Body, Client, Error, Kind, Manners, Target, receive, request};
 use crate::shape::{Received, Shape, content, get, post};
-use crate::upstream::Program;
-use crate::{TIMEOUT, against};
+use crate::{TIMEOUT, against, programs};
 use bytes::Bytes;
 use http_body_util::{BodyExt, StreamBody};
 use hyper::Request;
@@ -12,9 +11,6 @@ use std::convert::Infallible;
 use std::time::Duration;
 use tokio::sync::mpsc;
 use tokio::time::{sleep, timeout};
-
-const PROGRAMS: [Program; 5] =
-    [Program::GoHttp1, Program::NodeHttp1, Program::GoHttp2, Program::GoHttp2Tls, Program::NodeHttp2];
 
 /// Reads until so many bytes have come.
 async fn read(body: &mut Incoming, read: &mut Vec<u8>, length: usize) -> Result<(), Error> {
@@ -60,7 +56,8 @@ async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result
     let request: Request<Body> = request(kind, &post(0, "take=echo")).map(|_| StreamBody::new(frames).boxed_unsync());
     let mut request = request;
     request.headers_mut().remove("content-length");
-    let mut body = Client::new(kind, target).send(request).await?.into_body();
+    let mut client = Client::new(kind, target);
+    let mut body = client.send(request).await?.into_body();
     let (sent, mut bytes) = (Bytes::from(content(piece * count)), Vec::new());
     for number in 0..count {
         pieces.send(sent.slice(number * piece..(number + 1) * piece))?;
@@ -72,7 +69,7 @@ async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn pieces_go_on_as_they_come() {
-    for program in PROGRAMS {
+    for program in programs() {
         against(program, "", async |target| {
             for kind in Kind::HYPER {
                 let all = async {
@@ -110,7 +107,7 @@ async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, 
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
-    for program in PROGRAMS {
+    for program in programs() {
         against(program, "", async |target| {
             let readers: Vec<_> = Kind::HYPER
                 .into_iter()
@@ -143,7 +140,7 @@ async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
 /// Many shapes share one connection, and frames of all of them come in between each other.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_shapes_at_once_on_one_connection() {
-    for program in PROGRAMS {
+    for program in programs() {
         against(program, "", async |target| {
             for kind in [Kind::Http2, Kind::Http2Tls] {
                 let mut client = Client::new(kind, target);

@@ -65,6 +65,19 @@ impl<B: Body, H: Held> ResponseBody<B, H> {
 }
 
 impl<B, H> ResponseBody<B, H> {
+    /// Whether something is held until the body ends: a permit, or its last word on what the request cost.
+    pub fn is_holding(&self) -> bool {
+        matches!(&self.kind, Kind::Inner { held: Some(_), .. })
+    }
+
+    /// Takes what is held: from now on it is the caller's, and not dropped with the body.
+    pub fn take_held(&mut self) -> Option<H> {
+        match &mut self.kind {
+            Kind::Inner { held, .. } => held.take(),
+            Kind::Own { .. } => None,
+        }
+    }
+
     /// A body of the layer's own.
     pub fn own(data: impl Into<Bytes>) -> Self {
         Self { kind: Kind::Own { data: Some(data.into()).filter(|data| !data.is_empty()) } }

@@ -51,6 +51,8 @@ pub struct Gateway {
     pub idle_timeout: Duration,
     /// How long a request may take altogether.
     pub total_timeout: Option<Duration>,
+    /// How long a request that holds a permit of a concurrency limit is kept after its client has left; zero is not at all.
+    pub abandoned_timeout: Duration,
     /// How long an upgraded connection may be silent.
     pub upgrade_timeout: Duration,
     /// The largest head of a request, in bytes.

@@ -6,14 +6,34 @@ use tollgate::{Instant, Limit};
 use toml::value::{Datetime, Offset};
 
 /// A time such as `500ms`, `2s`, `15min`: what may stand behind the slash of a limit, with its number.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_policy::config::duration;
+///
+/// assert_eq!(duration("15min"), Some(Duration::from_secs(900)));
+/// assert_eq!(duration("0s"), None);
+/// ```
 pub fn duration(text: &str) -> Option<Duration> {
     let is_one_word = text.starts_with(|c: char| c.is_ascii_digit()) && text.chars().all(|c| c.is_ascii_alphanumeric());
     let limit = is_one_word.then(|| format!("1/{text}").parse::<Limit>().ok())??;
     limit.rate().map(|rate| rate.period())
 }
 
+/// The same, or no time at all: `0s`.
+pub(crate) fn duration_or_zero(text: &str) -> Option<Duration> {
+    let unit = text.trim_start_matches('0');
+    if unit.len() < text.len() && unit.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return duration(&format!("1{unit}")).map(|_| Duration::ZERO);
+    }
+    duration(text)
+}
+
 /// The text of a time that reads back to the same.
 pub fn duration_text(time: Duration) -> String {
+    if time.is_zero() {
+        return "0s".to_owned();
+    }
     let rate = Limit::of(1, time).rate().map(|rate| rate.to_string()).unwrap_or_default();
     match rate.strip_prefix("1/") {
         Some(text) if text.starts_with(|c: char| c.is_ascii_digit()) => text.to_owned(),

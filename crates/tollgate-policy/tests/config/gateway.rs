@@ -25,6 +25,7 @@ keep_alive = "2s"
 connect_timeout = "3s"
 idle_timeout = "4s"
 total_timeout = "5s"
+abandoned_timeout = "0s"
 upgrade_timeout = "6s"
 max_head = 2048
 max_headers = 50
@@ -57,6 +58,7 @@ fn every_key_is_read_and_shown() {
     assert_eq!((gateway.body_timeout, gateway.min_body_rate), (Duration::from_secs(9), NonZero::new(1_000)));
     assert_eq!(gateway.max_connections_per_address, NonZero::new(5));
     assert_eq!(gateway.access_log, AccessLog::File("/var/log/tollgate.jsonl".into()));
+    assert_eq!(gateway.abandoned_timeout, Duration::ZERO);
     let shown = config.to_toml();
     assert_eq!(load(&shown, &[]).config, Some(config), "{shown}");
 }

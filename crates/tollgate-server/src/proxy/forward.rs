@@ -4,7 +4,7 @@ mod http2;
 
 use super::access_log::Notes;
 use super::body::{BodyError, FromClient, FromUpstream, Reply, Sent};
-use super::client::{Client, Switch};
+use super::client::{BrokenByClient, Client, Switch};
 use super::headers::{self, Onward};
 use super::upstream::{Fault, Head, Link, Overdue, Picked, Times, Tried, Trouble};
 use super::{Local, tunnel};
@@ -136,7 +136,12 @@ impl Forward {
                     tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
                     return own(trouble.problem().plain());
                 }
-                Err(Failed::Body(problem)) => return own(problem.plain()),
+                Err(Failed::Body(problem)) => {
+                    let mut response = own(problem.plain());
+                    // The upstream may go on with what it has of the request.
+                    response.extensions_mut().insert(BrokenByClient);
+                    return response;
+                }
             }
         }
     }

@@ -1,6 +1,7 @@
 //! `tollgate proxy` as something one puts on the open internet: tried with raw sockets, curl, h2load, wrk, nginx and a
 //! WebSocket client.
 
+mod abandoned;
 mod answers;
 #[path = "../support/authority.rs"]
 mod authority;

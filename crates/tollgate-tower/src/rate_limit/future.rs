@@ -168,6 +168,13 @@ impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
     fn aside(aside: Aside<S, B, G>, counted: Counted<G>) -> Self {
         Self { state: State::aside(aside), counted, form: PhantomData }
     }
+
+    /// Whether the inner service is at it, and a permit is held until it is done: of a limit on what is in flight.
+    pub fn holds_permit(&self) -> bool {
+        let Counted { shared, ticket } = &self.counted;
+        let is_running = matches!(self.state, State::Running { .. });
+        is_running && ticket.as_ref().is_some_and(|ticket| shared.gate.keeps(ticket))
+    }
 }
 
 impl<S, B, G, F, R> Future for ResponseFuture<S, B, G, F>

@@ -109,6 +109,13 @@ pub(super) static GATEWAY: Table = Table {
             "240",
         )
         .or(Default::Number(240)),
+        key(
+            "abandoned_timeout",
+            Kind::DurationWithin { min: Duration::ZERO, max: Duration::from_secs(60 * 60) },
+            "How long a request that holds a permit of a concurrency limit is kept after its client has left; \"0s\" is not at all.",
+            "\"5s\"",
+        )
+        .or(Default::Text("5s")),
         wait("upgrade_timeout", "How long a WebSocket or other upgraded connection may be silent.", "1h", "\"1h\""),
         key("max_head", Kind::Number { min: 1024, max: 1 << 20 }, "The largest head of a request, in bytes.", "16_384")
             .or(Default::Number(16_384)),

@@ -42,6 +42,7 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
     let connect_timeout = time("connect_timeout");
     let idle_timeout = time("idle_timeout");
     let total_timeout: Option<Duration> = time("total_timeout");
+    let abandoned_timeout = time("abandoned_timeout");
     let upgrade_timeout = time("upgrade_timeout");
     let body_timeout = time("body_timeout");
     let drain_delay = time("drain_delay");
@@ -79,6 +80,7 @@ pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option
         connect_timeout: connect_timeout?,
         idle_timeout: idle_timeout?,
         total_timeout,
+        abandoned_timeout: abandoned_timeout?,
         upgrade_timeout: upgrade_timeout?,
         max_head: usize::try_from(max_head?).ok()?,
         max_headers: usize::try_from(max_headers?).ok()?,

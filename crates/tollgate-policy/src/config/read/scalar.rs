@@ -147,7 +147,11 @@ pub(super) fn duration(kind: &Kind, value: &Value) -> Read<Duration> {
         Kind::DurationWithin { min, max } => (*min..=*max).contains(time),
         _ => true,
     };
-    time::duration(str(value)?).filter(within).ok_or(Wrong::Kind)
+    let read = match kind {
+        Kind::DurationWithin { min: Duration::ZERO, .. } => time::duration_or_zero,
+        _ => time::duration,
+    };
+    read(str(value)?).filter(within).ok_or(Wrong::Kind)
 }
 
 pub(super) fn on_failure(kind: &Kind, value: &Value) -> Read<OnFailure> {

@@ -31,6 +31,7 @@ impl Writer<'_> {
             connect_timeout,
             idle_timeout,
             total_timeout,
+            abandoned_timeout,
             upgrade_timeout,
             max_head,
             max_headers,
@@ -63,6 +64,7 @@ impl Writer<'_> {
         self.line("connect_timeout", text(duration_text(*connect_timeout)));
         self.line("idle_timeout", text(duration_text(*idle_timeout)));
         self.optional("total_timeout", total_timeout.map(|time| text(duration_text(time))));
+        self.line("abandoned_timeout", text(duration_text(*abandoned_timeout)));
         self.line("upgrade_timeout", text(duration_text(*upgrade_timeout)));
         self.line("max_head", max_head.to_string());
         self.line("max_headers", max_headers.to_string());

@@ -112,7 +112,8 @@ async fn connection(
         }
     };
     let admission = Admission { _permit: place, _address: address, drain: Arc::clone(&shared.drain) };
-    let client = Arc::new(Client::new(peer, trusted, tls, Some(admission)));
+    let client = Client::new(peer, trusted, tls, Some(admission));
+    let client = Arc::new(client.abandoned_timeout(gateway.abandoned_timeout));
     let service = OfClient::new(&local, &client);
     if http2 {
         client.is_shared.store(true, Relaxed);

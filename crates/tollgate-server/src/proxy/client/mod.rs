@@ -1,5 +1,6 @@
 //! The clients of the gateway: their connections, what they may do on them and for how long.
 
+mod abandoned;
 mod about;
 mod connection;
 mod frame_reader;
@@ -9,6 +10,7 @@ mod service;
 mod state;
 mod streams;
 
+pub(super) use abandoned::BrokenByClient;
 pub(super) use connection::serve;
 pub(crate) use http1::{ClientBody, Switch, Switched};
 pub(crate) use state::{Client, now};

@@ -1,5 +1,6 @@
 //! One request of a client: looked at, judged by the limits, sent on, logged.
 
+use super::abandoned::{self, Exchange, MAX_ABANDONED, permit_of_broken};
 use super::http1::too_many_headers;
 use super::state::{Client, UnderWay};
 use super::streams::Turn;
@@ -15,10 +16,10 @@ use axum::http::uri::PathAndQuery;
 use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use pin_project_lite::pin_project;
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
+use std::mem;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -43,6 +44,12 @@ impl OfClient {
     /// What is wrong with a request, before anybody decides on it. What goes no further is taken out of it.
     fn vet(&self, request: &mut Request<FromClient>) -> Result<(), Problem> {
         let gateway = &self.local.shared.gateway;
+        if self.client.abandoned.is_full() {
+            let detail = format!(
+                "{MAX_ABANDONED} requests of this connection were reset while an upstream was at them; wait until they have ended"
+            );
+            return Err(Problem::new(Code::Unavailable, detail));
+        }
         if request.method() == Method::CONNECT || request.uri().path_and_query().is_none() {
             return Err(forward::bad_target());
         }
@@ -121,7 +128,7 @@ impl OfClient {
             }
         }
         let state = match self.vet(&mut request) {
-            Err(problem) => State::Refused { problem: Some(problem) },
+            Err(problem) => State::Refused { problem },
             Ok(()) => {
                 if let Some(notes) = notes {
                     request.extensions_mut().insert::<Notes>(notes);
@@ -147,55 +154,49 @@ fn name(version: Version) -> &'static str {
 /// Where it is told how a request went: a line of the access log, a span.
 type Told = (Option<Box<Entry>>, Option<Box<Span>>);
 
-type Limited = ResponseFuture<Forward, FromClient, Gate>;
+pub(super) type Limited = ResponseFuture<Forward, FromClient, Gate>;
 
-pin_project! {
-    /// The answer to a request.
-    pub(super) struct Answering {
-        #[pin]
-        state: State,
-        rest: Option<(UnderWay, Told)>,
-        http2: bool,
-        discards_body: bool,
-    }
+/// The answer to a request.
+pub(super) struct Answering {
+    state: State,
+    rest: Option<(UnderWay, Told)>,
+    http2: bool,
+    discards_body: bool,
 }
 
-pin_project! {
-    #[project = StateProjection]
-    enum State {
-        Refused { problem: Option<Problem> },
-        Limited {
-            #[pin]
-            future: Limited,
-        },
-    }
+enum State {
+    Refused { problem: Problem },
+    Limited { future: Limited },
+    Done,
 }
 
 impl Future for Answering {
     type Output = Result<Response<ToClient>, Infallible>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = self.project();
-        let mut response = match this.state.project() {
-            StateProjection::Refused { problem } => {
-                let Some(problem) = problem.take() else { return Poll::Pending };
-                forward::own(problem.plain()).map(ResponseBody::from)
-            }
-            StateProjection::Limited { future } => {
-                let Poll::Ready(Ok(response)) = future.poll(cx) else {
+        let this = self.get_mut();
+        let mut response = match &mut this.state {
+            State::Refused { problem } => forward::own(problem.plain()).map(ResponseBody::from),
+            State::Limited { future } => {
+                let Poll::Ready(Ok(response)) = Pin::new(future).poll(cx) else {
                     Turn::Waits.tell();
                     return Poll::Pending;
                 };
                 response
             }
+            State::Done => return Poll::Pending,
         };
-        if *this.discards_body && !response.body().is_end_stream() {
+        this.state = State::Done;
+        if let (Some(permit), Some((under_way, _))) = (permit_of_broken(&mut response), &this.rest) {
+            abandoned::keep(under_way.client(), Exchange::Permit(permit));
+        }
+        if this.discards_body && !response.body().is_end_stream() {
             discard_body(&mut response);
         }
         let (under_way, told) = this.rest.take().unzip();
         let (mut entry, mut span) = told.unwrap_or_default();
         let is_last = under_way.as_ref().is_some_and(UnderWay::is_last);
-        if is_last && !*this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+        if is_last && !this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
             response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
         }
         if let Some(span) = &mut span {
@@ -205,7 +206,20 @@ impl Future for Answering {
             entry.status = response.status().as_u16();
             entry.whole = response.body().is_end_stream();
         }
-        Poll::Ready(Ok(response.map(|body| ToClient { body, entry, _span: span, _under_way: under_way })))
+        Poll::Ready(Ok(response.map(|body| ToClient { body, entry, _span: span, under_way })))
+    }
+}
+
+/// The client has left, or is cut off, before the upstream has answered.
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if let Some((under_way, _)) = &self.rest
+            && let State::Limited { future } = &self.state
+            && future.holds_permit()
+            && let State::Limited { future } = mem::replace(&mut self.state, State::Done)
+        {
+            abandoned::keep(under_way.client(), Exchange::Unanswered(future));
+        }
     }
 }
 
@@ -222,7 +236,18 @@ pub(super) struct ToClient {
     body: ResponseBody<Reply, Kept<Gate>>,
     entry: Option<Box<Entry>>,
     _span: Option<Box<Span>>,
-    _under_way: Option<UnderWay>,
+    under_way: Option<UnderWay>,
+}
+
+/// The client has left, or is cut off, before the end of the answer.
+impl Drop for ToClient {
+    fn drop(&mut self) {
+        if let Some(under_way) = &self.under_way
+            && self.body.is_holding()
+        {
+            abandoned::keep(under_way.client(), Exchange::Body(mem::take(&mut self.body)));
+        }
+    }
 }
 
 impl Body for ToClient {

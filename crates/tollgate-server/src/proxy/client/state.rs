@@ -1,5 +1,6 @@
 //! What is known of a client's connection: who it is, what it is doing, since when.
 
+use super::abandoned::Abandoned;
 use super::about::About;
 use super::http1::Informed;
 use crate::proxy::address_limit::AddressSlot;
@@ -48,6 +49,8 @@ pub(crate) struct Client {
     pub(crate) about: About,
     /// How it is told something before its answer, where it speaks HTTP/1.
     pub(crate) informed: OnceLock<Informed>,
+    /// What it has left behind.
+    pub(crate) abandoned: Abandoned,
     /// Its place among the connections that there may be, and whether they are to leave. None in tests.
     admission: Option<Admission>,
     /// Whether another protocol is spoken now, of which nothing is known.
@@ -79,6 +82,11 @@ impl UnderWay {
 }
 
 impl UnderWay {
+    /// The client whose request it is.
+    pub(super) fn client(&self) -> &Arc<Client> {
+        &self.0
+    }
+
     /// Whether the client is to be told that this answer is the last.
     pub(crate) fn is_last(&self) -> bool {
         self.0.admission.as_ref().is_some_and(|admission| admission.drain.stage() != Stage::Serving)
@@ -121,6 +129,7 @@ impl Client {
             node,
             about: About::default(),
             informed: OnceLock::new(),
+            abandoned: Abandoned::default(),
             admission,
             tunnel: AtomicBool::new(false),
             is_shared: AtomicBool::new(false),
@@ -131,6 +140,16 @@ impl Client {
             head_since: AtomicU64::new(now),
             blocked_since: AtomicU64::new(0),
         }
+    }
+
+    /// The same client, whose exchanges with upstreams are kept for so long after it has left.
+    pub(crate) fn abandoned_timeout(self, timeout: Duration) -> Self {
+        Self { abandoned: Abandoned::new(timeout), ..self }
+    }
+
+    /// How far the gateway is with stopping; None in tests.
+    pub(crate) fn drain(&self) -> Option<&Drain> {
+        self.admission.as_ref().map(|admission| &*admission.drain)
     }
 
     pub(crate) fn scheme(&self) -> &'static str {

@@ -128,8 +128,9 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
         self
     }
 
-    /// How many bytes it may use in all. What the table of [`max_keys`](Self::max_keys) leaves of them is for states that
-    /// do not fit it; if the table alone would take more, it is made for fewer keys.
+    /// How many bytes it may use in all, but for what a call has in hand: a log, and another while that grows. What the table
+    /// of [`max_keys`](Self::max_keys) leaves of them is for states that do not fit it; if the table alone would take more, it
+    /// is made for fewer keys.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.cap.bytes = Some(bytes);

@@ -49,6 +49,17 @@ pub(crate) struct Terms {
 enum Floor {
     Words(Box<[AtomicU64]>),
     Wide(Box<[Mutex<Option<WideState>>]>),
+    /// The same without the times of logs, for which there are no bytes.
+    WithoutTimes(Box<[Mutex<Option<WideState>>]>),
+}
+
+impl Floor {
+    fn wide(&self) -> Option<&[Mutex<Option<WideState>>]> {
+        match self {
+            Self::Words(_) => None,
+            Self::Wide(states) | Self::WithoutTimes(states) => Some(states),
+        }
+    }
 }
 
 /// The state of one key.
@@ -400,7 +411,7 @@ impl Terms {
             State::Word(word) => cell.fill(&own, self.origin, *word),
             State::Wide(state) => {
                 cell.fill(&own, self.origin, 0);
-                state.pour_into(&cell);
+                state.pour_into(&cell, &self.normal);
             }
         }
         let later = Later::empty();
@@ -421,23 +432,29 @@ impl Terms {
         match self.floor.get() {
             None => self.fresh(),
             Some(Floor::Words(words)) => State::Word(part(words, hash).load(Ordering::Acquire)),
-            Some(Floor::Wide(states)) => lock(part(states, hash)).clone().map_or_else(|| self.fresh(), State::Wide),
+            Some(Floor::Wide(states) | Floor::WithoutTimes(states)) => {
+                lock(part(states, hash)).clone().map_or_else(|| self.fresh(), State::Wide)
+            }
         }
     }
 
     /// What turns away a key that is not in the table, if the floor alone does: a long log need not be copied for that.
     pub(crate) fn denied_by_floor(&self, hash: u64, asked: &Asked) -> Option<Call> {
-        let Some(Floor::Wide(states)) = self.floor.get() else { return None };
+        let states = self.floor.get()?.wide()?;
         let mut floor = lock(part(states, hash));
         let asked = Asked { write: false, ..*asked };
         let call = self.judge_wide(floor.as_mut()?, &asked, &Budget::unlimited());
         Some(call).filter(|call| call.decision.is_denied())
     }
 
-    /// All parts together take a quarter of the bytes, or one state: a log's floor is as long as the log.
-    fn wide_floors(&self, budget: &Budget) -> usize {
+    /// A floor of states that are more than a word. A part of a log's floor is as long as the log.
+    fn wide_floor(&self, budget: &Budget) -> Floor {
+        let parts = |many: u64| (0..many).map(|_| Mutex::new(None)).collect();
         let words = if self.normal.kind == Kind::Log { self.normal.capacity } else { MOST_WORDS as u64 };
-        (budget.of_floors() / words.max(1).saturating_mul(8)).clamp(1, FLOORS as u64) as usize
+        match budget.reserve_floors(words.max(1).saturating_mul(8), FLOORS as u64) {
+            0 if self.normal.kind == Kind::Log => Floor::WithoutTimes(parts(FLOORS as u64)),
+            many => Floor::Wide(parts(many.max(1))),
+        }
     }
 
     /// Joins the state of a displaced key into the floor of its part.
@@ -445,7 +462,7 @@ impl Terms {
         let floor = self.floor.get_or_init(|| {
             Box::new(match self.fits_a_word() {
                 true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
-                false => Floor::Wide((0..self.wide_floors(budget)).map(|_| Mutex::new(None)).collect()),
+                false => self.wide_floor(budget),
             })
         });
         match (floor, state) {
@@ -458,6 +475,13 @@ impl Terms {
                     none => *none = Some(state.clone()),
                 }
                 budget.count(before, floor.as_ref().map_or(0, WideState::bytes));
+            }
+            (Floor::WithoutTimes(states), State::Wide(state)) => {
+                let mut floor = lock(part(states, hash));
+                match &mut *floor {
+                    Some(floor) => floor.join(&self.normal, state),
+                    none => *none = Some(state.without_times(&self.normal)),
+                }
             }
             _ => {}
         }
@@ -490,7 +514,7 @@ impl Terms {
                     0 => continue,
                     word => State::Word(word),
                 },
-                Floor::Wide(states) => match &*lock(part(states, at)) {
+                Floor::Wide(states) | Floor::WithoutTimes(states) => match &*lock(part(states, at)) {
                     None => continue,
                     Some(state) => State::Wide(state.clone()),
                 },

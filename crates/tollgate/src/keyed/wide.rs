@@ -20,6 +20,8 @@ pub(crate) enum WideState {
     Words(Box<[u64]>),
     /// The times of a log, oldest first.
     Log(VecDeque<u64>),
+    /// A log that is taken to be full until then, because there are no bytes for its times.
+    FullUntil(u64),
 }
 
 impl WideState {
@@ -34,8 +36,10 @@ impl WideState {
 
     /// One call; an admission is written. A log that may not grow is as strict as the room it has.
     pub(super) fn call(&mut self, normal: &Normal, now: u64, cost: u64, write: bool, budget: &Budget) -> Windowwise {
+        self.empty_if_over(now);
         let times = match self {
             Self::Words(words) => return act_on_words(normal, words, &Step { limit: normal, now, cost, write }),
+            Self::FullUntil(end) => return full_until(normal, *end, now, cost),
             Self::Log(times) => times,
         };
         let windowed = normal.windowed();
@@ -61,6 +65,29 @@ impl WideState {
         Windowwise { decision: Decision::windowed(normal, &judged, now), charged_in: at_instant }
     }
 
+    /// A log that was full is empty once that is over.
+    fn empty_if_over(&mut self, now: u64) {
+        if matches!(self, Self::FullUntil(end) if *end <= now) {
+            *self = Self::Log(VecDeque::new());
+        }
+    }
+
+    /// The same log without its times: full until the last of them has left.
+    pub(super) fn without_times(&self, normal: &Normal) -> Self {
+        match self {
+            Self::Log(times) => Self::FullUntil(end_of(times, normal)),
+            other => other.clone(),
+        }
+    }
+
+    /// The log with times again, which count as long: as many as fit it.
+    fn with_times(&mut self, normal: &Normal) {
+        if let Self::FullUntil(end) = self {
+            let time = end.saturating_sub(normal.windowed().window);
+            *self = Self::Log(std::iter::repeat_n(time, normal.capacity as usize).collect());
+        }
+    }
+
     /// How long until it is fresh.
     pub(super) fn reset_after(&self, normal: &Normal, now: u64) -> Duration {
         match self {
@@ -69,10 +96,8 @@ impl WideState {
                 let step = Step { limit: normal, now, cost: 0, write: false };
                 act_on_words(normal, &mut words, &step).decision.reset_after()
             }
-            Self::Log(times) => {
-                let ends = times.back().map_or(0, |newest| newest.saturating_add(normal.token));
-                Duration::from_nanos(ends.saturating_sub(now))
-            }
+            Self::Log(times) => Duration::from_nanos(end_of(times, normal).saturating_sub(now)),
+            Self::FullUntil(end) => Duration::from_nanos(end.saturating_sub(now)),
         }
     }
 
@@ -88,6 +113,8 @@ impl WideState {
                     !goes
                 });
             }
+            // It is not known what of it was charged then.
+            Self::FullUntil(_) => {}
         }
     }
 
@@ -95,7 +122,7 @@ impl WideState {
     pub(super) fn charge_more(&mut self, normal: &Normal, now: u64, extra: u64, budget: &Budget) {
         match self {
             Self::Words(words) => act_on_words(normal, words, &ChargeMore { now, extra }),
-            Self::Log(_) => {
+            Self::Log(_) | Self::FullUntil(_) => {
                 let room = self.call(normal, now, 0, false, budget).decision.remaining();
                 let _ = self.call(normal, now, extra.min(room), true, budget);
             }
@@ -105,6 +132,8 @@ impl WideState {
     /// Makes `gift` units less count. Returns how many.
     pub(super) fn grant(&mut self, normal: &Normal, now: u64, gift: u64) -> u64 {
         let budget = Budget::unlimited();
+        self.empty_if_over(now);
+        self.with_times(normal);
         let Windowwise { decision, charged_in } = self.call(normal, now, 0, false, &budget);
         let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
         match self {
@@ -116,6 +145,7 @@ impl WideState {
                     times.drain(..(expired + gift) as usize);
                 }
             }
+            Self::FullUntil(_) => {}
         }
         gift
     }
@@ -125,6 +155,7 @@ impl WideState {
         match self {
             Self::Words(words) => words.fill(0),
             Self::Log(times) => times.clear(),
+            Self::FullUntil(_) => *self = Self::Log(VecDeque::new()),
         }
     }
 
@@ -134,6 +165,7 @@ impl WideState {
             (Self::Words(words), Self::Words(other)) => join_words(normal, words, other),
             (Self::Log(times), Self::Log(other)) => {
                 // The i-th newest is the later of the two.
+                times.reserve_exact(other.len().saturating_sub(times.len()));
                 while times.len() < other.len() {
                     times.push_front(0);
                 }
@@ -141,16 +173,29 @@ impl WideState {
                     *time = (*time).max(*other);
                 }
             }
+            (Self::FullUntil(end), Self::FullUntil(other)) => *end = (*end).max(*other),
+            (Self::FullUntil(end), Self::Log(times)) => *end = (*end).max(end_of(times, normal)),
+            (log @ Self::Log(_), Self::FullUntil(other)) => {
+                let Self::FullUntil(end) = log.without_times(normal) else { return };
+                *log = Self::FullUntil(end.max(*other));
+            }
             _ => {}
         }
     }
 
     /// Sets the state of a cell that nobody else knows.
-    pub(super) fn pour_into(&self, cell: &Cell) {
+    pub(super) fn pour_into(&self, cell: &Cell, normal: &Normal) {
         let wide = cell.wide();
         match self {
             Self::Words(words) => words.iter().enumerate().for_each(|(at, word)| wide.set_word(at, *word)),
             Self::Log(times) => wide.set_log(times.iter().copied()),
+            Self::FullUntil(_) => {
+                let mut log = self.clone();
+                log.with_times(normal);
+                if let Self::Log(times) = log {
+                    wide.set_log(times.into_iter());
+                }
+            }
         }
     }
 
@@ -160,6 +205,7 @@ impl WideState {
         match &mut state {
             Self::Words(words) => words.iter_mut().enumerate().for_each(|(at, word)| *word = cell.wide().word(at)),
             Self::Log(times) => times.extend(cell.wide().log(&normal.windowed())),
+            Self::FullUntil(_) => {}
         }
         state
     }
@@ -168,20 +214,38 @@ impl WideState {
         let words = match self {
             Self::Words(words) => words.len(),
             Self::Log(times) => times.capacity(),
+            Self::FullUntil(_) => 0,
         };
         words as u64 * 8
     }
+}
+
+/// When the last time of a log leaves it.
+fn end_of(times: &VecDeque<u64>, normal: &Normal) -> u64 {
+    times.back().map_or(0, |newest| newest.saturating_add(normal.windowed().window))
+}
+
+/// What a call is told by a log that is full until `end`.
+fn full_until(normal: &Normal, end: u64, now: u64, cost: u64) -> Windowwise {
+    let told = Told { remaining: 0, reset_at: end };
+    let judged: Judged<u64> = match cost > normal.capacity {
+        true => Judged::Never(told),
+        false => Judged::Deny { told, retry_at: end },
+    };
+    Windowwise { decision: Decision::windowed(normal, &judged, now), charged_in: now }
 }
 
 /// How many bytes wide states may take, and do.
 pub(crate) struct Budget {
     most: u64,
     taken: AtomicU64,
+    /// Bytes that floors of logs may grow to, of all limits together.
+    floors: AtomicU64,
 }
 
 impl Budget {
     pub(super) fn new(most: u64) -> Self {
-        Self { most, taken: AtomicU64::new(0) }
+        Self { most, taken: AtomicU64::new(0), floors: AtomicU64::new(0) }
     }
 
     /// For a state outside the table.
@@ -194,9 +258,16 @@ impl Budget {
         Self::new(self.most / 4)
     }
 
-    /// For what is displaced: as much as states leave.
-    pub(super) fn of_floors(&self) -> u64 {
-        self.most / 3
+    /// Reserves bytes for the floors of one limit: for how many parts of so many bytes, up to `wanted`. It is half of what
+    /// all limits before it have left of a quarter of all bytes, so that there is some for the next.
+    pub(super) fn reserve_floors(&self, bytes: u64, wanted: u64) -> u64 {
+        let all = self.most / 3;
+        let parts = |reserved: u64| {
+            let left = all.saturating_sub(reserved);
+            (left / 2 / bytes).max(u64::from(bytes <= left)).min(wanted)
+        };
+        let more = |reserved: u64| Some(reserved + parts(reserved) * bytes);
+        self.floors.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more).map_or(0, parts)
     }
 
     fn take(&self, bytes: u64) -> bool {
@@ -301,6 +372,55 @@ fn nothing() -> WideState {
 mod tests {
     use super::*;
     use crate::{Algorithm, Limit};
+
+    /// Whatever is asked of it, and whatever is joined into it.
+    #[test]
+    fn a_log_without_its_times_is_as_strict_as_with_them() {
+        let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
+        let (normal, budget, second) = (limit.normal(), Budget::unlimited(), 1_000_000_000);
+        let minute = 60 * second;
+        let log = |times: &[u64]| {
+            let mut log = WideState::fresh(normal);
+            for time in times {
+                let _ = log.call(normal, *time, 1, true, &budget);
+            }
+            log
+        };
+        let some = [minute + second, minute + 5 * second, minute + 9 * second];
+        let with = log(&some);
+        let without = with.without_times(normal);
+        let mut joined = [without.clone(), without.clone(), log(&[minute]), without.clone()];
+        let others = [log(&[]), log(&[minute + 3 * second]), without.clone(), log(&some).without_times(normal)];
+        joined.iter_mut().zip(&others).for_each(|(state, other)| state.join(normal, other));
+        for state in joined.iter().chain([&without]) {
+            assert_eq!(state.bytes(), 0);
+            for now in (0..=minute + 8 * second).step_by(second as usize).chain([2 * minute + 9 * second - 1]) {
+                let decision = state.clone().call(normal, now, 1, true, &budget).decision;
+                assert!(decision.is_denied() && !decision.is_never(), "{now}");
+                assert_eq!(decision.retry_after(), Some(Duration::from_nanos(2 * minute + 9 * second - now)));
+                assert!(state.reset_after(normal, now) >= with.reset_after(normal, now));
+            }
+            let mut state = state.clone();
+            assert!(state.clone().call(normal, minute, 5, true, &budget).decision.is_never());
+            assert!(state.call(normal, 2 * minute + 9 * second, 4, true, &budget).decision.is_allowed());
+            assert!(state.call(normal, 2 * minute + 9 * second, 1, true, &budget).decision.is_denied());
+        }
+        // What an operator gives is there at once.
+        let mut given = without.clone();
+        assert_eq!(given.grant(normal, minute + 10 * second, 3), 3);
+        assert!(given.call(normal, minute + 10 * second, 3, true, &budget).decision.is_allowed());
+        assert!(given.call(normal, minute + 10 * second, 1, true, &budget).decision.is_denied());
+    }
+
+    /// Half of what is left for each limit, so that there is some for the next; and never more than a third of what states have.
+    #[test]
+    fn floors_share_what_there_is_for_all_of_them() {
+        let budget = Budget::new(3_000);
+        let parts: Vec<u64> = (0..8).map(|_| budget.reserve_floors(100, 64)).collect();
+        assert_eq!(parts, [5, 2, 1, 1, 1, 0, 0, 0]);
+        assert_eq!(Budget::new(3_000_000).reserve_floors(100, 64), 64);
+        assert_eq!(Budget::new(3_000).reserve_floors(1_001, 64), 0);
+    }
 
     /// An instant from before may still come, and finds what was logged.
     #[test]

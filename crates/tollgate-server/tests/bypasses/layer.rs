@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tollgate::{MemoryStore, SystemClock};
 use tollgate_policy::Engine;
 use tollgate_policy::config::Config;
-use tollgate_tower::{ByPolicies, PeerAddr, RateLimitLayer};
+use tollgate_tower::{ByPolicies, Identity, PeerAddr, RateLimitLayer};
 use tower_layer::Layer;
 use tower_service::Service;
 
@@ -20,10 +20,16 @@ pub(crate) fn of(group: &Group) -> ByGroup {
     let config = loaded.config.unwrap_or_else(|| panic!("{}: {:?}", group.name, loaded.diagnostics));
     let store = MemoryStore::builder().max_keys(1_000).clock(SystemClock).build();
     let layer = RateLimitLayer::new(Engine::new(store, config.policies).unwrap()).preflight(config.gateway.preflight);
-    match config.identity.api_key {
+    let identity = Identity::direct().trust_all(config.identity.trusted_proxies);
+    let layer = match config.identity.user {
+        Some(user) => layer.user_header(user.header.parse().unwrap(), user.from),
+        None => layer,
+    };
+    let layer = match config.identity.api_key {
         Some(name) => layer.api_key_header(name.parse().unwrap()),
         None => layer,
-    }
+    };
+    layer.identity(identity)
 }
 
 /// The service behind it.

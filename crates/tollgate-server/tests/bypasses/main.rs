@@ -7,6 +7,7 @@
 mod cross_site;
 mod layer;
 mod preflights;
+mod resp;
 #[path = "../gateway/service.rs"]
 mod service;
 #[path = "../support/mod.rs"]

@@ -223,6 +223,27 @@ pub(crate) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        name: "user",
+        gateway: "",
+        // Those who ask here are trusted to name clients; none of them may name users.
+        config: "[identity]\ntrusted_proxies = [\"127.0.0.0/8\", \"203.0.113.0/24\"]\n\
+                 user = { header = \"x-user-id\", from = [\"10.0.0.0/8\", \"unix\"] }\n\
+                 [[policy]]\nname = \"not vip\"\nmatch = { not = { user = \"vip\" } }\nlimit = \"1/d\"\n",
+        honest: Asked::GET,
+        attempts: &[
+            headers(&[("x-user-id", "vip")]),
+            headers(&[("X-USER-ID", "vip")]),
+            headers(&[("x_user_id", "vip")]),
+            headers(&[("x-user_id", "vip")]),
+            headers(&[("x-user-id", "vip"), ("x-user-id", "vip")]),
+            headers(&[("x-user-id", ""), ("x-user-id", "vip")]),
+            headers(&[("x-user-id", "vip"), ("forwarded", "for=10.0.0.1")]),
+            at(TARGETS, headers(&[("x-user-id", "vip"), ("x-forwarded-for", "10.0.0.1")])),
+            at(CONNECTIONS, headers(&[("x-user-id", "vip"), ("connection", "x-user-id")])),
+        ],
+        passes: &[],
+    },
+    Group {
         name: "header that a policy matches",
         before: "",
         gateway: "",

@@ -97,7 +97,7 @@ impl Slow {
 /// A gateway that lets two requests at once through, in front of it.
 fn two_at_once(upstream: &Slow, http2: bool, more: &str) -> Server {
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"2 concurrent\"\n";
-    gateway(&[upstream.at], &format!("http2 = {http2}\n{more}{policy}"))
+    gateway(&[upstream.at], &format!("http2 = {http2}\nidle_timeout = \"1h\"\n{more}{policy}"))
 }
 
 /// How many requests the policy has decided on.
@@ -275,22 +275,35 @@ fn a_stop_does_not_wait_for_what_clients_have_left() {
 async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
     let upstream = Slow::start(true).await;
     let policy = "[[policy]]\nname = \"two\"\nlimit = \"1000 concurrent\"\n";
-    let server = gateway(&[upstream.at], &format!("http2 = true\nabandoned_timeout = \"1h\"\n{policy}"));
+    let more = "http2 = true\nidle_timeout = \"1h\"\nabandoned_timeout = \"1h\"\n";
+    let server = gateway(&[upstream.at], &format!("{more}{policy}"));
     let mut client = http2_client(&server).await;
-    for _ in 0..128 {
-        reset(&server, &mut client, "/").await;
-    }
     let url = format!("http://{}/", server.address);
     let mut ask = async || {
         client.ready().await.unwrap();
-        let answer = client.send_request(Request::get(&url).body(Empty::new()).unwrap()).await.unwrap();
-        answer.status().as_u16()
+        tokio::spawn(client.send_request(Request::get(&url).body(Empty::new()).unwrap()))
     };
-    assert_eq!(ask().await, 503);
-    assert_eq!(upstream.started(), 128);
-    upstream.work.released.send_replace(true);
+    let mut left = Vec::new();
+    for _ in 0..128 {
+        left.push(ask().await);
+    }
+    eventually("the requests at the upstream", || upstream.started() == 128);
+    left.iter().for_each(|answer| answer.abort());
+    // Until the gateway has heard of all resets, another request may still go on.
     let begun = Instant::now();
-    while ask().await != 200 {
+    loop {
+        assert!(begun.elapsed() < PATIENCE && upstream.started() < 200, "{} started", upstream.started());
+        let mut answer = ask().await;
+        match tokio::time::timeout(Duration::from_millis(500), &mut answer).await {
+            Ok(refused) => {
+                assert_eq!(refused.unwrap().unwrap().status(), 503);
+                break;
+            }
+            Err(_) => answer.abort(),
+        }
+    }
+    upstream.work.released.send_replace(true);
+    while ask().await.await.unwrap().unwrap().status() != 200 {
         assert!(begun.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

@@ -224,6 +224,7 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "user",
+        before: "",
         gateway: "",
         // Those who ask here are trusted to name clients; none of them may name users.
         config: "[identity]\ntrusted_proxies = [\"127.0.0.0/8\", \"203.0.113.0/24\"]\n\

@@ -279,13 +279,10 @@ async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
     let server = gateway(&[upstream.at], &format!("{more}{policy}"));
     let mut client = http2_client(&server).await;
     let url = format!("http://{}/", server.address);
-    let mut ask = async || {
-        client.ready().await.unwrap();
-        tokio::spawn(client.send_request(Request::get(&url).body(Empty::new()).unwrap()))
-    };
+    let mut ask = || tokio::spawn(client.send_request(Request::get(&url).body(Empty::new()).unwrap()));
     let mut left = Vec::new();
     for _ in 0..128 {
-        left.push(ask().await);
+        left.push(ask());
     }
     eventually("the requests at the upstream", || upstream.started() == 128);
     left.iter().for_each(|answer| answer.abort());
@@ -293,7 +290,7 @@ async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
     let begun = Instant::now();
     loop {
         assert!(begun.elapsed() < PATIENCE && upstream.started() < 200, "{} started", upstream.started());
-        let mut answer = ask().await;
+        let mut answer = ask();
         match tokio::time::timeout(Duration::from_millis(500), &mut answer).await {
             Ok(refused) => {
                 assert_eq!(refused.unwrap().unwrap().status(), 503);
@@ -303,7 +300,7 @@ async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
         }
     }
     upstream.work.released.send_replace(true);
-    while ask().await.await.unwrap().unwrap().status() != 200 {
+    while ask().await.unwrap().unwrap().status() != 200 {
         assert!(begun.elapsed() < PATIENCE);
         tokio::time::sleep(Duration::from_millis(10)).await;
     }

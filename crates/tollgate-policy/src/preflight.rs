@@ -1,11 +1,11 @@
-//! What becomes of preflight requests of CORS.
+//! How CORS preflight requests are counted.
 
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 use tollgate::{Limit, ParseLimitError};
 
-/// What becomes of preflight requests of CORS: `OPTIONS` with the headers `Origin` and `Access-Control-Request-Method`.
+/// How CORS preflight requests are counted: `OPTIONS` with the headers `Origin` and `Access-Control-Request-Method`.
 ///
 /// Browsers send them without credentials before the request itself, so they are not counted like it; anybody can send them, so they
 /// are not free either.

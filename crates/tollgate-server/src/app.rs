@@ -37,7 +37,7 @@ pub(crate) struct App<C: Clock> {
     pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
     /// Who waits where a policy delays: at `/auth`, or in the gateway.
     pub(crate) waits: Waits,
-    /// What becomes of preflight requests: at `/auth`, or in the gateway.
+    /// How preflight requests are counted, at `/auth` or in the gateway.
     pub(crate) preflight: Preflight,
     pub(crate) preflights: PreflightStats,
     /// What it and the layer of the gateway have seen of callers, whoever is believed meanwhile.

@@ -40,8 +40,7 @@ struct Workload {
     tls: bool,
     /// Whether it is measured again at a pace, and held against the goals.
     is_goal: bool,
-    /// So many rounds count, in which each contestant is under load, in turn. Up to twice as many are run until as many were
-    /// undisturbed; else the least disturbed of them count.
+    /// Rounds that count. Up to twice as many are run until enough were undisturbed; otherwise the least disturbed ones count.
     rounds: usize,
     /// Each contestant has so many turns in a round, one after the other's, and the median of them counts.
     turns: usize,

@@ -37,7 +37,7 @@ pub struct Gateway {
     pub tls: Option<Certificate>,
     /// The hosts that are served; all if there are none.
     pub hosts: Vec<HostPattern>,
-    /// What becomes of preflight requests of CORS.
+    /// How CORS preflight requests are counted.
     pub preflight: Preflight,
     /// Whether connections of trusted proxies begin with the PROXY protocol.
     pub proxy_protocol: bool,

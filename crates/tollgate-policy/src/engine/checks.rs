@@ -10,7 +10,7 @@ impl<S: Store> Engine<S> {
     /// have user information, different values of one header. Path and host are checked where a policy looks at them, or always
     /// with `everything`; headers are those of the policies, and `more` of them, in lower case.
     ///
-    /// For services that serve the request that they ask about, before they decide on it. Whoever asks for others
+    /// For services that serve the request themselves, before they decide on it. A service that asks for others
     /// must refuse such requests itself.
     pub fn check_request<'a, I: Iterator<Item = (&'a str, &'a [u8])>>(
         &self,

@@ -228,7 +228,7 @@ impl<G: Gate, F> RateLimitLayer<G, F> {
         self.skip(move |head| paths.iter().any(|path| path == head.uri.path()))
     }
 
-    /// What becomes of preflight requests of CORS, which have no credentials: by default a limit of their own, 600 a minute and up to 100
+    /// How CORS preflight requests, which carry no credentials, are counted: by default a limit of their own, 600 a minute and up to 100
     /// at once for each client address, whatever this layer limits otherwise. Its counts are those of this process.
     ///
     /// A layer for CORS outside of this one answers them itself; then none comes here.

@@ -84,7 +84,7 @@ fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Use
             let peers = networks.into_iter().collect::<TrustedPeers>();
             if unix { peers.unix() } else { peers }
         }
-        // It is written and wrong, which is told.
+        // `from` is present but invalid, which has been reported.
         None if is_written => return None,
         None => TrustedPeers::none(),
     };

@@ -20,7 +20,7 @@ use crate::store::{Inner, RedisStore};
 use crate::trouble::Trouble;
 use std::fmt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tollgate::{MemoryStore, OnFailure};
 
@@ -210,13 +210,15 @@ impl RedisStoreBuilder {
                 .map_err(|error| ConnectError::Memory(error.to_string()))?,
             health,
             lanes,
-            secret: Agreed::new(self.key_secret.as_deref()),
-            permits: Permits::new(node),
+            secret: Arc::new(Agreed::new(self.key_secret.as_deref())),
+            permits: Arc::new(Permits::new(node)),
             leases,
-            board,
+            board: Arc::new(board),
             timeout: self.timeout,
             on_failure: self.on_failure,
             gone: Arc::default(),
+            children: Mutex::default(),
+            parent: None,
         });
         let keeper = Keeper::new(&inner, way, node, &self.prefix);
         let (sender, seen) = tokio::sync::oneshot::channel();

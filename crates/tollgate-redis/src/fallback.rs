@@ -20,6 +20,8 @@ const FEWER: Duration = Duration::from_secs(5);
 
 pub(crate) struct Fallback {
     shares: MemoryStore,
+    max_keys: usize,
+    max_bytes: Option<usize>,
     nodes: AtomicU64,
     outage: Mutex<Outage>,
 }
@@ -47,7 +49,12 @@ impl Fallback {
             builder = builder.max_bytes(bytes);
         }
         let shares = builder.try_build()?;
-        Ok(Self { shares, nodes: AtomicU64::new(nodes.max(1)), outage: Mutex::default() })
+        Ok(Self { shares, max_keys, max_bytes, nodes: AtomicU64::new(nodes.max(1)), outage: Mutex::default() })
+    }
+
+    /// One for limits of another store on the same Redis.
+    pub(crate) fn unused(&self) -> Result<Self, TooManyKeys> {
+        Self::new(self.max_keys, self.max_bytes, self.nodes())
     }
 
     pub(crate) fn clock(&self) -> &impl Clock {

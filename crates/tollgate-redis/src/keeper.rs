@@ -171,8 +171,10 @@ impl Keeper {
             health.well_again();
         }
         // In a Cluster another primary may be away; what was spent is charged when all are there.
-        if inner.fallback.is_in_use() && health.is_well() {
-            self.debit(inner);
+        if health.is_well() {
+            let children = inner.children();
+            let all = std::iter::once(inner).chain(children.iter().map(|child| &**child));
+            all.filter(|store| store.fallback.is_in_use()).for_each(|store| self.debit(store));
         }
         self.renew(inner);
     }
@@ -205,8 +207,11 @@ impl Keeper {
         }
         match u64::try_from(*nodes) {
             Ok(nodes) => {
-                if inner.fallback.set_nodes(nodes) {
-                    inner.limits.all().iter().for_each(|limit| inner.fallback.set(limit));
+                let children = inner.children();
+                for store in std::iter::once(inner).chain(children.iter().map(|child| &**child)) {
+                    if store.fallback.set_nodes(nodes) {
+                        store.limits.all().iter().for_each(|limit| store.fallback.set(limit));
+                    }
                 }
             }
             Err(_) => spoilt = Some("nodes"),

@@ -72,6 +72,11 @@ impl Limits {
         Self { prefix: prefix.into(), in_cluster, all: RwLock::default() }
     }
 
+    /// The same with no limits in it.
+    pub(crate) fn none(&self) -> Self {
+        Self { prefix: self.prefix.clone(), in_cluster: self.in_cluster, all: RwLock::default() }
+    }
+
     pub(crate) fn add(&self, number: u64, name: &str, rule: Rule, share: LimitHandle, on_failure: OnFailure) {
         let form = rule.form();
         let tag = self.in_cluster.then(Tag::default);

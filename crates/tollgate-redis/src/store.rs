@@ -17,12 +17,12 @@ use crate::secret::Agreed;
 use crate::trouble::Trouble;
 use smallvec::SmallVec;
 use std::fmt;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 use tollgate::{
     Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled, OnFailure, Source,
-    Store, TagOf, TooManyLimits, Verdict,
+    Store, TagOf, TooManyKeys, TooManyLimits, Verdict,
 };
 
 /// Limits that several processes hold together, on Redis or Valkey.
@@ -42,13 +42,17 @@ pub(crate) struct Inner {
     pub(crate) fallback: Fallback,
     pub(crate) health: Arc<Health>,
     pub(crate) lanes: Vec<Entrance>,
-    pub(crate) secret: Agreed,
-    pub(crate) permits: Permits,
+    pub(crate) secret: Arc<Agreed>,
+    pub(crate) permits: Arc<Permits>,
     pub(crate) leases: Leases,
-    pub(crate) board: board::Door,
+    pub(crate) board: Arc<board::Door>,
     pub(crate) timeout: Duration,
     pub(crate) on_failure: OnFailure,
     pub(crate) gone: Arc<tokio::sync::Notify>,
+    /// Stores with limits of their own on these connections.
+    pub(crate) children: Mutex<Vec<Weak<Inner>>>,
+    /// The store whose connections these are, if they are another's; it is kept running.
+    pub(crate) parent: Option<RedisStore>,
 }
 
 /// How the store is.
@@ -108,6 +112,37 @@ impl RedisStore {
     /// A secret that all nodes share, for a purpose of your own; none while the nodes have not agreed on one.
     pub fn shared_secret(&self, purpose: &str) -> Option<[u8; 32]> {
         Some(self.inner.secret.get()?.derived(purpose))
+    }
+
+    /// A store on the same connections, with limits of its own.
+    ///
+    /// A store keeps what it knows of a limit for as long as it lives. Limits that come and go are registered with such a
+    /// store, and forgotten by dropping it. The counts are in Redis: limits of one name and one algorithm are the same
+    /// limit in both stores. Its limits are decided exactly: [`lease`](Store::lease) has no effect.
+    pub fn with_own_limits(&self) -> Result<Self, TooManyKeys> {
+        let Inner { limits, fallback, health, lanes, secret, permits, board, timeout, on_failure, parent, .. } =
+            &*self.inner;
+        let parent = parent.as_ref().unwrap_or(self);
+        let inner = Arc::new(Inner {
+            names: MemoryStore::builder().max_keys(1).build(),
+            limits: limits.none(),
+            fallback: fallback.unused()?,
+            health: Arc::clone(health),
+            lanes: lanes.clone(),
+            secret: Arc::clone(secret),
+            permits: Arc::clone(permits),
+            leases: Leases::new(0).0,
+            board: Arc::clone(board),
+            timeout: *timeout,
+            on_failure: *on_failure,
+            gone: Arc::default(),
+            children: Mutex::default(),
+            parent: Some(parent.clone()),
+        });
+        let mut children = parent.inner.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain(|child| child.strong_count() > 0);
+        children.push(Arc::downgrade(&inner));
+        Ok(Self { inner })
     }
 
     /// Whether Redis answers.
@@ -239,6 +274,11 @@ impl RedisStore {
 const OPERATOR_WAITS: Duration = Duration::from_secs(1);
 
 impl Inner {
+    /// The stores on these connections that have limits of their own.
+    pub(crate) fn children(&self) -> Vec<Arc<Self>> {
+        self.children.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+    }
+
     /// Where a key is asked about.
     pub(crate) fn lane_of(&self, key: &[u8]) -> usize {
         let letters = key.iter().rev().skip(1).take(4);
@@ -342,7 +382,7 @@ impl Store for RedisStore {
     }
 
     fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
-        if self.inner.names.knows(handle) {
+        if self.inner.parent.is_none() && self.inner.names.knows(handle) {
             if staleness.is_some() {
                 self.inner.leases.begin();
             }

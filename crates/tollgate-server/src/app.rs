@@ -1,7 +1,7 @@
 //! What all listeners share: the engine, the buckets of `/v1/throttle`, who is believed.
 
 use crate::admin::audit::Audit;
-use crate::buckets::{Buckets, MOST_LIMITS};
+use crate::buckets::{Buckets, MAX_LIMITS};
 use crate::envoy::Envoy;
 use crate::ids::Ids;
 use crate::proxy;
@@ -91,7 +91,7 @@ impl<C: Clock> App<C> {
             preflights,
             started: SystemTime::now(),
             engine,
-            buckets: Buckets::new(store.clone(), MOST_LIMITS),
+            buckets: Buckets::new(store.clone(), MAX_LIMITS, &config.store),
             envoy: Envoy::new(store),
             ids: Ids::new(config.server.id_secret.as_ref()),
             identity: ArcSwap::from_pointee(config.identity.clone()),

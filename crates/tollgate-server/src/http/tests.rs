@@ -24,7 +24,13 @@ impl Server {
         let clock = ManualClock::new();
         let store = MemoryStore::builder().max_keys(1_000).clock(clock.clone()).build();
         let app = App::new(&Config::default(), AnyStore::Memory(store.clone())).unwrap();
-        Self { app: router(Arc::new(App { buckets: Buckets::new(AnyStore::Memory(store), most), ..app }), true), clock }
+        Self {
+            app: router(
+                Arc::new(App { buckets: Buckets::new(AnyStore::Memory(store), most, &Config::default().store), ..app }),
+                true,
+            ),
+            clock,
+        }
     }
 
     /// A server on the policies of a file.
@@ -122,14 +128,19 @@ async fn retry_after_is_whole_seconds_rounded_up() {
 }
 
 #[tokio::test]
-async fn one_limit_too_many_is_503_and_says_so() {
+async fn too_many_limits_in_use_are_503_until_one_has_refilled() {
     let server = Server::new(1);
-    assert!(server.throttle(json!({"key": "a", "limit": "2/min"})).await.0.starts_with("http/1.1 200 "));
-    let (head, body) = server.throttle(json!({"key": "a", "limit": "3/min"})).await;
+    for limit in ["2/min", "3/min", "4/min", "5/min"] {
+        assert!(server.throttle(json!({"key": "a", "limit": limit})).await.0.starts_with("http/1.1 200 "));
+    }
+    let (head, body) = server.throttle(json!({"key": "a", "limit": "6/min"})).await;
     assert!(head.starts_with("http/1.1 503 "), "{head}");
     assert!(head.contains("\r\ncontent-type: application/problem+json\r\n"), "{head}");
+    assert!(head.contains("\r\nretry-after: 60\r\n"), "{head}");
     assert_eq!((&body["code"], &body["status"]), (&json!("too_many_limits"), &json!(503)));
     assert!(server.throttle(json!({"key": "b", "limit": "2/min"})).await.0.starts_with("http/1.1 200 "));
+    server.clock.advance(Duration::from_secs(60));
+    assert!(server.throttle(json!({"key": "a", "limit": "6/min"})).await.0.starts_with("http/1.1 200 "));
 }
 
 const LOGIN: &str = r#"

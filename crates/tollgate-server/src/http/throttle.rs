@@ -4,12 +4,12 @@ use super::problem::{Code, Problem};
 use super::throttle_request::ThrottleRequest;
 use super::{body, json, millis, retry_after};
 use crate::app::App;
-use crate::buckets::{Checked, MOST_LIMITS, TooManyLimits};
+use crate::buckets::{Checked, MAX_LIMITS, TooManyLimitsError};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::http::{Request, StatusCode};
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,14 +21,22 @@ pub(super) async fn throttle<C: Clock>(
 ) -> Result<Response, Problem> {
     let body = body::read(request.into_body()).await?;
     let ThrottleRequest { bucket, cost, peek } = ThrottleRequest::from_json(&body)?;
-    let Checked { decision, source } = app.buckets.check(&bucket, cost, peek).await.map_err(|TooManyLimits| {
-        let detail = format!(
-            "{MOST_LIMITS} different limits have been used since the start, as many as are told apart; use fewer different \
-             limits, or restart the server"
-        );
-        Problem::new(Code::TooManyLimits, detail)
-    })?;
-    Ok(answer(&decision, source))
+    Ok(match app.buckets.check(&bucket, cost, peek).await {
+        Ok(Checked { decision, source }) => answer(&decision, source),
+        Err(error) => too_many_limits(error),
+    })
+}
+
+fn too_many_limits(TooManyLimitsError { retry_after: wait }: TooManyLimitsError) -> Response {
+    let detail = format!(
+        "too many different limits are in use, and none of them has had time to refill, so that it could be replaced; use \
+         fewer different limits (they are replaced {MAX_LIMITS} at a time)"
+    );
+    let mut response = Problem::new(Code::TooManyLimits, detail).into_response();
+    if let Some(wait) = wait {
+        response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
+    }
+    response
 }
 
 #[derive(Serialize)]

@@ -6,6 +6,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescript
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::Entry;
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_client::RateLimitServiceClient;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
+use envoy_types::pb::google::protobuf::UInt64Value;
 use serde_json::json;
 use std::fs;
 use std::path::Path;
@@ -232,10 +233,13 @@ fn the_same_as_json() {
     let one = |rest: &str| {
         format!(r#"{{"domain":"edge","descriptors":[{{"entries":[{{"key":"remote_address","value":"a"}}],{rest}}}]}}"#)
     };
-    assert_eq!(ask(&one(r#""hits_addend":0"#)).json()["statuses"][0]["limitRemaining"], 1);
+    let peek = || ask(&one(r#""hits_addend":0"#));
+    // What was denied used up the last hit.
+    assert_eq!((peek().status(), &peek().json()["statuses"][0]["limitRemaining"]), (429, &json!(null)));
     let brought = ask(&one(r#""limit":{"requestsPerUnit":9,"unit":"YEAR"}"#)).json();
     assert_eq!(brought["statuses"][0]["currentLimit"], json!({ "requestsPerUnit": 9, "unit": "YEAR" }));
-    assert_eq!(ask(&one(r#""hitsAddend":1,"isNegativeHits":true"#)).json()["statuses"][0]["limitRemaining"], 2);
+    assert_eq!(ask(&one(r#""hitsAddend":1,"isNegativeHits":true"#)).json()["statuses"][0]["limitRemaining"], 1);
+    assert_eq!((peek().status(), &peek().json()["statuses"][0]["limitRemaining"]), (200, &json!(1)));
     for bad in
         ["", "{", "[]", r#"{"domain":"edge","x":1}"#, &one(r#""limit":{"unit":"EON"}"#), &one(r#""hitsAddend":"x""#)]
     {
@@ -292,6 +296,58 @@ fn a_store_that_is_gone_is_trouble_and_never_hangs() {
     nodes[1].request("POST", "/json", body).problem(503, "unavailable");
     assert_eq!(clients[2].code("a"), OK);
     assert_eq!(clients[2].health("").unwrap(), ServingStatus::Serving);
+}
+
+/// The hits that a response cost come in after it. With several nodes that charge at the same time no more is charged than the
+/// limit has, and what does not fit any more still uses up the rest.
+#[test]
+fn hits_charged_after_the_response_limit_the_next_request_on_every_node() {
+    let redis = RedisServer::start();
+    let limits = directory(&[("edge.yaml", &EDGE.replace("3 }", "50 }"))]);
+    let node = |store: &str| {
+        Server::with_config(&format!(
+            "[server]\nhttp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"\n[envoy]\nconfig = {:?}\n{store}",
+            limits.display().to_string(),
+        ))
+    };
+    let on_redis = || node(&format!("[store]\nkind = \"redis\"\nurl = \"{}\"\ntimeout = \"5s\"\n", redis.url()));
+    for nodes in [vec![node("")], vec![on_redis(), on_redis()]] {
+        let clients: Vec<Client> = nodes.iter().map(Client::of).collect();
+        let status = |turn: usize, value: &str, hits: u64| {
+            let mut request = request("edge", &[("remote_address", value)]);
+            request.descriptors[0].hits_addend = Some(UInt64Value { value: hits });
+            let response = clients[turn % clients.len()].send(Request::new(request)).unwrap();
+            (response.overall_code, response.statuses[0].limit_remaining)
+        };
+        let passed = (0..30).filter(|turn| {
+            let passes = status(*turn, "a", 0).0 == OK;
+            if passes {
+                status(turn + 1, "a", 20);
+            }
+            passes
+        });
+        assert_eq!(passed.count(), 3);
+        // All at once: 7 times 7 fit, and another one uses up the last hit.
+        let charged: usize = std::thread::scope(|scope| {
+            let charging: Vec<_> = (0..8)
+                .map(|turn| {
+                    let node = &nodes[turn % nodes.len()];
+                    scope.spawn(move || {
+                        let client = Client::of(node);
+                        let charge = || {
+                            let mut request = request("edge", &[("remote_address", "b")]);
+                            request.descriptors[0].hits_addend = Some(UInt64Value { value: 7 });
+                            client.send(Request::new(request)).unwrap().overall_code == OK
+                        };
+                        (0..10).filter(|_| charge()).count()
+                    })
+                })
+                .collect();
+            charging.into_iter().map(|charging| charging.join().unwrap()).sum()
+        });
+        assert_eq!(charged, 7);
+        assert_eq!(status(0, "b", 0), (OVER, 0));
+    }
 }
 
 #[test]

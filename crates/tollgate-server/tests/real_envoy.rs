@@ -7,7 +7,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::path::Path;
 use std::time::{Duration, Instant};
 use support::envoy::{Envoy, cluster, program};
-use support::{Answer, Server, directory, for_envoy};
+use support::{Answer, Server, directory, eventually, for_envoy};
 use tollgate_testkit::free_port;
 
 const LIMITS: &str = "
@@ -23,6 +23,9 @@ descriptors:
   - key: generic_key
     value: everybody
     rate_limit: { unit: year, requests_per_unit: 4 }
+  - key: generic_key
+    value: tokens
+    rate_limit: { unit: year, requests_per_unit: 50 }
 ";
 
 /// Answers 200 to everybody, for as long as the test runs.
@@ -88,6 +91,20 @@ fn listener(name: &str, at: SocketAddr, deny: bool, timeout: &str) -> String {
         route("/address", "{ remote_address: {} }"),
         route("/user", "{ request_headers: { header_name: x-user, descriptor_key: user } }"),
         route("/all", "{ generic_key: { descriptor_value: everybody } }"),
+        // A look before the request, and what it cost after the response.
+        "
+              - match: { path: /tokens }
+                route: { cluster: service }
+                typed_per_filter_config:
+                  envoy.filters.http.ratelimit:
+                    \"@type\": type.googleapis.com/envoy.extensions.filters.http.ratelimit.v3.RateLimitPerRoute
+                    rate_limits:
+                    - actions: [{ generic_key: { descriptor_value: tokens } }]
+                      hits_addend: { number: 0 }
+                    - actions: [{ generic_key: { descriptor_value: tokens } }]
+                      hits_addend: { number: 20 }
+                      apply_on_stream_done: true"
+            .to_owned(),
         "
               - match: { prefix: / }
                 route: { cluster: service }"
@@ -169,6 +186,15 @@ fn envoy_holds_the_limits_tells_them_and_goes_its_own_way_without_us() {
     let everybody: Vec<u16> = (0..6).map(|turn| status([envoy.deny, envoy.allow][turn % 2], "/all")).collect();
     assert_eq!(everybody, [200, 200, 200, 200, 429, 429]);
     assert_eq!(status(envoy.deny, "/elsewhere"), 200);
+
+    // Charged after the response: 20, 40, and the third uses up the rest.
+    let asked = || server.figure("ratelimit_requests_total");
+    for _ in 0..3 {
+        let before = asked();
+        assert_eq!(status(envoy.deny, "/tokens"), 200);
+        eventually("the charge after the response", || asked() >= before + 2.0);
+    }
+    assert_eq!(status(envoy.deny, "/tokens"), 429);
 
     // Slow: Envoy gives up after its time, and finds us again afterwards.
     server.freeze();

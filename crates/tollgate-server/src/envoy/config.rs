@@ -138,7 +138,7 @@ struct Descriptor {
     _detailed_metric: Option<bool>,
     #[serde(rename = "value_to_metric")]
     _value_to_metric: Option<bool>,
-    share_threshold: Option<bool>,
+    share_threshold: Option<Spanned<bool>>,
     metadata: Option<serde_json::Value>,
 }
 
@@ -247,7 +247,22 @@ impl Reader<'_> {
                 let what = format!("a descriptor under `{}` has no `key`; every descriptor needs one", above.path);
                 return Err(self.wrong(Some(place), what));
             };
+            if key.value.contains('*') {
+                let what = format!(
+                    "the `key` `{}` has a `*` and would match no other key; write the whole key, and a `*` in `value`",
+                    key.value
+                );
+                return Err(self.wrong(Some(key.referenced), what));
+            }
             let value = descriptor.value.filter(|value| !value.value.is_empty()).map(|value| value.value);
+            let share_threshold = descriptor.share_threshold.filter(|share| share.value);
+            if let Some(share) = &share_threshold
+                && !value.as_ref().is_some_and(|value| value.contains('*'))
+            {
+                let what = "`share_threshold` is for values with a `*`, which share a bucket; write one in `value`, or leave \
+                            it out";
+                return Err(self.wrong(Some(share.referenced), what.to_owned()));
+            }
             let last = value.as_ref().map_or(key.value.clone(), |value| format!("{}_{value}", key.value));
             let path = format!("{}.{last}", above.path);
             // Quoted, so that no value can look like another place.
@@ -268,7 +283,7 @@ impl Reader<'_> {
                     Some(Place(self.rules.len() - 1))
                 }
             };
-            let shared = descriptor.share_threshold == Some(true);
+            let shared = share_threshold.is_some();
             let descriptors = self.level(&below, descriptor.descriptors.unwrap_or_default())?;
             let node = Node { rule, level: descriptors };
             if !level.add(key.value, value.map(|value| Value::new(value, shared)), node) {
@@ -416,6 +431,21 @@ mod tests {
             (
                 limited("{ requests_per_unit: 1 }"),
                 "a.yaml:5:7: error: a `rate_limit` has no `unit`; write one, as in `unit: minute`",
+            ),
+            (
+                "  - key: foo*\n    rate_limit: { unit: day, requests_per_unit: 1 }\n".to_owned(),
+                "a.yaml:3:10: error: the `key` `foo*` has a `*` and would match no other key; write the whole key, and a \
+                 `*` in `value`",
+            ),
+            (
+                "  - key: k\n    value: files\n    share_threshold: true\n".to_owned(),
+                "a.yaml:5:22: error: `share_threshold` is for values with a `*`, which share a bucket; write one in \
+                 `value`, or leave it out",
+            ),
+            (
+                "  - key: k\n    share_threshold: true\n    descriptors: [{ key: j, value: 'a*' }]\n".to_owned(),
+                "a.yaml:4:22: error: `share_threshold` is for values with a `*`, which share a bucket; write one in \
+                 `value`, or leave it out",
             ),
             (limited("{ unit: day }"), "a.yaml:5:7: error: a `rate_limit` has no `requests_per_unit`; write a number"),
             (limited("{ unit: day, requests_per_unit: -1 }"), "a.yaml:5:39: error: invalid u32"),

@@ -25,6 +25,9 @@ const MAX_DESCRIPTORS: usize = 128;
 /// The most entries of a descriptor.
 const MAX_ENTRIES: usize = 64;
 
+/// How often a bucket is charged for what is left of it while others are charged at the same time.
+const USE_UP_ATTEMPTS: usize = 3;
+
 /// So many descriptors allocate nothing.
 const FEW: usize = 8;
 
@@ -79,6 +82,15 @@ enum Hits {
     Refund(u64),
 }
 
+impl Hits {
+    fn charged(self) -> u64 {
+        match self {
+            Self::Charge(hits) => hits,
+            Self::Peek | Self::Refund(_) => 0,
+        }
+    }
+}
+
 /// What the descriptor comes to before anybody is asked.
 pub(super) enum Part {
     /// No limit applies.
@@ -89,13 +101,27 @@ pub(super) enum Part {
 }
 
 impl Found<'_> {
-    fn is_quota(&self) -> bool {
+    pub(super) fn is_quota(&self) -> bool {
         self.rule.is_some_and(|rule| rule.config.quota)
     }
 
     /// Whether its limit has no room for it, whatever becomes of the request.
     pub(super) fn is_over(&self, decision: &Decision) -> bool {
         decision.is_denied() || (self.hits == Hits::Peek && decision.remaining() == 0)
+    }
+
+    /// Whether it is never over its limit, whatever the figures say.
+    pub(super) fn is_shadow(&self) -> bool {
+        self.rule.is_some_and(|rule| rule.config.shadow)
+    }
+
+    /// Whether it asks for several hits of the bucket of `other`.
+    fn is_batch_on(&self, other: &Self, keys: &[u8]) -> bool {
+        self.hits.charged() > 1 && self.shares_bucket(other, keys)
+    }
+
+    fn shares_bucket(&self, other: &Self, keys: &[u8]) -> bool {
+        self.handle().number() == other.handle().number() && keys[self.bucket.clone()] == keys[other.bucket.clone()]
     }
 
     fn handle(&self) -> &LimitHandle {
@@ -261,45 +287,71 @@ impl<C: Clock> Envoy<C> {
         let asks: Few<Ask<'_>> = found.iter().map(|found| found.ask(keys)).collect();
         let now = self.store.now();
         if asks.is_empty() {
-            return Ok(Outcome { decisions: SmallVec::new(), over: SmallVec::new(), is_over: false, now });
+            return Ok(Outcome::new(found, SmallVec::new(), false, now));
         }
         let verdict = self.decide(&asks, now, within).await;
-        if verdict.is_denied() {
-            if verdict.source() == Source::Closed {
-                return Err(Trouble::Unavailable("the store does not answer, and limits are closed then"));
-            }
-            let outcome = Outcome::new(found, &verdict, true, now);
-            if settings.denied_hits_consume {
-                return Ok(self.consumed(&asks, outcome, within).await);
-            }
-            return Ok(outcome);
+        if verdict.is_denied() && verdict.source() == Source::Closed {
+            return Err(Trouble::Unavailable("the store does not answer, and limits are closed then"));
         }
-        let mut outcome = Outcome::new(found, &verdict, false, now);
-        if !are_quotas_used_up(found, &outcome.over) {
-            return Ok(outcome);
+        let charged = verdict.is_allowed();
+        let mut outcome = Outcome::new(found, decisions(&verdict), !charged, now);
+        let consume = settings.denied_hits_consume;
+        if outcome.is_over && charged && !consume {
+            // Quotas deny together. The limits that had room get back what they were charged.
+            self.store.settle(verdict, &vec![0; asks.len()]).await;
+            let others: Few<usize> = (0..found.len()).filter(|at| !outcome.over[*at]).collect();
+            let peeks: Few<Ask<'_>> = others.iter().map(|at| asks[*at].cost(0).mode(Mode::Peek)).collect();
+            let verdict = self.decide(&peeks, now, self.left(within, now)).await;
+            outcome.update(&others, &verdict);
         }
-        // Quotas turn away together. The others had room, and get back what they were charged.
-        outcome.is_over = true;
-        self.store.settle(verdict, &vec![0; asks.len()]).await;
-        let peeks: Few<Ask<'_>> = asks.iter().map(|ask| ask.cost(0).mode(Mode::Peek)).collect();
-        outcome.decisions = decisions(&self.decide(&peeks, now, within).await);
+        let uses_up = |at: &usize| match found[*at].hits {
+            Hits::Charge(_) if consume => outcome.over[*at] || !charged,
+            Hits::Charge(_) => outcome.over[*at] && found.iter().any(|other| other.is_batch_on(&found[*at], keys)),
+            Hits::Peek | Hits::Refund(_) => false,
+        };
+        let short: Few<usize> = (0..found.len()).filter(uses_up).collect();
+        if !short.is_empty() {
+            self.use_up(found, keys, short, &mut outcome, within).await;
+        }
         Ok(outcome)
     }
 
-    /// A denied request uses up what is left of each of its limits, as far as it asked for it.
-    async fn consumed(&self, asks: &[Ask<'_>], mut outcome: Outcome, within: Option<Duration>) -> Outcome {
-        let rest = asks.iter().zip(&outcome.decisions).map(|(ask, decision)| match ask.mode {
-            Mode::Peek => ask.cost(0),
-            _ => ask.cost(ask.cost.min(decision.remaining())).mode(Mode::Enforce),
-        });
-        let again: Few<Ask<'_>> = rest.collect();
-        if again.iter().any(|ask| ask.cost > 0) {
-            let verdict = self.decide(&again, outcome.now, within).await;
-            if verdict.is_allowed() {
-                outcome.decisions = decisions(&verdict);
+    /// Charges hits that did not fit as far as there is something left for them.
+    ///
+    /// The first decision charged nothing for them, and somebody else may be charged between it and this one: each bucket
+    /// is charged alone and never for more than it has, so that no limit is exceeded; what was taken in between is looked
+    /// at again.
+    async fn use_up(
+        &self,
+        found: &[Found<'_>],
+        keys: &[u8],
+        mut short: Few<usize>,
+        outcome: &mut Outcome,
+        within: Option<Duration>,
+    ) {
+        for _ in 0..USE_UP_ATTEMPTS {
+            let mut asks: Few<Ask<'_>> = SmallVec::new();
+            for &at in &short {
+                let same = short.iter().zip(&asks).filter(|(other, _)| found[**other].shares_bucket(&found[at], keys));
+                let taken: u64 = same.map(|(_, ask)| ask.cost).sum();
+                let left = outcome.decisions[at].remaining().saturating_sub(taken);
+                asks.push(found[at].ask(keys).cost(found[at].hits.charged().min(left)).mode(Mode::Shadow));
             }
+            if asks.iter().all(|ask| ask.cost == 0) {
+                return;
+            }
+            let verdict = self.decide(&asks, outcome.now, self.left(within, outcome.now)).await;
+            if matches!(verdict.source(), Source::Closed | Source::Open) {
+                return;
+            }
+            outcome.update(&short, &verdict);
+            short.retain(|at| outcome.decisions[*at].is_denied());
         }
-        outcome
+    }
+
+    /// What is left of the time that the caller has, for another call to the store.
+    fn left(&self, within: Option<Duration>, start: Instant) -> Option<Duration> {
+        within.map(|within| within.saturating_sub(self.store.now().saturating_since(start)))
     }
 
     async fn decide(&self, asks: &[Ask<'_>], now: Instant, within: Option<Duration>) -> Verdict {
@@ -313,7 +365,7 @@ impl<C: Clock> Envoy<C> {
     }
 }
 
-pub(super) fn decisions(verdict: &Verdict) -> Few<Decision> {
+fn decisions(verdict: &Verdict) -> Few<Decision> {
     verdict.statuses().map(|status| status.decision()).collect()
 }
 
@@ -350,17 +402,11 @@ fn drop_replaced(replacing: &[&str], found: &mut Few<Found<'_>>, parts: &mut [Pa
     }
 }
 
-/// Whether there are quotas, and none of them has room.
-fn are_quotas_used_up(found: &[Found<'_>], over: &[bool]) -> bool {
-    let mut quotas = found.iter().zip(over).filter(|(found, _)| found.is_quota()).peekable();
-    quotas.peek().is_some() && quotas.all(|(_, over)| *over)
-}
-
 fn count(found: &[Found<'_>], outcome: &Outcome) {
     for (found, over) in found.iter().zip(&outcome.over) {
         let Some(rule) = found.rule else { continue };
         let counts = &rule.known.counts;
-        let watches = rule.config.shadow || (rule.config.quota && !outcome.is_over);
+        let watches = rule.config.shadow || (rule.config.quota && !outcome.are_quotas_over);
         match (over, outcome.is_over) {
             (true, _) if watches => counts.shadow_denied.fetch_add(1, Relaxed),
             (true, _) => counts.denied.fetch_add(1, Relaxed),

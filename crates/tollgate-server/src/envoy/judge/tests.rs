@@ -38,11 +38,44 @@ descriptors:
   - key: two
     rate_limit: { unit: minute, requests_per_unit: 2 }
     quota_mode: true
-    metadata: { tier: [gold, 1, true] }
+  - key: watched
+    rate_limit: { unit: minute, requests_per_unit: 5 }
+    quota_mode: true
+    shadow_mode: true
   - key: bucket
     rate_limit: { unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 4 }
   - key: never
     rate_limit: { unit: minute, requests_per_unit: 0 }
+";
+
+const AFTER: &str = "
+domain: d
+descriptors:
+  - key: tokens
+    rate_limit: { unit: day, requests_per_unit: 50 }
+  - key: hour
+    rate_limit: { unit: hour, requests_per_unit: 100 }
+  - key: few
+    rate_limit: { unit: minute, requests_per_unit: 10 }
+  - key: shadow
+    rate_limit: { unit: minute, requests_per_unit: 3 }
+    shadow_mode: true
+  - key: one
+    rate_limit: { unit: minute, requests_per_unit: 1 }
+    quota_mode: true
+    metadata: { tier: [gold, 1, true], of: { a: 1 } }
+  - key: two
+    rate_limit: { unit: minute, requests_per_unit: 2 }
+    quota_mode: true
+    metadata: { tier: silver, of: { a: 2, b: 2 } }
+  - key: slow
+    rate_limit: { unit: day, requests_per_unit: 1 }
+    quota_mode: true
+  - key: free
+    rate_limit: { unlimited: true }
+    metadata: { tier: none, free: true }
+  - key: bucket
+    rate_limit: { unit: second, requests_per_unit: 1, algorithm: token_bucket, burst: 5 }
 ";
 
 pub(super) struct Judge {
@@ -147,10 +180,87 @@ fn denied_hits_may_consume_as_in_envoyproxy_ratelimit() {
     assert_eq!(judge.told(&[hits("minute", 2)]), (OK, vec![(OK, 1)]));
     assert_eq!(judge.told(&[of("hour"), hits("minute", 2)]), (OVER, vec![(OK, 9), (OVER, 0)]));
     assert_eq!(judge.told(&[of("minute")]), (OVER, vec![(OVER, 0)]));
-    let judge = Judge::new(FREE);
-    assert_eq!(judge.told(&[hits("minute", 2)]), (OK, vec![(OK, 1)]));
-    assert_eq!(judge.told(&[hits("minute", 2)]), (OVER, vec![(OVER, 1)]));
-    assert_eq!(judge.told(&[of("minute")]), (OK, vec![(OK, 0)]));
+}
+
+/// Envoy with 0 hits before a request and the hits that it used, such as tokens of a model, after the response.
+#[test]
+fn hits_charged_after_the_response_limit_the_next_request() {
+    for consume in [false, true] {
+        let judge = Judge::of(AFTER, Settings { denied_hits_consume: consume, ..FREE });
+        let answered = (0..30).filter(|_| {
+            let passes = judge.told(&[hits("tokens", 0)]).0 == OK;
+            if passes {
+                judge.told(&[hits("tokens", 20)]);
+            }
+            passes
+        });
+        // 20, 40, and the third uses up the last 10.
+        assert_eq!(answered.count(), 3, "consume: {consume}");
+    }
+}
+
+#[test]
+fn free_hits_that_do_not_fit_use_up_what_is_left_of_the_limits_that_were_short() {
+    let judge = Judge::of(AFTER, FREE);
+    let left = |key: &str| judge.told(&[refund(key, 0)]).1[0].1;
+    // The day is short of 60, the hour is not and stays as it was; a bucket of its own too.
+    assert_eq!(judge.told(&[hits("tokens", 60), hits("hour", 60)]), (OVER, vec![(OVER, 0), (OK, 100)]));
+    assert_eq!((left("tokens"), left("hour")), (0, 100));
+    // Two that are short are both used up.
+    assert_eq!(judge.told(&[hits("few", 11), hits("hour", 101)]), (OVER, vec![(OVER, 0), (OVER, 0)]));
+    assert_eq!((left("few"), left("hour")), (0, 0));
+    // One hit that does not fit costs nothing, whatever it waits for.
+    let judge = Judge::of(AFTER, FREE);
+    judge.told(&[hits("few", 10)]);
+    judge.told(&[of("few"), hits("tokens", 20)]);
+    assert_eq!(judge.told(&[hits("tokens", 0)]), (OK, vec![(OK, 50)]));
+    // Nor do two single hits of one bucket with one left; one of several does.
+    judge.told(&[hits("hour", 99)]);
+    assert_eq!(judge.told(&[of("hour"), of("hour")]), (OVER, vec![(OVER, 1), (OVER, 1)]));
+    assert_eq!(judge.told(&[of("hour"), hits("hour", 2)]), (OVER, vec![(OVER, 0), (OVER, 0)]));
+    // A shadow counts as it would if it were enforced, and the request passes.
+    assert_eq!(judge.told(&[hits("shadow", 4)]), (OK, vec![(OK, 0)]));
+    assert_eq!(judge.told(&[refund("shadow", 0)]), (OK, vec![(OK, 0)]));
+}
+
+#[test]
+fn what_was_used_up_comes_back_when_all_of_it_does() {
+    let judge = Judge::of(AFTER, FREE);
+    let retry_after = |descriptors: &[RateLimitDescriptor]| {
+        let headers = judge.answer(&request(descriptors)).unwrap().response_headers_to_add;
+        headers.iter().find(|header| header.key == "Retry-After").map(|header| header.value.clone())
+    };
+    // 4 of 5 are there; once they are used up it takes 5 s until 5 are.
+    assert_eq!(judge.told(&[of("bucket")]).0, OK);
+    assert_eq!(retry_after(&[hits("bucket", 5)]).as_deref(), Some("5"));
+    // One hit waits for one.
+    assert_eq!(retry_after(&[of("bucket")]).as_deref(), Some("1"));
+    // More than there ever is never passes.
+    assert_eq!(retry_after(&[hits("bucket", 6)]), None);
+}
+
+#[test]
+fn consumed_hits_count_wherever_they_do_not_fit() {
+    let judge = Judge::of(AFTER, Settings { denied_hits_consume: true, ..FREE });
+    let left = |key: &str| judge.told(&[refund(key, 0)]).1[0].1;
+    // A shadow with more hits than are left, in a request that passes.
+    assert_eq!(judge.told(&[hits("shadow", 2)]), (OK, vec![(OK, 1)]));
+    assert_eq!(judge.told(&[hits("shadow", 2), of("hour")]), (OK, vec![(OK, 0), (OK, 99)]));
+    assert_eq!(left("shadow"), 0);
+    // Two descriptors in one bucket.
+    assert_eq!(judge.told(&[hits("few", 6), hits("few", 6)]), (OVER, vec![(OVER, 0), (OVER, 0)]));
+    assert_eq!((judge.told(&[of("few")]).0, left("few")), (OVER, 0));
+    // Quotas that deny together.
+    for (left_one, left_two, answer) in [(0, 1, OK), (0, 0, OK), (0, 0, OVER), (0, 0, OVER)] {
+        assert_eq!(judge.told(&[of("one"), of("two"), of("tokens")]).0, answer);
+        assert_eq!((left("one"), left("two")), (left_one, left_two));
+    }
+    // What they denied was consumed elsewhere: four times one of 50.
+    assert_eq!(left("tokens"), 46);
+    // A quota that is short, where another has room.
+    judge.clock.advance(Duration::from_secs(60));
+    assert_eq!(judge.told(&[hits("two", 3), of("one")]), (OK, vec![(OVER, 0), (OK, 0)]));
+    assert_eq!(left("two"), 0);
 }
 
 #[test]
@@ -166,7 +276,8 @@ fn hits_of_the_request_and_of_a_descriptor() {
     // More than was used does not come back.
     assert_eq!(judge.told(&[refund("minute", 1)]), (OK, vec![(OK, 1)]));
     assert_eq!(judge.told(&[refund("minute", u64::MAX)]), (OK, vec![(OK, 3)]));
-    assert_eq!(judge.told(&[hits("minute", u64::MAX)]), (OVER, vec![(OVER, 3)]));
+    assert_eq!(judge.told(&[hits("minute", u64::MAX)]), (OVER, vec![(OVER, 0)]));
+    assert_eq!(judge.told(&[refund("minute", 3)]), (OK, vec![(OK, 3)]));
     // The same bucket twice in a request costs twice.
     assert_eq!(judge.told(&[hits("minute", 2), hits("minute", 2)]).0, OVER);
 }
@@ -208,29 +319,78 @@ fn a_limit_that_is_replaced_is_neither_told_nor_charged() {
 
 #[test]
 fn quotas_turn_away_together() {
-    let judge = Judge::new(Settings { dynamic_metadata: true, ..FREE });
+    let judge = Judge::new(FREE);
     let all = [of("one"), of("two"), of("hour")];
     assert_eq!(judge.told(&all), (OK, vec![(OK, 0), (OK, 1), (OK, 9)]));
-    assert_eq!(judge.told(&all), (OK, vec![(OK, 0), (OK, 0), (OK, 8)]));
+    // An exhausted quota is over, though another has room and the request passes.
+    assert_eq!(judge.told(&all), (OK, vec![(OVER, 0), (OK, 0), (OK, 8)]));
     assert_eq!(judge.told(&all), (OVER, vec![(OVER, 0), (OVER, 0), (OK, 8)]));
     assert_eq!(judge.told(&[hits("one", 0), hits("two", 0)]), (OVER, vec![(OVER, 0), (OVER, 0)]));
     // Another limit still turns away alone.
     assert_eq!(judge.told(&[hits("two", 0), hits("minute", 4)]).0, OVER);
     judge.clock.advance(Duration::from_secs(60));
     assert_eq!(judge.told(&[of("one")]).0, OK);
-    let metadata = judge.answer(&request(&all[..2])).unwrap().dynamic_metadata.unwrap();
-    let told = crate::envoy::json::object(&metadata);
+    // In shadow mode a quota is never over, so that it and others never deny together.
+    assert_eq!(judge.told(&[hits("watched", 6), of("one")]), (OK, vec![(OK, 0), (OVER, 0)]));
+    let counts = judge.envoy.figures();
+    let one = counts.iter().find(|rule| rule.path == "d.one").unwrap();
+    // Allowed twice; over while another quota had room twice; denied twice.
+    assert_eq!((one.allowed, one.denied, one.shadow_denied), (2, 2, 2));
+}
+
+/// The quota that comes back first lets the request in again.
+#[test]
+fn quotas_that_deny_together_say_when_the_first_of_them_is_back() {
+    let judge = Judge::of(AFTER, FREE);
+    let both = [of("one"), of("slow")];
+    assert_eq!((judge.told(&both).0, judge.told(&both).0), (OK, OVER));
+    let retry_after = |descriptors: &[RateLimitDescriptor]| {
+        let headers = judge.answer(&request(descriptors)).unwrap().response_headers_to_add;
+        headers.iter().find(|header| header.key == "Retry-After").map(|header| header.value.clone())
+    };
+    assert_eq!(retry_after(&both).as_deref(), Some("30"));
+    // Denied by a limit while a quota has room, it waits for the limit, not for the other quota.
+    judge.told(&[hits("few", 10)]);
+    assert_eq!(retry_after(&[of("slow"), of("two"), of("few")]).as_deref(), Some("30"));
+}
+
+#[test]
+fn dynamic_metadata_has_the_merged_metadata_of_the_limits_that_have_room() {
+    let judge = Judge::of(AFTER, Settings { dynamic_metadata: true, ..FREE });
+    let metadata = |request: RateLimitRequest| {
+        crate::envoy::json::object(&judge.answer(&request).unwrap().dynamic_metadata.unwrap())
+    };
+    let own = RateLimitDescriptor { limit: Some(RateLimitOverride { requests_per_unit: 7, unit: 6 }), ..of("hour") };
+    let asked = [of("one"), hits("two", 1), own, of("unknown"), of("free")];
+    let entries = serde_json::json!([
+        { "entries": ["one=v"] },
+        { "entries": ["two=v"], "hitsAddend": 1 },
+        { "entries": ["hour=v"], "limit": "requests_per_unit:7 unit:YEAR" },
+        { "entries": ["unknown=v"] },
+        { "entries": ["free=v"] },
+    ]);
     assert_eq!(
-        told,
+        metadata(request(&asked)),
         serde_json::json!({
             "domain": "d",
-            "descriptors": [
-                { "entries": ["one=v"] },
-                { "entries": ["two=v"], "metadata": { "tier": ["gold", 1, true] } },
-            ],
-            "quotaModeEnabled": true,
-            "quotaModeViolations": [0],
+            "descriptors": entries,
+            // Structures are merged; of other values the first stays. An unlimited descriptor adds nothing.
+            "metadata": { "tier": ["gold", 1, true], "of": { "a": 1, "b": 2 } },
         })
+    );
+    // The first is over its limit now, and has no say.
+    assert_eq!(
+        metadata(RateLimitRequest { hits_addend: 1, ..request(&asked) }),
+        serde_json::json!({
+            "domain": "d",
+            "descriptors": entries,
+            "hitsAddend": 1,
+            "metadata": { "tier": "silver", "of": { "a": 2, "b": 2 } },
+        })
+    );
+    assert_eq!(
+        metadata(request(&[of("one"), of("two")])),
+        serde_json::json!({ "domain": "d", "descriptors": [{ "entries": ["one=v"] }, { "entries": ["two=v"] }] })
     );
 }
 

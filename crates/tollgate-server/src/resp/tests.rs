@@ -228,7 +228,7 @@ fn what_clients_say_on_connecting_is_understood() {
         ("CLIENT SETNAME\r\n", "-ERR wrong number of arguments for 'client|setname' command\n".into()),
         ("CLIENT LIST\r\n", "$23\nid=7 name= db=0 resp=2\n\n".into()),
         ("CLIENT X\r\n", "-ERR unknown subcommand 'x'. Try CLIENT HELP.\n".into()),
-        ("COMMAND COUNT\r\n", ":14\n".into()),
+        ("COMMAND COUNT\r\n", ":19\n".into()),
         ("COMMAND INFO cl.throttle nope\r\n", "*2\n*10\n$11\ncl.throttle\n:-5\n*1\n+fast\n:1\n:1\n:1\n*0\n*0\n*0\n*0\n$-1\n".into()),
         ("COMMAND DOCS ping\r\n", "*2\n$4\nping\n*2\n$7\nsummary\n$16\nWhether it runs.\n".into()),
         ("GET a\r\n", "-ERR unknown command 'GET', with args beginning with: 'a' \n".into()),
@@ -381,6 +381,11 @@ fn traffic() -> impl Strategy<Value = Vec<u8>> {
         "GET a",
         "TOLLGATE.CHECK a b",
         "INFO",
+        "MULTI",
+        "MULTI",
+        "EXEC",
+        "EXEC",
+        "DISCARD",
     ]);
     let line = known.clone().prop_map(|line| format!("{line}\r\n").into_bytes());
     let quoted = Just(b"ECHO \"a\\x41 b\" \r\nECHO 'c'\n".to_vec());
@@ -428,6 +433,118 @@ fn a_few_letters_cannot_ask_for_much_at_once() {
     let (consumed, step) = session.run(&many, &server.arrivals, server.clock.now(), &mut Totals::default(), &mut out);
     assert_eq!(step, Step::Send);
     assert!(consumed < many.len() && out.len() < 80_000, "{consumed} {}", out.len());
+}
+
+#[test]
+fn a_transaction_queues_commands_and_runs_them_at_exec() {
+    let server = Server::new();
+    let one = |key: &str| format!("CL.THROTTLE {key} 0 1 60\r\n");
+    let allowed = "*5\n:0\n:1\n:0\n:-1\n:60\n";
+    for (said, answer) in [
+        ("MULTI\r\nEXEC\r\n".to_owned(), "+OK\n*0\n".to_owned()),
+        // Each answer in its place, errors too, and what comes behind it after it.
+        (
+            format!(
+                "MULTI\r\n{}TOLLGATE.CHECK api me\r\nCL.THROTTLE a x 1 60\r\nECHO \"a b\"\r\nTOLLGATE.PEEK api me\r\nEXEC\r\n{}PING\r\n",
+                one("a"),
+                one("b")
+            ),
+            format!(
+                "+OK\n+QUEUED\n+QUEUED\n+QUEUED\n+QUEUED\n+QUEUED\n*5\n{allowed}Check [\"TOLLGATE.CHECK\", \"api\", \"me\"]\n\
+                 -ERR couldn't parse as integer: x\n$3\na b\nPeek [\"TOLLGATE.PEEK\", \"api\", \"me\"]\n{allowed}+PONG\n"
+            ),
+        ),
+        // What cannot be queued has its error at once, and nothing runs.
+        (
+            format!("MULTI\r\n{}GET x\r\n{}EXEC\r\n{}", one("c"), one("c"), one("c")),
+            format!(
+                "+OK\n+QUEUED\n-ERR unknown command 'GET', with args beginning with: 'x' \n+QUEUED\n\
+                 -EXECABORT Transaction discarded because of previous errors.\n{allowed}"
+            ),
+        ),
+        (
+            "MULTI\r\nCL.THROTTLE d 0 1\r\nTOLLGATE.CHECK\r\nEXEC\r\nEXEC\r\n".to_owned(),
+            "+OK\n-ERR wrong number of arguments for 'cl.throttle' command\n\
+             -ERR wrong number of arguments for 'tollgate.check' command\n\
+             -EXECABORT Transaction discarded because of previous errors.\n-ERR EXEC without MULTI\n"
+                .to_owned(),
+        ),
+        (
+            format!("MULTI\r\n{}DISCARD\r\n{}DISCARD\r\n", one("e"), one("e")),
+            format!("+OK\n+QUEUED\n+OK\n{allowed}-ERR DISCARD without MULTI\n"),
+        ),
+        // As in Redis, neither ends the transaction.
+        (
+            "MULTI\r\nMULTI\r\nWATCH a\r\nPING\r\nEXEC\r\n".to_owned(),
+            "+OK\n-ERR MULTI calls can not be nested\n-ERR WATCH inside MULTI is not allowed\n+QUEUED\n*1\n+PONG\n"
+                .to_owned(),
+        ),
+        (
+            "WATCH a\r\nUNWATCH\r\nWATCH\r\n".to_owned(),
+            "-ERR WATCH is not supported: there are no values to watch; send MULTI without it\n+OK\n\
+             -ERR wrong number of arguments for 'watch' command\n"
+                .to_owned(),
+        ),
+        (
+            format!("MULTI\r\n{}RESET\r\n{}EXEC\r\n", one("f"), one("f")),
+            format!("+OK\n+QUEUED\n+RESET\n{allowed}-ERR EXEC without MULTI\n"),
+        ),
+        // The protocol may change in between.
+        (
+            "MULTI\r\nCLIENT GETNAME\r\nHELLO 3 AUTH x\r\nEXEC\r\n".to_owned(),
+            "+OK\n+QUEUED\n+QUEUED\n*2\n$-1\n-ERR Syntax error in HELLO option 'AUTH'\n".to_owned(),
+        ),
+    ] {
+        let answered = server.bytes(said.as_bytes());
+        assert_eq!(answered.out.replace("\r\n", "\n"), answer, "{said:?}");
+        assert!(!answered.closed, "{said:?}");
+    }
+    let quit = server.bytes(b"MULTI\r\nPING\r\nQUIT\r\nEXEC\r\n");
+    assert_eq!((quit.out.as_str(), quit.closed), ("+OK\r\n+QUEUED\r\n+OK\r\n", true));
+    // A web page does not get round anything by it.
+    let http = server.bytes(b"MULTI\r\nPOST / HTTP/1.1\r\n\r\nEXEC\r\n");
+    assert!(http.closed && http.out.starts_with("+OK\r\n-ERR Protocol error: this is a request of HTTP"), "{http:?}");
+}
+
+#[test]
+fn queued_calls_are_decided_and_counted_as_others_are() {
+    let calls = words("CL.THROTTLE a 99 1 60").repeat(1_000);
+    let plain = Server::new().bytes(&calls);
+    let queued = Server::new().bytes(&[words("MULTI"), calls, words("EXEC")].concat());
+    let head = format!("+OK\r\n{}*1000\r\n", "+QUEUED\r\n".repeat(1_000));
+    assert!(queued.out.strip_prefix(&head).is_some_and(|answers| answers == plain.out));
+    assert_eq!((queued.totals.allowed, queued.totals.denied), (100, 900));
+    assert_eq!(queued.totals, plain.totals);
+}
+
+#[test]
+fn a_transaction_has_bounds() {
+    let server = Server::new();
+    let echo = words(&format!("ECHO {}", "x".repeat(60_000)));
+    // Four fit in 256 KiB, the fifth does not, and none runs; then there is room again.
+    let answered = server.bytes(&[words("MULTI"), echo.repeat(6), words("EXEC"), words("PING")].concat());
+    assert_eq!(
+        answered.out.replace("\r\n", "\n"),
+        "+OK\n+QUEUED\n+QUEUED\n+QUEUED\n+QUEUED\n-ERR a transaction may have 256 KiB at most; send several\n+QUEUED\n\
+         -EXECABORT Transaction discarded because of previous errors.\n+PONG\n"
+    );
+    // Its answers are sent as they grow.
+    let mut session = Session::new(1, None);
+    let many = [&b"MULTI\r\n"[..], &b"COMMAND\r\n".repeat(1_000), b"EXEC\r\nPING\r\n"].concat();
+    let (mut rest, mut sent) = (&many[..], 0);
+    let last = loop {
+        let mut out = Vec::new();
+        let (consumed, step) =
+            session.run(rest, &server.arrivals, server.clock.now(), &mut Totals::default(), &mut out);
+        rest = &rest[consumed..];
+        assert!(out.len() < 80_000, "{} bytes at once", out.len());
+        sent += 1;
+        if step == Step::Read {
+            break out;
+        }
+        assert_eq!(step, Step::Send);
+    };
+    assert!(sent > 10 && last.ends_with(b"+PONG\r\n"), "{sent}");
 }
 
 /// However a call is written, and whatever comes before and after it, it is answered alike: those that are read ahead, and

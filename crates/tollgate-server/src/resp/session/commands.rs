@@ -11,8 +11,8 @@ use std::sync::Arc;
 const COMPATIBLE: &str = "7.2.4";
 
 /// A command: its name, how many arguments it has (fewer than none: at least so many), and where its key is.
-struct Command {
-    name: &'static str,
+pub(super) struct Command {
+    pub(super) name: &'static str,
     arity: i64,
     key: i64,
     summary: &'static str,
@@ -22,14 +22,17 @@ const fn command(name: &'static str, arity: i64, key: i64, summary: &'static str
     Command { name, arity, key, summary }
 }
 
-const COMMANDS: [Command; 14] = [
+const COMMANDS: [Command; 19] = [
     command("auth", -2, 0, "Sends the admin_token, which TOLLGATE.RESET needs where one is set."),
     command("cl.throttle", -5, 1, "Charges a key by the numbers given, as redis-cell does."),
     command("client", -2, 0, "What this connection is called."),
     command("command", -1, 0, "This list."),
+    command("discard", 1, 0, "Forgets the commands since MULTI."),
     command("echo", 2, 0, "Returns what was said."),
+    command("exec", 1, 0, "Runs the commands since MULTI, one after the other."),
     command("hello", -1, 0, "Chooses between RESP2 and RESP3."),
     command("info", -1, 0, "What runs here."),
+    command("multi", 1, 0, "Queues the commands that follow, until EXEC or DISCARD."),
     command("ping", -1, 0, "Whether it runs."),
     command("quit", -1, 0, "Closes the connection."),
     command("reset", 1, 0, "Resets this connection, and no limit."),
@@ -37,6 +40,8 @@ const COMMANDS: [Command; 14] = [
     command("tollgate.check", -3, 2, "Charges a key of a policy, if it passes."),
     command("tollgate.peek", -3, 2, "Says whether a key of a policy would pass."),
     command("tollgate.reset", 3, 2, "Makes the limits of a key of a policy full again; for operators."),
+    command("unwatch", 1, 0, "Nothing is watched."),
+    command("watch", -2, 0, "Not supported."),
 ];
 
 /// Whether that is the password.
@@ -56,33 +61,9 @@ pub(crate) struct Client {
 
 impl Client {
     /// Answers one command that has nothing to do with limits.
-    #[cold]
-    pub(crate) fn answer(&mut self, arguments: Arguments<'_>, out: &mut Vec<u8>) -> Step {
-        let name = arguments.get(0).unwrap_or_default();
-        let mut lower = [0; 16];
-        let lower = match lower.get_mut(..name.len()) {
-            Some(lower) => {
-                lower.copy_from_slice(name);
-                lower.make_ascii_lowercase();
-                &*lower
-            }
-            None => name,
-        };
+    pub(super) fn answer(&mut self, known: &Command, arguments: Arguments<'_>, out: &mut Vec<u8>) -> Step {
         let mut reply = Reply::new(out, self.protocol);
-        // As Redis does: no command has these names, and requests of HTTP begin with them.
-        if matches!(lower, b"post" | b"host:") {
-            reply.error(super::HTTP);
-            return Step::Close;
-        }
-        let Some(known) = COMMANDS.iter().find(|known| known.name.as_bytes() == lower) else {
-            unknown(arguments, &mut reply);
-            return Step::Next;
-        };
         let many = arguments.len() as i64;
-        if known.arity > 0 && many != known.arity || many < -known.arity {
-            wrong_number(known.name, &mut reply);
-            return Step::Next;
-        }
         let first = arguments.get(1);
         match known.name {
             "ping" => match (first, many) {
@@ -113,7 +94,9 @@ impl Client {
             "tollgate.check" => return Step::Policy(Verb::Check),
             "tollgate.peek" => return Step::Policy(Verb::Peek),
             "tollgate.reset" => return Step::Policy(Verb::Reset),
-            _ => unknown(arguments, &mut reply),
+            // Nothing is watched.
+            "unwatch" => reply.ok(),
+            _ => return Unserved::Unknown(arguments).answer(&mut reply),
         }
         Step::Next
     }
@@ -335,14 +318,50 @@ fn wrong_number(name: &str, reply: &mut Reply<'_>) {
     reply.error(format_args!("ERR wrong number of arguments for '{}' command", Quoted(name.as_bytes())));
 }
 
-/// In Redis's words.
-fn unknown(arguments: Arguments<'_>, reply: &mut Reply<'_>) {
-    const LONGEST: usize = 128;
-    let mut beginning = String::new();
-    for argument in arguments.iter().skip(1) {
-        let Some(room @ 1..) = LONGEST.checked_sub(beginning.len()) else { break };
-        let _ = write!(beginning, "'{}' ", Quoted(&argument[..argument.len().min(room)]));
+/// Why a command is not run.
+pub(super) enum Unserved<'a> {
+    /// It is the beginning of a request of HTTP.
+    Http,
+    Unknown(Arguments<'a>),
+    WrongNumber(&'static Command),
+}
+
+/// The command that the arguments name, if they can be its own.
+pub(super) fn find(arguments: Arguments<'_>) -> Result<&'static Command, Unserved<'_>> {
+    let name = arguments.get(0).unwrap_or_default();
+    // As Redis does: no command has these names, and requests of HTTP begin with them.
+    if name.eq_ignore_ascii_case(b"post") || name.eq_ignore_ascii_case(b"host:") {
+        return Err(Unserved::Http);
     }
-    let name = Quoted(arguments.get(0).unwrap_or_default());
-    reply.error(format_args!("ERR unknown command '{name}', with args beginning with: {beginning}"));
+    let known = COMMANDS.iter().find(|known| known.name.as_bytes().eq_ignore_ascii_case(name));
+    let known = known.ok_or(Unserved::Unknown(arguments))?;
+    let many = arguments.len() as i64;
+    match known.arity > 0 && many != known.arity || many < -known.arity {
+        true => Err(Unserved::WrongNumber(known)),
+        false => Ok(known),
+    }
+}
+
+impl Unserved<'_> {
+    /// In Redis's words.
+    pub(super) fn answer(&self, reply: &mut Reply<'_>) -> Step {
+        match self {
+            Self::Http => {
+                reply.error(super::HTTP);
+                return Step::Close;
+            }
+            Self::WrongNumber(command) => wrong_number(command.name, reply),
+            Self::Unknown(arguments) => {
+                const LONGEST: usize = 128;
+                let mut beginning = String::new();
+                for argument in arguments.iter().skip(1) {
+                    let Some(room @ 1..) = LONGEST.checked_sub(beginning.len()) else { break };
+                    let _ = write!(beginning, "'{}' ", Quoted(&argument[..argument.len().min(room)]));
+                }
+                let name = Quoted(arguments.get(0).unwrap_or_default());
+                reply.error(format_args!("ERR unknown command '{name}', with args beginning with: {beginning}"));
+            }
+        }
+        Step::Next
+    }
 }

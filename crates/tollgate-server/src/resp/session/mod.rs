@@ -7,6 +7,7 @@ mod parse;
 mod quoted;
 mod reply;
 mod throttle;
+mod transaction;
 
 pub(crate) use commands::{Password, Verb};
 pub(crate) use parse::{Arguments, LONGEST_COMMAND, integer};
@@ -18,6 +19,7 @@ use batch::Batch;
 use commands::Client;
 use parse::Parser;
 use tollgate::{Arrivals, Clock, Instant};
+use transaction::Transaction;
 
 /// Answers are sent once there are so many bytes of them: a few letters may ask for much.
 const ENOUGH: usize = 64 * 1024;
@@ -31,6 +33,7 @@ const HTTP: &str =
 pub(crate) struct Session {
     parser: Parser,
     client: Client,
+    transaction: Transaction,
 }
 
 /// What is to be done after some commands.
@@ -51,7 +54,8 @@ pub(crate) enum Step {
 impl Session {
     /// A client that has not said anything. Where there is a password, `AUTH` checks it.
     pub(crate) fn new(id: i64, password: Option<Password>) -> Self {
-        Self { parser: Parser::default(), client: Client { id, password, ..Client::default() } }
+        let client = Client { id, password, ..Client::default() };
+        Self { parser: Parser::default(), client, transaction: Transaction::default() }
     }
 
     /// Whether the client has sent the password.
@@ -71,9 +75,39 @@ impl Session {
     ) -> (usize, Step) {
         let mut consumed = 0;
         loop {
+            if self.transaction.is_running() {
+                let (commands, at) = self.transaction.lend();
+                let (ran, step) = self.run_commands(&commands[at..], arrivals, now, totals, out);
+                self.transaction.take_back(commands);
+                self.transaction.ran(ran);
+                if step != Step::Read {
+                    return (consumed, step);
+                }
+                self.transaction = Transaction::default();
+            }
+            let (read, step) = self.run_commands(&input[consumed..], arrivals, now, totals, out);
+            consumed += read;
+            if step != Step::Next {
+                return (consumed, step);
+            }
+        }
+    }
+
+    /// Answers commands until there is something else to do: after `EXEC` the queued ones are next.
+    fn run_commands<C: Clock>(
+        &mut self,
+        input: &[u8],
+        arrivals: &Arrivals<C>,
+        now: Instant,
+        totals: &mut Totals,
+        out: &mut Vec<u8>,
+    ) -> (usize, Step) {
+        let was_running = self.transaction.is_running();
+        let mut consumed = 0;
+        loop {
             let mut rest = &input[consumed..];
             // Nothing of a command was read before: it may be one of many that are written as nearly all are.
-            while self.parser.is_fresh() {
+            while self.parser.is_fresh() && !self.transaction.is_queuing() {
                 let batch = Batch::read(rest);
                 if batch.many == 0 {
                     break;
@@ -102,7 +136,7 @@ impl Session {
             };
             let arguments = self.parser.arguments(rest);
             let step = match arguments.get(0) {
-                Some(name) if name.eq_ignore_ascii_case(b"cl.throttle") => {
+                Some(name) if name.eq_ignore_ascii_case(b"cl.throttle") && !self.transaction.is_queuing() => {
                     let mut reply = Reply::new(out, self.client.protocol);
                     throttle::throttle(arguments, arrivals, now, totals, &mut reply);
                     Step::Next
@@ -111,7 +145,7 @@ impl Session {
                     self.reply(out).error(HTTP);
                     Step::Close
                 }
-                Some(_) => self.client.answer(arguments, out),
+                Some(_) => self.transaction.answer(&mut self.client, arguments, &rest[..length], out),
                 None => Step::Next,
             };
             match step {
@@ -121,6 +155,7 @@ impl Session {
             }
             consumed += length;
             match step {
+                Step::Next if self.transaction.is_running() != was_running => return (consumed, step),
                 Step::Next if out.len() < ENOUGH => {}
                 Step::Next => return (consumed, Step::Send),
                 other => return (consumed, other),
@@ -128,13 +163,20 @@ impl Session {
         }
     }
 
-    /// The command that a policy is to be asked about, from the bytes that were not consumed, and how many of them it has.
+    /// The command that a policy is to be asked about, and how many of the bytes that were not consumed it has: none if it was
+    /// queued by a transaction.
     pub(crate) fn arguments<'a>(&'a self, input: &'a [u8]) -> (Arguments<'a>, usize) {
-        (self.parser.arguments(input), self.parser.length())
+        match self.transaction.is_running() {
+            true => (self.parser.arguments(self.transaction.rest()), 0),
+            false => (self.parser.arguments(input), self.parser.length()),
+        }
     }
 
     /// A policy was asked.
     pub(crate) fn answered(&mut self) {
+        if self.transaction.is_running() {
+            self.transaction.ran(self.parser.length());
+        }
         self.parser.consumed();
     }
 

@@ -55,6 +55,29 @@ func session(name string, options *redis.Options) {
 		check(err == nil && (numbers[0] == 0) == (at < 100), name+" pipeline", at, numbers, err)
 	}
 
+	// MULTI and EXEC.
+	answers, err = client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		for range 200 {
+			pipe.Do(ctx, "CL.THROTTLE", "multi-"+name, 99, 1, 86400)
+		}
+		return nil
+	})
+	check(err == nil && len(answers) == 200, name+" transaction", len(answers), err)
+	for at, answer := range answers {
+		numbers, err := answer.(*redis.Cmd).Int64Slice()
+		check(err == nil && (numbers[0] == 0) == (at < 100), name+" transaction", at, numbers, err)
+	}
+	_, err = client.TxPipelined(ctx, func(pipe redis.Pipeliner) error {
+		pipe.Do(ctx, "CL.THROTTLE", "none-"+name, 0, 1, 86400)
+		pipe.Get(ctx, "x")
+		return nil
+	})
+	check(err != nil, name+" a transaction with a command that is not served", err)
+	answer, err = client.Do(ctx, "CL.THROTTLE", "none-"+name, 0, 1, 86400).Int64Slice()
+	check(err == nil && answer[0] == 0, name+" nothing was charged", answer, err)
+	err = client.Watch(ctx, func(*redis.Tx) error { return nil }, "x")
+	check(err != nil && strings.Contains(err.Error(), "WATCH is not supported"), name+" watch", err)
+
 	// Many callers at once, on as many connections as it likes.
 	var passed atomic.Int64
 	var callers sync.WaitGroup

@@ -22,6 +22,15 @@ async function session(name, options) {
   assert.equal(answers.slice(0, 100).every(([, answer]) => answer[0] === 0), true);
   assert.equal(answers.slice(100).every(([, answer]) => answer[0] === 1), true);
 
+  // MULTI and EXEC.
+  const transaction = client.multi();
+  for (let n = 0; n < 200; n++) transaction.call("CL.THROTTLE", `multi-${key}`, 99, 1, 86400);
+  const queued = await transaction.exec();
+  assert.deepEqual(queued.map(([error, answer]) => error ?? answer[0]), [...Array(100).fill(0), ...Array(100).fill(1)]);
+  await assert.rejects(client.multi().call("CL.THROTTLE", `none-${key}`, 0, 1, 86400).get("x").exec(), /EXECABORT/);
+  assert.equal((await client.call("CL.THROTTLE", `none-${key}`, 0, 1, 86400))[0], 0);
+  await assert.rejects(client.watch("x"), /WATCH is not supported/);
+
   // Many callers at once on one connection.
   const calls = Array.from({ length: 100 }, () => client.call("CL.THROTTLE", `calls-${key}`, 9, 1, 86400));
   assert.equal((await Promise.all(calls)).filter((answer) => answer[0] === 0).length, 10);

@@ -1,10 +1,14 @@
 //! Where Redis is: one server, the primary that sentinels name, or a Cluster.
 
 use crate::builder::ConnectError;
-use redis::io::tcp::TcpSettings;
-use redis::{Client, IntoConnectionInfo, TlsCertificates};
+use crate::connection::{Endpoint, EndpointAddress};
+use redis::{ConnectionAddr, IntoConnectionInfo};
+use rustls::pki_types::CertificateDer;
+use rustls::pki_types::pem::PemObject;
+use rustls::{ClientConfig, RootCertStore};
 use std::fmt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 /// A host and a port.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -24,7 +28,7 @@ impl fmt::Display for Address {
 
 /// What a url says.
 pub(crate) enum Place {
-    One(Client),
+    One(Endpoint),
     Sentinels { sentinels: Vec<Address>, master: String, dial: Dial },
     Cluster { seeds: Vec<Address>, dial: Dial },
 }
@@ -37,13 +41,13 @@ pub(crate) struct Dial {
     user_info: String,
     /// `/1`, or nothing.
     database: String,
-    certificates: Option<(PathBuf, Vec<u8>)>,
+    certificates: Option<Certificates>,
 }
 
 impl Dial {
-    pub(crate) fn client(&self, address: &Address) -> Result<Client, ConnectError> {
+    pub(crate) fn endpoint(&self, address: &Address) -> Result<Endpoint, ConnectError> {
         let url = format!("{}://{}{address}{}", self.scheme, self.user_info, self.database);
-        client(&url, self.certificates.as_ref())
+        endpoint(&url, self.certificates.as_ref())
     }
 
     /// The same with another user, or none, and no database.
@@ -75,7 +79,7 @@ impl Place {
         };
         let several = SEVERAL.iter().find_map(|(begin, scheme, port)| Some((url.strip_prefix(begin)?, scheme, *port)));
         let Some((rest, scheme, port)) = several else {
-            return client(url, certificates.as_ref()).map(Self::One);
+            return endpoint(url, certificates.as_ref()).map(Self::One);
         };
         let bad = |why: &str| ConnectError::Url(why.to_owned());
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -99,7 +103,7 @@ impl Place {
             return Err(bad("a Cluster has the database 0 and no other"));
         };
         // What is wrong with user, password or database is found now.
-        dial.client(&addresses[0])?;
+        dial.endpoint(&addresses[0])?;
         Ok(place)
     }
 }
@@ -117,13 +121,47 @@ fn address(text: &str, port: u16) -> Option<Address> {
     (!host.is_empty()).then(|| Address { host: host.to_owned(), port })
 }
 
-fn client(url: &str, certificates: Option<&(PathBuf, Vec<u8>)>) -> Result<Client, ConnectError> {
-    let bad = |error: redis::RedisError| ConnectError::Url(error.to_string());
-    let info = url.into_connection_info().map_err(bad)?;
-    let info = info.set_tcp_settings(TcpSettings::default().set_nodelay(true));
-    let Some((path, certificates)) = certificates else { return Client::open(info).map_err(bad) };
-    let tls = TlsCertificates { client_tls: None, root_cert: Some(certificates.clone()) };
-    Client::build_with_tls(info, tls).map_err(|error| ConnectError::Certificates(path.clone(), error.to_string()))
+/// Certificates in PEM form, and the file they are from.
+type Certificates = (PathBuf, Vec<u8>);
+
+fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, ConnectError> {
+    let info = url.into_connection_info().map_err(|error| ConnectError::Url(error.to_string()))?;
+    let at = match info.addr().clone() {
+        ConnectionAddr::Tcp(host, port) => EndpointAddress::Tcp { host, port, tls: None },
+        ConnectionAddr::TcpTls { insecure: true, .. } => {
+            let why = "#insecure is not supported; name the certificate to trust as ca_file";
+            return Err(ConnectError::Url(why.to_owned()));
+        }
+        ConnectionAddr::TcpTls { host, port, .. } => EndpointAddress::Tcp { host, port, tls: Some(tls(certificates)?) },
+        ConnectionAddr::Unix(path) => EndpointAddress::Unix(path),
+        _ => return Err(ConnectError::Url("its scheme is not supported".to_owned())),
+    };
+    if let (Some((path, _)), EndpointAddress::Tcp { tls: None, .. } | EndpointAddress::Unix(_)) = (certificates, &at) {
+        let why = "it is for TLS, and the url is not: write rediss://";
+        return Err(ConnectError::Certificates(path.clone(), why.to_owned()));
+    }
+    Ok(Endpoint { at, login: info.redis_settings().clone() })
+}
+
+/// Trusts these certificates, or those of the system.
+fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, ConnectError> {
+    let mut roots = RootCertStore::empty();
+    match certificates {
+        Some((path, pem)) => {
+            let bad = |why: String| ConnectError::Certificates(path.clone(), why);
+            for certificate in CertificateDer::pem_slice_iter(pem) {
+                let certificate = certificate.map_err(|error| bad(error.to_string()))?;
+                roots.add(certificate).map_err(|error| bad(error.to_string()))?;
+            }
+        }
+        None => {
+            roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        }
+    }
+    let config = ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .map_err(|error| ConnectError::Url(error.to_string()))?;
+    Ok(Arc::new(config.with_root_certificates(roots).with_no_client_auth()))
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {

@@ -7,6 +7,7 @@
 use crate::health::Health;
 use crate::keeper::Way;
 use crate::random::random_bytes;
+use crate::reply::{BOARD, SHORT};
 use crate::store::{Inner, RedisStore};
 use crate::trouble::Trouble;
 use redis::Value;
@@ -264,7 +265,7 @@ impl Wire {
         let mut command = redis::cmd("SET");
         command.arg(&self.secret).arg(inner.secret.offer()).arg("NX");
         drop(inner);
-        self.way.send(&self.secret, &command).await.map(drop)
+        self.way.send(&self.secret, &command, SHORT).await.map(drop)
     }
 
     /// What is there.
@@ -301,7 +302,7 @@ impl Wire {
         if std::mem::replace(&mut self.era, era) != era {
             self.way.cut();
         }
-        let first = self.way.send(&self.key, &command).await;
+        let first = self.way.send(&self.key, &command, BOARD).await;
         if !matches!(first, Err(Trouble::Unreachable(_))) {
             if first.is_err() {
                 self.way.cut();
@@ -309,6 +310,6 @@ impl Wire {
             return first;
         }
         self.way.cut();
-        self.way.send(&self.key, &command).await
+        self.way.send(&self.key, &command, BOARD).await
     }
 }

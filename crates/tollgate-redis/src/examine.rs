@@ -2,11 +2,11 @@
 
 use crate::address::{Address, Dial, Place};
 use crate::builder::{ConnectError, RedisStoreBuilder};
-use crate::link;
+use crate::connection::Connection;
+use crate::reply::LIST;
 use crate::sentinel::Sentinels;
 use crate::trouble::Trouble;
 use redis::Value;
-use redis::aio::MultiplexedConnection;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -60,7 +60,7 @@ impl RedisStoreBuilder {
     pub async fn examine(&self) -> Result<Examined, ConnectError> {
         let (url, ca_file, auth) = self.place();
         match Place::of(url, ca_file)? {
-            Place::One(client) => one(link::connect(&client, PATIENCE).await).await,
+            Place::One(client) => one(client.connect(PATIENCE).await).await,
             Place::Sentinels { sentinels, master, dial } => {
                 let sentinels = Sentinels::new(&sentinels, master, dial, auth)?;
                 one(sentinels.connect(PATIENCE).await).await
@@ -70,7 +70,7 @@ impl RedisStoreBuilder {
     }
 }
 
-async fn one(connected: Result<MultiplexedConnection, Trouble>) -> Result<Examined, ConnectError> {
+async fn one(connected: Result<Connection, Trouble>) -> Result<Examined, ConnectError> {
     let mut connection = connected.map_err(ConnectError::Unusable)?;
     let found = examine(&mut connection, None).await.map_err(ConnectError::Unusable)?;
     Ok(Examined { servers: vec![found], slots: None })
@@ -90,8 +90,8 @@ async fn cluster(seeds: &[Address], dial: &Dial) -> Result<Examined, Trouble> {
 
 async fn of_cluster(seed: &Address, dial: &Dial) -> Result<Examined, Trouble> {
     let connect = async |address: &Address| {
-        let client = dial.client(address).map_err(|error| Trouble::Unreachable(error.to_string()))?;
-        link::connect(&client, PATIENCE).await
+        let client = dial.endpoint(address).map_err(|error| Trouble::Unreachable(error.to_string()))?;
+        client.connect(PATIENCE).await
     };
     let mut connection = connect(seed).await?;
     let mut slots = slots_of(&mut connection).await?;
@@ -107,7 +107,7 @@ async fn of_cluster(seed: &Address, dial: &Dial) -> Result<Examined, Trouble> {
 }
 
 /// How many slots are served, as one node sees it.
-async fn slots_of(connection: &mut MultiplexedConnection) -> Result<u64, Trouble> {
+async fn slots_of(connection: &mut Connection) -> Result<u64, Trouble> {
     let said = text(connection, &["CLUSTER", "INFO"]).await?;
     Ok(fields(&said).get("cluster_slots_ok").and_then(|slots| slots.parse().ok()).unwrap_or(0))
 }
@@ -125,7 +125,7 @@ fn primary(line: &str, seed: &Address) -> Option<Address> {
     Some(Address { host: host.to_owned(), port: port.parse().ok()? })
 }
 
-async fn examine(connection: &mut MultiplexedConnection, name: Option<String>) -> Result<Examination, Trouble> {
+async fn examine(connection: &mut Connection, name: Option<String>) -> Result<Examination, Trouble> {
     // Who may not ask for this may still decide: what is not known is left out.
     let said = text(connection, &["INFO"]).await.unwrap_or_default();
     let said = fields(&said);
@@ -161,23 +161,20 @@ fn fields(text: &str) -> BTreeMap<&str, &str> {
     text.lines().filter_map(|line| line.split_once(':')).map(|(key, value)| (key, value.trim())).collect()
 }
 
-async fn ask(connection: &mut MultiplexedConnection, words: &[&str]) -> Result<Value, Trouble> {
+async fn ask(connection: &mut Connection, words: &[&str]) -> Result<Value, Trouble> {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| {
         command.arg(*word);
     });
-    match tokio::time::timeout(PATIENCE, command.query_async::<Value>(connection)).await {
-        Ok(answer) => answer.map_err(|error| Trouble::of(&error)),
-        Err(_) => Err(Trouble::TimedOut),
-    }
+    tokio::time::timeout(PATIENCE, connection.send(&command, LIST)).await.unwrap_or(Err(Trouble::TimedOut))
 }
 
-async fn text(connection: &mut MultiplexedConnection, words: &[&str]) -> Result<String, Trouble> {
+async fn text(connection: &mut Connection, words: &[&str]) -> Result<String, Trouble> {
     let answer = ask(connection, words).await?;
     redis::from_redis_value(answer).map_err(|error| Trouble::Protocol(error.to_string()))
 }
 
-async fn time(connection: &mut MultiplexedConnection) -> Result<(u64, u64), Trouble> {
+async fn time(connection: &mut Connection) -> Result<(u64, u64), Trouble> {
     let answer = ask(connection, &["TIME"]).await?;
     redis::from_redis_value(answer).map_err(|error| Trouble::Protocol(error.to_string()))
 }

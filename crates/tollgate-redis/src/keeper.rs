@@ -4,6 +4,7 @@
 use crate::cluster::{Cluster, slot};
 use crate::health::Health;
 use crate::link::{Link, Server};
+use crate::reply::SHORT;
 use crate::script::PERMIT_LIVES;
 use crate::script::amend::{Amend, Amendment};
 use crate::secret::Known;
@@ -71,15 +72,15 @@ impl Way {
         }
     }
 
-    /// Sends a command to who has that key.
-    pub(crate) async fn send(&self, key: &str, command: &redis::Cmd) -> Result<Value, Trouble> {
+    /// Sends a command to who has that key; its reply is no longer than that.
+    pub(crate) async fn send(&self, key: &str, command: &redis::Cmd, max_reply: usize) -> Result<Value, Trouble> {
         match self {
-            Self::One(link, _) => {
-                tokio::time::timeout(PATIENCE, link.send(command, false)).await.unwrap_or(Err(Trouble::TimedOut))
-            }
+            Self::One(link, _) => tokio::time::timeout(PATIENCE, link.send(command, max_reply, false))
+                .await
+                .unwrap_or(Err(Trouble::TimedOut)),
             Self::Cluster(cluster) => {
                 let slot = slot(key.as_bytes());
-                tokio::time::timeout(PATIENCE, cluster.send(slot, command)).await.unwrap_or_else(|_| {
+                tokio::time::timeout(PATIENCE, cluster.send(slot, command, max_reply)).await.unwrap_or_else(|_| {
                     cluster.gave_up(slot);
                     Err(Trouble::TimedOut)
                 })
@@ -194,7 +195,7 @@ impl Keeper {
         let mut command = redis::cmd("EVAL");
         command.arg(include_str!("script/alive.lua")).arg(2).arg(&nodes).arg(secret);
         command.arg(format!("{:016x}", self.node)).arg(ALIVE).arg(inner.secret.offer());
-        let answer = self.way.send(&nodes, &command).await?;
+        let answer = self.way.send(&nodes, &command, SHORT).await?;
         let Value::Array(answer) = answer else { return Err(Trouble::Protocol("no list".to_owned())) };
         let [Value::Int(nodes), Value::BulkString(secret)] = &answer[..] else {
             return Err(Trouble::Protocol("not two values".to_owned()));
@@ -243,7 +244,7 @@ impl Keeper {
     pub(crate) async fn version(&self) -> Result<Option<(u64, u64)>, Trouble> {
         let mut command = redis::cmd("INFO");
         command.arg("server");
-        let text = match self.way.send(&self.fleet, &command).await {
+        let text = match self.way.send(&self.fleet, &command, SHORT).await {
             Ok(Value::BulkString(text)) => text,
             Err(trouble @ (Trouble::Unreachable(_) | Trouble::TimedOut)) => return Err(trouble),
             // What the sentinels say is not said of it.

@@ -1,10 +1,10 @@
 //! One connection to the server: made when it is needed, given up when it is of no use.
 
+use crate::connection::{Connection, Endpoint, Reply};
 use crate::script::{Call, Script};
 use crate::sentinel::Sentinels;
 use crate::trouble::Trouble;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, Client, Pipeline, Value};
+use redis::{Pipeline, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::Notify;
@@ -18,17 +18,17 @@ pub(crate) struct Server {
 }
 
 pub(crate) enum At {
-    One(Client),
+    One(Endpoint),
     /// The one that they name when a connection is made.
     Named(Sentinels),
 }
 
 impl Server {
     /// A new connection.
-    async fn connect(&self) -> Result<MultiplexedConnection, Trouble> {
+    async fn connect(&self) -> Result<Connection, Trouble> {
         match &self.at {
-            At::One(client) => {
-                connect(client, self.connect_timeout).await.map_err(|trouble| match (trouble, &self.name) {
+            At::One(endpoint) => {
+                endpoint.connect(self.connect_timeout).await.map_err(|trouble| match (trouble, &self.name) {
                     (Trouble::Unreachable(why), Some(name)) => Trouble::Unreachable(format!("{name}: {why}")),
                     (trouble, _) => trouble,
                 })
@@ -43,21 +43,6 @@ impl Server {
             At::One(_) => false,
             At::Named(sentinels) => sentinels.name_another().await,
         }
-    }
-}
-
-/// A new connection.
-pub(crate) async fn connect(client: &Client, timeout: Duration) -> Result<MultiplexedConnection, Trouble> {
-    // Answers are waited for as long as callers do, which they say themselves.
-    let config = AsyncConnectionConfig::new()
-        .set_connection_timeout(Some(timeout))
-        .set_response_timeout(None)
-        .set_pipeline_buffer_size(1_024);
-    let connecting = client.get_multiplexed_async_connection_with_config(&config);
-    match tokio::time::timeout(timeout, connecting).await {
-        Ok(Ok(connection)) => Ok(connection),
-        Ok(Err(error)) => Err(Trouble::of(&error)),
-        Err(_) => Err(Trouble::Unreachable(format!("no connection within {timeout:?}"))),
     }
 }
 
@@ -81,7 +66,7 @@ enum State {
     Connecting,
     /// Why there is none, for those who waited for it.
     Failed(Trouble),
-    Connected(MultiplexedConnection),
+    Connected(Connection),
 }
 
 impl Link {
@@ -97,7 +82,7 @@ impl Link {
         }
     }
 
-    async fn connection(&self) -> Result<MultiplexedConnection, Trouble> {
+    async fn connection(&self) -> Result<Connection, Trouble> {
         let mut has_waited = false;
         loop {
             let changed = self.slot.changed.notified();
@@ -134,8 +119,8 @@ impl Link {
     }
 
     /// Runs scripts, all in one piece; what came of each.
-    pub(crate) async fn run(&self, calls: &[Sent<'_>], time: Option<u64>) -> Vec<Result<Value, Trouble>> {
-        let mut results: Vec<Result<Value, Trouble>> = calls.iter().map(|_| Err(Trouble::Broken)).collect();
+    pub(crate) async fn run(&self, calls: &[Sent<'_>], time: Option<u64>) -> Vec<Reply> {
+        let mut results: Vec<Reply> = calls.iter().map(|_| Err(Trouble::Broken)).collect();
         let mut left: Vec<usize> = (0..calls.len()).collect();
         for last in [false, true] {
             let mut connection = match self.connection().await {
@@ -164,16 +149,16 @@ impl Link {
         results
     }
 
-    /// Sends one command.
-    pub(crate) async fn send(&self, command: &redis::Cmd, asking: bool) -> Result<Value, Trouble> {
+    /// Sends one command, whose reply is no longer than that.
+    pub(crate) async fn send(&self, command: &redis::Cmd, max_reply: usize, asking: bool) -> Result<Value, Trouble> {
         let mut connection = self.connection().await?;
         let sent = if asking {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("ASKING").add_command(command.clone());
-            let answers = connection.send_packed_commands(&pipeline, 0, 2).await.map_err(|error| Trouble::of(&error));
-            answers.and_then(|mut answers| answers.pop().map_or(Err(Trouble::Broken), told))
+            let answers = connection.ask_all(&pipeline, max_reply).await;
+            answers.and_then(|mut answers| answers.pop().unwrap_or(Err(Trouble::Broken)))
         } else {
-            send(&mut connection, command).await
+            connection.send(command, max_reply).await
         };
         if sent.as_ref().is_err_and(Trouble::ends_the_connection) {
             self.cut();
@@ -194,12 +179,13 @@ pub(crate) struct Sent<'a> {
 
 /// Runs those that are `left`, which becomes those that were not answered.
 async fn run_on(
-    connection: &mut MultiplexedConnection,
+    connection: &mut Connection,
     calls: &[Sent<'_>],
     time: Option<u64>,
     left: &mut Vec<usize>,
-    results: &mut [Result<Value, Trouble>],
+    results: &mut [Reply],
 ) -> Result<(), Trouble> {
+    let max_reply = calls.iter().map(|sent| sent.call.max_reply()).max().unwrap_or(0);
     // By their hashes; if the server does not know those, the first of each by its text, which is long; then all.
     for attempt in 0..3 {
         let by_text = |place: usize, at: usize| match attempt {
@@ -211,12 +197,16 @@ async fn run_on(
             let Sent { call, script, .. } = &calls[*at];
             if by_text(place, *at) { call.by_text(script, time) } else { call.by_hash(script, time) }
         };
-        let answers = match &left[..] {
+        let mut unknown = Vec::new();
+        let mut note = |at: usize, answer: Reply| {
+            if answer.as_ref().is_err_and(Trouble::is_no_script) {
+                unknown.push(at);
+            }
+            results[at] = answer;
+        };
+        match &left[..] {
             [] => return Ok(()),
-            [at] if !calls[*at].asking => match connection.send_packed_command(&command((0, at))).await {
-                Ok(answer) => vec![answer],
-                Err(error) => return Err(Trouble::of(&error)),
-            },
+            [at] if !calls[*at].asking => note(*at, connection.ask(&command((0, at)), max_reply).await?),
             several => {
                 let mut pipeline = Pipeline::with_capacity(several.len());
                 for (place, at) in several.iter().enumerate() {
@@ -225,41 +215,19 @@ async fn run_on(
                     }
                     pipeline.add_command(command((place, at)));
                 }
-                let count = pipeline.len();
-                let sent = connection.send_packed_commands(&pipeline, 0, count).await;
-                let mut answers = sent.map_err(|error| Trouble::of(&error))?.into_iter();
-                let mut told = Vec::with_capacity(several.len());
+                let mut answers = connection.ask_all(&pipeline, max_reply).await?.into_iter();
                 for at in several {
                     if calls[*at].asking {
                         answers.next();
                     }
-                    told.push(answers.next().ok_or_else(|| Trouble::Protocol("too few answers".to_owned()))?);
+                    note(*at, answers.next().ok_or_else(|| Trouble::Protocol("too few answers".to_owned()))?);
                 }
-                told
-            }
-        };
-        let mut unknown = Vec::new();
-        for (at, answer) in left.iter().zip(answers) {
-            results[*at] = told(answer);
-            if results[*at].as_ref().is_err_and(Trouble::is_no_script) {
-                unknown.push(*at);
             }
         }
         *left = unknown;
     }
     left.clear();
     Ok(())
-}
-
-pub(crate) async fn send(connection: &mut MultiplexedConnection, command: &redis::Cmd) -> Result<Value, Trouble> {
-    told(connection.send_packed_command(command).await.map_err(|error| Trouble::of(&error))?)
-}
-
-fn told(answer: Value) -> Result<Value, Trouble> {
-    match answer {
-        Value::ServerError(error) => Err(Trouble::of(&error.into())),
-        answer => Ok(answer),
-    }
 }
 
 impl Slot {

@@ -2,10 +2,10 @@
 
 use crate::address::{Address, Dial};
 use crate::builder::ConnectError;
-use crate::link;
+use crate::connection::{Connection, Endpoint};
+use crate::reply::SHORT;
 use crate::trouble::Trouble;
 use redis::Value;
-use redis::aio::MultiplexedConnection;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,9 +23,9 @@ pub(crate) struct Sentinels {
 
 struct Sentinel {
     address: Address,
-    client: redis::Client,
+    endpoint: Endpoint,
     /// A connection that is kept for the next question.
-    kept: Mutex<Option<MultiplexedConnection>>,
+    kept: Mutex<Option<Connection>>,
 }
 
 impl Sentinels {
@@ -38,15 +38,15 @@ impl Sentinels {
     ) -> Result<Self, ConnectError> {
         let own = dial.as_user(auth);
         let sentinel = |address: &Address| {
-            let client = own.client(address)?;
-            Ok(Arc::new(Sentinel { address: address.clone(), client, kept: Mutex::default() }))
+            let endpoint = own.endpoint(address)?;
+            Ok(Arc::new(Sentinel { address: address.clone(), endpoint, kept: Mutex::default() }))
         };
         let sentinels = addresses.iter().map(sentinel).collect::<Result<_, _>>()?;
         Ok(Self { sentinels, master, dial, named: Mutex::default() })
     }
 
     /// A connection to the primary: the first one named that says that it is one.
-    pub(crate) async fn connect(&self, timeout: Duration) -> Result<MultiplexedConnection, Trouble> {
+    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, Trouble> {
         let mut answers = self.ask();
         let mut tried: Vec<Address> = Vec::new();
         let mut worst = None;
@@ -70,12 +70,12 @@ impl Sentinels {
         Err(worst.unwrap_or(Trouble::TimedOut))
     }
 
-    async fn primary(&self, address: Address, timeout: Duration) -> Result<MultiplexedConnection, Trouble> {
+    async fn primary(&self, address: Address, timeout: Duration) -> Result<Connection, Trouble> {
         let unreachable = |error: ConnectError| Trouble::Unreachable(format!("{address}: {error}"));
-        let client = self.dial.client(&address).map_err(unreachable)?;
-        let mut connection = link::connect(&client, timeout).await?;
+        let endpoint = self.dial.endpoint(&address).map_err(unreachable)?;
+        let mut connection = endpoint.connect(timeout).await?;
         let role = redis::cmd("ROLE");
-        let role = match tokio::time::timeout(timeout, link::send(&mut connection, &role)).await {
+        let role = match tokio::time::timeout(timeout, connection.send(&role, SHORT)).await {
             Ok(Ok(Value::Array(role))) => role,
             // Who may not ask may still write, or is told that this is a replica.
             Ok(Err(Trouble::Refused { code, .. })) if code == "NOPERM" => Vec::new(),
@@ -140,14 +140,14 @@ impl Sentinel {
         }
     }
 
-    async fn ask_on(&self, kept: Option<MultiplexedConnection>, master: &str) -> Result<Address, Trouble> {
+    async fn ask_on(&self, kept: Option<Connection>, master: &str) -> Result<Address, Trouble> {
         let mut connection = match kept {
             Some(connection) => connection,
-            None => link::connect(&self.client, PATIENCE).await.map_err(|trouble| self.says(trouble))?,
+            None => self.endpoint.connect(PATIENCE).await.map_err(|trouble| self.says(trouble))?,
         };
         let mut command = redis::cmd("SENTINEL");
         command.arg("get-master-addr-by-name").arg(master);
-        let answer = link::send(&mut connection, &command).await.map_err(|trouble| self.says(trouble))?;
+        let answer = connection.send(&command, SHORT).await.map_err(|trouble| self.says(trouble))?;
         *self.kept() = Some(connection);
         let text = |value: &Value| match value {
             Value::BulkString(bytes) => String::from_utf8(bytes.clone()).ok(),
@@ -196,7 +196,7 @@ impl Sentinel {
         }
     }
 
-    fn kept(&self) -> std::sync::MutexGuard<'_, Option<MultiplexedConnection>> {
+    fn kept(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -44,7 +44,31 @@ pub(crate) enum Redirect<'a> {
     Later,
 }
 
+/// So many characters are shown of what a server says.
+const MAX_TEXT: usize = 200;
+const MAX_CODE: usize = 40;
+
+/// The beginning of a text that a server sent, in one line without control characters.
+fn shown(text: &str, max: usize) -> String {
+    let mut shown = String::with_capacity(text.len().min(max));
+    for (count, letter) in text.chars().enumerate() {
+        if count >= max {
+            shown.push('…');
+            break;
+        }
+        match letter.is_control() {
+            true => shown.extend(letter.escape_default()),
+            false => shown.push(letter),
+        }
+    }
+    shown
+}
+
 impl Trouble {
+    pub(crate) fn unreachable(why: &dyn fmt::Display) -> Self {
+        Self::Unreachable(shown(&why.to_string(), MAX_TEXT))
+    }
+
     pub(crate) fn of(error: &redis::RedisError) -> Self {
         use redis::ErrorKind;
         let text = || error.detail().map_or_else(|| error.to_string(), str::to_owned);
@@ -52,9 +76,11 @@ impl Trouble {
             return Self::TimedOut;
         }
         match error.kind() {
-            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Self::Unreachable(error.to_string()),
-            ErrorKind::AuthenticationFailed => Self::Refused { code: "WRONGPASS".to_owned(), message: text() },
-            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Protocol(error.to_string()),
+            ErrorKind::Io | ErrorKind::ClusterConnectionNotFound => Self::unreachable(error),
+            ErrorKind::AuthenticationFailed => {
+                Self::Refused { code: "WRONGPASS".to_owned(), message: shown(&text(), MAX_TEXT) }
+            }
+            ErrorKind::Parse | ErrorKind::UnexpectedReturnType => Self::Protocol(shown(&error.to_string(), MAX_TEXT)),
             _ => {
                 let message = text();
                 // Before Redis 7 the error of a command within a script is inside the script's own.
@@ -63,7 +89,7 @@ impl Trouble {
                     Some(code) if code != "ERR" => code,
                     code => known.copied().or(code).unwrap_or("ERR"),
                 };
-                Self::Refused { code: code.to_owned(), message }
+                Self::Refused { code: shown(code, MAX_CODE), message: shown(&message, MAX_TEXT) }
             }
         }
     }
@@ -164,3 +190,16 @@ impl fmt::Display for Trouble {
 }
 
 impl std::error::Error for Trouble {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_server_says_is_shown_in_one_short_line() {
+        assert_eq!(shown("all of it", 9), "all of it");
+        assert_eq!(shown("all of it", 8), "all of i…");
+        assert_eq!(shown("a\r\n\u{1b}[31mä\u{9b}", 99), "a\\r\\n\\u{1b}[31mä\\u{9b}");
+        assert_eq!(shown(&"ä".repeat(500), MAX_TEXT).chars().count(), MAX_TEXT + 1);
+    }
+}

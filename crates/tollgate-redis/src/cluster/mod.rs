@@ -190,10 +190,11 @@ impl Cluster {
 
     /// A node that was not known; its lanes run from now on.
     fn node(&self, address: &Address) -> Result<Arc<Node>, Trouble> {
-        let client = self.dial.client(address).map_err(|error| Trouble::Unreachable(format!("{address}: {error}")))?;
+        let endpoint =
+            self.dial.endpoint(address).map_err(|error| Trouble::Unreachable(format!("{address}: {error}")))?;
         let Lanes { scripts, timeout, connections, most_waiting, connect_timeout, time } = &self.lanes;
         let (connect_timeout, name) = (*connect_timeout, Some(address.to_string()));
-        let server = Arc::new(Server { at: At::One(client), connect_timeout, name });
+        let server = Arc::new(Server { at: At::One(endpoint), connect_timeout, name });
         let health = self.health.part();
         let lane = |_| {
             let elsewhere = Elsewhere { cluster: Weak::clone(&self.me), host: address.host.clone() };

@@ -3,6 +3,7 @@
 use super::slots::{self, Range};
 use super::{Cluster, Map, NOBODY, Node, SLOTS, slot};
 use crate::address::Address;
+use crate::reply::LIST;
 use crate::trouble::{Redirect, Trouble};
 use redis::{Cmd, Value};
 use std::sync::atomic::Ordering::Relaxed;
@@ -69,15 +70,15 @@ impl Cluster {
     }
 
     async fn ask_seed(&self, seed: &Address) -> Result<Vec<Range>, Trouble> {
-        let client = self.dial.client(seed).map_err(|error| Trouble::Unreachable(format!("{seed}: {error}")))?;
-        let mut connection = crate::link::connect(&client, self.lanes.connect_timeout).await?;
+        let endpoint = self.dial.endpoint(seed).map_err(|error| Trouble::Unreachable(format!("{seed}: {error}")))?;
+        let mut connection = endpoint.connect(self.lanes.connect_timeout).await?;
         let command = who_has_what();
-        let sent = crate::link::send(&mut connection, &command);
+        let sent = connection.send(&command, LIST);
         read(tokio::time::timeout(PATIENCE, sent).await.unwrap_or(Err(Trouble::TimedOut)), seed)
     }
 
     async fn ask(&self, address: &Address, link: &crate::link::Link) -> Result<Vec<Range>, Trouble> {
-        let answer = tokio::time::timeout(PATIENCE, link.send(&who_has_what(), false)).await;
+        let answer = tokio::time::timeout(PATIENCE, link.send(&who_has_what(), LIST, false)).await;
         read(answer.unwrap_or(Err(Trouble::TimedOut)), address)
     }
 
@@ -129,11 +130,11 @@ impl Cluster {
     }
 
     /// Sends a command to whoever has its slot.
-    pub(crate) async fn send(&self, slot: u16, command: &Cmd) -> Result<Value, Trouble> {
+    pub(crate) async fn send(&self, slot: u16, command: &Cmd, max_reply: usize) -> Result<Value, Trouble> {
         let mut node = self.map().node(slot)?.clone();
         let mut asking = false;
         for _ in 0..TRIES {
-            let sent = node.link.send(command, asking).await;
+            let sent = node.link.send(command, max_reply, asking).await;
             let redirect = sent.as_ref().err().and_then(Trouble::redirect);
             match redirect {
                 Some(Redirect::To { host, port, asking: only_asked }) => {
@@ -169,7 +170,7 @@ impl Cluster {
 
 /// Looks whether a primary answers, and notes it.
 async fn look_at(node: Arc<Node>, command: Cmd) {
-    let answer = match tokio::time::timeout(PATIENCE, node.link.send(&command, false)).await {
+    let answer = match tokio::time::timeout(PATIENCE, node.link.send(&command, crate::reply::SHORT, false)).await {
         Ok(Ok(_)) => Ok(()),
         // It answers; what it says of its slots is for the map.
         Ok(Err(trouble)) if trouble.redirect().is_some() => Ok(()),

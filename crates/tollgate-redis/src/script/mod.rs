@@ -6,6 +6,7 @@
 pub(crate) mod amend;
 pub(crate) mod decide;
 
+use crate::reply::SHORT;
 use redis::Cmd;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -85,6 +86,11 @@ pub(crate) struct Call {
 impl Call {
     pub(crate) fn by_hash(&self, script: &Script, time: Option<u64>) -> Cmd {
         self.command("EVALSHA", &script.hash, time)
+    }
+
+    /// How long an answer to it may be: a dozen integers for each question, which takes six bytes or more.
+    pub(crate) fn max_reply(&self) -> usize {
+        SHORT + 64 * self.body.len()
     }
 
     pub(crate) fn by_text(&self, script: &Script, time: Option<u64>) -> Cmd {

@@ -213,6 +213,7 @@ impl RedisStoreBuilder {
             secret: Arc::new(Agreed::new(self.key_secret.as_deref())),
             permits: Arc::new(Permits::new(node)),
             leases,
+            heartbeat: Arc::default(),
             board: Arc::new(board),
             timeout: self.timeout,
             on_failure: self.on_failure,
@@ -224,13 +225,13 @@ impl RedisStoreBuilder {
         let (sender, seen) = tokio::sync::oneshot::channel();
         let (first, weak) = (Arc::clone(&inner), Arc::downgrade(&inner));
         let run = async move {
+            let mut workers: tokio::task::JoinSet<()> = workers.into_iter().map(Lane::run).collect();
             let result = keeper.look(&first).await;
             let fatal = result.is_err();
             drop(first);
             if sender.send(result).is_err() || fatal {
                 return;
             }
-            let mut workers: tokio::task::JoinSet<()> = workers.into_iter().map(Lane::run).collect();
             tokio::spawn(caretaker.run(board_way, fleet, weak.clone()));
             tokio::spawn(lease::flight::run(fetches, weak));
             keeper.run().await;
@@ -284,7 +285,7 @@ impl Keeper {
                 return Err(Trouble::Refused { code: "VERSION".to_owned(), message });
             }
             // Who may not ask for the version may still decide.
-            Ok(_) => match self.beat(inner).await {
+            Ok(_) => match self.begin(inner).await {
                 Ok(()) => return Ok(()),
                 Err(trouble) => trouble,
             },
@@ -301,9 +302,7 @@ impl Keeper {
             return Err(trouble);
         }
         // Not again for every caller.
-        for _ in 0..3 {
-            inner.health.failed(&trouble);
-        }
+        inner.health.broke(&trouble);
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Where a store hands in what it asks: a lane, or a Cluster, which has lanes to each of its primaries.
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, Servers, slot};
 use crate::lane::Door;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, Questions};
@@ -19,6 +19,30 @@ impl Entrance {
         match self {
             Self::Lane(door) => door.decide(questions, 0, timeout)?.await.unwrap_or(Err(Trouble::Broken)),
             Self::Cluster(cluster) => cluster.decide(questions, timeout).await,
+        }
+    }
+
+    /// The lane to the one server there is; none in a Cluster.
+    pub(crate) fn lane(&self) -> Option<&Door> {
+        match self {
+            Self::Lane(door) => Some(door),
+            Self::Cluster(_) => None,
+        }
+    }
+
+    /// Which server each of these keys is decided without, where there is more than one.
+    pub(crate) fn missing(&self, names: impl Iterator<Item = Option<Arc<[u8]>>>) -> Servers {
+        match self {
+            Self::Lane(_) => Servers::new(),
+            Self::Cluster(cluster) => cluster.missing(names.map(|name| name.map(|name| slot(&name)))),
+        }
+    }
+
+    /// Whether a server decides again, or is none of those that do.
+    pub(crate) fn is_over(&self, server: u64) -> bool {
+        match self {
+            Self::Lane(_) => true,
+            Self::Cluster(cluster) => cluster.is_over(server),
         }
     }
 

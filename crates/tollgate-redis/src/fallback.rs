@@ -1,10 +1,12 @@
 //! Deciding without the server: by each limit's own choice, on this node's share of it.
 //!
 //! Shares are buckets of this process with the rate and the burst divided by the number of nodes. They start empty when
-//! the trouble does: what the bucket held is in Redis, and may have been spent by others. What is spent here is debited
-//! there when it answers again.
+//! the outage of their server does: what the bucket held is in Redis, and may have been spent by others. What is spent here
+//! is debited there when that server answers again. Each primary of a Cluster has outages of its own.
 
 use crate::limits::{Registered, Rule};
+use crate::script::decide::FEW;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -12,7 +14,7 @@ use std::time::Duration;
 use tollgate::{Ask, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, Mode, OnFailure, Outcome, Source};
 use tollgate::{NotDetached, NotSettled, Status, TooManyKeys, TooManyLimits, Verdict};
 
-/// Of so many keys it is remembered what they spent. What more spend is not debited.
+/// Of so many keys it is remembered what they spent without a server. What more spend is not debited.
 const MOST_SPENDERS: usize = 65_536;
 
 /// As long as a node is alive without saying so.
@@ -23,17 +25,26 @@ pub(crate) struct Fallback {
     max_keys: usize,
     max_bytes: Option<usize>,
     nodes: AtomicU64,
-    outage: Mutex<Outage>,
+    outages: Mutex<Outages>,
 }
 
 #[derive(Default)]
-struct Outage {
-    /// None while all is well.
-    since: Option<Instant>,
+struct Outages {
+    /// By the number of the server. One that has none is well, as far as decisions have shown.
+    by_server: HashMap<u64, Outage>,
     /// Since when fewer nodes are alive than is known.
     fewer_since: Option<Instant>,
+}
+
+/// The time in which decisions were made here that a server should have made.
+struct Outage {
+    since: Instant,
+    /// What keys of a limit have spent.
     spent: HashMap<(u64, Box<[u8]>), u64>,
 }
+
+/// The number of the server where there is one, or none is known.
+pub(crate) const ONLY_SERVER: u64 = 0;
 
 /// What a key spent here, to be debited.
 pub(crate) struct Spent {
@@ -49,7 +60,7 @@ impl Fallback {
             builder = builder.max_bytes(bytes);
         }
         let shares = builder.try_build()?;
-        Ok(Self { shares, max_keys, max_bytes, nodes: AtomicU64::new(nodes.max(1)), outage: Mutex::default() })
+        Ok(Self { shares, max_keys, max_bytes, nodes: AtomicU64::new(nodes.max(1)), outages: Mutex::default() })
     }
 
     /// One for limits of another store on the same Redis.
@@ -61,9 +72,9 @@ impl Fallback {
         self.shares.clock()
     }
 
-    /// Whether something was decided here since the store last answered.
-    pub(crate) fn is_in_use(&self) -> bool {
-        self.lock().since.is_some()
+    /// The servers that have failed to decide and were not said to be [over](Self::over) since.
+    pub(crate) fn outages(&self) -> Vec<u64> {
+        self.lock().by_server.keys().copied().collect()
     }
 
     pub(crate) fn nodes(&self) -> u64 {
@@ -78,12 +89,12 @@ impl Fallback {
         let (nodes, known) = (nodes.max(1), self.nodes());
         {
             let now = self.shares.clock().now();
-            let mut outage = self.lock();
-            let since = *outage.fewer_since.get_or_insert(now);
+            let mut outages = self.lock();
+            let since = *outages.fewer_since.get_or_insert(now);
             if nodes < known && now.saturating_since(since) < FEWER {
                 return false;
             }
-            outage.fewer_since = None;
+            outages.fewer_since = None;
         }
         self.nodes.swap(nodes, Ordering::Relaxed) != nodes
     }
@@ -109,10 +120,14 @@ impl Fallback {
         }
     }
 
-    /// Decides here.
-    pub(crate) fn decide(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>]) -> Verdict {
+    /// Decides here. `servers`: which one each ask is decided without; [`ONLY_SERVER`] where there is none.
+    pub(crate) fn decide(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>], servers: &[u64]) -> Verdict {
         let now = self.shares.clock().now();
-        let since = *self.lock().since.get_or_insert(now);
+        let server_of = |at: usize| servers.get(at).copied().unwrap_or(ONLY_SERVER);
+        let since: SmallVec<[Instant; FEW]> = {
+            let mut outages = self.lock();
+            (0..asks.len()).map(|at| outages.of(server_of(at), now).since).collect()
+        };
         let chosen = |at: usize| match limits[at].as_deref() {
             Some(limit) if limit.form == InMicros::Unlimited => OnFailure::Open,
             Some(limit) => limit.on_failure,
@@ -124,22 +139,22 @@ impl Fallback {
         }
         // Those that this node counts; the others pass.
         let mut shared = Vec::with_capacity(asks.len());
-        for (ask, limit) in asks.iter().zip(limits) {
+        for ((ask, limit), since) in asks.iter().zip(limits).zip(&since) {
             if let Some(limit) = limit.as_ref().filter(|limit| limit.on_failure == OnFailure::LocalShare) {
-                self.empty_as_of(since, &limit.share, ask);
+                self.empty_as_of(*since, &limit.share, ask);
                 shared.push(Ask { limit: &limit.share, ..*ask });
             }
         }
         if shared.len() == asks.len() {
             let verdict = self.shares.decide_now(&shared, now).decided_by(Source::LocalShare);
-            self.remember(asks, &verdict);
+            self.remember(asks, limits, server_of, now, &verdict);
             return verdict;
         }
         let mut own = self.shares.decide_now(&shared, now).decided_by(Source::LocalShare);
         if shared.is_empty() {
             own = own.decided_by(Source::Open);
         }
-        self.remember_some(asks, limits, &own);
+        self.remember(asks, limits, server_of, now, &own);
         self.spread(asks, limits, own)
     }
 
@@ -189,22 +204,23 @@ impl Fallback {
         }
     }
 
-    fn remember(&self, asks: &[Ask<'_>], verdict: &Verdict) {
-        if verdict.is_allowed() {
-            let mut outage = self.lock();
-            for ask in asks.iter().filter(|ask| ask.mode == Mode::Enforce) {
-                outage.spend(ask);
-            }
+    /// Notes what the asks that this node counts have spent.
+    fn remember(
+        &self,
+        asks: &[Ask<'_>],
+        limits: &[Option<Arc<Registered>>],
+        server_of: impl Fn(usize) -> u64,
+        now: Instant,
+        verdict: &Verdict,
+    ) {
+        if !verdict.is_allowed() {
+            return;
         }
-    }
-
-    fn remember_some(&self, asks: &[Ask<'_>], limits: &[Option<Arc<Registered>>], verdict: &Verdict) {
-        if verdict.is_allowed() {
-            let mut outage = self.lock();
-            for (ask, limit) in asks.iter().zip(limits).filter(|(ask, _)| ask.mode == Mode::Enforce) {
-                if limit.as_ref().is_some_and(|limit| limit.on_failure == OnFailure::LocalShare) {
-                    outage.spend(ask);
-                }
+        let mut outages = self.lock();
+        for (at, (ask, limit)) in asks.iter().zip(limits).enumerate().filter(|(_, (ask, _))| ask.mode == Mode::Enforce)
+        {
+            if limit.as_ref().is_some_and(|limit| limit.on_failure == OnFailure::LocalShare) {
+                outages.of(server_of(at), now).spend(ask);
             }
         }
     }
@@ -240,13 +256,9 @@ impl Fallback {
         self.shares.settle_detached_now(receipt, &actual, self.shares.clock().now())
     }
 
-    /// The trouble is over: what each key has spent and not got back here.
-    pub(crate) fn over(&self, limits: &[Arc<Registered>]) -> Vec<Spent> {
-        let spent = {
-            let mut outage = self.lock();
-            outage.since = None;
-            std::mem::take(&mut outage.spent)
-        };
+    /// The outage of a server is over: what each key has spent and not got back here.
+    pub(crate) fn over(&self, server: u64, limits: &[Arc<Registered>]) -> Vec<Spent> {
+        let Some(Outage { spent, .. }) = self.lock().by_server.remove(&server) else { return Vec::new() };
         let now = self.shares.clock().now();
         let debit = |((number, key), tokens): ((u64, Box<[u8]>), u64)| {
             let limit = limits.get(number as usize)?;
@@ -261,8 +273,8 @@ impl Fallback {
         spent.into_iter().filter_map(debit).collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, Outage> {
-        self.outage.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Outages> {
+        self.outages.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -270,6 +282,13 @@ impl Fallback {
 struct Part {
     own: Verdict,
     places: Vec<usize>,
+}
+
+impl Outages {
+    /// That of a server, which begins now if it had none.
+    fn of(&mut self, server: u64, now: Instant) -> &mut Outage {
+        self.by_server.entry(server).or_insert_with(|| Outage { since: now, spent: HashMap::new() })
+    }
 }
 
 impl Outage {

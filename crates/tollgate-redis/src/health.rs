@@ -61,8 +61,13 @@ impl Health {
         self.parts().retain(|part| known.iter().any(|known| Arc::ptr_eq(part, known)));
     }
 
+    /// Whether nothing fails, of the Cluster as a whole where it is that of one.
+    pub(crate) fn is_well_itself(&self) -> bool {
+        self.lock().is_none()
+    }
+
     pub(crate) fn is_well(&self) -> bool {
-        self.lock().is_none() && self.parts().iter().all(|part| part.is_well())
+        self.is_well_itself() && self.parts().iter().all(|part| part.is_well())
     }
 
     /// Since when it fails, and why: of several what fails for longest.
@@ -103,6 +108,13 @@ impl Health {
         }
     }
 
+    /// Probes failed, again and again: nobody is to ask.
+    pub(crate) fn broke(&self, trouble: &Trouble) {
+        for _ in 0..FAILURES {
+            self.failed(trouble);
+        }
+    }
+
     /// A call came back.
     pub(crate) fn worked(&self) {
         if self.failed.load(Relaxed) != 0 && !self.is_open() {
@@ -110,7 +122,7 @@ impl Health {
         }
     }
 
-    /// A probe came back, or a call did before the breaker opened.
+    /// [Probes](crate::probe) came back in time, or a call did before the breaker opened.
     pub(crate) fn well_again(&self) {
         self.failed.store(0, Relaxed);
         self.open.store(false, Relaxed);

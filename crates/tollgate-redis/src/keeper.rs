@@ -2,8 +2,10 @@
 //! in trouble is well again.
 
 use crate::cluster::{Cluster, slot};
+use crate::entrance::Entrance;
 use crate::health::Health;
 use crate::link::{Link, Server};
+use crate::probe;
 use crate::reply::SHORT;
 use crate::script::PERMIT_LIVES;
 use crate::script::amend::{Amend, Amendment};
@@ -43,6 +45,8 @@ pub(crate) struct Keeper {
     looked: Instant,
     /// Whether it was told that a key of the fleet is spoilt.
     spoilt: AtomicBool,
+    /// How many decisions Redis had made at the last heartbeat.
+    decided: u64,
 }
 
 /// How Redis is spoken to beside the lanes.
@@ -105,7 +109,8 @@ impl Keeper {
         let inner = Arc::downgrade(inner);
         let fleet = way.fleet(prefix);
         let now = Instant::now();
-        Self { inner, way, node, fleet, renewed: now, mapped: now, looked: now, spoilt: AtomicBool::new(false) }
+        let spoilt = AtomicBool::new(false);
+        Self { inner, way, node, fleet, renewed: now, mapped: now, looked: now, spoilt, decided: 0 }
     }
 
     /// Runs until the store is gone.
@@ -130,10 +135,11 @@ impl Keeper {
             }
             let Some(inner) = self.inner.upgrade() else { return };
             match self.look_around(&health).await {
-                Ok(()) => match self.beat(&inner).await {
-                    Ok(()) => self.is_well(&inner),
-                    Err(trouble) => self.is_unwell(&health, &trouble),
-                },
+                Ok(()) => {
+                    let beat = self.beat(&inner).await;
+                    self.judge(&inner, beat).await;
+                    self.catch_up(&inner);
+                }
                 Err(trouble) => health.failed(&trouble),
             }
         }
@@ -166,27 +172,66 @@ impl Keeper {
         }
     }
 
-    fn is_well(&mut self, inner: &Inner) {
+    /// Finds out whether decisions are made, after a heartbeat that came to this.
+    async fn judge(&mut self, inner: &Inner, beat: Result<(), Trouble>) {
         let health = &inner.health;
-        if health.is_open() || !health.is_well() {
-            health.well_again();
+        if beat.is_err() {
+            self.way.cut();
         }
-        // In a Cluster another primary may be away; what was spent is charged when all are there.
-        if health.is_well() {
-            let children = inner.children();
-            let all = std::iter::once(inner).chain(children.iter().map(|child| &**child));
-            all.filter(|store| store.fallback.is_in_use()).for_each(|store| self.debit(store));
+        if let (Err(trouble), None) = (&beat, inner.secret.get()) {
+            // Without it no key has a name.
+            health.failed(trouble);
+        } else {
+            let decided = health.counts.decisions.load(Relaxed);
+            let is_idle = std::mem::replace(&mut self.decided, decided) == decided;
+            if is_idle || beat.is_err() || !health.is_well_itself() {
+                // What it comes to is noted in the health.
+                let _ = self.probe(inner).await;
+            }
         }
-        self.renew(inner);
+        let trouble = beat.err();
+        // What is wrong with all of Redis was said of that.
+        if let Some(trouble) = trouble.as_ref().filter(|_| health.is_well() && inner.heartbeat().is_none()) {
+            tracing::warn!(
+                target: "tollgate::redis",
+                "the heartbeat of this node fails, so that other nodes do not count it: {trouble}"
+            );
+        }
+        *inner.heartbeat() = trouble;
     }
 
-    fn is_unwell(&self, health: &Health, trouble: &Trouble) {
-        self.way.cut();
-        match self.way {
-            Way::One(..) => health.failed(trouble),
-            // It is one primary that is, which knows; there is a map, and the others may be well.
-            Way::Cluster(_) => health.well_again(),
+    /// The first heartbeat, and whether decisions are made in time.
+    pub(crate) async fn begin(&self, inner: &Inner) -> Result<(), Trouble> {
+        self.beat(inner).await?;
+        match &self.way {
+            Way::One(..) => self.probe(inner).await,
+            Way::Cluster(cluster) => {
+                cluster.tend(false).await?;
+                // That a primary is away does not keep this node from starting.
+                match inner.health.trouble() {
+                    Some((_, trouble @ Trouble::Refused { .. })) => Err(trouble),
+                    _ => Ok(()),
+                }
+            }
         }
+    }
+
+    /// Looks whether decisions are made. The primaries of a Cluster were looked at by its [`tend`](Cluster::tend).
+    async fn probe(&self, inner: &Inner) -> Result<(), Trouble> {
+        let questions = probe::questions(&probe::key(inner.limits.prefix(), 0));
+        let lanes = inner.lanes.iter().filter_map(Entrance::lane);
+        probe::run(&inner.health, lanes, &questions, 0, inner.timeout).await
+    }
+
+    /// Does what had to wait until Redis is well.
+    fn catch_up(&mut self, inner: &Arc<Inner>) {
+        if inner.health.is_well_itself() {
+            let is_over = |server: &u64| inner.lanes[0].is_over(*server);
+            for store in std::iter::once(Arc::clone(inner)).chain(inner.children()) {
+                store.fallback.outages().into_iter().filter(is_over).for_each(|server| debit(&store, server));
+            }
+        }
+        self.renew(inner);
     }
 
     /// Says that this node is alive, learns who else is, and agrees on the secret.
@@ -258,21 +303,6 @@ impl Keeper {
         Ok(numbers.next().zip(numbers.next()))
     }
 
-    /// Charges what was spent here while the server was away.
-    fn debit(&self, inner: &Inner) {
-        let limits = inner.limits.all();
-        let spent = inner.fallback.over(&limits);
-        let Some(secret) = inner.secret.get().filter(|_| !spent.is_empty()) else { return };
-        let debits = spent.iter().filter_map(|spent| {
-            let limit = limits.get(spent.limit as usize)?;
-            let key = secret.name(&limit.stem, &spent.key);
-            Some(Amendment { key, limit: limit.form, what: Amend::ChargeMore(spent.tokens) })
-        });
-        inner.health.counts.debited.fetch_add(spent.iter().map(|spent| spent.tokens).sum(), Relaxed);
-        tracing::info!(target: "tollgate::redis", keys = spent.len(), "charged what was spent without Redis");
-        send(inner, debits);
-    }
-
     fn renew(&mut self, inner: &Inner) {
         if self.renewed.elapsed() < RENEWAL - BEAT / 2 {
             return;
@@ -282,16 +312,56 @@ impl Keeper {
     }
 }
 
-/// Hands amendments in, each where its key is asked about.
+/// Charges what was spent here while a server was away.
+fn debit(inner: &Arc<Inner>, server: u64) {
+    let limits = inner.limits.all();
+    let spent = inner.fallback.over(server, &limits);
+    let Some(secret) = inner.secret.get().filter(|_| !spent.is_empty()) else { return };
+    let debits = spent.iter().filter_map(|spent| {
+        let limit = limits.get(spent.limit as usize)?;
+        let key = secret.name(&limit.stem, &spent.key);
+        Some(Amendment { key, limit: limit.form, what: Amend::ChargeMore(spent.tokens) })
+    });
+    let (pieces, keys, inner) = (pieces(inner, debits), spent.len(), Arc::clone(inner));
+    // Heartbeats do not wait for it.
+    tokio::spawn(async move {
+        let (mut units, mut failed) = (0, None);
+        for (lane, piece) in pieces {
+            match inner.lanes[lane].amend(piece, PATIENCE).await {
+                Ok(came) => units += came.iter().flatten().sum::<u64>(),
+                Err(trouble) => failed = Some(trouble),
+            }
+        }
+        inner.health.counts.debited.fetch_add(units, Relaxed);
+        match failed {
+            None => tracing::info!(target: "tollgate::redis", keys, units, "charged what was spent without Redis"),
+            Some(trouble) => {
+                inner.health.count(&trouble);
+                tracing::warn!(
+                    target: "tollgate::redis",
+                    keys, units, "not all that was spent without Redis could be charged: {trouble}"
+                );
+            }
+        }
+    });
+}
+
+/// Hands amendments in.
 fn send(inner: &Inner, amendments: impl Iterator<Item = Amendment>) {
+    for (lane, piece) in pieces(inner, amendments) {
+        // Nobody waits for it; if it is lost it was not counted for long.
+        drop(inner.lanes[lane].amend_later(piece, PATIENCE));
+    }
+}
+
+/// Amendments in pieces, each for the lane where its keys are asked about.
+fn pieces(inner: &Inner, amendments: impl Iterator<Item = Amendment>) -> Vec<(usize, Vec<Amendment>)> {
     let mut lanes: Vec<Vec<Amendment>> = vec![Vec::new(); inner.lanes.len()];
     for amendment in amendments {
         lanes[inner.lane_of(&amendment.key)].push(amendment);
     }
-    for (lane, amendments) in inner.lanes.iter().zip(lanes) {
-        for piece in amendments.chunks(PIECE) {
-            // Nobody waits for it; if it is lost it was not counted for long.
-            drop(lane.amend_later(piece.to_vec(), PATIENCE));
-        }
-    }
+    let of_lane = |(lane, amendments): (usize, Vec<Amendment>)| {
+        amendments.chunks(PIECE).map(|piece| (lane, piece.to_vec())).collect::<Vec<_>>()
+    };
+    lanes.into_iter().enumerate().flat_map(of_lane).collect()
 }

@@ -38,6 +38,8 @@ pub(crate) struct Job {
     pub(crate) asking: bool,
     /// Whether it goes in a call of its own: of keys that are on the way only what is about one of them is answered.
     pub(crate) alone: bool,
+    /// Whether nobody has asked for it: it is not counted.
+    is_probe: bool,
     _place: Place,
 }
 
@@ -109,7 +111,14 @@ impl Alarm {
 impl Door {
     pub(crate) fn decide(&self, questions: Questions, slot: u16, timeout: Duration) -> Result<Told<Answer>, Trouble> {
         let (sender, receiver) = oneshot::channel();
-        self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout)?;
+        self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, false)?;
+        Ok(receiver)
+    }
+
+    /// The same for a [probe](crate::probe), which notes itself what it comes to.
+    pub(crate) fn probe(&self, questions: Questions, slot: u16, timeout: Duration) -> Result<Told<Answer>, Trouble> {
+        let (sender, receiver) = oneshot::channel();
+        self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, true)?;
         Ok(receiver)
     }
 
@@ -121,15 +130,15 @@ impl Door {
         timeout: Duration,
     ) -> Result<Told<Vec<Option<u64>>>, Trouble> {
         let (sender, receiver) = oneshot::channel();
-        self.hand_in(Work::Amend(amendments, Some(sender)), slot, timeout)?;
+        self.hand_in(Work::Amend(amendments, Some(sender)), slot, timeout, false)?;
         Ok(receiver)
     }
 
-    fn hand_in(&self, work: Work, slot: u16, timeout: Duration) -> Result<(), Trouble> {
+    fn hand_in(&self, work: Work, slot: u16, timeout: Duration, is_probe: bool) -> Result<(), Trouble> {
         let place = Place::take(&self.waiting, self.most_waiting).ok_or(Trouble::QueueFull)?;
-        let (deadline, is_patient) = (Instant::now() + timeout, timeout >= self.timeout);
-        let job = Job { work, deadline, is_patient, slot, redirected: 0, asking: false, alone: false, _place: place };
-        self.take_over(job)
+        let (deadline, is_patient) = (Instant::now() + timeout, is_probe || timeout >= self.timeout);
+        let (redirected, asking, alone) = (0, false, false);
+        self.take_over(Job { work, deadline, is_patient, slot, redirected, asking, alone, is_probe, _place: place })
     }
 
     /// Takes what was handed in elsewhere, and keeps its deadline.
@@ -202,11 +211,11 @@ impl Lane {
         alarm.set(None);
         let answers = match ended {
             Ok(answers) => answers,
-            Err(GivenUp { is_patient }) => {
+            Err(GivenUp { is_patient, is_unanswered }) => {
                 if is_patient {
                     health.failed(&Trouble::TimedOut);
-                    *unanswered += 1;
                 }
+                *unanswered += u32::from(is_unanswered);
                 // The server may be well, and the connection forgotten by something on the way.
                 if *unanswered >= UNANSWERED {
                     *unanswered = 0;
@@ -216,9 +225,10 @@ impl Lane {
             }
         };
         *unanswered = 0;
-        let (mut failed, mut redirected) = (None, Vec::new());
+        let (mut failed, mut counts, mut redirected) = (None, false, Vec::new());
         for (piece, answer) in pieces.into_iter().zip(answers) {
-            if matches!(answer, Ok(_) | Err(Trouble::Refused { .. })) {
+            let is_asked_for = piece.jobs.iter().any(|at| !batch[*at].is_probe);
+            if is_asked_for && matches!(answer, Ok(_) | Err(Trouble::Refused { .. })) {
                 health.counts.round_trips.fetch_add(1, Relaxed);
             }
             if elsewhere.is_some() && answer.as_ref().is_err_and(|trouble| trouble.redirect().is_some()) {
@@ -227,11 +237,15 @@ impl Lane {
             }
             let jobs = piece.jobs_of(&mut batch);
             let came = if piece.decides { tell_decided(answer, jobs) } else { tell_amended(answer, jobs) };
-            failed = failed.or(came.err());
+            if is_asked_for {
+                counts = true;
+                failed = failed.or(came.err());
+            }
         }
         match failed {
             Some(trouble) => health.failed(&trouble),
-            None => health.worked(),
+            None if counts => health.worked(),
+            None => {}
         }
         let (false, Some(elsewhere)) = (redirected.is_empty(), elsewhere) else { return };
         let mut batch: Vec<Option<Job>> = batch.into_iter().map(Some).collect();
@@ -246,9 +260,12 @@ impl Lane {
     }
 }
 
-/// Nobody in a batch waits any more. `is_patient`: somebody did as long as the server may take.
+/// Nobody in a batch waits any more.
 struct GivenUp {
+    /// Somebody did as long as the server may take.
     is_patient: bool,
+    /// Somebody did long enough to doubt the connection.
+    is_unanswered: bool,
 }
 
 /// Waits for the server as long as anybody in the batch does.
@@ -259,7 +276,7 @@ async fn until_nobody_waits<T>(
     alarm: &Alarm,
 ) -> Result<T, GivenUp> {
     let mut asking = pin!(asking);
-    let mut is_patient = false;
+    let (mut is_patient, mut is_unanswered) = (false, false);
     while batch.iter().any(Job::is_waiting) {
         let waiting = batch.iter().chain(&queue.waiting).filter(|job| job.is_waiting());
         let mut next = waiting.map(|job| job.deadline).min().unwrap_or_else(Instant::now);
@@ -277,7 +294,8 @@ async fn until_nobody_waits<T>(
         queue.take_in();
         let now = Instant::now();
         for job in batch.iter_mut().filter(|job| job.deadline <= now && job.is_waiting()) {
-            is_patient |= job.is_patient;
+            is_patient |= job.is_patient && !job.is_probe;
+            is_unanswered |= job.is_patient;
             job.fail(&Trouble::TimedOut);
         }
         for job in queue.waiting.iter_mut().filter(|job| job.deadline <= now) {
@@ -285,7 +303,7 @@ async fn until_nobody_waits<T>(
         }
         queue.waiting.retain(Job::is_waiting);
     }
-    Err(GivenUp { is_patient })
+    Err(GivenUp { is_patient, is_unanswered })
 }
 
 impl Job {

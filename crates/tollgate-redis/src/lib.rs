@@ -44,6 +44,7 @@ mod limits;
 mod link;
 mod permits;
 mod piece;
+mod probe;
 mod random;
 mod reply;
 mod request;

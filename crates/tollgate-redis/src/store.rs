@@ -1,6 +1,7 @@
 //! The store itself.
 
 use crate::board;
+use crate::cluster::Servers;
 use crate::detached::{self, Detached, Shared};
 use crate::entrance::Entrance;
 use crate::fallback::Fallback;
@@ -18,7 +19,7 @@ use crate::trouble::Trouble;
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::Ordering::Relaxed;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 use tollgate::{
     Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled, OnFailure, Source,
@@ -45,6 +46,8 @@ pub(crate) struct Inner {
     pub(crate) secret: Arc<Agreed>,
     pub(crate) permits: Arc<Permits>,
     pub(crate) leases: Leases,
+    /// Why the last heartbeat of this node failed, if it did.
+    pub(crate) heartbeat: Arc<Mutex<Option<Trouble>>>,
     pub(crate) board: Arc<board::Door>,
     pub(crate) timeout: Duration,
     pub(crate) on_failure: OnFailure,
@@ -61,6 +64,9 @@ pub(crate) struct Inner {
 pub struct Status {
     /// What is wrong and for how long; none if nothing is.
     pub trouble: Option<(Duration, Trouble)>,
+    /// Why the last heartbeat of this node failed, if it did. Other nodes do not count it then, and where decisions are made
+    /// all the same nothing else is wrong.
+    pub heartbeat: Option<Trouble>,
     /// How many nodes share it, this one included, as far as is known.
     pub nodes: u64,
     /// What happened since the start.
@@ -81,7 +87,7 @@ pub struct Counts {
     pub troubles: [(&'static str, u64); 8],
     /// Units that a settle could not give back, because the limit had changed.
     pub not_returned: u64,
-    /// Units that were spent without Redis and charged when it came back.
+    /// Units that were spent without Redis and that it has charged when it came back.
     pub debited: u64,
     /// What became of leases.
     pub leases: LeaseCounts,
@@ -96,6 +102,7 @@ impl RedisStore {
         let (counts, leases) = (&health.counts, self.inner.leases.counts());
         Status {
             trouble: health.trouble().map(|(since, trouble)| (since.elapsed(), trouble)),
+            heartbeat: self.inner.heartbeat().clone(),
             nodes: fallback.nodes(),
             counts: Counts {
                 decisions: counts.decisions.load(Relaxed),
@@ -120,8 +127,7 @@ impl RedisStore {
     /// store, and forgotten by dropping it. The counts are in Redis: limits of one name and one algorithm are the same
     /// limit in both stores. Its limits are decided exactly: [`lease`](Store::lease) has no effect.
     pub fn with_own_limits(&self) -> Result<Self, TooManyKeys> {
-        let Inner { limits, fallback, health, lanes, secret, permits, board, timeout, on_failure, parent, .. } =
-            &*self.inner;
+        let Inner { limits, fallback, health, lanes, secret, permits, heartbeat, board, parent, .. } = &*self.inner;
         let parent = parent.as_ref().unwrap_or(self);
         let inner = Arc::new(Inner {
             names: MemoryStore::builder().max_keys(1).build(),
@@ -132,9 +138,10 @@ impl RedisStore {
             secret: Arc::clone(secret),
             permits: Arc::clone(permits),
             leases: Leases::new(0).0,
+            heartbeat: Arc::clone(heartbeat),
             board: Arc::clone(board),
-            timeout: *timeout,
-            on_failure: *on_failure,
+            timeout: self.inner.timeout,
+            on_failure: self.inner.on_failure,
             gone: Arc::default(),
             children: Mutex::default(),
             parent: Some(parent.clone()),
@@ -211,7 +218,7 @@ impl RedisStore {
             tracing::warn!(target: "tollgate::redis", "{trouble}");
         }
         inner.health.counts.fallbacks.fetch_add(1, Relaxed);
-        inner.fallback.decide(asks, &limits)
+        inner.fallback.decide(asks, &limits, &inner.missing(asks, &limits))
     }
 
     async fn ask(
@@ -279,6 +286,15 @@ impl Inner {
         self.children.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
     }
 
+    /// Which server each ask is decided without.
+    fn missing(&self, asks: &[Ask<'_>], limits: &Limited) -> Servers {
+        let secret = self.secret.get();
+        let name = |(ask, limit): (&Ask<'_>, &Option<Arc<Registered>>)| {
+            Some(secret.as_ref()?.name(&limit.as_ref()?.stem, ask.key))
+        };
+        self.lanes[0].missing(asks.iter().zip(limits).map(name))
+    }
+
     /// Where a key is asked about.
     pub(crate) fn lane_of(&self, key: &[u8]) -> usize {
         let letters = key.iter().rev().skip(1).take(4);
@@ -293,6 +309,10 @@ impl Inner {
         }
         // If it is lost they end by themselves.
         drop(self.lanes[self.lane_of(key)].amend_later(vec![amendment], OPERATOR_WAITS));
+    }
+
+    pub(crate) fn heartbeat(&self) -> MutexGuard<'_, Option<Trouble>> {
+        self.heartbeat.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn report<T>(&self, result: Result<T, Trouble>) {

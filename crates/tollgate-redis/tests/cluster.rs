@@ -408,6 +408,59 @@ fn the_others_go_on_without_one() {
     });
 }
 
+/// The share of a key is empty when its own primary is lost, however long another one was away before.
+#[test]
+fn each_primary_has_an_outage_of_its_own() {
+    run(async {
+        let cluster = RedisCluster::of(&RedisServer::builder().arg("cluster-require-full-coverage", "no"));
+        let builder = RedisStore::builder(cluster.url()).timeout(Duration::from_millis(500));
+        let store = builder.connect().await.unwrap();
+        let (rate, burst) = (100, 100);
+        let handle = store.limit("api", limit("100/s burst 100")).unwrap();
+        // A key on each of two primaries, but not of the one that knows who is alive. Limits on the same key lie together.
+        let fleet = cluster.primary(cluster.slot("tollgate:{fleet}:nodes")).port();
+        let slow = store.limit("slow", limit("100/w")).unwrap();
+        let mut places: Vec<(String, &RedisServer)> = Vec::new();
+        for key in (0..).map(|number: u32| number.to_string()) {
+            let known = cluster.keys("tollgate:slow:*");
+            assert_eq!(common::source(&store, &slow, &key).await, Source::Redis);
+            let new = cluster.keys("tollgate:slow:*").into_iter().find(|one| !known.iter().any(|two| one.1 == two.1));
+            let node = new.unwrap().0;
+            if node.port() != fleet && places.iter().all(|(_, known)| known.port() != node.port()) {
+                places.push((key, node));
+            }
+            if places.len() == 2 {
+                break;
+            }
+        }
+        for (_, node) in &places {
+            cluster.replica_of(node).kill();
+        }
+        let admitted = async |key: &str| store.decide(&[Ask::new(&handle, key)]).await.is_allowed();
+        let (first, second) = (&places[0], &places[1]);
+        first.1.kill();
+        until("it is told", || store.status().trouble.is_some()).await;
+        while common::source(&store, &handle, &first.0).await == Source::Redis {}
+        // So long that a share which began to fill then is full.
+        let (begin, full_in) = (std::time::Instant::now(), Duration::from_millis(1_000 * burst / rate + 200));
+        while begin.elapsed() < full_in {
+            admitted(&first.0).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        second.1.kill();
+        let began = std::time::Instant::now();
+        while common::source(&store, &handle, &second.0).await == Source::Redis {}
+        let (mut passed, asked) = (0, Duration::from_millis(500));
+        while began.elapsed() < asked {
+            passed += u64::from(admitted(&second.0).await);
+        }
+        let most = rate * u64::try_from(began.elapsed().as_millis()).unwrap() / 1_000 + 1;
+        println!("{passed} of {most}");
+        assert!(passed <= most, "{passed} passed where the rate gives {most}: the share was not empty");
+        assert!(passed > 0, "nothing passed");
+    });
+}
+
 /// One node with all slots, which does not know its own address.
 #[test]
 fn over_tls() {

@@ -6,7 +6,7 @@ use common::{LONG, limit, run, until};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Instant;
 use tollgate::{Source, Store};
 use tollgate_redis::{RedisStore, Trouble};
@@ -14,9 +14,11 @@ use tollgate_redis::{RedisStore, Trouble};
 /// More than the buffers of a socket on both sides.
 const BUFFERS: u64 = 32 * 1024 * 1024;
 
-/// Says what a Redis says to a heartbeat, and something else to a decision.
+/// Says what a Redis says, and from some time on something else to decisions.
 struct Hostile {
     url: String,
+    /// Whether it does by now.
+    began: Arc<AtomicBool>,
     /// The most bytes that a connection took.
     taken: Arc<AtomicU64>,
 }
@@ -26,25 +28,26 @@ impl Hostile {
     fn start(begin: Vec<u8>, more: &'static [u8]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap());
-        let taken = Arc::new(AtomicU64::new(0));
-        let most = Arc::clone(&taken);
+        let (began, taken) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+        let (is_hostile, most) = (Arc::clone(&began), Arc::clone(&taken));
         // It ends with the process.
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
-                let (begin, most) = (begin.clone(), Arc::clone(&most));
-                std::thread::spawn(move || serve(stream, &begin, more, &most));
+                let (begin, is_hostile, most) = (begin.clone(), Arc::clone(&is_hostile), Arc::clone(&most));
+                std::thread::spawn(move || serve(stream, &begin, more, &is_hostile, &most));
             }
         });
-        Self { url, taken }
+        Self { url, began, taken }
     }
 }
 
-fn serve(mut stream: TcpStream, begin: &[u8], more: &[u8], most: &AtomicU64) {
+fn serve(mut stream: TcpStream, begin: &[u8], more: &[u8], is_hostile: &AtomicBool, most: &AtomicU64) {
     let heartbeat = format!("*2\r\n:1\r\n$70\r\nplain:{}\r\n", "0".repeat(64));
     let mut buffer = vec![0; 65_536];
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         let asked = String::from_utf8_lossy(&buffer[..read]);
-        if asked.contains("EVALSHA") {
+        let decides = asked.contains("EVALSHA");
+        if decides && is_hostile.load(Relaxed) {
             let mut sent = 0;
             let piece = more.repeat(16_384);
             let mut next = begin;
@@ -61,6 +64,7 @@ fn serve(mut stream: TcpStream, begin: &[u8], more: &[u8], most: &AtomicU64) {
         }
         let answer = match asked.matches("SETINFO").count() {
             0 if asked.contains("INFO") => "$-1\r\n".to_owned(),
+            0 if decides => "*2\r\n:1700000000000000\r\n:1\r\n".to_owned(),
             0 => heartbeat.clone(),
             many => "+OK\r\n".repeat(many),
         };
@@ -75,6 +79,7 @@ fn trouble(hostile: &Hostile) -> Trouble {
     run(async {
         let store = RedisStore::builder(&hostile.url).timeout(LONG).connect().await.unwrap();
         let handle = store.limit("x", limit("3/h")).unwrap();
+        hostile.began.store(true, Relaxed);
         let begin = Instant::now();
         assert_eq!(common::source(&store, &handle, "key").await, Source::LocalShare);
         assert!(begin.elapsed() < LONG, "it was waited for: {:?}", store.status());

@@ -165,3 +165,42 @@ fn a_cluster_is_one_store_until_a_primary_is_gone() {
     eventually("it is over", || nodes.iter().all(|node| node.request("GET", "/readyz", "").body == "ok\n"));
     assert_eq!(source(&check(&nodes[0], "new")), "redis");
 }
+
+/// Heartbeats pass all the while.
+#[test]
+fn a_redis_that_decides_nothing_is_told_without_a_break() {
+    let redis = RedisServer::start();
+    assert!(!redis.command(&["ACL", "SETUSER", "app", "on", ">pass", "~*", "&*", "+@all"]).is_error());
+    let node = Server::with_config(&fleet(&redis.url().replace("//", "//app:pass@"), "local_share"));
+    assert_eq!(source(&check(&node, "ann")), "redis");
+    assert!(!redis.command(&["ACL", "SETUSER", "app", "-evalsha"]).is_error());
+    eventually("the figure", || node.figure("tollgate_store_fallback_active") == 1.0);
+    let heartbeat = || redis.command(&["ZRANGE", "tollgate:nodes", "0", "-1", "WITHSCORES"]);
+    let mut heartbeats = 0;
+    let mut last = heartbeat();
+    while heartbeats < 3 {
+        assert_eq!(source(&check(&node, "ann")), "local_share");
+        assert_eq!(node.figure("tollgate_store_fallback_active"), 1.0, "after {heartbeats} heartbeats");
+        let ready = node.request("GET", "/readyz", "").body;
+        assert!(ready.starts_with("degraded for ") && ready.contains("may not do what is needed"), "{ready}");
+        let now = heartbeat();
+        heartbeats += u32::from(now != last);
+        last = now;
+    }
+    assert!(!redis.command(&["ACL", "SETUSER", "app", "+evalsha"]).is_error());
+    eventually("the way back", || source(&check(&node, "bob")) == "redis");
+    eventually("the truth", || node.request("GET", "/readyz", "").body == "ok\n");
+    // And the other way round.
+    assert!(!redis.command(&["ACL", "SETUSER", "app", "-eval"]).is_error());
+    eventually("it is told", || {
+        node.request("GET", "/readyz", "").body.starts_with("ok, but other nodes do not count")
+    });
+    assert_eq!(
+        (source(&check(&node, "bob")), node.figure("tollgate_store_fallback_active")),
+        ("redis".to_owned(), 0.0)
+    );
+    node.signal("TERM");
+    let (_, log) = node.ended();
+    assert_eq!(log.matches("decisions fall back until it answers").count(), 1, "{log}");
+    assert_eq!(log.matches("the heartbeat of this node fails").count(), 1, "{log}");
+}

@@ -11,12 +11,13 @@ mod tend;
 pub(crate) use slots::slot;
 
 use crate::address::{Address, Dial};
+use crate::fallback::ONLY_SERVER;
 use crate::health::Health;
 use crate::lane::{Door, Job, Lane, Told};
 use crate::link::{At, Link, Server};
 use crate::script::Scripts;
 use crate::script::amend::Amendment;
-use crate::script::decide::{Answer, Questions};
+use crate::script::decide::{Answer, FEW, Questions};
 use crate::trouble::{Redirect, Trouble};
 use slots::SLOTS;
 use smallvec::SmallVec;
@@ -51,6 +52,8 @@ pub(crate) struct Cluster {
     is_stale: AtomicBool,
     /// Whom to ask first next time.
     turn: AtomicUsize,
+    /// Primaries that ever were.
+    numbers: AtomicU64,
     /// Held by every lane that runs.
     running: tokio::sync::mpsc::Sender<()>,
 }
@@ -64,8 +67,13 @@ struct Map {
 
 const NOBODY: u16 = u16::MAX;
 
+/// The numbers of servers, one for each ask of a request.
+pub(crate) type Servers = SmallVec<[u64; FEW]>;
+
 /// One primary.
 struct Node {
+    /// Another for each that ever was.
+    number: u64,
     address: Address,
     doors: Vec<Door>,
     health: Arc<Health>,
@@ -109,6 +117,7 @@ impl Cluster {
             map: RwLock::new(Arc::new(Map { owners: vec![NOBODY; usize::from(SLOTS)], nodes: Vec::new() })),
             is_stale: AtomicBool::new(true),
             turn: AtomicUsize::new(0),
+            numbers: AtomicU64::new(ONLY_SERVER),
             running,
         })
     }
@@ -121,6 +130,25 @@ impl Cluster {
     fn door(map: &Map, slot: u16) -> Result<&Door, Trouble> {
         let node = map.node(slot)?;
         if node.health.is_open() { Err(Trouble::Broken) } else { Ok(node.door(slot)) }
+    }
+
+    /// The primary that each of these slots is decided without: its own if that fails, else another of them that does, since
+    /// a request is decided as a whole.
+    pub(crate) fn missing(&self, slots: impl Iterator<Item = Option<u16>>) -> Servers {
+        let map = self.map();
+        let nodes: SmallVec<[Option<&Arc<Node>>; FEW]> = slots.map(|slot| map.node(slot?).ok()).collect();
+        let fails = |node: &&Arc<Node>| !node.health.is_well();
+        let failing = nodes.iter().flatten().copied().find(fails);
+        let number = |own: &Option<&Arc<Node>>| match own.filter(fails).or(failing).or(*own) {
+            Some(node) => node.number,
+            None => ONLY_SERVER,
+        };
+        nodes.iter().map(number).collect()
+    }
+
+    /// Whether a primary decides again, or is none any more.
+    pub(crate) fn is_over(&self, server: u64) -> bool {
+        self.map().nodes.iter().find(|node| node.number == server).is_none_or(|node| node.health.is_well())
     }
 
     pub(crate) async fn decide(&self, questions: Questions, timeout: Duration) -> Result<Answer, Trouble> {
@@ -210,7 +238,8 @@ impl Cluster {
             door
         };
         let doors = (0..*connections).map(lane).collect();
-        Ok(Arc::new(Node { address: address.clone(), doors, health, link: Link::new(server) }))
+        let number = self.numbers.fetch_add(1, Relaxed) + 1;
+        Ok(Arc::new(Node { number, address: address.clone(), doors, health, link: Link::new(server) }))
     }
 
     /// A node says that another has this slot.

@@ -3,6 +3,7 @@
 use super::slots::{self, Range};
 use super::{Cluster, Map, NOBODY, Node, SLOTS, slot};
 use crate::address::Address;
+use crate::probe;
 use crate::reply::LIST;
 use crate::trouble::{Redirect, Trouble};
 use redis::{Cmd, Value};
@@ -31,9 +32,13 @@ impl Cluster {
         };
         let map = self.map();
         // All at once, so that one that hangs holds nobody up.
-        let probe = |node: &Arc<Node>| self.probe(&map, node).map(|command| (Arc::clone(node), command));
-        let mut probes: tokio::task::JoinSet<()> =
-            map.nodes.iter().filter_map(probe).map(|(node, command)| look_at(node, command)).collect();
+        let timeout = self.lanes.timeout;
+        let mut probes: tokio::task::JoinSet<()> = map
+            .nodes
+            .iter()
+            .filter_map(|node| Some((Arc::clone(node), self.probe_key(&map, node)?)))
+            .map(|(node, key)| look_at(node, key, timeout))
+            .collect();
         while probes.join_next().await.is_some() {}
         learnt
     }
@@ -115,18 +120,15 @@ impl Cluster {
         Ok(())
     }
 
-    /// What tells whether a primary takes writes; none if it has no slots.
-    fn probe(&self, map: &Map, node: &Arc<Node>) -> Option<Cmd> {
+    /// A key that a primary has; none if it has no slots.
+    fn probe_key(&self, map: &Map, node: &Arc<Node>) -> Option<String> {
         let is_its = |key: &String| map.node(slot(key.as_bytes())).is_ok_and(|owner| Arc::ptr_eq(owner, node));
         let has_any = || {
             map.owners.iter().any(|owner| map.nodes.get(usize::from(*owner)).is_some_and(|at| Arc::ptr_eq(at, node)))
         };
         // One in three is, where there are three; of one that has few slots it takes some looking.
-        let mut keys = (0..200_000).map(|number| format!("{}:probe:{{{number}}}", self.prefix));
-        let key = keys.by_ref().take(64).find(is_its).or_else(|| if has_any() { keys.find(is_its) } else { None })?;
-        let mut command = redis::cmd("PSETEX");
-        command.arg(key).arg(1_000).arg(1);
-        Some(command)
+        let mut keys = (0..200_000).map(|number| probe::key(&self.prefix, number));
+        keys.by_ref().take(64).find(is_its).or_else(|| if has_any() { keys.find(is_its) } else { None })
     }
 
     /// Sends a command to whoever has its slot.
@@ -147,43 +149,26 @@ impl Cluster {
                     tokio::time::sleep(PAUSE).await;
                     (node, asking) = (self.map().node(slot)?.clone(), false);
                 }
-                None => {
-                    match &sent {
-                        Ok(_) => node.health.worked(),
-                        Err(trouble) => node.health.failed(trouble),
-                    }
-                    return sent;
-                }
+                // Whether it is well is for its probes to say.
+                None => return sent,
             }
         }
         Err(Trouble::TimedOut)
     }
 
-    /// Says that who has this slot did not answer.
+    /// Gives up the connection to who has this slot and did not answer.
     pub(crate) fn gave_up(&self, slot: u16) {
         if let Ok(node) = self.map().node(slot) {
             node.link.cut();
-            node.health.failed(&Trouble::TimedOut);
         }
     }
 }
 
-/// Looks whether a primary answers, and notes it.
-async fn look_at(node: Arc<Node>, command: Cmd) {
-    let answer = match tokio::time::timeout(PATIENCE, node.link.send(&command, crate::reply::SHORT, false)).await {
-        Ok(Ok(_)) => Ok(()),
-        // It answers; what it says of its slots is for the map.
-        Ok(Err(trouble)) if trouble.redirect().is_some() => Ok(()),
-        Ok(Err(trouble)) => Err(trouble),
-        Err(_) => Err(Trouble::TimedOut),
-    };
-    match answer {
-        Ok(()) if !node.health.is_well() => node.health.well_again(),
-        Ok(()) => {}
-        Err(trouble) => {
-            node.link.cut();
-            node.health.failed(&trouble);
-        }
+/// Looks whether a primary decides, and notes it.
+async fn look_at(node: Arc<Node>, key: String, timeout: Duration) {
+    let slot = slot(key.as_bytes());
+    if probe::run(&node.health, node.doors.iter(), &probe::questions(&key), slot, timeout).await.is_err() {
+        node.link.cut();
     }
 }
 

@@ -93,7 +93,14 @@ pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
         return (StatusCode::SERVICE_UNAVAILABLE, format!("not ready: {stalled}\n"));
     }
     let AnyStore::Redis(redis) = app.engine.store() else { return (StatusCode::OK, "ok\n".to_owned()) };
-    let Some((since, trouble)) = redis.status().trouble else { return (StatusCode::OK, "ok\n".to_owned()) };
+    let store = redis.status();
+    let Some((since, trouble)) = store.trouble else {
+        let text = match store.heartbeat {
+            Some(trouble) => format!("ok, but other nodes do not count this one: {trouble}\n"),
+            None => "ok\n".to_owned(),
+        };
+        return (StatusCode::OK, text);
+    };
     let on_failure = app.engine.policies().default_on_failure();
     let (status, word) = match on_failure {
         OnFailure::Closed => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),

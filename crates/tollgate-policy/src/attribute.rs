@@ -93,13 +93,13 @@ impl Attribute {
         }
     }
 
-    /// Whether it is a header that has a scheme before what it says.
-    pub(crate) fn has_scheme(&self) -> bool {
+    /// Whether it is a header that has a scheme before what it says, which is no part of a key.
+    pub fn has_scheme(&self) -> bool {
         matches!(self, Self::Header(name) if matches!(&**name, "authorization" | "proxy-authorization"))
     }
 
-    /// Whether its value opens doors, and so is never shown.
-    pub(crate) fn is_secret(&self) -> bool {
+    /// Whether its value opens doors, and so is never shown but by a fingerprint.
+    pub fn is_secret(&self) -> bool {
         match self {
             Self::ApiKey => true,
             // A name of your own may be anything: `access_token` is as telling as `x-access-token`.

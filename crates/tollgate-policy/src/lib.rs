@@ -72,6 +72,7 @@ mod check;
 pub mod config;
 mod deadline;
 mod engine;
+mod fingerprint;
 mod host;
 mod index;
 mod matching;
@@ -92,10 +93,11 @@ pub use attribute::{Attribute, credentials};
 pub use check::{Problem, Severity};
 pub use deadline::{grpc_timeout, request_start};
 pub use engine::{
-    AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeyName, Level,
-    LimitStatus, LoadSource, NameKey, Override, OverrideError, PolicyFigures, PolicyKey, PressureFigures, Reason,
-    Refused, SharedOverride, Standing, TopKey, Tried, Usage, Verdict, fingerprint_of,
+    AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeySelector, Level,
+    LimitStatus, LoadSource, Override, OverrideError, PolicyFigures, PolicyKey, PressureFigures, Reason, Refused,
+    SharedOverride, Standing, TopKey, Tried, Usage, Verdict,
 };
+pub use fingerprint::{Fingerprint, FingerprintError, FingerprintSecret, KeyName};
 pub use host::host_name;
 pub use matching::{Match, Why};
 pub use path::PathCase;

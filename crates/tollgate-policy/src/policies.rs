@@ -1,6 +1,7 @@
 //! All policies together, with their plans and lists: what a file says, and what an engine goes by.
 
 use crate::address::IPV6_PREFIX;
+use crate::attribute::Attribute;
 use crate::matching::Match;
 use crate::path::PathCase;
 use crate::policy::{Limits, Policy};
@@ -50,7 +51,32 @@ pub struct Listed {
     pub(crate) reason: Option<String>,
 }
 
+impl Match {
+    /// The attributes it looks at, each perhaps several times.
+    pub(crate) fn attributes(&self) -> Vec<&Attribute> {
+        let mut all: Vec<&Attribute> = self.attributes.iter().map(|(attribute, _)| attribute).collect();
+        let known = [
+            (self.methods.is_some(), &Attribute::Method),
+            (self.paths.is_some(), &Attribute::Path),
+            (self.hosts.is_some(), &Attribute::Host),
+            (self.ips.is_some(), &Attribute::Ip),
+        ];
+        all.extend(known.into_iter().filter(|(is_there, _)| *is_there).map(|(_, attribute)| attribute));
+        all.extend(self.not.iter().flat_map(|not| not.attributes()));
+        all
+    }
+}
+
 impl Policies {
+    /// The attributes that policies and lists count by or look at, each once; headers only where they are counted by.
+    pub fn attributes(&self) -> Vec<&Attribute> {
+        let lists = self.allow.iter().chain(&self.deny).flat_map(|entry| entry.when.attributes());
+        let mut all: Vec<&Attribute> = self.policies.iter().flat_map(Policy::attributes).chain(lists).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
     /// No policy: everything passes.
     pub fn new() -> Self {
         Self {

@@ -42,6 +42,23 @@ pub struct Policy {
     pub(crate) priority: Option<tollgate::Class>,
 }
 
+impl Policy {
+    /// The attributes that it counts by or looks at, each perhaps several times.
+    pub(crate) fn attributes(&self) -> Vec<&Attribute> {
+        let plan = match &self.limits {
+            Limits::Plan { attribute, .. } => Some(attribute),
+            Limits::Own(_) => None,
+        };
+        let cost = match &self.cost {
+            Cost::Attribute { attribute, .. } => Some(attribute),
+            Cost::Units(_) => None,
+        };
+        let class = self.class.as_ref().map(|class| &class.attribute);
+        let own = self.key.iter().chain(&self.tag).chain(plan).chain(cost).chain(class);
+        own.chain(self.when.attributes()).collect()
+    }
+}
+
 /// Where the limits of a policy come from.
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) enum Limits {

@@ -456,6 +456,6 @@ async fn figures_add_up() {
     assert_eq!(figures[2].usage.number(), 0.5);
     let top = gate.heaviest(10);
     assert_eq!(top.iter().map(|key| (key.count, key.at_least)).collect::<Vec<_>>(), [(5, 5), (2, 2)]);
-    assert!(top.iter().all(|key| key.policy == "user" && key.key.starts_with('#') && !key.key.contains("ann")));
+    assert!(top.iter().all(|key| key.policy == "user" && key.key.starts_with("user=#") && !key.key.contains("ann")));
     assert_eq!(gate.most_denied(10).iter().map(|key| key.count).collect::<Vec<_>>(), [3]);
 }

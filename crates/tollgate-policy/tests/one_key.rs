@@ -1,11 +1,11 @@
 //! What an operator or a penalty does to one key: exactly as long as it lasts, to nobody else, over reloads too.
 
-use std::sync::{Arc, Barrier};
+use std::sync::Barrier;
 use std::time::Duration;
 use tollgate::{Limit, ManualClock, MemoryStore, Store};
 use tollgate_policy::{
-    Ban, Class, Engine, Match, NameKey, OverrideError, Penalty, Policies, Policy, PolicyLimit, Reason, Reserve,
-    SharedOverride, Subject, fingerprint_of,
+    Attribute, Ban, Class, Engine, EngineOptions, Fingerprint, FingerprintSecret, KeySelector, Match, OverrideError,
+    Penalty, Policies, Policy, PolicyLimit, Reason, Reserve, SharedOverride, Subject,
 };
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -26,6 +26,11 @@ fn by_user(name: &str, many: u64) -> Policy {
 
 fn user(name: &'static str) -> Subject<'static> {
     Subject::new().user(name)
+}
+
+/// On a store in memory nothing has to be waited for.
+fn now<T>(future: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().build().unwrap().block_on(future)
 }
 
 const NANO: Duration = Duration::from_nanos(1);
@@ -270,15 +275,16 @@ fn as_many_as_are_kept_and_no_more() {
     assert_eq!(gate.overrides().len(), 1);
 }
 
-/// What nodes call a key, without a secret.
-fn plainly() -> NameKey {
-    Arc::new(|policy, key| {
-        let mut name = [0; 16];
-        for (at, byte) in policy.bytes().chain(key.iter().copied()).enumerate() {
-            name[at % 16] ^= byte.rotate_left(at as u32 / 16);
-        }
-        name
-    })
+/// The secret of a fleet.
+fn shared() -> FingerprintSecret {
+    FingerprintSecret::new(&[7; 32])
+}
+
+/// Goes by the secret of the fleet.
+fn in_fleet(policies: Policies) -> (Gate, ManualClock) {
+    let (gate, clock) = gate(policies);
+    gate.share_overrides(shared(), &[]).unwrap();
+    (gate, clock)
 }
 
 fn said(
@@ -290,9 +296,10 @@ fn said(
 ) -> SharedOverride {
     let key = gate.key_of(policy, who).unwrap();
     SharedOverride {
-        name: key.name(&plainly()),
+        name: key.name,
         policy: key.policy,
         by: key.by,
+        fingerprint: key.fingerprint,
         limits,
         until: gate.store().now() + lasts,
         reason: Some("because".to_owned()),
@@ -303,10 +310,10 @@ fn said(
 
 #[test]
 fn what_other_nodes_say_holds_as_long_as_they_say_it() {
-    let (gate, clock) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 100)));
+    let (gate, clock) = in_fleet(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 100)));
     let limits = Some(vec![Limit::per_hour(7).into(), Limit::per_hour(7).into()]);
     let all = [said(&gate, "a", &user("ann"), None, MINUTE), said(&gate, "a", &user("bob"), limits, 2 * MINUTE)];
-    gate.share_overrides(plainly(), &all).unwrap();
+    gate.share_overrides(shared(), &all).unwrap();
     assert_eq!(
         (passes(&gate, &user("ann"), 9), passes(&gate, &user("bob"), 9), passes(&gate, &user("eve"), 9)),
         (0, 7, 3)
@@ -315,53 +322,53 @@ fn what_other_nodes_say_holds_as_long_as_they_say_it() {
     let Reason::Ban(Ban::Operator(ban)) = verdict.reason() else { panic!("{:?}", verdict.reason()) };
     assert_eq!((ban.reason(), ban.node(), ban.until()), (Some("because"), Some("web-1"), all[0].until));
     // It is shown as all nodes show it, which does not tell whose it is.
-    assert_eq!((ban.key(), ban.fingerprint()), (&*fingerprint_of(&all[0].name), &*fingerprint_of(&all[0].name)));
+    assert_eq!((ban.key(), ban.fingerprint()), (&*all[0].fingerprint, &*all[0].fingerprint));
     assert_eq!(gate.key_of("a", &user("ann")).unwrap().fingerprint, ban.fingerprint());
     assert_eq!(gate.overrides().len(), 2);
     clock.advance(MINUTE - NANO);
     assert!(gate.decide_now(&user("ann")).is_denied());
     clock.advance(NANO);
     assert_eq!((passes(&gate, &user("ann"), 9), gate.overrides().len()), (3, 1));
-    gate.share_overrides(plainly(), &[]).unwrap();
+    gate.share_overrides(shared(), &[]).unwrap();
     assert_eq!((passes(&gate, &user("bob"), 9), gate.overrides().len()), (3, 0));
 }
 
 #[test]
 fn what_is_said_here_and_elsewhere_goes_together() {
-    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    let (gate, _) = in_fleet(Policies::new().policy(by_user("a", 3)));
     gate.ban("a", &user("ann"), MINUTE, None).unwrap();
     let shorter = said(&gate, "a", &user("ann"), None, MINUTE / 2);
-    gate.share_overrides(plainly(), &[shorter]).unwrap();
+    gate.share_overrides(shared(), &[shorter]).unwrap();
     assert_eq!(gate.decide_now(&user("ann")).retry_after(), Some(MINUTE), "the longer one");
     let longer = said(&gate, "a", &user("ann"), None, 2 * MINUTE);
-    gate.share_overrides(plainly(), &[longer]).unwrap();
+    gate.share_overrides(shared(), &[longer]).unwrap();
     assert_eq!(gate.decide_now(&user("ann")).retry_after(), Some(2 * MINUTE));
     assert_eq!(gate.lift("a", &user("ann")), Ok(true));
     assert_eq!(gate.lift("a", &user("ann")), Ok(false));
     assert!(gate.decide_now(&user("ann")).is_denied(), "the others still say so");
-    gate.share_overrides(plainly(), &[]).unwrap();
+    gate.share_overrides(shared(), &[]).unwrap();
     assert!(gate.decide_now(&user("ann")).is_allowed());
 }
 
 #[test]
 fn what_is_said_of_a_policy_that_is_not_here_waits_for_it() {
-    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 3)));
+    let (gate, _) = in_fleet(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 3)));
     let all = [said(&gate, "b", &user("ann"), None, MINUTE)];
     gate.replace(Policies::new().policy(by_user("a", 3))).unwrap();
-    gate.share_overrides(plainly(), &all).unwrap();
+    gate.share_overrides(shared(), &all).unwrap();
     assert_eq!((passes(&gate, &user("ann"), 1), gate.overrides().len()), (1, 0));
     // By something else it is another key, whatever its name.
     gate.replace(Policies::new().policy(Policy::new("b").per("ip").limit(Limit::per_hour(3)))).unwrap();
-    gate.share_overrides(plainly(), &all).unwrap();
+    gate.share_overrides(shared(), &all).unwrap();
     assert_eq!(gate.overrides().len(), 0);
     gate.replace(Policies::new().policy(by_user("b", 3))).unwrap();
-    gate.share_overrides(plainly(), &all).unwrap();
+    gate.share_overrides(shared(), &all).unwrap();
     assert!(gate.decide_now(&user("ann")).is_denied());
 }
 
 #[test]
 fn what_could_not_be_said_is_known_before_it_is() {
-    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    let (gate, _) = in_fleet(Policies::new().policy(by_user("a", 3)));
     let check = |policy: &str, who: &Subject<'_>, limits: Option<&[PolicyLimit]>, lasts| {
         gate.check_override(policy, who, limits, lasts).map(|key| key.words)
     };
@@ -371,4 +378,134 @@ fn what_could_not_be_said_is_known_before_it_is() {
     assert_eq!(check("a", &user("ann"), Some(&[]), MINUTE), Err(OverrideError::NoLimits));
     assert_eq!(check("a", &user("ann"), None, Duration::ZERO), Err(OverrideError::Duration));
     assert!(gate.overrides().is_empty());
+}
+
+fn fingerprint_of(gate: &Gate, attribute: &str, subject: &Subject<'_>) -> (Attribute, Fingerprint) {
+    let key = gate.key_of("a", subject).unwrap();
+    let shown =
+        key.fingerprint.split(' ').find_map(|part| part.strip_prefix(&format!("{attribute}="))).unwrap().parse();
+    (Attribute::named(attribute), shown.unwrap())
+}
+
+#[test]
+fn a_key_is_banned_lifted_and_given_limits_by_its_fingerprint() {
+    let (gate, clock) = gate(Policies::new().policy(by_user("a", 3)).policy(by_user("b", 100)));
+    let nobody = Subject::new();
+    let ann = [fingerprint_of(&gate, "user", &user("ann"))];
+    let by_fingerprint = KeySelector::new(&nobody, &ann);
+    let ban = gate.ban("a", by_fingerprint, MINUTE, None).unwrap();
+    let verdict = gate.decide_now(&user("ann"));
+    assert_eq!((verdict.policy(), verdict.retry_after()), (Some("a"), Some(MINUTE)));
+    assert!(gate.decide_now(&user("bob")).is_allowed());
+    // It is the same entry as one by the value.
+    assert_eq!(ban.fingerprint(), gate.key_of("a", &user("ann")).unwrap().fingerprint);
+    gate.ban("a", &user("ann"), 2 * MINUTE, None).unwrap();
+    assert_eq!(gate.overrides().len(), 1);
+    assert_eq!((gate.lift("a", by_fingerprint), gate.lift("a", &user("ann"))), (Ok(true), Ok(false)));
+    gate.override_limits("a", by_fingerprint, &[Limit::per_hour(50).into()], MINUTE, None).unwrap();
+    assert_eq!(passes(&gate, &user("ann"), 60), 50);
+    assert_eq!(gate.lift("a", &user("ann")), Ok(true));
+    gate.ban("a", by_fingerprint, MINUTE, None).unwrap();
+    clock.advance(MINUTE);
+    assert!(gate.decide_now(&user("ann")).is_allowed(), "it ends as any ban");
+}
+
+#[test]
+fn counters_are_found_by_a_fingerprint_where_the_key_was_seen() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    let nobody = Subject::new();
+    let ann = [fingerprint_of(&gate, "user", &user("ann"))];
+    let by_fingerprint = KeySelector::new(&nobody, &ann);
+    // Not yet.
+    let not_seen = OverrideError::NotSeen(format!("user={}", ann[0].1));
+    assert!(!gate.key_of("a", by_fingerprint).unwrap().is_seen);
+    assert_eq!(now(gate.grant("a", by_fingerprint, 1)), Err(not_seen.clone()));
+    assert_eq!(now(gate.free("a", by_fingerprint)), Err(not_seen.clone()));
+    assert_eq!(gate.value_seen(&ann[0].0, ann[0].1), None);
+    assert_eq!(passes(&gate, &user("ann"), 9), 3);
+    assert_eq!(now(gate.grant("a", by_fingerprint, 1)), Ok(()));
+    assert_eq!(passes(&gate, &user("ann"), 9), 1);
+    gate.ban("a", by_fingerprint, MINUTE, None).unwrap();
+    assert_eq!(now(gate.free("a", by_fingerprint)), Ok(()));
+    assert_eq!((passes(&gate, &user("ann"), 9), gate.overrides().len()), (3, 0));
+    // It is known by its value now.
+    let key = gate.key_of("a", by_fingerprint).unwrap();
+    assert_eq!((key.words.as_str(), key.is_seen), ("user=ann", true));
+    assert_eq!(gate.value_seen(&ann[0].0, ann[0].1).as_deref(), Some(&b"ann"[..]));
+    // Whoever was named by a value is known as long as something is said of it.
+    gate.ban("a", &user("eve"), MINUTE, None).unwrap();
+    let eve = [fingerprint_of(&gate, "user", &user("eve"))];
+    assert_eq!(now(gate.free("a", KeySelector::new(&nobody, &eve))), Ok(()));
+    // By something else it is another key.
+    gate.replace(Policies::new().policy(Policy::new("a").per("tenant").limit(Limit::per_hour(3)))).unwrap();
+    assert_eq!((gate.heaviest(9), gate.value_seen(&ann[0].0, ann[0].1)), (vec![], None));
+}
+
+#[test]
+fn a_key_of_several_parts_may_mix_values_and_fingerprints() {
+    let both = || Subject::new().ip("203.0.113.7".parse().unwrap()).api_key("s3cret");
+    let other = Subject::new().ip("203.0.113.8".parse().unwrap()).api_key("s3cret");
+    let (gate, _) = gate(Policies::new().policy(Policy::new("a").per("ip").per("api_key").limit(Limit::per_hour(3))));
+    let api_key = [fingerprint_of(&gate, "api_key", &both())];
+    let address = Subject::new().ip("203.0.113.7".parse().unwrap());
+    let ban = gate.ban("a", KeySelector::new(&address, &api_key), MINUTE, None).unwrap();
+    assert_eq!(ban.key(), format!("ip=203.0.113.7 api_key={}", api_key[0].1));
+    assert_eq!((passes(&gate, &both(), 1), passes(&gate, &other, 1)), (0, 1));
+    // One part alone is no key.
+    let nobody = Subject::new();
+    let lacking = gate.lift("a", KeySelector::new(&nobody, &api_key)).unwrap_err();
+    assert_eq!(lacking, OverrideError::NoKey(Attribute::Ip));
+    let address = [fingerprint_of(&gate, "ip", &both()), api_key[0].clone()];
+    assert_eq!(gate.lift("a", KeySelector::new(&nobody, &address)), Ok(true));
+    assert_eq!(passes(&gate, &both(), 1), 1);
+}
+
+#[test]
+fn fingerprints_are_the_same_everywhere_and_with_the_same_secret_elsewhere() {
+    let policies = || Policies::new().policy(Policy::new("a").per("api_key").limit(Limit::per_hour(1)));
+    let store = || MemoryStore::builder().max_keys(100).clock(ManualClock::new()).build();
+    let with = |secret: Option<u8>| {
+        let mut options = EngineOptions::default();
+        options.fingerprints = secret.map(|secret| FingerprintSecret::new(&[secret; 32]));
+        let gate = Engine::with_options(store(), policies(), options).unwrap();
+        let caller = Subject::new().api_key("s3cret");
+        assert_eq!(passes(&gate, &caller, 2), 1);
+        let key = gate.key_of("a", &caller).unwrap();
+        let explained = now(gate.explain(&caller, 1));
+        let standing = explained.tried()[0].outcome.as_ref().unwrap();
+        let ban = gate.ban("a", &caller, MINUTE, None).unwrap();
+        let denied = gate.most_denied(1).remove(0).fingerprint.unwrap();
+        let shown = [
+            &*key.words,
+            &*standing.key,
+            &*standing.fingerprint,
+            ban.key(),
+            ban.fingerprint(),
+            &*gate.heaviest(1)[0].key,
+            &*denied,
+        ];
+        for one in shown {
+            assert_eq!(one, key.fingerprint);
+        }
+        assert!(key.fingerprint.starts_with("api_key=#"), "{}", key.fingerprint);
+        key.fingerprint
+    };
+    assert_eq!(with(Some(7)), with(Some(7)));
+    assert_ne!(with(Some(7)), with(Some(8)));
+    assert_ne!(with(None), with(None));
+}
+
+#[test]
+fn what_was_said_before_the_fleet_agreed_on_a_secret_still_holds() {
+    let (gate, _) = gate(Policies::new().policy(by_user("a", 3)));
+    gate.ban("a", &user("ann"), MINUTE, None).unwrap();
+    assert_eq!(passes(&gate, &user("bob"), 1), 1);
+    let before = gate.overrides()[0].fingerprint().to_owned();
+    gate.share_overrides(shared(), &[]).unwrap();
+    assert!(gate.decide_now(&user("ann")).is_denied());
+    let after = gate.overrides()[0].fingerprint().to_owned();
+    assert_ne!(before, after);
+    assert_eq!(after, gate.key_of("a", &user("ann")).unwrap().fingerprint);
+    assert_eq!(gate.heaviest(1)[0].key, gate.key_of("a", &user("bob")).unwrap().fingerprint);
+    assert_eq!(gate.lift("a", &user("ann")), Ok(true));
 }

@@ -56,6 +56,12 @@ impl Secret {
     }
 }
 
+/// The secret that [`shared_secret`](crate::RedisStore::shared_secret) tells for a purpose where
+/// [`key_secret`](crate::RedisStoreBuilder::key_secret) is this one, for those who have no Redis.
+pub fn derived_secret(key_secret: &str, purpose: &str) -> [u8; 32] {
+    Secret::new(key_secret.as_bytes()).derived(purpose)
+}
+
 /// The part of a name that all keys of a limit share.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Stem {

@@ -57,6 +57,7 @@ mod trouble;
 pub use board::{Notice, Notices};
 pub use builder::{ConnectError, RedisStoreBuilder};
 pub use examine::{Examination, Examined};
+pub use key::derived_secret;
 pub use lease::table::LeaseCounts;
 pub use store::{Counts, RedisStore, Status};
 pub use trouble::Trouble;

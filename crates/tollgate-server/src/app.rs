@@ -6,7 +6,7 @@ use crate::envoy::Envoy;
 use crate::ids::Ids;
 use crate::proxy;
 use crate::resp::Totals;
-use crate::store::AnyStore;
+use crate::store::{self, AnyStore};
 use crate::traces::Tracer;
 use crate::worker_health::WorkerHealth;
 use arc_swap::ArcSwap;
@@ -75,6 +75,7 @@ impl<C: Clock> App<C> {
         options.top = config.stats.top;
         options.load = Some(crate::load::source());
         options.plain_keys = config.stats.keys == KeysShown::Plain;
+        options.fingerprints = store::fingerprint_secret(&config.store);
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
         let (seen, waits) = (tower::Identity::direct().hints(HINTS), Waits::new());
         let preflights = PreflightStats::default();

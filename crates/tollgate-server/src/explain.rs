@@ -3,13 +3,13 @@
 use crate::cli::{ExplainArgs, Format};
 use crate::http::HEADER;
 use crate::http::check_request::Source;
-use crate::{CANNOT, NO, configuration, http, print};
+use crate::{CANNOT, NO, configuration, http, print, store};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 use tollgate::MemoryStore;
-use tollgate_policy::{Engine, Explanation, Level, Tried};
+use tollgate_policy::{Engine, EngineOptions, Explanation, Level, Tried};
 
 pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     let loaded = configuration::load(args.config.as_deref());
@@ -24,7 +24,10 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
     let identified = http::identified(&headers, &config.identity, Source::Operator);
     let subject = others.iter().fold(identified, |subject, (name, value)| subject.with(name, value));
 
-    let engine = match Engine::new(MemoryStore::builder().max_keys(1_000).build(), config.policies.clone()) {
+    let mut options = EngineOptions::default();
+    options.fingerprints = store::fingerprint_secret(&config.store);
+    let store = MemoryStore::builder().max_keys(1_000).build();
+    let engine = match Engine::with_options(store, config.policies.clone(), options) {
         Ok(engine) => engine,
         Err(error) => return failed(&error.to_string()),
     };
@@ -110,7 +113,9 @@ pub(crate) fn in_words(told: &Told) -> String {
             (None, key) => {
                 let key = key.as_deref().filter(|key| !key.is_empty()).unwrap_or("one bucket for all");
                 let shadow = if tried.shadow { ", only watching" } else { "" };
-                writeln!(text, "\n{}\n  applies, counted by {key}{shadow}", tried.policy)
+                let fingerprint = tried.fingerprint.as_deref().filter(|fingerprint| ![key, ""].contains(fingerprint));
+                let shown = fingerprint.map(|fingerprint| format!(", shown as {fingerprint}")).unwrap_or_default();
+                writeln!(text, "\n{}\n  applies, counted by {key}{shown}{shadow}", tried.policy)
             }
         };
         for limit in &tried.limits {
@@ -161,6 +166,8 @@ struct ToldPolicy {
     /// Why it does not.
     why: Option<String>,
     key: Option<String>,
+    /// The key by its fingerprints.
+    fingerprint: Option<String>,
     shadow: bool,
     limits: Vec<ToldLimit>,
 }
@@ -199,6 +206,7 @@ impl ToldPolicy {
             applies: standing.is_some(),
             why: tried.outcome.as_ref().err().map(ToString::to_string),
             key: standing.map(|standing| standing.key.clone()),
+            fingerprint: standing.map(|standing| standing.fingerprint.clone()),
             shadow: standing.is_some_and(|standing| standing.shadow),
             limits: standing.iter().flat_map(|standing| &standing.levels).map(ToldLimit::new).collect(),
         }

@@ -312,12 +312,12 @@ fn raise_descriptors() {
 /// The store that the configuration asks for.
 async fn store_of(config: &Config) -> Result<AnyStore<SystemClock>, CannotStart> {
     let StoreConfig { max_keys, max_bytes, redis, .. } = &config.store;
-    let keys = usize::try_from(*max_keys).unwrap_or(usize::MAX);
-    let bytes = max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     if let Some(redis) = redis {
-        let connected = store::redis(redis, config.policies.default_on_failure(), keys, bytes).await;
+        let connected = store::redis(&config.store, redis, config.policies.default_on_failure()).await;
         return connected.map(AnyStore::Redis).map_err(CannotStart::Redis);
     }
+    let keys = usize::try_from(*max_keys).unwrap_or(usize::MAX);
+    let bytes = max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));
     let mut store = MemoryStore::builder().max_keys(keys);
     if let Some(bytes) = bytes {
         store = store.max_bytes(bytes);

@@ -5,7 +5,8 @@ use tollgate::{
     Ask, Census, Clock, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled, OnFailure, Sleep, Store,
     TagOf, TooManyLimits, Verdict,
 };
-use tollgate_policy::config::RedisConfig;
+use tollgate_policy::FingerprintSecret;
+use tollgate_policy::config::{RedisConfig, StoreConfig};
 use tollgate_redis::{ConnectError, RedisStore};
 
 /// Either store. Clones share it.
@@ -27,10 +28,9 @@ impl<C: Clock> AnyStore<C> {
 
 /// The store on Redis that a configuration asks for.
 pub(crate) async fn redis(
+    StoreConfig { max_keys, max_bytes, key_secret, .. }: &StoreConfig,
     config: &RedisConfig,
     on_failure: OnFailure,
-    max_keys: usize,
-    max_bytes: Option<usize>,
 ) -> Result<RedisStore, ConnectError> {
     let mut builder = RedisStore::builder(config.url.reveal())
         .prefix(&*config.prefix)
@@ -38,11 +38,11 @@ pub(crate) async fn redis(
         .on_failure(on_failure)
         .nodes(config.nodes.into())
         .connections(config.connections)
-        .max_keys(max_keys);
+        .max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
     if let Some(bytes) = max_bytes {
-        builder = builder.max_bytes(bytes);
+        builder = builder.max_bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));
     }
-    if let Some(secret) = &config.key_secret {
+    if let Some(secret) = key_secret {
         builder = builder.key_secret(secret.reveal());
     }
     if let Some(file) = &config.ca_file {
@@ -52,6 +52,20 @@ pub(crate) async fn redis(
         builder = builder.sentinel_auth(config.sentinel_user.as_deref().unwrap_or_default(), password.reveal());
     }
     builder.connect().await
+}
+
+/// What fingerprints are made for, among what the secret of keys is for.
+const FINGERPRINTS: &str = "fingerprints";
+
+/// What fingerprints are made with where the configuration has a secret: the same whatever the store is.
+pub(crate) fn fingerprint_secret(config: &StoreConfig) -> Option<FingerprintSecret> {
+    let secret = config.key_secret.as_ref()?;
+    Some(FingerprintSecret::new(&tollgate_redis::derived_secret(secret.reveal(), FINGERPRINTS)))
+}
+
+/// What all nodes on this Redis make fingerprints with; none while they have not agreed on a secret.
+pub(crate) fn shared_fingerprint_secret(redis: &RedisStore) -> Option<FingerprintSecret> {
+    redis.shared_secret(FINGERPRINTS).as_ref().map(FingerprintSecret::new)
 }
 
 /// The same verb of whichever it is.

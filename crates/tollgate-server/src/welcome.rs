@@ -1,5 +1,5 @@
-//! What is printed at the start: in at most five lines where it listens, what applies and where that is counted; and three
-//! lines to try.
+//! What is printed at the start: in at most six lines where it listens, what applies, where that is counted, and whether
+//! fingerprints last; and three lines to try.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use tollgate_policy::config::{Gateway, Listen, StoreConfig};
@@ -74,6 +74,11 @@ pub(crate) fn welcome(
         });
     }
     text.push_str(&format!("Policies: {}; counted in {}\n", applies(policies), counted(store)));
+    if store.redis.is_none() && store.key_secret.is_none() {
+        text.push_str(
+            "Fingerprints of keys are new at every start and on every node; key_secret in [store] makes them stay\n",
+        );
+    }
     if let Some(gateway) = gateway {
         let upstreams: Vec<String> = gateway.upstreams.iter().map(ToString::to_string).collect();
         text.push_str(&format!("Upstream: {}\n", upstreams.join(", ")));
@@ -141,7 +146,21 @@ mod tests {
         let text = of(&Listeners::default(), &off);
         let says =
             "Policies: switched off, everything passes; counted in the memory of this process, 1000000 keys at most\n";
-        assert!(text.ends_with(says), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+
+    #[test]
+    fn fingerprints_that_do_not_last_are_said_not_to() {
+        let text = |file: &str| {
+            let loaded = Config::parse("tollgate.toml", file, []).config.unwrap();
+            welcome(&Listeners::default(), None, &Policies::built_in(), &loaded.store)
+        };
+        let says =
+            "Fingerprints of keys are new at every start and on every node; key_secret in [store] makes them stay\n";
+        assert!(text("").contains(says), "{}", text(""));
+        for lasting in ["key_secret = \"at least sixteen bytes\"", "kind = \"redis\"\nurl = \"redis://h\""] {
+            assert!(!text(&format!("[store]\n{lasting}\n")).contains("Fingerprints"), "{lasting}");
+        }
     }
 
     #[test]
@@ -158,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn everything_at_once_is_told_in_five_lines() {
+    fn everything_at_once_is_told_in_six_lines() {
         let listeners = Listeners {
             http: at("127.0.0.1:8080", true),
             grpc: at("127.0.0.1:8081", true),
@@ -167,7 +186,7 @@ mod tests {
         };
         let text = of(&listeners, &Policies::built_in());
         let (told, tries) = text.split_once("\n\n").unwrap();
-        assert_eq!((told.lines().count(), tries.lines().count()), (5, 4), "{text}");
+        assert_eq!((told.lines().count(), tries.lines().count()), (6, 4), "{text}");
         assert!(told.contains(" https://127.0.0.1:8080\n") && told.contains(" grpcs://127.0.0.1:8081\n"), "{told}");
         assert!(told.contains(" -h 127.0.0.1 -p 6380 --tls CL.THROTTLE "), "{told}");
         assert!(told.contains("Live page: https://127.0.0.1:9090/ ("), "{told}");

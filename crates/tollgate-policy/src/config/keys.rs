@@ -163,7 +163,7 @@ static STORE: Table = Table {
         key(
             "key_secret",
             Kind::LongText { bytes: 16 },
-            "Hides who is counted from who reads Redis; the same on every node. By default agreed on through Redis.",
+            "What names of keys in Redis and fingerprints are hashed with; the same on every node. By default agreed on through Redis, or new at every start.",
             "\"…\"",
         )
         .secret(),

@@ -108,6 +108,9 @@ pub struct StoreConfig {
     pub max_keys: u64,
     /// How many bytes the states take that are more than a word; if nothing is said the store decides.
     pub max_bytes: Option<u64>,
+    /// What names of keys and their fingerprints are hashed with, the same on every node; if nothing is said the nodes agree on
+    /// one through Redis, and without Redis it is another in every process.
+    pub key_secret: Option<Secret>,
     /// The Redis that a fleet shares; none if the counters are in memory. What becomes of requests while it is gone is with
     /// the [policies](Policies::default_on_failure), because it may change while they run.
     pub redis: Option<RedisConfig>,

@@ -21,8 +21,6 @@ pub struct RedisConfig {
     pub prefix: String,
     /// How many nodes share the limits, as long as Redis was never there to tell; at least 1.
     pub nodes: u32,
-    /// What the names of its keys are hashed with, the same on every node; if nothing is said they agree on one through Redis.
-    pub key_secret: Option<Secret>,
     /// How many connections there are; at least 1.
     pub connections: usize,
     /// Who signs for a `rediss://` server, in PEM form; if nothing is said, whom the system trusts.

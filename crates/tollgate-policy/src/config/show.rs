@@ -93,6 +93,7 @@ impl Writer<'_> {
         self.line("kind", text(if config.store.redis.is_some() { "redis" } else { "memory" }));
         self.line("max_keys", config.store.max_keys.to_string());
         self.optional("max_bytes", config.store.max_bytes.map(|bytes| bytes.to_string()));
+        self.secret("key_secret", config.store.key_secret.as_ref());
         if let Some(redis) = &config.store.redis {
             self.redis(redis, policies.on_failure);
         }
@@ -162,14 +163,13 @@ impl Writer<'_> {
     }
 
     fn redis(&mut self, redis: &RedisConfig, on_failure: OnFailure) {
-        let RedisConfig { url, mode, timeout, prefix, nodes, key_secret, connections, ca_file, .. } = redis;
+        let RedisConfig { url, mode, timeout, prefix, nodes, connections, ca_file, .. } = redis;
         self.line("url", if self.hide { text(url) } else { text(url.reveal()) });
         self.line("mode", text(mode.name()));
         self.line("timeout", text(duration_text(*timeout)));
         self.line("on_failure", text(on_failure));
         self.line("prefix", text(prefix));
         self.line("nodes", nodes.to_string());
-        self.secret("key_secret", key_secret.as_ref());
         self.line("connections", connections.to_string());
         self.optional("ca_file", ca_file.as_ref().map(|file| text(file.display())));
         self.optional("sentinel_user", redis.sentinel_user.as_ref().map(text));

@@ -1,6 +1,7 @@
 //! Why a request passes or not: every policy, what it made of the request, and where that leaves it.
 
 use super::asking::{Asking, Request, Role};
+use super::key;
 use super::overrides::Override;
 use super::reason::{Reason, reason_of};
 use super::verdict::{Verdict, outcome};
@@ -33,6 +34,8 @@ pub struct Tried {
 pub struct Standing {
     /// The key in words, such as `ip=203.0.113.7`; empty if all share one bucket. What opens doors is shown by its fingerprint.
     pub key: String,
+    /// The same by its fingerprints, such as `ip=#f8c0a1b2c3d4e5f6`.
+    pub fingerprint: String,
     /// Its limits.
     pub levels: Vec<Level>,
     /// What an operator said of the key.
@@ -88,7 +91,7 @@ impl<S: Store> Engine<S> {
     pub async fn explain(&self, subject: &Subject<'_>, cost: u64) -> Explanation {
         let inner = &*self.inner;
         let now = inner.store.now();
-        let rules = inner.rules.load();
+        let (rules, secret) = (inner.rules.load(), inner.overrides.secret());
         let path = rules.path_of(subject);
         let request = Request { subject, path: path.as_ref(), cost, now };
         let mut tried = Vec::with_capacity(rules.policies.len());
@@ -96,10 +99,12 @@ impl<S: Store> Engine<S> {
         asking.gather_explained(&rules, &inner.overrides.in_force(), &request, |ruling, applied, asking| {
             let outcome = applied.map(|range| {
                 let mine = &asking.asked[range.clone()];
-                let key = mine.first().map(|asked| self.shown(ruling, asking.key(asked))).unwrap_or_default();
+                let bytes = mine.first().map(|asked| asking.key(asked)).unwrap_or_default();
+                let by = &ruling.policy.key;
+                let (key, fingerprint) = (key::shown(by, bytes, &secret), key::fingerprint(by, bytes, &secret));
                 let instead = mine.iter().find_map(|asked| asked.instead.clone());
                 let shadow = mine.iter().any(|asked| asked.mode == tollgate::Mode::Shadow);
-                let standing = Standing { key, levels: Vec::new(), instead, banned_for: None, shadow };
+                let standing = Standing { key, fingerprint, levels: Vec::new(), instead, banned_for: None, shadow };
                 (range, standing)
             });
             tried.push((ruling.policy.name.clone(), outcome));

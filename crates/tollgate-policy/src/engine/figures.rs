@@ -1,11 +1,12 @@
 //! What an engine has counted, for whoever asks.
 
 use super::Engine;
+use super::key;
 use super::rules::Ruling;
 use crate::attribute::Attribute;
 use crate::policy::{Action, Rollout};
 use crate::policy_limit::PolicyLimit;
-use crate::stats::{Counts, Heavy, HistogramCounts};
+use crate::stats::{Counts, Heavy, HistogramCounts, SeenKey};
 use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -63,9 +64,10 @@ impl Usage {
 pub struct TopKey {
     /// The policy.
     pub policy: String,
-    /// The key in words where the engine was told to keep them, else its fingerprint, which is another in every process but
-    /// where nodes [name keys](Engine::share_overrides).
+    /// The key in words where the options say so, else by its fingerprints.
     pub key: String,
+    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`; none where it is too long to be kept.
+    pub fingerprint: Option<String>,
     /// At most so many.
     pub count: u64,
     /// And at least so many.
@@ -194,13 +196,21 @@ impl<S: Store> Engine<S> {
     }
 
     fn top(&self, keys: Vec<Heavy>) -> Vec<TopKey> {
-        let registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
-        let shown = |heavy: Heavy| TopKey {
-            policy: registry.name(heavy.policy).unwrap_or_default().to_owned(),
-            key: heavy.label.map_or_else(|| self.fingerprint_of(heavy.fingerprint), Into::into),
-            count: heavy.count,
-            at_least: heavy.count - heavy.error,
+        let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
+        let by_number: HashMap<u32, &Ruling> = rules.policies.iter().map(|ruling| (ruling.number, ruling)).collect();
+        let shown = |heavy: Heavy| {
+            // Those of policies that have gone are about to be forgotten.
+            let ruling = by_number.get(&heavy.policy)?;
+            let (key, fingerprint) = match heavy.key {
+                SeenKey::Long(label) => (label.into(), None),
+                SeenKey::Bytes(bytes) => {
+                    let bytes = bytes.as_slice();
+                    (self.key_listed(ruling, bytes), Some(key::fingerprint(&ruling.policy.key, bytes, &secret)))
+                }
+            };
+            let policy = ruling.policy.name.clone();
+            Some(TopKey { policy, key, fingerprint, count: heavy.count, at_least: heavy.count - heavy.error })
         };
-        keys.into_iter().map(shown).collect()
+        keys.into_iter().filter_map(shown).collect()
     }
 }

@@ -2,10 +2,11 @@
 
 use crate::address;
 use crate::attribute::{Attribute, credentials};
+use crate::fingerprint::{Fingerprint, FingerprintSecret, KeyName};
 use crate::path::Path;
 use crate::subject::Subject;
 use smallvec::SmallVec;
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::net::IpAddr;
 
 /// The keys of one request, one behind the other. So many bytes need no memory of their own.
@@ -87,37 +88,74 @@ fn write_path(keys: &mut Keys, path: Option<&Path<'_>>) {
     }
 }
 
-/// The key in words, for whoever asks: `ip=1.2.3.4 user=42`. What opens doors is shown by its fingerprint.
-pub(crate) fn shown(key: &[Attribute], bytes: &[u8], fingerprint: impl Fn(&[u8]) -> u64) -> String {
-    const LONGEST: usize = 64;
-    let (mut text, mut rest) = (String::new(), bytes);
-    for attribute in key {
-        let Some((length, after)) = rest.split_first_chunk::<4>() else { break };
+/// The parts of a key: what it counts by, and the bytes of that.
+pub(crate) fn parts<'a>(key: &'a [Attribute], bytes: &'a [u8]) -> impl Iterator<Item = (&'a Attribute, &'a [u8])> {
+    let mut rest = bytes;
+    key.iter().map_while(move |attribute| {
+        let (length, after) = rest.split_first_chunk::<4>()?;
         let (value, after) = after.split_at((u32::from_le_bytes(*length) as usize).min(after.len()));
         rest = after;
-        if !text.is_empty() {
-            text.push(' ');
-        }
+        Some((attribute, value))
+    })
+}
+
+/// The fingerprints of the parts of a key.
+pub(crate) fn fingerprints<'a>(
+    key: &'a [Attribute],
+    bytes: &'a [u8],
+    secret: &FingerprintSecret,
+) -> impl Iterator<Item = Fingerprint> {
+    parts(key, bytes).map(|(attribute, value)| secret.of(attribute, value))
+}
+
+/// What nodes call the key of a policy.
+pub(crate) fn name(policy: &str, key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> KeyName {
+    secret.name(policy, fingerprints(key, bytes, secret))
+}
+
+/// A key by its fingerprints: `ip=#f8c0a1b2c3d4e5f6 user=#0123456789abcdef`.
+pub(crate) fn fingerprint(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
+    listed(key.iter().zip(fingerprints(key, bytes, secret)))
+}
+
+/// Attributes with something of each: `ip=… user=…`.
+pub(crate) fn listed<'a>(parts: impl Iterator<Item = (&'a Attribute, impl fmt::Display)>) -> String {
+    parts.fold(String::new(), |mut text, (attribute, value)| {
+        let space = if text.is_empty() { "" } else { " " };
         // Writing to a string cannot fail.
-        let _ = write!(text, "{attribute}=");
-        let address = match (attribute, value.len()) {
-            (Attribute::Ip, 4) => <[u8; 4]>::try_from(value).map(std::net::IpAddr::from).ok(),
-            (Attribute::Ip, 16) => <[u8; 16]>::try_from(value).map(std::net::IpAddr::from).ok(),
-            _ => None,
-        };
-        let _ = match address {
-            Some(ip) => write!(text, "{ip}"),
-            None if attribute.is_secret() => write!(text, "#{:016x}", fingerprint(value)),
-            None => {
-                let value = String::from_utf8_lossy(value);
-                match value.char_indices().nth(LONGEST) {
-                    None => write!(text, "{}", value.escape_debug()),
-                    Some((end, _)) => write!(text, "{}…", value[..end].escape_debug()),
-                }
+        let _ = write!(text, "{space}{attribute}={value}");
+        text
+    })
+}
+
+/// The key in words, for whoever asks: `ip=1.2.3.4 user=42`. What opens doors is shown by its fingerprint.
+pub(crate) fn shown(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
+    listed(parts(key, bytes).map(|(attribute, value)| (attribute, shown_value(attribute, value, secret))))
+}
+
+/// The value of an attribute in words.
+pub(crate) fn shown_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
+    const LONGEST: usize = 64;
+    match address_of(attribute, value) {
+        Some(ip) => ip.to_string(),
+        None if attribute.is_secret() => secret.of(attribute, value).to_string(),
+        None => {
+            let value = String::from_utf8_lossy(value);
+            match value.char_indices().nth(LONGEST) {
+                None => value.escape_debug().to_string(),
+                Some((end, _)) => format!("{}…", value[..end].escape_debug()),
             }
-        };
+        }
     }
-    text
+}
+
+/// The address that a part of a key is, if it is one.
+fn address_of(attribute: &Attribute, value: &[u8]) -> Option<IpAddr> {
+    match (attribute, value.len()) {
+        (Attribute::Ip, 4) => <[u8; 4]>::try_from(value).map(IpAddr::from).ok(),
+        (Attribute::Ip, 16) => <[u8; 16]>::try_from(value).map(IpAddr::from).ok(),
+        _ => None,
+    }
 }
 
 /// The same for a key on every node and after every restart: who is in a rollout stays in it.
@@ -212,15 +250,23 @@ mod tests {
         let subject = Subject::new().ip("10.0.0.1".parse().unwrap()).api_key("s3cret").headers(&headers);
         let names = ["ip", "api_key", "header:authorization", "header:x-tenant"];
         let key: Vec<Attribute> = names.map(Attribute::named).to_vec();
-        let shown = shown(&key, &key_of(&names, &subject).unwrap(), |_| 0xab);
-        let hidden = "#00000000000000ab";
+        let (bytes, secret) = (key_of(&names, &subject).unwrap(), FingerprintSecret::new(&[7; 32]));
+        let shown = shown(&key, &bytes, &secret);
+        let [api_key, authorization] = [&key[1], &key[2]].map(|attribute| secret.of(attribute, b"s3cret"));
         for telling in ["access_token", "Session-Id", "password", "header:x-session", "header:x-access-key"] {
             assert!(Attribute::named(telling).is_secret(), "{telling}");
         }
         assert_eq!(
             shown,
-            format!("ip=10.0.0.1 api_key={hidden} header:authorization={hidden} header:x-tenant=acme\\n")
+            format!("ip=10.0.0.1 api_key={api_key} header:authorization={authorization} header:x-tenant=acme\\n")
         );
+        // The same letters are in its fingerprint.
+        let all = fingerprint(&key, &bytes, &secret);
+        assert!(
+            all.contains(&format!(" api_key={api_key} header:authorization={authorization} header:x-tenant=#")),
+            "{all}"
+        );
+        assert!(all.starts_with("ip=#") && !all.contains("acme"), "{all}");
     }
 
     #[test]

@@ -23,15 +23,18 @@ pub use by_name::ByNameError;
 pub use ending::Ending;
 pub use explain::{Explanation, Level, Standing, Tried};
 pub use figures::{PolicyFigures, TopKey, Usage};
+pub use operator::KeySelector;
 pub(crate) use overrides::LONGEST;
 pub use overrides::{Override, OverrideError};
 pub use places::Refused;
 pub use pressure::{AdaptiveFigures, LoadSource, PressureFigures};
 pub use reason::{Ban, Reason};
 pub use rules::EngineError;
-pub use shared::{KeyName, NameKey, PolicyKey, SharedOverride, fingerprint_of};
+pub use shared::{PolicyKey, SharedOverride};
 pub use verdict::{LimitStatus, Verdict};
 
+use crate::attribute::Attribute;
+use crate::fingerprint::FingerprintSecret;
 use crate::path::Path;
 use crate::policies::{Listed, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
@@ -42,9 +45,9 @@ use overrides::Overrides;
 use rules::{Registry, Rules, Ruling};
 use smallvec::SmallVec;
 use std::cell::Cell;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
+use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -83,8 +86,6 @@ struct Inner<S> {
     options: EngineOptions,
     /// Tells keys apart in the figures, quickly.
     quick: foldhash::fast::RandomState,
-    /// Sets the fingerprints of this process apart from all others.
-    secret: RandomState,
 }
 
 /// What is counted of all requests together.
@@ -110,13 +111,15 @@ pub struct EngineOptions {
     pub top: usize,
     /// Whether those lists have keys as they are, but for what opens doors, instead of fingerprints.
     pub plain_keys: bool,
+    /// What fingerprints are made with; none for a secret of this process. See [`share_overrides`](Engine::share_overrides), too.
+    pub fingerprints: Option<FingerprintSecret>,
     /// How busy the machine is, for [`Shed`](crate::Shed)ding by it. Asked ten times a second at most.
     pub load: Option<LoadSource>,
 }
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        Self { timed_every: 16, top: 1024, plain_keys: false, load: None }
+        Self { timed_every: 16, top: 1024, plain_keys: false, fingerprints: None, load: None }
     }
 }
 
@@ -146,11 +149,10 @@ impl<S: Store> Engine<S> {
                 store,
                 rules: ArcSwap::from_pointee(rules),
                 registry: Mutex::new(registry),
-                overrides: Overrides::default(),
+                overrides: Overrides::new(options.fingerprints.unwrap_or_else(FingerprintSecret::random)),
                 figures,
                 options,
                 quick: foldhash::fast::RandomState::default(),
-                secret: RandomState::new(),
             }),
         })
     }
@@ -177,8 +179,9 @@ impl<S: Store> Engine<S> {
         registry.apply(&self.inner.store);
         let before = self.inner.rules.swap(rules);
         let now = self.inner.rules.load();
-        let kept: HashSet<u32> = now.policies.iter().map(|new| new.number).collect();
-        for gone in before.policies.iter().filter(|old| !kept.contains(&old.number)) {
+        // Where it counts by something else the same bytes are another key.
+        let kept: HashMap<u32, &[Attribute]> = now.policies.iter().map(|new| (new.number, &*new.policy.key)).collect();
+        for gone in before.policies.iter().filter(|old| kept.get(&old.number) != Some(&&*old.policy.key)) {
             self.inner.figures.heaviest.forget(gone.number);
             self.inner.figures.most_denied.forget(gone.number);
             self.inner.figures.shadow_denied.forget(gone.number);
@@ -417,18 +420,14 @@ impl<S: Store> Engine<S> {
             return;
         }
         let key = verdict.parts.asking.key(asked);
-        let fingerprint = self.quick(ruling, key);
-        let label = || match self.inner.options.plain_keys {
-            true => Some(self.shown(ruling, key).into()),
-            // Where nodes name keys the lists of all of them have the same letters.
-            false => self.named(ruling, key).map(Into::into),
-        };
-        self.inner.figures.heaviest.add(fingerprint, ruling.number, 1, label);
+        let (hash, number) = (self.inner.quick.hash_one((ruling.number, key)), ruling.number);
+        let long = || self.key_listed(ruling, key).into();
+        self.inner.figures.heaviest.add(hash, number, 1, key, long);
         if denied {
-            self.inner.figures.most_denied.add(fingerprint, ruling.number, 1, label);
+            self.inner.figures.most_denied.add(hash, number, 1, key, long);
         }
         if outcome == AskOutcome::ShadowDenied {
-            self.inner.figures.shadow_denied.add(fingerprint, ruling.number, 1, label);
+            self.inner.figures.shadow_denied.add(hash, number, 1, key, long);
         }
     }
 
@@ -446,28 +445,13 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Tells keys apart in the figures.
-    fn quick(&self, ruling: &Ruling, key: &[u8]) -> u64 {
-        self.inner.quick.hash_one((ruling.number, key))
-    }
-
-    /// A key as the figures show it, where they do not show what it is.
-    fn fingerprint(&self, ruling: &Ruling, key: &[u8]) -> String {
-        self.named(ruling, key).unwrap_or_else(|| self.fingerprint_of(self.quick(ruling, key)))
-    }
-
-    /// As all nodes show it, where they name keys.
-    fn named(&self, ruling: &Ruling, key: &[u8]) -> Option<String> {
-        Some(fingerprint_of(&self.inner.overrides.name_key()?(&ruling.policy.name, key)))
-    }
-
-    fn fingerprint_of(&self, quick: u64) -> String {
-        // The sketch takes 0 for 1.
-        format!("#{:016x}", self.inner.secret.hash_one(quick.max(1)))
-    }
-
-    fn shown(&self, ruling: &Ruling, key: &[u8]) -> String {
-        key::shown(&ruling.policy.key, key, |value| self.inner.secret.hash_one(value))
+    /// A key as lists show it.
+    fn key_listed(&self, ruling: &Ruling, key: &[u8]) -> String {
+        let (by, secret) = (&ruling.policy.key, self.inner.overrides.secret());
+        match self.inner.options.plain_keys {
+            true => key::shown(by, key, &secret),
+            false => key::fingerprint(by, key, &secret),
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! What an operator says of one key, for a while: other limits, or none at all. Kept in memory, and visible.
 
+use super::key;
 use super::rules::{Ruling, Slot};
-use super::shared::{NameKey, Shared};
 use crate::attribute::Attribute;
+use crate::fingerprint::{FingerprintSecret, KeyName};
 use crate::policy::Policy;
 use crate::policy_limit::PolicyLimit;
+use crate::stats::KeyBytes;
 use arc_swap::{ArcSwap, Guard};
 use std::collections::HashMap;
 use std::fmt;
@@ -20,12 +22,14 @@ pub(crate) const MOST: usize = 10_000;
 pub(crate) const LONGEST: Duration = Duration::from_secs(366 * 86_400);
 
 /// Something an operator said of one key, and until when.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Override {
     policy: Box<str>,
     /// What the policy counted by when it was said: the same bytes are another key where it counts by something else.
     by: Box<[Attribute]>,
     key: Shown,
+    /// All of the key, where it is known here: with another secret it has another name.
+    bytes: Option<KeyBytes>,
     what: What,
     until: Instant,
     reason: Option<Box<str>>,
@@ -35,12 +39,12 @@ pub struct Override {
 /// How a key is shown.
 #[derive(Clone, Debug)]
 pub(crate) struct Shown {
-    /// None where this node knows no more than the name that another gave it.
+    /// None where this node knows no more than its fingerprint.
     pub(crate) words: Option<Box<str>>,
     pub(crate) fingerprint: Box<str>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum What {
     Ban,
     Limits(Vec<Slot>),
@@ -49,7 +53,26 @@ pub(crate) enum What {
 impl Override {
     pub(crate) fn new(policy: &Policy, key: Shown, what: What, until: Instant, reason: Option<&str>) -> Self {
         let (name, by) = (policy.name.as_str().into(), policy.key.as_slice().into());
-        Self { policy: name, by, key, what, until, reason: reason.map(Into::into), node: None }
+        Self { policy: name, by, key, bytes: None, what, until, reason: reason.map(Into::into), node: None }
+    }
+
+    /// The same of a key that is known here.
+    pub(crate) fn of_bytes(self, bytes: Option<&[u8]>) -> Self {
+        Self { bytes: bytes.map(KeyBytes::new), ..self }
+    }
+
+    /// The same where fingerprints are made with another secret, with its name there; none where the key is not known.
+    fn renamed(&self, secret: &FingerprintSecret) -> Option<(KeyName, Self)> {
+        let bytes = self.bytes()?;
+        let mut renamed = self.clone();
+        renamed.key.fingerprint = key::fingerprint(&self.by, bytes, secret).into();
+        renamed.key.words = Some(key::shown(&self.by, bytes, secret).into());
+        Some((key::name(&self.policy, &self.by, bytes, secret), renamed))
+    }
+
+    /// All of the key, where it is known here.
+    pub(crate) fn bytes(&self) -> Option<&[u8]> {
+        self.bytes.as_ref().map(KeyBytes::as_slice)
     }
 
     /// The same as another node said it.
@@ -62,13 +85,13 @@ impl Override {
         &self.policy
     }
 
-    /// The key in words, such as `user=42`; what opens doors is shown by its fingerprint, and so is a key of which only
-    /// another node knows the words.
+    /// The key in words, such as `user=42`; what opens doors is shown by its fingerprint, and so is a key of which this node
+    /// knows nothing else.
     pub fn key(&self) -> &str {
         self.key.words.as_ref().unwrap_or(&self.key.fingerprint)
     }
 
-    /// Its fingerprint: the same key is the same letters, and they say nothing else.
+    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`: the same value has the same, and they say nothing else.
     pub fn fingerprint(&self) -> &str {
         &self.key.fingerprint
     }
@@ -109,26 +132,67 @@ impl Override {
     }
 }
 
-/// By policy and key.
-type ByKey = HashMap<u32, HashMap<Box<[u8]>, Arc<Override>>>;
-
+/// What is said of keys, by policy and name.
 #[derive(Clone, Default)]
+pub(crate) struct ByName {
+    by_policy: HashMap<u32, HashMap<KeyName, Said>>,
+    len: usize,
+}
+
+impl ByName {
+    pub(crate) fn add(&mut self, policy: u32, name: KeyName, entry: Arc<Override>) {
+        let said = self.by_policy.entry(policy).or_default().entry(name).or_default();
+        let place = if entry.limits().is_some() { &mut said.limits } else { &mut said.ban };
+        self.len += usize::from(place.replace(entry).is_none());
+    }
+
+    /// Whether there was something.
+    fn remove(&mut self, policy: u32, name: &KeyName) -> bool {
+        let removed = self.by_policy.get_mut(&policy).and_then(|names| names.remove(name));
+        let len = removed.map_or(0, |said| said.all().count());
+        self.len -= len;
+        len > 0
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Arc<Override>> {
+        self.by_policy.values().flat_map(HashMap::values).flat_map(Said::all)
+    }
+
+    /// The same without what has ended; where fingerprints are made with another secret, by the names that keys have there.
+    fn in_force(&self, now: Instant, secret: Option<&FingerprintSecret>) -> Self {
+        let mut kept = Self::default();
+        for (policy, names) in &self.by_policy {
+            for (name, said) in names {
+                for entry in said.all().filter(|entry| now < entry.until) {
+                    match secret {
+                        None => kept.add(*policy, *name, Arc::clone(entry)),
+                        Some(secret) => {
+                            let renamed = entry.renamed(secret);
+                            renamed.into_iter().for_each(|(name, entry)| kept.add(*policy, name, Arc::new(entry)));
+                        }
+                    }
+                }
+            }
+        }
+        kept
+    }
+}
+
+#[derive(Clone)]
 struct Kept {
-    bans: ByKey,
-    limits: ByKey,
+    secret: FingerprintSecret,
+    here: ByName,
     /// What all nodes say.
-    shared: Arc<Shared>,
+    shared: Arc<ByName>,
 }
 
 impl Kept {
     fn len(&self) -> usize {
-        let many = |map: &ByKey| map.values().map(HashMap::len).sum::<usize>();
-        many(&self.bans) + many(&self.limits) + self.shared.len()
+        self.here.len + self.shared.len
     }
 }
 
 /// All that are kept.
-#[derive(Default)]
 pub(crate) struct Overrides {
     kept: ArcSwap<Kept>,
     /// Whether there are any: nobody looks further while there are not.
@@ -157,66 +221,90 @@ pub(crate) struct Said {
     pub(crate) limits: Option<Arc<Override>>,
 }
 
+impl Said {
+    fn all(&self) -> impl Iterator<Item = &Arc<Override>> {
+        self.ban.iter().chain(&self.limits)
+    }
+}
+
 impl Kept {
+    /// Keys are named only where something is said of a policy.
+    #[inline]
     fn said(&self, ruling: &Ruling, key: &[u8], now: Instant) -> Said {
-        let find = |map: &ByKey| {
-            let found = map.get(&ruling.number)?.get(key)?;
-            found.holds(ruling, now).then(|| Arc::clone(found))
-        };
-        let (ban, limits) = (find(&self.bans), find(&self.limits));
-        let shared = self.shared.said(ruling, key, now);
-        let ban = ban.into_iter().chain(shared.ban).max_by_key(|ban| ban.until);
-        Said { ban, limits: limits.or(shared.limits) }
+        let [here, shared] = [&self.here, &*self.shared].map(|all| all.by_policy.get(&ruling.number));
+        if here.is_none() && shared.is_none() {
+            return Said::default();
+        }
+        self.said_of(ruling, &key::name(&ruling.policy.name, &ruling.policy.key, key, &self.secret), now)
+    }
+
+    fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Instant) -> Said {
+        let [here, shared] = [&self.here, &*self.shared].map(|all| all.by_policy.get(&ruling.number)?.get(name));
+        let holds = |entry: &Option<Arc<Override>>| entry.clone().filter(|entry| entry.holds(ruling, now));
+        let bans = [here, shared].map(|said| said.and_then(|said| holds(&said.ban)));
+        let limits = [here, shared].map(|said| said.and_then(|said| holds(&said.limits)));
+        Said {
+            ban: bans.into_iter().flatten().max_by_key(|ban| ban.until),
+            limits: limits.into_iter().flatten().next(),
+        }
     }
 }
 
 impl Overrides {
+    pub(crate) fn new(secret: FingerprintSecret) -> Self {
+        let kept = Kept { secret, here: ByName::default(), shared: Arc::default() };
+        Self { kept: ArcSwap::from_pointee(kept), any: AtomicBool::new(false), writing: Mutex::default() }
+    }
+
     pub(crate) fn in_force(&self) -> InForce {
         InForce(self.any.load(Ordering::Acquire).then(|| self.kept.load()))
+    }
+
+    /// What is said of a key that is known by its name.
+    pub(crate) fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Instant) -> Said {
+        self.kept.load().said_of(ruling, name, now)
     }
 
     pub(crate) fn put(
         &self,
         policy: u32,
-        key: &[u8],
+        name: KeyName,
         entry: Override,
         now: Instant,
     ) -> Result<Arc<Override>, OverrideError> {
         let entry = Arc::new(entry);
         self.change(now, |kept| {
-            let map = match entry.what {
-                What::Ban => &mut kept.bans,
-                What::Limits(_) => &mut kept.limits,
-            };
-            map.entry(policy).or_default().insert(key.into(), Arc::clone(&entry));
+            kept.here.add(policy, name, Arc::clone(&entry));
             if kept.len() > MOST { Err(OverrideError::TooMany) } else { Ok(()) }
         })?;
         Ok(entry)
     }
 
     /// Whether there was one.
-    pub(crate) fn remove(&self, policy: u32, key: &[u8], now: Instant) -> bool {
+    pub(crate) fn remove(&self, policy: u32, name: &KeyName, now: Instant) -> bool {
         let mut removed = false;
         let _ = self.change(now, |kept| {
-            for map in [&mut kept.bans, &mut kept.limits] {
-                removed |= map.get_mut(&policy).is_some_and(|keys| keys.remove(key).is_some());
-            }
+            removed = kept.here.remove(policy, name);
             Ok(())
         });
         removed
     }
 
-    /// What all nodes say, in place of what they said before.
-    pub(crate) fn share(&self, shared: Shared, now: Instant) {
+    /// What all nodes say, in place of what they said before; the secret is the one that its names are made with.
+    pub(crate) fn share(&self, secret: FingerprintSecret, shared: ByName, now: Instant) {
         let _ = self.change(now, |kept| {
+            if kept.secret != secret {
+                kept.here = kept.here.in_force(now, Some(&secret));
+                kept.secret = secret;
+            }
             kept.shared = Arc::new(shared);
             Ok(())
         });
     }
 
-    /// How nodes name keys, where they do.
-    pub(crate) fn name_key(&self) -> Option<NameKey> {
-        self.kept.load().shared.name_key.clone()
+    /// What fingerprints are made with.
+    pub(crate) fn secret(&self) -> FingerprintSecret {
+        self.kept.load().secret
     }
 
     /// Whether there is room for one more.
@@ -227,8 +315,7 @@ impl Overrides {
     /// Those in force, the first to end first.
     pub(crate) fn list(&self, now: Instant) -> Vec<Arc<Override>> {
         let kept = self.kept.load();
-        let all = [&kept.bans, &kept.limits].into_iter().flat_map(|map| map.values().flat_map(HashMap::values));
-        let all = all.chain(kept.shared.all());
+        let all = kept.here.all().chain(kept.shared.all());
         let mut all: Vec<_> = all.filter(|entry| now < entry.until).cloned().collect();
         all.sort_by(|a, b| (a.until, &a.policy, a.key()).cmp(&(b.until, &b.policy, b.key())));
         all
@@ -242,12 +329,7 @@ impl Overrides {
     ) -> Result<(), OverrideError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);
         let mut kept = Kept::clone(&self.kept.load());
-        for map in [&mut kept.bans, &mut kept.limits] {
-            for keys in map.values_mut() {
-                keys.retain(|_, entry| now < entry.until);
-            }
-            map.retain(|_, keys| !keys.is_empty());
-        }
+        kept.here = kept.here.in_force(now, None);
         change(&mut kept)?;
         let any = kept.len() > 0;
         self.kept.store(Arc::new(kept));
@@ -264,6 +346,8 @@ pub enum OverrideError {
     NoPolicy,
     /// The subject lacks what the policy counts by.
     NoKey(Attribute),
+    /// No key with this fingerprint was seen here lately, so its counters cannot be found.
+    NotSeen(String),
     /// As many as are kept are in force.
     TooMany,
     /// Nothing lasts as long, or nothing is as short.
@@ -279,6 +363,11 @@ impl fmt::Display for OverrideError {
         match self {
             Self::NoPolicy => f.write_str("no policy has that name"),
             Self::NoKey(name) => write!(f, "the policy counts by {name}; say which"),
+            Self::NotSeen(key) => write!(
+                f,
+                "{key} is none of the keys that this node has seen lately, so its counters cannot be found; give the key itself, or \
+                 ask a node that lists it"
+            ),
             Self::TooMany => write!(
                 f,
                 "{MOST} overrides and bans are in force, as many as are kept; lift some, or use the deny list"

@@ -226,11 +226,6 @@ impl Rules {
 }
 
 impl Registry {
-    /// The name of a policy that is or was.
-    pub(crate) fn name(&self, number: u32) -> Option<&str> {
-        self.numbers.iter().find(|(_, known)| **known == number).map(|(name, _)| &**name)
-    }
-
     /// Makes the changes that were put off: all that is left to do before the rules change, so that it is done in one go.
     pub(crate) fn apply(&mut self, store: &impl Store) {
         self.changes.drain(..).for_each(|change| change.apply(store));

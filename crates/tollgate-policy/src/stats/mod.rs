@@ -8,6 +8,6 @@ mod tally;
 
 pub(crate) use histogram::Histogram;
 pub use histogram::HistogramCounts;
-pub(crate) use sketch::{Heavy, Sketch};
+pub(crate) use sketch::{Heavy, KeyBytes, SeenKey, Sketch};
 pub use tally::Counts;
 pub(crate) use tally::{Event, Tally};

@@ -13,6 +13,8 @@
 #[cfg(test)]
 mod tests;
 
+use smallvec::SmallVec;
+use std::fmt;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{AcqRel, Relaxed, Release},
@@ -30,7 +32,7 @@ const FREE: u64 = 0;
 const MOST_COUNT: u64 = 1 << 62;
 const MOST_WEIGHT: u64 = 1 << 48;
 
-/// The heaviest keys, at 64 bytes a slot and their labels.
+/// The heaviest keys, at 128 bytes a slot, and memory for keys that are not short.
 #[derive(Debug)]
 pub(crate) struct Sketch {
     sets: Box<[Set]>,
@@ -59,7 +61,54 @@ struct Slot {
 struct Owner {
     error: u64,
     policy: u32,
-    label: Option<Box<str>>,
+    key: SeenKey,
+}
+
+/// A key that takes more bytes is kept by what it is called: the memory of all slots together has a bound.
+pub(crate) const MAX_KEY_BYTES: usize = 1024;
+
+/// What is kept of a key beside its hash.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum SeenKey {
+    /// All of it.
+    Bytes(KeyBytes),
+    /// What it is called, where it is too long to be kept.
+    Long(Box<str>),
+}
+
+impl Default for SeenKey {
+    fn default() -> Self {
+        Self::Bytes(KeyBytes::default())
+    }
+}
+
+/// The bytes of a key, which may hold a secret and so are not printed.
+#[derive(Clone, PartialEq, Eq, Default)]
+pub(crate) struct KeyBytes(SmallVec<[u8; SHORT_KEY]>);
+
+/// A key of so many bytes is kept without memory of its own.
+const SHORT_KEY: usize = 64;
+
+impl KeyBytes {
+    pub(crate) fn new(bytes: &[u8]) -> Self {
+        Self(bytes.into())
+    }
+
+    pub(crate) fn as_slice(&self) -> &[u8] {
+        &self.0
+    }
+
+    /// Takes the place of what was there, in the memory that there is.
+    fn set(&mut self, bytes: &[u8]) {
+        self.0.clear();
+        self.0.extend_from_slice(bytes);
+    }
+}
+
+impl fmt::Debug for KeyBytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes", self.0.len())
+    }
 }
 
 /// One of the heaviest keys: its true weight is at least `count - error` and at most `count`.
@@ -73,8 +122,8 @@ pub(crate) struct Heavy {
     pub(crate) count: u64,
     /// By how much `count` may be too high.
     pub(crate) error: u64,
-    /// What to call it, if it may be shown.
-    pub(crate) label: Option<Box<str>>,
+    /// The key.
+    pub(crate) key: SeenKey,
 }
 
 impl Sketch {
@@ -86,10 +135,10 @@ impl Sketch {
     /// Adds to a key's weight.
     ///
     /// The fingerprint alone tells keys apart, also those of two policies: it has to be a hash of both, and one that a
-    /// caller cannot steer, or one set gets all the keys. 0 is taken for 1. `label` is called only if the key takes a
-    /// slot, while its set is held.
+    /// caller cannot steer, or one set gets all the keys. 0 is taken for 1. `long` is what a key is called that is too long to
+    /// be kept; it is called only if the key takes a slot, while its set is held.
     #[inline]
-    pub(crate) fn add(&self, fingerprint: u64, policy: u32, weight: u64, label: impl FnOnce() -> Option<Box<str>>) {
+    pub(crate) fn add(&self, fingerprint: u64, policy: u32, weight: u64, key: &[u8], long: impl FnOnce() -> Box<str>) {
         let fingerprint = fingerprint.max(FREE + 1);
         let weight = weight.min(MOST_WEIGHT);
         let Some(set) = self.sets.get(self.set_of(fingerprint)) else { return };
@@ -97,7 +146,7 @@ impl Sketch {
             Some(slot) => _ = slot.add(weight),
             // What weighs nothing displaces nobody.
             None if weight == 0 => (),
-            None => set.newcomer(fingerprint, policy, weight, label),
+            None => set.newcomer(fingerprint, policy, weight, key, long),
         }
     }
 
@@ -106,7 +155,7 @@ impl Sketch {
         let order = |count: u64, fingerprint: u64| (std::cmp::Reverse(count), fingerprint);
         let mut seen: Vec<_> = self.sets.iter().flat_map(Set::taken).collect();
         seen.sort_unstable_by_key(|&(fingerprint, count)| order(count, fingerprint));
-        // Labels are copied for those few only, each while its set is held; whoever lost its slot since is left out.
+        // Keys are copied for those few only, each while its set is held; whoever lost its slot since is left out.
         let mut top: Vec<_> = seen
             .into_iter()
             .filter_map(|(fingerprint, _)| self.sets[self.set_of(fingerprint)].heavy(fingerprint))
@@ -114,6 +163,19 @@ impl Sketch {
             .collect();
         top.sort_unstable_by_key(|heavy| order(heavy.count, heavy.fingerprint));
         top
+    }
+
+    /// The first thing that `find` makes of the keys that are kept, with the numbers of their policies.
+    pub(crate) fn find<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
+        self.sets.iter().find_map(|set| {
+            let owners = set.hold();
+            let taken =
+                set.slots.0.iter().zip(owners.iter()).filter(|(slot, _)| slot.fingerprint.load(Relaxed) != FREE);
+            taken.into_iter().find_map(|(_, owner)| match &owner.key {
+                SeenKey::Bytes(bytes) => find(owner.policy, bytes.as_slice()),
+                SeenKey::Long(_) => None,
+            })
+        })
     }
 
     /// The weight that was dropped because two newcomers met in a set.
@@ -164,7 +226,7 @@ impl Set {
 
     /// Gives the slot with the least count to a key that has none.
     #[cold]
-    fn newcomer(&self, fingerprint: u64, policy: u32, weight: u64, label: impl FnOnce() -> Option<Box<str>>) {
+    fn newcomer(&self, fingerprint: u64, policy: u32, weight: u64, key: &[u8], long: impl FnOnce() -> Box<str>) {
         let mut owners = match self.owners.try_lock() {
             Ok(owners) => owners,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
@@ -181,11 +243,17 @@ impl Set {
         let by_count = |(_, slot): &(usize, &Slot)| (slot.fingerprint.load(Relaxed) != FREE, slot.count.load(Relaxed));
         let Some((at, slot)) = self.slots.0.iter().enumerate().min_by_key(by_count) else { return };
         // Before anything changes, since it may panic.
-        let label = label();
+        let owner = &mut owners[at];
+        match &mut owner.key {
+            _ if key.len() > MAX_KEY_BYTES => owner.key = SeenKey::Long(long()),
+            // The memory of the key before is used again.
+            SeenKey::Bytes(bytes) => bytes.set(key),
+            SeenKey::Long(_) => owner.key = SeenKey::Bytes(KeyBytes::new(key)),
+        }
         // The name first: hits of the old key that come between the two count into the error, not beside it.
         slot.fingerprint.store(fingerprint, Relaxed);
         let error = slot.add(weight);
-        owners[at] = Owner { error, policy, label };
+        (owner.error, owner.policy) = (error, policy);
     }
 
     /// Fingerprints and counts. Held, so that no key is met twice on its way from one slot to another.
@@ -198,9 +266,9 @@ impl Set {
     fn heavy(&self, fingerprint: u64) -> Option<Heavy> {
         let owners = self.hold();
         let at = self.slots.0.iter().position(|slot| slot.fingerprint.load(Relaxed) == fingerprint)?;
-        let Owner { error, policy, ref label } = owners[at];
+        let Owner { error, policy, ref key } = owners[at];
         let count = self.slots.0[at].count.load(Relaxed);
-        Some(Heavy { fingerprint, policy, count, error, label: label.clone() })
+        Some(Heavy { fingerprint, policy, count, error, key: key.clone() })
     }
 
     fn hold(&self) -> MutexGuard<'_, [Owner; SLOTS]> {

@@ -44,28 +44,34 @@ staleness = "250ms"
 fn a_url_is_all_that_must_be_said() {
     let config = clean(URL, &[]);
     assert_eq!((config.store.max_keys, config.store.max_bytes), (1_000_000, None));
-    let redis = config.store.redis.unwrap();
+    let redis = config.store.redis.clone().unwrap();
     assert_eq!((redis.url.reveal(), redis.url.is_tls()), ("redis://127.0.0.1:6379", false));
     assert_eq!((redis.mode, redis.timeout), (RedisMode::Exact, Duration::from_millis(10)));
     assert_eq!((&*redis.prefix, redis.nodes, redis.connections), ("tollgate", 1, 2));
-    assert_eq!((redis.key_secret, redis.ca_file), (None, None));
+    assert_eq!((config.store.key_secret, redis.ca_file), (None, None));
     assert_eq!(config.policies, Policies::built_in());
     assert_eq!(config.policies.default_on_failure(), OnFailure::LocalShare);
     assert_eq!(clean("", &[]).store.redis, None);
 }
 
 #[test]
+fn fingerprints_have_a_secret_without_redis_too() {
+    let config = clean("[store]\nkey_secret = \"s3cret, and longer\"", &[]);
+    assert_eq!(config.store.key_secret.unwrap().reveal(), "s3cret, and longer");
+}
+
+#[test]
 fn every_key_of_redis_is_read() {
     let config = clean(ALL, &[]);
     assert_eq!((config.store.max_keys, config.store.max_bytes), (5, Some(4096)));
-    let redis = config.store.redis.unwrap();
+    let redis = config.store.redis.clone().unwrap();
     assert_eq!(redis.url.reveal(), "rediss+sentinel://ann:s3cret@redis.example.com:6380/main/2");
     assert!(redis.url.is_tls() && redis.url.has_sentinels() && !redis.url.is_cluster());
     assert_eq!(redis.sentinel_user.as_deref(), Some("watcher"));
     assert_eq!(redis.sentinel_password.unwrap().reveal(), "s3cret too");
     assert_eq!((redis.mode, redis.timeout), (RedisMode::Exact, Duration::from_millis(250)));
     assert_eq!((&*redis.prefix, redis.nodes, redis.connections), ("shop:eu", 7, 4));
-    assert_eq!(redis.key_secret.unwrap().reveal(), "s3cret, and longer");
+    assert_eq!(config.store.key_secret.unwrap().reveal(), "s3cret, and longer");
     assert_eq!(redis.ca_file.as_deref(), Some(Path::new("/etc/ssl/ours.pem")));
     let login = Policy::new("login").when(Match::new().path("/login".parse().unwrap())).per(Attribute::Ip);
     let expected = Policies::new()
@@ -92,7 +98,7 @@ fn variables_say_it_all_too() {
     let redis = config.store.redis.clone().unwrap();
     assert_eq!(redis.url.reveal(), "unix:///run/redis.sock?db=1&pass=s3cret");
     assert_eq!((redis.timeout, &*redis.prefix, redis.nodes), (Duration::from_secs(1), "t", 10_000));
-    assert_eq!((redis.key_secret.unwrap().reveal(), redis.connections), ("0123456789abcdef", 64));
+    assert_eq!((config.store.key_secret.unwrap().reveal(), redis.connections), ("0123456789abcdef", 64));
     assert_eq!(config.policies.default_on_failure(), OnFailure::Closed);
     snapshot!(load("", &variables).show().unwrap());
 }

@@ -1,18 +1,13 @@
 //! Bans and overrides on all nodes that share Redis: left on its board by one, read by all. Decisions read memory only.
 
-use crate::store::AnyStore;
-use hmac::{Hmac, KeyInit, Mac};
+use crate::store::{AnyStore, shared_fingerprint_secret};
 use serde::{Deserialize, Serialize};
-use sha2::Sha256;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 use tollgate::Clock;
-use tollgate_policy::{Attribute, Engine, KeyName, NameKey, PolicyKey, PolicyLimit, SharedOverride};
+use tollgate_policy::{Attribute, Engine, FingerprintSecret, KeyName, PolicyKey, PolicyLimit, SharedOverride};
 use tollgate_redis::{Notice, Notices, RedisStore, Trouble};
-
-/// What the names of keys are made with, among what the fleet's secret is for.
-const PURPOSE: &str = "overrides";
 
 /// The policies may have changed, and with them what is said of them.
 const AGAIN: Duration = Duration::from_millis(500);
@@ -34,7 +29,7 @@ pub(crate) struct Fleet<C: Clock> {
 struct Applied {
     notices: Notices,
     replaced: u64,
-    secret: Option<[u8; 32]>,
+    secret: Option<FingerprintSecret>,
 }
 
 /// What a notice says.
@@ -42,6 +37,8 @@ struct Applied {
 struct Text {
     policy: String,
     by: Vec<String>,
+    /// The key, by its fingerprints.
+    fingerprint: String,
     /// None if it is a ban.
     limits: Option<Vec<String>>,
     reason: Option<String>,
@@ -93,7 +90,7 @@ impl<C: Clock> Fleet<C> {
 
     /// Goes by what is on the board, as of the last look.
     pub(super) fn catch_up(&self) {
-        let Some(secret) = self.redis.shared_secret(PURPOSE) else { return };
+        let Some(secret) = shared_fingerprint_secret(&self.redis) else { return };
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
         let (notices, replaced) = (self.redis.notices(), self.engine.replaced());
         let same = Arc::ptr_eq(&notices, &applied.notices) && replaced == applied.replaced;
@@ -103,23 +100,25 @@ impl<C: Clock> Fleet<C> {
         let mut words = self.words.lock().unwrap_or_else(PoisonError::into_inner);
         let said: Vec<SharedOverride> = notices.iter().filter_map(|notice| read(notice, &words)).collect();
         words.retain(|name, _| said.iter().any(|one| one.name == *name));
-        if let Err(error) = self.engine.share_overrides(naming(&secret), &said) {
+        if let Err(error) = self.engine.share_overrides(secret, &said) {
             tracing::error!("bans and overrides of other nodes do not hold here: {error}");
         }
         *applied = Applied { notices, replaced, secret: Some(secret) };
     }
 
-    /// How nodes name keys; none while they have not agreed on a secret.
-    fn naming(&self) -> Result<NameKey, Trouble> {
-        self.redis.shared_secret(PURPOSE).map(|secret| naming(&secret)).ok_or(Trouble::NoSecret)
+    /// An error while nodes have not agreed on a secret: until then keys have other fingerprints here than elsewhere.
+    pub(super) fn has_secret(&self) -> Result<(), Trouble> {
+        shared_fingerprint_secret(&self.redis).map(drop).ok_or(Trouble::NoSecret)
     }
 
     /// Says it on all nodes.
     pub(super) async fn say(&self, saying: &Saying<'_>) -> Result<(), Trouble> {
-        let name = saying.key.name(&self.naming()?);
+        self.has_secret()?;
+        let name = saying.key.name;
         let text = Text {
             policy: saying.key.policy.clone(),
             by: saying.key.by.iter().map(ToString::to_string).collect(),
+            fingerprint: saying.key.fingerprint.clone(),
             limits: saying.limits.map(|limits| limits.iter().map(ToString::to_string).collect()),
             reason: saying.reason.map(ToOwned::to_owned),
             node: self.node.clone(),
@@ -134,10 +133,10 @@ impl<C: Clock> Fleet<C> {
 
     /// Ends what was said of a key on all nodes: whether there was something.
     pub(super) async fn lift(&self, key: &PolicyKey) -> Result<bool, Trouble> {
-        let name = key.name(&self.naming()?);
+        self.has_secret()?;
         let mut lifted = false;
         for ban in [true, false] {
-            lifted |= self.redis.remove_notice(&called(ban, &name)).await?;
+            lifted |= self.redis.remove_notice(&called(ban, &key.name)).await?;
         }
         self.catch_up();
         Ok(lifted)
@@ -158,6 +157,7 @@ fn read(notice: &Notice, words: &HashMap<KeyName, String>) -> Option<SharedOverr
     Some(SharedOverride {
         name,
         policy: text.policy,
+        fingerprint: text.fingerprint,
         by: text.by.iter().map(|name| Attribute::named(name)).collect(),
         // One that is not understood is none, and no ban either.
         limits: match limits {
@@ -182,24 +182,6 @@ fn name_of(hex: &str) -> Option<KeyName> {
     Some(name)
 }
 
-fn naming(secret: &[u8; 32]) -> NameKey {
-    let keyed: Hmac<Sha256> = match Hmac::new_from_slice(secret) {
-        Ok(keyed) => keyed,
-        Err(_) => unreachable!("a key of any length is taken"),
-    };
-    Arc::new(move |policy, key| {
-        let mut mac = keyed.clone();
-        // Its length in front, so that no policy and key are another's.
-        mac.update(&(policy.len() as u64).to_be_bytes());
-        mac.update(policy.as_bytes());
-        mac.update(key);
-        let hash = mac.finalize().into_bytes();
-        let mut name = KeyName::default();
-        name.copy_from_slice(&hash[..16]);
-        name
-    })
-}
-
 /// What this node is called by those who look at what it said: the machine and the process.
 fn node() -> Option<String> {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").ok();
@@ -212,12 +194,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_tell_policies_and_keys_apart() {
-        let name = naming(&[7; 32]);
-        assert_eq!(name("a", b"bc"), name("a", b"bc"));
-        assert_ne!(name("a", b"bc"), name("ab", b"c"));
-        assert_ne!(name("a", b"bc"), naming(&[8; 32])("a", b"bc"));
-        let one = name("a", b"bc");
-        assert_eq!(called(true, &one).split_once(':').and_then(|(_, hex)| name_of(hex)), Some(one));
+    fn a_notice_is_known_by_the_name_of_its_key() {
+        let name: KeyName = std::array::from_fn(|at| 17 * at as u8);
+        assert_eq!(called(true, &name), "ban:00112233445566778899aabbccddeeff");
+        assert_eq!(called(false, &name).split_once(':').and_then(|(_, hex)| name_of(hex)), Some(name));
     }
 }

@@ -10,6 +10,7 @@ mod page;
 mod playground;
 mod pressure;
 mod query;
+mod selected;
 pub(crate) mod shadow;
 pub(crate) mod status;
 mod stream;

@@ -3,9 +3,10 @@
 use super::audit::Entry;
 use super::fleet::Saying;
 use super::overrides::Row;
+use super::selected::Selected;
 use super::write::Verb;
 use super::{Admin, told};
-use crate::http::check_request::{Source, Who};
+use crate::http::check_request::Source;
 use crate::http::json::{Fields, Json, invalid, missing};
 use crate::http::{Code, Problem, quoted};
 use crate::store::AnyStore;
@@ -14,7 +15,7 @@ use serde::Serialize;
 use std::time::Duration;
 use tollgate::Clock;
 use tollgate_policy::config::{self, KeysShown};
-use tollgate_policy::{OverrideError, PolicyKey, PolicyLimit, Subject};
+use tollgate_policy::{KeySelector, OverrideError, PolicyKey, PolicyLimit};
 use tollgate_redis::Trouble;
 
 /// What an operator may write as the reason.
@@ -29,7 +30,7 @@ const MOST_NAMES: usize = 20;
 /// The body of a request.
 struct Asked<'a> {
     policy: String,
-    who: Who<'a>,
+    selected: Selected<'a>,
     lasts: Option<Duration>,
     reason: Option<String>,
     limits: Option<Vec<PolicyLimit>>,
@@ -60,7 +61,7 @@ impl<'a> Asked<'a> {
     fn read(verb: Verb, body: &'a [u8]) -> Result<Self, Problem> {
         let mut fields = Fields::from_body(body, verb.fields(), verb.example())?;
         let policy = fields.required_text("policy", verb.example())?;
-        let who = Who::read(&mut fields)?;
+        let selected = Selected::read(&mut fields)?;
         let lasts = match fields.text("for")? {
             None if matches!(verb, Verb::Ban | Verb::Override) => return Err(missing("for", verb.example())),
             None => None,
@@ -83,7 +84,7 @@ impl<'a> Asked<'a> {
         if verb == Verb::Grant && tokens.is_none() {
             return Err(missing("tokens", verb.example()));
         }
-        Ok(Self { policy, who, lasts, reason, limits, tokens })
+        Ok(Self { policy, selected, lasts, reason, limits, tokens })
     }
 }
 
@@ -121,26 +122,36 @@ pub(super) async fn perform<C: Clock>(
     let asked = Asked::read(verb, body)?;
     entry.policy = Some(shortened(&asked.policy));
     let identity = admin.app().identity.load_full();
-    let subject = asked.who.subject(&identity, Source::Operator);
+    let subject = asked.selected.who.subject(&identity, Source::Operator);
+    let selector = KeySelector::new(&subject, &asked.selected.fingerprints);
     let engine = &admin.app().engine;
+    if let Some(fleet) = admin.fleet.as_ref().filter(|_| !asked.selected.fingerprints.is_empty()) {
+        let unknown = "fingerprints are not known here until it does; name the key itself";
+        fleet.has_secret().map_err(|trouble| unavailable(&trouble, unknown))?;
+        fleet.catch_up();
+    }
     let key = match asked.lasts {
-        Some(lasts) => engine.check_override(&asked.policy, &subject, asked.limits.as_deref(), lasts),
-        None => engine.key_of(&asked.policy, &subject),
+        Some(lasts) => engine.check_override(&asked.policy, selector, asked.limits.as_deref(), lasts),
+        None => engine.key_of(&asked.policy, selector),
     };
     let key = key.map_err(|error| admin.refused(&asked.policy, &error))?;
+    asked.selected.check_is_key(&key.policy, &key.by, &identity)?;
     let shown = admin.shown(&key);
     entry.key = Some(shown.clone());
     entry.detail = detail(&asked);
+    if matches!(verb, Verb::Grant | Verb::Reset) && !key.is_seen {
+        return Err(admin.refused(&asked.policy, &OverrideError::NotSeen(key.fingerprint)));
+    }
     match (verb, asked.lasts) {
         (Verb::Ban | Verb::Override, Some(lasts)) => {
             let (limits, reason) = (asked.limits.as_deref(), asked.reason.as_deref());
-            admin.say(&subject, &Saying { key: &key, limits, lasts, reason }).await
+            admin.say(selector, &Saying { key: &key, limits, lasts, reason }).await
         }
         (Verb::Grant, _) => {
             let tokens = asked.tokens.unwrap_or_default();
             admin.reachable("nothing was granted")?;
             engine
-                .grant(&asked.policy, &subject, tokens)
+                .grant(&asked.policy, selector, tokens)
                 .await
                 .map_err(|error| admin.refused(&asked.policy, &error))?;
             admin.reachable("what was to be granted may be lost")?;
@@ -151,12 +162,12 @@ pub(super) async fn perform<C: Clock>(
             if let Some(fleet) = &admin.fleet {
                 fleet.lift(&key).await.map_err(|trouble| unavailable(&trouble, "nothing was reset"))?;
             }
-            engine.free(&asked.policy, &subject).await.map_err(|error| admin.refused(&asked.policy, &error))?;
+            engine.free(&asked.policy, selector).await.map_err(|error| admin.refused(&asked.policy, &error))?;
             admin.reachable("not all of it may be reset")?;
             Ok(told(&Done { policy: &key.policy, key: shown, tokens: None }))
         }
         _ => {
-            admin.lift(&subject, &key).await?;
+            admin.lift(selector, &key).await?;
             Ok(told(&Done { policy: &key.policy, key: shown, tokens: None }))
         }
     }
@@ -169,12 +180,12 @@ impl<C: Clock> Admin<C> {
     }
 
     /// Says it on all nodes; without Redis on this one, and that it is so.
-    async fn say(&self, subject: &Subject<'_>, saying: &Saying<'_>) -> Result<Response, Problem> {
+    async fn say(&self, selector: KeySelector<'_>, saying: &Saying<'_>) -> Result<Response, Problem> {
         let engine = &self.app().engine;
         let policy = saying.key.policy.as_str();
         let here = || match saying.limits {
-            None => engine.ban(policy, subject, saying.lasts, saying.reason),
-            Some(limits) => engine.override_limits(policy, subject, limits, saying.lasts, saying.reason),
+            None => engine.ban(policy, selector, saying.lasts, saying.reason),
+            Some(limits) => engine.override_limits(policy, selector, limits, saying.lasts, saying.reason),
         };
         let Some(fleet) = &self.fleet else {
             let entry = here().map_err(|error| self.refused(policy, &error))?;
@@ -187,8 +198,10 @@ impl<C: Clock> Admin<C> {
             };
             return Err(unavailable(&trouble, &holds));
         }
-        let shown = self.shown(saying.key);
-        let is_it = |row: &Row| row.policy == policy && row.key == shown && row.is_ban() == saying.limits.is_none();
+        let fingerprint = &saying.key.fingerprint;
+        let is_it = |row: &Row| {
+            row.policy == policy && row.fingerprint == *fingerprint && row.is_ban() == saying.limits.is_none()
+        };
         let rows = engine.overrides().iter().map(|entry| Row::of(entry, self.options.keys)).collect::<Vec<_>>();
         match rows.iter().find(|row| is_it(row)) {
             Some(row) => Ok(told(row)),
@@ -199,8 +212,8 @@ impl<C: Clock> Admin<C> {
         }
     }
 
-    async fn lift(&self, subject: &Subject<'_>, key: &PolicyKey) -> Result<(), Problem> {
-        let here = self.app().engine.lift(&key.policy, subject).map_err(|error| self.refused(&key.policy, &error))?;
+    async fn lift(&self, selector: KeySelector<'_>, key: &PolicyKey) -> Result<(), Problem> {
+        let here = self.app().engine.lift(&key.policy, selector).map_err(|error| self.refused(&key.policy, &error))?;
         let everywhere = match &self.fleet {
             None => false,
             Some(fleet) => fleet.lift(key).await.map_err(|trouble| {
@@ -231,6 +244,7 @@ impl<C: Clock> Admin<C> {
             OverrideError::NoKey(attribute) => {
                 invalid(format!("the policy {} counts by {attribute}, and `subject` has none; add it", quoted(policy)))
             }
+            OverrideError::NotSeen(_) => Problem::new(Code::NotFound, error.to_string()),
             OverrideError::TooMany | OverrideError::TooManyLimits => Problem::new(Code::Unavailable, error.to_string()),
             other => invalid(other.to_string()),
         }

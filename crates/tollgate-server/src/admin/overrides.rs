@@ -15,6 +15,8 @@ pub(crate) struct Row {
     pub(crate) policy: String,
     /// By its fingerprint, or as it is where `[stats] keys` says so.
     pub(crate) key: String,
+    /// By its fingerprint, which names it in any request.
+    pub(crate) fingerprint: String,
     /// `ban` or `override`.
     pub(crate) kind: String,
     pub(crate) limits: Vec<String>,
@@ -30,6 +32,7 @@ impl Row {
         Self {
             policy: entry.policy().to_owned(),
             key: key.to_owned(),
+            fingerprint: entry.fingerprint().to_owned(),
             kind: if entry.limits().is_some() { "override" } else { "ban" }.to_owned(),
             limits: entry.limits().into_iter().flatten().map(ToString::to_string).collect(),
             until_ms: entry.until().as_unix_nanos() / 1_000_000,

@@ -26,14 +26,16 @@ pub(crate) struct Top {
 pub(crate) struct Key {
     pub(crate) policy: String,
     pub(crate) key: String,
+    /// By its fingerprint, which names it in any request; none where the key is too long to be kept.
+    pub(crate) fingerprint: Option<String>,
     /// At most so many requests, and at least so many.
     pub(crate) count: u64,
     pub(crate) at_least: u64,
 }
 
 impl From<TopKey> for Key {
-    fn from(TopKey { policy, key, count, at_least, .. }: TopKey) -> Self {
-        Self { policy, key, count, at_least }
+    fn from(TopKey { policy, key, fingerprint, count, at_least, .. }: TopKey) -> Self {
+        Self { policy, key, fingerprint, count, at_least }
     }
 }
 

@@ -95,13 +95,14 @@ pub(crate) enum AdminCommand {
 pub(crate) struct KeyArgs {
     /// The policy, by its name
     pub(super) policy: String,
-    #[command(flatten)]
-    pub(super) subject: SubjectArgs,
+    /// The key, as in ip=203.0.113.7 or, by a fingerprint, api_key=#f8c0a1b2c3d4e5f6; nothing where a policy has one bucket for all
+    #[arg(value_name = "NAME=VALUE")]
+    pub(super) subject: Vec<String>,
 }
 
 #[derive(Args)]
 pub(crate) struct SubjectArgs {
-    /// Who it is about, as in ip=203.0.113.7 user=42 header:x-tenant=acme
+    /// Who it is about, as in ip=203.0.113.7 user=42 header:x-tenant=acme, or by a fingerprint: api_key=#f8c0a1b2c3d4e5f6
     #[arg(required = true, value_name = "NAME=VALUE")]
     pub(super) subject: Vec<String>,
 }

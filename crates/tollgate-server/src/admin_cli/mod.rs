@@ -10,7 +10,7 @@ use crate::client::{Answer, Client};
 use crate::explain::{self, Told};
 use crate::http::HEADER;
 use crate::{CANNOT, NO, print};
-use args::{AdminCommand, KeyArgs, LastingArgs, SubjectArgs};
+use args::{AdminCommand, KeyArgs, LastingArgs};
 use axum::body::Bytes;
 use axum::http::Method;
 use serde_json::{Map, Value, json};
@@ -109,7 +109,9 @@ fn request(command: &AdminCommand) -> Result<(Method, String, Option<Value>), St
         AdminCommand::Overrides => get("/admin/overrides"),
         AdminCommand::Shadow => get("/admin/shadow"),
         AdminCommand::Audit { n } => get(&format!("/admin/audit?n={n}")),
-        AdminCommand::Explain { subject, cost } => post("explain", json!({"subject": of(subject)?, "cost": cost})),
+        AdminCommand::Explain { subject, cost } => {
+            post("explain", json!({"subject": of(&subject.subject)?, "cost": cost}))
+        }
         AdminCommand::Ban { key, lasting } => post("ban", lasts(about(key)?, lasting)),
         AdminCommand::Override { key, limits, lasting } => {
             let mut body = about(key)?;
@@ -138,9 +140,9 @@ fn lasts(mut body: Value, lasting: &LastingArgs) -> Value {
 }
 
 /// A subject as the service reads it: headers in an object of their own, one that is there twice as a list.
-fn of(subject: &SubjectArgs) -> Result<Value, String> {
+fn of(subject: &[String]) -> Result<Value, String> {
     let (mut attributes, mut headers) = (Map::new(), Map::new());
-    for word in &subject.subject {
+    for word in subject {
         // A value may have spaces, which the shell has kept; several in one word are as `explain --subject` takes them.
         let whole = word.split_once('=').filter(|(_, value)| !value.contains(['=', '"']));
         let words = match whole {
@@ -172,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_subject_is_names_and_values() {
-        let of = |words: &[&str]| of(&SubjectArgs { subject: words.iter().map(|word| (*word).to_owned()).collect() });
+        let of = |words: &[&str]| of(&words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>());
         assert_eq!(of(&["ip=::1", "user=a b"]).unwrap(), json!({"ip": "::1", "user": "a b"}));
         assert_eq!(of(&["ip=1.2.3.4 path=/a=b"]).unwrap(), json!({"ip": "1.2.3.4", "path": "/a=b"}));
         assert_eq!(

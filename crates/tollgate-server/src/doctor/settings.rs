@@ -64,10 +64,13 @@ fn secrets(file: Option<&Path>, config: &Config) -> Vec<Finding> {
         findings.push(Finding::new("key_readable", says));
     }
     let server = &config.server;
-    let secret = [&server.id_secret, &server.admin_token].iter().any(|secret| secret.is_some());
-    let redis = config.store.redis.as_ref().is_some_and(|redis| {
-        redis.key_secret.is_some() || redis.sentinel_password.is_some() || redis.url.to_string() != redis.url.reveal()
-    });
+    let secrets = [&server.id_secret, &server.admin_token, &config.store.key_secret];
+    let secret = secrets.iter().any(|secret| secret.is_some());
+    let redis = config
+        .store
+        .redis
+        .as_ref()
+        .is_some_and(|redis| redis.sentinel_password.is_some() || redis.url.to_string() != redis.url.reveal());
     // What the environment says is in no file.
     let written = |path: &&Path| {
         let text = fs::read_to_string(path).unwrap_or_default();

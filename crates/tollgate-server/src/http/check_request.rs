@@ -65,6 +65,14 @@ pub(crate) struct Who<'a> {
 
 impl<'a> Who<'a> {
     pub(crate) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
+        Self::read_but(fields, |_, _| Ok(false))
+    }
+
+    /// The same without the texts that `takes` says it takes instead.
+    pub(crate) fn read_but(
+        fields: &mut Fields<'a>,
+        mut takes: impl FnMut(Attribute, &str) -> Result<bool, Problem>,
+    ) -> Result<Self, Problem> {
         let subject = match fields.take("subject") {
             None => return Err(missing("subject", EXAMPLE)),
             Some(Json::Object(subject)) => subject,
@@ -75,12 +83,13 @@ impl<'a> Who<'a> {
         let mut subject = Fields::new(subject, "subject.")?;
         let ip = match subject.take("ip") {
             None => None,
+            Some(Json::Text(text)) if takes(Attribute::Ip, &text)? => None,
             Some(Json::Text(text)) => Some(read_ip(&text)?),
             Some(other) => return Err(invalid(format!("`subject.ip` must be text, not {}", other.told()))),
         };
         let headers = match subject.take("headers") {
             None => Vec::new(),
-            Some(Json::Object(headers)) => read_headers(headers)?,
+            Some(Json::Object(headers)) => read_headers(headers, &mut takes)?,
             Some(other) => {
                 return Err(invalid(format!("`subject.headers` must be an object of texts, not {}", other.told())));
             }
@@ -101,6 +110,7 @@ impl<'a> Who<'a> {
                     return Err(invalid(format!("{name} is a header; send {header} in `subject.headers`")));
                 }
                 Json::Null => {}
+                Json::Text(text) if takes(Attribute::named(&name), &text)? => {}
                 Json::Text(text) => attributes.push((name, text)),
                 Json::Number(Ok(number)) => attributes.push((name, number.to_string().into())),
                 Json::Bool(yes) => attributes.push((name, yes.to_string().into())),
@@ -114,6 +124,45 @@ impl<'a> Who<'a> {
             }
         }
         Ok(Self { ip, headers, attributes })
+    }
+
+    /// What is said of it, by the attributes that a policy may count by.
+    pub(crate) fn attributes(&self) -> impl Iterator<Item = Attribute> {
+        let headers = self.headers.iter().map(|(name, _)| Attribute::header(name));
+        let attributes = self.attributes.iter().map(|(name, _)| Attribute::named(name));
+        self.ip.map(|_| Attribute::Ip).into_iter().chain(attributes).chain(headers)
+    }
+
+    /// Adds an attribute in the form that keys have it in; false if there is no such value.
+    pub(crate) fn add(&mut self, attribute: &Attribute, value: &[u8]) -> bool {
+        let address = match attribute {
+            Attribute::Ip => <[u8; 4]>::try_from(value)
+                .map(IpAddr::from)
+                .or_else(|_| <[u8; 16]>::try_from(value).map(IpAddr::from))
+                .ok(),
+            _ => None,
+        };
+        let text = std::str::from_utf8(value).map(ToOwned::to_owned);
+        match (attribute, address, text) {
+            (Attribute::Ip, address, _) => {
+                self.ip = address;
+                return address.is_some();
+            }
+            (Attribute::Header(name), _, Ok(text)) => {
+                let text = if attribute.has_scheme() { format!("Bearer {text}") } else { text };
+                self.headers.push((name.to_string(), text));
+            }
+            (Attribute::Endpoint, _, Ok(text)) => match text.split_once(' ') {
+                Some((method, route)) => {
+                    self.attributes.push(("method".into(), method.to_owned().into()));
+                    self.attributes.push(("endpoint".into(), route.to_owned().into()));
+                }
+                None => self.attributes.push(("endpoint".into(), text.into())),
+            },
+            (attribute, _, Ok(text)) => self.attributes.push((attribute.to_string().into(), text.into())),
+            (_, _, Err(_)) => return false,
+        }
+        true
     }
 
     /// Who asks. A user or an API key that is not named is taken from the header that the configuration names; the user only
@@ -178,7 +227,10 @@ fn read_ip(text: &str) -> Result<IpAddr, Problem> {
 }
 
 /// A header may be there several times: then its value is a list.
-fn read_headers<'a>(headers: Vec<(Cow<'a, str>, Json<'a>)>) -> Result<Vec<(String, String)>, Problem> {
+fn read_headers<'a>(
+    headers: Vec<(Cow<'a, str>, Json<'a>)>,
+    takes: &mut impl FnMut(Attribute, &str) -> Result<bool, Problem>,
+) -> Result<Vec<(String, String)>, Problem> {
     let mut read = Vec::with_capacity(headers.len());
     for (name, value) in Fields::new(headers, "subject.headers.")?.rest() {
         let values = match value {
@@ -188,6 +240,7 @@ fn read_headers<'a>(headers: Vec<(Cow<'a, str>, Json<'a>)>) -> Result<Vec<(Strin
         };
         for value in values {
             match value {
+                Json::Text(text) if takes(Attribute::header(&name), &text)? => {}
                 Json::Text(text) => read.push((name.clone().into_owned(), text.into_owned())),
                 other => {
                     let name = quoted(&format!("subject.headers.{name}"));

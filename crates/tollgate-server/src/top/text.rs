@@ -34,7 +34,7 @@ pub(super) fn text(snapshot: &Snapshot, url: &str) -> String {
     breakers.write(&mut text);
     for (title, keys) in [("HEAVIEST KEY", &top.heaviest), ("MOST DENIED KEY", &top.most_denied)] {
         let mut table = Table::new(&[title, "POLICY"], &["COUNT", "AT LEAST"]);
-        for Key { policy, key, count: most, at_least } in keys {
+        for Key { policy, key, count: most, at_least, .. } in keys {
             table.add(vec![clean(key), clean(policy), count(*most), count(*at_least)]);
         }
         table.write(&mut text);

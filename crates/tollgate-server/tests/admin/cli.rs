@@ -16,7 +16,7 @@ fn run(url: &str, args: &[&str], token: Option<&str>) -> (i32, String, String) {
     (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
 }
 
-fn admin(node: &Server, args: &[&str]) -> (i32, String, String) {
+pub(crate) fn admin(node: &Server, args: &[&str]) -> (i32, String, String) {
     run(&format!("http://{}", node.admin), args, None)
 }
 
@@ -63,7 +63,8 @@ fn a_day_of_an_operator() {
     let (code, out, _) = admin(&node, &["explain", "user=ann"]);
     assert_eq!(code, 1);
     assert!(out.starts_with("denied by user with status 429; admitted in "), "{out}");
-    assert!(out.contains("\nuser\n  applies, counted by user=ann\n  5/d: denied, 0 of 5 left, costs 1"), "{out}");
+    assert!(out.contains("\nuser\n  applies, counted by user=ann, shown as user=#"), "{out}");
+    assert!(out.contains("\n  5/d: denied, 0 of 5 left, costs 1"), "{out}");
     let (code, out, _) = admin(&node, &["explain", "user=bob", "--cost", "2"]);
     assert_eq!(code, 0);
     assert!(out.starts_with("allowed\n"), "{out}");

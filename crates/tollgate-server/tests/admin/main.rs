@@ -1,6 +1,7 @@
 //! The admin API and `tollgate admin`, on the real binary: who may change what, what it says, and what other nodes hear of it.
 
 mod cli;
+mod fingerprints;
 mod fleet;
 mod guide;
 mod reads;

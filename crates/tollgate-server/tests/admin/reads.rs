@@ -176,7 +176,7 @@ fn keys_are_fingerprints_unless_the_operator_says_otherwise() {
     assert!(!log.contains("someone") && log.contains("operator: ban done"), "{log}");
     // It is one key everywhere.
     let key = &hidden[0]["key"];
-    assert!(key.as_str().unwrap().starts_with('#'));
+    assert!(key.as_str().unwrap().starts_with("user=#"));
     assert_eq!((key, key), (&hidden[1]["heaviest"][0]["key"], &hidden[2][0]["key"]));
     assert_eq!((key, key), (&hidden[1]["most_denied"][0]["key"], &hidden[3][1]["key"]));
     let (plain, _) = told("plain");

@@ -7,7 +7,7 @@ use crate::config::redis::{RedisConfig, RedisMode};
 use tollgate::OnFailure;
 
 /// The keys that say something whatever the kind.
-const OF_EVERY_KIND: [&str; 3] = ["kind", "max_keys", "max_bytes"];
+const OF_EVERY_KIND: [&str; 4] = ["kind", "max_keys", "max_bytes", "key_secret"];
 
 /// The store, and what becomes of requests while it cannot be reached: that is up to the policies.
 pub(super) fn store(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<(StoreConfig, OnFailure)> {
@@ -15,6 +15,7 @@ pub(super) fn store(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<(
     let kind = section.get(reader, "kind", scalar::word);
     let max_keys = section.get(reader, "max_keys", scalar::number);
     let max_bytes = section.get(reader, "max_bytes", scalar::number);
+    let key_secret = section.get(reader, "key_secret", scalar::secret);
     let redis = redis(reader, &mut section);
     let on_failure = section.get(reader, "on_failure", scalar::on_failure);
     if kind == Some("redis") && !section.has("url") {
@@ -53,7 +54,7 @@ pub(super) fn store(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<(
         "redis" => (Some(redis?), on_failure?),
         _ => (None, OnFailure::default()),
     };
-    Some((StoreConfig { max_keys: max_keys?, max_bytes, redis }, on_failure))
+    Some((StoreConfig { max_keys: max_keys?, max_bytes, key_secret, redis }, on_failure))
 }
 
 /// Of a key that says something only where the store can be out of reach.
@@ -70,7 +71,6 @@ fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConf
     let timeout = section.get(reader, "timeout", scalar::duration);
     let prefix = section.get(reader, "prefix", scalar::prefix);
     let nodes = section.get(reader, "nodes", scalar::number);
-    let key_secret = section.get(reader, "key_secret", scalar::secret);
     let connections = section.get(reader, "connections", scalar::number);
     let ca_file = section.get(reader, "ca_file", scalar::text);
     let sentinel_user = section.get(reader, "sentinel_user", scalar::text);
@@ -81,7 +81,6 @@ fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConf
         timeout: timeout?,
         prefix: prefix?,
         nodes: u32::try_from(nodes?).ok()?,
-        key_secret,
         connections: usize::try_from(connections?).ok()?,
         ca_file: ca_file.map(Into::into),
         sentinel_user,

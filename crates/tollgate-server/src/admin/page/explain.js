@@ -74,7 +74,7 @@ function show(told, values) {
 
 function standing(tried, values) {
   const button = (name, text, danger) => el("button", { class: danger ? "button slim danger" : "button slim", type: "button", text, "aria-label": `${text.replace("…", "")} under ${tried.policy}`, on: { click: () => open(name, tried.policy, pick(tried.policy, values)) } });
-  const head = el("div", { class: "head" }, el("h2", { text: tried.policy }), el("span", { class: "fine", text: tried.key ? `counted by ${tried.key}` : "one bucket for all" }), tried.shadow ? el("span", { class: "tag shadow", text: "only watching" }) : null, el("div", { class: "buttons" }, button("grant", "Grant…"), button("override", "Override…"), button("reset", "Reset…"), button("ban", "Ban…", true)));
+  const head = el("div", { class: "head" }, el("h2", { text: tried.policy }), el("span", { class: "fine", text: tried.key ? `counted by ${tried.key}` : "one bucket for all", title: tried.fingerprint && `shown as ${tried.fingerprint}` }), tried.shadow ? el("span", { class: "tag shadow", text: "only watching" }) : null, el("div", { class: "buttons" }, button("grant", "Grant…"), button("override", "Override…"), button("reset", "Reset…"), button("ban", "Ban…", true)));
   return el("div", { class: "card" }, head, ...tried.limits.map(level));
 }
 

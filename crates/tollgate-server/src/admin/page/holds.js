@@ -3,7 +3,7 @@
 import { $, el, keyed, say } from "./dom.js";
 import { get } from "./api.js";
 import { date, span } from "./format.js";
-import { fromKey } from "./subject.js";
+import { keyValues } from "./subject.js";
 import { open } from "./act.js";
 
 let ticks = 0;
@@ -27,7 +27,7 @@ async function update(status) {
   keyed($("holds"), found, (hold) => JSON.stringify([hold.kind, hold.policy, hold.key, hold.limits, hold.reason, hold.node]), (hold) => {
     const name = hold.key || "one bucket for all";
     const by = status.policies.find((policy) => policy.policy === hold.policy)?.by ?? [];
-    const lift = el("button", { class: "button slim", type: "button", text: "Lift…", "aria-label": `Lift the ${hold.kind} of ${name} under ${hold.policy}`, on: { click: () => open("lift", hold.policy, fromKey(by, hold.key) ?? {}) } });
+    const lift = el("button", { class: "button slim", type: "button", text: "Lift…", "aria-label": `Lift the ${hold.kind} of ${name} under ${hold.policy}`, on: { click: () => open("lift", hold.policy, keyValues(by, hold) ?? {}) } });
     return el("tr", {},
       el("td", {}, el("span", { class: `tag ${hold.kind}`, text: hold.kind })),
       el("td", { text: hold.policy }),

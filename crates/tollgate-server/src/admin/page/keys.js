@@ -3,7 +3,7 @@
 import { $, el, keyed, say } from "./dom.js";
 import { get } from "./api.js";
 import { count, exact } from "./format.js";
-import { fromKey } from "./subject.js";
+import { keyValues } from "./subject.js";
 import { open } from "./act.js";
 
 let ticks = 0;
@@ -36,7 +36,7 @@ export function showKeys(list, found, status, acts, nothing) {
     const name = key.key || "one bucket for all";
     const line = el("li", {}, el("span", { class: "bar", "aria-hidden": "true" }), el("span", { class: "key", title: name }, name, el("small", { text: key.policy })), el("span", { class: "many" }));
     const by = status?.policies.find((policy) => policy.policy === key.policy)?.by;
-    const values = acts && by?.length ? fromKey(by, key.key) : null;
+    const values = acts && by?.length ? keyValues(by, key) : null;
     if (values) line.append(el("button", { class: "button slim danger", type: "button", text: "Ban…", "aria-label": `Ban ${name} under ${key.policy}`, on: { click: () => open("ban", key.policy, values) } }));
     return line;
   }, (line, key) => {

@@ -28,8 +28,15 @@ export function subjectOf(pairs) {
   return subject;
 }
 
-/** The values of a key that is told in words, by the names that its policy counts by; null where it is a fingerprint, or cut. */
-export function fromKey(by, key) {
+/** What names a key in a request: its values as they are shown, or else its fingerprints; null where there is neither. */
+export function keyValues(by, shown) {
+  return fromKey(by, shown.key) ?? (shown.fingerprint ? fromKey(by, shown.fingerprint) : null);
+}
+
+const FINGERPRINT = /^#[0-9a-f]{16}$/;
+
+/** The values of a key, by the names that its policy counts by; null where one is cut or escaped. */
+function fromKey(by, key) {
   const values = {};
   let rest = key;
   for (let at = 0; at < by.length; at++) {
@@ -39,7 +46,7 @@ export function fromKey(by, key) {
     const next = at + 1 < by.length ? rest.indexOf(` ${by[at + 1]}=`) : rest.length;
     if (next < 0) return null;
     const value = rest.slice(0, next);
-    if (value.startsWith("#") || value.endsWith("…") || value.includes("\\")) return null;
+    if ((value.startsWith("#") && !FINGERPRINT.test(value)) || value.endsWith("…") || value.includes("\\")) return null;
     values[by[at]] = value;
     rest = rest.slice(next + 1);
   }

@@ -133,7 +133,7 @@ impl Decision {
     pub fn limit(&self) -> u64 {
         match self.kind {
             Kind::Unlimited => u64::MAX,
-            Kind::Bucket | Kind::Frozen => self.capacity / self.token,
+            Kind::Bucket | Kind::Refundable | Kind::Frozen => self.capacity / self.token,
             Kind::Pacing => self.capacity / self.token + 1,
             _ => self.capacity,
         }
@@ -143,7 +143,7 @@ impl Decision {
     pub fn remaining(&self) -> u64 {
         match self.kind {
             Kind::Unlimited => u64::MAX,
-            Kind::Bucket | Kind::Frozen => self.capacity.saturating_sub(self.ahead) / self.token,
+            Kind::Bucket | Kind::Refundable | Kind::Frozen => self.capacity.saturating_sub(self.ahead) / self.token,
             Kind::Pacing => pacing::remaining(self.token, self.capacity, self.ahead),
             _ => self.token,
         }
@@ -182,7 +182,7 @@ impl Decision {
             _ if remaining >= self.limit() => Duration::ZERO,
             Kind::Frozen => Duration::MAX,
             // Neither overflows: there is less than fits.
-            Kind::Bucket => self.time_to((remaining + 1) * self.token),
+            Kind::Bucket | Kind::Refundable => self.time_to((remaining + 1) * self.token),
             // One may always start, so its room is for the others.
             Kind::Pacing => self.time_to(remaining * self.token),
             _ => self.retry_after().unwrap_or_else(|| self.reset_after()),
@@ -204,11 +204,10 @@ impl Decision {
     }
 
     /// What is in the bucket; negative while reservations are ahead of it.
-    #[cfg(feature = "std")]
     pub(crate) fn level(&self) -> f64 {
         match self.kind {
             Kind::Unlimited => f64::INFINITY,
-            Kind::Bucket | Kind::Frozen => {
+            Kind::Bucket | Kind::Refundable | Kind::Frozen => {
                 (i128::from(self.capacity) - i128::from(self.ahead)) as f64 / self.token as f64
             }
             _ => self.remaining() as f64,

@@ -34,6 +34,8 @@ fn the_grammar_is_understood() {
         ("10/s pacing", Limit::per_second(10).queue(10)),
         ("1000/h sliding_log", Limit::per_hour(1_000).algorithm(Algorithm::SlidingLog)),
         ("5/15m fixed_window", Limit::of(5, hour / 4).algorithm(Algorithm::FixedWindow)),
+        ("5/h refundable", Limit::per_hour(5).refundable()),
+        ("5/h refundable burst 9", Limit::per_hour(5).burst(9).refundable()),
         ("10/s leaky_bucket burst 3", Limit::per_second(10).burst(3).algorithm(Algorithm::LeakyBucket)),
     ] {
         assert_eq!(parse(text), limit, "{text}");
@@ -69,6 +71,9 @@ fn limits_are_printed_the_way_people_write_them() {
         "10/s fixed_window_first_hit",
         "10/s sliding_window",
         "10/15min sliding_window_strict",
+        "5/h refundable",
+        "5/h burst 9 refundable",
+        "5/h burst 9 leaky_bucket refundable",
         "1000/h sliding_log",
     ] {
         assert_eq!(parse(text).to_string(), text);
@@ -97,7 +102,7 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         ("1.5/s", "`1.5/s` is not a limit: at character 2, a `/` and a unit must follow the count, as in `100/min`"),
         (
             "10/s bust 3",
-            "`10/s bust 3` is not a limit: at character 6, `bust` is not known here; write `burst N`, `wait 2s`, `queue N` or an algorithm (token_bucket, leaky_bucket, pacing, fixed_window, fixed_window_first_hit, sliding_window, sliding_window_strict, sliding_log, gcra)",
+            "`10/s bust 3` is not a limit: at character 6, `bust` is not known here; write `burst N`, `wait 2s`, `queue N`, `refundable` or an algorithm (token_bucket, leaky_bucket, pacing, fixed_window, fixed_window_first_hit, sliding_window, sliding_window_strict, sliding_log, gcra)",
         ),
         (
             "10/s burst",
@@ -126,6 +131,18 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         (
             "10/s wait soon",
             "`10/s wait soon` is not a limit: at character 11, `soon` is not a unit of time; write s, min, h, d or w, as in `10/min`",
+        ),
+        (
+            "10/s refundable sliding_log",
+            "`10/s refundable sliding_log` is not a limit: at character 6, only token_bucket and leaky_bucket can be refundable; the others give back in full without it",
+        ),
+        (
+            "10/s wait 1s refundable",
+            "`10/s wait 1s refundable` is not a limit: at character 14, only token_bucket and leaky_bucket can be refundable; the others give back in full without it",
+        ),
+        (
+            "10/s refundable refundable",
+            "`10/s refundable refundable` is not a limit: at character 17, `refundable` says again what was said before; say it once",
         ),
         (
             "unlimited burst 3",
@@ -199,6 +216,7 @@ proptest! {
         burst in prop::option::of(prop_oneof![0..100u64, any::<u64>()]),
         algorithm in prop::sample::select(Algorithm::ALL.to_vec()),
         paced in prop::option::of((any::<bool>(), prop_oneof![0..100u64, any::<u64>()])),
+        refundable in any::<bool>(),
     ) {
         let limit = Limit::of(count, Duration::from_nanos(period));
         let limit = burst.map_or(limit, |burst| limit.burst(burst));
@@ -207,6 +225,7 @@ proptest! {
             Some((false, longest)) => limit.wait(Duration::from_nanos(longest)),
             None => limit.algorithm(algorithm),
         };
+        let limit = if refundable { limit.refundable() } else { limit };
         match limit.to_string().parse::<Limit>() {
             Ok(parsed) => prop_assert_eq!(parsed, limit),
             // Only what code clips is refused in text.

@@ -2,7 +2,9 @@
 //!
 //! Simple and cheap; at the edge of two windows twice the limit can pass in an instant.
 
-use super::{Judged, Machine, Told, Windowed};
+use super::{Judged, Machine, Refund, Told, Windowed, is_windowed};
+use crate::decision::Decision;
+use crate::limit::Normal;
 
 /// Which window, and what was admitted in it. `FIRST_HIT`: it starts with the first call, not on the grid.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -35,6 +37,8 @@ impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
 }
 
 impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
+    is_windowed!();
+
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
         Self { at: word(0), count: word(1) }
     }
@@ -73,8 +77,11 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
         self.at
     }
 
-    fn give_back(self, _: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
-        if self.at == charged_in { Self { count: self.count.saturating_sub(unused), ..self } } else { self }
+    fn give_back(self, _: &Windowed, _: u64, refund: &Refund) -> Self {
+        match self.at == refund.charged_in {
+            true => Self { count: self.count.saturating_sub(refund.unused), ..self },
+            false => self,
+        }
     }
 
     fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {

@@ -3,8 +3,12 @@
 //! The token bucket and pacing count in ticks of the limit's normal form. The others count events in windows of
 //! nanoseconds since the Unix epoch; what they have in common is here.
 
+use crate::decision::Decision;
+use crate::limit::Normal;
+
 pub(crate) mod fixed_window;
 pub(crate) mod pacing;
+pub(crate) mod refundable_bucket;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 pub(crate) mod sliding_window_strict;
@@ -40,16 +44,16 @@ impl Windowed {
 
 /// What became of a call, and the figures its caller may ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Judged<S> {
+pub(crate) enum Judged<S, T = Told> {
     /// Admitted: the state that it leaves.
-    Admit(S, Told),
+    Admit(S, T),
     /// Not admitted, nothing changes: it would be at `retry_at`.
-    Deny { told: Told, retry_at: u64 },
+    Deny { told: T, retry_at: u64 },
     /// No time will admit it.
-    Never(Told),
+    Never(T),
 }
 
-impl<S> Judged<S> {
+impl<S, T> Judged<S, T> {
     /// The same judgement with the figures of the state before it, which `asking` for nothing tells.
     pub(crate) fn unwritten(self, asking: impl FnOnce() -> Self) -> Self {
         match self {
@@ -66,33 +70,96 @@ pub(crate) struct Told {
     pub(crate) reset_at: u64,
 }
 
+/// A charge that is settled: when it was made, how much it was, and how much of that was not used.
+#[derive(Clone, Copy)]
+pub(crate) struct Refund {
+    /// What [`Machine::charged_in`] said after the charge.
+    pub(crate) charged_in: u64,
+    pub(crate) cost: u64,
+    pub(crate) unused: u64,
+}
+
 /// A machine whose state is a few words.
 pub(crate) trait Machine: Copy + Default {
+    /// The numbers it decides by.
+    type Limit: Copy;
+    /// The figures after a call.
+    type Told: Copy;
+
+    fn limit(normal: &Normal) -> Self::Limit;
+
+    /// Whether a state fits one word.
+    fn fits_a_word(limit: &Self::Limit) -> bool;
+
+    /// The decision on a call at `now`.
+    fn decision(normal: &Normal, judged: &Judged<Self, Self::Told>, now: u64) -> Decision;
+
     /// The state as up to twelve words.
     fn from_words(word: impl Fn(usize) -> u64) -> Self;
     fn to_words(self, word: impl FnMut(usize, u64));
 
-    /// The whole state in one word below `u64::MAX`, where the limit has a shift.
-    fn pack(self, limit: &Windowed) -> u64;
+    /// The whole state in one word below `u64::MAX`, where it fits.
+    fn pack(self, limit: &Self::Limit) -> u64;
 
     /// The same with counts that [`pack`](Self::pack) has bits for: a state that comes from a larger limit is full at most.
-    fn clip(self, limit: &Windowed) -> Self;
+    fn clip(self, limit: &Self::Limit) -> Self;
 
-    fn unpack(limit: &Windowed, word: u64) -> Self;
+    fn unpack(limit: &Self::Limit, word: u64) -> Self;
 
     /// One call of `cost` at `now`.
-    fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self>;
+    fn step(self, limit: &Self::Limit, now: u64, cost: u64) -> Judged<Self, Self::Told>;
 
-    /// What names the window that a call at `now` is charged in.
+    /// The state after a call of `cost` that is not settled later. Windows need not know.
+    #[inline(always)]
+    fn kept(self, _: &Self::Limit, _: u64) -> Self {
+        self
+    }
+
+    /// What a charge is settled by: the window it was charged in, or the instant.
     fn charged_in(self) -> u64;
 
-    /// Gives back `unused` of what was charged in a window, if that is still counted.
-    fn give_back(self, limit: &Windowed, now: u64, charged_in: u64, unused: u64) -> Self;
+    /// Settles a charge. Windows give back what is unused, if its window is still counted.
+    fn give_back(self, limit: &Self::Limit, now: u64, refund: &Refund) -> Self;
 
-    /// Charges `extra` now; the window is full at most.
-    fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self;
+    /// Charges `extra` now; a window is full at most.
+    fn charge_more(self, limit: &Self::Limit, now: u64, extra: u64) -> Self;
+
+    /// Makes up to `tokens` less count. Returns how many.
+    fn grant(self, limit: &Self::Limit, now: u64, tokens: u64) -> (Self, u64);
 
     /// A state that is as strict as both, at every instant.
     #[cfg_attr(not(feature = "std"), expect(dead_code))]
-    fn join(self, limit: &Windowed, other: Self) -> Self;
+    fn join(self, limit: &Self::Limit, other: Self) -> Self;
 }
+
+/// What windows have in common as machines.
+macro_rules! is_windowed {
+    () => {
+        type Limit = Windowed;
+        type Told = Told;
+
+        #[inline(always)]
+        fn limit(normal: &Normal) -> Windowed {
+            normal.windowed()
+        }
+
+        #[inline(always)]
+        fn fits_a_word(limit: &Windowed) -> bool {
+            limit.shift > 0
+        }
+
+        #[inline(always)]
+        fn decision(normal: &Normal, judged: &Judged<Self>, now: u64) -> Decision {
+            Decision::windowed(normal, judged, now)
+        }
+
+        fn grant(self, limit: &Windowed, now: u64, tokens: u64) -> (Self, u64) {
+            let (Judged::Admit(_, told) | Judged::Deny { told, .. } | Judged::Never(told)) = self.step(limit, now, 0);
+            let gift = tokens.min(limit.most - told.remaining.min(limit.most));
+            // Which window it is, also of one that is more than full.
+            let charged_in = self.charge_more(limit, now, 0).charged_in();
+            (self.give_back(limit, now, &Refund { charged_in, cost: gift, unused: gift }), gift)
+        }
+    };
+}
+use is_windowed;

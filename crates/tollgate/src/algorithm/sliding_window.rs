@@ -3,7 +3,9 @@
 //! Two counters. In each aligned window at most N; in any window at most N + prev·e/W, below 2N: an estimate that is
 //! exact only if the window before was evenly filled.
 
-use super::{Judged, Machine, Told, Windowed};
+use super::{Judged, Machine, Refund, Told, Windowed, is_windowed};
+use crate::decision::Decision;
+use crate::limit::Normal;
 
 /// The number of the current window on the grid, and what was admitted in it and in the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -57,6 +59,8 @@ impl SlidingWindow {
 }
 
 impl Machine for SlidingWindow {
+    is_windowed!();
+
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
         Self { at: word(0), current: word(1), before: word(2) }
     }
@@ -103,7 +107,8 @@ impl Machine for SlidingWindow {
         self.at
     }
 
-    fn give_back(self, _: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
+    fn give_back(self, _: &Windowed, _: u64, refund: &Refund) -> Self {
+        let Refund { charged_in, unused, .. } = *refund;
         if self.at == charged_in {
             Self { current: self.current.saturating_sub(unused), ..self }
         } else if self.at.wrapping_sub(charged_in) == 1 {

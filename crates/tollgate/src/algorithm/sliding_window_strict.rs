@@ -2,7 +2,9 @@
 //!
 //! S steps of W/S and one more counter. The price is that a call counts for up to W·(1 + 1/S).
 
-use super::{Judged, Machine, Told, Windowed};
+use super::{Judged, Machine, Refund, Told, Windowed, is_windowed};
+use crate::decision::Decision;
+use crate::limit::Normal;
 
 /// Steps a window, at most; it must divide the window.
 const MOST_STEPS: u64 = 10;
@@ -62,6 +64,8 @@ impl SlidingWindowStrict {
 }
 
 impl Machine for SlidingWindowStrict {
+    is_windowed!();
+
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
         Self { newest: word(0), counts: core::array::from_fn(|at| word(at + 1)) }
     }
@@ -114,7 +118,8 @@ impl Machine for SlidingWindowStrict {
         self.newest
     }
 
-    fn give_back(mut self, limit: &Windowed, _: u64, charged_in: u64, unused: u64) -> Self {
+    fn give_back(mut self, limit: &Windowed, _: u64, refund: &Refund) -> Self {
+        let Refund { charged_in, unused, .. } = *refund;
         let steps = steps_of(limit);
         if charged_in <= self.newest && self.newest - charged_in <= steps {
             let count = &mut self.counts[(charged_in % (steps + 1)) as usize];

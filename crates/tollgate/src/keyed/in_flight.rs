@@ -99,7 +99,7 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
     {
         let hash = self.inner.table.hash(key);
         let Inner { table, first, .. } = &*self.inner;
-        let asked = Asked { now: table.clock().now(), cost, longest: None, reserve: 0, write: true };
+        let asked = Asked { now: table.clock().now(), cost, longest: None, reserve: 0, write: true, kept: false };
         let decision = table.call(first, hash, &asked, None).0.decision;
         match decision.is_allowed() {
             true => Ok(KeyPermit { inner: Arc::clone(&self.inner), hash, cost }),

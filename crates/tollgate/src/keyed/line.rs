@@ -1,6 +1,6 @@
 //! One limit over time: what is in force, and what became of its keys.
 
-use super::wide::OVERHEAD;
+use super::wide::{OVERHEAD, REFUNDABLE_WORDS};
 use crate::limit::{Kind, Limit, Normal};
 use crate::limiter::Counts;
 use crate::limiter::windowed::MOST_WORDS;
@@ -30,6 +30,7 @@ impl Rule {
         match normal.kind {
             Kind::Log => OVERHEAD + 8 * normal.capacity.min(32) as usize,
             Kind::Strict => OVERHEAD + 8 * MOST_WORDS,
+            Kind::Refundable => OVERHEAD + 8 * REFUNDABLE_WORDS,
             Kind::FirstHit => OVERHEAD + 16,
             Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => OVERHEAD + 24,
             _ => 0,

@@ -16,7 +16,7 @@ pub use hashed_key::HashedKey;
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
 pub use table::Figures;
 pub use view::{Key, Taken};
-pub(crate) use view::{Spot, charge_more, give_back, grant, reset};
+pub(crate) use view::{Spot, charge_more, give_back, grant, is_refundable, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::decision::Decision;

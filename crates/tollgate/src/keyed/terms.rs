@@ -139,6 +139,8 @@ pub(crate) struct Asked {
     pub(crate) reserve: u64,
     /// Whether an admission is written.
     pub(crate) write: bool,
+    /// Whether what it charges is final; otherwise it is settled later.
+    pub(crate) kept: bool,
 }
 
 impl Terms {
@@ -168,12 +170,7 @@ impl Terms {
     /// Whether a state fits the word of an entry.
     #[inline]
     pub(crate) fn fits_a_word(&self) -> bool {
-        match self.normal.kind {
-            Kind::FirstHit | Kind::Strict | Kind::Log => false,
-            // Their shift.
-            Kind::FixedWindow | Kind::SlidingWindow => self.normal.ticks > 0,
-            _ => true,
-        }
+        self.normal.fits_a_word()
     }
 
     /// The state of a key that nobody has asked about.
@@ -188,7 +185,7 @@ impl Terms {
             return Some(normal);
         }
         let kept = match normal.kind {
-            Kind::Bucket | Kind::Frozen | Kind::Pacing => reserve.saturating_mul(normal.token),
+            Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Pacing => reserve.saturating_mul(normal.token),
             _ => reserve,
         };
         if reserve >= normal.burst() {
@@ -209,12 +206,12 @@ impl Terms {
     #[inline]
     pub(crate) fn judge_word(&self, word: u64, asked: &Asked) -> Call {
         let Some(normal) = self.reduced(asked.reserve) else { return self.nothing_left() };
-        let Asked { now, cost, write, .. } = *asked;
+        let Asked { now, cost, write, kept, .. } = *asked;
         match normal.kind {
             Kind::InFlight => return self.judge_in_flight(&normal, word, cost, write),
             Kind::Unlimited => return Call::told(Decision::new(&normal, Outcome::Allowed, 0, 0)),
             _ if normal.is_windowed() => {
-                let step = Step { limit: &normal, now: now.as_unix_nanos(), cost, write };
+                let step = Step { limit: &normal, now: now.as_unix_nanos(), cost, write, kept };
                 let (after, Windowwise { decision, charged_in }) = act_on_word(&normal, word, &step);
                 return Call { after, charged: charged_in, ..Call::told(decision) };
             }
@@ -264,7 +261,8 @@ impl Terms {
     /// One call on a state that is more than a word; an admission is written into it.
     pub(crate) fn judge_wide(&self, state: &mut WideState, asked: &Asked, budget: &Budget) -> Call {
         let Some(normal) = self.reduced(asked.reserve) else { return self.nothing_left() };
-        let called = state.call(&normal, asked.now.as_unix_nanos(), asked.cost, asked.write, budget);
+        let book = (asked.write, asked.kept);
+        let called = state.call(&normal, asked.now.as_unix_nanos(), asked.cost, book, budget);
         Call { charged: called.charged_in, ..Call::told(called.decision) }
     }
 
@@ -317,8 +315,14 @@ impl Terms {
             (State::Word(word), Kind::Bucket | Kind::Pacing) => self.origin.saturating_add(word.div_ceil(ticks)),
             // Before all time they tell how long until they are fresh, and count from their own beginning.
             (State::Word(word), _) => {
-                let asked =
-                    Asked { now: Instant::from_unix_nanos(0), cost: 0, longest: None, reserve: 0, write: false };
+                let asked = Asked {
+                    now: Instant::from_unix_nanos(0),
+                    cost: 0,
+                    longest: None,
+                    reserve: 0,
+                    write: false,
+                    kept: false,
+                };
                 crate::clock::nanos(self.judge_word(*word, &asked).decision.reset_after())
             }
             (State::Wide(state), _) => crate::clock::nanos(state.reset_after(&self.normal, 0)),
@@ -354,7 +358,7 @@ impl Terms {
                 _ => Some(Freshness::of(ahead(&self.normal, self.origin, word, now).div_ceil(ticks))),
             },
             _ => {
-                let asked = Asked { now, cost: 0, longest: None, reserve: 0, write: false };
+                let asked = Asked { now, cost: 0, longest: None, reserve: 0, write: false, kept: false };
                 Some(Freshness::of(crate::clock::nanos(self.judge_word(word, &asked).decision.reset_after())))
             }
         }
@@ -418,11 +422,9 @@ impl Terms {
         cell.hand_over(&later, limit, carry, || at);
         let origin = later.cell.origin.load(Ordering::Relaxed);
         let normal = limit.normal();
-        let wide = matches!(normal.kind, Kind::FirstHit | Kind::Strict | Kind::Log)
-            || matches!(normal.kind, Kind::FixedWindow | Kind::SlidingWindow) && normal.ticks == 0;
-        let state = match wide {
-            true => State::Wide(WideState::drawn_from(&later.cell, normal)),
-            false => State::Word(later.cell.word.load(Ordering::Relaxed)),
+        let state = match normal.fits_a_word() {
+            true => State::Word(later.cell.word.load(Ordering::Relaxed)),
+            false => State::Wide(WideState::drawn_from(&later.cell, normal)),
         };
         (state, origin)
     }

@@ -3,6 +3,7 @@
 use super::table::{Absent, Account, Altered, Booking, Standing, Table};
 use super::terms::{Asked, Terms};
 use super::{HashedKey, Inner};
+use crate::algorithm::Refund;
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, Instant, nanos};
 use crate::decision::{Decision, Denied, ReserveError};
@@ -10,10 +11,9 @@ use crate::limit::Kind;
 use crate::limiter::cell::Quick;
 use crate::limiter::change::Claim;
 use crate::limiter::view::Admitted;
-use crate::limiter::windowed::{ChargeMore, GiveBack, Step, act_on_word};
+use crate::limiter::windowed::{ChargeMore, GiveBack, Grant, act_on_word};
 use crate::limiter::{Charge, Reservation, Wait};
 use crate::sync::Ordering;
-use core::cmp::Ordering::{Equal, Greater, Less};
 use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
@@ -55,13 +55,12 @@ impl Taken {
         if inner.table.id != self.table || self.booking.terms() == 0 {
             return;
         }
-        match actual.cmp(&self.cost) {
-            Equal => {}
-            Less => {
-                let Self { hash, booking, ref charged, cost, .. } = self;
-                give_back(table, hash, booking, charged, cost - actual, false, now, plans);
-            }
-            Greater => charge_more(table, self.booking.terms(), self.hash, actual - self.cost, now, plans),
+        let Self { hash, booking, ref charged, cost, .. } = self;
+        if actual < cost || is_refundable(table, booking) {
+            give_back(table, hash, booking, charged, cost, cost.saturating_sub(actual), false, &now, plans);
+        }
+        if actual > cost {
+            charge_more(table, booking.terms(), hash, actual - cost, now, plans);
         }
     }
 }
@@ -120,7 +119,7 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     fn look(&self, now: Instant, cost: u64, longest: Option<u64>) -> Decision {
-        let asked = Asked { now, cost, longest, reserve: 0, write: false };
+        let asked = Asked { now, cost, longest, reserve: 0, write: false, kept: false };
         self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans)).0.decision
     }
 
@@ -189,7 +188,7 @@ impl<'a, C: Clock> Key<'a, C> {
 
     pub(crate) fn slot(&self, now: Instant, cost: u64, longest: u64) -> Result<Reservation<C>, ReserveError> {
         let terms = self.inner.table.current(self.first);
-        if let (true, Some(limit)) = (terms.normal.is_windowed(), terms.rule.limit()) {
+        if let (true, Some(limit)) = (terms.normal.is_machine(), terms.rule.limit()) {
             return Err(ReserveError::NoSlots(limit.judged_by()));
         }
         match self.admit(now, cost, Some(longest)) {
@@ -260,7 +259,7 @@ impl<'a, C: Clock> Key<'a, C> {
         cost: u64,
         longest: Option<u64>,
     ) -> Result<(Admitted, Booking, Decision), Decision> {
-        let asked = Asked { now, cost, longest, reserve: 0, write: true };
+        let asked = Asked { now, cost, longest, reserve: 0, write: true, kept: false };
         let (call, terms, standing) = self.inner.table.call(self.first, self.hash, &asked, Some(&self.inner.plans));
         if call.decision.is_denied() {
             return Err(call.decision);
@@ -306,9 +305,15 @@ impl<C: Clock> Spot<C> {
         self.inner.table.clock()
     }
 
-    /// Gives back `unused` units of a charge.
-    pub(crate) fn give_back(&self, charged: &Charged, unused: u64, now: impl Fn() -> Instant) {
-        give_back(&self.inner.table, self.hash, self.booking, charged, unused, false, now, Some(&self.inner.plans));
+    /// Whether a charge is settled even if all of it was used.
+    pub(crate) fn is_refundable(&self) -> bool {
+        is_refundable(&self.inner.table, self.booking)
+    }
+
+    /// Gives back `unused` units of a charge of `cost`.
+    pub(crate) fn give_back(&self, charged: &Charged, cost: u64, unused: u64, now: impl Fn() -> Instant) {
+        let (table, plans) = (&self.inner.table, Some(&self.inner.plans));
+        give_back(table, self.hash, self.booking, charged, cost, unused, false, now, plans);
     }
 
     /// Charges `extra` units, at most a full bucket of them.
@@ -341,13 +346,19 @@ impl<C: Clock> Spot<C> {
     }
 }
 
-/// Gives back `unused` units of a charge to `hash`; `is_all`: whether those are all of it.
+/// Whether what was booked so is settled even if all of it was used.
+pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, booking: Booking) -> bool {
+    booking.terms() != 0 && table.terms(booking.terms()).normal.kind == Kind::Refundable
+}
+
+/// Gives back `unused` units of a charge of `cost` to `hash`; `is_all`: whether those are all of it.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn give_back<C: Clock>(
     table: &Table<C>,
     hash: u64,
     booking: Booking,
     charged: &Charged,
+    cost: u64,
     unused: u64,
     is_all: bool,
     now: impl Fn() -> Instant,
@@ -362,10 +373,11 @@ pub(crate) fn give_back<C: Clock>(
             return;
         };
         let (normal, now) = (&terms.normal, now());
+        let refund = Refund { charged_in: charged.tat, cost, unused };
         match state {
-            Altered::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), charged.tat, unused),
+            Altered::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), refund),
             Altered::Word(word) if normal.is_windowed() => {
-                let back = GiveBack { now: now.as_unix_nanos(), charged_in: charged.tat, unused };
+                let back = GiveBack { now: now.as_unix_nanos(), refund };
                 *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
             }
             Altered::Word(word) if normal.kind == Kind::Pacing => {
@@ -384,7 +396,7 @@ pub(crate) fn give_back<C: Clock>(
         }
     });
     // What time has brought back by itself is nobody's loss.
-    let is_repaid = || !first.normal.is_windowed() && charged.tat <= first.clock_at(now());
+    let is_repaid = || !first.normal.is_machine() && charged.tat <= first.clock_at(now());
     if (too_late || !is_in) && !is_repaid() {
         first.line.not_returned.fetch_add(unused, Ordering::Relaxed);
     }
@@ -455,12 +467,9 @@ pub(crate) fn grant<C: Clock>(
         let given = match state {
             Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
             Altered::Word(word) if normal.is_windowed() => {
-                let now = now.as_unix_nanos();
-                let (_, seen) = act_on_word(normal, *word, &Step { limit: normal, now, cost: 0, write: false });
-                let unused = tokens.min(normal.capacity - seen.decision.remaining().min(normal.capacity));
-                let back = GiveBack { now, charged_in: seen.charged_in, unused };
-                *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
-                unused
+                let (after, gift) = act_on_word(normal, *word, &Grant { now: now.as_unix_nanos(), tokens });
+                *word = after.unwrap_or(*word);
+                gift
             }
             Altered::Word(word) => {
                 let ahead = word.saturating_sub(terms.clock_at(now));

@@ -1,12 +1,14 @@
 //! States of more than a word: the table's entry holds a handle, the state is here, and its bytes are counted.
 
 use crate::algorithm::sliding_log::judge;
-use crate::algorithm::{Judged, Told};
+use crate::algorithm::{Judged, Refund, Told};
 use crate::chunks::Chunks;
 use crate::decision::Decision;
 use crate::limit::{Kind, Normal};
 use crate::limiter::cell::Cell;
-use crate::limiter::windowed::{ChargeMore, GiveBack, MOST_WORDS, Step, Windowwise, act_on_words, join_words};
+use crate::limiter::windowed::{
+    ChargeMore, GiveBack, Grant, MOST_WORDS, Step, Windowwise, act_on_words, join_words, refundable_tat,
+};
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;
@@ -14,9 +16,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
+/// The words of a refundable bucket.
+pub(super) const REFUNDABLE_WORDS: usize = 11;
+
 #[derive(Clone)]
 pub(crate) enum WideState {
-    /// A window of a few counters.
+    /// A window of a few counters, or a refundable bucket.
     Words(Box<[u64]>),
     /// The times of a log, oldest first.
     Log(VecDeque<u64>),
@@ -29,16 +34,24 @@ impl WideState {
         match normal.kind {
             Kind::Log => Self::Log(VecDeque::new()),
             Kind::Strict => Self::Words([0; MOST_WORDS].into()),
+            Kind::Refundable => Self::Words([0; REFUNDABLE_WORDS].into()),
             Kind::SlidingWindow => Self::Words([0; 3].into()),
             _ => Self::Words([0; 2].into()),
         }
     }
 
-    /// One call; an admission is written. A log that may not grow is as strict as the room it has.
-    pub(super) fn call(&mut self, normal: &Normal, now: u64, cost: u64, write: bool, budget: &Budget) -> Windowwise {
+    /// One call; with `write` an admission is written, as a final charge if it is `kept`. A log that may not grow is as strict as the room it has.
+    pub(super) fn call(
+        &mut self,
+        normal: &Normal,
+        now: u64,
+        cost: u64,
+        (write, kept): (bool, bool),
+        budget: &Budget,
+    ) -> Windowwise {
         self.empty_if_over(now);
         let times = match self {
-            Self::Words(words) => return act_on_words(normal, words, &Step { limit: normal, now, cost, write }),
+            Self::Words(words) => return act_on_words(normal, words, &Step { limit: normal, now, cost, write, kept }),
             Self::FullUntil(end) => return full_until(normal, *end, now, cost),
             Self::Log(times) => times,
         };
@@ -91,9 +104,13 @@ impl WideState {
     /// How long until it is fresh.
     pub(super) fn reset_after(&self, normal: &Normal, now: u64) -> Duration {
         match self {
+            Self::Words(words) if normal.kind == Kind::Refundable => {
+                let until = refundable_tat(words).div_ceil(u128::from(normal.ticks));
+                Duration::from_nanos(u64::try_from(until).unwrap_or(u64::MAX).saturating_sub(now))
+            }
             Self::Words(words) => {
                 let mut words: [u64; MOST_WORDS] = core::array::from_fn(|at| words.get(at).copied().unwrap_or(0));
-                let step = Step { limit: normal, now, cost: 0, write: false };
+                let step = Step { limit: normal, now, cost: 0, write: false, kept: false };
                 act_on_words(normal, &mut words, &step).decision.reset_after()
             }
             Self::Log(times) => Duration::from_nanos(end_of(times, normal).saturating_sub(now)),
@@ -101,10 +118,11 @@ impl WideState {
         }
     }
 
-    /// Gives back `unused` of what was charged in a window, or at an instant, if that is still counted.
-    pub(super) fn give_back(&mut self, normal: &Normal, now: u64, charged_in: u64, unused: u64) {
+    /// Settles a charge: gives back what is unused, if it is still counted.
+    pub(super) fn give_back(&mut self, normal: &Normal, now: u64, refund: Refund) {
+        let Refund { charged_in, unused, .. } = refund;
         match self {
-            Self::Words(words) => act_on_words(normal, words, &GiveBack { now, charged_in, unused }),
+            Self::Words(words) => act_on_words(normal, words, &GiveBack { now, refund }),
             Self::Log(times) => {
                 let mut left = unused;
                 times.retain(|time| {
@@ -123,21 +141,22 @@ impl WideState {
         match self {
             Self::Words(words) => act_on_words(normal, words, &ChargeMore { now, extra }),
             Self::Log(_) | Self::FullUntil(_) => {
-                let room = self.call(normal, now, 0, false, budget).decision.remaining();
-                let _ = self.call(normal, now, extra.min(room), true, budget);
+                let room = self.call(normal, now, 0, (false, false), budget).decision.remaining();
+                let _ = self.call(normal, now, extra.min(room), (true, true), budget);
             }
         }
     }
 
-    /// Makes `gift` units less count. Returns how many.
+    /// Makes up to `gift` units less count. Returns how many.
     pub(super) fn grant(&mut self, normal: &Normal, now: u64, gift: u64) -> u64 {
-        let budget = Budget::unlimited();
+        if let Self::Words(words) = self {
+            return act_on_words(normal, words, &Grant { now, tokens: gift });
+        }
         self.empty_if_over(now);
         self.with_times(normal);
-        let Windowwise { decision, charged_in } = self.call(normal, now, 0, false, &budget);
+        let decision = self.call(normal, now, 0, (false, false), &Budget::unlimited()).decision;
         let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
         match self {
-            Self::Words(words) => act_on_words(normal, words, &GiveBack { now, charged_in, unused: gift }),
             // The oldest that still count; none while there are more than the limit knows of.
             Self::Log(times) => {
                 let judged = judge(&normal.windowed(), times.len() as u64, |age| times[age as usize], now, 0).0;
@@ -145,7 +164,7 @@ impl WideState {
                     times.drain(..(expired + gift) as usize);
                 }
             }
-            Self::FullUntil(_) => {}
+            Self::Words(_) | Self::FullUntil(_) => {}
         }
         gift
     }
@@ -382,7 +401,7 @@ mod tests {
         let log = |times: &[u64]| {
             let mut log = WideState::fresh(normal);
             for time in times {
-                let _ = log.call(normal, *time, 1, true, &budget);
+                let _ = log.call(normal, *time, 1, (true, false), &budget);
             }
             log
         };
@@ -395,21 +414,21 @@ mod tests {
         for state in joined.iter().chain([&without]) {
             assert_eq!(state.bytes(), 0);
             for now in (0..=minute + 8 * second).step_by(second as usize).chain([2 * minute + 9 * second - 1]) {
-                let decision = state.clone().call(normal, now, 1, true, &budget).decision;
+                let decision = state.clone().call(normal, now, 1, (true, false), &budget).decision;
                 assert!(decision.is_denied() && !decision.is_never(), "{now}");
                 assert_eq!(decision.retry_after(), Some(Duration::from_nanos(2 * minute + 9 * second - now)));
                 assert!(state.reset_after(normal, now) >= with.reset_after(normal, now));
             }
             let mut state = state.clone();
-            assert!(state.clone().call(normal, minute, 5, true, &budget).decision.is_never());
-            assert!(state.call(normal, 2 * minute + 9 * second, 4, true, &budget).decision.is_allowed());
-            assert!(state.call(normal, 2 * minute + 9 * second, 1, true, &budget).decision.is_denied());
+            assert!(state.clone().call(normal, minute, 5, (true, false), &budget).decision.is_never());
+            assert!(state.call(normal, 2 * minute + 9 * second, 4, (true, false), &budget).decision.is_allowed());
+            assert!(state.call(normal, 2 * minute + 9 * second, 1, (true, false), &budget).decision.is_denied());
         }
         // What an operator gives is there at once.
         let mut given = without.clone();
         assert_eq!(given.grant(normal, minute + 10 * second, 3), 3);
-        assert!(given.call(normal, minute + 10 * second, 3, true, &budget).decision.is_allowed());
-        assert!(given.call(normal, minute + 10 * second, 1, true, &budget).decision.is_denied());
+        assert!(given.call(normal, minute + 10 * second, 3, (true, false), &budget).decision.is_allowed());
+        assert!(given.call(normal, minute + 10 * second, 1, (true, false), &budget).decision.is_denied());
     }
 
     /// Half of what is left for each limit, so that there is some for the next; and never more than a third of what states have.
@@ -428,10 +447,10 @@ mod tests {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
         let (normal, budget, minute) = (limit.normal(), Budget::new(9 * 8), 60_000_000_000);
         let mut log = WideState::fresh(normal);
-        assert!(log.call(normal, minute, 9, true, &budget).decision.is_allowed());
-        let late = log.call(normal, 2 * minute, 10, true, &budget).decision;
+        assert!(log.call(normal, minute, 9, (true, false), &budget).decision.is_allowed());
+        let late = log.call(normal, 2 * minute, 10, (true, false), &budget).decision;
         assert!(late.is_denied() && late.retry_after().is_some());
-        assert!(log.call(normal, minute + 1, 9, true, &budget).decision.is_denied());
-        assert!(log.call(normal, 2 * minute, 9, true, &budget).decision.is_allowed());
+        assert!(log.call(normal, minute + 1, 9, (true, false), &budget).decision.is_denied());
+        assert!(log.call(normal, 2 * minute, 9, (true, false), &budget).decision.is_allowed());
     }
 }

@@ -45,8 +45,8 @@ impl Limit {
         let burst = count.div_ceil(seconds);
         // More seconds than fit belong to a rate whose interval never comes round.
         let limit = match seconds.checked_mul(NANOS_PER_SECOND) {
-            Some(period) => Limit::build(count, period, Room::Burst(burst), Algorithm::TokenBucket),
-            None => Limit::build(0, NANOS_PER_SECOND, Room::Burst(burst), Algorithm::TokenBucket),
+            Some(period) => Limit::build(count, period, Room::Burst(burst), Algorithm::TokenBucket, false),
+            None => Limit::build(0, NANOS_PER_SECOND, Room::Burst(burst), Algorithm::TokenBucket, false),
         };
         Ok(limit)
     }

@@ -93,7 +93,7 @@ impl Limit {
                 let capacity = normal.burst().min(MOST as u64 / 2);
                 return InMicros::Bucket { per_micro: 0, token: 1, capacity };
             }
-            Kind::Bucket => {
+            Kind::Bucket | Kind::Refundable => {
                 let (per_micro, token) = coarse_enough(normal, |token| u128::from(normal.burst()) * token);
                 let burst = normal.burst().min((MOST - 2) as u64 / token);
                 return InMicros::Bucket { per_micro, token, capacity: burst * token };

@@ -143,12 +143,15 @@ impl Rate {
 pub struct Limit {
     count: u64,
     period: u64,
-    /// How much may come at once, and in which terms: see [`Room`].
+    /// How much may come at once, and in which terms: see [`Room`] and [`REFUNDABLE`].
     room: u64,
     terms: u8,
     normal: Normal,
     algorithm: Algorithm,
 }
+
+/// Set in the terms of a limit whose charges are all settled.
+const REFUNDABLE: u8 = 0x80;
 
 /// How much may come at once, in the terms of the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -198,12 +201,12 @@ impl Limit {
 
     /// Every call is admitted and nothing is counted.
     pub const fn unlimited() -> Self {
-        Self::build(0, 0, Room::Burst(0), Algorithm::TokenBucket)
+        Self::build(0, 0, Room::Burst(0), Algorithm::TokenBucket, false)
     }
 
     /// Nothing is admitted: rate 0, burst 0. With a [`burst`](Self::burst) it admits that many, once.
     pub const fn none() -> Self {
-        Self::build(0, NANOS_PER_SECOND, Room::Burst(0), Algorithm::TokenBucket)
+        Self::build(0, NANOS_PER_SECOND, Room::Burst(0), Algorithm::TokenBucket, false)
     }
 
     /// How much may come at once: the capacity of the bucket. Without it, the count of the rate.
@@ -215,7 +218,7 @@ impl Limit {
         if self.is_unlimited() || !self.algorithm.has_burst() {
             return self;
         }
-        Self::build(self.count, self.period, Room::Burst(burst), self.algorithm)
+        Self::build(self.count, self.period, Room::Burst(burst), self.algorithm, self.is_refundable())
     }
 
     /// Paced: calls start one interval apart, and one that would have to wait longer than this is turned away.
@@ -224,7 +227,7 @@ impl Limit {
         if self.is_unlimited() {
             return self;
         }
-        Self::build(self.count, self.period, Room::Wait(nanos(longest)), Algorithm::Pacing)
+        Self::build(self.count, self.period, Room::Wait(nanos(longest)), Algorithm::Pacing, false)
     }
 
     /// Paced: calls start one interval apart, and at most `longest` wait.
@@ -233,7 +236,7 @@ impl Limit {
         if self.is_unlimited() {
             return self;
         }
-        Self::build(self.count, self.period, Room::Queue(longest), Algorithm::Pacing)
+        Self::build(self.count, self.period, Room::Queue(longest), Algorithm::Pacing, false)
     }
 
     /// The same rate, judged by another algorithm. Pacing queues up to the count unless [`queue`](Self::queue) or
@@ -249,7 +252,37 @@ impl Limit {
             (Room::Burst(_), _) if algorithm.has_burst() && self.algorithm.has_burst() => self.room(),
             _ => Room::Burst(self.count),
         };
-        Self::build(self.count, self.period, room, algorithm)
+        Self::build(self.count, self.period, room, algorithm, self.is_refundable())
+    }
+
+    /// Every charge is settled once its true cost is known ([`Charge::settle`](crate::Charge::settle)), and what was not used
+    /// comes back in full.
+    ///
+    /// A plain token bucket settles by one number, and keeps back what time may have refilled already: several charges
+    /// that are pending at once can each keep back the same time. A refundable bucket counts what was used apart from what
+    /// is pending: with nothing used and less than a burst pending it never denies. It takes a lock and 11 words a key,
+    /// where a plain bucket takes one atomic operation and one word, and like a window it has no reservations. A charge
+    /// that is never settled counts in full. Windows and logs give back in full anyway: for them, and for pacing, this
+    /// changes nothing.
+    ///
+    /// ```
+    /// use tollgate::{Limit, Limiter};
+    ///
+    /// // At most 5 failures an hour, and at most 5 attempts at once.
+    /// let failures = Limiter::new(Limit::per_hour(5).refundable());
+    /// for _ in 0..1_000 {
+    ///     let charge = failures.take(1)?;
+    ///     // … it succeeds …
+    ///     charge.settle(0);
+    /// }
+    /// # Ok::<_, tollgate::Denied>(())
+    /// ```
+    #[must_use]
+    pub const fn refundable(self) -> Self {
+        if self.is_unlimited() {
+            return self;
+        }
+        Self::build(self.count, self.period, self.room(), self.algorithm, true)
     }
 
     /// What one of so many nodes may admit if they cannot ask each other: the rate and the burst divided by their number,
@@ -268,18 +301,18 @@ impl Limit {
         match (self.room(), self.algorithm) {
             (Room::Burst(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
                 let period = self.period.saturating_mul(nodes);
-                Self::build(self.count, period, Room::Burst(part(burst, nodes)), self.algorithm)
+                Self::build(self.count, period, Room::Burst(part(burst, nodes)), self.algorithm, self.is_refundable())
             }
             (Room::Queue(queue), _) => {
                 let period = self.period.saturating_mul(nodes);
-                Self::build(self.count, period, Room::Queue(queue / nodes), self.algorithm)
+                Self::build(self.count, period, Room::Queue(queue / nodes), self.algorithm, false)
             }
             (Room::Wait(_), _) => {
-                Self::build(self.count, self.period.saturating_mul(nodes), self.room(), self.algorithm)
+                Self::build(self.count, self.period.saturating_mul(nodes), self.room(), self.algorithm, false)
             }
             _ => {
                 let count = part(self.count, nodes);
-                Self::build(count, self.period, Room::Burst(count), self.algorithm)
+                Self::build(count, self.period, Room::Burst(count), self.algorithm, false)
             }
         }
     }
@@ -291,21 +324,22 @@ impl Limit {
         if period == 0 {
             return Self::unlimited();
         }
-        Self::build(count, period, Room::Burst(count), Algorithm::TokenBucket)
+        Self::build(count, period, Room::Burst(count), Algorithm::TokenBucket, false)
     }
 
-    const fn build(count: u64, period: u64, room: Room, algorithm: Algorithm) -> Self {
-        let normal = Normal::new(count, period, room, algorithm);
+    const fn build(count: u64, period: u64, room: Room, algorithm: Algorithm, refundable: bool) -> Self {
+        let normal = Normal::new(count, period, room, algorithm, refundable);
         let (room, terms) = match room {
             Room::Burst(burst) => (burst, 0),
             Room::Wait(longest) => (longest, 1),
             Room::Queue(longest) => (longest, 2),
         };
+        let terms = if matches!(normal.kind, Kind::Refundable) { terms | REFUNDABLE } else { terms };
         Self { count, period, room, terms, normal, algorithm }
     }
 
     const fn room(&self) -> Room {
-        match self.terms {
+        match self.terms & !REFUNDABLE {
             0 => Room::Burst(self.room),
             1 => Room::Wait(self.room),
             _ => Room::Queue(self.room),
@@ -342,13 +376,20 @@ impl Limit {
         matches!(self.normal.kind, Kind::Unlimited)
     }
 
+    /// Whether every charge is settled; see [`refundable`](Self::refundable). False where that changes nothing.
+    pub const fn is_refundable(&self) -> bool {
+        matches!(self.normal.kind, Kind::Refundable)
+    }
+
     /// How long until everything is available again after everything was used at once; none if it never is, zero when
     /// unlimited.
     pub const fn fills_in(&self) -> Option<Duration> {
         match self.normal.kind {
             Kind::Unlimited => Some(Duration::ZERO),
             Kind::Frozen => None,
-            Kind::Bucket | Kind::Pacing => Some(Duration::from_nanos(self.normal.nanos_ceil(self.normal.capacity))),
+            Kind::Bucket | Kind::Refundable | Kind::Pacing => {
+                Some(Duration::from_nanos(self.normal.nanos_ceil(self.normal.capacity)))
+            }
             _ => Some(Duration::from_nanos(self.period)),
         }
     }
@@ -401,12 +442,13 @@ impl Limit {
     }
 
     pub(crate) const fn from_written([count, period, room]: [u64; 3], terms: u8, algorithm: Algorithm) -> Self {
-        let room = match terms {
+        let refundable = terms & REFUNDABLE != 0;
+        let room = match terms & !REFUNDABLE {
             0 => Room::Burst(room),
             1 => Room::Wait(room),
             _ => Room::Queue(room),
         };
-        Self::build(count, period, room, algorithm)
+        Self::build(count, period, room, algorithm, refundable)
     }
 }
 

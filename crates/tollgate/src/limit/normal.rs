@@ -45,8 +45,10 @@ pub(crate) enum Kind {
     SlidingWindow = 6,
     Strict = 7,
     Log = 8,
+    /// Tokens arrive with time, and every charge is settled.
+    Refundable = 9,
     /// Not a rate: so many at once. `capacity` is how many.
-    InFlight = 9,
+    InFlight = 10,
 }
 
 impl Kind {
@@ -62,6 +64,7 @@ impl Kind {
             6 => Self::SlidingWindow,
             7 => Self::Strict,
             8 => Self::Log,
+            9 => Self::Refundable,
             _ => Self::InFlight,
         }
     }
@@ -81,12 +84,14 @@ pub(crate) struct Normal {
 }
 
 impl Normal {
-    pub(super) const fn new(count: u64, period: u64, room: Room, algorithm: Algorithm) -> Self {
+    pub(super) const fn new(count: u64, period: u64, room: Room, algorithm: Algorithm, refundable: bool) -> Self {
         if period == 0 {
             return Self { ticks: 0, token: FROZEN_TOKEN, capacity: 0, kind: Kind::Unlimited };
         }
         match algorithm {
-            Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::rate(count, period, room, Kind::Bucket),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                Self::rate(count, period, room, if refundable { Kind::Refundable } else { Kind::Bucket })
+            }
             Algorithm::Pacing => Self::rate(count, period, room, Kind::Pacing),
             Algorithm::FixedWindow => Self::window(count, period, Kind::FixedWindow),
             Algorithm::FixedWindowFirstHit => Self::window(count, period, Kind::FirstHit),
@@ -142,14 +147,33 @@ impl Normal {
     /// How much may come at once.
     pub(crate) const fn burst(&self) -> u64 {
         match self.kind {
-            Kind::Bucket | Kind::Frozen | Kind::Unlimited => self.capacity / self.token,
+            Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => self.capacity / self.token,
             Kind::Pacing => self.capacity / self.token + 1,
             _ => self.capacity,
         }
     }
 
+    /// Whether it counts events in windows of nanoseconds.
     pub(crate) const fn is_windowed(&self) -> bool {
         self.kind as u8 >= Kind::FixedWindow as u8 && self.kind as u8 <= Kind::Log as u8
+    }
+
+    /// Whether its state is that of a [`Machine`](crate::algorithm::Machine) or a log, and its instants are nanoseconds
+    /// since the Unix epoch.
+    pub(crate) const fn is_machine(&self) -> bool {
+        self.kind as u8 >= Kind::FixedWindow as u8 && self.kind as u8 <= Kind::Refundable as u8
+    }
+
+    /// Whether a state fits one word.
+    #[cfg(feature = "std")]
+    #[inline]
+    pub(crate) const fn fits_a_word(&self) -> bool {
+        match self.kind {
+            Kind::FirstHit | Kind::Strict | Kind::Log | Kind::Refundable => false,
+            // Their shift.
+            Kind::FixedWindow | Kind::SlidingWindow => self.ticks > 0,
+            _ => true,
+        }
     }
 
     /// The numbers of a window or log.
@@ -177,7 +201,7 @@ impl Normal {
     pub(crate) const fn could_hold(&self, cost: u64) -> bool {
         match self.kind {
             Kind::Unlimited => true,
-            Kind::Bucket | Kind::Frozen => self.ticks_of(cost).is_some(),
+            Kind::Bucket | Kind::Refundable | Kind::Frozen => self.ticks_of(cost).is_some(),
             _ => cost <= self.burst(),
         }
     }

@@ -1,4 +1,5 @@
-//! Limits as text, both ways: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM]`, `unlimited`, `0`.
+//! Limits as text, both ways: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM] [refundable]`,
+//! `unlimited`, `0`.
 
 use super::{Algorithm, Limit, Rate, Room};
 use alloc::borrow::ToOwned;
@@ -53,9 +54,10 @@ impl fmt::Display for Limit {
             _ => {}
         }
         match self.algorithm {
-            Algorithm::TokenBucket => Ok(()),
-            other => write!(f, " {other}"),
+            Algorithm::TokenBucket => {}
+            other => write!(f, " {other}")?,
         }
+        if self.is_refundable() { f.write_str(" refundable") } else { Ok(()) }
     }
 }
 
@@ -99,6 +101,8 @@ pub enum Problem {
     Burst,
     /// `wait` or `queue` beside another algorithm than pacing, or both.
     Pacing,
+    /// `refundable` beside an algorithm that is none of the token bucket's.
+    Refundable,
     /// The same part twice.
     Twice,
     /// More follows where the limit should end.
@@ -142,7 +146,10 @@ impl fmt::Display for ParseLimitError {
             Problem::Unit => write!(f, "{word} is not a unit of time; write s, min, h, d or w, as in `10/min`"),
             Problem::Period => write!(f, "a period must be more than zero and at most 584 years"),
             Problem::Word => {
-                write!(f, "{word} is not known here; write `burst N`, `wait 2s`, `queue N` or an algorithm (")?;
+                write!(
+                    f,
+                    "{word} is not known here; write `burst N`, `wait 2s`, `queue N`, `refundable` or an algorithm ("
+                )?;
                 for algorithm in Algorithm::ALL {
                     write!(f, "{algorithm}, ")?;
                 }
@@ -150,6 +157,12 @@ impl fmt::Display for ParseLimitError {
             }
             Problem::Burst => write!(f, "only token_bucket and leaky_bucket have a burst; leave it out"),
             Problem::Pacing => write!(f, "`wait D` or `queue N` belong to pacing, one of them, without burst"),
+            Problem::Refundable => {
+                write!(
+                    f,
+                    "only token_bucket and leaky_bucket can be refundable; the others give back in full without it"
+                )
+            }
             Problem::Twice => write!(f, "{word} says again what was said before; say it once"),
             Problem::Trailing => write!(f, "nothing may follow, but {word} does"),
             Problem::Fill => {
@@ -202,7 +215,7 @@ impl<'a> Parser<'a> {
 
     /// What may follow the rate, each at most once and in any order.
     fn options(mut self, mut limit: Limit, start: usize) -> Parsed<Limit> {
-        let (mut room, mut algorithm) = (None, None);
+        let (mut room, mut algorithm, mut refundable) = (None, None, None);
         loop {
             self.space();
             let at = self.at;
@@ -218,6 +231,8 @@ impl<'a> Parser<'a> {
                         None => room = Some((amount_at, read)),
                     }
                 }
+                "refundable" if refundable.is_some() => return Err((at, Problem::Twice)),
+                "refundable" => refundable = Some(at),
                 name => match Algorithm::from_name(name) {
                     None => return Err((at, Problem::Word)),
                     Some(_) if algorithm.is_some() => return Err((at, Problem::Twice)),
@@ -235,8 +250,13 @@ impl<'a> Parser<'a> {
             }
             (Some((_, Room::Burst(burst))), _) => limit = limit.burst(burst),
             (Some(_), Some((at, algorithm))) if algorithm != Algorithm::Pacing => return Err((at, Problem::Pacing)),
-            (Some((_, room)), _) => limit = Limit::build(limit.count, limit.period, room, Algorithm::Pacing),
+            (Some((_, room)), _) => limit = Limit::build(limit.count, limit.period, room, Algorithm::Pacing, false),
             (None, _) => {}
+        }
+        match refundable {
+            Some(at) if !limit.algorithm.has_burst() => return Err((at, Problem::Refundable)),
+            Some(_) => limit = limit.refundable(),
+            None => {}
         }
         // A rate of zero never fills, and is written on purpose.
         if limit.count > 0 && limit.clips() { Err((amount_at, Problem::Fill)) } else { Ok(limit) }

@@ -61,9 +61,9 @@ impl Cell {
     pub(crate) fn hand_over(&self, next: &Later, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
         let word = self.seal();
         let now = now();
-        let (old, new) = (self.normal(), limit.normal());
+        let ((old, word), new) = (self.as_bucket(word), limit.normal());
         match (family(&old), family(new)) {
-            (Family::Tokens, Family::Tokens) => self.hand_over_tokens(next, limit, carry, word, now),
+            (Family::Tokens, Family::Tokens) => self.hand_over_tokens(&old, next, limit, carry, word, now),
             (Family::Queue, Family::Queue) if carry != Carry::Reset => {
                 // The time at which the queue is empty stays that time.
                 let empty = i128::from(word) - i128::from(self.clock_at(&old, now));
@@ -91,6 +91,17 @@ impl Cell {
                 next.cell.charge_unconditionally(new, now, used.min(new.burst()));
             }
         }
+    }
+
+    /// The numbers and the word of this cell; of a refundable bucket those of the plain bucket with the same TAT.
+    fn as_bucket(&self, word: u64) -> (Normal, u64) {
+        let normal = self.normal();
+        if normal.kind != Kind::Refundable {
+            return (normal, word);
+        }
+        let origin = u128::from(self.origin.load(Ordering::Relaxed)) * u128::from(normal.ticks);
+        let tat = self.refundable_tat().saturating_sub(origin).min(u128::from(SEALED - 1)) as u64;
+        (Normal { kind: Kind::Bucket, ..normal }, tat)
     }
 
     /// The origin of the next cell. A stale instant is to be judged at its own time: the origin stays while it can.
@@ -129,9 +140,9 @@ impl Cell {
         }
     }
 
-    fn hand_over_tokens(&self, next: &Later, limit: &Limit, carry: Carry, word: u64, now: Instant) {
-        let (old, new) = (self.normal(), limit.normal());
-        let zero = Zero::of(self, &old, word, now);
+    fn hand_over_tokens(&self, old: &Normal, next: &Later, limit: &Limit, carry: Carry, word: u64, now: Instant) {
+        let new = limit.normal();
+        let zero = Zero::of(self, old, word, now);
         let token = |units: i128| floor_div(units * i128::from(new.token), i128::from(old.token));
         let full = i128::from(new.capacity);
         let level = match (zero, carry) {
@@ -157,6 +168,13 @@ impl Cell {
         let clock = i128::from(now.as_unix_nanos().saturating_sub(origin) * new.ticks);
         let empty_at = clock - level;
         let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
+        if new.kind == Kind::Refundable {
+            // Its charges are settled one by one, and those of before are not among them.
+            next.cell.fill(limit, origin, 0);
+            next.cell.set_refundable_tat(u128::from(origin) * u128::from(new.ticks) + tat as u128);
+            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            return;
+        }
         next.cell.fill(limit, origin, tat as u64);
         if let Zero::Level { at, level: before } = zero {
             let carried = &next.carried;
@@ -165,7 +183,8 @@ impl Cell {
             carried.to.store(empty_at as u64, Ordering::Relaxed);
         }
         // A claim of before is worth something only if the level it was made on lives on.
-        let lives_on = matches!(zero, Zero::Level { .. }) && old.kind != Kind::Unlimited && carry != Carry::Reset;
+        let is_plain = self.normal().kind == old.kind && old.kind != Kind::Unlimited;
+        let lives_on = matches!(zero, Zero::Level { .. }) && is_plain && carry != Carry::Reset;
         if !lives_on {
             next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
         }
@@ -208,7 +227,7 @@ enum Family {
 
 fn family(limit: &Normal) -> Family {
     match limit.kind {
-        Kind::Bucket | Kind::Frozen | Kind::Unlimited => Family::Tokens,
+        Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => Family::Tokens,
         Kind::Pacing => Family::Queue,
         _ => Family::Window,
     }

@@ -2,6 +2,7 @@
 
 use super::Limiter;
 use super::view::Admitted;
+use crate::algorithm::Refund;
 use crate::algorithm::token_bucket::{self, Charged};
 use crate::clock::{Clock, DefaultClock, Instant};
 #[cfg(feature = "std")]
@@ -90,9 +91,27 @@ impl<C: Clock> Charge<C> {
     pub(crate) fn settle_at(&self, actual: u64, now: impl Fn() -> Instant) {
         match actual.cmp(&self.cost) {
             _ if self.charged == Charged::NOTHING => {}
-            Equal => {}
+            Equal => {
+                if self.is_refundable() {
+                    self.give_back(0, now);
+                }
+            }
             Less => self.give_back(self.cost - actual, now),
-            Greater => self.charge_more(actual - self.cost, now),
+            Greater => {
+                if self.is_refundable() {
+                    self.give_back(0, &now);
+                }
+                self.charge_more(actual - self.cost, now);
+            }
+        }
+    }
+
+    /// Whether it is settled even if all of it was used.
+    fn is_refundable(&self) -> bool {
+        match &self.owner {
+            Owner::One { limiter, generation } => limiter.shared.cell(*generation).normal().kind == Kind::Refundable,
+            #[cfg(feature = "std")]
+            Owner::Key { key } => key.is_refundable(),
         }
     }
 
@@ -100,14 +119,15 @@ impl<C: Clock> Charge<C> {
         let (shared, generation) = match &self.owner {
             Owner::One { limiter, generation } => (&*limiter.shared, *generation),
             #[cfg(feature = "std")]
-            Owner::Key { key } => return key.give_back(&self.charged, unused, now),
+            Owner::Key { key } => return key.give_back(&self.charged, self.cost, unused, now),
         };
         shared.locked(&now, |cell, normal, current| {
             if current != generation {
                 return shared.cold().count_not_returned(unused);
             }
-            if normal.is_windowed() {
-                return cell.window_give_back(normal, now(), self.charged.tat, unused);
+            if normal.is_machine() {
+                let refund = Refund { charged_in: self.charged.tat, cost: self.cost, unused };
+                return cell.window_give_back(normal, now(), refund);
             }
             if normal.kind == Kind::Pacing {
                 // What is at the end of the queue and has not begun can be taken back; where that is, gifts have moved.
@@ -142,7 +162,7 @@ impl<C: Clock> Charge<C> {
                 return;
             }
             let extra = extra.min(normal.burst());
-            if normal.is_windowed() {
+            if normal.is_machine() {
                 cell.window_charge(normal, now(), extra);
                 return shared.cold().count_settled_up(extra);
             }

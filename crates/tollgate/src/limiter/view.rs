@@ -76,8 +76,8 @@ impl<'a, C: Clock> At<'a, C> {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(unlimited(normal)));
             }
-            if normal.is_windowed() {
-                return Ok(Some(cell.window_step(normal, self.now, cost, true)?.decision));
+            if normal.is_machine() {
+                return Ok(Some(cell.window_step(normal, self.now, cost, true, true)?.decision));
             }
             if let Some(quick) = cell.quick(self.now, cost) {
                 return Ok(Some(quick.decision()));
@@ -113,8 +113,8 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// What a call would be told, wherever its instant lies from the cell.
     fn look(&self, cell: &Cell, normal: &Normal, cost: u64, patience: u64) -> Result<Decision, Sealed> {
-        if normal.is_windowed() {
-            return Ok(cell.window_step(normal, self.now, cost, false)?.decision);
+        if normal.is_machine() {
+            return Ok(cell.window_step(normal, self.now, cost, false, false)?.decision);
         }
         let origin = cell.origin.load(Ordering::Relaxed);
         Ok(look(normal, origin, cell.read()?, self.now, cost, patience))
@@ -167,8 +167,8 @@ impl<'a, C: Clock> At<'a, C> {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(f64::INFINITY));
             }
-            if normal.is_windowed() || normal.kind == Kind::Pacing {
-                return Ok(Some(self.look(cell, normal, 0, u64::MAX)?.remaining() as f64));
+            if normal.is_machine() || normal.kind == Kind::Pacing {
+                return Ok(Some(self.look(cell, normal, 0, u64::MAX)?.level()));
             }
             let level = i128::from(normal.capacity) - i128::from(cell.ahead(normal, self.now)?);
             Ok(Some(level as f64 / normal.token as f64))
@@ -204,7 +204,7 @@ impl<'a, C: Clock> At<'a, C> {
                 if normal.kind == Kind::Unlimited {
                     return;
                 }
-                if normal.is_windowed() {
+                if normal.is_machine() {
                     return shared.cold().count_granted(cell.window_grant(normal, self.now, tokens));
                 }
                 let clock = cell.clock(normal, self.now);
@@ -254,13 +254,13 @@ impl<'a, C: Clock> At<'a, C> {
             if normal.kind == Kind::Unlimited {
                 return Ok(Some(Ok(admitted)));
             }
-            if normal.is_windowed() {
+            if normal.is_machine() {
                 if let Patience::Slot(_) = patience {
                     // What is over says nothing of what came after it.
                     cell.read()?;
                     return Ok(Some(Err(Refused::NoSlots(cell.limit().judged_by()))));
                 }
-                let call = cell.window_step(normal, self.now, cost, true)?;
+                let call = cell.window_step(normal, self.now, cost, true, false)?;
                 admitted.tat = call.charged_in;
                 return Ok(Some(if call.decision.is_allowed() {
                     Ok(admitted)
@@ -355,8 +355,8 @@ fn check_on_current<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64) -> 
 fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64) -> Decision {
     let (_, cell) = limiter.shared.probable();
     let normal = cell.normal();
-    if normal.is_windowed()
-        && let Ok(call) = cell.window_call(&normal, now, cost, true)
+    if normal.is_machine()
+        && let Ok(call) = cell.window_call(&normal, now, cost, true, true)
     {
         return call.decision;
     }

@@ -1,11 +1,12 @@
-//! Windows and logs on a cell: packed into its word while the numbers fit, else behind a short lock.
+//! Windows, logs and refundable buckets on a cell: packed into its word while the numbers fit, else behind a short lock.
 
 use super::cell::{Cell, SEALED, Sealed};
 use crate::algorithm::fixed_window::FixedWindow;
+use crate::algorithm::refundable_bucket::RefundableBucket;
 use crate::algorithm::sliding_log::Ring;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::sliding_window_strict::SlidingWindowStrict;
-use crate::algorithm::{Judged, Machine, Windowed};
+use crate::algorithm::{Judged, Machine, Refund, Windowed};
 use crate::chunks::Chunks;
 use crate::clock::Instant;
 use crate::decision::Decision;
@@ -34,7 +35,7 @@ pub(crate) struct Windowwise {
 /// Something done to a state: what becomes of the state (none: it stays) and what the caller learns.
 pub(crate) trait Act {
     type Out;
-    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Self::Out);
+    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Self::Out);
 }
 
 /// A call of `cost`; with `write` an admission is written.
@@ -43,6 +44,8 @@ pub(crate) struct Step<'a> {
     pub(crate) now: u64,
     pub(crate) cost: u64,
     pub(crate) write: bool,
+    /// Whether the charge is final; otherwise it is settled later.
+    pub(crate) kept: bool,
 }
 
 impl Act for Step<'_> {
@@ -50,13 +53,14 @@ impl Act for Step<'_> {
 
     // Always: out of line the state and the figures go through memory, which costs more than the decision.
     #[inline(always)]
-    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Windowwise) {
+    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Windowwise) {
         let judged = state.step(limit, self.now, self.cost);
         // Who only asks is told what is there now.
         let told = if self.write { judged } else { judged.unwritten(|| state.step(limit, self.now, 0)) };
-        let decision = Decision::windowed(self.limit, &told, self.now);
+        let decision = M::decision(self.limit, &told, self.now);
         match judged {
             Judged::Admit(after, _) => {
+                let after = if self.kept { after.kept(limit, self.cost) } else { after };
                 let written = (self.write && self.cost > 0).then_some(after);
                 (written, Windowwise { decision, charged_in: after.charged_in() })
             }
@@ -70,18 +74,17 @@ impl Act for Step<'_> {
     }
 }
 
-/// `unused` of what was charged in a window comes back, if that is still counted.
+/// A charge is settled: what is unused comes back, if it is still counted.
 pub(crate) struct GiveBack {
     pub(crate) now: u64,
-    pub(crate) charged_in: u64,
-    pub(crate) unused: u64,
+    pub(crate) refund: Refund,
 }
 
 impl Act for GiveBack {
     type Out = ();
 
-    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, ()) {
-        (Some(state.give_back(limit, self.now, self.charged_in, self.unused)), ())
+    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, ()) {
+        (Some(state.give_back(limit, self.now, &self.refund)), ())
     }
 }
 
@@ -94,8 +97,23 @@ pub(crate) struct ChargeMore {
 impl Act for ChargeMore {
     type Out = ();
 
-    fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, ()) {
+    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, ()) {
         (Some(state.charge_more(limit, self.now, self.extra)), ())
+    }
+}
+
+/// Up to `tokens` less are counted. Returns how many.
+pub(crate) struct Grant {
+    pub(crate) now: u64,
+    pub(crate) tokens: u64,
+}
+
+impl Act for Grant {
+    type Out = u64;
+
+    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, u64) {
+        let (after, gift) = state.grant(limit, self.now, self.tokens);
+        (Some(after), gift)
     }
 }
 
@@ -115,6 +133,10 @@ macro_rules! with_machine {
                 type $machine = SlidingWindow;
                 $body
             }
+            Kind::Refundable => {
+                type $machine = RefundableBucket;
+                $body
+            }
             _ => {
                 type $machine = SlidingWindowStrict;
                 $body
@@ -127,10 +149,10 @@ macro_rules! with_machine {
 #[cfg(feature = "std")]
 #[inline]
 pub(crate) fn act_on_word<A: Act>(limit: &Normal, word: u64, act: &A) -> (Option<u64>, A::Out) {
-    let windowed = limit.windowed();
     with_machine!(limit.kind, M => {
-        let (after, out) = act.on(&windowed, M::unpack(&windowed, word));
-        (after.map(|after| after.pack(&windowed)), out)
+        let limit = M::limit(limit);
+        let (after, out) = act.on(&limit, M::unpack(&limit, word));
+        (after.map(|after| after.pack(&limit)), out)
     })
 }
 
@@ -138,7 +160,7 @@ pub(crate) fn act_on_word<A: Act>(limit: &Normal, word: u64, act: &A) -> (Option
 #[cfg(feature = "std")]
 pub(crate) fn act_on_words<A: Act>(limit: &Normal, words: &mut [u64], act: &A) -> A::Out {
     with_machine!(limit.kind, M => {
-        let (after, out) = act.on(&limit.windowed(), M::from_words(|at| words[at]));
+        let (after, out) = act.on(&M::limit(limit), M::from_words(|at| words[at]));
         if let Some(after) = after {
             after.to_words(|at, word| words[at] = word);
         }
@@ -149,8 +171,16 @@ pub(crate) fn act_on_words<A: Act>(limit: &Normal, words: &mut [u64], act: &A) -
 /// A packed state as strict as both.
 #[cfg(feature = "std")]
 pub(crate) fn join_word(limit: &Normal, a: u64, b: u64) -> u64 {
-    let windowed = limit.windowed();
-    with_machine!(limit.kind, M => M::unpack(&windowed, a).join(&windowed, M::unpack(&windowed, b)).pack(&windowed))
+    with_machine!(limit.kind, M => {
+        let limit = M::limit(limit);
+        M::unpack(&limit, a).join(&limit, M::unpack(&limit, b)).pack(&limit)
+    })
+}
+
+/// When a refundable bucket is full again, in ticks since the Unix epoch.
+#[cfg(feature = "std")]
+pub(crate) fn refundable_tat(words: &[u64]) -> u128 {
+    RefundableBucket::from_words(|at| words[at]).tat()
 }
 
 /// Leaves in `words` a state as strict as both.
@@ -159,13 +189,13 @@ pub(crate) fn join_words(limit: &Normal, words: &mut [u64], other: &[u64]) {
     let load = |from: &[u64]| -> [u64; MOST_WORDS] { core::array::from_fn(|at| from.get(at).copied().unwrap_or(0)) };
     let (a, b) = (load(words), load(other));
     with_machine!(limit.kind, M => {
-        let joined = M::from_words(|at| a[at]).join(&limit.windowed(), M::from_words(|at| b[at]));
+        let joined = M::from_words(|at| a[at]).join(&M::limit(limit), M::from_words(|at| b[at]));
         joined.to_words(|at, word| words[at] = word);
     });
 }
 
 impl Cell {
-    /// One call of `cost` at `now`; with `write` an admission is written.
+    /// One call of `cost` at `now`; with `write` an admission is written, as a final charge if it is `kept`.
     #[inline(never)]
     pub(super) fn window_step(
         &self,
@@ -173,8 +203,9 @@ impl Cell {
         now: Instant,
         cost: u64,
         write: bool,
+        kept: bool,
     ) -> Result<Windowwise, Sealed> {
-        self.window_call(limit, now, cost, write)
+        self.window_call(limit, now, cost, write, kept)
     }
 
     /// The same in line, for the one place where every nanosecond counts.
@@ -185,28 +216,29 @@ impl Cell {
         now: Instant,
         cost: u64,
         write: bool,
+        kept: bool,
     ) -> Result<Windowwise, Sealed> {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
             return self.log_step(limit, now, cost, write);
         }
-        self.act(limit, &Step { limit, now, cost, write })
+        self.act(limit, &Step { limit, now, cost, write, kept })
     }
 
-    /// Gives back `unused` of what was charged in a window (or, of a log, at an instant), if that is still counted.
-    pub(super) fn window_give_back(&self, limit: &Normal, now: Instant, charged_in: u64, unused: u64) {
+    /// Settles a charge: gives back what is unused, if it is still counted.
+    pub(super) fn window_give_back(&self, limit: &Normal, now: Instant, refund: Refund) {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
-            return self.log_give_back(limit, charged_in, unused);
+            return self.log_give_back(limit, refund.charged_in, refund.unused);
         }
-        let _ = self.act(limit, &GiveBack { now, charged_in, unused });
+        let _ = self.act(limit, &GiveBack { now, refund });
     }
 
     /// An operator's gift: up to `tokens` less are counted. Returns how many.
     pub(super) fn window_grant(&self, limit: &Normal, now: Instant, tokens: u64) -> u64 {
-        let Ok(seen) = self.window_step(limit, now, 0, false) else { return 0 };
-        let gift = tokens.min(limit.capacity - seen.decision.remaining().min(limit.capacity));
         if limit.kind == Kind::Log {
+            let Ok(seen) = self.window_step(limit, now, 0, false, false) else { return 0 };
+            let gift = tokens.min(limit.capacity - seen.decision.remaining().min(limit.capacity));
             let (wide, windowed) = (self.wide(), limit.windowed());
             let _held = wide.lock.hold();
             let ring = wide.ring(&windowed);
@@ -214,10 +246,9 @@ impl Cell {
                 let gift = gift.min(ring.length);
                 wide.set_ring(Ring { head: ring.place(gift), length: ring.length - gift, ..ring });
             }
-        } else {
-            self.window_give_back(limit, now, seen.charged_in, gift);
+            return gift;
         }
-        gift
+        self.act(limit, &Grant { now: now.as_unix_nanos(), tokens }).unwrap_or(0)
     }
 
     /// Charges `extra` now; the window is full at most.
@@ -243,8 +274,8 @@ impl Cell {
         impl Act for Used<'_> {
             type Out = Decision;
 
-            fn on<M: Machine>(&self, limit: &Windowed, state: M) -> (Option<M>, Decision) {
-                (None, Decision::windowed(self.0, &state.step(limit, self.1, 0), self.1))
+            fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Decision) {
+                (None, M::decision(self.0, &state.step(limit, self.1, 0), self.1))
             }
         }
         remaining(self.act_on(limit, word, &Used(limit, now)))
@@ -266,13 +297,23 @@ impl Cell {
         impl Act for Copy<'_> {
             type Out = ();
 
-            fn on<M: Machine>(&self, _: &Windowed, state: M) -> (Option<M>, ()) {
+            fn on<M: Machine>(&self, _: &M::Limit, state: M) -> (Option<M>, ()) {
                 self.0.store(self.1, state);
                 (None, ())
             }
         }
         self.act_on(&old, word, &Copy(next, &new));
         true
+    }
+
+    /// When a refundable bucket is full again, in ticks of its limit since the Unix epoch.
+    pub(super) fn refundable_tat(&self) -> u128 {
+        self.wide().state::<RefundableBucket>().tat()
+    }
+
+    /// Sets that of a cell that nobody else knows; no charge of before gives anything back.
+    pub(super) fn set_refundable_tat(&self, tat: u128) {
+        self.wide().set_state(RefundableBucket::settled_at(tat));
     }
 
     pub(crate) fn wide(&self) -> &Wide {
@@ -287,17 +328,16 @@ impl Cell {
 
     #[inline(always)]
     fn act_as<M: Machine, A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
-        let windowed = limit.windowed();
-        if windowed.shift > 0 {
+        let limit = M::limit(limit);
+        if M::fits_a_word(&limit) {
             let mut word = self.word.load(Ordering::Acquire);
             loop {
                 if word == SEALED {
                     return Err(Sealed);
                 }
-                let (after, out) = act.on(&windowed, M::unpack(&windowed, word));
+                let (after, out) = act.on(&limit, M::unpack(&limit, word));
                 let Some(after) = after else { return Ok(out) };
-                match self.word.compare_exchange_weak(word, after.pack(&windowed), Ordering::AcqRel, Ordering::Acquire)
-                {
+                match self.word.compare_exchange_weak(word, after.pack(&limit), Ordering::AcqRel, Ordering::Acquire) {
                     Ok(_) => return Ok(out),
                     Err(seen) => word = seen,
                 }
@@ -306,7 +346,7 @@ impl Cell {
         let wide = self.wide();
         let _held = wide.lock.hold();
         self.read()?;
-        let (after, out) = act.on(&windowed, wide.state::<M>());
+        let (after, out) = act.on(&limit, wide.state::<M>());
         if let Some(after) = after {
             wide.set_state(after);
         }
@@ -315,18 +355,18 @@ impl Cell {
 
     /// Runs `act` on the state of a sealed cell, of which `word` was the word.
     fn act_on<A: Act>(&self, limit: &Normal, word: u64, act: &A) -> A::Out {
-        let windowed = limit.windowed();
         with_machine!(limit.kind, M => {
-            let state = if windowed.shift > 0 { M::unpack(&windowed, word) } else { self.wide().state::<M>() };
-            act.on(&windowed, state).1
+            let limit = M::limit(limit);
+            let state = if M::fits_a_word(&limit) { M::unpack(&limit, word) } else { self.wide().state::<M>() };
+            act.on(&limit, state).1
         })
     }
 
     /// Sets the state of a cell that nobody else knows yet.
     fn store<M: Machine>(&self, limit: &Normal, state: M) {
-        let windowed = limit.windowed();
-        if windowed.shift > 0 {
-            self.word.store(state.clip(&windowed).pack(&windowed), Ordering::Relaxed);
+        let limit = M::limit(limit);
+        if M::fits_a_word(&limit) {
+            self.word.store(state.clip(&limit).pack(&limit), Ordering::Relaxed);
         } else {
             self.wide().set_state(state);
         }

@@ -15,7 +15,7 @@ use crate::decision::Decision;
 use crate::keyed::line::Rule;
 use crate::keyed::table::{BYTES_A_KEY, Booking, Cap, Figures, Standing, Table};
 use crate::keyed::terms::{Call, Terms};
-use crate::keyed::{TooManyLimits, charge_more, give_back, grant, reset};
+use crate::keyed::{TooManyLimits, charge_more, give_back, grant, is_refundable, reset};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Carry, Counts};
 use crate::sync::Ordering;
@@ -280,13 +280,16 @@ impl<C: Clock> MemoryStore<C> {
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
                 Some(receipt) if receipt.permit || receipt.booking == Booking::ELSEWHERE => {}
-                Some(Receipt { hash, booking, cost, charged, .. }) if actual < cost => {
-                    give_back(table, hash, booking, &charged, cost - actual, actual == 0, &now, None);
+                Some(Receipt { hash, booking, cost, charged, .. }) => {
+                    if actual < cost || is_refundable(table, booking) {
+                        let unused = cost.saturating_sub(actual);
+                        give_back(table, hash, booking, &charged, cost, unused, actual == 0, &now, None);
+                    }
+                    if actual > cost {
+                        charge_more(table, booking.terms(), hash, actual - cost, &now, None);
+                    }
                 }
-                Some(Receipt { hash, booking, cost, .. }) if actual > cost => {
-                    charge_more(table, booking.terms(), hash, actual - cost, &now, None);
-                }
-                _ => {}
+                None => {}
             }
         }
     }
@@ -305,7 +308,7 @@ fn receipt(terms: &Terms, hash: u64, cost: u64, later: u64, call: &Call, standin
     let Standing { given, refunded, .. } = *standing;
     let normal = &terms.normal;
     // One after the other, so that each gives back what is its own. Windows and logs tell them apart by nothing.
-    let later = if normal.is_windowed() { 0 } else { later.saturating_mul(normal.token) };
+    let later = if normal.is_machine() { 0 } else { later.saturating_mul(normal.token) };
     let charged = Charged::new(normal, call.charged.saturating_sub(later), call.clock, cost, refunded, given);
     let permit = normal.kind == Kind::InFlight;
     Receipt { hash, booking: standing.booked_by(terms.id), cost, charged, permit }

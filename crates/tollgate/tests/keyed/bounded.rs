@@ -22,14 +22,16 @@ fn keys() -> impl Strategy<Value = u64> {
 /// A limit of each algorithm whose times are whole nanoseconds, so that bounds are exact.
 fn limits() -> impl Strategy<Value = Limit> {
     let window = prop_oneof![10_u64..100, Just(60_000_000_000)];
-    (prop::sample::select(Algorithm::ALL.to_vec()), 1_u64..=6, window).prop_map(|(algorithm, count, window)| {
-        match algorithm {
+    let algorithm = (prop::sample::select(Algorithm::ALL.to_vec()), any::<bool>());
+    (algorithm, 1_u64..=6, window).prop_map(|((algorithm, refundable), count, window)| {
+        let limit = match algorithm {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 Limit::of(1, Duration::from_nanos(window / 4)).burst(count).algorithm(algorithm)
             }
             Algorithm::Pacing => Limit::of(1, Duration::from_nanos(window / 4)).queue(count),
             _ => Limit::of(count, Duration::from_nanos(window)).algorithm(algorithm),
-        }
+        };
+        if refundable { limit.refundable() } else { limit }
     })
 }
 
@@ -507,11 +509,16 @@ proptest! {
     }
 }
 
+/// The limit in every algorithm, and its name.
+fn every(limit: Limit) -> impl Iterator<Item = (Limit, String)> {
+    let all = Algorithm::ALL.into_iter().map(move |algorithm| limit.algorithm(algorithm));
+    all.chain([limit.refundable()]).map(|limit| (limit, limit.to_string()))
+}
+
 /// Room for one key or so, all used up by whoever comes: an abuser that churns keys gets nothing back by it.
 #[test]
 fn churning_keys_resets_nobody() {
-    for algorithm in Algorithm::ALL {
-        let limit = Limit::per_minute(5).algorithm(algorithm);
+    for (limit, algorithm) in every(Limit::per_minute(5)) {
         let (keyed, clock) = keyed(limit, 1);
         let spend = || (0..20).filter(|_| keyed.check(&0).is_allowed()).count() as u64;
         assert_eq!(spend(), limit.capacity(), "{algorithm}");
@@ -530,8 +537,7 @@ fn churning_keys_resets_nobody() {
 /// Keys that are fresh again make room without a loss, whoever comes next.
 #[test]
 fn fresh_keys_make_room_and_nobody_is_denied() {
-    for algorithm in Algorithm::ALL {
-        let limit = Limit::per_second(5).algorithm(algorithm);
+    for (limit, algorithm) in every(Limit::per_second(5)) {
         let (keyed, clock) = keyed(limit, 100);
         for key in 0..20_000_u64 {
             assert!(keyed.check_n(&key, 3).is_allowed(), "{algorithm}: key {key}");
@@ -580,9 +586,8 @@ fn a_peek_takes_no_room() {
 /// A cap in bytes holds too, for algorithms whose state does not fit a word as well.
 #[test]
 fn a_cap_in_bytes_bounds_what_is_held() {
-    for algorithm in Algorithm::ALL {
+    for (limit, algorithm) in every(Limit::per_minute(50)) {
         let clock = ManualClock::new();
-        let limit = Limit::per_minute(50).algorithm(algorithm);
         let keyed = Keyed::<u64, _>::builder(limit).max_bytes(64 * 1_024).clock(clock.clone()).build();
         for key in 0..20_000 {
             let _ = keyed.check_n(&key, 1 + key % 7);
@@ -605,8 +610,7 @@ fn a_key_weighs_at_most_72_bytes() {
 /// A charge of a key that was displaced gives back to nobody else.
 #[test]
 fn a_charge_of_a_displaced_key_gives_nothing_to_others() {
-    for algorithm in Algorithm::ALL {
-        let limit = Limit::per_minute(5).algorithm(algorithm);
+    for (limit, algorithm) in every(Limit::per_minute(5)) {
         let (keyed, _) = keyed(limit, 1);
         let charges: Vec<_> = (0..300).filter_map(|key| keyed.key(&key).take(5).ok()).collect();
         let others: Vec<_> = (0..300).map(|key| keyed.key(&key).peek().remaining()).collect();

@@ -75,9 +75,11 @@ fn the_first_lines_of_the_docs() {
 fn plans_of_other_algorithms_go_along() {
     let clock = ManualClock::new();
     let keyed = Keyed::<str, _>::with_clock(Limit::per_minute(10), clock);
-    for from in Algorithm::ALL {
-        for to in Algorithm::ALL {
-            let [first, second] = [from, to].map(|algorithm| Limit::per_minute(10).algorithm(algorithm));
+    let limit = Limit::per_minute(10);
+    let limits = Algorithm::ALL.map(|algorithm| limit.algorithm(algorithm)).into_iter().chain([limit.refundable()]);
+    for first in limits.clone() {
+        for second in limits.clone() {
+            let (from, to) = (first, second);
             let key = format!("{from} to {to}");
             assert!(keyed.under(first).unwrap().check_n(&*key, 4).is_allowed(), "{key}");
             let left = keyed.under(second).unwrap().key(&*key).peek().remaining();

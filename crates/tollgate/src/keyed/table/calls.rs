@@ -43,7 +43,7 @@ impl<C: Clock> Table<C> {
                 return quick.decision();
             }
         }
-        let asked = Asked { now, cost, longest: None, reserve: 0, write: true };
+        let asked = Asked { now, cost, longest: None, reserve: 0, write: true, kept: true };
         self.call(first, hash, &asked, plans).0.decision
     }
 
@@ -298,7 +298,7 @@ impl<C: Clock> Table<C> {
             if terms.normal.kind == Kind::Unlimited {
                 return true;
             }
-            if let (Reach::Late, false) = (reach(&terms.normal, terms.origin, now), terms.normal.is_windowed()) {
+            if let (Reach::Late, false) = (reach(&terms.normal, terms.origin, now), terms.normal.is_machine()) {
                 if !self.rebase(&terms.line, now) {
                     return true;
                 }

@@ -1,6 +1,7 @@
 //! Several entries at once: claimed in the order of their addresses, worked on, and left all together or as they were.
 
 use super::{Place, STRIPES, Seen, Standing, Table, tag};
+use crate::algorithm::Refund;
 use crate::clock::{Clock, Instant};
 use crate::keyed::terms::{Asked, Call, State, Terms};
 use crate::limit::Kind;
@@ -33,7 +34,7 @@ impl<C: Clock> Table<C> {
             let terms = self.current(first);
             let mut one = One { terms, hash, seen: None, state: Working::Word(0), claimed: false, undo: None };
             if terms.normal.kind != Kind::Unlimited {
-                if let (Reach::Late, false) = (reach(&terms.normal, terms.origin, now), terms.normal.is_windowed()) {
+                if let (Reach::Late, false) = (reach(&terms.normal, terms.origin, now), terms.normal.is_machine()) {
                     self.rebase(&terms.line, now);
                     return None;
                 }
@@ -199,7 +200,8 @@ impl<C: Clock> Drop for Held<'_, C> {
     fn drop(&mut self) {
         for one in &self.ones {
             if let (Working::Handle(handle), Some((charged_in, units))) = (&one.state, one.undo) {
-                self.table.wides.lock(*handle).give_back(&one.terms.normal, 0, charged_in, units);
+                let refund = Refund { charged_in, cost: units, unused: units };
+                self.table.wides.lock(*handle).give_back(&one.terms.normal, 0, refund);
             }
             if let (Some(seen), true) = (&one.seen, one.claimed) {
                 self.table.release(seen);

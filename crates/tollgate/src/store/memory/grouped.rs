@@ -44,7 +44,14 @@ impl Part {
 
     fn asked(&self, now: Instant, write: bool) -> Asked {
         // What cannot be counted never fits.
-        Asked { now, cost: self.cost.unwrap_or(u64::MAX), longest: self.longest, reserve: self.reserve, write }
+        Asked {
+            now,
+            cost: self.cost.unwrap_or(u64::MAX),
+            longest: self.longest,
+            reserve: self.reserve,
+            write,
+            kept: false,
+        }
     }
 
     /// Whether it charges something.

@@ -39,7 +39,7 @@ impl<C: Clock> MemoryStore<C> {
             let seen = table.seek(hash, terms.id).filter(|_| terms.fits_a_word())?;
             let standing = table.standing(hash, seen.place);
             let (longest, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
-            let asked = Asked { now, cost: ask.cost, longest, reserve: ask.reserve, write };
+            let asked = Asked { now, cost: ask.cost, longest, reserve: ask.reserve, write, kept: false };
             let call = terms.judge_word(seen.word(), &asked);
             if call.late {
                 return None;

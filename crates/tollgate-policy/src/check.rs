@@ -268,11 +268,13 @@ impl Policies {
             Limits::Plan { .. } => return None,
         };
         limits.iter().find_map(|limit| {
-            let why = match limit.rate().map(tollgate::Limit::in_micros) {
+            let stored = policy.stored(limit);
+            let why = match stored.rate().map(tollgate::Limit::in_micros) {
                 None => "counts what is in flight",
                 Some(InMicros::Pacing { .. }) => "is a queue",
                 Some(InMicros::Window { count: Counting::FirstHit, .. }) => "has windows that begin with a call",
                 Some(InMicros::Bucket { per_micro: 0, .. }) => "never refills",
+                Some(InMicros::Bucket { refundable: true, .. }) => "gives back what `count` leaves out",
                 Some(InMicros::Unlimited) => return None,
                 Some(_) if limit.capacity() < FEWEST_LEASED => "is too small to be shared out",
                 Some(_) => return None,

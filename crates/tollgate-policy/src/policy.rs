@@ -388,6 +388,17 @@ impl Policy {
         self
     }
 
+    /// A limit of this policy as the store counts it: a token bucket is refundable where only some requests count.
+    /// `action = "delay"` needs slots ahead of time, which a refundable bucket has not.
+    pub(crate) fn stored(&self, limit: &PolicyLimit) -> PolicyLimit {
+        match *limit {
+            PolicyLimit::Rate(rate) if self.count != Count::All && !matches!(self.action, Action::Delay { .. }) => {
+                PolicyLimit::Rate(rate.refundable())
+            }
+            limit => limit,
+        }
+    }
+
     /// By what it counts, in words: `ip`, `user+endpoint`, or `global` for one bucket.
     pub(crate) fn key_name(&self) -> String {
         match &self.key[..] {

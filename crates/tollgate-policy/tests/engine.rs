@@ -1,5 +1,6 @@
 //! What an engine decides, by the manual clock.
 
+use std::collections::VecDeque;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -137,13 +138,33 @@ fn requests_in_flight_count_as_failures_until_they_are_settled() {
     assert_eq!(passes(&gate, &Subject::new(), 5), 2);
 }
 
+/// Five are pending at any time and none of them fails, at any spacing of the calls.
 #[test]
-fn what_ends_as_it_was_charged_and_holds_nothing_need_not_be_settled() {
+fn five_pending_successes_are_never_denied_under_five_an_hour() {
+    let login = Policy::new("login").limit(Limit::per_hour(5)).count(Count::Failures);
+    let (gate, clock) = gate(Policies::new().policy(login));
+    let mut pending = VecDeque::new();
+    for call in 0..2_000_u64 {
+        if pending.len() == 5 {
+            gate.settle_now(pending.remove(call as usize * 7 % 5).unwrap(), Ending::status(200));
+        }
+        clock.advance(SECOND * (call * 37 % 400) as u32);
+        let verdict = gate.decide_now(&Subject::new());
+        assert!(verdict.is_allowed(), "call {call}");
+        pending.push_back(verdict);
+    }
+}
+
+#[test]
+fn a_request_that_was_charged_its_cost_and_has_no_permit_need_not_be_settled() {
+    let (all, _) = gate(Policies::new().policy(Policy::new("all").limit(Limit::per_minute(2))));
+    assert!(all.decide_now(&Subject::new()).is_settled_by(&Ending::status(200)));
+
     let login = Policy::new("login").limit(Limit::per_minute(2)).count(Count::Failures);
     let (failures, _) = gate(Policies::new().policy(login));
     let verdict = failures.decide_now(&Subject::new());
     let settled = [401, 200].map(|status| verdict.is_settled_by(&Ending::status(status)));
-    assert_eq!(settled, [true, false], "a success gets back what it was charged");
+    assert_eq!(settled, [false, false], "a failure is pending until it is settled as used");
 
     let slots = Policy::new("slots").limit(Limit::per_minute(2)).limit(PolicyLimit::Concurrent(2));
     let (in_flight, _) = gate(Policies::new().policy(slots));

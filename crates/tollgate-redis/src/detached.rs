@@ -172,7 +172,9 @@ impl Packed {
 
     fn limit(&mut self, limit: &InMicros) {
         let (kind, numbers) = match *limit {
-            InMicros::Bucket { per_micro, token, capacity } => (0, [per_micro, token, capacity]),
+            InMicros::Bucket { per_micro, token, capacity, refundable } => {
+                (if refundable { 9 } else { 0 }, [per_micro, token, capacity])
+            }
             InMicros::Pacing { per_micro, token, longest } => (1, [per_micro, token, longest]),
             InMicros::Window { count, window, most } => match count {
                 Counting::Fixed => (2, [window, most, 0]),
@@ -232,7 +234,7 @@ impl Read<'_> {
         let [a, b, c] = [self.number()?, self.number()?, self.number()?];
         let window = |count| InMicros::Window { count, window: a, most: b };
         Some(match kind {
-            0 => InMicros::Bucket { per_micro: a, token: b, capacity: c },
+            0 | 9 => InMicros::Bucket { per_micro: a, token: b, capacity: c, refundable: kind == 9 },
             1 => InMicros::Pacing { per_micro: a, token: b, longest: c },
             2 => window(Counting::Fixed),
             3 => window(Counting::FirstHit),

@@ -128,7 +128,8 @@ impl Stem {
 fn letter(limit: &InMicros) -> char {
     match limit {
         InMicros::Unlimited => 'u',
-        InMicros::Bucket { .. } => 'b',
+        InMicros::Bucket { refundable: false, .. } => 'b',
+        InMicros::Bucket { refundable: true, .. } => 'r',
         InMicros::Pacing { .. } => 'p',
         InMicros::Window { count, .. } => match count {
             Counting::Fixed => 'f',

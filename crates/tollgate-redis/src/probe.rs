@@ -25,7 +25,7 @@ pub(crate) fn key(prefix: &str, number: u32) -> String {
 
 /// A question like that of any caller. It is charged, since a server that cannot write decides nothing.
 pub(crate) fn questions(key: &str) -> Questions {
-    let limit = InMicros::Bucket { per_micro: 1, token: 1, capacity: 1_000_000 };
+    let limit = InMicros::Bucket { per_micro: 1, token: 1, capacity: 1_000_000, refundable: false };
     let (key, mode) = (Arc::from(key.as_bytes()), Mode::Enforce);
     Arc::new([Question { key, limit, cost: 1, reserve: 0, mode, wait: None, permits: Vec::new(), lease: None }])
 }

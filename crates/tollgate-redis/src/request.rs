@@ -137,14 +137,14 @@ fn told(question: &Question, reserve: u64, figures: &Figures, takes: bool) -> De
     let (cost, ahead) = (question.cost, figures.first);
     match limit {
         InMicros::Unlimited => limit.ahead(Outcome::Allowed, 0, 0),
-        InMicros::Bucket { per_micro, token, capacity } => {
+        InMicros::Bucket { per_micro, token, capacity, refundable } => {
             let need = cost.saturating_mul(token);
             let before = ahead.saturating_sub(if takes { need } else { 0 });
             let wait = before.saturating_add(need).saturating_sub(capacity);
             if figures.fits {
                 return limit.ahead(Outcome::Allowed, ahead, wait);
             }
-            let patience = question.wait.filter(|_| reserve == 0).unwrap_or(0).saturating_mul(per_micro);
+            let patience = question.wait.filter(|_| reserve == 0 && !refundable).unwrap_or(0).saturating_mul(per_micro);
             match wait.checked_sub(patience).filter(|wait| *wait > 0) {
                 Some(wait) if need <= capacity && per_micro > 0 => limit.ahead(Outcome::Denied, ahead, wait),
                 _ => limit.ahead(Outcome::Never, ahead, 0),
@@ -198,10 +198,14 @@ impl Receipt {
     }
 
     fn of(question: &Question, figures: &Figures, cost: u64, earlier: u64, number: u64) -> Option<Self> {
-        let time = figures.at;
+        let mut time = figures.at;
         let fresh_at = time + figures.reset_after;
         let (after, before) = match question.limit {
             InMicros::Unlimited | InMicros::InFlight { .. } => return None,
+            InMicros::Bucket { token, refundable: true, .. } => {
+                time = figures.cold.refunded;
+                (cost.saturating_mul(token), 0)
+            }
             InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
                 // What was out on lease is not ahead: it is charged when it ends.
                 let all = figures.first.saturating_sub(figures.cold.out.saturating_mul(token));
@@ -236,6 +240,13 @@ impl Receipt {
             InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => tokens.saturating_mul(token),
             _ => tokens,
         };
+        if let InMicros::Bucket { refundable: true, .. } = limit {
+            let unused = units(cost.saturating_sub(actual));
+            // What it cost beyond the charge is charged in the same step.
+            let before = actual.saturating_sub(cost);
+            let what = Amend::GiveBack(GiveBack { unused, charged_at: time, after, before, cold });
+            return Some(Amendment { key, limit, what });
+        }
         let what = match actual.cmp(&cost) {
             std::cmp::Ordering::Equal => return None,
             std::cmp::Ordering::Greater => Amend::ChargeMore(actual - cost),

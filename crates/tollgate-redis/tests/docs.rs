@@ -26,8 +26,9 @@ async fn connect(url: &str) -> Option<RedisStore> {
 }
 
 /// A limit of every algorithm, by the letter that is in its keys.
-const LIMITS: [(char, &str); 7] = [
+const LIMITS: [(char, &str); 8] = [
     ('b', "10/min burst 5"),
+    ('r', "10/min burst 5 refundable"),
     ('p', "10/min queue 5"),
     ('f', "10/min fixed_window"),
     ('h', "10/min fixed_window_first_hit"),
@@ -43,8 +44,14 @@ fn register(store: &RedisStore) -> Vec<LimitHandle> {
 
 fn key_of(redis: &RedisServer, letter: char) -> String {
     let keys = redis.command(&["KEYS", &format!("tollgate:*:{letter}:*")]);
-    let [Reply::Bulk(key)] = keys.items() else { panic!("{letter}: {keys:?}") };
-    String::from_utf8(key.clone()).unwrap()
+    let name = |key: &Reply| match key {
+        Reply::Bulk(key) => String::from_utf8(key.clone()).unwrap(),
+        other => panic!("{other:?}"),
+    };
+    // The store's own decisions on its probe key come and go.
+    let keys: Vec<String> = keys.items().iter().map(name).filter(|key| !key.starts_with("tollgate:probe:")).collect();
+    let [key] = &keys[..] else { panic!("{letter}: {keys:?}") };
+    key.clone()
 }
 
 /// Every verb of the board, one that is over swept from it among them.

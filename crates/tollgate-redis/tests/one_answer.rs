@@ -56,7 +56,10 @@ struct Asked {
 }
 
 /// Limits of every algorithm, small enough that traces meet all their edges. A dash: how many are in flight.
-const LIMITS: [&str; 16] = [
+const LIMITS: [&str; 19] = [
+    "10/s burst 5 refundable",
+    "3/s burst 4 refundable",
+    "59/s burst 7 refundable",
     "10/s burst 5",
     "3/s burst 4",
     "7/ms",
@@ -74,6 +77,9 @@ const LIMITS: [&str; 16] = [
     "unlimited",
     "- 3",
 ];
+
+/// How many of them, from the first, are refundable.
+const REFUNDABLE: usize = 3;
 
 /// Which of them counts permits.
 const IN_FLIGHT: usize = LIMITS.len() - 1;
@@ -93,10 +99,11 @@ fn asked() -> impl Strategy<Value = Asked> {
     })
 }
 
-fn step() -> impl Strategy<Value = Step> {
+/// With `settles` as the weight of settling, where deciding has 8.
+fn step(settles: u32) -> impl Strategy<Value = Step> {
     prop_oneof![
         8 => prop::collection::vec(asked(), 1..4).prop_map(Step::Decide),
-        2 => (0..8_usize, prop::collection::vec(0..7_u64, 0..4)).prop_map(|(which, actual)| Step::Settle { which, actual }),
+        settles => (0..8_usize, prop::collection::vec(0..7_u64, 0..4)).prop_map(|(which, actual)| Step::Settle { which, actual }),
         1 => (0..3_usize, 0..2_u8, 0..6_u64).prop_map(|(limit, key, tokens)| Step::Grant { limit, key, tokens }),
         1 => (0..3_usize, 0..2_u8).prop_map(|(limit, key)| Step::Reset { limit, key }),
         5 => prop_oneof![0..1_000_u64, 0..400_000_u64, 0..3_000_000_u64].prop_map(Step::Advance),
@@ -198,7 +205,17 @@ fn build<'a>(handles: &'a [LimitHandle; 3], asked: &[Asked], keys: &'a [[u8; 1]]
 fn redis_tells_what_memory_tells() {
     let fleet = Fleet::start(2);
     let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
-    let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(), 1..40));
+    let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(2), 1..40));
+    let mut runner = TestRunner::new(ProptestConfig { max_shrink_iters: 4_000, ..ProptestConfig::default() });
+    runner.run(&traces, |(limits, start, steps)| run(&fleet, limits, start, steps)).unwrap();
+}
+
+/// Refundable buckets differ from each other by what is settled when, so these traces settle most charges.
+#[test]
+fn redis_settles_as_memory_settles() {
+    let fleet = Fleet::start(1);
+    let limits = [0..REFUNDABLE, 0..REFUNDABLE, 0..REFUNDABLE];
+    let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(8), 1..80));
     let mut runner = TestRunner::new(ProptestConfig { max_shrink_iters: 4_000, ..ProptestConfig::default() });
     runner.run(&traces, |(limits, start, steps)| run(&fleet, limits, start, steps)).unwrap();
 }
@@ -210,7 +227,7 @@ fn a_cluster_tells_what_memory_tells_of_one_slot() {
     let url = cluster.url();
     let fleet = Fleet::on(&url, "{one}", 2, Box::new(cluster));
     let limits = [0..LIMITS.len(), 0..LIMITS.len(), 0..LIMITS.len()];
-    let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(), 1..40));
+    let traces = (limits, 0..120_000_000_u64, prop::collection::vec(step(2), 1..40));
     let mut runner =
         TestRunner::new(ProptestConfig { cases: 256, max_shrink_iters: 1_000, ..ProptestConfig::default() });
     runner.run(&traces, |(limits, start, steps)| run(&fleet, limits, start, steps)).unwrap();

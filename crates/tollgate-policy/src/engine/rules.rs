@@ -289,7 +289,8 @@ impl Registry {
         limits: &[PolicyLimit],
         store: &impl Store,
     ) -> Result<Vec<Slot>, TooManyLimits> {
-        let handles = self.handles(number, policy, set, limits, store)?;
+        let stored: Vec<PolicyLimit> = limits.iter().map(|limit| policy.stored(limit)).collect();
+        let handles = self.handles(number, policy, set, &stored, store)?;
         Ok(limits.iter().zip(handles).map(|(limit, handle)| Slot { limit: *limit, handle }).collect())
     }
 

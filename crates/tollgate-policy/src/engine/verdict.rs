@@ -339,9 +339,12 @@ impl Verdict {
         !self.holds_places() && self.is_settled(ending)
     }
 
-    /// Whether a request that ended so was charged what it costs.
+    /// Whether a request that ended so was charged what it costs. A policy that counts only some requests is told of the end of
+    /// each.
     pub(super) fn is_settled(&self, ending: &Ending) -> bool {
-        self.parts.asking.asked.iter().all(|asked| self.actual(asked, ending) == asked.cost)
+        let is_settled =
+            |asked: &Asked| self.ruling(asked).policy.count == Count::All && self.actual(asked, ending) == asked.cost;
+        self.parts.asking.asked.iter().all(is_settled)
     }
 
     /// What the asks really cost, now that it is known how the request ended.

@@ -422,7 +422,7 @@ impl Entry {
     fn told(&self, outcome: Outcome, remaining: u64, now: u64, retry_after: u64) -> Decision {
         let remaining = remaining.min(self.limit.manner.burst);
         match self.limit.form {
-            InMicros::Bucket { per_micro, token, capacity } => {
+            InMicros::Bucket { per_micro, token, capacity, .. } => {
                 self.limit.form.ahead(outcome, capacity - remaining * token, retry_after.saturating_mul(per_micro))
             }
             form => form.counted(outcome, remaining, self.fresh_at.saturating_sub(now).div_ceil(1_000), retry_after),
@@ -441,7 +441,7 @@ fn free(form: &InMicros, told: &Figures) -> u64 {
 /// Microseconds until Redis would have so many.
 fn retry_after(form: &InMicros, told: &Figures, cost: u64) -> u64 {
     match *form {
-        InMicros::Bucket { per_micro, token, capacity } => {
+        InMicros::Bucket { per_micro, token, capacity, .. } => {
             let missing = told.first.saturating_add(cost.saturating_mul(token)).saturating_sub(capacity);
             missing.div_ceil(per_micro.max(1))
         }

@@ -21,7 +21,9 @@ pub(crate) fn manner(form: &InMicros, staleness: Duration) -> Option<Manner> {
         (whole >= 4 * SHORTEST && burst >= FEWEST).then_some(Manner { lives, burst })
     };
     match *form {
-        InMicros::Bucket { per_micro, token, capacity } if per_micro > 0 => of(capacity / per_micro, capacity / token),
+        InMicros::Bucket { per_micro, token, capacity, refundable: false } if per_micro > 0 => {
+            of(capacity / per_micro, capacity / token)
+        }
         InMicros::Window { count: Counting::Fixed | Counting::Sliding { .. }, window, most } => of(window, most),
         InMicros::Window { count: Counting::Strict { steps }, window, most } => of(window / steps, most),
         InMicros::Window { count: Counting::Log, window, most } => {
@@ -75,6 +77,7 @@ mod tests {
             "30/50ms fixed_window",
             "30/200ms sliding_window_strict",
             "30/s sliding_log",
+            "100/s burst 200 refundable",
             "0",
             "unlimited",
         ] {

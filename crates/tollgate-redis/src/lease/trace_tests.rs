@@ -35,7 +35,7 @@ const LIMITS: [&str; 6] =
 
 fn terms(limit: &str) -> (InMicros, Terms) {
     let form = limit.parse::<Limit>().unwrap().in_micros();
-    let InMicros::Bucket { per_micro, token, capacity } = form else { unreachable!("buckets") };
+    let InMicros::Bucket { per_micro, token, capacity, .. } = form else { unreachable!("buckets") };
     (form, Terms { per_micro, token, capacity })
 }
 

@@ -3,7 +3,8 @@
 -- ARGV[3] holds the amendments: what to do, the key, the limit, and seven numbers. Answers for each what came of it, in whole
 -- tokens rounded up, or -1 if the key is not one of ours.
 --   0 give back     units unused, when it was charged, units ahead after and before, refunded and given by then,
---                   how often made fresh (windows: how many, when, and which, by its start or number or time)
+--                   how often made fresh (windows: how many, when, and which, by its start or number or time; refundable
+--                   buckets: units unused, when it was booked, units charged, tokens to charge beyond it)
 --   1 charge more   how many
 --   2 grant         how many
 --   3 make fresh
@@ -76,6 +77,49 @@ local function amend_units(what, k, l, a, b, c, d, e, f, g)
     s1[k], come = base, ahead
   end
   dirty[k] = l
+  return ceil(come / token)
+end
+
+local function amend_refundable(what, k, l, a, b, c, d, g)
+  if not text[k] and s1[k] == nil and what ~= 1 and d == 0 then return 0 end
+  local rate, token, full = n1[l], n2[l], n3[l]
+  -- A refund in the units of before a change would make the pending charges of since void.
+  local was = s2[k] or text[k] and #text[k] == 88 and unpack_('>d', text[k], 33) or token
+  if what == 0 and d == 0 and was ~= token then return 0 end
+  if not load_refundable(k, l) then return -1 end
+  local before = max(0, s1[k])
+  if what == 0 then
+    local book = books[k]
+    if (s4[k] or 0) == g and b >= book[5] then
+      local newer = b >= book[6]
+      local place = newer and 4 or 3
+      book[place] = max(0, book[place] - c)
+      book_used(k, book, b, max(0, c - a), newer, rate)
+      s1[k] = lower(s1[k], book)
+      dirty[k] = l
+    end
+    a = d
+  end
+  local come = before - max(0, s1[k])
+  if what < 2 then
+    local extra = min(a, floor(full / token)) * token
+    if extra > 0 then
+      local ahead, book = aged(k)
+      book = { unpack(book) }
+      book_used(k, book, at[k], extra, true, rate)
+      s1[k], books[k], dirty[k] = max(0, ahead) + extra, book, l
+      if what == 1 then come = extra end
+    end
+  elseif what == 2 then
+    come = min(before, a * token)
+    s1[k] = s1[k] - come
+    books[k][1], books[k][2] = books[k][1] - come, books[k][2] - come
+    dirty[k] = l
+  else
+    come = before
+    void_charges(k, 0)
+    dirty[k] = l
+  end
   return ceil(come / token)
 end
 
@@ -223,6 +267,8 @@ while place <= #packed do
     came = amend_permits(k, a, names)
   elseif which < 2 then
     came = amend_units(what, k, l, a, b, c, d, e, f, g)
+  elseif which == 8 then
+    came = amend_refundable(what, k, l, a, b, c, d, g)
   elseif which < 6 then
     came = amend_counts(what, k, l, a, c, g)
   else

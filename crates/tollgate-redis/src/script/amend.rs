@@ -106,9 +106,9 @@ pub(crate) struct GiveBack {
     pub(crate) unused: u64,
     /// When it was charged.
     pub(crate) charged_at: u64,
-    /// Units ahead after it; of a window, which.
+    /// Units ahead after it; of a window, which; of a refundable bucket, the units charged.
     pub(crate) after: u64,
-    /// Units ahead before it.
+    /// Units ahead before it; of a refundable bucket, tokens to charge beyond it.
     pub(crate) before: u64,
     /// What was known of the key beside its state.
     pub(crate) cold: Cold,

@@ -38,6 +38,22 @@ local function units(k, l, cost, reserve, wait, write)
   return true, ahead
 end
 
+local function refundable(k, l, cost, reserve, _, write)
+  if not load_refundable(k, l) then return nil end
+  local token, room = n2[l], n3[l] - reserve * n2[l]
+  local state, book = aged(k)
+  local ahead, need = max(0, state), cost * token
+  if need > room or ahead + need > room then return false, ahead end
+  if write and cost > 0 then
+    s1[k], books[k], dirty[k] = ahead + need, { unpack(book) }, l
+    books[k][4], books[k][7] = book[4] + need, at[k]
+    -- More is pending than can be counted: nothing of it comes back.
+    if books[k][4] > BIG then void_charges(k, s1[k]) end
+    ahead = ahead + need
+  end
+  return true, ahead
+end
+
 local function counts(k, l, cost, reserve, _, write)
   if not load_counts(k, l) then return nil end
   local which, window, most = kind[l], n1[l], n2[l] - reserve
@@ -193,7 +209,7 @@ end
 
 local lease = { [0] = lease_units, [2] = lease_counts, [4] = lease_counts, [5] = lease_counts, [6] = lease_log }
 
-local judge = { [0] = units, units, counts, counts, counts, counts, log, in_flight }
+local judge = { [0] = units, units, counts, counts, counts, counts, log, in_flight, refundable }
 
 local keys, limits, flags, costs, reserves, waits, names = {}, {}, {}, {}, {}, {}, {}
 local fit, f1, f2, f3, f4, f5 = {}, {}, {}, {}, {}, {}
@@ -303,7 +319,7 @@ while place <= size do
     for i = 1, count do
       told = told + 1
       answer[told] = fit[i] and f1[i] or -1 - f1[i]
-      if kind[limits[i]] > 1 then
+      if kind[limits[i]] > 1 and kind[limits[i]] < 8 then
         -- Of a log that is not in order they may be past; then they are told as now.
         answer[told + 1], answer[told + 2] = max(0, f2[i]), max(0, f3[i])
         told = told + 2
@@ -313,6 +329,8 @@ while place <= size do
         told = told + 2
       end
       local held, resets, out = cold[keys[i]], s4[keys[i]], lent[keys[i]]
+      -- The charge is settled by when it was booked.
+      if kind[limits[i]] == 8 then held = { books[keys[i]][7], 0, 0, resets or 0 } end
       if (held or out or resets and resets > 0) and not denied and fit[i] then
         held = held or { 0, 0, 0, resets or 0 }
         local size = #tail

@@ -32,6 +32,7 @@ pub(crate) type Questions = Arc<[Question]>;
 /// What had been refunded to, and given from under, a bucket, and how often it had been made fresh by hand.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Cold {
+    /// Of a refundable bucket: when it was charged.
     pub(crate) refunded: u64,
     pub(crate) given: u64,
     pub(crate) resets: u64,

@@ -168,7 +168,9 @@ fn packed(limit: &InMicros) -> impl Iterator<Item = u8> {
     let (kind, numbers) = match *limit {
         // Of what is unlimited nobody asks.
         InMicros::Unlimited => (0, [0, 1, 0]),
-        InMicros::Bucket { per_micro, token, capacity } => (0, [per_micro, token, capacity]),
+        InMicros::Bucket { per_micro, token, capacity, refundable } => {
+            (if refundable { 8 } else { 0 }, [per_micro, token, capacity])
+        }
         InMicros::Pacing { per_micro, token, longest } => (1, [per_micro, token, longest]),
         InMicros::Window { count, window, most } => match count {
             Counting::Fixed => (2, [window, most, 0]),

@@ -9,6 +9,7 @@
 --   5 strict     window, most, steps
 --   6 log        window, most
 --   7 in flight  how long a permit lives, most
+--   8 refundable units a µs, units a token, units in a full one
 -- The first ARGV[2] keys are strings, read at once. The others are a list or a set, read as needed.
 local call, pack, unpack_ = redis.call, struct.pack, struct.unpack
 local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
@@ -163,6 +164,83 @@ local function load_units(k, l)
   end
   s1[k] = min(s1[k], queue and full or room_of(k, l))
   return true
+end
+
+-- Refundable buckets: s1 the units ahead, as of at, which may be negative, and s2 units a token. books: the units ahead of the
+-- settled charges alone; of all before the newer generation and the settled ones of it; the pending units of the older and
+-- of the newer generation; when each began; the latest charge. s4 how often it was made fresh or its charges were made void.
+-- The formulas are those of algorithm/refundable_bucket.rs in the core.
+local books = {}
+
+-- Charges of before can no longer be settled: what they took stays.
+local function void_charges(k, ahead)
+  s1[k], books[k], s4[k] = ahead, { ahead, ahead, 0, 0, 0, 0, 0 }, ((s4[k] or 0) + 1) % BIG
+end
+
+local function load_refundable(k, l)
+  local rate, token = n1[l], n2[l]
+  if s1[k] == false then return false end
+  if s1[k] == nil then
+    local stored = text[k]
+    if not stored then
+      s1[k], s2[k], at[k], books[k] = 0, token, now, { 0, 0, 0, 0, 0, 0, 0 }
+      return true
+    end
+    local values = #stored == 88 and { unpack_('>ddddddddddd', stored) }
+    for i = 1, 11 do
+      -- The first three may be negative.
+      if not (values and whole(values[i]) and (i < 4 or values[i] >= 0)) then
+        s1[k] = false
+        return false
+      end
+    end
+    local last, was = values[4], values[5]
+    if was < 1 then
+      s1[k] = false
+      return false
+    end
+    local time = time_of(last, k, l)
+    local function passed(ahead) return max(-BIG, ahead - min(2 * BIG, max(0, time - last) * rate)) end
+    s1[k], s2[k], s4[k], at[k] = passed(values[1]), was, values[11], time
+    books[k] = { passed(values[2]), passed(values[3]), values[6], values[7], values[8], values[9], values[10] }
+    if last > time then void_charges(k, max(0, s1[k])) end
+  end
+  if s2[k] ~= token then
+    -- Rounded up: never more is left than was.
+    void_charges(k, -scaled(-max(0, s1[k]), token, s2[k]))
+    s2[k], other[k] = token, true
+  end
+  return true
+end
+
+-- Lowers what is ahead to what the settled and the pending charges account for.
+local function lower(ahead, book)
+  ahead = min(ahead, max(0, book[1]) + book[3] + book[4])
+  book[1], book[2] = min(book[1], ahead), min(book[2], ahead)
+  return ahead
+end
+
+-- The units ahead and the books without the pending charges whose time has come back. The state stays as it is.
+local function aged(k)
+  local ahead, book, time = s1[k], books[k], at[k]
+  if book[2] > 0 or time <= book[7] then return ahead, book end
+  book = { unpack(book) }
+  for _ = 1, 2 do
+    if book[2] <= 0 then
+      book[1], book[2] = max(book[1], book[2]), ahead
+      book[3], book[4] = book[4], 0
+      book[5], book[6] = book[6], time
+    end
+  end
+  return lower(ahead, book), book
+end
+
+-- Books what a charge made so long ago used.
+local function book_used(k, book, charged_at, used, newer, rate)
+  if used <= 0 then return end
+  local base = max(-BIG, (charged_at - at[k]) * rate)
+  book[1] = max(book[1], base) + used
+  if newer then book[2] = max(book[2], base) + used end
 end
 
 -- Windows: s1 counts by window; s2 the time of the newest (a start, or the number of a step); s3 their window; s4 how often made fresh.
@@ -413,6 +491,14 @@ local function write_back()
           if out then fills = fills + max(out[2], out[4], time) - time end
           call('PSETEX', key, expiry(fills), packed)
         end
+      end
+    elseif kind[l] == 8 then
+      local ahead, time, book = s1[k], at[k], books[k]
+      if ahead <= 0 and book[3] + book[4] + (s4[k] or 0) == 0 then
+        call('DEL', key)
+      else
+        local packed = pack('>ddddddddddd', ahead, book[1], book[2], time, s2[k], book[3], book[4], book[5], book[6], book[7], s4[k] or 0)
+        call('PSETEX', key, expiry(time - now + max(0, ahead) / n1[l]), packed)
       end
     else
       local counts, window = s1[k], s3[k]

@@ -1,6 +1,7 @@
 //! Upstreams of HTTP/2 that we did not write: Go's net/http, grpc-go and nginx.
 
 use crate::gateway;
+use crate::limits::denied_of_five_clients;
 use crate::support::{Server, directory, eventually};
 use axum::body::Bytes;
 use axum::http::{HeaderMap, Request, Response};
@@ -115,6 +116,13 @@ async fn ask(client: &mut SendRequest<Empty<Bytes>>, server: &Server, path: &str
     let answer = tokio::time::timeout(LONG, client.send_request(get(server, path))).await;
     let (status, body, _) = whole(answer.map_err(|late| late.to_string())?).await?;
     Ok((status, body))
+}
+
+#[test]
+fn successes_of_http2_upstreams_are_refunded_before_the_client_has_its_response() {
+    let Some(upstream) = Service::go(&["serve"]) else { return };
+    let server = upstream.behind("[[policy]]\nname = \"failures\"\ncount = \"failures\"\nlimit = \"5/h\"\n");
+    assert_eq!(denied_of_five_clients(&server), 0);
 }
 
 /// Each piece is a frame of its own.

@@ -2,10 +2,11 @@
 
 use crate::gateway;
 use crate::service::{echo, head, service};
-use crate::support::eventually;
+use crate::support::{Server, eventually};
 use std::io::{BufReader, Write};
 use std::sync::Mutex;
 use std::sync::mpsc::channel;
+use tollgate_testkit::RedisServer;
 
 /// A permit lasts until the answer has ended, not until it begins.
 #[test]
@@ -40,21 +41,36 @@ fn who_is_over_a_limit_that_delays_waits_and_passes() {
     assert!(server.figure("tollgate_decisions_total{policy=\"slow\",outcome=\"delayed\"}") >= 1.0);
 }
 
-/// As many requests under way as the limit allows, all the time: what comes back is there before the answer is.
+/// As many requests under way as the limit allows, all the time: refunds are there before the responses are.
 #[test]
-fn successes_are_given_back_before_the_client_has_its_answer() {
-    let (upstream, _requests) = echo();
-    let policy = "name = \"failures\"\ncount = \"failures\"\nlimit = \"5/h\"\nalgorithm = \"sliding_log\"\n";
-    let server = gateway(&[upstream], &format!("[[policy]]\n{policy}"));
-    std::thread::scope(|scope| {
-        for _ in 0..5 {
-            scope.spawn(|| {
-                let mut connection = server.connect();
-                for _ in 0..100 {
-                    connection.send("GET", "/", "");
-                    assert_eq!(connection.answer().status(), 200);
-                }
-            });
+fn successes_are_refunded_before_the_client_has_its_response() {
+    let redis = RedisServer::start();
+    let url = redis.url();
+    let redis_store = format!("[store]\nkind = \"redis\"\nurl = \"{url}\"\ntimeout = \"5s\"\n");
+    for store in ["", &redis_store] {
+        for algorithm in ["token_bucket", "sliding_log"] {
+            let (upstream, _requests) = echo();
+            let policy =
+                format!("name = \"failures\"\ncount = \"failures\"\nlimit = \"5/h\"\nalgorithm = \"{algorithm}\"\n");
+            let server = gateway(&[upstream], &format!("{store}[[policy]]\n{policy}"));
+            let denied = denied_of_five_clients(&server);
+            assert_eq!(denied, 0, "{algorithm} {store}");
         }
-    });
+    }
+}
+
+/// How many of 500 requests on five connections were denied.
+pub fn denied_of_five_clients(server: &Server) -> usize {
+    let denied = |_| {
+        let mut connection = server.connect();
+        let statuses = (0..100).map(|_| {
+            connection.send("GET", "/", "");
+            connection.answer().status()
+        });
+        statuses.filter(|status| *status == 429).count()
+    };
+    std::thread::scope(|scope| {
+        let clients: Vec<_> = (0..5).map(|number| scope.spawn(move || denied(number))).collect();
+        clients.into_iter().map(|client| client.join().unwrap()).sum()
+    })
 }

@@ -27,6 +27,8 @@ pub enum InMicros {
         token: u64,
         /// Units in a full bucket.
         capacity: u64,
+        /// Whether every charge is settled: see [`Limit::refundable`].
+        refundable: bool,
     },
     /// A queue that calls leave one interval apart.
     Pacing {
@@ -80,7 +82,7 @@ impl Limit {
     /// ```
     /// use tollgate::{InMicros, Limit};
     ///
-    /// let InMicros::Bucket { per_micro, token, capacity } = Limit::per_second(3).burst(5).in_micros() else { panic!() };
+    /// let InMicros::Bucket { per_micro, token, capacity, .. } = Limit::per_second(3).burst(5).in_micros() else { panic!() };
     /// assert_eq!((per_micro, token, capacity), (3, 1_000_000, 5_000_000)); // a token is a third of a second, exactly
     /// ```
     pub fn in_micros(&self) -> InMicros {
@@ -91,12 +93,13 @@ impl Limit {
             Kind::Unlimited => return InMicros::Unlimited,
             Kind::Frozen => {
                 let capacity = normal.burst().min(MOST as u64 / 2);
-                return InMicros::Bucket { per_micro: 0, token: 1, capacity };
+                return InMicros::Bucket { per_micro: 0, token: 1, capacity, refundable: false };
             }
             Kind::Bucket | Kind::Refundable => {
                 let (per_micro, token) = coarse_enough(normal, |token| u128::from(normal.burst()) * token);
                 let burst = normal.burst().min((MOST - 2) as u64 / token);
-                return InMicros::Bucket { per_micro, token, capacity: burst * token };
+                let refundable = matches!(normal.kind, Kind::Refundable);
+                return InMicros::Bucket { per_micro, token, capacity: burst * token, refundable };
             }
             Kind::Pacing => {
                 let units = |per_micro: u128| u128::from(normal.capacity) * per_micro / per_micro_of(normal);
@@ -163,8 +166,8 @@ impl InMicros {
             Self::Window { most, .. } | Self::InFlight { most } => most,
         };
         (reserve < burst).then(|| match self {
-            Self::Bucket { per_micro, token, capacity } => {
-                Self::Bucket { per_micro, token, capacity: rest(capacity, reserve * token) }
+            Self::Bucket { per_micro, token, capacity, refundable } => {
+                Self::Bucket { per_micro, token, capacity: rest(capacity, reserve * token), refundable }
             }
             Self::Pacing { per_micro, token, longest } => {
                 Self::Pacing { per_micro, token, longest: rest(longest, reserve * token) }
@@ -179,8 +182,8 @@ impl InMicros {
     /// clock (the whole capacity: it is empty). `wait`: units until the call's turn, or until the same call passes.
     pub fn ahead(&self, outcome: Outcome, ahead: u64, wait: u64) -> Decision {
         let (per_micro, token, capacity, kind) = match *self {
-            Self::Bucket { per_micro: 0, token, capacity } => (0, token, capacity, Kind::Frozen),
-            Self::Bucket { per_micro, token, capacity } => (per_micro, token, capacity, Kind::Bucket),
+            Self::Bucket { per_micro: 0, token, capacity, .. } => (0, token, capacity, Kind::Frozen),
+            Self::Bucket { per_micro, token, capacity, .. } => (per_micro, token, capacity, Kind::Bucket),
             Self::Pacing { per_micro, token, longest } => (per_micro, token, longest, Kind::Pacing),
             _ => (0, 1, 0, Kind::Unlimited),
         };
@@ -227,7 +230,7 @@ mod tests {
             count in 1_u64..=u64::MAX, period in 1_u64..=u64::MAX, burst in 0_u64..=u64::MAX,
         ) {
             let limit = Limit::of(count, core::time::Duration::from_nanos(period)).burst(burst);
-            let InMicros::Bucket { per_micro, token, capacity } = limit.in_micros() else { panic!() };
+            let InMicros::Bucket { per_micro, token, capacity, .. } = limit.in_micros() else { panic!() };
             let normal = limit.normal();
             prop_assert!(u128::from(capacity) + u128::from(per_micro) < MOST);
             prop_assert!(capacity / token <= normal.burst() && capacity % token == 0);
@@ -243,15 +246,21 @@ mod tests {
     #[test]
     fn what_fits_is_exact() {
         let exact = |text: &str| text.parse::<Limit>().unwrap().in_micros();
-        assert_eq!(exact("10/s burst 20"), InMicros::Bucket { per_micro: 1, token: 100_000, capacity: 2_000_000 });
-        assert_eq!(exact("7/s"), InMicros::Bucket { per_micro: 7, token: 1_000_000, capacity: 7_000_000 });
+        assert_eq!(
+            exact("10/s burst 20"),
+            InMicros::Bucket { per_micro: 1, token: 100_000, capacity: 2_000_000, refundable: false }
+        );
+        assert_eq!(
+            exact("7/s"),
+            InMicros::Bucket { per_micro: 7, token: 1_000_000, capacity: 7_000_000, refundable: false }
+        );
         assert_eq!(exact("10/s wait 2s"), InMicros::Pacing { per_micro: 1, token: 100_000, longest: 2_000_000 });
         let window = |count| InMicros::Window { count, window: 60_000_000, most: 100 };
         assert_eq!(exact("100/min fixed_window"), window(Counting::Fixed));
         assert_eq!(exact("100/min sliding_window"), window(Counting::Sliding { grain: 1 }));
         assert_eq!(exact("100/min sliding_window_strict"), window(Counting::Strict { steps: 10 }));
         assert_eq!(exact("100/min sliding_log"), window(Counting::Log));
-        assert_eq!(exact("0"), InMicros::Bucket { per_micro: 0, token: 1, capacity: 0 });
+        assert_eq!(exact("0"), InMicros::Bucket { per_micro: 0, token: 1, capacity: 0, refundable: false });
         assert_eq!(exact("unlimited"), InMicros::Unlimited);
         let InMicros::Window { count: Counting::Sliding { grain }, .. } = exact("1000000/d sliding_window") else {
             panic!()

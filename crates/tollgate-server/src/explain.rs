@@ -26,6 +26,8 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
 
     let mut options = EngineOptions::default();
     options.fingerprints = store::fingerprint_secret(&config.store);
+    // Without a secret in the configuration this process makes its own, and its fingerprints match those of no other.
+    let lasting = options.fingerprints.is_some();
     let store = MemoryStore::builder().max_keys(1_000).build();
     let engine = match Engine::with_options(store, config.policies.clone(), options) {
         Ok(engine) => engine,
@@ -36,10 +38,14 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
         Err(error) => return failed(&error.to_string()),
     };
     let explanation = runtime.block_on(engine.explain(&subject, args.cost));
+    let mut told = Told::new(&explanation);
+    if !lasting {
+        told.tried.iter_mut().for_each(|policy| policy.fingerprint = None);
+    }
     print(match args.format {
-        Format::Text => in_words(&Told::new(&explanation)),
+        Format::Text => in_words(&told),
         // Structs of text and numbers always have a JSON form.
-        Format::Json => serde_json::to_string_pretty(&Told::new(&explanation)).unwrap_or_default() + "\n",
+        Format::Json => serde_json::to_string_pretty(&told).unwrap_or_default() + "\n",
     });
     if explanation.verdict().is_allowed() { ExitCode::SUCCESS } else { ExitCode::from(NO) }
 }
@@ -166,7 +172,8 @@ struct ToldPolicy {
     /// Why it does not.
     why: Option<String>,
     key: Option<String>,
-    /// The key by its fingerprints.
+    /// The key by its fingerprints; absent where they would match those of no other process.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
     shadow: bool,
     limits: Vec<ToldLimit>,

@@ -181,6 +181,19 @@ fn explain_believes_the_headers_that_serve_would() {
 }
 
 #[test]
+fn explain_shows_fingerprints_that_last() {
+    let config = |store: &str| format!("{store}[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"5/min\"\n");
+    let explain = |store: &str| {
+        let file = config_file(&config(store));
+        run(&["explain", "--config", file.to_str().unwrap(), "--subject", "user=ann"], None).1
+    };
+    let shown = explain("[store]\nkey_secret = \"0123456789abcdef0123456789abcdef\"\n");
+    assert!(shown.contains("counted by user=ann, shown as user=#"), "{shown}");
+    assert_eq!(explain("[store]\nkey_secret = \"0123456789abcdef0123456789abcdef\"\n"), shown);
+    assert!(explain("").contains("counted by user=ann\n"));
+}
+
+#[test]
 fn explain_speaks_json() {
     let (code, out, _) = explain("ip=1.2.3.4 method=POST path=/login header:x=y", &["--format", "json"]);
     let told: Value = serde_json::from_str(&out).unwrap();

@@ -46,15 +46,25 @@ impl Entrance {
         }
     }
 
-    /// What came of each.
-    pub(crate) async fn amend(
+    /// Queues amendments at once, before the future is polled; the future has the outcome of each.
+    pub(crate) fn amend(
         &self,
         amendments: Vec<Amendment>,
         timeout: Duration,
-    ) -> Result<Vec<Option<u64>>, Trouble> {
-        match self {
-            Self::Lane(door) => door.amend(amendments, 0, timeout)?.await.unwrap_or(Err(Trouble::Broken)),
-            Self::Cluster(cluster) => cluster.amend(amendments, timeout).await,
+    ) -> impl Future<Output = Result<Vec<Option<u64>>, Trouble>> + Send + use<> {
+        enum Queued<L, C> {
+            Lane(L),
+            Cluster(C),
+        }
+        let queued = match self {
+            Self::Lane(door) => Queued::Lane(door.amend(amendments, 0, timeout)),
+            Self::Cluster(cluster) => Queued::Cluster(cluster.amend(amendments, timeout)),
+        };
+        async move {
+            match queued {
+                Queued::Lane(outcome) => outcome?.await.unwrap_or(Err(Trouble::Broken)),
+                Queued::Cluster(outcome) => outcome.await,
+            }
         }
     }
 

@@ -534,12 +534,17 @@ impl RedisStore {
     }
 
     /// Each where its key is asked about, so that what is said of it later comes later.
+    /// All of them are queued before any is awaited.
     async fn amend_all(&self, mut amendments: Vec<Amendment>) {
+        let mut outcomes = SmallVec::<[_; 2]>::new();
         for (at, lane) in self.inner.lanes.iter().enumerate() {
             let own: Vec<Amendment> = amendments.extract_if(.., |one| self.inner.lane_of(&one.key) == at).collect();
             if !own.is_empty() {
-                self.inner.report(lane.amend(own, self.inner.timeout).await);
+                outcomes.push(lane.amend(own, self.inner.timeout));
             }
+        }
+        for outcome in outcomes {
+            self.inner.report(outcome.await);
         }
     }
 

@@ -178,11 +178,12 @@ impl Cluster {
         answer
     }
 
-    pub(crate) async fn amend(
+    /// Queues amendments at once, before the future is polled; the future has the outcome of each.
+    pub(crate) fn amend(
         &self,
         amendments: Vec<Amendment>,
         timeout: Duration,
-    ) -> Result<Vec<Option<u64>>, Trouble> {
+    ) -> impl Future<Output = Result<Vec<Option<u64>>, Trouble>> + Send + use<> {
         let map = self.map();
         let mut came = vec![None; amendments.len()];
         let mut handed_in = Vec::new();
@@ -194,13 +195,15 @@ impl Cluster {
                 Err(trouble) => failed = Some(trouble),
             }
         }
-        for (places, told) in handed_in {
-            match told.await.unwrap_or(Err(Trouble::Broken)) {
-                Ok(own) => places.iter().zip(own).for_each(|(at, one)| came[*at] = one),
-                Err(trouble) => failed = Some(trouble),
+        async move {
+            for (places, told) in handed_in {
+                match told.await.unwrap_or(Err(Trouble::Broken)) {
+                    Ok(own) => places.iter().zip(own).for_each(|(at, one)| came[*at] = one),
+                    Err(trouble) => failed = Some(trouble),
+                }
             }
+            failed.map_or(Ok(came), Err)
         }
-        failed.map_or(Ok(came), Err)
     }
 
     pub(crate) fn amend_later(&self, amendments: Vec<Amendment>, timeout: Duration) -> Result<(), Trouble> {

@@ -9,6 +9,7 @@ use smallvec::SmallVec;
 use std::convert::Infallible;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 use tollgate::{AskOutcome, MemoryStore, Sleep, Store};
 use tollgate_policy::{
@@ -202,10 +203,35 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
     }
 }
 
-/// Nobody waits for it. Where no runtime is left to do it, it is not done: what was charged stays charged, and permits end by
-/// themselves.
+/// Runs a settlement in the background. Without a runtime it is dropped: the charge stays, and permits expire.
+///
+/// The first poll is made here, because it queues the refund: the client's next request, which can be read before a spawned
+/// task runs, must not be decided ahead of it.
 fn in_background(later: impl Future<Output = ()> + Send + 'static) {
-    if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+    let Ok(runtime) = tokio::runtime::Handle::try_current() else { return };
+    let mut later = Box::pin(later);
+    if later.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
         runtime.spawn(later);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::in_background;
+    use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
+
+    /// A refund queued only when the runtime gets to it comes after the client's next request.
+    #[tokio::test]
+    async fn a_settlement_has_begun_before_the_response_is_written() {
+        static STEPS: AtomicU32 = AtomicU32::new(0);
+        in_background(async {
+            STEPS.store(1, SeqCst);
+            tokio::task::yield_now().await;
+            STEPS.store(2, SeqCst);
+        });
+        assert_eq!(STEPS.load(SeqCst), 1);
+        while STEPS.load(SeqCst) < 2 {
+            tokio::task::yield_now().await;
+        }
     }
 }

@@ -95,7 +95,7 @@ local function amend_refundable(what, k, l, a, b, c, d, g)
       local place = newer and 4 or 3
       book[place] = max(0, book[place] - c)
       book_used(k, book, b, max(0, c - a), newer, rate)
-      s1[k] = lower(s1[k], book)
+      s1[k] = lower(k, s1[k], book, rate)
       dirty[k] = l
     end
     a = d
@@ -104,7 +104,7 @@ local function amend_refundable(what, k, l, a, b, c, d, g)
   if what < 2 then
     local extra = min(a, floor(full / token)) * token
     if extra > 0 then
-      local ahead, book = aged(k)
+      local ahead, book = aged(k, rate)
       book = { unpack(book) }
       book_used(k, book, at[k], extra, true, rate)
       s1[k], books[k], dirty[k] = max(0, ahead) + extra, book, l

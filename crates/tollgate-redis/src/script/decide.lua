@@ -41,7 +41,7 @@ end
 local function refundable(k, l, cost, reserve, _, write)
   if not load_refundable(k, l) then return nil end
   local token, room = n2[l], n3[l] - reserve * n2[l]
-  local state, book = aged(k)
+  local state, book = aged(k, n1[l])
   local ahead, need = max(0, state), cost * token
   if need > room or ahead + need > room then return false, ahead end
   if write and cost > 0 then

@@ -213,15 +213,16 @@ local function load_refundable(k, l)
   return true
 end
 
--- Lowers what is ahead to what the settled and the pending charges account for.
-local function lower(ahead, book)
-  ahead = min(ahead, max(0, book[1]) + book[3] + book[4])
+-- Lowers what is ahead to what the settled and the pending charges account for: these were made at the latest charge or before.
+local function lower(k, ahead, book, rate)
+  local base = max(-BIG, (book[7] - at[k]) * rate)
+  ahead = min(ahead, max(base, book[1]) + book[3] + book[4])
   book[1], book[2] = min(book[1], ahead), min(book[2], ahead)
   return ahead
 end
 
 -- The units ahead and the books without the pending charges whose time has come back. The state stays as it is.
-local function aged(k)
+local function aged(k, rate)
   local ahead, book, time = s1[k], books[k], at[k]
   if book[2] > 0 or time <= book[7] then return ahead, book end
   book = { unpack(book) }
@@ -232,7 +233,7 @@ local function aged(k)
       book[5], book[6] = book[6], time
     end
   end
-  return lower(ahead, book), book
+  return lower(k, ahead, book, rate), book
 end
 
 -- Books what a charge made so long ago used.

@@ -6,8 +6,8 @@
 //! - `kept`: the TAT of the settled charges alone, each with what it really used, at the time of its charge;
 //! - the pending ticks: the charges that are not settled yet, in full.
 //!
-//! A state without the charges that came back is at most max(kept, now) + pending ahead, so settling lowers the TAT to
-//! that. With nothing kept and less than a full bucket pending, no call is denied; and since every pending charge counts
+//! A state without the charges that came back is at most max(kept, latest) + pending, where latest is the time of the
+//! latest charge, so settling lowers the TAT to that. With nothing kept and less than a full bucket pending, no call is denied; and since every pending charge counts
 //! in full, no interval ever holds more net cost than the bucket admits.
 //!
 //! A charge that is never settled stays pending until the time it took has come back, whatever else is charged
@@ -48,7 +48,8 @@ pub(crate) struct RefundableBucket {
     pending: [u64; 2],
     /// When each generation began. What was charged before the older one is void.
     since: [u64; 2],
-    /// The latest instant of a charge. A call at an earlier instant is booked at this one.
+    /// The latest instant of a charge. A call at an earlier instant is judged and booked at this one: threads read the clock
+    /// before they take their turn, and a bucket whose charges are all pending must not deny because of that.
     latest: u64,
 }
 
@@ -81,14 +82,13 @@ impl RefundableBucket {
                 self.mark = self.tat;
             }
         }
-        self.lowered(limit, now)
+        self.lowered(limit)
     }
 
     /// Lowers the TAT to what the settled and the pending charges account for.
-    fn lowered(mut self, limit: &BucketSize, now: u64) -> Self {
+    fn lowered(mut self, limit: &BucketSize) -> Self {
         let [older, newer] = self.pending.map(u128::from);
-        let base = limit.clock(now.max(self.latest));
-        self.tat = self.tat.min(self.kept.max(base) + older + newer);
+        self.tat = self.tat.min(self.kept.max(limit.clock(self.latest)) + older + newer);
         self.kept = self.kept.min(self.tat);
         self.mark = self.mark.min(self.tat);
         self
@@ -168,6 +168,8 @@ impl Machine for RefundableBucket {
     }
 
     fn step(self, limit: &BucketSize, now: u64, cost: u64) -> Judged<Self, u64> {
+        let early = self.latest.saturating_sub(now);
+        let now = now.max(self.latest);
         let (mut state, clock) = (self.aged(limit, now), limit.clock(now));
         let ahead = state.ahead(clock);
         let need = match cost.checked_mul(limit.token) {
@@ -176,9 +178,9 @@ impl Machine for RefundableBucket {
         };
         let missing = ahead.saturating_add(need).saturating_sub(limit.capacity);
         if missing > 0 {
-            return Judged::Deny { told: ahead, retry_at: missing };
+            return Judged::Deny { told: ahead, retry_at: missing.saturating_add(early.saturating_mul(limit.ticks)) };
         }
-        state.latest = state.latest.max(now);
+        state.latest = now;
         state.tat = state.tat.max(clock) + u128::from(need);
         match state.pending[1].checked_add(need) {
             Some(pending) => state.pending[1] = pending,
@@ -201,7 +203,7 @@ impl Machine for RefundableBucket {
         self.latest
     }
 
-    fn give_back(mut self, limit: &BucketSize, now: u64, back: &Refund) -> Self {
+    fn give_back(mut self, limit: &BucketSize, _: u64, back: &Refund) -> Self {
         let [older_since, newer_since] = self.since;
         if back.charged_in < older_since {
             return self;
@@ -211,7 +213,7 @@ impl Machine for RefundableBucket {
         let worth = back.cost.saturating_mul(limit.token);
         *pending = pending.saturating_sub(worth);
         let used = worth.saturating_sub(back.unused.saturating_mul(limit.token));
-        self.booked(limit, back.charged_in, used, is_newer).lowered(limit, now)
+        self.booked(limit, back.charged_in, used, is_newer).lowered(limit)
     }
 
     fn charge_more(self, limit: &BucketSize, now: u64, extra: u64) -> Self {

@@ -5,7 +5,7 @@ mod traces;
 
 use faces::{Bucket, faces};
 use std::time::Duration;
-use tollgate::{Algorithm, Carry, Limit, Limiter, ManualClock, ReserveError};
+use tollgate::{Algorithm, Carry, Clock, Limit, Limiter, ManualClock, ReserveError};
 
 /// Numbers that look random, the same in each run.
 struct Numbers(u64);
@@ -49,6 +49,38 @@ fn with_nothing_used_and_less_than_a_burst_pending_nothing_is_denied() {
     let clock = ManualClock::new();
     let mut plain = faces()[0](Limit::per_hour(5), &clock);
     assert!(denials(&mut *plain, &clock, 5) > 1_000);
+}
+
+/// Threads read the clock before they take their turn: a call may come with an earlier instant than the charge before it.
+#[test]
+fn an_instant_that_is_late_denies_nothing() {
+    for make in faces() {
+        let clock = ManualClock::new();
+        let mut bucket = make(Limit::per_hour(5).refundable(), &clock);
+        let mut numbers = Numbers(11);
+        clock.advance(Duration::from_secs(3_600));
+        let (mut now, mut pending) = (clock.now(), Vec::new());
+        for _ in 0..10_000 {
+            now = now + Duration::from_micros(numbers.below(2_000));
+            clock.set(now - Duration::from_micros(numbers.below(20_000)));
+            let (decision, charge) = bucket.take(1);
+            assert!(decision.is_allowed(), "{}", bucket.name());
+            pending.extend(charge);
+            if pending.len() == 5 {
+                clock.set(now - Duration::from_micros(numbers.below(20_000)));
+                bucket.settle(pending.swap_remove(numbers.below(5) as usize), 0);
+            }
+        }
+        // Denied for real, and admitted at the end of retry_after, not before.
+        pending.extend(bucket.take(1).1);
+        clock.set(now - Duration::from_secs(1));
+        let wait = bucket.peek(1).retry_after().unwrap();
+        assert!(wait > Duration::from_secs(1));
+        clock.advance(wait - Duration::from_nanos(1));
+        assert!(!bucket.peek(1).is_allowed(), "{}", bucket.name());
+        clock.advance(Duration::from_nanos(1));
+        assert!(bucket.peek(1).is_allowed(), "{}", bucket.name());
+    }
 }
 
 /// Charges that are dropped count in full, until the time they took has come back: also while others come and go.

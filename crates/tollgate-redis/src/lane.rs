@@ -122,6 +122,18 @@ impl Door {
         Ok(receiver)
     }
 
+    /// The same for an amendment.
+    pub(crate) fn probe_amendment(
+        &self,
+        amendment: Amendment,
+        slot: u16,
+        timeout: Duration,
+    ) -> Result<Told<Vec<Option<u64>>>, Trouble> {
+        let (sender, receiver) = oneshot::channel();
+        self.hand_in(Work::Amend(vec![amendment], Some(sender)), slot, timeout, true)?;
+        Ok(receiver)
+    }
+
     /// Hands it in; who does not care what comes of it need not wait.
     pub(crate) fn amend(
         &self,

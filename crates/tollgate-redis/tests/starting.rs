@@ -305,3 +305,25 @@ fn the_secret_is_agreed_on_again_when_it_was_lost() {
         }
     });
 }
+
+/// A script that the server does not know is sent again with its text, behind whatever was queued meanwhile: decisions would
+/// not see refunds made before them.
+#[test]
+fn the_first_refund_is_sent_once() {
+    run(async {
+        let server = RedisServer::start();
+        let store = connect(server.url()).await.unwrap();
+        let handle = store.limit("x", limit("3/h refundable")).unwrap();
+        let unknown = || {
+            let stats = server.command(&["INFO", "errorstats"]);
+            let line = stats.text().unwrap().lines().find(|line| line.contains("NOSCRIPT")).map(str::to_owned);
+            line
+        };
+        let before = unknown();
+        assert!(before.is_some(), "the server was started with no scripts");
+        let verdict = store.decide(&[Ask::new(&handle, "key")]).await;
+        assert_eq!(verdict.source(), Source::Redis);
+        store.settle(verdict, &[0]).await;
+        assert_eq!(unknown(), before);
+    });
+}

@@ -39,6 +39,7 @@ pub struct RedisStoreBuilder {
     sentinel_auth: Option<(String, String)>,
     max_keys: usize,
     max_bytes: Option<usize>,
+    counted: bool,
     time: Option<Arc<std::sync::atomic::AtomicU64>>,
 }
 
@@ -72,6 +73,7 @@ impl RedisStore {
             sentinel_auth: None,
             max_keys: 1_000_000,
             max_bytes: None,
+            counted: true,
             time: None,
         }
     }
@@ -143,6 +145,12 @@ impl RedisStoreBuilder {
     /// How much memory those may take; see [`MemoryStoreBuilder::max_bytes`](tollgate::MemoryStoreBuilder::max_bytes).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// Does not count this store among the nodes that share the limits: for programs that check the setup and exit.
+    pub fn uncounted(mut self) -> Self {
+        self.counted = false;
         self
     }
 
@@ -221,7 +229,7 @@ impl RedisStoreBuilder {
             children: Mutex::default(),
             parent: None,
         });
-        let keeper = Keeper::new(&inner, way, node, &self.prefix);
+        let keeper = Keeper::new(&inner, way, self.counted.then_some(node), &self.prefix);
         let (sender, seen) = tokio::sync::oneshot::channel();
         let (first, weak) = (Arc::clone(&inner), Arc::downgrade(&inner));
         let run = async move {

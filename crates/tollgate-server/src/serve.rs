@@ -313,8 +313,8 @@ fn raise_descriptors() {
 async fn store_of(config: &Config) -> Result<AnyStore<SystemClock>, CannotStart> {
     let StoreConfig { max_keys, max_bytes, redis, .. } = &config.store;
     if let Some(redis) = redis {
-        let connected = store::redis(&config.store, redis, config.policies.default_on_failure()).await;
-        return connected.map(AnyStore::Redis).map_err(CannotStart::Redis);
+        let builder = store::redis_builder(&config.store, redis, config.policies.default_on_failure());
+        return builder.connect().await.map(AnyStore::Redis).map_err(CannotStart::Redis);
     }
     let keys = usize::try_from(*max_keys).unwrap_or(usize::MAX);
     let bytes = max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));

@@ -1,4 +1,4 @@
--- This node is alive. KEYS: the nodes, the secret. ARGV: this node, how long it is alive from now in µs, what it would have
+-- This node is alive. KEYS: the nodes, the secret. ARGV: this node, or nothing if it is not counted, how long it is alive from now in µs, what it would have
 -- the secret be. Answers how many nodes are alive, or -1 if that key is not one of ours, and the secret, or nothing if that
 -- is not.
 local time = redis.call('TIME')
@@ -11,9 +11,11 @@ local nodes, secret = -1, ''
 if is(KEYS[1], 'zset') then
   -- Who is alive until so late said so before the clock was set back, and will say so again.
   redis.call('ZREMRANGEBYSCORE', KEYS[1], string.format('(%.0f', now + 60000000), '+inf')
-  redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[1])
   redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', string.format('%.0f', now))
-  redis.call('PEXPIRE', KEYS[1], math.ceil(ARGV[2] / 1000) + 1)
+  if ARGV[1] ~= '' then
+    redis.call('ZADD', KEYS[1], string.format('%.0f', now + ARGV[2]), ARGV[1])
+    redis.call('PEXPIRE', KEYS[1], math.ceil(ARGV[2] / 1000) + 1)
+  end
   nodes = redis.call('ZCARD', KEYS[1])
 end
 if is(KEYS[2], 'string') then

@@ -10,6 +10,7 @@ use crate::keeper::{Keeper, Way};
 use crate::lane::Lane;
 use crate::lease::{self, table::Leases};
 use crate::limits::Limits;
+use crate::limits_check::LimitsCheck;
 use crate::link::{At, Link, Server};
 use crate::permits::Permits;
 use crate::random::random_bytes;
@@ -40,6 +41,7 @@ pub struct RedisStoreBuilder {
     max_keys: usize,
     max_bytes: Option<usize>,
     counted: bool,
+    rollout_grace: Duration,
     time: Option<Arc<std::sync::atomic::AtomicU64>>,
 }
 
@@ -74,6 +76,7 @@ impl RedisStore {
             max_keys: 1_000_000,
             max_bytes: None,
             counted: true,
+            rollout_grace: Duration::from_secs(60),
             time: None,
         }
     }
@@ -145,6 +148,13 @@ impl RedisStoreBuilder {
     /// How much memory those may take; see [`MemoryStoreBuilder::max_bytes`](tollgate::MemoryStoreBuilder::max_bytes).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
+        self
+    }
+
+    /// How long nodes of one prefix may have different limits before that is reported, as while a change of the configuration
+    /// reaches one after the other; a minute if not said. See [`declare_limits`](RedisStore::declare_limits).
+    pub fn rollout_grace(mut self, grace: Duration) -> Self {
+        self.rollout_grace = grace;
         self
     }
 
@@ -222,6 +232,7 @@ impl RedisStoreBuilder {
             permits: Arc::new(Permits::new(node)),
             leases,
             heartbeat: Arc::default(),
+            limits_check: Arc::new(LimitsCheck::new(self.rollout_grace)),
             board: Arc::new(board),
             timeout: self.timeout,
             on_failure: self.on_failure,

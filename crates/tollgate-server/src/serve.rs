@@ -129,6 +129,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     if let Some(limits) = envoy_limits {
         app.envoy.replace(limits, settings(&config)).map_err(|error| CannotStart::TooManyLimits(error.to_string()))?;
     }
+    app.declare_limits();
     if let Some(file) = &config.server.audit_log {
         let opened = app.audit.write_to(file);
         opened.map_err(|error| CannotStart::AuditLog { file: file.clone(), error })?;

@@ -37,6 +37,7 @@ pub(crate) fn redis_builder(
         .timeout(config.timeout)
         .on_failure(on_failure)
         .nodes(config.nodes.into())
+        .rollout_grace(config.rollout_grace)
         .connections(config.connections)
         .max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
     if let Some(bytes) = max_bytes {

@@ -107,20 +107,6 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     }
     let envoy_limits = envoy_config.as_deref().map(envoy::config::load).transpose().map_err(CannotStart::Envoy)?;
     let certificates = Certificates::load(&config.server, start.gateway).map_err(CannotStart::Tls)?;
-    let Server { http, grpc, resp, admin, .. } = config.server.clone();
-    // Without limits every answer would be yes: better that nobody listens.
-    let grpc = grpc.filter(|_| envoy_limits.is_some()).map(|address| bind("grpc", address, cores)).transpose()?;
-    // A gateway decides on what it forwards, and answers nobody else.
-    let resp = resp.filter(|_| !start.gateway);
-    let http = http.map(|address| bind("http", address, cores)).transpose()?;
-    let resp = resp.map(|address| bind("resp", address, cores)).transpose()?;
-    let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
-    let first = |listeners: &Option<Vec<Bound>>| listeners.iter().flatten().next().map(Bound::at).transpose();
-    let (http_at, grpc_at, resp_at, admin_at) = (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
-    if http_at.is_none() && grpc_at.is_none() && resp_at.is_none() && admin_at.is_none() {
-        return Err(CannotStart::NothingToServe);
-    }
-
     // Caught from here on: a stop that comes while the rest starts is a clean one too.
     let mut signals = runtime.block_on(async { Signals::new(hang_up) })?;
 
@@ -139,6 +125,20 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     if let Some(fleet) = &fleet {
         runtime.block_on(fleet.begin());
         runtime.spawn(Arc::clone(fleet).run());
+    }
+    // Only now: whoever connects is answered at once, also where Redis has kept the start waiting.
+    let Server { http, grpc, resp, admin, .. } = config.server.clone();
+    // Without limits every answer would be yes: better that nobody listens.
+    let grpc = grpc.filter(|_| envoy_config.is_some()).map(|address| bind("grpc", address, cores)).transpose()?;
+    // A gateway decides on what it forwards, and answers nobody else.
+    let resp = resp.filter(|_| !start.gateway);
+    let http = http.map(|address| bind("http", address, cores)).transpose()?;
+    let resp = resp.map(|address| bind("resp", address, cores)).transpose()?;
+    let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
+    let first = |listeners: &Option<Vec<Bound>>| listeners.iter().flatten().next().map(Bound::at).transpose();
+    let (http_at, grpc_at, resp_at, admin_at) = (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
+    if http_at.is_none() && grpc_at.is_none() && resp_at.is_none() && admin_at.is_none() {
+        return Err(CannotStart::NothingToServe);
     }
     let arrivals = resp_at.as_ref().map(|_| arrivals_of(&config)).transpose()?;
     let traces = Tracer::start(&config, app.engine.store().name()).map_err(CannotStart::Gateway)?;

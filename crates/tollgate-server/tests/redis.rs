@@ -3,8 +3,11 @@
 mod support;
 
 use serde_json::json;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 use support::{Answer, Server, config_file, eventually, refused, service, tollgate};
-use tollgate_testkit::{RedisCluster, RedisServer};
+use tollgate_testkit::{RedisCluster, RedisServer, free_port};
 
 /// A file that every node of a fleet may run. The timeout is far longer than a slow machine needs.
 fn fleet(url: &str, on_failure: &str) -> String {
@@ -160,6 +163,32 @@ fn it_starts_without_redis_and_heals() {
     assert_eq!((answer.status(), source(&answer).as_str()), (200, "open"));
     redis.restart();
     eventually("the way to Redis", || source(&check(&node, "ann")) == "redis");
+}
+
+/// Whoever connects the moment that it listens is answered as fast as everybody else.
+#[test]
+fn the_first_request_beside_a_silent_redis_ends_within_the_timeout() {
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    // It accepts connections, and nobody ever reads from them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for on_failure in ["local_share", "open"] {
+        let (url, port) = (format!("redis://{}", silent.local_addr().unwrap()), free_port());
+        let config = fleet(&url, on_failure).replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+        let mut command = tollgate();
+        command.args(["serve", "--config"]).arg(config_file(&config.replace("\"5s\"", "\"100ms\"")));
+        let mut server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let begin = Instant::now();
+        let mut connection = Server::connect_to(SocketAddr::from(([127, 0, 0, 1], port)));
+        connection.send("POST", "/v1/check", &json!({"subject": {"user": "ann"}}).to_string());
+        let answer = connection.answer();
+        let took = begin.elapsed();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        assert_eq!(source(&answer), on_failure);
+        // The rest is for a busy machine.
+        assert!(took < TIMEOUT + TIMEOUT, "{took:?}");
+    }
 }
 
 #[test]

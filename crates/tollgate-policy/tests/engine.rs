@@ -480,3 +480,22 @@ async fn figures_add_up() {
     assert!(top.iter().all(|key| key.policy == "user" && key.key.starts_with("user=#") && !key.key.contains("ann")));
     assert_eq!(gate.most_denied(10).iter().map(|key| key.count).collect::<Vec<_>>(), [3]);
 }
+
+/// What nodes compare: the same for the same policies, and another for any other limit, plan or penalty.
+#[test]
+fn the_limits_that_nodes_compare() {
+    let of = |policies: Policies| Engine::new(MemoryStore::new(), policies).unwrap().shared_limits();
+    let policy = |limit: Limit| Policy::new("api").per(Attribute::User).limit(limit);
+    let one = of(Policies::new().policy(policy(Limit::per_minute(5))));
+    assert_eq!(one.len(), 1);
+    assert!(one[0].starts_with("api,user ") && one[0].contains(" = "), "{one:?}");
+    assert_eq!(one, of(Policies::new().policy(policy(Limit::per_minute(5)))));
+    assert_ne!(one, of(Policies::new().policy(policy(Limit::per_minute(6)))));
+    assert_ne!(one, of(Policies::new().policy(policy(Limit::per_minute(5).burst(2)))));
+    assert_ne!(one, of(Policies::new().policy(Policy::new("api").per(Attribute::Ip).limit(Limit::per_minute(5)))));
+    assert_eq!(of(Policies::new().policy(policy(Limit::per_minute(5))).enabled(false)), [""; 0]);
+    // After a reload those of before are gone, though the store still has them.
+    let engine = Engine::new(MemoryStore::new(), Policies::new().policy(policy(Limit::per_minute(6)))).unwrap();
+    engine.replace(Policies::new().policy(policy(Limit::per_minute(5)))).unwrap();
+    assert_eq!(engine.shared_limits(), one);
+}

@@ -10,6 +10,7 @@ use crate::keeper::{Keeper, Way};
 use crate::lane::Lane;
 use crate::lease::{self, table::Leases};
 use crate::limits::Limits;
+use crate::limits_check::LimitsCheck;
 use crate::link::{At, Link, Server};
 use crate::permits::Permits;
 use crate::random::random_bytes;
@@ -39,6 +40,8 @@ pub struct RedisStoreBuilder {
     sentinel_auth: Option<(String, String)>,
     max_keys: usize,
     max_bytes: Option<usize>,
+    counted: bool,
+    rollout_grace: Duration,
     time: Option<Arc<std::sync::atomic::AtomicU64>>,
 }
 
@@ -72,6 +75,8 @@ impl RedisStore {
             sentinel_auth: None,
             max_keys: 1_000_000,
             max_bytes: None,
+            counted: true,
+            rollout_grace: Duration::from_secs(60),
             time: None,
         }
     }
@@ -146,6 +151,19 @@ impl RedisStoreBuilder {
         self
     }
 
+    /// How long nodes of one prefix may have different limits before that is reported, as while a change of the configuration
+    /// reaches one after the other; a minute if not said. See [`declare_limits`](RedisStore::declare_limits).
+    pub fn rollout_grace(mut self, grace: Duration) -> Self {
+        self.rollout_grace = grace;
+        self
+    }
+
+    /// Does not count this store among the nodes that share the limits: for programs that check the setup and exit.
+    pub fn uncounted(mut self) -> Self {
+        self.counted = false;
+        self
+    }
+
     /// For tests: the scripts go by this time, in microseconds, and not by the server's.
     #[cfg(feature = "test-time")]
     #[doc(hidden)]
@@ -214,6 +232,7 @@ impl RedisStoreBuilder {
             permits: Arc::new(Permits::new(node)),
             leases,
             heartbeat: Arc::default(),
+            limits_check: Arc::new(LimitsCheck::new(self.rollout_grace)),
             board: Arc::new(board),
             timeout: self.timeout,
             on_failure: self.on_failure,
@@ -221,7 +240,7 @@ impl RedisStoreBuilder {
             children: Mutex::default(),
             parent: None,
         });
-        let keeper = Keeper::new(&inner, way, node, &self.prefix);
+        let keeper = Keeper::new(&inner, way, self.counted.then_some(node), &self.prefix);
         let (sender, seen) = tokio::sync::oneshot::channel();
         let (first, weak) = (Arc::clone(&inner), Arc::downgrade(&inner));
         let run = async move {

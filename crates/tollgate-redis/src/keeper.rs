@@ -4,6 +4,7 @@
 use crate::cluster::{Cluster, slot};
 use crate::entrance::Entrance;
 use crate::health::Health;
+use crate::limits_check::Report;
 use crate::link::{Link, Server};
 use crate::probe;
 use crate::reply::SHORT;
@@ -35,7 +36,8 @@ const PIECE: usize = 64;
 pub(crate) struct Keeper {
     inner: Weak<Inner>,
     way: Way,
-    node: u64,
+    /// None if it is not counted among the nodes.
+    node: Option<u64>,
     /// What the keys of the fleet itself begin with.
     fleet: String,
     renewed: Instant,
@@ -105,7 +107,7 @@ impl Way {
 }
 
 impl Keeper {
-    pub(crate) fn new(inner: &Arc<Inner>, way: Way, node: u64, prefix: &str) -> Self {
+    pub(crate) fn new(inner: &Arc<Inner>, way: Way, node: Option<u64>, prefix: &str) -> Self {
         let inner = Arc::downgrade(inner);
         let fleet = way.fleet(prefix);
         let now = Instant::now();
@@ -239,12 +241,21 @@ impl Keeper {
         let (nodes, secret) = (format!("{}:nodes", self.fleet), format!("{}:secret", self.fleet));
         let mut command = redis::cmd("EVAL");
         command.arg(include_str!("script/alive.lua")).arg(2).arg(&nodes).arg(secret);
-        command.arg(format!("{:016x}", self.node)).arg(ALIVE).arg(inner.secret.offer());
+        let node = self.node.map_or_else(String::new, |node| format!("{node:016x}"));
+        command.arg(node).arg(ALIVE).arg(inner.secret.offer());
+        let digest = inner.limits_check.digest();
+        command.arg(&digest);
         let answer = self.way.send(&nodes, &command, SHORT).await?;
         let Value::Array(answer) = answer else { return Err(Trouble::Protocol("no list".to_owned())) };
-        let [Value::Int(nodes), Value::BulkString(secret)] = &answer[..] else {
-            return Err(Trouble::Protocol("not two values".to_owned()));
+        let [Value::Int(nodes), Value::BulkString(secret), Value::Int(others)] = &answer[..] else {
+            return Err(Trouble::Protocol("not three values".to_owned()));
         };
+        let others = u64::try_from(*others).unwrap_or(0);
+        match inner.limits_check.seen(&digest, others, Instant::now()) {
+            Some(Report::Differ(others)) => tracing::warn!(target: "tollgate::redis", "{others}"),
+            Some(Report::Agree) => tracing::info!(target: "tollgate::redis", "all nodes have the same limits again"),
+            None => {}
+        }
         let mut spoilt = None;
         match inner.secret.seen(secret) {
             Known::Same => {}

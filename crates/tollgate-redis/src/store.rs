@@ -9,6 +9,7 @@ use crate::health::{Health, TROUBLES};
 use crate::key::{Secret, Tag};
 use crate::lease::table::{Here, LeaseCounts, Leases};
 use crate::limits::{Limits, Registered, Rule};
+use crate::limits_check::{LimitsCheck, OtherLimits};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
 use crate::script::PermitName;
@@ -48,6 +49,7 @@ pub(crate) struct Inner {
     pub(crate) leases: Leases,
     /// Why the last heartbeat of this node failed, if it did.
     pub(crate) heartbeat: Arc<Mutex<Option<Trouble>>>,
+    pub(crate) limits_check: Arc<LimitsCheck>,
     pub(crate) board: Arc<board::Door>,
     pub(crate) timeout: Duration,
     pub(crate) on_failure: OnFailure,
@@ -67,6 +69,8 @@ pub struct Status {
     /// Why the last heartbeat of this node failed, if it did. Other nodes do not count it then, and where decisions are made
     /// all the same nothing else is wrong.
     pub heartbeat: Option<Trouble>,
+    /// Nodes of the same prefix that have other limits than this one, if there are any.
+    pub other_limits: Option<OtherLimits>,
     /// How many nodes share it, this one included, as far as is known.
     pub nodes: u64,
     /// What happened since the start.
@@ -103,6 +107,7 @@ impl RedisStore {
         Status {
             trouble: health.trouble().map(|(since, trouble)| (since.elapsed(), trouble)),
             heartbeat: self.inner.heartbeat().clone(),
+            other_limits: self.inner.limits_check.other_limits(std::time::Instant::now()),
             nodes: fallback.nodes(),
             counts: Counts {
                 decisions: counts.decisions.load(Relaxed),
@@ -116,6 +121,15 @@ impl RedisStore {
         }
     }
 
+    /// Tells the other nodes of this prefix which limits are in force here: each by its name and its numbers, in any order.
+    ///
+    /// Nodes whose limits differ share buckets all the same, and together admit what the loosest allows. What is said here
+    /// goes with the next heartbeat, as a digest; [`status`](Self::status) tells how many nodes have said something else, and
+    /// the log does so once, after [`rollout_grace`](RedisStoreBuilder::rollout_grace). Nodes that say nothing are not compared.
+    pub fn declare_limits(&self, limits: impl IntoIterator<Item = String>) {
+        self.inner.limits_check.set_limits(limits);
+    }
+
     /// A secret that all nodes share, for a purpose of your own; none while the nodes have not agreed on one.
     pub fn shared_secret(&self, purpose: &str) -> Option<[u8; 32]> {
         Some(self.inner.secret.get()?.derived(purpose))
@@ -127,7 +141,8 @@ impl RedisStore {
     /// store, and forgotten by dropping it. The counts are in Redis: limits of one name and one algorithm are the same
     /// limit in both stores. Its limits are decided exactly: [`lease`](Store::lease) has no effect.
     pub fn with_own_limits(&self) -> Result<Self, TooManyKeys> {
-        let Inner { limits, fallback, health, lanes, secret, permits, heartbeat, board, parent, .. } = &*self.inner;
+        let Inner { limits, fallback, health, lanes, secret, permits, heartbeat, limits_check, board, parent, .. } =
+            &*self.inner;
         let parent = parent.as_ref().unwrap_or(self);
         let inner = Arc::new(Inner {
             names: MemoryStore::builder().max_keys(1).build(),
@@ -139,6 +154,7 @@ impl RedisStore {
             permits: Arc::clone(permits),
             leases: Leases::new(0).0,
             heartbeat: Arc::clone(heartbeat),
+            limits_check: Arc::clone(limits_check),
             board: Arc::clone(board),
             timeout: self.inner.timeout,
             on_failure: self.inner.on_failure,

@@ -42,7 +42,7 @@ impl Hostile {
 }
 
 fn serve(mut stream: TcpStream, begin: &[u8], more: &[u8], is_hostile: &AtomicBool, most: &AtomicU64) {
-    let heartbeat = format!("*2\r\n:1\r\n$70\r\nplain:{}\r\n", "0".repeat(64));
+    let heartbeat = format!("*3\r\n:1\r\n$70\r\nplain:{}\r\n:0\r\n", "0".repeat(64));
     let mut buffer = vec![0; 65_536];
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         let asked = String::from_utf8_lossy(&buffer[..read]);

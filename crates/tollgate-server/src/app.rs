@@ -106,6 +106,13 @@ impl<C: Clock> App<C> {
         })
     }
 
+    /// Tells the other nodes of a fleet which limits are in force here.
+    pub(crate) fn declare_limits(&self) {
+        if let AnyStore::Redis(redis) = self.engine.store() {
+            redis.declare_limits(self.engine.shared_limits().into_iter().chain(self.envoy.shared_limits()));
+        }
+    }
+
     /// Believes others from now on.
     pub(crate) fn believe(&self, identity: Identity) {
         if **self.identity.load() != identity {

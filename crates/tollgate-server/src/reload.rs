@@ -185,6 +185,7 @@ impl<C: Clock> Reload<C> {
         if let Some(limits) = limits {
             self.app.envoy.replace(limits, settings).map_err(|error| vec![error.to_string()])?;
         }
+        self.app.declare_limits();
         self.app.believe(config.identity);
         Ok(told)
     }

@@ -107,20 +107,6 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     }
     let envoy_limits = envoy_config.as_deref().map(envoy::config::load).transpose().map_err(CannotStart::Envoy)?;
     let certificates = Certificates::load(&config.server, start.gateway).map_err(CannotStart::Tls)?;
-    let Server { http, grpc, resp, admin, .. } = config.server.clone();
-    // Without limits every answer would be yes: better that nobody listens.
-    let grpc = grpc.filter(|_| envoy_limits.is_some()).map(|address| bind("grpc", address, cores)).transpose()?;
-    // A gateway decides on what it forwards, and answers nobody else.
-    let resp = resp.filter(|_| !start.gateway);
-    let http = http.map(|address| bind("http", address, cores)).transpose()?;
-    let resp = resp.map(|address| bind("resp", address, cores)).transpose()?;
-    let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
-    let first = |listeners: &Option<Vec<Bound>>| listeners.iter().flatten().next().map(Bound::at).transpose();
-    let (http_at, grpc_at, resp_at, admin_at) = (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
-    if http_at.is_none() && grpc_at.is_none() && resp_at.is_none() && admin_at.is_none() {
-        return Err(CannotStart::NothingToServe);
-    }
-
     // Caught from here on: a stop that comes while the rest starts is a clean one too.
     let mut signals = runtime.block_on(async { Signals::new(hang_up) })?;
 
@@ -129,6 +115,7 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     if let Some(limits) = envoy_limits {
         app.envoy.replace(limits, settings(&config)).map_err(|error| CannotStart::TooManyLimits(error.to_string()))?;
     }
+    app.declare_limits();
     if let Some(file) = &config.server.audit_log {
         let opened = app.audit.write_to(file);
         opened.map_err(|error| CannotStart::AuditLog { file: file.clone(), error })?;
@@ -138,6 +125,20 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     if let Some(fleet) = &fleet {
         runtime.block_on(fleet.begin());
         runtime.spawn(Arc::clone(fleet).run());
+    }
+    // Only now: whoever connects is answered at once, also where Redis has kept the start waiting.
+    let Server { http, grpc, resp, admin, .. } = config.server.clone();
+    // Without limits every answer would be yes: better that nobody listens.
+    let grpc = grpc.filter(|_| envoy_config.is_some()).map(|address| bind("grpc", address, cores)).transpose()?;
+    // A gateway decides on what it forwards, and answers nobody else.
+    let resp = resp.filter(|_| !start.gateway);
+    let http = http.map(|address| bind("http", address, cores)).transpose()?;
+    let resp = resp.map(|address| bind("resp", address, cores)).transpose()?;
+    let admin = admin.map(|address| bind("admin", address, 1)).transpose()?;
+    let first = |listeners: &Option<Vec<Bound>>| listeners.iter().flatten().next().map(Bound::at).transpose();
+    let (http_at, grpc_at, resp_at, admin_at) = (first(&http)?, first(&grpc)?, first(&resp)?, first(&admin)?);
+    if http_at.is_none() && grpc_at.is_none() && resp_at.is_none() && admin_at.is_none() {
+        return Err(CannotStart::NothingToServe);
     }
     let arrivals = resp_at.as_ref().map(|_| arrivals_of(&config)).transpose()?;
     let traces = Tracer::start(&config, app.engine.store().name()).map_err(CannotStart::Gateway)?;
@@ -313,8 +314,8 @@ fn raise_descriptors() {
 async fn store_of(config: &Config) -> Result<AnyStore<SystemClock>, CannotStart> {
     let StoreConfig { max_keys, max_bytes, redis, .. } = &config.store;
     if let Some(redis) = redis {
-        let connected = store::redis(&config.store, redis, config.policies.default_on_failure()).await;
-        return connected.map(AnyStore::Redis).map_err(CannotStart::Redis);
+        let builder = store::redis_builder(&config.store, redis, config.policies.default_on_failure());
+        return builder.connect().await.map(AnyStore::Redis).map_err(CannotStart::Redis);
     }
     let keys = usize::try_from(*max_keys).unwrap_or(usize::MAX);
     let bytes = max_bytes.map(|bytes| usize::try_from(bytes).unwrap_or(usize::MAX));

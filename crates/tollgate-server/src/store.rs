@@ -7,7 +7,7 @@ use tollgate::{
 };
 use tollgate_policy::FingerprintSecret;
 use tollgate_policy::config::{RedisConfig, StoreConfig};
-use tollgate_redis::{ConnectError, RedisStore};
+use tollgate_redis::{RedisStore, RedisStoreBuilder};
 
 /// Either store. Clones share it.
 #[derive(Clone)]
@@ -26,17 +26,18 @@ impl<C: Clock> AnyStore<C> {
     }
 }
 
-/// The store on Redis that a configuration asks for.
-pub(crate) async fn redis(
+/// The store on Redis that a configuration asks for, before it connects.
+pub(crate) fn redis_builder(
     StoreConfig { max_keys, max_bytes, key_secret, .. }: &StoreConfig,
     config: &RedisConfig,
     on_failure: OnFailure,
-) -> Result<RedisStore, ConnectError> {
+) -> RedisStoreBuilder {
     let mut builder = RedisStore::builder(config.url.reveal())
         .prefix(&*config.prefix)
         .timeout(config.timeout)
         .on_failure(on_failure)
         .nodes(config.nodes.into())
+        .rollout_grace(config.rollout_grace)
         .connections(config.connections)
         .max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
     if let Some(bytes) = max_bytes {
@@ -51,7 +52,7 @@ pub(crate) async fn redis(
     if let Some(password) = &config.sentinel_password {
         builder = builder.sentinel_auth(config.sentinel_user.as_deref().unwrap_or_default(), password.reveal());
     }
-    builder.connect().await
+    builder
 }
 
 /// What fingerprints are made for, among what the secret of keys is for.

@@ -3,8 +3,11 @@
 mod support;
 
 use serde_json::json;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::process::Stdio;
+use std::time::{Duration, Instant};
 use support::{Answer, Server, config_file, eventually, refused, service, tollgate};
-use tollgate_testkit::{RedisCluster, RedisServer};
+use tollgate_testkit::{RedisCluster, RedisServer, free_port};
 
 /// A file that every node of a fleet may run. The timeout is far longer than a slow machine needs.
 fn fleet(url: &str, on_failure: &str) -> String {
@@ -75,6 +78,70 @@ fn a_redis_that_dies_is_told_and_comes_back() {
     assert!(log.contains("decisions fall back until it answers") && log.contains("Redis answers again"), "{log}");
 }
 
+/// The same file but for a number on one node; then that one is mended.
+#[test]
+fn nodes_with_other_limits_are_told_everywhere() {
+    let redis = RedisServer::start();
+    let config = fleet(redis.url(), "local_share").replace("on_failure", "rollout_grace = \"0s\"\non_failure");
+    let loose = config_file(&config.replace("10/d", "100/d"));
+    let run = |file: &std::path::Path| {
+        let mut command = tollgate();
+        command.args(["serve", "--config"]).arg(file);
+        Server::run(command)
+    };
+    let same = config_file(&config);
+    let nodes = [run(&same), run(&same), run(&loose)];
+    let others = |node: &Server| node.figure("tollgate_store_nodes_with_other_limits");
+    eventually("each finds the others", || nodes.each_ref().map(others) == [1.0, 1.0, 2.0]);
+    let says = "other nodes have had other limits than this one for ";
+    let node = &nodes[2];
+    eventually("readiness", || {
+        let ready = node.request("GET", "/readyz", "");
+        ready.status() == 200 && ready.body.starts_with(&format!("ok, but 2 {says}"))
+    });
+    let status = node.admin("GET", "/admin/status").json();
+    let told = status["store"]["other_limits"].as_str().unwrap();
+    assert!(
+        told.starts_with(&format!("2 {says}")) && told.contains("; run the same configuration on all nodes"),
+        "{told}"
+    );
+    let found = node.admin("GET", "/admin/doctor").json();
+    assert_eq!(found["findings"][0]["code"], "limits_differ", "{found}");
+    let url = format!("http://{}", node.admin);
+    let output = tollgate().args(["admin", "status", "--url", &url]).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains(&format!("limits differ: 2 {says}")), "{text}");
+
+    std::fs::copy(&same, &loose).unwrap();
+    eventually("all agree", || nodes.each_ref().map(others) == [0.0; 3]);
+    assert_eq!(nodes.each_ref().map(|node| node.request("GET", "/readyz", "").body), ["ok\n"; 3]);
+    assert_eq!(node.admin("GET", "/admin/status").json()["store"]["other_limits"], json!(null));
+    let [first, .., last] = nodes;
+    for node in [first, last] {
+        node.signal("TERM");
+        let (_, log) = node.ended();
+        assert_eq!(log.matches("had other limits than this one").count(), 1, "{log}");
+        assert_eq!(log.matches("all nodes have the same limits again").count(), 1, "{log}");
+    }
+}
+
+/// A change that reaches one node after the other is no difference that anybody is told of.
+#[test]
+fn a_change_on_its_way_is_not_told() {
+    let redis = RedisServer::start();
+    let config = fleet(redis.url(), "local_share");
+    let nodes = [config.replace("10/d", "11/d"), config].map(|config| Server::with_config(&config));
+    let others = |node: &Server| node.figure("tollgate_store_nodes_with_other_limits");
+    eventually("each finds the other", || nodes.each_ref().map(others) == [1.0; 2]);
+    for node in nodes {
+        assert_eq!(node.request("GET", "/readyz", "").body, "ok\n");
+        assert_eq!(node.admin("GET", "/admin/doctor").json()["findings"], json!([]));
+        node.signal("TERM");
+        let (_, log) = node.ended();
+        assert!(!log.contains("other limits"), "{log}");
+    }
+}
+
 #[test]
 fn closed_means_503_and_not_ready() {
     let redis = RedisServer::start();
@@ -96,6 +163,32 @@ fn it_starts_without_redis_and_heals() {
     assert_eq!((answer.status(), source(&answer).as_str()), (200, "open"));
     redis.restart();
     eventually("the way to Redis", || source(&check(&node, "ann")) == "redis");
+}
+
+/// Whoever connects the moment that it listens is answered as fast as everybody else.
+#[test]
+fn the_first_request_beside_a_silent_redis_ends_within_the_timeout() {
+    const TIMEOUT: Duration = Duration::from_millis(100);
+    // It accepts connections, and nobody ever reads from them.
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    for on_failure in ["local_share", "open"] {
+        let (url, port) = (format!("redis://{}", silent.local_addr().unwrap()), free_port());
+        let config = fleet(&url, on_failure).replace("127.0.0.1:0", &format!("127.0.0.1:{port}"));
+        let mut command = tollgate();
+        command.args(["serve", "--config"]).arg(config_file(&config.replace("\"5s\"", "\"100ms\"")));
+        let mut server = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+        let begin = Instant::now();
+        let mut connection = Server::connect_to(SocketAddr::from(([127, 0, 0, 1], port)));
+        connection.send("POST", "/v1/check", &json!({"subject": {"user": "ann"}}).to_string());
+        let answer = connection.answer();
+        let took = begin.elapsed();
+        server.kill().unwrap();
+        server.wait().unwrap();
+        assert_eq!(source(&answer), on_failure);
+        // The rest is for a busy machine.
+        assert!(took < TIMEOUT + TIMEOUT, "{took:?}");
+    }
 }
 
 #[test]

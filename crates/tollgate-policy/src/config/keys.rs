@@ -161,6 +161,13 @@ static STORE: Table = Table {
         )
         .or(Default::Number(1)),
         key(
+            "rollout_grace",
+            Kind::DurationWithin { min: Duration::ZERO, max: Duration::from_secs(86_400) },
+            "How long nodes of one prefix may have different limits, such as while a change reaches one after the other, before it is reported.",
+            "\"5m\"",
+        )
+        .or(Default::Text("1m")),
+        key(
             "key_secret",
             Kind::LongText { bytes: 16 },
             "What names of keys in Redis and fingerprints are hashed with; the same on every node. By default agreed on through Redis, or new at every start.",

@@ -21,6 +21,8 @@ pub struct RedisConfig {
     pub prefix: String,
     /// How many nodes share the limits, as long as Redis was never there to tell; at least 1.
     pub nodes: u32,
+    /// How long nodes may have different limits before that is reported.
+    pub rollout_grace: Duration,
     /// How many connections there are; at least 1.
     pub connections: usize,
     /// Who signs for a `rediss://` server, in PEM form; if nothing is said, whom the system trusts.

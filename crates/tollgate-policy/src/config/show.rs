@@ -163,13 +163,14 @@ impl Writer<'_> {
     }
 
     fn redis(&mut self, redis: &RedisConfig, on_failure: OnFailure) {
-        let RedisConfig { url, mode, timeout, prefix, nodes, connections, ca_file, .. } = redis;
+        let RedisConfig { url, mode, timeout, prefix, nodes, rollout_grace, connections, ca_file, .. } = redis;
         self.line("url", if self.hide { text(url) } else { text(url.reveal()) });
         self.line("mode", text(mode.name()));
         self.line("timeout", text(duration_text(*timeout)));
         self.line("on_failure", text(on_failure));
         self.line("prefix", text(prefix));
         self.line("nodes", nodes.to_string());
+        self.line("rollout_grace", text(duration_text(*rollout_grace)));
         self.line("connections", connections.to_string());
         self.optional("ca_file", ca_file.as_ref().map(|file| text(file.display())));
         self.optional("sentinel_user", redis.sentinel_user.as_ref().map(text));

@@ -190,6 +190,12 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
+    /// The name and the numbers of every limit in force, the same on all nodes that have the same policies: for a store that
+    /// compares them. None where the policies are not enabled.
+    pub fn shared_limits(&self) -> Vec<String> {
+        self.inner.rules.load().shared_limits()
+    }
+
     /// The policies it goes by.
     pub fn policies(&self) -> Policies {
         self.inner.rules.load().source.clone()

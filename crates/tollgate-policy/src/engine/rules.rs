@@ -223,6 +223,32 @@ impl Rules {
         let sheds = registry.sheds(source.shed, store.now());
         Ok(Self { checks: RequestChecks::new(&source), source, policies, index, needs_path, plans, sheds })
     }
+
+    /// Every limit in force, by the name that other nodes know it by too; none where limits are off.
+    pub(crate) fn shared_limits(&self) -> Vec<String> {
+        let mut texts = Vec::new();
+        let mut add = |policy: &Policy, set: &Set, limits: &[PolicyLimit]| {
+            let names = shared_names(policy, set, limits);
+            texts.extend(names.into_iter().zip(limits).map(|(name, limit)| format!("{name} = {limit}")));
+        };
+        for policy in self.source.policies.iter().filter(|_| self.source.enabled) {
+            let stored = |limits: &[PolicyLimit]| limits.iter().map(|limit| policy.stored(limit)).collect::<Vec<_>>();
+            match &policy.limits {
+                Limits::Own(limits) => add(policy, &Set::Own, &stored(limits)),
+                Limits::Plan { .. } => {
+                    for plan in &self.source.plans {
+                        add(policy, &Set::Plan(plan.name.clone()), &stored(&plan.limits));
+                    }
+                }
+            }
+            if let Some(penalty) = &policy.penalty {
+                let (denials, ban) = penalty_limits(penalty);
+                add(policy, &Set::Ban, &[ban]);
+                add(policy, &Set::Denials, denials.as_slice());
+            }
+        }
+        texts
+    }
 }
 
 impl Registry {
@@ -301,15 +327,11 @@ impl Registry {
         penalty: &Penalty,
         store: &impl Store,
     ) -> Result<PenaltySlots, TooManyLimits> {
-        let ban = PolicyLimit::Rate(Limit::of(1, penalty.ban));
+        let (denials, ban) = penalty_limits(penalty);
         let ban = self.handles(number, policy, Set::Ban, &[ban], store)?.remove(0);
-        // The last of them is the one that is not admitted any more.
-        let denials = match penalty.denials - 1 {
-            0 => None,
-            before => {
-                let log = Limit::of(before, penalty.within).algorithm(Algorithm::SlidingLog);
-                Some(self.handles(number, policy, Set::Denials, &[log.into()], store)?.remove(0))
-            }
+        let denials = match denials {
+            None => None,
+            Some(log) => Some(self.handles(number, policy, Set::Denials, &[log], store)?.remove(0)),
         };
         Ok(PenaltySlots { denials, ban })
     }
@@ -411,6 +433,14 @@ impl Registered {
             store.lease(&self.handle, handling.leased);
         }
     }
+}
+
+/// The limits of a penalty: its denials, unless the first is one too many, and its ban.
+fn penalty_limits(penalty: &Penalty) -> (Option<PolicyLimit>, PolicyLimit) {
+    // The last of them is the one that is not admitted any more.
+    let log = |before| Limit::of(before, penalty.within).algorithm(Algorithm::SlidingLog).into();
+    let before = penalty.denials - 1;
+    ((before > 0).then(|| log(before)), PolicyLimit::Rate(Limit::of(1, penalty.ban)))
 }
 
 /// What limits are called where other nodes know them too: by what the policies say, whatever this node said before. A limit

@@ -29,12 +29,8 @@ async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
         findings.push(Finding::new("untrusted_proxy", says));
     }
     findings.extend(of_keys(app).await);
-    if let AnyStore::Redis(redis) = app.engine.store()
-        && let Some((since, trouble)) = redis.status().trouble
-    {
-        let (seconds, by) = (since.as_secs(), app.engine.policies().default_on_failure());
-        let says = format!("decisions are made without Redis for {seconds} s, by {by}: {trouble}; bring Redis back");
-        findings.push(Finding::new("store_fallback", says));
+    if let AnyStore::Redis(redis) = app.engine.store() {
+        findings.extend(of_store(app, &redis.status()));
     }
     if app.reloads.stale.load(Relaxed) {
         let says = "the configuration as it is in the file was refused, and the one from before is in force; see what \
@@ -62,6 +58,19 @@ async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
             let says = format!("the upstream {} fails its health checks and gets nothing; look why", peer.upstream);
             findings.push(Finding::new("upstream_down", says));
         }
+    }
+    findings
+}
+
+fn of_store<C: Clock>(app: &App<C>, status: &tollgate_redis::Status) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some((since, trouble)) = &status.trouble {
+        let (seconds, by) = (since.as_secs(), app.engine.policies().default_on_failure());
+        let says = format!("decisions are made without Redis for {seconds} s, by {by}: {trouble}; bring Redis back");
+        findings.push(Finding::new("store_fallback", says));
+    }
+    if let Some(others) = status.other_limits.filter(|others| others.is_reported) {
+        findings.push(Finding::new("limits_differ", others.to_string()));
     }
     findings
 }

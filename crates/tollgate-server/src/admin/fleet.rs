@@ -69,6 +69,11 @@ impl<C: Clock> Fleet<C> {
 
     /// Learns what is in force before anybody is decided on, if Redis answers.
     pub(crate) async fn begin(&self) {
+        if !self.redis.is_well() {
+            // It has just been waited for.
+            tracing::warn!("bans and overrides of other nodes are not known yet; they hold when Redis answers");
+            return;
+        }
         match tokio::time::timeout(FIRST_LOOK, self.redis.read_notices()).await {
             Ok(Ok(_)) => self.catch_up(),
             Ok(Err(trouble)) => tracing::warn!(

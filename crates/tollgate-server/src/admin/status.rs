@@ -52,6 +52,9 @@ pub(crate) struct StoreStatus {
     /// What is wrong with it, in a sentence.
     pub(crate) trouble: Option<String>,
     pub(crate) fallback_active: bool,
+    /// That other nodes have other limits, in a sentence.
+    #[serde(default)]
+    pub(crate) other_limits: Option<String>,
     /// Decisions it did not make, by why.
     pub(crate) errors: BTreeMap<String, u64>,
     /// Keys that have used something; none if the store cannot count them.
@@ -145,11 +148,13 @@ impl StoreStatus {
             AnyStore::Redis(redis) => Some(redis.status()),
         };
         let trouble = status.as_ref().and_then(|status| status.trouble.as_ref());
+        let other_limits = status.as_ref().and_then(|status| status.other_limits).filter(|others| others.is_reported);
         let errors = status.iter().flat_map(|status| status.counts.troubles);
         Self {
             kind: store.name().to_owned(),
             trouble: trouble.map(|(_, trouble)| trouble.to_string()),
             fallback_active: trouble.is_some(),
+            other_limits: other_limits.map(|others| others.to_string()),
             errors: errors.map(|(kind, many)| (kind.to_owned(), many)).collect(),
             keys,
         }

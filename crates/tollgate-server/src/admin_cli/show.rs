@@ -42,6 +42,9 @@ pub(super) fn status(status: &Status) -> String {
         None => writeln!(text, "store: {}{keys}", store.kind),
         Some(trouble) => writeln!(text, "store: {} does not answer: {trouble}", store.kind),
     };
+    if let Some(others) = &store.other_limits {
+        let _ = writeln!(text, "limits differ: {others}");
+    }
     for breaker in &status.breakers {
         let _ = writeln!(text, "breaker of {}: {}", breaker.name, breaker.state);
     }

@@ -124,7 +124,7 @@ fn of_redis(config: &Config) -> Vec<Finding> {
     let Some(redis) = &config.store.redis else { return Vec::new() };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     match runtime {
-        Ok(runtime) => runtime.block_on(redis::look(redis)),
+        Ok(runtime) => runtime.block_on(redis::look(config, redis)),
         Err(error) => vec![Finding::new("system", format!("nothing can be asked of Redis: {error}; try again later"))],
     }
 }

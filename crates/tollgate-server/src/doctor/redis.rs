@@ -1,9 +1,11 @@
-//! What is wrong with Redis, as far as it says so itself.
+//! What is wrong with Redis: what it says of itself, and whether it makes a decision.
 
 use super::Finding;
+use crate::store;
 use std::time::Duration;
-use tollgate_policy::config::RedisConfig;
-use tollgate_redis::{Examination, Examined, RedisStore};
+use tollgate::{Ask, Limit, Source, Store};
+use tollgate_policy::config::{Config, RedisConfig};
+use tollgate_redis::{ConnectError, Examination, Examined, RedisStoreBuilder, Trouble};
 
 /// Of a Cluster.
 const ALL_SLOTS: u64 = 16_384;
@@ -14,21 +16,53 @@ const SKEW: f64 = 1.0;
 /// Older ones are not tried by the tests.
 const OLDEST: u64 = 6;
 
-pub(super) async fn look(config: &RedisConfig) -> Vec<Finding> {
-    let mut builder = RedisStore::builder(config.url.reveal());
-    if let Some(file) = &config.ca_file {
-        builder = builder.ca_file(file);
-    }
-    if let Some(password) = &config.sentinel_password {
-        builder = builder.sentinel_auth(config.sentinel_user.as_deref().unwrap_or_default(), password.reveal());
-    }
-    match builder.examine().await {
-        Ok(found) => judge(&found, config),
+/// The limit that is tried: its keys are gone after a millisecond.
+const TRIED: &str = "doctor";
+
+/// A busy machine may miss a decision.
+const TRIES: usize = 3;
+
+pub(super) async fn look(config: &Config, redis: &RedisConfig) -> Vec<Finding> {
+    let builder = || store::redis_builder(&config.store, redis, config.policies.default_on_failure()).uncounted();
+    let examined = match builder().examine().await {
+        Ok(examined) => examined,
         Err(error) => {
-            let says = format!("{} cannot be used: {error}; mend that, or `url` under [store]", config.url);
-            vec![Finding::new("redis_unreachable", says)]
+            let says = format!("{} cannot be used: {error}; mend that, or `url` under [store]", redis.url);
+            return vec![Finding::new("redis_unreachable", says)];
+        }
+    };
+    let mut findings = judge(&examined, redis);
+    if let Err(error) = decide(builder()).await
+        && !is_explained(&error, &findings)
+    {
+        findings.push(Finding::new("redis_decision", format!("{} makes no decision: {error}", redis.url)));
+    }
+    findings
+}
+
+/// Connects as a server does and makes a decision.
+async fn decide(builder: RedisStoreBuilder) -> Result<(), ConnectError> {
+    let store = builder.connect().await?;
+    let limit = store
+        .limit(TRIED, Limit::per_second(1000).burst(1))
+        .map_err(|error| ConnectError::Memory(error.to_string()))?;
+    let trouble = || store.status().trouble.map(|(_, trouble)| trouble);
+    for _ in 0..TRIES {
+        if trouble().is_none() && store.decide(&[Ask::new(&limit, b"any")]).await.source() == Source::Redis {
+            return Ok(());
         }
     }
+    Err(ConnectError::Unusable(trouble().unwrap_or(Trouble::TimedOut)))
+}
+
+/// Whether another finding has the cause.
+fn is_explained(error: &ConnectError, findings: &[Finding]) -> bool {
+    let cause = match error {
+        ConnectError::Unusable(Trouble::TimedOut) => "redis_latency",
+        ConnectError::Unusable(Trouble::Refused { code, .. }) if code == "READONLY" => "redis_replica",
+        _ => return false,
+    };
+    findings.iter().any(|finding| finding.code == cause)
 }
 
 fn judge(found: &Examined, config: &RedisConfig) -> Vec<Finding> {

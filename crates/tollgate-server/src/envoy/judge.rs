@@ -168,6 +168,11 @@ impl<C: Clock> Envoy<C> {
         self.rules.load().iter().flat_map(|rules| rules.rules.iter()).map(Rule::figures).collect()
     }
 
+    /// Every limit in force, by the name that other nodes know it by too.
+    pub(crate) fn shared_limits(&self) -> Vec<String> {
+        self.rules.load().iter().flat_map(|rules| rules.shared_limits()).collect()
+    }
+
     /// The answer to a request that needs it `within` some time.
     pub(crate) async fn judge(
         &self,

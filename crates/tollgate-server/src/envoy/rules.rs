@@ -99,6 +99,17 @@ impl Registry {
     }
 }
 
+impl Rules {
+    /// Every limit in force, by the name that other nodes know it by too; none where limits are off.
+    pub(super) fn shared_limits(&self) -> impl Iterator<Item = String> {
+        let limited = self.rules.iter().filter(|_| self.settings.enabled);
+        limited.filter_map(|Rule { config, .. }| match config.limit {
+            Limited::Unlimited => None,
+            Limited::To { limit, .. } => Some(format!("{} = {limit}", name(config))),
+        })
+    }
+}
+
 /// The same in every process: where the rule is, and what of its limit cannot change without beginning anew.
 fn name(rule: &RuleConfig) -> String {
     let identity = &rule.identity;

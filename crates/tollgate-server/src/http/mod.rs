@@ -95,9 +95,11 @@ pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
     let AnyStore::Redis(redis) = app.engine.store() else { return (StatusCode::OK, "ok\n".to_owned()) };
     let store = redis.status();
     let Some((since, trouble)) = store.trouble else {
-        let text = match store.heartbeat {
-            Some(trouble) => format!("ok, but other nodes do not count this one: {trouble}\n"),
-            None => "ok\n".to_owned(),
+        let reported = store.other_limits.filter(|others| others.is_reported);
+        let text = match (store.heartbeat, reported) {
+            (Some(trouble), _) => format!("ok, but other nodes do not count this one: {trouble}\n"),
+            (None, Some(others)) => format!("ok, but {others}\n"),
+            (None, None) => "ok\n".to_owned(),
         };
         return (StatusCode::OK, text);
     };

@@ -232,4 +232,7 @@ fn store_figures<C: Clock>(page: &mut Page, store: &AnyStore<C>) {
     }
     page.family("tollgate_store_nodes", "Nodes that share the store, as far as is known.", Kind::Gauge)
         .sample(&[], status.nodes);
+    let help = "Nodes of the same prefix that have other limits than this one.";
+    let others = status.other_limits.map_or(0, |others| others.nodes);
+    page.family("tollgate_store_nodes_with_other_limits", help, Kind::Gauge).sample(&[], others);
 }

@@ -83,6 +83,9 @@ pub(super) fn store(status: &Status) -> String {
     if let Some(trouble) = &store.trouble {
         line.push_str(&format!(": {}", clean(trouble)));
     }
+    if let Some(others) = &store.other_limits {
+        line.push_str(&format!("; {}", clean(others)));
+    }
     line
 }
 

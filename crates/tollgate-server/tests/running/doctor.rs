@@ -130,6 +130,56 @@ fn mistakes_in_redis() {
     finds(of_config(&url), "redis_unreachable", "cannot be used");
 }
 
+/// The url of a server where the user may do everything but that.
+fn of_user(redis: &RedisServer, rule: &str) -> String {
+    let rules = ["ACL", "SETUSER", "app", "on", ">pass", "~*", "&*", "+@all", rule];
+    assert!(!redis.command(&rules).is_error());
+    on_redis(&format!("redis://app:pass@127.0.0.1:{}", redis.port()))
+}
+
+#[test]
+fn a_redis_that_makes_no_decisions() {
+    let redis = RedisServer::builder().aof(true).start();
+    for rule in ["-evalsha", "-eval", "-@scripting"] {
+        let found = of_user(&redis, rule);
+        finds(of_config(&found), "redis_decision", "the Redis user may not do what is needed");
+        finds(of_config(&found), "redis_decision", &format!("redis://app:***@127.0.0.1:{}", redis.port()));
+    }
+    assert_eq!(of_config(&of_user(&redis, "+@all")), (0, Vec::new()));
+    let other = of_user(&redis, "+@all").replace("url = ", "prefix = \"other\"\nurl = ");
+    assert!(!redis.command(&["ACL", "SETUSER", "app", "resetkeys", "~tollgate:*"]).is_error());
+    finds(of_config(&other), "redis_decision", "the Redis user may not do what is needed");
+    let url = on_redis(redis.url());
+    let replica = RedisServer::builder().aof(true).replica_of(&redis).start();
+    finds(of_config(&on_redis(replica.url())), "redis_replica", "give the url of its primary");
+    redis.command(&["CONFIG", "SET", "maxmemory", "1"]);
+    finds(of_config(&url), "redis_decision", "Redis is out of memory");
+    redis.command(&["CONFIG", "SET", "maxmemory", "0"]);
+    let far = FaultProxy::to(redis.port());
+    // Near enough for each answer, and too far for a decision.
+    far.set(Fault::Delay(Duration::from_millis(50)));
+    let hasty = on_redis(&far.url()).replace("timeout = \"2s\"", "timeout = \"10ms\"");
+    let found = codes(of_config(&hasty));
+    assert_eq!(found, ["redis_latency"], "one finding for one cause");
+}
+
+#[test]
+fn what_is_tried_in_redis_leaves_nothing_behind() {
+    let redis = RedisServer::builder().aof(true).start();
+    let config = on_redis(redis.url()).replace("url = ", "prefix = \"mine\"\nurl = ");
+    redis.command(&["CONFIG", "RESETSTAT"]);
+    assert_eq!(of_config(&config), (0, Vec::new()));
+    let stats = redis.command(&["INFO", "commandstats"]);
+    let stats = stats.text().unwrap();
+    assert!(stats.contains("cmdstat_evalsha:"), "{stats}");
+    // It is no node of the fleet, and what it charged ends by itself.
+    crate::support::eventually("its keys end", || {
+        let keys = redis.command(&["KEYS", "*"]);
+        keys.items().iter().filter_map(|key| key.text()).all(|key| key == "mine:secret")
+    });
+    assert_eq!(redis.command(&["EXISTS", "mine:nodes"]).int(), Some(0));
+}
+
 #[test]
 fn a_cluster_with_slots_that_nobody_serves() {
     let cluster = RedisCluster::start();

@@ -71,6 +71,7 @@ fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConf
     let timeout = section.get(reader, "timeout", scalar::duration);
     let prefix = section.get(reader, "prefix", scalar::prefix);
     let nodes = section.get(reader, "nodes", scalar::number);
+    let rollout_grace = section.get(reader, "rollout_grace", scalar::duration);
     let connections = section.get(reader, "connections", scalar::number);
     let ca_file = section.get(reader, "ca_file", scalar::text);
     let sentinel_user = section.get(reader, "sentinel_user", scalar::text);
@@ -81,6 +82,7 @@ fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConf
         timeout: timeout?,
         prefix: prefix?,
         nodes: u32::try_from(nodes?).ok()?,
+        rollout_grace: rollout_grace?,
         connections: usize::try_from(connections?).ok()?,
         ca_file: ca_file.map(Into::into),
         sentinel_user,

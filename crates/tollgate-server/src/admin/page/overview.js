@@ -87,7 +87,7 @@ function health(status) {
     ["Configuration", `${plural(reloads.taken, "reload")}${reloads.refused ? `, ${exact(reloads.refused)} refused` : ""}`, reloads.stale ? ["stale", "denied"] : ["in force", "well"]],
     ["Bans and overrides", exact(status.overrides), null],
   ];
-  const trouble = [store.trouble, reloads.stale && "The file is wrong, so the configuration from before is in force; the log says what is wrong with it."].filter(Boolean);
+  const trouble = [store.trouble, store.other_limits, reloads.stale && "The file is wrong, so the configuration from before is in force; the log says what is wrong with it."].filter(Boolean);
   keyed($("health"), [...lines.map(([term]) => term), ...trouble.map((text) => `! ${text}`)], (term) => term, (term) => {
     if (term.startsWith("! ")) return el("div", {}, el("dt", { class: "unseen", text: "Trouble" }), el("dd", { class: "trouble", text: term.slice(2) }));
     return el("div", {}, el("dt", { text: term, class: term.includes("://") && "mono" }), el("dd", {}, el("span"), " ", el("span")));

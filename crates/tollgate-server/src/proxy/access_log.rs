@@ -240,7 +240,7 @@ impl Notes {
         });
         if let Some(denial) = denial {
             found.policies = denial.policies().map(ToOwned::to_owned).collect();
-            found.retry_after_ms = denial.retry_after().map(crate::http::millis);
+            found.retry_after_ms = denial.retry_after().map(tollgate_tower::whole_millis);
         }
     }
 

@@ -26,7 +26,7 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
-pub(crate) use problem::{Code, Problem, quoted};
+pub(crate) use problem::{Code, NO_SNIFF, Problem, quoted};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -7,7 +7,7 @@ use super::numbers::{retry_after, whole_millis};
 use super::{grpc, named};
 use crate::NotReached;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -340,6 +340,7 @@ pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(after) = denial.seconds() {
         headers.insert(RETRY_AFTER, after.into());
     }

@@ -93,9 +93,9 @@ pub use attribute::{Attribute, credentials};
 pub use check::{Problem, Severity};
 pub use deadline::{grpc_timeout, request_start};
 pub use engine::{
-    AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeySelector, Level,
-    LimitStatus, LoadSource, Override, OverrideError, PolicyFigures, PolicyKey, PressureFigures, Reason, Refused,
-    SharedOverride, Standing, TopKey, Tried, Usage, Verdict,
+    Account, AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions, Explanation, KeySelector,
+    Level, LimitStatus, LoadSource, Override, OverrideError, PolicyFigures, PolicyKey, PressureFigures, Reason,
+    Refused, SharedOverride, Standing, TopKey, Tried, Usage, Verdict,
 };
 pub use fingerprint::{Fingerprint, FingerprintError, FingerprintSecret, KeyName};
 pub use host::host_name;

@@ -3,6 +3,7 @@
 use crate::cli::{ExplainArgs, Format};
 use crate::http::HEADER;
 use crate::http::check_request::Source;
+use crate::terminal::{self, escape};
 use crate::{CANNOT, NO, configuration, http, print, store};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
@@ -43,15 +44,15 @@ pub(crate) fn run(args: &ExplainArgs) -> ExitCode {
         told.tried.iter_mut().for_each(|policy| policy.fingerprint = None);
     }
     print(match args.format {
-        Format::Text => in_words(&told),
-        // Structs of text and numbers always have a JSON form.
-        Format::Json => serde_json::to_string_pretty(&told).unwrap_or_default() + "\n",
+        // Text always reads back as text.
+        Format::Text => in_words(&terminal::escaped(&told).unwrap_or(told)),
+        Format::Json => terminal::json(&told),
     });
     if explanation.verdict().is_allowed() { ExitCode::SUCCESS } else { ExitCode::from(NO) }
 }
 
 fn failed(problem: &str) -> ExitCode {
-    eprintln!("tollgate: {problem}");
+    eprintln!("tollgate: {}", escape(problem));
     ExitCode::from(CANNOT)
 }
 
@@ -197,8 +198,8 @@ impl Told {
             status: verdict.status(),
             reason: verdict.reason().name().to_owned(),
             policy: verdict.policy().map(ToOwned::to_owned),
-            retry_after_ms: verdict.retry_after().map(http::millis),
-            delay_ms: http::millis(verdict.delay()),
+            retry_after_ms: verdict.retry_after().map(tollgate_tower::whole_millis),
+            delay_ms: tollgate_tower::whole_millis(verdict.delay()),
             never: verdict.is_never(),
             tried: explanation.tried().iter().map(ToldPolicy::new).collect(),
         }
@@ -230,7 +231,7 @@ impl ToldLimit {
             remaining: counted(decision.remaining()),
             cost: level.cost,
             outcome: level.outcome.name().to_owned(),
-            retry_after_ms: decision.retry_after().map(http::millis),
+            retry_after_ms: decision.retry_after().map(tollgate_tower::whole_millis),
         }
     }
 }

@@ -28,6 +28,7 @@ mod serve;
 mod signals;
 mod store;
 mod stream;
+mod terminal;
 mod tls;
 mod token;
 mod top;

@@ -19,7 +19,7 @@ use crate::worker::{LAST_CALL, Worker, connection};
 use crate::worker_health::BEAT_INTERVAL;
 use crate::workers::Workers;
 use crate::{configuration, http, listen, log, proxy, resp, welcome};
-use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::{self, Write};
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -98,6 +98,8 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on SIGHUP ends nobody. A stop still does, at once, until the configuration is read: that may take for ever.
     let hang_up = runtime.block_on(async { signal(SignalKind::hangup()) })?;
+    // A file that may not grow further is an error of the write, not the end of the process.
+    let _file_size = runtime.block_on(async { signal(SignalKind::from_raw(Signal::XFSZ.as_raw())) })?;
     let mut watched = Watched::new(start.file.as_deref());
     let config = configured(start)?;
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
@@ -240,6 +242,9 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
     let name = loop {
         match runtime.block_on(signals.next_within(check_interval)) {
             Some(Asked::Reload) => {
+                if let Some(gateway) = &gateway {
+                    gateway.reopen_log();
+                }
                 notify.reloading();
                 let said = match reload.now("on SIGHUP") {
                     Ok(_) => status.to_owned(),
@@ -264,7 +269,11 @@ pub(crate) fn run(start: &Start) -> Result<(), CannotStart> {
         gateway.drain.enter(Stage::Leaving);
         // Whoever asks is told that it is not ready, and sends nobody here any more. A person at a terminal does not wait.
         if name == "SIGTERM" {
-            let again = async { while let Asked::Reload = signals.next().await {} };
+            let again = async {
+                while let Asked::Reload = signals.next().await {
+                    gateway.reopen_log();
+                }
+            };
             let _ = runtime.block_on(async { tokio::time::timeout(settings.drain_delay, again).await });
         }
         gateway.drain.enter(Stage::Stopping);

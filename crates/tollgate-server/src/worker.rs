@@ -1,6 +1,7 @@
 //! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
 
 use crate::connections::{Activity, Connections, Counted};
+use crate::http::NO_SNIFF;
 use crate::listen::{Bound, Listener};
 use crate::patient::Patient;
 use crate::stream::Stream;
@@ -8,11 +9,13 @@ use crate::tls::OwnCertificate;
 use crate::worker_health::Heartbeat;
 use axum::Router;
 use axum::body::Body;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
 use axum::http::{Request, Response};
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use pin_project_lite::pin_project;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;
@@ -215,7 +218,7 @@ pub(crate) struct OfPeer {
 impl Service<Request<Incoming>> for OfPeer {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = <Router as Service<Request<Incoming>>>::Future;
+    type Future = OfPeerFuture<<Router as Service<Request<Incoming>>>::Future>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         <Router as Service<Request<Incoming>>>::poll_ready(&mut self.app, cx)
@@ -225,7 +228,26 @@ impl Service<Request<Incoming>> for OfPeer {
         if let Some(peer) = self.peer {
             request.extensions_mut().insert(PeerAddr(peer));
         }
-        self.app.call(request)
+        OfPeerFuture { response: self.app.call(request) }
+    }
+}
+
+pin_project! {
+    /// The response of the routes, with the headers that all responses have.
+    pub(crate) struct OfPeerFuture<F> {
+        #[pin]
+        response: F,
+    }
+}
+
+impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for OfPeerFuture<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().response.poll(cx).map_ok(|mut response| {
+            response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
+            response
+        })
     }
 }
 

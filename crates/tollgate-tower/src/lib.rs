@@ -303,7 +303,7 @@ mod rate_limit;
 mod route;
 pub mod shed;
 
-pub use answer::{Denial, Dialect, Dialects};
+pub use answer::{Denial, Dialect, Dialects, retry_after, whole_millis, whole_seconds};
 pub use body::ResponseBody;
 pub use breaker::{CircuitBreaker, CircuitBreakerLayer};
 pub use concurrency::{AdaptiveConcurrencyLayer, ConcurrencyLayer};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tollgate::{Algorithm, Keyed, Limit, ManualClock, MemoryStore};
-use tollgate_policy::{Attribute, Count, Engine, Match, Plan, Policies, Policy, PolicyLimit};
+use tollgate_policy::{Attribute, Count, Engine, Policies, Policy, PolicyLimit};
 use tollgate_tower::{
     CircuitBreaker, CircuitBreakerLayer, DenialStatus, Dialect, Identity, Key, OneLimit, PeerAddr, RateLimitLayer,
     RateLimitStatus, TrustedPeers, Waits,

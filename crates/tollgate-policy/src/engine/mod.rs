@@ -1,5 +1,6 @@
 //! The engine: from a subject to a verdict, over any store.
 
+mod account;
 mod asking;
 mod by_name;
 mod checks;
@@ -19,6 +20,7 @@ mod rules;
 mod shared;
 mod verdict;
 
+pub use account::Account;
 pub use by_name::ByNameError;
 pub use ending::Ending;
 pub use explain::{Explanation, Level, Standing, Tried};

@@ -328,6 +328,20 @@ impl Verdict {
         }
     }
 
+    /// What it is accounted for by: the policy that denied it, or else the one with the least left.
+    pub(super) fn accounted(&self) -> Option<(&Ruling, Option<&Asked>)> {
+        if self.is_denied()
+            && let Some(ruling) = self.binding()
+        {
+            let of_policy = |asked: &&Asked| std::ptr::eq(self.ruling(asked), ruling);
+            let limit = |asked: &&Asked| asked.role != Role::Ban;
+            let asked = || self.parts.asking.asked.iter().filter(of_policy);
+            return Some((ruling, asked().find(limit).or_else(|| asked().next())));
+        }
+        let LimitStatus { ruling, asked, .. } = self.tightest()?;
+        Some((ruling, Some(asked)))
+    }
+
     /// Whether it holds places that are free only when the request has ended.
     pub fn holds_places(&self) -> bool {
         !self.parts.permits.is_empty() || self.limits().any(|limit| limit.limit().rate().is_none())

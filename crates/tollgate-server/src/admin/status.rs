@@ -121,7 +121,7 @@ impl Status {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: now.as_unix_nanos() / 1_000_000,
-            uptime_ms: crate::http::millis(now.saturating_since(started)),
+            uptime_ms: tollgate_tower::whole_millis(now.saturating_since(started)),
             serving: if app.gateway.get().is_some() { "gateway" } else { "decisions" }.to_owned(),
             ready: readiness(app).0 == StatusCode::OK,
             totals: Totals { requests: allowed + blocked, allowed, blocked },

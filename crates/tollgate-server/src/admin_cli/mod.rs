@@ -9,10 +9,13 @@ use crate::cli::Format;
 use crate::client::{Answer, Client};
 use crate::explain::{self, Told};
 use crate::http::HEADER;
+use crate::terminal::{self, escape};
 use crate::{CANNOT, NO, print};
 use args::{AdminCommand, KeyArgs, LastingArgs};
 use axum::body::Bytes;
 use axum::http::Method;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use serde_json::{Map, Value, json};
 use std::fs;
 use std::process::ExitCode;
@@ -29,7 +32,7 @@ pub(crate) fn run(args: &AdminArgs) -> ExitCode {
     match carried_out(args) {
         Ok(code) => code,
         Err(problem) => {
-            eprintln!("tollgate: {problem}");
+            eprintln!("tollgate: {}", escape(&problem));
             ExitCode::from(CANNOT)
         }
     }
@@ -49,22 +52,23 @@ fn carried_out(args: &AdminArgs) -> Result<ExitCode, String> {
     let shown = match args.format {
         Format::Json => {
             let value = if matches!(args.command, AdminCommand::Policies) { &value["policies"] } else { &value };
-            // What was read as JSON can be written as it.
-            serde_json::to_string_pretty(value).unwrap_or_default() + "\n"
+            terminal::json(value)
         }
         Format::Text => match &args.command {
-            AdminCommand::Status => show::status(&client.read(&path, &answer)?),
-            AdminCommand::Policies => show::policies(&client.read(&path, &answer)?),
-            AdminCommand::Top { .. } => show::top(&client.read(&path, &answer)?),
-            AdminCommand::Explain { .. } => explain::in_words(&client.read::<Told>(&path, &answer)?),
-            AdminCommand::Ban { .. } | AdminCommand::Override { .. } => show::said(&client.read(&path, &answer)?),
-            AdminCommand::Overrides => show::overrides(&client.read::<Vec<_>>(&path, &answer)?),
-            AdminCommand::Shadow => show::shadow(&client.read::<Vec<_>>(&path, &answer)?),
-            AdminCommand::Audit { .. } => show::audit(&client.read::<Vec<_>>(&path, &answer)?),
-            AdminCommand::Lift { .. } => show::done("lifted", &value),
-            AdminCommand::Grant { tokens, .. } => show::done(&format!("{tokens} tokens granted"), &value),
-            AdminCommand::Reset { .. } => show::done("reset", &value),
-            AdminCommand::Reload => show::reloaded(&value),
+            AdminCommand::Status => show::status(&read(&client, &path, &answer)?),
+            AdminCommand::Policies => show::policies(&read(&client, &path, &answer)?),
+            AdminCommand::Top { .. } => show::top(&read(&client, &path, &answer)?),
+            AdminCommand::Explain { .. } => explain::in_words(&read::<Told>(&client, &path, &answer)?),
+            AdminCommand::Ban { .. } | AdminCommand::Override { .. } => show::said(&read(&client, &path, &answer)?),
+            AdminCommand::Overrides => show::overrides(&read::<Vec<_>>(&client, &path, &answer)?),
+            AdminCommand::Shadow => show::shadow(&read::<Vec<_>>(&client, &path, &answer)?),
+            AdminCommand::Audit { .. } => show::audit(&read::<Vec<_>>(&client, &path, &answer)?),
+            AdminCommand::Lift { .. } => show::done("lifted", &read(&client, &path, &answer)?),
+            AdminCommand::Grant { tokens, .. } => {
+                show::done(&format!("{tokens} tokens granted"), &read(&client, &path, &answer)?)
+            }
+            AdminCommand::Reset { .. } => show::done("reset", &read(&client, &path, &answer)?),
+            AdminCommand::Reload => show::reloaded(&read(&client, &path, &answer)?),
         },
     };
     print(shown);
@@ -72,9 +76,14 @@ fn carried_out(args: &AdminArgs) -> Result<ExitCode, String> {
     Ok(if denied { ExitCode::from(NO) } else { ExitCode::SUCCESS })
 }
 
+/// An answer to be shown as text.
+fn read<T: Serialize + DeserializeOwned>(client: &Client, path: &str, answer: &Answer) -> Result<T, String> {
+    terminal::escaped(&client.read::<T>(path, answer)?).map_err(|error| error.to_string())
+}
+
 /// What the service has against it: 1 if it is the request, 2 if it is the service.
 fn refused(client: &Client, answer: &Answer) -> ExitCode {
-    let Some(detail) = answer.detail() else {
+    let Some(detail) = answer.detail().map(|detail| escape(&detail)) else {
         let url = client.url();
         eprintln!("tollgate: what answers at {url} is no admin listener of tollgate; name that with --url");
         return ExitCode::from(CANNOT);

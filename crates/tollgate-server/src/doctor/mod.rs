@@ -5,6 +5,7 @@ mod redis;
 mod settings;
 
 use crate::cli::{DoctorArgs, Format};
+use crate::terminal::{self, escape};
 use crate::{CANNOT, NO, configuration, print};
 use ask::Site;
 use serde::{Deserialize, Serialize};
@@ -75,8 +76,7 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
         }
     }
     match args.format {
-        // Structs of text always have a JSON form.
-        Format::Json => print(format_args!("{}\n", serde_json::to_string_pretty(&report).unwrap_or_default())),
+        Format::Json => print(terminal::json(&report)),
         Format::Text => show(&report),
     }
     match mistakes(&report) == 0 {
@@ -94,10 +94,10 @@ fn mistakes(report: &Report) -> usize {
 fn show(report: &Report) {
     for Finding { code, says, note } in &report.findings {
         let note = if *note { " (a note)" } else { "" };
-        print(format_args!("{code}{note}: {says}\n"));
+        print(format_args!("{}{note}: {}\n", escape(code), escape(says)));
     }
     for why in &report.not_looked_at {
-        print(format_args!("not looked at: {why}\n"));
+        print(format_args!("not looked at: {}\n", escape(why)));
     }
     print(match mistakes(report) {
         0 => "nothing to complain of\n".to_owned(),
@@ -110,11 +110,11 @@ fn probe(site: Result<Site, String>) -> ExitCode {
     match site.and_then(|site| site.get(READY)) {
         Ok((200, _)) => ExitCode::SUCCESS,
         Ok((_, said)) => {
-            eprint!("{said}");
+            said.lines().for_each(|line| eprintln!("{}", escape(line)));
             ExitCode::from(NO)
         }
         Err(why) => {
-            eprintln!("{why}");
+            eprintln!("{}", escape(&why));
             ExitCode::from(NO)
         }
     }

@@ -11,6 +11,7 @@ use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{self, ListValue, Struct, Value};
 use std::time::Duration;
 use tollgate::{Algorithm, Decision, Instant, Verdict};
+use tollgate_tower::{retry_after, whole_seconds};
 
 /// The decisions of the store and what they come to.
 pub(super) struct Outcome {
@@ -150,11 +151,6 @@ fn until_reset(found: &Found<'_>, decision: &Decision, now: Instant) -> Duration
     }
 }
 
-/// Envoy cuts off fractions; nobody is told to come too early.
-fn whole_seconds(time: Duration) -> u64 {
-    time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
-}
-
 /// Retry-After for who is turned away; and, if wanted, the figures of the tightest limit.
 fn headers(settings: &Settings, found: &[Found<'_>], outcome: &Outcome) -> Vec<HeaderValue> {
     let header =
@@ -164,7 +160,7 @@ fn headers(settings: &Settings, found: &[Found<'_>], outcome: &Outcome) -> Vec<H
         && let Wait::For(wait) = outcome.retry_after(found)
         && !wait.is_zero()
     {
-        headers.push(header("Retry-After", whole_seconds(wait)));
+        headers.push(header("Retry-After", retry_after(wait)));
     }
     if settings.response_headers {
         let denies = |at: usize| is_over_limit(found, outcome, at) && !found[at].is_quota();

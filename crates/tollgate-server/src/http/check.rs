@@ -2,7 +2,7 @@
 
 use super::check_request::{CheckRequest, Source};
 use super::problem::Problem;
-use super::{body, json, millis, retry_after};
+use super::{body, json};
 use crate::app::App;
 use crate::traces::Decided;
 use axum::body::Body;
@@ -17,6 +17,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tollgate::Clock;
 use tollgate_policy::{LimitStatus, Verdict};
+use tollgate_tower::{retry_after, whole_millis};
 
 pub(super) async fn check<C: Clock>(
     State(app): State<Arc<App<C>>>,
@@ -118,8 +119,8 @@ impl<'a> Limit<'a> {
             key: limit.key(),
             limit: counted(decision.limit()),
             remaining: counted(decision.remaining()),
-            reset_after_ms: Some(decision.reset_after()).filter(|reset| *reset != Duration::MAX).map(millis),
-            retry_after_ms: decision.retry_after().map(millis),
+            reset_after_ms: Some(decision.reset_after()).filter(|reset| *reset != Duration::MAX).map(whole_millis),
+            retry_after_ms: decision.retry_after().map(whole_millis),
             outcome: limit.outcome().name(),
         }
     }
@@ -132,8 +133,8 @@ impl<'a> Answer<'a> {
             source: verdict.source().name(),
             reason: verdict.reason().name(),
             policy: verdict.policy(),
-            retry_after_ms: verdict.retry_after().map(millis),
-            delay_ms: millis(verdict.delay()),
+            retry_after_ms: verdict.retry_after().map(whole_millis),
+            delay_ms: whole_millis(verdict.delay()),
             never: verdict.is_never(),
             limits: verdict.limits().map(Limit::new).collect(),
         }
@@ -153,7 +154,7 @@ pub(super) fn told(verdict: &Verdict, body: &impl Serialize) -> Response {
         if !verdict.is_never() {
             // Nobody knows when a permit comes back: a second is as good as any.
             let wait = verdict.retry_after().unwrap_or_default();
-            response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
+            response.headers_mut().insert(RETRY_AFTER, retry_after(wait).into());
         }
     }
     response

@@ -26,11 +26,10 @@ use axum::http::{Method, StatusCode, Uri};
 use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
-pub(crate) use problem::{Code, Problem, quoted};
+pub(crate) use problem::{Code, NO_SNIFF, Problem, quoted};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::time::Duration;
 use tollgate::{Clock, OnFailure};
 
 const CHECK: &str = "/v1/check";
@@ -150,16 +149,6 @@ fn of_json(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> R
     *response.status_mut() = status;
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
     response
-}
-
-/// `Retry-After`: whole seconds, rounded up so that nobody comes too early, at least 1.
-fn retry_after(wait: Duration) -> HeaderValue {
-    HeaderValue::from(wait.as_secs().saturating_add(u64::from(wait.subsec_nanos() > 0)).max(1))
-}
-
-/// Whole milliseconds, rounded up so that nobody comes too early.
-pub(crate) fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
 #[cfg(test)]

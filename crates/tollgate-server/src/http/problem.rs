@@ -2,7 +2,8 @@
 
 use super::json_bytes;
 use axum::body::{Body, Bytes};
-use axum::http::StatusCode;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
+use axum::http::{HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use serde::Serialize;
 use std::borrow::Cow;
@@ -115,6 +116,9 @@ impl Code {
     }
 }
 
+/// The value of `X-Content-Type-Options` in every response that is made here: browsers go by its content type.
+pub(crate) const NO_SNIFF: HeaderValue = HeaderValue::from_static("nosniff");
+
 #[derive(Clone, PartialEq, Debug)]
 pub(crate) struct Problem {
     code: Code,
@@ -163,7 +167,10 @@ impl Problem {
             code: self.code.word(),
             detail: &self.detail,
         };
-        json_bytes(status, "application/problem+json", &body)
+        let mut response = json_bytes(status, "application/problem+json", &body);
+        // Where a gateway stands in front of a site, a browser may be asking.
+        response.headers_mut().insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
+        response
     }
 }
 

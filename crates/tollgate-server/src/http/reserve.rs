@@ -5,7 +5,7 @@ use super::check::{Answer, told};
 use super::check_request::Source;
 use super::problem::{Code, Problem};
 use super::reserve_request::{ReserveRequest, SettleRequest, id_from_json};
-use super::{body, json, json_text, millis};
+use super::{body, json, json_text};
 use crate::app::App;
 use crate::ids::BadId;
 use crate::traces::Decided;
@@ -17,6 +17,7 @@ use axum::response::Response;
 use serde::Serialize;
 use std::sync::Arc;
 use tollgate::{Clock, NotSettled, Store};
+use tollgate_tower::whole_millis;
 
 /// What is told who is turned away.
 #[derive(Serialize)]
@@ -51,7 +52,7 @@ pub(super) async fn reserve<C: Clock>(
     let answer = serde_json::to_string(&Answer::new(&verdict)).unwrap_or_default();
     let taken_apart = app.engine.detach(verdict, until).await;
     let receipt = taken_apart.map_err(|error| Problem::new(Code::TooManyReservations, error.to_string()))?;
-    let (id, expires_after_ms) = (app.ids.sign(app.engine.store(), until, &receipt), millis(lives));
+    let (id, expires_after_ms) = (app.ids.sign(app.engine.store(), until, &receipt), whole_millis(lives));
     // An id has no letters that JSON minds.
     let fields = answer.strip_prefix('{').unwrap_or("}");
     let text = format!(r#"{{"id":"{id}","expires_after_ms":{expires_after_ms},{fields}"#);

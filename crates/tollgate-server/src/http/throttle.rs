@@ -2,7 +2,7 @@
 
 use super::problem::{Code, Problem};
 use super::throttle_request::ThrottleRequest;
-use super::{body, json, millis, retry_after};
+use super::{body, json};
 use crate::app::App;
 use crate::buckets::{Checked, MAX_LIMITS, TooManyLimitsError};
 use axum::body::Body;
@@ -14,6 +14,7 @@ use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Clock, Decision, Source};
+use tollgate_tower::{retry_after, whole_millis};
 
 pub(super) async fn throttle<C: Clock>(
     State(app): State<Arc<App<C>>>,
@@ -34,7 +35,7 @@ fn too_many_limits(TooManyLimitsError { retry_after: wait }: TooManyLimitsError)
     );
     let mut response = Problem::new(Code::TooManyLimits, detail).into_response();
     if let Some(wait) = wait {
-        response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
+        response.headers_mut().insert(RETRY_AFTER, retry_after(wait).into());
     }
     response
 }
@@ -64,9 +65,9 @@ fn answer(decision: &Decision, source: Source) -> Response {
         limit: counted(decision.limit()),
         remaining: counted(decision.remaining()),
         used: decision.limit() - decision.remaining(),
-        delay_ms: millis(decision.delay()),
-        retry_after_ms: wait.map(millis),
-        reset_after_ms: Some(decision.reset_after()).filter(|reset| *reset != Duration::MAX).map(millis),
+        delay_ms: whole_millis(decision.delay()),
+        retry_after_ms: wait.map(whole_millis),
+        reset_after_ms: Some(decision.reset_after()).filter(|reset| *reset != Duration::MAX).map(whole_millis),
         never: decision.is_never(),
     };
     let status = match body.allowed {
@@ -80,7 +81,7 @@ fn answer(decision: &Decision, source: Source) -> Response {
         response.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     }
     if let Some(wait) = wait {
-        response.headers_mut().insert(RETRY_AFTER, retry_after(wait));
+        response.headers_mut().insert(RETRY_AFTER, retry_after(wait).into());
     }
     response
 }

@@ -193,7 +193,7 @@ fn gateway_figures(page: &mut Page, gateway: &proxy::Shared) {
     }
     let help = "Connections that were closed at once, because their address had max_connections_per_address open.";
     page.family("tollgate_connections_refused_total", help, Kind::Counter).sample(&[], gateway.refused_connections());
-    let help = "Lines that the access log could not keep up with.";
+    let help = "Lines of the access log that were lost: they came too fast, or could not be written.";
     page.family("tollgate_access_log_lost_total", help, Kind::Counter).sample(&[], gateway.lost_lines());
 }
 

@@ -24,6 +24,9 @@ use tollgate_policy::Attribute;
 use tollgate_tower::NotReached;
 use tower_service::Service;
 
+/// Nobody knows when an upstream takes requests again: a second is as good as any.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+
 /// Sends the requests of one client on. Clones are of the same client.
 #[derive(Clone)]
 pub(super) struct Forward {
@@ -321,7 +324,19 @@ fn recovering() -> Problem {
 /// A response to a request that may be sent again after a while.
 fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<Reply> {
     let mut response = problem.plain();
-    let seconds = retry_after.map_or(1, |after| after.as_secs() + 1);
-    response.headers_mut().insert(RETRY_AFTER, HeaderValue::from(seconds));
+    let wait = retry_after.unwrap_or(UNKNOWN_WAIT);
+    response.headers_mut().insert(RETRY_AFTER, tollgate_tower::retry_after(wait).into());
     unreached(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_not_a_second_too_long() {
+        let told = |wait| unavailable(recovering(), wait).headers()[RETRY_AFTER].to_str().unwrap().to_owned();
+        let (ten, more) = (Duration::from_secs(10), Duration::from_millis(9_001));
+        assert_eq!([told(Some(ten)), told(Some(more)), told(Some(Duration::ZERO)), told(None)], ["10", "10", "1", "1"]);
+    }
 }

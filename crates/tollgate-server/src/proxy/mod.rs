@@ -119,6 +119,10 @@ impl Shared {
         if log.is_some() || traces.is_some() {
             layer = layer.on_verdict(Notes::verdict);
         }
+        if log.is_some() {
+            let engine = app.engine.clone();
+            layer = layer.on_decision(move |head, verdict| Notes::decision(head, &engine, verdict));
+        }
         let files = gateway.tls.as_ref().or(config.server.tls.http.as_ref());
         let certificate = files.map(|files| OwnCertificate::load(files, Speaks::Both)).transpose()?;
         let watches = certificate.as_ref().map(OwnCertificate::watch).unwrap_or_default();
@@ -157,9 +161,16 @@ impl Shared {
         self.address_limit.as_ref().map_or(0, |limit| limit.refused())
     }
 
-    /// Lines of the access log that were left out.
+    /// Lines of the access log that were lost.
     pub(crate) fn lost_lines(&self) -> u64 {
         self.log.as_ref().map_or(0, AccessLog::lost)
+    }
+
+    /// Opens the file of the access log again, after it was renamed.
+    pub(crate) fn reopen_log(&self) {
+        if let Some(log) = &self.log {
+            log.reopen();
+        }
     }
 
     /// Asks the upstreams whether they are well, if that is wanted; in the runtime that this is called in.

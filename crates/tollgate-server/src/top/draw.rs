@@ -1,10 +1,11 @@
 //! A view on a terminal.
 
-use super::numbers::{clean, count, rate, share, time};
+use super::numbers::{count, rate, share, time};
 use super::pressure::Pressure;
 use super::text;
 use super::view::{Pane, Row, View};
 use crate::admin::Status;
+use crate::terminal::escape;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -56,7 +57,7 @@ fn title(view: &View) -> Vec<Span<'static>> {
     };
     let up = time(Duration::from_millis(*uptime_ms));
     let state = if *ready { Span::styled("ready", GOOD) } else { Span::styled("not ready", BAD) };
-    let (version, serving) = (clean(version), clean(serving));
+    let (version, serving) = (escape(version), escape(serving));
     vec![
         Span::styled(format!(" tollgate {version}"), LOUD),
         Span::raw(format!("  {}  {serving}  up {up}  ", view.url)),
@@ -172,7 +173,7 @@ fn draw_keys(view: &View, pane: Pane, title: &str, frame: &mut Frame<'_>, area: 
             true => count(key.count),
             false => format!("{} to {}", count(key.at_least), count(key.count)),
         };
-        TableRow::new([clean(&key.key), clean(&key.policy), many].map(Cell::from))
+        TableRow::new([escape(&key.key), escape(&key.policy), many].map(Cell::from))
     });
     let widths = [Constraint::Fill(3), Constraint::Fill(2), Constraint::Length(14)];
     let table = Table::new(rows, widths).block(block).row_highlight_style(highlight(view, pane));
@@ -199,7 +200,7 @@ fn facts(view: &View) -> Vec<Line<'static>> {
                 "half_open" => DOUBTFUL,
                 _ => BAD,
             };
-            [Span::raw(format!(" {} ", clean(&breaker.name))), Span::styled(clean(&breaker.state), style)]
+            [Span::raw(format!(" {} ", escape(&breaker.name))), Span::styled(escape(&breaker.state), style)]
         });
         lines.push(Line::from_iter([Span::raw("breakers")].into_iter().chain(told)));
     }

@@ -10,7 +10,7 @@ mod view;
 use crate::admin::{Status, Top};
 use crate::cli::{Format, TopArgs};
 use crate::client::Client;
-use crate::{CANNOT, print};
+use crate::{CANNOT, print, terminal};
 use serde_json::{Value, json};
 use std::io::{self, IsTerminal};
 use std::process::ExitCode;
@@ -29,7 +29,7 @@ pub(crate) fn run(args: &TopArgs) -> ExitCode {
     match ran(args) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
-            eprintln!("tollgate: {problem}");
+            eprintln!("tollgate: {}", terminal::escape(&problem));
             ExitCode::from(CANNOT)
         }
     }
@@ -55,9 +55,7 @@ fn ran(args: &TopArgs) -> Result<(), String> {
             let (status, top) = runtime.block_on(async {
                 Ok::<(Value, Value), String>((client.get("/admin/status").await?, client.get("/admin/top").await?))
             })?;
-            // What was read as JSON always has a JSON form.
-            let text = serde_json::to_string_pretty(&json!({"status": status, "top": top})).unwrap_or_default();
-            print(format_args!("{text}\n"));
+            print(terminal::json(&json!({"status": status, "top": top})));
             Ok(())
         }
     }

@@ -1,4 +1,4 @@
-//! Numbers and names as people read them.
+//! Numbers as people read them.
 
 use std::time::Duration;
 
@@ -46,11 +46,6 @@ pub(super) fn time(time: Duration) -> String {
     parts.join(" ")
 }
 
-/// A name that came from elsewhere: a key may have in it what terminals take for commands.
-pub(super) fn clean(name: &str) -> String {
-    name.chars().flat_map(|c| if c.is_control() { c.escape_default().collect() } else { vec![c] }).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -62,10 +57,5 @@ mod tests {
         assert_eq!([share(1.0, 3.0), share(0.0, 0.0)], ["33.3%", "–"]);
         let times = [0, 59, 60, 3_725, 90_000, 86_400 * 400].map(|seconds| time(Duration::from_secs(seconds)));
         assert_eq!(times, ["0 s", "59 s", "1 min", "1 h 2 min", "1 d 1 h", "400 d"]);
-    }
-
-    #[test]
-    fn a_key_gives_the_terminal_no_commands() {
-        assert_eq!(clean("user=\u{1b}[2Jann\n\u{9b}é"), "user=\\u{1b}[2Jann\\n\\u{9b}é");
     }
 }

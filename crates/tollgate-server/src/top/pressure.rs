@@ -1,6 +1,7 @@
 //! Limits that move and load that is shed, as far as the service tells.
 
-use super::numbers::{clean, count};
+use super::numbers::count;
+use crate::terminal::escape;
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -68,7 +69,7 @@ impl Pressure {
 impl Moving {
     fn line(&self) -> String {
         let Self { limit, min, max, in_flight, queued, refused, .. } = self;
-        let (policy, algorithm) = (clean(&self.policy), clean(&self.algorithm));
+        let (policy, algorithm) = (escape(&self.policy), escape(&self.algorithm));
         let times = match (self.latency_ms, self.baseline_ms) {
             (Some(now), Some(usual)) => format!(", {now:.1} ms (usually {usual:.1} ms)"),
             (Some(now), None) => format!(", {now:.1} ms"),
@@ -90,10 +91,10 @@ impl Shed {
             .classes
             .iter()
             .map(|class| {
-                format!("{} {} shed of {}", clean(&class.class), count(class.shed), count(class.admitted + class.shed))
+                format!("{} {} shed of {}", escape(&class.class), count(class.shed), count(class.admitted + class.shed))
             })
             .collect();
-        let lowest = self.lowest_served.as_deref().map_or_else(|| "nobody".to_owned(), clean);
+        let lowest = self.lowest_served.as_deref().map_or_else(|| "nobody".to_owned(), escape);
         format!("pressure {:.0}%, served down to {lowest}: {}", 100.0 * self.pressure, classes.join(", "))
     }
 }

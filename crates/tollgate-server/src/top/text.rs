@@ -1,10 +1,11 @@
 //! Everything once, as plain text: columns that line up, and nothing that only a terminal understands.
 
 use super::Snapshot;
-use super::numbers::{clean, count, share, time};
+use super::numbers::{count, share, time};
 use super::pressure::Pressure;
 use super::view::rows;
 use crate::admin::{Key, Status};
+use crate::terminal::escape;
 use std::fmt::Write;
 use std::time::Duration;
 
@@ -29,13 +30,13 @@ pub(super) fn text(snapshot: &Snapshot, url: &str) -> String {
     table.write(&mut text);
     let mut breakers = Table::new(&["BREAKER", "STATE"], &[]);
     for breaker in &status.breakers {
-        breakers.add(vec![clean(&breaker.name), clean(&breaker.state)]);
+        breakers.add(vec![escape(&breaker.name), escape(&breaker.state)]);
     }
     breakers.write(&mut text);
     for (title, keys) in [("HEAVIEST KEY", &top.heaviest), ("MOST DENIED KEY", &top.most_denied)] {
         let mut table = Table::new(&[title, "POLICY"], &["COUNT", "AT LEAST"]);
         for Key { policy, key, count: most, at_least, .. } in keys {
-            table.add(vec![clean(key), clean(policy), count(*most), count(*at_least)]);
+            table.add(vec![escape(key), escape(policy), count(*most), count(*at_least)]);
         }
         table.write(&mut text);
     }
@@ -46,7 +47,7 @@ fn head(status: &Status, url: &str) -> String {
     let mut text = String::new();
     let up = time(Duration::from_millis(status.uptime_ms));
     let ready = if status.ready { "ready" } else { "not ready" };
-    let (version, serving) = (clean(&status.version), clean(&status.serving));
+    let (version, serving) = (escape(&status.version), escape(&status.serving));
     // Memory takes all that is written.
     let _ = writeln!(text, "tollgate {version} at {url}: {serving}, up {up}, {ready}");
     let totals = &status.totals;
@@ -68,12 +69,12 @@ fn head(status: &Status, url: &str) -> String {
 /// The store in a line.
 pub(super) fn store(status: &Status) -> String {
     let store = &status.store;
-    let mut line = format!("store {}", clean(&store.kind));
+    let mut line = format!("store {}", escape(&store.kind));
     if let Some(keys) = store.keys {
         line.push_str(&format!(", {} keys", count(keys)));
     }
     let errors = store.errors.iter().filter(|(_, many)| **many > 0);
-    let errors: Vec<String> = errors.map(|(kind, many)| format!("{} {}", clean(kind), count(*many))).collect();
+    let errors: Vec<String> = errors.map(|(kind, many)| format!("{} {}", escape(kind), count(*many))).collect();
     if !errors.is_empty() {
         line.push_str(&format!(", errors: {}", errors.join(", ")));
     }
@@ -81,7 +82,7 @@ pub(super) fn store(status: &Status) -> String {
         line.push_str(", deciding without it");
     }
     if let Some(trouble) = &store.trouble {
-        line.push_str(&format!(": {}", clean(trouble)));
+        line.push_str(&format!(": {}", escape(trouble)));
     }
     if let Some(others) = &store.other_limits {
         line.push_str(&format!("; {}", clean(others)));

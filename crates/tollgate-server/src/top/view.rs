@@ -1,8 +1,8 @@
 //! What is shown and what keys do to it. Knows no terminal.
 
 use super::Snapshot;
-use super::numbers::clean;
 use crate::admin::{Key, PolicyStatus, RuleStatus, Totals};
+use crate::terminal::escape;
 use ratatui::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -254,10 +254,10 @@ pub(super) fn rows(snapshot: &Snapshot) -> Vec<Row> {
 
 fn of_policy(policy: &PolicyStatus) -> Row {
     Row {
-        name: clean(&policy.policy),
-        mode: clean(&policy.mode),
-        by: if policy.by.is_empty() { "all".to_owned() } else { clean(&policy.by.join(" ")) },
-        limits: clean(&policy.limits.join(", ")),
+        name: escape(&policy.policy),
+        mode: escape(&policy.mode),
+        by: if policy.by.is_empty() { "all".to_owned() } else { escape(&policy.by.join(" ")) },
+        limits: escape(&policy.limits.join(", ")),
         counts: Pair { passed: (policy.allowed + policy.delayed) as f64, denied: policy.denied as f64 },
         delayed: policy.delayed,
         shadow: policy.shadow_denied,
@@ -269,7 +269,7 @@ fn of_policy(policy: &PolicyStatus) -> Row {
 
 fn of_rule(rule: &RuleStatus) -> Row {
     Row {
-        name: clean(&format!("envoy {}", rule.rule)),
+        name: escape(&format!("envoy {}", rule.rule)),
         mode: "enforce".to_owned(),
         by: "envoy".to_owned(),
         limits: String::new(),

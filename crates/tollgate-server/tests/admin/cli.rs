@@ -5,7 +5,7 @@ use crate::{TOKEN, check, get, serve};
 use serde_json::{Value, json};
 use std::net::TcpListener;
 
-fn run(url: &str, args: &[&str], token: Option<&str>) -> (i32, String, String) {
+pub(crate) fn run(url: &str, args: &[&str], token: Option<&str>) -> (i32, String, String) {
     let mut command = tollgate();
     command.env_remove("TOLLGATE_SERVER__ADMIN").env_remove("TOLLGATE_ADMIN_TOKEN");
     if let Some(token) = token {

@@ -7,6 +7,7 @@ mod guide;
 mod reads;
 #[path = "../support/mod.rs"]
 mod support;
+mod terminal;
 mod writes;
 
 use serde_json::{Value, json};

@@ -60,7 +60,7 @@ fn successes_are_refunded_before_the_client_has_its_response() {
 }
 
 /// How many of 500 requests on five connections were denied.
-pub fn denied_of_five_clients(server: &Server) -> usize {
+pub(crate) fn denied_of_five_clients(server: &Server) -> usize {
     let denied = |_| {
         let mut connection = server.connect();
         let statuses = (0..100).map(|_| {

@@ -5,6 +5,7 @@ mod authority;
 mod bounds;
 mod deploy;
 mod doctor;
+mod nosniff;
 mod notify;
 #[path = "../support/mod.rs"]
 mod support;

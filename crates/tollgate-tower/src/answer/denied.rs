@@ -3,11 +3,11 @@
 use super::accept::Asker;
 use super::escape::{Html, Json};
 use super::figures::PolicyName;
-use super::numbers::{millis, seconds};
+use super::numbers::{retry_after, whole_millis};
 use super::{grpc, named};
 use crate::NotReached;
 use bytes::Bytes;
-use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER};
+use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -272,7 +272,7 @@ impl<'a> Denial<'a> {
 
     /// What Retry-After says; none if waiting will not help.
     pub(crate) fn seconds(&self) -> Option<u64> {
-        self.wait().map(seconds)
+        self.wait().map(retry_after)
     }
 
     /// The same before it is rounded; more than nothing.
@@ -281,7 +281,7 @@ impl<'a> Denial<'a> {
             return None;
         }
         let wait = self.retry_after.filter(|wait| !wait.is_zero()).unwrap_or(UNKNOWN_WAIT);
-        Some(wait.saturating_add(Duration::from_secs(self.jitter.on(seconds(wait)))))
+        Some(wait.saturating_add(Duration::from_secs(self.jitter.on(retry_after(wait)))))
     }
 
     /// One sentence for a human.
@@ -309,7 +309,7 @@ impl<'a> Denial<'a> {
         }
         body.push(']');
         if let Some(wait) = self.wait() {
-            let _ = write!(body, r#","retry_after_ms":{}"#, millis(wait));
+            let _ = write!(body, r#","retry_after_ms":{}"#, whole_millis(wait));
         }
         // A line of its own in a terminal.
         body.push_str("}\n");
@@ -340,6 +340,7 @@ pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
     if let Some(after) = denial.seconds() {
         headers.insert(RETRY_AFTER, after.into());
     }

@@ -2,7 +2,7 @@
 
 use super::escape::SfString;
 use super::figures::Figures;
-use super::numbers::{insert, integer, seconds};
+use super::numbers::{insert, integer, whole_seconds};
 use crate::head::named;
 use http::HeaderMap;
 use http::header::{HeaderName, HeaderValue};
@@ -174,7 +174,7 @@ impl Dialects {
     ) {
         if self.0 & EITHER_X != 0 {
             let origin = if self.contains(Dialect::XEpoch) { unix_now } else { Duration::ZERO };
-            let reset = figures.resets_in(retry_after).map(|reset| seconds(origin.saturating_add(reset)));
+            let reset = figures.resets_in(retry_after).map(|reset| whole_seconds(origin.saturating_add(reset)));
             x(headers, figures.limit, figures.remaining, reset);
         }
     }
@@ -275,5 +275,5 @@ fn draft_06(headers: &mut HeaderMap, figures: &Figures<'_>, retry_after: Option<
 
 /// The reset of the drafts is for clients that spread what remains over it, as t is.
 fn reset_of_drafts(figures: &Figures<'_>, retry_after: Option<u64>) -> Option<u64> {
-    if figures.in_flight { figures.resets_in(retry_after).map(seconds) } else { figures.t(retry_after) }
+    if figures.in_flight { figures.resets_in(retry_after).map(whole_seconds) } else { figures.t(retry_after) }
 }

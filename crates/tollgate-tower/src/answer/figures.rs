@@ -1,6 +1,6 @@
 //! The figures of one limit, as the headers tell them.
 
-use super::numbers::{integer, seconds};
+use super::numbers::{integer, whole_seconds};
 use std::fmt;
 use std::time::Duration;
 use tollgate::{Algorithm, Decision, Limit};
@@ -96,14 +96,14 @@ impl<'a> Figures<'a> {
             // Of the numbers as they are told; at most w, as no more remains than the limit.
             remaining => (u128::from(integer(remaining)) * u128::from(w)).div_ceil(integer(self.limit).into()) as u64,
         };
-        let t = seconds(next_unit).max(spread).max(1);
+        let t = whole_seconds(next_unit).max(spread).max(1);
         Some(retry_after.map_or(t, |after| t.min(after)))
     }
 
     /// In what time the limit is admitted at its rate, in whole seconds: the burst by the rate, or the window. None for
     /// what is in flight and where nothing refills.
     pub(super) fn w(&self) -> Option<u64> {
-        self.rate.and_then(|rate| window(rate, self.limit)).map(|window| seconds(window).max(1))
+        self.rate.and_then(|rate| window(rate, self.limit)).map(|window| whole_seconds(window).max(1))
     }
 
     /// How long until everything is available again, as far as anybody knows; none if it never is.

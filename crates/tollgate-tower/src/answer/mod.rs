@@ -18,6 +18,7 @@ pub(crate) use denied::{GRPC_STATUS, Jitter, denied};
 pub use dialect::{Dialect, Dialects};
 pub(crate) use expose::expose;
 pub(crate) use figures::{Figures, PolicyName};
+pub use numbers::{retry_after, whole_millis, whole_seconds};
 pub(crate) use refused::refused;
 
 use http::HeaderMap;

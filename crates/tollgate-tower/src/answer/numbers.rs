@@ -7,13 +7,28 @@ use std::time::Duration;
 /// As large as an integer of a structured field may be.
 const LARGEST_INTEGER: u64 = 999_999_999_999_999;
 
-/// Whole seconds.
-pub(super) fn seconds(time: Duration) -> u64 {
+/// The value of `Retry-After` for a wait: whole seconds, rounded up so that nobody comes too early, and at least 1. With
+/// [`whole_seconds`] and [`whole_millis`] it is the only place where waits are rounded for clients.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_tower::retry_after;
+///
+/// assert_eq!(retry_after(Duration::from_secs(10)), 10);
+/// assert_eq!(retry_after(Duration::from_millis(10_001)), 11);
+/// assert_eq!(retry_after(Duration::ZERO), 1);
+/// ```
+pub fn retry_after(wait: Duration) -> u64 {
+    whole_seconds(wait).max(1)
+}
+
+/// Whole seconds of a time, rounded up.
+pub fn whole_seconds(time: Duration) -> u64 {
     time.as_secs().saturating_add(u64::from(time.subsec_nanos() > 0))
 }
 
-/// Whole milliseconds.
-pub(super) fn millis(time: Duration) -> u64 {
+/// Whole milliseconds of a time, rounded up.
+pub fn whole_millis(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
@@ -114,9 +129,31 @@ pub(super) fn insert(headers: &mut HeaderMap, name: HeaderName, number: u64) {
 
 #[cfg(test)]
 mod tests {
-    use super::{eight_digits, insert};
+    use super::{eight_digits, insert, retry_after, whole_millis, whole_seconds};
     use http::HeaderMap;
     use http::header::AGE;
+    use proptest::prelude::*;
+    use std::time::Duration;
+
+    proptest! {
+        /// Who waits for as long as is told does not come too early, and a unit less would be too early.
+        #[test]
+        fn waits_are_rounded_up_by_less_than_a_unit(
+            seconds in prop_oneof![0_u64..100, any::<u64>()],
+            nanos in prop_oneof![Just(0), Just(1), 0_u32..1_000_000_000, Just(999_999_999)],
+        ) {
+            let (wait, second) = (Duration::new(seconds, nanos), 1_000_000_000_u128);
+            let told = retry_after(wait);
+            prop_assert!(told >= 1);
+            let least = wait.as_nanos().max(1);
+            prop_assert!(u128::from(told) * second >= least || told == u64::MAX);
+            prop_assert!(u128::from(told - 1) * second < least);
+            prop_assert_eq!(whole_seconds(wait), if wait.is_zero() { 0 } else { told });
+            let millis = u128::from(whole_millis(wait));
+            prop_assert!(millis * 1_000_000 >= wait.as_nanos() || millis == u128::from(u64::MAX));
+            prop_assert!(millis == 0 || (millis - 1) * 1_000_000 < wait.as_nanos());
+        }
+    }
 
     #[test]
     fn a_value_says_the_number() {

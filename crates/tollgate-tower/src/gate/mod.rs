@@ -83,6 +83,14 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
     /// `retry_after` is what the response says in Retry-After, if it does.
     fn tell(&self, ticket: &Self::Ticket, dialects: Dialects, headers: &mut HeaderMap, retry_after: Option<u64>);
 
+    /// Whether somebody is told of each decision.
+    fn is_observed(&self) -> bool {
+        false
+    }
+
+    /// Tells who wants to know that this was decided.
+    fn observe(&self, _head: &Head<'_>, _ticket: &Self::Ticket) {}
+
     /// The same for the same key, for what must be so.
     fn key_hash(&self, ticket: &Self::Ticket) -> u64;
 

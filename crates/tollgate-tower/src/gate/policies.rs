@@ -27,7 +27,11 @@ pub struct ByPolicies<S = MemoryStore> {
     /// Whether nobody waits in line.
     pub(crate) at_once: bool,
     pub(crate) attributes: Option<Arc<Attributes>>,
+    pub(crate) on_decision: Option<Arc<OnDecision>>,
 }
+
+/// Is told of each decision.
+pub(crate) type OnDecision = dyn Fn(&Head<'_>, &Verdict) + Send + Sync;
 
 /// Adds to a subject what only you know.
 pub(crate) type Attributes = dyn for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync;
@@ -50,16 +54,31 @@ const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 impl<S> Clone for ByPolicies<S> {
     fn clone(&self) -> Self {
-        let Self { engine, user, api_key, class, start, at_once, attributes } = self;
-        let (user, api_key, class, start) = (user.clone(), api_key.clone(), class.clone(), start.clone());
-        let (engine, attributes) = (engine.clone(), attributes.clone());
-        Self { engine, user, api_key, class, start, at_once: *at_once, attributes }
+        Self {
+            engine: self.engine.clone(),
+            user: self.user.clone(),
+            api_key: self.api_key.clone(),
+            class: self.class.clone(),
+            start: self.start.clone(),
+            at_once: self.at_once,
+            attributes: self.attributes.clone(),
+            on_decision: self.on_decision.clone(),
+        }
     }
 }
 
 impl<S: Store> ByPolicies<S> {
     pub(crate) fn new(engine: Engine<S>) -> Self {
-        Self { engine, user: None, api_key: None, class: None, start: None, at_once: false, attributes: None }
+        Self {
+            engine,
+            user: None,
+            api_key: None,
+            class: None,
+            start: None,
+            at_once: false,
+            attributes: None,
+            on_decision: None,
+        }
     }
 
     fn subject<'a>(&self, head: &Head<'a>, headers: &'a InMap<'a>) -> Subject<'a> {
@@ -176,6 +195,17 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
 
     fn tell(&self, ticket: &Verdict, dialects: Dialects, headers: &mut HeaderMap, retry_after: Option<u64>) {
         answer::write(dialects, headers, ticket, retry_after, ticket.decided_at().since_unix());
+    }
+
+    #[inline]
+    fn is_observed(&self) -> bool {
+        self.on_decision.is_some()
+    }
+
+    fn observe(&self, head: &Head<'_>, ticket: &Verdict) {
+        if let Some(hook) = &self.on_decision {
+            hook(head, ticket);
+        }
     }
 
     fn key_hash(&self, ticket: &Verdict) -> u64 {

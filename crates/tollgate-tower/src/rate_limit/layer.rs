@@ -15,7 +15,7 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 use std::time::Duration;
 use tollgate::{Clock, Keyed, Limit, Store};
-use tollgate_policy::{Action, Count, DenialStatus, Engine, Preflight, Subject, TrustedPeers};
+use tollgate_policy::{Action, Count, DenialStatus, Engine, Preflight, Subject, TrustedPeers, Verdict};
 use tower_layer::Layer;
 
 /// Limits what reaches a service.
@@ -158,6 +158,12 @@ impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
         add: impl for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync + 'static,
     ) -> Self {
         self.with_gate(|gate| gate.attributes = Some(Arc::new(add)))
+    }
+
+    /// Called with every verdict of the policies, before the request goes on or is answered: for logs.
+    #[must_use]
+    pub fn on_decision(self, hook: impl Fn(&Head<'_>, &Verdict) + Send + Sync + 'static) -> Self {
+        self.with_gate(|gate| gate.on_decision = Some(Arc::new(hook)))
     }
 }
 

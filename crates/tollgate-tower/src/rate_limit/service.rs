@@ -125,7 +125,7 @@ impl<G: Gate> Counted<G> {
     pub(super) fn decided<B>(&mut self, request: &mut Request<B>, client: Client) -> Fate<G> {
         let Shared { gate, options } = &*self.shared;
         match &self.ticket {
-            Some(ticket) if gate.passes(ticket) && !options.is_watched() => Fate::Passes,
+            Some(ticket) if gate.passes(ticket) && !options.is_watched() && !gate.is_observed() => Fate::Passes,
             _ => self.decided_otherwise(request, client),
         }
     }
@@ -136,6 +136,7 @@ impl<G: Gate> Counted<G> {
         let Shared { gate, options } = &*self.shared;
         let Some(ticket) = &self.ticket else { return Fate::Passes };
         let head = Head::of(request, client);
+        gate.observe(&head, ticket);
         if !gate.is_allowed(ticket) {
             let response = self.shared.turn_away(&head, gate.denial(ticket), Some((gate, ticket)));
             // It holds nothing, but it may hold on to something, and the future may be kept.

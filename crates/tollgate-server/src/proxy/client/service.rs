@@ -13,7 +13,7 @@ use crate::traces::{Span, TRACEPARENT};
 use axum::body::Bytes;
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST};
 use axum::http::uri::PathAndQuery;
-use axum::http::{HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use std::cell::RefCell;
@@ -25,6 +25,11 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 use tollgate_tower::{Kept, RateLimit, ResponseBody, ResponseFuture};
 use tower_layer::Layer;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id of a client that is taken over.
+const MAX_REQUEST_ID: usize = 128;
 
 /// Serves the requests of one connection.
 pub(super) struct OfClient {
@@ -112,12 +117,15 @@ impl OfClient {
         let version = request.version();
         // HTTP/1 leaves the body out as it writes the head.
         let discards_body = version == Version::HTTP_2 && request.method() == Method::HEAD;
-        let entry = shared.log.as_ref().map(|log| {
+        let mut entry = shared.log.as_ref().map(|log| {
             let host = request.headers().get(HOST).and_then(|host| host.to_str().ok());
             let host = host.or_else(|| request.uri().authority().map(|authority| authority.as_str()));
             let head = (request.method(), request.uri(), host);
             Box::new(Entry::new(log, head, self.client.peer.map(|peer| peer.ip()), name(version)))
         });
+        if let Some(entry) = &mut entry {
+            entry.request_id = request_id(request.headers_mut());
+        }
         let mut span = shared.traces.as_ref().and_then(|tracer| tracer.begin(request.headers(), request.method()));
         let notes = entry.as_ref().map(|entry| entry.notes()).or_else(|| span.as_ref().map(|_| Notes::default()));
         if let Some(span) = &mut span {
@@ -140,6 +148,23 @@ impl OfClient {
         };
         let rest = Some((under_way, (entry, span.map(Box::new))));
         Answering { state, rest, http2: version == Version::HTTP_2, discards_body }
+    }
+}
+
+/// The id of a request, by which the upstream finds it, too: that of the client, or else a new one.
+fn request_id(headers: &mut HeaderMap) -> String {
+    let is_usable =
+        |id: &&str| (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
+    match headers.get(REQUEST_ID).and_then(|id| id.to_str().ok()).filter(is_usable) {
+        Some(id) => id.to_owned(),
+        None => {
+            let id = format!("{:032x}", fastrand::u128(..));
+            // Hexadecimal digits are a value.
+            if let Ok(value) = HeaderValue::from_str(&id) {
+                headers.insert(REQUEST_ID, value);
+            }
+            id
+        }
     }
 }
 

@@ -40,7 +40,12 @@ fn a_problem_exactly() {
     assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(
         lines(response.headers()),
-        ["cache-control: no-store", "content-type: application/problem+json", "retry-after: 60"]
+        [
+            "cache-control: no-store",
+            "content-type: application/problem+json",
+            "retry-after: 60",
+            "x-content-type-options: nosniff"
+        ]
     );
     assert_eq!(
         str::from_utf8(response.body()).unwrap(),

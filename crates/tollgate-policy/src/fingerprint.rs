@@ -88,11 +88,20 @@ impl FingerprintSecret {
 
     /// The fingerprint of the value of an attribute. The same value of another attribute has another one.
     pub(crate) fn of(&self, attribute: &Attribute, value: &[u8]) -> Fingerprint {
+        self.of_kind(u8::from(matches!(attribute, Attribute::Header(_))), attribute, value)
+    }
+
+    /// The fingerprint of what is counted instead of an attribute; no value of the attribute has the same.
+    pub(crate) fn of_substitute(&self, attribute: &Attribute, value: &[u8]) -> Fingerprint {
+        self.of_kind(2 + u8::from(matches!(attribute, Attribute::Header(_))), attribute, value)
+    }
+
+    fn of_kind(&self, kind: u8, attribute: &Attribute, value: &[u8]) -> Fingerprint {
         let mut hash = Sip::new(self.values);
         let name = attribute.name().as_bytes();
         // Its length in front, so that no name and value are another's.
         hash.write(&(name.len() as u64).to_le_bytes());
-        hash.write(&[u8::from(matches!(attribute, Attribute::Header(_)))]);
+        hash.write(&[kind]);
         hash.write(name);
         hash.write(value);
         Fingerprint(hash.finish()[0])

@@ -103,7 +103,7 @@ pub use matching::{Match, Why};
 pub use path::PathCase;
 pub use pattern::{HostPattern, PathPattern, PatternError};
 pub use policies::{Listed, Plan, Policies};
-pub use policy::{Action, Class, Cost, Count, DenialStatus, Penalty, Policy, Reserve, Rollout, StatusRange};
+pub use policy::{Action, Class, Cost, Count, DenialStatus, Missing, Penalty, Policy, Reserve, Rollout, StatusRange};
 pub use policy_limit::{ParsePolicyLimitError, PolicyLimit};
 pub use preflight::Preflight;
 pub use pressure::{AdaptiveLimit, Shed};

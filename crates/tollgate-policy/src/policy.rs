@@ -25,6 +25,7 @@ pub struct Policy {
     pub(crate) name: String,
     pub(crate) when: Match,
     pub(crate) key: Vec<Attribute>,
+    pub(crate) missing: Missing,
     pub(crate) tag: Vec<Attribute>,
     pub(crate) limits: Limits,
     pub(crate) cost: Cost,
@@ -56,6 +57,43 @@ impl Policy {
         let class = self.class.as_ref().map(|class| &class.attribute);
         let own = self.key.iter().chain(&self.tag).chain(plan).chain(cost).chain(class);
         own.chain(self.when.attributes()).collect()
+    }
+}
+
+/// What happens to a request that lacks an attribute of the key of a policy.
+///
+/// Buckets of requests that lack an attribute are separate from those of requests that have it: the user `203.0.113.7` does
+/// not share one with requests from the address 203.0.113.7 that have no user.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Missing {
+    /// `address`: the client address is counted instead; requests that have no address either share one bucket.
+    #[default]
+    Address,
+    /// `skip`: the policy does not apply.
+    Skip,
+    /// `shared`: all requests that lack the attribute share one bucket.
+    Shared,
+    /// `deny`: the request is denied.
+    Deny,
+}
+
+impl Missing {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Address, Self::Skip, Self::Shared, Self::Deny];
+
+    /// The name in a file.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Address => "address",
+            Self::Skip => "skip",
+            Self::Shared => "shared",
+            Self::Deny => "deny",
+        }
+    }
+
+    /// The one with this name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|missing| missing.name() == name)
     }
 }
 
@@ -219,6 +257,7 @@ impl Policy {
             name: name.into(),
             when: Match::new(),
             key: Vec::new(),
+            missing: Missing::default(),
             tag: Vec::new(),
             limits: Limits::Own(Vec::new()),
             cost: Cost::Units(1),
@@ -259,10 +298,17 @@ impl Policy {
         self
     }
 
-    /// Counted by this, and by what was said before: `key` in a file. A request that has no such attribute is none of its business.
+    /// Counted by this, and by what was said before: `key` in a file. See [`missing`](Self::missing) for a request without it.
     #[must_use]
     pub fn per(mut self, attribute: impl Into<Attribute>) -> Self {
         self.key.push(attribute.into());
+        self
+    }
+
+    /// What happens to a request that lacks an attribute of the key: `missing` in a file.
+    #[must_use]
+    pub fn missing(mut self, missing: Missing) -> Self {
+        self.missing = missing;
         self
     }
 

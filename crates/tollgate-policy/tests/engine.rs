@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{Algorithm, AskOutcome, Limit, ManualClock, MemoryStore, Source};
 use tollgate_policy::{
-    Action, Attribute, Ban, Class, Cost, Count, Ending, Engine, EngineError, Listed, Match, OverrideError, Penalty,
-    Plan, Policies, Policy, PolicyLimit, Reason, Reserve, Rollout, Subject, Why,
+    Action, Attribute, Ban, Class, Cost, Count, Ending, Engine, EngineError, Listed, Match, Missing, OverrideError,
+    Penalty, Plan, Policies, Policy, PolicyLimit, Reason, Reserve, Rollout, Subject, Why,
 };
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -57,10 +57,10 @@ fn every_policy_that_matches_applies_all_or_nothing() {
 }
 
 #[test]
-fn final_stops_the_search_and_a_missing_attribute_does_not() {
+fn final_stops_the_search_unless_the_policy_skips_the_request() {
     let (gate, _) = gate(
         Policies::new()
-            .policy(Policy::new("user").per("user").limit(Limit::per_minute(3)).last())
+            .policy(Policy::new("user").per("user").missing(Missing::Skip).limit(Limit::per_minute(3)).last())
             .policy(Policy::new("rest").limit(Limit::per_minute(1))),
     );
     assert_eq!(passes(&gate, &Subject::new().user("ann"), 5), 3);
@@ -376,7 +376,7 @@ async fn explain_says_why_and_when() {
         Policies::new()
             .policy(Policy::new("post").when(Match::new().method("POST")).limit(Limit::per_minute(1)))
             .policy(Policy::new("orders").when(at("/orders")).limit(Limit::per_minute(1)))
-            .policy(Policy::new("user").per("user").limit(Limit::per_minute(1)))
+            .policy(Policy::new("user").per("user").missing(Missing::Skip).limit(Limit::per_minute(1)))
             .policy(Policy::new("all").per("ip").limit(Limit::per_minute(1)).limit(PolicyLimit::Concurrent(1)).last())
             .policy(Policy::new("behind").limit(Limit::per_minute(1))),
     );

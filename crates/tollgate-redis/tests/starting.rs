@@ -316,8 +316,7 @@ fn the_first_refund_is_sent_once() {
         let handle = store.limit("x", limit("3/h refundable")).unwrap();
         let unknown = || {
             let stats = server.command(&["INFO", "errorstats"]);
-            let line = stats.text().unwrap().lines().find(|line| line.contains("NOSCRIPT")).map(str::to_owned);
-            line
+            stats.text().unwrap().lines().find(|line| line.contains("NOSCRIPT")).map(str::to_owned)
         };
         let before = unknown();
         assert!(before.is_some(), "the server was started with no scripts");

@@ -101,8 +101,10 @@ pub(crate) fn in_words(told: &Told) -> String {
         "allow_list" => ": it is on the allow list, so no limit is asked",
         "deny_list" => ": it is on the deny list",
         "ban" => ": it is banned",
+        "missing_attribute" => ": it lacks an attribute of the key",
+        "closed" => ": the store does not answer",
         "off" => ": limits are switched off",
-        _ => ": the store does not answer",
+        other => &format!(": {}", other.replace('_', " ")),
     };
     text.push_str(reason);
     if !told.allowed {
@@ -122,7 +124,11 @@ pub(crate) fn in_words(told: &Told) -> String {
                 let shadow = if tried.shadow { ", only watching" } else { "" };
                 let fingerprint = tried.fingerprint.as_deref().filter(|fingerprint| ![key, ""].contains(fingerprint));
                 let shown = fingerprint.map(|fingerprint| format!(", shown as {fingerprint}")).unwrap_or_default();
-                writeln!(text, "\n{}\n  applies, counted by {key}{shown}{shadow}", tried.policy)
+                let counted = match &tried.missing {
+                    None => format!("counted by {key}{shown}"),
+                    Some(missing) => missing.in_words(key, &shown),
+                };
+                writeln!(text, "\n{}\n  applies, {counted}{shadow}", tried.policy)
             }
         };
         for limit in &tried.limits {
@@ -176,8 +182,29 @@ struct ToldPolicy {
     /// The key by its fingerprints; absent where they would match those of no other process.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     fingerprint: Option<String>,
+    /// The attribute of the key that the request lacks; absent if it has all of them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    missing: Option<ToldMissing>,
     shadow: bool,
     limits: Vec<ToldLimit>,
+}
+
+#[derive(Serialize, Deserialize)]
+struct ToldMissing {
+    attribute: String,
+    /// `missing` of the policy.
+    action: String,
+}
+
+impl ToldMissing {
+    fn in_words(&self, key: &str, shown: &str) -> String {
+        let Self { attribute, action } = self;
+        let done = match action.as_str() {
+            "deny" => "it is denied".to_owned(),
+            _ => format!("it is counted by {key}{shown}"),
+        };
+        format!("the request has no {attribute}: {done} (missing = \"{action}\")")
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -215,6 +242,10 @@ impl ToldPolicy {
             why: tried.outcome.as_ref().err().map(ToString::to_string),
             key: standing.map(|standing| standing.key.clone()),
             fingerprint: standing.map(|standing| standing.fingerprint.clone()),
+            missing: standing.and_then(|standing| standing.missing.as_ref()).map(|(attribute, missing)| ToldMissing {
+                attribute: attribute.to_string(),
+                action: missing.name().to_owned(),
+            }),
             shadow: standing.is_some_and(|standing| standing.shadow),
             limits: standing.iter().flat_map(|standing| &standing.levels).map(ToldLimit::new).collect(),
         }

@@ -177,7 +177,10 @@ fn explain_believes_the_headers_that_serve_would() {
     let file = config_file(config);
     let explain = |subject: &str| run(&["explain", "--config", file.to_str().unwrap(), "--subject", subject], None).1;
     assert!(explain("header:X-User=ann").contains("counted by user=ann"));
-    assert!(explain("header:x-user-id=ann").contains("the request has no user to be counted by"));
+    assert!(
+        explain("header:x-user-id=ann")
+            .contains("the request has no user: it is counted by unknown (missing = \"address\")")
+    );
 }
 
 #[test]

@@ -17,6 +17,7 @@ http = "127.0.0.1:0"
 
 [[policy]]
 name = "per-user"
+missing = "skip"
 key = ["user"]
 limit = "3/d"
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 use tollgate::{Algorithm, Keyed, Limit, ManualClock, MemoryStore};
-use tollgate_policy::{Attribute, Count, Engine, Policies, Policy, PolicyLimit};
+use tollgate_policy::{Attribute, Count, Engine, Match, Missing, Plan, Policies, Policy, PolicyLimit};
 use tollgate_tower::{
     CircuitBreaker, CircuitBreakerLayer, DenialStatus, Dialect, Identity, Key, OneLimit, PeerAddr, RateLimitLayer,
     RateLimitStatus, TrustedPeers, Waits,
@@ -140,6 +140,28 @@ async fn without_an_address_all_share_one_bucket() {
     let service = app().layer(RateLimitLayer::new(Engine::new(MemoryStore::new(), policies).unwrap()));
     assert_eq!(call(&service, request()).await.status(), StatusCode::OK);
     assert_eq!(call(&service, request()).await.status(), StatusCode::TOO_MANY_REQUESTS);
+}
+
+#[tokio::test]
+async fn a_request_without_the_attribute_of_a_policy_is_counted_by_its_address() {
+    for (missing, second, other) in [
+        (Missing::Address, StatusCode::TOO_MANY_REQUESTS, StatusCode::OK),
+        (Missing::Shared, StatusCode::TOO_MANY_REQUESTS, StatusCode::TOO_MANY_REQUESTS),
+        (Missing::Skip, StatusCode::OK, StatusCode::OK),
+    ] {
+        let policy = Policy::new("each").per("header:x-api-key").missing(missing).limit(Limit::per_minute(1));
+        let service = app().layer(RateLimitLayer::new(engine(Policies::new().policy(policy)).0));
+        let of = async |peer: &str| call(&service, hello(peer)).await.status();
+        assert_eq!(of("203.0.113.1").await, StatusCode::OK);
+        assert_eq!((of("203.0.113.1").await, of("203.0.113.2").await), (second, other), "{missing:?}");
+    }
+    let policy = Policy::new("each").per(Attribute::User).missing(Missing::Deny).limit(Limit::per_minute(1));
+    let service = app().layer(RateLimitLayer::new(engine(Policies::new().policy(policy)).0));
+    let response = call(&service, hello("203.0.113.1")).await;
+    assert_eq!((response.status(), response.headers().get("retry-after")), (StatusCode::TOO_MANY_REQUESTS, None));
+    let body = response.into_body().collect().await.unwrap().to_bytes();
+    let body = String::from_utf8_lossy(&body);
+    assert!(body.contains("This request has no user, and the policy `each` requires one"), "{body}");
 }
 
 #[tokio::test]
@@ -472,7 +494,10 @@ fn peers(network: &str) -> TrustedPeers {
 /// Being a trusted proxy for addresses does not make a peer one for users.
 #[tokio::test]
 async fn a_user_header_is_believed_on_connections_from_its_own_peers_only() {
-    let policies = || Policies::new().policy(Policy::new("user").per(Attribute::User).limit(Limit::per_minute(1)));
+    let policies = || {
+        let policy = Policy::new("user").per(Attribute::User).missing(Missing::Skip).limit(Limit::per_minute(1));
+        Policies::new().policy(policy)
+    };
     let layer = |from: TrustedPeers| {
         let identity = Identity::direct().trust("192.0.2.0/24".parse().unwrap());
         RateLimitLayer::new(engine(policies()).0).identity(identity).user_header("x-user".parse().unwrap(), from)

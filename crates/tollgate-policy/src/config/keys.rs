@@ -304,6 +304,13 @@ static POLICY: Table = Table {
         key("key", Kind::OneOrMany(&Kind::Attribute), "By what it counts; one bucket for all if empty.", "[\"ip\"]")
             .or(Default::Empty),
         key(
+            "missing",
+            Kind::OneOf(&["address", "skip", "shared", "deny"]),
+            "A request that lacks an attribute of the key is counted by its address, not counted, counted in one shared bucket, or denied.",
+            "\"skip\"",
+        )
+        .or(Default::Text("address")),
+        key(
             "tag",
             Kind::OneOrMany(&Kind::Attribute),
             "In Redis Cluster, the first attributes of the key: what shares them is kept on one node.",

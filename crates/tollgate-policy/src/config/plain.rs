@@ -7,7 +7,7 @@ use super::nearest::nearest;
 use crate::attribute::Attribute;
 use crate::check::Severity;
 use crate::policies::Policies;
-use crate::policy::Policy;
+use crate::policy::{Missing, Policy};
 use std::ops::RangeInclusive;
 use tollgate::{Algorithm, Limit};
 
@@ -61,17 +61,19 @@ pub(crate) fn read(variables: &Variables, found: &mut Vec<Diagnostic>) -> Plain 
         let Some(count) = reading.number(name, "a whole number", 0..=u64::MAX) else { continue };
         let Some(limit) = reading.limit(name, count, window, burst, algorithm) else { continue };
         policies = policies.policy(match name {
-            PER_USER => Policy::new("per_user").per(Attribute::User).limit(limit).last(),
-            PER_IP => Policy::new("per_ip").per(Attribute::Ip).limit(limit).last(),
+            PER_USER => Policy::new("per_user").per(Attribute::User).missing(Missing::Skip).limit(limit).last(),
+            PER_IP => Policy::new("per_ip").per(Attribute::Ip).missing(Missing::Skip).limit(limit).last(),
             _ => Policy::new("default").limit(limit),
         });
         from.push(name);
     }
+    // The policies behind it count a request that it skips; nothing is behind the last one.
+    if let Some(last) = policies.policies.last_mut() {
+        last.missing = Missing::default();
+    }
     let is_set = |name: &&str| variables.contains_key(*name);
     match from[..] {
         [] if ![PER_USER, PER_IP, DEFAULT].iter().any(is_set) => reading.doubt_numbers(),
-        [PER_USER] if !variables.contains_key(DEFAULT) && !variables.contains_key(PER_IP) => reading
-            .warn(PER_USER, format!("requests without a user are not limited; set {PER_IP} or {DEFAULT} for them")),
         _ => {}
     }
     reading.doubt_burst(&policies);

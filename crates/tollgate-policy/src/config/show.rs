@@ -13,7 +13,7 @@ use super::{Config, EnvoyService, KeysShown, Loaded, RedisConfig, Secret, UserHe
 use crate::attribute::Attribute;
 use crate::matching::{HeaderTest, Match};
 use crate::policies::{Listed, Policies};
-use crate::policy::{Action, Class, Cost, Count, Limits, Policy, Reserve, Rollout};
+use crate::policy::{Action, Class, Cost, Count, Limits, Missing, Policy, Reserve, Rollout};
 use crate::policy_limit::PolicyLimit;
 use std::fmt::{Display, Write as _};
 use tollgate::OnFailure;
@@ -215,6 +215,9 @@ impl Writer<'_> {
             self.line("match", inline(conditions));
         }
         self.line("key", list(policy.key.iter().map(text)));
+        if policy.missing != Missing::default() {
+            self.line("missing", text(policy.missing.name()));
+        }
         if !policy.tag.is_empty() {
             self.line("tag", list(policy.tag.iter().map(text)));
         }

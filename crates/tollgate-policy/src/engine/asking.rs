@@ -1,12 +1,13 @@
 //! From a request to what the store is asked: which policies apply, by what they count, how much.
 
-use super::key::{self, Keys};
+use super::key::{self, Keys, Lacks};
 use super::overrides::{InForce, Override};
+use super::reason::{Ban, Reason};
 use super::rules::{Rules, Ruling, Slot};
 use crate::attribute::Attribute;
 use crate::matching::Why;
 use crate::path::Path;
-use crate::policy::{Action, Class, Cost, Limits, Reserve};
+use crate::policy::{Action, Class, Cost, Limits, Missing, Reserve};
 use crate::subject::Subject;
 use smallvec::SmallVec;
 use std::ops::Range;
@@ -40,6 +41,16 @@ pub(crate) enum Role {
     Ban,
 }
 
+/// A policy with `missing = "deny"`, of whose key the request lacks an attribute.
+pub(crate) struct LackingDenial {
+    /// The policy, by its place among the rules.
+    pub(crate) policy: u32,
+    /// The attribute, by its place in the key.
+    attribute: usize,
+    /// Whether the request is denied; otherwise that is only counted.
+    pub(crate) is_enforced: bool,
+}
+
 /// Everything a request is asked about.
 #[derive(Default)]
 pub(crate) struct Asking {
@@ -47,6 +58,8 @@ pub(crate) struct Asking {
     pub(crate) keys: Keys,
     /// An operator's ban.
     pub(crate) banned: Option<Arc<Override>>,
+    /// The policies that deny requests which lack an attribute, as this one does.
+    pub(crate) lacking: SmallVec<[LackingDenial; 1]>,
     /// How long the caller would wait, if it says so.
     pub(crate) max_wait: Option<Duration>,
     /// Whether the caller said what it costs.
@@ -80,6 +93,15 @@ impl Request<'_, '_> {
     }
 }
 
+/// A policy that applies to a request.
+pub(crate) struct Applied<'a> {
+    /// What the request is asked about.
+    pub(crate) asked: Range<usize>,
+    pub(crate) key: &'a [u8],
+    /// The attribute of the key that the request lacks.
+    pub(crate) lacks: Option<&'a Attribute>,
+}
+
 /// What a policy would need to apply and a request does not have.
 pub(super) enum Lacking<'a> {
     Key(&'a Attribute),
@@ -103,7 +125,8 @@ impl Asking {
         self.asked.clear();
         self.keys.clear();
         self.gates.clear();
-        if self.asked.spilled() || self.keys.spilled() || self.gates.spilled() {
+        self.lacking.clear();
+        if self.asked.spilled() || self.keys.spilled() || self.gates.spilled() || self.lacking.spilled() {
             *self = Self::default();
         }
     }
@@ -133,11 +156,11 @@ impl Asking {
         rules: &Rules,
         overrides: &InForce,
         request: &Request<'_, '_>,
-        mut told: impl FnMut(&Ruling, Result<Range<usize>, Why>, &Self),
+        mut told: impl FnMut(&Ruling, Result<Applied<'_>, Why>, &Self),
     ) {
         let mut last = None::<&Ruling>;
         for (number, ruling) in (0..).zip(&rules.policies) {
-            let before = self.asked.len();
+            let (before, start) = (self.asked.len(), self.keys.len());
             let applied = match last {
                 Some(last) => Err(Why::After(last.policy.name.as_str().into())),
                 None => match ruling.policy.when.why_not(request.subject, request.path) {
@@ -148,7 +171,12 @@ impl Asking {
             if applied.is_ok() && ruling.policy.last && request.holds_in_every_reading(ruling) {
                 last = Some(ruling);
             }
-            told(ruling, applied.map(|()| before..self.asked.len()), self);
+            let applied = applied.map(|lacks| Applied {
+                asked: before..self.asked.len(),
+                key: &self.keys[start..],
+                lacks: lacks.map(|lacks| lacks.attribute),
+            });
+            told(ruling, applied, self);
         }
     }
 
@@ -159,14 +187,23 @@ impl Asking {
         ruling: &'r Ruling,
         overrides: &InForce,
         request: &Request<'_, '_>,
-    ) -> Result<(), Lacking<'r>> {
+    ) -> Result<Option<Lacks<'r>>, Lacking<'r>> {
         let Request { subject, path, now, .. } = *request;
         let policy = &ruling.policy;
         let set = ruling.set_for(rules, subject).map_err(Lacking::Plan)?;
         let start = self.keys.len();
-        if let Err(missing) = key::write(&mut self.keys, &policy.key, subject, path, rules.source.ipv6_prefix) {
-            self.keys.truncate(start);
-            return Err(Lacking::Key(missing));
+        let by = (&*policy.key, policy.missing);
+        let lacks = match key::write(&mut self.keys, by, subject, path, rules.source.ipv6_prefix) {
+            Ok(lacks) => lacks,
+            Err(missing) => {
+                self.keys.truncate(start);
+                return Err(Lacking::Key(missing));
+            }
+        };
+        if let Some(lacks) = &lacks
+            && lacks.is_unknown
+        {
+            ruling.warn_unknown(lacks.attribute);
         }
         let key = &self.keys[start..];
         // The one that lasts longest: until then the request does not pass.
@@ -179,6 +216,13 @@ impl Asking {
         let instead = said.limits;
         let enforced =
             policy.action != Action::Shadow && policy.rollout.includes_all_or(|| key::lasting_hash(&policy.name, key));
+        if let Some(lacks) = &lacks
+            && policy.missing == Missing::Deny
+        {
+            let attribute = policy.key.iter().position(|attribute| attribute == lacks.attribute).unwrap_or_default();
+            self.lacking.push(LackingDenial { policy: number, attribute, is_enforced: enforced });
+            return Ok(Some(*lacks));
+        }
         let reserve = policy.class.as_ref().and_then(|class| class.of(subject));
         let units = policy.cost.of(subject).saturating_mul(request.cost);
         let range = start as u32..self.keys.len() as u32;
@@ -206,7 +250,18 @@ impl Asking {
             let reserve = reserve.map_or(0, |reserve| reserve.of(limit.capacity()));
             self.asked.push(ask(Role::Limit { set: set as u32, slot }, mode, cost, reserve, instead.clone()));
         }
-        Ok(())
+        Ok(lacks)
+    }
+
+    /// What denies the request before any limit is looked at: a ban by an operator, or an attribute that it lacks.
+    pub(crate) fn denied_without_limits(&mut self, rules: &Rules) -> Option<Reason> {
+        if let Some(ban) = self.banned.take() {
+            return Some(Reason::Ban(Ban::Operator(ban)));
+        }
+        let lacking = self.lacking.iter().find(|lacking| lacking.is_enforced)?;
+        let policy = &rules.policies[lacking.policy as usize].policy;
+        let attribute = policy.key.get(lacking.attribute)?.clone();
+        Some(Reason::MissingAttribute { policy: policy.name.as_str().into(), attribute })
     }
 
     /// What the store is asked.

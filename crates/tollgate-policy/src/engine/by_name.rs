@@ -1,7 +1,7 @@
 //! One policy by its name, on the value of the one attribute that it counts by: for callers who know no requests.
 
 use super::asking::{Asking, Lacking, Request};
-use super::reason::{Ban, Reason};
+use super::reason::Reason;
 use super::rules::Rules;
 use super::{Engine, OverrideError, PolicyKey, Verdict};
 use crate::attribute::Attribute;
@@ -95,6 +95,10 @@ impl<S: Store> Engine<S> {
         let attribute = only(&ruling.policy.key)?;
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
+        // The value is all there is: nothing is counted instead of it.
+        if let Some(attribute) = attribute.filter(|attribute| !subject.has(attribute)) {
+            return Err(ByNameError::NotA(attribute.clone()));
+        }
         let path = rules.path_of(&subject);
         if let Some(reason) = rules.without_limits(&subject, path.as_ref(), now) {
             return Ok(reason);
@@ -105,8 +109,8 @@ impl<S: Store> Engine<S> {
             Lacking::Key(attribute) => ByNameError::NotA(attribute.clone()),
             Lacking::Plan(attribute) => ByNameError::NoPlan(attribute.clone()),
         })?;
-        Ok(match asking.banned.take() {
-            Some(ban) => Reason::Ban(Ban::Operator(ban)),
+        Ok(match asking.denied_without_limits(rules) {
+            Some(reason) => reason,
             None if !asking.limits_something() => Reason::NoPolicy,
             None => Reason::Limits,
         })

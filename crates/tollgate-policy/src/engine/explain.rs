@@ -1,12 +1,14 @@
 //! Why a request passes or not: every policy, what it made of the request, and where that leaves it.
 
-use super::asking::{Asking, Request, Role};
+use super::Engine;
+use super::asking::{Applied, Asking, Request, Role};
 use super::key;
 use super::overrides::Override;
 use super::reason::{Reason, reason_of};
 use super::verdict::{Verdict, outcome};
-use super::{Ban, Engine};
+use crate::attribute::Attribute;
 use crate::matching::Why;
+use crate::policy::Missing;
 use crate::policy_limit::PolicyLimit;
 use crate::subject::Subject;
 use std::sync::Arc;
@@ -36,6 +38,8 @@ pub struct Standing {
     pub key: String,
     /// The same by its fingerprints, such as `ip=#f8c0a1b2c3d4e5f6`.
     pub fingerprint: String,
+    /// The attribute of the key that the request lacks, and what happens therefore.
+    pub missing: Option<(Attribute, Missing)>,
     /// Its limits.
     pub levels: Vec<Level>,
     /// What an operator said of the key.
@@ -97,25 +101,29 @@ impl<S: Store> Engine<S> {
         let mut tried = Vec::with_capacity(rules.policies.len());
         let mut asking = Asking::default();
         asking.gather_explained(&rules, &inner.overrides.in_force(), &request, |ruling, applied, asking| {
-            let outcome = applied.map(|range| {
+            let outcome = applied.map(|Applied { asked: range, key: bytes, lacks }| {
                 let mine = &asking.asked[range.clone()];
-                let bytes = mine.first().map(|asked| asking.key(asked)).unwrap_or_default();
                 let by = &ruling.policy.key;
                 let (key, fingerprint) = (key::shown(by, bytes, &secret), key::fingerprint(by, bytes, &secret));
+                let missing = lacks.map(|attribute| (attribute.clone(), ruling.policy.missing));
                 let instead = mine.iter().find_map(|asked| asked.instead.clone());
-                let shadow = mine.iter().any(|asked| asked.mode == tollgate::Mode::Shadow);
-                let standing = Standing { key, fingerprint, levels: Vec::new(), instead, banned_for: None, shadow };
+                let only_counted = asking.lacking.last().is_some_and(|lacking| !lacking.is_enforced);
+                let shadow = mine.iter().any(|asked| asked.mode == tollgate::Mode::Shadow)
+                    || mine.is_empty() && lacks.is_some() && only_counted;
+                let levels = Vec::new();
+                let standing = Standing { key, fingerprint, missing, levels, instead, banned_for: None, shadow };
                 (range, standing)
             });
             tried.push((ruling.policy.name.clone(), outcome));
         });
         let answer = inner.store.decide_at(&asking.asks(&rules, true), now).await;
-        let reason = match (rules.without_limits(subject, path.as_ref(), now), asking.banned.clone()) {
-            (Some(reason), _) => reason,
-            (None, Some(ban)) => Reason::Ban(Ban::Operator(ban)),
+        let banned = asking.banned.clone();
+        let reason = match (rules.without_limits(subject, path.as_ref(), now), asking.denied_without_limits(&rules)) {
+            (Some(reason), _) | (None, Some(reason)) => reason,
             (None, None) if !asking.limits_something() => Reason::NoPolicy,
             (None, None) => reason_of(&asking, &answer),
         };
+        asking.banned = banned;
         let mut verdict = Verdict::new(rules, now);
         verdict.parts.asking = asking;
         verdict.answered(answer);

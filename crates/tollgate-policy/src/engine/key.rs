@@ -4,25 +4,45 @@ use crate::address;
 use crate::attribute::{Attribute, credentials};
 use crate::fingerprint::{Fingerprint, FingerprintSecret, KeyName};
 use crate::path::Path;
+use crate::policy::Missing;
 use crate::subject::Subject;
 use smallvec::SmallVec;
-use std::fmt::{self, Write};
+use std::fmt;
 use std::net::IpAddr;
 
 /// The keys of one request, one behind the other. So many bytes need no memory of their own.
 pub(crate) type Keys = SmallVec<[u8; 256]>;
 
-/// Appends the key; an error names the attribute that the request does not have.
+/// Set in the length of a part that stands for an attribute the request lacks.
+const SUBSTITUTE: u32 = 1 << 31;
+
+/// The substitute where the request has no address either.
+const UNKNOWN: &[u8] = b"unknown";
+
+/// The substitute of `missing = "shared"`.
+const SHARED: &[u8] = b"shared";
+
+/// The first attribute of a key that a request lacks.
+#[derive(Clone, Copy)]
+pub(crate) struct Lacks<'a> {
+    pub(crate) attribute: &'a Attribute,
+    /// Whether the request has no address either, and the address was to be counted.
+    pub(crate) is_unknown: bool,
+}
+
+/// Appends the key. Says which attribute the request lacks, if any: with `missing = "skip"` as an error, otherwise a substitute
+/// is part of the key. For `"deny"` that is the address: the key is not counted, but it can be banned and is in a rollout or not.
 ///
 /// Each part has its length in front: `a` and `bc` are not `ab` and `c`. What servers do not tell apart (case of hosts and methods,
 /// spellings of a path, addresses of one household) is not told apart here.
 pub(crate) fn write<'a>(
     keys: &mut Keys,
-    key: &'a [Attribute],
+    (key, missing): (&'a [Attribute], Missing),
     subject: &Subject<'_>,
     path: Option<&Path<'_>>,
     ipv6_prefix: u8,
-) -> Result<(), &'a Attribute> {
+) -> Result<Option<Lacks<'a>>, &'a Attribute> {
+    let mut lacks = None;
     for attribute in key {
         let start = keys.len();
         // The most common key in one piece.
@@ -32,37 +52,75 @@ pub(crate) fn write<'a>(
             continue;
         }
         keys.extend_from_slice(&[0; 4]);
-        match attribute {
-            Attribute::Ip => match address::client(subject.address().ok_or(attribute)?, ipv6_prefix) {
-                IpAddr::V4(v4) => keys.extend_from_slice(&v4.octets()),
-                IpAddr::V6(v6) => keys.extend_from_slice(&v6.octets()),
-            },
-            Attribute::Endpoint => {
-                let (method, route) = subject.route().ok_or(attribute)?;
-                keys.extend(method.iter().map(u8::to_ascii_uppercase));
-                keys.push(b' ');
-                match subject.names_its_route() {
-                    true => keys.extend_from_slice(route),
-                    false => write_path(keys, path),
-                }
+        let mark = match write_value(keys, attribute, subject, path, ipv6_prefix) {
+            Some(()) => 0,
+            None => {
+                keys.truncate(start + 4);
+                let is_unknown = substitute(keys, missing, subject, ipv6_prefix).ok_or(attribute)?;
+                lacks.get_or_insert(Lacks { attribute, is_unknown });
+                SUBSTITUTE
             }
-            Attribute::Path => {
-                path.ok_or(attribute)?;
-                write_path(keys, path);
-            }
-            Attribute::Method => {
-                keys.extend(subject.bytes(attribute).ok_or(attribute)?.iter().map(u8::to_ascii_uppercase));
-            }
-            Attribute::Host => {
-                keys.extend(subject.bytes(attribute).ok_or(attribute)?.iter().map(u8::to_ascii_lowercase));
-            }
-            other if other.has_scheme() => keys.extend_from_slice(credentials(subject.bytes(other).ok_or(attribute)?)),
-            other => keys.extend_from_slice(subject.bytes(other).ok_or(attribute)?),
-        }
-        let length = u32::try_from(keys.len() - start - 4).unwrap_or(u32::MAX);
-        keys[start..start + 4].copy_from_slice(&length.to_le_bytes());
+        };
+        let length = u32::try_from(keys.len() - start - 4).unwrap_or(u32::MAX) & !SUBSTITUTE;
+        keys[start..start + 4].copy_from_slice(&(length | mark).to_le_bytes());
     }
-    Ok(())
+    Ok(lacks)
+}
+
+/// Appends the value of an attribute; none if the request does not have it.
+#[inline(always)]
+fn write_value(
+    keys: &mut Keys,
+    attribute: &Attribute,
+    subject: &Subject<'_>,
+    path: Option<&Path<'_>>,
+    ipv6_prefix: u8,
+) -> Option<()> {
+    match attribute {
+        Attribute::Ip => write_address(keys, subject.address()?, ipv6_prefix),
+        Attribute::Endpoint => {
+            let (method, route) = subject.route()?;
+            keys.extend(method.iter().map(u8::to_ascii_uppercase));
+            keys.push(b' ');
+            match subject.names_its_route() {
+                true => keys.extend_from_slice(route),
+                false => write_path(keys, path),
+            }
+        }
+        Attribute::Path => {
+            path?;
+            write_path(keys, path);
+        }
+        Attribute::Method => keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_uppercase)),
+        Attribute::Host => keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_lowercase)),
+        other if other.has_scheme() => keys.extend_from_slice(credentials(subject.bytes(other)?)),
+        other => keys.extend_from_slice(subject.bytes(other)?),
+    }
+    Some(())
+}
+
+/// Appends what is counted instead of an attribute that the request lacks, and says whether that is [`UNKNOWN`]; none if
+/// nothing is.
+#[cold]
+fn substitute(keys: &mut Keys, missing: Missing, subject: &Subject<'_>, ipv6_prefix: u8) -> Option<bool> {
+    match (missing, subject.address()) {
+        (Missing::Skip, _) => return None,
+        (Missing::Shared, _) => keys.extend_from_slice(SHARED),
+        (Missing::Address | Missing::Deny, Some(address)) => write_address(keys, address, ipv6_prefix),
+        (Missing::Address, None) => {
+            keys.extend_from_slice(UNKNOWN);
+            return Some(true);
+        }
+        (Missing::Deny, None) => keys.extend_from_slice(UNKNOWN),
+    }
+    Some(false)
+}
+
+fn write_address(keys: &mut Keys, address: IpAddr, ipv6_prefix: u8) {
+    match address::client(address, ipv6_prefix) {
+        IpAddr::V4(v4) => keys.extend_from_slice(&v4.octets()),
+        IpAddr::V6(v6) => keys.extend_from_slice(&v6.octets()),
+    }
 }
 
 /// How many bytes the first so many parts of a key are.
@@ -70,7 +128,7 @@ pub(crate) fn front(key: &[u8], parts: usize) -> usize {
     let mut at = 0;
     for _ in 0..parts {
         let Some((length, _)) = key[at..].split_first_chunk::<4>() else { return key.len() };
-        at = (at + 4).saturating_add(u32::from_le_bytes(*length) as usize).min(key.len());
+        at = (at + 4).saturating_add((u32::from_le_bytes(*length) & !SUBSTITUTE) as usize).min(key.len());
     }
     at
 }
@@ -88,15 +146,43 @@ fn write_path(keys: &mut Keys, path: Option<&Path<'_>>) {
     }
 }
 
-/// The parts of a key: what it counts by, and the bytes of that.
-pub(crate) fn parts<'a>(key: &'a [Attribute], bytes: &'a [u8]) -> impl Iterator<Item = (&'a Attribute, &'a [u8])> {
+/// A part of a key.
+#[derive(Clone, Copy)]
+pub(crate) struct Part<'a> {
+    pub(crate) attribute: &'a Attribute,
+    pub(crate) value: &'a [u8],
+    /// Whether the value stands for an attribute that the request lacks.
+    pub(crate) is_substitute: bool,
+}
+
+/// The parts of a key.
+pub(crate) fn parts<'a>(key: &'a [Attribute], bytes: &'a [u8]) -> impl Iterator<Item = Part<'a>> {
     let mut rest = bytes;
     key.iter().map_while(move |attribute| {
         let (length, after) = rest.split_first_chunk::<4>()?;
-        let (value, after) = after.split_at((u32::from_le_bytes(*length) as usize).min(after.len()));
+        let length = u32::from_le_bytes(*length);
+        let (value, after) = after.split_at(((length & !SUBSTITUTE) as usize).min(after.len()));
         rest = after;
-        Some((attribute, value))
+        Some(Part { attribute, value, is_substitute: length & SUBSTITUTE != 0 })
     })
+}
+
+impl Part<'_> {
+    pub(crate) fn fingerprint(&self, secret: &FingerprintSecret) -> Fingerprint {
+        match self.is_substitute {
+            true => secret.of_substitute(self.attribute, self.value),
+            false => secret.of(self.attribute, self.value),
+        }
+    }
+
+    /// The part in words: `user=42`, or what is counted instead of a user: `ip=203.0.113.7`, `unknown`, `shared`.
+    pub(crate) fn shown(&self, secret: &FingerprintSecret) -> String {
+        match (self.is_substitute, address_in(self.value)) {
+            (true, Some(address)) => format!("{}={address}", Attribute::Ip),
+            (true, None) => String::from_utf8_lossy(self.value).into_owned(),
+            (false, _) => format!("{}={}", self.attribute, shown_value(self.attribute, self.value, secret)),
+        }
+    }
 }
 
 /// The fingerprints of the parts of a key.
@@ -105,7 +191,7 @@ pub(crate) fn fingerprints<'a>(
     bytes: &'a [u8],
     secret: &FingerprintSecret,
 ) -> impl Iterator<Item = Fingerprint> {
-    parts(key, bytes).map(|(attribute, value)| secret.of(attribute, value))
+    parts(key, bytes).map(|part| part.fingerprint(secret))
 }
 
 /// What nodes call the key of a policy.
@@ -120,23 +206,29 @@ pub(crate) fn fingerprint(key: &[Attribute], bytes: &[u8], secret: &FingerprintS
 
 /// Attributes with something of each: `ip=… user=…`.
 pub(crate) fn listed<'a>(parts: impl Iterator<Item = (&'a Attribute, impl fmt::Display)>) -> String {
-    parts.fold(String::new(), |mut text, (attribute, value)| {
-        let space = if text.is_empty() { "" } else { " " };
-        // Writing to a string cannot fail.
-        let _ = write!(text, "{space}{attribute}={value}");
-        text
-    })
+    spaced(parts.map(|(attribute, value)| format!("{attribute}={value}")))
+}
+
+/// The parts of a key in words, one behind the other. An address that stands for several attributes is there once.
+pub(crate) fn spaced(parts: impl Iterator<Item = String>) -> String {
+    let mut all: Vec<String> = Vec::new();
+    for part in parts {
+        if !all.contains(&part) {
+            all.push(part);
+        }
+    }
+    all.join(" ")
 }
 
 /// The key in words, for whoever asks: `ip=1.2.3.4 user=42`. What opens doors is shown by its fingerprint.
 pub(crate) fn shown(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
-    listed(parts(key, bytes).map(|(attribute, value)| (attribute, shown_value(attribute, value, secret))))
+    spaced(parts(key, bytes).map(|part| part.shown(secret)))
 }
 
 /// The value of an attribute in words.
-pub(crate) fn shown_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
+fn shown_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
     const LONGEST: usize = 64;
-    match address_of(attribute, value) {
+    match address_in(value).filter(|_| *attribute == Attribute::Ip) {
         Some(ip) => ip.to_string(),
         None if attribute.is_secret() => secret.of(attribute, value).to_string(),
         None => {
@@ -149,11 +241,11 @@ pub(crate) fn shown_value(attribute: &Attribute, value: &[u8], secret: &Fingerpr
     }
 }
 
-/// The address that a part of a key is, if it is one.
-fn address_of(attribute: &Attribute, value: &[u8]) -> Option<IpAddr> {
-    match (attribute, value.len()) {
-        (Attribute::Ip, 4) => <[u8; 4]>::try_from(value).map(IpAddr::from).ok(),
-        (Attribute::Ip, 16) => <[u8; 16]>::try_from(value).map(IpAddr::from).ok(),
+/// The address that these bytes are, if their number is that of one.
+fn address_in(value: &[u8]) -> Option<IpAddr> {
+    match value.len() {
+        4 => <[u8; 4]>::try_from(value).map(IpAddr::from).ok(),
+        16 => <[u8; 16]>::try_from(value).map(IpAddr::from).ok(),
         _ => None,
     }
 }
@@ -179,7 +271,7 @@ mod tests {
         let key: Vec<Attribute> = key.iter().map(|name| Attribute::named(name)).collect();
         let path = subject.raw_path().map(|path| Path::new(path, PathCase::Sensitive));
         let mut keys = Keys::new();
-        write(&mut keys, &key, subject, path.as_ref(), 56).ok().map(|()| keys.to_vec())
+        write(&mut keys, (&key, Missing::Skip), subject, path.as_ref(), 56).ok().map(|_| keys.to_vec())
     }
 
     #[test]

@@ -322,8 +322,8 @@ impl<S: Store> Engine<S> {
         asking.class = rules.class_of(subject);
         (asking.deadline, asking.at_once) = (rules.deadline_of(subject, now), subject.is_at_once());
         asking.gather(rules, &self.inner.overrides.in_force(), &Request { subject, path: path.as_ref(), cost, now });
-        if let Some(ban) = asking.banned.take() {
-            verdict.parts.reason = Reason::Ban(Ban::Operator(ban));
+        if let Some(reason) = asking.denied_without_limits(rules) {
+            verdict.parts.reason = reason;
         } else if asking.limits_something() {
             verdict.parts.reason = Reason::Limits;
         }
@@ -361,10 +361,15 @@ impl<S: Store> Engine<S> {
         let figures = &self.inner.figures;
         let allowed = verdict.is_allowed();
         figures.all.add(if allowed { Event::Allowed } else { Event::Denied });
-        if let Reason::Ban(Ban::Operator(_)) = &verdict.parts.reason
-            && let Some(ruling) = verdict.binding()
-        {
-            ruling.figures.tally.add(Event::Denied);
+        if let Reason::Ban(Ban::Operator(_)) | Reason::MissingAttribute { .. } = &verdict.parts.reason {
+            if let Some(ruling) = verdict.binding() {
+                ruling.figures.tally.add(Event::Denied);
+            }
+        } else {
+            // Those that are enforced deny.
+            for lacking in &verdict.parts.asking.lacking {
+                verdict.rules().policies[lacking.policy as usize].figures.tally.add(Event::ShadowDenied);
+            }
         }
         match &verdict.parts.reason {
             Reason::TooLate => _ = figures.late.fetch_add(1, Ordering::Relaxed),

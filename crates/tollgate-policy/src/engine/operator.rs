@@ -6,6 +6,7 @@ use super::rules::{Rules, Ruling};
 use super::{Engine, PolicyKey, Subject};
 use crate::attribute::Attribute;
 use crate::fingerprint::{Fingerprint, KeyName};
+use crate::policy::Missing;
 use crate::policy_limit::PolicyLimit;
 use std::slice;
 use std::sync::Arc;
@@ -41,6 +42,8 @@ pub(super) struct SelectedKey {
     pub(super) name: KeyName,
     pub(super) words: String,
     pub(super) fingerprint: String,
+    /// Whether an address stands for an attribute that the subject lacks.
+    pub(super) is_by_address: bool,
     /// None where it is known by fingerprints that were not seen here lately.
     pub(super) bytes: Option<Keys>,
 }
@@ -153,9 +156,9 @@ impl<S: Store> Engine<S> {
         let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
         self.find_seen(|number, bytes| {
             let ruling = rules.policies.iter().find(|ruling| ruling.number == number)?;
-            let mut parts = key::parts(&ruling.policy.key, bytes).filter(|(known, _)| *known == attribute);
-            let found = parts.find(|(_, value)| secret.of(attribute, value) == fingerprint);
-            found.map(|(_, value)| value.to_vec())
+            let parts = key::parts(&ruling.policy.key, bytes);
+            let mut values = parts.filter(|part| part.attribute == attribute && !part.is_substitute);
+            values.find(|part| part.fingerprint(&secret) == fingerprint).map(|part| part.value.to_vec())
         })
     }
 
@@ -199,14 +202,20 @@ impl<S: Store> Engine<S> {
             rules.policies.iter().find(|ruling| ruling.policy.name == policy).ok_or(OverrideError::NoPolicy)?;
         let (by, secret) = (&ruling.policy.key, self.inner.overrides.secret());
         let path = rules.path_of(selector.subject);
+        // A bucket that several callers share is not meant by who leaves the attribute out.
+        let missing = match (ruling.policy.missing, selector.subject.address()) {
+            (missing @ (Missing::Address | Missing::Deny), Some(_)) => missing,
+            _ => Missing::Skip,
+        };
         let write = |bytes: &mut Keys, key| {
-            let written = key::write(bytes, key, selector.subject, path.as_ref(), rules.source.ipv6_prefix);
+            let written = key::write(bytes, (key, missing), selector.subject, path.as_ref(), rules.source.ipv6_prefix);
             written.map_err(|missing| OverrideError::NoKey(missing.clone()))
         };
         let selected = |bytes: &[u8]| SelectedKey {
             name: key::name(policy, by, bytes, &secret),
             words: key::shown(by, bytes, &secret),
             fingerprint: key::fingerprint(by, bytes, &secret),
+            is_by_address: key::parts(by, bytes).any(|part| part.is_substitute),
             bytes: Some(bytes.into()),
         };
         if !by.iter().any(|attribute| selector.fingerprint(attribute).is_some()) {
@@ -215,17 +224,19 @@ impl<S: Store> Engine<S> {
             return Ok((ruling, selected(&bytes)));
         }
         let (mut fingerprints, mut words) = (Vec::with_capacity(by.len()), Vec::with_capacity(by.len()));
+        let mut is_by_address = false;
         for attribute in by {
             if let Some(fingerprint) = selector.fingerprint(attribute) {
                 fingerprints.push(fingerprint);
-                words.push(fingerprint.to_string());
+                words.push(format!("{attribute}={fingerprint}"));
                 continue;
             }
             let (mut bytes, key) = (Keys::new(), slice::from_ref(attribute));
             write(&mut bytes, key)?;
-            for (attribute, value) in key::parts(key, &bytes) {
-                fingerprints.push(secret.of(attribute, value));
-                words.push(key::shown_value(attribute, value, &secret));
+            for part in key::parts(key, &bytes) {
+                is_by_address |= part.is_substitute;
+                fingerprints.push(part.fingerprint(&secret));
+                words.push(part.shown(&secret));
             }
         }
         let name = secret.name(policy, fingerprints.iter().copied());
@@ -236,11 +247,12 @@ impl<S: Store> Engine<S> {
             [said.ban, said.limits].into_iter().flatten().find_map(|entry| entry.bytes().map(<[u8]>::to_vec))
         };
         let key = match seen.or_else(said) {
-            Some(bytes) => selected(&bytes),
+            Some(bytes) => SelectedKey { is_by_address, ..selected(&bytes) },
             None => SelectedKey {
                 name,
-                words: key::listed(by.iter().zip(words)),
+                words: key::spaced(words.into_iter()),
                 fingerprint: key::listed(by.iter().zip(fingerprints)),
+                is_by_address,
                 bytes: None,
             },
         };

@@ -2,6 +2,7 @@
 
 use super::asking::{Asking, Role};
 use super::overrides::Override;
+use crate::attribute::Attribute;
 use std::sync::Arc;
 use tollgate::{Class, Instant, Mode, Source};
 
@@ -24,6 +25,13 @@ pub enum Reason {
     },
     /// An operator banned the key, or it was turned away too often.
     Ban(Ban),
+    /// The request lacks an attribute of the key of a policy with `missing = "deny"`.
+    MissingAttribute {
+        /// The policy.
+        policy: Box<str>,
+        /// The attribute.
+        attribute: Attribute,
+    },
     /// The store does not answer, and the operator chose to let nobody in.
     Closed,
     /// There is too much, and requests of this class are among the least important.
@@ -59,6 +67,7 @@ impl Reason {
             Self::AllowList => "allow_list",
             Self::DenyList { .. } => "deny_list",
             Self::Ban(_) => "ban",
+            Self::MissingAttribute { .. } => "missing_attribute",
             Self::Closed => "closed",
             Self::Shed(_) => "shed",
             Self::AtCapacity => "at_capacity",

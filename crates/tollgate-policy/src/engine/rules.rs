@@ -16,7 +16,7 @@ use crate::stats::Tally;
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 use tollgate::adaptive::{Line, Queue};
 use tollgate::{Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
@@ -56,11 +56,37 @@ pub(crate) struct Counted {
     pub(crate) tally: Tally,
     pub(crate) bans: AtomicU64,
     pub(crate) refusals: Refusals,
+    /// Whether it was logged that requests share the bucket `unknown`.
+    warned_unknown: AtomicBool,
+}
+
+impl Ruling {
+    /// Logs, once, that requests have neither an attribute of the key nor an address.
+    #[cold]
+    pub(crate) fn warn_unknown(&self, attribute: &Attribute) {
+        if self.figures.warned_unknown.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        let what = match attribute {
+            Attribute::Ip => "no client address".to_owned(),
+            other => format!("neither `{other}` nor a client address"),
+        };
+        tracing::warn!(
+            "requests with {what} share one bucket, `unknown`, in the policy `{}`; send the address, or set `missing` of the \
+             policy to \"skip\", \"shared\" or \"deny\"",
+            self.policy.name
+        );
+    }
 }
 
 impl Counted {
     fn new(window: Duration) -> Self {
-        Self { tally: Tally::new(window), bans: AtomicU64::new(0), refusals: Refusals::default() }
+        Self {
+            tally: Tally::new(window),
+            bans: AtomicU64::new(0),
+            refusals: Refusals::default(),
+            warned_unknown: AtomicBool::new(false),
+        }
     }
 }
 

@@ -48,6 +48,8 @@ pub struct PolicyKey {
     pub fingerprint: String,
     /// What nodes call it that have the same [`FingerprintSecret`].
     pub name: KeyName,
+    /// Whether an address stands for an attribute that the subject lacks; see [`Missing`](crate::Missing).
+    pub is_by_address: bool,
     /// Whether its counters can be found: they cannot where it is named by a fingerprint that was not seen here lately.
     pub is_seen: bool,
 }
@@ -66,6 +68,7 @@ impl<S: Store> Engine<S> {
             words: key.words,
             fingerprint: key.fingerprint,
             name: key.name,
+            is_by_address: key.is_by_address,
             is_seen: key.bytes.is_some(),
         })
     }

@@ -162,8 +162,8 @@ impl Verdict {
     pub fn is_never(&self) -> bool {
         match &self.parts.reason {
             Reason::DenyList { until, .. } => until.is_none(),
-            // Its deadline has passed for good.
-            Reason::TooLate => true,
+            // Its deadline has passed for good; its attribute does not appear by waiting.
+            Reason::TooLate | Reason::MissingAttribute { .. } => true,
             // After a ban its limits are met again.
             Reason::Limits | Reason::Ban(Ban::Penalty) => self.limits_admit_after().is_none(),
             _ => false,
@@ -320,6 +320,9 @@ impl Verdict {
                     }
                 }
                 worst.map(|(asked, _)| self.ruling(asked))
+            }
+            Reason::MissingAttribute { policy, .. } => {
+                self.rules().policies.iter().find(|ruling| *ruling.policy.name == **policy)
             }
             Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
                 self.rules().policies.get(self.parts.full as usize)

@@ -1,7 +1,7 @@
 //! The seven plain variables, judged by the policies they stand for.
 
 use crate::{clean, load, said};
-use tollgate_policy::{Attribute, Policies, Policy, PolicyLimit};
+use tollgate_policy::{Attribute, Missing, Policies, Policy, PolicyLimit};
 
 fn limit(text: &str) -> PolicyLimit {
     text.parse().unwrap()
@@ -19,6 +19,10 @@ fn default(text: &str) -> Policy {
     Policy::new("default").limit(limit(text))
 }
 
+fn skips(policy: Policy) -> Policy {
+    policy.missing(Missing::Skip)
+}
+
 fn all(policies: impl IntoIterator<Item = Policy>) -> Policies {
     policies.into_iter().fold(Policies::new(), Policies::policy)
 }
@@ -29,10 +33,10 @@ fn numbers_are_an_hour_unless_said() {
     for (env, expected) in [
         (&[any][..], all([default("100/h")])),
         (&[ip], all([per_ip("20/h")])),
-        (&[ip, any], all([per_ip("20/h"), default("100/h")])),
-        (&[user, any], all([per_user("30/h"), default("100/h")])),
-        (&[user, ip], all([per_user("30/h"), per_ip("20/h")])),
-        (&[user, ip, any], all([per_user("30/h"), per_ip("20/h"), default("100/h")])),
+        (&[ip, any], all([skips(per_ip("20/h")), default("100/h")])),
+        (&[user, any], all([skips(per_user("30/h")), default("100/h")])),
+        (&[user, ip], all([skips(per_user("30/h")), per_ip("20/h")])),
+        (&[user, ip, any], all([skips(per_user("30/h")), skips(per_ip("20/h")), default("100/h")])),
     ] {
         assert_eq!(clean("", env).policies, expected, "{env:?}");
         let windowed = [env, &[("RATE_LIMIT_WINDOW", "60")]].concat();
@@ -46,10 +50,16 @@ fn numbers_are_an_hour_unless_said() {
 }
 
 #[test]
-fn a_user_alone_leaves_others_unlimited_and_that_is_told() {
-    let env = [("RATE_LIMIT_PER_USER", "30")];
-    assert_eq!(load("", &env).config.unwrap().policies, all([per_user("30/h")]));
-    snapshot!(said("", &env));
+fn a_policy_with_another_one_behind_it_skips_requests_and_the_last_one_does_not() {
+    let (user, ip, any) = (("RATE_LIMIT_PER_USER", "30"), ("RATE_LIMIT_PER_IP", "20"), ("RATE_LIMIT_DEFAULT", "100"));
+    for (env, expected) in [
+        (&[user][..], all([per_user("30/h")])),
+        (&[ip], all([per_ip("20/h")])),
+        (&[user, ip], all([skips(per_user("30/h")), per_ip("20/h")])),
+        (&[ip, any], all([skips(per_ip("20/h")), default("100/h")])),
+    ] {
+        assert_eq!(clean("", env).policies, expected, "{env:?}");
+    }
 }
 
 #[test]

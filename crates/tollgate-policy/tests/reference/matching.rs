@@ -1,6 +1,7 @@
 //! Matching and keys on plain strings, one policy after the other.
 
 use super::spec::{Conditions, Who};
+use tollgate_policy::Missing;
 
 /// A path in every way that servers read it, the one by which requests are counted last: with escaped slashes as separators or not, with
 /// dots followed or not. First cut, then read what stands between.
@@ -149,14 +150,14 @@ pub(crate) fn holds(conditions: &Conditions, who: &Who, every: bool) -> bool {
         && !not.as_ref().is_some_and(|not| holds(not, who, !every))
 }
 
-/// By what a request is counted: for each name, the words that tell its values apart.
-pub(crate) fn key(names: &[&str], who: &Who) -> Option<Vec<Vec<Vec<u8>>>> {
+/// By what a request is counted: for each name, the words that tell its values apart; and whether it lacks one of them, so that
+/// something else is counted.
+pub(crate) fn key(names: &[&str], missing: Missing, who: &Who) -> Option<(Vec<Vec<Vec<u8>>>, bool)> {
+    let mut lacks = false;
     let words = |name: &str| -> Option<Vec<Vec<u8>>> {
         Some(match name {
             "ip" => {
-                let bits = bits(who.ip.as_ref()?);
-                // A household of IPv6 is one client.
-                vec![if bits.len() == 128 { bits[..56].to_owned() } else { bits }.into_bytes()]
+                vec![client(who.ip.as_ref()?)]
             }
             "path" => path(who.path.as_ref()?.as_bytes()),
             "endpoint" => {
@@ -169,5 +170,26 @@ pub(crate) fn key(names: &[&str], who: &Who) -> Option<Vec<Vec<Vec<u8>>>> {
             other => vec![value(who, other)?.into_bytes()],
         })
     };
-    names.iter().map(|name| words(name)).collect()
+    let mut key = Vec::new();
+    for name in names {
+        let Some(words) = words(name) else {
+            let instead = match missing {
+                Missing::Skip => return None,
+                Missing::Shared => b"shared".to_vec(),
+                Missing::Address | Missing::Deny => who.ip.as_ref().map_or(b"unknown".to_vec(), |ip| client(ip)),
+            };
+            lacks = true;
+            // No value has two words of which the first is empty.
+            key.push(vec![Vec::new(), instead]);
+            continue;
+        };
+        key.push(words);
+    }
+    Some((key, lacks))
+}
+
+/// A household of IPv6 is one client.
+fn client(address: &str) -> Vec<u8> {
+    let bits = bits(address);
+    if bits.len() == 128 { bits[..56].to_owned() } else { bits }.into_bytes()
 }

@@ -5,7 +5,7 @@ use super::matching::{holds, key, value};
 use super::spec::{Does, Limits, Operation, Rule, Share, Spec, Who};
 use std::collections::BTreeMap;
 use tollgate::{AskOutcome, Outcome};
-use tollgate_policy::{Count, Counts};
+use tollgate_policy::{Count, Counts, Missing};
 
 /// Sets from here on are limits that stand in for others.
 const STAND_INS: usize = 100;
@@ -62,6 +62,8 @@ pub(crate) struct Says {
     /// The policies that apply, and those of them by which the key is banned.
     pub(crate) applied: Vec<usize>,
     banned: Vec<usize>,
+    /// Those that would deny the request because it lacks an attribute, but only watch.
+    only_counted: Vec<usize>,
     /// Whether it was decided before any limit was looked at.
     pub(crate) without_limits: bool,
 }
@@ -90,6 +92,9 @@ impl Naive {
             let banned = (0..self.spec.rules.len()).find(|policy| Spec::name(*policy) == *name);
             self.counts[banned.expect("a policy of that name")].denied += 1;
         }
+        for policy in &says.only_counted {
+            self.counts[*policy].shadow_denied += 1;
+        }
         for policy in &says.applied {
             let mut mine = says.limits.iter().filter(|judged| judged.policy == *policy);
             let counts = &mut self.counts[*policy];
@@ -112,7 +117,13 @@ impl Naive {
 
     /// What an operator says of the key that a request has in a policy; false if it has none.
     pub(crate) fn operate(&mut self, operation: &Operation, policy: usize, who: &Who, now: u64) -> bool {
-        let Some(key) = key(&self.spec.rules[policy].key, who) else { return false };
+        let rule = &self.spec.rules[policy];
+        // An operator who leaves an attribute out means no bucket that several share.
+        let missing = match rule.missing {
+            missing @ (Missing::Address | Missing::Deny) if who.ip.is_some() => missing,
+            _ => Missing::Skip,
+        };
+        let Some((key, _)) = key(&rule.key, missing, who) else { return false };
         let whom: Whom = (policy, key);
         match operation {
             Operation::Ban(lasts) => _ = self.said_bans.insert(whom, now + lasts),
@@ -159,14 +170,26 @@ impl Naive {
         }
         let (mut judged, mut banned, mut applied) = (Vec::new(), Vec::new(), Vec::new());
         let mut said: Option<(usize, u64)> = None;
+        let (mut missing, mut only_counted) = (None, Vec::new());
         for (number, rule) in self.spec.rules.iter().enumerate() {
-            let Some(key) = holds(&rule.when, who, false).then(|| key(&rule.key, who)).flatten() else { continue };
+            let key = || key(&rule.key, rule.missing, who);
+            let Some((key, lacks)) = holds(&rule.when, who, false).then(key).flatten() else { continue };
             let Some((set, limits)) = self.set_of(rule, who) else { continue };
             let whom: Whom = (number, key);
             applied.push(number);
             let until = self.said_bans.get(&whom).copied().filter(|until| *until > now);
             if until > said.map(|(_, until)| until) {
                 said = until.map(|until| (number, until));
+            }
+            if lacks && rule.missing == Missing::Deny {
+                match rule.does == Does::Shadow || !rule.rolled_out {
+                    true => only_counted.push(number),
+                    false => _ = missing.get_or_insert(number),
+                }
+                if rule.last && holds(&rule.when, who, true) {
+                    break;
+                }
+                continue;
             }
             if let Some((_, _, lasts)) = rule.penalty {
                 let until = self.bans.get(&whom).into_iter().flatten().map(|began| began + lasts).max();
@@ -184,7 +207,12 @@ impl Naive {
             let policy = Some(Spec::name(policy));
             return Says { policy, retry_after: Some(until - now), ..without_limits(false, "ban") };
         }
+        if let Some(policy) = missing {
+            let policy = Some(Spec::name(policy));
+            return Says { policy, never: true, ..without_limits(false, "missing_attribute") };
+        }
         let mut says = verdict(&self.spec, applied, judged, &banned);
+        says.only_counted = only_counted;
         if says.limits.is_empty() {
             says.reason = "no_policy";
         }
@@ -375,6 +403,7 @@ fn without_limits(allowed: bool, reason: &'static str) -> Says {
         limits: Vec::new(),
         applied: Vec::new(),
         banned: Vec::new(),
+        only_counted: Vec::new(),
         without_limits: true,
     }
 }
@@ -417,6 +446,7 @@ fn verdict(spec: &Spec, applied: Vec<usize>, limits: Vec<Judged>, banned: &[(usi
         limits,
         applied,
         banned: banned.iter().map(|(policy, ..)| *policy).collect(),
+        only_counted: Vec::new(),
         without_limits: false,
     }
 }

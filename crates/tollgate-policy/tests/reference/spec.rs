@@ -5,8 +5,8 @@ use proptest::prelude::*;
 use std::time::Duration;
 use tollgate::{Algorithm, Instant, Limit};
 use tollgate_policy::{
-    Action, Class, Cost, Count, DenialStatus, Listed, Match, Penalty, Plan, Policies, Policy, PolicyLimit, Reserve,
-    Rollout, Subject,
+    Action, Class, Cost, Count, DenialStatus, Listed, Match, Missing, Penalty, Plan, Policies, Policy, PolicyLimit,
+    Reserve, Rollout, Subject,
 };
 
 #[derive(Clone, Default, Debug)]
@@ -47,6 +47,7 @@ pub(crate) enum Does {
 pub(crate) struct Rule {
     pub(crate) when: Conditions,
     pub(crate) key: Vec<&'static str>,
+    pub(crate) missing: Missing,
     pub(crate) limits: Limits,
     /// Fixed, or that of the attribute `tokens`, else so much.
     pub(crate) cost: Result<u64, u64>,
@@ -197,7 +198,7 @@ impl Spec {
 
 impl Rule {
     fn build(&self, name: &str) -> Policy {
-        let mut policy = Policy::new(name).when(self.when.build()).count(self.count);
+        let mut policy = Policy::new(name).when(self.when.build()).count(self.count).missing(self.missing);
         policy = self.key.iter().fold(policy, |policy, name| policy.per(*name));
         policy = match &self.limits {
             Limits::Own(limits) => limits.iter().fold(policy, |policy, limit| policy.limit(limit.build())),
@@ -354,12 +355,28 @@ fn rules() -> BoxedStrategy<Rule> {
     let class = prop::option::weighted(0.2, (share(), share(), prop::option::of(Just("low"))));
     let penalty = prop::option::weighted(0.2, (1_u64..=3, 50_u64..500, 50_u64..500));
     let flags = (prop::bool::weighted(0.2), prop::bool::weighted(0.85), prop::bool::weighted(0.1));
+    let key = (key, prop::sample::select(&Missing::ALL[..]));
     (conditions(), key, limits(), cost, count, does, class, penalty, flags)
-        .prop_map(|(when, key, limits, cost, count, does, class, penalty, (unavailable, rolled_out, last))| {
-            let mut rule = Rule { when, key, limits, cost, count, does, unavailable, class, rolled_out, last, penalty };
-            rule.make_possible();
-            rule
-        })
+        .prop_map(
+            |(when, (key, missing), limits, cost, count, does, class, penalty, (unavailable, rolled_out, last))| {
+                let mut rule = Rule {
+                    when,
+                    key,
+                    missing,
+                    limits,
+                    cost,
+                    count,
+                    does,
+                    unavailable,
+                    class,
+                    rolled_out,
+                    last,
+                    penalty,
+                };
+                rule.make_possible();
+                rule
+            },
+        )
         .boxed()
 }
 

@@ -135,7 +135,7 @@ pub(super) async fn perform<C: Clock>(
         None => engine.key_of(&asked.policy, selector),
     };
     let key = key.map_err(|error| admin.refused(&asked.policy, &error))?;
-    asked.selected.check_is_key(&key.policy, &key.by, &identity)?;
+    asked.selected.check_is_key(&key, &identity)?;
     let shown = admin.shown(&key);
     entry.key = Some(shown.clone());
     entry.detail = detail(&asked);

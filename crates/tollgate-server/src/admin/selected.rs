@@ -6,7 +6,7 @@ use crate::http::json::{Fields, invalid};
 use crate::http::{Code, Problem, quoted};
 use tollgate::Clock;
 use tollgate_policy::config::Identity;
-use tollgate_policy::{Attribute, Fingerprint, OverrideError};
+use tollgate_policy::{Attribute, Fingerprint, OverrideError, PolicyKey};
 
 /// Attributes that say how a request is to be treated, whatever policies look at.
 const ALWAYS_KNOWN: [&str; 3] = ["class", "start", "deadline"];
@@ -39,11 +39,12 @@ impl<'a> Selected<'a> {
     }
 
     /// An error if something is said that is no part of the key: what is done would not depend on it.
-    pub(super) fn check_is_key(&self, policy: &str, by: &[Attribute], identity: &Identity) -> Result<(), Problem> {
-        let Some(other) = self.attributes().find(|given| !by.iter().any(|part| makes(given, part, identity))) else {
-            return Ok(());
+    pub(super) fn check_is_key(&self, key: &PolicyKey, identity: &Identity) -> Result<(), Problem> {
+        let is_part = |given: &Attribute| {
+            key.by.iter().any(|part| makes(given, part, identity)) || key.is_by_address && *given == Attribute::Ip
         };
-        let (policy, other) = (quoted(policy), quoted(&other.to_string()));
+        let Some(other) = self.attributes().find(|given| !is_part(given)) else { return Ok(()) };
+        let (policy, other, by) = (quoted(&key.policy), quoted(&other.to_string()), &*key.by);
         let detail = match by {
             [] => format!("the policy {policy} has one bucket for all, which {other} is no part of; leave it out"),
             by => format!(

@@ -234,7 +234,7 @@ async fn permits_are_not_kept_between_checks_and_a_wait_for_one_is_a_second() {
 #[tokio::test]
 async fn a_user_is_believed_from_the_header_that_is_configured_and_from_no_other() {
     let server = Server::on(
-        "[identity]\nuser = { header = \"X-User\", from = \"127.0.0.1\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"1/min\"\n",
+        "[identity]\nuser = { header = \"X-User\", from = \"127.0.0.1\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nmissing = \"skip\"\nlimit = \"1/min\"\n",
     );
     let left = async |subject: Value| server.check(json!({"subject": subject})).await.1["reason"].clone();
     assert_eq!(left(json!({"headers": {"x-user": "ann"}})).await, json!("limits"));
@@ -251,6 +251,7 @@ const USER_FROM: &str = r#"
     [[policy]]
     name = "user"
     key = ["user"]
+    missing = "skip"
     limit = "1/min"
 "#;
 

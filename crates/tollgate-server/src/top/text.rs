@@ -85,7 +85,7 @@ pub(super) fn store(status: &Status) -> String {
         line.push_str(&format!(": {}", escape(trouble)));
     }
     if let Some(others) = &store.other_limits {
-        line.push_str(&format!("; {}", clean(others)));
+        line.push_str(&format!("; {}", escape(others)));
     }
     line
 }

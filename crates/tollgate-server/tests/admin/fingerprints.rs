@@ -11,7 +11,7 @@ const SECRET: &str = "s3cret-of-a-client";
 
 const POLICIES: &str = "[[policy]]\nname = \"keys\"\nkey = \"api_key\"\nlimit = \"5/d\"\n\
                         [[policy]]\nname = \"all\"\nlimit = \"1000/d\"\n\
-                        [[policy]]\nname = \"both\"\nkey = [\"ip\", \"api_key\"]\nlimit = \"100/d\"\n";
+                        [[policy]]\nname = \"both\"\nkey = [\"ip\", \"api_key\"]\nmissing = \"skip\"\nlimit = \"100/d\"\n";
 
 fn node(more: &str) -> Server {
     Server::with_config(&format!("[server]\nhttp = \"127.0.0.1:0\"\n{more}\n{POLICIES}"))

@@ -142,7 +142,7 @@ fn what_policies_in_shadow_would_deny_is_told_with_the_keys() {
     let node = serve(
         "",
         "[[policy]]\nname = \"watch\"\nkey = \"user\"\nlimit = \"1/d\"\naction = \"shadow\"\n\
-         [[policy]]\nname = \"idle\"\nkey = \"ip\"\nlimit = \"1/d\"\naction = \"shadow\"\n",
+         [[policy]]\nname = \"idle\"\nkey = \"ip\"\nmissing = \"skip\"\nlimit = \"1/d\"\naction = \"shadow\"\n",
     );
     assert_eq!(get(&node, "/admin/shadow")[0]["would_deny"], json!(0));
     for user in ["someone", "someone", "someone", "bob"] {

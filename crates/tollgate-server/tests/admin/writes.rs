@@ -126,6 +126,23 @@ fn tokens_are_granted_and_a_key_is_made_fresh() {
 }
 
 #[test]
+fn requests_without_a_user_are_banned_by_their_address() {
+    let node = serve("", "[stats]\nkeys = \"plain\"\n");
+    let subject = json!({"ip": "203.0.113.7"});
+    let ban = json!({"policy": "user", "subject": subject, "for": "1h"});
+    assert_eq!(post(&node, "/admin/ban", &ban).json()["key"], json!("ip=203.0.113.7"));
+    let check = |subject: &Value| node.check(&json!({"subject": subject}).to_string()).status();
+    assert_eq!(check(&subject), 429);
+    assert_eq!(check(&json!({"ip": "203.0.113.7", "user": "ann"})), 200);
+    assert_eq!(check(&json!({"ip": "203.0.113.8"})), 200);
+    // The address is no part of the key of a user.
+    let both = json!({"policy": "user", "subject": {"ip": "203.0.113.7", "user": "ann"}, "for": "1h"});
+    post(&node, "/admin/ban", &both).problem(400, "invalid_field");
+    let explained = post(&node, "/admin/explain", &json!({"subject": {"ip": "203.0.113.8"}})).json();
+    assert_eq!(explained["tried"][0]["missing"], json!({"attribute": "user", "action": "address"}));
+}
+
+#[test]
 fn what_makes_no_sense_is_told_and_changes_nothing() {
     let node = serve("", "[[policy]]\nname = \"all\"\nlimit = \"100/d\"\n");
     let with = |name: &str, value: Value| {
@@ -137,7 +154,7 @@ fn what_makes_no_sense_is_told_and_changes_nothing() {
         ("/admin/ban", with("policy", json!("usr")), 404, "no policy is called `usr`; there are `user`, `all`"),
         (
             "/admin/ban",
-            with("subject", json!({"ip": "1.2.3.4"})),
+            with("subject", json!({"method": "GET"})),
             400,
             "the policy `user` counts by user, and `subject` has none; add it",
         ),

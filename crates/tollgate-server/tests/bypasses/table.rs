@@ -200,9 +200,9 @@ pub(crate) const GROUPS: &[Group] = &[
         before: "",
         gateway: "",
         config: "[identity]\napi_key = { header = \"x-api-key\" }\n\
-                 [[policy]]\nname = \"tenant\"\nkey = \"header:x-tenant\"\nlimit = \"1/d\"\n\
-                 [[policy]]\nname = \"api key\"\nkey = \"api_key\"\nlimit = \"1/d\"\n\
-                 [[policy]]\nname = \"authorization\"\nkey = \"header:authorization\"\nlimit = \"1/d\"\n",
+                 [[policy]]\nname = \"tenant\"\nkey = \"header:x-tenant\"\nmissing = \"skip\"\nlimit = \"1/d\"\n\
+                 [[policy]]\nname = \"api key\"\nkey = \"api_key\"\nmissing = \"skip\"\nlimit = \"1/d\"\n\
+                 [[policy]]\nname = \"authorization\"\nkey = \"header:authorization\"\nmissing = \"skip\"\nlimit = \"1/d\"\n",
         honest: headers(&[("x-api-key", "a"), ("x-tenant", "a"), ("authorization", "Bearer a")]),
         attempts: &[
             headers(&[("x-api-key", "b"), ("x-api-key", "a")]),

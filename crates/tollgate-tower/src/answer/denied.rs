@@ -258,6 +258,9 @@ impl<'a> Denial<'a> {
             Reason::AtCapacity => format!("As many requests of `{policy}` are in flight as are served well").into(),
             Reason::QueueFull => format!("As many requests of `{policy}` wait as may").into(),
             Reason::WaitedTooLong => format!("This request waited too long for its turn under `{policy}`").into(),
+            Reason::MissingAttribute { attribute, .. } => {
+                format!("This request has no {attribute}, and the policy `{policy}` requires one").into()
+            }
             _ if verdict.is_never() => format!("The policy `{policy}` does not admit this request").into(),
             _ if verdict.retry_after().is_none() => format!("Too many requests of `{policy}` are in progress").into(),
             _ => format!("This request is over the limit of `{policy}`").into(),

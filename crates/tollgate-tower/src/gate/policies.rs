@@ -7,7 +7,7 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
 use smallvec::SmallVec;
 use std::convert::Infallible;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::task::{Context, Waker};
 use std::time::Duration;
@@ -49,9 +49,6 @@ impl Headers for InMap<'_> {
     }
 }
 
-/// Who has no address shares this one, which nobody has.
-const UNKNOWN: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
-
 impl<S> Clone for ByPolicies<S> {
     fn clone(&self) -> Self {
         Self {
@@ -87,8 +84,9 @@ impl<S: Store> ByPolicies<S> {
         if let Some(host) = host.or_else(|| head.headers.get(HOST).map(|host| host.as_bytes())) {
             subject = subject.host(host);
         }
-        // A policy by address does not apply to who has none: to be without one must not be a way round it.
-        subject = subject.ip(head.ip().unwrap_or(UNKNOWN));
+        if let Some(address) = head.ip() {
+            subject = subject.ip(address);
+        }
         if let Some(route) = crate::route::of(head.extensions) {
             subject = subject.endpoint(route);
         }

@@ -7,7 +7,7 @@ use crate::config::kind::{Kind, Table};
 use crate::config::nearest::nearest;
 use crate::config::tree::{Data, Entry, Spot, Value};
 use crate::policies::{Listed, Plan};
-use crate::policy::{Action, Class, Cost, Count, DenialStatus, Limits, Penalty, Policy};
+use crate::policy::{Action, Class, Cost, Count, DenialStatus, Limits, Missing, Penalty, Policy};
 use crate::policy_limit::PolicyLimit;
 use std::time::Duration;
 use tollgate::Algorithm;
@@ -65,6 +65,12 @@ pub(super) fn policy(
     policy.key = section.many(reader, "key", scalar::attribute).unwrap_or_default();
     for (index, attribute) in policy.key.iter().enumerate() {
         doubt_name(reader, section, "key", Some(index), attribute);
+    }
+    policy.missing = section.get(reader, "missing", scalar::word).and_then(Missing::from_name).unwrap_or_default();
+    if section.has("missing") && policy.key.is_empty() && !section.has("key") {
+        let message =
+            format!("`missing` {} has no effect without `key`; add a `key` or remove `missing`", section.place());
+        reader.warn(section.spot("missing"), message);
     }
     policy.tag = section.many(reader, "tag", scalar::attribute).unwrap_or_default();
     if !policy.tag.is_empty() && in_memory {

@@ -56,6 +56,7 @@ const WHY = {
   allow_list: "it is on the allow list, so no limit is asked",
   deny_list: "it is on the deny list",
   ban: "it is banned",
+  missing_attribute: "it lacks an attribute of the key",
   off: "limits are switched off",
   closed: "the store does not answer",
 };
@@ -72,15 +73,22 @@ function show(told, values) {
   $("try-told").replaceChildren(verdict, el("div", { class: "tried" }, ...applies.map((tried) => standing(tried, values)), ...aside));
 }
 
+function counted(tried) {
+  if (!tried.missing) return tried.key ? `counted by ${tried.key}` : "one bucket for all";
+  const { attribute, action } = tried.missing;
+  return `no ${attribute}: ${action === "deny" ? "denied" : `counted by ${tried.key}`} (missing = "${action}")`;
+}
+
 function standing(tried, values) {
-  const button = (name, text, danger) => el("button", { class: danger ? "button slim danger" : "button slim", type: "button", text, "aria-label": `${text.replace("…", "")} under ${tried.policy}`, on: { click: () => open(name, tried.policy, pick(tried.policy, values)) } });
-  const head = el("div", { class: "head" }, el("h2", { text: tried.policy }), el("span", { class: "fine", text: tried.key ? `counted by ${tried.key}` : "one bucket for all", title: tried.fingerprint && `shown as ${tried.fingerprint}` }), tried.shadow ? el("span", { class: "tag shadow", text: "only watching" }) : null, el("div", { class: "buttons" }, button("grant", "Grant…"), button("override", "Override…"), button("reset", "Reset…"), button("ban", "Ban…", true)));
+  const button = (name, text, danger) => el("button", { class: danger ? "button slim danger" : "button slim", type: "button", text, "aria-label": `${text.replace("…", "")} under ${tried.policy}`, on: { click: () => open(name, tried.policy, pick(tried, values)) } });
+  const head = el("div", { class: "head" }, el("h2", { text: tried.policy }), el("span", { class: "fine", text: counted(tried), title: tried.fingerprint && `shown as ${tried.fingerprint}` }), tried.shadow ? el("span", { class: "tag shadow", text: "only watching" }) : null, el("div", { class: "buttons" }, button("grant", "Grant…"), button("override", "Override…"), button("reset", "Reset…"), button("ban", "Ban…", true)));
   return el("div", { class: "card" }, head, ...tried.limits.map(level));
 }
 
 /** What a policy counts by, of what was typed. */
-function pick(policy, values) {
-  const by = known.find((one) => one.policy === policy)?.by ?? [];
+function pick(tried, values) {
+  const key = known.find((one) => one.policy === tried.policy)?.by ?? [];
+  const by = tried.missing ? [...key, "ip"] : key;
   return Object.fromEntries(by.filter((name) => values[name]).map((name) => [name, values[name]]));
 }
 

@@ -226,7 +226,7 @@ fn two_gateways_hold_one_limit() {
 fn a_cluster_is_one_store_until_a_primary_is_gone() {
     let cluster = RedisCluster::start();
     let file = format!(
-        "{}[[policy]]\nname = \"tenant\"\nkey = [\"tenant\", \"user\"]\ntag = [\"tenant\"]\nlimits = [\"6/d\", \"100/w\"]\n",
+        "{}[[policy]]\nname = \"tenant\"\nkey = [\"tenant\", \"user\"]\nmissing = \"skip\"\ntag = [\"tenant\"]\nlimits = [\"6/d\", \"100/w\"]\n",
         fleet(&cluster.url(), "local_share")
     );
     let path = config_file(&file);

@@ -80,6 +80,8 @@ impl Explanation {
     pub fn admitted_at(&self) -> Option<Instant> {
         match self.verdict.is_allowed() {
             true => Some(self.verdict.parts.now + self.verdict.delay()),
+            // Without the attribute it is denied for ever, whatever else denies it now.
+            false if self.verdict.parts.asking.lacking.iter().any(|lacking| lacking.is_enforced) => None,
             // On leaving the deny list it may meet a ban, and after that the limits.
             false => {
                 let limits =

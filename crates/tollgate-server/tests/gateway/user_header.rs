@@ -17,7 +17,7 @@ const TABLE: [(&str, &str, &str, bool); 6] = [
 fn config(from: &str, gateway: &str) -> String {
     format!(
         "{gateway}[identity]\ntrusted_proxies = \"127.0.0.0/8\"\nuser = {{ header = \"x-user-id\", from = {from} }}\n\
-         [[policy]]\nname = \"user\"\nkey = \"user\"\nlimit = \"1/min\"\n"
+         [[policy]]\nname = \"user\"\nkey = \"user\"\nmissing = \"skip\"\nlimit = \"1/min\"\n"
     )
 }
 

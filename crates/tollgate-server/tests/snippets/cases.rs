@@ -15,6 +15,7 @@ api_key = { header = "x-api-key" }
 name = "users"
 match = { path = "/**" }
 key = "user"
+missing = "skip"
 limit = "100/d"
 final = true
 

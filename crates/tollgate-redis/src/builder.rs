@@ -220,7 +220,7 @@ impl RedisStoreBuilder {
         let node = u64::from_be_bytes(random_bytes());
         let (board, caretaker) = board::board(node);
         let (board_way, fleet) = (way.another(), way.fleet(&self.prefix));
-        let (leases, fetches) = Leases::new(self.max_keys);
+        let (leases, fetches) = Leases::new(self.max_keys, self.timeout);
         let inner = Arc::new(Inner {
             names: MemoryStore::builder().max_keys(1).build(),
             limits: Limits::new(&self.prefix, in_cluster),

@@ -152,7 +152,7 @@ impl RedisStore {
             lanes: lanes.clone(),
             secret: Arc::clone(secret),
             permits: Arc::clone(permits),
-            leases: Leases::new(0).0,
+            leases: Leases::new(0, self.inner.timeout).0,
             heartbeat: Arc::clone(heartbeat),
             limits_check: Arc::clone(limits_check),
             board: Arc::clone(board),

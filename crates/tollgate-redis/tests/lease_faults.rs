@@ -280,3 +280,54 @@ fn the_sentinels_name_another_primary() {
         suffer([&url; NODES], async || victim.kill(), end, 1).await;
     });
 }
+
+/// Redis reads what was sent while it was stopped when it goes on, and nobody waits for that any more. Leases for it would be
+/// spent by nobody, and the rate be missed by as much.
+#[test]
+fn a_redis_that_hangs_again_and_again_leases_nothing_to_those_who_gave_up() {
+    const TEXT: &str = "1000/s burst 200";
+    const RATE: f64 = 1_000.0;
+    const FULL: u64 = 200;
+    const HALF: Duration = Duration::from_millis(300);
+    run(async {
+        let server = RedisServer::start();
+        let mut nodes = Vec::new();
+        for _ in 0..NODES {
+            let builder = RedisStore::builder(server.url()).timeout(Duration::from_millis(20));
+            let store = builder.nodes(NODES as u64).connect().await.unwrap();
+            let handle = store.limit(TEXT, limit(TEXT)).unwrap();
+            store.lease(&handle, Some(Duration::from_millis(100)));
+            nodes.push((store, handle));
+        }
+        until("all know each other", || nodes.iter().all(|(store, _)| store.status().nodes == NODES as u64)).await;
+        let stop = Arc::new(AtomicBool::new(false));
+        let callers = nodes.iter().cycle().take(2 * NODES).cloned().map(|(store, handle)| {
+            let stop = Arc::clone(&stop);
+            tokio::spawn(async move {
+                let mut admitted = 0;
+                while !stop.load(Relaxed) {
+                    admitted += u64::from(store.decide(&[Ask::new(&handle, "key")]).await.is_allowed());
+                    tokio::time::sleep(Duration::from_micros(500)).await;
+                }
+                admitted
+            })
+        });
+        let (callers, began) = (callers.collect::<Vec<_>>(), now());
+        let lasts = load_time(Duration::from_secs(4));
+        while now() - began < lasts.as_micros() as u64 {
+            tokio::time::sleep(HALF).await;
+            server.stop_signal();
+            tokio::time::sleep(HALF).await;
+            server.cont();
+        }
+        let rate = RATE * (now() - began) as f64 / 1e6;
+        stop.store(true, Relaxed);
+        let mut admitted = 0;
+        for caller in callers {
+            admitted += caller.await.unwrap();
+        }
+        let part = (admitted - FULL) as f64 / rate;
+        println!("{admitted} admitted, a burst of {FULL} and {:.0} % of the rate", 100.0 * part);
+        assert!(part > 0.85, "{part}");
+    });
+}

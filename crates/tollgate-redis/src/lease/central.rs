@@ -97,9 +97,12 @@ impl Central {
         }
     }
 
-    /// Leases as many tokens as can be spared; 0 if none.
+    /// Leases as many tokens as can be spared; 0 if none, or if nobody waits for them any more.
     pub(crate) fn lease(&mut self, now: u64, terms: &Terms, wish: &Wish) -> u64 {
         self.advance(now, terms);
+        if now > wish.expires {
+            return 0;
+        }
         let free = self.level.max(0) as u64 / terms.token;
         let granted = spared(free, terms.burst(), wish);
         if granted > 0 {

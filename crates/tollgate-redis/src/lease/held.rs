@@ -20,6 +20,8 @@ pub(crate) struct Wish {
     pub(crate) want: u64,
     /// How long it lives, in microseconds.
     pub(crate) lives: u64,
+    /// Nobody waits for it after this time of the server, in microseconds.
+    pub(crate) expires: u64,
 }
 
 /// As much as this is asked for, however long a lease lives.
@@ -173,7 +175,7 @@ impl Held {
         }
         self.fetching = true;
         self.low = want / 2;
-        Some(Wish { least: cost.max(1), want, lives: manner.lives })
+        Some(Wish { least: cost.max(1), want, lives: manner.lives, expires: u64::MAX })
     }
 
     /// Redis leased tokens for `lives` microseconds, to a wish that was made at `sent`.

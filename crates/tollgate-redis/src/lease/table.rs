@@ -10,6 +10,7 @@ use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 use tokio::sync::mpsc;
 use tollgate::{Ask, Decision, InMicros, Instant, Mode, Outcome, Source, Status, Verdict};
 
@@ -30,6 +31,8 @@ pub(crate) struct Leases {
     any: AtomicBool,
     /// Keys a shard.
     most: usize,
+    /// How long an answer is waited for, in nanoseconds.
+    timeout: u64,
     fetches: mpsc::UnboundedSender<Fetch>,
 }
 
@@ -54,6 +57,8 @@ struct Entry {
     flight: Option<Arc<Flight>>,
     /// When the key would be fresh if nobody came, as Redis last said; of windows.
     fresh_at: u64,
+    /// The time of the server when it last answered, in microseconds, and when that was asked for, by the clock of this node.
+    server_time: Option<(u64, u64)>,
 }
 
 /// What became of leases since the start.
@@ -103,11 +108,12 @@ const SHARDS: usize = 64;
 const FEW: usize = 8;
 
 impl Leases {
-    pub(crate) fn new(max_keys: usize) -> (Self, mpsc::UnboundedReceiver<Fetch>) {
+    pub(crate) fn new(max_keys: usize, timeout: Duration) -> (Self, mpsc::UnboundedReceiver<Fetch>) {
         let (fetches, incoming) = mpsc::unbounded_channel();
         let shards = (0..SHARDS).map(|_| Shard::default()).collect();
         let most = max_keys.div_ceil(SHARDS);
-        let leases = Self { shards, hasher: Default::default(), any: AtomicBool::new(false), most, fetches };
+        let timeout = u64::try_from(timeout.as_nanos()).unwrap_or(u64::MAX);
+        let leases = Self { shards, hasher: Default::default(), any: AtomicBool::new(false), most, timeout, fetches };
         (leases, incoming)
     }
 
@@ -270,7 +276,8 @@ impl Leases {
     }
 
     fn fetch(&self, hash: u64, entry: &mut Entry, now: u64, cost: u64) {
-        let Some(wish) = entry.held.wish(now, cost, &entry.limit.manner) else { return };
+        let Some(mut wish) = entry.held.wish(now, cost, &entry.limit.manner) else { return };
+        wish.expires = entry.expires(now, self.timeout);
         let flight = Flight::new();
         entry.flight = Some(Arc::clone(&flight));
         let (key, limit) = (entry.key.clone(), Arc::clone(&entry.limit));
@@ -296,9 +303,13 @@ impl Leases {
         counts.calls += 1;
         held.elsewhere = free(&entry.limit.form, &told);
         entry.fresh_at = now + 1_000 * told.reset_after;
+        entry.server_time = Some((told.at, fetch.sent));
         let (tokens, lives) = told.leased;
         if tokens > 0 {
             held.granted(fetch.sent, now, tokens, lives, &fetch.wish, manner);
+        } else if held.elsewhere >= least {
+            // The clock of the server was stepped: it took the wish for one that nobody waits for.
+            held.failed();
         } else {
             held.denied(fetch.sent, least, 1_000 * retry_after(&entry.limit.form, &told, least), manner);
         }
@@ -326,7 +337,14 @@ impl Leases {
             return;
         }
         let held = Held::asked_first(now, ask.cost);
-        entries.entry(hash).or_insert_with(|| Entry { key: ask.key.into(), limit, held, flight: None, fresh_at: 0 });
+        entries.entry(hash).or_insert_with(|| Entry {
+            key: ask.key.into(),
+            limit,
+            held,
+            flight: None,
+            fresh_at: 0,
+            server_time: None,
+        });
     }
 
     /// Drops all that is held of a limit: it has changed.
@@ -401,6 +419,13 @@ fn is_plain(ask: &Ask<'_>) -> bool {
 }
 
 impl Entry {
+    /// The latest time of the server at which a wish of `now` is still waited for.
+    fn expires(&self, now: u64, timeout: u64) -> u64 {
+        let after =
+            |(time, sent): (u64, u64)| time.saturating_add((now.saturating_sub(sent).saturating_add(timeout)) / 1_000);
+        self.server_time.map_or(u64::MAX, after)
+    }
+
     #[inline]
     fn is_of(&self, ask: &Ask<'_>) -> bool {
         self.limit.number == ask.limit.number() && *self.key == *ask.key && ask.cost <= self.limit.manner.most()

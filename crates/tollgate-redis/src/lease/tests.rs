@@ -369,7 +369,7 @@ proptest! {
         let mut now = 0;
         for (after, cost) in calls {
             now += after;
-            let wish = Wish { least: cost, want: 0, lives: 0 };
+            let wish = Wish { least: cost, want: 0, lives: 0, expires: u64::MAX };
             let granted = leased.lease(now, terms, &wish);
             prop_assert_eq!(granted, if exact.take(now, terms, cost) { cost } else { 0 });
             leased.advance(now, terms);
@@ -391,7 +391,7 @@ proptest! {
         for turn in 0..turns {
             // In turns, until there is nothing.
             loop {
-                let wish = Wish { least: 1, want: wants[turn as usize % wants.len()], lives };
+                let wish = Wish { least: 1, want: wants[turn as usize % wants.len()], lives, expires: u64::MAX };
                 let some = central.lease(now, terms, &wish);
                 granted += some * terms.token;
                 if some == 0 { break }
@@ -467,7 +467,8 @@ fn what_arrives_while_there_is_no_room_is_lost_and_not_put_off() {
     let terms = &TERMS[0];
     let lives = 100_000;
     let mut central = Central::fresh(terms, 0);
-    let out: u64 = (0..4).map(|_| central.lease(0, terms, &Wish { least: 1, want: 50, lives })).sum();
+    let out: u64 =
+        (0..4).map(|_| central.lease(0, terms, &Wish { least: 1, want: 50, lives, expires: u64::MAX })).sum();
     assert_eq!(out, 200);
     // For as long as it is out the bucket is full without it, and when it ends it has what it had.
     for now in [1, lives, 2 * lives - 1, 2 * lives] {
@@ -479,7 +480,8 @@ fn what_arrives_while_there_is_no_room_is_lost_and_not_put_off() {
     assert_eq!(central.level, 207_000);
     // The same if nobody looked meanwhile.
     let mut central = Central::fresh(terms, 0);
-    (0..4).for_each(|_| assert_eq!(central.lease(0, terms, &Wish { least: 1, want: 50, lives }), 50));
+    (0..4)
+        .for_each(|_| assert_eq!(central.lease(0, terms, &Wish { least: 1, want: 50, lives, expires: u64::MAX }), 50));
     central.advance(2 * lives + 7_000, terms);
     assert_eq!(central.level, 207_000);
 }

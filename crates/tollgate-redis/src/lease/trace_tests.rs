@@ -13,7 +13,7 @@ use tollgate_testkit::RedisServer;
 #[derive(Clone, Debug)]
 enum Step {
     Take(u64),
-    Lease { least: u64, want: u64, lives: u64 },
+    Lease { least: u64, want: u64, lives: u64, late: bool },
     Advance(u64),
     Change(usize),
 }
@@ -22,7 +22,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     let lives = prop_oneof![Just(0_u64), Just(20_000), Just(100_000), 1_000..2_000_000_u64];
     let step = prop_oneof![
         3 => (0..40_u64).prop_map(Step::Take),
-        6 => (0..6_u64, 0..200_u64, lives).prop_map(|(least, want, lives)| Step::Lease { least, want, lives }),
+        6 => (0..6_u64, 0..200_u64, lives, prop::bool::weighted(0.1))
+            .prop_map(|(least, want, lives, late)| Step::Lease { least, want, lives, late }),
         6 => prop_oneof![0..1_000_u64, 0..100_000_u64, 0..3_000_000_u64].prop_map(Step::Advance),
         1 => (0..LIMITS.len()).prop_map(Step::Change),
     ];
@@ -87,8 +88,8 @@ fn the_script_does_what_the_pure_function_does() {
                         central = Some(after);
                     }
                 }
-                Step::Lease { least, want, lives } => {
-                    let wish = Wish { least, want, lives };
+                Step::Lease { least, want, lives, late } => {
+                    let wish = Wish { least, want, lives, expires: if late { now - 1 } else { now } };
                     let told = ask(&key, form, now, least, Some(wish));
                     let mut after = central.unwrap_or_else(|| Central::fresh(&here, now));
                     prop_assert_eq!(told.leased.0, after.lease(now, &here, &wish));

@@ -2,7 +2,7 @@
 --
 -- ARGV[3] holds the requests: how many asks, then each ask: its key, its limit and flags: 1 shadow, 2 peek, 4 the names of
 -- its permits come last, 8 numbers follow (cost, reserve, longest wait in µs or -1), 16 a lease is asked for, of at least the
--- cost, and after those numbers come how many tokens are wanted and how long it is to live.
+-- cost, and after those numbers come how many tokens are wanted, how long it is to live, and until when somebody waits for it.
 --
 -- Answers integers: the time; then for each ask of a bucket or queue one, how many units it is ahead; of the others three,
 -- what remains, the µs until it is fresh and until the same call passes. The first is -1 - that where the ask does not fit.
@@ -213,7 +213,7 @@ local judge = { [0] = units, units, counts, counts, counts, counts, log, in_flig
 
 local keys, limits, flags, costs, reserves, waits, names = {}, {}, {}, {}, {}, {}, {}
 local fit, f1, f2, f3, f4, f5 = {}, {}, {}, {}, {}, {}
-local wants, lives = {}, {}
+local wants, lives, expires = {}, {}, {}
 
 local function ask(i, write)
   local l = limits[i]
@@ -274,7 +274,7 @@ while place <= size do
       costs[i], reserves[i], waits[i], place = unpack_('>ddd', packed, place)
       flag = flag - 8
     end
-    if leases then wants[i], lives[i], place = unpack_('>dd', packed, place) end
+    if leases then wants[i], lives[i], expires[i], place = unpack_('>ddd', packed, place) end
     if flag >= 4 then
       names[i] = string.sub(packed, place, place + 16 * costs[i] - 1)
       place = place + 16 * costs[i]
@@ -286,7 +286,9 @@ while place <= size do
   if count == 0 then
     -- It has been told.
   elseif count == 1 and wants[1] then
-    fit[1], f1[1], f2[1], f3[1], f4[1], f5[1] = lease[kind[limits[1]]](keys[1], limits[1], costs[1], wants[1], lives[1])
+    -- What nobody waits for nobody would spend: more is needed than there can be.
+    local least = now > expires[1] and BIG or costs[1]
+    fit[1], f1[1], f2[1], f3[1], f4[1], f5[1] = lease[kind[limits[1]]](keys[1], limits[1], least, wants[1], lives[1])
     if fit[1] == nil then bad = 1 end
     denied = true
   elseif count == 1 and flags[1] == 0 then

@@ -103,6 +103,7 @@ pub(crate) fn encode<'q>(requests: impl Iterator<Item = &'q Questions> + Clone) 
             if let Some(wish) = &question.lease {
                 put(&mut body, wish.want.min(MOST) as f64);
                 put(&mut body, wish.lives.min(MOST) as f64);
+                put(&mut body, wish.expires.min(MOST) as f64);
             }
             body.extend(question.permits.iter().flatten());
         }

@@ -60,4 +60,4 @@ pub use examine::{Examination, Examined};
 pub use key::derived_secret;
 pub use lease::table::LeaseCounts;
 pub use store::{Counts, RedisStore, Status};
-pub use trouble::Trouble;
+pub use trouble::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, Trouble};

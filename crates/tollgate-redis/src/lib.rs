@@ -62,4 +62,4 @@ pub use key::derived_secret;
 pub use lease::table::LeaseCounts;
 pub use limits_check::OtherLimits;
 pub use store::{Counts, RedisStore, Status};
-pub use trouble::Trouble;
+pub use trouble::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, Trouble};

@@ -33,6 +33,14 @@ pub enum Trouble {
 const ABOUT_THE_SERVER: [&str; 7] =
     ["READONLY", "LOADING", "MASTERDOWN", "NOAUTH", "WRONGPASS", "NOREPLICAS", "CLUSTERDOWN"];
 /// The others that are known, to be found in the text of a script's error.
+/// The `maxmemory-policy` to set where Redis has a `maxmemory`. Keys expire when they are fresh, so the one with the shortest time to
+/// live is the one that loses least. Of the others, `noeviction` makes every node decide alone while memory is full, and all of
+/// the rest forget limits that are used up.
+pub const MAXMEMORY_POLICY: &str = "volatile-ttl";
+
+/// What to do about a full Redis, or one that would do the wrong thing when it is full.
+pub const MAXMEMORY_ADVICE: &str = "set maxmemory-policy to volatile-ttl, and maxmemory to more than its keys take (docs/distributed.md, When Redis is full)";
+
 const KNOWN: [&str; 6] = ["OOM", "BUSY", "NOPERM", "WRONGTYPE", "MISCONF", "NOSCRIPT"];
 
 /// What a node of a Cluster says of keys that are not, or not all, its own; it has done nothing.
@@ -169,7 +177,7 @@ impl fmt::Display for Trouble {
                     write!(f, "the Cluster does not serve all its keys ({message}); see that a primary of each is up")
                 }
                 "SENTINEL" => f.write_str(message),
-                "OOM" => f.write_str("Redis is out of memory; raise maxmemory, or let it evict (allkeys-lru)"),
+                "OOM" => write!(f, "Redis is out of memory; {MAXMEMORY_ADVICE}"),
                 "BUSY" => f.write_str("Redis is busy with somebody's script; SCRIPT KILL ends it"),
                 "NOAUTH" => f.write_str("Redis wants a password; put it into the url: redis://:password@host"),
                 "WRONGPASS" => f.write_str("Redis does not take this user and password; check those in the url"),

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 use tollgate::{Ask, Limit, LimitHandle, OnFailure, Source, Store};
 use tollgate_policy::config::Config;
-use tollgate_redis::RedisStore;
+use tollgate_redis::{MAXMEMORY_ADVICE, RedisStore};
 use tollgate_testkit::{RedisServer, Reply};
 
 const GUIDE: &str = include_str!("../../../docs/distributed.md");
@@ -242,4 +242,15 @@ async fn a_key_weighs_what_the_guide_says() {
         let weighs = redis.command(&["MEMORY", "USAGE", &key, "SAMPLES", "0"]).int().unwrap().cast_unsigned();
         assert!(weighs.abs_diff(bytes) * 5 <= bytes, "{algorithm}, {calls}: {weighs} and not {bytes}");
     }
+}
+
+/// One answer to a full Redis, also where it says why it refuses.
+#[test]
+fn the_guide_says_what_the_errors_say_about_a_full_redis() {
+    let (advice, _) = MAXMEMORY_ADVICE.split_once(" (").unwrap();
+    let (_, section) = GUIDE.split_once("### When Redis is full").unwrap();
+    let section = section.split_once("\n#").map_or(section, |(section, _)| section).replace('\n', " ");
+    assert!(section.to_lowercase().contains(advice), "{section}");
+    let oom = table("What Redis refuses is told").into_iter().find(|row| row[0] == "`OOM`").unwrap();
+    assert_eq!(oom[1], format!("Redis is out of memory; {MAXMEMORY_ADVICE}"));
 }

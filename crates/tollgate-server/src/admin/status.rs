@@ -3,6 +3,7 @@
 use super::{Admin, pressure, told};
 use crate::app::App;
 use crate::http::readiness;
+use crate::proxy::Peer;
 use crate::store::AnyStore;
 use axum::extract::State;
 use axum::http::StatusCode;
@@ -29,6 +30,9 @@ pub(crate) struct Status {
     pub(crate) policies: Vec<PolicyStatus>,
     pub(crate) envoy: Vec<RuleStatus>,
     pub(crate) breakers: Vec<Breaker>,
+    /// Of a gateway.
+    #[serde(default)]
+    pub(crate) upstreams: Vec<UpstreamStatus>,
     /// Requests that were told to wait, and do.
     pub(crate) waiting: u64,
     /// Overrides and bans by operators that are in force.
@@ -97,6 +101,28 @@ pub(crate) struct Breaker {
 }
 
 #[derive(Serialize, Deserialize)]
+pub(crate) struct UpstreamStatus {
+    pub(crate) upstream: String,
+    /// Whether it gets requests: its health checks, if there are any, and its circuit breaker have nothing against it.
+    pub(crate) healthy: bool,
+    /// Why it is not healthy.
+    pub(crate) reason: Option<String>,
+}
+
+impl UpstreamStatus {
+    fn of(peer: &Peer) -> Self {
+        let reason = match (peer.is_well(), peer.breaker()) {
+            (false, _) => Some("health check fails"),
+            (true, Some(breaker::State::Open)) => Some("circuit breaker open"),
+            (true, Some(breaker::State::HalfOpen)) => Some("circuit breaker half open"),
+            (true, _) => None,
+        };
+        let (upstream, healthy) = (peer.upstream.to_string(), reason.is_none());
+        Self { upstream, healthy, reason: reason.map(ToOwned::to_owned) }
+    }
+}
+
+#[derive(Serialize, Deserialize)]
 pub(crate) struct Reloads {
     pub(crate) taken: u64,
     pub(crate) refused: u64,
@@ -116,7 +142,7 @@ impl Status {
             denied: rule.denied,
             shadow_denied: rule.shadow_denied,
         });
-        let peers = app.gateway.get().into_iter().flat_map(|gateway| &gateway.upstreams.peers);
+        let peers = || app.gateway.get().into_iter().flat_map(|gateway| &gateway.upstreams.peers);
         let breaker = |name, state: breaker::State| Breaker { name, state: state.as_str().to_owned() };
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
@@ -128,7 +154,8 @@ impl Status {
             store: StoreStatus::of(app.engine.store(), keys),
             policies: figures.iter().map(PolicyStatus::of).collect(),
             envoy: envoy.collect(),
-            breakers: peers.filter_map(|peer| Some(breaker(peer.upstream.to_string(), peer.breaker()?))).collect(),
+            breakers: peers().filter_map(|peer| Some(breaker(peer.upstream.to_string(), peer.breaker()?))).collect(),
+            upstreams: peers().map(|peer| UpstreamStatus::of(peer)).collect(),
             waiting: app.waits.waiting() as u64,
             overrides: app.engine.overrides().len() as u64,
             pressure: app.engine.pressure().as_ref().map(pressure::told),

@@ -3,7 +3,7 @@
 use crate::admin::audit::Entry;
 use crate::admin::overrides::Row;
 use crate::admin::shadow::Watching;
-use crate::admin::status::{PolicyStatus, Status};
+use crate::admin::status::{PolicyStatus, Status, UpstreamStatus};
 use crate::admin::top::{Key, Top};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
@@ -45,8 +45,9 @@ pub(super) fn status(status: &Status) -> String {
     if let Some(others) = &store.other_limits {
         let _ = writeln!(text, "limits differ: {others}");
     }
-    for breaker in &status.breakers {
-        let _ = writeln!(text, "breaker of {}: {}", breaker.name, breaker.state);
+    for UpstreamStatus { upstream, healthy, reason } in &status.upstreams {
+        let reason = reason.as_deref().map(|reason| format!(" ({reason})")).unwrap_or_default();
+        let _ = writeln!(text, "upstream {upstream}: {}{reason}", if *healthy { "healthy" } else { "unhealthy" });
     }
     let stale = if reloads.stale { "; the file as it is now was refused, and an older one is in force" } else { "" };
     let _ = writeln!(text, "reloads: {} taken, {} refused{stale}", reloads.taken, reloads.refused);

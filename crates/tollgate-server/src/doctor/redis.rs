@@ -5,7 +5,9 @@ use crate::store;
 use std::time::Duration;
 use tollgate::{Ask, Limit, Source, Store};
 use tollgate_policy::config::{Config, RedisConfig};
-use tollgate_redis::{ConnectError, Examination, Examined, RedisStoreBuilder, Trouble};
+use tollgate_redis::{
+    ConnectError, Examination, Examined, MAXMEMORY_ADVICE, MAXMEMORY_POLICY, RedisStoreBuilder, Trouble,
+};
 
 /// Of a Cluster.
 const ALL_SLOTS: u64 = 16_384;
@@ -92,16 +94,8 @@ fn of_one(name: &str, server: &Examination, timeout: Duration) -> Vec<Finding> {
             ),
         );
     }
-    let evicts = server.eviction.as_deref().filter(|policy| *policy != "noeviction");
-    if let Some(policy) = evicts.filter(|_| server.max_memory.is_some_and(|bytes| bytes > 0)) {
-        found(
-            "redis_eviction",
-            format!(
-                "{name} forgets keys when its memory is full (maxmemory-policy {policy}), and who is forgotten starts anew; set \
-                 maxmemory-policy to noeviction"
-            ),
-        );
-    }
+    findings.extend(eviction(name, server));
+    let mut found = |code: &str, says: String| findings.push(Finding::new(code, says));
     let doubt = server.round_trip.unwrap_or_default().as_secs_f64() / 2.0;
     if let Some(ahead) = server.ahead.filter(|ahead| ahead.abs() - doubt > SKEW) {
         let way = if ahead > 0.0 { "ahead of" } else { "behind" };
@@ -141,6 +135,29 @@ fn of_one(name: &str, server: &Examination, timeout: Duration) -> Vec<Finding> {
         findings.push(Finding::note("redis_persistence", says));
     }
     findings
+}
+
+/// What becomes of keys when the memory of Redis is full.
+fn eviction(name: &str, server: &Examination) -> Option<Finding> {
+    const CODE: &str = "redis_eviction";
+    let policy = server.eviction.as_deref().filter(|_| server.max_memory.is_some_and(|bytes| bytes > 0))?;
+    match policy {
+        MAXMEMORY_POLICY => None,
+        "noeviction" => Some(Finding::note(
+            CODE,
+            format!(
+                "{name} refuses writes when its memory is full (maxmemory-policy noeviction), and nodes decide without it until \
+                 keys have expired; {MAXMEMORY_ADVICE}"
+            ),
+        )),
+        _ => Some(Finding::new(
+            CODE,
+            format!(
+                "{name} forgets limits that are used up when its memory is full (maxmemory-policy {policy}), and they are admitted \
+                 anew; {MAXMEMORY_ADVICE}"
+            ),
+        )),
+    }
 }
 
 fn is_old(version: &str) -> bool {

@@ -18,7 +18,7 @@ pub(crate) use access_log::Notes;
 pub(crate) use body_rate::{BodyRate, BodyTimer};
 pub(crate) use client::{Streams, Turn};
 pub(crate) use drain::{Drain, Stage};
-pub(crate) use upstream::Connector;
+pub(crate) use upstream::{Connector, Peer};
 
 use crate::app::App;
 use crate::cli::ProxyArgs;

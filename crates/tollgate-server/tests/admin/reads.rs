@@ -60,6 +60,8 @@ fn a_gateway_says_so_and_how_its_breakers_are() {
     let status = get(&node, "/admin/status");
     assert_eq!(status["serving"], json!("gateway"));
     assert_eq!(status["breakers"][0]["state"], json!("closed"), "{status}");
+    let upstream = &status["breakers"][0]["name"];
+    assert_eq!(status["upstreams"], json!([{"upstream": upstream, "healthy": true, "reason": null}]));
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Light and dark, wide and narrow; and the pictures of the docs.
 
-use crate::{open, serve};
+use crate::support::Server;
+use crate::{POLICIES, ask, open, serve};
 use serde_json::json;
 
 #[test]
@@ -51,5 +52,40 @@ fn reduced_motion_is_honoured() {
     assert_eq!(page.eval(moves), json!("0.4s"));
     page.prefers(&[("reduced-motion", "reduce")]);
     assert_eq!(page.eval(moves), json!("0s"));
+    page.no_complaints();
+}
+
+/// As policies are in a real file: long names, several limits, a key of two parts, a tag.
+const LONG: &str = r#"
+[[policy]]
+name = "authenticated-requests"
+key = ["user", "endpoint"]
+limits = ["1000000/d sliding_window", "6000/min burst 1000", "100 concurrent"]
+action = "shadow"
+[[policy]]
+name = "password-reset-by-address"
+key = ["ip"]
+limits = ["5/15m sliding_log"]
+penalty = { denials = 10, within = "10m", ban = "1h" }
+rollout = 12.5
+"#;
+
+#[test]
+fn the_table_of_policies_fits_at_1280_pixels() {
+    let server = Server::with_config(&format!("[server]\nhttp = \"127.0.0.1:0\"\n{POLICIES}{LONG}"));
+    for _ in 0..20 {
+        ask(&server, "203.0.113.7", "ann", "/login");
+    }
+    let mut page = open(&server, "policies");
+    page.size(1280, 800);
+    page.until("document.querySelectorAll('#policies tr').length === 6");
+    // As wide as numbers get.
+    let wide = "document.querySelectorAll('#policies td.n').forEach((cell) => { cell.textContent = '99,999'; })";
+    page.eval(wide);
+    let hidden = "(() => { const at = document.querySelector('#policies').closest('.scroll'); \
+                  return at.scrollWidth - at.clientWidth; })()";
+    assert_eq!(page.eval(hidden), json!(0));
+    let row = "document.querySelector('#policies tr').getBoundingClientRect().height";
+    assert!(page.eval(row).as_f64().unwrap() < 60.0, "a short policy takes one line, and one for its key");
     page.no_complaints();
 }

@@ -207,3 +207,28 @@ fn what_strangers_write_is_shown_as_text() {
     assert_eq!(page.eval("document.querySelectorAll('main img, dialog img').length"), json!(0));
     page.no_complaints();
 }
+
+#[test]
+fn an_upstream_is_healthy_or_unhealthy_and_why() {
+    let (well, gone) = (service(), "127.0.0.1:1");
+    let config = format!(
+        "[gateway]\nupstreams = [\"http://{well}\", \"http://{gone}\"]\nhealth_path = \"/\"\nhealth_interval = \"100ms\"\n\
+         [[policy]]\nname = \"all\"\nlimit = \"unlimited\"\n"
+    );
+    let mut command = tollgate();
+    command.args(["proxy", "--listen", "127.0.0.1:0", "--config"]).arg(config_file(&config));
+    let server = Server::run(command);
+    let mut page = open(&server, "overview");
+    let line = |upstream: &str| {
+        let term = format!(
+            "[...document.querySelectorAll('#health dt')].find((dt) => dt.textContent === 'http://{upstream}')"
+        );
+        format!("{term}?.nextElementSibling")
+    };
+    let (well, gone) = (line(&well.to_string()), line(gone));
+    page.until(&format!("{well}?.textContent.trim() === 'healthy'"));
+    page.until(&format!("{gone}?.textContent === 'health check fails unhealthy'"));
+    let tag = |line: &str| format!("{line}.querySelector('.tag').className");
+    assert_eq!((page.eval(&tag(&well)), page.eval(&tag(&gone))), ("tag well".into(), "tag denied".into()));
+    page.no_complaints();
+}

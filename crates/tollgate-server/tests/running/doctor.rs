@@ -50,7 +50,7 @@ fn on_redis(url: &str) -> String {
 
 #[test]
 fn nothing_is_found_where_nothing_is_wrong() {
-    let redis = RedisServer::builder().aof(true).maxmemory(100 << 20, "noeviction").start();
+    let redis = RedisServer::builder().aof(true).maxmemory(100 << 20, "volatile-ttl").start();
     assert_eq!(of_config(&on_redis(redis.url())), (0, Vec::new()));
     let mut command = plain();
     let output = command.args(["doctor", "--config"]).arg(config_file(NOWHERE)).output().unwrap();
@@ -112,7 +112,21 @@ fn mistakes_in_redis() {
     redis.command(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]);
     assert!(!codes(of_config(&url)).contains(&"redis_eviction".to_owned()), "without maxmemory nothing is evicted");
     redis.command(&["CONFIG", "SET", "maxmemory", "100mb"]);
-    finds(of_config(&url), "redis_eviction", "maxmemory-policy allkeys-lru");
+    for policy in ["allkeys-lru", "volatile-lru", "allkeys-random"] {
+        redis.command(&["CONFIG", "SET", "maxmemory-policy", policy]);
+        finds(of_config(&url), "redis_eviction", &format!("maxmemory-policy {policy}"));
+        finds(of_config(&url), "redis_eviction", "set maxmemory-policy to volatile-ttl");
+    }
+    // Nothing is lost by it: a note.
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "noeviction"]);
+    let (code, findings) = of_config(&url);
+    let found = findings.iter().find(|(code, _)| code == "redis_eviction");
+    assert!(
+        code == 0 && found.is_some_and(|(_, says)| says.contains("set maxmemory-policy to volatile-ttl")),
+        "{findings:?}"
+    );
+    redis.command(&["CONFIG", "SET", "maxmemory-policy", "volatile-ttl"]);
+    assert!(!codes(of_config(&url)).contains(&"redis_eviction".to_owned()));
     assert!(!codes(of_config(&url)).contains(&"clock_skew".to_owned()));
     redis.step_clock(Duration::from_secs(3600), true);
     finds(of_config(&url), "clock_skew", "ahead of the one here");

@@ -77,13 +77,13 @@ function byPolicy(status, history) {
 }
 
 function health(status) {
-  const { store, reloads, breakers } = status;
+  const { store, reloads, upstreams } = status;
   const errors = Object.entries(store.errors).filter(([, many]) => many > 0);
   const lines = [
     ["Serving", status.serving, status.ready ? ["ready", "well"] : ["not ready", "denied"]],
     ["Store", store.kind, store.fallback_active ? ["falling back", "denied"] : ["answering", "well"]],
     ...errors.map(([kind, many]) => [`Store: ${kind}`, plural(many, "error"), null]),
-    ...breakers.map(({ name, state }) => [name, "", [state.replace("_", " "), state]]),
+    ...upstreams.map(({ upstream, healthy, reason }) => [upstream, reason ?? "", healthy ? ["healthy", "well"] : ["unhealthy", "denied"]]),
     ["Configuration", `${plural(reloads.taken, "reload")}${reloads.refused ? `, ${exact(reloads.refused)} refused` : ""}`, reloads.stale ? ["stale", "denied"] : ["in force", "well"]],
     ["Bans and overrides", exact(status.overrides), null],
   ];

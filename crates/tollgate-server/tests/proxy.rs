@@ -234,6 +234,27 @@ fn a_strange_answer_of_the_service_is_no_trouble_for_the_client() {
     assert!(trailers.contains("x-sum: 7"), "{trailers}");
 }
 
+/// README's own line, asked by clients that do not send the header.
+#[test]
+fn requests_without_the_header_are_counted_by_their_address() {
+    for (missing, allowed) in
+        [(None, 3), (Some("address"), 3), (Some("shared"), 3), (Some("deny"), 0), (Some("skip"), 6)]
+    {
+        let (upstream, _) = echo();
+        let mut args = vec!["--limit", "3/h", "--by", "header:x-api-key"];
+        args.extend(missing.iter().flat_map(|missing| ["--missing", missing]));
+        let server = proxy(upstream, &args);
+        let statuses: Vec<u16> = (0..6).map(|_| server.request("GET", "/", "").status()).collect();
+        let expected = [vec![200; allowed], vec![429; 6 - allowed]].concat();
+        assert_eq!(statuses, expected, "{missing:?}");
+        if missing != Some("deny") {
+            let mut connection = server.connect();
+            connection.write("GET / HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\n\r\n");
+            assert_eq!(connection.answer().status(), 200, "{missing:?}");
+        }
+    }
+}
+
 #[test]
 fn it_stops_cleanly() {
     let (upstream, _) = echo();
@@ -251,6 +272,16 @@ fn a_wrong_command_line_is_code_2() {
         (&["--upstream", "http://user:secret@127.0.0.1:1"], "is not where a service can be"),
         (&["--upstream", "http://127.0.0.1:1", "--limit", "10 a second"], "invalid value '10 a second' for '--limit"),
         (&["--upstream", "http://127.0.0.1:1", "--by", "ip"], "--limit"),
+        (
+            &["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--by", "apikey"],
+            "--by apikey: not a known attribute; did you mean `api_key`? use ip, header:NAME, user, ",
+        ),
+        (
+            &["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--by", "something"],
+            "--by something: not a known attribute; use ip, header:NAME, user, ",
+        ),
+        (&["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--by", "header:"], "write the name of a header"),
+        (&["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--missing", "no"], "must be address, skip, shared"),
         (&[], "--upstream"),
     ] {
         let (code, text) = told(&tollgate().arg("proxy").args(args).output().unwrap());

@@ -18,6 +18,7 @@
 //! );
 //! ```
 
+mod attributes;
 mod diagnostic;
 mod docs;
 mod env;
@@ -37,6 +38,7 @@ mod tree;
 mod watch;
 mod watched;
 
+pub use attributes::{UnknownAttributeError, known_attribute};
 pub use diagnostic::{Diagnostic, Place};
 pub use gateway::{AccessLog, Balance, Certificate, Gateway, Upstream, UpstreamError};
 pub use listen::{Listen, ListenError, ListenerTls};
@@ -132,6 +134,8 @@ pub struct Identity {
     pub user: Option<UserHeader>,
     /// The header that has the API key, in lower case.
     pub api_key: Option<String>,
+    /// The attributes of the user's own: those that callers of the APIs send, or a program adds.
+    pub attributes: Vec<String>,
     /// The header in which trusted proxies say how important a request is, in lower case: that of `[shed]`.
     pub class: Option<String>,
     /// The header in which they say when a request began, in lower case: the `start_header` of `[shed]`.

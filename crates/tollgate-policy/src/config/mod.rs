@@ -35,6 +35,7 @@ mod show;
 mod source;
 mod time;
 mod tree;
+mod unprovided;
 mod watch;
 mod watched;
 

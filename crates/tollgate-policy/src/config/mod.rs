@@ -54,6 +54,9 @@ use crate::trusted_peers::TrustedPeers;
 use env::Variables;
 use ipnet::IpNet;
 use source::Sources;
+use std::io;
+#[cfg(unix)]
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use tree::{Source, Spot};
 
@@ -211,7 +214,7 @@ impl Config {
     pub fn load(file: Option<&Path>, env: impl IntoIterator<Item = (String, String)>) -> Loaded {
         let Some(path) = file else { return Self::parse("", "", env) };
         let name = path.display().to_string();
-        let bytes = match std::fs::read(path) {
+        let bytes = match read_regular_file(path) {
             Ok(bytes) => bytes,
             Err(error) => {
                 let mut loaded = failed(Diagnostic::error(Place::Nowhere, format!("cannot read {name}: {error}")));
@@ -267,6 +270,21 @@ impl Config {
         let config = read.config(policies).filter(|_| !has_errors);
         Loaded { config, diagnostics: found, unreadable: false, sources }
     }
+}
+
+/// Reads a file. A pipe or a device is not opened: to read it may take for ever, and a second time there is nothing.
+fn read_regular_file(path: &Path) -> io::Result<Vec<u8>> {
+    let kind = std::fs::metadata(path)?.file_type();
+    let what = match kind {
+        _ if kind.is_file() => return std::fs::read(path),
+        _ if kind.is_dir() => "a directory",
+        #[cfg(unix)]
+        _ if kind.is_fifo() => "a pipe",
+        #[cfg(unix)]
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(io::Error::other(format!("it is {what}; name a regular file")))
 }
 
 fn failed(diagnostic: Diagnostic) -> Loaded {

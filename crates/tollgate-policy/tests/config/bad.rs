@@ -5,6 +5,7 @@
 
 use crate::said;
 use std::fmt::Write as _;
+use tollgate_policy::config::Config;
 
 /// The files with what is said below each, as one text.
 pub(crate) fn table(files: &[&str]) -> String {
@@ -32,6 +33,20 @@ fn what_is_no_toml() {
         "[store]\nmax_keys = 1__0",
         "[[allow]]\nuntil = 2030-13-01T00:00:00Z",
     ]));
+}
+
+#[test]
+fn what_is_yaml_is_told_once() {
+    snapshot!(table(&[
+        "# limits\n\ndomain: edge\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: second\n",
+        "---\npolicies: []\n",
+        "- name: login\n  limit: 5/min\n",
+        "server:\n  http: 127.0.0.1:8080\n",
+    ]));
+    let yaml = Config::parse("limits.yaml", "{ domain: edge }", []);
+    assert_eq!(yaml.diagnostics.len(), 1);
+    assert!(yaml.diagnostics[0].to_string().starts_with("limits.yaml:1:1: error: this is YAML, and "));
+    assert!(Config::parse("tollgate.yaml", "enabled = true", []).config.is_some());
 }
 
 #[test]

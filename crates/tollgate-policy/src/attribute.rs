@@ -44,6 +44,9 @@ pub(crate) static KNOWN: [Attribute; 9] = [
     Attribute::Endpoint,
 ];
 
+/// Those that say how a request is handled.
+pub(crate) static HANDLING: [&str; 3] = ["class", "start", "deadline"];
+
 const HEADER: &str = "header:";
 
 /// What is in the name of something that opens doors.
@@ -90,6 +93,14 @@ impl Attribute {
             Self::Host => "host",
             Self::Endpoint => "endpoint",
             Self::Header(name) | Self::Custom(name) => name,
+        }
+    }
+
+    /// Whether its name has a meaning of its own.
+    pub fn is_built_in(&self) -> bool {
+        match self {
+            Self::Custom(name) => HANDLING.contains(&&**name),
+            _ => true,
         }
     }
 

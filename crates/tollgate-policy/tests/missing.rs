@@ -5,7 +5,8 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tollgate::{Limit, ManualClock, MemoryStore};
 use tollgate_policy::{
-    Action, Attribute, ByNameError, Engine, Missing, OverrideError, Policies, Policy, Reason, Rollout, Subject, Why,
+    Action, Attribute, ByNameError, Engine, Match, Missing, OverrideError, Policies, Policy, Reason, Rollout, Subject,
+    Why,
 };
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -167,6 +168,38 @@ fn a_policy_by_its_name_needs_a_value() {
         let decided = now(gate.decide_by("user", b"", 1, false));
         assert_eq!(decided.unwrap_err(), ByNameError::NotA(Attribute::User));
     }
+}
+
+#[test]
+fn a_policy_that_applied_to_no_request_is_known() {
+    let rare = |path: &str| {
+        let when = Match::new().path(path.parse().unwrap());
+        Policy::new("rare").when(when).per("user").limit(Limit::per_minute(2))
+    };
+    let skips = |missing| Policy::new("user").per("user").missing(missing).limit(Limit::per_minute(2));
+    let all = || Policy::new("all").limit(Limit::per_minute(100));
+    let policies = |path, missing| Policies::new().policy(rare(path)).policy(skips(missing)).policy(all());
+    let gate = gate(policies("/rare", Missing::Skip));
+    let unmatched = || now(gate.figures()).iter().map(|policy| policy.unmatched).collect::<Vec<_>>();
+    assert_eq!(unmatched(), [Some(0); 3]);
+    assert_eq!(of_five(&gate, &ip("203.0.113.7").path("/")), 5);
+    assert_eq!(unmatched(), [Some(5), Some(5), None]);
+    // To explain or to peek is no request.
+    let _ = (
+        gate.peek_now(&ip("203.0.113.7").path("/rare").user("ann"), 1),
+        now(gate.explain(&Subject::new().path("/rare"), 1)),
+    );
+    assert_eq!(unmatched(), [Some(5), Some(5), None]);
+    // Another rule that denies the request counts as one that applied.
+    gate.replace(policies("/rare", Missing::Deny)).unwrap();
+    assert!(gate.decide_now(&ip("203.0.113.7").path("/")).is_denied());
+    assert_eq!(unmatched(), [Some(6), None, None]);
+    assert!(gate.decide_now(&ip("203.0.113.7").path("/rare").user("ann")).is_allowed());
+    assert_eq!(unmatched(), [None; 3]);
+    // One that is about other requests begins anew.
+    gate.replace(policies("/other", Missing::Deny)).unwrap();
+    assert!(gate.decide_now(&ip("203.0.113.7").path("/").user("ann")).is_allowed());
+    assert_eq!(unmatched(), [Some(1), None, None]);
 }
 
 #[test]

@@ -4,8 +4,8 @@ use crate::envoy::config::Wrong;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use tollgate_policy::EngineError;
 use tollgate_policy::config::{Diagnostic, Listen};
+use tollgate_policy::{Attribute, EngineError};
 use tollgate_redis::ConnectError;
 
 /// Why the server did not start: what, where and how to mend it.
@@ -24,6 +24,8 @@ pub(crate) enum CannotStart {
     },
     NothingToServe,
     NoUpstream,
+    /// `--by` names an attribute that no request has.
+    By(Attribute),
     /// A sentence.
     Gateway(String),
     /// A sentence.
@@ -93,6 +95,19 @@ impl fmt::Display for CannotStart {
                 "tollgate: there is no service to stand in front of; name one with --upstream http://127.0.0.1:3000, or as \
                  upstreams under [gateway] in the file of --config",
             ),
+            Self::By(attribute) => {
+                write!(f, "tollgate: --by {attribute}: no request has this attribute here; ")?;
+                match attribute {
+                    Attribute::User => f.write_str(
+                        "name the header of the user with TOLLGATE_IDENTITY__USER__HEADER and the peers that set it with \
+                         TOLLGATE_IDENTITY__USER__FROM",
+                    ),
+                    Attribute::ApiKey => {
+                        f.write_str("name its header with TOLLGATE_IDENTITY__API_KEY__HEADER, or use --by header:NAME")
+                    }
+                    _ => f.write_str("use --by header:NAME, or a policy in the file of --config"),
+                }
+            }
             Self::Gateway(error) => write!(f, "tollgate: {error}"),
             Self::Tls(error) => write!(
                 f,

@@ -5,8 +5,8 @@ use crate::admin_cli::AdminArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use std::path::PathBuf;
 use std::time::Duration;
-use tollgate_policy::PolicyLimit;
 use tollgate_policy::config::{Certificate, Listen};
+use tollgate_policy::{Missing, PolicyLimit};
 
 /// Rate limits served to any stack. Without a command: serve.
 #[derive(Parser)]
@@ -59,9 +59,12 @@ pub(crate) struct ProxyArgs {
     /// The limit, as in "10/s burst 20"
     #[arg(long, conflicts_with = "config")]
     pub(crate) limit: Option<PolicyLimit>,
-    /// What it counts by: ip, header:NAME, path, endpoint, or all for one bucket
+    /// What it counts by: ip, header:NAME, host, method, path, endpoint, or all for one bucket
     #[arg(long, value_name = "ATTRIBUTE", default_value = "ip", requires = "limit")]
     pub(crate) by: String,
+    /// What happens to a request that lacks that: address (its client address is counted), skip, shared or deny
+    #[arg(long, value_name = "RULE", default_value = "address", requires = "limit", value_parser = missing)]
+    pub(crate) missing: Missing,
     /// Where to listen, as 0.0.0.0:8080 or unix:/run/tollgate/http.sock; beats the file and the environment
     #[arg(long, value_name = "ADDR")]
     pub(crate) listen: Option<Listen>,
@@ -137,6 +140,10 @@ pub(crate) struct TopArgs {
     /// How to print it
     #[arg(long, value_enum, default_value_t, requires = "once")]
     pub(crate) format: Format,
+}
+
+fn missing(text: &str) -> Result<Missing, String> {
+    Missing::from_name(text).ok_or_else(|| "it must be address, skip, shared or deny".to_owned())
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -3,6 +3,7 @@
 use crate::cli::{ConfigCommand, Format};
 use crate::envoy;
 use crate::envoy::config::{EnvoyConfig, Wrong};
+use crate::serve::Start;
 use crate::{CANNOT, NO, print};
 use serde::Serialize;
 use std::path::Path;
@@ -75,9 +76,15 @@ impl<'a> From<&'a Wrong> for Told<'a> {
 
 /// `serve` would go by the same: the file, and the directory with the limits of Envoy that it names, or that a flag names.
 fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> ExitCode {
-    let loaded = load(file);
+    let mut loaded = load(file);
+    if let Some(config) = &mut loaded.config {
+        if let Some(path) = envoy_config {
+            config.envoy.config = Some(path.to_owned());
+        }
+        loaded.diagnostics = warnings(&loaded.diagnostics, config, Mode::all_of(config));
+    }
     let named = loaded.config.as_ref().and_then(|config| config.envoy.config.as_deref());
-    let directory = envoy_config.or(named).map(envoy::config::directory);
+    let directory = named.or(envoy_config).map(envoy::config::directory);
     let envoy = directory.as_deref().map(envoy::config::load).transpose();
     let wrong = envoy.as_ref().err().map_or(&[][..], Vec::as_slice);
     let errors = loaded.diagnostics.iter().filter(|diagnostic| diagnostic.is_error()).count();
@@ -133,8 +140,66 @@ pub(crate) fn counted(policies: &Policies) -> String {
     }
 }
 
+/// How a configuration is used.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mode {
+    /// `tollgate serve`
+    Serve,
+    /// `tollgate proxy`
+    Proxy,
+}
+
+impl Mode {
+    pub(crate) fn of(start: &Start) -> Self {
+        if start.gateway { Self::Proxy } else { Self::Serve }
+    }
+
+    /// The mode that a configuration is probably made for: one that names upstreams is for the gateway.
+    pub(crate) fn made_for(config: &Config) -> Self {
+        if config.gateway.upstreams.is_empty() { Self::Serve } else { Self::Proxy }
+    }
+
+    /// The modes that a configuration may be used in: without upstreams either, as `proxy` may be given some.
+    fn all_of(config: &Config) -> &'static [Self] {
+        match Self::made_for(config) {
+            Self::Serve => &[Self::Serve, Self::Proxy],
+            Self::Proxy => &[Self::Proxy],
+        }
+    }
+}
+
+/// Everything that is doubtful about a configuration: what its file says, and what does not go with how it is used. `config check`,
+/// `serve`, `proxy` and a reload show the same.
+pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, modes: &[Mode]) -> Vec<Diagnostic> {
+    let mut all = loaded.to_vec();
+    let mut warn = |message: String| all.push(Diagnostic::warning(Place::Nowhere, message));
+    let serves = modes.contains(&Mode::Serve);
+    if serves {
+        unheard(&config.policies).into_iter().for_each(&mut warn);
+    }
+    if modes.contains(&Mode::Proxy) {
+        config.unprovided_in_proxy().into_iter().for_each(&mut warn);
+    }
+    let usual = Config::default().server.grpc;
+    let grpc = config.server.grpc.as_ref().filter(|_| config.server.grpc != usual);
+    if let Some(address) = grpc.filter(|_| !(serves && config.envoy.config.is_some())) {
+        warn(format!(
+            "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (tollgate serve)"
+        ));
+    }
+    all
+}
+
+/// A warning as the log has it, which has a word for its severity.
+pub(crate) fn for_log(warning: &Diagnostic) -> String {
+    match warning.place {
+        Place::Nowhere => warning.message.clone(),
+        _ => warning.to_string(),
+    }
+}
+
 /// What policies ask for and `POST /v1/check` cannot give: nobody tells it how a request ended.
-pub(crate) fn unheard(policies: &Policies) -> Vec<String> {
+fn unheard(policies: &Policies) -> Vec<String> {
     let mut told = Vec::new();
     for policy in policies.iter() {
         let name = policy.name();

@@ -1,7 +1,7 @@
 //! The configuration, loaded again while the service runs: when its file changes, on SIGHUP, on request.
 
 use crate::app::App;
-use crate::configuration::{counted, unheard};
+use crate::configuration::{Mode, counted, for_log, warnings};
 use crate::envoy::{self, Settings};
 use crate::log;
 use crate::serve::{Flags, Start};
@@ -138,9 +138,12 @@ impl<C: Clock> Reload<C> {
 
     fn load(&self) -> Result<Vec<String>, Vec<String>> {
         let loaded = Config::load(self.file.as_deref(), config::environment());
-        let mut told: Vec<String> = loaded.diagnostics.iter().map(ToString::to_string).collect();
-        let Some(mut config) = loaded.config else { return Err(told) };
+        let Some(mut config) = loaded.config else {
+            return Err(loaded.diagnostics.iter().map(ToString::to_string).collect());
+        };
         self.flags.apply(&mut config);
+        let mode = if self.gateway { Mode::Proxy } else { Mode::Serve };
+        let mut told: Vec<String> = warnings(&loaded.diagnostics, &config, &[mode]).iter().map(for_log).collect();
         // A file that an editor or a script has emptied is hardly meant to change every limit.
         let (built_in, running) = (Policies::built_in(), self.app.engine.policies());
         let emptied = config.policies.iter().eq(built_in.iter()) && !running.iter().eq(built_in.iter());
@@ -170,8 +173,6 @@ impl<C: Clock> Reload<C> {
             told.extend(changed.then(|| "[identity] takes effect when the gateway is started again".to_owned()));
             let changed = config.gateway != self.started.gateway;
             told.extend(changed.then(|| "[gateway] takes effect when the gateway is started again".to_owned()));
-        } else {
-            told.extend(unheard(&config.policies));
         }
         let limits = match &self.envoy {
             None => None,

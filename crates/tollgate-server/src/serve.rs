@@ -7,6 +7,7 @@ use crate::app::App;
 use crate::cannot_start::CannotStart;
 use crate::certificates::Certificates;
 use crate::cli::ServeArgs;
+use crate::configuration::Mode;
 use crate::envoy::{self, Grpc};
 use crate::listen::Bound;
 use crate::notify::Notify;
@@ -363,23 +364,17 @@ fn configured(start: &Start) -> Result<Config, CannotStart> {
     let Some(mut config) = loaded.config else { return Err(CannotStart::Config(loaded.diagnostics)) };
     start.flags.apply(&mut config);
     log::to_stderr(&config.log);
-    for warning in &loaded.diagnostics {
-        tracing::warn!(target: log::EACH, "{warning}");
-    }
     if start.gateway && config.gateway.upstreams.is_empty() {
         return Err(CannotStart::NoUpstream);
     }
-    if !start.gateway {
-        for warning in configuration::unheard(&config.policies) {
-            tracing::warn!(target: log::EACH, "{warning}");
+    if start.gateway && start.flags.policies.is_some() {
+        let attributes = config.policies.attributes();
+        if let Some(attribute) = attributes.into_iter().find(|attribute| !config.identity.provides(attribute)) {
+            return Err(CannotStart::By(attribute.clone()));
         }
     }
-    let usual = Config::default().server;
-    let grpc = config.server.grpc.as_ref().filter(|_| config.server.grpc != usual.grpc);
-    if let Some(address) = grpc.filter(|_| config.envoy.config.is_none() || start.gateway) {
-        tracing::warn!(
-            "server.grpc is set to {address}, but nobody listens there without `config` in [envoy] (tollgate serve)"
-        );
+    for warning in configuration::warnings(&loaded.diagnostics, &config, &[Mode::of(start)]) {
+        tracing::warn!(target: log::EACH, "{}", configuration::for_log(&warning));
     }
     Ok(config)
 }

@@ -5,7 +5,7 @@ mod support;
 use serde_json::{Value, json};
 use std::fs;
 use std::path::Path;
-use support::{Server, config_file, pipe, tollgate};
+use support::{Server, config_file, eventually, pipe, tollgate};
 
 const LISTEN: &str = "[server]\nhttp = \"127.0.0.1:0\"\n";
 
@@ -147,14 +147,15 @@ fn web_pages_reach_nothing_of_the_admin_listener() {
 }
 
 #[test]
-fn probes_are_answered_while_a_reload_takes_its_time() {
+fn a_pipe_in_place_of_the_file_is_refused_by_a_reload() {
     let file = config_file(&per_user("10/d"));
     let server = serve(&file);
     fs::rename(pipe(), &file).unwrap();
-    let mut reloading = Server::connect_to(server.admin);
-    reloading.send("POST", "/admin/reload", "");
-    assert_eq!(server.admin("GET", "/livez").status(), 200);
-    assert_eq!(server.figure("tollgate_config_reloads_total{result=\"ok\"}"), 0.0, "it has nothing to read yet");
+    server.signal("HUP");
+    eventually("the refusal", || server.figure("tollgate_config_reloads_total{result=\"refused\"}") > 0.5);
+    let answer = server.admin("POST", "/admin/reload");
+    assert_eq!(answer.status(), 422);
+    assert!(answer.body.contains("it is a pipe; name a regular file"), "{answer:?}");
     assert_eq!(remaining(&server, "ann", 1), json!(9));
 }
 

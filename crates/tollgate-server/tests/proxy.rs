@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::mpsc::{Receiver, channel};
 use std::thread;
-use support::{Server, config_file, told, tollgate};
+use support::{Server, config_file, eventually, told, tollgate};
 
 /// A service that answers every request with its own head, and tells of each connection.
 fn echo() -> (SocketAddr, Receiver<()>) {
@@ -234,6 +234,111 @@ fn a_strange_answer_of_the_service_is_no_trouble_for_the_client() {
     assert!(trailers.contains("x-sum: 7"), "{trailers}");
 }
 
+/// README's own line, asked by clients that do not send the header.
+#[test]
+fn requests_without_the_header_are_counted_by_their_address() {
+    for (missing, allowed) in
+        [(None, 3), (Some("address"), 3), (Some("shared"), 3), (Some("deny"), 0), (Some("skip"), 6)]
+    {
+        let (upstream, _) = echo();
+        let mut args = vec!["--limit", "3/h", "--by", "header:x-api-key"];
+        args.extend(missing.iter().flat_map(|missing| ["--missing", missing]));
+        let server = proxy(upstream, &args);
+        let statuses: Vec<u16> = (0..6).map(|_| server.request("GET", "/", "").status()).collect();
+        let expected = [vec![200; allowed], vec![429; 6 - allowed]].concat();
+        assert_eq!(statuses, expected, "{missing:?}");
+        if missing != Some("deny") {
+            let mut connection = server.connect();
+            connection.write("GET / HTTP/1.1\r\nHost: x\r\nX-Api-Key: k\r\n\r\n");
+            assert_eq!(connection.answer().status(), 200, "{missing:?}");
+        }
+    }
+}
+
+#[test]
+fn an_attribute_that_no_request_has_is_an_error() {
+    for (by, says) in [
+        (
+            "user",
+            "--by user: no request has this attribute here; name the header of the user with TOLLGATE_IDENTITY__USER__",
+        ),
+        ("api_key", "name its header with TOLLGATE_IDENTITY__API_KEY__HEADER, or use --by header:NAME"),
+        ("plan", "use --by header:NAME"),
+    ] {
+        let args = ["proxy", "--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--by", by];
+        let (code, text) = told(&tollgate().args(args).output().unwrap());
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains(says), "{text}");
+    }
+    let (upstream, _) = echo();
+    let mut command = tollgate();
+    command.env("TOLLGATE_IDENTITY__API_KEY__HEADER", "x-key");
+    command.args(["proxy", "--upstream", &format!("http://{upstream}"), "--listen", "127.0.0.1:0"]);
+    command.args(["--limit", "1/h", "--by", "api_key"]);
+    let server = Server::run(command);
+    let ask = |key: &str| {
+        let mut connection = server.connect();
+        connection.write(&format!("GET / HTTP/1.1\r\nHost: x\r\nX-Key: {key}\r\n\r\n"));
+        connection.answer().status()
+    };
+    assert_eq!([ask("a"), ask("a"), ask("b")], [200, 429, 200]);
+}
+
+/// What is doubtful, one sentence each, without the time and the place of a line of the log.
+fn warnings(text: &str) -> Vec<String> {
+    let sentence = |line: &str| {
+        let said = line.split_once("warning: ").or_else(|| line.split_once(" WARN "));
+        said.map(|(_, said)| said.to_owned())
+    };
+    text.lines().filter_map(sentence).collect()
+}
+
+#[test]
+fn config_check_says_all_that_serve_and_proxy_warn_about() {
+    let file = config_file(
+        "[server]\nhttp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:0\"\n[identity]\nattributes = [\"region\"]\n[plans.free]\nlimit = \"9/min burst 3\"\n\
+         [[policy]]\nname = \"api\"\nmatch = { path = \"/api/:id\" }\nkey = \"user\"\nplan = { default = \"free\" }\n\
+         [[policy]]\nname = \"login\"\nmatch = { path = \"/login\" }\nkey = [\"ip\", \"api_key\"]\nmissing = \"skip\"\n\
+         limit = \"5/min\"\ncount = \"failures\"\n\
+         [[policy]]\nname = \"eu\"\nmatch = { attribute = { region = \"eu\" } }\nlimit = \"2 concurrent\"\n",
+    );
+    let file = file.to_str().unwrap();
+    let output = tollgate().args(["config", "check", file]).output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let checked = warnings(&String::from_utf8(output.stdout).unwrap());
+    let expected = [
+        "the policy `api` counts by user, which no request has in `tollgate proxy`, so requests are counted by their address \
+         instead; name its header as `user` in [identity]",
+        "the policy `api` chooses the plan by plan, which no request has in `tollgate proxy`, so every request has the plan \
+         `free`; only callers of POST /v1/check and the like send it",
+        "the policy `login` counts by api_key, which no request has in `tollgate proxy`, so it applies to no request; name its \
+         header as `api_key` in [identity]",
+        "the policy `eu` matches by region, which no request has in `tollgate proxy`, so it applies to no request; only callers \
+         of POST /v1/check and the like send it",
+    ];
+    for says in expected {
+        assert!(checked.iter().any(|checked| checked == says), "{says}\nis not in {checked:#?}");
+    }
+    let (upstream, _) = echo();
+    let mut serve = tollgate();
+    serve.env_remove("TOLLGATE_SERVER__GRPC").args(["serve", "--config", file]);
+    let mut proxy = tollgate();
+    proxy.env_remove("TOLLGATE_SERVER__GRPC");
+    proxy.args(["proxy", "--upstream", &format!("http://{upstream}"), "--listen", "127.0.0.1:0", "--config", file]);
+    for (command, at_least) in [(serve, 4), (proxy, 6)] {
+        let server = Server::run(command);
+        server.signal("HUP");
+        eventually("the reload", || server.figure("tollgate_config_reloads_total{result=\"ok\"}") > 0.5);
+        server.signal("TERM");
+        let said = warnings(&server.ended().1);
+        // At the start, and at the reload.
+        assert!(said.len() >= 2 * at_least, "{said:#?}");
+        for one in said {
+            assert!(checked.contains(&one), "{one}\nis not in {checked:#?}");
+        }
+    }
+}
+
 #[test]
 fn it_stops_cleanly() {
     let (upstream, _) = echo();
@@ -251,6 +356,16 @@ fn a_wrong_command_line_is_code_2() {
         (&["--upstream", "http://user:secret@127.0.0.1:1"], "is not where a service can be"),
         (&["--upstream", "http://127.0.0.1:1", "--limit", "10 a second"], "invalid value '10 a second' for '--limit"),
         (&["--upstream", "http://127.0.0.1:1", "--by", "ip"], "--limit"),
+        (
+            &["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--by", "apikey"],
+            "--by apikey: not a known attribute; did you mean `api_key`? use ip, header:NAME, user, ",
+        ),
+        (
+            &["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--by", "something"],
+            "--by something: not a known attribute; use ip, header:NAME, user, ",
+        ),
+        (&["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--by", "header:"], "write the name of a header"),
+        (&["--upstream", "http://127.0.0.1:1", "--limit", "1/s", "--missing", "no"], "must be address, skip, shared"),
         (&[], "--upstream"),
     ] {
         let (code, text) = told(&tollgate().arg("proxy").args(args).output().unwrap());

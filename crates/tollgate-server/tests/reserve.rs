@@ -7,7 +7,7 @@ use support::{Answer, Server};
 use tollgate_testkit::RedisServer;
 
 const POLICIES: &str = "\
-    [[policy]]\nname = \"tokens\"\nkey = [\"user\"]\nlimit = \"1000/d\"\ncost = { attribute = \"tokens\", default = 100 }\n\
+    [identity]\nattributes = \"tokens\"\n[[policy]]\nname = \"tokens\"\nkey = [\"user\"]\nlimit = \"1000/d\"\ncost = { attribute = \"tokens\", default = 100 }\n\
     [[policy]]\nname = \"slots\"\nkey = [\"user\"]\nlimit = \"2 concurrent\"\n\
     [[policy]]\nname = \"tries\"\nkey = [\"user\"]\nlimit = \"5/d\"\ncount = \"failures\"\n";
 

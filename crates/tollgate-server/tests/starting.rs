@@ -4,7 +4,7 @@ mod support;
 
 use std::net::TcpListener;
 use std::process::{Command, Stdio};
-use support::{Server, config_file, refused, told, tollgate};
+use support::{Server, config_file, pipe, refused, told, tollgate};
 
 #[test]
 fn it_prints_where_it_listens_and_three_lines_to_try() {
@@ -68,16 +68,18 @@ fn a_wrong_command_line_is_code_2_with_the_usage() {
     }
 }
 
-/// As in `tollgate --config <(…)`: what is read once is read by whoever goes by it.
+/// To read a pipe may take for ever, and a reload finds nothing in it.
 #[test]
-fn a_config_can_come_through_a_pipe() {
-    let file = config_file("[server]\nhttp = \"127.0.0.1:0\"\n[[policy]]\nname = \"mine\"\nlimit = \"5/min\"\n");
-    let mut command = tollgate();
-    command
-        .args(["--config", "/dev/stdin"])
-        .stdin(Command::new("cat").arg(&file).stdout(Stdio::piped()).spawn().unwrap().stdout.unwrap());
-    let server = Server::run(command);
-    assert!(server.welcome.contains("Policies: mine; counted in the memory"), "{}", server.welcome);
+fn a_config_that_is_no_regular_file_is_refused() {
+    let pipe = pipe();
+    for (file, what) in [(pipe.to_str().unwrap(), "a pipe"), ("/dev/zero", "a device"), ("/tmp", "a directory")] {
+        for command in [&["serve", "--config"][..], &["config", "check"], &["proxy", "--config"]] {
+            let (code, text) = told(&tollgate().args(command).arg(file).output().unwrap());
+            assert_eq!(code, Some(2), "{text}");
+            let says = format!("error: cannot read {file}: it is {what}; name a regular file\n");
+            assert!(text.starts_with(&says), "{text}");
+        }
+    }
 }
 
 #[test]

@@ -40,7 +40,8 @@ impl Diagnostic {
         Self { severity: Severity::Error, place, message }
     }
 
-    pub(crate) fn warning(place: Place, message: String) -> Self {
+    /// A warning.
+    pub fn warning(place: Place, message: String) -> Self {
         Self { severity: Severity::Warning, place, message }
     }
 

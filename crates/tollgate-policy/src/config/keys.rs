@@ -210,6 +210,13 @@ static IDENTITY: Table = Table {
             "{ header = \"x-user-id\", from = [\"10.0.0.0/8\"] }",
         ),
         key("api_key", Kind::Table(&FROM_HEADER), "Where the API key is.", "{ header = \"authorization\" }"),
+        key(
+            "attributes",
+            Kind::OneOrMany(&Kind::Text),
+            "Names of your own attributes, which callers of the APIs send.",
+            "[\"region\", \"tokens\"]",
+        )
+        .or(Default::Empty),
     ],
     also: None,
 };

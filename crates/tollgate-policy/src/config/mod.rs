@@ -18,6 +18,7 @@
 //! );
 //! ```
 
+mod attributes;
 mod diagnostic;
 mod docs;
 mod env;
@@ -34,9 +35,11 @@ mod show;
 mod source;
 mod time;
 mod tree;
+mod unprovided;
 mod watch;
 mod watched;
 
+pub use attributes::{UnknownAttributeError, known_attribute};
 pub use diagnostic::{Diagnostic, Place};
 pub use gateway::{AccessLog, Balance, Certificate, Gateway, Upstream, UpstreamError};
 pub use listen::{Listen, ListenError, ListenerTls};
@@ -51,6 +54,9 @@ use crate::trusted_peers::TrustedPeers;
 use env::Variables;
 use ipnet::IpNet;
 use source::Sources;
+use std::io;
+#[cfg(unix)]
+use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use tree::{Source, Spot};
 
@@ -132,6 +138,8 @@ pub struct Identity {
     pub user: Option<UserHeader>,
     /// The header that has the API key, in lower case.
     pub api_key: Option<String>,
+    /// The attributes of the user's own: those that callers of the APIs send, or a program adds.
+    pub attributes: Vec<String>,
     /// The header in which trusted proxies say how important a request is, in lower case: that of `[shed]`.
     pub class: Option<String>,
     /// The header in which they say when a request began, in lower case: the `start_header` of `[shed]`.
@@ -206,7 +214,7 @@ impl Config {
     pub fn load(file: Option<&Path>, env: impl IntoIterator<Item = (String, String)>) -> Loaded {
         let Some(path) = file else { return Self::parse("", "", env) };
         let name = path.display().to_string();
-        let bytes = match std::fs::read(path) {
+        let bytes = match read_regular_file(path) {
             Ok(bytes) => bytes,
             Err(error) => {
                 let mut loaded = failed(Diagnostic::error(Place::Nowhere, format!("cannot read {name}: {error}")));
@@ -262,6 +270,21 @@ impl Config {
         let config = read.config(policies).filter(|_| !has_errors);
         Loaded { config, diagnostics: found, unreadable: false, sources }
     }
+}
+
+/// Reads a file. A pipe or a device is not opened: to read it may take for ever, and a second time there is nothing.
+fn read_regular_file(path: &Path) -> io::Result<Vec<u8>> {
+    let kind = std::fs::metadata(path)?.file_type();
+    let what = match kind {
+        _ if kind.is_file() => return std::fs::read(path),
+        _ if kind.is_dir() => "a directory",
+        #[cfg(unix)]
+        _ if kind.is_fifo() => "a pipe",
+        #[cfg(unix)]
+        _ if kind.is_socket() => "a socket",
+        _ => "a device",
+    };
+    Err(io::Error::other(format!("it is {what}; name a regular file")))
 }
 
 fn failed(diagnostic: Diagnostic) -> Loaded {

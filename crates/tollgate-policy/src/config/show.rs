@@ -112,6 +112,9 @@ impl Writer<'_> {
         };
         self.optional("user", identity.user.as_ref().map(user));
         self.optional("api_key", from_header(&identity.api_key));
+        if !identity.attributes.is_empty() {
+            self.line("attributes", list(identity.attributes.iter().map(text)));
+        }
         self.table("[stats]", "stats");
         self.line(
             "keys",

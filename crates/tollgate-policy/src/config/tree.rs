@@ -73,11 +73,32 @@ impl<'a> Source<'a> {
         }
     }
 
+    /// Where a file that is no TOML begins as YAML does; none if it does not.
+    fn yaml(&self) -> Option<usize> {
+        let starts = self.lines.iter().map(|start| (*start, self.text[*start..].lines().next().unwrap_or_default()));
+        let (at, line) =
+            starts.filter(|(_, line)| !matches!(line.trim_start().bytes().next(), None | Some(b'#'))).next()?;
+        let is_name =
+            |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.\"'".contains(c));
+        let is_entry = |line: &str| {
+            line.split_once(':')
+                .is_some_and(|(name, rest)| is_name(name) && (rest.is_empty() || rest.starts_with([' ', '\t'])))
+        };
+        let is_yaml = line.starts_with("---") || line.starts_with("%YAML") || line.starts_with("- ") || is_entry(line);
+        let is_named_so = [".yaml", ".yml"].iter().any(|ending| self.name.ends_with(ending));
+        (is_yaml || is_named_so).then_some(at)
+    }
+
     /// The file as a table; what is no TOML is told, one finding a line.
     pub(crate) fn parse(&self) -> Result<Vec<Entry>, Vec<Diagnostic>> {
         let (document, errors) = DeTable::parse_recoverable(self.text);
         if errors.is_empty() {
             return Ok(entries(document.get_ref()));
+        }
+        if let Some(at) = self.yaml() {
+            let message = "this is YAML, and the configuration is written in TOML, as in docs/policies.md; the limits of \
+                           envoyproxy/ratelimit are read with --envoy-config";
+            return Err(vec![Diagnostic::error(self.place(Spot::File(at)), message.to_owned())]);
         }
         let mut found = errors
             .iter()

@@ -33,6 +33,8 @@ pub struct PolicyFigures {
     pub counts: Counts,
     /// Bans by its penalty.
     pub bans: u64,
+    /// The number of requests since the policy is in force, if it applied to none of them.
+    pub unmatched: Option<u64>,
     /// How full it is; see [`Usage`].
     pub usage: Usage,
     /// Keys that have used something which has not come back yet, and keys that were forgotten. None if the store cannot count.
@@ -107,6 +109,7 @@ impl<S: Store> Engine<S> {
             *live += one.evicted_live;
         }
         let mut census_in_force = census.as_deref().unwrap_or_default().iter();
+        let requests = self.requests();
         let mut figures = Vec::with_capacity(rules.policies.len());
         for ruling in &rules.policies {
             // A request is charged to all limits of a set: its key is one, however many they are.
@@ -126,6 +129,7 @@ impl<S: Store> Engine<S> {
                 rollout: ruling.policy.rollout,
                 counts: ruling.figures.tally.read(),
                 bans: ruling.figures.bans.load(Ordering::Relaxed),
+                unmatched: ruling.figures.unmatched(requests),
                 usage: self.usage(ruling).await,
                 keys,
             });
@@ -148,6 +152,11 @@ impl<S: Store> Engine<S> {
             }
         }
         Usage::Share(fullest)
+    }
+
+    pub(super) fn requests(&self) -> u64 {
+        let (allowed, denied) = self.totals();
+        allowed + denied
     }
 
     /// All requests: how many passed, and how many were turned away. Peeks are not among them.

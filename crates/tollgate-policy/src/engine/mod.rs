@@ -169,6 +169,8 @@ impl<S: Store> Engine<S> {
     pub fn replace(&self, policies: Policies) -> Result<(), EngineError> {
         let mut registry = self.inner.registry.lock().unwrap_or_else(PoisonError::into_inner);
         let mut next = registry.clone();
+        let requests = self.requests();
+        next.requests = requests;
         let rules = match Rules::new(policies, &mut next, &self.inner.store) {
             Ok(rules) => Arc::new(rules),
             Err(error) => {
@@ -187,6 +189,13 @@ impl<S: Store> Engine<S> {
             self.inner.figures.heaviest.forget(gone.number);
             self.inner.figures.most_denied.forget(gone.number);
             self.inner.figures.shadow_denied.forget(gone.number);
+        }
+        for old in &before.policies {
+            let (when, by) = (&old.policy.when, &old.policy.key);
+            let same = now.policies.iter().find(|new| new.number == old.number);
+            if let Some(new) = same.filter(|new| new.policy.when != *when || new.policy.key != *by) {
+                new.figures.forget_applied(requests);
+            }
         }
         self.inner.figures.reloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
@@ -363,13 +372,19 @@ impl<S: Store> Engine<S> {
         figures.all.add(if allowed { Event::Allowed } else { Event::Denied });
         if let Reason::Ban(Ban::Operator(_)) | Reason::MissingAttribute { .. } = &verdict.parts.reason {
             if let Some(ruling) = verdict.binding() {
+                ruling.figures.applied();
                 ruling.figures.tally.add(Event::Denied);
             }
         } else {
             // Those that are enforced deny.
             for lacking in &verdict.parts.asking.lacking {
-                verdict.rules().policies[lacking.policy as usize].figures.tally.add(Event::ShadowDenied);
+                let figures = &verdict.rules().policies[lacking.policy as usize].figures;
+                figures.applied();
+                figures.tally.add(Event::ShadowDenied);
             }
+        }
+        for (policy, _) in &verdict.parts.asking.gates {
+            verdict.rules().policies[*policy as usize].figures.applied();
         }
         match &verdict.parts.reason {
             Reason::TooLate => _ = figures.late.fetch_add(1, Ordering::Relaxed),
@@ -413,6 +428,7 @@ impl<S: Store> Engine<S> {
     ) {
         let Some((asked, outcome, units)) = of_policy else { return };
         let ruling = verdict.ruling(asked);
+        ruling.figures.applied();
         let tally = &ruling.figures.tally;
         let denied = matches!(outcome, AskOutcome::Denied | AskOutcome::Never);
         match outcome {

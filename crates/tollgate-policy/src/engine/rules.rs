@@ -58,6 +58,10 @@ pub(crate) struct Counted {
     pub(crate) refusals: Refusals,
     /// Whether it was logged that requests share the bucket `unknown`.
     warned_unknown: AtomicBool,
+    /// Whether it applied to any request.
+    has_applied: AtomicBool,
+    /// How many requests there had been when it came into force.
+    since: AtomicU64,
 }
 
 impl Ruling {
@@ -80,13 +84,36 @@ impl Ruling {
 }
 
 impl Counted {
-    fn new(window: Duration) -> Self {
+    fn new(window: Duration, since: u64) -> Self {
         Self {
             tally: Tally::new(window),
             bans: AtomicU64::new(0),
             refusals: Refusals::default(),
             warned_unknown: AtomicBool::new(false),
+            has_applied: AtomicBool::new(false),
+            since: AtomicU64::new(since),
         }
+    }
+
+    /// Notes that it applied to a request.
+    #[inline]
+    pub(crate) fn applied(&self) {
+        // Most find it noted: a line that is only read stays with all processors.
+        if !self.has_applied.load(Ordering::Relaxed) {
+            self.has_applied.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets that it applied to requests: it is about others from now on.
+    pub(crate) fn forget_applied(&self, requests: u64) {
+        self.since.store(requests, Ordering::Relaxed);
+        self.has_applied.store(false, Ordering::Relaxed);
+    }
+
+    /// How many of so many requests came while it was in force, if it applied to none of them.
+    pub(crate) fn unmatched(&self, requests: u64) -> Option<u64> {
+        let applied = self.has_applied.load(Ordering::Relaxed);
+        (!applied).then(|| requests.saturating_sub(self.since.load(Ordering::Relaxed)))
     }
 }
 
@@ -119,6 +146,8 @@ pub(crate) struct Registry {
     limits: HashMap<(u32, Vec<Attribute>, Set), Vec<Registered>>,
     /// How often policies were loaded.
     loads: u64,
+    /// How many requests there have been.
+    pub(super) requests: u64,
     /// Adaptive limits by the number of their policy, and what they were made by.
     pub(super) gates: HashMap<u32, (AdaptiveLimit, Line<Told>)>,
     /// The clock of all of them.
@@ -326,7 +355,8 @@ impl Registry {
         let penalty =
             policy.penalty.as_ref().map(|penalty| self.penalty(number, policy, penalty, store)).transpose()?;
         let window = sets.iter().flatten().find_map(|slot| period(&slot.limit)).unwrap_or_default();
-        let figures = self.figures.entry(number).or_insert_with(|| Arc::new(Counted::new(window)));
+        let requests = self.requests;
+        let figures = self.figures.entry(number).or_insert_with(|| Arc::new(Counted::new(window, requests)));
         let figures = Arc::clone(figures);
         self.changes.push(Change::Window(Arc::clone(&figures), window));
         let (gate, key_name) = (self.gate(number, policy), policy.key_name().into());

@@ -5,6 +5,7 @@
 
 use crate::said;
 use std::fmt::Write as _;
+use tollgate_policy::config::Config;
 
 /// The files with what is said below each, as one text.
 pub(crate) fn table(files: &[&str]) -> String {
@@ -32,6 +33,20 @@ fn what_is_no_toml() {
         "[store]\nmax_keys = 1__0",
         "[[allow]]\nuntil = 2030-13-01T00:00:00Z",
     ]));
+}
+
+#[test]
+fn what_is_yaml_is_told_once() {
+    snapshot!(table(&[
+        "# limits\n\ndomain: edge\ndescriptors:\n  - key: a\n    rate_limit:\n      unit: second\n",
+        "---\npolicies: []\n",
+        "- name: login\n  limit: 5/min\n",
+        "server:\n  http: 127.0.0.1:8080\n",
+    ]));
+    let yaml = Config::parse("limits.yaml", "{ domain: edge }", []);
+    assert_eq!(yaml.diagnostics.len(), 1);
+    assert!(yaml.diagnostics[0].to_string().starts_with("limits.yaml:1:1: error: this is YAML, and "));
+    assert!(Config::parse("tollgate.yaml", "enabled = true", []).config.is_some());
 }
 
 #[test]
@@ -101,7 +116,7 @@ fn policies_whose_keys_are_wrong() {
         "key = 3\ncost = -1",
         "key = [\"ip\", \"\"]",
         "key = \"header:\"",
-        "cost = { attribute = \"tokens\", default = \"one\" }",
+        "cost = { attribute = \"header:x-tokens\", default = \"one\" }",
         "cost = { default = 1 }",
         "cost = \"5\"",
         "count = \"failure\"",
@@ -158,7 +173,7 @@ fn conditions_that_are_none() {
         "{ path = \"/a\", api_key = [1, 2], user = \"\" }",
         "{ path = \"/a\", header = { \"x y\" = true, x-b = false, x-c = [true], X-D = true, x-d = \"1\" } }",
         "{ path = \"/a\", header = true, attribute = [] }",
-        "{ path = \"/a\", attribute = { user = \"1\", \"header:x\" = \"1\", endpoint = \"x\", region = 1, \"\" = \"x\" } }",
+        "{ path = \"/a\", attribute = { user = \"1\", \"header:x\" = \"1\", endpoint = \"x\", class = 1, \"\" = \"x\" } }",
     ];
     snapshot!(table(&when.map(policy).each_ref().map(String::as_str)));
 }
@@ -201,8 +216,6 @@ fn what_is_doubtful() {
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\ncost = 6",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimits = [\"5/s burst 0\", \"0/h burst 5\", \"0\"]",
         "[[policy]]\nname = \"a\"\nmatch = { path = [\"/users/:id\", \"/a/{b}\", \"/x/<int:y>/**\", \"/a:b/:\"] }\nlimit = \"5/s\"",
-        "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\nkey = [\"ip\", \"api-key\"]",
-        "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\nkey = \"IP\"",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\nfailure_status = 401",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\naction = \"shadow\"\npenalty = { denials = 20, within = \"10m\", ban = \"1h\" }",
         "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nlimit = \"5/s\"\nclass = { default = \"x\", reserve = { all = 5 } }",
@@ -242,4 +255,30 @@ fn secrets_are_not_in_messages() {
     let said =
         said("[[policy]]\nname = \"a\"\nlimit = \"1/s\"\nmatch = { path = \"/\", api_key = { secret = 1 } }", &[]);
     assert!(said.contains("`api_key`") && !said.contains("secret"), "{said}");
+}
+
+#[test]
+fn attributes_that_are_not_known() {
+    let identity = "[identity]\nattributes = [\"region\"]\n";
+    let policy = |rest: &str| format!("{identity}[[policy]]\nname = \"a\"\nlimits = \"5/min\"\n{rest}\n");
+    let policies = [
+        "match = { path = \"/a\" }\nkey = [\"ip\", \"usr\"]",
+        "match = { path = \"/a\" }\nkey = \"apikey\"",
+        "match = { path = \"/a\" }\nkey = \"IP\"",
+        "match = { path = \"/a\" }\nkey = \"x-tenant\"",
+        "match = { path = \"/a\" }\nkey = \"something of my own\"",
+        "match = { path = \"/a\" }\ncost = { attribute = \"regoin\" }",
+        "match = { path = \"/a\" }\nclass = { attribute = \"clas\" }",
+        "match = { path = \"/a\", attribute = { regions = \"eu\" } }",
+        "match = { path = \"/a\", not = { attribute = { account = \"7\" } } }",
+    ];
+    snapshot!(table(&policies.map(policy).each_ref().map(String::as_str)));
+    let rest = [
+        "[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nplan = { attribute = \"plans\" }\n[plans.free]\nlimit = \"5/s\"",
+        "[[deny]]\nattribute = { region = \"eu\" }",
+        "[identity]\nattributes = [\"user\", \"header:x-a\", \"\", \"class\"]",
+        // What is declared is not known here, so nothing is said of it.
+        "[identity]\nattributes = 3\n[[policy]]\nname = \"a\"\nmatch = { path = \"/a\" }\nkey = \"region\"\nlimit = \"1/s\"",
+    ];
+    snapshot!(table(&rest));
 }

@@ -87,6 +87,12 @@ fn a_file_that_cannot_be_read_is_not_a_file_with_problems() {
     let said = binary.diagnostics[0].to_string();
     assert!(said.ends_with("tollgate.toml:2:4: error: this is not text in UTF-8; save the file as such"), "{said}");
 
+    let directory_itself = Config::load(Some(directory.path()), []);
+    assert!(directory_itself.unreadable);
+    assert!(directory_itself.diagnostics[0].message.ends_with(": it is a directory; name a regular file"));
+    let device = Config::load(Some(std::path::Path::new("/dev/zero")), []);
+    assert_eq!(device.diagnostics[0].to_string(), "error: cannot read /dev/zero: it is a device; name a regular file");
+
     std::fs::write(&path, EXAMPLE).unwrap();
     let good = Config::load(Some(&path), []);
     assert_eq!((good.unreadable, good.diagnostics.len()), (false, 0));

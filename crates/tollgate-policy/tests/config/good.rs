@@ -67,6 +67,7 @@ max_bytes = 4096
 trusted_proxies = ["10.0.0.0/8", "192.0.2.1", "2001:db8::/32", "::ffff:172.16.0.0/108"]
 header = "Forwarded"
 ipv6_prefix = 64
+attributes = ["tokens", "kind", "region", "zone"]
 [stats]
 keys = "plain"
 top = 64
@@ -142,6 +143,7 @@ fn every_key_is_read() {
     let proxies = config.identity.trusted_proxies.iter().map(ToString::to_string).collect::<Vec<_>>();
     assert_eq!(proxies, ["10.0.0.0/8", "192.0.2.1/32", "2001:db8::/32", "172.16.0.0/12"]);
     assert_eq!((config.identity.header.as_str(), config.identity.ipv6_prefix), ("forwarded", 64));
+    assert_eq!(config.identity.attributes, ["tokens", "kind", "region", "zone"]);
     assert_eq!((config.stats.keys, config.stats.top), (KeysShown::Plain, 64));
     let seconds = std::time::Duration::from_secs;
     let limit = |text: &str| text.parse::<PolicyLimit>().unwrap();

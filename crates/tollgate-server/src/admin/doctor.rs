@@ -88,6 +88,13 @@ async fn of_keys<C: Clock>(app: &App<C>) -> Vec<Finding> {
             );
             findings.push(Finding::new("one_bucket", says));
         }
+        if let Some(requests) = policy.unmatched.filter(|requests| *requests >= FEW) {
+            let says = format!(
+                "the policy `{name}` applied to none of {requests} requests; see what `tollgate admin explain` says of one that it \
+                 should apply to"
+            );
+            findings.push(Finding::note("policy_unmatched", says));
+        }
         let evicted = policy.keys.map_or(0, |census| census.evicted_live);
         if evicted > 0 {
             let says = format!(

@@ -8,9 +8,6 @@ use tollgate::Clock;
 use tollgate_policy::config::Identity;
 use tollgate_policy::{Attribute, Fingerprint, OverrideError, PolicyKey};
 
-/// Attributes that say how a request is to be treated, whatever policies look at.
-const ALWAYS_KNOWN: [&str; 3] = ["class", "start", "deadline"];
-
 /// The field `subject` of a request of an operator.
 pub(super) struct Selected<'a> {
     pub(super) who: Who<'a>,
@@ -57,10 +54,7 @@ impl<'a> Selected<'a> {
 
     /// An error if something is said that no policy looks at.
     pub(super) fn check_is_known(&self, known: &[&Attribute]) -> Result<(), Problem> {
-        let is_known = |given: &Attribute| match given {
-            Attribute::Custom(name) => ALWAYS_KNOWN.contains(&&**name) || known.contains(&given),
-            _ => true,
-        };
+        let is_known = |given: &Attribute| given.is_built_in() || known.contains(&given);
         let Some(other) = self.attributes().find(|given| !is_known(given)) else { return Ok(()) };
         let known: Vec<String> = known.iter().map(|known| quoted(&known.to_string())).collect();
         let (other, known) = (quoted(&other.to_string()), known.join(", "));

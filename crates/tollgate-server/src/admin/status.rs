@@ -80,6 +80,9 @@ pub(crate) struct PolicyStatus {
     pub(crate) delayed: u64,
     pub(crate) errors: u64,
     pub(crate) bans: u64,
+    /// The number of requests since the policy is in force, if it applied to none of them.
+    #[serde(default)]
+    pub(crate) unmatched: Option<u64>,
     pub(crate) keys: Option<u64>,
     pub(crate) usage: f64,
     /// `share` of one bucket for all, from 0 to 1, or the `cost` admitted in the last window.
@@ -203,6 +206,7 @@ impl PolicyStatus {
             delayed: counts.delayed,
             errors: counts.errors,
             bans: figures.bans,
+            unmatched: figures.unmatched,
             keys: figures.keys.map(|census| census.live),
             usage: figures.usage.number(),
             usage_is: match figures.usage {

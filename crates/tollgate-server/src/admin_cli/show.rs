@@ -79,6 +79,11 @@ pub(super) fn policies(status: &Status) -> String {
         ]
     };
     let mut text = table(&header, &[4, 5, 6, 7, 8, 9], status.policies.iter().map(row));
+    for policy in &status.policies {
+        if let Some(requests) = policy.unmatched.filter(|requests| *requests > 0) {
+            text += &format!("the policy {} applied to none of {requests} requests\n", policy.policy);
+        }
+    }
     if !status.envoy.is_empty() {
         let rows = status.envoy.iter().map(|rule| {
             let numbers = [rule.allowed, rule.denied, rule.shadow_denied].map(|number| number.to_string());

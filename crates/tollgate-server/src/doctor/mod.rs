@@ -5,6 +5,7 @@ mod redis;
 mod settings;
 
 use crate::cli::{DoctorArgs, Format};
+use crate::configuration::Mode;
 use crate::terminal::{self, escape};
 use crate::{CANNOT, NO, configuration, print};
 use ask::Site;
@@ -64,6 +65,8 @@ pub(crate) fn run(args: &DoctorArgs) -> ExitCode {
     let mut report = Report { findings: Vec::new(), not_looked_at: Vec::new() };
     report.findings.extend(loaded.diagnostics.iter().map(|found| Finding::new("config", found.to_string())));
     if let Some(config) = &loaded.config {
+        let found = configuration::warnings(&[], config, &[Mode::made_for(config)]);
+        report.findings.extend(found.into_iter().map(|found| Finding::note("config", found.message)));
         report.findings.extend(settings::look(args.config.as_deref(), config));
         report.findings.extend(of_redis(config));
     }

@@ -38,7 +38,7 @@ use tokio::sync::Semaphore;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tollgate::{Clock, SystemClock};
 use tollgate_policy::config::{Config, Gateway, Watch};
-use tollgate_policy::{Engine, Policies, Policy, TrustedPeers, config};
+use tollgate_policy::{Attribute, Engine, Policies, Policy, TrustedPeers, config};
 use tollgate_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer, Waits};
 use upstream::{Check, Http2Pool, Pool, TIDY_INTERVAL, Upstreams, watch_health};
 
@@ -53,14 +53,18 @@ type Gate = ByPolicies<AnyStore<SystemClock>>;
 
 /// What is to be started; an error is a sentence.
 pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
-    let ProxyArgs { upstream, limit, by, listen, tls_cert, tls_key, tls_client_ca, config } = args;
+    let ProxyArgs { upstream, limit, by, missing, listen, tls_cert, tls_key, tls_client_ca, config } = args;
     let upstreams = upstream
         .iter()
         .map(|text| text.parse().map_err(|error| format!("--upstream {text} {error}")))
         .collect::<Result<Vec<_>, String>>()?;
+    let by = counted_by(&by)?;
     let policies = limit.map(|limit| {
         let policy = Policy::new("limit").limit(limit);
-        Policies::new().policy(if by == ALL { policy } else { policy.per(&*by) })
+        Policies::new().policy(match by {
+            Some(attribute) => policy.per(attribute).missing(missing),
+            None => policy,
+        })
     });
     let tls = tls_cert.zip(tls_key).map(|(cert, key)| {
         let mut tls = config::Certificate::new(cert, key);
@@ -69,6 +73,22 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
     });
     let flags = Flags { listen, policies, upstreams, tls, ..Flags::default() };
     Ok(Start { file: config, flags, gateway: true })
+}
+
+/// The attribute that `--by` names; none for one bucket. An error is a sentence.
+fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
+    const NAMES: &str = "ip, header:NAME, user, api_key, host, method, path, endpoint or all";
+    match config::known_attribute(by, &[ALL.to_owned()]) {
+        Ok(Attribute::Custom(all)) if *all == *ALL => Ok(None),
+        Ok(Attribute::Header(name)) if HeaderName::try_from(&*name).is_err() => {
+            Err(format!("--by {by}: write the name of a header, as in header:x-api-key"))
+        }
+        Ok(attribute) => Ok(Some(attribute)),
+        Err(unknown) => {
+            let meant = unknown.meant().map(|meant| format!("did you mean `{meant}`? "));
+            Err(format!("--by {by}: not a known attribute; {}use {NAMES}", meant.unwrap_or_default()))
+        }
+    }
 }
 
 /// What all workers of a gateway share.

@@ -239,6 +239,31 @@ fn a_gateway_behind_a_proxy_that_nobody_trusts() {
 }
 
 #[test]
+fn a_policy_that_applies_to_no_request() {
+    let upstream = service();
+    let config = format!(
+        "[server]\nhttp = \"127.0.0.1:0\"\nadmin = \"127.0.0.1:0\"\n[gateway]\nupstreams = \"http://{upstream}\"\n\
+         [[policy]]\nname = \"login\"\nmatch = {{ path = \"/Login\" }}\nlimit = \"5/s\"\n\
+         [[policy]]\nname = \"all\"\nlimit = \"unlimited\"\n"
+    );
+    let mut command = plain();
+    command.args(["proxy", "--config"]).arg(config_file(&config));
+    let server = Started::run(command);
+    let url = format!("http://{}", server.behind("Live page: http://"));
+    let status =
+        || String::from_utf8(plain().args(["admin", "--url", &url, "status"]).output().unwrap().stdout).unwrap();
+    assert!(!status().contains("applied to none"), "{}", status());
+    let at = format!("http://{}/login?n=[1-120]", server.behind("is a gateway on http://"));
+    curl(&["-o", "/dev/null", &at]);
+    // It may be meant, so it is a note.
+    let (code, found) = of_server(&url);
+    let says = "the policy `login` applied to none of 120 requests; see what `tollgate admin explain` says";
+    assert_eq!((code, found.len()), (0, 1), "{found:?}");
+    assert!(found[0].0 == "policy_unmatched" && found[0].1.starts_with(says), "{found:?}");
+    assert!(status().contains("\nthe policy login applied to none of 120 requests\n"), "{}", status());
+}
+
+#[test]
 fn a_server_that_runs_without_its_redis_and_with_an_older_configuration() {
     let redis = RedisServer::builder().aof(true).start();
     let listeners = "[server]\nhttp = \"127.0.0.1:0\"\nresp = \"off\"\nadmin = \"127.0.0.1:0\"\n";

@@ -2,6 +2,7 @@
 
 use super::{Reader, Section, each, scalar};
 use crate::attribute::Attribute;
+use crate::config::attributes::known_attribute;
 use crate::config::kind::Kind;
 use crate::config::tree::{Data, Entry};
 use crate::matching::Match;
@@ -90,7 +91,11 @@ fn attribute(reader: &mut Reader<'_>, section: &Section<'_>, kind: &Kind, entry:
     let attribute = Attribute::named(&entry.name);
     let help = match &attribute {
         Attribute::Custom(name) if name.is_empty() => "an attribute needs a name that is not empty".to_owned(),
-        Attribute::Custom(_) => {
+        Attribute::Custom(custom) => {
+            if let Some(Err(error)) = reader.declared.as_ref().map(|declared| known_attribute(custom, declared)) {
+                reader.error(entry.at, error.to_string());
+                return when;
+            }
             let what = format!("the attribute `{name}` {place}");
             return match each(reader, &what, (kind, attribute.is_secret()), &entry.value, scalar::text) {
                 Some(values) => when.attribute_is(attribute, values),

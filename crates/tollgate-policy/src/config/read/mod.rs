@@ -10,11 +10,15 @@ mod settings;
 mod store;
 mod tls;
 
+pub(super) use scalar::is_header_name;
+
+use super::attributes::known_attribute;
 use super::diagnostic::Diagnostic;
 use super::keys;
 use super::kind::{Default, Key, Kind, Table};
 use super::nearest::nearest;
 use super::tree::{Data, Entry, Source, Spot, Value};
+use crate::attribute::Attribute;
 
 /// What was found so far, and where to look lines up.
 pub(crate) struct Reader<'a> {
@@ -22,6 +26,8 @@ pub(crate) struct Reader<'a> {
     pub(crate) found: Vec<Diagnostic>,
     /// How many of them are errors.
     errors: usize,
+    /// The attributes that `[identity]` declares; none while that is not read, or if it is wrong.
+    pub(crate) declared: Option<Vec<String>>,
 }
 
 /// Why a value is not what its key wants.
@@ -40,7 +46,18 @@ impl Wrong {
 
 impl<'a> Reader<'a> {
     pub(crate) fn new(source: &'a Source<'a>) -> Self {
-        Self { source, found: Vec::new(), errors: 0 }
+        Self { source, found: Vec::new(), errors: 0, declared: None }
+    }
+
+    /// Reads the name of an attribute that is known.
+    fn attribute(&self) -> impl Fn(&Kind, &Value) -> Result<Attribute, Wrong> + use<> {
+        let declared = self.declared.clone();
+        move |kind, value| match (scalar::attribute(kind, value)?, &declared) {
+            (Attribute::Custom(name), Some(declared)) => {
+                known_attribute(&name, declared).map_err(|error| Wrong::says(error.to_string()))
+            }
+            (attribute, _) => Ok(attribute),
+        }
     }
 
     pub(crate) fn error(&mut self, at: Spot, message: impl Into<String>) {

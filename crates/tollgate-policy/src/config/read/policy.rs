@@ -1,10 +1,8 @@
 //! Policies, the plans they go by, and the entries of the lists.
 
 use super::{Reader, Section, matching, pressure, scalar, store};
-use crate::attribute::{Attribute, KNOWN};
-
+use crate::attribute::Attribute;
 use crate::config::kind::{Kind, Table};
-use crate::config::nearest::nearest;
 use crate::config::tree::{Data, Entry, Spot, Value};
 use crate::policies::{Listed, Plan};
 use crate::policy::{Action, Class, Cost, Count, DenialStatus, Limits, Missing, Penalty, Policy};
@@ -62,17 +60,15 @@ pub(super) fn policy(
         policy.when = matching::conditions(reader, &mut when);
         when.close();
     }
-    policy.key = section.many(reader, "key", scalar::attribute).unwrap_or_default();
-    for (index, attribute) in policy.key.iter().enumerate() {
-        doubt_name(reader, section, "key", Some(index), attribute);
-    }
+    let attribute = reader.attribute();
+    policy.key = section.many(reader, "key", &attribute).unwrap_or_default();
     policy.missing = section.get(reader, "missing", scalar::word).and_then(Missing::from_name).unwrap_or_default();
     if section.has("missing") && policy.key.is_empty() && !section.has("key") {
         let message =
             format!("`missing` {} has no effect without `key`; add a `key` or remove `missing`", section.place());
         reader.warn(section.spot("missing"), message);
     }
-    policy.tag = section.many(reader, "tag", scalar::attribute).unwrap_or_default();
+    policy.tag = section.many(reader, "tag", attribute).unwrap_or_default();
     if !policy.tag.is_empty() && in_memory {
         reader.warn(section.spot("tag"), store::ignored_in_memory("tag", &section.place()));
     }
@@ -138,12 +134,10 @@ fn limits_of(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Limits {
     let algorithm = section.get(reader, "algorithm", scalar::algorithm);
     let own = limits(reader, section, algorithm);
     let Some(mut plan) = section.table(reader, "plan") else { return Limits::Own(own.unwrap_or_default()) };
-    let attribute = plan.get(reader, "attribute", scalar::attribute);
+    let known = reader.attribute();
+    let attribute = plan.get(reader, "attribute", known);
     let default = plan.get(reader, "default", scalar::text);
     plan.close();
-    if let Some(attribute) = &attribute {
-        doubt_name(reader, section, "plan", None, attribute);
-    }
     for name in ["limit", "limits"].into_iter().filter(|name| section.has(name)) {
         let message = format!("`plan` and `{name}` are both written {}; keep one of them", section.place());
         reader.error(section.spot(name), message);
@@ -161,11 +155,11 @@ fn cost(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Cost {
         return Cost::Units(section.get(reader, "cost", scalar::number).unwrap_or(1));
     }
     let Some(mut cost) = section.table(reader, "cost") else { return Cost::Units(1) };
-    let attribute = cost.get(reader, "attribute", scalar::attribute);
+    let known = reader.attribute();
+    let attribute = cost.get(reader, "attribute", known);
     let default = cost.get(reader, "default", scalar::number).unwrap_or(1);
     cost.close();
     let Some(attribute) = attribute else { return Cost::Units(default) };
-    doubt_name(reader, section, "cost", None, &attribute);
     Cost::Attribute { attribute, default }
 }
 
@@ -194,7 +188,8 @@ fn action(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Action {
 
 fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Class> {
     let mut inner = section.table(reader, "class")?;
-    let attribute = inner.get(reader, "attribute", scalar::attribute);
+    let known = reader.attribute();
+    let attribute = inner.get(reader, "attribute", known);
     let mut class = Class::by(attribute.unwrap_or(Attribute::Custom("class".into())));
     class.default = inner.get(reader, "default", scalar::text);
     if let Some((kind, entries)) = inner.named(reader, "reserve") {
@@ -206,7 +201,6 @@ fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Class> {
         }
     }
     inner.close();
-    doubt_name(reader, section, "class", None, &class.attribute);
     Some(class)
 }
 
@@ -217,31 +211,6 @@ fn penalty(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Penalty
     let ban = inner.get(reader, "ban", scalar::duration);
     inner.close();
     Some(Penalty { denials: denials?, within: within?, ban: ban? })
-}
-
-/// Any name is an attribute, so a slip is one too, that no request has.
-fn doubt_name(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, index: Option<usize>, attribute: &Attribute) {
-    let Attribute::Custom(name) = attribute else { return };
-    let Some(near) = slip(name) else { return };
-    let value = section.entries.iter().find(|entry| entry.name == key).map(|entry| &entry.value);
-    let at = match (value.map(|value| (&value.data, value.at)), index) {
-        (Some((Data::List(list), at)), Some(index)) => list.get(index).map_or(at, |one| one.at),
-        (Some((_, at)), _) => at,
-        (None, _) => section.at,
-    };
-    let name = name.escape_debug();
-    reader.warn(at, format!("`{name}` {} is an attribute of your own; did you mean `{near}`?", section.place()));
-}
-
-/// The attribute that a name is hardly different from. Short names of people's own are near to ours by chance.
-fn slip(name: &str) -> Option<String> {
-    const LONG: usize = 5;
-    let plain = |name: &str| name.to_lowercase().replace(['-', '_'], "").trim_end_matches('s').to_owned();
-    let names = || KNOWN.iter().map(Attribute::name);
-    let found = names().find(|known| plain(known) == plain(name)).or_else(|| {
-        nearest(name, names()).filter(|near| name.len() >= LONG && strsim::damerau_levenshtein(name, near) == 1)
-    });
-    found.map(ToOwned::to_owned)
 }
 
 /// An entry of the allow list or the deny list.

@@ -91,7 +91,7 @@ pub(super) fn header_name(_: &Kind, value: &Value) -> Read<String> {
     if is_token(text) { Ok(text.to_ascii_lowercase()) } else { Err(Wrong::Kind) }
 }
 
-pub(super) fn is_header_name(name: &str) -> bool {
+pub(in crate::config) fn is_header_name(name: &str) -> bool {
     is_token(name)
 }
 

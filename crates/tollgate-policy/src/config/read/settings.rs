@@ -1,7 +1,8 @@
 //! The settings of the service: where it listens, who is calling, its stats, its log.
 
 use super::tls::tls;
-use super::{Reader, Section, scalar};
+use super::{Reader, Section, Wrong, scalar};
+use crate::attribute::Attribute;
 use crate::config::kind::Kind;
 use crate::config::tree::{Data, Spot, Value};
 use crate::config::{
@@ -57,7 +58,17 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
     let ipv6_prefix = section.get(reader, "ipv6_prefix", scalar::number);
     let user = user_header(reader, &mut section);
     let api_key = from_header(reader, &mut section, "api_key");
+    let attributes = section.many(reader, "attributes", |kind, value| {
+        let name = scalar::text(kind, value)?;
+        match Attribute::named(&name) {
+            attribute if attribute.is_built_in() => {
+                Err(Wrong::says(format!("`{}` is built in; remove it", name.escape_debug())))
+            }
+            _ => Ok(name),
+        }
+    });
     section.close();
+    reader.declared.clone_from(&attributes);
     let ipv6_prefix = u8::try_from(ipv6_prefix?).ok()?;
     Some(Identity {
         trusted_proxies: trusted_proxies?,
@@ -66,6 +77,7 @@ pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Optio
         ipv6_prefix,
         user,
         api_key,
+        attributes: attributes?,
         class: None,
         start: None,
     })

@@ -3,7 +3,7 @@
 mod support;
 
 use std::net::TcpListener;
-use std::process::{Command, Stdio};
+use std::process::Command;
 use support::{Server, config_file, pipe, refused, told, tollgate};
 
 #[test]

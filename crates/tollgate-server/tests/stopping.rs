@@ -3,7 +3,7 @@
 mod support;
 
 use serde_json::json;
-use std::io::{BufRead, BufReader, Write};
+use std::io::{BufRead, BufReader};
 use std::net::{TcpListener, TcpStream};
 use std::process::Stdio;
 use support::{Server, config_file, send_signal, tollgate};

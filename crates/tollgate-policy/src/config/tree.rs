@@ -75,9 +75,8 @@ impl<'a> Source<'a> {
 
     /// Where a file that is no TOML begins as YAML does; none if it does not.
     fn yaml(&self) -> Option<usize> {
-        let starts = self.lines.iter().map(|start| (*start, self.text[*start..].lines().next().unwrap_or_default()));
-        let (at, line) =
-            starts.filter(|(_, line)| !matches!(line.trim_start().bytes().next(), None | Some(b'#'))).next()?;
+        let mut lines = self.lines.iter().map(|start| (*start, self.text[*start..].lines().next().unwrap_or_default()));
+        let (at, line) = lines.find(|(_, line)| !matches!(line.trim_start().bytes().next(), None | Some(b'#')))?;
         let is_name =
             |name: &str| !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || "_-.\"'".contains(c));
         let is_entry = |line: &str| {

@@ -6,9 +6,9 @@ use tollgate::adaptive::{AdaptiveConcurrency, Control, Line, Queue};
 use tollgate::{Class, Concurrency, ManualClock, Shedder};
 
 /// The adaptive limits by name. AIMD takes half of the clients' patience for its timeout; the others are as they come.
-pub fn controls() -> [(&'static str, Control); 3] {
+pub fn controls() -> [(&'static str, Control); 2] {
     let aimd = Control::aimd().timeout(Duration::from_millis(500));
-    [("aimd", aimd.into()), ("gradient2", Control::gradient2().into()), ("vegas", Control::vegas().into())]
+    [("aimd", aimd.into()), ("gradient2", Control::gradient2().into())]
 }
 
 /// A limit that finds its number between 5 and 200, from 20 on.

@@ -22,12 +22,11 @@ const SETTLES: Duration = Duration::from_secs(8);
 const MEASURED: Duration = Duration::from_secs(15);
 
 /// Each row: what it is called, what stands in the policy, and what it must keep of the peak.
-const ROWS: [(&str, &str, Bound); 6] = [
+const ROWS: [(&str, &str, Bound); 5] = [
     ("no limit", OPEN, Bound::AtMost(COLLAPSED)),
     ("a fixed limit that is right, `20 concurrent`", "limit = \"20 concurrent\"\nstatus = 503", Bound::None),
     ("a fixed limit that is wrong, `200 concurrent`", "limit = \"200 concurrent\"\nstatus = 503", Bound::None),
     ("`adaptive = {}`, which is `gradient2`", "adaptive = {}", Bound::AtLeast(KEPT)),
-    ("`control = \"vegas\"`", "adaptive = { control = \"vegas\" }", Bound::None),
     (
         "`control = \"aimd\"`, `timeout = \"500ms\"`",
         "adaptive = { control = \"aimd\", timeout = \"500ms\" }",

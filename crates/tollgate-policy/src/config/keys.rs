@@ -131,13 +131,6 @@ static STORE: Table = Table {
         )
         .secret(),
         key(
-            "mode",
-            Kind::OneOf(&["exact"]),
-            "How Redis is asked where a policy does not say: for every decision.",
-            "\"exact\"",
-        )
-        .or(Default::Text("exact")),
-        key(
             "timeout",
             Kind::DurationWithin { min: Duration::from_millis(1), max: Duration::from_secs(10) },
             "How long Redis is waited for.",

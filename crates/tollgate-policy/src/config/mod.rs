@@ -43,7 +43,7 @@ pub use attributes::{UnknownAttributeError, known_attribute};
 pub use diagnostic::{Diagnostic, Place};
 pub use gateway::{AccessLog, Balance, Certificate, Gateway, Upstream, UpstreamError};
 pub use listen::{Listen, ListenError, ListenerTls};
-pub use redis::{RedisConfig, RedisMode, RedisUrl, RedisUrlError, Secret};
+pub use redis::{RedisConfig, RedisUrl, RedisUrlError, Secret};
 pub use schema::schema;
 pub use time::{duration, duration_text, instant_text};
 pub use watch::{Watch, yaml_files};

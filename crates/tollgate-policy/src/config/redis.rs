@@ -13,8 +13,6 @@ use std::time::Duration;
 pub struct RedisConfig {
     /// Where it is.
     pub url: RedisUrl,
-    /// How it is asked.
-    pub mode: RedisMode,
     /// How long it is waited for.
     pub timeout: Duration,
     /// What the names of its keys begin with.
@@ -31,24 +29,6 @@ pub struct RedisConfig {
     pub sentinel_user: Option<String>,
     /// The password of the sentinels, if they want one.
     pub sentinel_password: Option<Secret>,
-}
-
-/// How Redis is asked.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-#[non_exhaustive]
-pub enum RedisMode {
-    /// `exact`: for every decision.
-    #[default]
-    Exact,
-}
-
-impl RedisMode {
-    /// The name users type.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Exact => "exact",
-        }
-    }
 }
 
 /// A text that is never printed.

@@ -166,9 +166,8 @@ impl Writer<'_> {
     }
 
     fn redis(&mut self, redis: &RedisConfig, on_failure: OnFailure) {
-        let RedisConfig { url, mode, timeout, prefix, nodes, rollout_grace, connections, ca_file, .. } = redis;
+        let RedisConfig { url, timeout, prefix, nodes, rollout_grace, connections, ca_file, .. } = redis;
         self.line("url", if self.hide { text(url) } else { text(url.reveal()) });
-        self.line("mode", text(mode.name()));
         self.line("timeout", text(duration_text(*timeout)));
         self.line("on_failure", text(on_failure));
         self.line("prefix", text(prefix));

@@ -156,7 +156,7 @@ pub struct PressureFigures {
 pub struct AdaptiveFigures {
     /// The policy.
     pub policy: String,
-    /// What it goes by: `gradient2`, `aimd` or `vegas`.
+    /// What it goes by: `gradient2` or `aimd`.
     pub control: &'static str,
     /// The figures.
     pub snapshot: Snapshot,

@@ -5,7 +5,7 @@ use crate::{clean, load, said};
 use std::path::Path;
 use std::time::Duration;
 use tollgate::{Limit, OnFailure};
-use tollgate_policy::config::{RedisMode, RedisUrl, RedisUrlError};
+use tollgate_policy::config::{RedisUrl, RedisUrlError};
 use tollgate_policy::{Attribute, Match, Policies, Policy};
 
 const URL: &str = "[store]\nkind = \"redis\"\nurl = \"redis://127.0.0.1:6379\"\n";
@@ -17,7 +17,6 @@ kind = "redis"
 max_keys = 5
 max_bytes = 4096
 url = "rediss+sentinel://ann:s3cret@redis.example.com:6380/main/2"
-mode = "exact"
 timeout = "250ms"
 on_failure = "open"
 prefix = "shop:eu"
@@ -46,7 +45,7 @@ fn a_url_is_all_that_must_be_said() {
     assert_eq!((config.store.max_keys, config.store.max_bytes), (1_000_000, None));
     let redis = config.store.redis.clone().unwrap();
     assert_eq!((redis.url.reveal(), redis.url.is_tls()), ("redis://127.0.0.1:6379", false));
-    assert_eq!((redis.mode, redis.timeout), (RedisMode::Exact, Duration::from_millis(10)));
+    assert_eq!(redis.timeout, Duration::from_millis(10));
     assert_eq!((&*redis.prefix, redis.nodes, redis.connections), ("tollgate", 1, 2));
     assert_eq!((config.store.key_secret, redis.ca_file), (None, None));
     assert_eq!(config.policies, Policies::built_in());
@@ -69,7 +68,7 @@ fn every_key_of_redis_is_read() {
     assert!(redis.url.is_tls() && redis.url.has_sentinels() && !redis.url.is_cluster());
     assert_eq!(redis.sentinel_user.as_deref(), Some("watcher"));
     assert_eq!(redis.sentinel_password.unwrap().reveal(), "s3cret too");
-    assert_eq!((redis.mode, redis.timeout), (RedisMode::Exact, Duration::from_millis(250)));
+    assert_eq!(redis.timeout, Duration::from_millis(250));
     assert_eq!((&*redis.prefix, redis.nodes, redis.connections), ("shop:eu", 7, 4));
     assert_eq!(config.store.key_secret.unwrap().reveal(), "s3cret, and longer");
     assert_eq!(redis.ca_file.as_deref(), Some(Path::new("/etc/ssl/ours.pem")));
@@ -86,7 +85,6 @@ fn variables_say_it_all_too() {
     let variables = [
         ("TOLLGATE_STORE__KIND", "redis"),
         ("TOLLGATE_STORE__URL", " unix:///run/redis.sock?db=1&pass=s3cret "),
-        ("TOLLGATE_STORE__MODE", "exact"),
         ("TOLLGATE_STORE__TIMEOUT", "1s"),
         ("TOLLGATE_STORE__ON_FAILURE", "closed"),
         ("TOLLGATE_STORE__PREFIX", "t"),

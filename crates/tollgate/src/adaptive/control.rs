@@ -1,9 +1,8 @@
-//! What moves a limit on what is in flight: one of three state machines, and what all of them are told.
+//! What moves a limit on what is in flight: one of two state machines, and what all of them are told.
 
 use super::aimd::Aimd;
 use super::baseline::Baseline;
 use super::gradient2::Gradient2;
-use super::vegas::Vegas;
 use crate::clock::Instant;
 use core::time::Duration;
 
@@ -25,8 +24,6 @@ pub enum Control {
     Aimd(Aimd),
     /// Follows latency over what it is in the long run.
     Gradient2(Gradient2),
-    /// Keeps a few in the queue.
-    Vegas(Vegas),
 }
 
 impl Control {
@@ -40,17 +37,11 @@ impl Control {
         Gradient2::default()
     }
 
-    /// The queue as latency shows it, with its usual numbers.
-    pub fn vegas() -> Vegas {
-        Vegas::default()
-    }
-
-    /// Its name: `aimd`, `gradient2` or `vegas`.
+    /// Its name: `aimd` or `gradient2`.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Aimd(_) => "aimd",
             Self::Gradient2(_) => "gradient2",
-            Self::Vegas(_) => "vegas",
         }
     }
 
@@ -59,7 +50,6 @@ impl Control {
         match self {
             Self::Aimd(aimd) => aimd.timeout,
             Self::Gradient2(gradient2) => gradient2.by.timeout,
-            Self::Vegas(vegas) => vegas.by.timeout,
         }
     }
 
@@ -79,12 +69,6 @@ impl From<Aimd> for Control {
 impl From<Gradient2> for Control {
     fn from(gradient2: Gradient2) -> Self {
         Self::Gradient2(gradient2)
-    }
-}
-
-impl From<Vegas> for Control {
-    fn from(vegas: Vegas) -> Self {
-        Self::Vegas(vegas)
     }
 }
 
@@ -127,7 +111,6 @@ impl Controller {
         match &self.control {
             Control::Aimd(aimd) => aimd.step(state, &sample),
             Control::Gradient2(gradient2) => gradient2.step(self.bounds, state, &sample),
-            Control::Vegas(vegas) => vegas.step(self.bounds, state, &sample),
         }
         state.limit = self.bounds.clamp(state.limit);
         self.limit()
@@ -144,7 +127,6 @@ impl Controller {
         let limit = self.state.limit;
         let in_force = match (&self.control, self.state.baseline.is_probing()) {
             (Control::Gradient2(gradient2), true) => gradient2.probed_at(limit),
-            (Control::Vegas(vegas), true) => vegas.probed_at(limit),
             _ => limit,
         };
         self.bounds.whole(in_force)

@@ -11,7 +11,6 @@
 //! | --- | --- | --- | --- |
 //! | [`Aimd`] | by a tenth when requests are dropped or take longer than a timeout | by 1 | where overload shows as errors or timeouts |
 //! | [`Gradient2`] | as latency rises over what it is in the long run | by its queue | the default: where overload shows as latency |
-//! | [`Vegas`] | when more than a few requests seem to queue | by the logarithm of the limit | where latency is steady |
 //!
 //! Each is a state machine that is a pure function of what it is told ([`Controller`]), for simulations and tests.
 //!
@@ -21,8 +20,8 @@
 //! it are. In windows where less than half of the limit was used the limit does not grow.
 //!
 //! **What latency is compared with.** The latency that a service has without a queue is not known, and under load it
-//! cannot be seen: a plain average over a long time follows the queue up, and the limit with it. So `Gradient2` and `Vegas`
-//! learn it only from windows where less than half of the limit was used, and by *probes*: when the limit has been in full
+//! cannot be seen: a plain average over a long time follows the queue up, and the limit with it. So `Gradient2`
+//! learns it only from windows where less than half of the limit was used, and by *probes*: when the limit has been in full
 //! use, then every 10 seconds it falls for a few latencies to half of what the service should be able to work on at once,
 //! and the latency there counts. While probes find what was known they become rarer, down to every 80 seconds. What was learnt too high is so brought down again, however long an incident lasts; what is
 //! truly slower now is learnt too.
@@ -44,7 +43,6 @@ mod permit;
 mod queue;
 mod shares;
 mod shed;
-mod vegas;
 mod window;
 
 pub use aimd::Aimd;
@@ -62,4 +60,3 @@ pub use shares::{BadShare, Partition};
 pub use shed::{Class, NotAClass};
 #[cfg(feature = "std")]
 pub use shed::{ClassFigures, Shedder, ShedderBuilder, Shedding};
-pub use vegas::Vegas;

@@ -1,12 +1,12 @@
 //! Run something only sometimes: the first times, every so often, once an interval, or any mix of these.
 
-mod turn;
+mod const_mutex;
 
 use crate::clock::{Clock, DefaultClock, nanos};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
+use const_mutex::ConstMutex;
 use core::fmt;
 use core::time::Duration;
-use turn::Turn;
 
 /// Runs a closure only sometimes: on the first calls, on every n-th, once an interval, or any mix of these.
 ///
@@ -84,7 +84,7 @@ use turn::Turn;
 ///
 /// # Between threads
 ///
-/// Runs never overlap: a caller whose turn it is waits for the run before it. A caller that skips takes no lock and
+/// Runs never overlap: a call that is to run waits until the run before it has ended. A caller that skips takes no lock and
 /// never waits, also not while another thread is inside its closure. With one filter the counts are exact for any
 /// number of threads: n runs for `first(n)`, one in n (rounded up) for `every(n)`, at most one an `interval`. An interval
 /// that is over while another thread runs is not: it starts anew when that run ends.
@@ -93,12 +93,12 @@ use turn::Turn;
 ///
 /// # Panics
 ///
-/// If the closure panics the call does not count: the next one is in its place. (If others came while it ran, the next
-/// one that would have skipped is.)
+/// A call whose closure panics gives its number back, so the next call takes it, and does not restart the interval. Calls that
+/// came while it ran keep their numbers: with `every`, a run that panics beside them is not repeated.
 pub struct Sometimes<C: Clock = DefaultClock> {
-    /// The number of the next call, and above [`NUMBER`] how many runs are owed. Without `every` it stops at `first`.
+    /// The number of the next call. Without `every` it stops at `first`.
     calls: AtomicU64,
-    /// When the last run ended; [`NEVER`] before that. Written by whoever has the turn.
+    /// When the last run ended; [`NEVER`] before that. Written under `running`.
     ended: AtomicU64,
     /// In nanoseconds; 0 is none.
     interval: u64,
@@ -106,14 +106,9 @@ pub struct Sometimes<C: Clock = DefaultClock> {
     first: u32,
     /// 0 is none.
     every: u32,
-    turn: Turn,
+    running: ConstMutex,
     clock: C,
 }
-
-/// The bits of `calls` that hold the number: nine years of calls a nanosecond apart.
-const NUMBER: u64 = OWED - 1;
-/// One run that is owed: it panicked while others came, and a call that would have skipped makes up for it.
-const OWED: u64 = 1 << 58;
 
 /// An end that no instant is after, so that nothing has passed since.
 const NEVER: u64 = u64::MAX;
@@ -134,14 +129,14 @@ impl<C: Clock> Sometimes<C> {
     #[cfg(not(tollgate_loom))]
     pub const fn with_clock(clock: C) -> Self {
         let (calls, ended) = (AtomicU64::new(0), AtomicU64::new(NEVER));
-        Self { calls, ended, interval: 0, first: 1, every: 0, turn: Turn::new(), clock }
+        Self { calls, ended, interval: 0, first: 1, every: 0, running: ConstMutex::new(), clock }
     }
 
     /// The same; what loom watches cannot be made in a constant.
     #[cfg(tollgate_loom)]
     pub fn with_clock(clock: C) -> Self {
         let (calls, ended) = (AtomicU64::new(0), AtomicU64::new(NEVER));
-        Self { calls, ended, interval: 0, first: 1, every: 0, turn: Turn::new(), clock }
+        Self { calls, ended, interval: 0, first: 1, every: 0, running: ConstMutex::new(), clock }
     }
 
     /// Runs on the first `n` calls. 0 is as good as 1.
@@ -173,12 +168,12 @@ impl<C: Clock> Sometimes<C> {
     pub fn run<R>(&self, f: impl FnOnce() -> R) -> Option<R> {
         // First of all: reading a clock waits for what was written before it.
         let now = if self.interval > 0 { self.clock.now().as_unix_nanos() } else { 0 };
-        let calls = self.count();
-        let reason = self.reason(calls, now)?;
-        self.run_for(reason, calls & NUMBER, f)
+        let number = self.count();
+        let reason = self.reason(number, now)?;
+        self.run_for(reason, number, f)
     }
 
-    /// Takes the number of this call; returns it together with the runs that are owed.
+    /// Takes the number of this call.
     #[inline]
     fn count(&self) -> u64 {
         if self.every > 0 {
@@ -197,11 +192,9 @@ impl<C: Clock> Sometimes<C> {
 
     /// Why this call is to run, if it is.
     #[inline]
-    fn reason(&self, calls: u64, now: u64) -> Option<Reason> {
-        if self.runs(calls & NUMBER) {
+    fn reason(&self, number: u64, now: u64) -> Option<Reason> {
+        if self.runs(number) {
             Some(Reason::Number)
-        } else if calls > NUMBER && self.make_up() {
-            Some(Reason::Owed)
         } else if self.is_over(now) {
             Some(Reason::Interval { now })
         } else {
@@ -221,22 +214,16 @@ impl<C: Clock> Sometimes<C> {
         self.interval > 0 && now.saturating_sub(self.ended.load(Relaxed)) >= self.interval
     }
 
-    /// Whether a run is owed, which this call then makes up for.
-    #[cold]
-    fn make_up(&self) -> bool {
-        self.calls.fetch_update(Relaxed, Relaxed, |calls| calls.checked_sub(OWED)).is_ok()
-    }
-
     #[cold]
     fn run_for<R>(&self, reason: Reason, number: u64, f: impl FnOnce() -> R) -> Option<R> {
-        let _turn = match reason {
-            Reason::Number | Reason::Owed => self.turn.take(),
-            // If another thread has the turn its run is still to end, and the interval with it.
-            Reason::Interval { now } => self.turn.try_take().filter(|_| self.is_over(now))?,
+        let _guard = match reason {
+            Reason::Number => self.running.lock(),
+            // The interval restarts at the end of a run that is still going on.
+            Reason::Interval { now } => self.running.try_lock().filter(|_| self.is_over(now))?,
         };
-        let give_back = GiveBack { to: self, reason, number };
+        let panic_guard = PanicGuard { calls: &self.calls, counted: self.every > 0 || self.runs(number) };
         let result = f();
-        core::mem::forget(give_back);
+        core::mem::forget(panic_guard);
         if self.interval > 0 {
             self.ended.store(self.clock.now().as_unix_nanos(), Relaxed);
         }
@@ -249,33 +236,22 @@ impl<C: Clock> Sometimes<C> {
 enum Reason {
     /// Its number says so.
     Number,
-    /// It makes up for one that panicked.
-    Owed,
     /// The last run ended an interval ago.
     Interval { now: u64 },
 }
 
-/// Makes a call not have been; forgotten if the closure returns.
-struct GiveBack<'a, C: Clock> {
-    to: &'a Sometimes<C>,
-    reason: Reason,
-    number: u64,
+/// Gives the number of a call back when its closure panics; forgotten when it returns.
+struct PanicGuard<'a> {
+    calls: &'a AtomicU64,
+    counted: bool,
 }
 
-impl<C: Clock> Drop for GiveBack<'_, C> {
+impl Drop for PanicGuard<'_> {
     #[cold]
     fn drop(&mut self) {
-        let _ = self.to.calls.fetch_update(Relaxed, Relaxed, |calls| {
-            let is_last = calls & NUMBER == self.number + 1;
-            match self.reason {
-                // For the next call the interval is still over. It takes the number, if nobody has come in between.
-                Reason::Interval { .. } => is_last.then(|| calls - 1),
-                // Without `every` all that take a number run: any of them will do.
-                Reason::Number if is_last || self.to.every == 0 => Some(calls - 1),
-                Reason::Owed if is_last => (calls - 1).checked_add(OWED),
-                Reason::Number | Reason::Owed => calls.checked_add(OWED),
-            }
-        });
+        if self.counted {
+            self.calls.fetch_sub(1, Relaxed);
+        }
     }
 }
 

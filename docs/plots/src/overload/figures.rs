@@ -1,7 +1,7 @@
 //! The figures of docs/overload.md.
 
 use super::draw::{line, names};
-use super::{AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, VEGAS, Way, flood, incident, peak, steady, steps};
+use super::{AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, Way, flood, incident, peak, steady, steps};
 use crate::figures::legend;
 use crate::svg::{Anchor, Frame, INK, MUTED, OFFERED, Svg};
 use tollgate::Class;
@@ -38,7 +38,7 @@ fn times(to: u64, step: u64) -> Vec<(u64, String)> {
 const LOADS: [u64; 13] = [25, 50, 75, 90, 100, 110, 125, 150, 200, 250, 300, 400, 500];
 
 fn loads() -> String {
-    let ways = [Way::Open, Way::Fixed(40), AIMD, USUAL, VEGAS, Way::Classed];
+    let ways = [Way::Open, Way::Fixed(40), AIMD, USUAL, Way::Classed];
     let mut svg = Svg::new(WIDTH, 520.0);
     svg.title(20.0, 32.0, 18, "What a service answers in time, and how fast, as more and more is offered");
     svg.note(20.0, 54.0, Anchor::Start, "10 workers, 40 ms a call: 250 a second at best; clients leave after a second");
@@ -93,7 +93,7 @@ fn through_time(
 }
 
 fn capacity() -> String {
-    let (scenario, ways) = (steps(), [Way::Fixed(20), AIMD, USUAL, VEGAS]);
+    let (scenario, ways) = (steps(), [Way::Fixed(20), AIMD, USUAL]);
     let mut svg = Svg::new(WIDTH, 500.0);
     svg.title(20.0, 32.0, 18, "Limits that follow a service from 10 workers to 30, and to 5");
     svg.note(20.0, 54.0, Anchor::Start, "1,000 calls a second are offered all the time");
@@ -111,7 +111,7 @@ fn capacity() -> String {
 }
 
 fn slow() -> String {
-    let (scenario, ways) = (incident(), [Way::Open, Way::Fixed(40), AIMD, USUAL, VEGAS]);
+    let (scenario, ways) = (incident(), [Way::Open, Way::Fixed(40), AIMD, USUAL]);
     let mut svg = Svg::new(WIDTH, 540.0);
     svg.title(20.0, 32.0, 18, "An incident: for five minutes every call takes eight times as long");
     svg.note(

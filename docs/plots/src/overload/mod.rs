@@ -33,7 +33,6 @@ enum Way {
 const GRADIENT2: usize = 1;
 const AIMD: Way = Way::Adaptive(0);
 const USUAL: Way = Way::Adaptive(GRADIENT2);
-const VEGAS: Way = Way::Adaptive(2);
 
 impl Way {
     fn run(self, scenario: &Scenario) -> Outcome {

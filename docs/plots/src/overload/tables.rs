@@ -1,7 +1,7 @@
 //! The measured tables of docs/overload.md.
 
 use super::{
-    AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, VEGAS, Way, flood, in_bursts, incident, peak, steady, steps, uneven,
+    AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, Way, flood, in_bursts, incident, peak, steady, steps, uneven,
 };
 use crate::tables::Table;
 use tollgate::Class;
@@ -23,7 +23,7 @@ fn mean(way: Way, scenario: fn(u64) -> Scenario, of: impl Fn(&Outcome) -> f64) -
 }
 
 fn gates() -> Table {
-    let ways = [Way::Open, Way::Fixed(20), Way::Fixed(40), AIMD, USUAL, VEGAS];
+    let ways = [Way::Open, Way::Fixed(20), Way::Fixed(40), AIMD, USUAL];
     let slow = incident();
     let row = |way: Way| {
         let at = |load: f64| percent(steady(load, way).goodput(SETTLED) / peak());
@@ -78,7 +78,7 @@ fn followed() -> Table {
         "steps",
         "After a step in capacity: when 85 % of what is possible is answered in time, and the limits",
         &["", "there after 10 → 30", "after 30 → 5", "limit at 10 workers", "at 30", "at 5"],
-        [Way::Fixed(20), AIMD, USUAL, VEGAS].map(row).into(),
+        [Way::Fixed(20), AIMD, USUAL].map(row).into(),
     )
 }
 

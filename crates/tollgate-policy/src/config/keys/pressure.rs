@@ -18,7 +18,7 @@ pub(super) static ADAPTIVE: Table = Table {
         key("min", PERMITS, "Never fewer.", "5").or(Default::Number(5)),
         key("max", PERMITS, "Never more.", "200").or(Default::Number(200)),
         key("start", PERMITS, "How many at first; 20 if nothing is said, or what is nearest.", "20"),
-        key("control", Kind::OneOf(&["gradient2", "aimd", "vegas"]), "What it goes by.", "\"gradient2\"")
+        key("control", Kind::OneOf(&["gradient2", "aimd"]), "What it goes by.", "\"gradient2\"")
             .or(Default::Text("gradient2")),
         key(
             "timeout",

@@ -59,8 +59,6 @@ fn control(name: &str, timeout: Option<Duration>) -> Control {
     match (name, timeout) {
         ("aimd", None) => Control::aimd().into(),
         ("aimd", Some(after)) => Control::aimd().timeout(after).into(),
-        ("vegas", None) => Control::vegas().into(),
-        ("vegas", Some(after)) => Control::vegas().timeout(after).into(),
         (_, None) => Control::gradient2().into(),
         (_, Some(after)) => Control::gradient2().timeout(after).into(),
     }

@@ -3,7 +3,7 @@
 use super::settings::settings;
 use super::{Reader, Section, scalar};
 use crate::config::StoreConfig;
-use crate::config::redis::{RedisConfig, RedisMode};
+use crate::config::redis::RedisConfig;
 use tollgate::OnFailure;
 
 /// The keys that say something whatever the kind.
@@ -67,7 +67,6 @@ pub(super) fn ignored_in_memory(key: &str, place: &str) -> String {
 /// None if it is not said where Redis is, or if something is wrong.
 fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConfig> {
     let url = section.get(reader, "url", scalar::redis_url);
-    section.get(reader, "mode", scalar::word);
     let timeout = section.get(reader, "timeout", scalar::duration);
     let prefix = section.get(reader, "prefix", scalar::prefix);
     let nodes = section.get(reader, "nodes", scalar::number);
@@ -78,7 +77,6 @@ fn redis(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<RedisConf
     let sentinel_password = section.get(reader, "sentinel_password", scalar::secret);
     Some(RedisConfig {
         url: url?,
-        mode: RedisMode::Exact,
         timeout: timeout?,
         prefix: prefix?,
         nodes: u32::try_from(nodes?).ok()?,

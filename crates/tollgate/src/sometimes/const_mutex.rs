@@ -1,31 +1,31 @@
-//! Who runs: a lock that can be made in a constant and tried. With std a waiting thread sleeps, without it spins.
+//! A mutex without data that can be made in a constant. With std a waiting thread sleeps, without std it spins.
 
 #[cfg(all(feature = "std", not(tollgate_loom)))]
-pub(super) use with_std::Turn;
+pub(super) use with_std::ConstMutex;
 #[cfg(not(all(feature = "std", not(tollgate_loom))))]
-pub(super) use without_std::Turn;
+pub(super) use without_std::ConstMutex;
 
 #[cfg(all(feature = "std", not(tollgate_loom)))]
 mod with_std {
     use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
 
-    pub(crate) type Taken<'a> = MutexGuard<'a, ()>;
+    pub(crate) type Guard<'a> = MutexGuard<'a, ()>;
 
-    pub(crate) struct Turn(Mutex<()>);
+    pub(crate) struct ConstMutex(Mutex<()>);
 
-    impl Turn {
+    impl ConstMutex {
         pub(crate) const fn new() -> Self {
             Self(Mutex::new(()))
         }
 
-        pub(crate) fn take(&self) -> Taken<'_> {
+        pub(crate) fn lock(&self) -> Guard<'_> {
             self.0.lock().unwrap_or_else(PoisonError::into_inner)
         }
 
-        pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
+        pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
             match self.0.try_lock() {
-                Ok(turn) => Some(turn),
-                Err(TryLockError::Poisoned(turn)) => Some(turn.into_inner()),
+                Ok(guard) => Some(guard),
+                Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
                 Err(TryLockError::WouldBlock) => None,
             }
         }
@@ -36,9 +36,9 @@ mod with_std {
 mod without_std {
     use crate::sync::{AtomicU32, Ordering, relax};
 
-    pub(crate) struct Turn(AtomicU32);
+    pub(crate) struct ConstMutex(AtomicU32);
 
-    impl Turn {
+    impl ConstMutex {
         #[cfg(not(tollgate_loom))]
         pub(crate) const fn new() -> Self {
             Self(AtomicU32::new(0))
@@ -49,26 +49,26 @@ mod without_std {
             Self(AtomicU32::new(0))
         }
 
-        pub(crate) fn take(&self) -> Taken<'_> {
+        pub(crate) fn lock(&self) -> Guard<'_> {
             let mut round = 0_u32;
             loop {
-                if let Some(turn) = self.try_take() {
-                    return turn;
+                if let Some(guard) = self.try_lock() {
+                    return guard;
                 }
                 relax(round);
                 round = round.saturating_add(1);
             }
         }
 
-        pub(crate) fn try_take(&self) -> Option<Taken<'_>> {
+        pub(crate) fn try_lock(&self) -> Option<Guard<'_>> {
             let free = self.0.compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed);
-            free.is_ok().then(|| Taken(&self.0))
+            free.is_ok().then(|| Guard(&self.0))
         }
     }
 
-    pub(crate) struct Taken<'a>(&'a AtomicU32);
+    pub(crate) struct Guard<'a>(&'a AtomicU32);
 
-    impl Drop for Taken<'_> {
+    impl Drop for Guard<'_> {
         fn drop(&mut self) {
             self.0.store(0, Ordering::Release);
         }

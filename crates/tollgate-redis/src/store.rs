@@ -125,7 +125,7 @@ impl RedisStore {
     ///
     /// Nodes whose limits differ share buckets all the same, and together admit what the loosest allows. What is said here
     /// goes with the next heartbeat, as a digest; [`status`](Self::status) tells how many nodes have said something else, and
-    /// the log does so once, after [`rollout_grace`](RedisStoreBuilder::rollout_grace). Nodes that say nothing are not compared.
+    /// the log does so once, after [`rollout_grace`](crate::RedisStoreBuilder::rollout_grace). Nodes that say nothing are not compared.
     pub fn declare_limits(&self, limits: impl IntoIterator<Item = String>) {
         self.inner.limits_check.set_limits(limits);
     }

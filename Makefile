@@ -11,7 +11,7 @@ run: ## start the service on its defaults
 
 # What is quick of `make test`, for every change: nothing is installed, no servers are started.
 check: lint ## in minutes: formatting, clippy and the unit tests of the library crates
-	cargo test --lib --all-features -p tollgate -p tollgate-load -p tollgate-policy -p tollgate-redis -p tollgate-tower -p tollgate-tracing
+	cargo test --lib --all-features -p ratekeeper -p ratekeeper-load -p ratekeeper-policy -p ratekeeper-redis -p ratekeeper-tower -p ratekeeper-tracing
 
 test: tools lint features doc unit no-std loom ## everything that must hold; CI runs this
 	@echo "all checks passed"
@@ -19,7 +19,7 @@ test: tools lint features doc unit no-std loom ## everything that must hold; CI 
 full: test shapes faults soak ## make test, and the long forms: every shape, each failure of Redis under load, the soak
 
 shapes: tools ## every shape of requests and responses between real clients and upstreams, through the gateway
-	TOLLGATE_SHAPES=full cargo test -p tollgate-server --test shapes
+	RATEKEEPER_SHAPES=full cargo test -p ratekeeper-server --test shapes
 
 tools: # what the checks need and the machine lacks
 	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium
@@ -33,62 +33,62 @@ lint: ## formatting and clippy, no warnings
 # Features are additive: each alone, none, and all.
 features: ## every feature combination that matters builds
 	for features in "" std tokio fast-clock serde std,serde tokio,fast-clock; do \
-		cargo clippy -q -p tollgate --no-default-features --features "$$features" -- -D warnings; \
+		cargo clippy -q -p ratekeeper --no-default-features --features "$$features" -- -D warnings; \
 	done
 	for features in "" config; do \
-		cargo clippy -q -p tollgate-policy --no-default-features --features "$$features" -- -D warnings; \
+		cargo clippy -q -p ratekeeper-policy --no-default-features --features "$$features" -- -D warnings; \
 	done
 	for features in "" test-time; do \
-		cargo clippy -q -p tollgate-redis --no-default-features --features "$$features" -- -D warnings; \
+		cargo clippy -q -p ratekeeper-redis --no-default-features --features "$$features" -- -D warnings; \
 	done
 	for features in "" axum tonic; do \
-		cargo clippy -q -p tollgate-tower --no-default-features --features "$$features" -- -D warnings; \
+		cargo clippy -q -p ratekeeper-tower --no-default-features --features "$$features" -- -D warnings; \
 	done
-	test "$$(cargo tree -p tollgate --no-default-features -e normal --prefix none | sort -u | wc -l)" -le 2
+	test "$$(cargo tree -p ratekeeper --no-default-features -e normal --prefix none | sort -u | wc -l)" -le 2
 
 doc: ## documentation without broken links
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps --all-features --document-private-items
 
 unit: ## all tests
 	cargo test --workspace --all-features
-	cargo test -p tollgate --test xtime --test waiting
-	cargo test -p tollgate --no-default-features --lib
+	cargo test -p ratekeeper --test xtime --test waiting
+	cargo test -p ratekeeper --no-default-features --lib
 
-no-std: ## a program that brings its own panic handler links tollgate, so no std came along
+no-std: ## a program that brings its own panic handler links ratekeeper, so no std came along
 	cargo build -q --manifest-path tests/no-std/Cargo.toml --target-dir target/no-std
 	gcc tests/no-std/main.c target/no-std/debug/libno_std.a -o target/no-std/no-std
 	target/no-std/no-std
 
 loom: ## every interleaving of a few threads on the word and in the table
-	RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate --no-default-features --release \
+	RUSTFLAGS="--cfg ratekeeper_loom" cargo test -p ratekeeper --no-default-features --release \
 		--target-dir target/loom --test loom --test loom_sometimes
-	RUSTFLAGS="--cfg tollgate_loom" cargo test -p tollgate --no-default-features --features std --release \
+	RUSTFLAGS="--cfg ratekeeper_loom" cargo test -p ratekeeper --no-default-features --features std --release \
 		--target-dir target/loom --test loom_keyed
 
 FAULTS_SECONDS ?= 10
 faults: tools ## each failure of Redis under load for ten seconds, and a fleet that is never let go
-	TOLLGATE_FAULTS_SECONDS=$(FAULTS_SECONDS) cargo test -p tollgate-redis --all-features \
+	RATEKEEPER_FAULTS_SECONDS=$(FAULTS_SECONDS) cargo test -p ratekeeper-redis --all-features \
 		--test nodes --test faults -- --nocapture
 
 SOAK_SECONDS ?= 600
 soak: tools ## every protocol at once, reloads, clients that hang up, Redis killed: ten minutes, then the books are compared
-	TOLLGATE_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p tollgate-server --test soak -- --nocapture
+	RATEKEEPER_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -p ratekeeper-server --test soak -- --nocapture
 
 bench: ## ours and the peers side by side; writes target/bench.json
 	@scripts/need wrk h2load || true # a group each is skipped without them
-	cargo build --release -p tollgate-bench -p tollgate-server
-	cargo run --release -p tollgate-bench
+	cargo build --release -p ratekeeper-bench -p ratekeeper-server
+	cargo run --release -p ratekeeper-bench
 
 overload: ## the real gateway at five times what a service can do, with and without adaptive limits
-	cargo build --release -p tollgate-server -p tollgate-overload
-	cargo run --release -p tollgate-overload
+	cargo build --release -p ratekeeper-server -p ratekeeper-overload
+	cargo run --release -p ratekeeper-overload
 
 plots: ## the plots and measured tables of docs/; make test fails when they are stale
-	cargo run --release -p tollgate-plots
+	cargo run --release -p ratekeeper-plots
 
 screenshots: ## the pictures of docs/page.md, from a service under traffic; a minute
 	@scripts/need chromium
-	cargo test -p tollgate-server --test page -- --ignored pictures
+	cargo test -p ratekeeper-server --test page -- --ignored pictures
 
 FUZZ_SECONDS ?= 30
 fuzz: ## each fuzz target for half a minute (needs a nightly toolchain)

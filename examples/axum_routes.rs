@@ -13,9 +13,9 @@
 use axum::Router;
 use axum::http::HeaderName;
 use axum::routing::get;
-use tollgate::{Limit, MemoryStore};
-use tollgate_policy::{Attribute, Engine, Match, Plan, Policies, Policy};
-use tollgate_tower::{Head, RateLimitLayer};
+use ratekeeper::{Limit, MemoryStore};
+use ratekeeper_policy::{Attribute, Engine, Match, Plan, Policies, Policy};
+use ratekeeper_tower::{Head, RateLimitLayer};
 
 const API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
@@ -30,20 +30,34 @@ fn plan(head: &Head<'_>) -> &'static str {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    // Customers are counted by their key. All others by address: a made-up key gets nobody a bucket of its own.
+    // Customers are counted by their key. All others by address: a made-up key gets nobody a bucket
+    // of its own.
     let visitor = Match::new().attribute(Attribute::Plan, "visitor");
     let policies = Policies::new()
         .plan(Plan::new("free").limit(Limit::per_hour(2)))
         .plan(Plan::new("pro").limit(Limit::per_hour(5)))
-        .policy(Policy::new("visitors").when(visitor).per(Attribute::Ip).limit(Limit::per_hour(1)))
-        .policy(Policy::new("customers").per(Attribute::ApiKey).plan(Attribute::Plan, None));
+        .policy(
+            Policy::new("visitors")
+                .when(visitor)
+                .per(Attribute::Ip)
+                .limit(Limit::per_hour(1)),
+        )
+        .policy(
+            Policy::new("customers")
+                .per(Attribute::ApiKey)
+                .plan(Attribute::Plan, None),
+        );
     let by_plan = RateLimitLayer::new(Engine::new(MemoryStore::new(), policies)?)
         .api_key_header(API_KEY)
         .attributes(|head, subject| subject.plan(plan(head)));
 
     let app = Router::new()
         .route("/", get(async || "hello\n"))
-        .route("/search", get(async || "found\n").layer(RateLimitLayer::per_ip(Limit::per_hour(3)).name("search")))
+        .route(
+            "/search",
+            get(async || "found\n")
+                .layer(RateLimitLayer::per_ip(Limit::per_hour(3)).name("search")),
+        )
         .route("/api/{id}", get(async || "data\n").layer(by_plan));
     // What is for every route costs least around all of them.
     let app = RateLimitLayer::per_ip(Limit::per_hour(1_000)).around(app);
@@ -54,7 +68,9 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("curl -i 'http://{at}/search?n=[1-4]'                       # 200 200 200 429");
     println!("curl -i http://{at}/                                       # 200");
     println!("curl -i 'http://{at}/api/[1-3]' -H 'x-api-key: ann'        # 200 200 429");
-    println!("curl -i 'http://{at}/api/[1-6]' -H 'x-api-key: bob'        # 200 200 200 200 200 429");
+    println!(
+        "curl -i 'http://{at}/api/[1-6]' -H 'x-api-key: bob'        # 200 200 200 200 200 429"
+    );
     println!("curl -i 'http://{at}/api/[1-2]' -H 'x-api-key: made-up'    # 200 429");
     println!("Ctrl-C ends it.");
     axum::serve(listener, app).await?;

@@ -1,20 +1,22 @@
-//! A client that behaves, against a gateway with a limit: everything gets through, and nobody is turned away.
+//! A client that behaves, against a gateway with a limit: everything gets through, and nobody is
+//! turned away.
 //!
 //!     cargo run --release -- proxy --upstream http://127.0.0.1:3000 --limit "10/s burst 5"    # in another terminal
 //!     cargo run --release --example client [http://127.0.0.1:8080 [plain]]
 //!
-//! Four tasks send 25 requests as fast as they may. The layer reads what the gateway says of its limit with each response, and
-//! waits before it is reached. With `plain` there is no layer: that is how it looks without.
+//! Four tasks send 25 requests as fast as they may. The layer reads what the gateway says of its
+//! limit with each response, and waits before it is reached. With `plain` there is no layer: that
+//! is how it looks without.
 
 use http_body_util::Full;
 use hyper::body::Bytes;
 use hyper::{Request, Response, body::Incoming};
 use hyper_util::client::legacy::Client;
 use hyper_util::rt::TokioExecutor;
+use ratekeeper_tower::client::{ClientLayer, Retries};
 use std::error::Error;
 use std::process::ExitCode;
 use std::time::Instant;
-use tollgate_tower::client::{ClientLayer, Retries};
 use tower::{Layer, Service, ServiceExt};
 
 const TASKS: usize = 4;
@@ -23,14 +25,19 @@ const REQUESTS: usize = 25;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> ExitCode {
     let mut arguments = std::env::args().skip(1);
-    let url = arguments.next().unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
+    let url = arguments
+        .next()
+        .unwrap_or_else(|| "http://127.0.0.1:8080".to_owned());
     let http = Client::builder(TokioExecutor::new()).build_http::<Full<Bytes>>();
     let sent = match arguments.next().as_deref() {
         Some("plain") => send(&url, http).await,
         _ => {
-            // Nobody knows what became of a request that failed half-way; one that never got out may be sent again.
+            // Nobody knows what became of a request that failed half-way; one that never got out
+            // may be sent again.
             let retries = Retries::default().unsent(|error| {
-                error.downcast_ref::<hyper_util::client::legacy::Error>().is_some_and(|error| error.is_connect())
+                error
+                    .downcast_ref::<hyper_util::client::legacy::Error>()
+                    .is_some_and(|error| error.is_connect())
             });
             send(&url, ClientLayer::new().retry(retries).layer(http)).await
         }
@@ -57,9 +64,19 @@ where
         handles.push(tasks.spawn_local(async move {
             let mut turned_away = 0;
             for number in (task..REQUESTS).step_by(TASKS) {
-                let request = Request::get(&url).body(Full::default()).map_err(|error| error.to_string())?;
-                let response = client.clone().oneshot(request).await.map_err(|error| error.to_string())?;
-                println!("{:5.1?} request {number:2}: {}", started.elapsed(), response.status());
+                let request = Request::get(&url)
+                    .body(Full::default())
+                    .map_err(|error| error.to_string())?;
+                let response = client
+                    .clone()
+                    .oneshot(request)
+                    .await
+                    .map_err(|error| error.to_string())?;
+                println!(
+                    "{:5.1?} request {number:2}: {}",
+                    started.elapsed(),
+                    response.status()
+                );
                 turned_away += usize::from(response.status() == 429);
             }
             Ok::<_, String>(turned_away)
@@ -70,6 +87,9 @@ where
     for handle in handles {
         turned_away += handle.await??;
     }
-    println!("{REQUESTS} requests in {:.1?}, {turned_away} turned away", started.elapsed());
+    println!(
+        "{REQUESTS} requests in {:.1?}, {turned_away} turned away",
+        started.elapsed()
+    );
     Ok(())
 }

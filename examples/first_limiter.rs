@@ -2,8 +2,8 @@
 //!
 //!     cargo run --example first_limiter
 
+use ratekeeper::{Limit, Limiter, ManualClock};
 use std::time::Duration;
-use tollgate::{Limit, Limiter, ManualClock};
 
 fn main() {
     let clock = ManualClock::new();

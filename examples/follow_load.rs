@@ -1,9 +1,10 @@
-//! A limit that follows the load: above 0.8 it is 50 a second, above 0.5 it is 100, else 200. Changing it keeps the tokens.
+//! A limit that follows the load: above 0.8 it is 50 a second, above 0.5 it is 100, else 200.
+//! Changing it keeps the tokens.
 //!
 //!     cargo run --example follow_load
 
+use ratekeeper::{Limit, Limiter, ManualClock};
 use std::time::Duration;
-use tollgate::{Limit, Limiter, ManualClock};
 
 fn limit_for(load: f64) -> Limit {
     let rate = match load {
@@ -19,7 +20,10 @@ fn main() {
     let limiter = Limiter::with_clock(limit_for(0.0), clock.clone());
 
     println!("second  load   limit            admitted of 300 calls");
-    for (second, load) in [0.20, 0.45, 0.60, 0.75, 0.90, 0.95, 0.70, 0.40].into_iter().enumerate() {
+    for (second, load) in [0.20, 0.45, 0.60, 0.75, 0.90, 0.95, 0.70, 0.40]
+        .into_iter()
+        .enumerate()
+    {
         limiter.set_limit(limit_for(load));
         let mut admitted = 0;
         for _ in 0..300 {
@@ -27,6 +31,9 @@ fn main() {
             admitted += usize::from(limiter.check().is_allowed());
         }
         let limit = limiter.limit().to_string();
-        println!("{second:6}  {load:.2}   {limit:15}  {admitted:3} {}", "▇".repeat(admitted / 6));
+        println!(
+            "{second:6}  {load:.2}   {limit:15}  {admitted:3} {}",
+            "▇".repeat(admitted / 6)
+        );
     }
 }

@@ -1,4 +1,5 @@
-//! A limit for all together, which waits up to 500 ms and then answers 503, in front of one for each address, which answers 429.
+//! A limit for all together, which waits up to 500 ms and then answers 503, in front of one for
+//! each address, which answers 429.
 //!
 //!     cargo run --release --example global_then_ip
 //!
@@ -7,38 +8,54 @@
 //!     curl -i 'http://127.0.0.1:3000/?n=[1-7]'                            # 200 200 200 200 200 429 429
 //!     curl -i --interface 127.0.0.2 'http://127.0.0.1:3000/?n=[1-5]'      # 200 200 200 200 200
 //!
-//! What the inner limit turns away is given back to the outer one: nobody uses it up for the others. Past 10 at once the
-//! outer one lets through 4 a second, so one client after the other waits up to 250 ms, and of many at once two wait and the
-//! others get a 503. With "1/h burst 10" there is nothing to wait for:
+//! What the inner limit turns away is given back to the outer one: nobody uses it up for the
+//! others. Past 10 at once the outer one lets through 4 a second, so one client after the other
+//! waits up to 250 ms, and of many at once two wait and the others get a 503. With "1/h burst 10"
+//! there is nothing to wait for:
 //!
 //!     cargo run --release --example global_then_ip -- 3000 "1/h burst 10"
 //!     curl -i --interface 127.0.0.3 http://127.0.0.1:3000/                # 503, after the two lines above
 
 use axum::Router;
 use axum::routing::get;
+use ratekeeper::Limit;
+use ratekeeper_tower::{DenialStatus, RateLimitLayer};
 use std::net::SocketAddr;
 use std::time::Duration;
-use tollgate::Limit;
-use tollgate_tower::{DenialStatus, RateLimitLayer};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let all: Limit = std::env::args().nth(2).as_deref().unwrap_or("4/s burst 10").parse()?;
+    let all: Limit = std::env::args()
+        .nth(2)
+        .as_deref()
+        .unwrap_or("4/s burst 10")
+        .parse()?;
     let all = RateLimitLayer::global(all)
         .name("all")
         .delay(Duration::from_millis(500))
         .max_waiting(100)
         .status(DenialStatus::ServiceUnavailable);
-    let each = RateLimitLayer::per_ip(Limit::per_hour(5)).name("each").for_axum();
+    let each = RateLimitLayer::per_ip(Limit::per_hour(5))
+        .name("each")
+        .for_axum();
     // Of axum's layers the last one is the first to be asked.
-    let app = Router::new().route("/", get(async || "hello\n")).layer(each).layer(all);
+    let app = Router::new()
+        .route("/", get(async || "hello\n"))
+        .layer(each)
+        .layer(all);
 
     let port = std::env::args().nth(1).unwrap_or("3000".into());
     let listener = tokio::net::TcpListener::bind(format!("127.0.0.1:{port}")).await?;
     let at = listener.local_addr()?;
-    println!("curl -i 'http://{at}/?n=[1-7]'                            # 200 200 200 200 200 429 429");
+    println!(
+        "curl -i 'http://{at}/?n=[1-7]'                            # 200 200 200 200 200 429 429"
+    );
     println!("curl -i --interface 127.0.0.2 'http://{at}/?n=[1-5]'      # 200 200 200 200 200");
     println!("Ctrl-C ends it.");
-    axum::serve(listener, app.into_make_service_with_connect_info::<SocketAddr>()).await?;
+    axum::serve(
+        listener,
+        app.into_make_service_with_connect_info::<SocketAddr>(),
+    )
+    .await?;
     Ok(())
 }

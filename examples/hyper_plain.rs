@@ -1,4 +1,5 @@
-//! hyper without a framework: the layer around a function, and the address of each connection told to it.
+//! hyper without a framework: the layer around a function, and the address of each connection told
+//! to it.
 //!
 //!     cargo run --release --example hyper_plain
 //!
@@ -15,9 +16,9 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use ratekeeper::Limit;
+use ratekeeper_tower::{PeerAddr, RateLimitLayer};
 use std::convert::Infallible;
-use tollgate::Limit;
-use tollgate_tower::{PeerAddr, RateLimitLayer};
 use tower::{Layer, ServiceExt};
 
 async fn hello(_: Request<Incoming>) -> Result<Response<Full<Bytes>>, Infallible> {
@@ -46,7 +47,10 @@ async fn main() -> std::io::Result<()> {
             service.clone().oneshot(request)
         });
         tokio::spawn(async move {
-            if let Err(error) = http1::Builder::new().serve_connection(TokioIo::new(stream), told).await {
+            if let Err(error) = http1::Builder::new()
+                .serve_connection(TokioIo::new(stream), told)
+                .await
+            {
                 eprintln!("{peer}: {error}");
             }
         });

@@ -1,9 +1,10 @@
-//! A client of a paid API that allows 5 calls a second: it waits before each call instead of being turned away.
+//! A client of a paid API that allows 5 calls a second: it waits before each call instead of being
+//! turned away.
 //!
 //!     cargo run --release --example paid_api
 
+use ratekeeper::{Limit, Limiter, WaitError};
 use std::time::{Duration, Instant};
-use tollgate::{Limit, Limiter, WaitError};
 
 /// The API: it takes 20 ms, and bills you for every call above 5 a second.
 async fn call(city: &str) -> String {
@@ -16,7 +17,9 @@ async fn main() -> Result<(), WaitError> {
     let allowance = Limiter::new(Limit::per_second(5).burst(3));
     let start = Instant::now();
 
-    for city in ["Oslo", "Lima", "Pune", "Bern", "Kyiv", "Accra", "Osaka", "Quito"] {
+    for city in [
+        "Oslo", "Lima", "Pune", "Bern", "Kyiv", "Accra", "Osaka", "Quito",
+    ] {
         allowance.wait().await?;
         println!("{:4} ms  {}", start.elapsed().as_millis(), call(city).await);
     }
@@ -24,7 +27,10 @@ async fn main() -> Result<(), WaitError> {
     // A caller in a hurry says how long it would wait, and learns at once when that is not enough.
     match allowance.wait_n(3).within(Duration::from_millis(100)).await {
         Ok(()) => println!("{:4} ms  three more", start.elapsed().as_millis()),
-        Err(error) => println!("{:4} ms  three more at once? {error}", start.elapsed().as_millis()),
+        Err(error) => println!(
+            "{:4} ms  three more at once? {error}",
+            start.elapsed().as_millis()
+        ),
     }
     Ok(())
 }

@@ -1,8 +1,9 @@
-//! A limit for each user, one for all users of a plan together, and one for everybody: a request passes all or none.
+//! A limit for each user, one for all users of a plan together, and one for everybody: a request
+//! passes all or none.
 //!
 //!     cargo run --release --example plans
 
-use tollgate::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimits};
+use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimits};
 
 struct Plan {
     name: &'static str,
@@ -26,16 +27,36 @@ async fn main() -> Result<(), TooManyLimits> {
     let everybody = store.limit("everybody", Limit::per_minute(7))?;
 
     println!("{:9}{:>16}{:>16}{:>16}", "", "user", "plan", "everybody");
-    let requests = [("ann", &free), ("ann", &free), ("ann", &free), ("bob", &free), ("cat", &free), ("dan", &pro)];
+    let requests = [
+        ("ann", &free),
+        ("ann", &free),
+        ("ann", &free),
+        ("bob", &free),
+        ("cat", &free),
+        ("dan", &pro),
+    ];
     for (user, plan) in requests.into_iter().chain([("dan", &pro); 4]) {
-        let asks = [Ask::new(&plan.user, user), Ask::new(&plan.all, ""), Ask::new(&everybody, "")];
+        let asks = [
+            Ask::new(&plan.user, user),
+            Ask::new(&plan.all, ""),
+            Ask::new(&everybody, ""),
+        ];
         let verdict = store.decide(&asks).await;
 
         print!("{user}, {:4}", plan.name);
         for (at, status) in verdict.statuses().enumerate() {
-            let binds = if verdict.binding() == Some(at) { "*" } else { " " };
+            let binds = if verdict.binding() == Some(at) {
+                "*"
+            } else {
+                " "
+            };
             let decision = status.decision();
-            let told = format!("{} {}/{}{binds}", status.outcome().name(), decision.remaining(), decision.limit());
+            let told = format!(
+                "{} {}/{}{binds}",
+                status.outcome().name(),
+                decision.remaining(),
+                decision.limit()
+            );
             print!("{told:>16}");
         }
         match verdict.retry_after() {

@@ -1,10 +1,11 @@
-//! Policies from a text: who may do what, why somebody was turned away, and another limit while it runs.
+//! Policies from a text: who may do what, why somebody was turned away, and another limit while it
+//! runs.
 //!
 //! Run it with `cargo run --example policies`.
 
-use tollgate::MemoryStore;
-use tollgate_policy::config::Config;
-use tollgate_policy::{Ending, Engine, Policies, Subject};
+use ratekeeper::MemoryStore;
+use ratekeeper_policy::config::Config;
+use ratekeeper_policy::{Ending, Engine, Policies, Subject};
 
 const FILE: &str = r#"
 [[policy]]
@@ -18,11 +19,18 @@ count = "failures"
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::new(MemoryStore::new(), read(FILE)?)?;
-    let caller = Subject::new().ip("203.0.113.7".parse()?).method("POST").path("/login");
+    let caller = Subject::new()
+        .ip("203.0.113.7".parse()?)
+        .method("POST")
+        .path("/login");
 
     for (attempt, status) in [401, 200, 401, 401, 401].into_iter().enumerate() {
         let verdict = engine.decide(&caller).await;
-        let told = if verdict.is_allowed() { status } else { verdict.status() };
+        let told = if verdict.is_allowed() {
+            status
+        } else {
+            verdict.status()
+        };
         println!("attempt {}: {told}", attempt + 1);
         if verdict.is_allowed() {
             engine.settle(verdict, Ending::status(status)).await; // a 200 gives it back
@@ -31,7 +39,11 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let explained = engine.explain(&caller, 1).await;
     for tried in explained.tried() {
-        println!("{}: {:?}", tried.policy, tried.outcome.as_ref().map(|standing| &standing.key));
+        println!(
+            "{}: {:?}",
+            tried.policy,
+            tried.outcome.as_ref().map(|standing| &standing.key)
+        );
     }
     println!("retry after {:?}", explained.verdict().retry_after());
 
@@ -43,6 +55,15 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// Every problem of a text is a line with its place.
 fn read(text: &str) -> Result<Policies, String> {
     let loaded = Config::parse("policies.toml", text, []);
-    let problems = || loaded.diagnostics.iter().map(|problem| format!("{problem}\n")).collect::<String>();
-    loaded.config.map(|config| config.policies).ok_or_else(problems)
+    let problems = || {
+        loaded
+            .diagnostics
+            .iter()
+            .map(|problem| format!("{problem}\n"))
+            .collect::<String>()
+    };
+    loaded
+        .config
+        .map(|config| config.policies)
+        .ok_or_else(problems)
 }

@@ -1,9 +1,10 @@
-//! Reserve a slot, look at its delay, then decide: run now, wait when it is short, cancel and say Retry-After when long.
+//! Reserve a slot, look at its delay, then decide: run now, wait when it is short, cancel and say
+//! Retry-After when long.
 //!
 //!     cargo run --release --example reserve_and_decide
 
+use ratekeeper::{Limit, Limiter, ReserveError};
 use std::time::Duration;
-use tollgate::{Limit, Limiter, ReserveError};
 
 fn main() -> Result<(), ReserveError> {
     let limiter = Limiter::new(Limit::per_second(4).burst(2));
@@ -15,15 +16,23 @@ fn main() -> Result<(), ReserveError> {
         if delay.is_zero() {
             println!("request {request}: run now");
         } else if delay <= patience {
-            // Others may go on meanwhile: the slot is ours. Here requests come all at once, so nobody sleeps yet.
+            // Others may go on meanwhile: the slot is ours. Here requests come all at once, so
+            // nobody sleeps yet.
             println!("request {request}: run in {delay:.0?}");
         } else {
             slot.cancel();
             // Whole seconds for HTTP, rounded up.
-            println!("request {request}: 429, Retry-After: {}", delay.as_secs_f64().ceil());
+            println!(
+                "request {request}: 429, Retry-After: {}",
+                delay.as_secs_f64().ceil()
+            );
         }
     }
 
-    println!("\nwhat was cancelled is free again: {:.1} tokens, not {}", limiter.tokens(), 2 - 7);
+    println!(
+        "\nwhat was cancelled is free again: {:.1} tokens, not {}",
+        limiter.tokens(),
+        2 - 7
+    );
     Ok(())
 }

@@ -1,9 +1,13 @@
-//! Three processes, one Redis, one limit: together they admit what one alone would. Then the same by reading and writing.
+//! Three processes, one Redis, one limit: together they admit what one alone would. Then the same
+//! by reading and writing.
 //!
 //!     cargo run --release --example three_nodes [redis://127.0.0.1:6379]
 //!
-//! Without an address, and without REDIS_URL, it starts a redis-server of its own and ends it again.
+//! Without an address, and without REDIS_URL, it starts a redis-server of its own and ends it
+//! again.
 
+use ratekeeper::{Ask, Limit, LimitHandle, OnFailure, Store};
+use ratekeeper_redis::RedisStore;
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;
 use std::error::Error;
@@ -11,13 +15,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::task::JoinSet;
-use tollgate::{Ask, Limit, LimitHandle, OnFailure, Store};
-use tollgate_redis::RedisStore;
 
 const RATE: u64 = 100;
 const BURST: u64 = 200;
 const NODES: usize = 3;
-/// So many callers a node, each of which asks again this long after it was answered, all for so long.
+/// So many callers a node, each of which asks again this long after it was answered, all for so
+/// long.
 const CALLERS: usize = 8;
 const PAUSE: Duration = Duration::from_millis(2);
 const LOAD: Duration = Duration::from_millis(1_200);
@@ -25,49 +28,65 @@ const LOAD: Duration = Duration::from_millis(1_200);
 /// How a node decides.
 #[derive(Clone)]
 enum Gate {
-    Tollgate(RedisStore, LimitHandle),
+    Ratekeeper(RedisStore, LimitHandle),
     GetThenSet(MultiplexedConnection, String),
 }
 
 impl Gate {
     async fn open(kind: &str, url: &str, prefix: &str) -> Result<Self, Box<dyn Error>> {
-        if kind == "tollgate" {
-            // Nobody passes unless Redis said so: this shows what Redis decides, not what a node does alone.
-            let store = RedisStore::builder(url).prefix(prefix).timeout(Duration::from_secs(1));
+        if kind == "ratekeeper" {
+            // Nobody passes unless Redis said so: this shows what Redis decides, not what a node
+            // does alone.
+            let store = RedisStore::builder(url)
+                .prefix(prefix)
+                .timeout(Duration::from_secs(1));
             let store = store.on_failure(OnFailure::Closed).connect().await?;
             let limit = store.limit("everyone", Limit::per_second(RATE).burst(BURST))?;
-            return Ok(Self::Tollgate(store, limit));
+            return Ok(Self::Ratekeeper(store, limit));
         }
-        let connection = redis::Client::open(url)?.get_multiplexed_async_connection().await?;
+        let connection = redis::Client::open(url)?
+            .get_multiplexed_async_connection()
+            .await?;
         Ok(Self::GetThenSet(connection, format!("{prefix}:naive")))
     }
 
     async fn admits(&self) -> Result<bool, Box<dyn Error + Send + Sync>> {
         match self {
-            Self::Tollgate(store, limit) => Ok(store.decide(&[Ask::new(limit, "")]).await.is_allowed()),
+            Self::Ratekeeper(store, limit) => {
+                Ok(store.decide(&[Ask::new(limit, "")]).await.is_allowed())
+            }
             Self::GetThenSet(connection, key) => get_then_set(connection.clone(), key).await,
         }
     }
 }
 
-/// The same token bucket, as it is often written: read it, count, write it. Whoever reads before another has written sees
-/// tokens that are gone.
-async fn get_then_set(mut redis: MultiplexedConnection, key: &str) -> Result<bool, Box<dyn Error + Send + Sync>> {
+/// The same token bucket, as it is often written: read it, count, write it. Whoever reads before
+/// another has written sees tokens that are gone.
+async fn get_then_set(
+    mut redis: MultiplexedConnection,
+    key: &str,
+) -> Result<bool, Box<dyn Error + Send + Sync>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH)?.as_secs_f64();
     let read: Option<String> = redis.get(key).await?;
     let (tokens, last) = match read.as_deref().and_then(|state| state.split_once(' ')) {
         Some((tokens, last)) => (tokens.parse()?, last.parse()?),
         None => (BURST as f64, now),
     };
-    let tokens = f64::min(BURST as f64, tokens + RATE as f64 * f64::max(0.0, now - last));
+    let tokens = f64::min(
+        BURST as f64,
+        tokens + RATE as f64 * f64::max(0.0, now - last),
+    );
     if tokens < 1.0 {
         return Ok(false);
     }
-    let _: () = redis.set_ex(key, format!("{} {now}", tokens - 1.0), 60).await?;
+    let _: () = redis
+        .set_ex(key, format!("{} {now}", tokens - 1.0), 60)
+        .await?;
     Ok(true)
 }
 
-/// One node: says that it is ready, waits for the word, asks, and says how often it asked and was admitted.
+/// One node: says that it is ready, waits for the word, asks, and says how often it asked and was
+/// admitted.
 #[tokio::main(flavor = "current_thread")]
 async fn node(kind: &str, url: &str, prefix: &str) -> Result<(), Box<dyn Error>> {
     let gate = Gate::open(kind, url, prefix).await?;
@@ -102,9 +121,15 @@ fn fleet(title: &str, kind: &str, url: &str, prefix: &str) -> Result<bool, Box<d
     let mut nodes = Vec::new();
     for _ in 0..NODES {
         let mut command = Command::new(std::env::current_exe()?);
-        let mut child =
-            command.args(["--node", kind, url, prefix]).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
-        let (input, output) = (child.stdin.take().ok_or("no pipe")?, child.stdout.take().ok_or("no pipe")?);
+        let mut child = command
+            .args(["--node", kind, url, prefix])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        let (input, output) = (
+            child.stdin.take().ok_or("no pipe")?,
+            child.stdout.take().ok_or("no pipe")?,
+        );
         nodes.push((child, input, BufReader::new(output)));
     }
     for (_, _, output) in &mut nodes {
@@ -130,7 +155,11 @@ fn fleet(title: &str, kind: &str, url: &str, prefix: &str) -> Result<bool, Box<d
         child.wait()?;
         let (asked, admitted) = line.trim().split_once(' ').ok_or("a node failed")?;
         let (asked, admitted): (u64, u64) = (asked.parse()?, admitted.parse()?);
-        println!("  {:4}  {asked:7}  {admitted:8}  {:7}", number + 1, asked - admitted);
+        println!(
+            "  {:4}  {asked:7}  {admitted:8}  {:7}",
+            number + 1,
+            asked - admitted
+        );
         (all, total) = (all + asked, total + admitted);
     }
     let most = (BURST as f64 + RATE as f64 * seconds).floor() as u64;
@@ -138,7 +167,10 @@ fn fleet(title: &str, kind: &str, url: &str, prefix: &str) -> Result<bool, Box<d
     println!("  the limit allows {BURST} + {RATE}/s * {seconds:.3} s = {most}");
     match total.checked_sub(most) {
         None | Some(0) => println!("  it holds\n"),
-        Some(over) => println!("  {over} too many: {:.1} times the limit\n", total as f64 / most as f64),
+        Some(over) => println!(
+            "  {over} too many: {:.1} times the limit\n",
+            total as f64 / most as f64
+        ),
     }
     Ok(total <= most)
 }
@@ -150,8 +182,15 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     {
         return node(kind, url, prefix).map(|()| ExitCode::SUCCESS);
     }
-    let given = arguments.into_iter().next().or_else(|| std::env::var("REDIS_URL").ok());
-    let own = if given.is_some() { None } else { OwnRedis::start()? };
+    let given = arguments
+        .into_iter()
+        .next()
+        .or_else(|| std::env::var("REDIS_URL").ok());
+    let own = if given.is_some() {
+        None
+    } else {
+        OwnRedis::start()?
+    };
     let Some(url) = given.or_else(|| own.as_ref().map(|own| own.url.clone())) else {
         eprintln!(
             "There is no redis-server to start here: install one, or name yours: three_nodes redis://127.0.0.1:6379"
@@ -161,11 +200,22 @@ fn main() -> Result<ExitCode, Box<dyn Error>> {
     // Keys of this run alone, which are gone after it.
     let prefix = format!("three-nodes-{}", std::process::id());
     println!("{NODES} processes, {CALLERS} callers each, one limit: {RATE}/s burst {BURST}\n");
-    let holds = fleet("tollgate on Redis", "tollgate", &url, &prefix)?;
-    fleet("GET, then SET, on the same Redis", "get_then_set", &url, &prefix)?;
+    let holds = fleet("ratekeeper on Redis", "ratekeeper", &url, &prefix)?;
+    fleet(
+        "GET, then SET, on the same Redis",
+        "get_then_set",
+        &url,
+        &prefix,
+    )?;
     let mut redis = redis::Client::open(url)?.get_connection()?;
-    redis::cmd("DEL").arg(&[format!("{prefix}:secret"), format!("{prefix}:naive")]).exec(&mut redis)?;
-    Ok(if holds { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    redis::cmd("DEL")
+        .arg(&[format!("{prefix}:secret"), format!("{prefix}:naive")])
+        .exec(&mut redis)?;
+    Ok(if holds {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    })
 }
 
 /// A redis-server that ends with this program.
@@ -178,15 +228,27 @@ impl OwnRedis {
     /// None if there is none to be started.
     fn start() -> Result<Option<Self>, Box<dyn Error>> {
         // Free again when the listener is dropped, here.
-        let port = std::net::TcpListener::bind("127.0.0.1:0")?.local_addr()?.port();
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .port();
         let mut command = Command::new("redis-server");
-        command.args(["--bind", "127.0.0.1", "--save", "", "--port", &port.to_string()]);
+        command.args([
+            "--bind",
+            "127.0.0.1",
+            "--save",
+            "",
+            "--port",
+            &port.to_string(),
+        ]);
         let child = match command.stdout(Stdio::null()).spawn() {
             Ok(child) => child,
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(error.into()),
         };
-        let own = Self { child, url: format!("redis://127.0.0.1:{port}") };
+        let own = Self {
+            child,
+            url: format!("redis://127.0.0.1:{port}"),
+        };
         let client = redis::Client::open(own.url.as_str())?;
         let give_up = Instant::now() + Duration::from_secs(10);
         while client.get_connection().is_err() {

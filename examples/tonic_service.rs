@@ -1,8 +1,10 @@
-//! tonic: a gRPC service behind the layer. Who is over the limit gets RESOURCE_EXHAUSTED, and when to try again.
+//! tonic: a gRPC service behind the layer. Who is over the limit gets RESOURCE_EXHAUSTED, and when
+//! to try again.
 //!
 //!     cargo run --release --example tonic_service
 //!
-//! It calls itself four times, of which three pass. From outside it is a gRPC status too, within an HTTP 200:
+//! It calls itself four times, of which three pass. From outside it is a gRPC status too, within an
+//! HTTP 200:
 //!
 //!     curl -i -s --http2-prior-knowledge -X POST http://127.0.0.1:3000/grpc.health.v1.Health/Check -H 'content-type: application/grpc'   # grpc-status: 8
 //!
@@ -11,8 +13,8 @@
 //! grpcurl says it with less: `grpcurl -plaintext 127.0.0.1:3000 grpc.health.v1.Health/Check`, and
 //! `Code: ResourceExhausted`.
 
-use tollgate::Limit;
-use tollgate_tower::RateLimitLayer;
+use ratekeeper::Limit;
+use ratekeeper_tower::RateLimitLayer;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic_health::pb::HealthCheckRequest;
@@ -31,13 +33,24 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let server = Server::builder().layer(layer).add_service(health);
     let server = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
 
-    let mut client = HealthClient::new(Channel::from_shared(format!("http://{at}"))?.connect().await?);
+    let mut client = HealthClient::new(
+        Channel::from_shared(format!("http://{at}"))?
+            .connect()
+            .await?,
+    );
     for call in 1..=4 {
         match client.check(HealthCheckRequest::default()).await {
             Ok(answer) => println!("{call}: {}", answer.into_inner().status().as_str_name()),
             Err(status) => {
-                let after = status.metadata().get("retry-after").and_then(|after| after.to_str().ok());
-                println!("{call}: {:?}, retry after {} s", status.code(), after.unwrap_or("?"));
+                let after = status
+                    .metadata()
+                    .get("retry-after")
+                    .and_then(|after| after.to_str().ok());
+                println!(
+                    "{call}: {:?}, retry after {} s",
+                    status.code(),
+                    after.unwrap_or("?")
+                );
                 println!("   {}", status.message());
             }
         }

@@ -1,11 +1,12 @@
-//! Five workers share one limit: 10 units a second, 20 at once. A job weighs 1 to 3 units; each worker waits its turn.
+//! Five workers share one limit: 10 units a second, 20 at once. A job weighs 1 to 3 units; each
+//! worker waits its turn.
 //!
 //!     cargo run --release --example worker_pool
 
+use ratekeeper::{Limit, Limiter, WaitError};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
-use tollgate::{Limit, Limiter, WaitError};
 
 fn main() -> Result<(), WaitError> {
     let limiter = Limiter::new(Limit::per_second(10).burst(20));
@@ -27,11 +28,18 @@ fn main() -> Result<(), WaitError> {
             }
             Ok(())
         };
-        let workers: Vec<_> = (1..=5).map(|worker| scope.spawn(move || work(worker))).collect();
-        workers.into_iter().try_for_each(|worker| worker.join().expect("a worker panicked"))
+        let workers: Vec<_> = (1..=5)
+            .map(|worker| scope.spawn(move || work(worker)))
+            .collect();
+        workers
+            .into_iter()
+            .try_for_each(|worker| worker.join().expect("a worker panicked"))
     })?;
 
     let (units, seconds) = (done.into_inner(), start.elapsed().as_secs_f64());
-    println!("\n{units} units in {seconds:.2} s: 20 at once, then {:.1} a second", (units - 20) as f64 / seconds);
+    println!(
+        "\n{units} units in {seconds:.2} s: 20 at once, then {:.1} a second",
+        (units - 20) as f64 / seconds
+    );
     Ok(())
 }

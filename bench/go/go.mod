@@ -1,4 +1,4 @@
-module tollgate/bench
+module ratekeeper/bench
 
 go 1.26.0
 

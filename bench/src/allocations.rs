@@ -1,5 +1,6 @@
-//! Counts the allocations of a decision by an engine of many policies: a program of its own, because counting takes another
-//! allocator. Prints a line for each size: policies, allocations in 1,000 decisions.
+//! Counts the allocations of a decision by an engine of many policies: a program of its own,
+//! because counting takes another allocator. Prints a line for each size: policies, allocations in
+//! 1,000 decisions.
 
 #[path = "policies.rs"]
 #[allow(unreachable_pub)]

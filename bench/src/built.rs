@@ -5,20 +5,39 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 /// The service. Built once a run.
-pub(crate) fn tollgate() -> Result<PathBuf, String> {
+pub(crate) fn ratekeeper() -> Result<PathBuf, String> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
-    BUILT.get_or_init(|| program("tollgate-server", "tollgate")).clone()
+    BUILT
+        .get_or_init(|| program("ratekeeper-server", "ratekeeper"))
+        .clone()
 }
 
 /// A program of that name, from that package.
 pub(crate) fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let args = ["build", "--release", "--quiet", "-p", package, "--bin", name];
-    let built = Command::new(cargo).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).status();
+    let args = [
+        "build",
+        "--release",
+        "--quiet",
+        "-p",
+        package,
+        "--bin",
+        name,
+    ];
+    let built = Command::new(cargo)
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status();
     if !built.is_ok_and(|status| status.success()) {
-        return Err(format!("cargo does not build {name}: cargo build --release -p {package} says why"));
+        return Err(format!(
+            "cargo does not build {name}: cargo build --release -p {package} says why"
+        ));
     }
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let program = own.with_file_name(name);
-    if program.exists() { Ok(program) } else { Err(format!("there is no {}", program.display())) }
+    if program.exists() {
+        Ok(program)
+    } else {
+        Err(format!("there is no {}", program.display()))
+    }
 }

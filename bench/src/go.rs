@@ -1,4 +1,5 @@
-//! The rows of Go's x/time/rate: bench/go, built and run where there is a Go toolchain and the module can be had.
+//! The rows of Go's x/time/rate: bench/go, built and run where there is a Go toolchain and the
+//! module can be had.
 
 use crate::report::target;
 use std::collections::HashMap;
@@ -28,14 +29,22 @@ impl Program {
 
     /// Runs it: figures by name, as main.go prints them.
     pub(crate) fn run(&self) -> Result<HashMap<String, f64>, String> {
-        let run = Command::new(&self.0).output().map_err(|error| error.to_string())?;
+        let run = Command::new(&self.0)
+            .output()
+            .map_err(|error| error.to_string())?;
         match run.status.success() {
-            true => serde_json::from_slice(&run.stdout).map_err(|error| format!("bench-go: {error}")),
+            true => {
+                serde_json::from_slice(&run.stdout).map_err(|error| format!("bench-go: {error}"))
+            }
             false => Err(format!("bench-go: {}", one_line(&run.stderr))),
         }
     }
 }
 
 fn one_line(text: &[u8]) -> String {
-    String::from_utf8_lossy(text).lines().map(str::trim).collect::<Vec<_>>().join("; ")
+    String::from_utf8_lossy(text)
+        .lines()
+        .map(str::trim)
+        .collect::<Vec<_>>()
+        .join("; ")
 }

@@ -1,10 +1,11 @@
 //! Measuring: short runs, the contestants in turn (A B C A B C …), so that noise hits all alike.
 //!
-//! On one thread the best run counts: whatever disturbs a run only makes it longer. On two threads that contend the
-//! lower quartile counts: not the best, because a lucky round is one in which a thread starved the other, and not the
-//! median, because virtual machines have long spells in which a cache line takes twice the time from core to core, and
-//! who is hit by more of them is chance. Rounds in which a thread lost its core to somebody else are left out. Two
-//! threads that only read do not contend, and the best counts again.
+//! On one thread the best run counts: whatever disturbs a run only makes it longer. On two threads
+//! that contend the lower quartile counts: not the best, because a lucky round is one in which a
+//! thread starved the other, and not the median, because virtual machines have long spells in which
+//! a cache line takes twice the time from core to core, and who is hit by more of them is chance.
+//! Rounds in which a thread lost its core to somebody else are left out. Two threads that only read
+//! do not contend, and the best counts again.
 
 use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -16,7 +17,8 @@ pub(crate) struct Pace {
     /// One thread: this many runs of about this long each.
     pub(crate) runs: usize,
     pub(crate) run: Duration,
-    /// Two threads: this many undisturbed rounds of this length for each contestant, or as many as `patience` allows.
+    /// Two threads: this many undisturbed rounds of this length for each contestant, or as many as
+    /// `patience` allows.
     pub(crate) rounds: usize,
     pub(crate) round: Duration,
     pub(crate) patience: Duration,
@@ -33,8 +35,9 @@ impl Pace {
     };
 }
 
-/// A round is undisturbed if both threads had their cores for at least this part of it, and ran for the same time but
-/// for the rest: the one that started late, or was away, met less contention than it should.
+/// A round is undisturbed if both threads had their cores for at least this part of it, and ran for
+/// the same time but for the rest: the one that started late, or was away, met less contention than
+/// it should.
 const UNDISTURBED: f64 = 0.98;
 
 /// And if both ran for at least this part of its length.
@@ -46,11 +49,13 @@ const WARM_UP: u64 = 20_000;
 /// Calls between two looks at the stop flag.
 pub(crate) const BATCH: u64 = 64;
 
-/// Something to be called over and over. The call says whether it did what its row is about, and every single one is
-/// held to it: no row can measure the wrong path. The branch is what a user of the answer has as well.
+/// Something to be called over and over. The call says whether it did what its row is about, and
+/// every single one is held to it: no row can measure the wrong path. The branch is what a user of
+/// the answer has as well.
 pub(crate) struct Contestant {
     pub(crate) who: String,
-    /// Whether it waits for another thread without its core: then no round says that somebody else took it.
+    /// Whether it waits for another thread without its core: then no round says that somebody else
+    /// took it.
     sleeps: bool,
     times: Box<Times>,
     until: Box<Until>,
@@ -63,7 +68,10 @@ type Times = dyn Fn(u64) -> Duration;
 type Until = dyn Fn(&AtomicBool) -> (u64, Duration) + Sync;
 
 impl Contestant {
-    pub(crate) fn new(who: impl Into<String>, call: impl Fn() -> bool + Clone + Sync + 'static) -> Self {
+    pub(crate) fn new(
+        who: impl Into<String>,
+        call: impl Fn() -> bool + Clone + Sync + 'static,
+    ) -> Self {
         Self::inside(who, |calls| calls(), call)
     }
 
@@ -73,18 +81,22 @@ impl Contestant {
         around: impl Fn(&mut dyn FnMut()) + Clone + Sync + 'static,
         call: impl Fn() -> bool + Clone + Sync + 'static,
     ) -> Self {
-        // Both loops are compiled for this one call: nothing is called through a pointer inside them.
+        // Both loops are compiled for this one call: nothing is called through a pointer inside
+        // them.
         let (again, outside) = (call.clone(), around.clone());
         let times = move |calls| {
             let start = Instant::now();
-            outside(&mut || (0..calls).for_each(|_| assert!(again(), "a call took another path than its row's")));
+            outside(&mut || {
+                (0..calls).for_each(|_| assert!(again(), "a call took another path than its row's"))
+            });
             start.elapsed()
         };
         let until = move |stop: &AtomicBool| {
             let (mut done, start) = (0, Instant::now());
             around(&mut || {
                 while !stop.load(Ordering::Relaxed) {
-                    (0..BATCH).for_each(|_| assert!(call(), "a call took another path than its row's"));
+                    (0..BATCH)
+                        .for_each(|_| assert!(call(), "a call took another path than its row's"));
                     done += BATCH;
                 }
             });
@@ -99,7 +111,12 @@ impl Contestant {
         times: impl Fn(u64) -> Duration + 'static,
         until: impl Fn(&AtomicBool) -> (u64, Duration) + Sync + 'static,
     ) -> Self {
-        Self { who: who.into(), sleeps: false, times: Box::new(times), until: Box::new(until) }
+        Self {
+            who: who.into(),
+            sleeps: false,
+            times: Box::new(times),
+            until: Box::new(until),
+        }
     }
 
     pub(crate) fn sleeps(self, sleeps: bool) -> Self {
@@ -113,7 +130,11 @@ impl Contestant {
     /// How many calls fill a run.
     fn calibrate(&self, run: Duration) -> u64 {
         self.time(WARM_UP);
-        let nanos = (0..3).map(|_| self.time(WARM_UP).as_nanos()).min().unwrap_or(1).max(1);
+        let nanos = (0..3)
+            .map(|_| self.time(WARM_UP).as_nanos())
+            .min()
+            .unwrap_or(1)
+            .max(1);
         (run.as_nanos() * u128::from(WARM_UP) / nanos).max(1) as u64
     }
 }
@@ -124,7 +145,10 @@ pub(crate) fn one_thread(contestants: &[Contestant]) -> Vec<f64> {
 }
 
 pub(crate) fn one_thread_at(pace: Pace, contestants: &[Contestant]) -> Vec<f64> {
-    let calls: Vec<u64> = contestants.iter().map(|contestant| contestant.calibrate(pace.run)).collect();
+    let calls: Vec<u64> = contestants
+        .iter()
+        .map(|contestant| contestant.calibrate(pace.run))
+        .collect();
     let mut best = vec![f64::INFINITY; contestants.len()];
     for _ in 0..pace.runs {
         for (at, contestant) in contestants.iter().enumerate() {
@@ -159,7 +183,8 @@ pub(crate) fn two_threads_at(pace: Pace, contestants: &[Contestant]) -> Vec<Cont
     for contestant in contestants {
         contestant.time(WARM_UP);
     }
-    let wanting = |rounds: &Vec<Round>| rounds.iter().filter(|round| round.undisturbed).count() < pace.rounds;
+    let wanting =
+        |rounds: &Vec<Round>| rounds.iter().filter(|round| round.undisturbed).count() < pace.rounds;
     let start = Instant::now();
     while start.elapsed() < pace.patience && rounds.iter().any(wanting) {
         for (contestant, rounds) in contestants.iter().zip(&mut rounds) {
@@ -189,27 +214,44 @@ fn round(contestant: &Contestant, length: Duration) -> Round {
         let (wall, cpu) = (Instant::now(), thread_time());
         let (done, timed) = until(&stop);
         let wall = wall.elapsed();
-        (done, wall, (thread_time() - cpu).as_secs_f64() / wall.as_secs_f64(), timed)
+        (
+            done,
+            wall,
+            (thread_time() - cpu).as_secs_f64() / wall.as_secs_f64(),
+            timed,
+        )
     };
     let (a, b) = std::thread::scope(|scope| {
         let (a, b) = (scope.spawn(worker), scope.spawn(worker));
         std::thread::sleep(length);
         stop.store(true, Ordering::Relaxed);
-        (a.join().expect("the assertion above"), b.join().expect("the assertion above"))
+        (
+            a.join().expect("the assertion above"),
+            b.join().expect("the assertion above"),
+        )
     });
     let total = (a.0 + b.0) as f64;
     // Not those that began when the round was all but over.
     let ran = total > 0.0 && a.1.min(b.1).div_duration_f64(length) >= BEGAN;
-    let had_cores = a.2.min(b.2) >= UNDISTURBED && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= UNDISTURBED;
+    let had_cores =
+        a.2.min(b.2) >= UNDISTURBED && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= UNDISTURBED;
     Round {
-        nanos: if total > 0.0 { (a.3 + b.3).as_nanos() as f64 / total } else { f64::INFINITY },
+        nanos: if total > 0.0 {
+            (a.3 + b.3).as_nanos() as f64 / total
+        } else {
+            f64::INFINITY
+        },
         share: a.0.min(b.0) as f64 / total.max(1.0),
         undisturbed: ran && (had_cores || contestant.sleeps),
     }
 }
 
 fn summary(rounds: &[Round]) -> Contended {
-    let clean: Vec<Round> = rounds.iter().copied().filter(|round| round.undisturbed).collect();
+    let clean: Vec<Round> = rounds
+        .iter()
+        .copied()
+        .filter(|round| round.undisturbed)
+        .collect();
     let counted = if clean.is_empty() { rounds } else { &clean };
     let nanos = sorted(counted.iter().map(|round| round.nanos));
     let shares = sorted(counted.iter().map(|round| round.share));

@@ -1,7 +1,9 @@
-//! Instructions a call, counted by valgrind: the same number on every run, whatever else the machine does.
+//! Instructions a call, counted by valgrind: the same number on every run, whatever else the
+//! machine does.
 //!
-//! The binary runs itself twice under callgrind, the second time with as many calls again. The difference is the
-//! calls alone. The clock stands still and costs nothing, so what is counted is the limiter.
+//! The binary runs itself twice under callgrind, the second time with as many calls again. The
+//! difference is the calls alone. The clock stands still and costs nothing, so what is counted is
+//! the limiter.
 
 use crate::peers::clocks::{Ours, Still};
 use crate::peers::{governor, mutex_bucket, ours, ratelimit};
@@ -13,7 +15,7 @@ pub(crate) const CHILD: &str = "--count-instructions-of";
 
 const CALLS: u64 = 100_000;
 
-const WHO: [&str; 4] = ["tollgate", "governor", "ratelimit", "Mutex bucket"];
+const WHO: [&str; 4] = ["ratekeeper", "governor", "ratelimit", "Mutex bucket"];
 const ROWS: [&str; 2] = ["allowed", "denied"];
 
 pub(crate) fn report() -> ExitCode {
@@ -37,7 +39,10 @@ pub(crate) fn report() -> ExitCode {
         lines.push(line);
     }
     println!("## instructions a call, on a clock that stands still\n");
-    println!("{}", table(&["", "check allowed", "check denied"], lines.into_iter()));
+    println!(
+        "{}",
+        table(&["", "check allowed", "check denied"], lines.into_iter())
+    );
     ExitCode::SUCCESS
 }
 
@@ -46,13 +51,18 @@ pub(crate) fn can_be_counted() -> bool {
     Command::new("valgrind").arg("--version").output().is_ok()
 }
 
-/// Instructions of one of the calls that the binary makes with these arguments and, behind them, how many to make.
+/// Instructions of one of the calls that the binary makes with these arguments and, behind them,
+/// how many to make.
 fn of_a_call(args: &[&str], calls: u64) -> Result<f64, String> {
-    let (once, twice) = (collected(&[], args, calls)?, collected(&[], args, 2 * calls)?);
+    let (once, twice) = (
+        collected(&[], args, calls)?,
+        collected(&[], args, 2 * calls)?,
+    );
     Ok((twice - once) as f64 / calls as f64)
 }
 
-/// The same where each is one call of a function, and nothing else is counted. It may not be inlined; `*` is anything.
+/// The same where each is one call of a function, and nothing else is counted. It may not be
+/// inlined; `*` is anything.
 pub(crate) fn of_a_function(function: &str, args: &[&str], calls: u64) -> Result<f64, String> {
     let only = format!("--toggle-collect={function}");
     Ok(collected(&[&only], args, calls)? as f64 / calls as f64)
@@ -70,17 +80,23 @@ fn collected(options: &[&str], args: &[&str], calls: u64) -> Result<u64, String>
         .output()
         .map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&run.stderr);
-    let count = said.lines().find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
-    count.filter(|_| run.status.success()).ok_or_else(|| format!("valgrind said: {said}"))
+    let count = said
+        .lines()
+        .find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
+    count
+        .filter(|_| run.status.success())
+        .ok_or_else(|| format!("valgrind said: {said}"))
 }
 
 /// What runs under valgrind.
 pub(crate) fn run(case: &str, calls: &str) -> ExitCode {
-    let Ok(calls) = calls.parse() else { return ExitCode::from(2) };
+    let Ok(calls) = calls.parse() else {
+        return ExitCode::from(2);
+    };
     let still = Ours::new(Still);
     match case {
-        "tollgate/allowed" => repeat(calls, ours::allowed(Still)),
-        "tollgate/denied" => repeat(calls, ours::denied(Still)),
+        "ratekeeper/allowed" => repeat(calls, ours::allowed(Still)),
+        "ratekeeper/denied" => repeat(calls, ours::denied(Still)),
         "governor/allowed" => repeat(calls, governor::allowed(still)),
         "governor/denied" => repeat(calls, governor::denied(still)),
         "ratelimit/allowed" => repeat(calls, ratelimit::allowed(still)),

@@ -82,7 +82,8 @@ impl Order {
     }
 }
 
-/// Numbers below `count` in an order, without end; computed, so that no list of them is in the caches.
+/// Numbers below `count` in an order, without end; computed, so that no list of them is in the
+/// caches.
 pub(crate) struct Draw {
     order: Order,
     count: u64,
@@ -91,7 +92,11 @@ pub(crate) struct Draw {
 
 impl Draw {
     pub(crate) fn new(order: Order, count: u64, seed: u64) -> Self {
-        Self { order, count, state: seed.wrapping_mul(0xd134_2543_de82_ef95) }
+        Self {
+            order,
+            count,
+            state: seed.wrapping_mul(0xd134_2543_de82_ef95),
+        }
     }
 
     pub(crate) fn next(&mut self) -> u64 {

@@ -20,14 +20,16 @@ use groups::{GROUPS, check, envoy, keyed, middleware, resp};
 use report::Report;
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: tollgate-bench [GROUP…] [--save] | --list | --instructions";
+const USAGE: &str = "usage: ratekeeper-bench [GROUP…] [--save] | --list | --instructions";
 
 fn main() -> ExitCode {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
     match args[..] {
         ["--help" | "-h"] => println!("{USAGE}"),
-        ["--list"] => GROUPS.iter().for_each(|group| println!("{}: {}", group.name, group.about)),
+        ["--list"] => GROUPS
+            .iter()
+            .for_each(|group| println!("{}: {}", group.name, group.about)),
         ["--instructions"] => return instructions::report(),
         [instructions::CHILD, case, calls] => return instructions::run(case, calls),
         [keyed::CHILD, what, who, kind, keys] => return keyed::child(what, who, kind, keys),
@@ -43,12 +45,18 @@ fn main() -> ExitCode {
 
 /// `save` keeps what the plots of the docs are drawn from.
 fn run(names: &[&str], save: bool) -> ExitCode {
-    if let Some(unknown) = names.iter().find(|name| !GROUPS.iter().any(|group| group.name == **name)) {
+    if let Some(unknown) = names
+        .iter()
+        .find(|name| !GROUPS.iter().any(|group| group.name == **name))
+    {
         eprintln!("no group is called {unknown:?}; --list shows them\n{USAGE}");
         return ExitCode::from(2);
     }
     let mut report = Report::default();
-    for group in GROUPS.iter().filter(|group| names.is_empty() || names.contains(&group.name)) {
+    for group in GROUPS
+        .iter()
+        .filter(|group| names.is_empty() || names.contains(&group.name))
+    {
         println!("## {}: {}\n", group.name, group.about);
         report.add((group.run)(group.name));
     }
@@ -60,7 +68,9 @@ fn run(names: &[&str], save: bool) -> ExitCode {
     });
     match written {
         Ok(paths) => {
-            paths.iter().for_each(|path| println!("written: {}", path.display()));
+            paths
+                .iter()
+                .for_each(|path| println!("written: {}", path.display()));
             ExitCode::SUCCESS
         }
         Err(error) => {

@@ -1,8 +1,9 @@
-//! An engine of many policies of which three apply, for the group of that name and for its count of allocations.
+//! An engine of many policies of which three apply, for the group of that name and for its count of
+//! allocations.
 
+use ratekeeper::{Limit, MemoryStore};
+use ratekeeper_policy::{Engine, Match, Policies, Policy, Subject};
 use std::net::{IpAddr, Ipv4Addr};
-use tollgate::{Limit, MemoryStore};
-use tollgate_policy::{Engine, Match, Policies, Policy, Subject};
 
 /// How many policies there are.
 pub const SIZES: [usize; 3] = [10, 100, 1_000];
@@ -15,18 +16,28 @@ pub fn wide() -> Limit {
 /// The paths differ, but for two policies that apply everywhere.
 pub fn engine(policies: usize) -> Engine<MemoryStore> {
     let one = |number: usize| {
-        let path = format!("/service{number}/items/**").parse().expect("a pattern");
-        Policy::new(format!("service{number}")).when(Match::new().path(path)).per("ip").limit(wide())
+        let path = format!("/service{number}/items/**")
+            .parse()
+            .expect("a pattern");
+        Policy::new(format!("service{number}"))
+            .when(Match::new().path(path))
+            .per("ip")
+            .limit(wide())
     };
-    let everywhere =
-        Policies::new().policy(Policy::new("each").per("user").limit(wide())).policy(Policy::new("all").limit(wide()));
+    let everywhere = Policies::new()
+        .policy(Policy::new("each").per("user").limit(wide()))
+        .policy(Policy::new("all").limit(wide()));
     let all = (2..policies).map(one).fold(everywhere, Policies::policy);
     Engine::new(MemoryStore::builder().max_keys(10_000).build(), all).expect("they are right")
 }
 
 /// Three policies apply to it, the last of all among them.
 pub fn subject(path: &str) -> Subject<'_> {
-    Subject::new().ip(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7))).user("user-42").method("GET").path(path)
+    Subject::new()
+        .ip(IpAddr::V4(Ipv4Addr::new(203, 0, 113, 7)))
+        .user("user-42")
+        .method("GET")
+        .path(path)
 }
 
 /// The path of a request that three policies apply to.

@@ -1,4 +1,5 @@
-//! What a run says: tables for people, rows for programs (target/bench.json), and whether the goals hold.
+//! What a run says: tables for people, rows for programs (target/bench.json), and whether the goals
+//! hold.
 
 use comfy_table::{CellAlignment, Table, presets::ASCII_MARKDOWN};
 use serde::Serialize;
@@ -91,7 +92,8 @@ impl Report {
         println!("## goals\n\n{}\n", table(&header, lines));
     }
 
-    /// Keeps the data of the plots in docs/plots, from where they are drawn and committed, and says where.
+    /// Keeps the data of the plots in docs/plots, from where they are drawn and committed, and says
+    /// where.
     pub(crate) fn save(&self) -> io::Result<Vec<PathBuf>> {
         let folder = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/plots"));
         let save = |(name, data): &(&str, Value)| {
@@ -110,7 +112,7 @@ impl Report {
             self.found.rows.push(Row {
                 group: "goals",
                 row: goal.text.clone(),
-                who: "tollgate".into(),
+                who: "ratekeeper".into(),
                 value,
                 unit: "ratio",
                 ratio_to: None,
@@ -119,7 +121,10 @@ impl Report {
         }
         let path = target().join("bench.json");
         std::fs::create_dir_all(target())?;
-        std::fs::write(&path, serde_json::to_string_pretty(&self.found.rows)? + "\n")?;
+        std::fs::write(
+            &path,
+            serde_json::to_string_pretty(&self.found.rows)? + "\n",
+        )?;
         Ok(path)
     }
 }

@@ -7,13 +7,14 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
 use governor::middleware::StateInformationMiddleware;
+use ratekeeper::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore};
+use ratekeeper_policy::{Engine, Match, Policies, Policy};
+use ratekeeper_tower::{
+    AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Dialects, Key, OneLimit, RateLimit,
+    RateLimitLayer,
+};
 use std::convert::Infallible;
 use std::time::Duration;
-use tollgate::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore};
-use tollgate_policy::{Engine, Match, Policies, Policy};
-use tollgate_tower::{
-    AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Dialects, Key, OneLimit, RateLimit, RateLimitLayer,
-};
 use tower::util::MapResponseLayer;
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
@@ -61,7 +62,8 @@ pub trait Put {
         self.put(app)
     }
 
-    /// With extensions in which those find room that the router inserts, where each request has that of its connection.
+    /// With extensions in which those find room that the router inserts, where each request has
+    /// that of its connection.
     fn put_with_room(self, app: Router) -> Self::Into
     where
         Self: Sized,
@@ -72,12 +74,21 @@ pub trait Put {
 
 /// What axum serves.
 pub trait Web:
-    Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static
+    Service<Request, Response = Response, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static
 {
 }
 
-impl<S: Service<Request, Response = Response, Error = Infallible, Future: Send> + Clone + Send + Sync + 'static> Web
-    for S
+impl<
+    S: Service<Request, Response = Response, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+> Web for S
 {
 }
 
@@ -96,20 +107,21 @@ impl Who {
         Self::Room,
     ];
 
-    /// Those that differ by what they do with a request; the last one, by what it does with a connection.
+    /// Those that differ by what they do with a request; the last one, by what it does with a
+    /// connection.
     pub const OF_A_REQUEST: &'static [Self] = Self::ALL.split_at(Self::Room as usize).0;
 
     pub fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare",
-            Self::PerIp => "tollgate per_ip",
-            Self::Around => "tollgate per_ip, around",
-            Self::AroundSilent => "tollgate per_ip, around, no headers",
-            Self::Policies => "tollgate, 2 of 10 policies",
+            Self::PerIp => "ratekeeper per_ip",
+            Self::Around => "ratekeeper per_ip, around",
+            Self::AroundSilent => "ratekeeper per_ip, around, no headers",
+            Self::Policies => "ratekeeper, 2 of 10 policies",
             Self::Governor => "tower_governor",
             Self::GovernorAround => "tower_governor, around",
-            Self::Concurrency => "tollgate, in flight",
-            Self::Adaptive => "tollgate, in flight, adaptive",
+            Self::Concurrency => "ratekeeper, in flight",
+            Self::Adaptive => "ratekeeper, in flight, adaptive",
             Self::Headers => "three headers, no limit",
             Self::Room => "bare, with room in extensions",
         }
@@ -128,17 +140,27 @@ impl Who {
             Self::Bare => to.put(routed(app)),
             Self::PerIp => to.put(routed(app.layer(per_ip(clock).for_axum()))),
             Self::Around => to.put_around(per_ip(clock).around(app)),
-            Self::AroundSilent => to.put_around(per_ip(clock).headers(Dialects::none()).around(app)),
-            Self::Policies => to.put(routed(app.layer(RateLimitLayer::new(engine(clock)?).for_axum()))),
+            Self::AroundSilent => {
+                to.put_around(per_ip(clock).headers(Dialects::none()).around(app))
+            }
+            Self::Policies => to.put(routed(
+                app.layer(RateLimitLayer::new(engine(clock)?).for_axum()),
+            )),
             Self::Governor => to.put(routed(app.layer(governor()?))),
             Self::GovernorAround => to.put(governor()?.layer(routed(app))),
             Self::Concurrency => {
-                let layer = ConcurrencyLayer::over(Concurrency::with_clock(IN_FLIGHT, clock)).unavailable();
+                let layer =
+                    ConcurrencyLayer::over(Concurrency::with_clock(IN_FLIGHT, clock)).unavailable();
                 to.put(routed(app.layer(layer)))
             }
             Self::Adaptive => {
-                let gate = AdaptiveConcurrency::builder().min(IN_FLIGHT).max(IN_FLIGHT).start(IN_FLIGHT);
-                to.put(routed(app.layer(AdaptiveConcurrencyLayer::new(gate.build_with_clock(clock)))))
+                let gate = AdaptiveConcurrency::builder()
+                    .min(IN_FLIGHT)
+                    .max(IN_FLIGHT)
+                    .start(IN_FLIGHT);
+                to.put(routed(app.layer(AdaptiveConcurrencyLayer::new(
+                    gate.build_with_clock(clock),
+                ))))
             }
             Self::Headers => to.put(routed(app.layer(MapResponseLayer::new(with_three_headers)))),
             Self::Room => to.put_with_room(routed(app)),
@@ -150,19 +172,33 @@ fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<OneLimit<C>> {
     RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())
 }
 
-/// What our layer writes, without a limit and without new digits: the least that such a layer can cost.
+/// What our layer writes, without a limit and without new digits: the least that such a layer can
+/// cost.
 fn with_three_headers(mut response: Response) -> Response {
     let headers = response.headers_mut();
-    headers.insert(HeaderName::from_static("x-ratelimit-limit"), HeaderValue::from_static("100"));
-    headers.insert(HeaderName::from_static("x-ratelimit-remaining"), HeaderValue::from_static("99"));
-    headers.insert(HeaderName::from_static("x-ratelimit-reset"), HeaderValue::from_static("1794828043"));
+    headers.insert(
+        HeaderName::from_static("x-ratelimit-limit"),
+        HeaderValue::from_static("100"),
+    );
+    headers.insert(
+        HeaderName::from_static("x-ratelimit-remaining"),
+        HeaderValue::from_static("99"),
+    );
+    headers.insert(
+        HeaderName::from_static("x-ratelimit-reset"),
+        HeaderValue::from_static("1794828043"),
+    );
     response
 }
 
-fn governor() -> Result<GovernorLayer<PeerIpKeyExtractor, StateInformationMiddleware, Body>, String> {
+fn governor() -> Result<GovernorLayer<PeerIpKeyExtractor, StateInformationMiddleware, Body>, String>
+{
     let mut config = GovernorConfigBuilder::default();
     config.period(Duration::from_nanos(AGAIN)).burst_size(BURST);
-    let config = config.use_headers().finish().ok_or("tower_governor does not take that limit")?;
+    let config = config
+        .use_headers()
+        .finish()
+        .ok_or("tower_governor does not take that limit")?;
     Ok(GovernorLayer::new(config))
 }
 
@@ -172,11 +208,16 @@ fn wide() -> Limit {
 
 /// Two apply to every request, the others to paths that nobody asks for.
 fn engine<C: Clock>(clock: C) -> Result<Engine<MemoryStore<C>>, String> {
-    let mut policies =
-        Policies::new().policy(Policy::new("each").per("ip").limit(wide())).policy(Policy::new("all").limit(wide()));
+    let mut policies = Policies::new()
+        .policy(Policy::new("each").per("ip").limit(wide()))
+        .policy(Policy::new("all").limit(wide()));
     for number in 2..POLICIES {
-        let path = format!("/service{number}/**").parse().map_err(|error| format!("{error:?}"))?;
-        let of_path = Policy::new(format!("service{number}")).when(Match::new().path(path)).per("ip");
+        let path = format!("/service{number}/**")
+            .parse()
+            .map_err(|error| format!("{error:?}"))?;
+        let of_path = Policy::new(format!("service{number}"))
+            .when(Match::new().path(path))
+            .per("ip");
         policies = policies.policy(of_path.limit(wide()));
     }
     let store = MemoryStore::builder().max_keys(10_000).clock(clock).build();

@@ -1,5 +1,6 @@
-//! Serves one of the web services, on a port that was free, which it says; until its input ends. A program of its own, as those of
-//! users are: code that nobody runs would stand between the code that runs.
+//! Serves one of the web services, on a port that was free, which it says; until its input ends. A
+//! program of its own, as those of users are: code that nobody runs would stand between the code
+//! that runs.
 
 #[allow(unreachable_pub, dead_code, reason = "shared with another program")]
 mod web;
@@ -10,6 +11,8 @@ use axum::http::Extensions;
 use axum::response::Response;
 use axum::serve::IncomingStream;
 use axum::{Router, ServiceExt};
+use ratekeeper::{Clock, SystemClock};
+use ratekeeper_tower::{AxumBody, OneLimit, RateLimit};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io::Read;
@@ -18,8 +21,6 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::net::TcpListener;
-use tollgate::{Clock, SystemClock};
-use tollgate_tower::{AxumBody, OneLimit, RateLimit};
 use tower_service::Service;
 use web::{Put, Web, Who};
 
@@ -49,7 +50,9 @@ const CHUNKS: &str = "chunks";
 fn serve_chunks() -> Result<(), String> {
     const CHUNK: &[u8] = &[b'x'; 1024];
     let chunks = || async {
-        Body::from_stream(tokio_stream::iter((0..64).map(|_| Ok::<_, Infallible>(Bytes::from_static(CHUNK)))))
+        Body::from_stream(tokio_stream::iter(
+            (0..64).map(|_| Ok::<_, Infallible>(Bytes::from_static(CHUNK))),
+        ))
     };
     on_a_free_port(Router::new().fallback(chunks).into_make_service())
 }
@@ -77,8 +80,8 @@ impl Put for OnSocket {
     }
 }
 
-/// Gives each request extensions that were made once a connection, with room for three more, as ours does around a router; and
-/// does nothing else.
+/// Gives each request extensions that were made once a connection, with room for three more, as
+/// ours does around a router; and does nothing else.
 struct WithRoom(Router);
 
 impl Service<IncomingStream<'_, TcpListener>> for WithRoom {
@@ -99,7 +102,10 @@ impl Service<IncomingStream<'_, TcpListener>> for WithRoom {
         extensions.remove::<[(); 1]>();
         extensions.remove::<[(); 2]>();
         extensions.remove::<[(); 3]>();
-        ready(Ok(WithExtensions { app: self.0.clone(), extensions: Arc::new(extensions) }))
+        ready(Ok(WithExtensions {
+            app: self.0.clone(),
+            extensions: Arc::new(extensions),
+        }))
     }
 }
 
@@ -119,18 +125,28 @@ impl Service<Request> for WithExtensions {
     }
 
     fn call(&mut self, mut request: Request) -> Self::Future {
-        request.extensions_mut().extend(Extensions::clone(&self.extensions));
+        request
+            .extensions_mut()
+            .extend(Extensions::clone(&self.extensions));
         self.app.call(request)
     }
 }
 
 fn on_a_free_port<M, S>(app: M) -> Result<(), String>
 where
-    M: for<'a> Service<IncomingStream<'a, TcpListener>, Response = S, Error = Infallible, Future: Send>,
+    M: for<'a> Service<
+            IncomingStream<'a, TcpListener>,
+            Response = S,
+            Error = Infallible,
+            Future: Send,
+        >,
     M: Send + 'static,
     S: Web,
 {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build();
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .enable_time()
+        .build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     let served = runtime.block_on(async {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;

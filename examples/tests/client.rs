@@ -1,14 +1,15 @@
-//! The example of a client, against the gateway as it is installed: without the layer many are turned away, with it nobody.
-//! And the layer around a channel of tonic, against a server of tonic with a limit.
+//! The example of a client, against the gateway as it is installed: without the layer many are
+//! turned away, with it nobody. And the layer around a channel of tonic, against a server of tonic
+//! with a limit.
 
+use ratekeeper::Limit;
+use ratekeeper_tower::RateLimitLayer;
+use ratekeeper_tower::client::ClientLayer;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::thread;
-use tollgate::Limit;
-use tollgate_tower::RateLimitLayer;
-use tollgate_tower::client::ClientLayer;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic_health::pb::HealthCheckRequest;
@@ -17,24 +18,40 @@ use tower::Layer;
 
 /// Where cargo puts what it builds: next to the tests.
 fn built() -> PathBuf {
-    std::env::current_exe().unwrap().ancestors().nth(2).unwrap().to_owned()
+    std::env::current_exe()
+        .unwrap()
+        .ancestors()
+        .nth(2)
+        .unwrap()
+        .to_owned()
 }
 
 /// Cargo builds examples before tests, and does not say where.
 fn example() -> Command {
     let program = built().join("examples").join("client");
-    assert!(program.exists(), "{} is not there; `cargo test -p tollgate-examples` builds it", program.display());
+    assert!(
+        program.exists(),
+        "{} is not there; `cargo test -p ratekeeper-examples` builds it",
+        program.display()
+    );
     Command::new(program)
 }
 
-/// The gateway's own program, which the tests of a workspace build and those of this package alone do not.
-fn tollgate() -> Command {
-    let program = built().join("tollgate");
+/// The gateway's own program, which the tests of a workspace build and those of this package alone
+/// do not.
+fn ratekeeper() -> Command {
+    let program = built().join("ratekeeper");
     if !program.exists() {
         let target = built().parent().unwrap().to_owned();
         let mut build = Command::new(env!("CARGO"));
-        build.args(["build", "-q", "-p", "tollgate-server", "--target-dir"]).arg(target);
-        build.args(if cfg!(debug_assertions) { &[][..] } else { &["--release"] });
+        build
+            .args(["build", "-q", "-p", "ratekeeper-server", "--target-dir"])
+            .arg(target);
+        build.args(if cfg!(debug_assertions) {
+            &[][..]
+        } else {
+            &["--release"]
+        });
         assert!(build.status().unwrap().success());
     }
     Command::new(program)
@@ -48,10 +65,15 @@ fn upstream() -> String {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             thread::spawn(move || {
-                let mut lines = BufReader::new(stream.try_clone().unwrap()).lines().map_while(Result::ok);
+                let mut lines = BufReader::new(stream.try_clone().unwrap())
+                    .lines()
+                    .map_while(Result::ok);
                 // One request after the other, each up to its empty line.
                 while lines.by_ref().take_while(|line| !line.is_empty()).count() > 0 {
-                    if stream.write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello").is_err() {
+                    if stream
+                        .write_all(b"HTTP/1.1 200 OK\r\ncontent-length: 5\r\n\r\nhello")
+                        .is_err()
+                    {
                         break;
                     }
                 }
@@ -68,16 +90,28 @@ struct Gateway {
 
 impl Gateway {
     fn in_front_of(upstream: &str, limit: &str) -> Self {
-        let mut command = tollgate();
-        command.args(["proxy", "--upstream", upstream, "--limit", limit, "--listen", "127.0.0.1:0"]);
-        command.env("TOLLGATE_SERVER__ADMIN", "127.0.0.1:0");
+        let mut command = ratekeeper();
+        command.args([
+            "proxy",
+            "--upstream",
+            upstream,
+            "--limit",
+            limit,
+            "--listen",
+            "127.0.0.1:0",
+        ]);
+        command.env("RATEKEEPER_SERVER__ADMIN", "127.0.0.1:0");
         let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
         let mut said = BufReader::new(child.stdout.take().unwrap());
         let mut url = String::new();
         while url.is_empty() {
             let mut line = String::new();
             assert!(said.read_line(&mut line).unwrap() > 0, "the gateway ended");
-            url = line.split_whitespace().find(|word| word.starts_with("http://127.0.0.1:")).unwrap_or_default().into();
+            url = line
+                .split_whitespace()
+                .find(|word| word.starts_with("http://127.0.0.1:"))
+                .unwrap_or_default()
+                .into();
             url = url.trim_end_matches([',', '.', ';', '/']).to_owned();
             if url == upstream {
                 url.clear();
@@ -99,14 +133,24 @@ impl Drop for Gateway {
 /// The last line of what the example prints.
 fn told(arguments: &[&str]) -> String {
     let output = example().args(arguments).output().unwrap();
-    let (said, errors) = (String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap());
+    let (said, errors) = (
+        String::from_utf8(output.stdout).unwrap(),
+        String::from_utf8(output.stderr).unwrap(),
+    );
     assert!(output.status.success(), "{said}{errors}");
     assert_eq!(said.lines().count(), 26, "{said}");
     said.lines().last().unwrap().to_owned()
 }
 
 fn turned_away(line: &str) -> u32 {
-    line.rsplit(", ").next().unwrap().split(' ').next().unwrap().parse().unwrap()
+    line.rsplit(", ")
+        .next()
+        .unwrap()
+        .split(' ')
+        .next()
+        .unwrap()
+        .parse()
+        .unwrap()
 }
 
 #[test]
@@ -123,10 +167,16 @@ fn with_the_layer_everything_gets_through_and_nobody_is_turned_away() {
 
 #[test]
 fn without_a_gateway_it_is_one_sentence() {
-    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+    let nobody = TcpListener::bind("127.0.0.1:0")
+        .unwrap()
+        .local_addr()
+        .unwrap();
     let output = example().arg(format!("http://{nobody}")).output().unwrap();
     let errors = String::from_utf8(output.stderr).unwrap();
-    assert!(!output.status.success() && errors.contains("is the gateway there?"), "{errors}");
+    assert!(
+        !output.status.success() && errors.contains("is the gateway there?"),
+        "{errors}"
+    );
     assert_eq!(errors.lines().count(), 1, "{errors}");
 }
 
@@ -135,16 +185,25 @@ async fn a_channel_of_tonic_heeds_the_limit_of_a_server_before_it_is_met() {
     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
     let at = listener.local_addr().unwrap();
     let (_, health) = tonic_health::server::health_reporter();
-    let server = Server::builder().layer(RateLimitLayer::per_ip(Limit::per_hour(3))).add_service(health);
+    let server = Server::builder()
+        .layer(RateLimitLayer::per_ip(Limit::per_hour(3)))
+        .add_service(health);
     let server = tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
 
-    let channel = Channel::from_shared(format!("http://{at}")).unwrap().connect().await.unwrap();
+    let channel = Channel::from_shared(format!("http://{at}"))
+        .unwrap()
+        .connect()
+        .await
+        .unwrap();
     let mut client = HealthClient::new(ClientLayer::new().layer(channel));
     for _ in 0..3 {
         client.check(HealthCheckRequest::default()).await.unwrap();
     }
     // The third answer said that nothing is left: the fourth call is not even sent.
-    let status = client.check(HealthCheckRequest::default()).await.unwrap_err();
+    let status = client
+        .check(HealthCheckRequest::default())
+        .await
+        .unwrap_err();
     assert_ne!(status.code(), tonic::Code::ResourceExhausted);
     assert!(format!("{status:?}").contains("Paused"), "{status:?}");
     server.abort();

@@ -13,15 +13,27 @@ struct Example {
 
 impl Example {
     fn run(name: &str, args: &[&str]) -> Self {
-        let mut child = Command::new(program(name)).arg("0").args(args).stdout(Stdio::piped()).spawn().unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap()).lines().map(Result::unwrap);
-        let lines = output.take_while(|line| line != "Ctrl-C ends it.").collect();
+        let mut child = Command::new(program(name))
+            .arg("0")
+            .args(args)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let output = BufReader::new(child.stdout.take().unwrap())
+            .lines()
+            .map(Result::unwrap);
+        let lines = output
+            .take_while(|line| line != "Ctrl-C ends it.")
+            .collect();
         Self { child, lines }
     }
 
     /// The lines to type.
     fn curls(&self) -> impl Iterator<Item = &str> {
-        self.lines.iter().map(String::as_str).filter(|line| line.contains("curl "))
+        self.lines
+            .iter()
+            .map(String::as_str)
+            .filter(|line| line.contains("curl "))
     }
 
     /// Where it listens.
@@ -42,7 +54,11 @@ impl Drop for Example {
 fn program(name: &str) -> PathBuf {
     let test = std::env::current_exe().unwrap();
     let program = test.ancestors().nth(2).unwrap().join("examples").join(name);
-    assert!(program.exists(), "{} is not there; `cargo test -p tollgate-examples` builds it", program.display());
+    assert!(
+        program.exists(),
+        "{} is not there; `cargo test -p ratekeeper-examples` builds it",
+        program.display()
+    );
     program
 }
 
@@ -55,13 +71,17 @@ fn typed(line: &str) -> String {
 /// The statuses in what `curl -i` prints.
 fn statuses(line: &str) -> String {
     let output = typed(line);
-    let statuses = output.lines().filter_map(|line| line.strip_prefix("HTTP/1.1 ")?.split(' ').next());
+    let statuses = output
+        .lines()
+        .filter_map(|line| line.strip_prefix("HTTP/1.1 ")?.split(' ').next());
     statuses.collect::<Vec<_>>().join(" ")
 }
 
 /// Types every line that the example prints, and finds what it says behind the `#`.
 fn does_what_it_says(name: &str, example: &Example) {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join(name).with_extension("rs");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join(name)
+        .with_extension("rs");
     let source = std::fs::read_to_string(source).unwrap();
     assert!(example.curls().count() > 1);
     for line in example.curls() {
@@ -69,7 +89,10 @@ fn does_what_it_says(name: &str, example: &Example) {
         assert_eq!(statuses(command), expected.trim(), "{line}");
         // The comment at the top of the file says the same.
         let commented = line.replace(example.address(), "127.0.0.1:3000");
-        assert!(source.contains(&format!("//!     {commented}\n")), "{commented}");
+        assert!(
+            source.contains(&format!("//!     {commented}\n")),
+            "{commented}"
+        );
     }
 }
 
@@ -102,7 +125,10 @@ fn global_then_ip() {
 fn global_then_ip_answers_503() {
     let example = Example::run("global_then_ip", &["1/h burst 10"]);
     does_what_it_says("global_then_ip", &example);
-    let line = format!("curl -i --interface 127.0.0.3 http://{}/", example.address());
+    let line = format!(
+        "curl -i --interface 127.0.0.3 http://{}/",
+        example.address()
+    );
     assert_eq!(statuses(&line), "503");
 }
 
@@ -116,9 +142,19 @@ fn global_then_ip_waits() {
 #[test]
 fn tonic_service() {
     let example = Example::run("tonic_service", &[]);
-    assert_eq!(example.lines[..3], ["1: SERVING", "2: SERVING", "3: SERVING"]);
-    assert!(example.lines[3].starts_with("4: ResourceExhausted, retry after "), "{:?}", example.lines);
+    assert_eq!(
+        example.lines[..3],
+        ["1: SERVING", "2: SERVING", "3: SERVING"]
+    );
+    assert!(
+        example.lines[3].starts_with("4: ResourceExhausted, retry after "),
+        "{:?}",
+        example.lines
+    );
     let (command, expected) = example.curls().next().unwrap().split_once('#').unwrap();
     let answer = typed(command);
-    assert!(answer.starts_with("HTTP/2 200") && answer.contains(expected.trim()), "{answer}");
+    assert!(
+        answer.starts_with("HTTP/2 200") && answer.contains(expected.trim()),
+        "{answer}"
+    );
 }

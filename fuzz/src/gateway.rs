@@ -1,11 +1,11 @@
 //! Bytes of a client of the gateway, and bytes in front of the PROXY protocol.
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../crates/tollgate-server/src/proxy/guard.rs"]
+#[path = "../../crates/ratekeeper-server/src/proxy/guard.rs"]
 mod guard;
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../crates/tollgate-server/src/proxy/proxy_protocol.rs"]
+#[path = "../../crates/ratekeeper-server/src/proxy/proxy_protocol.rs"]
 mod proxy_protocol;
 
 use guard::Guard;
@@ -13,8 +13,8 @@ use proxy_protocol::Read;
 
 const MOST: usize = 4096;
 
-/// The judgement is the same whether the bytes come at once or one by one; and what passes is understood by the parser behind
-/// it, and by a naive reader of bodies, in one way only.
+/// The judgement is the same whether the bytes come at once or one by one; and what passes is
+/// understood by the parser behind it, and by a naive reader of bodies, in one way only.
 pub fn gateway(data: &[u8]) {
     let pass = passes(data, data.len().max(1));
     assert_eq!(pass, passes(data, 1));
@@ -39,35 +39,53 @@ fn read(mut data: &[u8]) {
         let mut headers = [httparse::EMPTY_HEADER; 128];
         let mut request = httparse::Request::new(&mut headers);
         // What the parser refuses goes no further, whatever the guard thinks of it.
-        let Ok(httparse::Status::Complete(length)) = request.parse(data) else { return };
+        let Ok(httparse::Status::Complete(length)) = request.parse(data) else {
+            return;
+        };
         let of = |name: &str| {
-            request.headers.iter().filter(|header| header.name.eq_ignore_ascii_case(name)).collect::<Vec<_>>()
+            request
+                .headers
+                .iter()
+                .filter(|header| header.name.eq_ignore_ascii_case(name))
+                .collect::<Vec<_>>()
         };
         let (lengths, codings) = (of("content-length"), of("transfer-encoding"));
         assert!(lengths.len() + codings.len() <= 1, "two lengths passed");
         data = &data[length..];
         if let [one] = lengths[..] {
-            let length: usize =
-                std::str::from_utf8(one.value).unwrap().trim().parse().expect("a length that is none passed");
-            let Some(rest) = data.get(length..) else { return };
+            let length: usize = std::str::from_utf8(one.value)
+                .unwrap()
+                .trim()
+                .parse()
+                .expect("a length that is none passed");
+            let Some(rest) = data.get(length..) else {
+                return;
+            };
             data = rest;
         }
         if let [one] = codings[..] {
             assert_eq!(request.version, Some(1));
             assert!(one.value.to_ascii_lowercase().ends_with(b"chunked"));
-            let Some(rest) = behind_chunks(data) else { return };
+            let Some(rest) = behind_chunks(data) else {
+                return;
+            };
             data = rest;
         }
     }
 }
 
-/// What follows a body in chunks; none if it has not ended. Whatever passed is well formed as far as it goes.
+/// What follows a body in chunks; none if it has not ended. Whatever passed is well formed as far
+/// as it goes.
 fn behind_chunks(mut data: &[u8]) -> Option<&[u8]> {
     loop {
         let end = data.iter().position(|byte| *byte == b'\n')?;
-        let line = data[..end].strip_suffix(b"\r").expect("a line without CR passed");
+        let line = data[..end]
+            .strip_suffix(b"\r")
+            .expect("a line without CR passed");
         let digits = line.split(|byte| *byte == b';').next().unwrap_or_default();
-        let size = std::str::from_utf8(digits).ok().and_then(|digits| usize::from_str_radix(digits, 16).ok());
+        let size = std::str::from_utf8(digits)
+            .ok()
+            .and_then(|digits| usize::from_str_radix(digits, 16).ok());
         let size = size.expect("a size that is none passed");
         data = &data[end + 1..];
         if size == 0 {
@@ -80,11 +98,16 @@ fn behind_chunks(mut data: &[u8]) -> Option<&[u8]> {
     }
     loop {
         let end = data.iter().position(|byte| *byte == b'\n')?;
-        let line = data[..end].strip_suffix(b"\r").expect("a trailer without CR passed");
+        let line = data[..end]
+            .strip_suffix(b"\r")
+            .expect("a trailer without CR passed");
         data = &data[end + 1..];
         if line.is_empty() {
             return Some(data);
         }
-        assert!(!line.to_ascii_lowercase().starts_with(b"content-length:"), "a length among trailers passed");
+        assert!(
+            !line.to_ascii_lowercase().starts_with(b"content-length:"),
+            "a length among trailers passed"
+        );
     }
 }

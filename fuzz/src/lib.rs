@@ -1,6 +1,8 @@
-//! What the fuzz targets run, apart from the fuzzer: the corpus replay of `make test` runs the same on stable, the limits from
-//! crates/tollgate/tests, the policies from crates/tollgate-policy/tests, the identity from crates/tollgate-tower/tests, RESP and the
-//! gateway from crates/tollgate-server/tests, Envoy's limits from crates/tollgate-server/src/envoy.
+//! What the fuzz targets run, apart from the fuzzer: the corpus replay of `make test` runs the same
+//! on stable, the limits from crates/ratekeeper/tests, the policies from
+//! crates/ratekeeper-policy/tests, the identity from crates/ratekeeper-tower/tests, RESP and the
+//! gateway from crates/ratekeeper-server/tests, Envoy's limits from
+//! crates/ratekeeper-server/src/envoy.
 
 mod envoy;
 mod gateway;

@@ -1,15 +1,21 @@
-//! What the fuzz targets of `tollgate` run.
+//! What the fuzz targets of `ratekeeper` run.
 
+use ratekeeper::{Carry, Instant, Limit, Limiter, ManualClock};
 use std::time::Duration;
-use tollgate::{Carry, Instant, Limit, Limiter, ManualClock};
 
 /// Any text: a limit that prints back to itself, or an error that points into it.
 pub fn parse(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
     match text.parse::<Limit>() {
         Ok(limit) => {
             let printed = limit.to_string();
-            assert_eq!(printed.parse::<Limit>().as_ref(), Ok(&limit), "{text:?} prints as {printed:?}");
+            assert_eq!(
+                printed.parse::<Limit>().as_ref(),
+                Ok(&limit),
+                "{text:?} prints as {printed:?}"
+            );
         }
         Err(error) => {
             assert!(error.at() <= text.len());
@@ -19,11 +25,12 @@ pub fn parse(data: &[u8]) {
     }
 }
 
-/// Any limit and any calls at any instants: nothing panics, a frozen clock never admits more than the capacity, a
-/// denial changes nothing, and who obeys `retry_after` is admitted.
+/// Any limit and any calls at any instants: nothing panics, a frozen clock never admits more than
+/// the capacity, a denial changes nothing, and who obeys `retry_after` is admitted.
 pub fn decide(data: &[u8]) {
     let mut bytes = Bytes(data);
-    let limit = Limit::of(bytes.number(), Duration::from_nanos(bytes.number())).burst(bytes.number());
+    let limit =
+        Limit::of(bytes.number(), Duration::from_nanos(bytes.number())).burst(bytes.number());
     let limiter = Limiter::with_clock(limit, ManualClock::new());
     let mut now = 0;
     let mut at_this_instant: u128 = 0;
@@ -35,7 +42,10 @@ pub fn decide(data: &[u8]) {
                 at_this_instant = 0;
             }
             1 => {
-                let (slot, later) = (view.reserve_within(cost, Duration::from_nanos(now)), bytes.number());
+                let (slot, later) = (
+                    view.reserve_within(cost, Duration::from_nanos(now)),
+                    bytes.number(),
+                );
                 if let Ok(slot) = slot {
                     limiter.at(Instant::from_unix_nanos(later)).cancel(slot);
                 }
@@ -49,8 +59,16 @@ pub fn decide(data: &[u8]) {
                 at_this_instant = 0;
             }
             3 => {
-                let carry = [Carry::Keep, Carry::Proportional, Carry::Additive, Carry::Reset][usize::from(verb >> 6)];
-                view.set_limit_with(Limit::of(cost, Duration::from_nanos(bytes.number())).burst(now), carry);
+                let carry = [
+                    Carry::Keep,
+                    Carry::Proportional,
+                    Carry::Additive,
+                    Carry::Reset,
+                ][usize::from(verb >> 6)];
+                view.set_limit_with(
+                    Limit::of(cost, Duration::from_nanos(bytes.number())).burst(now),
+                    carry,
+                );
                 at_this_instant = 0;
             }
             4 => {
@@ -61,16 +79,25 @@ pub fn decide(data: &[u8]) {
                 let (peeked, tokens) = (view.peek_n(cost), view.tokens());
                 let decision = view.check_n(cost);
                 assert_eq!(decision.outcome(), peeked.outcome());
-                let _ = (decision.remaining(), decision.reset_after(), decision.delay(), decision.limit());
+                let _ = (
+                    decision.remaining(),
+                    decision.reset_after(),
+                    decision.delay(),
+                    decision.limit(),
+                );
                 if decision.is_allowed() {
                     at_this_instant += u128::from(cost);
-                    assert!(at_this_instant <= u128::from(limiter.burst()) || decision.is_unlimited());
+                    assert!(
+                        at_this_instant <= u128::from(limiter.burst()) || decision.is_unlimited()
+                    );
                 } else {
                     assert_eq!(view.tokens(), tokens, "a denial changes nothing");
                 }
                 if let Some(after) = decision.retry_after() {
                     let then = Instant::from_unix_nanos(now) + after;
-                    if then > Instant::from_unix_nanos(now) && then < Instant::from_unix_nanos(u64::MAX) {
+                    if then > Instant::from_unix_nanos(now)
+                        && then < Instant::from_unix_nanos(u64::MAX)
+                    {
                         assert!(limiter.at(then).peek_n(cost).is_allowed(), "{decision:?}");
                     }
                 }
@@ -91,6 +118,8 @@ impl Bytes<'_> {
     /// A number of any size: small ones are as likely as large ones.
     fn number(&mut self) -> u64 {
         let size = usize::from(self.byte().unwrap_or(0)) % 9;
-        (0..size).fold(0, |number, _| number << 8 | u64::from(self.byte().unwrap_or(0)))
+        (0..size).fold(0, |number, _| {
+            number << 8 | u64::from(self.byte().unwrap_or(0))
+        })
     }
 }

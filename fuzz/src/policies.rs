@@ -1,12 +1,15 @@
-//! What the fuzz targets of `tollgate-policy` run.
+//! What the fuzz targets of `ratekeeper-policy` run.
 
-use tollgate_policy::PathPattern;
-use tollgate_policy::config::{Config, Place};
+use ratekeeper_policy::PathPattern;
+use ratekeeper_policy::config::{Config, Place};
 
-/// Any text as a file: what is said of it lies within it, and what is good is shown as a file that loads to the same.
+/// Any text as a file: what is said of it lies within it, and what is good is shown as a file that
+/// loads to the same.
 pub fn config(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else { return };
-    let loaded = Config::parse("tollgate.toml", text, []);
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let loaded = Config::parse("ratekeeper.toml", text, []);
     assert_eq!(loaded.config.is_none(), loaded.has_errors());
     for said in &loaded.diagnostics {
         assert!(!said.message.contains('\n'), "one line: {said}");
@@ -18,29 +21,61 @@ pub fn config(data: &[u8]) {
     if let Some(config) = &loaded.config {
         let shown = config.to_toml();
         let again = Config::parse("shown.toml", &shown, []);
-        assert_eq!(again.config.as_ref(), Some(config), "{shown}\n{:?}", again.diagnostics);
-        assert!(loaded.show().is_some_and(|text| Config::parse("shown.toml", &text, []).config.is_some()));
+        assert_eq!(
+            again.config.as_ref(),
+            Some(config),
+            "{shown}\n{:?}",
+            again.diagnostics
+        );
+        assert!(
+            loaded
+                .show()
+                .is_some_and(|text| Config::parse("shown.toml", &text, []).config.is_some())
+        );
         assert!(!config.to_markdown().is_empty());
     }
 }
 
-/// Any pattern, and behind a line break any path: a pattern matches its own text, and a path is the same however it is
-/// spelled.
+/// Any pattern, and behind a line break any path: a pattern matches its own text, and a path is the
+/// same however it is spelled.
 pub fn path(data: &[u8]) {
     let (pattern, path) = match data.iter().position(|byte| *byte == b'\n') {
         Some(at) => (&data[..at], &data[at + 1..]),
         None => (data, data),
     };
-    let Ok(text) = std::str::from_utf8(pattern) else { return };
-    let Ok(pattern) = text.parse::<PathPattern>() else { return };
-    assert!(pattern.matches_path(text.replace("**", "x/y").replace('*', "x")), "{text:?}");
-    assert_eq!(pattern.to_string().parse::<PathPattern>().as_ref(), Ok(&pattern));
+    let Ok(text) = std::str::from_utf8(pattern) else {
+        return;
+    };
+    let Ok(pattern) = text.parse::<PathPattern>() else {
+        return;
+    };
+    assert!(
+        pattern.matches_path(text.replace("**", "x/y").replace('*', "x")),
+        "{text:?}"
+    );
+    assert_eq!(
+        pattern.to_string().parse::<PathPattern>().as_ref(),
+        Ok(&pattern)
+    );
     let matches = pattern.matches_path(path);
-    let doubled = path.iter().flat_map(|byte| if *byte == b'/' { vec![b'/', b'/'] } else { vec![*byte] });
-    assert_eq!(pattern.matches_path(doubled.collect::<Vec<_>>()), matches, "{text:?} {path:?}");
+    let doubled = path.iter().flat_map(|byte| {
+        if *byte == b'/' {
+            vec![b'/', b'/']
+        } else {
+            vec![*byte]
+        }
+    });
+    assert_eq!(
+        pattern.matches_path(doubled.collect::<Vec<_>>()),
+        matches,
+        "{text:?} {path:?}"
+    );
     // A path with dots has a reading more, in which they are segments.
     if matches && !path.iter().any(|byte| matches!(byte, b'.' | b'%')) {
-        assert!(pattern.matches_path([b"/./", path, b"/"].concat()), "{text:?} {path:?}");
+        assert!(
+            pattern.matches_path([b"/./", path, b"/"].concat()),
+            "{text:?} {path:?}"
+        );
     }
     // What has escapes already would have them twice; an escaped semicolon begins no parameters.
     if !path.iter().any(|byte| matches!(byte, b'%' | b';')) {
@@ -48,6 +83,10 @@ pub fn path(data: &[u8]) {
             b'/' => "/".to_owned(),
             byte => format!("%{byte:02x}"),
         });
-        assert_eq!(pattern.matches_path(escaped.collect::<String>()), matches, "{text:?} {path:?}");
+        assert_eq!(
+            pattern.matches_path(escaped.collect::<String>()),
+            matches,
+            "{text:?} {path:?}"
+        );
     }
 }

@@ -1,14 +1,20 @@
 //! Bytes of a client that speaks RESP, or does not.
 
-use tollgate::{Arrivals, Clock, ManualClock};
+use ratekeeper::{Arrivals, Clock, ManualClock};
 
-#[allow(dead_code, unused_imports, unreachable_pub, reason = "a part of the server")]
-#[path = "../../crates/tollgate-server/src/resp/session/mod.rs"]
+#[allow(
+    dead_code,
+    unused_imports,
+    unreachable_pub,
+    reason = "a part of the server"
+)]
+#[path = "../../crates/ratekeeper-server/src/resp/session/mod.rs"]
 mod session;
 
 use session::{LONGEST_COMMAND, Session, Step, Totals};
 
-/// The answers are the same whether the bytes come at once or one by one, and nobody keeps more of them than a command has.
+/// The answers are the same whether the bytes come at once or one by one, and nobody keeps more of
+/// them than a command has.
 pub fn resp(data: &[u8]) {
     let whole = answers(data, data.len().max(1));
     assert_eq!(whole, answers(data, 1));
@@ -24,7 +30,8 @@ fn answers(data: &[u8], piece: usize) -> Vec<u8> {
         begun.extend_from_slice(piece);
         loop {
             let mut out = Vec::new();
-            let (consumed, step) = session.run(&begun, &arrivals, clock.now(), &mut totals, &mut out);
+            let (consumed, step) =
+                session.run(&begun, &arrivals, clock.now(), &mut totals, &mut out);
             begun.drain(..consumed);
             all.append(&mut out);
             match step {

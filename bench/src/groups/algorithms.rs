@@ -1,11 +1,12 @@
-//! Every algorithm beside the version of it one writes with a Mutex, and the adaptive limiter beside the plain one.
+//! Every algorithm beside the version of it one writes with a Mutex, and the adaptive limiter
+//! beside the plain one.
 
 use super::Group;
 use crate::harness::{self, Contestant};
 use crate::peers::mutex_windows as naive;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use ratekeeper::{Adaptive, Limit, Limiter, Load, SystemClock};
 use serde_json::json;
-use tollgate::{Adaptive, Limit, Limiter, Load, SystemClock};
 
 pub(super) const GROUP: Group = Group {
     name: "algorithms",
@@ -17,10 +18,26 @@ pub(super) const GROUP: Group = Group {
 const ALGORITHMS: [(&str, &str, &str); 7] = [
     ("token_bucket", "1/ns burst 4294967295", "1/d"),
     ("pacing", "58/ns queue 4294967295", "1/d queue 0"),
-    ("fixed_window", "4294967295/h fixed_window", "1/w fixed_window"),
-    ("fixed_window_first_hit", "4294967295/h fixed_window_first_hit", "1/w fixed_window_first_hit"),
-    ("sliding_window", "4294967295/h sliding_window", "1/w sliding_window"),
-    ("sliding_window_strict", "4294967295/h sliding_window_strict", "1/w sliding_window_strict"),
+    (
+        "fixed_window",
+        "4294967295/h fixed_window",
+        "1/w fixed_window",
+    ),
+    (
+        "fixed_window_first_hit",
+        "4294967295/h fixed_window_first_hit",
+        "1/w fixed_window_first_hit",
+    ),
+    (
+        "sliding_window",
+        "4294967295/h sliding_window",
+        "1/w sliding_window",
+    ),
+    (
+        "sliding_window_strict",
+        "4294967295/h sliding_window_strict",
+        "1/w sliding_window_strict",
+    ),
     // A log that always admits forgets as fast as it is asked.
     ("sliding_log", "1000/us sliding_log", "1/w sliding_log"),
 ];
@@ -31,21 +48,37 @@ fn run(group: &'static str) -> Findings {
     for (name, open, shut) in ALGORITHMS {
         let mut line = vec![name.to_owned()];
         for (outcome, limit) in [("allowed", open), ("denied", shut)] {
-            let contestants = [ours(limit, outcome == "allowed"), naive::contestant(name, limit, outcome == "allowed")];
+            let contestants = [
+                ours(limit, outcome == "allowed"),
+                naive::contestant(name, limit, outcome == "allowed"),
+            ];
             let one = harness::one_thread(&contestants);
-            let two: Vec<f64> = harness::two_threads(&contestants).iter().map(|both| both.quartile).collect();
+            let two: Vec<f64> = harness::two_threads(&contestants)
+                .iter()
+                .map(|both| both.quartile)
+                .collect();
             for (threads, nanos) in [(1, one), (2, two)] {
-                let per_second: Vec<f64> = nanos.iter().map(|nanos| 1e9 * f64::from(threads) / nanos).collect();
-                line.push(format!("{:.1} M ({:.2})", per_second[0] / 1e6, per_second[0] / per_second[1]));
-                for (at, who) in ["tollgate", "a Mutex"].into_iter().enumerate() {
+                let per_second: Vec<f64> = nanos
+                    .iter()
+                    .map(|nanos| 1e9 * f64::from(threads) / nanos)
+                    .collect();
+                line.push(format!(
+                    "{:.1} M ({:.2})",
+                    per_second[0] / 1e6,
+                    per_second[0] / per_second[1]
+                ));
+                for (at, who) in ["ratekeeper", "a Mutex"].into_iter().enumerate() {
                     found.rows.push(Row {
                         group,
-                        row: format!("{name} {outcome}, {threads} thread{}", if threads == 1 { "" } else { "s" }),
+                        row: format!(
+                            "{name} {outcome}, {threads} thread{}",
+                            if threads == 1 { "" } else { "s" }
+                        ),
                         who: who.into(),
                         value: per_second[at],
                         unit: "decisions/s",
                         ratio_to: Some(Ratio {
-                            who: ["a Mutex", "tollgate"][at].into(),
+                            who: ["a Mutex", "ratekeeper"][at].into(),
                             ratio: per_second[at] / per_second[1 - at],
                         }),
                         params: object(json!({ "limit": limit, "threads": threads })),
@@ -55,7 +88,13 @@ fn run(group: &'static str) -> Findings {
         }
         lines.push(line);
     }
-    let header = ["", "allowed\n1 thread", "allowed\n2 threads", "denied\n1 thread", "denied\n2 threads"];
+    let header = [
+        "",
+        "allowed\n1 thread",
+        "allowed\n2 threads",
+        "denied\n1 thread",
+        "denied\n2 threads",
+    ];
     println!("{}\n", table(&header, lines.into_iter()));
     adaptive(group, &mut found);
     found
@@ -66,7 +105,9 @@ fn ours(limit: &str, allowed: bool) -> Contestant {
     if !allowed {
         while limiter.check().is_allowed() {}
     }
-    Contestant::new("tollgate", move || limiter.check().is_allowed() == allowed)
+    Contestant::new("ratekeeper", move || {
+        limiter.check().is_allowed() == allowed
+    })
 }
 
 /// The adaptive limiter once its limit has moved, beside a plain one.
@@ -75,16 +116,27 @@ fn adaptive(group: &'static str, found: &mut Findings) {
     let plain = Limiter::new(open);
     let moving = Adaptive::between(open, open.burst(4_000_000_000))
         .every(std::time::Duration::from_secs(3_600))
-        .build_with_clock(|| Load { cpu: 0.0, memory: 0.0 }, SystemClock);
+        .build_with_clock(
+            || Load {
+                cpu: 0.0,
+                memory: 0.0,
+            },
+            SystemClock,
+        );
     moving.limiter().set_limit(open.burst(4_100_000_000));
     let moving = std::sync::Arc::new(moving);
     let contestants = [
         Contestant::new("plain", move || plain.check().is_allowed()),
-        Contestant::new("adaptive, its limit moved", move || moving.check().is_allowed()),
+        Contestant::new("adaptive, its limit moved", move || {
+            moving.check().is_allowed()
+        }),
     ];
     let nanos = harness::one_thread(&contestants);
     let ratio = nanos[1] / nanos[0];
-    println!("The adaptive limiter's check: {:.1} ns, the plain one's: {:.1} ns ({ratio:.2})\n", nanos[1], nanos[0]);
+    println!(
+        "The adaptive limiter's check: {:.1} ns, the plain one's: {:.1} ns ({ratio:.2})\n",
+        nanos[1], nanos[0]
+    );
     for (contestant, value) in contestants.iter().zip(&nanos) {
         found.rows.push(Row {
             group,
@@ -92,7 +144,10 @@ fn adaptive(group: &'static str, found: &mut Findings) {
             who: contestant.who.clone(),
             value: *value,
             unit: "ns",
-            ratio_to: Some(Ratio { who: "plain".into(), ratio: value / nanos[0] }),
+            ratio_to: Some(Ratio {
+                who: "plain".into(),
+                ratio: value / nanos[0],
+            }),
             params: object(json!({ "threads": 1, "statistic": "best" })),
         });
     }

@@ -1,18 +1,18 @@
-//! Leased mode beside memory and exact mode: what a decision costs, how many share a call of Redis, how fair nodes are to each
-//! other.
+//! Leased mode beside memory and exact mode: what a decision costs, how many share a call of Redis,
+//! how fair nodes are to each other.
 
 use super::Group;
 use super::redis::{has_redis, script_calls};
 use crate::harness::{Contestant, one_thread};
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Source, Store};
+use ratekeeper_redis::RedisStore;
+use ratekeeper_testkit::RedisServer;
 use serde_json::json;
 use std::cell::Cell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::{Duration, Instant};
-use tollgate::{Ask, Limit, LimitHandle, MemoryStore, Source, Store};
-use tollgate_redis::RedisStore;
-use tollgate_testkit::RedisServer;
 
 pub(super) const GROUP: Group = Group {
     name: "leased",
@@ -32,52 +32,137 @@ type Node = (RedisStore, LimitHandle);
 fn run(group: &'static str) -> Findings {
     if !has_redis() {
         println!("skipped: there is no redis-server\n");
-        return Findings { goals: goals(None, None), ..Findings::default() };
+        return Findings {
+            goals: goals(None, None),
+            ..Findings::default()
+        };
     }
     let server = RedisServer::start();
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let hot = Limit::per_second(1_000_000).burst(2_000_000);
     let fleet = |name: &str, limit, staleness| -> Vec<Node> {
-        (0..NODES).map(|_| runtime.block_on(node(&server, name, limit, staleness))).collect()
+        (0..NODES)
+            .map(|_| runtime.block_on(node(&server, name, limit, staleness)))
+            .collect()
     };
-    let (leased, exact) = (fleet("leased", hot, Some(STALENESS)), fleet("exact", hot, None));
-    let loads = [("leased", &leased, CALLERS[0]), ("exact", &exact, CALLERS[1])]
-        .map(|(who, nodes, callers)| (who, load(&server, nodes, callers)));
+    let (leased, exact) = (
+        fleet("leased", hot, Some(STALENESS)),
+        fleet("exact", hot, None),
+    );
+    let loads = [
+        ("leased", &leased, CALLERS[0]),
+        ("exact", &exact, CALLERS[1]),
+    ]
+    .map(|(who, nodes, callers)| (who, load(&server, nodes, callers)));
     let [memory, lease] = one_decision(&leased[0]);
 
-    let lines = [("memory", memory), ("leased", lease)]
-        .map(|(who, nanos)| vec![who.to_owned(), format!("{nanos:.1}"), format!("{:.2}", nanos / memory)]);
-    println!("{}\n", table(&["a decision, one thread, 100 keys", "ns", "ratio"], lines.into_iter()));
-    let lines = loads.iter().map(|(who, Load { decided, calls, here })| {
-        let rate = *decided as f64 / ROUND.as_secs_f64();
-        let share = 100.0 * *here as f64 / (*decided).max(1) as f64;
-        let each = *decided as f64 / (*calls).max(1) as f64;
-        vec![(*who).to_owned(), format!("{rate:.0}"), calls.to_string(), format!("{each:.0}"), format!("{share:.1} %")]
+    let lines = [("memory", memory), ("leased", lease)].map(|(who, nanos)| {
+        vec![
+            who.to_owned(),
+            format!("{nanos:.1}"),
+            format!("{:.2}", nanos / memory),
+        ]
     });
-    let header = ["4 nodes at once, 100 hot keys", "decisions/s", "calls of Redis", "decisions a call", "decided here"];
+    println!(
+        "{}\n",
+        table(
+            &["a decision, one thread, 100 keys", "ns", "ratio"],
+            lines.into_iter()
+        )
+    );
+    let lines = loads.iter().map(
+        |(
+            who,
+            Load {
+                decided,
+                calls,
+                here,
+            },
+        )| {
+            let rate = *decided as f64 / ROUND.as_secs_f64();
+            let share = 100.0 * *here as f64 / (*decided).max(1) as f64;
+            let each = *decided as f64 / (*calls).max(1) as f64;
+            vec![
+                (*who).to_owned(),
+                format!("{rate:.0}"),
+                calls.to_string(),
+                format!("{each:.0}"),
+                format!("{share:.1} %"),
+            ]
+        },
+    );
+    let header = [
+        "4 nodes at once, 100 hot keys",
+        "decisions/s",
+        "calls of Redis",
+        "decisions a call",
+        "decided here",
+    ];
     println!("{}\n", table(&header, lines));
-    let fairness: Vec<(u64, f64)> =
-        [20, 100, 500, 2_000].map(|staleness| (staleness, runtime.block_on(fair(&server, staleness)))).into();
-    let lines = fairness.iter().map(|(staleness, index)| vec![format!("{staleness} ms"), format!("{index:.3}")]);
-    println!("{}\n", table(&["4 nodes on one key of 10000/s burst 20000, staleness", "Jain's index"], lines));
+    let fairness: Vec<(u64, f64)> = [20, 100, 500, 2_000]
+        .map(|staleness| (staleness, runtime.block_on(fair(&server, staleness))))
+        .into();
+    let lines = fairness
+        .iter()
+        .map(|(staleness, index)| vec![format!("{staleness} ms"), format!("{index:.3}")]);
+    println!(
+        "{}\n",
+        table(
+            &[
+                "4 nodes on one key of 10000/s burst 20000, staleness",
+                "Jain's index"
+            ],
+            lines
+        )
+    );
 
     let mut found = Findings::default();
     let params = || object(json!({ "nodes": NODES, "keys": KEYS, "staleness_ms": 1_000 }));
     for (who, value) in [("memory", memory), ("leased", lease)] {
-        let ratio_to = (who == "leased").then(|| Ratio { who: "memory".into(), ratio: lease / memory });
+        let ratio_to = (who == "leased").then(|| Ratio {
+            who: "memory".into(),
+            ratio: lease / memory,
+        });
         let row = "a decision, one thread".into();
-        found.rows.push(Row { group, row, who: who.into(), value, unit: "ns", ratio_to, params: params() });
+        found.rows.push(Row {
+            group,
+            row,
+            who: who.into(),
+            value,
+            unit: "ns",
+            ratio_to,
+            params: params(),
+        });
     }
     let per_call = |load: &Load| load.decided as f64 / load.calls.max(1) as f64;
     for (who, load) in &loads {
         let row = "decisions a call of Redis".into();
         let (who, value) = ((*who).to_owned(), per_call(load));
-        found.rows.push(Row { group, row, who, value, unit: "decisions", ratio_to: None, params: params() });
+        found.rows.push(Row {
+            group,
+            row,
+            who,
+            value,
+            unit: "decisions",
+            ratio_to: None,
+            params: params(),
+        });
     }
     for (staleness, value) in fairness {
         let row = format!("Jain's index of 4 nodes, staleness {staleness} ms");
         let who = "leased".into();
-        found.rows.push(Row { group, row, who, value, unit: "index", ratio_to: None, params: params() });
+        found.rows.push(Row {
+            group,
+            row,
+            who,
+            value,
+            unit: "index",
+            ratio_to: None,
+            params: params(),
+        });
     }
     found.goals = goals(Some(lease / memory), Some(per_call(&loads[0].1)));
     found
@@ -85,10 +170,23 @@ fn run(group: &'static str) -> Findings {
 
 fn goals(ratio: Option<f64>, per_call: Option<f64>) -> Vec<Goal> {
     let because = "there is no redis-server";
-    let goal = |text: &str, bound, measured| Goal { text: text.into(), bound, measured, because };
+    let goal = |text: &str, bound, measured| Goal {
+        text: text.into(),
+        bound,
+        measured,
+        because,
+    };
     vec![
-        goal("a decision on a lease / in memory, one thread", Bound::AtMost(2.0), ratio),
-        goal("decisions a call of Redis, 100 hot keys from 4 nodes", Bound::AtLeast(100.0), per_call),
+        goal(
+            "a decision on a lease / in memory, one thread",
+            Bound::AtMost(2.0),
+            ratio,
+        ),
+        goal(
+            "decisions a call of Redis, 100 hot keys from 4 nodes",
+            Bound::AtLeast(100.0),
+            per_call,
+        ),
     ]
 }
 
@@ -104,10 +202,13 @@ fn keys() -> Vec<String> {
     (0..KEYS).map(|key| format!("user:{key}")).collect()
 }
 
-/// Nanoseconds of a decision in memory, and of one on a lease. What would have to ask Redis does not wait for it here.
+/// Nanoseconds of a decision in memory, and of one on a lease. What would have to ask Redis does
+/// not wait for it here.
 fn one_decision((store, handle): &Node) -> [f64; 2] {
     let memory = MemoryStore::new();
-    let own = memory.limit("hot", Limit::per_second(1_000_000).burst(2_000_000)).expect("a limit");
+    let own = memory
+        .limit("hot", Limit::per_second(1_000_000).burst(2_000_000))
+        .expect("a limit");
     let keys: Arc<[String]> = keys().into();
     let asked = Arc::new(AtomicU64::new(0));
     let missed = Arc::clone(&asked);
@@ -131,8 +232,14 @@ fn one_decision((store, handle): &Node) -> [f64; 2] {
         }
     };
     let before = store.status().counts.leases.decisions;
-    let times = one_thread(&[Contestant::new("memory", in_memory), Contestant::new("leased", on_lease)]);
-    let (here, asked) = (store.status().counts.leases.decisions - before, asked.load(Relaxed));
+    let times = one_thread(&[
+        Contestant::new("memory", in_memory),
+        Contestant::new("leased", on_lease),
+    ]);
+    let (here, asked) = (
+        store.status().counts.leases.decisions - before,
+        asked.load(Relaxed),
+    );
     // Between its turns nobody asks, and what it held has ended.
     println!("{asked} of {} decisions were not held\n", here + asked);
     [times[0], times[1]]
@@ -156,11 +263,15 @@ fn load(server: &RedisServer, nodes: &[Node], callers: usize) -> Load {
         for (store, handle) in nodes {
             let (decided, here) = (&decided, &here);
             threads.spawn(move || {
-                let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .expect("a runtime");
                 let keys: Arc<[String]> = keys().into();
                 let tasks: Vec<_> = (0..callers)
                     .map(|caller| {
-                        let (store, handle, keys) = (store.clone(), handle.clone(), Arc::clone(&keys));
+                        let (store, handle, keys) =
+                            (store.clone(), handle.clone(), Arc::clone(&keys));
                         runtime.spawn(call(store, handle, keys, caller, until))
                     })
                     .collect();
@@ -172,7 +283,11 @@ fn load(server: &RedisServer, nodes: &[Node], callers: usize) -> Load {
             });
         }
     });
-    Load { decided: decided.into_inner(), calls: script_calls(server) - before, here: here.into_inner() }
+    Load {
+        decided: decided.into_inner(),
+        calls: script_calls(server) - before,
+        here: here.into_inner(),
+    }
 }
 
 async fn call(
@@ -197,14 +312,23 @@ async fn call(
     (all, here)
 }
 
-/// Jain's index of what four nodes admit that are all asked for more than there is: 1 if all the same, 1/4 if one has it all.
+/// Jain's index of what four nodes admit that are all asked for more than there is: 1 if all the
+/// same, 1/4 if one has it all.
 async fn fair(server: &RedisServer, staleness: u64) -> f64 {
     const LONG: Duration = Duration::from_millis(2_500);
     let limit = Limit::per_second(10_000).burst(20_000);
     let mut nodes = Vec::new();
     for _ in 0..NODES {
         let staleness = Duration::from_millis(staleness);
-        nodes.push(node(server, &format!("fair {staleness:?}"), limit, Some(staleness)).await);
+        nodes.push(
+            node(
+                server,
+                &format!("fair {staleness:?}"),
+                limit,
+                Some(staleness),
+            )
+            .await,
+        );
     }
     let begin = Instant::now();
     let tasks: Vec<_> = nodes
@@ -228,6 +352,9 @@ async fn fair(server: &RedisServer, staleness: u64) -> f64 {
     for task in tasks {
         admitted.push(task.await.expect("a node") as f64);
     }
-    let (sum, squares) = (admitted.iter().sum::<f64>(), admitted.iter().map(|x| x * x).sum::<f64>());
+    let (sum, squares) = (
+        admitted.iter().sum::<f64>(),
+        admitted.iter().map(|x| x * x).sum::<f64>(),
+    );
     sum * sum / (NODES as f64 * squares)
 }

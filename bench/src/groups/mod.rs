@@ -1,4 +1,5 @@
-//! The groups: what is measured together and printed together. A new one is a file here and a line below.
+//! The groups: what is measured together and printed together. A new one is a file here and a line
+//! below.
 
 mod algorithms;
 pub(crate) mod check;

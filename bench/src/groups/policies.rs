@@ -1,14 +1,15 @@
-//! A decision by policies: how much their number costs, beside the store alone on the same three asks.
+//! A decision by policies: how much their number costs, beside the store alone on the same three
+//! asks.
 
 use super::Group;
 use crate::harness::{self, Contestant};
 use crate::peers::limitador::Limitador;
 use crate::policies::{SIZES, engine, path, subject, wide};
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use ratekeeper::{Ask, Clock, MemoryStore, SystemClock};
 use serde_json::json;
 use std::process::Command;
 use std::time::Instant;
-use tollgate::{Ask, Clock, MemoryStore, SystemClock};
 
 pub(super) const GROUP: Group = Group {
     name: "policies",
@@ -23,7 +24,9 @@ fn run(group: &'static str) -> Findings {
     let deciding = |path: &dyn Fn(usize) -> String| -> Vec<f64> {
         let contestants = SIZES.map(|size| {
             let (engine, path) = (engine(size), path(size));
-            Contestant::new(format!("{size} policies"), move || engine.decide_now(&subject(&path)).is_allowed())
+            Contestant::new(format!("{size} policies"), move || {
+                engine.decide_now(&subject(&path)).is_allowed()
+            })
         });
         harness::one_thread(&contestants)
     };
@@ -63,24 +66,45 @@ fn run(group: &'static str) -> Findings {
             who: format!("limitador, {size} limits"),
             value: limitador[at],
             unit: "ns",
-            ratio_to: Some(Ratio { who: format!("{size} policies"), ratio }),
+            ratio_to: Some(Ratio {
+                who: format!("{size} policies"),
+                ratio,
+            }),
             params: object(json!({ "threads": 1, "statistic": "best" })),
         });
     }
     lines.push(line);
-    let counted = |at: usize| allocations.map_or("not counted".to_owned(), |counts| counts[at].to_string());
-    lines.push([vec!["allocations in 1,000 decisions".to_owned()], (0..SIZES.len()).map(counted).collect()].concat());
+    let counted =
+        |at: usize| allocations.map_or("not counted".to_owned(), |counts| counts[at].to_string());
+    lines.push(
+        [
+            vec!["allocations in 1,000 decisions".to_owned()],
+            (0..SIZES.len()).map(counted).collect(),
+        ]
+        .concat(),
+    );
     lines.push(vec![
         "the store alone, the same three asks".to_owned(),
         format!("{alone:.0}"),
         String::new(),
         String::new(),
     ]);
-    let header = [String::new(), "10 policies".to_owned(), "100".to_owned(), "1,000".to_owned()];
-    println!("{}\n", table(&header.each_ref().map(String::as_str), lines.into_iter()));
+    let header = [
+        String::new(),
+        "10 policies".to_owned(),
+        "100".to_owned(),
+        "1,000".to_owned(),
+    ];
+    println!(
+        "{}\n",
+        table(&header.each_ref().map(String::as_str), lines.into_iter())
+    );
 
     let matching = |nanos: &[f64]| nanos[2] / nanos[0];
-    for (row, ratio) in [(THREE_APPLY, matching(&three)), (NONE_APPLIES, matching(&few))] {
+    for (row, ratio) in [
+        (THREE_APPLY, matching(&three)),
+        (NONE_APPLIES, matching(&few)),
+    ] {
         found.goals.push(Goal {
             text: format!("deciding by 1,000 policies / by 10, {row}"),
             bound: Bound::AtMost(2.0),
@@ -115,15 +139,34 @@ fn store_alone() -> Contestant {
     let limits = ["a", "b", "c"].map(|name| store.limit(name, wide()).expect("there is room"));
     Contestant::new("the store alone", move || {
         let [a, b, c] = &limits;
-        let asks = [Ask::new(a, "203.0.113.7"), Ask::new(b, "user-42"), Ask::new(c, "")];
+        let asks = [
+            Ask::new(a, "203.0.113.7"),
+            Ask::new(b, "user-42"),
+            Ask::new(c, ""),
+        ];
         store.decide_now(&asks, SystemClock.now()).is_allowed()
     })
 }
 
 fn allocations() -> Option<[u64; SIZES.len()]> {
-    let args = ["run", "--release", "--quiet", "-p", "tollgate-bench", "--bin", "allocations"];
-    let output = Command::new(env!("CARGO")).args(args).current_dir(env!("CARGO_MANIFEST_DIR")).output().ok()?;
+    let args = [
+        "run",
+        "--release",
+        "--quiet",
+        "-p",
+        "ratekeeper-bench",
+        "--bin",
+        "allocations",
+    ];
+    let output = Command::new(env!("CARGO"))
+        .args(args)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .ok()?;
     let text = String::from_utf8(output.stdout).ok()?;
-    let counts: Vec<u64> = text.lines().filter_map(|line| line.split_once(' ')?.1.parse().ok()).collect();
+    let counts: Vec<u64> = text
+        .lines()
+        .filter_map(|line| line.split_once(' ')?.1.parse().ok())
+        .collect();
     counts.try_into().ok()
 }

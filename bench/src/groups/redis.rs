@@ -1,17 +1,18 @@
-//! Decisions on Redis: ours, which share calls, beside one call a decision, pipelined; and what a Redis that hangs costs.
+//! Decisions on Redis: ours, which share calls, beside one call a decision, pipelined; and what a
+//! Redis that hangs costs.
 
 use super::Group;
 use crate::harness::median;
 use crate::peers::lua_bucket::LuaBucket;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use ratekeeper::{Ask, Limit, LimitHandle, Source, Store};
+use ratekeeper_redis::RedisStore;
+use ratekeeper_testkit::RedisServer;
 use serde_json::json;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::runtime::Runtime;
-use tollgate::{Ask, Limit, LimitHandle, Source, Store};
-use tollgate_redis::RedisStore;
-use tollgate_testkit::RedisServer;
 
 pub(super) const GROUP: Group = Group {
     name: "redis",
@@ -30,36 +31,73 @@ const TIMEOUT: Duration = Duration::from_millis(10);
 /// How long Redis hangs.
 const HANGS: Duration = Duration::from_secs(2);
 
-const OURS: &str = "tollgate";
+const OURS: &str = "ratekeeper";
 const PEER: &str = "one EVALSHA a decision, pipelined";
 
 fn run(group: &'static str) -> Findings {
     if !has_redis() {
         println!("skipped: there is no redis-server\n");
-        return Findings { goals: goals(None, None, None), ..Findings::default() };
+        return Findings {
+            goals: goals(None, None, None),
+            ..Findings::default()
+        };
     }
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
     let server = RedisServer::start();
     let mut found = Findings::default();
     let both = throughput(&runtime, &server);
-    let lines = [(OURS, both[0]), (PEER, both[1])].map(|(who, Round { rate, redis, client })| {
-        let ratio = format!("{:.2}", rate / both[1].rate);
-        vec![who.to_owned(), format!("{rate:.0}"), ratio, format!("{redis:.2}"), format!("{client:.2}")]
-    });
-    let header =
-        ["exact token bucket, 256 callers", "decisions/s", "ratio", "µs of Redis a decision", "µs of the client"];
+    let lines = [(OURS, both[0]), (PEER, both[1])].map(
+        |(
+            who,
+            Round {
+                rate,
+                redis,
+                client,
+            },
+        )| {
+            let ratio = format!("{:.2}", rate / both[1].rate);
+            vec![
+                who.to_owned(),
+                format!("{rate:.0}"),
+                ratio,
+                format!("{redis:.2}"),
+                format!("{client:.2}"),
+            ]
+        },
+    );
+    let header = [
+        "exact token bucket, 256 callers",
+        "decisions/s",
+        "ratio",
+        "µs of Redis a decision",
+        "µs of the client",
+    ];
     println!("{}\n", table(&header, lines.into_iter()));
     let [ours, peer] = both.map(|round| round.rate);
     for (who, Round { redis, client, .. }) in [(OURS, both[0]), (PEER, both[1])] {
         for (of, value) in [("Redis", redis), ("the client", client)] {
             let row = format!("processor time of {of}, a decision");
             let params = object(json!({ "callers": CALLERS, "keys": KEYS, "statistic": "median" }));
-            found.rows.push(Row { group, row, who: who.into(), value, unit: "µs", ratio_to: None, params });
+            found.rows.push(Row {
+                group,
+                row,
+                who: who.into(),
+                value,
+                unit: "µs",
+                ratio_to: None,
+                params,
+            });
         }
     }
     for (who, rate) in [(OURS, ours), (PEER, peer)] {
         let params = json!({ "callers": CALLERS, "keys": KEYS, "statistic": "median", "limit": format!("{RATE}/s burst {BURST}") });
-        let ratio_to = (who == OURS).then(|| Ratio { who: PEER.into(), ratio: ours / peer });
+        let ratio_to = (who == OURS).then(|| Ratio {
+            who: PEER.into(),
+            ratio: ours / peer,
+        });
         let row = "decisions a second".into();
         found.rows.push(Row {
             group,
@@ -73,18 +111,53 @@ fn run(group: &'static str) -> Findings {
     }
 
     let trips = round_trips(&runtime, &server);
-    let lines = trips.iter().map(|(limits, calls)| vec![limits.to_string(), format!("{calls:.2}")]);
-    println!("{}\n", table(&["limits of a request, one caller", "calls of Redis a request"], lines));
+    let lines = trips
+        .iter()
+        .map(|(limits, calls)| vec![limits.to_string(), format!("{calls:.2}")]);
+    println!(
+        "{}\n",
+        table(
+            &[
+                "limits of a request, one caller",
+                "calls of Redis a request"
+            ],
+            lines
+        )
+    );
     for (limits, calls) in &trips {
         let row = format!("calls of Redis a request, {limits} limits");
         let params = object(json!({ "callers": 1 }));
-        found.rows.push(Row { group, row, who: OURS.into(), value: *calls, unit: "calls", ratio_to: None, params });
+        found.rows.push(Row {
+            group,
+            row,
+            who: OURS.into(),
+            value: *calls,
+            unit: "calls",
+            ratio_to: None,
+            params,
+        });
     }
 
     let hanging = hanging(&runtime, &server);
-    let lines = [("median", 0.5), ("p99", 0.99), ("p99.9", 0.999), ("slowest", 1.0)]
-        .map(|(name, part)| vec![name.to_owned(), format!("{:.2}", millis(quantile(&hanging, part)))]);
-    println!("{}\n", table(&["Redis stopped for 2 s, 64 callers", "ms a decision"], lines.into_iter()));
+    let lines = [
+        ("median", 0.5),
+        ("p99", 0.99),
+        ("p99.9", 0.999),
+        ("slowest", 1.0),
+    ]
+    .map(|(name, part)| {
+        vec![
+            name.to_owned(),
+            format!("{:.2}", millis(quantile(&hanging, part))),
+        ]
+    });
+    println!(
+        "{}\n",
+        table(
+            &["Redis stopped for 2 s, 64 callers", "ms a decision"],
+            lines.into_iter()
+        )
+    );
     let slowest = quantile(&hanging, 0.999);
     found.rows.push(Row {
         group,
@@ -101,24 +174,48 @@ fn run(group: &'static str) -> Findings {
 }
 
 pub(super) fn has_redis() -> bool {
-    Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_ok()
+    Command::new("redis-server")
+        .arg("--version")
+        .stdout(Stdio::null())
+        .status()
+        .is_ok()
 }
 
 /// How many scripts Redis has run by their hash.
 pub(super) fn script_calls(server: &RedisServer) -> u64 {
     let text = server.command(&["INFO", "commandstats"]);
     let text = text.text().unwrap_or_default().to_owned();
-    let line = text.lines().find(|line| line.starts_with("cmdstat_evalsha:calls="));
-    line.and_then(|line| line.split(['=', ',']).nth(1)?.parse::<u64>().ok()).unwrap_or(0)
+    let line = text
+        .lines()
+        .find(|line| line.starts_with("cmdstat_evalsha:calls="));
+    line.and_then(|line| line.split(['=', ',']).nth(1)?.parse::<u64>().ok())
+        .unwrap_or(0)
 }
 
 fn goals(ratio: Option<f64>, trips: Option<f64>, hanging: Option<f64>) -> Vec<Goal> {
     let because = "there is no redis-server";
-    let goal = |text: &str, bound, measured| Goal { text: text.into(), bound, measured, because };
+    let goal = |text: &str, bound, measured| Goal {
+        text: text.into(),
+        bound,
+        measured,
+        because,
+    };
     vec![
-        goal("decisions/s on one Redis, 256 callers / one EVALSHA a decision, pipelined", Bound::AtLeast(1.6), ratio),
-        goal("round trips a request, whatever the number of limits", Bound::AtMost(1.0), trips),
-        goal("ms a decision while Redis hangs, p99.9, timeout 10 ms", Bound::AtMost(15.0), hanging),
+        goal(
+            "decisions/s on one Redis, 256 callers / one EVALSHA a decision, pipelined",
+            Bound::AtLeast(1.6),
+            ratio,
+        ),
+        goal(
+            "round trips a request, whatever the number of limits",
+            Bound::AtMost(1.0),
+            trips,
+        ),
+        goal(
+            "ms a decision while Redis hangs, p99.9, timeout 10 ms",
+            Bound::AtMost(15.0),
+            hanging,
+        ),
     ]
 }
 
@@ -135,7 +232,9 @@ struct Round {
 /// Rounds of each, in turn; the medians.
 fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
     let (store, limit) = runtime.block_on(connect(server, Duration::from_secs(10)));
-    let peer = runtime.block_on(LuaBucket::connect(server.url(), BURST, 1_000_000 / RATE)).expect("Redis answers");
+    let peer = runtime
+        .block_on(LuaBucket::connect(server.url(), BURST, 1_000_000 / RATE))
+        .expect("Redis answers");
     let keys: Arc<[String]> = (0..KEYS).map(|key| format!("user:{key}")).collect();
     let mut rates = [Vec::new(), Vec::new()];
     for round in 0..=ROUNDS {
@@ -144,7 +243,9 @@ fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
             async move {
                 let (mut decided, mut key) = (0_u64, caller);
                 while Instant::now() < until {
-                    let verdict = store.decide(&[Ask::new(&limit, &keys[next(&mut key)])]).await;
+                    let verdict = store
+                        .decide(&[Ask::new(&limit, &keys[next(&mut key)])])
+                        .await;
                     assert_eq!(verdict.source(), Source::Redis);
                     decided += 1;
                 }
@@ -179,7 +280,10 @@ fn throughput(runtime: &Runtime, server: &RedisServer) -> [Round; 2] {
 fn redis_time(server: &RedisServer) -> f64 {
     let text = server.command(&["INFO", "cpu"]);
     let text = text.text().unwrap_or_default().to_owned();
-    let of = |name: &str| text.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+    let of = |name: &str| {
+        text.lines()
+            .find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok())
+    };
     of("used_cpu_user:").unwrap_or(0.0) + of("used_cpu_sys:").unwrap_or(0.0)
 }
 
@@ -191,7 +295,9 @@ fn own_time() -> f64 {
 
 /// The next of the keys, in no order.
 fn next(key: &mut u64) -> usize {
-    *key = key.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *key = key
+        .wrapping_mul(6_364_136_223_846_793_005)
+        .wrapping_add(1_442_695_040_888_963_407);
     (*key >> 33) as usize % KEYS as usize
 }
 
@@ -202,20 +308,28 @@ async fn load<F: Future<Output = u64> + Send + 'static>(
 ) -> Round {
     let (redis, client) = (redis_time(server), own_time());
     let start = Instant::now();
-    let callers: Vec<_> = (0..CALLERS).map(|number| tokio::spawn(caller(number, start + ROUND))).collect();
+    let callers: Vec<_> = (0..CALLERS)
+        .map(|number| tokio::spawn(caller(number, start + ROUND)))
+        .collect();
     let mut decided = 0;
     for caller in callers {
         decided += caller.await.expect("a caller");
     }
     let rate = decided as f64 / start.elapsed().as_secs_f64();
     let each = |seconds: f64| seconds * 1e6 / decided as f64;
-    Round { rate, redis: each(redis_time(server) - redis), client: each(own_time() - client) }
+    Round {
+        rate,
+        redis: each(redis_time(server) - redis),
+        client: each(own_time() - client),
+    }
 }
 
 async fn connect(server: &RedisServer, timeout: Duration) -> (RedisStore, LimitHandle) {
     let store = RedisStore::builder(server.url()).timeout(timeout);
     let store = store.connect().await.expect("Redis answers");
-    let limit = store.limit("bench", Limit::per_second(RATE).burst(BURST)).expect("a limit");
+    let limit = store
+        .limit("bench", Limit::per_second(RATE).burst(BURST))
+        .expect("a limit");
     (store, limit)
 }
 
@@ -224,7 +338,11 @@ fn round_trips(runtime: &Runtime, server: &RedisServer) -> Vec<(usize, f64)> {
     const REQUESTS: u64 = 2_000;
     let (store, _) = runtime.block_on(connect(server, Duration::from_secs(10)));
     let limits: Vec<LimitHandle> = (0..8)
-        .map(|number| store.limit(&format!("limit {number}"), Limit::per_second(1_000_000)).expect("a limit"))
+        .map(|number| {
+            store
+                .limit(&format!("limit {number}"), Limit::per_second(1_000_000))
+                .expect("a limit")
+        })
         .collect();
     let calls = || script_calls(server);
     [1, 2, 5, 8]
@@ -234,7 +352,10 @@ fn round_trips(runtime: &Runtime, server: &RedisServer) -> Vec<(usize, f64)> {
             runtime.block_on(async {
                 for key in 0..REQUESTS {
                     let key = key.to_string();
-                    let asks: Vec<Ask<'_>> = limits[..many].iter().map(|limit| Ask::new(limit, &key)).collect();
+                    let asks: Vec<Ask<'_>> = limits[..many]
+                        .iter()
+                        .map(|limit| Ask::new(limit, &key))
+                        .collect();
                     let _ = store.decide(&asks).await;
                 }
             });

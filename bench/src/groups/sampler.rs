@@ -3,9 +3,9 @@
 use super::Group;
 use crate::harness::{self, Contestant};
 use crate::report::{Findings, Ratio, Row, object, table};
+use ratekeeper_tracing::Sampler;
 use serde_json::json;
 use std::hint::black_box;
-use tollgate_tracing::Sampler;
 use tracing::{Dispatch, debug};
 use tracing_subscriber::prelude::*;
 use tracing_subscriber::{filter, fmt, registry};
@@ -19,20 +19,29 @@ pub(super) const GROUP: Group = Group {
 fn run(group: &'static str) -> Findings {
     let sink = || fmt::layer().with_writer(std::io::sink);
     let sampler = Sampler::default();
-    let rows = [
-        (
-            "for one layer",
-            Dispatch::new(registry().with(Sampler::default().layer(sink()))),
-            Dispatch::new(
-                registry().with(sink().with_filter(filter::dynamic_filter_fn(|meta, _| black_box(meta.is_span())))),
+    let rows =
+        [
+            (
+                "for one layer",
+                Dispatch::new(registry().with(Sampler::default().layer(sink()))),
+                Dispatch::new(
+                    registry().with(sink().with_filter(filter::dynamic_filter_fn(|meta, _| {
+                        black_box(meta.is_span())
+                    }))),
+                ),
             ),
-        ),
-        (
-            "for all layers",
-            Dispatch::new(registry().with(sampler.reporting(sink())).with(sampler.clone())),
-            Dispatch::new(registry().with(sink()).with(filter::dynamic_filter_fn(|meta, _| black_box(meta.is_span())))),
-        ),
-    ];
+            (
+                "for all layers",
+                Dispatch::new(
+                    registry()
+                        .with(sampler.reporting(sink()))
+                        .with(sampler.clone()),
+                ),
+                Dispatch::new(registry().with(sink()).with(filter::dynamic_filter_fn(
+                    |meta, _| black_box(meta.is_span()),
+                ))),
+            ),
+        ];
     let mut found = Findings::default();
     let mut lines = Vec::new();
     for (row, sampled, refused) in rows {
@@ -54,12 +63,21 @@ fn run(group: &'static str) -> Findings {
                 who: contestant.who.clone(),
                 value: nanos[at],
                 unit: "ns",
-                ratio_to: Some(Ratio { who: contestants[1 - at].who.clone(), ratio: nanos[at] / nanos[1 - at] }),
+                ratio_to: Some(Ratio {
+                    who: contestants[1 - at].who.clone(),
+                    ratio: nanos[at] / nanos[1 - at],
+                }),
                 params: object(json!({ "threads": 1, "statistic": "best" })),
             });
         }
     }
-    println!("{}\n", table(&["", "the sampler", "a filter that only says no"], lines.into_iter()));
+    println!(
+        "{}\n",
+        table(
+            &["", "the sampler", "a filter that only says no"],
+            lines.into_iter()
+        )
+    );
     found
 }
 

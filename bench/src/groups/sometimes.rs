@@ -1,24 +1,34 @@
-//! `Sometimes` when it skips, beside Go's in a line-by-line port with a Mutex, and Go's own where it is there.
+//! `Sometimes` when it skips, beside Go's in a line-by-line port with a Mutex, and Go's own where
+//! it is there.
 
 use super::Group;
 use crate::go;
 use crate::harness::{self, Contestant};
 use crate::peers::mutex_sometimes;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
+use ratekeeper::Sometimes;
 use serde_json::json;
 use std::sync::Arc;
 use std::time::Duration;
-use tollgate::Sometimes;
 
-pub(super) const GROUP: Group =
-    Group { name: "sometimes", about: "ns of a call that is skipped, and thread; in brackets ours / theirs", run };
+pub(super) const GROUP: Group = Group {
+    name: "sometimes",
+    about: "ns of a call that is skipped, and thread; in brackets ours / theirs",
+    run,
+};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
 /// What is set: first, every, interval, and the figure of the Go program.
 const SETTINGS: [(&str, u32, u32, Duration, Option<&str>); 3] = [
     ("first 10", 10, 0, Duration::ZERO, None),
-    ("every 1000000000", 0, 1_000_000_000, Duration::ZERO, Some("sometimes")),
+    (
+        "every 1000000000",
+        0,
+        1_000_000_000,
+        Duration::ZERO,
+        Some("sometimes"),
+    ),
     ("every hour", 0, 0, HOUR, None),
 ];
 
@@ -27,35 +37,56 @@ fn run(group: &'static str) -> Findings {
     let mut lines = Vec::new();
     let from_go = go::Program::build().and_then(|program| program.run());
     for (name, first, every, interval, figure) in SETTINGS {
-        let ours = Arc::new(Sometimes::new().first(first).every(every).interval(interval));
-        let port = Arc::new(mutex_sometimes::Sometimes::new(first.into(), every.into(), interval));
+        let ours = Arc::new(
+            Sometimes::new()
+                .first(first)
+                .every(every)
+                .interval(interval),
+        );
+        let port = Arc::new(mutex_sometimes::Sometimes::new(
+            first.into(),
+            every.into(),
+            interval,
+        ));
         // Past those that run first.
         for _ in 0..=first {
             let _ = (ours.run(|| ()), port.run(|| ()));
         }
         let contestants = [
-            Contestant::new("tollgate", move || ours.run(|| ()).is_none()),
+            Contestant::new("ratekeeper", move || ours.run(|| ()).is_none()),
             Contestant::new("a Mutex port of Go's", move || !port.run(|| ())),
         ];
         let one = harness::one_thread(&contestants);
-        let two: Vec<f64> = harness::two_threads(&contestants).iter().map(|both| both.quartile).collect();
+        let two: Vec<f64> = harness::two_threads(&contestants)
+            .iter()
+            .map(|both| both.quartile)
+            .collect();
         let go = figure.and_then(|figure| from_go.as_ref().ok()?.get(figure).copied());
         let mut line = vec![name.to_owned()];
         for (threads, nanos) in [(1, &one), (2, &two)] {
-            line.extend([format!("{:.1}", nanos[0]), format!("{:.1} ({:.2})", nanos[1], nanos[0] / nanos[1])]);
+            line.extend([
+                format!("{:.1}", nanos[0]),
+                format!("{:.1} ({:.2})", nanos[1], nanos[0] / nanos[1]),
+            ]);
             for (at, contestant) in contestants.iter().enumerate() {
                 found.rows.push(Row {
                     group,
-                    row: format!("{name}, skips, {threads} thread{}", if threads == 1 { "" } else { "s" }),
+                    row: format!(
+                        "{name}, skips, {threads} thread{}",
+                        if threads == 1 { "" } else { "s" }
+                    ),
                     who: contestant.who.clone(),
                     value: nanos[at],
                     unit: "ns",
-                    ratio_to: Some(Ratio { who: contestants[1 - at].who.clone(), ratio: nanos[at] / nanos[1 - at] }),
+                    ratio_to: Some(Ratio {
+                        who: contestants[1 - at].who.clone(),
+                        ratio: nanos[at] / nanos[1 - at],
+                    }),
                     params: object(json!({ "threads": threads })),
                 });
             }
             found.goals.push(Goal {
-                text: format!("Sometimes that skips ({name}), {threads} thread(s): tollgate / a Mutex port of Go's"),
+                text: format!("Sometimes that skips ({name}), {threads} thread(s): ratekeeper / a Mutex port of Go's"),
                 bound: Bound::AtMost(1.0),
                 measured: Some(nanos[0] / nanos[1]),
                 because: "",
@@ -69,11 +100,14 @@ fn run(group: &'static str) -> Findings {
                 who: "Go's Sometimes".into(),
                 value,
                 unit: "ns",
-                ratio_to: Some(Ratio { who: "tollgate".into(), ratio: value / one[0] }),
+                ratio_to: Some(Ratio {
+                    who: "ratekeeper".into(),
+                    ratio: value / one[0],
+                }),
                 params: object(json!({ "threads": 1 })),
             });
             found.goals.push(Goal {
-                text: format!("Sometimes that skips ({name}), 1 thread: tollgate / Go's own"),
+                text: format!("Sometimes that skips ({name}), 1 thread: ratekeeper / Go's own"),
                 bound: Bound::AtMost(1.0),
                 measured: Some(one[0] / value),
                 because: "",
@@ -83,9 +117,9 @@ fn run(group: &'static str) -> Findings {
     }
     let header = [
         "",
-        "tollgate\n1 thread",
+        "ratekeeper\n1 thread",
         "Mutex port\n1 thread",
-        "tollgate\n2 threads",
+        "ratekeeper\n2 threads",
         "Mutex port\n2 threads",
         "Go\n1 thread",
     ];

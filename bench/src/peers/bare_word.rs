@@ -1,9 +1,10 @@
-//! Not a limiter: reading the clock and adding to one shared word. What is exact and shared cannot cost less by much.
+//! Not a limiter: reading the clock and adding to one shared word. What is exact and shared cannot
+//! cost less by much.
 
+use ratekeeper::Clock;
 use std::hint::black_box;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate::Clock;
 
 /// Alone on its cache line, and on the one beside it that processors fetch with it.
 #[repr(align(128))]

@@ -2,11 +2,11 @@
 
 use governor::clock::{Clock as GovernorClock, ReasonablyRealtime, Reference};
 use governor::nanos::Nanos;
+use ratekeeper::{Clock, Instant};
 use std::ops::Add;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tollgate::{Clock, Instant};
 
 /// One of our clocks as a peer's.
 #[derive(Clone)]
@@ -17,7 +17,10 @@ pub(crate) struct Ours<C> {
 
 impl<C: Clock> Ours<C> {
     pub(crate) fn new(clock: C) -> Self {
-        Self { start: clock.now(), clock }
+        Self {
+            start: clock.now(),
+            clock,
+        }
     }
 }
 

@@ -10,7 +10,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
-type Direct<C> = Arc<RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<<C as Clock>::Instant>>>;
+type Direct<C> =
+    Arc<RateLimiter<NotKeyed, InMemoryState, C, NoOpMiddleware<<C as Clock>::Instant>>>;
 
 fn limiter<C: Clock>(interval: Duration, burst: u32, clock: C) -> Direct<C> {
     let quota = Quota::with_period(interval).expect("not zero");
@@ -29,7 +30,9 @@ pub(crate) fn denied<C: Clock + Send + Sync>(clock: C) -> impl Fn() -> bool + Cl
     move || black_box(&limiter).check().is_err()
 }
 
-pub(crate) fn wait_async<C: ReasonablyRealtime + Send + Sync>(clock: C) -> impl Fn() -> bool + Clone + Sync {
+pub(crate) fn wait_async<C: ReasonablyRealtime + Send + Sync>(
+    clock: C,
+) -> impl Fn() -> bool + Clone + Sync {
     let limiter = limiter(OPEN_INTERVAL, OPEN_BURST, clock);
     move || ready(black_box(&limiter).until_ready())
 }

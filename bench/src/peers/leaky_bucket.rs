@@ -10,7 +10,14 @@ fn open() -> Arc<RateLimiter> {
     // Its finest interval is a millisecond: a million then are one a nanosecond.
     let burst = OPEN_BURST as usize;
     let interval = Duration::from_millis(1);
-    Arc::new(RateLimiter::builder().max(burst).initial(burst).refill(1_000_000).interval(interval).build())
+    Arc::new(
+        RateLimiter::builder()
+            .max(burst)
+            .initial(burst)
+            .refill(1_000_000)
+            .interval(interval)
+            .build(),
+    )
 }
 
 pub(crate) fn allowed() -> impl Fn() -> bool + Clone + Sync {
@@ -19,7 +26,14 @@ pub(crate) fn allowed() -> impl Fn() -> bool + Clone + Sync {
 }
 
 pub(crate) fn denied() -> impl Fn() -> bool + Clone + Sync {
-    let limiter = Arc::new(RateLimiter::builder().max(1).initial(1).refill(1).interval(SHUT_INTERVAL).build());
+    let limiter = Arc::new(
+        RateLimiter::builder()
+            .max(1)
+            .initial(1)
+            .refill(1)
+            .interval(SHUT_INTERVAL)
+            .build(),
+    );
     assert!(limiter.try_acquire(1));
     move || !black_box(&limiter).try_acquire(1)
 }

@@ -1,10 +1,12 @@
-//! How one would do it: an exact token bucket in a script, one call a decision, pipelined on one connection.
+//! How one would do it: an exact token bucket in a script, one call a decision, pipelined on one
+//! connection.
 
 use redis::aio::MultiplexedConnection;
 use redis::{AsyncConnectionConfig, Client, IntoConnectionInfo, Script};
 use std::sync::Arc;
 
-/// GCRA by the clock of the server. Burst · interval and the interval come as arguments, in microseconds.
+/// GCRA by the clock of the server. Burst · interval and the interval come as arguments, in
+/// microseconds.
 const SCRIPT: &str = "\
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
@@ -27,15 +29,27 @@ impl LuaBucket {
     pub(crate) async fn connect(url: &str, burst: u64, interval: u64) -> redis::RedisResult<Self> {
         let info = url.into_connection_info()?;
         let info = info.set_tcp_settings(redis::io::tcp::TcpSettings::default().set_nodelay(true));
-        let config = AsyncConnectionConfig::new().set_response_timeout(None).set_pipeline_buffer_size(1_024);
-        let connection = Client::open(info)?.get_multiplexed_async_connection_with_config(&config).await?;
-        Ok(Self { connection, script: Arc::new(Script::new(SCRIPT)), full: burst * interval, interval })
+        let config = AsyncConnectionConfig::new()
+            .set_response_timeout(None)
+            .set_pipeline_buffer_size(1_024);
+        let connection = Client::open(info)?
+            .get_multiplexed_async_connection_with_config(&config)
+            .await?;
+        Ok(Self {
+            connection,
+            script: Arc::new(Script::new(SCRIPT)),
+            full: burst * interval,
+            interval,
+        })
     }
 
     pub(crate) async fn check(&mut self, key: &str) -> bool {
         let mut call = self.script.key(key);
         call.arg(self.full).arg(self.interval).arg(1);
-        let told: Vec<i64> = call.invoke_async(&mut self.connection).await.expect("Redis answers");
+        let told: Vec<i64> = call
+            .invoke_async(&mut self.connection)
+            .await
+            .expect("Redis answers");
         told[0] == 1
     }
 }

@@ -1,4 +1,5 @@
-//! The contestants other than tollgate: one file each, every verb as a call that says whether it went as it should.
+//! The contestants other than ratekeeper: one file each, every verb as a call that says whether it
+//! went as it should.
 //!
 //! All of them get the same two limits, so that every call of a row takes the same path.
 
@@ -20,8 +21,8 @@ use std::pin::pin;
 use std::task::{Context, Waker};
 use std::time::Duration;
 
-/// Always admitted: a token a nanosecond comes faster than any loop here takes it, and four seconds' worth are there
-/// to begin with. Every admission still writes.
+/// Always admitted: a token a nanosecond comes faster than any loop here takes it, and four
+/// seconds' worth are there to begin with. Every admission still writes.
 pub(crate) const OPEN_INTERVAL: Duration = Duration::from_nanos(1);
 pub(crate) const OPEN_BURST: u32 = u32::MAX;
 pub(crate) const OPEN: &str = "1 every 1 ns, burst 4294967295";
@@ -32,5 +33,7 @@ pub(crate) const SHUT: &str = "1 every 1 d, burst 1, emptied first";
 
 /// Polls once; whether that was enough.
 pub(crate) fn ready(future: impl Future) -> bool {
-    pin!(future).poll(&mut Context::from_waker(Waker::noop())).is_ready()
+    pin!(future)
+        .poll(&mut Context::from_waker(Waker::noop()))
+        .is_ready()
 }

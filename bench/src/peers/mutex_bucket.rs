@@ -1,10 +1,10 @@
 //! What one writes by hand: a token bucket in floating point behind a lock.
 
 use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL};
+use ratekeeper::{Clock, Instant};
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
-use tollgate::{Clock, Instant};
 
 struct Bucket<C> {
     rate: f64,
@@ -17,7 +17,12 @@ impl<C: Clock> Bucket<C> {
     fn new(interval: Duration, burst: u32, clock: C) -> Arc<Self> {
         let burst = f64::from(burst);
         let state = Mutex::new((burst, clock.now()));
-        Arc::new(Self { rate: interval.as_secs_f64().recip(), burst, clock, state })
+        Arc::new(Self {
+            rate: interval.as_secs_f64().recip(),
+            burst,
+            clock,
+            state,
+        })
     }
 
     /// Whether one token was there, and is taken.

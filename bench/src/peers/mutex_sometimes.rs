@@ -18,7 +18,12 @@ struct State {
 
 impl Sometimes {
     pub(crate) fn new(first: u64, every: u64, interval: Duration) -> Self {
-        Self { first, every, interval, state: Mutex::default() }
+        Self {
+            first,
+            every,
+            interval,
+            state: Mutex::default(),
+        }
     }
 
     /// Whether `f` ran.
@@ -27,7 +32,10 @@ impl Sometimes {
         let runs = state.count == 0
             || (self.first > 0 && state.count < self.first)
             || (self.every > 0 && state.count.is_multiple_of(self.every))
-            || (self.interval > Duration::ZERO && state.last.is_none_or(|last| last.elapsed() >= self.interval));
+            || (self.interval > Duration::ZERO
+                && state
+                    .last
+                    .is_none_or(|last| last.elapsed() >= self.interval));
         if runs {
             f();
             if self.interval > Duration::ZERO {

@@ -1,9 +1,10 @@
-//! What one writes by hand for each algorithm: the state behind a lock, floating point where it is easier.
+//! What one writes by hand for each algorithm: the state behind a lock, floating point where it is
+//! easier.
 
 use crate::harness::Contestant;
+use ratekeeper::{Clock, Limit, SystemClock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
-use tollgate::{Clock, Limit, SystemClock};
 
 /// The naive version of the algorithm of that name.
 pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
@@ -14,13 +15,18 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
     match name {
         "token_bucket" => {
             let (burst, per_nano) = (limit.capacity() as f64, most as f64 / window as f64);
-            held(who, allowed, (burst, 0), move |(tokens, last): &mut (f64, u64), now| {
-                *tokens = (*tokens + (now - *last) as f64 * per_nano).min(burst);
-                *last = now;
-                let fits = *tokens >= 1.0;
-                *tokens -= f64::from(u8::from(fits));
-                fits
-            })
+            held(
+                who,
+                allowed,
+                (burst, 0),
+                move |(tokens, last): &mut (f64, u64), now| {
+                    *tokens = (*tokens + (now - *last) as f64 * per_nano).min(burst);
+                    *last = now;
+                    let fits = *tokens >= 1.0;
+                    *tokens -= f64::from(u8::from(fits));
+                    fits
+                },
+            )
         }
         "pacing" => {
             let (interval, longest) = (window as f64 / most as f64, (limit.capacity() - 1) as f64);
@@ -33,25 +39,38 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
                 fits
             })
         }
-        "fixed_window" => held(who, allowed, (0, 0), move |(start, count): &mut (u64, u64), now| {
-            let begins = now - now % window;
-            if begins != *start {
-                (*start, *count) = (begins, 0);
-            }
-            let fits = *count < most;
-            *count += u64::from(fits);
-            fits
-        }),
-        "fixed_window_first_hit" => held(who, allowed, (0, 0), move |(start, count): &mut (u64, u64), now| {
-            if now - *start >= window {
-                (*start, *count) = (now, 0);
-            }
-            let fits = *count < most;
-            *count += u64::from(fits);
-            fits
-        }),
-        "sliding_window" => {
-            held(who, allowed, (0, 0, 0), move |(index, current, before): &mut (u64, u64, u64), now| {
+        "fixed_window" => held(
+            who,
+            allowed,
+            (0, 0),
+            move |(start, count): &mut (u64, u64), now| {
+                let begins = now - now % window;
+                if begins != *start {
+                    (*start, *count) = (begins, 0);
+                }
+                let fits = *count < most;
+                *count += u64::from(fits);
+                fits
+            },
+        ),
+        "fixed_window_first_hit" => held(
+            who,
+            allowed,
+            (0, 0),
+            move |(start, count): &mut (u64, u64), now| {
+                if now - *start >= window {
+                    (*start, *count) = (now, 0);
+                }
+                let fits = *count < most;
+                *count += u64::from(fits);
+                fits
+            },
+        ),
+        "sliding_window" => held(
+            who,
+            allowed,
+            (0, 0, 0),
+            move |(index, current, before): &mut (u64, u64, u64), now| {
                 let at = now / window;
                 if at != *index {
                     *before = if at == *index + 1 { *current } else { 0 };
@@ -61,10 +80,13 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
                 let fits = *before as f64 * inside + *current as f64 + 1.0 <= most as f64;
                 *current += u64::from(fits);
                 fits
-            })
-        }
-        "sliding_window_strict" => {
-            held(who, allowed, VecDeque::from([(0, 0)]), move |steps: &mut VecDeque<(u64, u64)>, now| {
+            },
+        ),
+        "sliding_window_strict" => held(
+            who,
+            allowed,
+            VecDeque::from([(0, 0)]),
+            move |steps: &mut VecDeque<(u64, u64)>, now| {
                 let at = now / (window / 10);
                 while steps.front().is_some_and(|(step, _)| step + 10 < at) {
                     steps.pop_front();
@@ -77,18 +99,23 @@ pub(crate) fn contestant(name: &str, limit: &str, allowed: bool) -> Contestant {
                     }
                 }
                 fits
-            })
-        }
-        _ => held(who, allowed, VecDeque::new(), move |times: &mut VecDeque<u64>, now| {
-            while times.front().is_some_and(|time| time + window <= now) {
-                times.pop_front();
-            }
-            let fits = (times.len() as u64) < most;
-            if fits {
-                times.push_back(now);
-            }
-            fits
-        }),
+            },
+        ),
+        _ => held(
+            who,
+            allowed,
+            VecDeque::new(),
+            move |times: &mut VecDeque<u64>, now| {
+                while times.front().is_some_and(|time| time + window <= now) {
+                    times.pop_front();
+                }
+                let fits = (times.len() as u64) < most;
+                if fits {
+                    times.push_back(now);
+                }
+                fits
+            },
+        ),
     }
 }
 

@@ -1,8 +1,8 @@
-//! tollgate.
+//! ratekeeper.
 
 use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL, ready};
+use ratekeeper::{Clock, Limit, Limiter};
 use std::hint::black_box;
-use tollgate::{Clock, Limit, Limiter};
 
 fn open<C: Clock>(clock: C) -> Limiter<C> {
     Limiter::with_clock(Limit::every(OPEN_INTERVAL).burst(OPEN_BURST.into()), clock)

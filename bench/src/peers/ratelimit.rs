@@ -8,13 +8,17 @@ use std::sync::Arc;
 pub(crate) fn allowed<C: Clock + Send + Sync>(clock: C) -> impl Fn() -> bool + Clone + Sync {
     // A rate of a thousand million in its default period, a second: one a nanosecond.
     let builder = Builder::with_clock(1_000_000_000, clock);
-    let builder = builder.max_tokens(OPEN_BURST.into()).initial_available(OPEN_BURST.into());
+    let builder = builder
+        .max_tokens(OPEN_BURST.into())
+        .initial_available(OPEN_BURST.into());
     let limiter = Arc::new(builder.build().expect("valid"));
     move || black_box(&limiter).try_wait().is_ok()
 }
 
 pub(crate) fn denied<C: Clock + Send + Sync>(clock: C) -> impl Fn() -> bool + Clone + Sync {
-    let builder = Builder::with_clock(1, clock).period(SHUT_INTERVAL).initial_available(1);
+    let builder = Builder::with_clock(1, clock)
+        .period(SHUT_INTERVAL)
+        .initial_available(1);
     let limiter = Arc::new(builder.build().expect("valid"));
     assert!(limiter.try_wait().is_ok());
     move || black_box(&limiter).try_wait().is_err()

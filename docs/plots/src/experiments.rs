@@ -1,10 +1,11 @@
-//! The experiments of choosing-numbers.md: bursts on a real server, queues and timeouts, herds at the edge.
+//! The experiments of choosing-numbers.md: bursts on a real server, queues and timeouts, herds at
+//! the edge.
 
 use crate::traffic::{MILLI, Rng, SECOND, decided};
+use ratekeeper::{Algorithm, Clock, Decision, Limit, Limiter, ManualClock};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::time::Duration;
-use tollgate::{Algorithm, Clock, Decision, Limit, Limiter, ManualClock};
 
 /// What the server of the worked example serves in a second: 4 workers, 50 ms a request.
 pub(crate) const SERVES: u64 = 80;
@@ -29,10 +30,13 @@ impl Series {
     }
 }
 
-/// A burst of 60 every two seconds on top of 20 a second, for 10 s; admitted by a token bucket, then served.
+/// A burst of 60 every two seconds on top of 20 a second, for 10 s; admitted by a token bucket,
+/// then served.
 pub(crate) fn bursts() -> Vec<Series> {
     let mut calls: Vec<u64> = (0..200).map(|call| call * 50 * MILLI).collect();
-    calls.extend((0..5).flat_map(|burst| (0..60).map(move |call| (1 + 2 * burst) * SECOND + call * 100_000)));
+    calls.extend(
+        (0..5).flat_map(|burst| (0..60).map(move |call| (1 + 2 * burst) * SECOND + call * 100_000)),
+    );
     calls.sort_unstable();
     let series = |burst| {
         let limit = Limit::per_second(RATE).burst(burst);
@@ -40,8 +44,16 @@ pub(crate) fn bursts() -> Vec<Series> {
         // The server is a queue that turns nobody away.
         let server = Limit::per_second(SERVES).wait(Duration::from_secs(3_600));
         let served = decided(server, &admitted).into_iter().flatten();
-        let waits = admitted.iter().zip(served).map(|(came, began)| (*came, began - came)).collect();
-        Series { name: limit.to_string(), waits, offered: calls.len() }
+        let waits = admitted
+            .iter()
+            .zip(served)
+            .map(|(came, began)| (*came, began - came))
+            .collect();
+        Series {
+            name: limit.to_string(),
+            waits,
+            offered: calls.len(),
+        }
     };
     BURSTS.map(series).into()
 }
@@ -55,10 +67,21 @@ pub(crate) fn queues() -> Vec<Series> {
     let series = |wait| {
         let limit = Limit::per_second(20).wait(wait);
         let starts = decided(limit, &calls);
-        let waits = calls.iter().zip(starts).filter_map(|(came, start)| Some((*came, start? - came))).collect();
-        Series { name: limit.to_string(), waits, offered: calls.len() }
+        let waits = calls
+            .iter()
+            .zip(starts)
+            .filter_map(|(came, start)| Some((*came, start? - came)))
+            .collect();
+        Series {
+            name: limit.to_string(),
+            waits,
+            offered: calls.len(),
+        }
     };
-    [500, 1_900, 10_000].map(Duration::from_millis).map(series).into()
+    [500, 1_900, 10_000]
+        .map(Duration::from_millis)
+        .map(series)
+        .into()
 }
 
 pub(crate) const CLIENTS: u64 = 100;
@@ -87,7 +110,11 @@ impl Herd {
     ];
 
     const fn new(algorithm: Algorithm, started_within_s: u64, jitter_s: u64) -> Self {
-        Self { algorithm, started_within: started_within_s * SECOND, jitter: jitter_s * SECOND }
+        Self {
+            algorithm,
+            started_within: started_within_s * SECOND,
+            jitter: jitter_s * SECOND,
+        }
     }
 
     pub(crate) fn name(&self) -> String {
@@ -104,15 +131,20 @@ impl Herd {
         let start = clock.now();
         let rng = &mut Rng(3);
         let limit = Limit::of(10, Duration::from_secs(10)).algorithm(self.algorithm);
-        let limiters: Vec<_> = (0..CLIENTS).map(|_| Limiter::with_clock(limit, clock.clone())).collect();
-        let mut due: BinaryHeap<_> =
-            (0..limiters.len()).map(|client| Reverse((rng.below(self.started_within), client))).collect();
+        let limiters: Vec<_> = (0..CLIENTS)
+            .map(|_| Limiter::with_clock(limit, clock.clone()))
+            .collect();
+        let mut due: BinaryHeap<_> = (0..limiters.len())
+            .map(|client| Reverse((rng.below(self.started_within), client)))
+            .collect();
         let mut slices = vec![0; ((HERD_TO - HERD_FROM) / SLICE) as usize];
         while let Some(Reverse((now, client))) = due.pop() {
             if now >= HERD_TO {
                 break;
             }
-            let decision = limiters[client].at(start + Duration::from_nanos(now)).check();
+            let decision = limiters[client]
+                .at(start + Duration::from_nanos(now))
+                .check();
             let next = match decision.retry_after() {
                 Some(after) => after.as_nanos() as u64 + rng.below(self.jitter + 1),
                 None => 10 * MILLI,
@@ -126,7 +158,8 @@ impl Herd {
     }
 }
 
-/// What the 61st call is told after 60 at once at 15 s past the minute, and how many pass when it comes back then.
+/// What the 61st call is told after 60 at once at 15 s past the minute, and how many pass when it
+/// comes back then.
 pub(crate) fn told(algorithm: Algorithm) -> (Decision, usize) {
     let clock = ManualClock::new();
     clock.advance(Duration::from_secs(15));

@@ -1,16 +1,18 @@
-//! Four nodes and one limit, in three ways: each decision in Redis, leases, and counts that are exchanged every second.
+//! Four nodes and one limit, in three ways: each decision in Redis, leases, and counts that are
+//! exchanged every second.
 //!
-//! Leases are those of the store: the same pure machines, compiled here, with a network that takes half a millisecond.
+//! Leases are those of the store: the same pure machines, compiled here, with a network that takes
+//! half a millisecond.
 
 use crate::svg::{Anchor, Frame, INK, LINES, OVER, Svg};
 use crate::traffic::Rng;
 use std::fmt::Write;
 
 #[allow(dead_code, reason = "the store needs all of it")]
-#[path = "../../../crates/tollgate-redis/src/lease/central.rs"]
+#[path = "../../../crates/ratekeeper-redis/src/lease/central.rs"]
 mod central;
 #[allow(dead_code, reason = "the store needs all of it")]
-#[path = "../../../crates/tollgate-redis/src/lease/held.rs"]
+#[path = "../../../crates/ratekeeper-redis/src/lease/held.rs"]
 mod held;
 
 use central::{Central, Terms};
@@ -20,7 +22,11 @@ const NODES: usize = 4;
 /// 1000/s burst 2000, and each node is asked for as much.
 const RATE: u64 = 1_000;
 const BURST: u64 = 2_000;
-const TERMS: Terms = Terms { per_micro: 1, token: 1_000, capacity: BURST * 1_000 };
+const TERMS: Terms = Terms {
+    per_micro: 1,
+    token: 1_000,
+    capacity: BURST * 1_000,
+};
 const SECOND: u64 = 1_000_000;
 const LENGTH: u64 = 8 * SECOND;
 /// Half of it each way.
@@ -50,8 +56,9 @@ pub(crate) struct Outcome {
 fn asks() -> Vec<(u64, usize)> {
     let mut rng = Rng(7);
     let count = RATE * NODES as u64 * LENGTH / SECOND;
-    let mut asks: Vec<(u64, usize)> =
-        (0..count).map(|_| (rng.below(LENGTH), rng.below(NODES as u64) as usize)).collect();
+    let mut asks: Vec<(u64, usize)> = (0..count)
+        .map(|_| (rng.below(LENGTH), rng.below(NODES as u64) as usize))
+        .collect();
     asks.sort_unstable();
     asks
 }
@@ -60,7 +67,12 @@ impl Outcome {
     pub(crate) fn of(way: Way) -> Self {
         let asks = asks();
         let asked = asks.len() as u64;
-        let mut outcome = Self { admitted: Vec::new(), asked, calls: 0, by_node: [0; NODES] };
+        let mut outcome = Self {
+            admitted: Vec::new(),
+            asked,
+            calls: 0,
+            by_node: [0; NODES],
+        };
         match way {
             Way::Exact => {
                 let mut central = Central::fresh(&TERMS, 0);
@@ -123,7 +135,10 @@ impl Fleet {
         let lives = (TERMS.capacity / 4 / TERMS.per_micro).min(staleness);
         Self {
             central: Central::fresh(&TERMS, 0),
-            manner: Manner { lives, burst: BURST },
+            manner: Manner {
+                lives,
+                burst: BURST,
+            },
             nodes: [Held::default(); NODES],
             flights: Vec::new(),
             waiting: Vec::new(),
@@ -139,7 +154,11 @@ impl Fleet {
 
     /// All that has been to Redis and back by now.
     fn land(&mut self, now: u64, outcome: &mut Outcome) {
-        while let Some(first) = self.flights.iter().position(|(at, ..)| at + ROUND_TRIP / 2 <= now) {
+        while let Some(first) = self
+            .flights
+            .iter()
+            .position(|(at, ..)| at + ROUND_TRIP / 2 <= now)
+        {
             let (at, node, sent, wish) = self.flights.remove(first);
             let granted = self.central.lease(at, &TERMS, &wish);
             let (sent, back) = (sent * 1_000, (at + ROUND_TRIP / 2) * 1_000);
@@ -147,10 +166,13 @@ impl Fleet {
                 0 => self.nodes[node].denied(sent, wish.least, TERMS.token * 1_000, &self.manner),
                 some => self.nodes[node].granted(sent, back, some, wish.lives, &wish, &self.manner),
             }
-            let (own, others) = std::mem::take(&mut self.waiting).into_iter().partition(|who| *who == node);
+            let (own, others) = std::mem::take(&mut self.waiting)
+                .into_iter()
+                .partition(|who| *who == node);
             self.waiting = others;
             let own: Vec<usize> = own;
-            own.into_iter().for_each(|node| self.ask(at + ROUND_TRIP / 2, node, outcome, false));
+            own.into_iter()
+                .for_each(|node| self.ask(at + ROUND_TRIP / 2, node, outcome, false));
         }
     }
 
@@ -186,10 +208,14 @@ impl Fleet {
     }
 }
 
-/// Every node has a bucket of its own, and once a second all of them are set to what is left of the one they stand for, which may
-/// be less than nothing.
+/// Every node has a bucket of its own, and once a second all of them are set to what is left of the
+/// one they stand for, which may be less than nothing.
 fn synced(asks: &[(u64, usize)], outcome: &mut Outcome) {
-    let (full, token, rate) = (TERMS.capacity as i64, TERMS.token as i64, TERMS.per_micro as i64);
+    let (full, token, rate) = (
+        TERMS.capacity as i64,
+        TERMS.token as i64,
+        TERMS.per_micro as i64,
+    );
     let (mut own, mut left, mut last, mut synced) = ([full; NODES], full, 0, 0);
     for (now, node) in asks {
         while *now >= synced + SECOND {
@@ -200,7 +226,8 @@ fn synced(asks: &[(u64, usize)], outcome: &mut Outcome) {
             outcome.calls += NODES as u64;
         }
         let refill = (*now - last) as i64 * rate;
-        own.iter_mut().for_each(|level| *level = (*level + refill).min(full));
+        own.iter_mut()
+            .for_each(|level| *level = (*level + refill).min(full));
         last = *now;
         if own[*node] >= token {
             own[*node] -= token;
@@ -221,13 +248,43 @@ pub(crate) const WAYS: [(&str, Way); 4] = [
 /// Admitted since the beginning, beside what one bucket allows.
 pub(crate) fn figure() -> String {
     const TOP: u64 = 12_000;
-    let frame = Frame { x: 68.0, y: 106.0, width: 742.0, height: 250.0, from: 0, to: LENGTH, top: TOP };
+    let frame = Frame {
+        x: 68.0,
+        y: 106.0,
+        width: 742.0,
+        height: 250.0,
+        from: 0,
+        to: LENGTH,
+        top: TOP,
+    };
     let mut svg = Svg::new(880.0, frame.bottom() + 34.0);
-    svg.title(20.0, 32.0, 18, "Four nodes, one key of “1000/s burst 2000”, each asked 1,000 times a second");
-    svg.note(20.0, 54.0, Anchor::Start, "admitted by all of them since the beginning");
-    let seconds: Vec<_> = (0..=LENGTH / SECOND).map(|s| (s * SECOND, format!("{s} s"))).collect();
-    let values: Vec<_> =
-        (0..=TOP / 2_000).map(|n| (n * 2_000, if n == 0 { "0".into() } else { format!("{},000", n * 2) })).collect();
+    svg.title(
+        20.0,
+        32.0,
+        18,
+        "Four nodes, one key of “1000/s burst 2000”, each asked 1,000 times a second",
+    );
+    svg.note(
+        20.0,
+        54.0,
+        Anchor::Start,
+        "admitted by all of them since the beginning",
+    );
+    let seconds: Vec<_> = (0..=LENGTH / SECOND)
+        .map(|s| (s * SECOND, format!("{s} s")))
+        .collect();
+    let values: Vec<_> = (0..=TOP / 2_000)
+        .map(|n| {
+            (
+                n * 2_000,
+                if n == 0 {
+                    "0".into()
+                } else {
+                    format!("{},000", n * 2)
+                },
+            )
+        })
+        .collect();
     frame.axes(&mut svg, &seconds, true, &values);
     let mut x = 20.0;
     for ((name, way), color) in [WAYS[0], WAYS[1], WAYS[3]].into_iter().zip(LINES) {
@@ -240,15 +297,31 @@ pub(crate) fn figure() -> String {
             let letter = if step == 0 { 'M' } else { 'L' };
             let _ = write!(path, "{letter}{:.1} {:.1}", frame.at(at), frame.level(sum));
         }
-        svg.path(&path, &format!(r#"fill="none" stroke="{color}" stroke-width="2""#));
+        svg.path(
+            &path,
+            &format!(r#"fill="none" stroke="{color}" stroke-width="2""#),
+        );
         svg.rect(x, 70.0, 12.0, 12.0, color);
         svg.note(x + 18.0, 80.0, Anchor::Start, name);
         x += 40.0 + 7.0 * name.len() as f64;
     }
     let most = |at: u64| frame.level(BURST + RATE * at / SECOND);
     let dashed = format!(r#"stroke="{OVER}" stroke-dasharray="5 3""#);
-    svg.line([frame.at(0), most(0)], [frame.at(LENGTH), most(LENGTH)], &dashed);
+    svg.line(
+        [frame.at(0), most(0)],
+        [frame.at(LENGTH), most(LENGTH)],
+        &dashed,
+    );
     svg.rect(x, 75.0, 12.0, 2.0, OVER);
-    svg.text(x + 18.0, 80.0, 12, Anchor::Start, &format!(r#"fill="{INK}""#), "burst + rate · time");
-    svg.finish("What four nodes admit: exactly, on leases, and by counts that are exchanged every second")
+    svg.text(
+        x + 18.0,
+        80.0,
+        12,
+        Anchor::Start,
+        &format!(r#"fill="{INK}""#),
+        "burst + rate · time",
+    );
+    svg.finish(
+        "What four nodes admit: exactly, on leases, and by counts that are exchanged every second",
+    )
 }

@@ -1,5 +1,6 @@
-//! What a decision for one of many keys costs: drawn from figures that were measured once and committed, since a
-//! measurement comes out differently every time. `cargo run --release -p tollgate-bench -- keyed --save` renews them.
+//! What a decision for one of many keys costs: drawn from figures that were measured once and
+//! committed, since a measurement comes out differently every time. `cargo run --release -p
+//! ratekeeper-bench -- keyed --save` renews them.
 
 use crate::svg::{ADMITTED, Anchor, GRID, INK, LINES, MUTED, OFFERED, Svg};
 use serde::Deserialize;
@@ -25,7 +26,7 @@ struct Bar {
 
 /// Who is drawn, under which name, in which colour.
 const WHO: [(&str, &str, &str); 4] = [
-    ("tollgate", "tollgate", ADMITTED),
+    ("ratekeeper", "ratekeeper", ADMITTED),
     ("governor", "governor", LINES[2]),
     ("throttlecrab", "throttlecrab", OFFERED),
     ("(DashMap by hash)", "a DashMap by hash", "#9aa7b4"),
@@ -52,12 +53,32 @@ pub(crate) fn figure() -> String {
         svg.note(x + 18.0, 78.0, Anchor::Start, name);
         x += 130.0;
     }
-    let of = |kind: &str| figures.nanos.iter().filter(|bar| bar.kind == kind).collect::<Vec<_>>();
-    let x = panel(&mut svg, 20.0, "ns a decision, u64 keys", &of("u64"), |bar| many(bar.keys));
-    let x = panel(&mut svg, x, "ns a decision, “user:N”", &of("String"), |bar| many(bar.keys));
+    let of = |kind: &str| {
+        figures
+            .nanos
+            .iter()
+            .filter(|bar| bar.kind == kind)
+            .collect::<Vec<_>>()
+    };
+    let x = panel(
+        &mut svg,
+        20.0,
+        "ns a decision, u64 keys",
+        &of("u64"),
+        |bar| many(bar.keys),
+    );
+    let x = panel(
+        &mut svg,
+        x,
+        "ns a decision, “user:N”",
+        &of("String"),
+        |bar| many(bar.keys),
+    );
     let bytes: Vec<_> = figures.bytes.iter().collect();
-    panel(&mut svg, x, "bytes a key", &bytes, |bar| format!("{} {}", many(bar.keys), bar.kind));
-    svg.finish("Nanoseconds a decision and bytes a key: tollgate beside its peers")
+    panel(&mut svg, x, "bytes a key", &bytes, |bar| {
+        format!("{} {}", many(bar.keys), bar.kind)
+    });
+    svg.finish("Nanoseconds a decision and bytes a key: ratekeeper beside its peers")
 }
 
 /// Bars in groups by their label, under a scale of their own; where the next panel begins.
@@ -76,10 +97,15 @@ fn panel(svg: &mut Svg, x: f64, title: &str, bars: &[&Bar], label: impl Fn(&Bar)
     for name in labels {
         let start = at;
         for (who, _, color) in WHO {
-            let Some(bar) = bars.iter().find(|bar| bar.who == who && label(bar) == name) else { continue };
+            let Some(bar) = bars.iter().find(|bar| bar.who == who && label(bar) == name) else {
+                continue;
+            };
             let height = bar.value / top * HEIGHT;
             svg.rect(at + 1.0, TOP + HEIGHT - height, BAR - 2.0, height, color);
-            let style = format!(r#"fill="{}""#, if who == "tollgate" { INK } else { MUTED });
+            let style = format!(
+                r#"fill="{}""#,
+                if who == "ratekeeper" { INK } else { MUTED }
+            );
             svg.text(
                 at + BAR / 2.0,
                 TOP + HEIGHT - height - 4.0,
@@ -90,13 +116,26 @@ fn panel(svg: &mut Svg, x: f64, title: &str, bars: &[&Bar], label: impl Fn(&Bar)
             );
             at += BAR;
         }
-        svg.note((start + at) / 2.0, TOP + HEIGHT + 18.0, Anchor::Middle, &name);
+        svg.note(
+            (start + at) / 2.0,
+            TOP + HEIGHT + 18.0,
+            Anchor::Middle,
+            &name,
+        );
         at += GAP;
     }
-    svg.line([x, TOP + HEIGHT], [at - GAP, TOP + HEIGHT], &format!(r#"stroke="{GRID}""#));
+    svg.line(
+        [x, TOP + HEIGHT],
+        [at - GAP, TOP + HEIGHT],
+        &format!(r#"stroke="{GRID}""#),
+    );
     at + GAP
 }
 
 fn many(keys: u64) -> String {
-    if keys < 1_000_000 { format!("{} K", keys / 1_000) } else { format!("{} M", keys / 1_000_000) }
+    if keys < 1_000_000 {
+        format!("{} K", keys / 1_000)
+    } else {
+        format!("{} M", keys / 1_000_000)
+    }
 }

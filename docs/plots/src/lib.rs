@@ -1,8 +1,8 @@
 //! The plots and the measured tables of the docs.
 //!
-//! Everything runs on a manual clock and a generator with a fixed seed, so the same files come out on every machine;
-//! the plot of many keys is drawn from figures of the bench that are committed. [`files`] makes them; a test compares
-//! them with what is committed.
+//! Everything runs on a manual clock and a generator with a fixed seed, so the same files come out
+//! on every machine; the plot of many keys is drawn from figures of the bench that are committed.
+//! [`files`] makes them; a test compares them with what is committed.
 
 mod experiments;
 mod figures;
@@ -40,13 +40,22 @@ fn docs() -> PathBuf {
 
 /// Every file this program makes: the plots, and the pages with their tables brought up to date.
 pub fn files() -> io::Result<Vec<(PathBuf, String)>> {
-    let mut files: Vec<_> =
-        figures::all().into_iter().map(|(name, svg)| (docs().join("img").join(name), svg)).collect();
+    let mut files: Vec<_> = figures::all()
+        .into_iter()
+        .map(|(name, svg)| (docs().join("img").join(name), svg))
+        .collect();
     let tables = tables::all();
-    for page in ["algorithms.md", "choosing-numbers.md", "distributed.md", "overload.md"] {
+    for page in [
+        "algorithms.md",
+        "choosing-numbers.md",
+        "distributed.md",
+        "overload.md",
+    ] {
         let path = docs().join(page);
         let text = fs::read_to_string(&path)?;
-        let filled = tables.iter().fold(text, |text, table| table.put_into(&text));
+        let filled = tables
+            .iter()
+            .fold(text, |text, table| table.put_into(&text));
         files.push((path, filled));
     }
     Ok(files)
@@ -54,5 +63,8 @@ pub fn files() -> io::Result<Vec<(PathBuf, String)>> {
 
 /// What was measured, for people.
 pub fn report() -> String {
-    tables::all().iter().map(|table| format!("{}\n\n{}\n", table.title, table.body)).collect()
+    tables::all()
+        .iter()
+        .map(|table| format!("{}\n\n{}\n", table.title, table.body))
+        .collect()
 }

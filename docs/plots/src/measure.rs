@@ -1,8 +1,8 @@
 //! The figures of each algorithm, measured.
 
 use crate::traffic::{self, N, SECOND, W, admitted, in_window, most_in_any_window};
+use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock};
 use std::time::Duration;
-use tollgate::{Algorithm, Clock, Limit, Limiter, ManualClock};
 
 /// The algorithms that decide differently; `leaky_bucket` is the token bucket under another name.
 pub(crate) const ALGORITHMS: [Algorithm; 7] = [
@@ -36,10 +36,16 @@ pub(crate) struct Measured {
 pub(crate) fn measure(algorithm: Algorithm) -> Measured {
     let limit = limit(algorithm);
     let times = admitted(limit, &traffic::bursty_for_long());
-    let beyond = times.iter().filter(|at| in_window(&times, **at) > N).count();
+    let beyond = times
+        .iter()
+        .filter(|at| in_window(&times, **at) > N)
+        .count();
     // The first ten seconds hold what had been saved up.
     let flood = admitted(limit, &traffic::steady(5 * N, 110 * SECOND));
-    let settled = flood.iter().filter(|at| (10 * SECOND..110 * SECOND).contains(*at)).count();
+    let settled = flood
+        .iter()
+        .filter(|at| (10 * SECOND..110 * SECOND).contains(*at))
+        .count();
     Measured {
         worst: worst(limit),
         in_the_plot: most_in_any_window(&admitted(limit, &traffic::bursty())),
@@ -50,16 +56,22 @@ pub(crate) fn measure(algorithm: Algorithm) -> Measured {
     }
 }
 
-/// The most that acts within W under attack: one call or none, then two floods, at all instants that lie on a tenth of a
-/// window or 1 or 2 ns before it.
+/// The most that acts within W under attack: one call or none, then two floods, at all instants
+/// that lie on a tenth of a window or 1 or 2 ns before it.
 fn worst(limit: Limit) -> u64 {
     let tenth = W / 10;
     // One window in, so that there is room to go back from a tenth.
-    let grid: Vec<u64> = (10..=32).flat_map(|k| [-2, -1, 0].map(|d| (k * tenth).wrapping_add_signed(d))).collect();
+    let grid: Vec<u64> = (10..=32)
+        .flat_map(|k| [-2, -1, 0].map(|d| (k * tenth).wrapping_add_signed(d)))
+        .collect();
     let openings = (10..20).map(|k| Some(k * tenth)).chain([None]);
     let mut worst = 0;
     for opening in openings {
-        for (i, first) in grid.iter().enumerate().take_while(|(_, first)| **first <= 2 * W) {
+        for (i, first) in grid
+            .iter()
+            .enumerate()
+            .take_while(|(_, first)| **first <= 2 * W)
+        {
             if opening.is_some_and(|at| at > *first) {
                 continue;
             }

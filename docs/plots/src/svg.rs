@@ -27,7 +27,11 @@ pub(crate) enum Anchor {
 
 impl Svg {
     pub(crate) fn new(width: f64, height: f64) -> Self {
-        Self { body: String::new(), width, height }
+        Self {
+            body: String::new(),
+            width,
+            height,
+        }
     }
 
     fn push(&mut self, element: impl Display) {
@@ -35,13 +39,23 @@ impl Svg {
         let _ = writeln!(self.body, "{element}");
     }
 
-    pub(crate) fn text(&mut self, x: f64, y: f64, size: u32, anchor: Anchor, style: &str, text: &str) {
+    pub(crate) fn text(
+        &mut self,
+        x: f64,
+        y: f64,
+        size: u32,
+        anchor: Anchor,
+        style: &str,
+        text: &str,
+    ) {
         let anchor = match anchor {
             Anchor::Start => "",
             Anchor::Middle => " text-anchor=\"middle\"",
             Anchor::End => " text-anchor=\"end\"",
         };
-        self.push(format_args!(r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}"{anchor} {style}>{text}</text>"#));
+        self.push(format_args!(
+            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}"{anchor} {style}>{text}</text>"#
+        ));
     }
 
     pub(crate) fn note(&mut self, x: f64, y: f64, anchor: Anchor, text: &str) {
@@ -49,7 +63,14 @@ impl Svg {
     }
 
     pub(crate) fn title(&mut self, x: f64, y: f64, size: u32, text: &str) {
-        self.text(x, y, size, Anchor::Start, &format!(r#"fill="{INK}" font-weight="600""#), text);
+        self.text(
+            x,
+            y,
+            size,
+            Anchor::Start,
+            &format!(r#"fill="{INK}" font-weight="600""#),
+            text,
+        );
     }
 
     pub(crate) fn rect(&mut self, x: f64, y: f64, width: f64, height: f64, fill: &str) {
@@ -59,7 +80,9 @@ impl Svg {
     }
 
     pub(crate) fn line(&mut self, [x1, y1]: [f64; 2], [x2, y2]: [f64; 2], style: &str) {
-        self.push(format_args!(r#"<path d="M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}" {style}/>"#));
+        self.push(format_args!(
+            r#"<path d="M{x1:.1} {y1:.1}L{x2:.1} {y2:.1}" {style}/>"#
+        ));
     }
 
     pub(crate) fn path(&mut self, path: &str, style: &str) {
@@ -67,7 +90,11 @@ impl Svg {
     }
 
     pub(crate) fn finish(self, title: &str) -> String {
-        let Self { body, width, height } = self;
+        let Self {
+            body,
+            width,
+            height,
+        } = self;
         let (inner_width, inner_height) = (width - 1.0, height - 1.0);
         format!(
             r##"<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" viewBox="0 0 {width} {height}" font-family="system-ui, 'Segoe UI', Helvetica, Arial, 'DejaVu Sans', sans-serif" role="img">
@@ -110,7 +137,13 @@ impl Frame {
     }
 
     /// Grid and labels: `times` under the frame if `labelled`, `values` on its left.
-    pub(crate) fn axes(&self, svg: &mut Svg, times: &[(u64, String)], labelled: bool, values: &[(u64, String)]) {
+    pub(crate) fn axes(
+        &self,
+        svg: &mut Svg,
+        times: &[(u64, String)],
+        labelled: bool,
+        values: &[(u64, String)],
+    ) {
         let style = format!(r#"stroke="{GRID}""#);
         for (time, label) in times {
             let x = self.at(*time);
@@ -132,8 +165,13 @@ impl Frame {
         let width = self.width * slice as f64 / (self.to - self.from) as f64 - 2.0 * inset;
         for (i, count) in counts.iter().enumerate().filter(|(_, count)| **count > 0) {
             let x = self.at(self.from + i as u64 * slice) + inset;
-            let _ =
-                write!(path, "M{x:.1} {:.1}V{:.1}h{width:.1}V{:.1}z", self.bottom(), self.level(*count), self.bottom());
+            let _ = write!(
+                path,
+                "M{x:.1} {:.1}V{:.1}h{width:.1}V{:.1}z",
+                self.bottom(),
+                self.level(*count),
+                self.bottom()
+            );
         }
         svg.path(&path, &format!(r#"fill="{fill}""#));
     }
@@ -142,7 +180,12 @@ impl Frame {
     pub(crate) fn staircase(&self, steps: &[(u64, u64)], floor: u64) -> String {
         let mut path = format!("M{:.1} {:.1}", self.x, self.level(floor));
         for (time, value) in steps.iter().filter(|(time, _)| *time <= self.to) {
-            let _ = write!(path, "H{:.1}V{:.1}", self.at(*time), self.level((*value).max(floor)));
+            let _ = write!(
+                path,
+                "H{:.1}V{:.1}",
+                self.at(*time),
+                self.level((*value).max(floor))
+            );
         }
         let _ = write!(path, "H{:.1}", self.right());
         path
@@ -161,6 +204,13 @@ impl Frame {
             [self.right(), y],
             &format!(r#"stroke="{color}" stroke-width="1.5" stroke-dasharray="6 4""#),
         );
-        svg.text(self.right() + 6.0, y + 4.0, 12, Anchor::Start, &format!(r#"fill="{color}""#), name);
+        svg.text(
+            self.right() + 6.0,
+            y + 4.0,
+            12,
+            Anchor::Start,
+            &format!(r#"fill="{color}""#),
+            name,
+        );
     }
 }

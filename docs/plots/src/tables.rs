@@ -5,7 +5,7 @@ use crate::fleet;
 use crate::measure::{ALGORITHMS, Measured, measure};
 use crate::overload;
 use crate::traffic::MILLI;
-use tollgate::Algorithm;
+use ratekeeper::Algorithm;
 
 /// A table by the name that a page asks for it with.
 pub(crate) struct Table {
@@ -15,26 +15,50 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    pub(crate) fn new(name: &'static str, title: &'static str, head: &[&str], rows: Vec<Vec<String>>) -> Self {
+    pub(crate) fn new(
+        name: &'static str,
+        title: &'static str,
+        head: &[&str],
+        rows: Vec<Vec<String>>,
+    ) -> Self {
         let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
         let head: Vec<String> = head.iter().map(ToString::to_string).collect();
         let rule = vec!["---".to_string(); head.len()];
-        let body = [head, rule].iter().chain(&rows).map(|cells| line(cells)).collect();
+        let body = [head, rule]
+            .iter()
+            .chain(&rows)
+            .map(|cells| line(cells))
+            .collect();
         Self { name, title, body }
     }
 
     /// The page with this table in its place, if it has one for it.
     pub(crate) fn put_into(&self, page: &str) -> String {
-        let (open, close) = (format!("<!-- measured: {} -->\n", self.name), "<!-- end -->");
-        let Some((before, rest)) = page.split_once(&open) else { return page.to_string() };
-        let Some((_, after)) = rest.split_once(close) else { return page.to_string() };
+        let (open, close) = (
+            format!("<!-- measured: {} -->\n", self.name),
+            "<!-- end -->",
+        );
+        let Some((before, rest)) = page.split_once(&open) else {
+            return page.to_string();
+        };
+        let Some((_, after)) = rest.split_once(close) else {
+            return page.to_string();
+        };
         format!("{before}{open}\n{}\n{close}{after}", self.body)
     }
 }
 
 pub(crate) fn all() -> Vec<Table> {
     let measured = ALGORITHMS.map(|algorithm| (algorithm, measure(algorithm)));
-    let mut tables = vec![which(&measured), accuracy(&measured), retry_after(), bursts(), queues(), herds(), fleets()];
+    let mut tables = vec![
+        which(&measured),
+        accuracy(&measured),
+        retry_after(),
+        bursts(),
+        queues(),
+        herds(),
+        fleets(),
+    ];
     tables.extend(overload::tables());
     tables
 }
@@ -92,13 +116,27 @@ fn which(measured: &[(Algorithm, Measured)]) -> Table {
     let row = |(algorithm, measured): &(Algorithm, Measured)| {
         let [promise, work, when] = about(*algorithm);
         let [small, large] = measured.bytes;
-        let cells = [&linked(*algorithm), when, promise, work, &small.to_string(), &large.to_string()];
+        let cells = [
+            &linked(*algorithm),
+            when,
+            promise,
+            work,
+            &small.to_string(),
+            &large.to_string(),
+        ];
         cells.map(ToString::to_string).into()
     };
     Table::new(
         "which",
         "Which one when",
-        &["name", "take it for", "it promises", "a decision", "bytes, `20/s`", "bytes, `10000/h`"],
+        &[
+            "name",
+            "take it for",
+            "it promises",
+            "a decision",
+            "bytes, `20/s`",
+            "bytes, `10000/h`",
+        ],
         measured.iter().map(row).collect(),
     )
 }
@@ -106,7 +144,8 @@ fn which(measured: &[(Algorithm, Measured)]) -> Table {
 fn accuracy(measured: &[(Algorithm, Measured)]) -> Table {
     let exact = measured.last().map_or(1, |(_, log)| log.admitted);
     let row = |(algorithm, m): &(Algorithm, Measured)| {
-        let percent = |part: usize, whole: usize| format!("{:.1} %", 100.0 * part as f64 / whole as f64);
+        let percent =
+            |part: usize, whole: usize| format!("{:.1} %", 100.0 * part as f64 / whole as f64);
         vec![
             linked(*algorithm),
             m.worst.to_string(),
@@ -137,7 +176,12 @@ fn retry_after() -> Table {
         let after = denied.retry_after().unwrap_or_default();
         // As HTTP says it: whole seconds, rounded up, at least 1.
         let header = after.as_millis().div_ceil(1_000).max(1);
-        vec![code(algorithm), format!("{after:?}"), header.to_string(), pass.to_string()]
+        vec![
+            code(algorithm),
+            format!("{after:?}"),
+            header.to_string(),
+            pass.to_string(),
+        ]
     };
     Table::new(
         "retry_after",
@@ -158,7 +202,11 @@ fn millis(nanos: u64) -> String {
 fn bursts() -> Table {
     let row = |series: Series| {
         let denied = series.offered - series.waits.len();
-        vec![code(&series.name), share(denied, series.offered), millis(series.longest())]
+        vec![
+            code(&series.name),
+            share(denied, series.offered),
+            millis(series.longest()),
+        ]
     };
     Table::new(
         "bursts",
@@ -170,7 +218,11 @@ fn bursts() -> Table {
 
 fn queues() -> Table {
     let row = |series: Series| {
-        let late = series.waits.iter().filter(|(_, wait)| *wait > TIMEOUT).count();
+        let late = series
+            .waits
+            .iter()
+            .filter(|(_, wait)| *wait > TIMEOUT)
+            .count();
         let in_time = series.waits.len() - late;
         vec![
             code(&series.name),
@@ -183,7 +235,13 @@ fn queues() -> Table {
     Table::new(
         "queues",
         "30 a second for 30 s into 20 a second; callers leave after 2 s",
-        &["limit", "admitted", "longest wait", "started after the caller had left", "started in time"],
+        &[
+            "limit",
+            "admitted",
+            "longest wait",
+            "started after the caller had left",
+            "started in time",
+        ],
         experiments::queues().into_iter().map(row).collect(),
     )
 }
@@ -193,8 +251,17 @@ fn fleets() -> Table {
         let outcome = fleet::Outcome::of(way);
         let (calls, admitted) = (outcome.calls_a_second(), outcome.admitted.len());
         let each = outcome.asked as f64 / outcome.calls as f64;
-        let figures = [calls.to_string(), format!("{each:.0}"), admitted.to_string(), outcome.beyond().to_string()];
-        [name.to_string()].into_iter().chain(figures).chain([format!("{:.3}", outcome.fairness())]).collect()
+        let figures = [
+            calls.to_string(),
+            format!("{each:.0}"),
+            admitted.to_string(),
+            outcome.beyond().to_string(),
+        ];
+        [name.to_string()]
+            .into_iter()
+            .chain(figures)
+            .chain([format!("{:.3}", outcome.fairness())])
+            .collect()
     };
     Table::new(
         "a fleet",
@@ -217,7 +284,12 @@ fn herds() -> Table {
         let started = format!("{} s", herd.started_within / (1_000 * MILLI));
         let peak = counts.iter().max().copied().unwrap_or(0);
         let all: u64 = counts.iter().sum();
-        vec![herd.name(), started, format!("{:.1}", all as f64 / counts.len() as f64), peak.to_string()]
+        vec![
+            herd.name(),
+            started,
+            format!("{:.1}", all as f64 / counts.len() as f64),
+            peak.to_string(),
+        ]
     };
     Table::new(
         "herds",

@@ -1,7 +1,7 @@
 //! The calls that are offered, as nanoseconds from the start, and what a limit makes of them.
 
+use ratekeeper::{Clock, Limit, Limiter, ManualClock};
 use std::time::Duration;
-use tollgate::{Clock, Limit, Limiter, ManualClock};
 
 pub(crate) const MILLI: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000 * MILLI;
@@ -57,7 +57,9 @@ pub(crate) fn bursty_for_long() -> Vec<u64> {
 
 /// Calls `per_second` apart.
 pub(crate) fn steady(per_second: u64, length: u64) -> Vec<u64> {
-    (0..length * per_second / SECOND).map(|call| call * SECOND / per_second).collect()
+    (0..length * per_second / SECOND)
+        .map(|call| call * SECOND / per_second)
+        .collect()
 }
 
 fn pattern(rng: &mut Rng) -> Vec<u64> {
@@ -82,7 +84,9 @@ pub(crate) fn decided(limit: Limit, calls: &[u64]) -> Vec<Option<u64>> {
     let decide = |at: &u64| {
         clock.set(start + Duration::from_nanos(*at));
         let decision = limiter.check();
-        decision.is_allowed().then(|| at + decision.delay().as_nanos() as u64)
+        decision
+            .is_allowed()
+            .then(|| at + decision.delay().as_nanos() as u64)
     };
     calls.iter().map(decide).collect()
 }
@@ -95,7 +99,11 @@ pub(crate) fn in_window(times: &[u64], at: u64) -> u64 {
 
 /// The most of the sorted `times` in any window of W.
 pub(crate) fn most_in_any_window(times: &[u64]) -> u64 {
-    times.iter().map(|at| in_window(times, *at)).max().unwrap_or(0)
+    times
+        .iter()
+        .map(|at| in_window(times, *at))
+        .max()
+        .unwrap_or(0)
 }
 
 /// How many are in the window that ends at each instant: (instant, count) wherever that changes.
@@ -103,5 +111,8 @@ pub(crate) fn window_counts(times: &[u64]) -> Vec<(u64, u64)> {
     let mut changes: Vec<u64> = times.iter().flat_map(|time| [*time, time + W]).collect();
     changes.sort_unstable();
     changes.dedup();
-    changes.into_iter().map(|at| (at, in_window(times, at))).collect()
+    changes
+        .into_iter()
+        .map(|at| (at, in_window(times, at)))
+        .collect()
 }

@@ -1,10 +1,10 @@
 //! The files of envoyproxy/ratelimit, or what is none.
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../../crates/tollgate-server/src/envoy/config.rs"]
+#[path = "../../../crates/ratekeeper-server/src/envoy/config.rs"]
 mod config;
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../../crates/tollgate-server/src/envoy/matching.rs"]
+#[path = "../../../crates/ratekeeper-server/src/envoy/matching.rs"]
 mod matching;
 mod target;
 

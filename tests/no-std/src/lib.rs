@@ -1,10 +1,11 @@
-//! A program without std that limits: it brings its own allocator and panic handler, which std would not allow.
+//! A program without std that limits: it brings its own allocator and panic handler, which std
+//! would not allow.
 #![no_std]
 
 use core::alloc::{GlobalAlloc, Layout};
 use core::sync::atomic::{AtomicUsize, Ordering};
 use core::time::Duration;
-use tollgate::{Limit, Limiter, ManualClock};
+use ratekeeper::{Limit, Limiter, ManualClock};
 
 struct Bump;
 

@@ -1,4 +1,5 @@
-//! The service behind: it waits, it does not burn the processor, and it does not notice that a client has left.
+//! The service behind: it waits, it does not burn the processor, and it does not notice that a
+//! client has left.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,8 +9,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::sleep;
 
-/// Up to so many at once take this long each: 100 a second. More than that share what there is, and get in each other's
-/// way: with 200 more at once everything takes twice as long again.
+/// Up to so many at once take this long each: 100 a second. More than that share what there is, and
+/// get in each other's way: with 200 more at once everything takes twice as long again.
 const KNEE: f64 = 10.0;
 const TAKES: Duration = Duration::from_millis(100);
 const IN_THE_WAY: f64 = 200.0;
@@ -24,12 +25,17 @@ pub(crate) struct Backend {
 
 impl Backend {
     pub(crate) fn start() -> Result<Self, String> {
-        let listener = std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-        listener.set_nonblocking(true).map_err(|error| error.to_string())?;
+        let listener =
+            std::net::TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+        listener
+            .set_nonblocking(true)
+            .map_err(|error| error.to_string())?;
         let address = listener.local_addr().map_err(|error| error.to_string())?;
         let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-        let runtime =
-            tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|error| error.to_string())?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
         std::thread::spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -38,7 +44,10 @@ impl Backend {
                 }
             });
         });
-        Ok(Self { address, _stop: stop })
+        Ok(Self {
+            address,
+            _stop: stop,
+        })
     }
 }
 
@@ -54,7 +63,11 @@ async fn serve(listener: std::net::TcpListener) -> std::io::Result<()> {
 /// How long a call takes that has so many beside it.
 fn takes(at_work: u64) -> Duration {
     let crowd = at_work as f64 / KNEE;
-    let factor = if crowd <= 1.0 { 1.0 } else { crowd * (1.0 + (at_work as f64 - KNEE) / IN_THE_WAY) };
+    let factor = if crowd <= 1.0 {
+        1.0
+    } else {
+        crowd * (1.0 + (at_work as f64 - KNEE) / IN_THE_WAY)
+    };
     TAKES.mul_f64(factor).min(LONGEST)
 }
 
@@ -83,7 +96,11 @@ async fn answer(mut stream: TcpStream, at_work: Arc<AtomicU64>) {
             // Nothing may come before the answer: it is the end.
             _ = stream.read(&mut bytes) => return,
         }
-        if stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n").await.is_err() {
+        if stream
+            .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nok\n")
+            .await
+            .is_err()
+        {
             return;
         }
     }

@@ -1,4 +1,4 @@
-//! `tollgate proxy` as a process that ends with this one.
+//! `ratekeeper proxy` as a process that ends with this one.
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -16,29 +16,45 @@ impl Gateway {
     /// In front of that service, with one policy for all.
     pub(crate) fn start(upstream: SocketAddr, policy: &str) -> Result<Self, String> {
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
-        let binary = own.with_file_name("tollgate");
-        let config = std::env::temp_dir().join(format!("tollgate-overload-{}.toml", std::process::id()));
-        let text = format!("[gateway]\nupstreams = [\"http://{upstream}\"]\n\n[[policy]]\nname = \"all\"\n{policy}\n");
+        let binary = own.with_file_name("ratekeeper");
+        let config =
+            std::env::temp_dir().join(format!("ratekeeper-overload-{}.toml", std::process::id()));
+        let text = format!(
+            "[gateway]\nupstreams = [\"http://{upstream}\"]\n\n[[policy]]\nname = \"all\"\n{policy}\n"
+        );
         fs::write(&config, text).map_err(|error| error.to_string())?;
         let mut command = Command::new(&binary);
-        command.args(["proxy", "--listen", "127.0.0.1:0", "--config"]).arg(&config);
         command
-            .env("TOLLGATE_SERVER__ADMIN", "off")
+            .args(["proxy", "--listen", "127.0.0.1:0", "--config"])
+            .arg(&config);
+        command
+            .env("RATEKEEPER_SERVER__ADMIN", "off")
             .env("RUST_LOG", "error")
             .stdin(Stdio::null())
             .stdout(Stdio::piped());
-        let process = command.spawn().map_err(|error| format!("{} could not be started: {error}", binary.display()))?;
-        let mut gateway = Self { address: upstream, process, config };
+        let process = command
+            .spawn()
+            .map_err(|error| format!("{} could not be started: {error}", binary.display()))?;
+        let mut gateway = Self {
+            address: upstream,
+            process,
+            config,
+        };
         let stdout = gateway.process.stdout.take();
-        for line in stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok) {
-            if let Some(address) =
-                line.split_once(" is a gateway on http://").and_then(|(_, address)| address.parse().ok())
+        for line in stdout
+            .into_iter()
+            .flat_map(|stdout| BufReader::new(stdout).lines())
+            .map_while(Result::ok)
+        {
+            if let Some(address) = line
+                .split_once(" is a gateway on http://")
+                .and_then(|(_, address)| address.parse().ok())
             {
                 gateway.address = address;
                 return Ok(gateway);
             }
         }
-        Err("tollgate proxy did not start".into())
+        Err("ratekeeper proxy did not start".into())
     }
 }
 

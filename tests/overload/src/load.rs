@@ -1,5 +1,6 @@
 //! Clients that leave after a second.
 
+use ratekeeper_sim::Rng;
 use std::io::{Error, ErrorKind};
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -7,7 +8,6 @@ use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{sleep_until, timeout};
-use tollgate_sim::Rng;
 
 /// A client leaves after this long.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(1);
@@ -34,7 +34,8 @@ impl Counts {
     pub(crate) fn p99(&self) -> Option<Duration> {
         let mut took = self.took.clone();
         took.sort_unstable();
-        took.get((self.good + self.left) as usize * 99 / 100).copied()
+        took.get((self.good + self.left) as usize * 99 / 100)
+            .copied()
     }
 
     fn note(&mut self, status: Option<u16>, took: Duration) {
@@ -52,7 +53,12 @@ impl Counts {
 type Shared = Arc<Mutex<Counts>>;
 
 /// Requests at random, so many a second on average, whatever became of the earlier ones.
-pub(crate) fn open(to: SocketAddr, rate: f64, settles: Duration, measured: Duration) -> Result<Counts, String> {
+pub(crate) fn open(
+    to: SocketAddr,
+    rate: f64,
+    settles: Duration,
+    measured: Duration,
+) -> Result<Counts, String> {
     within(async move |counts: Shared| {
         let mut chance = Rng::new(1);
         let start = Instant::now();
@@ -71,7 +77,12 @@ pub(crate) fn open(to: SocketAddr, rate: f64, settles: Duration, measured: Durat
 }
 
 /// So many clients, each asking again as soon as it has its answer.
-pub(crate) fn closed(to: SocketAddr, clients: usize, settles: Duration, measured: Duration) -> Result<Counts, String> {
+pub(crate) fn closed(
+    to: SocketAddr,
+    clients: usize,
+    settles: Duration,
+    measured: Duration,
+) -> Result<Counts, String> {
     within(async move |counts: Shared| {
         let start = Instant::now();
         let client = move |counts: Shared| async move {
@@ -82,7 +93,9 @@ pub(crate) fn closed(to: SocketAddr, clients: usize, settles: Duration, measured
                 one(to, Some(counts.clone())).await;
             }
         };
-        let asking: Vec<_> = (0..clients).map(|_| tokio::spawn(client(counts.clone()))).collect();
+        let asking: Vec<_> = (0..clients)
+            .map(|_| tokio::spawn(client(counts.clone())))
+            .collect();
         for asking in asking {
             let _ = asking.await;
         }
@@ -90,17 +103,25 @@ pub(crate) fn closed(to: SocketAddr, clients: usize, settles: Duration, measured
 }
 
 fn within<F: AsyncFnOnce(Shared)>(work: F) -> Result<Counts, String> {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(|e| e.to_string())?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|e| e.to_string())?;
     let counts = Shared::default();
     runtime.block_on(work(counts.clone()));
-    Ok(std::mem::take(&mut *counts.lock().unwrap_or_else(PoisonError::into_inner)))
+    Ok(std::mem::take(
+        &mut *counts.lock().unwrap_or_else(PoisonError::into_inner),
+    ))
 }
 
 async fn one(to: SocketAddr, counts: Option<Shared>) {
     let start = Instant::now();
     let status = timeout(PATIENCE, ask(to)).await.ok().and_then(Result::ok);
     if let Some(counts) = counts {
-        counts.lock().unwrap_or_else(PoisonError::into_inner).note(status, start.elapsed());
+        counts
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .note(status, start.elapsed());
     }
 }
 
@@ -108,9 +129,13 @@ async fn one(to: SocketAddr, counts: Option<Shared>) {
 async fn ask(to: SocketAddr) -> std::io::Result<u16> {
     let mut stream = TcpStream::connect(to).await?;
     stream.set_nodelay(true)?;
-    stream.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n").await?;
+    stream
+        .write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .await?;
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).await?;
-    let status = answer.get(9..12).and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
+    let status = answer
+        .get(9..12)
+        .and_then(|digits| std::str::from_utf8(digits).ok()?.parse().ok());
     status.ok_or_else(|| Error::from(ErrorKind::InvalidData))
 }

@@ -1,5 +1,6 @@
-//! The gateway in front of a service that slows down under load, at five times what that service can do: what is answered
-//! in time with an adaptive limit, and without one, in the same run. Real sockets, the real binary: `make overload`.
+//! The gateway in front of a service that slows down under load, at five times what that service
+//! can do: what is answered in time with an adaptive limit, and without one, in the same run. Real
+//! sockets, the real binary: `make overload`.
 
 mod backend;
 mod gateway;
@@ -24,9 +25,21 @@ const MEASURED: Duration = Duration::from_secs(15);
 /// Each row: what it is called, what stands in the policy, and what it must keep of the peak.
 const ROWS: [(&str, &str, Bound); 5] = [
     ("no limit", OPEN, Bound::AtMost(COLLAPSED)),
-    ("a fixed limit that is right, `20 concurrent`", "limit = \"20 concurrent\"\nstatus = 503", Bound::None),
-    ("a fixed limit that is wrong, `200 concurrent`", "limit = \"200 concurrent\"\nstatus = 503", Bound::None),
-    ("`adaptive = {}`, which is `gradient2`", "adaptive = {}", Bound::AtLeast(KEPT)),
+    (
+        "a fixed limit that is right, `20 concurrent`",
+        "limit = \"20 concurrent\"\nstatus = 503",
+        Bound::None,
+    ),
+    (
+        "a fixed limit that is wrong, `200 concurrent`",
+        "limit = \"200 concurrent\"\nstatus = 503",
+        Bound::None,
+    ),
+    (
+        "`adaptive = {}`, which is `gradient2`",
+        "adaptive = {}",
+        Bound::AtLeast(KEPT),
+    ),
     (
         "`control = \"aimd\"`, `timeout = \"500ms\"`",
         "adaptive = { control = \"aimd\", timeout = \"500ms\" }",
@@ -65,7 +78,11 @@ fn main() -> ExitCode {
 
 fn run() -> Result<bool, String> {
     let peak = peak()?;
-    println!("{:.0} a second is the most that the service answers. Offered: {:.0} a second.\n", peak, TIMES * peak);
+    println!(
+        "{:.0} a second is the most that the service answers. Offered: {:.0} a second.\n",
+        peak,
+        TIMES * peak
+    );
     println!(
         "| in the gateway | answered in time, a second | of the peak | turned away at once | left unanswered | p99 |"
     );
@@ -94,23 +111,41 @@ fn run() -> Result<bool, String> {
 }
 
 fn row(name: &str, counts: &Counts, goodput: f64, peak: f64) -> String {
-    let share = |count: u64| format!("{:.0} %", 100.0 * count as f64 / counts.offered().max(1) as f64);
+    let share = |count: u64| {
+        format!(
+            "{:.0} %",
+            100.0 * count as f64 / counts.offered().max(1) as f64
+        )
+    };
     let p99 = match counts.p99() {
         Some(p99) => format!("{} ms", p99.as_millis()),
         None => format!("over {} ms", PATIENCE.as_millis()),
     };
     let of_peak = format!("{:.0} %", 100.0 * goodput / peak);
-    let cells = [name, &format!("{goodput:.0}"), &of_peak, &share(counts.refused), &share(counts.left), &p99];
+    let cells = [
+        name,
+        &format!("{goodput:.0}"),
+        &of_peak,
+        &share(counts.refused),
+        &share(counts.left),
+        &p99,
+    ];
     format!("| {} |", cells.join(" | "))
 }
 
-/// The most that the service answers in time: so many clients through an open gateway, each asking again as soon as it has its answer.
+/// The most that the service answers in time: so many clients through an open gateway, each asking
+/// again as soon as it has its answer.
 fn peak() -> Result<f64, String> {
     let mut peak = 0.0_f64;
     for clients in [8, 10, 12, 16] {
         let backend = Backend::start()?;
         let gateway = Gateway::start(backend.address, OPEN)?;
-        let counts = load::closed(gateway.address, clients, Duration::from_secs(2), Duration::from_secs(5))?;
+        let counts = load::closed(
+            gateway.address,
+            clients,
+            Duration::from_secs(2),
+            Duration::from_secs(5),
+        )?;
         let goodput = counts.good as f64 / 5.0;
         println!("{clients} clients in turn: {goodput:.0} a second");
         peak = peak.max(goodput);

@@ -1,5 +1,5 @@
-//! The bare service: decodes the request and answers an object of the same size and form, as a web developer writes it with
-//! axum. It limits nothing.
+//! The bare service: decodes the request and answers an object of the same size and form, as a web
+//! developer writes it with axum. It limits nothing.
 
 use axum::routing::post;
 use axum::serve::ListenerExt;
@@ -51,8 +51,14 @@ struct Limit {
 }
 
 async fn echo(Json(request): Json<Request>) -> Json<Answer> {
-    let Request { subject, cost, peek } = request;
-    let said = [subject.ip, subject.user, subject.method, subject.path].iter().all(|said| !said.is_empty());
+    let Request {
+        subject,
+        cost,
+        peek,
+    } = request;
+    let said = [subject.ip, subject.user, subject.method, subject.path]
+        .iter()
+        .all(|said| !said.is_empty());
     let limit = Limit {
         policy: "everybody",
         key: "ip",
@@ -96,7 +102,9 @@ fn serve() -> std::io::Result<()> {
     let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut workers = Vec::new();
     for _ in 0..cores {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let listener = {
             let _inside = runtime.enter();
             let socket = tokio::net::TcpSocket::new_v4()?;

@@ -18,8 +18,7 @@ const CORES: [&str; 2] = ["0", "1"];
 
 const PATH: &str = "/v1/check";
 
-const BODY: &str =
-    r#"{"subject":{"ip":"203.0.113.7","user":"ann","method":"GET","path":"/api/items/42"},"cost":1,"peek":false}"#;
+const BODY: &str = r#"{"subject":{"ip":"203.0.113.7","user":"ann","method":"GET","path":"/api/items/42"},"cost":1,"peek":false}"#;
 
 /// A limit that nobody meets.
 const LIMITS: &str = "[[policy]]\nname = \"everybody\"\nkey = [\"ip\"]\nlimit = \"1000000000/s\"\n";
@@ -27,16 +26,16 @@ const LIMITS: &str = "[[policy]]\nname = \"everybody\"\nkey = [\"ip\"]\nlimit = 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     Bare,
-    Tollgate,
+    Ratekeeper,
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Tollgate];
+    pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Ratekeeper];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare axum JSON echo",
-            Self::Tollgate => "tollgate",
+            Self::Ratekeeper => "ratekeeper",
         }
     }
 }
@@ -56,23 +55,38 @@ impl Server {
             Who::Bare => {
                 command.arg(own).arg(echo::CHILD);
             }
-            Who::Tollgate => {
-                command.arg(built::tollgate()?).args(["serve", "--config"]).arg(file("check.toml", LIMITS)?);
-                command.env("TOLLGATE_SERVER__HTTP", "127.0.0.1:0");
+            Who::Ratekeeper => {
+                command
+                    .arg(built::ratekeeper()?)
+                    .args(["serve", "--config"])
+                    .arg(file("check.toml", LIMITS)?);
+                command.env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0");
                 for listener in ["GRPC", "RESP", "ADMIN"] {
-                    command.env(format!("TOLLGATE_SERVER__{listener}"), "off");
+                    command.env(format!("RATEKEEPER_SERVER__{listener}"), "off");
                 }
             }
         }
         let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
         let mut process = process.map_err(|error| format!("taskset: {error}"))?;
         let stdout = process.stdout.take();
-        let mut server = Self { process, address: String::new() };
+        let mut server = Self {
+            process,
+            address: String::new(),
+        };
         // Both say where they listen in their first line.
         let said = stdout.and_then(|stdout| BufReader::new(stdout).lines().next()?.ok());
-        let address = said.as_deref().and_then(|line| line.rsplit(['/', ' ']).next());
-        server.address = address.filter(|address| address.contains(':')).unwrap_or_default().to_owned();
-        if server.address.is_empty() { Err(format!("{} did not start", who.name())) } else { Ok(server) }
+        let address = said
+            .as_deref()
+            .and_then(|line| line.rsplit(['/', ' ']).next());
+        server.address = address
+            .filter(|address| address.contains(':'))
+            .unwrap_or_default()
+            .to_owned();
+        if server.address.is_empty() {
+            Err(format!("{} did not start", who.name()))
+        } else {
+            Ok(server)
+        }
     }
 }
 
@@ -107,12 +121,17 @@ impl Wrk {
         let script = format!(
             "wrk.method = \"POST\"\nwrk.headers[\"Content-Type\"] = \"application/json\"\nwrk.body = [[{BODY}]]\n"
         );
-        Ok(Self { script: file("check.lua", &script)? })
+        Ok(Self {
+            script: file("check.lua", &script)?,
+        })
     }
 
     /// Asks that server for so long, over connections that stay.
     pub(super) fn load(&self, server: &Server, length: Duration) -> Result<Run, String> {
-        let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", length.as_secs()));
+        let (connections, seconds) = (
+            format!("-c{CONNECTIONS}"),
+            format!("-d{}s", length.as_secs()),
+        );
         let before = processor::times(server.process.id())?;
         let output = Command::new("taskset")
             .args(["-c", CORES[1], "wrk", "-t1", &connections, &seconds, "-s"])
@@ -127,13 +146,29 @@ impl Wrk {
         if said.contains("Non-2xx") || said.contains("Socket errors") {
             return Err(format!("not every request was answered:\n{said}"));
         }
-        let rate = said.lines().find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse::<f64>().ok());
-        let requests = said.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<f64>().ok());
+        let rate = said.lines().find_map(|line| {
+            line.strip_prefix("Requests/sec:")?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        });
+        let requests = said.lines().find_map(|line| {
+            line.trim()
+                .split_once(" requests in ")?
+                .0
+                .parse::<f64>()
+                .ok()
+        });
         match (rate, requests) {
-            (Some(rate), Some(requests)) if requests > 0.0 => {
-                Ok(Run { rate, micros: spent * 1e6 / requests, waited: waited / length.as_secs_f64() })
-            }
-            _ => Err(format!("wrk says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
+            (Some(rate), Some(requests)) if requests > 0.0 => Ok(Run {
+                rate,
+                micros: spent * 1e6 / requests,
+                waited: waited / length.as_secs_f64(),
+            }),
+            _ => Err(format!(
+                "wrk says:\n{said}{}",
+                String::from_utf8_lossy(&output.stderr)
+            )),
         }
     }
 }

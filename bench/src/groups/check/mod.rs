@@ -1,5 +1,5 @@
-//! `POST /v1/check` under wrk: the binary `tollgate` beside a bare axum service that decodes the same request and answers an
-//! object of the same size, both on one runtime a core.
+//! `POST /v1/check` under wrk: the binary `ratekeeper` beside a bare axum service that decodes the
+//! same request and answers an object of the same size, both on one runtime a core.
 
 mod echo;
 mod load;
@@ -43,33 +43,80 @@ fn run(group: &'static str) -> Findings {
         Ok(runs) => runs,
         Err(why) => {
             println!("skipped: {why}\n");
-            return Findings { goals: vec![goal(None)], ..Findings::default() };
+            return Findings {
+                goals: vec![goal(None)],
+                ..Findings::default()
+            };
         }
     };
-    let medians = runs.map(|runs| [median(runs.map(|run| run.rate)), median(runs.map(|run| run.micros))]);
+    let medians = runs.map(|runs| {
+        [
+            median(runs.map(|run| run.rate)),
+            median(runs.map(|run| run.micros)),
+        ]
+    });
     let [bare, ours] = medians;
-    let beside = |at: usize, digits: usize| format!("{:.digits$} ({:.3})", ours[at], ours[at] / bare[at]);
+    let beside =
+        |at: usize, digits: usize| format!("{:.digits$} ({:.3})", ours[at], ours[at] / bare[at]);
     let lines = [
-        vec![Who::Bare.name().to_owned(), format!("{:.0}", bare[0]), format!("{:.2}", bare[1])],
-        vec![Who::Tollgate.name().to_owned(), beside(0, 0), beside(1, 2)],
+        vec![
+            Who::Bare.name().to_owned(),
+            format!("{:.0}", bare[0]),
+            format!("{:.2}", bare[1]),
+        ],
+        vec![
+            Who::Ratekeeper.name().to_owned(),
+            beside(0, 0),
+            beside(1, 2),
+        ],
     ];
-    println!("{}\n", table(&["POST /v1/check", "requests/s", "µs of processor time"], lines.into_iter()));
-    let disturbed = runs.iter().flatten().filter(|run| run.waited > UNDISTURBED).count();
+    println!(
+        "{}\n",
+        table(
+            &["POST /v1/check", "requests/s", "µs of processor time"],
+            lines.into_iter()
+        )
+    );
+    let disturbed = runs
+        .iter()
+        .flatten()
+        .filter(|run| run.waited > UNDISTURBED)
+        .count();
     if disturbed > 0 {
         let all = RUNS * Who::ALL.len();
-        println!("in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n");
+        println!(
+            "in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n"
+        );
     }
-    let mut found = Findings { goals: vec![goal(Some(ours[0] / bare[0]))], ..Findings::default() };
-    for (at, (row, unit)) in
-        [("requests a second", "requests/s"), ("processor time of a request", "µs")].into_iter().enumerate()
+    let mut found = Findings {
+        goals: vec![goal(Some(ours[0] / bare[0]))],
+        ..Findings::default()
+    };
+    for (at, (row, unit)) in [
+        ("requests a second", "requests/s"),
+        ("processor time of a request", "µs"),
+    ]
+    .into_iter()
+    .enumerate()
     {
         for (who, medians) in Who::ALL.into_iter().zip(&medians) {
             let value = medians[at];
-            let ratio_to = (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio: value / bare[at] });
+            let ratio_to = (who != Who::Bare).then(|| Ratio {
+                who: Who::Bare.name().into(),
+                ratio: value / bare[at],
+            });
             let waited = runs[who as usize].map(|run| run.waited);
             let params = json!({ "connections": load::CONNECTIONS, "statistic": "median", "waited": waited });
             let (row, who) = (row.into(), who.name().into());
-            found.rows.push(Row { group, row, who, value, unit, ratio_to, params: object(params) });
+            found.rows.push(Row {
+                group,
+                row,
+                who,
+                value,
+                unit,
+                ratio_to,
+                params: object(params),
+            });
         }
     }
     found
@@ -87,7 +134,7 @@ fn goal(measured: Option<f64>) -> Goal {
 /// The runs of each: A B A B …
 fn measured() -> Result<Each<[Run; RUNS]>, String> {
     let wrk = Wrk::find()?;
-    let servers = [Server::start(Who::Bare)?, Server::start(Who::Tollgate)?];
+    let servers = [Server::start(Who::Bare)?, Server::start(Who::Ratekeeper)?];
     let mut runs = [[Run::default(); RUNS]; Who::ALL.len()];
     for server in &servers {
         wrk.load(server, load::WARM_UP)?;

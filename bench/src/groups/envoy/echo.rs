@@ -1,7 +1,9 @@
 //! The bare service: decodes the request, answers one full status, limits nothing.
 
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::rate_limit::Unit;
-use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{Code, DescriptorStatus, RateLimit};
+use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
+    Code, DescriptorStatus, RateLimit,
+};
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_service_server::{
     RateLimitService, RateLimitServiceServer,
 };
@@ -25,16 +27,31 @@ impl RateLimitService for Echo {
         &self,
         request: Request<RateLimitRequest>,
     ) -> Result<Response<RateLimitResponse>, Status> {
-        let limit = RateLimit { name: String::new(), requests_per_unit: 1_000_000_000, unit: Unit::Second.into() };
-        let statuses = request.get_ref().descriptors.iter().map(|_| DescriptorStatus {
-            code: Code::Ok.into(),
-            current_limit: Some(limit.clone()),
-            limit_remaining: 999_999_999,
-            duration_until_reset: Some(Duration { seconds: 1, nanos: 0 }),
-            ..DescriptorStatus::default()
-        });
+        let limit = RateLimit {
+            name: String::new(),
+            requests_per_unit: 1_000_000_000,
+            unit: Unit::Second.into(),
+        };
+        let statuses = request
+            .get_ref()
+            .descriptors
+            .iter()
+            .map(|_| DescriptorStatus {
+                code: Code::Ok.into(),
+                current_limit: Some(limit.clone()),
+                limit_remaining: 999_999_999,
+                duration_until_reset: Some(Duration {
+                    seconds: 1,
+                    nanos: 0,
+                }),
+                ..DescriptorStatus::default()
+            });
         let statuses = statuses.collect();
-        Ok(Response::new(RateLimitResponse { overall_code: Code::Ok.into(), statuses, ..Default::default() }))
+        Ok(Response::new(RateLimitResponse {
+            overall_code: Code::Ok.into(),
+            statuses,
+            ..Default::default()
+        }))
     }
 }
 
@@ -59,7 +76,9 @@ fn serve() -> std::io::Result<()> {
     let mut address = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let mut workers = Vec::new();
     for _ in 0..cores {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()?;
         let listener = {
             let _inside = runtime.enter();
             let socket = tokio::net::TcpSocket::new_v4()?;
@@ -69,7 +88,9 @@ fn serve() -> std::io::Result<()> {
         };
         address = listener.local_addr()?;
         workers.push(std::thread::spawn(move || {
-            let service = Server::builder().tcp_nodelay(true).add_service(RateLimitServiceServer::new(Echo));
+            let service = Server::builder()
+                .tcp_nodelay(true)
+                .add_service(RateLimitServiceServer::new(Echo));
             runtime.block_on(service.serve_with_incoming(TcpListenerStream::new(listener)))
         }));
     }

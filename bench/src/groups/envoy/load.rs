@@ -21,9 +21,11 @@ descriptors:
     rate_limit: { unit: second, requests_per_unit: 1000000000 }
 ";
 
-/// One descriptor of one entry, as protobuf has it, behind the five bytes that gRPC puts before a message.
+/// One descriptor of one entry, as protobuf has it, behind the five bytes that gRPC puts before a
+/// message.
 fn request() -> Vec<u8> {
-    let field = |number: u8, content: &[u8]| [&[number << 3 | 2, content.len() as u8], content].concat();
+    let field =
+        |number: u8, content: &[u8]| [&[number << 3 | 2, content.len() as u8], content].concat();
     let entry = [field(1, b"remote_address"), field(2, b"203.0.113.7")].concat();
     let message = [field(1, b"edge"), field(2, &field(1, &entry))].concat();
     [&[0, 0, 0, 0, message.len() as u8], &message[..]].concat()
@@ -32,16 +34,16 @@ fn request() -> Vec<u8> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     Bare,
-    Tollgate,
+    Ratekeeper,
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Tollgate];
+    pub(super) const ALL: [Self; 2] = [Self::Bare, Self::Ratekeeper];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Bare => "bare tonic service",
-            Self::Tollgate => "tollgate",
+            Self::Ratekeeper => "ratekeeper",
         }
     }
 }
@@ -61,12 +63,12 @@ impl Server {
                 command.arg(echo::CHILD);
                 command
             }
-            Who::Tollgate => {
+            Who::Ratekeeper => {
                 let limits = file("envoy-limits.yaml", LIMITS.as_bytes())?;
-                let mut command = Command::new(built::tollgate()?);
+                let mut command = Command::new(built::ratekeeper()?);
                 command.args(["serve", "--envoy-config"]).arg(limits);
                 for listener in ["GRPC", "HTTP", "ADMIN"] {
-                    command.env(format!("TOLLGATE_SERVER__{listener}"), "127.0.0.1:0");
+                    command.env(format!("RATEKEEPER_SERVER__{listener}"), "127.0.0.1:0");
                 }
                 command
             }
@@ -76,11 +78,26 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{}: {error}", who.name()))?;
-        let said = process.stdout.take().map(BufReader::new).into_iter().flat_map(BufRead::lines).map_while(Result::ok);
+        let said = process
+            .stdout
+            .take()
+            .map(BufReader::new)
+            .into_iter()
+            .flat_map(BufRead::lines)
+            .map_while(Result::ok);
         // The one says its port and nothing else, the other where it serves Envoy.
-        let port = said.take(4).find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
-        let server = Self { process, port: port.unwrap_or(0) };
-        if server.port == 0 { Err(format!("{} did not start", who.name())) } else { Ok(server) }
+        let port = said
+            .take(4)
+            .find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
+        let server = Self {
+            process,
+            port: port.unwrap_or(0),
+        };
+        if server.port == 0 {
+            Err(format!("{} did not start", who.name()))
+        } else {
+            Ok(server)
+        }
     }
 }
 
@@ -112,14 +129,34 @@ impl H2load {
                 "h2load is not installed (on Debian: apt-get install nghttp2-client, which make bench does)".into()
             );
         }
-        Ok(Self { body: file("envoy-request.bin", &request())? })
+        Ok(Self {
+            body: file("envoy-request.bin", &request())?,
+        })
     }
 
     /// Requests a second of that server, over connections that stay.
-    pub(super) fn load(&self, server: &Server, streams: u32, length: Duration) -> Result<f64, String> {
+    pub(super) fn load(
+        &self,
+        server: &Server,
+        streams: u32,
+        length: Duration,
+    ) -> Result<f64, String> {
         let output = Command::new("h2load")
-            .args(["-c", &CLIENTS.to_string(), "-m", &streams.to_string(), "-D", &length.as_secs().to_string()])
-            .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
+            .args([
+                "-c",
+                &CLIENTS.to_string(),
+                "-m",
+                &streams.to_string(),
+                "-D",
+                &length.as_secs().to_string(),
+            ])
+            .args([
+                "-H",
+                "content-type: application/grpc",
+                "-H",
+                "te: trailers",
+                "-d",
+            ])
             .arg(&self.body)
             .arg(format!("http://127.0.0.1:{}{PATH}", server.port))
             .output()
@@ -129,10 +166,14 @@ impl H2load {
             let (_, rest) = line.strip_prefix("finished in ")?.split_once(", ")?;
             rest.split_once(" req/s")?.0.parse::<f64>().ok()
         });
-        let failed = !said.contains(" 0 failed, 0 errored, 0 timeout") || !said.contains(" 0 4xx, 0 5xx");
+        let failed =
+            !said.contains(" 0 failed, 0 errored, 0 timeout") || !said.contains(" 0 4xx, 0 5xx");
         match rate.filter(|rate| *rate > 0.0 && !failed) {
             Some(rate) => Ok(rate),
-            None => Err(format!("h2load says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
+            None => Err(format!(
+                "h2load says:\n{said}{}",
+                String::from_utf8_lossy(&output.stderr)
+            )),
         }
     }
 }

@@ -1,5 +1,5 @@
-//! Envoy's rate limit service under h2load: the binary `tollgate` beside a bare tonic service that decodes the same request
-//! and answers one full status, both on one runtime a core.
+//! Envoy's rate limit service under h2load: the binary `ratekeeper` beside a bare tonic service
+//! that decodes the same request and answers one full status, both on one runtime a core.
 
 mod echo;
 mod load;
@@ -32,27 +32,59 @@ fn run(group: &'static str) -> Findings {
         Ok(medians) => medians,
         Err(why) => {
             println!("skipped: {why}\n");
-            return Findings { goals: goals(None), ..Findings::default() };
+            return Findings {
+                goals: goals(None),
+                ..Findings::default()
+            };
         }
     };
     let bare = Who::Bare as usize;
     let lines = STREAMS.iter().zip(&medians).map(|(streams, rates)| {
         let figure = |who: Who| match who {
             Who::Bare => format!("{:.0}", rates[bare]),
-            _ => format!("{:.0} ({:.3})", rates[who as usize], rates[who as usize] / rates[bare]),
+            _ => format!(
+                "{:.0} ({:.3})",
+                rates[who as usize],
+                rates[who as usize] / rates[bare]
+            ),
         };
-        vec![format!("8 clients × {streams}"), figure(Who::Bare), figure(Who::Tollgate)]
+        vec![
+            format!("8 clients × {streams}"),
+            figure(Who::Bare),
+            figure(Who::Ratekeeper),
+        ]
     });
-    println!("{}\n", table(&["requests/s", Who::Bare.name(), Who::Tollgate.name()], lines));
-    let mut found = Findings { goals: goals(Some(&medians)), ..Findings::default() };
+    println!(
+        "{}\n",
+        table(
+            &["requests/s", Who::Bare.name(), Who::Ratekeeper.name()],
+            lines
+        )
+    );
+    let mut found = Findings {
+        goals: goals(Some(&medians)),
+        ..Findings::default()
+    };
     for (streams, rates) in STREAMS.iter().zip(&medians) {
         for who in Who::ALL {
             let value = rates[who as usize];
-            let ratio_to =
-                (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio: value / rates[bare] });
-            let params = object(json!({ "clients": load::CLIENTS, "streams": streams, "statistic": "median" }));
+            let ratio_to = (who != Who::Bare).then(|| Ratio {
+                who: Who::Bare.name().into(),
+                ratio: value / rates[bare],
+            });
+            let params = object(
+                json!({ "clients": load::CLIENTS, "streams": streams, "statistic": "median" }),
+            );
             let row = format!("8 clients × {streams}");
-            found.rows.push(Row { group, row, who: who.name().into(), value, unit: "requests/s", ratio_to, params });
+            found.rows.push(Row {
+                group,
+                row,
+                who: who.name().into(),
+                value,
+                unit: "requests/s",
+                ratio_to,
+                params,
+            });
         }
     }
     found
@@ -62,7 +94,8 @@ fn goals(medians: Option<&Medians>) -> Vec<Goal> {
     let goal = |(at, streams): (usize, &u32)| Goal {
         text: format!("ShouldRateLimit requests/s, 8 clients × {streams} / a bare tonic service"),
         bound: Bound::AtLeast(0.9),
-        measured: medians.map(|rates| rates[at][Who::Tollgate as usize] / rates[at][Who::Bare as usize]),
+        measured: medians
+            .map(|rates| rates[at][Who::Ratekeeper as usize] / rates[at][Who::Bare as usize]),
         because: "it could not be run",
     };
     STREAMS.iter().enumerate().map(goal).collect()
@@ -70,7 +103,7 @@ fn goals(medians: Option<&Medians>) -> Vec<Goal> {
 
 fn measured() -> Result<Medians, String> {
     let h2load = H2load::find()?;
-    let servers = [Server::start(Who::Bare)?, Server::start(Who::Tollgate)?];
+    let servers = [Server::start(Who::Bare)?, Server::start(Who::Ratekeeper)?];
     let mut medians = [[0.0; Who::ALL.len()]; STREAMS.len()];
     for (streams, medians) in STREAMS.into_iter().zip(&mut medians) {
         let mut runs = [[0.0; RUNS]; Who::ALL.len()];

@@ -13,8 +13,8 @@ pub(super) const CONNECTIONS: u32 = 64;
 const H2_CONNECTIONS: u32 = 8;
 const WARM_UP: Duration = Duration::from_secs(1);
 
-/// Each connection thinks for so many milliseconds before it asks again, 3 in the mean: 64 of them make about 16,000 requests a
-/// second, less than either proxy can do.
+/// Each connection thinks for so many milliseconds before it asks again, 3 in the mean: 64 of them
+/// make about 16,000 requests a second, less than either proxy can do.
 const PACE: &str = "function delay() return math.random(1, 5) end\n";
 
 /// 64 KB go with each request.
@@ -50,10 +50,15 @@ impl Loader {
             return Err("wrk is not installed (on Debian: apt-get install wrk)".into());
         }
         if Command::new("h2load").arg("--version").output().is_err() {
-            return Err("h2load is not installed (on Debian: apt-get install nghttp2-client)".into());
+            return Err(
+                "h2load is not installed (on Debian: apt-get install nghttp2-client)".into(),
+            );
         }
-        let [pace, post, log] = ["pace.lua", "post.lua", "h2load.log"].map(|name| directory.join(name));
-        fs::write(&pace, PACE).and_then(|()| fs::write(&post, POST)).map_err(|error| error.to_string())?;
+        let [pace, post, log] =
+            ["pace.lua", "post.lua", "h2load.log"].map(|name| directory.join(name));
+        fs::write(&pace, PACE)
+            .and_then(|()| fs::write(&post, POST))
+            .map_err(|error| error.to_string())?;
         Ok(Self { pace, post, log })
     }
 
@@ -68,7 +73,11 @@ impl Loader {
             return Ok(Run { micros, ..full });
         }
         let paced = self.wrk(server, workload.length, Some(&self.pace))?;
-        Ok(Run { micros, paced: paced.p99, ..full })
+        Ok(Run {
+            micros,
+            paced: paced.p99,
+            ..full
+        })
     }
 
     /// Before anything counts.
@@ -85,23 +94,51 @@ impl Loader {
     }
 
     fn wrk(&self, server: &Server, length: Duration, script: Option<&Path>) -> Result<Run, String> {
-        let (connections, seconds) = (format!("-c{CONNECTIONS}"), format!("-d{}s", length.as_secs()));
+        let (connections, seconds) = (
+            format!("-c{CONNECTIONS}"),
+            format!("-d{}s", length.as_secs()),
+        );
         let mut command = Command::new("taskset");
-        command.args(["-c", FREE_CORE, "wrk", "-t1", "--latency", &connections, &seconds]);
+        command.args([
+            "-c",
+            FREE_CORE,
+            "wrk",
+            "-t1",
+            "--latency",
+            &connections,
+            &seconds,
+        ]);
         if let Some(script) = script {
             command.arg("-s").arg(script);
         }
-        let output = command.arg(&server.url).output().map_err(|error| format!("taskset: {error}"))?;
+        let output = command
+            .arg(&server.url)
+            .output()
+            .map_err(|error| format!("taskset: {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout);
         // It tells of what it should not have met, and only then.
         if said.contains("Non-2xx") || said.contains("Socket errors") {
             return Err(format!("not every request was answered:\n{said}"));
         }
-        let rate = said.lines().find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse::<f64>().ok());
-        let p99 = said.lines().find_map(|line| millis(line.trim().strip_prefix("99%")?.trim()));
+        let rate = said.lines().find_map(|line| {
+            line.strip_prefix("Requests/sec:")?
+                .trim()
+                .parse::<f64>()
+                .ok()
+        });
+        let p99 = said
+            .lines()
+            .find_map(|line| millis(line.trim().strip_prefix("99%")?.trim()));
         match (rate, p99) {
-            (Some(rate), Some(p99)) if rate > 0.0 => Ok(Run { rate, p99, ..Run::default() }),
-            _ => Err(format!("wrk says:\n{said}{}", String::from_utf8_lossy(&output.stderr))),
+            (Some(rate), Some(p99)) if rate > 0.0 => Ok(Run {
+                rate,
+                p99,
+                ..Run::default()
+            }),
+            _ => Err(format!(
+                "wrk says:\n{said}{}",
+                String::from_utf8_lossy(&output.stderr)
+            )),
         }
     }
 
@@ -112,32 +149,51 @@ impl Loader {
         // It adds to a log that there is.
         drop(fs::remove_file(&self.log));
         let output = Command::new("taskset")
-            .args(["-c", FREE_CORE, "h2load", "-t1", "-c", &clients.to_string(), "-m", &streams.to_string()])
+            .args([
+                "-c",
+                FREE_CORE,
+                "h2load",
+                "-t1",
+                "-c",
+                &clients.to_string(),
+                "-m",
+                &streams.to_string(),
+            ])
             .args(["-D", &duration, "--log-file"])
             .arg(&self.log)
             .arg(&server.url)
             .output()
             .map_err(|error| format!("taskset: {error}"))?;
         let said = String::from_utf8_lossy(&output.stdout);
-        let log = fs::read_to_string(&self.log).map_err(|error| format!("h2load wrote no log: {error}\n{said}"))?;
+        let log = fs::read_to_string(&self.log)
+            .map_err(|error| format!("h2load wrote no log: {error}\n{said}"))?;
         // When it was sent, the status, and how many microseconds it took.
         let mut times = Vec::new();
         for line in log.lines() {
             let mut words = line.split_whitespace().skip(1);
-            match (words.next(), words.next().and_then(|time| time.parse::<u64>().ok())) {
+            match (
+                words.next(),
+                words.next().and_then(|time| time.parse::<u64>().ok()),
+            ) {
                 (Some("200"), Some(time)) => times.push(time),
                 _ => return Err(format!("not every request was answered: {line}\n{said}")),
             }
         }
         times.sort_unstable();
-        let Some(p99) = times.get(times.len() * 99 / 100) else { return Err(format!("h2load says:\n{said}")) };
+        let Some(p99) = times.get(times.len() * 99 / 100) else {
+            return Err(format!("h2load says:\n{said}"));
+        };
         let rate = times.len() as f64 / length.as_secs_f64();
-        Ok(Run { rate, p99: *p99 as f64 / 1e3, ..Run::default() })
+        Ok(Run {
+            rate,
+            p99: *p99 as f64 / 1e3,
+            ..Run::default()
+        })
     }
 }
 
-/// The time of all cores in the kernel's ticks, and that part of it which others had, as the kernel of a virtual machine counts
-/// it. None where the kernel does not say.
+/// The time of all cores in the kernel's ticks, and that part of it which others had, as the kernel
+/// of a virtual machine counts it. None where the kernel does not say.
 #[derive(Default)]
 pub(super) struct Ticks {
     all: u64,
@@ -148,9 +204,18 @@ impl Ticks {
     pub(super) fn now() -> Self {
         let said = fs::read_to_string("/proc/stat").unwrap_or_default();
         // cpu, then: user, nice, system, idle, iowait, irq, softirq, steal.
-        let cores = said.lines().next().unwrap_or_default().split_whitespace().skip(1).take(8);
+        let cores = said
+            .lines()
+            .next()
+            .unwrap_or_default()
+            .split_whitespace()
+            .skip(1)
+            .take(8);
         let ticks: Vec<u64> = cores.filter_map(|ticks| ticks.parse().ok()).collect();
-        Self { all: ticks.iter().sum(), stolen: ticks.get(7).copied().unwrap_or(0) }
+        Self {
+            all: ticks.iter().sum(),
+            stolen: ticks.get(7).copied().unwrap_or(0),
+        }
     }
 
     pub(super) fn stolen_since(&self, before: &Self) -> f64 {
@@ -161,5 +226,7 @@ impl Ticks {
 /// `1.23ms`, `456.00us` or `1.20s`.
 fn millis(text: &str) -> Option<f64> {
     let units = [("us", 1e-3), ("ms", 1.0), ("s", 1e3)];
-    units.iter().find_map(|(unit, times)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * times))
+    units
+        .iter()
+        .find_map(|(unit, times)| Some(text.strip_suffix(unit)?.parse::<f64>().ok()? * times))
 }

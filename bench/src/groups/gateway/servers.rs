@@ -1,4 +1,5 @@
-//! The service behind, and the two proxies in front of it, each a process of its own that ends with this one.
+//! The service behind, and the two proxies in front of it, each a process of its own that ends with
+//! this one.
 
 use super::{Load, Workload};
 use crate::built;
@@ -20,16 +21,16 @@ const OUR_LIMIT: &str = "1000000000/s";
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
     Nginx,
-    Tollgate,
+    Ratekeeper,
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 2] = [Self::Nginx, Self::Tollgate];
+    pub(super) const ALL: [Self; 2] = [Self::Nginx, Self::Ratekeeper];
 
     pub(super) fn name(self) -> &'static str {
         match self {
             Self::Nginx => "nginx",
-            Self::Tollgate => "tollgate",
+            Self::Ratekeeper => "ratekeeper",
         }
     }
 }
@@ -58,19 +59,41 @@ pub(super) struct Upstream {
 
 impl Upstream {
     pub(super) fn start() -> Result<Self, String> {
-        let directory = std::env::temp_dir().join(format!("tollgate-bench-gateway-{}", std::process::id()));
+        let directory =
+            std::env::temp_dir().join(format!("ratekeeper-bench-gateway-{}", std::process::id()));
         fs::create_dir_all(&directory).map_err(|error| error.to_string())?;
         let made = Command::new("openssl")
-            .args(["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"])
-            .args(["-subj", "/CN=localhost", "-keyout", "key.pem", "-out", "cert.pem"])
+            .args([
+                "req",
+                "-x509",
+                "-newkey",
+                "ec",
+                "-pkeyopt",
+                "ec_paramgen_curve:prime256v1",
+                "-nodes",
+                "-days",
+                "2",
+            ])
+            .args([
+                "-subj",
+                "/CN=localhost",
+                "-keyout",
+                "key.pem",
+                "-out",
+                "cert.pem",
+            ])
             .current_dir(&directory)
             .output()
             .map_err(|error| format!("openssl: {error}"))?;
         if !made.status.success() {
-            return Err(format!("openssl made no certificate: {}", String::from_utf8_lossy(&made.stderr)));
+            return Err(format!(
+                "openssl made no certificate: {}",
+                String::from_utf8_lossy(&made.stderr)
+            ));
         }
         let port = free_port()?;
-        fs::write(directory.join("large"), "x".repeat(100 << 10)).map_err(|error| error.to_string())?;
+        fs::write(directory.join("large"), "x".repeat(100 << 10))
+            .map_err(|error| error.to_string())?;
         let kilobyte = "x".repeat(1024);
         let server = format!(
             "server {{ listen 127.0.0.1:{port}; keepalive_requests 1000000000; client_max_body_size 0;\n\
@@ -78,25 +101,48 @@ impl Upstream {
         );
         let nginx = nginx(&directory, "upstream", &server, FREE_CORE, port)?;
         let (chunks, chunks_port) = chunks()?;
-        Ok(Self { port, chunks_port, directory, _processes: [nginx, chunks] })
+        Ok(Self {
+            port,
+            chunks_port,
+            directory,
+            _processes: [nginx, chunks],
+        })
     }
 
     fn port_of(&self, workload: &Workload) -> u16 {
-        if workload.chunks { self.chunks_port } else { self.port }
+        if workload.chunks {
+            self.chunks_port
+        } else {
+            self.port
+        }
     }
 }
 
 /// The service of small chunks, on the core that the proxies leave free.
 fn chunks() -> Result<(Ended, u16), String> {
-    let program = built::program("tollgate-bench", "web-service")?;
+    let program = built::program("ratekeeper-bench", "web-service")?;
     let mut command = Command::new("taskset");
-    command.args(["-c", FREE_CORE]).arg(program).arg("chunks").stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut process = Ended(command.spawn().map_err(|error| format!("taskset: {error}"))?);
+    command
+        .args(["-c", FREE_CORE])
+        .arg(program)
+        .arg("chunks")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped());
+    let mut process = Ended(
+        command
+            .spawn()
+            .map_err(|error| format!("taskset: {error}"))?,
+    );
     let mut said = String::new();
     if let Some(stdout) = process.0.stdout.take() {
-        BufReader::new(stdout).read_line(&mut said).map_err(|error| error.to_string())?;
+        BufReader::new(stdout)
+            .read_line(&mut said)
+            .map_err(|error| error.to_string())?;
     }
-    let port = said.trim().parse().map_err(|_| "the service of small chunks did not start")?;
+    let port = said
+        .trim()
+        .parse()
+        .map_err(|_| "the service of small chunks did not start")?;
     Ok((process, port))
 }
 
@@ -114,13 +160,20 @@ pub(super) struct Server {
 }
 
 impl Server {
-    pub(super) fn start(who: Who, upstream: &Upstream, workload: &Workload) -> Result<Self, String> {
+    pub(super) fn start(
+        who: Who,
+        upstream: &Upstream,
+        workload: &Workload,
+    ) -> Result<Self, String> {
         let (process, port) = match who {
             Who::Nginx => Self::nginx(upstream, workload)?,
-            Who::Tollgate => Self::tollgate(upstream, workload)?,
+            Who::Ratekeeper => Self::ratekeeper(upstream, workload)?,
         };
         let scheme = if workload.tls { "https" } else { "http" };
-        Ok(Self { url: format!("{scheme}://127.0.0.1:{port}{}", workload.path), process })
+        Ok(Self {
+            url: format!("{scheme}://127.0.0.1:{port}{}", workload.path),
+            process,
+        })
     }
 
     pub(super) fn id(&self) -> u32 {
@@ -129,9 +182,16 @@ impl Server {
 
     fn nginx(upstream: &Upstream, workload: &Workload) -> Result<(Ended, u16), String> {
         let (port, behind) = (free_port()?, upstream.port_of(workload));
-        let http2 = if workload.load == Load::Http2 { " http2" } else { "" };
+        let http2 = if workload.load == Load::Http2 {
+            " http2"
+        } else {
+            ""
+        };
         let (ssl, certificate) = if workload.tls {
-            (" ssl", "ssl_certificate cert.pem; ssl_certificate_key key.pem; ssl_protocols TLSv1.3;")
+            (
+                " ssl",
+                "ssl_certificate cert.pem; ssl_certificate_key key.pem; ssl_protocols TLSv1.3;",
+            )
         } else {
             ("", "")
         };
@@ -148,33 +208,48 @@ impl Server {
         Ok((process, port))
     }
 
-    fn tollgate(upstream: &Upstream, workload: &Workload) -> Result<(Ended, u16), String> {
+    fn ratekeeper(upstream: &Upstream, workload: &Workload) -> Result<(Ended, u16), String> {
         let mut command = Command::new("taskset");
         command
             .args(["-c", CORE])
-            .arg(built::tollgate()?)
+            .arg(built::ratekeeper()?)
             .current_dir(&upstream.directory)
-            .env("TOLLGATE_SERVER__ADMIN", "off");
+            .env("RATEKEEPER_SERVER__ADMIN", "off");
         command.args(["proxy", "--listen", "127.0.0.1:0", "--limit", OUR_LIMIT]);
-        command.args(["--upstream", &format!("http://127.0.0.1:{}", upstream.port_of(workload))]);
+        command.args([
+            "--upstream",
+            &format!("http://127.0.0.1:{}", upstream.port_of(workload)),
+        ]);
         if workload.tls {
             command.args(["--tls-cert", "cert.pem", "--tls-key", "key.pem"]);
         }
         let process = command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn();
         let mut process = Ended(process.map_err(|error| format!("taskset: {error}"))?);
         let stdout = process.0.stdout.take();
-        for line in stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()).map_while(Result::ok) {
-            let port = line.split_once(" is a gateway on ").and_then(|(_, url)| url.rsplit(':').next()?.parse().ok());
+        for line in stdout
+            .into_iter()
+            .flat_map(|stdout| BufReader::new(stdout).lines())
+            .map_while(Result::ok)
+        {
+            let port = line
+                .split_once(" is a gateway on ")
+                .and_then(|(_, url)| url.rsplit(':').next()?.parse().ok());
             if let Some(port) = port {
                 return Ok((process, port));
             }
         }
-        Err("tollgate proxy did not start".into())
+        Err("ratekeeper proxy did not start".into())
     }
 }
 
 /// An nginx with as many workers as it has cores, which is one.
-fn nginx(directory: &Path, name: &str, server: &str, core: &str, port: u16) -> Result<Ended, String> {
+fn nginx(
+    directory: &Path,
+    name: &str,
+    server: &str,
+    core: &str,
+    port: u16,
+) -> Result<Ended, String> {
     let text = format!(
         "daemon off; worker_processes 1; pid {name}.pid; error_log stderr crit;\nevents {{ worker_connections 4096; }}\n\
          http {{ access_log off; client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; \
@@ -182,11 +257,15 @@ fn nginx(directory: &Path, name: &str, server: &str, core: &str, port: u16) -> R
     );
     fs::write(directory.join(format!("{name}.conf")), text).map_err(|error| error.to_string())?;
     let mut command = Command::new("taskset");
-    command.args(["-c", core, "nginx", "-p"]).arg(directory).args(["-c", &format!("{name}.conf")]);
+    command
+        .args(["-c", core, "nginx", "-p"])
+        .arg(directory)
+        .args(["-c", &format!("{name}.conf")]);
     // Without a master process nothing is left behind when it is killed.
     command.args(["-g", "master_process off;"]);
     let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
-    let process = Ended(process.map_err(|error| format!("there is no nginx or no taskset: {error}"))?);
+    let process =
+        Ended(process.map_err(|error| format!("there is no nginx or no taskset: {error}"))?);
     let until = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if Instant::now() > until {
@@ -199,5 +278,8 @@ fn nginx(directory: &Path, name: &str, server: &str, core: &str, port: u16) -> R
 
 fn free_port() -> Result<u16, String> {
     let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    Ok(listener.local_addr().map_err(|error| error.to_string())?.port())
+    Ok(listener
+        .local_addr()
+        .map_err(|error| error.to_string())?
+        .port())
 }

@@ -21,15 +21,27 @@ pub(super) struct Apart {
 impl Apart {
     /// The least of some tries.
     fn measure<K: Key>(what: What, who: Who, keys: u64, tries: usize) -> Self {
-        let figures: Result<Vec<f64>, String> = (0..tries).map(|_| child::measure::<K>(what, who, keys)).collect();
+        let figures: Result<Vec<f64>, String> = (0..tries)
+            .map(|_| child::measure::<K>(what, who, keys))
+            .collect();
         let figure = match figures {
             Ok(figures) => figures.into_iter().min_by(f64::total_cmp),
             Err(why) => {
-                println!("{}, {} {} keys: skipped: {why}\n", who.name(), many(keys), K::NAME);
+                println!(
+                    "{}, {} {} keys: skipped: {why}\n",
+                    who.name(),
+                    many(keys),
+                    K::NAME
+                );
                 None
             }
         };
-        Self { who, keys, kind: K::NAME, figure }
+        Self {
+            who,
+            keys,
+            kind: K::NAME,
+            figure,
+        }
     }
 }
 
@@ -41,13 +53,17 @@ pub(super) fn bytes() -> Vec<Apart> {
 }
 
 pub(super) fn slowest() -> Vec<Apart> {
-    Who::ALL.map(|who| Apart::measure::<String>(What::Slowest, who, NEW_KEYS, TRIES)).into()
+    Who::ALL
+        .map(|who| Apart::measure::<String>(What::Slowest, who, NEW_KEYS, TRIES))
+        .into()
 }
 
 pub(super) fn memory_table(bytes: &[Apart]) -> Table {
     let lines = bytes.iter().map(|row| {
-        let figure =
-            |text: fn(f64, f64) -> String| row.figure.map_or("–".into(), |bytes| text(bytes, row.keys as f64));
+        let figure = |text: fn(f64, f64) -> String| {
+            row.figure
+                .map_or("–".into(), |bytes| text(bytes, row.keys as f64))
+        };
         vec![
             format!("{} {} keys: {}", many(row.keys), row.kind, row.who.name()),
             figure(|bytes, keys| format!("{:.1}", bytes / keys)),
@@ -58,8 +74,16 @@ pub(super) fn memory_table(bytes: &[Apart]) -> Table {
 }
 
 pub(super) fn slowest_table(slowest: &[Apart]) -> Table {
-    let figure = |row: &Apart| row.figure.map_or("–".into(), |nanos| format!("{:.1}", nanos / 1e3));
-    table(&["", "µs"], slowest.iter().map(|row| vec![row.who.name().to_owned(), figure(row)]))
+    let figure = |row: &Apart| {
+        row.figure
+            .map_or("–".into(), |nanos| format!("{:.1}", nanos / 1e3))
+    };
+    table(
+        &["", "µs"],
+        slowest
+            .iter()
+            .map(|row| vec![row.who.name().to_owned(), figure(row)]),
+    )
 }
 
 /// Rows of figures from processes of their own, each times what `scale` says.
@@ -72,8 +96,13 @@ pub(super) fn rows(
 ) -> Vec<Row> {
     let row = |row: &Apart| {
         let value = row.figure? * scale(row);
-        let to = if row.who == Who::Ours { Who::Governor } else { Who::Ours };
-        let same = |other: &&Apart| other.who == to && (other.keys, other.kind) == (row.keys, row.kind);
+        let to = if row.who == Who::Ours {
+            Who::Governor
+        } else {
+            Who::Ours
+        };
+        let same =
+            |other: &&Apart| other.who == to && (other.keys, other.kind) == (row.keys, row.kind);
         let other = figures.iter().find(same).and_then(|other| other.figure);
         Some(Row {
             group,
@@ -81,7 +110,10 @@ pub(super) fn rows(
             who: row.who.name().into(),
             value,
             unit,
-            ratio_to: other.map(|other| Ratio { who: to.name().into(), ratio: value / (other * scale(row)) }),
+            ratio_to: other.map(|other| Ratio {
+                who: to.name().into(),
+                ratio: value / (other * scale(row)),
+            }),
             params: object(json!({ "limit": SHUT.text, "keys": row.keys })),
         })
     };

@@ -4,11 +4,12 @@ use super::subject::{Subject, Who};
 use crate::harness::thread_time;
 use crate::keys::Key;
 use crate::peers::keyed::SHUT;
+use ratekeeper::FastClock;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
-use tollgate::FastClock;
 
-/// The argument that makes the binary the measured one: then what, who, the kind of key, and how many.
+/// The argument that makes the binary the measured one: then what, who, the kind of key, and how
+/// many.
 pub(crate) const CHILD: &str = "--keyed-apart";
 
 #[derive(Clone, Copy)]
@@ -32,15 +33,24 @@ impl What {
 pub(super) fn measure<K: Key>(what: What, who: Who, keys: u64) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let args = [CHILD, what.name(), who.name(), K::NAME, &keys.to_string()];
-    let run = Command::new(own).args(args).output().map_err(|error| error.to_string())?;
+    let run = Command::new(own)
+        .args(args)
+        .output()
+        .map_err(|error| error.to_string())?;
     let said = String::from_utf8_lossy(&run.stdout);
     let failed = || format!("{}{}", said, String::from_utf8_lossy(&run.stderr));
-    said.trim().parse().ok().filter(|_| run.status.success()).ok_or_else(failed)
+    said.trim()
+        .parse()
+        .ok()
+        .filter(|_| run.status.success())
+        .ok_or_else(failed)
 }
 
 /// What the child does.
 pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
-    let (Some(who), Ok(keys)) = (Who::called(who), keys.parse()) else { return ExitCode::from(2) };
+    let (Some(who), Ok(keys)) = (Who::called(who), keys.parse()) else {
+        return ExitCode::from(2);
+    };
     let figure = match (what, kind) {
         ("bytes", u64::NAME) => bytes::<u64>(who, keys),
         ("bytes", String::NAME) => bytes::<String>(who, keys),
@@ -71,9 +81,17 @@ fn bytes<K: Key>(who: Who, keys: u64) -> Result<u64, String> {
 }
 
 fn resident() -> Result<u64, String> {
-    let said = std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| error.to_string())?;
-    let kib = said.lines().find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.parse::<u64>().ok());
-    kib.map(|kib| kib * 1024).ok_or_else(|| "no Rss in smaps_rollup".into())
+    let said =
+        std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| error.to_string())?;
+    let kib = said.lines().find_map(|line| {
+        line.strip_prefix("Rss:")?
+            .trim()
+            .strip_suffix(" kB")?
+            .parse::<u64>()
+            .ok()
+    });
+    kib.map(|kib| kib * 1024)
+        .ok_or_else(|| "no Rss in smaps_rollup".into())
 }
 
 fn slowest<K: Key>(who: Who, keys: u64) -> u64 {
@@ -87,6 +105,10 @@ fn slowest<K: Key>(who: Who, keys: u64) -> u64 {
         slowest = slowest.max(thread_time() - start);
     }
     // What reading the time adds.
-    let reading = (0..1_000).map(|_| thread_time()).map(|start| thread_time() - start).min().unwrap_or_default();
+    let reading = (0..1_000)
+        .map(|_| thread_time())
+        .map(|start| thread_time() - start)
+        .min()
+        .unwrap_or_default();
     slowest.saturating_sub(reading).as_nanos() as u64
 }

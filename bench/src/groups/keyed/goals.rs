@@ -1,4 +1,5 @@
-//! DESIGN.md, "What it must cost": the lines that are about many keys, and those of memory and threads beside them.
+//! DESIGN.md, "What it must cost": the lines that are about many keys, and those of memory and
+//! threads beside them.
 
 use super::apart::Apart;
 use super::measured::{Case, Measured, many};
@@ -19,9 +20,21 @@ const MEGABYTES: Bound = Bound::AtMost(400.0);
 pub(super) fn of(measured: &Measured, bytes: &[Apart]) -> Vec<Goal> {
     let mut goals = Vec::new();
     let mut add = |text: String, bound, measured| {
-        goals.push(Goal { text, bound, measured, because: "not measured, or on a busy machine" });
+        goals.push(Goal {
+            text,
+            bound,
+            measured,
+            because: "not measured, or on a busy machine",
+        });
     };
-    let uniform = |keys, kind, threads| Case { keys, kind, clock: FAST, order: Order::Uniform, allowed: true, threads };
+    let uniform = |keys, kind, threads| Case {
+        keys,
+        kind,
+        clock: FAST,
+        order: Order::Uniform,
+        allowed: true,
+        threads,
+    };
     let held = [
         (SMALL, u64::NAME, FEW_KEYS),
         (SMALL, IpAddr::NAME, FEW_KEYS),
@@ -31,19 +44,38 @@ pub(super) fn of(measured: &Measured, bytes: &[Apart]) -> Vec<Goal> {
     for (keys, kind, bound) in held {
         let case = uniform(keys, kind, 1);
         let ratio = measured.ratio((case, Who::Ours), (case, Who::Governor));
-        add(format!("{}: tollgate / governor on {FAST}", case.name()), bound, ratio);
+        add(
+            format!("{}: ratekeeper / governor on {FAST}", case.name()),
+            bound,
+            ratio,
+        );
     }
     for kind in [u64::NAME, String::NAME] {
         let [one, two] = [1, 2].map(|threads| uniform(LARGE, kind, threads));
-        let text = format!("{} {kind} keys, uniform, allowed: tollgate, 2 threads / 1, best of each", many(LARGE));
-        add(text, TWO_THREADS, measured.two_over_one(two, one, Who::Ours));
+        let text = format!(
+            "{} {kind} keys, uniform, allowed: ratekeeper, 2 threads / 1, best of each",
+            many(LARGE)
+        );
+        add(
+            text,
+            TWO_THREADS,
+            measured.two_over_one(two, one, Who::Ours),
+        );
     }
     for row in bytes.iter().filter(|row| row.who == Who::Ours) {
-        let keys = format!("{} {} keys: tollgate", many(row.keys), row.kind);
+        let keys = format!("{} {} keys: ratekeeper", many(row.keys), row.kind);
         if row.keys == LARGE {
-            add(format!("{keys}, bytes a key"), BYTES_A_KEY, row.figure.map(|bytes| bytes / row.keys as f64));
+            add(
+                format!("{keys}, bytes a key"),
+                BYTES_A_KEY,
+                row.figure.map(|bytes| bytes / row.keys as f64),
+            );
         } else {
-            add(format!("{keys}, MB in all"), MEGABYTES, row.figure.map(|bytes| bytes / 1e6));
+            add(
+                format!("{keys}, MB in all"),
+                MEGABYTES,
+                row.figure.map(|bytes| bytes / 1e6),
+            );
         }
     }
     goals

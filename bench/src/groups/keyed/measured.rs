@@ -7,9 +7,9 @@ use crate::keys::{Key, Order};
 use crate::peers::keyed::Numbers;
 use crate::report::{Ratio, Row, object, table};
 use comfy_table::Table;
+use ratekeeper::Clock;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
-use tollgate::Clock;
 
 /// What is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -31,8 +31,16 @@ impl Case {
     /// In a table of one number of keys.
     fn short(&self) -> String {
         let outcome = if self.allowed { "allowed" } else { "denied" };
-        let threads = if self.threads == 1 { "1 thread" } else { "2 threads" };
-        format!("{} keys, {}, {outcome}, {threads}", self.kind, self.order.name())
+        let threads = if self.threads == 1 {
+            "1 thread"
+        } else {
+            "2 threads"
+        };
+        format!(
+            "{} keys, {}, {outcome}, {threads}",
+            self.kind,
+            self.order.name()
+        )
     }
 }
 
@@ -70,28 +78,49 @@ pub(super) struct Setting<'a, C> {
 impl Measured {
     /// Fills the tables once for all rows of a setting.
     pub(super) fn measure<K: Key, C: Clock>(&mut self, setting: &Setting<'_, C>) {
-        let Setting { keys, numbers, clock: (clock_name, clock), who, pace, rows } = setting;
+        let Setting {
+            keys,
+            numbers,
+            clock: (clock_name, clock),
+            who,
+            pace,
+            rows,
+        } = setting;
         let allowed = numbers.burst > 1;
         let subject = |who: &Who| {
             let subject = Subject::<K>::new(*who, *numbers, *keys, clock.clone());
             subject.fill(!allowed);
             Arc::new(subject)
         };
-        let subjects: Vec<_> = who.iter().filter(|who| who.takes::<K>()).map(subject).collect();
+        let subjects: Vec<_> = who
+            .iter()
+            .filter(|who| who.takes::<K>())
+            .map(subject)
+            .collect();
         for (order, threads) in *rows {
-            let case =
-                Case { keys: *keys, kind: K::NAME, clock: clock_name, order: *order, allowed, threads: *threads };
-            let contestants: Vec<_> = subjects.iter().map(|subject| subject.contestant(*order)).collect();
+            let case = Case {
+                keys: *keys,
+                kind: K::NAME,
+                clock: clock_name,
+                order: *order,
+                allowed,
+                threads: *threads,
+            };
+            let contestants: Vec<_> = subjects
+                .iter()
+                .map(|subject| subject.contestant(*order))
+                .collect();
             let params = json!({ "limit": numbers.text, "keys": keys, "clock": clock_name, "threads": threads });
             let figures: Vec<(f64, Value)> = if *threads == 1 {
                 let best = harness::one_thread_at(*pace, &contestants);
-                best.into_iter().map(|nanos| (nanos, json!({ "statistic": "best" }))).collect()
+                best.into_iter()
+                    .map(|nanos| (nanos, json!({ "statistic": "best" })))
+                    .collect()
             } else {
                 let both = harness::two_threads_at(*pace, &contestants);
                 let more = |it: harness::Contended| {
                     let (rounds, best, median) = (it.undisturbed, it.best, it.median);
-                    let params =
-                        json!({ "statistic": "lower quartile", "rounds": rounds, "best": best, "median": median });
+                    let params = json!({ "statistic": "lower quartile", "rounds": rounds, "best": best, "median": median });
                     (it.quartile, params)
                 };
                 both.into_iter().map(more).collect()
@@ -100,47 +129,75 @@ impl Measured {
                 let mut params = object(params.clone());
                 params.extend(object(more));
                 params.insert("displaced".into(), subject.displaced().into());
-                self.cells.push(Cell { case, who: subject.who, nanos, params });
+                self.cells.push(Cell {
+                    case,
+                    who: subject.who,
+                    nanos,
+                    params,
+                });
             }
         }
     }
 
     pub(super) fn nanos(&self, case: Case, who: Who) -> Option<f64> {
-        self.cells.iter().find(|cell| cell.case == case && cell.who == who).map(|cell| cell.nanos)
+        self.cells
+            .iter()
+            .find(|cell| cell.case == case && cell.who == who)
+            .map(|cell| cell.nanos)
     }
 
     /// One's time over another's; none if either was not measured, or by too few rounds.
     pub(super) fn ratio(&self, (case, who): (Case, Who), (other, to): (Case, Who)) -> Option<f64> {
         let sound = |case: Case, who: Who| {
-            let cell = self.cells.iter().find(|cell| cell.case == case && cell.who == who)?;
+            let cell = self
+                .cells
+                .iter()
+                .find(|cell| cell.case == case && cell.who == who)?;
             let rounds = cell.params.get("rounds").and_then(Value::as_u64);
-            rounds.is_none_or(|rounds| rounds >= ENOUGH_ROUNDS).then_some(cell.nanos)
+            rounds
+                .is_none_or(|rounds| rounds >= ENOUGH_ROUNDS)
+                .then_some(cell.nanos)
         };
         Some(sound(case, who)? / sound(other, to)?)
     }
 
-    /// The time of two threads over that of one, best over best: on a million keys that come alike they hardly ever meet.
+    /// The time of two threads over that of one, best over best: on a million keys that come alike
+    /// they hardly ever meet.
     pub(super) fn two_over_one(&self, two: Case, one: Case, who: Who) -> Option<f64> {
-        let cell = self.cells.iter().find(|cell| cell.case == two && cell.who == who)?;
+        let cell = self
+            .cells
+            .iter()
+            .find(|cell| cell.case == two && cell.who == who)?;
         Some(cell.params.get("best")?.as_f64()? / self.nanos(one, who)?)
     }
 
     /// The fewest undisturbed rounds that a figure of two threads rests on.
     pub(super) fn fewest_rounds(&self) -> u64 {
-        self.cells.iter().filter_map(|cell| cell.params.get("rounds")?.as_u64()).min().unwrap_or(0)
+        self.cells
+            .iter()
+            .filter_map(|cell| cell.params.get("rounds")?.as_u64())
+            .min()
+            .unwrap_or(0)
     }
 
     /// All rows of a number of keys on a clock.
     pub(super) fn table(&self, keys: u64, clock: &str) -> Table {
         let mut cases: Vec<Case> = Vec::new();
-        for cell in self.cells.iter().filter(|cell| cell.case.keys == keys && cell.case.clock == clock) {
+        for cell in self
+            .cells
+            .iter()
+            .filter(|cell| cell.case.keys == keys && cell.case.clock == clock)
+        {
             if !cases.contains(&cell.case) {
                 cases.push(cell.case);
             }
         }
         let present = |who: &Who| cases.iter().any(|case| self.nanos(*case, *who).is_some());
         let whos: Vec<Who> = Who::ALL.into_iter().filter(present).collect();
-        let header: Vec<&str> = [""].into_iter().chain(whos.iter().map(|who| who.name())).collect();
+        let header: Vec<&str> = [""]
+            .into_iter()
+            .chain(whos.iter().map(|who| who.name()))
+            .collect();
         let lines = cases.iter().map(|case| {
             let figures = whos.iter().map(|who| self.text(*case, *who));
             [case.short()].into_iter().chain(figures).collect()
@@ -149,17 +206,35 @@ impl Measured {
     }
 
     fn text(&self, case: Case, who: Who) -> String {
-        let Some(nanos) = self.nanos(case, who) else { return "–".into() };
+        let Some(nanos) = self.nanos(case, who) else {
+            return "–".into();
+        };
         let ours = self.nanos(case, Who::Ours).filter(|_| who != Who::Ours);
-        format!("{nanos:.1}{}", ours.map(|ours| format!(" ({:.2})", ours / nanos)).unwrap_or_default())
+        format!(
+            "{nanos:.1}{}",
+            ours.map(|ours| format!(" ({:.2})", ours / nanos))
+                .unwrap_or_default()
+        )
     }
 
     pub(super) fn rows(&self, group: &'static str) -> Vec<Row> {
         let on = |who: Who, clock| format!("{} on {clock}", who.name());
         let row = |cell: &Cell| {
-            let Cell { case, who, nanos, params } = cell;
-            let to = if *who == Who::Ours { Who::Governor } else { Who::Ours };
-            let ratio = self.nanos(*case, to).map(|other| Ratio { who: on(to, case.clock), ratio: nanos / other });
+            let Cell {
+                case,
+                who,
+                nanos,
+                params,
+            } = cell;
+            let to = if *who == Who::Ours {
+                Who::Governor
+            } else {
+                Who::Ours
+            };
+            let ratio = self.nanos(*case, to).map(|other| Ratio {
+                who: on(to, case.clock),
+                ratio: nanos / other,
+            });
             Row {
                 group,
                 row: case.name(),

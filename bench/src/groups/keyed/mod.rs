@@ -13,11 +13,11 @@ use crate::peers::keyed::{Numbers, OPEN, SHUT};
 use crate::report::Findings;
 use apart::Apart;
 use measured::{Case, Measured, Setting, many};
+use ratekeeper::{Clock, FastClock, SystemClock};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::Duration;
 use subject::Who;
-use tollgate::{Clock, FastClock, SystemClock};
 
 pub(crate) use child::{CHILD, run as child};
 
@@ -36,12 +36,15 @@ const SMALL: u64 = 1_000;
 const LARGE: u64 = 1_000_000;
 const HUGE: u64 = 10_000_000;
 
-/// How many new keys the slowest call is looked for among, and how often: what recurs is the limiter's, the rest is
-/// the machine's.
+/// How many new keys the slowest call is looked for among, and how often: what recurs is the
+/// limiter's, the rest is the machine's.
 const NEW_KEYS: u64 = 1_000_000;
 const TRIES: usize = 3;
 
-const SHORT: Pace = Pace { patience: Duration::from_secs(5), ..Pace::SHORT };
+const SHORT: Pace = Pace {
+    patience: Duration::from_secs(5),
+    ..Pace::SHORT
+};
 /// Runs that see a good part of the keys, long after the caches are full of them.
 const LONG: Pace = Pace {
     runs: 9,
@@ -51,7 +54,12 @@ const LONG: Pace = Pace {
     patience: Duration::from_secs(4),
 };
 
-const ALL_ROWS: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Uniform, 2), (Order::Zipf, 1), (Order::Zipf, 2)];
+const ALL_ROWS: &[(Order, u32)] = &[
+    (Order::Uniform, 1),
+    (Order::Uniform, 2),
+    (Order::Zipf, 1),
+    (Order::Zipf, 2),
+];
 const SOME_ROWS: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Uniform, 2), (Order::Zipf, 1)];
 const ONE_THREAD: &[(Order, u32)] = &[(Order::Uniform, 1), (Order::Zipf, 1)];
 const ONE_ROW: &[(Order, u32)] = &[(Order::Uniform, 1)];
@@ -71,10 +79,18 @@ maintained concurrent map from a key's hash to its arrival time, with the same s
 fn run(group: &'static str) -> Findings {
     let measured = times();
     for keys in [SMALL, LARGE, HUGE] {
-        println!("### {} keys, on {FAST}\n\n{}\n", many(keys), measured.table(keys, FAST));
+        println!(
+            "### {} keys, on {FAST}\n\n{}\n",
+            many(keys),
+            measured.table(keys, FAST)
+        );
     }
     for keys in [SMALL, LARGE] {
-        println!("### {} keys, on {SYSTEM}\n\n{}\n", many(keys), measured.table(keys, SYSTEM));
+        println!(
+            "### {} keys, on {SYSTEM}\n\n{}\n",
+            many(keys),
+            measured.table(keys, SYSTEM)
+        );
     }
     println!("{NOTES}\n");
     let rounds = measured.fewest_rounds();
@@ -85,12 +101,31 @@ fn run(group: &'static str) -> Findings {
     }
     let (bytes, slowest) = (apart::bytes(), apart::slowest());
     println!("### Resident memory\n\n{}\n", apart::memory_table(&bytes));
-    println!("### The slowest of {} calls with new keys, by the thread's processor time\n", many(NEW_KEYS));
+    println!(
+        "### The slowest of {} calls with new keys, by the thread's processor time\n",
+        many(NEW_KEYS)
+    );
     println!("{}\n", apart::slowest_table(&slowest));
     let mut rows = measured.rows(group);
-    rows.extend(apart::rows(group, &bytes, "resident memory", "bytes a key", |row| 1.0 / row.keys as f64));
-    rows.extend(apart::rows(group, &slowest, "slowest call, new keys", "ns", |_| 1.0));
-    Findings { rows, goals: goals::of(&measured, &bytes), plots: vec![(group, plot(&measured, &bytes))] }
+    rows.extend(apart::rows(
+        group,
+        &bytes,
+        "resident memory",
+        "bytes a key",
+        |row| 1.0 / row.keys as f64,
+    ));
+    rows.extend(apart::rows(
+        group,
+        &slowest,
+        "slowest call, new keys",
+        "ns",
+        |_| 1.0,
+    ));
+    Findings {
+        rows,
+        goals: goals::of(&measured, &bytes),
+        plots: vec![(group, plot(&measured, &bytes))],
+    }
 }
 
 fn times() -> Measured {
@@ -119,7 +154,14 @@ fn setting<'a, C: Clock>(
     who: &'a [Who],
     rows: &'a [(Order, u32)],
 ) -> Setting<'a, C> {
-    Setting { keys, numbers, clock, who, pace: if keys <= SMALL { SHORT } else { LONG }, rows }
+    Setting {
+        keys,
+        numbers,
+        clock,
+        who,
+        pace: if keys <= SMALL { SHORT } else { LONG },
+        rows,
+    }
 }
 
 /// What docs/img/keyed.svg is drawn from: one thread, uniform, allowed.
@@ -131,19 +173,41 @@ fn plot(measured: &Measured, bytes: &[Apart]) -> Value {
     let mut nanos = Vec::new();
     for kind in [u64::NAME, String::NAME] {
         for keys in [SMALL, LARGE, HUGE] {
-            let case = Case { keys, kind, clock: FAST, order: Order::Uniform, allowed: true, threads: 1 };
-            let figures = Who::ALL.into_iter().filter_map(|who| Some(bar(keys, kind, who, measured.nanos(case, who)?)));
+            let case = Case {
+                keys,
+                kind,
+                clock: FAST,
+                order: Order::Uniform,
+                allowed: true,
+                threads: 1,
+            };
+            let figures = Who::ALL
+                .into_iter()
+                .filter_map(|who| Some(bar(keys, kind, who, measured.nanos(case, who)?)));
             nanos.extend(figures);
         }
     }
-    let bytes = bytes.iter().filter_map(|row| Some(bar(row.keys, row.kind, row.who, row.figure? / row.keys as f64)));
+    let bytes = bytes.iter().filter_map(|row| {
+        Some(bar(
+            row.keys,
+            row.kind,
+            row.who,
+            row.figure? / row.keys as f64,
+        ))
+    });
     let quiet = measured.fewest_rounds() >= ENOUGH_ROUNDS;
     json!({ "machine": machine(), "quiet": quiet, "nanos": nanos, "bytes": bytes.collect::<Vec<_>>() })
 }
 
 fn machine() -> String {
     let said = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = said.lines().find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
+    let model = said
+        .lines()
+        .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    format!("{}, {cores} cores, {}", model.unwrap_or(std::env::consts::ARCH), std::env::consts::OS)
+    format!(
+        "{}, {cores} cores, {}",
+        model.unwrap_or(std::env::consts::ARCH),
+        std::env::consts::OS
+    )
 }

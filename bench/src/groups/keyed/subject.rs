@@ -4,10 +4,10 @@ use crate::harness::{BATCH, Contestant};
 use crate::keys::{Draw, Key, Order};
 use crate::peers::clocks::Ours;
 use crate::peers::keyed::{Numbers, by_hash, governor, ours, throttlecrab};
+use ratekeeper::Clock;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use tollgate::Clock;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Who {
@@ -19,12 +19,18 @@ pub(super) enum Who {
 }
 
 impl Who {
-    pub(super) const ALL: [Self; 5] = [Self::Ours, Self::Governor, Self::Throttlecrab, Self::DashMap, Self::Papaya];
+    pub(super) const ALL: [Self; 5] = [
+        Self::Ours,
+        Self::Governor,
+        Self::Throttlecrab,
+        Self::DashMap,
+        Self::Papaya,
+    ];
 
     /// Those in brackets are not limiters one can take, but what ours could have been built on.
     pub(super) fn name(self) -> &'static str {
         match self {
-            Self::Ours => "tollgate",
+            Self::Ours => "ratekeeper",
             Self::Governor => "governor",
             Self::Throttlecrab => "throttlecrab",
             Self::DashMap => "(DashMap by hash)",
@@ -41,12 +47,13 @@ impl Who {
     }
 }
 
-/// Keys that are made ready at a time, outside what is timed: those of the caller are in the nearest cache too.
+/// Keys that are made ready at a time, outside what is timed: those of the caller are in the
+/// nearest cache too.
 const READY: usize = 2048;
 
-/// How often they are used before the next, on two threads and a table of no more keys: the making would otherwise take
-/// as long as the calls, and the threads meet half as often as they should. On one thread once: keys that come again in
-/// the same order are foretold by the processor.
+/// How often they are used before the next, on two threads and a table of no more keys: the making
+/// would otherwise take as long as the calls, and the threads meet half as often as they should. On
+/// one thread once: keys that come again in the same order are foretold by the processor.
 const AGAIN: usize = 16;
 
 const ENDLESS: u64 = u64::MAX;
@@ -75,22 +82,47 @@ impl<K: Key> Subject<K> {
                 let limiter = ours::limiter(numbers, keys, clock);
                 let counted = limiter.clone();
                 let displaced = Box::new(move || counted.figures().evicted_live);
-                Self { displaced, ..Self::of(who, keys, allowed, ours::admits(limiter)) }
+                Self {
+                    displaced,
+                    ..Self::of(who, keys, allowed, ours::admits(limiter))
+                }
             }
-            Who::Governor => Self::of(who, keys, allowed, governor::admits(numbers, Ours::new(clock))),
+            Who::Governor => Self::of(
+                who,
+                keys,
+                allowed,
+                governor::admits(numbers, Ours::new(clock)),
+            ),
             Who::Throttlecrab => Self::of(who, keys, allowed, throttlecrab::admits(numbers, clock)),
             Who::DashMap => Self::of(who, keys, allowed, by_hash::dashmap(numbers, clock)),
             Who::Papaya => Self::of(who, keys, allowed, by_hash::papaya(numbers, clock)),
         }
     }
 
-    fn of(who: Who, keys: u64, allowed: bool, admits: impl Fn(&K) -> bool + Clone + Send + Sync + 'static) -> Self {
+    fn of(
+        who: Who,
+        keys: u64,
+        allowed: bool,
+        admits: impl Fn(&K) -> bool + Clone + Send + Sync + 'static,
+    ) -> Self {
         // Compiled for this one limiter: nothing is called through a pointer inside the loop.
         let one = Box::new(admits.clone());
         let batch = move |keys: &[K]| {
-            keys.iter().for_each(|key| assert!(admits(key) == allowed, "a call took another path than its row's"));
+            keys.iter().for_each(|key| {
+                assert!(
+                    admits(key) == allowed,
+                    "a call took another path than its row's"
+                )
+            });
         };
-        Self { who, keys, one, batch: Box::new(batch), displaced: Box::new(|| 0), runs: AtomicU64::new(0) }
+        Self {
+            who,
+            keys,
+            one,
+            batch: Box::new(batch),
+            displaced: Box::new(|| 0),
+            runs: AtomicU64::new(0),
+        }
     }
 
     pub(super) fn call(&self, key: &K) -> bool {
@@ -128,7 +160,11 @@ impl<K: Key> Subject<K> {
     fn run(&self, order: Order, calls: u64, stop: &AtomicBool) -> (u64, Duration) {
         let mut draw = Draw::new(order, self.keys, self.runs.fetch_add(1, Ordering::Relaxed));
         let mut ready = vec![K::nth(u64::MAX); READY];
-        let again = if calls == ENDLESS && self.keys <= READY as u64 { AGAIN } else { 1 };
+        let again = if calls == ENDLESS && self.keys <= READY as u64 {
+            AGAIN
+        } else {
+            1
+        };
         let (mut done, mut time) = (0, Duration::ZERO);
         while done < calls && !stop.load(Ordering::Relaxed) {
             ready.iter_mut().for_each(|key| key.set(draw.next()));

@@ -1,4 +1,5 @@
-//! The same applications without a socket: what a request costs in the router alone, where little else disturbs it.
+//! The same applications without a socket: what a request costs in the router alone, where little
+//! else disturbs it.
 
 use crate::harness::{self, Contestant, Pace, median};
 use crate::instructions;
@@ -7,13 +8,13 @@ use crate::web::{Put, Web, Who};
 use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header::HOST};
+use ratekeeper::SystemClock;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};
 use std::process::ExitCode;
 use std::task::{Context, Poll, Waker};
 use std::time::Instant;
-use tollgate::SystemClock;
 
 /// The argument that makes the binary ask itself: then who, and how often.
 pub(crate) const CHILD: &str = "--web-service-without-a-socket";
@@ -28,24 +29,41 @@ pub(super) fn nanos() -> Result<Vec<f64>, String> {
         contestants.push(who.app(SystemClock, Timed(who.name()))?);
     }
     // Long enough for each to meet the machine at its best: that comes and goes within seconds.
-    Ok(harness::one_thread_at(Pace { runs: 401, ..Pace::SHORT }, &contestants))
+    Ok(harness::one_thread_at(
+        Pace {
+            runs: 401,
+            ..Pace::SHORT
+        },
+        &contestants,
+    ))
 }
 
-/// Instructions of a request through each, the same whatever else the machine does; an error without valgrind.
+/// Instructions of a request through each, the same whatever else the machine does; an error
+/// without valgrind.
 pub(super) fn instructions() -> Result<Vec<f64>, String> {
     // A clock of tower_governor's is calibrated before, for as long as that takes.
-    let of = |who: Who| instructions::of_a_function("*in_process::answers*", &[CHILD, who.name()], COUNTED);
+    let of = |who: Who| {
+        instructions::of_a_function("*in_process::answers*", &[CHILD, who.name()], COUNTED)
+    };
     Who::OF_A_REQUEST.iter().map(|&who| of(who)).collect()
 }
 
-/// What runs under valgrind, which does not know the system's clock as we read it: ours goes a step each time.
+/// What runs under valgrind, which does not know the system's clock as we read it: ours goes a step
+/// each time.
 pub(crate) fn run(who: &str, requests: &str) -> ExitCode {
-    let (Some(who), Ok(requests)) = (Who::named(who), requests.parse::<u64>()) else { return ExitCode::from(2) };
-    if who.app(Stepping::new(), Asked(requests)) == Ok(true) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+    let (Some(who), Ok(requests)) = (Who::named(who), requests.parse::<u64>()) else {
+        return ExitCode::from(2);
+    };
+    if who.app(Stepping::new(), Asked(requests)) == Ok(true) {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }
 
-/// The same for requests each of which comes after what a server does for one: reads and writes of a socket, after which little
-/// of the application is left in the nearest cache. In turn; the medians.
+/// The same for requests each of which comes after what a server does for one: reads and writes of
+/// a socket, after which little of the application is left in the nearest cache. In turn; the
+/// medians.
 pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
     let (near, far) = connected().map_err(|error| format!("a connection to itself: {error}"))?;
     let mut timed = Vec::new();
@@ -57,7 +75,8 @@ pub(super) fn nanos_after_a_socket() -> Result<Vec<f64>, String> {
             // Once before: what the others leave in the cache is nobody's business.
             let mut answered = answers();
             for (from, to, length) in [(&near, &far, REQUEST), (&far, &near, RESPONSE)] {
-                sent(from, to, length).map_err(|error| format!("a connection to itself: {error}"))?;
+                sent(from, to, length)
+                    .map_err(|error| format!("a connection to itself: {error}"))?;
             }
             let start = Instant::now();
             answered &= answers();
@@ -123,18 +142,26 @@ impl Put for Asked {
     }
 }
 
-/// Whether a request is answered with 200 and a body, at once. As servers do, each has a clone of the application, and the body is
-/// read to its end.
+/// Whether a request is answered with 200 and a body, at once. As servers do, each has a clone of
+/// the application, and the body is read to its end.
 #[inline(never)]
 fn answers<S: Web>(app: &S) -> bool {
     let mut request = Request::new(Body::empty());
-    request.headers_mut().insert(HOST, HeaderValue::from_static("localhost:8080"));
-    request.extensions_mut().insert(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 4711))));
+    request
+        .headers_mut()
+        .insert(HOST, HeaderValue::from_static("localhost:8080"));
+    request
+        .extensions_mut()
+        .insert(ConnectInfo(SocketAddr::from(([127, 0, 0, 1], 4711))));
     let context = &mut Context::from_waker(Waker::noop());
-    let Poll::Ready(Ok(response)) = pin!(app.clone().call(request)).poll(context) else { return false };
+    let Poll::Ready(Ok(response)) = pin!(app.clone().call(request)).poll(context) else {
+        return false;
+    };
     let (head, mut body) = response.into_parts();
     while !body.is_end_stream() {
-        let Poll::Ready(Some(Ok(_))) = Pin::new(&mut body).poll_frame(context) else { return false };
+        let Poll::Ready(Some(Ok(_))) = Pin::new(&mut body).poll_frame(context) else {
+            return false;
+        };
     }
     head.status == 200
 }

@@ -1,6 +1,8 @@
-//! wrk, on the core that the servers leave free: each server has one of its own, and both are halted but when it is their turn.
+//! wrk, on the core that the servers leave free: each server has one of its own, and both are
+//! halted but when it is their turn.
 //!
-//! The machine changes its speed by a third within a second, so turns are short: what it does on the side then hits all alike.
+//! The machine changes its speed by a third within a second, so turns are short: what it does on
+//! the side then hits all alike.
 
 use super::Run;
 use super::server::Server;
@@ -28,8 +30,13 @@ pub(super) fn is_possible() -> Result<(), String> {
         return Err("it takes two cores, one for the server and one for wrk".into());
     }
     // It says its version, and ends with 1.
-    let Err(_) = Command::new("wrk").arg("-v").output() else { return Ok(()) };
-    Err("wrk is not installed (on Debian: apt-get install wrk, which make bench does as root)".into())
+    let Err(_) = Command::new("wrk").arg("-v").output() else {
+        return Ok(());
+    };
+    Err(
+        "wrk is not installed (on Debian: apt-get install wrk, which make bench does as root)"
+            .into(),
+    )
 }
 
 /// A server, and a wrk that asks it.
@@ -48,7 +55,12 @@ impl Pair {
         let before = processor::times(server.id())?;
         let start = Instant::now();
         let wrk = Wrk::start(&server.url())?;
-        let mut pair = Self { server, wrk, ran: Duration::ZERO, before };
+        let mut pair = Self {
+            server,
+            wrk,
+            ran: Duration::ZERO,
+            before,
+        };
         pair.run_from(start)?;
         Ok(pair)
     }
@@ -69,24 +81,37 @@ impl Pair {
         Ok(())
     }
 
-    /// What their turns come to. The server stays halted, so that nothing is counted that was not timed.
+    /// What their turns come to. The server stays halted, so that nothing is counted that was not
+    /// timed.
     pub(super) fn end(self) -> Result<Run, String> {
         let after = processor::times(self.server.id())?;
         let [asking, _] = processor::times(self.wrk.0.id())?;
-        let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
+        let [spent, waited] =
+            [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
         let said = self.wrk.end()?;
         // It tells of what it should not have met, and only then.
         if said.contains("Non-2xx") || said.contains("Socket errors") {
             return Err(format!("not every request was answered:\n{said}"));
         }
-        let requests = said.lines().find_map(|line| line.trim().split_once(" requests in ")?.0.parse::<f64>().ok());
+        let requests = said.lines().find_map(|line| {
+            line.trim()
+                .split_once(" requests in ")?
+                .0
+                .parse::<f64>()
+                .ok()
+        });
         let Some(requests) = requests.filter(|requests| *requests > 0.0) else {
             return Err(format!("wrk says:\n{said}"));
         };
         let ran = self.ran.as_secs_f64();
         let micros = |seconds: f64| seconds * 1e6 / requests;
         let (micros, asking) = (micros(spent), micros(asking.as_secs_f64()));
-        Ok(Run { rate: requests / ran, micros, asking, waited: waited / ran })
+        Ok(Run {
+            rate: requests / ran,
+            micros,
+            asking,
+            waited: waited / ran,
+        })
     }
 }
 
@@ -98,8 +123,23 @@ impl Wrk {
         // Requests that are on their way when it is halted take as long as the turns of the others.
         let connections = format!("-c{CONNECTIONS}");
         let mut command = Command::new("taskset");
-        command.args(["-c", CORE, "wrk", "-t1", &connections, LENGTH, "--timeout", "600s", url]).stdout(Stdio::piped());
-        command.spawn().map(Self).map_err(|error| format!("taskset: {error}"))
+        command
+            .args([
+                "-c",
+                CORE,
+                "wrk",
+                "-t1",
+                &connections,
+                LENGTH,
+                "--timeout",
+                "600s",
+                url,
+            ])
+            .stdout(Stdio::piped());
+        command
+            .spawn()
+            .map(Self)
+            .map_err(|error| format!("taskset: {error}"))
     }
 
     /// What it counted.
@@ -107,8 +147,14 @@ impl Wrk {
         let id = self.0.id();
         tell(id, Signal::GoOn)?;
         let until = Instant::now() + PATIENCE;
-        // Over and over: one that comes before it runs again may reach another thread than the one that sleeps.
-        while self.0.try_wait().map_err(|error| error.to_string())?.is_none() {
+        // Over and over: one that comes before it runs again may reach another thread than the one
+        // that sleeps.
+        while self
+            .0
+            .try_wait()
+            .map_err(|error| error.to_string())?
+            .is_none()
+        {
             if Instant::now() > until {
                 return Err("wrk does not end".into());
             }
@@ -116,7 +162,11 @@ impl Wrk {
             tell(id, Signal::End)?;
         }
         let mut said = String::new();
-        let out = self.0.stdout.take().map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut said));
+        let out = self
+            .0
+            .stdout
+            .take()
+            .map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut said));
         out.transpose().map_err(|error| error.to_string())?;
         Ok(said)
     }
@@ -146,7 +196,10 @@ fn tell(process: u32, signal: Signal) -> Result<(), String> {
         Signal::GoOn => Number::CONT,
         Signal::End => Number::INT,
     };
-    let id = i32::try_from(process).ok().and_then(Pid::from_raw).ok_or("no process")?;
+    let id = i32::try_from(process)
+        .ok()
+        .and_then(Pid::from_raw)
+        .ok_or("no process")?;
     kill_process(id, number).map_err(|error| format!("process {process}: {error}"))
 }
 

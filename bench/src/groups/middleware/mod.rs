@@ -1,4 +1,5 @@
-//! A web service with a limit in front of it, beside the same without: requests a second, and processor time of each.
+//! A web service with a limit in front of it, beside the same without: requests a second, and
+//! processor time of each.
 
 mod in_process;
 mod load;
@@ -21,7 +22,8 @@ pub(super) const GROUP: Group = Group {
     run,
 };
 
-/// Every contestant is started so often, three times in each place, and has so many turns each time.
+/// Every contestant is started so often, three times in each place, and has so many turns each
+/// time.
 const ROUNDS: usize = 3 * Who::ALL.len();
 const TURNS: usize = 6;
 
@@ -63,12 +65,22 @@ fn run(group: &'static str) -> Findings {
                 waited: median(runs.iter().map(|run| run.waited)),
             });
             print(&runs, &medians);
-            let disturbed = runs.iter().flatten().filter(|run| run.waited > UNDISTURBED).count();
+            let disturbed = runs
+                .iter()
+                .flatten()
+                .filter(|run| run.waited > UNDISTURBED)
+                .count();
             if disturbed > 0 {
                 let all = ROUNDS * Who::ALL.len();
-                println!("in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n");
+                println!(
+                    "in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n"
+                );
             }
-            found.rows.extend(Who::ALL.into_iter().flat_map(|who| rows(group, who, &runs, &medians)));
+            found.rows.extend(
+                Who::ALL
+                    .into_iter()
+                    .flat_map(|who| rows(group, who, &runs, &medians)),
+            );
             found.goals = goals(Some(&runs), nanos.as_deref());
         }
         Err(why) => {
@@ -83,25 +95,53 @@ fn run(group: &'static str) -> Findings {
 fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> {
     let nanos = in_process::nanos()?;
     let cold = in_process::nanos_after_a_socket()?;
-    let counted = if instructions::can_be_counted() { Some(in_process::instructions()?) } else { None };
+    let counted = if instructions::can_be_counted() {
+        Some(in_process::instructions()?)
+    } else {
+        None
+    };
     let figures = |of: &[f64], who: Who| {
         let (own, bare) = (of[who as usize], of[Who::Bare as usize]);
-        let beyond = if who == Who::Bare { String::new() } else { format!("{:.0}", own - bare) };
+        let beyond = if who == Who::Bare {
+            String::new()
+        } else {
+            format!("{:.0}", own - bare)
+        };
         [format!("{own:.0}"), beyond]
     };
     let lines = Who::OF_A_REQUEST.iter().map(|&who| {
-        let counted = counted.as_ref().map_or_else(|| ["–".into(), String::new()], |of| figures(of, who));
+        let counted = counted
+            .as_ref()
+            .map_or_else(|| ["–".into(), String::new()], |of| figures(of, who));
         let timed = figures(&nanos, who).into_iter().chain(figures(&cold, who));
-        [who.name().to_owned()].into_iter().chain(timed).chain(counted).collect()
+        [who.name().to_owned()]
+            .into_iter()
+            .chain(timed)
+            .chain(counted)
+            .collect()
     });
-    let header =
-        ["no socket, 1 thread", "ns a request", "beyond bare", "cold", "beyond bare", "instructions", "beyond bare"];
+    let header = [
+        "no socket, 1 thread",
+        "ns a request",
+        "beyond bare",
+        "cold",
+        "beyond bare",
+        "instructions",
+        "beyond bare",
+    ];
     println!("{}\n", table(&header, lines));
     let rows = |of: Vec<f64>, what: &str, unit, statistic| {
         let bare = of[Who::Bare as usize];
         let row = |&who: &Who| {
             let params = json!({ "threads": 1, "statistic": statistic });
-            row(group, what, who, (of[who as usize], of[who as usize] / bare), unit, params)
+            row(
+                group,
+                what,
+                who,
+                (of[who as usize], of[who as usize] / bare),
+                unit,
+                params,
+            )
         };
         Who::OF_A_REQUEST.iter().map(row).collect::<Vec<_>>()
     };
@@ -112,19 +152,28 @@ fn without_sockets(group: &'static str) -> Result<(Vec<Row>, Vec<f64>), String> 
     Ok((timed.chain(counted.into_iter().flatten()).collect(), nanos))
 }
 
-/// The median of the ratios of the rounds: what changes from minute to minute is in both figures of a round.
+/// The median of the ratios of the rounds: what changes from minute to minute is in both figures of
+/// a round.
 fn ratio(runs: &Each<Vec<Run>>, of: Who, to: Who, figure: fn(&Run) -> f64) -> f64 {
     median(ratios(runs, of, to, figure))
 }
 
-fn ratios(runs: &Each<Vec<Run>>, of: Who, to: Who, figure: fn(&Run) -> f64) -> impl Iterator<Item = f64> + Clone {
-    runs[of as usize].iter().zip(&runs[to as usize]).map(move |(of, to)| figure(of) / figure(to))
+fn ratios(
+    runs: &Each<Vec<Run>>,
+    of: Who,
+    to: Who,
+    figure: fn(&Run) -> f64,
+) -> impl Iterator<Item = f64> + Clone {
+    runs[of as usize]
+        .iter()
+        .zip(&runs[to as usize])
+        .map(move |(of, to)| figure(of) / figure(to))
 }
 
 /// The standard error of that median, by how far the ratios of the rounds are apart.
 fn uncertainty(ratios: impl Iterator<Item = f64> + Clone) -> f64 {
-    // Of values that are spread normally: their standard deviation in terms of how far half of them are from the median, and the
-    // standard error of a median in terms of that of a mean.
+    // Of values that are spread normally: their standard deviation in terms of how far half of them
+    // are from the median, and the standard error of a median in terms of that of a mean.
     const DEVIATION: f64 = 1.4826;
     const OF_A_MEDIAN: f64 = 1.2533;
     let (rounds, middle) = (ratios.clone().count() as f64, median(ratios.clone()));
@@ -134,25 +183,50 @@ fn uncertainty(ratios: impl Iterator<Item = f64> + Clone) -> f64 {
 fn print(runs: &Each<Vec<Run>>, medians: &Each<Run>) {
     let bare = medians[Who::Bare as usize];
     let lines = Who::ALL.map(|who| {
-        let Run { rate, micros, asking, .. } = medians[who as usize];
+        let Run {
+            rate,
+            micros,
+            asking,
+            ..
+        } = medians[who as usize];
         let name = who.name().to_owned();
         if who == Who::Bare {
-            return vec![name, format!("{rate:.0}"), format!("{micros:.2}"), String::new(), format!("{asking:.2}")];
+            return vec![
+                name,
+                format!("{rate:.0}"),
+                format!("{micros:.2}"),
+                String::new(),
+                format!("{asking:.2}"),
+            ];
         }
         vec![
             name,
             format!("{rate:.0} ({})", of_rates(runs, who, Who::Bare)),
-            format!("{micros:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.micros)),
-            format!("{:.0}", (ratio(runs, who, Who::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3),
-            format!("{asking:.2} ({:.3})", ratio(runs, who, Who::Bare, |run| run.asking)),
+            format!(
+                "{micros:.2} ({:.3})",
+                ratio(runs, who, Who::Bare, |run| run.micros)
+            ),
+            format!(
+                "{:.0}",
+                (ratio(runs, who, Who::Bare, |run| run.micros) - 1.0) * bare.micros * 1e3
+            ),
+            format!(
+                "{asking:.2} ({:.3})",
+                ratio(runs, who, Who::Bare, |run| run.asking)
+            ),
         ]
     });
-    let header =
-        ["over sockets, 64 connections", "requests/s", "µs of processor time", "ns beyond bare", "µs of wrk's"];
+    let header = [
+        "over sockets, 64 connections",
+        "requests/s",
+        "µs of processor time",
+        "ns beyond bare",
+        "µs of wrk's",
+    ];
     println!("{}", table(&header, lines.into_iter()));
     let by_layer = of_rates(runs, Who::PerIp, Who::Governor);
     let around = of_rates(runs, Who::Around, Who::GovernorAround);
-    println!("requests/s, tollgate / tower_governor: {by_layer}; around the router: {around}\n");
+    println!("requests/s, ratekeeper / tower_governor: {by_layer}; around the router: {around}\n");
 }
 
 /// With its standard error.
@@ -168,26 +242,70 @@ fn rows(group: &'static str, who: Who, runs: &Each<Vec<Run>>, medians: &Each<Run
         let waited: Vec<f64> = runs[who as usize].iter().map(|run| run.waited).collect();
         json!({ "connections": load::CONNECTIONS, "statistic": "median", "runs": all, "waited": waited })
     };
-    let (rates, micros, asking) = (params(|run| run.rate), params(|run| run.micros), params(|run| run.asking));
+    let (rates, micros, asking) = (
+        params(|run| run.rate),
+        params(|run| run.micros),
+        params(|run| run.asking),
+    );
     let by_rate = ratio(runs, who, Who::Bare, |run| run.rate);
     let by_micros = ratio(runs, who, Who::Bare, |run| run.micros);
     let by_asking = ratio(runs, who, Who::Bare, |run| run.asking);
     [
-        row(group, "requests a second", who, (own.rate, by_rate), "requests/s", rates),
-        row(group, "processor time of a request", who, (own.micros, by_micros), "µs", micros),
-        row(group, "processor time of a request, wrk's", who, (own.asking, by_asking), "µs", asking),
+        row(
+            group,
+            "requests a second",
+            who,
+            (own.rate, by_rate),
+            "requests/s",
+            rates,
+        ),
+        row(
+            group,
+            "processor time of a request",
+            who,
+            (own.micros, by_micros),
+            "µs",
+            micros,
+        ),
+        row(
+            group,
+            "processor time of a request, wrk's",
+            who,
+            (own.asking, by_asking),
+            "µs",
+            asking,
+        ),
     ]
 }
 
 /// One figure, and its ratio to that of the bare one.
-fn row(group: &'static str, row: &str, who: Who, (own, ratio): (f64, f64), unit: &'static str, params: Value) -> Row {
-    let ratio_to = (who != Who::Bare).then(|| Ratio { who: Who::Bare.name().into(), ratio });
-    Row { group, row: row.into(), who: who.name().into(), value: own, unit, ratio_to, params: object(params) }
+fn row(
+    group: &'static str,
+    row: &str,
+    who: Who,
+    (own, ratio): (f64, f64),
+    unit: &'static str,
+    params: Value,
+) -> Row {
+    let ratio_to = (who != Who::Bare).then(|| Ratio {
+        who: Who::Bare.name().into(),
+        ratio,
+    });
+    Row {
+        group,
+        row: row.into(),
+        who: who.name().into(),
+        value: own,
+        unit,
+        ratio_to,
+        params: object(params),
+    }
 }
 
-/// The runs of each contestant. Its process is new in every round, for some have luck with their memory and some do not, and so is
-/// the file of its program, which lies in memory as well. In a round they take turns, A B C A B C …; another is the first in each
-/// round: the machine may still clear up after the one before.
+/// The runs of each contestant. Its process is new in every round, for some have luck with their
+/// memory and some do not, and so is the file of its program, which lies in memory as well. In a
+/// round they take turns, A B C A B C …; another is the first in each round: the machine may still
+/// clear up after the one before.
 fn over_sockets() -> Result<Each<Vec<Run>>, String> {
     load::is_possible()?;
     let program = server::program()?;
@@ -216,10 +334,18 @@ fn goals(runs: Option<&Each<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
     let (adaptive, plain) = (Who::Adaptive as usize, Who::Concurrency as usize);
     let by = |of: Who, to: Who, figure: fn(&Run) -> f64| runs.map(|all| ratio(all, of, to, figure));
     let ratio = |of: Who, to: Who| by(of, to, |run| run.rate);
-    let goal =
-        |text: &str, bound, measured| Goal { text: text.into(), bound, measured, because: "it could not be run" };
+    let goal = |text: &str, bound, measured| Goal {
+        text: text.into(),
+        bound,
+        measured,
+        because: "it could not be run",
+    };
     vec![
-        goal("requests/s of axum with our layer / bare", Bound::AtLeast(0.95), ratio(Who::PerIp, Who::Bare)),
+        goal(
+            "requests/s of axum with our layer / bare",
+            Bound::AtLeast(0.95),
+            ratio(Who::PerIp, Who::Bare),
+        ),
         goal(
             "requests/s of axum with ours of 10 policies / bare",
             Bound::AtLeast(0.95),
@@ -230,7 +356,11 @@ fn goals(runs: Option<&Each<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<Goal> {
             Bound::AtLeast(1.0),
             ratio(Who::PerIp, Who::Governor),
         ),
-        goal("requests/s of axum with our layer around it / bare", Bound::AtLeast(0.95), ratio(Who::Around, Who::Bare)),
+        goal(
+            "requests/s of axum with our layer around it / bare",
+            Bound::AtLeast(0.95),
+            ratio(Who::Around, Who::Bare),
+        ),
         goal(
             "requests/s of axum with our layer around it / with tower_governor around it",
             Bound::AtLeast(1.0),

@@ -13,7 +13,7 @@ const CORE: &str = "0";
 const PROGRAM: &str = "web-service";
 
 pub(super) fn program() -> Result<PathBuf, String> {
-    built::program("tollgate-bench", PROGRAM)
+    built::program("ratekeeper-bench", PROGRAM)
 }
 
 /// The program elsewhere in memory. Ends with its owner; what runs by then goes on.
@@ -47,14 +47,30 @@ pub(super) struct Server {
 impl Server {
     pub(super) fn start(program: &Path, who: Who) -> Result<Self, String> {
         let mut command = Command::new("taskset");
-        command.args(["-c", CORE]).arg(program).arg(who.name()).stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut process = command.spawn().map_err(|error| format!("taskset: {error}"))?;
+        command
+            .args(["-c", CORE])
+            .arg(program)
+            .arg(who.name())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped());
+        let mut process = command
+            .spawn()
+            .map_err(|error| format!("taskset: {error}"))?;
         let mut said = String::new();
         if let Some(stdout) = process.stdout.take() {
-            BufReader::new(stdout).read_line(&mut said).map_err(|error| error.to_string())?;
+            BufReader::new(stdout)
+                .read_line(&mut said)
+                .map_err(|error| error.to_string())?;
         }
-        let server = Self { process, port: said.trim().parse().unwrap_or(0) };
-        if server.port == 0 { Err(format!("{} did not start", who.name())) } else { Ok(server) }
+        let server = Self {
+            process,
+            port: said.trim().parse().unwrap_or(0),
+        };
+        if server.port == 0 {
+            Err(format!("{} did not start", who.name()))
+        } else {
+            Ok(server)
+        }
     }
 
     pub(super) fn id(&self) -> u32 {

@@ -5,7 +5,7 @@ use crate::harness::Contestant;
 use crate::peers::clocks::Ours;
 use crate::peers::{self, OPEN, SHUT, bare_word, leaky_bucket, mutex_bucket, ratelimit};
 use governor::clock::{MonotonicClock, QuantaClock};
-use tollgate::{Clock, CoarseClock, FastClock, SystemClock};
+use ratekeeper::{Clock, CoarseClock, FastClock, SystemClock};
 
 /// A column of the tables: a verb, its outcome, and how many threads share the limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,7 +22,15 @@ pub(super) enum Column {
 use Column::{Allowed, Allowed2, Denied, Denied2, Reserve, WaitAsync, WaitBlocking};
 
 impl Column {
-    pub(super) const ALL: [Self; 7] = [Allowed, Denied, Reserve, WaitBlocking, WaitAsync, Allowed2, Denied2];
+    pub(super) const ALL: [Self; 7] = [
+        Allowed,
+        Denied,
+        Reserve,
+        WaitBlocking,
+        WaitAsync,
+        Allowed2,
+        Denied2,
+    ];
 
     /// Over the column, and in the JSON.
     pub(super) fn name(self) -> &'static str {
@@ -51,10 +59,15 @@ impl Column {
     }
 
     pub(super) fn threads(self) -> u32 {
-        if matches!(self, Allowed2 | Denied2) { 2 } else { 1 }
+        if matches!(self, Allowed2 | Denied2) {
+            2
+        } else {
+            1
+        }
     }
 
-    /// Whether the threads of a limiter that takes no lock get in each other's way: a denial writes nothing.
+    /// Whether the threads of a limiter that takes no lock get in each other's way: a denial writes
+    /// nothing.
     pub(super) fn contends(self) -> bool {
         self == Allowed2
     }
@@ -73,7 +86,11 @@ impl Column {
     }
 
     pub(super) fn limit(self) -> &'static str {
-        if matches!(self, Denied | Denied2) { SHUT } else { OPEN }
+        if matches!(self, Denied | Denied2) {
+            SHUT
+        } else {
+            OPEN
+        }
     }
 
     pub(super) fn contestants(self) -> Vec<Contestant> {

@@ -5,7 +5,8 @@ use super::measured::Measured;
 use super::{FAST, GO, OWN_QUANTA, SYSTEM, on, ours};
 use crate::report::{Bound, Goal};
 
-/// Against governor on the same clock: one thread, and two that do not contend because a denial writes nothing.
+/// Against governor on the same clock: one thread, and two that do not contend because a denial
+/// writes nothing.
 const ALONE: Bound = Bound::AtMost(1.05);
 /// Against governor on the same clock, when two threads write.
 const CONTENDED: Bound = Bound::AtMost(0.7);
@@ -16,13 +17,38 @@ const GO_ON_FAST: Bound = Bound::AtLeast(8.0);
 
 pub(super) fn of(measured: &Measured) -> Vec<Goal> {
     let mut goals = Vec::new();
-    let mut add = |text: String, bound, measured| goals.push(Goal { text, bound, measured, because: "not measured" });
-    let compared = [(SYSTEM, on("governor", SYSTEM)), (FAST, on("governor", FAST)), (FAST, OWN_QUANTA.to_owned())];
-    for column in [Column::Allowed, Column::Denied, Column::WaitAsync, Column::Denied2, Column::Allowed2] {
-        let bound = if column == Column::Allowed2 { CONTENDED } else { ALONE };
+    let mut add = |text: String, bound, measured| {
+        goals.push(Goal {
+            text,
+            bound,
+            measured,
+            because: "not measured",
+        })
+    };
+    let compared = [
+        (SYSTEM, on("governor", SYSTEM)),
+        (FAST, on("governor", FAST)),
+        (FAST, OWN_QUANTA.to_owned()),
+    ];
+    for column in [
+        Column::Allowed,
+        Column::Denied,
+        Column::WaitAsync,
+        Column::Denied2,
+        Column::Allowed2,
+    ] {
+        let bound = if column == Column::Allowed2 {
+            CONTENDED
+        } else {
+            ALONE
+        };
         for (clock, governor) in &compared {
             let us = ours(clock);
-            add(format!("{}: {us} / {governor}", column.name()), bound, measured.ratio(column, &us, governor));
+            add(
+                format!("{}: {us} / {governor}", column.name()),
+                bound,
+                measured.ratio(column, &us, governor),
+            );
         }
     }
     for clock in [SYSTEM, FAST] {
@@ -32,7 +58,11 @@ pub(super) fn of(measured: &Measured) -> Vec<Goal> {
     }
     for (clock, bound) in [(SYSTEM, GO_ON_SYSTEM), (FAST, GO_ON_FAST)] {
         let us = ours(clock);
-        add(format!("times faster than Go's Allow: {us}"), bound, measured.ratio(Column::Allowed, GO, &us));
+        add(
+            format!("times faster than Go's Allow: {us}"),
+            bound,
+            measured.ratio(Column::Allowed, GO, &us),
+        );
     }
     goals
 }

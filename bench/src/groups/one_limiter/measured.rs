@@ -30,7 +30,10 @@ struct Two {
 
 impl Measured {
     pub(super) fn new(group: &'static str) -> Self {
-        Self { group, cells: Vec::new() }
+        Self {
+            group,
+            cells: Vec::new(),
+        }
     }
 
     pub(super) fn measure(&mut self, column: Column) {
@@ -38,15 +41,36 @@ impl Measured {
         let whos = contestants.iter().map(|contestant| contestant.who.clone());
         if column.threads() == 1 {
             let nanos = harness::one_thread(&contestants);
-            let cell = |(who, nanos)| Cell { column, who, nanos, two: None };
+            let cell = |(who, nanos)| Cell {
+                column,
+                who,
+                nanos,
+                two: None,
+            };
             self.cells.extend(whos.zip(nanos).map(cell));
         } else {
             let contended = harness::two_threads(&contestants);
             self.cells.extend(whos.zip(contended).map(|(who, figures)| {
-                let Contended { best, quartile, median, share, least_share, undisturbed } = figures;
+                let Contended {
+                    best,
+                    quartile,
+                    median,
+                    share,
+                    least_share,
+                    undisturbed,
+                } = figures;
                 let nanos = if column.contends() { quartile } else { best };
-                let more = json!({ "rounds": undisturbed, "median": median, "least_share": least_share });
-                Cell { column, who, nanos, two: Some(Two { share, more: object(more) }) }
+                let more =
+                    json!({ "rounds": undisturbed, "median": median, "least_share": least_share });
+                Cell {
+                    column,
+                    who,
+                    nanos,
+                    two: Some(Two {
+                        share,
+                        more: object(more),
+                    }),
+                }
             }));
         }
     }
@@ -57,20 +81,38 @@ impl Measured {
             let Some(name) = column.go() else { continue };
             let runs = [before, after].into_iter().filter_map(|run| {
                 let share = run.get(&format!("{name}_share")).copied();
-                Some((*run.get(name)?, share.map(|share| Two { share, more: Map::new() })))
+                Some((
+                    *run.get(name)?,
+                    share.map(|share| Two {
+                        share,
+                        more: Map::new(),
+                    }),
+                ))
             });
-            let Some((nanos, two)) = runs.min_by(|a, b| a.0.total_cmp(&b.0)) else { continue };
-            self.cells.push(Cell { column, who: GO.into(), nanos, two });
+            let Some((nanos, two)) = runs.min_by(|a, b| a.0.total_cmp(&b.0)) else {
+                continue;
+            };
+            self.cells.push(Cell {
+                column,
+                who: GO.into(),
+                nanos,
+                two,
+            });
         }
     }
 
     /// The fewest undisturbed rounds that a figure of two threads rests on.
     pub(super) fn fewest_rounds(&self) -> Option<u64> {
-        self.cells.iter().filter_map(|cell| cell.two.as_ref()?.more.get("rounds")?.as_u64()).min()
+        self.cells
+            .iter()
+            .filter_map(|cell| cell.two.as_ref()?.more.get("rounds")?.as_u64())
+            .min()
     }
 
     fn cell(&self, column: Column, who: &str) -> Option<&Cell> {
-        self.cells.iter().find(|cell| cell.column == column && cell.who == who)
+        self.cells
+            .iter()
+            .find(|cell| cell.column == column && cell.who == who)
     }
 
     /// One's time over another's; none if either was not measured.
@@ -85,10 +127,17 @@ impl Measured {
     /// Everyone on one clock: ours first, then those who read it too, then those who read its like.
     pub(super) fn table(&self, clock: &str, others: &[&str]) -> Table {
         let us = ours(clock);
-        let peers = ["governor", "ratelimit", "Mutex bucket", BARE_WORD].map(|peer| on(peer, clock));
-        let everyone = [us.clone()].into_iter().chain(peers).chain(others.iter().map(|who| (*who).to_owned()));
+        let peers =
+            ["governor", "ratelimit", "Mutex bucket", BARE_WORD].map(|peer| on(peer, clock));
+        let everyone = [us.clone()]
+            .into_iter()
+            .chain(peers)
+            .chain(others.iter().map(|who| (*who).to_owned()));
         let present = everyone.filter(|who| self.cells.iter().any(|cell| cell.who == *who));
-        let header: Vec<&str> = [""].into_iter().chain(Column::ALL.map(Column::short)).collect();
+        let header: Vec<&str> = [""]
+            .into_iter()
+            .chain(Column::ALL.map(Column::short))
+            .collect();
         let lines = present.map(|who| {
             let figures = Column::ALL.map(|column| self.text(column, &who, &us));
             [who].into_iter().chain(figures).collect()
@@ -97,10 +146,22 @@ impl Measured {
     }
 
     fn text(&self, column: Column, who: &str, us: &str) -> String {
-        let Some(cell) = self.cell(column, who) else { return "–".into() };
-        let ratio = if who == us { None } else { self.ratio(column, us, who) };
-        let ratio = ratio.map(|ratio| format!(" ({ratio:.2})")).unwrap_or_default();
-        let share = cell.two.as_ref().map(|two| format!(" {:.0} %", two.share * 100.0)).unwrap_or_default();
+        let Some(cell) = self.cell(column, who) else {
+            return "–".into();
+        };
+        let ratio = if who == us {
+            None
+        } else {
+            self.ratio(column, us, who)
+        };
+        let ratio = ratio
+            .map(|ratio| format!(" ({ratio:.2})"))
+            .unwrap_or_default();
+        let share = cell
+            .two
+            .as_ref()
+            .map(|two| format!(" {:.0} %", two.share * 100.0))
+            .unwrap_or_default();
         format!("{:.1}{ratio}{share}", cell.nanos)
     }
 
@@ -110,10 +171,20 @@ impl Measured {
 
     /// The time, and the share where there is one.
     fn rows(&self, cell: &Cell) -> Vec<Row> {
-        let Cell { column, who, nanos, two } = cell;
-        let statistic = if column.contends() { "lower quartile" } else { "best" };
-        let mut params =
-            object(json!({ "limit": column.limit(), "threads": column.threads(), "statistic": statistic }));
+        let Cell {
+            column,
+            who,
+            nanos,
+            two,
+        } = cell;
+        let statistic = if column.contends() {
+            "lower quartile"
+        } else {
+            "best"
+        };
+        let mut params = object(
+            json!({ "limit": column.limit(), "threads": column.threads(), "statistic": statistic }),
+        );
         params.extend(two.iter().flat_map(|two| two.more.clone()));
         let row = |suffix: &str, value, unit, ratio_to| Row {
             group: self.group,
@@ -129,12 +200,15 @@ impl Measured {
             Some(Ratio { who: to, ratio })
         });
         let time = row("", *nanos, "ns", ratio_to);
-        let share = two.as_ref().map(|two| row(", slower thread's share", two.share, "share", None));
+        let share = two
+            .as_ref()
+            .map(|two| row(", slower thread's share", two.share, "share", None));
         [time].into_iter().chain(share).collect()
     }
 }
 
-/// Whom a row's `ratio_to` names: governor on the same clock for ours, ours on the same clock for the others.
+/// Whom a row's `ratio_to` names: governor on the same clock for ours, ours on the same clock for
+/// the others.
 fn compared_with(who: &str) -> Option<String> {
     for clock in [SYSTEM, FAST, COARSE] {
         if who == ours(clock) {

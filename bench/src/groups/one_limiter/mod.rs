@@ -10,9 +10,9 @@ use crate::harness::{self, Contestant};
 use crate::report::{Findings, Row, object, table};
 use column::Column;
 use measured::Measured;
+use ratekeeper::{Clock, CoarseClock, FastClock, SystemClock};
 use serde_json::json;
 use std::hint::black_box;
-use tollgate::{Clock, CoarseClock, FastClock, SystemClock};
 
 pub(super) const GROUP: Group = Group {
     name: "one-limiter",
@@ -29,7 +29,8 @@ const OWN_QUANTA: &str = "governor on its own QuantaClock";
 const LEAKY: &str = "leaky-bucket on tokio's clock";
 const GO: &str = "Go x/time/rate on Go's clock";
 
-/// Not a peer: the clock and one addition to a shared word, which is what the hardware asks of anyone.
+/// Not a peer: the clock and one addition to a shared word, which is what the hardware asks of
+/// anyone.
 const BARE_WORD: &str = "(a bare fetch_add)";
 
 /// With fewer rounds than this a lower quartile is the luck of one or two.
@@ -41,12 +42,17 @@ fn on(who: &str, clock: &str) -> String {
 }
 
 fn ours(clock: &str) -> String {
-    on("tollgate", clock)
+    on("ratekeeper", clock)
 }
 
-/// A table a clock: its title, the clock, and who else reads the same source of time in its own way.
+/// A table a clock: its title, the clock, and who else reads the same source of time in its own
+/// way.
 const TABLES: [(&str, &str, &[&str]); 3] = [
-    ("the operating system's monotonic clock", SYSTEM, &[OWN_MONOTONIC, LEAKY, GO]),
+    (
+        "the operating system's monotonic clock",
+        SYSTEM,
+        &[OWN_MONOTONIC, LEAKY, GO],
+    ),
     ("the time stamp counter", FAST, &[OWN_QUANTA]),
     ("the kernel's last tick", COARSE, &[]),
 ];
@@ -65,7 +71,10 @@ fn run(group: &'static str) -> Findings {
     let program = go::Program::build();
     let mut measured = Measured::new(group);
     // Once before and once after the others, since they cannot take turns with them.
-    let before = program.as_ref().map_err(Clone::clone).and_then(go::Program::run);
+    let before = program
+        .as_ref()
+        .map_err(Clone::clone)
+        .and_then(go::Program::run);
     for column in Column::ALL {
         measured.measure(column);
     }
@@ -79,7 +88,10 @@ fn run(group: &'static str) -> Findings {
         println!("### On {title}\n\n{}\n", measured.table(clock, others));
     }
     println!("{NOTES}\n");
-    if let Some(rounds) = measured.fewest_rounds().filter(|rounds| *rounds < ENOUGH_ROUNDS) {
+    if let Some(rounds) = measured
+        .fewest_rounds()
+        .filter(|rounds| *rounds < ENOUGH_ROUNDS)
+    {
         println!(
             "The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n"
         );
@@ -104,16 +116,27 @@ fn clock_alone(group: &'static str, found: &mut Findings) {
         Contestant::new(COARSE, || reading(|| CoarseClock.now())),
     ];
     let nanos = harness::one_thread(&clocks);
-    let header: Vec<&str> = [""].into_iter().chain(clocks.iter().map(|clock| clock.who.as_str())).collect();
-    let line = ["ns".to_owned()].into_iter().chain(nanos.iter().map(|nanos| format!("{nanos:.1}"))).collect();
-    println!("### Reading the clock alone\n\n{}\n", table(&header, [line].into_iter()));
-    found.rows.extend(clocks.iter().zip(nanos).map(|(clock, value)| Row {
-        group,
-        row: "clock alone, 1 thread".into(),
-        who: clock.who.clone(),
-        value,
-        unit: "ns",
-        ratio_to: None,
-        params: object(json!({ "threads": 1, "statistic": "best" })),
-    }));
+    let header: Vec<&str> = [""]
+        .into_iter()
+        .chain(clocks.iter().map(|clock| clock.who.as_str()))
+        .collect();
+    let line = ["ns".to_owned()]
+        .into_iter()
+        .chain(nanos.iter().map(|nanos| format!("{nanos:.1}")))
+        .collect();
+    println!(
+        "### Reading the clock alone\n\n{}\n",
+        table(&header, [line].into_iter())
+    );
+    found
+        .rows
+        .extend(clocks.iter().zip(nanos).map(|(clock, value)| Row {
+            group,
+            row: "clock alone, 1 thread".into(),
+            who: clock.who.clone(),
+            value,
+            unit: "ns",
+            ratio_to: None,
+            params: object(json!({ "threads": 1, "statistic": "best" })),
+        }));
 }

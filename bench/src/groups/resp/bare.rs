@@ -1,4 +1,5 @@
-//! A responder that reads commands and answers each with the same five integers: what the network and the protocol cost.
+//! A responder that reads commands and answers each with the same five integers: what the network
+//! and the protocol cost.
 
 use std::io::{self, Read};
 use std::net::SocketAddr;
@@ -11,7 +12,8 @@ pub(crate) const CHILD: &str = "--bare-responder";
 
 const ANSWER: &[u8] = b"*5\r\n:0\r\n:16\r\n:15\r\n:-1\r\n:2\r\n";
 
-/// Says its port, and serves until its input ends: a runtime and a listener a core, as the service has them.
+/// Says its port, and serves until its input ends: a runtime and a listener a core, as the service
+/// has them.
 pub(crate) fn run() -> ExitCode {
     // A parent that is gone closes it.
     thread::spawn(|| {
@@ -32,7 +34,9 @@ fn serve() -> io::Result<()> {
     let mut at = SocketAddr::from(([127, 0, 0, 1], 0));
     let mut workers = Vec::new();
     for _ in 0..cores {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_io()
+            .build()?;
         let listener = {
             let _inside = runtime.enter();
             let socket = TcpSocket::new_v4()?;
@@ -79,7 +83,9 @@ async fn connection(stream: TcpStream) -> io::Result<()> {
         while sent < out.len() {
             match stream.try_write(&out[sent..]) {
                 Ok(more) => sent += more,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => stream.writable().await?,
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    stream.writable().await?
+                }
                 Err(error) => return Err(error),
             }
         }

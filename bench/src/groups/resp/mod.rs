@@ -1,4 +1,5 @@
-//! `CL.THROTTLE` by redis-benchmark, beside a responder that decides nothing, and beside INCR on Redis.
+//! `CL.THROTTLE` by redis-benchmark, beside a responder that decides nothing, and beside INCR on
+//! Redis.
 
 mod bare;
 mod servers;
@@ -20,10 +21,14 @@ pub(super) const GROUP: Group = Group {
 };
 
 /// The pipeline, how many requests a run has, and what of the bare responder's rate is wanted.
-const PIPELINES: [(u32, u32, f64); 3] = [(1, 100_000, 0.9), (16, 1_000_000, 0.9), (64, 2_000_000, 0.6)];
+const PIPELINES: [(u32, u32, f64); 3] = [
+    (1, 100_000, 0.9),
+    (16, 1_000_000, 0.9),
+    (64, 2_000_000, 0.6),
+];
 const ROUNDS: usize = 7;
 
-const OURS: &str = "tollgate CL.THROTTLE";
+const OURS: &str = "ratekeeper CL.THROTTLE";
 const BARE: &str = "a bare responder";
 const REDIS: &str = "Redis INCR";
 const WHO: [&str; 3] = [OURS, BARE, REDIS];
@@ -37,15 +42,28 @@ fn run(group: &'static str) -> Findings {
         Ok(rates) => rates,
         Err(why) => {
             println!("skipped: {why}\n");
-            return Findings { goals: goals(None), ..Findings::default() };
+            return Findings {
+                goals: goals(None),
+                ..Findings::default()
+            };
         }
     };
-    let mut found = Findings { goals: goals(Some(&rates)), ..Findings::default() };
+    let mut found = Findings {
+        goals: goals(Some(&rates)),
+        ..Findings::default()
+    };
     let mut lines = Vec::new();
     for ((pipeline, requests, _), rates) in PIPELINES.iter().zip(&rates) {
         for (who, rate) in WHO.iter().zip(rates) {
             let ratio = rates[0] / rate;
-            let shown = [format!("{rate:.0}"), if *who == OURS { String::new() } else { format!("{ratio:.2}") }];
+            let shown = [
+                format!("{rate:.0}"),
+                if *who == OURS {
+                    String::new()
+                } else {
+                    format!("{ratio:.2}")
+                },
+            ];
             lines.push([[pipeline.to_string(), (*who).to_owned()], shown].concat());
             found.rows.push(Row {
                 group,
@@ -58,7 +76,13 @@ fn run(group: &'static str) -> Findings {
             });
         }
     }
-    println!("{}\n", table(&["pipeline", "who", "requests/s", "tollgate is"], lines.into_iter()));
+    println!(
+        "{}\n",
+        table(
+            &["pipeline", "who", "requests/s", "ratekeeper is"],
+            lines.into_iter()
+        )
+    );
     found
 }
 
@@ -99,14 +123,27 @@ fn measure(servers: &Servers) -> Result<Vec<[f64; 3]>, String> {
 }
 
 fn load(port: u16, pipeline: u32, requests: u32, command: &[&str]) -> Result<f64, String> {
-    let [port, pipeline, requests] = [u32::from(port), pipeline, requests].map(|number| number.to_string());
+    let [port, pipeline, requests] =
+        [u32::from(port), pipeline, requests].map(|number| number.to_string());
     let output = Command::new("redis-benchmark")
-        .args(["-p", &port, "-c", "50", "-r", "100000", "-n", &requests, "-P", &pipeline, "--csv"])
+        .args([
+            "-p", &port, "-c", "50", "-r", "100000", "-n", &requests, "-P", &pipeline, "--csv",
+        ])
         .args(command)
         .output()
-        .map_err(|error| format!("redis-benchmark (on Debian: apt-get install redis-tools): {error}"))?;
+        .map_err(|error| {
+            format!("redis-benchmark (on Debian: apt-get install redis-tools): {error}")
+        })?;
     let said = String::from_utf8_lossy(&output.stdout);
     // A line of names, then "command","rate",…
-    let rate = said.lines().nth(1).and_then(|line| line.split("\",\"").nth(1)?.trim_matches('"').parse().ok());
-    rate.ok_or_else(|| format!("redis-benchmark says:\n{said}{}", String::from_utf8_lossy(&output.stderr)))
+    let rate = said
+        .lines()
+        .nth(1)
+        .and_then(|line| line.split("\",\"").nth(1)?.trim_matches('"').parse().ok());
+    rate.ok_or_else(|| {
+        format!(
+            "redis-benchmark says:\n{said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        )
+    })
 }

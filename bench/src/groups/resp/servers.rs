@@ -2,9 +2,9 @@
 
 use super::CHILD;
 use crate::built;
+use ratekeeper_testkit::RedisServer;
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
-use tollgate_testkit::RedisServer;
 
 pub(super) struct Servers {
     /// Their ports.
@@ -27,29 +27,55 @@ impl Drop for Ended {
 
 impl Servers {
     pub(super) fn start() -> Result<Self, String> {
-        if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-            return Err("there is no redis-server (on Debian: apt-get install redis-server)".into());
+        if Command::new("redis-server")
+            .arg("--version")
+            .stdout(Stdio::null())
+            .status()
+            .is_err()
+        {
+            return Err(
+                "there is no redis-server (on Debian: apt-get install redis-server)".into(),
+            );
         }
-        let mut command = Command::new(built::tollgate()?);
-        command.env("TOLLGATE_SERVER__HTTP", "off").env("TOLLGATE_SERVER__ADMIN", "off");
-        command.env("TOLLGATE_SERVER__RESP", "127.0.0.1:0");
-        let (ours, at) = started(command, |line| line.strip_prefix("RESP: ")?.split(',').next()?.rsplit(':').next())?;
+        let mut command = Command::new(built::ratekeeper()?);
+        command
+            .env("RATEKEEPER_SERVER__HTTP", "off")
+            .env("RATEKEEPER_SERVER__ADMIN", "off");
+        command.env("RATEKEEPER_SERVER__RESP", "127.0.0.1:0");
+        let (ours, at) = started(command, |line| {
+            line.strip_prefix("RESP: ")?
+                .split(',')
+                .next()?
+                .rsplit(':')
+                .next()
+        })?;
         let own = std::env::current_exe().map_err(|error| error.to_string())?;
         let mut command = Command::new(own);
         command.arg(CHILD);
         let (bare, bare_at) = started(command, |line| Some(line.trim()))?;
-        Ok(Self { ours: at, bare: bare_at, redis: RedisServer::start(), _processes: [ours, bare] })
+        Ok(Self {
+            ours: at,
+            bare: bare_at,
+            redis: RedisServer::start(),
+            _processes: [ours, bare],
+        })
     }
 }
 
 /// A process, once it has said its port.
-fn started(mut command: Command, port: impl Fn(&str) -> Option<&str>) -> Result<(Ended, u16), String> {
+fn started(
+    mut command: Command,
+    port: impl Fn(&str) -> Option<&str>,
+) -> Result<(Ended, u16), String> {
     let name = command.get_program().to_string_lossy().into_owned();
     let process = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
     let mut process = process.map_err(|error| format!("{name}: {error}"))?;
     let stdout = process.stdout.take();
     let process = Ended(process);
-    for line in stdout.into_iter().flat_map(|stdout| BufReader::new(stdout).lines()) {
+    for line in stdout
+        .into_iter()
+        .flat_map(|stdout| BufReader::new(stdout).lines())
+    {
         let line = line.map_err(|error| error.to_string())?;
         if let Some(port) = port(&line).and_then(|port| port.parse().ok()) {
             return Ok((process, port));

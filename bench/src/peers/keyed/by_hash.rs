@@ -1,13 +1,15 @@
-//! The alternative to a table of our own: a maintained concurrent map from a key's 64-bit hash to its arrival time.
+//! The alternative to a table of our own: a maintained concurrent map from a key's 64-bit hash to
+//! its arrival time.
 //!
-//! The keys are hashed once, with std's SipHash; the map takes that as it is. It grows without bound and forgets nothing.
+//! The keys are hashed once, with std's SipHash; the map takes that as it is. It grows without
+//! bound and forgets nothing.
 
 use super::Numbers;
 use crate::keys::Key;
+use ratekeeper::{Clock, Instant};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use tollgate::{Clock, Instant};
 
 pub(crate) fn dashmap<K: Key, C: Clock>(
     numbers: Numbers,
@@ -28,8 +30,8 @@ pub(crate) fn papaya<K: Key, C: Clock>(
     numbers: Numbers,
     clock: C,
 ) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
-    // Resizes that block: the default copies bit by bit as keys are added, and with no more of them every call looks
-    // into both tables for ever, at five times the cost.
+    // Resizes that block: the default copies bit by bit as keys are added, and with no more of them
+    // every call looks into both tables for ever, at five times the cost.
     let builder = papaya::HashMap::<u64, AtomicU64>::builder().hasher(Taken::default());
     let map = Arc::new(builder.resize_mode(papaya::ResizeMode::Blocking).build());
     let (secret, step) = (RandomState::new(), Step::new(numbers, clock));
@@ -56,7 +58,12 @@ struct Step<C> {
 impl<C: Clock> Step<C> {
     fn new(numbers: Numbers, clock: C) -> Self {
         let interval = numbers.interval.as_nanos() as u64;
-        Self { interval, ahead: interval * u64::from(numbers.burst - 1), start: clock.now(), clock }
+        Self {
+            interval,
+            ahead: interval * u64::from(numbers.burst - 1),
+            start: clock.now(),
+            clock,
+        }
     }
 
     #[inline]
@@ -66,7 +73,8 @@ impl<C: Clock> Step<C> {
             let from = arrival.max(now);
             (from - now <= self.ahead).then(|| from + self.interval)
         };
-        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, step).is_ok()
+        word.fetch_update(Ordering::AcqRel, Ordering::Acquire, step)
+            .is_ok()
     }
 }
 

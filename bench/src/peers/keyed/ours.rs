@@ -1,14 +1,19 @@
-//! tollgate.
+//! ratekeeper.
 
 use super::Numbers;
 use crate::keys::Key;
-use tollgate::{Clock, Keyed, Limit};
+use ratekeeper::{Clock, Keyed, Limit};
 
 pub(crate) fn limiter<K: Key, C: Clock>(numbers: Numbers, keys: u64, clock: C) -> Keyed<K, C> {
     let limit = Limit::every(numbers.interval).burst(numbers.burst.into());
-    Keyed::builder(limit).max_keys(keys as usize).clock(clock).build()
+    Keyed::builder(limit)
+        .max_keys(keys as usize)
+        .clock(clock)
+        .build()
 }
 
-pub(crate) fn admits<K: Key, C: Clock>(limiter: Keyed<K, C>) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
+pub(crate) fn admits<K: Key, C: Clock>(
+    limiter: Keyed<K, C>,
+) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
     move |key| limiter.check(key).is_allowed()
 }

@@ -1,14 +1,16 @@
-//! throttlecrab: a maintained keyed GCRA limiter that is given the time by its caller, so it can read the same clock.
+//! throttlecrab: a maintained keyed GCRA limiter that is given the time by its caller, so it can
+//! read the same clock.
 //!
-//! Its keys are text, and a call borrows it mutably, so threads share it behind a lock. The store is the one with a
-//! clean-up every minute: the adaptive one cleans up in line and takes tens of microseconds a call at 1 M keys.
+//! Its keys are text, and a call borrows it mutably, so threads share it behind a lock. The store
+//! is the one with a clean-up every minute: the adaptive one cleans up in line and takes tens of
+//! microseconds a call at 1 M keys.
 
 use super::Numbers;
 use crate::keys::Key;
+use ratekeeper::Clock;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 use throttlecrab::{PeriodicStore, RateLimiter};
-use tollgate::Clock;
 
 pub(crate) fn admits<K: Key, C: Clock>(
     numbers: Numbers,
@@ -22,6 +24,8 @@ pub(crate) fn admits<K: Key, C: Clock>(
         let now = UNIX_EPOCH + Duration::from_nanos(clock.now().as_unix_nanos());
         let key = key.text().expect("text");
         let mut limiter = limiter.lock().expect("nothing panics under it");
-        limiter.rate_limit(key, burst, 1, seconds, 1, now).is_ok_and(|(admitted, _)| admitted)
+        limiter
+            .rate_limit(key, burst, 1, seconds, 1, now)
+            .is_ok_and(|(admitted, _)| admitted)
     }
 }

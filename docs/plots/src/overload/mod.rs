@@ -1,4 +1,5 @@
-//! docs/overload.md: a service under too much load, behind each gate, by the simulator of the tests.
+//! docs/overload.md: a service under too much load, behind each gate, by the simulator of the
+//! tests.
 
 mod draw;
 mod figures;
@@ -8,12 +9,12 @@ pub(crate) use figures::all as figures;
 pub(crate) use tables::all as tables;
 
 use crate::svg::{ADMITTED, OVER};
-use std::ops::Range;
-use tollgate::Class;
-use tollgate_sim::{
-    Backend, MILLI, MINUTE, Open, Outcome, Plan, SECOND, Scenario, Stream, adaptive, burst_load, classed, controls,
-    fixed, four_classes, queued, shed,
+use ratekeeper::Class;
+use ratekeeper_sim::{
+    Backend, MILLI, MINUTE, Open, Outcome, Plan, SECOND, Scenario, Stream, adaptive, burst_load,
+    classed, controls, fixed, four_classes, queued, shed,
 };
+use std::ops::Range;
 
 /// What stands in front of the service.
 #[derive(Clone, Copy, PartialEq)]
@@ -79,7 +80,8 @@ fn peak() -> f64 {
 /// When a run at a steady load has settled.
 const SETTLED: Range<u64> = 20 * SECOND..50 * SECOND;
 
-/// So many times the peak, of one kind of call; with classes it is a quarter of each, so that they are compared.
+/// So many times the peak, of one kind of call; with classes it is a quarter of each, so that they
+/// are compared.
 fn steady(load: f64, way: Way) -> Outcome {
     let streams = match way {
         Way::Classed | Way::Shed => vec![Stream::of(load * peak() / 4.0); 4],
@@ -90,7 +92,10 @@ fn steady(load: f64, way: Way) -> Outcome {
 
 /// The mean is as ever, but one call in ten is thirty times the work of the others.
 fn uneven(seed: u64) -> Scenario {
-    let streams = [Stream::of(4.5 * peak()).weighing(0.25), Stream::of(0.5 * peak()).weighing(7.75)];
+    let streams = [
+        Stream::of(4.5 * peak()).weighing(0.25),
+        Stream::of(0.5 * peak()).weighing(7.75),
+    ];
     Scenario::new(streams, MINUTE).seed(seed)
 }
 
@@ -99,22 +104,32 @@ const STEPS: [u64; 2] = [30 * SECOND, 70 * SECOND];
 
 fn steps() -> Scenario {
     let workers = Plan::always(10).then(STEPS[0], 30).then(STEPS[1], 5);
-    Scenario::new([Stream::of(1_000.0)], 110 * SECOND).on(Backend { workers, ..Backend::usual() })
+    Scenario::new([Stream::of(1_000.0)], 110 * SECOND).on(Backend {
+        workers,
+        ..Backend::usual()
+    })
 }
 
 /// When a dependency makes every call take eight times as long.
 const INCIDENT: Range<u64> = MINUTE..6 * MINUTE;
 
 fn incident() -> Scenario {
-    let work = Plan::always(40 * MILLI).then(INCIDENT.start, 320 * MILLI).then(INCIDENT.end, 40 * MILLI);
-    Scenario::new([Stream::of(200.0)], 8 * MINUTE).on(Backend { work, ..Backend::usual() })
+    let work = Plan::always(40 * MILLI)
+        .then(INCIDENT.start, 320 * MILLI)
+        .then(INCIDENT.end, 40 * MILLI);
+    Scenario::new([Stream::of(200.0)], 8 * MINUTE).on(Backend {
+        work,
+        ..Backend::usual()
+    })
 }
 
 /// When sheddable calls come at ten times the peak.
 const FLOOD: Range<u64> = 20 * SECOND..80 * SECOND;
 
 fn flood() -> Scenario {
-    let sheddable = Plan::always(0.1).then(FLOOD.start, 10.0).then(FLOOD.end, 0.1);
+    let sheddable = Plan::always(0.1)
+        .then(FLOOD.start, 10.0)
+        .then(FLOOD.end, 0.1);
     Scenario::new(four_classes(peak(), 0.3, sheddable), 100 * SECOND)
 }
 

@@ -1,11 +1,12 @@
 //! The measured tables of docs/overload.md.
 
 use super::{
-    AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, Way, flood, in_bursts, incident, peak, steady, steps, uneven,
+    AIMD, FLOOD, INCIDENT, SETTLED, STEPS, USUAL, Way, flood, in_bursts, incident, peak, steady,
+    steps, uneven,
 };
 use crate::tables::Table;
-use tollgate::Class;
-use tollgate_sim::{MILLI, MINUTE, Outcome, SECOND, Scenario};
+use ratekeeper::Class;
+use ratekeeper_sim::{MILLI, MINUTE, Outcome, SECOND, Scenario};
 
 pub(crate) fn all() -> Vec<Table> {
     vec![gates(), followed(), classes(), queues()]
@@ -19,7 +20,10 @@ fn percent(share: f64) -> String {
 const RUNS: u64 = 5;
 
 fn mean(way: Way, scenario: fn(u64) -> Scenario, of: impl Fn(&Outcome) -> f64) -> f64 {
-    (1..=RUNS).map(|seed| of(&way.run(&scenario(seed)))).sum::<f64>() / RUNS as f64
+    (1..=RUNS)
+        .map(|seed| of(&way.run(&scenario(seed))))
+        .sum::<f64>()
+        / RUNS as f64
 }
 
 fn gates() -> Table {
@@ -33,9 +37,19 @@ fn gates() -> Table {
         };
         let uneven = percent(mean(way, uneven, |run| run.goodput(20 * SECOND..MINUTE)) / peak());
         let run = way.run(&slow);
-        let within = run.goodput(INCIDENT.start + MINUTE..INCIDENT.end) / slow.backend.peak(INCIDENT.start);
+        let within =
+            run.goodput(INCIDENT.start + MINUTE..INCIDENT.end) / slow.backend.peak(INCIDENT.start);
         let after = run.served(0, INCIDENT.end + 10 * SECOND..INCIDENT.end + MINUTE);
-        vec![way.name(), at(0.8), at(1.2), at(5.0), p99, uneven, percent(within), percent(after)]
+        vec![
+            way.name(),
+            at(0.8),
+            at(1.2),
+            at(5.0),
+            p99,
+            uneven,
+            percent(within),
+            percent(after),
+        ]
     };
     Table::new(
         "overload",
@@ -70,21 +84,31 @@ fn followed() -> Table {
         let goal = |step: u64| 0.85 * scenario.backend.peak(step);
         let mut cells = vec![way.name()];
         cells.extend(STEPS.map(|step| reached(&run, step, goal(step))));
-        let settled = [0, STEPS[0], STEPS[1]].map(|from| run.band(from + 20 * SECOND..from + 30 * SECOND));
+        let settled =
+            [0, STEPS[0], STEPS[1]].map(|from| run.band(from + 20 * SECOND..from + 30 * SECOND));
         cells.extend(settled.map(|(least, most)| format!("{least} to {most}")));
         cells
     };
     Table::new(
         "steps",
         "After a step in capacity: when 85 % of what is possible is answered in time, and the limits",
-        &["", "there after 10 → 30", "after 30 → 5", "limit at 10 workers", "at 30", "at 5"],
+        &[
+            "",
+            "there after 10 → 30",
+            "after 30 → 5",
+            "limit at 10 workers",
+            "at 30",
+            "at 5",
+        ],
         [Way::Fixed(20), AIMD, USUAL].map(row).into(),
     )
 }
 
 fn classes() -> Table {
     let row = |(way, name): (Way, &str)| {
-        let runs: Vec<_> = (1..=RUNS).map(|seed| way.run(&flood().seed(seed))).collect();
+        let runs: Vec<_> = (1..=RUNS)
+            .map(|seed| way.run(&flood().seed(seed)))
+            .collect();
         let mean = |of: &dyn Fn(&Outcome) -> f64| runs.iter().map(of).sum::<f64>() / RUNS as f64;
         let mut cells = vec![name.to_string()];
         let served = |stream| format!("{:.1} %", 100.0 * mean(&|run| run.served(stream, FLOOD)));
@@ -116,13 +140,28 @@ fn queues() -> Table {
         let slow = mean(way, in_bursts, |run| run.p99(20 * SECOND..MINUTE) as f64);
         let overload = steady(5.0, way);
         let millis = |nanos: f64| format!("{:.0} ms", (nanos / MILLI as f64).floor());
-        let (of_peak, p99) = (overload.goodput(SETTLED) / peak(), overload.p99(SETTLED) as f64);
-        vec![way.name(), percent(served), millis(slow), percent(of_peak), millis(p99)]
+        let (of_peak, p99) = (
+            overload.goodput(SETTLED) / peak(),
+            overload.p99(SETTLED) as f64,
+        );
+        vec![
+            way.name(),
+            percent(served),
+            millis(slow),
+            percent(of_peak),
+            millis(p99),
+        ]
     };
     Table::new(
         "queue",
         "Bursts with and without a queue",
-        &["", "in bursts: answered in time, of what is offered", "p99", "5× the peak: answered, of the peak", "p99"],
+        &[
+            "",
+            "in bursts: answered in time, of what is offered",
+            "p99",
+            "5× the peak: answered, of the peak",
+            "p99",
+        ],
         [USUAL, Way::Queued].map(row).into(),
     )
 }

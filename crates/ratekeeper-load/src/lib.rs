@@ -1,0 +1,136 @@
+//! How busy this container or machine is, for [`ratekeeper::Adaptive`] limits: cgroup v2, else
+//! `/proc` (Linux).
+//!
+//! ```no_run
+//! use ratekeeper::{Adaptive, Limit};
+//! use ratekeeper_load::LoadReader;
+//!
+//! let adaptive = Adaptive::between(Limit::per_second(50), Limit::per_second(500)).build(LoadReader::new().into_fn());
+//! if adaptive.check().is_allowed() { /* … */ }
+//! ```
+//!
+//! In a container that has limits of its own, shares are of those limits; elsewhere of the machine.
+//! What cannot be read is [`f64::NAN`], which moves no limit.
+
+mod parse;
+
+use ratekeeper::Load;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::Instant;
+
+/// Reads the load; the share of the processors is that since it was read last.
+#[derive(Debug)]
+pub struct LoadReader {
+    root: PathBuf,
+    cgroup: Option<PathBuf>,
+    last: Mutex<Option<Sample>>,
+}
+
+/// Processor time used, and out of how much, in any unit.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Sample {
+    used: f64,
+    of: f64,
+}
+
+impl LoadReader {
+    /// A reader of this process's own cgroup, or of the machine where there is none.
+    pub fn new() -> Self {
+        Self::under(Path::new("/"))
+    }
+
+    /// A reader of the files below another root, as a container's host would mount them.
+    pub fn under(root: &Path) -> Self {
+        let own = fs::read_to_string(root.join("proc/self/cgroup")).ok();
+        let own = own
+            .as_deref()
+            .and_then(parse::own_cgroup)
+            .map(|path| root.join("sys/fs/cgroup").join(path));
+        let reader = Self {
+            root: root.to_owned(),
+            cgroup: own.filter(|path| path.join("cpu.stat").exists()),
+            last: Mutex::new(None),
+        };
+        // The first share is that since now, not since the machine was started.
+        *reader.lock() = reader.sample(&reader.started());
+        reader
+    }
+
+    /// The load now; the share of the processors since the last call.
+    pub fn read(&self) -> Load {
+        Load {
+            cpu: self.cpu().unwrap_or(f64::NAN),
+            memory: self.memory().unwrap_or(f64::NAN),
+        }
+    }
+
+    /// The same as a function, for [`ratekeeper::AdaptiveBuilder::build`].
+    pub fn into_fn(self) -> impl Fn() -> Load + Send + Sync + 'static {
+        move || self.read()
+    }
+
+    fn cpu(&self) -> Option<f64> {
+        let now = self.sample(&self.started())?;
+        let before = self.lock().replace(now)?;
+        let of = now.of - before.of;
+        (of > 0.0).then(|| ((now.used - before.used) / of).clamp(0.0, 1.0))
+    }
+
+    fn memory(&self) -> Option<f64> {
+        let machine = parse::memory_of_machine(&self.file("proc/meminfo")?)?;
+        let own = || {
+            let most: f64 = self.own("memory.max")?.trim().parse().ok()?;
+            let cached = self
+                .own("memory.stat")
+                .and_then(|text| parse::field(&text, "inactive_file"))
+                .unwrap_or(0.0);
+            let used: f64 = self.own("memory.current")?.trim().parse().ok()?;
+            Some(((used - cached) / most).clamp(0.0, 1.0))
+        };
+        // Whichever runs out first.
+        Some(own().unwrap_or(0.0).max(machine))
+    }
+
+    fn sample(&self, started: &Instant) -> Option<Sample> {
+        if let Some(used) = self
+            .own("cpu.stat")
+            .and_then(|text| parse::field(&text, "usage_usec"))
+        {
+            let cores = self.own("cpu.max").and_then(|text| parse::quota(&text));
+            let cores = cores.unwrap_or_else(|| {
+                std::thread::available_parallelism().map_or(1.0, |n| n.get() as f64)
+            });
+            return Some(Sample {
+                used,
+                of: started.elapsed().as_micros() as f64 * cores,
+            });
+        }
+        parse::cpu_of_machine(&self.file("proc/stat")?)
+    }
+
+    /// One moment a process, from which time is counted.
+    fn started(&self) -> Instant {
+        static STARTED: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
+        *STARTED.get_or_init(Instant::now)
+    }
+
+    fn own(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.cgroup.as_ref()?.join(name)).ok()
+    }
+
+    fn file(&self, name: &str) -> Option<String> {
+        fs::read_to_string(self.root.join(name)).ok()
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Sample>> {
+        self.last.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for LoadReader {
+    fn default() -> Self {
+        Self::new()
+    }
+}

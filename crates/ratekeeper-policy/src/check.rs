@@ -1,0 +1,567 @@
+//! What is wrong with policies, and what is doubtful: found once, for code and for files alike.
+
+mod pressure;
+
+use crate::matching::Match;
+use crate::policies::{Listed, Policies};
+use crate::policy::{Action, Limits, Policy, Reserve};
+use crate::policy_limit::PolicyLimit;
+use ratekeeper::{Algorithm, Counting, InMicros};
+use std::collections::HashSet;
+use std::fmt;
+use std::time::Duration;
+
+/// Something that is wrong with policies, or doubtful.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Problem {
+    pub(crate) severity: Severity,
+    pub(crate) item: Item,
+    /// The key of the item that it is about, as it is written in a file.
+    pub(crate) key: &'static str,
+    /// Which value, where the key has a list of them.
+    pub(crate) index: Option<usize>,
+    pub(crate) message: String,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Severity {
+    /// It works, and is hardly what was meant.
+    Warning,
+    /// It cannot be.
+    Error,
+}
+
+/// What a problem is about.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Item {
+    Plan(usize),
+    Policy(usize),
+    Allow(usize),
+    Deny(usize),
+    Shed,
+}
+
+/// More would need that many words a key.
+pub(crate) const MOST_DENIALS: u64 = 10_000;
+
+/// Of fewer tokens nothing is leased.
+const FEWEST_LEASED: u64 = 16;
+
+/// Nothing blocks for ever.
+const LONGEST: Duration = crate::engine::LONGEST;
+
+impl Problem {
+    /// Whether it cannot be.
+    pub fn is_error(&self) -> bool {
+        self.severity == Severity::Error
+    }
+}
+
+impl fmt::Display for Problem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+/// The findings so far.
+struct Findings(Vec<Problem>);
+
+impl Findings {
+    fn error(&mut self, item: Item, key: &'static str, message: String) {
+        self.0.push(Problem {
+            severity: Severity::Error,
+            item,
+            key,
+            index: None,
+            message,
+        });
+    }
+
+    fn warn(&mut self, item: Item, key: &'static str, message: String) {
+        self.0.push(Problem {
+            severity: Severity::Warning,
+            item,
+            key,
+            index: None,
+            message,
+        });
+    }
+
+    fn at(&mut self, index: usize) {
+        if let Some(last) = self.0.last_mut() {
+            last.index = Some(index);
+        }
+    }
+}
+
+impl Policies {
+    /// Everything that is wrong or doubtful, in the order of the policies.
+    pub fn problems(&self) -> Vec<Problem> {
+        let mut found = Findings(Vec::new());
+        self.check_plans(&mut found);
+        let (mut names, mut finals) = (HashSet::new(), Vec::new());
+        for (at, policy) in self.policies.iter().enumerate() {
+            self.check_policy(at, policy, names.insert(&policy.name), &finals, &mut found);
+            if policy.last {
+                finals.push(policy);
+            }
+        }
+        self.check_everywhere(&mut found);
+        self.check_shed(&mut found);
+        self.check_lists(&mut found);
+        found.0
+    }
+
+    fn check_plans(&self, found: &mut Findings) {
+        for (at, plan) in self.plans.iter().enumerate() {
+            let name = &plan.name;
+            if self.plans[..at].iter().any(|earlier| earlier.name == *name) {
+                found.error(
+                    Item::Plan(at),
+                    "",
+                    format!("there are two plans named `{name}`; rename one"),
+                );
+            }
+            if plan.limits.is_empty() {
+                found.error(
+                    Item::Plan(at),
+                    "limits",
+                    format!("the plan `{name}` has no limits; give it `limits = [\"60/min\"]`, or \"unlimited\""),
+                );
+            }
+            for (index, limit) in plan.limits.iter().enumerate() {
+                if let Some(doubt) = doubtful(limit) {
+                    found.warn(Item::Plan(at), "limits", doubt);
+                    found.at(index);
+                }
+            }
+            if plan.priority.is_some() && !self.minds_classes() {
+                let message = format!(
+                    "the plan `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
+                );
+                found.warn(Item::Plan(at), "class", message);
+            }
+            let used = self
+                .policies
+                .iter()
+                .any(|policy| matches!(policy.limits, Limits::Plan { .. }));
+            if !used {
+                found.warn(Item::Plan(at), "", format!("no policy goes by plans, so the plan `{name}` limits nobody; give a policy `plan = {{ attribute = \"plan\" }}`"));
+            }
+        }
+    }
+
+    /// `is_new`: no policy before it has its name. `finals`: those before it that are final.
+    fn check_policy(
+        &self,
+        at: usize,
+        policy: &Policy,
+        is_new: bool,
+        finals: &[&Policy],
+        found: &mut Findings,
+    ) {
+        let item = || Item::Policy(at);
+        let name = &policy.name;
+        if name.is_empty() {
+            found.error(
+                item(),
+                "name",
+                "a policy needs a name that is not empty".to_owned(),
+            );
+        }
+        if !is_new {
+            found.error(
+                item(),
+                "name",
+                format!("there are two policies named `{name}`; rename one"),
+            );
+        }
+        let mut key = policy.key.clone();
+        key.sort();
+        if let Some(twice) = key.windows(2).find(|pair| pair[0] == pair[1]) {
+            found.error(
+                item(),
+                "key",
+                format!("`{}` is in the key twice; once is enough", twice[0]),
+            );
+        }
+        if !policy.key.starts_with(&policy.tag) {
+            let front: Vec<String> = policy
+                .tag
+                .iter()
+                .map(|attribute| format!("\"{attribute}\""))
+                .collect();
+            let message = format!(
+                "the `tag` of the policy `{name}` must be what its `key` begins with, or one bucket would lie in several \
+                 places; begin the key with {}, or leave the tag out",
+                front.join(", ")
+            );
+            found.error(item(), "tag", message);
+        }
+        match &policy.limits {
+            Limits::Own(limits) => {
+                if limits.is_empty() && policy.adaptive.is_none() && policy.priority.is_none() {
+                    found.error(
+                        item(),
+                        "name",
+                        format!(
+                            "the policy `{name}` limits nothing; give it `limit = \"100/min\"`, `limits`, `plan` or `adaptive`"
+                        ),
+                    );
+                }
+                for (index, limit) in limits.iter().enumerate() {
+                    check_limit(policy, limit, &mut |severity, message| {
+                        let key = if limits.len() == 1 { "limit" } else { "limits" };
+                        found.0.push(Problem {
+                            severity,
+                            item: item(),
+                            key,
+                            index: Some(index),
+                            message,
+                        });
+                    });
+                }
+            }
+            Limits::Plan { default, .. } => {
+                if let Some(missing) = default
+                    .as_ref()
+                    .filter(|default| !self.plans.iter().any(|plan| plan.name == **default))
+                {
+                    let known = self
+                        .plans
+                        .iter()
+                        .map(|plan| format!("`{}`", plan.name))
+                        .collect::<Vec<_>>();
+                    let known = if known.is_empty() {
+                        format!("write it as [plans.{missing}] with `limits`")
+                    } else {
+                        format!("those known are {}", known.join(", "))
+                    };
+                    found.error(
+                        item(),
+                        "plan",
+                        format!("there is no plan `{missing}`; {known}"),
+                    );
+                }
+                if self.plans.is_empty() && default.is_none() {
+                    found.error(
+                        item(),
+                        "plan",
+                        "there are no plans; write one as [plans.free] with `limits`".to_owned(),
+                    );
+                }
+                for limit in self.plans.iter().flat_map(|plan| &plan.limits) {
+                    check_waits(policy, limit, &mut |message| {
+                        found.error(item(), "action", message)
+                    });
+                }
+            }
+        }
+        if policy.when.is_impossible() {
+            found.warn(
+                item(),
+                "match",
+                format!("the policy `{name}` can never match: no request meets its conditions; mend `match`"),
+            );
+        }
+        for path in policy.when.paths.iter().flatten().map(ToString::to_string) {
+            if let Some(segment) = placeholder(&path) {
+                let message = format!(
+                    "`{segment}` in the path `{path}` is taken as it stands; write `*` for any one segment"
+                );
+                found.warn(item(), "match", message);
+            }
+        }
+        if let Some(earlier) = finals.iter().find(|earlier| hides(earlier, policy)) {
+            found.warn(item(), "match", format!("the policy `{name}` can never match: `{}` before it is final and covers all it is about; move it up", earlier.name));
+        }
+        if let Some(limit) = &policy.adaptive {
+            pressure::check_adaptive(limit, &mut |message| {
+                found.error(item(), "adaptive", message)
+            });
+            pressure::check_queue(limit, &mut |message| {
+                found.warn(item(), "adaptive", message)
+            });
+        }
+        if policy.priority.is_some() && !self.minds_classes() {
+            let message = format!(
+                "the policy `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
+            );
+            found.warn(item(), "class", message);
+        }
+        if let Some(class) = &policy.class {
+            self.check_class(at, policy, class, found);
+        }
+        if policy.leased.is_some()
+            && let Some(why) = self.stays_exact(policy)
+        {
+            let message = format!(
+                "the policy `{name}` is leased, but Redis is asked for each of its requests all the same, because {why}; leave `mode` out"
+            );
+            found.warn(item(), "mode", message);
+        }
+        if let Some(penalty) = &policy.penalty {
+            if penalty.denials == 0 || penalty.denials > MOST_DENIALS {
+                found.error(
+                    item(),
+                    "penalty",
+                    format!("`denials` must be from 1 to {MOST_DENIALS}"),
+                );
+            }
+            if penalty.within.is_zero() || penalty.ban.is_zero() {
+                found.error(
+                    item(),
+                    "penalty",
+                    "`within` and `ban` must be longer than nothing".to_owned(),
+                );
+            }
+            if penalty.within > LONGEST || penalty.ban > LONGEST {
+                found.error(
+                    item(),
+                    "penalty",
+                    "`within` and `ban` must be no longer than a year".to_owned(),
+                );
+            }
+            if policy.action == Action::Shadow {
+                found.warn(item(), "penalty", format!("the policy `{name}` only watches, so nobody is turned away and its penalty never comes; remove one of the two"));
+            }
+        }
+    }
+
+    /// Why no request of a policy can be decided by leases.
+    fn stays_exact(&self, policy: &Policy) -> Option<String> {
+        match policy.action {
+            Action::Shadow => return Some("it only watches".to_owned()),
+            Action::Delay { .. } => return Some("it delays".to_owned()),
+            Action::Enforce => {}
+        }
+        if policy.penalty.is_some() {
+            return Some("it has a penalty".to_owned());
+        }
+        let limits = match &policy.limits {
+            Limits::Own(limits) => limits,
+            Limits::Plan { .. } => return None,
+        };
+        limits.iter().find_map(|limit| {
+            let stored = policy.stored(limit);
+            let why = match stored.rate().map(ratekeeper::Limit::in_micros) {
+                None => "counts what is in flight",
+                Some(InMicros::Pacing { .. }) => "is a queue",
+                Some(InMicros::Window {
+                    count: Counting::FirstHit,
+                    ..
+                }) => "has windows that begin with a call",
+                Some(InMicros::Bucket { per_micro: 0, .. }) => "never refills",
+                Some(InMicros::Bucket {
+                    refundable: true, ..
+                }) => "gives back what `count` leaves out",
+                Some(InMicros::Unlimited) => return None,
+                Some(_) if limit.capacity() < FEWEST_LEASED => "is too small to be shared out",
+                Some(_) => return None,
+            };
+            Some(format!("`{limit}` {why}"))
+        })
+    }
+
+    fn check_class(
+        &self,
+        at: usize,
+        policy: &Policy,
+        class: &crate::policy::Class,
+        found: &mut Findings,
+    ) {
+        let item = || Item::Policy(at);
+        if let Some(default) = &class.default
+            && !class.reserves.iter().any(|(known, _)| known == default)
+        {
+            found.warn(item(), "class", format!("the class `{default}` has no reserve, so it leaves nothing to others; name it under `reserve` or leave `default` out"));
+        }
+        let own: &[PolicyLimit] = match &policy.limits {
+            Limits::Own(limits) => limits,
+            Limits::Plan { .. } => &[],
+        };
+        for (name, reserve) in &class.reserves {
+            if let Reserve::Percent(percent) = reserve
+                && !(0.0..=100.0).contains(percent)
+            {
+                found.error(
+                    item(),
+                    "class",
+                    format!("the reserve of `{name}` must be from 0% to 100%"),
+                );
+            }
+            for limit in own.iter().chain(
+                self.plans
+                    .iter()
+                    .filter(|_| own.is_empty())
+                    .flat_map(|plan| &plan.limits),
+            ) {
+                let capacity = limit.capacity();
+                if capacity != u64::MAX && reserve.of(capacity) >= capacity {
+                    found.warn(item(), "class", format!("the class `{name}` must leave {} of the {capacity} that `{limit}` has, so none of its requests ever passes; lower the reserve", reserve.of(capacity)));
+                }
+            }
+        }
+    }
+
+    /// One limit for all endpoints: what is cheap and what is dear cost the same.
+    fn check_everywhere(&self, found: &mut Findings) {
+        let narrow = |when: &Match| {
+            when.paths
+                .as_ref()
+                .is_some_and(|paths| !paths.iter().all(|path| path.is_everything()))
+                || when.methods.is_some()
+                || when.hosts.is_some()
+        };
+        let by_endpoint = |policy: &Policy| {
+            policy.key.iter().any(|attribute| {
+                matches!(
+                    attribute,
+                    crate::Attribute::Endpoint | crate::Attribute::Path
+                )
+            })
+        };
+        // One that is found out by how requests are served minds what is dear by itself.
+        let limits =
+            |policy: &Policy| !matches!(&policy.limits, Limits::Own(own) if own.is_empty());
+        if let Some((at, policy)) = self
+            .policies
+            .iter()
+            .enumerate()
+            .find(|(_, policy)| limits(policy))
+            && !self
+                .policies
+                .iter()
+                .any(|policy| narrow(&policy.when) || by_endpoint(policy))
+        {
+            found.warn(Item::Policy(at), "name", format!("`{}` is one limit for all endpoints, what is cheap and what is dear alike; add a policy with `match = {{ path = \"…\" }}` for what is dear", policy.name));
+        }
+    }
+
+    fn check_lists(&self, found: &mut Findings) {
+        let item = |allow: bool, at: usize| {
+            if allow {
+                Item::Allow(at)
+            } else {
+                Item::Deny(at)
+            }
+        };
+        for (allow, list) in [(true, &self.allow), (false, &self.deny)] {
+            for (at, Listed { when, until, .. }) in list.iter().enumerate() {
+                if when.is_impossible() {
+                    found.warn(
+                        item(allow, at),
+                        "",
+                        "this entry can never match: no request meets its conditions".to_owned(),
+                    );
+                }
+                if *when == Match::new() {
+                    found.error(
+                        item(allow, at),
+                        "",
+                        "this entry is about everybody; say about whom, as in `ip = \"203.0.113.0/24\"`".to_owned(),
+                    );
+                }
+                if allow && until.is_none() {
+                    found.warn(
+                        item(allow, at),
+                        "",
+                        "this entry passes for ever; give it an end, as in `until = 2030-01-01T00:00:00Z`".to_owned(),
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Whether whoever the later policy is about, the earlier one is about too.
+fn hides(earlier: &Policy, later: &Policy) -> bool {
+    let keyed = earlier
+        .key
+        .iter()
+        .all(|attribute| later.key.contains(attribute));
+    let planned = match &earlier.limits {
+        Limits::Own(_) => true,
+        Limits::Plan { default, .. } => default.is_some(),
+    };
+    keyed && planned && later.when.implies(&earlier.when)
+}
+
+fn check_limit(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Severity, String)) {
+    if let Some(doubt) = doubtful(limit) {
+        found(Severity::Warning, doubt);
+    }
+    check_waits(policy, limit, &mut |message| {
+        found(Severity::Error, message)
+    });
+    if let (crate::policy::Cost::Units(units), capacity) = (&policy.cost, limit.capacity())
+        && limit.rate().is_some()
+        && *units > capacity
+        && capacity > 0
+    {
+        found(
+            Severity::Warning,
+            format!(
+                "every request costs {units} and `{limit}` holds {capacity}, so none ever passes; raise the burst or lower the cost"
+            ),
+        );
+    }
+}
+
+/// Windows, logs and permits cannot be waited for.
+fn check_waits(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(String)) {
+    let Action::Delay { max } = policy.action else {
+        return;
+    };
+    if let PolicyLimit::Rate(rate) = limit {
+        let waits = rate.is_unlimited()
+            || matches!(
+                rate.judged_by(),
+                Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing
+            );
+        if !waits {
+            found(format!(
+                "`{limit}` cannot be waited for; with `action = \"delay\"` use token_bucket or pacing"
+            ));
+        }
+    }
+    if max == Duration::ZERO {
+        found("`max_delay` must be longer than nothing".to_owned());
+    }
+}
+
+/// The first segment that other programs read as "any segment", and we as it stands.
+fn placeholder(path: &str) -> Option<&str> {
+    let wrapped =
+        |segment: &str, open, close| segment.starts_with(open) && segment.ends_with(close);
+    path.split('/').find(|segment| {
+        (segment.len() > 1 && segment.starts_with(':'))
+            || wrapped(segment, '{', '}')
+            || wrapped(segment, '<', '>')
+    })
+}
+
+/// A burst so small that hardly anybody comes near the rate, or one that cannot be meant.
+fn doubtful(limit: &PolicyLimit) -> Option<String> {
+    let rate = limit.rate()?;
+    let (written, burst) = (rate.rate()?, rate.capacity());
+    let has_burst = matches!(
+        rate.judged_by(),
+        Algorithm::TokenBucket | Algorithm::LeakyBucket
+    );
+    if written.count() > 0 && burst == 0 {
+        return Some(format!(
+            "`{limit}` holds nothing, so none ever passes; raise the burst, or write \"0\" if that is meant"
+        ));
+    }
+    if written.count() == 0 && burst > 0 {
+        return Some(format!(
+            "`{limit}` never refills, so {burst} pass and then none for ever; write a rate above 0, or \"0\" to block all"
+        ));
+    }
+    (has_burst && burst > 0 && u128::from(burst) * 100 < u128::from(written.count())).then(|| {
+        let wanted = written.count().div_ceil(100);
+        format!("the burst of `{limit}` is below 1 % of its rate, so calls that come together are turned away long before the rate is reached; raise it to {wanted} or more")
+    })
+}

@@ -1,0 +1,277 @@
+//! The limits as Markdown, for the documentation of an API: what its callers want to know, in their
+//! words.
+
+use super::Config;
+use super::time::duration_text;
+use crate::attribute::Attribute;
+use crate::matching::{HeaderTest, Match};
+use crate::policies::Policies;
+use crate::policy::{Action, Cost, Count, DenialStatus, Limits, Policy};
+use crate::policy_limit::PolicyLimit;
+use ratekeeper::{Algorithm, Rate};
+use std::fmt::{Display, Write as _};
+
+impl Config {
+    /// The limits as Markdown tables, for the documentation of an API. Policies that only watch are
+    /// not in it.
+    pub fn to_markdown(&self) -> String {
+        let shown = self.each_key_header(|test| *test = HeaderTest::Present);
+        let policies = &shown.policies;
+        if !policies.enabled {
+            return "No limits are in force.\n".to_owned();
+        }
+        let mut text = "| Limit | Requests | Counted for | How many | Beyond that |\n".to_owned();
+        text += "| --- | --- | --- | --- | --- |\n";
+        // What is found out as it goes is no number that callers could keep to.
+        let says = |policy: &&Policy| !matches!(&policy.limits, Limits::Own(own) if own.is_empty());
+        for policy in policies
+            .iter()
+            .filter(|policy| policy.action != Action::Shadow)
+            .filter(says)
+        {
+            let cells = [
+                cell(&policy.name),
+                conditions(&policy.when),
+                counted_for(&policy.key),
+                how_many(policy),
+                beyond(policy),
+            ];
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+        text + &plans(policies)
+    }
+}
+
+/// The plans, if there is a policy that goes by them.
+fn plans(policies: &Policies) -> String {
+    let defaults = policies.iter().filter_map(|policy| match &policy.limits {
+        Limits::Plan { default, .. } if policy.action != Action::Shadow => Some(default.as_deref()),
+        _ => None,
+    });
+    let defaults = defaults.collect::<Vec<_>>();
+    if defaults.is_empty() || policies.plans.is_empty() {
+        return String::new();
+    }
+    let mut text = "\n| Plan | How many |\n| --- | --- |\n".to_owned();
+    for plan in &policies.plans {
+        let otherwise = if defaults.contains(&Some(&plan.name)) {
+            " (if you have no other)"
+        } else {
+            ""
+        };
+        let _ = writeln!(
+            text,
+            "| {}{otherwise} | {} |",
+            cell(&plan.name),
+            limits(&plan.limits)
+        );
+    }
+    text
+}
+
+/// Fit for a cell of a table.
+fn cell(text: &str) -> String {
+    let mut cell = String::new();
+    for c in text.chars() {
+        match c {
+            '|' | '\\' | '`' | '*' | '_' | '<' | '[' => cell.extend(['\\', c]),
+            c if c.is_control() => cell.push(' '),
+            c => cell.push(c),
+        }
+    }
+    cell
+}
+
+fn code(text: impl Display) -> String {
+    let text = text
+        .to_string()
+        .replace(|c: char| c == '`' || c.is_control(), " ")
+        .replace('|', "\\|");
+    if text.is_empty() {
+        "(empty)".to_owned()
+    } else {
+        format!("`{text}`")
+    }
+}
+
+fn codes<T: Display>(values: &[T]) -> String {
+    let values = values.iter().map(code).collect::<Vec<_>>();
+    match values.split_last() {
+        Some((last, [])) => last.clone(),
+        Some((last, others)) => format!("{} or {last}", others.join(", ")),
+        None => "none".to_owned(),
+    }
+}
+
+fn conditions(when: &Match) -> String {
+    match phrases(when) {
+        phrases if phrases.is_empty() => "all".to_owned(),
+        phrases => phrases.join(", "),
+    }
+}
+
+fn phrases(when: &Match) -> Vec<String> {
+    let mut phrases = Vec::new();
+    match (&when.methods, &when.paths) {
+        (Some(methods), Some(paths)) => {
+            phrases.push(format!("{} {}", codes(methods), codes(paths)))
+        }
+        (Some(methods), None) => phrases.push(codes(methods)),
+        (None, Some(paths)) => phrases.push(codes(paths)),
+        (None, None) => {}
+    }
+    phrases.extend(
+        when.hosts
+            .as_ref()
+            .map(|hosts| format!("on {}", codes(hosts))),
+    );
+    phrases.extend(
+        when.ips
+            .as_ref()
+            .map(|networks| format!("from {}", codes(networks))),
+    );
+    for (name, test) in &when.headers {
+        phrases.push(match test {
+            HeaderTest::OneOf(values) if !Attribute::header(name).is_secret() => {
+                format!("with the header {} {}", code(name), codes(values))
+            }
+            _ => format!("with the header {}", code(name)),
+        });
+    }
+    for (attribute, values) in &when.attributes {
+        phrases.push(match attribute.is_secret() {
+            true => format!("of certain {}s", noun(attribute)),
+            false => format!("of the {} {}", noun(attribute), codes(values)),
+        });
+    }
+    if let Some(not) = &when.not {
+        phrases.push(format!("except {}", conditions(not)));
+    }
+    phrases
+}
+
+fn noun(attribute: &Attribute) -> String {
+    match attribute {
+        Attribute::Ip => "IP address".to_owned(),
+        Attribute::ApiKey => "API key".to_owned(),
+        Attribute::Header(name) => format!("header {}", code(name)),
+        other => cell(other.name()),
+    }
+}
+
+fn counted_for(key: &[Attribute]) -> String {
+    match key {
+        [] => "all callers together".to_owned(),
+        key => format!(
+            "each {}",
+            key.iter().map(noun).collect::<Vec<_>>().join(" and ")
+        ),
+    }
+}
+
+fn how_many(policy: &Policy) -> String {
+    let mut text = match &policy.limits {
+        Limits::Own(own) => limits(own),
+        Limits::Plan { .. } => "by your plan".to_owned(),
+    };
+    text += match policy.count {
+        Count::All => "",
+        Count::Failures => "; only failed requests count",
+        Count::Successes => "; only successful requests count",
+    };
+    match &policy.cost {
+        Cost::Units(1) => {}
+        Cost::Units(units) => {
+            let _ = write!(text, "; each request counts as {units}");
+        }
+        Cost::Attribute { attribute, .. } => {
+            let _ = write!(text, "; each request counts by its {}", noun(attribute));
+        }
+    }
+    text
+}
+
+fn limits(limits: &[PolicyLimit]) -> String {
+    limits.iter().map(limit).collect::<Vec<_>>().join(" and ")
+}
+
+fn limit(limit: &PolicyLimit) -> String {
+    let rate = match limit {
+        PolicyLimit::Concurrent(many) => return format!("{} at the same time", grouped(*many)),
+        PolicyLimit::Rate(rate) => rate,
+    };
+    match rate.rate() {
+        None => "unlimited".to_owned(),
+        Some(written) if written.count() == 0 => "none".to_owned(),
+        Some(written) => match rate.judged_by() {
+            Algorithm::Pacing => format!("{} (evenly spaced)", per(written)),
+            Algorithm::TokenBucket | Algorithm::LeakyBucket
+                if rate.capacity() != written.count() =>
+            {
+                format!("{} ({} at once)", per(written), grouped(rate.capacity()))
+            }
+            _ => per(written),
+        },
+    }
+}
+
+/// `60 a minute`, `5 in 15 min`.
+fn per(rate: Rate) -> String {
+    let time = duration_text(rate.period());
+    let unit = match time.as_str() {
+        "1s" => "a second",
+        "1min" => "a minute",
+        "1h" => "an hour",
+        "1d" => "a day",
+        "1w" => "a week",
+        _ => return format!("{} in {}", grouped(rate.count()), spaced(&time)),
+    };
+    format!("{} {unit}", grouped(rate.count()))
+}
+
+/// `100,000`.
+fn grouped(number: u64) -> String {
+    let digits = number.to_string();
+    let mut text = String::new();
+    for (at, digit) in digits.char_indices() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+/// `15min` as people write it.
+fn spaced(time: &str) -> String {
+    let digits = time
+        .find(|c: char| !c.is_ascii_digit())
+        .unwrap_or(time.len());
+    format!("{} {}", &time[..digits], &time[digits..])
+}
+
+fn beyond(policy: &Policy) -> String {
+    let status = match policy.status {
+        DenialStatus::TooManyRequests => "429 Too Many Requests",
+        DenialStatus::ServiceUnavailable => "503 Service Unavailable",
+    };
+    let mut text = match policy.action {
+        Action::Delay { max } => format!(
+            "held back for up to {}, then {status}",
+            spaced(&duration_text(max))
+        ),
+        _ => status.to_owned(),
+    };
+    if let Some(penalty) = policy.penalty {
+        let (within, ban) = (
+            spaced(&duration_text(penalty.within)),
+            spaced(&duration_text(penalty.ban)),
+        );
+        let _ = write!(
+            text,
+            "; after {} of them within {within}, nothing for {ban}",
+            penalty.denials
+        );
+    }
+    text
+}

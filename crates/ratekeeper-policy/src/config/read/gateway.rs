@@ -1,0 +1,133 @@
+//! What the gateway stands in front of, and how.
+
+use super::settings::settings;
+use super::{Reader, Section, Wrong, scalar};
+use crate::attribute::Attribute;
+use crate::config::gateway::{AccessLog, Balance, Certificate, Gateway};
+use crate::config::kind::Kind;
+use crate::config::tree::Value;
+use std::num::NonZero;
+use std::time::Duration;
+
+pub(super) fn gateway(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Gateway> {
+    let mut section = settings(reader, file, "gateway")?;
+    let upstreams = section.many(reader, "upstreams", scalar::upstream);
+    let balance = section
+        .get(reader, "balance", scalar::word)
+        .and_then(Balance::from_name);
+    let balance_by = section.get(reader, "balance_by", balance_by);
+    if balance.is_some_and(|balance| balance != Balance::ByKey) && section.has("balance_by") {
+        let message = "`balance_by` in [gateway] says nothing unless `balance = \"by_key\"`; write that or leave it out";
+        reader.warn(section.spot("balance_by"), message);
+    }
+    let http2 = section.get(reader, "http2", scalar::bool);
+    let ca_file = section.get(reader, "ca_file", scalar::text);
+    if let Some(upstreams) = upstreams.as_ref().filter(|_| ca_file.is_some())
+        && !upstreams.is_empty()
+        && !upstreams.iter().any(|upstream| upstream.is_tls())
+    {
+        let message = "`ca_file` in [gateway] says nothing while no upstream is an https:// one; leave it out";
+        reader.warn(section.spot("ca_file"), message);
+    }
+    let retries = section.get(reader, "retries", scalar::number);
+    let breaker = section.get(reader, "breaker", scalar::bool);
+    let health_path = section.get(reader, "health_path", health_path);
+    let tls = section
+        .table(reader, "tls")
+        .map(|inner| certificate(reader, inner));
+    let hosts = section.many(reader, "hosts", scalar::host);
+    let preflight = section.get(reader, "preflight", scalar::preflight);
+    let proxy_protocol = section.get(reader, "proxy_protocol", scalar::bool);
+    let mut time = |name| section.get(reader, name, scalar::duration);
+    let health_interval = time("health_interval");
+    let header_timeout = time("header_timeout");
+    let keep_alive = time("keep_alive");
+    let connect_timeout = time("connect_timeout");
+    let idle_timeout = time("idle_timeout");
+    let total_timeout: Option<Duration> = time("total_timeout");
+    let abandoned_timeout = time("abandoned_timeout");
+    let upgrade_timeout = time("upgrade_timeout");
+    let body_timeout = time("body_timeout");
+    let drain_delay = time("drain_delay");
+    let drain_timeout = time("drain_timeout");
+    let mut number = |name| section.get(reader, name, scalar::number);
+    let max_head = number("max_head");
+    let max_headers = number("max_headers");
+    let max_body = number("max_body");
+    let min_body_rate = number("min_body_rate");
+    let max_connections = number("max_connections");
+    let max_connections_per_address = number("max_connections_per_address");
+    let access_log_every = number("access_log_every");
+    let access_log = section.get(reader, "access_log", scalar::text);
+    section.close();
+    let tls = match tls {
+        None => None,
+        Some(certificate) => Some(certificate?),
+    };
+    Some(Gateway {
+        upstreams: upstreams?,
+        balance: balance?,
+        balance_by: balance_by?,
+        http2: http2?,
+        ca_file: ca_file.map(Into::into),
+        retries: u32::try_from(retries?).ok()?,
+        breaker: breaker?,
+        health_path,
+        health_interval: health_interval?,
+        tls,
+        hosts: hosts?,
+        preflight: preflight?,
+        proxy_protocol: proxy_protocol?,
+        header_timeout: header_timeout?,
+        keep_alive: keep_alive?,
+        connect_timeout: connect_timeout?,
+        idle_timeout: idle_timeout?,
+        total_timeout,
+        abandoned_timeout: abandoned_timeout?,
+        upgrade_timeout: upgrade_timeout?,
+        max_head: usize::try_from(max_head?).ok()?,
+        max_headers: usize::try_from(max_headers?).ok()?,
+        max_body,
+        body_timeout: body_timeout?,
+        min_body_rate: NonZero::new(min_body_rate?),
+        max_connections: usize::try_from(max_connections?).ok()?,
+        max_connections_per_address: NonZero::new(
+            usize::try_from(max_connections_per_address?).ok()?,
+        ),
+        access_log: AccessLog::named(&access_log?),
+        access_log_every: access_log_every?,
+        drain_delay: drain_delay?,
+        drain_timeout: drain_timeout?,
+    })
+}
+
+fn certificate(reader: &mut Reader<'_>, mut section: Section<'_>) -> Option<Certificate> {
+    let cert = section.get(reader, "cert", scalar::text);
+    let key = section.get(reader, "key", scalar::text);
+    let client_ca = section.get(reader, "client_ca", scalar::text);
+    section.close();
+    Some(Certificate {
+        client_ca: client_ca.map(Into::into),
+        ..Certificate::new(cert?, key?)
+    })
+}
+
+/// What a gateway knows of every request.
+fn balance_by(kind: &Kind, value: &Value) -> Result<Attribute, Wrong> {
+    match scalar::attribute(kind, value)? {
+        known @ (Attribute::Ip | Attribute::Path | Attribute::Header(_)) => Ok(known),
+        other => Err(Wrong::says(format!(
+            "`balance_by` in [gateway] must be \"ip\", \"path\" or a header, as \"header:x-tenant\", not \"{other}\""
+        ))),
+    }
+}
+
+/// A path as it is asked for, not a pattern of paths.
+fn health_path(_: &Kind, value: &Value) -> Result<String, Wrong> {
+    let text = scalar::text(&Kind::Text, value)?;
+    let is_path = text.starts_with('/')
+        && text
+            .chars()
+            .all(|c| c.is_ascii_graphic() && !"#\"<>\\^`{|}".contains(c));
+    if is_path { Ok(text) } else { Err(Wrong::Kind) }
+}

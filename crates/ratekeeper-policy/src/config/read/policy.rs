@@ -1,0 +1,319 @@
+//! Policies, the plans they go by, and the entries of the lists.
+
+use super::{Reader, Section, matching, pressure, scalar, store};
+use crate::attribute::Attribute;
+use crate::config::kind::{Kind, Table};
+use crate::config::tree::{Data, Entry, Spot, Value};
+use crate::policies::{Listed, Plan};
+use crate::policy::{Action, Class, Cost, Count, DenialStatus, Limits, Missing, Penalty, Policy};
+use crate::policy_limit::PolicyLimit;
+use ratekeeper::Algorithm;
+use std::time::Duration;
+
+pub(super) fn plan(reader: &mut Reader<'_>, table: &'static Table, entry: &Entry) -> Plan {
+    let title = format!("[plans.{}]", entry.name.escape_debug());
+    let mut plan = Plan::new(entry.name.clone());
+    let Data::Table(entries) = &entry.value.data else {
+        reader.error(
+            entry.value.at,
+            format!("{title} must be a table with `limits`"),
+        );
+        return plan;
+    };
+    let mut section = Section::open(
+        reader,
+        table,
+        (entries, entry.value.at),
+        title,
+        String::new(),
+    );
+    let algorithm = section.get(reader, "algorithm", scalar::algorithm);
+    plan.limits = limits(reader, &mut section, algorithm).unwrap_or_default();
+    plan.priority = section.get(reader, "class", pressure::class);
+    section.close();
+    plan
+}
+
+/// The limits of a plan or a policy, whichever way they are written. None if they are wrong or not
+/// there.
+fn limits(
+    reader: &mut Reader<'_>,
+    section: &mut Section<'_>,
+    algorithm: Option<Algorithm>,
+) -> Option<Vec<PolicyLimit>> {
+    let one = section
+        .get(reader, "limit", scalar::limit(algorithm))
+        .map(|limit| vec![limit]);
+    let several = section.many(reader, "limits", scalar::limit(algorithm));
+    if section.has("limit") && section.has("limits") {
+        let message = format!(
+            "`limit` and `limits` are both written {}; put all into `limits`",
+            section.place()
+        );
+        reader.error(section.spot("limit"), message);
+    }
+    several.or(one)
+}
+
+pub(super) fn policy(
+    reader: &mut Reader<'_>,
+    (table, entries, at): (&'static Table, &[Entry], Spot),
+    number: usize,
+    in_memory: bool,
+) -> Policy {
+    let name = entries
+        .iter()
+        .find(|entry| entry.name == "name")
+        .map(|entry| &entry.value);
+    let title = match name {
+        Some(
+            name @ Value {
+                data: Data::Text(text),
+                ..
+            },
+        ) if !text.is_empty() => {
+            format!("[[policy]] {}", name.in_words())
+        }
+        _ => format!("[[policy]] number {number}"),
+    };
+    let mut opened = Section::open(reader, table, (entries, at), title, String::new());
+    let section = &mut opened;
+    let mut policy = Policy::new(
+        section
+            .get(reader, "name", scalar::text)
+            .unwrap_or_default(),
+    );
+    if let Some(mut when) = section.table(reader, "match") {
+        policy.when = matching::conditions(reader, &mut when);
+        when.close();
+    }
+    let attribute = reader.attribute();
+    policy.key = section.many(reader, "key", &attribute).unwrap_or_default();
+    policy.missing = section
+        .get(reader, "missing", scalar::word)
+        .and_then(Missing::from_name)
+        .unwrap_or_default();
+    if section.has("missing") && policy.key.is_empty() && !section.has("key") {
+        let message = format!(
+            "`missing` {} has no effect without `key`; add a `key` or remove `missing`",
+            section.place()
+        );
+        reader.warn(section.spot("missing"), message);
+    }
+    policy.tag = section.many(reader, "tag", attribute).unwrap_or_default();
+    if !policy.tag.is_empty() && in_memory {
+        reader.warn(
+            section.spot("tag"),
+            store::ignored_in_memory("tag", &section.place()),
+        );
+    }
+    policy.limits = limits_of(reader, section);
+    policy.cost = cost(reader, section);
+    policy.count = match section.get(reader, "count", scalar::word) {
+        Some("failures") => Count::Failures,
+        Some("successes") => Count::Successes,
+        _ => Count::All,
+    };
+    if let Some(ranges) = section.many(reader, "failure_status", scalar::status) {
+        policy.failure_status = ranges;
+        if policy.count == Count::All {
+            let message = format!(
+                "`failure_status` {} says nothing while `count` is \"all\"; set `count = \"failures\"` or leave it out",
+                section.place()
+            );
+            reader.warn(section.spot("failure_status"), message);
+        }
+    }
+    policy.action = action(reader, section);
+    policy.status = match section.get(reader, "status", scalar::one_of_numbers) {
+        Some(503) => DenialStatus::ServiceUnavailable,
+        _ => DenialStatus::TooManyRequests,
+    };
+    policy.adaptive = pressure::adaptive(reader, section);
+    let is_word =
+        |entry: &Entry| entry.name == "class" && !matches!(entry.value.data, Data::Table(_));
+    match section.entries.iter().any(is_word) {
+        true => policy.priority = section.get(reader, "class", pressure::class),
+        false => policy.class = class(reader, section),
+    }
+    policy.rollout = section
+        .get(reader, "rollout", scalar::percent)
+        .unwrap_or(policy.rollout);
+    policy.last = section.get(reader, "final", scalar::bool).unwrap_or(false);
+    policy.penalty = penalty(reader, section);
+    policy.on_failure = section.get(reader, "on_failure", scalar::on_failure);
+    if policy.on_failure.is_some() && in_memory {
+        reader.warn(
+            section.spot("on_failure"),
+            store::ignored_in_memory("on_failure", &section.place()),
+        );
+    }
+    policy.leased = leased(reader, section, in_memory);
+    opened.close();
+    policy
+}
+
+/// How old what a node knows may be, if it decides by leases.
+fn leased(reader: &mut Reader<'_>, section: &mut Section<'_>, in_memory: bool) -> Option<Duration> {
+    let is_leased = section.get(reader, "mode", scalar::word) == Some("leased");
+    let staleness = section.get(reader, "staleness", scalar::duration);
+    if is_leased && in_memory {
+        reader.warn(
+            section.spot("mode"),
+            store::ignored_in_memory("mode", &section.place()),
+        );
+    }
+    if section.has("staleness") && !is_leased {
+        let message = format!(
+            "`staleness` {} says nothing while `mode` is \"exact\"; set `mode = \"leased\"` or leave it out",
+            section.place()
+        );
+        reader.warn(section.spot("staleness"), message);
+    }
+    staleness.filter(|_| is_leased)
+}
+
+/// Its own limits, or those of plans: exactly one of the three keys says which.
+fn limits_of(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Limits {
+    let algorithm = section.get(reader, "algorithm", scalar::algorithm);
+    let own = limits(reader, section, algorithm);
+    let Some(mut plan) = section.table(reader, "plan") else {
+        return Limits::Own(own.unwrap_or_default());
+    };
+    let known = reader.attribute();
+    let attribute = plan.get(reader, "attribute", known);
+    let default = plan.get(reader, "default", scalar::text);
+    plan.close();
+    for name in ["limit", "limits"]
+        .into_iter()
+        .filter(|name| section.has(name))
+    {
+        let message = format!(
+            "`plan` and `{name}` are both written {}; keep one of them",
+            section.place()
+        );
+        reader.error(section.spot(name), message);
+    }
+    if section.has("algorithm") {
+        let message = format!(
+            "`algorithm` {} says nothing beside `plan`; put it into the plan",
+            section.place()
+        );
+        reader.error(section.spot("algorithm"), message);
+    }
+    Limits::Plan {
+        attribute: attribute.unwrap_or(Attribute::Plan),
+        default,
+    }
+}
+
+fn cost(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Cost {
+    let is_table =
+        |entry: &Entry| entry.name == "cost" && matches!(entry.value.data, Data::Table(_));
+    if !section.entries.iter().any(is_table) {
+        return Cost::Units(section.get(reader, "cost", scalar::number).unwrap_or(1));
+    }
+    let Some(mut cost) = section.table(reader, "cost") else {
+        return Cost::Units(1);
+    };
+    let known = reader.attribute();
+    let attribute = cost.get(reader, "attribute", known);
+    let default = cost.get(reader, "default", scalar::number).unwrap_or(1);
+    cost.close();
+    let Some(attribute) = attribute else {
+        return Cost::Units(default);
+    };
+    Cost::Attribute { attribute, default }
+}
+
+fn action(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Action {
+    let action = section.get(reader, "action", scalar::word);
+    let max = section.get(reader, "max_delay", scalar::duration);
+    match (action, section.has("max_delay")) {
+        (Some("delay"), false) => {
+            let message = format!(
+                "`action = \"delay\"` {} needs `max_delay`, as in `max_delay = \"2s\"`",
+                section.place()
+            );
+            reader.error(section.spot("action"), message);
+        }
+        (Some("enforce" | "shadow"), true) => {
+            let message = format!(
+                "`max_delay` {} belongs to `action = \"delay\"`; set that or leave it out",
+                section.place()
+            );
+            reader.error(section.spot("max_delay"), message);
+        }
+        _ => {}
+    }
+    match (action, max) {
+        (Some("shadow"), _) => Action::Shadow,
+        (Some("delay"), Some(max)) => Action::Delay { max },
+        _ => Action::Enforce,
+    }
+}
+
+fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Class> {
+    let mut inner = section.table(reader, "class")?;
+    let known = reader.attribute();
+    let attribute = inner.get(reader, "attribute", known);
+    let mut class = Class::by(attribute.unwrap_or(Attribute::Custom("class".into())));
+    class.default = inner.get(reader, "default", scalar::text);
+    if let Some((kind, entries)) = inner.named(reader, "reserve") {
+        for entry in entries {
+            let what = format!(
+                "the reserve of `{}` {}",
+                entry.name.escape_debug(),
+                inner.place()
+            );
+            if let Some(reserve) = reader.value(&what, (kind, false), &entry.value, scalar::reserve)
+            {
+                class = class.reserve(&entry.name, reserve);
+            }
+        }
+    }
+    inner.close();
+    Some(class)
+}
+
+fn penalty(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Penalty> {
+    let mut inner = section.table(reader, "penalty")?;
+    let denials = inner.get(reader, "denials", scalar::number);
+    let within = inner.get(reader, "within", scalar::duration);
+    let ban = inner.get(reader, "ban", scalar::duration);
+    inner.close();
+    Some(Penalty {
+        denials: denials?,
+        within: within?,
+        ban: ban?,
+    })
+}
+
+/// An entry of the allow list or the deny list.
+pub(super) fn listed(
+    reader: &mut Reader<'_>,
+    (table, entries, at): (&'static Table, &[Entry], Spot),
+    name: &str,
+) -> Listed {
+    let mut section = Section::open(
+        reader,
+        table,
+        (entries, at),
+        format!("[[{name}]]"),
+        String::new(),
+    );
+    let mut listed = Listed::new(matching::conditions(reader, &mut section));
+    listed.until = section.get(reader, "until", scalar::time);
+    listed.reason = section.get(reader, "reason", scalar::text);
+    section.close();
+    listed
+}
+
+/// The kind of what is named under `plans`.
+pub(super) fn plans<'v>(
+    reader: &mut Reader<'_>,
+    file: &mut Section<'v>,
+) -> Option<(&'static Table, &'v [Entry])> {
+    let (kind, entries): (&'static Kind, _) = file.named(reader, "plans")?;
+    Some((kind.table()?, entries))
+}

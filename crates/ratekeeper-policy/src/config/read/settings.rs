@@ -1,0 +1,277 @@
+//! The settings of the service: where it listens, who is calling, its stats, its log.
+
+use super::tls::tls;
+use super::{Reader, Section, Wrong, scalar};
+use crate::attribute::Attribute;
+use crate::config::kind::Kind;
+use crate::config::tree::{Data, Spot, Value};
+use crate::config::{
+    EnvoyService, Identity, KeysShown, Listen, LogConfig, LogFormat, Server, StatsConfig,
+    TracesConfig, UserHeader,
+};
+use crate::trusted_peers::TrustedPeers;
+use ipnet::IpNet;
+
+/// A table that may be left out: its keys are read all the same, for their defaults.
+pub(super) fn settings<'v>(
+    reader: &mut Reader<'_>,
+    file: &mut Section<'v>,
+    name: &'static str,
+) -> Option<Section<'v>> {
+    let written = file.table(reader, name);
+    let table = file.table.key(name)?.kind.table()?;
+    written.or_else(|| {
+        Some(Section::open(
+            reader,
+            table,
+            (&[], Spot::Nowhere),
+            format!("[{name}]"),
+            String::new(),
+        ))
+    })
+}
+
+pub(super) fn server(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Server> {
+    let mut section = settings(reader, file, "server")?;
+    let mut taken: Vec<(&str, Listen)> = Vec::new();
+    let mut listener = |name: &'static str| {
+        let address = section.get(reader, name, scalar::listener)?;
+        let is_one = |address: &&Listen| address.tcp().is_none_or(|address| address.port() != 0);
+        if let Some(address) = address.as_ref().filter(is_one) {
+            if let Some((other, _)) = taken.iter().find(|(_, known)| known == address) {
+                let at = if section.has(name) {
+                    section.spot(name)
+                } else {
+                    section.spot(other)
+                };
+                reader.error(
+                    at,
+                    format!("`{other}` and `{name}` in [server] both listen on {address}; give each one of its own"),
+                );
+            }
+            taken.push((name, address.clone()));
+        }
+        Some(address)
+    };
+    let (http, grpc, resp, admin) = (
+        listener("http"),
+        listener("grpc"),
+        listener("resp"),
+        listener("admin"),
+    );
+    let tls = tls(reader, &mut section);
+    let id_secret = section.get(reader, "id_secret", scalar::secret);
+    let admin_token = section.get(reader, "admin_token", scalar::secret);
+    let audit_log = section
+        .get(reader, "audit_log", scalar::text)
+        .map(Into::into);
+    section.close();
+    Some(Server {
+        http: http?,
+        grpc: grpc?,
+        resp: resp?,
+        admin: admin?,
+        tls: tls?,
+        id_secret,
+        admin_token,
+        audit_log,
+    })
+}
+
+pub(super) fn identity(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<Identity> {
+    let mut section = settings(reader, file, "identity")?;
+    let (trusted_proxies, trusts_unix) = proxies(reader, &mut section, "trusted_proxies").unzip();
+    if let Some(all) = trusted_proxies
+        .iter()
+        .flatten()
+        .find(|network| network.prefix_len() == 0)
+    {
+        reader.warn(
+            section.spot("trusted_proxies"),
+            format!("{all} trusts everybody, so anybody can claim any address; name your proxies"),
+        );
+    }
+    let header = section.get(reader, "header", scalar::header_name);
+    let ipv6_prefix = section.get(reader, "ipv6_prefix", scalar::number);
+    let user = user_header(reader, &mut section);
+    let api_key = from_header(reader, &mut section, "api_key");
+    let attributes = section.many(reader, "attributes", |kind, value| {
+        let name = scalar::text(kind, value)?;
+        match Attribute::named(&name) {
+            attribute if attribute.is_built_in() => Err(Wrong::says(format!(
+                "`{}` is built in; remove it",
+                name.escape_debug()
+            ))),
+            _ => Ok(name),
+        }
+    });
+    section.close();
+    reader.declared.clone_from(&attributes);
+    let ipv6_prefix = u8::try_from(ipv6_prefix?).ok()?;
+    Some(Identity {
+        trusted_proxies: trusted_proxies?,
+        trusts_unix: trusts_unix?,
+        header: header?,
+        ipv6_prefix,
+        user,
+        api_key,
+        attributes: attributes?,
+        class: None,
+        start: None,
+    })
+}
+
+/// The header that names the user. Without networks anybody could claim to be any user, so there is
+/// no default for them.
+fn user_header(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<UserHeader> {
+    let mut inner = section.table(reader, "user")?;
+    let header = inner.get(reader, "header", scalar::header_name);
+    let from = proxies(reader, &mut inner, "from");
+    let is_written = inner.has("from");
+    let at = inner.spot("from");
+    inner.close();
+    let from = match from {
+        Some((networks, unix)) => {
+            let peers = networks.into_iter().collect::<TrustedPeers>();
+            if unix { peers.unix() } else { peers }
+        }
+        // `from` is present but invalid, which has been reported.
+        None if is_written => return None,
+        None => TrustedPeers::none(),
+    };
+    if from.is_empty() {
+        let header = header.as_deref().unwrap_or("x-user-id");
+        let what = if is_written { "is empty" } else { "is missing" };
+        reader.error(
+            at,
+            format!(
+                "`from` {what} in `user` of [identity]: a client could send {header} itself and claim to be any user; name the \
+                 peers that set it, as user = {{ header = \"{header}\", from = [\"10.0.0.0/8\"] }}"
+            ),
+        );
+        return None;
+    }
+    if let Some(all) = from
+        .as_networks()
+        .iter()
+        .find(|network| network.prefix_len() == 0)
+    {
+        reader.warn(
+            at,
+            format!("{all} trusts everybody, so anybody can claim to be any user; name the peers that set it"),
+        );
+    }
+    Some(UserHeader {
+        header: header?,
+        from,
+    })
+}
+
+fn from_header(
+    reader: &mut Reader<'_>,
+    section: &mut Section<'_>,
+    name: &'static str,
+) -> Option<String> {
+    let mut inner = section.table(reader, name)?;
+    let header = inner.get(reader, "header", scalar::header_name);
+    inner.close();
+    header
+}
+
+pub(super) fn stats(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<StatsConfig> {
+    let mut section = settings(reader, file, "stats")?;
+    let keys = section.get(reader, "keys", scalar::word);
+    let top = section.get(reader, "top", scalar::number);
+    section.close();
+    let keys = match keys? {
+        "plain" => KeysShown::Plain,
+        _ => KeysShown::Fingerprint,
+    };
+    Some(StatsConfig {
+        keys,
+        top: usize::try_from(top?).ok()?,
+    })
+}
+
+pub(super) fn log(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<LogConfig> {
+    let mut section = settings(reader, file, "log")?;
+    let format = section.get(reader, "format", scalar::word);
+    let level = section.get(reader, "level", scalar::word);
+    let sample = section.get(reader, "sample", scalar::bool);
+    section.close();
+    let format = match format? {
+        "json" => LogFormat::Json,
+        _ => LogFormat::Text,
+    };
+    Some(LogConfig {
+        format,
+        level: level?,
+        sample: sample?,
+    })
+}
+
+pub(super) fn traces(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<TracesConfig> {
+    let mut section = settings(reader, file, "traces")?;
+    let endpoint = section.get(reader, "endpoint", scalar::upstream);
+    let share = section.get(reader, "percent", scalar::percent);
+    section.close();
+    Some(TracesConfig {
+        endpoint,
+        share: share?,
+    })
+}
+
+pub(super) fn envoy(reader: &mut Reader<'_>, file: &mut Section<'_>) -> Option<EnvoyService> {
+    let mut section = settings(reader, file, "envoy")?;
+    let config = section.get(reader, "config", scalar::text);
+    let denied_hits = section.get(reader, "denied_hits", scalar::word);
+    let response_headers = section.get(reader, "response_headers", scalar::bool);
+    let dynamic_metadata = section.get(reader, "dynamic_metadata", scalar::bool);
+    section.close();
+    Some(EnvoyService {
+        config: config.map(Into::into),
+        denied_hits_consume: denied_hits? == "consume",
+        response_headers: response_headers?,
+        dynamic_metadata: dynamic_metadata?,
+    })
+}
+
+/// Networks; one that is written with more bits than it has is doubtful.
+pub(super) fn networks(
+    reader: &mut Reader<'_>,
+    section: &mut Section<'_>,
+    name: &'static str,
+) -> Option<Vec<IpNet>> {
+    proxies(reader, section, name).map(|(networks, _)| networks)
+}
+
+/// The same, and whether `unix` is among them, which is for the kinds alone that take it.
+fn proxies(
+    reader: &mut Reader<'_>,
+    section: &mut Section<'_>,
+    name: &'static str,
+) -> Option<(Vec<IpNet>, bool)> {
+    let (mut doubtful, mut unix) = (Vec::new(), false);
+    let read = |kind: &Kind, value: &Value| {
+        if matches!((kind, &value.data), (Kind::Proxy, Data::Text(text)) if text == "unix") {
+            unix = true;
+            return Ok(None);
+        }
+        let (network, more) = scalar::network(kind, value)?;
+        if more {
+            doubtful.push((
+                value.at,
+                format!(
+                    "{} has bits behind its prefix and means {network}; write that",
+                    value.in_words()
+                ),
+            ));
+        }
+        Ok(Some(network))
+    };
+    let networks = section.many(reader, name, read);
+    for (at, message) in doubtful {
+        reader.warn(at, message);
+    }
+    Some((networks?.into_iter().flatten().collect(), unix))
+}

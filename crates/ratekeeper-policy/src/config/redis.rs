@@ -1,0 +1,390 @@
+//! How Redis is reached: its url, checked before anybody connects, and secrets that are never
+//! printed.
+
+use super::kind::either;
+use std::fmt;
+use std::net::Ipv6Addr;
+use std::path::PathBuf;
+use std::str::FromStr;
+use std::time::Duration;
+
+/// The Redis that a fleet shares.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct RedisConfig {
+    /// Where it is.
+    pub url: RedisUrl,
+    /// How long it is waited for.
+    pub timeout: Duration,
+    /// What the names of its keys begin with.
+    pub prefix: String,
+    /// How many nodes share the limits, as long as Redis was never there to tell; at least 1.
+    pub nodes: u32,
+    /// How long nodes may have different limits before that is reported.
+    pub rollout_grace: Duration,
+    /// How many connections there are; at least 1.
+    pub connections: usize,
+    /// Who signs for a `rediss://` server, in PEM form; if nothing is said, whom the system trusts.
+    pub ca_file: Option<PathBuf>,
+    /// The user of the sentinels, if they want one.
+    pub sentinel_user: Option<String>,
+    /// The password of the sentinels, if they want one.
+    pub sentinel_password: Option<Secret>,
+}
+
+/// A text that is never printed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(String);
+
+impl Secret {
+    /// Keeps a text from being printed.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text, for who needs it.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(HIDDEN)
+    }
+}
+
+/// What stands where a password was.
+const HIDDEN: &str = "***";
+
+/// Where Redis is: `redis://user:password@host:6379/0`, `rediss://…` over TLS,
+/// `unix:///run/redis.sock?db=0&user=…&pass=…`.
+///
+/// `redis+sentinel://user:password@host:26379,host:26379/mymaster/0` is the primary that sentinels
+/// name, `redis+cluster://user:password@host:6379,host:6379` a Cluster; with TLS they begin with
+/// `rediss+`.
+///
+/// It prints without its password.
+///
+/// ```
+/// use ratekeeper_policy::config::RedisUrl;
+///
+/// let url: RedisUrl = "rediss://ann:s3cret@redis.example.com/2".parse()?;
+/// assert_eq!(url.to_string(), "rediss://ann:***@redis.example.com/2");
+/// assert_eq!(url.reveal(), "rediss://ann:s3cret@redis.example.com/2");
+/// # Ok::<_, ratekeeper_policy::config::RedisUrlError>(())
+/// ```
+#[derive(Clone, PartialEq, Eq)]
+pub struct RedisUrl(String);
+
+impl RedisUrl {
+    /// All of it, to connect with.
+    pub fn reveal(&self) -> &str {
+        &self.0
+    }
+
+    /// Whether it is `rediss://`, or `rediss+…://`.
+    pub fn is_tls(&self) -> bool {
+        self.0.starts_with("rediss:") || self.0.starts_with("rediss+")
+    }
+
+    /// Whether sentinels are asked.
+    pub fn has_sentinels(&self) -> bool {
+        parts(&self.0).is_some_and(|(scheme, _)| scheme.ends_with("+sentinel"))
+    }
+
+    /// Whether it is a Cluster.
+    pub fn is_cluster(&self) -> bool {
+        parts(&self.0).is_some_and(|(scheme, _)| scheme.ends_with("+cluster"))
+    }
+}
+
+/// Why a text is no [`RedisUrl`]. Nothing of the text is in it but the scheme: it may have a
+/// password.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RedisUrlError {
+    /// It begins with none of the schemes: which one it has, if it has one.
+    Scheme(Option<String>),
+    /// It has a space or a control character.
+    Blank,
+    /// There is no host, or what stands there cannot be one.
+    Host,
+    /// The port is none.
+    Port,
+    /// The database is not a number.
+    Database,
+    /// A user without a password.
+    User,
+    /// Sentinels without the name of the primary.
+    Primary,
+    /// A Cluster with a database.
+    Cluster,
+    /// No path of a socket, or something behind it that is not known.
+    Socket,
+}
+
+const SCHEMES: [&str; 8] = [
+    "redis",
+    "rediss",
+    "redis+unix",
+    "unix",
+    "redis+sentinel",
+    "rediss+sentinel",
+    "redis+cluster",
+    "rediss+cluster",
+];
+
+impl fmt::Display for RedisUrlError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Scheme(found) => {
+                let known = either(SCHEMES.iter().map(|scheme| format!("{scheme}://")));
+                write!(f, "it must begin with {known}")?;
+                found.as_ref().map_or(Ok(()), |found| write!(f, ", not with {found}://"))?;
+                f.write_str(", as in \"redis://127.0.0.1:6379\"")
+            }
+            Self::Blank => f.write_str("it has a space in it; write one as %20"),
+            Self::Host => f.write_str(
+                "it has no host, or none that can be, as in \"redis://127.0.0.1:6379\"; \
+                 in a password write / as %2F, ? as %3F and # as %23",
+            ),
+            Self::Port => f.write_str(
+                "its port must be a number from 1 to 65535, as in \"redis://127.0.0.1:6379\"; \
+                 in a password write / as %2F, ? as %3F and # as %23",
+            ),
+            Self::Database => f.write_str(
+                "behind the host comes the number of the database and nothing else, as in \"redis://127.0.0.1:6379/0\"",
+            ),
+            Self::User => f.write_str(
+                "it names a user, or has an @, but no password; write redis://user:password@host, or redis://:password@host for a \
+                 password alone",
+            ),
+            Self::Primary => f.write_str(
+                "behind the sentinels comes what they call the primary, and then the database if it is not 0, as in \
+                 \"redis+sentinel://127.0.0.1:26379/mymaster\"",
+            ),
+            Self::Cluster => f.write_str(
+                "a Cluster has no databases, so nothing comes behind its hosts, as in \"redis+cluster://127.0.0.1:6379\"",
+            ),
+            Self::Socket => f.write_str(
+                "a socket is written as \"unix:///run/redis.sock\", and behind it what is needed of ?db=0&user=…&pass=…",
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RedisUrlError {}
+
+/// A url in its parts, each as it is written.
+enum Parts<'a> {
+    Tcp {
+        user_info: Option<&'a str>,
+        host: &'a str,
+        behind: &'a str,
+    },
+    Socket {
+        path: &'a str,
+        query: Option<&'a str>,
+    },
+}
+
+/// The scheme and the rest; none of an unknown scheme.
+fn parts(text: &str) -> Option<(&str, Parts<'_>)> {
+    let (scheme, rest) = text
+        .split_once("://")
+        .filter(|(scheme, _)| SCHEMES.contains(scheme))?;
+    if scheme.ends_with("unix") {
+        let (path, query) = rest
+            .split_once('?')
+            .map_or((rest, None), |(path, query)| (path, Some(query)));
+        return Some((scheme, Parts::Socket { path, query }));
+    }
+    let (authority, behind) = rest.split_at(rest.find(['/', '?', '#']).unwrap_or(rest.len()));
+    let (user_info, host) = authority
+        .rsplit_once('@')
+        .map_or((None, authority), |(user, host)| (Some(user), host));
+    Some((
+        scheme,
+        Parts::Tcp {
+            user_info,
+            host,
+            behind,
+        },
+    ))
+}
+
+impl FromStr for RedisUrl {
+    type Err = RedisUrlError;
+
+    fn from_str(text: &str) -> Result<Self, RedisUrlError> {
+        if text.contains(|c: char| c.is_whitespace() || c.is_control()) {
+            return Err(RedisUrlError::Blank);
+        }
+        let Some((scheme, parts)) = parts(text) else {
+            return Err(RedisUrlError::Scheme(scheme_of(text)));
+        };
+        match parts {
+            Parts::Tcp {
+                user_info,
+                host,
+                behind,
+            } => {
+                let several = scheme.contains('+');
+                host.split(',')
+                    .filter(|_| several)
+                    .try_for_each(check_host)?;
+                if !several {
+                    check_host(host)?;
+                }
+                check_behind(scheme, behind)?;
+                // Without a password nobody would be logged in, and a password alone may be meant.
+                let has_password = |info: &str| {
+                    info.split_once(':')
+                        .is_some_and(|(_, password)| !password.is_empty())
+                };
+                if !user_info.is_none_or(has_password) {
+                    return Err(RedisUrlError::User);
+                }
+            }
+            Parts::Socket { path, query } => check_socket(path, query)?,
+        }
+        Ok(Self(text.to_owned()))
+    }
+}
+
+/// What stands before `://`, if it looks like a scheme and not like anything that is nobody's
+/// business.
+fn scheme_of(text: &str) -> Option<String> {
+    const LONGEST: usize = 20;
+    let (scheme, _) = text.split_once("://")?;
+    let is_scheme = scheme.len() <= LONGEST
+        && scheme.starts_with(|c: char| c.is_ascii_alphabetic())
+        && scheme
+            .chars()
+            .all(|c| c.is_ascii_alphanumeric() || "+-.".contains(c));
+    is_scheme.then(|| scheme.to_owned())
+}
+
+fn check_host(text: &str) -> Result<(), RedisUrlError> {
+    let (is_host, port) = match text.strip_prefix('[') {
+        Some(rest) => {
+            let (address, port) = rest.split_once(']').ok_or(RedisUrlError::Host)?;
+            let is_port = port.is_empty() || port.starts_with(':');
+            (
+                is_port && address.parse::<Ipv6Addr>().is_ok(),
+                port.strip_prefix(':'),
+            )
+        }
+        None => {
+            let (host, port) = text
+                .split_once(':')
+                .map_or((text, None), |(host, port)| (host, Some(port)));
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            (!host.is_empty() && host.chars().all(is_name), port)
+        }
+    };
+    if !is_host {
+        return Err(RedisUrlError::Host);
+    }
+    let is_port = |port: &str| is_number(port) && port.parse::<u16>().is_ok_and(|port| port > 0);
+    if port.is_none_or(is_port) {
+        Ok(())
+    } else {
+        Err(RedisUrlError::Port)
+    }
+}
+
+/// What comes behind the hosts.
+fn check_behind(scheme: &str, behind: &str) -> Result<(), RedisUrlError> {
+    let is_database = |text: &str| text.is_empty() || is_number(text);
+    let path = behind.strip_prefix('/').unwrap_or_default();
+    let is_path = behind.is_empty() || behind.starts_with('/');
+    match scheme.split_once('+') {
+        Some((_, "sentinel")) => {
+            let (name, database) = path.split_once('/').unwrap_or((path, ""));
+            let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
+            match !name.is_empty() && name.chars().all(is_name) && is_database(database) {
+                true => Ok(()),
+                false => Err(RedisUrlError::Primary),
+            }
+        }
+        Some(_) if is_path && (path.is_empty() || path == "0") => Ok(()),
+        Some(_) => Err(RedisUrlError::Cluster),
+        None if is_path && is_database(path) => Ok(()),
+        None => Err(RedisUrlError::Database),
+    }
+}
+
+fn check_socket(path: &str, query: Option<&str>) -> Result<(), RedisUrlError> {
+    // What follows a # would be left out, and with it half of a password.
+    let cut = path.contains('#') || query.is_some_and(|query| query.contains('#'));
+    if cut || !path.starts_with('/') || path == "/" {
+        return Err(RedisUrlError::Socket);
+    }
+    let (mut user, mut password) = (false, false);
+    for pair in query.into_iter().flat_map(|query| query.split('&')) {
+        match pair.split_once('=') {
+            Some(("db", number)) if is_number(number) => {}
+            Some(("db", _)) => return Err(RedisUrlError::Database),
+            Some(("user", _)) => user = true,
+            Some(("pass", text)) => password = !text.is_empty(),
+            _ => return Err(RedisUrlError::Socket),
+        }
+    }
+    if user && !password {
+        Err(RedisUrlError::User)
+    } else {
+        Ok(())
+    }
+}
+
+fn is_number(text: &str) -> bool {
+    text.bytes().all(|byte| byte.is_ascii_digit()) && text.parse::<u32>().is_ok()
+}
+
+impl fmt::Display for RedisUrl {
+    /// Without the password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // It was looked at when it was made.
+        let Some((scheme, parts)) = parts(&self.0) else {
+            return f.write_str(HIDDEN);
+        };
+        write!(f, "{scheme}://")?;
+        match parts {
+            Parts::Tcp {
+                user_info,
+                host,
+                behind,
+            } => {
+                if let Some(info) = user_info {
+                    let user = info.split(':').next().unwrap_or_default();
+                    write!(f, "{user}:{HIDDEN}@")?;
+                }
+                write!(f, "{host}{behind}")
+            }
+            Parts::Socket { path, query } => {
+                f.write_str(path)?;
+                for (at, pair) in query
+                    .into_iter()
+                    .flat_map(|query| query.split('&'))
+                    .enumerate()
+                {
+                    let pair = if pair.starts_with("pass=") {
+                        format!("pass={HIDDEN}")
+                    } else {
+                        pair.to_owned()
+                    };
+                    write!(f, "{}{pair}", if at == 0 { '?' } else { '&' })?;
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+impl fmt::Debug for RedisUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}

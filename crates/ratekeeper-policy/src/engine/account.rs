@@ -1,0 +1,50 @@
+//! The policy, plan and key that a verdict is accounted for by, for logs.
+
+use super::asking::{Asked, Role};
+use super::{Engine, Verdict, key};
+use crate::policy::Limits;
+use ratekeeper::Store;
+
+/// The policy that denied a request, or else the one with the least left, with the plan and the key
+/// that it counted by.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct Account {
+    /// The name of the policy.
+    pub policy: String,
+    /// The plan whose limits applied; none where the policy has limits of its own.
+    pub plan: Option<String>,
+    /// The key by its fingerprints, such as `ip=#f8c0a1b2c3d4e5f6`; none where all requests share
+    /// one bucket.
+    pub key: Option<String>,
+}
+
+impl<S: Store> Engine<S> {
+    /// The policy, plan and key that a verdict of this engine is accounted for by. None if no
+    /// policy with a limit applied, or if the reason is none of a policy.
+    pub fn account(&self, verdict: &Verdict) -> Option<Account> {
+        let (ruling, asked) = verdict.accounted()?;
+        let by_plan = matches!(ruling.policy.limits, Limits::Plan { .. });
+        let plan = |asked: &Asked| match asked.role {
+            Role::Limit { set, .. } => verdict.rules().source.plans.get(set as usize),
+            Role::Ban => None,
+        };
+        let plan = asked
+            .filter(|_| by_plan)
+            .and_then(plan)
+            .map(|plan| plan.name.clone());
+        let by = &ruling.policy.key;
+        let key = asked.filter(|_| !by.is_empty()).map(|asked| {
+            key::fingerprint(
+                by,
+                verdict.parts.asking.key(asked),
+                &self.inner.overrides.secret(),
+            )
+        });
+        Some(Account {
+            policy: ruling.policy.name.clone(),
+            plan,
+            key,
+        })
+    }
+}

@@ -1,0 +1,203 @@
+//! One policy by its name, on the value of the one attribute that it counts by: for callers who
+//! know no requests.
+
+use super::asking::{Asking, Lacking, Request};
+use super::reason::Reason;
+use super::rules::Rules;
+use super::{Engine, OverrideError, PolicyKey, Verdict};
+use crate::attribute::Attribute;
+use crate::subject::{Headers, Subject};
+use ratekeeper::{Instant, Store};
+use std::fmt;
+
+/// Why a policy could not be asked by its name.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ByNameError {
+    /// No policy has that name.
+    NoPolicy,
+    /// The policy counts by several attributes, and a value is of one.
+    ManyKeys(Vec<Attribute>),
+    /// The value is none of that attribute: an `ip` that is not an address, or an empty text.
+    NotA(Attribute),
+    /// The plan of a subject says which limits apply, and there is none by default.
+    NoPlan(Attribute),
+}
+
+impl fmt::Display for ByNameError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NoPolicy => f.write_str("no policy has that name"),
+            Self::ManyKeys(keys) => {
+                let keys: Vec<String> = keys.iter().map(ToString::to_string).collect();
+                write!(
+                    f,
+                    "the policy counts by {} together; ask for it with a whole subject",
+                    keys.join(" and ")
+                )
+            }
+            Self::NotA(Attribute::Ip) => {
+                f.write_str("the policy counts by ip, and the key is not an address")
+            }
+            Self::NotA(attribute) => {
+                write!(f, "the policy counts by {attribute}, and the key is none")
+            }
+            Self::NoPlan(attribute) => {
+                write!(
+                    f,
+                    "the limits of the policy depend on {attribute}, and it has no default plan"
+                )
+            }
+        }
+    }
+}
+
+impl std::error::Error for ByNameError {}
+
+/// # One policy by its name
+///
+/// Its conditions are not looked at: who names a policy means it. A policy that counts by nothing
+/// has one bucket, whatever the value. Lists, bans and overrides hold as for any request.
+impl<S: Store> Engine<S> {
+    /// Decides by one policy alone, and charges it unless it is only to `peek`.
+    pub async fn decide_by(
+        &self,
+        policy: &str,
+        value: &[u8],
+        cost: u64,
+        peek: bool,
+    ) -> Result<Verdict, ByNameError> {
+        let verdict = self.begin_by(policy, value, cost)?;
+        Ok(self.ask_for(verdict, peek, None).await)
+    }
+
+    /// Makes the limits of a key full again, as [`reset_limits`](Self::reset_limits) does, and says
+    /// which key that is.
+    pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
+        let rules = self.inner.rules.load_full();
+        let ruling = rules
+            .policies
+            .iter()
+            .find(|ruling| ruling.policy.name == policy)
+            .ok_or(ByNameError::NoPolicy)?;
+        let attribute = only(&ruling.policy.key)?;
+        let header = OneHeader::new(attribute, value);
+        let subject = subject(attribute, value, &header);
+        let wrong = |error| match error {
+            OverrideError::NoKey(attribute) => ByNameError::NotA(attribute),
+            // It may have gone meanwhile.
+            _ => ByNameError::NoPolicy,
+        };
+        let key = self.key_of(policy, &subject).map_err(wrong)?;
+        self.reset_limits(policy, &subject).await.map_err(wrong)?;
+        Ok(key)
+    }
+
+    fn begin_by(&self, policy: &str, value: &[u8], cost: u64) -> Result<Verdict, ByNameError> {
+        let now = self.inner.store.now();
+        let mut verdict = Verdict::new(self.inner.rules.load(), now);
+        let (rules, asking) = verdict.parts.asking_by();
+        // Whoever asks so holds no place when it is answered: it is not worth a wait either.
+        asking.at_once = true;
+        verdict.parts.reason = self.gather_by(rules, asking, policy, value, cost, now)?;
+        Ok(verdict)
+    }
+
+    /// What the store is to be asked, and what the verdict goes back to if it is not.
+    fn gather_by(
+        &self,
+        rules: &Rules,
+        asking: &mut Asking,
+        policy: &str,
+        value: &[u8],
+        cost: u64,
+        now: Instant,
+    ) -> Result<Reason, ByNameError> {
+        let mut named = (0..)
+            .zip(&rules.policies)
+            .filter(|(_, ruling)| ruling.policy.name == policy);
+        let (number, ruling) = named.next().ok_or(ByNameError::NoPolicy)?;
+        let attribute = only(&ruling.policy.key)?;
+        let header = OneHeader::new(attribute, value);
+        let subject = subject(attribute, value, &header);
+        // The value is all there is: nothing is counted instead of it.
+        if let Some(attribute) = attribute.filter(|attribute| !subject.has(attribute)) {
+            return Err(ByNameError::NotA(attribute.clone()));
+        }
+        let path = rules.path_of(&subject);
+        if let Some(reason) = rules.without_limits(&subject, path.as_ref(), now) {
+            return Ok(reason);
+        }
+        let request = Request {
+            subject: &subject,
+            path: path.as_ref(),
+            cost,
+            now,
+        };
+        let applied = asking.apply(
+            rules,
+            number,
+            ruling,
+            &self.inner.overrides.in_force(),
+            &request,
+        );
+        applied.map_err(|lacking| match lacking {
+            Lacking::Key(attribute) => ByNameError::NotA(attribute.clone()),
+            Lacking::Plan(attribute) => ByNameError::NoPlan(attribute.clone()),
+        })?;
+        Ok(match asking.denied_without_limits(rules) {
+            Some(reason) => reason,
+            None if !asking.limits_something() => Reason::NoPolicy,
+            None => Reason::Limits,
+        })
+    }
+}
+
+/// The one attribute of a key, if it has any.
+fn only(key: &[Attribute]) -> Result<Option<&Attribute>, ByNameError> {
+    match key {
+        [] => Ok(None),
+        [attribute] => Ok(Some(attribute)),
+        several => Err(ByNameError::ManyKeys(several.to_vec())),
+    }
+}
+
+/// Somebody who has this one attribute.
+fn subject<'a>(
+    attribute: Option<&'a Attribute>,
+    value: &'a [u8],
+    header: &'a OneHeader<'a>,
+) -> Subject<'a> {
+    match attribute {
+        None => Subject::new(),
+        Some(Attribute::Header(_)) => Subject::new().headers(header),
+        // As a request has it whose route nobody named: `GET /x`.
+        Some(Attribute::Endpoint) => match value.iter().position(|byte| *byte == b' ') {
+            Some(space) => Subject::new()
+                .method(&value[..space])
+                .path(&value[space + 1..]),
+            None => Subject::new().endpoint(value),
+        },
+        Some(attribute) => Subject::new().with(attribute.name(), value),
+    }
+}
+
+struct OneHeader<'a> {
+    name: &'a str,
+    value: &'a [u8],
+}
+
+impl<'a> OneHeader<'a> {
+    fn new(attribute: Option<&'a Attribute>, value: &'a [u8]) -> Self {
+        Self {
+            name: attribute.map_or("", Attribute::name),
+            value,
+        }
+    }
+}
+
+impl Headers for OneHeader<'_> {
+    fn header(&self, name: &str) -> Option<&[u8]> {
+        (name == self.name && !self.value.is_empty()).then_some(self.value)
+    }
+}

@@ -1,0 +1,28 @@
+//! Request checks by the policies in force.
+
+use super::Engine;
+use crate::request_check::{RequestError, RequestParts};
+use ratekeeper::Store;
+
+/// # Checking requests
+impl<S: Store> Engine<S> {
+    /// Refuses a request that a service may read differently than the policies do: a path with dot
+    /// segments, hosts that disagree or have user information, different values of one header. Path
+    /// and host are checked where a policy looks at them, or always with `everything`; headers are
+    /// those of the policies, and `more` of them, in lower case.
+    ///
+    /// For services that serve the request themselves, before they decide on it. A service that
+    /// asks for others must refuse such requests itself.
+    pub fn check_request<'a, I: Iterator<Item = (&'a str, &'a [u8])>>(
+        &self,
+        request: RequestParts<'a, impl Fn() -> I>,
+        more: &[&str],
+        everything: bool,
+    ) -> Result<(), RequestError> {
+        self.inner
+            .rules
+            .load()
+            .checks
+            .check(request, more, everything)
+    }
+}

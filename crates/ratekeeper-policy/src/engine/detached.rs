@@ -1,0 +1,226 @@
+//! Requests that are decided here and end elsewhere: reserved, then settled by a receipt, by any
+//! node.
+//!
+//! A receipt has what settling goes by, in numbers: what each limit was charged, which endings
+//! count, what a cost is multiplied by. The policies may change in between.
+
+use super::asking::{Asked, FEW};
+use super::verdict::Verdict;
+use super::{Ending, Engine, Ruling};
+use crate::policy::{Cost, Count, StatusRange};
+use crate::subject::Subject;
+use ratekeeper::{Instant, NotDetached, NotSettled, Store};
+use smallvec::SmallVec;
+use std::time::Duration;
+
+/// The first byte of a receipt.
+const VERSION: u8 = 1;
+
+/// # Reserving now, settling elsewhere
+impl<S: Store> Engine<S> {
+    /// Decides for a caller who acts later, and would wait for `max_wait` before it does: see
+    /// [`Verdict::delay`]. The longest waits of policies hold too. Without a `max_wait` it waits as
+    /// long as the policies say.
+    ///
+    /// A cost that is said here is corrected by the one at the [end](Ending::cost) in every policy;
+    /// one that is not, only in those without a fixed cost.
+    pub async fn reserve(
+        &self,
+        subject: &Subject<'_>,
+        cost: Option<u64>,
+        max_wait: Option<Duration>,
+    ) -> Verdict {
+        let mut verdict = self.begin(subject, cost.unwrap_or(1));
+        let asking = &mut verdict.parts.asking;
+        (asking.max_wait, asking.scales, asking.acts_later) = (max_wait, cost.is_some(), true);
+        self.ask_for(verdict, false, None).await
+    }
+
+    /// Takes a verdict apart from this process: see [`Store::detach`].
+    pub async fn detach(&self, verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+        let (mut verdict, store) = (verdict, &self.inner.store);
+        let mut receipt = vec![VERSION];
+        put(&mut receipt, verdict.parts.asking.asked.len() as u64);
+        for asked in &verdict.parts.asking.asked {
+            Charged::of(asked, verdict.ruling(asked), verdict.parts.asking.scales)
+                .pack(&mut receipt);
+        }
+        // Whoever was not asked about any limit can be settled once, too.
+        let inner = match verdict.parts.take_answer() {
+            Some(inner) => inner,
+            None => store.decide(&[]).await,
+        };
+        receipt.extend(store.detach(inner, until).await?);
+        Ok(receipt)
+    }
+
+    /// Settles what was [detached](Self::detach), as [`settle`](Self::settle) does.
+    pub async fn settle_detached(&self, receipt: &[u8], ending: Ending) -> Result<(), NotSettled> {
+        let (charged, receipt) = read(receipt).ok_or(NotSettled::Unreadable)?;
+        let actual: SmallVec<[u64; FEW]> = charged
+            .iter()
+            .map(|charged| charged.actual(&ending))
+            .collect();
+        self.inner.store.settle_detached(receipt, &actual).await
+    }
+
+    /// Gives back everything that what was [detached](Self::detach) was charged, as
+    /// [`cancel`](Self::cancel) does.
+    pub async fn cancel_detached(&self, receipt: &[u8]) -> Result<(), NotSettled> {
+        let (charged, receipt) = read(receipt).ok_or(NotSettled::Unreadable)?;
+        let nothing: SmallVec<[u64; FEW]> = charged.iter().map(|_| 0).collect();
+        self.inner.store.settle_detached(receipt, &nothing).await
+    }
+}
+
+/// What one limit was charged, and what it goes by when the request has ended.
+#[derive(PartialEq, Debug)]
+pub(super) struct Charged {
+    cost: u64,
+    count: Count,
+    /// What counts as a failure; nothing is known of those that count all.
+    failures: SmallVec<[StatusRange; 1]>,
+    /// What the true cost is multiplied by; none if it does not matter.
+    scale: Option<u64>,
+}
+
+impl Charged {
+    /// `scales`: whether the caller said what it costs.
+    pub(super) fn of(asked: &Asked, ruling: &Ruling, scales: bool) -> Self {
+        let policy = &ruling.policy;
+        let failures = match policy.count {
+            Count::All => SmallVec::new(),
+            _ => policy.failure_status.iter().copied().collect(),
+        };
+        let scale = match policy.cost {
+            Cost::Attribute { .. } => Some(1),
+            Cost::Units(units) => scales.then_some(units),
+        };
+        Self {
+            cost: asked.cost,
+            count: policy.count,
+            failures,
+            scale,
+        }
+    }
+
+    pub(super) fn actual(&self, ending: &Ending) -> u64 {
+        let failed = || {
+            ending.failed_with(|status| self.failures.iter().any(|range| range.contains(status)))
+        };
+        let counts = match self.count {
+            Count::All => true,
+            Count::Failures => failed().unwrap_or(true),
+            Count::Successes => failed().is_none_or(|failed| !failed),
+        };
+        match (counts, ending.true_cost(), self.scale) {
+            (false, ..) => 0,
+            (true, Some(cost), Some(scale)) => cost.saturating_mul(scale),
+            _ => self.cost,
+        }
+    }
+
+    fn pack(&self, into: &mut Vec<u8>) {
+        let count = match self.count {
+            Count::All => 0,
+            Count::Failures => 1,
+            Count::Successes => 2,
+        };
+        into.push(count | if self.scale.is_some() { SCALES } else { 0 });
+        put(into, self.cost);
+        if let Some(scale) = self.scale {
+            put(into, scale);
+        }
+        if self.count != Count::All {
+            put(into, self.failures.len() as u64);
+            for StatusRange { first, last } in &self.failures {
+                put(into, u64::from(*first));
+                put(into, u64::from(*last));
+            }
+        }
+    }
+
+    fn unpack(from: &mut &[u8]) -> Option<Self> {
+        let flags = *take(from, 1)?.first()?;
+        let count = match flags & !SCALES {
+            0 => Count::All,
+            1 => Count::Failures,
+            2 => Count::Successes,
+            _ => return None,
+        };
+        let cost = number(from)?;
+        let scale = if flags & SCALES == 0 {
+            None
+        } else {
+            Some(number(from)?)
+        };
+        let mut failures = SmallVec::new();
+        if count != Count::All {
+            for _ in 0..how_many(from)? {
+                let (first, last) = (
+                    u16::try_from(number(from)?).ok()?,
+                    u16::try_from(number(from)?).ok()?,
+                );
+                failures.push(StatusRange { first, last });
+            }
+        }
+        Some(Self {
+            cost,
+            count,
+            failures,
+            scale,
+        })
+    }
+}
+
+/// Set where a true cost matters.
+const SCALES: u8 = 4;
+
+/// What a receipt says, and the store's own.
+fn read(receipt: &[u8]) -> Option<(SmallVec<[Charged; FEW]>, &[u8])> {
+    let (version, mut rest) = receipt.split_first()?;
+    if *version != VERSION {
+        return None;
+    }
+    let charged = (0..how_many(&mut rest)?)
+        .map(|_| Charged::unpack(&mut rest))
+        .collect::<Option<_>>()?;
+    Some((charged, rest))
+}
+
+/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+fn put(into: &mut Vec<u8>, mut number: u64) {
+    while number > 0x7f {
+        into.push(number as u8 | 0x80);
+        number >>= 7;
+    }
+    into.push(number as u8);
+}
+
+fn take<'a>(from: &mut &'a [u8], count: usize) -> Option<&'a [u8]> {
+    let (taken, rest) = from.split_at_checked(count)?;
+    *from = rest;
+    Some(taken)
+}
+
+fn number(from: &mut &[u8]) -> Option<u64> {
+    let mut number = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let byte = *take(from, 1)?.first()?;
+        let bits = u64::from(byte & 0x7f);
+        if bits << shift >> shift != bits {
+            return None;
+        }
+        number |= bits << shift;
+        if byte < 0x80 {
+            return Some(number);
+        }
+    }
+    None
+}
+
+/// How many follow: each is a byte at least.
+fn how_many(from: &mut &[u8]) -> Option<usize> {
+    let count = usize::try_from(number(from)?).ok()?;
+    (count <= from.len()).then_some(count)
+}

@@ -1,0 +1,125 @@
+//! Which limits apply to a request: subjects, policies, plans, lists, overrides; and a file that
+//! says it all.
+//!
+//! ```
+//! use ratekeeper::MemoryStore;
+//! use ratekeeper_policy::{Engine, Subject};
+//! # #[cfg(feature = "config")] {
+//! use ratekeeper_policy::config::Config;
+//!
+//! let file = r#"
+//! [plans.free]
+//! limits = ["60/min burst 10"]
+//! [plans.pro]
+//! limits = ["600/min burst 100", "20 concurrent"]
+//!
+//! [[policy]]
+//! name = "login"
+//! match = { method = ["POST"], path = "/login" }
+//! key = ["ip"]
+//! limit = "5/min"
+//!
+//! [[policy]]
+//! name = "api"
+//! match = { path = "/api/**" }
+//! key = ["user"]
+//! plan = { attribute = "plan", default = "free" }
+//! "#;
+//! let config = Config::parse("ratekeeper.toml", file, []).config.expect("nothing is wrong with it");
+//! let engine = Engine::new(MemoryStore::new(), config.policies)?;
+//!
+//! let subject = Subject::new().user("ann").plan("pro").method("GET").path("/api/orders");
+//! let verdict = engine.decide_now(&subject);
+//! assert!(verdict.is_allowed());
+//! assert_eq!(verdict.tightest().unwrap().decision().limit(), 20);
+//! # }
+//! # Ok::<_, ratekeeper_policy::EngineError>(())
+//! ```
+//!
+//! # The words
+//!
+//! - A [`Subject`] is who asks: address, user, path, headers, any attribute; borrowed, not copied.
+//! - A [`Policy`] is [which requests](Match), counted by what, how many. Every one that matches
+//!   applies, all or nothing.
+//! - A [`Policies`] holds them with their [plans](Plan) and [lists](Listed), and knows [what is
+//!   wrong](Policies::problems) with them.
+//! - An [`Engine`] decides by them over any [`Store`](ratekeeper::Store):
+//!   [`decide`](Engine::decide), [`peek`](Engine::peek), [`explain`](Engine::explain),
+//!   [`settle`](Engine::settle) at the [end](Ending) of a request, [`replace`](Engine::replace)
+//!   them while it runs.
+//! - A [`Verdict`] says whether it passes, [who](Verdict::policy) turned it away,
+//!   [when](Verdict::retry_after) to come back, and how [every limit](Verdict::limits) stands.
+//!
+//! # One key
+//!
+//! [`ban`](Engine::ban) it, give it [other limits](Engine::override_limits) for a while,
+//! [grant](Engine::grant) it tokens, [free](Engine::free) it. Nothing lasts for ever but the deny
+//! list.
+//!
+//! # Figures
+//!
+//! [`figures`](Engine::figures) by policy, [`times`](Engine::times), the
+//! [heaviest](Engine::heaviest) and the [most denied](Engine::most_denied) keys in fixed memory, as
+//! fingerprints unless the engine was made to show them.
+//!
+//! # What it promises
+//!
+//! - A decision in memory allocates nothing, up to eight limits, twelve segments of a path and 256
+//!   bytes of keys.
+//! - The number of policies does not matter as long as their paths differ: they are found in a
+//!   tree.
+//! - [`explain`](Engine::explain) and [`decide`](Engine::decide) agree.
+//! - A reload resets no count, drops no decision, and holds from the next decision on.
+//! - Spellings of one path (`/login/`, `//login`, `/%6cogin`) are one path.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod address;
+mod attribute;
+mod check;
+#[cfg(feature = "config")]
+pub mod config;
+mod deadline;
+mod engine;
+mod fingerprint;
+mod host;
+mod index;
+mod matching;
+mod path;
+mod pattern;
+mod policies;
+mod policy;
+mod policy_limit;
+mod preflight;
+mod pressure;
+mod request_check;
+mod stats;
+mod subject;
+mod trusted_peers;
+
+pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
+pub use attribute::{Attribute, credentials};
+pub use check::{Problem, Severity};
+pub use deadline::{grpc_timeout, request_start};
+pub use engine::{
+    Account, AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions,
+    Explanation, KeySelector, Level, LimitStatus, LoadSource, Override, OverrideError,
+    PolicyFigures, PolicyKey, PressureFigures, Reason, Refused, SharedOverride, Standing, TopKey,
+    Tried, Usage, Verdict,
+};
+pub use fingerprint::{Fingerprint, FingerprintError, FingerprintSecret, KeyName};
+pub use host::host_name;
+pub use matching::{Match, Why};
+pub use path::PathCase;
+pub use pattern::{HostPattern, PathPattern, PatternError};
+pub use policies::{Listed, Plan, Policies};
+pub use policy::{
+    Action, Class, Cost, Count, DenialStatus, Missing, Penalty, Policy, Reserve, Rollout,
+    StatusRange,
+};
+pub use policy_limit::{ParsePolicyLimitError, PolicyLimit};
+pub use preflight::Preflight;
+pub use pressure::{AdaptiveLimit, Shed};
+pub use request_check::{RequestError, RequestParts, check_headers, check_hosts, check_path};
+pub use stats::{Counts, HistogramCounts};
+pub use subject::{Headers, Subject};
+pub use trusted_peers::TrustedPeers;

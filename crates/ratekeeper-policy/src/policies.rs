@@ -1,0 +1,269 @@
+//! All policies together, with their plans and lists: what a file says, and what an engine goes by.
+
+use crate::address::IPV6_PREFIX;
+use crate::attribute::Attribute;
+use crate::matching::Match;
+use crate::path::PathCase;
+use crate::policy::{Limits, Policy};
+use crate::policy_limit::PolicyLimit;
+use crate::pressure::Shed;
+use ratekeeper::{Instant, Limit, OnFailure};
+
+/// Everything that decides which limits apply.
+///
+/// ```
+/// use ratekeeper::Limit;
+/// use ratekeeper_policy::{Attribute, Plan, Policies, Policy};
+///
+/// let policies = Policies::new()
+///     .plan(Plan::new("free").limit(Limit::per_minute(60).burst(10)))
+///     .plan(Plan::new("pro").limit(Limit::per_minute(600).burst(100)))
+///     .policy(Policy::new("api").per(Attribute::User).plan(Attribute::Plan, Some("free")))
+///     .policy(Policy::new("everything").limit(Limit::per_minute(100_000)));
+/// assert!(policies.problems().iter().all(|problem| !problem.is_error()));
+/// ```
+#[derive(Clone, PartialEq, Debug)]
+pub struct Policies {
+    pub(crate) enabled: bool,
+    pub(crate) path_case: PathCase,
+    pub(crate) ipv6_prefix: u8,
+    pub(crate) plans: Vec<Plan>,
+    pub(crate) policies: Vec<Policy>,
+    pub(crate) allow: Vec<Listed>,
+    pub(crate) deny: Vec<Listed>,
+    pub(crate) on_failure: OnFailure,
+    pub(crate) shed: Option<Shed>,
+}
+
+/// Limits with a name, for policies that choose by an attribute.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Plan {
+    pub(crate) name: String,
+    pub(crate) limits: Vec<PolicyLimit>,
+    pub(crate) priority: Option<ratekeeper::Class>,
+}
+
+/// An entry of the allow list or the deny list.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Listed {
+    pub(crate) when: Match,
+    pub(crate) until: Option<Instant>,
+    pub(crate) reason: Option<String>,
+}
+
+impl Match {
+    /// The attributes it looks at, each perhaps several times.
+    pub(crate) fn attributes(&self) -> Vec<&Attribute> {
+        let mut all: Vec<&Attribute> = self
+            .attributes
+            .iter()
+            .map(|(attribute, _)| attribute)
+            .collect();
+        let known = [
+            (self.methods.is_some(), &Attribute::Method),
+            (self.paths.is_some(), &Attribute::Path),
+            (self.hosts.is_some(), &Attribute::Host),
+            (self.ips.is_some(), &Attribute::Ip),
+        ];
+        all.extend(
+            known
+                .into_iter()
+                .filter(|(is_there, _)| *is_there)
+                .map(|(_, attribute)| attribute),
+        );
+        all.extend(self.not.iter().flat_map(|not| not.attributes()));
+        all
+    }
+}
+
+impl Policies {
+    /// The attributes that policies and lists count by or look at, each once; headers only where
+    /// they are counted by.
+    pub fn attributes(&self) -> Vec<&Attribute> {
+        let lists = self
+            .allow
+            .iter()
+            .chain(&self.deny)
+            .flat_map(|entry| entry.when.attributes());
+        let mut all: Vec<&Attribute> = self
+            .policies
+            .iter()
+            .flat_map(Policy::attributes)
+            .chain(lists)
+            .collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+
+    /// No policy: everything passes.
+    pub fn new() -> Self {
+        Self {
+            enabled: true,
+            path_case: PathCase::default(),
+            ipv6_prefix: IPV6_PREFIX,
+            plans: Vec::new(),
+            policies: Vec::new(),
+            allow: Vec::new(),
+            deny: Vec::new(),
+            on_failure: OnFailure::default(),
+            shed: None,
+        }
+    }
+
+    /// What applies where nobody said anything: 100 a minute for each address, 20 of them at once.
+    pub fn built_in() -> Self {
+        let limit = Limit::per_minute(100).burst(20);
+        Self::new().policy(
+            Policy::new("default")
+                .per(crate::Attribute::Ip)
+                .limit(limit),
+        )
+    }
+
+    /// Adds a policy behind the others.
+    #[must_use]
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policies.push(policy);
+        self
+    }
+
+    /// Adds a plan.
+    #[must_use]
+    pub fn plan(mut self, plan: Plan) -> Self {
+        self.plans.push(plan);
+        self
+    }
+
+    /// Who passes whatever the limits say.
+    #[must_use]
+    pub fn allow(mut self, entry: Listed) -> Self {
+        self.allow.push(entry);
+        self
+    }
+
+    /// Who never passes, unless it is on the allow list.
+    #[must_use]
+    pub fn deny(mut self, entry: Listed) -> Self {
+        self.deny.push(entry);
+        self
+    }
+
+    /// Off: everything passes, and the verdict says so.
+    #[must_use]
+    pub fn enabled(mut self, enabled: bool) -> Self {
+        self.enabled = enabled;
+        self
+    }
+
+    /// Whether limits are on.
+    pub fn is_enabled(&self) -> bool {
+        self.enabled
+    }
+
+    /// Whether upper and lower case in paths are different; they are by default.
+    #[must_use]
+    pub fn path_case(mut self, case: PathCase) -> Self {
+        self.path_case = case;
+        self
+    }
+
+    /// How many bits of an IPv6 address name a client; 56 unless said.
+    #[must_use]
+    pub fn ipv6_prefix(mut self, bits: u8) -> Self {
+        self.ipv6_prefix = bits.min(128);
+        self
+    }
+
+    /// What becomes of a request while the store cannot be reached, under policies that do not say
+    /// it themselves; each node admits its share unless said.
+    #[must_use]
+    pub fn on_failure(mut self, then: OnFailure) -> Self {
+        self.on_failure = then;
+        self
+    }
+
+    /// Under pressure the least important requests are turned away first. Nothing is shed unless
+    /// said.
+    #[must_use]
+    pub fn shed(mut self, shed: Shed) -> Self {
+        self.shed = Some(shed);
+        self
+    }
+
+    /// What becomes of a request while the store cannot be reached, where a policy does not say.
+    pub fn default_on_failure(&self) -> OnFailure {
+        self.on_failure
+    }
+
+    /// The limits of a policy: its own, or those of all plans if it goes by plans.
+    pub fn limits_of<'a>(&'a self, policy: &'a Policy) -> impl Iterator<Item = &'a PolicyLimit> {
+        let (own, plans) = match &policy.limits {
+            Limits::Own(limits) => (&limits[..], &[][..]),
+            Limits::Plan { .. } => (&[][..], &self.plans[..]),
+        };
+        own.iter().chain(plans.iter().flat_map(|plan| &plan.limits))
+    }
+
+    /// The policies in their order.
+    pub fn iter(&self) -> impl ExactSizeIterator<Item = &Policy> {
+        self.policies.iter()
+    }
+}
+
+impl Default for Policies {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Plan {
+    /// A plan without limits yet.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            limits: Vec::new(),
+            priority: None,
+        }
+    }
+
+    /// So much passes. With several limits all must have room.
+    #[must_use]
+    pub fn limit(mut self, limit: impl Into<PolicyLimit>) -> Self {
+        self.limits.push(limit.into());
+        self
+    }
+
+    /// How important requests of this plan are, where [some are shed](Policies::shed): `class` in a
+    /// file.
+    #[must_use]
+    pub fn priority(mut self, class: ratekeeper::Class) -> Self {
+        self.priority = Some(class);
+        self
+    }
+}
+
+impl Listed {
+    /// Whoever these conditions hold of.
+    pub fn new(when: Match) -> Self {
+        Self {
+            when,
+            until: None,
+            reason: None,
+        }
+    }
+
+    /// Until then.
+    #[must_use]
+    pub fn until(mut self, until: Instant) -> Self {
+        self.until = Some(until);
+        self
+    }
+
+    /// Why, for whoever asks.
+    #[must_use]
+    pub fn reason(mut self, reason: impl Into<String>) -> Self {
+        self.reason = Some(reason.into());
+        self
+    }
+}

@@ -1,0 +1,105 @@
+//! A limit of a policy: a rate, or how many are in flight.
+
+use ratekeeper::{Algorithm, Limit, ParseLimitError};
+use std::fmt;
+use std::str::FromStr;
+
+/// A limit of a policy: `100/min burst 20`, or `20 concurrent`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum PolicyLimit {
+    /// So many in a time.
+    Rate(Limit),
+    /// So many at the same time.
+    Concurrent(u64),
+}
+
+impl PolicyLimit {
+    /// Reads a limit whose algorithm may be said beside it. What its text says goes first.
+    pub fn parse(text: &str, beside: Option<Algorithm>) -> Result<Self, ParsePolicyLimitError> {
+        let mut words = text.split_ascii_whitespace();
+        if let (Some(number), Some("concurrent"), None) = (words.next(), words.next(), words.next())
+        {
+            return match number.parse() {
+                Ok(many) if many > 0 => Ok(Self::Concurrent(many)),
+                _ => Err(ParsePolicyLimitError::Concurrent),
+            };
+        }
+        let limit = |text: &str| text.parse::<Limit>().map_err(ParsePolicyLimitError::Limit);
+        let alone = limit(text)?;
+        let says_its_own = text
+            .split(|c: char| !(c.is_ascii_alphabetic() || c == '_'))
+            .any(|word| {
+                Algorithm::from_name(word).is_some()
+                    || matches!(word, "wait" | "queue" | "unlimited")
+            });
+        match beside {
+            // As if it had been written there: the rules of what goes together are the same.
+            Some(algorithm) if !says_its_own => {
+                limit(&format!("{text} {algorithm}")).map(Self::Rate)
+            }
+            _ => Ok(Self::Rate(alone)),
+        }
+    }
+
+    /// How much may come at once; [`u64::MAX`] when unlimited.
+    pub fn capacity(&self) -> u64 {
+        match self {
+            Self::Rate(limit) => limit.capacity(),
+            Self::Concurrent(many) => *many,
+        }
+    }
+
+    /// The rate; none if it limits what is in flight.
+    pub fn rate(&self) -> Option<&Limit> {
+        match self {
+            Self::Rate(limit) => Some(limit),
+            Self::Concurrent(_) => None,
+        }
+    }
+}
+
+impl From<Limit> for PolicyLimit {
+    fn from(limit: Limit) -> Self {
+        Self::Rate(limit)
+    }
+}
+
+impl fmt::Display for PolicyLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Rate(limit) => limit.fmt(f),
+            Self::Concurrent(many) => write!(f, "{many} concurrent"),
+        }
+    }
+}
+
+impl FromStr for PolicyLimit {
+    type Err = ParsePolicyLimitError;
+
+    fn from_str(text: &str) -> Result<Self, ParsePolicyLimitError> {
+        Self::parse(text, None)
+    }
+}
+
+/// Why a text is no limit of a policy.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ParsePolicyLimitError {
+    /// No rate either.
+    Limit(ParseLimitError),
+    /// Not so many can be in flight.
+    Concurrent,
+}
+
+impl fmt::Display for ParsePolicyLimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Limit(error) => error.fmt(f),
+            Self::Concurrent => {
+                f.write_str("how many are in flight is a number above 0, as in `20 concurrent`")
+            }
+        }
+    }
+}
+
+impl std::error::Error for ParsePolicyLimitError {}

@@ -1,0 +1,483 @@
+//! Request checks: a request that a service may read differently than the policies did is refused,
+//! never rewritten.
+
+use crate::attribute::Attribute;
+use crate::host::{check_host, host_name};
+use crate::matching::HeaderTest;
+use crate::matching::Match;
+use crate::pattern::decoded_byte;
+use crate::policies::Policies;
+use crate::policy::{Cost, Limits, Policy};
+use smallvec::SmallVec;
+use std::fmt;
+
+/// A request that a service may read differently than the policies did. It is answered with the
+/// status 400.
+#[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum RequestError {
+    /// The path has a segment `.` or `..`, written out or escaped.
+    DotSegment,
+    /// The host has user information before an `@`.
+    UserInfo,
+    /// The host is no name or address with an optional port.
+    Host,
+    /// The target of the request and its header Host name different hosts.
+    HostMismatch,
+    /// A header that requests are counted or matched by is there twice, with different values.
+    RepeatedHeader(Box<str>),
+    /// A header that requests are counted or matched by, with `_` written for `-`, which many
+    /// services take for the same.
+    HeaderSpelling(Box<str>),
+}
+
+impl RequestError {
+    /// A stable word for programs.
+    pub const fn code(&self) -> &'static str {
+        match self {
+            Self::DotSegment => "bad_target",
+            Self::UserInfo | Self::Host | Self::HostMismatch => "bad_host",
+            Self::RepeatedHeader(_) | Self::HeaderSpelling(_) => "repeated_header",
+        }
+    }
+}
+
+impl fmt::Display for RequestError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DotSegment => f.write_str(
+                "the path has a segment `.` or `..`, written out or escaped, which services read differently; send the \
+                 path that it leads to",
+            ),
+            Self::UserInfo => f.write_str(
+                "the host has user information before an `@`; leave it out, and send credentials in the header \
+                 Authorization",
+            ),
+            Self::Host => f.write_str(
+                "the host is no name or address with an optional port; write it as in example.com or example.com:8080",
+            ),
+            Self::HostMismatch => {
+                f.write_str("the target of the request and its header Host name different hosts; send the same in both")
+            }
+            Self::RepeatedHeader(name) => {
+                write!(f, "the header {name} is there more than once, with different values; send it once")
+            }
+            Self::HeaderSpelling(name) => write!(
+                f,
+                "a header is spelled like {name} with `_` and `-` exchanged, which some services take for the same; send \
+                 only {name}"
+            ),
+        }
+    }
+}
+
+impl std::error::Error for RequestError {}
+
+/// What is checked of a request: borrowed from wherever it is.
+#[derive(Clone, Debug)]
+pub struct RequestParts<'a, H> {
+    /// The path as it was sent, without its query.
+    pub path: &'a [u8],
+    /// The host in the target of the request, as in `GET http://example.com/` or `:authority` of
+    /// HTTP/2.
+    pub authority: Option<&'a [u8]>,
+    /// Begins anew with every header, its name in lower case; a name may be there several times.
+    pub headers: H,
+}
+
+/// Refuses a path with a dot segment: `.` or `..`, also with escaped dots (`%2e`), with parameters
+/// (`..;x`), and behind an escaped slash, a backslash or an escaped one, which some services take
+/// for separators.
+///
+/// ```
+/// use ratekeeper_policy::check_path;
+///
+/// assert!(check_path(b"/api/v1.2/...").is_ok());
+/// for path in ["/api/../x", "/api/%2e%2E/x", "/api/..;a=b/x", "/api%2f..%5cx", "/."] {
+///     assert!(check_path(path.as_bytes()).is_err());
+/// }
+/// ```
+#[inline]
+pub fn check_path(path: &[u8]) -> Result<(), RequestError> {
+    // Most paths have neither.
+    if path.iter().any(|byte| matches!(byte, b'.' | b'%')) && has_dot_segment(path) {
+        return Err(RequestError::DotSegment);
+    }
+    Ok(())
+}
+
+pub(crate) fn has_dot_segment(path: &[u8]) -> bool {
+    // How many dots the segment has so far; none if it has anything else.
+    let mut dots = Some(0_u8);
+    let (mut rest, mut in_parameters) = (path, false);
+    while let Some((byte, after)) = decoded_byte(rest) {
+        rest = after;
+        match byte {
+            b'/' | b'\\' if matches!(dots, Some(1 | 2)) => return true,
+            b'/' | b'\\' => (dots, in_parameters) = (Some(0), false),
+            _ if in_parameters => {}
+            b';' => in_parameters = true,
+            b'.' => dots = dots.filter(|dots| *dots < 2).map(|dots| dots + 1),
+            _ => dots = None,
+        }
+    }
+    matches!(dots, Some(1 | 2))
+}
+
+/// Refuses hosts with user information, malformed hosts, and a target and headers Host that name
+/// different hosts. Case, ports and a dot at the end make no difference.
+pub fn check_hosts<'a>(
+    authority: Option<&'a [u8]>,
+    headers: impl Iterator<Item = &'a [u8]>,
+) -> Result<(), RequestError> {
+    let mut known: Option<&[u8]> = None;
+    for host in authority.into_iter().chain(headers) {
+        check_host(host)?;
+        if known.is_some_and(|known| !host_name(known).eq_ignore_ascii_case(host_name(host))) {
+            return Err(RequestError::HostMismatch);
+        }
+        known = Some(host);
+    }
+    Ok(())
+}
+
+/// Refuses a header of one of these names, in lower case, that is there twice with different
+/// values, or spelled with `_` for `-`.
+pub fn check_headers<'a, 'n>(
+    names: impl Iterator<Item = &'n str> + Clone,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+) -> Result<(), RequestError> {
+    let mut values: SmallVec<[Option<&[u8]>; 8]> = SmallVec::new();
+    for (name, value) in headers {
+        for (at, known) in names
+            .clone()
+            .enumerate()
+            .filter(|(_, known)| is_spelling_of(name, known))
+        {
+            if name != known {
+                return Err(RequestError::HeaderSpelling(known.into()));
+            }
+            if values.len() <= at {
+                values.resize(at + 1, None);
+            }
+            if values[at]
+                .replace(value)
+                .is_some_and(|before| before != value)
+            {
+                return Err(RequestError::RepeatedHeader(known.into()));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether two names are one to services that take `_` and `-` for the same.
+fn is_spelling_of(name: &str, known: &str) -> bool {
+    let is_dash = |byte: u8| matches!(byte, b'_' | b'-');
+    name.len() == known.len()
+        && name
+            .bytes()
+            .zip(known.bytes())
+            .all(|(a, b)| a == b || is_dash(a) && is_dash(b))
+}
+
+/// What the policies look at in a request, and so what is checked of it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct RequestChecks {
+    path: bool,
+    host: bool,
+    headers: Vec<Box<str>>,
+}
+
+impl RequestChecks {
+    pub(crate) fn new(policies: &Policies) -> Self {
+        let mut checks = Self::default();
+        policies
+            .policies
+            .iter()
+            .for_each(|policy| checks.add_policy(policy));
+        policies
+            .allow
+            .iter()
+            .chain(&policies.deny)
+            .for_each(|entry| checks.add_match(&entry.when));
+        checks
+    }
+
+    /// Checks a request: all of it, or only what the policies look at. Beside the headers of the
+    /// policies, these.
+    pub(crate) fn check<'a, I: Iterator<Item = (&'a str, &'a [u8])>>(
+        &self,
+        request: RequestParts<'a, impl Fn() -> I>,
+        more: &[&str],
+        everything: bool,
+    ) -> Result<(), RequestError> {
+        let RequestParts {
+            path,
+            authority,
+            headers,
+        } = request;
+        if self.path || everything {
+            check_path(path)?;
+        }
+        if self.host || everything {
+            check_hosts(
+                authority,
+                headers()
+                    .filter(|(name, _)| *name == "host")
+                    .map(|(_, value)| value),
+            )?;
+        }
+        let names = self
+            .headers
+            .iter()
+            .map(|name| &**name)
+            .chain(more.iter().copied());
+        if self.headers.is_empty() && more.is_empty() {
+            Ok(())
+        } else {
+            check_headers(names, headers())
+        }
+    }
+
+    fn add_policy(&mut self, policy: &Policy) {
+        self.add_match(&policy.when);
+        policy.key.iter().for_each(|attribute| self.add(attribute));
+        if let Limits::Plan { attribute, .. } = &policy.limits {
+            self.add(attribute);
+        }
+        if let Cost::Attribute { attribute, .. } = &policy.cost {
+            self.add(attribute);
+        }
+        if let Some(class) = &policy.class {
+            self.add(&class.attribute);
+        }
+    }
+
+    fn add_match(&mut self, when: &Match) {
+        self.path |= when.paths.is_some();
+        self.host |= when.hosts.is_some();
+        for (name, test) in &when.headers {
+            // Whether it is there does not depend on what it says.
+            if *test != HeaderTest::Present {
+                self.add_header(name);
+            }
+        }
+        when.attributes
+            .iter()
+            .for_each(|(attribute, _)| self.add(attribute));
+        if let Some(not) = &when.not {
+            self.add_match(not);
+        }
+    }
+
+    fn add(&mut self, attribute: &Attribute) {
+        match attribute {
+            Attribute::Path | Attribute::Endpoint => self.path = true,
+            Attribute::Host => self.host = true,
+            Attribute::Header(name) => self.add_header(name),
+            _ => {}
+        }
+    }
+
+    fn add_header(&mut self, name: &str) {
+        match name {
+            "host" => self.host = true,
+            // HTTP/2 sends its pairs one by one: several are one list.
+            "cookie" => {}
+            _ if self.headers.iter().any(|known| **known == *name) => {}
+            _ => self.headers.push(name.into()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::policies::Listed;
+
+    #[test]
+    fn a_dot_segment_is_refused_however_it_is_spelled() {
+        for path in [
+            ".",
+            "..",
+            "/.",
+            "/..",
+            "/./",
+            "/../",
+            "/a/.",
+            "/a/..",
+            "/a/./b",
+            "/a/../b",
+            "/../a",
+            "//../a",
+            "/a//..",
+            "/%2e",
+            "/%2E%2e/x",
+            "/.%2e/x",
+            "/%2e./x",
+            "/..;/x",
+            "/..;a=b/x",
+            "/.;a/x",
+            "/..%3b/x",
+            "/..;a=/../x",
+            "/a%2f../x",
+            "/a%2F..%2fx",
+            "/a\\..\\x",
+            "/a%5c../x",
+            "/a/..%5Cx",
+            "/a%2f%2e%2e%2fx",
+            "/a%3f/../x",
+            "/%/../",
+            "/%2/..",
+        ] {
+            assert_eq!(
+                check_path(path.as_bytes()),
+                Err(RequestError::DotSegment),
+                "{path}"
+            );
+        }
+        for path in [
+            "",
+            "/",
+            "*",
+            "/a",
+            "/a.b",
+            "/.a",
+            "/..a",
+            "/a..",
+            "/...",
+            "/a/.../b",
+            "/a/v1.2/",
+            "/.well-known/x",
+            "/a;v=..",
+            "/a;..",
+            "/%2",
+            "/%2e%2e%2e",
+            "/%zz",
+            "/a%2fb",
+            "/%252e%252e/",
+            "//",
+            "/;/",
+            "/%00..",
+        ] {
+            assert_eq!(check_path(path.as_bytes()), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn hosts_must_agree_and_have_no_user() {
+        let check = |authority: Option<&'static str>, hosts: &[&'static str]| {
+            check_hosts(
+                authority.map(str::as_bytes),
+                hosts.iter().map(|host| host.as_bytes()),
+            )
+        };
+        assert_eq!(
+            check(Some("api.example.com"), &["API.example.com.:443"]),
+            Ok(())
+        );
+        assert_eq!(check(None, &["[::1]:80"]), Ok(()));
+        assert_eq!(check(None, &[]), Ok(()));
+        assert_eq!(
+            check(Some("u@api.example.com"), &[]),
+            Err(RequestError::UserInfo)
+        );
+        assert_eq!(
+            check(None, &["u:p@api.example.com"]),
+            Err(RequestError::UserInfo)
+        );
+        assert_eq!(
+            check(Some("a.example.com"), &["b.example.com"]),
+            Err(RequestError::HostMismatch)
+        );
+        assert_eq!(
+            check(None, &["a.example.com", "b.example.com"]),
+            Err(RequestError::HostMismatch)
+        );
+        for host in [
+            "a:80:80",
+            "a:x",
+            "a b",
+            "a/b",
+            "ap%69.example",
+            "[::1",
+            "[::1]x",
+            "[]",
+            "é.example",
+        ] {
+            assert_eq!(check(None, &[host]), Err(RequestError::Host), "{host}");
+        }
+    }
+
+    #[test]
+    fn headers_that_policies_use_have_one_value_and_one_spelling() {
+        let check = |headers: &[(&'static str, &'static str)]| {
+            let headers = headers
+                .iter()
+                .map(|(name, value)| (*name, value.as_bytes()));
+            check_headers(["x-api-key", "x-plan"].into_iter(), headers)
+        };
+        assert_eq!(
+            check(&[
+                ("x-api-key", "a"),
+                ("accept", "x"),
+                ("x-api-key", "a"),
+                ("accept", "y")
+            ]),
+            Ok(())
+        );
+        assert_eq!(
+            check(&[("x-api-key", "a"), ("x-plan", "a"), ("x-api-key", "b")]),
+            Err(RequestError::RepeatedHeader("x-api-key".into()))
+        );
+        assert_eq!(
+            check(&[("x_api-key", "a")]),
+            Err(RequestError::HeaderSpelling("x-api-key".into()))
+        );
+    }
+
+    #[test]
+    fn only_what_policies_look_at_is_checked() {
+        let request = |path: &'static str| RequestParts {
+            path: path.as_bytes(),
+            authority: Some(b"u@h"),
+            headers: || {
+                [
+                    ("x-key", &b"a"[..]),
+                    ("x-key", b"b"),
+                    ("x-there", b"a"),
+                    ("x-there", b"b"),
+                ]
+                .into_iter()
+            },
+        };
+        let none = RequestChecks::new(&Policies::new());
+        assert_eq!(none.check(request("/.."), &[], false), Ok(()));
+        assert_eq!(
+            none.check(request("/.."), &[], true),
+            Err(RequestError::DotSegment)
+        );
+        assert_eq!(
+            none.check(request("/"), &[], true),
+            Err(RequestError::UserInfo)
+        );
+        assert!(none.check(request("/"), &["x-key"], false).is_err());
+        let not = Match::new().unless(Match::new().path("/x".parse().unwrap()));
+        let listed = RequestChecks::new(&Policies::new().deny(Listed::new(not)));
+        assert_eq!(
+            listed.check(request("/.."), &[], false),
+            Err(RequestError::DotSegment)
+        );
+        let there = Policy::new("there").when(Match::new().header("x-there"));
+        let by_key = RequestChecks::new(
+            &Policies::new()
+                .policy(there)
+                .policy(Policy::new("key").per("header:X-Key")),
+        );
+        assert_eq!(
+            by_key.check(request("/"), &[], false),
+            Err(RequestError::RepeatedHeader("x-key".into()))
+        );
+    }
+}

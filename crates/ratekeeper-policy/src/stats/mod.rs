@@ -1,0 +1,13 @@
+//! Figures: what a policy decided, how long deciding took, which keys are the heaviest. Written on
+//! the hot path without a lock, added up when somebody asks.
+
+mod histogram;
+mod sketch;
+mod stripes;
+mod tally;
+
+pub(crate) use histogram::Histogram;
+pub use histogram::HistogramCounts;
+pub(crate) use sketch::{Heavy, KeyBytes, SeenKey, Sketch};
+pub use tally::Counts;
+pub(crate) use tally::{Event, Tally};

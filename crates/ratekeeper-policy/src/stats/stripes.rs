@@ -1,0 +1,72 @@
+//! A few copies of the same counters, so that threads do not fetch one cache line from each other.
+
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+
+/// Enough that the workers of a common machine meet rarely; a reader adds up this many.
+const STRIPES: usize = 8;
+
+/// Copies of `T` on cache lines of their own. Threads beyond the eighth share, so `T` must bear
+/// several writers.
+#[derive(Debug, Default)]
+pub(super) struct Striped<T>([Line<T>; STRIPES]);
+
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Line<T>(T);
+
+impl<T> Striped<T> {
+    /// The copy of the calling thread.
+    #[inline]
+    pub(super) fn mine(&self) -> &T {
+        static THREADS: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static STRIPE: usize = THREADS.fetch_add(1, Relaxed) % STRIPES;
+        }
+        &self.0[STRIPE.with(|stripe| *stripe)].0
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter().map(|line| &line.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Mutex;
+
+    #[test]
+    fn a_thread_keeps_its_copy_and_threads_spread_over_all_of_them() {
+        let striped = Striped::<Mutex<Vec<usize>>>::default();
+        std::thread::scope(|scope| {
+            for thread in 0..4 * STRIPES {
+                let striped = &striped;
+                scope.spawn(move || {
+                    striped.mine().lock().unwrap().push(thread);
+                    assert!(std::ptr::eq(striped.mine(), striped.mine()));
+                });
+            }
+        });
+        // Other tests start threads as well, so the copies are not filled evenly.
+        assert_eq!(
+            striped
+                .iter()
+                .map(|copy| copy.lock().unwrap().len())
+                .sum::<usize>(),
+            4 * STRIPES
+        );
+        assert!(
+            striped
+                .iter()
+                .filter(|copy| !copy.lock().unwrap().is_empty())
+                .count()
+                > 1
+        );
+    }
+
+    #[test]
+    fn copies_share_no_cache_line() {
+        assert_eq!(size_of::<Line<u64>>(), 64);
+        assert_eq!(align_of::<Striped<u64>>(), 64);
+    }
+}

@@ -1,0 +1,413 @@
+//! What one policy decided, counted, and the cost it admitted in its last window.
+
+use super::stripes::Striped;
+use ratekeeper::Instant;
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Acquire, Relaxed, Release},
+};
+use std::time::Duration;
+
+/// One outcome of a policy.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Event {
+    /// Admitted.
+    Allowed,
+    /// Turned away.
+    Denied,
+    /// Would have been turned away, were the policy not in shadow mode.
+    ShadowDenied,
+    /// Admitted, but later.
+    Delayed,
+    /// The store could not say.
+    Error,
+}
+
+const EVENTS: usize = 5;
+
+/// How often each outcome was met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Admitted at once.
+    pub allowed: u64,
+    /// Turned away.
+    pub denied: u64,
+    /// Would have been turned away, were the policy not in shadow mode.
+    pub shadow_denied: u64,
+    /// Admitted, but later.
+    pub delayed: u64,
+    /// The store could not say.
+    pub errors: u64,
+}
+
+/// The counts of one policy. Counting takes one write to a line that the thread shares with few or
+/// none.
+#[derive(Debug)]
+pub(crate) struct Tally {
+    /// In nanoseconds; 0 is none.
+    window: AtomicU64,
+    stripes: Striped<Stripe>,
+}
+
+/// One cache line: the events, and the windows of the grid that was admitted in last.
+#[derive(Debug, Default)]
+struct Stripe {
+    events: [AtomicU64; EVENTS],
+    /// The number of the latest window on the grid that starts at the Unix epoch.
+    latest: AtomicU64,
+    /// What was admitted in the latest even and in the latest odd window. A word says itself which
+    /// window it is of, so that threads which roll at once lose nothing: the low bits of the
+    /// number, then the cost.
+    windows: [AtomicU64; 2],
+}
+
+const COST_BITS: u32 = 48;
+/// A window's cost stops here, at 281 TB if the cost is in bytes.
+const MOST_COST: u64 = (1 << COST_BITS) - 1;
+
+impl Tally {
+    /// Nothing counted yet. A zero `window` means that admitted cost is not followed.
+    pub(crate) fn new(window: Duration) -> Self {
+        Self {
+            window: AtomicU64::new(nanos(window)),
+            stripes: Striped::default(),
+        }
+    }
+
+    /// Counts one outcome.
+    #[inline]
+    pub(crate) fn add(&self, event: Event) {
+        self.stripes.mine().events[event as usize].fetch_add(1, Relaxed);
+    }
+
+    /// Counts admitted cost into the window of `now`.
+    ///
+    /// What comes a window late is counted where it belongs. What comes two windows late, or early,
+    /// starts the thread's share of the figure anew: a clock that jumps cannot leave it stuck.
+    #[inline]
+    pub(crate) fn admitted(&self, cost: u64, now: Instant) {
+        let window = self.window.load(Relaxed);
+        if window > 0 {
+            self.stripes
+                .mine()
+                .admitted(cost, now.as_unix_nanos(), window);
+        }
+    }
+
+    /// The counts so far.
+    pub(crate) fn read(&self) -> Counts {
+        let count = |event: Event| {
+            let each = self
+                .stripes
+                .iter()
+                .map(|stripe| stripe.events[event as usize].load(Relaxed));
+            each.fold(0, u64::wrapping_add)
+        };
+        Counts {
+            allowed: count(Event::Allowed),
+            denied: count(Event::Denied),
+            shadow_denied: count(Event::ShadowDenied),
+            delayed: count(Event::Delayed),
+            errors: count(Event::Error),
+        }
+    }
+
+    /// The admitted cost of the window that ends now, as the sliding counter estimates it: all of
+    /// the current window on the grid and, of the one before, the share that is still inside,
+    /// rounded up.
+    pub(crate) fn in_window(&self, now: Instant) -> u64 {
+        let window = self.window.load(Relaxed);
+        if window == 0 {
+            return 0;
+        }
+        let now = now.as_unix_nanos();
+        let (number, inside) = (now / window, window - now % window);
+        let (mut current, mut before) = (0, 0);
+        for stripe in self.stripes.iter() {
+            // A thread may have entered the next window since the caller read its clock. Beyond
+            // that, words are stale.
+            if stripe
+                .latest
+                .load(Acquire)
+                .wrapping_sub(number)
+                .wrapping_add(1)
+                <= 2
+            {
+                current += stripe.cost_in(number) + stripe.cost_in(number.wrapping_add(1));
+                before += stripe.cost_in(number.wrapping_sub(1));
+            }
+        }
+        // Eight stripes of 48 bits, and a share of as much: no overflow.
+        current + (u128::from(before) * u128::from(inside)).div_ceil(u128::from(window)) as u64
+    }
+
+    /// Another window from now on; zero for none. What was admitted so far is forgotten, since it
+    /// lies on another grid.
+    pub(crate) fn set_window(&self, window: Duration) {
+        let window = nanos(window);
+        if self.window.swap(window, Relaxed) == window {
+            return;
+        }
+        // A thread that has read the old window may still write after this; the next event sets it
+        // right.
+        for stripe in self.stripes.iter() {
+            stripe
+                .windows
+                .iter()
+                .for_each(|word| word.store(0, Relaxed));
+            stripe.latest.store(0, Release);
+        }
+    }
+}
+
+impl Stripe {
+    #[inline]
+    fn admitted(&self, cost: u64, now: u64, window: u64) {
+        let latest = self.latest.load(Acquire);
+        // Mostly the same window as before: a multiplication costs less than the division.
+        let same = now.wrapping_sub(latest.wrapping_mul(window)) < window;
+        let number = if same { latest } else { now / window };
+        let late = latest.wrapping_sub(number) == 1;
+        if !same && !late {
+            self.roll(latest, number);
+        }
+        let fresh = number << COST_BITS;
+        let word = &self.windows[(number & 1) as usize];
+        let _ = word.fetch_update(Relaxed, Relaxed, |held| {
+            let before = if held & !MOST_COST == fresh {
+                held & MOST_COST
+            } else {
+                0
+            };
+            Some(fresh | before.saturating_add(cost).min(MOST_COST))
+        });
+    }
+
+    /// Moves on to the window `to`. One step leaves both words right; after a longer pause they are
+    /// emptied, since the few bits of a number that a word holds come round again.
+    #[cold]
+    fn roll(&self, from: u64, to: u64) {
+        let held = [self.windows[0].load(Relaxed), self.windows[1].load(Relaxed)];
+        if self
+            .latest
+            .compare_exchange(from, to, Release, Relaxed)
+            .is_ok()
+            && to.wrapping_sub(from) != 1
+        {
+            for (word, held) in self.windows.iter().zip(held) {
+                // It fails if another thread, which saw the new number, has counted since: then it
+                // is of now.
+                let _ = word.compare_exchange(held, 0, Relaxed, Relaxed);
+            }
+        }
+    }
+
+    fn cost_in(&self, number: u64) -> u64 {
+        let held = self.windows[(number & 1) as usize].load(Relaxed);
+        if held & !MOST_COST == number << COST_BITS {
+            held & MOST_COST
+        } else {
+            0
+        }
+    }
+}
+
+/// Clipped to 584 years.
+fn nanos(duration: Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+    use std::collections::BTreeMap;
+    use std::sync::Barrier;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn at(nanos: u64) -> Instant {
+        Instant::from_unix_nanos(nanos)
+    }
+
+    /// Of one second, and well after the epoch, at the start of a window.
+    fn tally() -> (Tally, u64) {
+        (Tally::new(Duration::from_secs(1)), 1_700_000_000 * SECOND)
+    }
+
+    #[test]
+    fn each_event_has_its_count() {
+        let tally = Tally::new(Duration::ZERO);
+        let events = [
+            Event::Allowed,
+            Event::Denied,
+            Event::ShadowDenied,
+            Event::Delayed,
+            Event::Error,
+        ];
+        for (times, event) in (1..).zip(events) {
+            (0..times).for_each(|_| tally.add(event));
+        }
+        assert_eq!(
+            tally.read(),
+            Counts {
+                allowed: 1,
+                denied: 2,
+                shadow_denied: 3,
+                delayed: 4,
+                errors: 5
+            }
+        );
+    }
+
+    #[test]
+    fn a_stripe_is_one_cache_line() {
+        assert_eq!(size_of::<Stripe>(), 64);
+    }
+
+    #[test]
+    fn the_window_before_counts_by_the_share_that_is_still_inside() {
+        let (tally, start) = tally();
+        tally.admitted(100, at(start));
+        assert_eq!(tally.in_window(at(start)), 100);
+        assert_eq!(tally.in_window(at(start + SECOND - 1)), 100);
+        assert_eq!(tally.in_window(at(start + SECOND)), 100);
+        assert_eq!(tally.in_window(at(start + SECOND + SECOND / 4)), 75);
+        tally.admitted(7, at(start + SECOND + SECOND / 4));
+        assert_eq!(tally.in_window(at(start + SECOND + SECOND / 2)), 57);
+        assert_eq!(
+            tally.in_window(at(start + SECOND + SECOND / 2 + 1)),
+            57,
+            "rounded up"
+        );
+        assert_eq!(tally.in_window(at(start + 2 * SECOND)), 7);
+        assert_eq!(tally.in_window(at(start + 3 * SECOND)), 0);
+    }
+
+    #[test]
+    fn nothing_comes_back_when_the_bits_of_the_number_come_round() {
+        const ROUND: u64 = 1 << 16;
+        let (tally, start) = tally();
+        tally.admitted(100, at(start));
+        for later in [ROUND - 1, ROUND, ROUND + 1, 2 * ROUND] {
+            assert_eq!(tally.in_window(at(start + later * SECOND)), 0);
+        }
+        tally.admitted(1, at(start + ROUND * SECOND));
+        assert_eq!(tally.in_window(at(start + ROUND * SECOND)), 1);
+    }
+
+    #[test]
+    fn the_epoch_itself_is_a_window_like_any_other() {
+        let (tally, _) = tally();
+        assert_eq!(tally.in_window(at(0)), 0);
+        tally.admitted(3, at(0));
+        assert_eq!(tally.in_window(at(0)), 3);
+        tally.admitted(2, at(u64::MAX));
+        assert_eq!(tally.in_window(at(u64::MAX)), 2);
+    }
+
+    #[test]
+    fn what_comes_late_counts_where_it_belongs() {
+        let (tally, start) = tally();
+        tally.admitted(10, at(start + SECOND));
+        tally.admitted(4, at(start));
+        assert_eq!(tally.in_window(at(start + SECOND + SECOND / 2)), 12);
+        // A reader whose clock is a little behind sees all of what is there.
+        assert_eq!(tally.in_window(at(start + SECOND - 1)), 14);
+    }
+
+    #[test]
+    fn a_clock_that_jumped_ahead_and_came_back_leaves_nothing_stuck() {
+        let (tally, start) = tally();
+        tally.admitted(5, at(start + 1_000 * SECOND));
+        tally.admitted(1, at(start));
+        assert_eq!(tally.in_window(at(start)), 1);
+        tally.admitted(1, at(start + SECOND));
+        assert_eq!(tally.in_window(at(start + SECOND)), 2);
+    }
+
+    #[test]
+    fn a_window_changes_live() {
+        let (tally, start) = tally();
+        tally.admitted(5, at(start));
+        tally.set_window(Duration::from_secs(1));
+        assert_eq!(
+            tally.in_window(at(start)),
+            5,
+            "the same window: nothing is forgotten"
+        );
+        for seconds in [3_600, 1, 60] {
+            tally.set_window(Duration::from_secs(seconds));
+            assert_eq!(tally.in_window(at(start)), 0);
+            tally.admitted(7, at(start));
+            assert_eq!(tally.in_window(at(start)), 7);
+        }
+        tally.set_window(Duration::ZERO);
+        tally.admitted(7, at(start));
+        assert_eq!(tally.in_window(at(start)), 0);
+    }
+
+    #[test]
+    fn a_huge_cost_stops_at_the_most_a_window_holds() {
+        let (tally, start) = tally();
+        tally.admitted(u64::MAX, at(start));
+        tally.admitted(u64::MAX, at(start));
+        assert_eq!(tally.in_window(at(start)), MOST_COST);
+        assert_eq!(tally.in_window(at(start + SECOND)), MOST_COST);
+        assert_eq!(tally.in_window(at(start + 2 * SECOND)), 0);
+    }
+
+    #[test]
+    fn threads_that_share_a_stripe_and_roll_at_once_lose_nothing() {
+        const THREADS: u64 = 24;
+        const EACH: u64 = 50;
+        let (tally, start) = tally();
+        let barrier = Barrier::new(THREADS as usize);
+        // Steps of one window, and longer ones after which the words are emptied.
+        let windows = [0, 1, 2, 3, 7, 8, 20, 21, 65_557, 65_558];
+        std::thread::scope(|scope| {
+            for _ in 0..THREADS {
+                scope.spawn(|| {
+                    for window in windows {
+                        let now = at(start + window * SECOND);
+                        barrier.wait();
+                        for _ in 0..EACH {
+                            tally.admitted(1, now);
+                            tally.add(Event::Allowed);
+                        }
+                        barrier.wait();
+                        let before = if windows.contains(&window.wrapping_sub(1)) {
+                            THREADS * EACH
+                        } else {
+                            0
+                        };
+                        assert_eq!(tally.in_window(now), before + THREADS * EACH);
+                    }
+                });
+            }
+        });
+        assert_eq!(tally.read().allowed, THREADS * EACH * windows.len() as u64);
+    }
+
+    proptest! {
+        #[test]
+        fn one_thread_reads_what_the_formula_says(
+            window in 1u64..1_000,
+            events in prop::collection::vec((0u64..3_000, 0u64..1_000), 1..60),
+        ) {
+            let tally = Tally::new(Duration::from_nanos(window));
+            let mut exact = BTreeMap::<u64, u64>::new();
+            let mut now = 1_000_000;
+            for (later, cost) in events {
+                now += later;
+                let of = |exact: &BTreeMap<u64, u64>, number| exact.get(&number).copied().unwrap_or(0);
+                let number = now / window;
+                let share = of(&exact, number - 1) * (window - now % window);
+                prop_assert_eq!(tally.in_window(at(now)), of(&exact, number) + share.div_ceil(window));
+                tally.admitted(cost, at(now));
+                *exact.entry(number).or_default() += cost;
+                prop_assert_eq!(tally.in_window(at(now)), of(&exact, number) + share.div_ceil(window));
+            }
+        }
+    }
+}

@@ -1,0 +1,299 @@
+//! Nothing is allocated to decide over a few of many policies, nor to say who asks.
+
+use ratekeeper::{Clock, Limit, ManualClock, MemoryStore};
+use ratekeeper_policy::{Engine, Listed, Match, Penalty, Policies, Policy, PolicyLimit, Subject};
+use std::hint::black_box;
+use std::time::Duration;
+
+type Gate = Engine<MemoryStore<ManualClock>>;
+
+/// What `work` allocates on this thread.
+fn allocated(work: impl FnOnce()) -> u64 {
+    allocation_counter::measure(work).count_total
+}
+
+fn at(path: &str) -> Match {
+    Match::new().path(path.parse().unwrap())
+}
+
+/// A hundred policies, of which three apply: by path, by prefix, and everywhere.
+fn hundred(mine: Policy) -> Policies {
+    let others = (0..97).map(|n| {
+        Policy::new(format!("other-{n}"))
+            .when(at(&format!("/api/other-{n}/**")))
+            .per("ip")
+            .limit(Limit::per_minute(5))
+    });
+    let all = [
+        mine,
+        Policy::new("api")
+            .when(at("/api/**"))
+            .per("user")
+            .per("endpoint")
+            .limit(Limit::per_minute(1_000)),
+        Policy::new("all").limit(Limit::per_second(1_000_000)),
+    ];
+    all.into_iter()
+        .chain(others)
+        .fold(Policies::new(), Policies::policy)
+}
+
+fn gate(policies: Policies) -> (Gate, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder()
+        .max_keys(10_000)
+        .clock(clock.clone())
+        .build();
+    (Engine::new(store, policies).unwrap(), clock)
+}
+
+/// A thousand requests after a few that warm things up; how many passed, and what they allocated.
+fn run(gate: &Gate, subject: impl Fn() -> Subject<'static>) -> (u64, u64) {
+    for _ in 0..40 {
+        black_box(gate.decide_now(&subject()).is_allowed());
+    }
+    let mut passed = 0;
+    let used = allocated(|| {
+        for _ in 0..1_000 {
+            let verdict = gate.decide_now(&subject());
+            assert!(verdict.limits().count() >= 3 || verdict.is_denied());
+            black_box((
+                verdict.retry_after(),
+                verdict.policy(),
+                verdict.status(),
+                verdict.delay(),
+            ));
+            passed += u64::from(verdict.is_allowed());
+        }
+    });
+    (passed, used)
+}
+
+fn caller() -> Subject<'static> {
+    let ip = std::net::IpAddr::from([203, 0, 113, 7]);
+    Subject::new()
+        .ip(ip)
+        .user("ann")
+        .method("GET")
+        .path("/api/mine/7?page=2")
+        .host("api.example.com:443")
+}
+
+fn mine() -> Policy {
+    Policy::new("mine")
+        .when(at("/api/mine/*").method("GET"))
+        .per("ip")
+}
+
+#[test]
+fn the_counter_counts() {
+    assert!(allocated(|| drop(black_box(Box::new(7_u64)))) > 0);
+}
+
+#[test]
+fn what_is_allowed_allocates_nothing() {
+    let (gate, _) = gate(hundred(mine().limit(Limit::per_second(1_000_000))));
+    assert_eq!(run(&gate, caller), (960, 0), "the third policy has 1,000");
+}
+
+#[test]
+fn what_is_turned_away_allocates_nothing() {
+    let (gate, _) = gate(hundred(mine().limit(Limit::per_hour(10))));
+    assert_eq!(run(&gate, caller), (0, 0));
+}
+
+#[test]
+fn several_limits_permits_among_them_allocate_nothing() {
+    let policy = mine()
+        .limit(Limit::per_second(1_000_000))
+        .limit(Limit::per_hour(1_000_000))
+        .limit(PolicyLimit::Concurrent(5));
+    let (gate, _) = gate(hundred(policy));
+    assert_eq!(run(&gate, caller), (960, 0));
+}
+
+#[test]
+fn headers_allocate_nothing() {
+    static HEADERS: std::sync::LazyLock<Vec<(&'static str, &'static str)>> =
+        std::sync::LazyLock::new(|| {
+            vec![
+                ("X-Tenant", "acme"),
+                ("Accept", "*/*"),
+                ("x-flag", "1"),
+                ("x-flag", "2"),
+            ]
+        });
+    let policy = Policy::new("mine")
+        .when(
+            at("/api/mine/*")
+                .header("accept")
+                .header_is("x-flag", ["2"])
+                .host("*.example.com".parse().unwrap()),
+        )
+        .per("header:x-tenant");
+    let (gate, _) = gate(hundred(policy.limit(Limit::per_second(1_000_000))));
+    let with_headers = || {
+        caller()
+            .headers(&*HEADERS)
+            .with("region", "eu")
+            .with("tier", "a")
+    };
+    assert_eq!(run(&gate, with_headers), (960, 0));
+}
+
+#[test]
+fn a_penalty_allocates_nothing() {
+    // Turned away without being banned, then banned.
+    let never_enough = Penalty {
+        denials: 10_000,
+        within: Duration::from_nanos(1),
+        ban: Duration::from_secs(60),
+    };
+    let at_once = Penalty {
+        denials: 2,
+        within: Duration::from_secs(60),
+        ban: Duration::from_secs(60),
+    };
+    for (limit, penalty) in [
+        (1_000_000, at_once),
+        (10, at_once),
+        (
+            10,
+            Penalty {
+                denials: 1,
+                ..at_once
+            },
+        ),
+        (1_000_000, never_enough),
+    ] {
+        let (gate, _) = gate(hundred(
+            mine().limit(Limit::per_hour(limit)).penalty(penalty),
+        ));
+        assert_eq!(run(&gate, caller).1, 0, "{penalty:?}");
+    }
+}
+
+#[test]
+fn an_override_of_another_key_allocates_nothing_and_one_of_this_key_neither() {
+    let (gate, _) = gate(hundred(mine().limit(Limit::per_second(1_000_000))));
+    let other = Subject::new().ip(std::net::IpAddr::from([203, 0, 113, 8]));
+    gate.ban("mine", &other, Duration::from_secs(60), None)
+        .unwrap();
+    gate.override_limits(
+        "mine",
+        &other,
+        &[Limit::per_minute(1).into()],
+        Duration::from_secs(60),
+        None,
+    )
+    .unwrap();
+    assert_eq!(run(&gate, caller), (960, 0));
+    gate.override_limits(
+        "mine",
+        &caller(),
+        &[Limit::per_hour(5).into()],
+        Duration::from_secs(60),
+        None,
+    )
+    .unwrap();
+    assert_eq!(run(&gate, caller), (0, 0));
+    gate.ban("mine", &caller(), Duration::from_secs(60), Some("scraping"))
+        .unwrap();
+    assert_eq!(run(&gate, caller), (0, 0));
+}
+
+/// Told apart by anything but the path, each of them has to be looked at.
+#[test]
+fn a_hundred_policies_that_say_no_path_allocate_nothing() {
+    let by_host = |n: u32| {
+        Policy::new(format!("host-{n}"))
+            .when(Match::new().host(format!("h{n}.example").parse().unwrap()))
+    };
+    let policies = (0..97).fold(Policies::new(), |policies, n| {
+        policies.policy(by_host(n).limit(Limit::per_minute(5)))
+    });
+    let policies = ["ip", "user", "host"]
+        .into_iter()
+        .fold(policies, |policies, key| {
+            policies.policy(
+                Policy::new(key)
+                    .per(key)
+                    .limit(Limit::per_second(1_000_000)),
+            )
+        });
+    let (gate, _) = gate(policies);
+    assert_eq!(run(&gate, caller), (1_000, 0));
+}
+
+#[test]
+fn lists_allocate_nothing() {
+    let network = |text: &str| Match::new().ip(text.parse().unwrap());
+    let (gate, clock) = gate(Policies::new());
+    let later = clock.now() + Duration::from_secs(60);
+    let policies = hundred(mine().limit(Limit::per_second(1_000_000)));
+    let policies = policies
+        .allow(Listed::new(network("10.0.0.0/8")).until(later))
+        .deny(Listed::new(network("192.0.2.0/24")));
+    gate.replace(policies.clone()).unwrap();
+    assert_eq!(run(&gate, caller), (960, 0));
+    gate.replace(
+        policies
+            .clone()
+            .deny(Listed::new(network("203.0.113.0/24"))),
+    )
+    .unwrap();
+    assert_eq!(run(&gate, caller), (0, 0));
+}
+
+#[test]
+fn many_keys_allocate_nothing() {
+    let (gate, _) = gate(hundred(mine().limit(Limit::per_second(1_000_000))));
+    let addresses = (0..5_000_u32).map(|n| std::net::IpAddr::from(n.to_be_bytes()));
+    // The first verdict of a thread makes the place that all others are written in.
+    drop(gate.decide_now(&caller()));
+    let used = allocated(|| {
+        for ip in addresses {
+            black_box(gate.decide_now(&caller().ip(ip)).is_allowed());
+        }
+    });
+    assert_eq!(used, 0);
+}
+
+#[test]
+fn a_subject_allocates_nothing() {
+    let headers = vec![("x-tenant", "acme")];
+    let used = allocated(|| {
+        let subject = caller()
+            .api_key("k")
+            .plan("pro")
+            .tenant("t")
+            .endpoint("/api/{id}")
+            .headers(&headers);
+        black_box(
+            subject
+                .with("a", "1")
+                .with("b", "2")
+                .with("c", "3")
+                .with("d", "4")
+                .with("a", "5"),
+        );
+    });
+    assert_eq!(used, 0);
+}
+
+/// Only the first time round on a thread: what it keeps for itself it keeps for good.
+#[test]
+fn a_settled_request_allocates_nothing() {
+    let policy = mine()
+        .limit(Limit::per_second(1_000_000))
+        .count(ratekeeper_policy::Count::Failures);
+    let (gate, _) = gate(hundred(policy));
+    let end = || {
+        gate.settle_now(
+            gate.decide_now(&caller()),
+            ratekeeper_policy::Ending::status(200),
+        )
+    };
+    (0..40).for_each(|_| end());
+    assert_eq!(allocated(|| (0..500).for_each(|_| end())), 0);
+}

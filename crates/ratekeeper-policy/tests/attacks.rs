@@ -1,0 +1,577 @@
+//! What somebody could try: spellings that go round a limit, and sizes that would take the process
+//! down.
+
+use ratekeeper::{Limit, ManualClock, MemoryStore};
+use ratekeeper_policy::{
+    Class, Cost, Engine, HostPattern, Listed, Match, PathCase, PathPattern, PatternError, Plan,
+    Policies, Policy, PolicyLimit, Reserve, Subject,
+};
+use std::time::Duration;
+
+type Gate = Engine<MemoryStore<ManualClock>>;
+
+fn gate(policies: Policies) -> Gate {
+    let store = MemoryStore::builder()
+        .max_keys(100_000)
+        .clock(ManualClock::new())
+        .build();
+    Engine::new(store, policies).unwrap()
+}
+
+fn at(path: &str) -> Match {
+    Match::new().path(path.parse().unwrap())
+}
+
+/// Whether the request meets the policy.
+fn meets(gate: &Gate, subject: &Subject<'_>) -> bool {
+    gate.peek_now(subject, 1).limits().next().is_some()
+}
+
+#[test]
+fn no_spelling_of_a_path_goes_round_a_limit() {
+    let login = gate(
+        Policies::new().policy(
+            Policy::new("login")
+                .when(at("/api/login"))
+                .limit(Limit::per_minute(1)),
+        ),
+    );
+    let same: &[&[u8]] = &[
+        b"/api/login",
+        b"/api/login/",
+        b"/api//login",
+        b"//api///login//",
+        b"api/login",
+        b"/api/./login/.",
+        b"/api/x/../login",
+        b"/../../api/login",
+        b"/api/login?user=x",
+        b"/api/login#x",
+        b"/api/login/?",
+        b"/%61pi/%6Cogin",
+        b"/api/%6cogin",
+        b"/api/%2e/login",
+        b"/api/x/%2e%2E/login",
+        b"/api/x/.%2e/login",
+        b"/api/login/%2e",
+        b"/api/login;a=b",
+        b"/api%2Flogin",
+        b"/api\\login",
+        b"/x%2f..%5Capi%2flogin",
+        b"/api;x/login;y",
+        b"http://example.com/api/login",
+    ];
+    for path in same {
+        assert!(
+            meets(&login, &Subject::new().path(path)),
+            "{}",
+            path.escape_ascii()
+        );
+    }
+    let other: &[&[u8]] = &[
+        b"",
+        b"/",
+        b"/api/login\0",
+        b"/api/login%00",
+        b"/api/logi%6",
+        b"/api/login%",
+        b"/api/%252e%252e/login",
+        b"/api/login/..",
+        b"/api/...",
+        b"/api/\xff\xfe",
+        b"/API/LOGIN",
+    ];
+    for path in other {
+        assert!(
+            !meets(&login, &Subject::new().path(path)),
+            "{}",
+            path.escape_ascii()
+        );
+    }
+}
+
+#[test]
+fn a_path_that_services_read_differently_gets_no_exception() {
+    let limited = || Policy::new("all").limit(Limit::per_minute(1));
+    let public = || at("/public/**");
+    let gates = [
+        gate(Policies::new().policy(limited().when(Match::new().unless(public())))),
+        gate(
+            Policies::new()
+                .policy(
+                    Policy::new("free")
+                        .when(public())
+                        .limit(Limit::unlimited())
+                        .last(),
+                )
+                .policy(limited()),
+        ),
+        gate(
+            Policies::new()
+                .policy(limited())
+                .allow(Listed::new(public())),
+        ),
+    ];
+    for (at, gate) in gates.iter().enumerate() {
+        let is_limited = |path: &str| {
+            let verdict = gate.peek_now(&Subject::new().path(path), 1);
+            verdict.limits().any(|limit| limit.policy() == "all")
+        };
+        for path in [
+            "/public/x",
+            "/public/v1.2/x",
+            "/public//x",
+            "/public/x%2Fy",
+            "/public/a\\b",
+        ] {
+            assert!(!is_limited(path), "{at} {path}");
+        }
+        for path in [
+            "/x",
+            "/api/../public/x",
+            "/public/../api",
+            "/public%2F..%2fapi",
+            "/public\\..\\api",
+            "/public%2Fx",
+        ] {
+            assert!(is_limited(path), "{at} {path}");
+        }
+    }
+}
+
+#[test]
+fn case_of_paths_makes_no_difference_where_services_ignore_it() {
+    let policy = || {
+        let login = at("/API/login").path("/v1/**".parse().unwrap());
+        Policy::new("login")
+            .when(login)
+            .per("path")
+            .limit(Limit::per_minute(1))
+    };
+    let spellings = ["/api/login", "/API/LOGIN", "/Api/%4cogin/", "/api%2FLogin"];
+    let insensitive = gate(
+        Policies::new()
+            .path_case(PathCase::Insensitive)
+            .policy(policy()),
+    );
+    let passed = spellings.iter().filter(|path| {
+        insensitive
+            .decide_now(&Subject::new().path(path))
+            .is_allowed()
+    });
+    assert_eq!(passed.count(), 1, "they share a bucket");
+    assert!(meets(&insensitive, &Subject::new().path("/V1/x")));
+    let sensitive = gate(Policies::new().policy(policy()));
+    assert!(
+        spellings
+            .iter()
+            .all(|path| !meets(&sensitive, &Subject::new().path(path)))
+    );
+    let not = Match::new().unless(at("/Public/**"));
+    let except = gate(
+        Policies::new()
+            .path_case(PathCase::Insensitive)
+            .policy(policy().when(not)),
+    );
+    assert!(
+        !meets(&except, &Subject::new().path("/pUBLIC/x"))
+            && meets(&except, &Subject::new().path("/x"))
+    );
+}
+
+#[test]
+fn a_path_of_any_bytes_and_length_is_one_bucket_and_no_trouble() {
+    let gate = gate(
+        Policies::new().policy(
+            Policy::new("each")
+                .when(at("/a/**"))
+                .per("path")
+                .limit(Limit::per_minute(1)),
+        ),
+    );
+    let long = "/a".repeat(10_000);
+    let dots = format!("/a{}{}", "/x".repeat(10_000), "/..".repeat(10_000));
+    let up = format!("{}/a", "/..".repeat(10_000));
+    let slashes = "/".repeat(100_000) + "a";
+    let escapes = "/a/".to_owned() + &"%ff".repeat(10_000);
+    let percents = "/a/".to_owned() + &"%".repeat(10_000);
+    let paths = [
+        long.as_bytes(),
+        dots.as_bytes(),
+        escapes.as_bytes(),
+        percents.as_bytes(),
+        b"/a/\0\xff\xc0\xaf",
+    ];
+    for path in paths {
+        let subject = Subject::new().path(path);
+        assert!(gate.decide_now(&subject).is_allowed());
+        if path != dots.as_bytes() {
+            assert!(gate.decide_now(&subject).is_denied());
+        }
+    }
+    // All three are `/a`.
+    for path in [&dots, &up, &slashes] {
+        assert!(gate.decide_now(&Subject::new().path(path)).is_denied());
+    }
+}
+
+#[test]
+fn no_spelling_of_a_host_goes_round_a_limit() {
+    let host = |pattern: &str| Match::new().host(pattern.parse().unwrap());
+    let one = gate(
+        Policies::new().policy(
+            Policy::new("one")
+                .when(host("api.example.com"))
+                .per("host")
+                .limit(Limit::per_minute(1)),
+        ),
+    );
+    assert!(
+        one.decide_now(&Subject::new().host("api.example.com"))
+            .is_allowed()
+    );
+    for spelling in [
+        "API.example.com",
+        "api.example.com:443",
+        "api.example.com.",
+        "Api.Example.Com.:8080",
+        "api.example.com:",
+    ] {
+        let verdict = one.decide_now(&Subject::new().host(spelling));
+        assert!(verdict.is_denied(), "{spelling}");
+    }
+    for other in [
+        "xapi.example.com",
+        "api.example.com.evil",
+        "",
+        ".",
+        ":",
+        "[",
+        "[::1",
+        "::",
+        "\0",
+        "api.example.com:80:80",
+    ] {
+        assert!(!meets(&one, &Subject::new().host(other)), "{other}");
+    }
+    assert!(!meets(&one, &Subject::new().host(b"\xff\xfe:\xff")));
+}
+
+#[test]
+fn a_host_that_is_no_name_is_no_pattern() {
+    for text in ["", ".", "*.", "*..", "..", "*", "a b", "a/b", "a:80"] {
+        assert_eq!(
+            text.parse::<HostPattern>(),
+            Err(PatternError::Host),
+            "{text}"
+        );
+    }
+    for text in ["a", "a.", "*.a", "*.a.", "[::1]", "ä.example", "*.ä"] {
+        text.parse::<HostPattern>().unwrap();
+    }
+}
+
+#[test]
+fn a_header_that_is_there_twice_hides_nothing() {
+    let policies = |when| {
+        gate(Policies::new().policy(Policy::new("bot").when(when).limit(Limit::per_minute(1))))
+    };
+    let says = policies(Match::new().header_is("x-bot", ["yes"]));
+    let twice = vec![("x-bot", "no"), ("X-BOT", "yes")];
+    assert!(meets(&says, &Subject::new().headers(&twice)));
+    let not = policies(Match::new().unless(Match::new().header_is("x-bot", ["yes"])));
+    assert!(!meets(&not, &Subject::new().headers(&twice)));
+    let raw: Vec<(&str, &[u8])> = vec![("x-bot", b"\xff\0")];
+    assert!(meets(
+        &policies(Match::new().header("X-Bot")),
+        &Subject::new().headers(&raw)
+    ));
+}
+
+/// An address is compared as one, however it is written, wherever it stands.
+#[test]
+fn an_address_is_an_attribute_like_others() {
+    let only = gate(
+        Policies::new().policy(
+            Policy::new("one")
+                .when(Match::new().attribute("ip", "10.0.0.1"))
+                .limit(Limit::per_minute(1)),
+        ),
+    );
+    for (ip, yes) in [
+        ("10.0.0.1", true),
+        ("::ffff:10.0.0.1", true),
+        ("10.0.0.2", false),
+    ] {
+        assert_eq!(
+            meets(&only, &Subject::new().ip(ip.parse().unwrap())),
+            yes,
+            "{ip}"
+        );
+    }
+    let listed =
+        gate(Policies::new().deny(Listed::new(Match::new().attribute("ip", "2001:DB8::1"))));
+    assert!(
+        listed
+            .decide_now(&Subject::new().ip("2001:db8:0::1".parse().unwrap()))
+            .is_denied()
+    );
+    let route = gate(
+        Policies::new().policy(
+            Policy::new("route")
+                .when(Match::new().attribute("endpoint", "/users/{id}"))
+                .limit(Limit::per_minute(1)),
+        ),
+    );
+    assert!(meets(
+        &route,
+        &Subject::new().endpoint("/users/{id}").path("/users/7")
+    ));
+    assert!(!meets(&route, &Subject::new().path("/users/7")));
+}
+
+/// IPv4 in IPv6 is IPv4, in a network too.
+#[test]
+fn a_network_of_mapped_addresses_is_one_of_ipv4() {
+    let deny = |network: &str| {
+        gate(Policies::new().deny(Listed::new(Match::new().ip(network.parse().unwrap()))))
+    };
+    for network in ["::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "10.0.0.0/8"] {
+        for ip in ["10.0.0.1", "::ffff:10.0.0.1", "64:ff9b::10.0.0.1"] {
+            assert!(
+                deny(network)
+                    .decide_now(&Subject::new().ip(ip.parse().unwrap()))
+                    .is_denied(),
+                "{ip} in {network}"
+            );
+        }
+    }
+}
+
+#[test]
+fn huge_values_are_keys_like_others() {
+    let gate = gate(
+        Policies::new().policy(
+            Policy::new("each")
+                .per("user")
+                .per("blob")
+                .limit(Limit::per_minute(1)),
+        ),
+    );
+    let (a, b) = (vec![b'a'; 10_000_000], vec![b'b'; 10_000_000]);
+    for user in [&a, &b] {
+        let subject = Subject::new().user(user).with("blob", &a);
+        assert!(gate.decide_now(&subject).is_allowed());
+        assert!(gate.decide_now(&subject).is_denied());
+    }
+}
+
+#[test]
+fn a_cost_that_overflows_never_passes() {
+    let cost = Cost::Attribute {
+        attribute: "n".into(),
+        default: 2,
+    };
+    let class = Class::by("class")
+        .reserve("low", Reserve::Units(u64::MAX))
+        .reserve("mid", Reserve::Percent(100.0));
+    let gate = gate(
+        Policies::new().policy(
+            Policy::new("all")
+                .limit(Limit::per_minute(u64::MAX))
+                .limit(Limit::per_minute(10))
+                .limit(Limit::unlimited())
+                .cost(cost)
+                .class(class),
+        ),
+    );
+    let huge = [
+        "18446744073709551615",
+        "18446744073709551616",
+        "99999999999999999999999999999999999999999",
+    ];
+    for n in huge {
+        for times in [1, 2, u64::MAX] {
+            assert!(
+                gate.decide_n_now(&Subject::new().with("n", n), times)
+                    .is_never(),
+                "{n} × {times}"
+            );
+        }
+    }
+    assert!(gate.decide_n_now(&Subject::new(), u64::MAX).is_never());
+    for class in ["low", "mid"] {
+        assert!(
+            gate.decide_now(&Subject::new().with("class", class))
+                .is_never()
+        );
+    }
+    for odd in ["", "-1", "+1", "1e3", " 1", "１", "0x10"] {
+        let verdict = gate.peek_now(&Subject::new().with("n", odd), 1);
+        assert!(verdict.is_allowed(), "{odd}");
+    }
+    assert!(
+        gate.decide_n_now(&Subject::new().with("n", "0"), u64::MAX)
+            .is_allowed()
+    );
+}
+
+#[test]
+fn ten_thousand_policies_are_no_trouble() {
+    const MANY: usize = if cfg!(debug_assertions) {
+        3_000
+    } else {
+        10_000
+    };
+    let policies = |many: u64| {
+        let each = (0..MANY).map(|n| {
+            let policy = Policy::new(format!("p{n}"))
+                .when(at(&format!("/s{}/p{n}/*/x/**", n % 7)))
+                .limit(Limit::per_minute(many));
+            if n % 2 == 0 { policy.last() } else { policy }
+        });
+        each.fold(Policies::new(), Policies::policy)
+            .policy(Policy::new("all").limit(Limit::per_minute(1_000)))
+    };
+    let gate = gate(policies(5));
+    for n in [0, 1, MANY - 1] {
+        let path = format!("/s{}/p{n}/any/x/y/z", n % 7);
+        let verdict = gate.decide_now(&Subject::new().path(&path));
+        assert_eq!(verdict.limits().next().unwrap().policy(), format!("p{n}"));
+    }
+    gate.replace(policies(6)).unwrap();
+    gate.replace(Policies::new()).unwrap();
+}
+
+/// Every policy applies to every request.
+#[test]
+fn thousands_of_asks_at_once_are_all_or_nothing() {
+    let limits = (1..=1_000_u64).fold(Policy::new("many"), |policy, n| {
+        policy.limit(Limit::per_hour(2_000 - n))
+    });
+    let one = gate(Policies::new().policy(limits.limit(PolicyLimit::Concurrent(1))));
+    let held = one.decide_now(&Subject::new());
+    assert!(held.is_allowed() && held.limits().count() == 1_001);
+    assert!(one.decide_now(&Subject::new()).is_denied());
+    drop(held);
+    let left: Vec<u64> = one
+        .peek_now(&Subject::new(), 0)
+        .limits()
+        .map(|limit| limit.decision().remaining())
+        .collect();
+    assert_eq!((left[0], left[999], left[1_000]), (1_998, 999, 1));
+
+    let each = (0..500).map(|n| {
+        Policy::new(format!("p{n}"))
+            .per("user")
+            .limit(Limit::per_hour(3))
+    });
+    let gate = gate(each.fold(Policies::new(), Policies::policy));
+    let ann = Subject::new().user("ann");
+    assert_eq!(
+        (0..9)
+            .filter(|_| gate.decide_now(&ann).is_allowed())
+            .count(),
+        3
+    );
+}
+
+#[test]
+fn plans_by_the_thousand() {
+    let plans = (0..2_000).fold(Policies::new(), |policies, n| {
+        policies.plan(Plan::new(format!("plan-{n}")).limit(Limit::per_hour(1 + n % 5)))
+    });
+    let gate = gate(plans.policy(Policy::new("api").per("user").plan("plan", Some("plan-0"))));
+    let passes = |plan: &str| {
+        (0..9)
+            .filter(|_| {
+                gate.decide_now(&Subject::new().user("ann").plan(plan))
+                    .is_allowed()
+            })
+            .count()
+    };
+    assert_eq!(
+        (passes("plan-1999"), passes("plan-1"), passes("none")),
+        (5, 2, 1)
+    );
+}
+
+/// Patterns that share every beginning: as many ways as there are patterns, not as there are
+/// subsets.
+#[test]
+fn stars_do_not_multiply() {
+    let deep = (0..60).map(|n| {
+        let path: String = (0..60)
+            .map(|at| if at == n { "/a" } else { "/*" })
+            .collect();
+        Policy::new(format!("p{n}"))
+            .when(at(&path))
+            .limit(Limit::per_minute(9))
+    });
+    let gate = gate(deep.fold(Policies::new(), Policies::policy));
+    let path = "/a".repeat(60);
+    assert_eq!(
+        gate.decide_now(&Subject::new().path(&path))
+            .limits()
+            .count(),
+        60
+    );
+}
+
+#[test]
+fn a_pattern_has_a_bounded_number_of_segments() {
+    let longest = "/x".repeat(256);
+    let gate = gate(
+        Policies::new().policy(
+            Policy::new("long")
+                .when(at(&longest))
+                .limit(Limit::per_minute(1)),
+        ),
+    );
+    assert!(meets(&gate, &Subject::new().path(&longest)));
+    for many in [257, 100_000] {
+        let pattern = "/x".repeat(many);
+        assert_eq!(
+            pattern.parse::<PathPattern>(),
+            Err(PatternError::TooLong),
+            "{many}"
+        );
+        assert!(!meets(&gate, &Subject::new().path(&pattern)));
+    }
+    assert!(
+        ("/".repeat(10_000) + "a").parse::<PathPattern>().is_ok(),
+        "slashes are no segments"
+    );
+}
+
+/// A thread with little stack decides too.
+#[test]
+fn little_stack_is_enough() {
+    let run = || {
+        let longest = "/*".repeat(256);
+        let gate = gate(
+            Policies::new().policy(
+                Policy::new("long")
+                    .when(at(&longest))
+                    .limit(Limit::per_minute(1)),
+            ),
+        );
+        assert!(meets(&gate, &Subject::new().path(&"/x".repeat(256))));
+    };
+    std::thread::Builder::new()
+        .stack_size(512 * 1024)
+        .spawn(run)
+        .unwrap()
+        .join()
+        .unwrap();
+}
+
+#[test]
+fn the_longest_delay_is_no_trouble() {
+    let action = ratekeeper_policy::Action::Delay { max: Duration::MAX };
+    let gate =
+        gate(Policies::new().policy(Policy::new("slow").limit(Limit::per_day(1)).action(action)));
+    for _ in 0..1_000 {
+        let _ = gate.decide_now(&Subject::new()).delay();
+    }
+}

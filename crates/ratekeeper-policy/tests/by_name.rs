@@ -1,0 +1,107 @@
+//! One policy by its name, on the value of the attribute it counts by: the bucket that requests
+//! know, and no other policy.
+
+use ratekeeper::{Limit, MemoryStore};
+use ratekeeper_policy::{Attribute, ByNameError, Engine, Match, Policies, Policy, Subject};
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+
+/// In memory there is nothing to wait for.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => done,
+        Poll::Pending => unreachable!(),
+    }
+}
+
+fn engine() -> Engine<MemoryStore> {
+    let login = Match::new().path("/login".parse().unwrap());
+    let policies = Policies::new()
+        .policy(
+            Policy::new("login")
+                .when(login)
+                .per(Attribute::Ip)
+                .limit(Limit::per_day(2)),
+        )
+        .policy(
+            Policy::new("tenant")
+                .per(Attribute::header("X-Tenant"))
+                .limit(Limit::per_day(5)),
+        )
+        .policy(
+            Policy::new("both")
+                .per(Attribute::Ip)
+                .per(Attribute::User)
+                .limit(Limit::per_day(5)),
+        )
+        .policy(Policy::new("all").limit(Limit::per_day(9)));
+    Engine::new(MemoryStore::new(), policies).unwrap()
+}
+
+fn remaining(
+    engine: &Engine<MemoryStore>,
+    policy: &str,
+    value: &str,
+    peek: bool,
+) -> Result<u64, ByNameError> {
+    let verdict = at_once(engine.decide_by(policy, value.as_bytes(), 1, peek))?;
+    assert_eq!(verdict.limits().count(), 1);
+    Ok(verdict.tightest().unwrap().decision().remaining())
+}
+
+#[test]
+fn it_is_the_bucket_that_requests_know() {
+    let engine = engine();
+    assert_eq!(remaining(&engine, "login", "192.0.2.1", false), Ok(1));
+    assert_eq!(remaining(&engine, "login", "192.0.2.1", true), Ok(1));
+    let request = Subject::new()
+        .ip("192.0.2.1".parse().unwrap())
+        .path("/login");
+    assert!(engine.decide_now(&request).is_allowed());
+    assert!(engine.decide_now(&request).is_denied());
+    assert!(
+        at_once(engine.decide_by("login", b"192.0.2.1", 1, false))
+            .unwrap()
+            .is_denied()
+    );
+    assert_eq!(
+        at_once(engine.reset_by("login", b"192.0.2.1"))
+            .unwrap()
+            .words,
+        "ip=192.0.2.1"
+    );
+    assert_eq!(remaining(&engine, "login", "192.0.2.1", false), Ok(1));
+
+    assert_eq!(remaining(&engine, "tenant", "acme", false), Ok(4));
+    let headers = vec![("x-tenant", "acme")];
+    let verdict = engine.decide_now(&Subject::new().headers(&headers));
+    assert_eq!(verdict.limits().next().unwrap().decision().remaining(), 3);
+    // One request and one call.
+    assert_eq!(remaining(&engine, "all", "anybody", true), Ok(7));
+}
+
+#[test]
+fn what_cannot_be_asked_is_told_so() {
+    let engine = engine();
+    assert_eq!(
+        remaining(&engine, "nope", "a", false),
+        Err(ByNameError::NoPolicy)
+    );
+    assert_eq!(
+        remaining(&engine, "login", "a", false),
+        Err(ByNameError::NotA(Attribute::Ip))
+    );
+    let both = vec![Attribute::Ip, Attribute::User];
+    assert_eq!(
+        remaining(&engine, "both", "a", false),
+        Err(ByNameError::ManyKeys(both))
+    );
+    assert_eq!(
+        at_once(engine.reset_by("login", b"a")).map(drop),
+        Err(ByNameError::NotA(Attribute::Ip))
+    );
+    assert_eq!(
+        at_once(engine.reset_by("nope", b"a")).map(drop),
+        Err(ByNameError::NoPolicy)
+    );
+}

@@ -1,0 +1,131 @@
+//! docs/policies.md works as written: its files load, its traces come out, its tables have every
+//! key and no other.
+
+mod code;
+mod page;
+mod reference;
+mod time;
+mod trace;
+
+use page::{Block, Page};
+use ratekeeper::{ManualClock, MemoryStore};
+use ratekeeper_policy::config::{Config, Loaded};
+use ratekeeper_policy::{Engine, Policies};
+
+type Gate = Engine<MemoryStore<ManualClock>>;
+
+/// What is found wrong with the page, each with its line.
+type Wrong = Vec<String>;
+
+fn gate(policies: Policies) -> (Gate, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder()
+        .max_keys(10_000)
+        .clock(clock.clone())
+        .build();
+    (Engine::new(store, policies).unwrap(), clock)
+}
+
+/// Loads a block: a file, or the variables of a shell.
+fn load(block: &Block) -> Option<Loaded> {
+    match block.language {
+        "toml" => Some(Config::parse("ratekeeper.toml", &block.text(), [])),
+        "sh" => {
+            let variable = |line: &&'static str| line.strip_prefix("export ")?.split_once('=');
+            let variables: Option<Vec<_>> = block.lines.iter().map(variable).collect();
+            let owned = variables?
+                .into_iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()));
+            Some(Config::parse("", "", owned))
+        }
+        _ => None,
+    }
+}
+
+#[test]
+fn every_file_loads_and_every_trace_comes_out() {
+    let page = Page::read();
+    let mut wrong = Wrong::new();
+    let mut running: Option<(Gate, ManualClock)> = None;
+    for (at, block) in page.blocks.iter().enumerate() {
+        let Some(loaded) = load(block) else { continue };
+        // What is shown below the file: what is said of it, then what becomes of requests.
+        let below = page
+            .blocks
+            .get(at + 1)
+            .filter(|below| below.language == "text");
+        let (expected, mut trace): (Vec<_>, Vec<_>) = below
+            .iter()
+            .flat_map(|below| below.numbered())
+            .partition(|(_, line)| line.starts_with("ratekeeper.toml:"));
+        let expected: Vec<_> = expected
+            .iter()
+            .map(|(_, line)| (*line).to_owned())
+            .collect();
+        let said: Vec<_> = loaded.diagnostics.iter().map(ToString::to_string).collect();
+        if said != expected {
+            wrong.push(page.at(
+                block.line,
+                &format!("is said to get {expected:#?}\nand gets {said:#?}"),
+            ));
+        }
+        let Some(config) = loaded.config else {
+            wrong.extend(
+                trace
+                    .first()
+                    .map(|(line, _)| page.at(*line, "this is never tried: the file has errors")),
+            );
+            continue;
+        };
+        match (trace.first(), &running) {
+            // The file takes the place of the one above while the requests of that are remembered.
+            (Some((_, "reload")), Some((gate, _))) => {
+                trace.remove(0);
+                gate.replace(config.policies).unwrap();
+            }
+            _ => running = Some(gate(config.policies)),
+        }
+        if let Some((gate, clock)) = &running {
+            trace::run(&page, &trace, gate, clock, &mut wrong);
+        }
+    }
+    assert!(wrong.is_empty(), "\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn the_file_of_overload_md_loads_without_a_word() {
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/overload.md");
+    let page = std::fs::read_to_string(path).unwrap();
+    let file = page
+        .split_once("```toml\n")
+        .and_then(|(_, rest)| rest.split_once("```"))
+        .unwrap()
+        .0;
+    let loaded = Config::parse("ratekeeper.toml", file, []);
+    assert!(loaded.diagnostics.is_empty(), "{:#?}", loaded.diagnostics);
+    assert!(loaded.config.is_some());
+}
+
+#[test]
+fn the_first_file_is_the_one_that_was_asked_for() {
+    let page = Page::read();
+    let first = page
+        .blocks
+        .iter()
+        .find(|block| block.language == "toml")
+        .unwrap();
+    assert_eq!(first.text(), include_str!("../config/example.toml"));
+}
+
+#[test]
+fn every_text_belongs_to_a_file() {
+    let page = Page::read();
+    let alone = |pair: &[Block]| pair[1].language == "text" && load(&pair[0]).is_none();
+    let lines: Vec<_> = page
+        .blocks
+        .windows(2)
+        .filter(|pair| alone(pair))
+        .map(|pair| pair[1].line)
+        .collect();
+    assert!(lines.is_empty(), "nothing runs the traces at {lines:?}");
+}

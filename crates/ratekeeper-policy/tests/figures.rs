@@ -1,0 +1,59 @@
+//! What the figures of a policy say, over reloads too.
+
+use ratekeeper::{Limit, ManualClock, MemoryStore};
+use ratekeeper_policy::{Engine, Policies, Policy, Subject};
+
+fn by_user(limits: &[Limit]) -> Policies {
+    Policies::new().policy(
+        limits
+            .iter()
+            .fold(Policy::new("a").per("user"), |policy, limit| {
+                policy.limit(*limit)
+            }),
+    )
+}
+
+#[tokio::test]
+async fn keys_that_were_forgotten_stay_counted_when_limits_change() {
+    let store = MemoryStore::builder()
+        .max_keys(8)
+        .clock(ManualClock::new())
+        .build();
+    let gate = Engine::new(store, by_user(&[Limit::per_hour(5), Limit::per_day(50)])).unwrap();
+    for user in 0..1_000 {
+        drop(gate.decide_now(&Subject::new().user(&user.to_string())));
+    }
+    let before = gate.figures().await[0].keys.unwrap();
+    assert!(before.evicted_live > 0, "{before:?}");
+    let others = [
+        by_user(&[Limit::per_hour(5)]),
+        by_user(&[Limit::per_hour(9)]),
+    ];
+    let other_key =
+        Policies::new().policy(Policy::new("a").per("tenant").limit(Limit::per_hour(5)));
+    for policies in others.into_iter().chain([other_key]) {
+        gate.replace(policies).unwrap();
+        let after = gate.figures().await[0].keys.unwrap();
+        assert!(
+            after.evicted_live >= before.evicted_live,
+            "{before:?} {after:?}"
+        );
+        assert!(
+            after.evicted_fresh >= before.evicted_fresh,
+            "{before:?} {after:?}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_key_is_one_key_however_many_limits_it_has() {
+    let store = MemoryStore::builder()
+        .max_keys(1_000)
+        .clock(ManualClock::new())
+        .build();
+    let gate = Engine::new(store, by_user(&[Limit::per_hour(5), Limit::per_day(50)])).unwrap();
+    for user in ["ann", "bob", "ann"] {
+        drop(gate.decide_now(&Subject::new().user(user)));
+    }
+    assert_eq!(gate.figures().await[0].keys.unwrap().live, 2);
+}

@@ -1,0 +1,545 @@
+//! Waiting for a place under an adaptive limit, and requests that nobody waits for any more. On the
+//! manual clock.
+
+use ratekeeper::adaptive::Queue;
+use ratekeeper::{Class, Clock, Instant, Limit, ManualClock, MemoryStore};
+use ratekeeper_policy::{
+    Action, AdaptiveLimit, Ending, Engine, Match, Policies, Policy, Reason, Shed, Subject, Verdict,
+};
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const MS: Duration = Duration::from_millis(1);
+
+type OnManual = Engine<MemoryStore<ManualClock>>;
+
+fn engine(policies: Policies) -> (OnManual, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder().clock(clock.clone()).build();
+    (Engine::new(store, policies).unwrap(), clock)
+}
+
+/// One at a time, and so many may wait.
+fn one(name: &str, queue: usize) -> Policy {
+    Policy::new(name).adaptive(AdaptiveLimit::new().between(1, 1).queue(Queue::of(queue)))
+}
+
+/// A request on its way to a verdict.
+type Asking = Pin<Box<dyn Future<Output = Verdict>>>;
+
+fn ask(engine: &OnManual, subject: Subject<'static>) -> Asking {
+    let engine = engine.clone();
+    Box::pin(async move { engine.decide(&subject).await })
+}
+
+fn poll(asking: &mut Asking) -> Option<Verdict> {
+    match asking
+        .as_mut()
+        .poll(&mut Context::from_waker(Waker::noop()))
+    {
+        Poll::Ready(verdict) => Some(verdict),
+        Poll::Pending => None,
+    }
+}
+
+/// One that has to wait.
+fn wait(engine: &OnManual) -> Asking {
+    wait_as(engine, Subject::new())
+}
+
+fn wait_as(engine: &OnManual, subject: Subject<'static>) -> Asking {
+    let mut asking = ask(engine, subject);
+    assert!(poll(&mut asking).is_none(), "it waits");
+    asking
+}
+
+fn pass(engine: &OnManual) -> Verdict {
+    let verdict = poll(&mut ask(engine, Subject::new())).unwrap();
+    assert!(verdict.is_allowed(), "{verdict:?}");
+    verdict
+}
+
+/// How many are in flight, and how many wait, at the first gate.
+fn stand(engine: &OnManual) -> (u64, u64) {
+    let pressure = engine.pressure().unwrap();
+    (
+        pressure.limits[0].snapshot.in_flight,
+        pressure.limits[0].queued,
+    )
+}
+
+#[test]
+fn who_finds_no_place_waits_and_the_first_that_came_is_next() {
+    let policy = one("api", 10).limit(Limit::per_hour(3).burst(3));
+    let (engine, clock) = engine(Policies::new().policy(policy));
+    let left = || {
+        engine
+            .peek_now(&Subject::new(), 1)
+            .limits()
+            .next()
+            .unwrap()
+            .decision()
+            .remaining()
+    };
+    let held = pass(&engine);
+    let (mut first, mut second) = (wait(&engine), wait(&engine));
+    assert_eq!(
+        (stand(&engine), left()),
+        ((1, 2), 2),
+        "what waits is charged nothing"
+    );
+    clock.advance(20 * MS);
+    engine.settle_now(held, Ending::status(200));
+    assert!(poll(&mut second).is_none());
+    let first = poll(&mut first).unwrap();
+    assert!(first.is_allowed() && first.holds_places());
+    assert_eq!(first.decided_at(), clock.now());
+    assert_eq!((stand(&engine), left()), ((1, 1), 1));
+    clock.advance(20 * MS);
+    engine.settle_now(first, Ending::status(200));
+    // The wait is not part of the latency.
+    assert_eq!(engine.pressure().unwrap().limits[0].snapshot.short, None);
+    let second = poll(&mut second).unwrap();
+    assert!(second.is_allowed());
+    drop(second);
+    assert_eq!((stand(&engine), left()), ((0, 0), 0));
+}
+
+#[test]
+fn the_wait_is_not_part_of_the_latency() {
+    let limit = AdaptiveLimit::new().between(10, 10).queue(Queue::of(20));
+    let (engine, clock) = engine(Policies::new().policy(Policy::new("api").adaptive(limit)));
+    let held: Vec<_> = (0..10).map(|_| pass(&engine)).collect();
+    let waiting: Vec<_> = (0..10).map(|_| wait(&engine)).collect();
+    clock.advance(70 * MS);
+    // Dropped: nobody says what time it is.
+    drop(held);
+    let served: Vec<_> = waiting
+        .into_iter()
+        .map(|mut asking| poll(&mut asking).unwrap())
+        .collect();
+    clock.advance(64 * MS);
+    served
+        .into_iter()
+        .for_each(|verdict| engine.settle_now(verdict, Ending::status(200)));
+    assert_eq!(
+        engine.pressure().unwrap().limits[0].snapshot.short,
+        Some(64 * MS)
+    );
+}
+
+#[test]
+fn who_waits_too_long_is_turned_away() {
+    let (engine, clock) = engine(Policies::new().policy(one("api", 10)));
+    let _held = pass(&engine);
+    let mut asking = wait(&engine);
+    clock.advance(99 * MS);
+    assert!(poll(&mut asking).is_none());
+    clock.advance(MS);
+    let refused = poll(&mut asking).unwrap();
+    assert!(matches!(refused.reason(), Reason::WaitedTooLong) && !refused.is_never());
+    assert_eq!(
+        (refused.status(), refused.policy(), refused.retry_after()),
+        (503, Some("api"), None)
+    );
+    assert_eq!(
+        (refused.reason().name(), stand(&engine)),
+        ("waited_too_long", (1, 0))
+    );
+    assert_eq!(engine.totals(), (1, 1));
+}
+
+#[test]
+fn a_backlog_is_waited_in_briefly_and_the_newest_comes_first() {
+    let (engine, clock) = engine(Policies::new().policy(one("api", 10)));
+    let mut held = pass(&engine);
+    let mut old = wait(&engine);
+    for _ in 0..2 {
+        // Always somebody waits.
+        let mut next = wait(&engine);
+        clock.advance(45 * MS);
+        engine.settle_now(held, Ending::status(200));
+        held = poll(&mut old).unwrap();
+        assert!(held.is_allowed() && poll(&mut next).is_none());
+        old = next;
+    }
+    clock.advance(10 * MS);
+    let (mut second, mut newest) = (wait(&engine), wait(&engine));
+    engine.settle_now(held, Ending::status(200));
+    assert!(poll(&mut old).is_none() && poll(&mut second).is_none());
+    let _held = poll(&mut newest).unwrap();
+    // 5 ms for who came into it, and an interval for who came before it was one.
+    clock.advance(5 * MS);
+    assert!(matches!(
+        poll(&mut second).unwrap().reason(),
+        Reason::WaitedTooLong
+    ));
+    assert!(poll(&mut old).is_none());
+    clock.advance(40 * MS);
+    assert!(matches!(
+        poll(&mut old).unwrap().reason(),
+        Reason::WaitedTooLong
+    ));
+}
+
+#[test]
+fn a_full_line_turns_away_at_once() {
+    let (engine, _) = engine(Policies::new().policy(one("api", 1)));
+    let _held = pass(&engine);
+    let _waiting = wait(&engine);
+    let refused = poll(&mut ask(&engine, Subject::new())).unwrap();
+    assert!(matches!(refused.reason(), Reason::QueueFull));
+    assert_eq!(
+        (refused.status(), refused.policy(), refused.reason().name()),
+        (503, Some("api"), "queue_full")
+    );
+}
+
+#[test]
+fn who_hangs_up_leaves_nothing_behind() {
+    let policies = || {
+        Policies::new()
+            .policy(one("a", 5))
+            .policy(one("b", 5).limit(Limit::per_hour(9)))
+    };
+    let (engine, _) = engine(policies());
+    let b = |engine: &OnManual| {
+        let limit = &engine.pressure().unwrap().limits[1];
+        (limit.snapshot.in_flight, limit.queued)
+    };
+    // One that has a place of b alone.
+    let held = poll(&mut ask(&engine, Subject::new())).unwrap();
+    let waiting = wait(&engine);
+    assert_eq!((stand(&engine), b(&engine)), ((1, 1), (1, 0)));
+    drop(waiting);
+    assert_eq!((stand(&engine), b(&engine)), ((1, 0), (1, 0)));
+    drop(held);
+    assert_eq!((stand(&engine), b(&engine)), ((0, 0), (0, 0)));
+    // Its turn has come, and nobody looks.
+    let held = poll(&mut ask(&engine, Subject::new())).unwrap();
+    let (gone, mut next) = (wait(&engine), wait(&engine));
+    drop(held);
+    drop(gone);
+    let next = poll(&mut next).unwrap();
+    assert!(next.is_allowed());
+    drop(next);
+    assert_eq!((stand(&engine), b(&engine)), ((0, 0), (0, 0)));
+    assert_eq!(
+        engine
+            .peek_now(&Subject::new(), 1)
+            .limits()
+            .next()
+            .unwrap()
+            .decision()
+            .remaining(),
+        6
+    );
+}
+
+/// In one line after the other: what was taken before goes back when the wait ends without a place.
+#[test]
+fn places_of_several_gates() {
+    let path = Match::new().path("/b".parse().unwrap());
+    let policies = Policies::new()
+        .policy(one("a", 5))
+        .policy(one("b", 5).when(path));
+    let alone = Policies::new().policy(one("b", 5));
+    let (engine, clock) = engine(policies);
+    let b = Subject::new().path("/b");
+    let held = poll(&mut ask(&engine, b.clone())).unwrap();
+    let mut both = wait_as(&engine, b);
+    clock.advance(90 * MS);
+    drop(held);
+    // Both are free, and it takes both.
+    let both = poll(&mut both).unwrap();
+    assert!(both.is_allowed());
+    drop(both);
+    assert_eq!(stand(&engine), (0, 0));
+    // Somebody else holds b: by rules that have only that.
+    engine.replace(alone).unwrap();
+    let held = pass(&engine);
+    engine
+        .replace(Policies::new().policy(one("a", 5)).policy(one("b", 5)))
+        .unwrap();
+    let mut waiting = wait(&engine);
+    assert_eq!(stand(&engine), (1, 0));
+    clock.advance(100 * MS);
+    let refused = poll(&mut waiting).unwrap();
+    assert_eq!((refused.policy(), stand(&engine)), (Some("b"), (0, 0)));
+    drop(held);
+}
+
+#[test]
+fn a_policy_that_only_watches_makes_nobody_wait() {
+    let (engine, _) = engine(Policies::new().policy(one("api", 10).action(Action::Shadow)));
+    let _held: Vec<_> = (0..5).map(|_| pass(&engine)).collect();
+    assert_eq!(stand(&engine), (1, 0));
+}
+
+#[test]
+fn who_cannot_wait_is_turned_away() {
+    let policies = Policies::new().policy(one("api", 10));
+    let (engine, _) = engine(policies);
+    let _held = pass(&engine);
+    let at_capacity = |verdict: Verdict| {
+        assert!(
+            matches!(verdict.reason(), Reason::AtCapacity),
+            "{verdict:?}"
+        )
+    };
+    at_capacity(engine.decide_now(&Subject::new()));
+    at_capacity(poll(&mut ask(&engine, Subject::new().at_once())).unwrap());
+    let by_name = engine.clone();
+    let mut by_name: Asking =
+        Box::pin(async move { by_name.decide_by("api", b"x", 1, false).await.unwrap() });
+    at_capacity(poll(&mut by_name).unwrap());
+    // Who acts later holds no place, and waits for none.
+    let later = engine.clone();
+    let mut later: Asking =
+        Box::pin(async move { later.reserve(&Subject::new(), None, None).await });
+    assert!(poll(&mut later).unwrap().is_allowed());
+}
+
+#[test]
+fn a_verdict_that_comes_later_waits_too() {
+    let (engine, _) = engine(Policies::new().policy(one("api", 1)));
+    let Ok(held) = engine.decide_or_later(&Subject::new(), 1) else {
+        panic!("there is room")
+    };
+    let Err(later) = engine.decide_or_later(&Subject::new(), 1) else {
+        panic!("there is none")
+    };
+    let mut later: Asking = Box::pin(later);
+    assert!(poll(&mut later).is_none());
+    let Ok(full) = engine.decide_or_later(&Subject::new(), 1) else {
+        panic!("it need not wait")
+    };
+    assert!(matches!(full.reason(), Reason::QueueFull));
+    engine.settle_now(held, Ending::status(200));
+    assert!(poll(&mut later).unwrap().is_allowed());
+}
+
+/// Who needs the verdict within some time waits no longer than that.
+#[test]
+fn a_verdict_within_a_time_is_waited_for_no_longer() {
+    let (engine, clock) = engine(Policies::new().policy(one("api", 1)));
+    let _held = pass(&engine);
+    let hurried = engine.clone();
+    let mut hurried: Asking =
+        Box::pin(async move { hurried.decide_within(&Subject::new(), 1, 30 * MS).await });
+    assert!(poll(&mut hurried).is_none());
+    clock.advance(30 * MS);
+    assert!(matches!(
+        poll(&mut hurried).unwrap().reason(),
+        Reason::WaitedTooLong
+    ));
+}
+
+/// The more important need not wait for the less important.
+#[test]
+fn room_is_kept_for_the_more_important_in_line() {
+    let limit = AdaptiveLimit::new().between(10, 10).queue(Queue::of(10));
+    let (engine, _) = engine(
+        Policies::new()
+            .shed(Shed::new())
+            .policy(Policy::new("api").adaptive(limit)),
+    );
+    let low = Subject::new().with("class", "sheddable");
+    let held: Vec<_> = (0..3)
+        .map(|_| poll(&mut ask(&engine, low.clone())).unwrap())
+        .collect();
+    let mut waits = wait_as(&engine, low);
+    assert!(pass(&engine).is_allowed());
+    drop(held);
+    assert!(poll(&mut waits).unwrap().is_allowed());
+}
+
+#[test]
+fn a_reload_loses_nobody_who_waits() {
+    let limit = || AdaptiveLimit::new().between(1, 1);
+    let with = |limit: AdaptiveLimit| Policies::new().policy(Policy::new("api").adaptive(limit));
+    let (engine, clock) = engine(with(limit()));
+    let held = pass(&engine);
+    // A queue, where there was none: who was let in before serves it.
+    engine.replace(with(limit().queue(Queue::of(3)))).unwrap();
+    assert_eq!(stand(&engine), (1, 0), "the gate is the same");
+    let (mut first, mut second, mut third) = (wait(&engine), wait(&engine), wait(&engine));
+    engine.settle_now(held, Ending::status(200));
+    let held = poll(&mut first).unwrap();
+    // A shorter one, then none: those who wait stay.
+    engine.replace(with(limit().queue(Queue::of(1)))).unwrap();
+    assert_eq!(stand(&engine), (1, 2));
+    assert!(matches!(
+        poll(&mut ask(&engine, Subject::new())).unwrap().reason(),
+        Reason::QueueFull
+    ));
+    engine.replace(with(limit())).unwrap();
+    engine.settle_now(held, Ending::status(200));
+    let held = poll(&mut second).unwrap();
+    // Other numbers are another gate: who waits at the old one is served there.
+    engine
+        .replace(with(limit().between(1, 5).queue(Queue::of(3))))
+        .unwrap();
+    assert_eq!(stand(&engine), (0, 0));
+    clock.advance(10 * MS);
+    engine.settle_now(held, Ending::status(200));
+    assert!(poll(&mut third).unwrap().is_allowed());
+}
+
+fn unix(at: Instant) -> String {
+    at.since_unix().as_millis().to_string()
+}
+
+#[test]
+fn who_comes_after_its_deadline_costs_nothing() {
+    let policy = Policy::new("api")
+        .limit(Limit::per_hour(3))
+        .adaptive(AdaptiveLimit::new().between(1, 1));
+    let (engine, clock) = engine(Policies::new().policy(policy));
+    let now = clock.now();
+    let late = engine.decide_now(&Subject::new().deadline(now));
+    assert!(matches!(late.reason(), Reason::TooLate) && late.is_never());
+    assert_eq!(
+        (late.status(), late.policy(), late.reason().name()),
+        (504, None, "too_late")
+    );
+    assert_eq!(late.limits().count(), 0);
+    let text = unix(now - MS);
+    assert!(matches!(
+        engine
+            .decide_now(&Subject::new().with("deadline", &text))
+            .reason(),
+        Reason::TooLate
+    ));
+    let reserved = engine.clone();
+    let mut reserved: Asking = Box::pin(async move {
+        reserved
+            .reserve(&Subject::new().deadline(now), None, None)
+            .await
+    });
+    assert!(matches!(
+        poll(&mut reserved).unwrap().reason(),
+        Reason::TooLate
+    ));
+    assert_eq!(engine.totals(), (0, 3));
+    for passes in [
+        Subject::new().deadline(now + MS),
+        Subject::new().with("deadline", "soon"),
+        Subject::new(),
+    ] {
+        let verdict = engine.decide_now(&passes);
+        assert!(verdict.is_allowed(), "{verdict:?}");
+    }
+}
+
+#[test]
+fn nobody_waits_in_line_beyond_its_deadline() {
+    let (engine, clock) = engine(Policies::new().policy(one("api", 5)));
+    let _held = pass(&engine);
+    let mut asking = wait_as(&engine, Subject::new().deadline(clock.now() + 30 * MS));
+    clock.advance(29 * MS);
+    assert!(poll(&mut asking).is_none());
+    clock.advance(MS);
+    assert!(matches!(
+        poll(&mut asking).unwrap().reason(),
+        Reason::TooLate
+    ));
+    assert_eq!(stand(&engine), (1, 0));
+}
+
+#[test]
+fn what_began_long_ago_is_late_however_important_it_is() {
+    let (engine, clock) = engine(Policies::new().shed(Shed::new().patience(2_000 * MS)));
+    let now = clock.now();
+    let late =
+        |subject: &Subject<'_>| matches!(engine.decide_now(subject).reason(), Reason::TooLate);
+    assert!(late(
+        &Subject::new()
+            .start(now - 2_000 * MS)
+            .with("class", "critical_plus")
+    ));
+    assert!(!late(&Subject::new().start(now - 1_999 * MS)));
+    let text = format!("t={}", unix(now - 3_000 * MS));
+    assert!(late(&Subject::new().with("start", &text)));
+    // A clock that is ahead, nonsense, and nobody's word.
+    assert!(!late(&Subject::new().start(now + 60_000 * MS)));
+    assert!(!late(&Subject::new().with("start", "long ago")));
+    assert!(!late(&Subject::new()));
+    // Its own word can only be less.
+    let headers = |timeout: &str| vec![("grpc-timeout", timeout.to_owned())];
+    let (short, none, long) = (headers("500m"), headers("0m"), headers("1H"));
+    assert!(late(&Subject::new().start(now - 500 * MS).headers(&short)));
+    assert!(!late(&Subject::new().start(now - 499 * MS).headers(&short)));
+    assert!(late(&Subject::new().headers(&none)));
+    assert!(late(&Subject::new().start(now - 2_000 * MS).headers(&long)));
+    assert!(!late(&Subject::new().headers(&headers("soon"))));
+    let figures = engine.pressure().unwrap().shed.unwrap();
+    let of = |class: Class| {
+        figures
+            .classes
+            .iter()
+            .find(|one| one.class == class)
+            .unwrap()
+            .admitted
+    };
+    assert_eq!(
+        of(Class::CriticalPlus),
+        0,
+        "what is late is not shed, and not let in either"
+    );
+}
+
+/// Where nothing is shed, nothing but a deadline that is said makes a request late.
+#[test]
+fn without_patience_nothing_began_too_long_ago() {
+    let (engine, clock) = engine(Policies::new().policy(one("api", 0)));
+    let headers = vec![("grpc-timeout", "0m")];
+    let verdict = engine.decide_now(
+        &Subject::new()
+            .start(clock.now() - 3_600_000 * MS)
+            .headers(&headers),
+    );
+    assert!(verdict.is_allowed(), "{verdict:?}");
+}
+
+/// On threads and the clock of the machine: everybody who waits is served in the end, and nothing
+/// is left.
+#[test]
+fn under_threads_nobody_is_forgotten() {
+    const THREADS: usize = 4;
+    const EACH: usize = 2_000;
+    let queue = Queue::of(THREADS).interval(Duration::from_secs(3_600));
+    let limit = AdaptiveLimit::new().between(2, 2).queue(queue);
+    let policies = Policies::new().policy(
+        Policy::new("api")
+            .adaptive(limit)
+            .limit(Limit::per_hour(1_000_000)),
+    );
+    let engine = Engine::new(MemoryStore::new(), policies).unwrap();
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let runtime = tokio::runtime::Builder::new_current_thread()
+                    .enable_all()
+                    .build()
+                    .unwrap();
+                runtime.block_on(async {
+                    for nth in 0..EACH {
+                        let verdict = engine.decide(&Subject::new()).await;
+                        assert!(verdict.is_allowed(), "{verdict:?}");
+                        tokio::task::yield_now().await;
+                        if nth % 2 == 0 {
+                            drop(verdict)
+                        } else {
+                            engine.settle_now(verdict, Ending::status(200))
+                        }
+                    }
+                });
+            });
+        }
+    });
+    let limit = &engine.pressure().unwrap().limits[0];
+    assert_eq!((limit.snapshot.in_flight, limit.queued), (0, 0));
+    assert_eq!(engine.totals(), ((THREADS * EACH) as u64, 0));
+}

@@ -1,0 +1,200 @@
+//! A store that takes no more limits: a reload that needs one fails as a whole, and the store hears
+//! nothing of it.
+
+use ratekeeper::{
+    Ask, Census, Instant, Limit, LimitHandle, ManualClock, MemoryStore, OnFailure, Store, TagOf,
+    TooManyLimits, Verdict,
+};
+use ratekeeper_policy::{Attribute, Engine, EngineError, Policies, Policy, PolicyLimit, Subject};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+/// A store with room for so many limits, which records what else it is called for.
+struct Limited {
+    inner: MemoryStore<ManualClock>,
+    room: AtomicU64,
+    calls: Mutex<Vec<String>>,
+}
+
+impl Limited {
+    fn with_room_for(limits: u64) -> Self {
+        let inner = MemoryStore::builder()
+            .max_keys(1_000)
+            .clock(ManualClock::new())
+            .build();
+        Self {
+            inner,
+            room: AtomicU64::new(limits),
+            calls: Mutex::default(),
+        }
+    }
+
+    fn record(&self, call: String) {
+        self.calls.lock().unwrap().push(call);
+    }
+
+    fn take_room(&self) -> Result<(), TooManyLimits> {
+        match self
+            .room
+            .fetch_update(SeqCst, SeqCst, |room| room.checked_sub(1))
+        {
+            Ok(_) => Ok(()),
+            Err(_) => Err(TooManyLimits::new()),
+        }
+    }
+}
+
+impl Store for Limited {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+        self.take_room()?;
+        self.inner.limit(name, limit)
+    }
+
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+        self.take_room()?;
+        self.inner.concurrency(name, limit)
+    }
+
+    fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
+        self.record(format!("set_limit {limit}"));
+        self.inner.set_limit(handle, limit);
+    }
+
+    fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
+        self.record(format!("set_concurrency {limit}"));
+        self.inner.set_concurrency(handle, limit);
+    }
+
+    fn now(&self) -> Instant {
+        Store::now(&self.inner)
+    }
+
+    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
+        self.inner.decide(asks).await
+    }
+
+    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+        Store::decide_here(&self.inner, asks, now)
+    }
+
+    fn is_here(&self) -> bool {
+        true
+    }
+
+    fn on_failure(&self, _: &LimitHandle, then: OnFailure) {
+        self.record(format!("on_failure {then}"));
+    }
+
+    fn lease(&self, _: &LimitHandle, staleness: Option<Duration>) {
+        self.record(format!("lease {staleness:?}"));
+    }
+
+    fn share_as(&self, _: &LimitHandle, name: &str) {
+        self.record(format!("share_as {name}"));
+    }
+
+    fn tag_by(&self, _: &LimitHandle, tag: Option<TagOf>) {
+        self.record(format!("tag_by {}", tag.is_some()));
+    }
+
+    async fn settle(&self, verdict: Verdict, actual: &[u64]) {
+        Store::settle(&self.inner, verdict, actual).await;
+    }
+
+    async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
+        Store::grant(&self.inner, handle, key, tokens).await;
+    }
+
+    async fn reset(&self, handle: &LimitHandle, key: &[u8]) {
+        Store::reset(&self.inner, handle, key).await;
+    }
+
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>> {
+        Store::census(&self.inner, limits)
+    }
+}
+
+/// What a future of a store in memory is ready with.
+fn ready<T>(future: impl Future<Output = T>) -> T {
+    match std::pin::pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => panic!("a store in memory never waits"),
+    }
+}
+
+fn by_user(name: &str) -> Policy {
+    Policy::new(name).per(Attribute::User)
+}
+
+fn before() -> Policies {
+    Policies::new()
+        .policy(by_user("a").limit(Limit::per_hour(10)))
+        .policy(by_user("b").limit(PolicyLimit::Concurrent(5)))
+}
+
+/// Everything about the policies in force is another, and two limits are new.
+fn after() -> Policies {
+    Policies::new()
+        .policy(
+            by_user("a")
+                .limit(Limit::per_hour(100))
+                .on_failure(OnFailure::Closed)
+                .leased(Duration::from_secs(1)),
+        )
+        .policy(by_user("b").limit(PolicyLimit::Concurrent(50)))
+        .policy(by_user("c").limit(Limit::per_hour(3)))
+        .policy(by_user("d").limit(Limit::per_hour(4)))
+}
+
+#[test]
+fn a_reload_that_finds_no_room_for_a_limit_changes_nothing() {
+    let engine = Engine::new(Limited::with_room_for(3), before()).unwrap();
+    let ann = Subject::new().user("ann");
+    let left = || -> Vec<u64> {
+        let verdict = ready(engine.peek(&ann, 0));
+        verdict
+            .limits()
+            .map(|limit| limit.decision().remaining())
+            .collect()
+    };
+    assert!(ready(engine.decide(&ann)).is_allowed());
+    assert_eq!(left(), [9, 5]);
+    engine.store().calls.lock().unwrap().clear();
+
+    // There is room for the limit of `c`, and none for that of `d`.
+    assert_eq!(
+        engine.replace(after()).unwrap_err(),
+        EngineError::TooManyLimits
+    );
+    assert_eq!(engine.policies(), before());
+    assert_eq!(*engine.store().calls.lock().unwrap(), [""; 0]);
+    assert_eq!((left(), engine.replaced()), (vec![9, 5], 0));
+    // A reload to what is in force is one that changes nothing.
+    engine.replace(before()).unwrap();
+    assert_eq!(left(), [9, 5]);
+
+    // With room for one more it is done as a whole: the limit of `c` is there from the attempt
+    // before.
+    engine.store().room.store(1, SeqCst);
+    engine.replace(after()).unwrap();
+    assert_eq!(engine.store().room.load(SeqCst), 0);
+    assert_eq!(
+        left(),
+        [9, 50, 3, 4],
+        "a limit that changes keeps the tokens that are left"
+    );
+    let calls = engine.store().calls.lock().unwrap();
+    for call in [
+        "set_limit 100/h",
+        "set_concurrency 50",
+        "on_failure closed",
+        "lease Some(1s)",
+    ] {
+        assert!(
+            calls.iter().any(|done| done == call),
+            "{call} is not among {calls:?}"
+        );
+    }
+}

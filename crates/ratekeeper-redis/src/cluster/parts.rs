@@ -1,0 +1,114 @@
+//! One request in several slots: asked in parts, and put together again.
+
+use super::slot;
+use crate::request::Receipt;
+use crate::script::amend::{Amend, Amendment};
+use crate::script::decide::{Answer, FEW, Figures, Question, Questions};
+use crate::trouble::Trouble;
+use ratekeeper::{InMicros, Mode};
+use smallvec::SmallVec;
+
+/// The questions of one slot, by their places in the request.
+pub(super) struct Part {
+    pub(super) slot: u16,
+    places: SmallVec<[usize; 4]>,
+}
+
+pub(super) type Parts = SmallVec<[Part; 4]>;
+
+impl Part {
+    pub(super) fn questions(&self, all: &Questions) -> Questions {
+        self.places.iter().map(|at| all[*at].clone()).collect()
+    }
+}
+
+/// A request by slots.
+pub(super) fn of(questions: &Questions) -> Parts {
+    let mut parts = Parts::new();
+    for (at, question) in questions.iter().enumerate() {
+        let slot = slot(&question.key);
+        match parts.iter_mut().find(|part| part.slot == slot) {
+            Some(part) => part.places.push(at),
+            None => parts.push(Part {
+                slot,
+                places: SmallVec::from_slice(&[at]),
+            }),
+        }
+    }
+    parts
+}
+
+/// What the parts come to together, and what gives back that which is not to stay charged.
+pub(super) fn together(
+    questions: &Questions,
+    parts: &Parts,
+    answers: SmallVec<[Result<Answer, Trouble>; 4]>,
+) -> (Result<Answer, Trouble>, Vec<Amendment>) {
+    let mut all: SmallVec<[Option<Figures>; FEW]> = SmallVec::from_elem(None, questions.len());
+    let mut failed = None;
+    let mut charged: SmallVec<[usize; 8]> = SmallVec::new();
+    let mut denied = false;
+    for (part, answer) in parts.iter().zip(answers) {
+        match answer {
+            Ok(Answer::Told { figures }) => {
+                let own = || part.places.iter().zip(&figures);
+                let fits = own().all(|(at, told)| told.fits || questions[*at].mode == Mode::Shadow);
+                denied |= !fits;
+                if fits {
+                    let takes = |(at, told): &(&usize, &Figures)| {
+                        told.fits && questions[**at].mode != Mode::Peek
+                    };
+                    charged.extend(own().filter(takes).map(|(at, _)| *at));
+                }
+                own().for_each(|(at, told)| all[*at] = Some(*told));
+            }
+            Ok(Answer::BadKey(at)) => failed = Some(Ok(Answer::BadKey(part.places[at]))),
+            Err(trouble) => failed = failed.or(Some(Err(trouble))),
+        }
+    }
+    let mut back = Vec::new();
+    if denied || failed.is_some() {
+        for at in charged {
+            if let Some(figures) = &mut all[at] {
+                back.extend(given_back(&questions[at], figures));
+                *figures = before(&questions[at], figures);
+            }
+        }
+    }
+    let answer = failed.unwrap_or_else(|| match all.into_iter().collect() {
+        Some(figures) => Ok(Answer::Told { figures }),
+        None => Err(Trouble::Broken),
+    });
+    (answer, back)
+}
+
+fn given_back(question: &Question, figures: &Figures) -> Option<Amendment> {
+    if !question.permits.is_empty() {
+        let what = Amend::Permits {
+            live: 0,
+            names: question.permits.clone(),
+        };
+        return Some(Amendment {
+            key: question.key.clone(),
+            limit: question.limit,
+            what,
+        });
+    }
+    Receipt::of_all(question, figures).and_then(|receipt| receipt.corrected(0))
+}
+
+/// The figures of before the charge, as far as they can be told: a window or log still says when it
+/// is fresh after it.
+fn before(question: &Question, figures: &Figures) -> Figures {
+    let cost = question.cost;
+    let first = match question.limit {
+        InMicros::Unlimited => figures.first,
+        InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
+            figures.first.saturating_sub(cost.saturating_mul(token))
+        }
+        InMicros::Window { most, .. } | InMicros::InFlight { most } => {
+            figures.first.saturating_add(cost).min(most)
+        }
+    };
+    Figures { first, ..*figures }
+}

@@ -1,0 +1,18 @@
+//! Leases: tokens that this node may spend by itself for a while, so that most decisions ask
+//! nobody.
+//!
+//! `central` is what Redis does, [`held`] what a node does; both are pure, and what must hold of
+//! them is in their tests. [`table`] holds the keys, [`flight`] asks for more, [`terms`] says which
+//! limits can be leased at all.
+
+#[cfg(test)]
+mod central;
+pub(crate) mod flight;
+pub(crate) mod held;
+pub(crate) mod table;
+pub(crate) mod terms;
+
+#[cfg(test)]
+mod tests;
+#[cfg(all(test, feature = "test-time"))]
+mod trace_tests;

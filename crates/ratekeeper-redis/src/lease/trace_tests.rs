@@ -1,0 +1,155 @@
+//! The script and the pure function, on the same traces.
+
+use super::central::{Central, Terms};
+use super::held::Wish;
+use crate::script::Scripts;
+use crate::script::decide::{self, Answer, Question, Questions};
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use ratekeeper::{InMicros, Limit, Mode};
+use ratekeeper_testkit::RedisServer;
+use std::sync::Arc;
+
+#[derive(Clone, Debug)]
+enum Step {
+    Take(u64),
+    Lease {
+        least: u64,
+        want: u64,
+        lives: u64,
+        late: bool,
+    },
+    Advance(u64),
+    Change(usize),
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let lives = prop_oneof![
+        Just(0_u64),
+        Just(20_000),
+        Just(100_000),
+        1_000..2_000_000_u64
+    ];
+    let step = prop_oneof![
+        3 => (0..40_u64).prop_map(Step::Take),
+        6 => (0..6_u64, 0..200_u64, lives, prop::bool::weighted(0.1))
+            .prop_map(|(least, want, lives, late)| Step::Lease { least, want, lives, late }),
+        6 => prop_oneof![0..1_000_u64, 0..100_000_u64, 0..3_000_000_u64].prop_map(Step::Advance),
+        1 => (0..LIMITS.len()).prop_map(Step::Change),
+    ];
+    prop::collection::vec(step, 1..40)
+}
+
+/// Of different rates, bursts and units.
+const LIMITS: [&str; 6] = [
+    "100/s burst 200",
+    "1000/s burst 64",
+    "7/s burst 30",
+    "59/s burst 700",
+    "1000000/s burst 2000000",
+    "0",
+];
+
+fn terms(limit: &str) -> (InMicros, Terms) {
+    let form = limit.parse::<Limit>().unwrap().in_micros();
+    let InMicros::Bucket {
+        per_micro,
+        token,
+        capacity,
+        ..
+    } = form
+    else {
+        unreachable!("buckets")
+    };
+    (
+        form,
+        Terms {
+            per_micro,
+            token,
+            capacity,
+        },
+    )
+}
+
+#[test]
+fn the_script_does_what_the_pure_function_does() {
+    let server = RedisServer::start();
+    let client = redis::Client::open(server.url()).unwrap();
+    let mut connection = client.get_connection().unwrap();
+    let scripts = Scripts::with_given_time();
+    let mut case = 0;
+    let mut ask = |key: &str, form: InMicros, now: u64, cost: u64, lease: Option<Wish>| {
+        let question = Question {
+            key: key.as_bytes().into(),
+            limit: form,
+            cost,
+            reserve: 0,
+            mode: Mode::Enforce,
+            wait: None,
+            permits: Vec::new(),
+            lease,
+        };
+        let questions: Questions = Arc::new([question]);
+        let command = decide::encode([&questions].into_iter()).by_text(&scripts.decide, Some(now));
+        let reply = command.query::<redis::Value>(&mut connection).unwrap();
+        let mut answers = decide::decode([&questions].into_iter(), reply).unwrap();
+        let Answer::Told { figures, .. } = answers.remove(0) else {
+            panic!("a bad key")
+        };
+        figures[0]
+    };
+    let mut runner = TestRunner::new(Config {
+        cases: 400,
+        ..Config::default()
+    });
+    let run = |(start, steps): (usize, Vec<Step>)| {
+        case += 1;
+        let key = format!("case {case}");
+        let (mut form, mut here) = terms(LIMITS[start]);
+        let mut now = 1_700_000_000_000_000;
+        // What is absent is full.
+        let mut central: Option<Central> = None;
+        for step in steps {
+            match step {
+                Step::Advance(by) => now += by,
+                Step::Change(which) => (form, here) = terms(LIMITS[which]),
+                Step::Take(cost) => {
+                    let told = ask(&key, form, now, cost, None);
+                    let mut after = central.unwrap_or_else(|| Central::fresh(&here, now));
+                    prop_assert_eq!(told.fits, after.take(now, &here, cost));
+                    prop_assert_eq!(told.first as i64, here.capacity as i64 - after.level);
+                    // What is denied, or free, is not written.
+                    if told.fits && cost > 0 {
+                        prop_assert_eq!(told.cold.out, after.out());
+                        central = Some(after);
+                    }
+                }
+                Step::Lease {
+                    least,
+                    want,
+                    lives,
+                    late,
+                } => {
+                    let wish = Wish {
+                        least,
+                        want,
+                        lives,
+                        expires: if late { now - 1 } else { now },
+                    };
+                    let told = ask(&key, form, now, least, Some(wish));
+                    let mut after = central.unwrap_or_else(|| Central::fresh(&here, now));
+                    prop_assert_eq!(told.leased.0, after.lease(now, &here, &wish));
+                    prop_assert_eq!(told.first as i64, here.capacity as i64 - after.level);
+                    if told.leased.0 > 0 {
+                        central = Some(after);
+                    }
+                }
+            }
+        }
+        Ok(())
+    };
+    let run = std::cell::RefCell::new(run);
+    runner
+        .run(&(0..5_usize, steps()), |input| (run.borrow_mut())(input))
+        .unwrap();
+}

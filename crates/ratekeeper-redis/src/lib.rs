@@ -1,0 +1,69 @@
+//! The store that a fleet shares: ratekeeper's limits on Redis or Valkey, exactly, and never
+//! hanging.
+//!
+//! ```no_run
+//! use ratekeeper::{Ask, Limit, Store};
+//! use ratekeeper_redis::RedisStore;
+//!
+//! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//! let store = RedisStore::builder("redis://127.0.0.1:6379").connect().await?;
+//! let per_user = store.limit("user", Limit::per_minute(60))?;
+//! let everyone = store.limit("everyone", Limit::per_second(1_000))?;
+//!
+//! let verdict = store.decide(&[Ask::new(&per_user, "ann"), Ask::new(&everyone, "")]).await;
+//! println!("{}, decided by {}", verdict.is_allowed(), verdict.source()); // true, decided by redis
+//! # Ok(()) }
+//! ```
+//!
+//! Every process that does this with the same names holds the same limits: never too many are
+//! admitted, whoever asks.
+//!
+//! # What it promises
+//!
+//! - One answer: Redis decides by the same integers as the memory store, inside one script, by its
+//!   own clock.
+//! - All or nothing: several limits are one round trip, and charged together or not at all.
+//! - It never hangs: a decision ends within its timeout (10 ms), by each limit's
+//!   [`OnFailure`](ratekeeper::OnFailure), and [`Verdict::source`](ratekeeper::Verdict::source)
+//!   says so. Redis need not be there at the start.
+//! - Keys are hashed with a secret before they leave the process.
+//!
+//! What a failure can add, as formulas with numbers, is in `docs/distributed.md`.
+
+mod address;
+mod board;
+mod builder;
+mod cluster;
+mod connection;
+mod detached;
+mod entrance;
+mod examine;
+mod fallback;
+mod health;
+mod keeper;
+mod key;
+mod lane;
+mod lease;
+mod limits;
+mod limits_check;
+mod link;
+mod permits;
+mod piece;
+mod probe;
+mod random;
+mod reply;
+mod request;
+mod script;
+mod secret;
+mod sentinel;
+mod store;
+mod trouble;
+
+pub use board::{Notice, Notices};
+pub use builder::{ConnectError, RedisStoreBuilder};
+pub use examine::{Examination, Examined};
+pub use key::derived_secret;
+pub use lease::table::LeaseCounts;
+pub use limits_check::OtherLimits;
+pub use store::{Counts, RedisStore, Status};
+pub use trouble::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, Trouble};

@@ -1,0 +1,238 @@
+//! Whether all nodes of one prefix have the same limits: each writes a digest of its own with its
+//! heartbeat.
+
+use sha2::{Digest, Sha256};
+use std::fmt::{self, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Nodes of the same prefix that have other limits than this one.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub struct OtherLimits {
+    /// How many there are.
+    pub nodes: u64,
+    /// For how long there have been any.
+    pub lasts: Duration,
+    /// Whether it lasts longer than a change of the configuration may take to reach all nodes.
+    pub is_reported: bool,
+}
+
+impl fmt::Display for OtherLimits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let nodes = if self.nodes == 1 {
+            "1 other node has"
+        } else {
+            &*format!("{} other nodes have", self.nodes)
+        };
+        write!(
+            f,
+            "{nodes} had other limits than this one for {} s, so together they may admit what the loosest allows; run the \
+             same configuration on all nodes, or set another `prefix` where it is meant to differ",
+            self.lasts.as_secs()
+        )
+    }
+}
+
+/// Compares the limits of this node with those of the others.
+pub(crate) struct LimitsCheck {
+    /// How long a change of the configuration may take to reach all nodes.
+    grace: Duration,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// None until the limits are known: then nothing is compared.
+    digest: Option<String>,
+    difference: Option<Difference>,
+    /// Whether a difference was logged, and not yet that it is over.
+    is_logged: bool,
+}
+
+struct Difference {
+    since: Instant,
+    nodes: u64,
+    is_reported: bool,
+}
+
+impl Difference {
+    fn at(&self, now: Instant) -> OtherLimits {
+        let lasts = now.saturating_duration_since(self.since);
+        OtherLimits {
+            nodes: self.nodes,
+            lasts,
+            is_reported: self.is_reported,
+        }
+    }
+}
+
+/// What is to be logged.
+#[derive(PartialEq, Eq, Debug)]
+pub(crate) enum Report {
+    Differ(OtherLimits),
+    Agree,
+}
+
+impl LimitsCheck {
+    pub(crate) fn new(grace: Duration) -> Self {
+        Self {
+            grace,
+            state: Mutex::default(),
+        }
+    }
+
+    /// Sets the limits of this node, in any order.
+    pub(crate) fn set_limits(&self, limits: impl IntoIterator<Item = String>) {
+        let digest = digest(limits.into_iter().collect());
+        let mut state = self.lock();
+        if state.digest.as_ref() != Some(&digest) {
+            // A change of its own: the others have the same time again to follow.
+            state.digest = Some(digest);
+            state.difference = None;
+        }
+    }
+
+    /// What goes with the heartbeat; empty while the limits are not known.
+    pub(crate) fn digest(&self) -> String {
+        self.lock().digest.clone().unwrap_or_default()
+    }
+
+    /// A heartbeat that was sent with `digest` found so many nodes with another one.
+    pub(crate) fn seen(&self, digest: &str, nodes: u64, now: Instant) -> Option<Report> {
+        let mut state = self.lock();
+        if state.digest.as_deref() != Some(digest) {
+            return None;
+        }
+        if nodes == 0 {
+            state.difference = None;
+            return std::mem::take(&mut state.is_logged).then_some(Report::Agree);
+        }
+        let known = state.difference.get_or_insert(Difference {
+            since: now,
+            nodes,
+            is_reported: false,
+        });
+        known.nodes = nodes;
+        if known.is_reported || now.saturating_duration_since(known.since) < self.grace {
+            return None;
+        }
+        known.is_reported = true;
+        let others = known.at(now);
+        state.is_logged = true;
+        Some(Report::Differ(others))
+    }
+
+    pub(crate) fn other_limits(&self, now: Instant) -> Option<OtherLimits> {
+        self.lock()
+            .difference
+            .as_ref()
+            .map(|difference| difference.at(now))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// The same for the same limits, whatever their order. Two sets of limits in one fleet are few: 64
+/// bits tell them apart.
+fn digest(mut limits: Vec<String>) -> String {
+    limits.sort_unstable();
+    let mut hash = Sha256::new();
+    for limit in &limits {
+        hash.update((limit.len() as u64).to_be_bytes());
+        hash.update(limit);
+    }
+    hash.finalize()
+        .iter()
+        .take(8)
+        .fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GRACE: Duration = Duration::from_secs(60);
+
+    fn limits(texts: &[&str]) -> Vec<String> {
+        texts.iter().map(|text| (*text).to_owned()).collect()
+    }
+
+    #[test]
+    fn the_order_of_limits_does_not_matter_and_their_borders_do() {
+        assert_eq!(digest(limits(&["a", "b"])), digest(limits(&["b", "a"])));
+        assert_ne!(digest(limits(&["a", "b"])), digest(limits(&["ab"])));
+        assert_ne!(digest(limits(&["a"])), digest(limits(&[])));
+        assert_eq!(digest(limits(&["a"])).len(), 16);
+    }
+
+    #[test]
+    fn a_difference_is_reported_once_after_the_grace_and_again_after_a_change() {
+        let (check, begin) = (LimitsCheck::new(GRACE), Instant::now());
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        assert_eq!(
+            check.seen("", 1, at(0)),
+            None,
+            "limits that are not known are not compared"
+        );
+        assert_eq!(check.other_limits(at(0)), None);
+        check.set_limits(limits(&["a"]));
+        let own = check.digest();
+        // A rolling change: it is there, and nothing is said of it.
+        assert_eq!(check.seen(&own, 2, at(1)), None);
+        assert_eq!(check.seen(&own, 1, at(60)), None);
+        let other = check.other_limits(at(60)).unwrap();
+        assert_eq!(
+            (other.nodes, other.lasts.as_secs(), other.is_reported),
+            (1, 59, false)
+        );
+        assert_eq!(check.seen(&own, 0, at(60)), None);
+        assert_eq!(check.other_limits(at(60)), None);
+        // One that stays.
+        assert_eq!(check.seen(&own, 1, at(100)), None);
+        let lasts = GRACE;
+        assert_eq!(
+            check.seen(&own, 3, at(160)),
+            Some(Report::Differ(OtherLimits {
+                nodes: 3,
+                lasts,
+                is_reported: true
+            }))
+        );
+        for second in 161..300 {
+            assert_eq!(check.seen(&own, 2, at(second)), None, "it is logged once");
+        }
+        assert!(check.other_limits(at(300)).unwrap().is_reported);
+        // The same limits again are no change; others are.
+        check.set_limits(limits(&["a"]));
+        assert!(check.other_limits(at(300)).unwrap().is_reported);
+        check.set_limits(limits(&["b"]));
+        assert_eq!(check.other_limits(at(300)), None);
+        assert_eq!(
+            check.seen(&own, 1, at(301)),
+            None,
+            "an answer to what was sent before"
+        );
+        let own = check.digest();
+        assert_eq!(check.seen(&own, 1, at(301)), None);
+        assert!(matches!(
+            check.seen(&own, 1, at(361)),
+            Some(Report::Differ(_))
+        ));
+        assert_eq!(check.seen(&own, 0, at(362)), Some(Report::Agree));
+        assert_eq!(check.seen(&own, 0, at(363)), None);
+        // A change of its own that ends the difference says so.
+        assert_eq!(check.seen(&own, 1, at(364)), None);
+        assert!(matches!(
+            check.seen(&own, 1, at(424)),
+            Some(Report::Differ(_))
+        ));
+        check.set_limits(limits(&["c"]));
+        assert_eq!(check.seen(&check.digest(), 0, at(425)), Some(Report::Agree));
+    }
+}

@@ -1,0 +1,257 @@
+//! The board: what one node leaves is read by all, whatever becomes of Redis.
+
+mod common;
+
+use common::{connect, run};
+use ratekeeper::Store;
+use ratekeeper_redis::{RedisStore, Trouble};
+use ratekeeper_testkit::{RedisSentinels, RedisServer};
+use std::time::{Duration, Instant};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+const BOARD: &str = "ratekeeper:board";
+
+/// The names and texts that a node goes by.
+fn seen(store: &RedisStore) -> Vec<(String, String)> {
+    store
+        .notices()
+        .iter()
+        .map(|notice| (notice.name.to_string(), notice.text.to_string()))
+        .collect()
+}
+
+fn pairs(expected: &[(&str, &str)]) -> Vec<(String, String)> {
+    expected
+        .iter()
+        .map(|(name, text)| ((*name).to_owned(), (*text).to_owned()))
+        .collect()
+}
+
+#[track_caller]
+fn sees(store: &RedisStore, expected: &[(&str, &str)]) {
+    assert_eq!(seen(store), pairs(expected));
+}
+
+/// Waits until a node goes by that.
+async fn hears(store: &RedisStore, expected: &[(&str, &str)]) {
+    let begin = Instant::now();
+    while seen(store) != pairs(expected) {
+        assert!(
+            begin.elapsed() < 3 * common::PATIENCE,
+            "it goes by {:?}, not by {expected:?}",
+            seen(store)
+        );
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn put(store: &RedisStore, name: &str, text: &str) {
+    let begin = Instant::now();
+    while let Err(trouble) = store.put_notice(name, text, HOUR).await {
+        assert!(begin.elapsed() < 3 * common::PATIENCE, "{trouble}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
+#[test]
+fn a_notice_is_read_by_all_until_it_is_taken_down() {
+    run(async {
+        let redis = RedisServer::start();
+        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        sees(&other, &[]);
+        put(&one, "a", "first").await;
+        sees(&one, &[("a", "first")]);
+        hears(&other, &[("a", "first")]).await;
+        put(&other, "a", "second").await;
+        put(&other, "b", "with spaces\nand \"lines\" – and more").await;
+        hears(
+            &one,
+            &[
+                ("a", "second"),
+                ("b", "with spaces\nand \"lines\" – and more"),
+            ],
+        )
+        .await;
+        // Who comes later reads it at once.
+        let late = connect(redis.url()).await;
+        assert_eq!(late.read_notices().await.unwrap().len(), 2);
+        assert_eq!(one.remove_notice("a").await, Ok(true));
+        assert_eq!(one.remove_notice("a").await, Ok(false));
+        assert_eq!(one.remove_notice("b").await, Ok(true));
+        hears(&other, &[]).await;
+        hears(&late, &[]).await;
+    });
+}
+
+#[test]
+fn a_notice_ends_by_itself_by_how_long_it_lasts() {
+    run(async {
+        let redis = RedisServer::start();
+        let store = connect(redis.url()).await;
+        store
+            .put_notice("short", "x", Duration::from_millis(50))
+            .await
+            .unwrap();
+        store.put_notice("long", "y", HOUR).await.unwrap();
+        let left = |name: &str| {
+            let notices = store.notices();
+            let notice = notices.iter().find(|notice| &*notice.name == name);
+            notice.map(|notice| notice.until.saturating_since(store.now()))
+        };
+        assert!(left("short").is_none_or(|left| left <= Duration::from_millis(51)));
+        assert!(
+            left("long")
+                .is_some_and(|left| left > HOUR / 2 && left <= HOUR + Duration::from_millis(1))
+        );
+        // It is swept from Redis when something else changes, and all of it ends with the last of
+        // them.
+        let begin = Instant::now();
+        while redis.command(&["HLEN", BOARD]).int() != Some(2) {
+            assert!(begin.elapsed() < common::PATIENCE);
+            store.put_notice("long", "y", HOUR).await.unwrap();
+        }
+        let ends = redis.command(&["PTTL", BOARD]).int().unwrap();
+        assert!((1..=3_600_000).contains(&ends), "{ends}");
+    });
+}
+
+#[test]
+fn a_board_that_redis_lost_is_put_back() {
+    run(async {
+        let redis = RedisServer::start();
+        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        put(&one, "a", "x").await;
+        put(&one, "gone", "y").await;
+        hears(&other, &[("a", "x"), ("gone", "y")]).await;
+        assert_eq!(one.remove_notice("gone").await, Ok(true));
+        hears(&other, &[("a", "x")]).await;
+        let lost = |how: &dyn Fn()| {
+            how();
+            let begin = Instant::now();
+            // A notice, the mark that another was taken down, and the version.
+            while redis.command(&["HLEN", BOARD]).int() != Some(3) {
+                assert!(begin.elapsed() < 3 * common::PATIENCE);
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        };
+        tokio::task::block_in_place(|| lost(&|| drop(redis.command(&["FLUSHALL"]))));
+        hears(&one, &[("a", "x")]).await;
+        hears(&other, &[("a", "x")]).await;
+        tokio::task::block_in_place(|| {
+            lost(&|| {
+                redis.kill();
+                redis.restart();
+            });
+        });
+        let late = connect(redis.url()).await;
+        assert_eq!(late.read_notices().await.unwrap().len(), 1);
+        hears(&one, &[("a", "x")]).await;
+        put(&other, "b", "z").await;
+        hears(&one, &[("a", "x"), ("b", "z")]).await;
+        hears(&late, &[("a", "x"), ("b", "z")]).await;
+    });
+}
+
+/// A replica that takes over may not have heard the last of it.
+#[test]
+fn what_was_lost_with_a_primary_is_put_back() {
+    run(async {
+        let redis = RedisServer::start();
+        let (one, other) = (connect(redis.url()).await, connect(redis.url()).await);
+        put(&one, "a", "x").await;
+        put(&one, "b", "y").await;
+        hears(&other, &[("a", "x"), ("b", "y")]).await;
+        redis.command(&[
+            "EVAL",
+            "redis.call('HDEL', KEYS[1], 'b') redis.call('HSET', KEYS[1], '#version', '1')",
+            "1",
+            BOARD,
+        ]);
+        let begin = Instant::now();
+        while redis.command(&["HGET", BOARD, "b"]).text().is_none() {
+            assert!(begin.elapsed() < 3 * common::PATIENCE);
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+        hears(&one, &[("a", "x"), ("b", "y")]).await;
+        hears(&other, &[("a", "x"), ("b", "y")]).await;
+    });
+}
+
+#[test]
+fn the_primary_that_sentinels_name_has_it() {
+    run(async {
+        let all = RedisSentinels::start();
+        let (one, other) = (connect(&all.url()).await, connect(&all.url()).await);
+        put(&one, "a", "x").await;
+        hears(&other, &[("a", "x")]).await;
+        let victim = &all.servers()[0];
+        victim.kill();
+        sees(&one, &[("a", "x")]);
+        tokio::task::block_in_place(|| all.await_other_primary(victim.port()));
+        put(&one, "b", "y").await;
+        hears(&one, &[("a", "x"), ("b", "y")]).await;
+        hears(&other, &[("a", "x"), ("b", "y")]).await;
+    });
+}
+
+#[test]
+fn without_redis_who_puts_something_is_told_and_what_was_read_stays() {
+    run(async {
+        let redis = RedisServer::start();
+        let store = connect(redis.url()).await;
+        put(&store, "a", "x").await;
+        redis.kill();
+        assert!(matches!(
+            store.put_notice("b", "y", HOUR).await,
+            Err(Trouble::Unreachable(_))
+        ));
+        assert!(store.remove_notice("a").await.is_err());
+        sees(&store, &[("a", "x")]);
+        redis.restart();
+        put(&store, "b", "y").await;
+        hears(&store, &[("a", "x"), ("b", "y")]).await;
+        // One that hangs is waited for, but not for ever.
+        redis.stop_signal();
+        assert_eq!(
+            store.put_notice("c", "z", HOUR).await,
+            Err(Trouble::TimedOut)
+        );
+        redis.cont();
+        put(&store, "c", "z").await;
+    });
+}
+
+#[test]
+fn a_board_that_is_none_and_one_that_is_full_are_told() {
+    run(async {
+        let redis = RedisServer::start();
+        let store = connect(redis.url()).await;
+        redis.command(&["SET", BOARD, "something else"]);
+        let trouble = store.put_notice("a", "x", HOUR).await.unwrap_err();
+        assert!(trouble.to_string().contains("WRONGTYPE"), "{trouble}");
+        redis.command(&["DEL", BOARD]);
+        let fill =
+            "for at = 1, 20000 do redis.call('HSET', KEYS[1], 'n' .. at, '99999999999999 x') end";
+        redis.command(&["EVAL", fill, "1", BOARD]);
+        let trouble = store.put_notice("a", "x", HOUR).await.unwrap_err();
+        assert!(
+            trouble.to_string().contains("the board of notices is full"),
+            "{trouble}"
+        );
+        // One that is there can still be changed, and what is not ours makes nobody stumble.
+        put(&store, "n1", "y").await;
+        redis.command(&[
+            "HSET",
+            BOARD,
+            "n2",
+            "nonsense",
+            "n3",
+            "",
+            "n4",
+            "99999999999999999999999999 z",
+        ]);
+        redis.command(&["HSET", BOARD, "#version", "x"]);
+        put(&store, "n1", "z").await;
+        assert!(seen(&store).contains(&("n1".to_owned(), "z".to_owned())));
+    });
+}

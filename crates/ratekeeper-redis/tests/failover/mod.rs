@@ -1,0 +1,163 @@
+//! A fleet that goes through a failover: nobody hangs, what is admitted keeps the bound with a
+//! burst for each time a primary is replaced, and Redis decides again soon.
+
+#![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
+
+use crate::common::{Event, Load, Pace, judge, limit, now, until};
+use ratekeeper::{LimitHandle, Source, Store};
+use ratekeeper_redis::{RedisStore, Status};
+use ratekeeper_testkit::auditor::Bound;
+use std::time::{Duration, Instant};
+
+const RATE: u64 = 150;
+const BURST: u64 = 30;
+pub const BUCKET: (&str, Bound) = (
+    "150/s burst 30",
+    Bound::TokenBucket {
+        count: RATE,
+        period_us: 1_000_000,
+        burst: BURST,
+    },
+);
+pub const LOG: (&str, Bound) = (
+    "30/200ms sliding_log",
+    Bound::SlidingLog {
+        limit: 30,
+        window_us: 200_000,
+    },
+);
+const NODES: usize = 3;
+const KEYS: usize = 4;
+/// A busy machine answers within this, and a caller who waits as long is still told in time.
+const TIMEOUT: Duration = Duration::from_millis(100);
+
+pub struct Fleet {
+    nodes: Vec<(RedisStore, Vec<LimitHandle>)>,
+    load: Load,
+}
+
+impl Fleet {
+    pub async fn start(url: &str) -> Self {
+        Self::made_by(|| RedisStore::builder(url)).await
+    }
+
+    pub async fn made_by(builder: impl Fn() -> ratekeeper_redis::RedisStoreBuilder) -> Self {
+        let mut nodes: Vec<(RedisStore, Vec<LimitHandle>)> = Vec::new();
+        for _ in 0..NODES {
+            let store = builder()
+                .timeout(TIMEOUT)
+                .nodes(NODES as u64)
+                .connect()
+                .await
+                .unwrap();
+            let limits = [BUCKET, LOG].map(|(text, _)| store.limit(text, limit(text)).unwrap());
+            nodes.push((store, limits.to_vec()));
+        }
+        until("all nodes know of each other", || {
+            nodes
+                .iter()
+                .all(|(store, _)| store.status().nodes == NODES as u64)
+        })
+        .await;
+        let load = Load::start(&nodes, 3, KEYS, Pace::Saturated);
+        load.until_redis_answers_all().await;
+        Self { nodes, load }
+    }
+
+    /// `recover` returns when a primary takes writes again.
+    pub async fn suffers(self, begin: impl FnOnce(), recover: impl FnOnce() -> u16) -> Aftermath {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        begin();
+        // Whoever was waiting when it began, and whoever has come since, is told before it ends.
+        self.load.until_all_go_on(3).await;
+        tokio::task::block_in_place(recover);
+        let began = Instant::now();
+        let since = now();
+        let seen = |node: usize| {
+            let mut own = self
+                .load
+                .callers
+                .iter()
+                .filter(move |caller| caller.node == node);
+            own.all(|caller| caller.redis_seen.load(std::sync::atomic::Ordering::Relaxed) >= since)
+        };
+        until("Redis decides for every caller", || (0..NODES).all(seen)).await;
+        let well = || self.nodes.iter().all(|(store, _)| store.is_well());
+        until("every node finds all of it well", well).await;
+        println!(
+            "Redis decides everywhere {:.1?} after a primary answered",
+            began.elapsed()
+        );
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        let longest = self.load.longest();
+        let statuses: Vec<Status> = self.nodes.iter().map(|(store, _)| store.status()).collect();
+        println!(
+            "the longest decision took {longest:.1?}; {:?}",
+            statuses[0].counts
+        );
+        Aftermath {
+            events: self.load.finish().await,
+            statuses,
+        }
+    }
+}
+
+pub struct Aftermath {
+    pub events: Vec<Event>,
+    pub statuses: Vec<Status>,
+}
+
+impl Aftermath {
+    /// What Redis admitted keeps the bound with a burst for each key and failover; what all
+    /// admitted, with one more for the return, and with what nodes admitted by themselves while
+    /// Redis served that key for others.
+    pub fn keeps(&self, failovers: u64) {
+        for (at, (text, bound)) in [BUCKET, LOG].into_iter().enumerate() {
+            for key in 0..KEYS {
+                let of_key = || {
+                    self.events
+                        .iter()
+                        .filter(move |event| event.limit == at && event.key == key)
+                };
+                let by_redis = of_key().filter(|event| event.source == Source::Redis);
+                let lost = failovers * BURST;
+                let report = judge(bound, by_redis, lost)
+                    .unwrap_or_else(|broken| panic!("{text}, key {key}: {broken}"));
+                assert!(
+                    report.admitted > 0,
+                    "{text}, key {key}: Redis admitted nothing"
+                );
+                if at == 0 {
+                    let (from, until) = dark(of_key());
+                    let beside = |event: &&Event| {
+                        event.source != Source::Redis
+                            && (event.sent < from || event.answered > until)
+                    };
+                    let allowance = BURST + lost + of_key().filter(beside).count() as u64;
+                    judge(bound, of_key(), allowance)
+                        .unwrap_or_else(|broken| panic!("{text}, key {key}: {broken}"));
+                }
+            }
+        }
+        assert!(
+            self.statuses
+                .iter()
+                .any(|status| status.counts.fallbacks > 0),
+            "nothing happened"
+        );
+    }
+}
+
+/// The longest time in which Redis admitted nothing.
+fn dark<'e>(events: impl Iterator<Item = &'e Event>) -> (u64, u64) {
+    let mut by_redis: Vec<&Event> = events
+        .filter(|event| event.source == Source::Redis)
+        .collect();
+    by_redis.sort_unstable_by_key(|event| event.sent);
+    let gaps = by_redis
+        .windows(2)
+        .map(|pair| (pair[0].answered, pair[1].sent));
+    gaps.filter(|(from, until)| from < until)
+        .max_by_key(|(from, until)| until - from)
+        .unwrap_or((0, 0))
+}

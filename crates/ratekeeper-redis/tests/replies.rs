@@ -1,0 +1,148 @@
+//! What a server sends is bounded: by a reply that never ends, or an error as long as a book,
+//! nobody loses memory, time or log.
+
+mod common;
+
+use common::{LONG, limit, run, until};
+use ratekeeper::{Source, Store};
+use ratekeeper_redis::{RedisStore, Trouble};
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::time::Instant;
+
+/// More than the buffers of a socket on both sides.
+const BUFFERS: u64 = 32 * 1024 * 1024;
+
+/// Says what a Redis says, and from some time on something else to decisions.
+struct Hostile {
+    url: String,
+    /// Whether it does by now.
+    began: Arc<AtomicBool>,
+    /// The most bytes that a connection took.
+    taken: Arc<AtomicU64>,
+}
+
+impl Hostile {
+    /// `begin`, and then `more` as long as somebody takes it.
+    fn start(begin: Vec<u8>, more: &'static [u8]) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap());
+        let (began, taken) = (
+            Arc::new(AtomicBool::new(false)),
+            Arc::new(AtomicU64::new(0)),
+        );
+        let (is_hostile, most) = (Arc::clone(&began), Arc::clone(&taken));
+        // It ends with the process.
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let (begin, is_hostile, most) =
+                    (begin.clone(), Arc::clone(&is_hostile), Arc::clone(&most));
+                std::thread::spawn(move || serve(stream, &begin, more, &is_hostile, &most));
+            }
+        });
+        Self { url, began, taken }
+    }
+}
+
+fn serve(
+    mut stream: TcpStream,
+    begin: &[u8],
+    more: &[u8],
+    is_hostile: &AtomicBool,
+    most: &AtomicU64,
+) {
+    let heartbeat = format!("*3\r\n:1\r\n$70\r\nplain:{}\r\n:0\r\n", "0".repeat(64));
+    let mut buffer = vec![0; 65_536];
+    while let Ok(read @ 1..) = stream.read(&mut buffer) {
+        let asked = String::from_utf8_lossy(&buffer[..read]);
+        let decides = asked.contains("EVALSHA");
+        if decides && is_hostile.load(Relaxed) {
+            let mut sent = 0;
+            let piece = more.repeat(16_384);
+            let mut next = begin;
+            while let Ok(wrote @ 1..) = stream.write(next) {
+                sent += wrote as u64;
+                most.fetch_max(sent, Relaxed);
+                next = match next.len() == wrote {
+                    true if piece.is_empty() => break,
+                    true => &piece,
+                    false => &next[wrote..],
+                };
+            }
+            continue;
+        }
+        let answer = match asked.matches("SETINFO").count() {
+            0 if asked.contains("INFO") => "$-1\r\n".to_owned(),
+            0 if decides => "*2\r\n:1700000000000000\r\n:1\r\n".to_owned(),
+            0 => heartbeat.clone(),
+            many => "+OK\r\n".repeat(many),
+        };
+        if stream.write_all(answer.as_bytes()).is_err() {
+            return;
+        }
+    }
+}
+
+/// What it is told that a store on such a server has, which decided at once by itself.
+fn trouble(hostile: &Hostile) -> Trouble {
+    run(async {
+        let store = RedisStore::builder(&hostile.url)
+            .timeout(LONG)
+            .connect()
+            .await
+            .unwrap();
+        let handle = store.limit("x", limit("3/h")).unwrap();
+        hostile.began.store(true, Relaxed);
+        let begin = Instant::now();
+        assert_eq!(
+            common::source(&store, &handle, "key").await,
+            Source::LocalShare
+        );
+        assert!(
+            begin.elapsed() < LONG,
+            "it was waited for: {:?}",
+            store.status()
+        );
+        until("it is told", || store.status().trouble.is_some()).await;
+        store.status().trouble.unwrap().1
+    })
+}
+
+#[test]
+fn a_reply_without_end_ends_the_connection() {
+    let begins: [(&[u8], &'static [u8]); 5] = [
+        (b"*2147483647\r\n", b":1\r\n"),
+        (b"*5000\r\n", b"$20\r\n01234567890123456789\r\n"),
+        (b"$2000000000\r\n", b"xxxx"),
+        (b"-ERR ", b"x"),
+        (b"+a\n", b"+a\n"),
+    ];
+    for (begin, more) in begins {
+        let hostile = Hostile::start(begin.to_vec(), more);
+        let trouble = trouble(&hostile);
+        assert!(
+            matches!(&trouble, Trouble::Protocol(why) if why.contains("longer than")),
+            "{trouble:?}"
+        );
+        let taken = hostile.taken.load(Relaxed);
+        assert!(
+            taken < BUFFERS,
+            "{}: {taken} bytes were taken",
+            String::from_utf8_lossy(begin)
+        );
+    }
+}
+
+/// Nor is an error shown as it was sent: the rest would be in the log of every node.
+#[test]
+fn a_long_error_is_cut_and_its_control_characters_are_escaped() {
+    let error = format!("-ODD a\x1b[31m{}\r\n", "red".repeat(10_000));
+    let trouble = trouble(&Hostile::start(error.into_bytes(), b"")).to_string();
+    assert!(
+        trouble.starts_with("Redis refuses: ODD a\\u{1b}[31mredred"),
+        "{trouble}"
+    );
+    assert!(trouble.len() < 300 && trouble.ends_with('…'), "{trouble}");
+}

@@ -1,0 +1,189 @@
+//! What the admin listener serves: figures, what happens as it happens, one key and what is said of
+//! it, and who said it.
+
+pub(crate) mod audit;
+mod doctor;
+mod explain;
+pub(crate) mod fleet;
+mod one_key;
+pub(crate) mod overrides;
+mod page;
+mod playground;
+mod pressure;
+mod query;
+mod selected;
+pub(crate) mod shadow;
+pub(crate) mod status;
+mod stream;
+pub(crate) mod top;
+mod web_pages;
+mod write;
+
+pub(crate) use status::{PolicyStatus, RuleStatus, Status, Totals};
+pub(crate) use top::{Key, Top};
+
+use crate::app::App;
+use crate::http::{Code, LIVE, Problem, READY, json, liveness, quoted, readiness, wrong_method};
+use crate::metrics;
+use crate::reload::Reload;
+use axum::Router;
+use axum::body::Body;
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{StatusCode, Uri};
+use axum::middleware;
+use axum::response::Response;
+use axum::routing::{get, post};
+use fleet::Fleet;
+use ratekeeper::{Clock, Instant, Store};
+use ratekeeper_policy::config::{KeysShown, Secret};
+use std::sync::Arc;
+use tokio::sync::watch;
+use write::Verb;
+
+const METRICS: &str = "/metrics";
+const STATUS: &str = "/admin/status";
+const STREAM: &str = "/admin/stream";
+const TOP: &str = "/admin/top";
+const OVERRIDES: &str = "/admin/overrides";
+const SHADOW: &str = "/admin/shadow";
+const AUDIT: &str = "/admin/audit";
+const DOCTOR: &str = crate::doctor::PATH;
+const EXPLAIN: &str = "/admin/explain";
+const PLAYGROUND: &str = "/admin/playground";
+
+/// What all of it shares.
+pub(crate) struct Admin<C: Clock> {
+    reload: Arc<Reload<C>>,
+    options: Options,
+    started: Instant,
+    /// Those who listen to what happens.
+    listeners: stream::Listeners,
+    /// The other nodes, where there may be some.
+    fleet: Option<Arc<Fleet<C>>>,
+}
+
+/// How it is served.
+pub(crate) struct Options {
+    /// Whether it listens for this machine only.
+    pub(crate) on_loopback: bool,
+    /// What operators must have who change something.
+    pub(crate) token: Option<Secret>,
+    /// How keys are shown.
+    pub(crate) keys: KeysShown,
+    /// Becomes true when everything stops.
+    pub(crate) stopped: watch::Receiver<bool>,
+}
+
+impl<C: Clock> Admin<C> {
+    pub(crate) fn new(
+        reload: Arc<Reload<C>>,
+        fleet: Option<Arc<Fleet<C>>>,
+        options: Options,
+    ) -> Arc<Self> {
+        let started = reload.app().engine.store().now();
+        Arc::new(Self {
+            reload,
+            options,
+            started,
+            listeners: stream::Listeners::default(),
+            fleet,
+        })
+    }
+
+    fn app(&self) -> &App<C> {
+        self.reload.app()
+    }
+}
+
+pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
+    let mut router = Router::new()
+        .route(METRICS, get(figures::<C>))
+        .route(STATUS, get(status::status::<C>))
+        .route(STREAM, get(stream::stream::<C>))
+        .route(TOP, get(top::top::<C>))
+        .route(OVERRIDES, get(overrides::overrides::<C>))
+        .route(SHADOW, get(shadow::shadow::<C>))
+        .route(AUDIT, get(audited::<C>))
+        .route(DOCTOR, get(doctor::doctor::<C>))
+        .route(EXPLAIN, post(explain::explain::<C>))
+        .route(PLAYGROUND, post(playground::playground))
+        .route(LIVE, get(live::<C>))
+        .route(READY, get(ready::<C>))
+        .merge(page::routes());
+    for verb in Verb::ALL {
+        router = router.route(
+            verb.path(),
+            post(move |admin, request| write::write::<C>(admin, verb, request)),
+        );
+    }
+    router
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .layer(middleware::from_fn_with_state(
+            Arc::clone(&admin),
+            web_pages::refused::<C>,
+        ))
+        .with_state(admin)
+}
+
+async fn live<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> (StatusCode, String) {
+    liveness(admin.app())
+}
+
+async fn ready<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> (StatusCode, String) {
+    readiness(admin.app())
+}
+
+async fn figures<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
+    let mut response = Response::new(Body::from(metrics::page(admin.app()).await));
+    response.headers_mut().insert(
+        CONTENT_TYPE,
+        HeaderValue::from_static(metrics::CONTENT_TYPE),
+    );
+    response
+}
+
+async fn audited<C: Clock>(
+    State(admin): State<Arc<Admin<C>>>,
+    uri: Uri,
+) -> Result<Response, Problem> {
+    let many = query::how_many(&uri, 100, 2 * audit::KEPT)?;
+    Ok(told(&admin.app().audit.newest(many)))
+}
+
+/// A response that nobody keeps.
+fn told(body: &impl serde::Serialize) -> Response {
+    let mut response = json(StatusCode::OK, "application/json", body);
+    response.headers_mut().insert(
+        axum::http::header::CACHE_CONTROL,
+        HeaderValue::from_static("no-store"),
+    );
+    response
+}
+
+async fn not_found(uri: Uri) -> Problem {
+    let path = quoted(uri.path());
+    let read = [
+        page::PAGE,
+        METRICS,
+        STATUS,
+        STREAM,
+        TOP,
+        OVERRIDES,
+        SHADOW,
+        AUDIT,
+        DOCTOR,
+        LIVE,
+        READY,
+    ];
+    let read = read.map(|path| format!("GET {path}")).join(", ");
+    let written = Verb::ALL
+        .map(|verb| format!("POST {}", verb.path()))
+        .join(", ");
+    let asked = format!("POST {EXPLAIN}, POST {PLAYGROUND}");
+    Problem::new(
+        Code::NotFound,
+        format!("{path} is not served here; {read}, {asked}, {written} are"),
+    )
+}

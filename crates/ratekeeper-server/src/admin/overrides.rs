@@ -1,0 +1,72 @@
+//! `GET /admin/overrides`: what operators said of keys, and is in force.
+
+use super::{Admin, told};
+use axum::extract::State;
+use axum::response::Response;
+use ratekeeper::Clock;
+use ratekeeper_policy::Override;
+use ratekeeper_policy::config::KeysShown;
+use serde::{Deserialize, Serialize};
+use std::sync::Arc;
+
+/// One of them.
+#[derive(Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) policy: String,
+    /// By its fingerprint, or as it is where `[stats] keys` says so.
+    pub(crate) key: String,
+    /// By its fingerprint, which names it in any request.
+    pub(crate) fingerprint: String,
+    /// `ban` or `override`.
+    pub(crate) kind: String,
+    pub(crate) limits: Vec<String>,
+    pub(crate) until_ms: u64,
+    pub(crate) reason: Option<String>,
+    /// Which node said it, where nodes tell each other.
+    pub(crate) node: Option<String>,
+}
+
+impl Row {
+    pub(super) fn of(entry: &Override, keys: KeysShown) -> Self {
+        let key = if keys == KeysShown::Plain {
+            entry.key()
+        } else {
+            entry.fingerprint()
+        };
+        Self {
+            policy: entry.policy().to_owned(),
+            key: key.to_owned(),
+            fingerprint: entry.fingerprint().to_owned(),
+            kind: if entry.limits().is_some() {
+                "override"
+            } else {
+                "ban"
+            }
+            .to_owned(),
+            limits: entry
+                .limits()
+                .into_iter()
+                .flatten()
+                .map(ToString::to_string)
+                .collect(),
+            until_ms: entry.until().as_unix_nanos() / 1_000_000,
+            reason: entry.reason().map(ToOwned::to_owned),
+            node: entry.node().map(ToOwned::to_owned),
+        }
+    }
+
+    pub(super) fn is_ban(&self) -> bool {
+        self.kind == "ban"
+    }
+}
+
+pub(super) async fn overrides<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
+    let rows: Vec<Row> = admin
+        .app()
+        .engine
+        .overrides()
+        .iter()
+        .map(|entry| Row::of(entry, admin.options.keys))
+        .collect();
+    told(&rows)
+}

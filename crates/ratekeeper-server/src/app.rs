@@ -1,0 +1,180 @@
+//! What all listeners share: the engine, the buckets of `/v1/throttle`, who is believed.
+
+use crate::admin::audit::Audit;
+use crate::buckets::{Buckets, MAX_LIMITS};
+use crate::envoy::Envoy;
+use crate::ids::Ids;
+use crate::proxy;
+use crate::resp::Totals;
+use crate::store::{self, AnyStore};
+use crate::traces::Tracer;
+use crate::worker_health::WorkerHealth;
+use arc_swap::ArcSwap;
+use ratekeeper::{Clock, OnFailure};
+use ratekeeper_policy::config::{Config, Identity, KeysShown};
+use ratekeeper_policy::{Engine, EngineError, EngineOptions};
+use ratekeeper_tower::{
+    self as tower, ByPolicies, IdentityHints, Preflight, PreflightStats, RateLimitLayer, Waits,
+};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, OnceLock};
+use std::time::SystemTime;
+
+/// What warnings about callers advise: settings of the configuration, not methods.
+const HINTS: IdentityHints = IdentityHints {
+    untrusted: "add its address to trusted_proxies under [identity]",
+    no_peer: "if a proxy sends them over a Unix socket, add \"unix\" to trusted_proxies under [identity]",
+};
+
+pub(crate) struct App<C: Clock> {
+    /// When it began to serve.
+    pub(crate) started: SystemTime,
+    pub(crate) engine: Engine<AnyStore<C>>,
+    pub(crate) buckets: Buckets<C>,
+    pub(crate) envoy: Envoy<C>,
+    /// Of reservations.
+    pub(crate) ids: Ids,
+    pub(crate) identity: ArcSwap<Identity>,
+    /// The same limits for whole requests: what `/auth` asks.
+    pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
+    /// Who waits where a policy delays: at `/auth`, or in the gateway.
+    pub(crate) waits: Waits,
+    /// How preflight requests are counted, at `/auth` or in the gateway.
+    pub(crate) preflight: Preflight,
+    pub(crate) preflights: PreflightStats,
+    /// What it and the layer of the gateway have seen of callers, whoever is believed meanwhile.
+    pub(crate) seen: tower::Identity,
+    pub(crate) reloads: Reloads,
+    /// What operators did.
+    pub(crate) audit: Audit,
+    /// Whether it is about to stop: it says that it is not ready, so that nobody new is sent here.
+    pub(crate) leaving: AtomicBool,
+    /// What traces requests, if that is wanted.
+    pub(crate) traces: OnceLock<Tracer>,
+    /// The gateway, if this is one.
+    pub(crate) gateway: OnceLock<Arc<proxy::Shared>>,
+    /// Whether the workers run.
+    pub(crate) health: Arc<WorkerHealth>,
+    /// Calls of `CL.THROTTLE` that passed, and that were turned away.
+    pub(crate) throttled: [AtomicU64; 2],
+}
+
+/// How often the configuration was loaded again.
+#[derive(Default)]
+pub(crate) struct Reloads {
+    pub(crate) taken: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    /// Whether the file as it is now was refused.
+    pub(crate) stale: AtomicBool,
+}
+
+impl<C: Clock> App<C> {
+    /// One store holds the keys of both, under one cap.
+    pub(crate) fn new(config: &Config, store: AnyStore<C>) -> Result<Self, EngineError> {
+        let mut options = EngineOptions::default();
+        // A request over the network costs far more than a look at the clock.
+        options.timed_every = 1;
+        options.top = config.stats.top;
+        options.load = Some(crate::load::source());
+        options.plain_keys = config.stats.keys == KeysShown::Plain;
+        options.fingerprints = store::fingerprint_secret(&config.store);
+        let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
+        let (seen, waits) = (tower::Identity::direct().hints(HINTS), Waits::new());
+        let preflights = PreflightStats::default();
+        Ok(Self {
+            layer: ArcSwap::from_pointee(auth_layer(
+                &engine,
+                config.gateway.preflight,
+                &config.identity,
+                (&seen, &waits, &preflights),
+            )),
+            seen,
+            waits,
+            preflight: config.gateway.preflight,
+            preflights,
+            started: SystemTime::now(),
+            engine,
+            buckets: Buckets::new(store.clone(), MAX_LIMITS, &config.store),
+            envoy: Envoy::new(store),
+            ids: Ids::new(config.server.id_secret.as_ref()),
+            identity: ArcSwap::from_pointee(config.identity.clone()),
+            reloads: Reloads::default(),
+            audit: Audit::default(),
+            leaving: AtomicBool::new(false),
+            traces: OnceLock::new(),
+            gateway: OnceLock::new(),
+            health: Arc::default(),
+            throttled: [AtomicU64::new(0), AtomicU64::new(0)],
+        })
+    }
+
+    /// Tells the other nodes of a fleet which limits are in force here.
+    pub(crate) fn declare_limits(&self) {
+        if let AnyStore::Redis(redis) = self.engine.store() {
+            redis.declare_limits(
+                self.engine
+                    .shared_limits()
+                    .into_iter()
+                    .chain(self.envoy.shared_limits()),
+            );
+        }
+    }
+
+    /// Believes others from now on.
+    pub(crate) fn believe(&self, identity: Identity) {
+        if **self.identity.load() != identity {
+            let seen = (&self.seen, &self.waits, &self.preflights);
+            self.layer.store(Arc::new(auth_layer(
+                &self.engine,
+                self.preflight,
+                &identity,
+                seen,
+            )));
+            self.identity.store(Arc::new(identity));
+        }
+    }
+
+    /// Whether nobody is let in, because the store is gone.
+    pub(crate) fn is_closed(&self) -> bool {
+        let gone = match self.engine.store() {
+            AnyStore::Memory(_) => false,
+            AnyStore::Redis(redis) => redis.status().trouble.is_some(),
+        };
+        gone && self.engine.policies().default_on_failure() == OnFailure::Closed
+    }
+
+    /// Counts some calls of `CL.THROTTLE`.
+    pub(crate) fn count(&self, totals: Totals) {
+        let Totals { allowed, denied } = totals;
+        for (count, many) in self.throttled.iter().zip([allowed, denied]) {
+            if many > 0 {
+                count.fetch_add(many, Relaxed);
+            }
+        }
+    }
+
+    /// How many requests passed and how many were turned away, whichever way they were asked.
+    pub(crate) fn totals(&self) -> (u64, u64) {
+        let ways = [
+            self.engine.totals(),
+            self.buckets.totals(),
+            self.envoy.totals(),
+        ];
+        let [allowed, denied] = self.throttled.each_ref().map(|count| count.load(Relaxed));
+        ways.iter()
+            .fold((allowed, denied), |sum, way| (sum.0 + way.0, sum.1 + way.1))
+    }
+}
+
+/// The limits as `/auth` asks them: it only answers whether a request may pass, and 200 is yes.
+fn auth_layer<C: Clock>(
+    engine: &Engine<AnyStore<C>>,
+    preflight: Preflight,
+    believed: &Identity,
+    (seen, waits, preflights): (&tower::Identity, &Waits, &PreflightStats),
+) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
+    let layer = proxy::layer(engine, believed, seen, waits)
+        .at_once()
+        .http_status();
+    layer.preflight(preflight).preflight_stats(preflights)
+}

@@ -1,0 +1,122 @@
+//! How long a connection and its streams last. Tokio's clock stands still here, and goes to the
+//! next timer once everybody waits.
+
+use super::*;
+use crate::stream::Stream;
+use crate::worker::serve_connection;
+use axum::body::Bytes;
+use http_body::Frame;
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::TokioExecutor;
+use ratekeeper::MemoryStore;
+use ratekeeper_policy::config::Config;
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+use tokio::time::{Instant, sleep};
+
+/// A connection to the services, until it ends; and what tells it to.
+fn connect() -> (UnixStream, JoinHandle<()>, watch::Sender<bool>) {
+    let store = crate::store::AnyStore::Memory(MemoryStore::builder().max_keys(10).build());
+    let app = Arc::new(App::new(&Config::default(), store).unwrap());
+    let (stop, stopped) = watch::channel(false);
+    let (client, server) = UnixStream::pair().unwrap();
+    let served = tokio::spawn(async move {
+        let activity = Arc::new(Activity::default());
+        let services = Grpc::new(&app, stopped.clone());
+        let connection = connection(Patient::new(Stream::Unix(server)), services, &activity);
+        drop(serve_connection(connection, &activity, stopped).await);
+    });
+    (client, served, stop)
+}
+
+type Sent = BoxBody<Bytes, Infallible>;
+
+async fn client(window: u32) -> (SendRequest<Sent>, JoinHandle<()>, watch::Sender<bool>) {
+    let (stream, served, stop) = connect();
+    let mut client = http2::Builder::new(TokioExecutor::new());
+    let (send, connection) = client
+        .initial_stream_window_size(window)
+        .handshake(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    (send, served, stop)
+}
+
+fn call(path: &str, body: Sent) -> Request<Sent> {
+    let request =
+        Request::post(format!("http://x{path}")).header("content-type", "application/grpc");
+    request.header("te", "trailers").body(body).unwrap()
+}
+
+const CHECK: &str = "/grpc.health.v1.Health/Check";
+
+/// An empty message.
+fn message() -> Sent {
+    Full::new(Bytes::from_static(&[0; 5])).boxed()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_connection_without_a_request_is_closed_after_some_minutes() {
+    // It answers all that it is asked for a sign of life, and goes when it is told to.
+    let (mut send, served, _stop) = client(65_535).await;
+    assert!(send.send_request(call(CHECK, message())).await.is_ok());
+    let start = Instant::now();
+    served.await.unwrap();
+    assert!(
+        (300..=601).contains(&start.elapsed().as_secs()),
+        "{:?}",
+        start.elapsed()
+    );
+    assert!(send.send_request(call(CHECK, message())).await.is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_that_is_idle_and_does_not_read_does_not_hold_up_a_stop() {
+    let (mut client, served, stop) = connect();
+    client
+        .write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0")
+        .await
+        .unwrap();
+    sleep(Duration::from_secs(1)).await;
+    let start = Instant::now();
+    stop.send_replace(true);
+    served.await.unwrap();
+    assert_eq!(start.elapsed().as_secs(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_message_that_does_not_come_ends_its_stream() {
+    let (mut send, _served, _stop) = client(65_535).await;
+    let start = Instant::now();
+    let never = StreamBody::new(futures_util::stream::pending::<
+        Result<Frame<Bytes>, Infallible>,
+    >())
+    .boxed();
+    let response = send.send_request(call(CHECK, never)).await.unwrap();
+    assert_eq!(response.headers()["grpc-status"], "4", "DEADLINE_EXCEEDED");
+    assert_eq!(start.elapsed().as_secs(), 10);
+    let response = send.send_request(call(CHECK, message())).await.unwrap();
+    assert_eq!(
+        response
+            .into_body()
+            .collect()
+            .await
+            .unwrap()
+            .trailers()
+            .unwrap()["grpc-status"],
+        "0"
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_response_that_is_not_taken_ends_its_stream() {
+    let (mut send, _served, _stop) = client(0).await;
+    let start = Instant::now();
+    let response = send.send_request(call(CHECK, message())).await.unwrap();
+    assert!(response.into_body().collect().await.is_err());
+    assert_eq!(start.elapsed().as_secs(), PATIENCE.as_secs());
+}

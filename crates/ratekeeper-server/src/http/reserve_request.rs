@@ -1,0 +1,86 @@
+//! The bodies of `POST /v1/reserve`, `/v1/settle` and `/v1/cancel`.
+
+use super::check_request::Who;
+use super::json::{Fields, invalid};
+use super::problem::Problem;
+use ratekeeper_policy::Ending;
+use std::time::Duration;
+
+const EXAMPLE: &str =
+    r#"{"subject":{"ip":"203.0.113.7"},"cost":5,"max_wait_ms":2000,"ttl_ms":60000}"#;
+const SETTLE_EXAMPLE: &str = r#"{"id":"…","cost":3,"status":200}"#;
+const CANCEL_EXAMPLE: &str = r#"{"id":"…"}"#;
+
+/// As long as a caller may wait, and as long as an id may live after that: an hour.
+const LONGEST_MS: u64 = 3_600_000;
+
+/// How long an id lives unless its caller says.
+const USUAL: Duration = Duration::from_secs(60);
+
+/// A request for something that is used later.
+#[derive(PartialEq, Debug)]
+pub(super) struct ReserveRequest<'a> {
+    pub(super) who: Who<'a>,
+    pub(super) cost: Option<u64>,
+    pub(super) max_wait: Option<Duration>,
+    pub(super) ttl: Duration,
+}
+
+impl<'a> ReserveRequest<'a> {
+    pub(super) fn from_json(body: &'a [u8]) -> Result<Self, Problem> {
+        let mut fields =
+            Fields::from_body(body, &["subject", "cost", "max_wait_ms", "ttl_ms"], EXAMPLE)?;
+        let who = Who::read(&mut fields)?;
+        let cost = fields.whole_number("cost")?;
+        let max_wait = fields
+            .whole_number_within("max_wait_ms", 0..=LONGEST_MS)?
+            .map(Duration::from_millis);
+        let ttl = fields
+            .whole_number_within("ttl_ms", 1..=LONGEST_MS)?
+            .map_or(USUAL, Duration::from_millis);
+        Ok(Self {
+            who,
+            cost,
+            max_wait,
+            ttl,
+        })
+    }
+}
+
+/// How it ended.
+#[derive(PartialEq, Debug)]
+pub(super) struct SettleRequest {
+    pub(super) id: String,
+    pub(super) ending: Ending,
+}
+
+impl SettleRequest {
+    pub(super) fn from_json(body: &[u8]) -> Result<Self, Problem> {
+        let mut fields =
+            Fields::from_body(body, &["id", "cost", "status", "failed"], SETTLE_EXAMPLE)?;
+        let id = fields.required_text("id", SETTLE_EXAMPLE)?;
+        let cost = fields.whole_number("cost")?;
+        let status = fields
+            .whole_number_within("status", 100..=999)?
+            .and_then(|status| u16::try_from(status).ok());
+        let ending = match (status, fields.yes_or_no("failed")?) {
+            (None, None) => Ending::unknown(),
+            (Some(status), None) => Ending::status(status),
+            (None, Some(true)) => Ending::failed(),
+            (None, Some(false)) => Ending::succeeded(),
+            (Some(_), Some(_)) => {
+                let detail = "`status` and `failed` both say how it ended; send one of them";
+                return Err(invalid(detail.to_owned()));
+            }
+        };
+        Ok(Self {
+            id,
+            ending: cost.map_or(ending, |cost| ending.cost(cost)),
+        })
+    }
+}
+
+/// Which one is cancelled.
+pub(super) fn id_from_json(body: &[u8]) -> Result<String, Problem> {
+    Fields::from_body(body, &["id"], CANCEL_EXAMPLE)?.required_text("id", CANCEL_EXAMPLE)
+}

@@ -1,0 +1,135 @@
+//! How slowly the body of a request may come. It may keep the gateway waiting for so long
+//! altogether, and what comes of it gives time back: in the long run it must come at a rate.
+//!
+//! Only time in which the client is waited for counts, not that in which the upstream takes
+//! nothing.
+
+use std::num::NonZero;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// The bounds of one body.
+#[derive(Clone, Copy)]
+pub(crate) struct BodyRate {
+    /// The most time that it may keep the gateway waiting.
+    pub(crate) timeout: Duration,
+    /// The bytes that give a second of that back.
+    pub(crate) min_rate: NonZero<u64>,
+}
+
+/// What is left of that time.
+pub(crate) struct BodyTimer {
+    rate: BodyRate,
+    left: Duration,
+    /// Since when the client is waited for.
+    waiting_since: Option<Instant>,
+    /// Stays armed from one wait to the next; whoever is never waited for has none.
+    timer: Option<Pin<Box<Sleep>>>,
+}
+
+impl BodyTimer {
+    pub(crate) fn new(rate: BodyRate) -> Self {
+        Self {
+            rate,
+            left: rate.timeout,
+            waiting_since: None,
+            timer: None,
+        }
+    }
+
+    /// So much of it has come.
+    pub(crate) fn received(&mut self, bytes: u64) {
+        if let Some(since) = self.waiting_since.take() {
+            self.left = self.left.saturating_sub(since.elapsed());
+        }
+        if self.left < self.rate.timeout {
+            let worth = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate.min_rate.get());
+            let worth = Duration::from_nanos(u64::try_from(worth).unwrap_or(u64::MAX));
+            self.left = self.left.saturating_add(worth).min(self.rate.timeout);
+        }
+    }
+
+    /// Waits for more; ready when there is no time left for that.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let since = *self.waiting_since.get_or_insert_with(Instant::now);
+        let deadline = since + self.left;
+        let timer = self
+            .timer
+            .get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.deadline() > deadline {
+            timer.as_mut().reset(deadline);
+        }
+        while timer.as_mut().poll(cx).is_ready() {
+            if timer.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            // It was armed for an earlier wait.
+            timer.as_mut().reset(deadline);
+        }
+        Poll::Pending
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::time::{sleep, timeout};
+
+    const RATE: BodyRate = BodyRate {
+        timeout: Duration::from_secs(30),
+        min_rate: NonZero::new(240).unwrap(),
+    };
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    /// How many seconds a client that sends so many bytes after each pause is waited for, an hour
+    /// at most.
+    async fn lasts(bytes: u64, pause: Duration) -> u64 {
+        let (start, mut timer) = (Instant::now(), BodyTimer::new(RATE));
+        while start.elapsed() < HOUR && timeout(pause, poll_fn(|cx| timer.poll(cx))).await.is_err()
+        {
+            timer.received(bytes);
+        }
+        start.elapsed().min(HOUR).as_secs()
+    }
+
+    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_body_that_trickles_ends_and_one_that_is_slow_does_not() {
+        let seconds = Duration::from_secs;
+        assert_eq!(lasts(1, HOUR).await, 30, "nothing comes");
+        assert_eq!(lasts(1, seconds(20)).await, 30, "a byte every 20 s");
+        assert_eq!(lasts(100, seconds(1)).await, 50, "100 bytes a second");
+        assert_eq!(lasts(250, seconds(1)).await, 3_600, "250 bytes a second");
+        assert_eq!(
+            lasts(64 * 1024, seconds(29)).await,
+            3_600,
+            "64 KiB after each pause of 29 s"
+        );
+        assert_eq!(
+            lasts(1 << 40, seconds(31)).await,
+            30,
+            "much of it at once earns no longer pause"
+        );
+    }
+
+    /// While the upstream takes nothing, nobody waits for the client.
+    #[tokio::test(start_paused = true)]
+    async fn only_waiting_for_the_client_counts() {
+        let mut timer = BodyTimer::new(RATE);
+        for _ in 0..10 {
+            assert!(
+                timeout(Duration::from_secs(2), poll_fn(|cx| timer.poll(cx)))
+                    .await
+                    .is_err()
+            );
+            timer.received(1);
+            sleep(HOUR).await;
+        }
+        let start = Instant::now();
+        poll_fn(|cx| timer.poll(cx)).await;
+        assert_eq!(start.elapsed().as_secs(), 10);
+    }
+}

@@ -1,0 +1,74 @@
+//! A connection that changes to another protocol, from where it was asked for to who speaks it
+//! then.
+
+use super::wire::{Ends, Wire};
+use bytes::Buf;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::sync::oneshot;
+
+/// Goes with the answer that says so. The connection is given away when that answer is written.
+#[derive(Clone)]
+pub(crate) struct Switch(Arc<Mutex<Option<oneshot::Sender<Switched>>>>);
+
+impl Switch {
+    pub(crate) fn new() -> (Self, oneshot::Receiver<Switched>) {
+        let (give, given) = oneshot::channel();
+        (Self(Arc::new(Mutex::new(Some(give)))), given)
+    }
+
+    pub(super) fn give(&self, connection: Switched) {
+        if let Some(give) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() {
+            // Who does not want it any more has closed the other side.
+            drop(give.send(connection));
+        }
+    }
+}
+
+/// A connection that speaks another protocol now.
+pub(crate) struct Switched(Wire);
+
+impl Switched {
+    pub(super) fn new(wire: Wire) -> Self {
+        Self(wire)
+    }
+}
+
+impl AsyncRead for Switched {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let Ends { stream, read, .. } = &mut *self.0.lock();
+        if read.is_empty() {
+            return Pin::new(stream).poll_read(cx, buf);
+        }
+        // What has come already.
+        let length = read.len().min(buf.remaining());
+        buf.put_slice(&read[..length]);
+        read.advance(length);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Switched {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.0.lock().stream).poll_write(cx, buf)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.lock().stream).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.0.lock().stream).poll_shutdown(cx)
+    }
+}

@@ -1,0 +1,308 @@
+//! What is passed on, what is not, and what is added.
+
+use super::*;
+
+fn map(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+    let pair = |(name, value): &(&'static str, &'static str)| {
+        (
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        )
+    };
+    pairs.iter().map(pair).collect()
+}
+
+fn names(headers: &HeaderMap) -> Vec<&str> {
+    let mut names: Vec<_> = headers.keys().map(HeaderName::as_str).collect();
+    names.sort_unstable();
+    names
+}
+
+#[test]
+fn what_is_of_one_connection_goes_no_further() {
+    let mut headers = HeaderMap::new();
+    for (name, value) in [
+        ("connection", "close, X-Private"),
+        ("connection", "x-other"),
+        ("x-private", "1"),
+        ("x-other", "1"),
+        ("keep-alive", "timeout=5"),
+        ("te", "trailers"),
+        ("transfer-encoding", "chunked"),
+        ("upgrade", "websocket"),
+        ("proxy-authorization", "secret"),
+        ("accept", "*/*"),
+    ] {
+        headers.append(
+            HeaderName::from_static(name),
+            HeaderValue::from_static(value),
+        );
+    }
+    let client = client("203.0.113.7", false);
+    let mut request = headers.clone();
+    strip_request(&mut request, false);
+    assert_eq!(names(&request), ["accept", "te"], "what policies see");
+    let told = onward(&request, &client, &X_FORWARDED_FOR);
+    assert_eq!(
+        names(&told),
+        [
+            "accept",
+            "forwarded",
+            "te",
+            "via",
+            "x-forwarded-for",
+            "x-forwarded-proto"
+        ]
+    );
+    strip(&mut headers);
+    assert_eq!(names(&headers), ["accept"]);
+    let mut upgrade = map(&[
+        ("connection", "Upgrade, x-private"),
+        ("upgrade", "websocket"),
+        ("x-private", "1"),
+    ]);
+    strip_request(&mut upgrade, true);
+    assert_eq!(names(&upgrade), ["connection", "upgrade"]);
+    strip_request(&mut upgrade, false);
+    assert_eq!(names(&upgrade), [""; 0]);
+    let told = onward(
+        &map(&[("te", "gzip"), ("content-length", "5")]),
+        &client,
+        &X_FORWARDED_FOR,
+    );
+    assert!(!told.contains_key("te") && !told.contains_key("content-length"));
+}
+
+/// What goes on of the headers of a request.
+fn onward(headers: &HeaderMap, client: &Client, believed: &HeaderName) -> HeaderMap {
+    let (mut told, mut lines) = (HeaderMap::new(), Vec::new());
+    let onward = Onward {
+        client,
+        believed,
+        version: Version::HTTP_11,
+        upgrade: None,
+    };
+    onward.each(headers, |name, value| {
+        told.append(name, HeaderValue::from_bytes(value).unwrap());
+        put_header(&mut lines, name, value);
+    });
+    // As lines it is the same, also when they were kept.
+    for _ in 0..2 {
+        let mut head = Vec::new();
+        onward.write(headers, &mut head);
+        // But for what is of one connection.
+        let head = String::from_utf8(head).unwrap();
+        assert_eq!(head.contains("connection: te\r\n"), told.contains_key("te"));
+        assert_eq!(head.replace("connection: te\r\n", "").as_bytes(), lines);
+    }
+    told
+}
+
+#[test]
+fn te_goes_with_an_option_of_connection() {
+    let client = client("203.0.113.7", false);
+    let connection = |te: Option<&'static str>, protocol: Option<&'static str>| {
+        let headers: HeaderMap = te
+            .map(|te| (TE, HeaderValue::from_static(te)))
+            .into_iter()
+            .collect();
+        let upgrade = protocol.map(HeaderValue::from_static);
+        let onward = Onward {
+            client: &client,
+            believed: &X_FORWARDED_FOR,
+            version: Version::HTTP_11,
+            upgrade,
+        };
+        let mut head = Vec::new();
+        onward.write(&headers, &mut head);
+        let head = String::from_utf8(head).unwrap();
+        let lines: Vec<&str> = head
+            .lines()
+            .filter(|line| ["te:", "con", "upg"].contains(&&line[..3]))
+            .collect();
+        lines.join("|")
+    };
+    assert_eq!(connection(None, None), "");
+    assert_eq!(connection(Some("gzip"), None), "");
+    assert_eq!(
+        connection(Some("gzip, trailers"), None),
+        "connection: te|te: trailers"
+    );
+    assert_eq!(
+        connection(None, Some("websocket")),
+        "connection: upgrade|upgrade: websocket"
+    );
+    assert_eq!(
+        connection(Some("trailers"), Some("websocket")),
+        "connection: te, upgrade|upgrade: websocket|te: trailers"
+    );
+}
+
+fn client(ip: &str, trusted: bool) -> Client {
+    Client::new(
+        Some(std::net::SocketAddr::new(ip.parse().unwrap(), 4711)),
+        trusted,
+        false,
+        None,
+    )
+}
+
+#[test]
+fn a_client_cannot_say_who_it_is() {
+    let headers = onward(
+        &map(&[
+            ("x-forwarded-for", "1.2.3.4"),
+            ("forwarded", "for=1.2.3.4"),
+            ("host", "example.com"),
+        ]),
+        &client("203.0.113.7", false),
+        &X_FORWARDED_FOR,
+    );
+    let values: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
+    assert_eq!(values, ["203.0.113.7"]);
+    let values: Vec<_> = headers.get_all("forwarded").iter().collect();
+    assert_eq!(values, ["for=203.0.113.7;proto=http;host=example.com"]);
+    assert_eq!(headers["x-forwarded-host"], "example.com");
+    assert_eq!(headers["x-forwarded-proto"], "http");
+}
+
+#[test]
+fn nor_by_another_spelling_or_another_header() {
+    let said = [
+        ("x_forwarded_for", "1.2.3.4"),
+        ("x-forwarded_proto", "https"),
+        ("x-forwarded-port", "1"),
+        ("x-real-ip", "1.2.3.4"),
+        ("x-forwarded", "kept"),
+        ("accept", "*/*"),
+    ];
+    let mut headers = map(&said);
+    let own = HeaderName::from_static("cf-connecting-ip");
+    headers.insert(&own, HeaderValue::from_static("1.2.3.4"));
+    let told = onward(&headers, &client("203.0.113.7", false), &own);
+    assert_eq!(
+        names(&told),
+        [
+            "accept",
+            "forwarded",
+            "via",
+            "x-forwarded",
+            "x-forwarded-for",
+            "x-forwarded-proto"
+        ]
+    );
+    let told = onward(&headers, &client("203.0.113.7", true), &own);
+    assert_eq!(
+        names(&told),
+        [
+            "accept",
+            "cf-connecting-ip",
+            "forwarded",
+            "via",
+            "x-forwarded",
+            "x-forwarded-for",
+            "x-forwarded-port",
+            "x-forwarded-proto",
+            "x-real-ip"
+        ],
+        "a trusted proxy spells them with hyphens"
+    );
+}
+
+#[test]
+fn a_trusted_proxy_is_added_to() {
+    let proxy = client("10.0.0.1", true);
+    let headers = onward(
+        &map(&[
+            ("x-forwarded-for", "1.2.3.4"),
+            ("x-forwarded-proto", "https"),
+        ]),
+        &proxy,
+        &X_FORWARDED_FOR,
+    );
+    let values: Vec<_> = headers.get_all("x-forwarded-for").iter().collect();
+    assert_eq!(values, ["1.2.3.4", "10.0.0.1"]);
+    assert_eq!(headers["x-forwarded-proto"], "https");
+    assert!(
+        !headers.contains_key("forwarded"),
+        "the proxy would be taken for the client"
+    );
+    let headers = onward(
+        &map(&[("forwarded", "for=1.2.3.4"), ("host", "[::1]:8080")]),
+        &proxy,
+        &X_FORWARDED_FOR,
+    );
+    let values: Vec<_> = headers.get_all("forwarded").iter().collect();
+    assert_eq!(
+        values,
+        ["for=1.2.3.4", "for=10.0.0.1;proto=http;host=\"[::1]:8080\""]
+    );
+    assert!(!headers.contains_key("x-forwarded-for"));
+    let headers = onward(
+        &HeaderMap::new(),
+        &client("2001:db8::7", false),
+        &X_FORWARDED_FOR,
+    );
+    assert_eq!(headers["forwarded"], "for=\"[2001:db8::7]\";proto=http");
+}
+
+#[test]
+fn nobody_changes_to_http2_past_the_limits() {
+    let asks = |protocol| upgrade(&map(&[("connection", "upgrade"), ("upgrade", protocol)]));
+    assert_eq!(asks("websocket").unwrap(), "websocket");
+    for http2 in ["h2c", "H2C", "websocket, h2c", "h2"] {
+        assert_eq!(asks(http2), None);
+    }
+}
+
+#[test]
+fn what_comes_after_a_body_does_not_say_who_asked_nor_how_to_read_it() {
+    let late = [
+        "x-forwarded-for",
+        "x_real_ip",
+        "forwarded",
+        "content-length",
+        "transfer-encoding",
+        "host",
+        "trailer",
+    ];
+    assert!(
+        late.iter()
+            .all(|name| !may_trail(&HeaderName::from_static(name)))
+    );
+    assert!(may_trail(&HeaderName::from_static("grpc-status")));
+}
+
+#[test]
+fn a_cookie_in_pieces_is_made_whole() {
+    let mut headers = map(&[("cookie", "a=b"), ("cookie", "c=d"), ("accept", "*/*")]);
+    one_cookie(&mut headers);
+    assert_eq!(
+        headers.get_all("cookie").iter().collect::<Vec<_>>(),
+        ["a=b; c=d"]
+    );
+}
+
+#[test]
+fn only_hosts_that_are_served() {
+    let served = [
+        "example.com".parse().unwrap(),
+        "*.example.com".parse().unwrap(),
+    ];
+    let status = |host: &'static str| {
+        let judged = one_host(&mut map(&[("host", host)]), None, Version::HTTP_11, &served);
+        judged
+            .err()
+            .map_or(200, |problem| problem.plain().status().as_u16())
+    };
+    let statuses = [
+        "example.com",
+        "a.EXAMPLE.com:81",
+        "example.org",
+        "example.com.evil.org",
+        "[::1]:80",
+        "a/b",
+        "a@b",
+    ];
+    assert_eq!(statuses.map(status), [200, 200, 421, 421, 421, 400, 400]);
+}

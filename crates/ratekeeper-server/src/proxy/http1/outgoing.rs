@@ -1,0 +1,178 @@
+//! The write buffer of an HTTP/1 message: the head and small pieces of the body in one piece, large
+//! pieces as they are.
+
+use axum::body::Bytes;
+use axum::http::{HeaderName, HeaderValue};
+use bytes::Buf;
+use std::io::{self, IoSlice, Write};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncWrite;
+
+/// Pieces of a body up to this size are written together with what stands beside them.
+const SMALL: usize = 4 * 1024;
+
+/// With as many bytes that wait to be written nothing more is added; memory is reused up to this
+/// size.
+const MAX_BUFFERED: usize = 16 * 1024;
+
+#[derive(Default)]
+pub(crate) struct Outgoing {
+    /// The head, sizes of chunks, small pieces; and how much of it is written.
+    first: Vec<u8>,
+    written: usize,
+    /// Then this piece of the body, and what ends it.
+    piece: Bytes,
+    last: &'static [u8],
+    /// Whether the other side has any of the message.
+    begun: bool,
+    unflushed: bool,
+}
+
+impl Outgoing {
+    /// Begins a message, with its head.
+    pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        let first = std::mem::take(&mut self.first);
+        *self = Self {
+            first: if first.capacity() > MAX_BUFFERED {
+                Vec::new()
+            } else {
+                first
+            },
+            ..Self::default()
+        };
+        self.first.clear();
+        head(&mut self.first)
+    }
+
+    /// Discards what is not written yet.
+    pub(crate) fn stop(&mut self) {
+        *self = Self {
+            begun: self.begun,
+            ..Self::default()
+        };
+    }
+
+    /// Whether the other side has any of the message.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.begun
+    }
+
+    /// How many bytes are to be written.
+    pub(crate) fn left(&self) -> usize {
+        self.first.len() - self.written + self.piece.len() + self.last.len()
+    }
+
+    pub(crate) fn has_bytes(&self) -> bool {
+        self.left() > 0
+    }
+
+    pub(crate) fn is_flushed(&self) -> bool {
+        !self.unflushed
+    }
+
+    /// Whether another piece may be added: always when everything is written.
+    pub(crate) fn has_room(&self) -> bool {
+        self.piece.is_empty()
+            && self.last.is_empty()
+            && self.first.len() - self.written < MAX_BUFFERED
+    }
+
+    /// Adds a piece of the body, as a chunk if it goes in chunks.
+    pub(crate) fn add(&mut self, data: Bytes, chunked: bool) {
+        // An empty chunk would be the end.
+        if data.is_empty() {
+            return;
+        }
+        self.forget_written();
+        let last: &[u8] = if chunked { b"\r\n" } else { b"" };
+        if chunked {
+            // To write into memory cannot fail.
+            drop(write!(self.first, "{:x}\r\n", data.len()));
+        }
+        if data.len() <= SMALL {
+            self.first.extend_from_slice(&data);
+            self.first.extend_from_slice(last);
+        } else {
+            (self.piece, self.last) = (data, last);
+        }
+    }
+
+    /// Adds the end of a body in chunks.
+    pub(crate) fn end_chunks<'a>(
+        &mut self,
+        trailers: impl Iterator<Item = (&'a HeaderName, &'a HeaderValue)>,
+    ) {
+        self.forget_written();
+        self.first.extend_from_slice(b"0\r\n");
+        trailers.for_each(|(name, value)| put_header(&mut self.first, name, value.as_bytes()));
+        self.first.extend_from_slice(b"\r\n");
+    }
+
+    /// Removes written bytes from the front. Only when they are at least half, so that no byte is
+    /// moved more often than one is written.
+    fn forget_written(&mut self) {
+        if self.written >= self.first.len() - self.written {
+            self.first.drain(..self.written);
+            self.written = 0;
+        }
+    }
+
+    /// Writes all that there is.
+    pub(crate) fn poll_write<S>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        while self.has_bytes() {
+            let stream = Pin::new(&mut *stream);
+            let written = if self.piece.is_empty() && self.last.is_empty() {
+                ready!(stream.poll_write(cx, &self.first[self.written..]))?
+            } else {
+                let slices =
+                    [&self.first[self.written..], &self.piece, self.last].map(IoSlice::new);
+                ready!(stream.poll_write_vectored(cx, &slices))?
+            };
+            if written == 0 {
+                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+            }
+            (self.begun, self.unflushed) = (true, true);
+            let of_first = written.min(self.first.len() - self.written);
+            self.written += of_first;
+            if self.written == self.first.len() {
+                self.first.clear();
+                self.written = 0;
+            }
+            let of_piece = (written - of_first).min(self.piece.len());
+            self.piece.advance(of_piece);
+            self.last = &self.last[written - of_first - of_piece..];
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    pub(crate) fn poll_flush<S>(
+        &mut self,
+        stream: &mut S,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>>
+    where
+        S: AsyncWrite + Unpin,
+    {
+        if self.unflushed {
+            ready!(Pin::new(stream).poll_flush(cx))?;
+            self.unflushed = false;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// Adds a header to a head, or to trailers.
+pub(crate) fn put_header(head: &mut Vec<u8>, name: &HeaderName, value: &[u8]) {
+    head.extend_from_slice(name.as_str().as_bytes());
+    head.extend_from_slice(b": ");
+    head.extend_from_slice(value);
+    head.extend_from_slice(b"\r\n");
+}

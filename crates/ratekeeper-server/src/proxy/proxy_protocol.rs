@@ -1,0 +1,156 @@
+//! The PROXY protocol, versions 1 and 2: who a trusted proxy is speaking for. Pure: bytes in, an
+//! address out.
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+/// The longest head: of version 2, with room for what follows the addresses.
+pub(super) const LONGEST: usize = 16 + 1024;
+
+/// The longest head of version 1.
+const LONGEST_LINE: usize = 107;
+
+const SIGNATURE: &[u8; 12] = b"\r\n\r\n\0\r\nQUIT\n";
+
+/// What the first bytes of a connection are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Read {
+    /// More of them are needed.
+    More,
+    /// A head of so many bytes, and who the proxy speaks for: none if for itself.
+    Head(usize, Option<SocketAddr>),
+    /// No head, or one that is wrong.
+    Wrong,
+}
+
+pub(super) fn read(bytes: &[u8]) -> Read {
+    let starts = |known: &[u8]| bytes.iter().zip(known).all(|(byte, known)| byte == known);
+    match bytes {
+        _ if starts(SIGNATURE) => version_2(bytes),
+        _ if starts(b"PROXY ") => version_1(bytes),
+        _ => Read::Wrong,
+    }
+}
+
+fn version_1(bytes: &[u8]) -> Read {
+    let Some(end) = bytes.iter().position(|byte| *byte == b'\n') else {
+        return if bytes.len() < LONGEST_LINE {
+            Read::More
+        } else {
+            Read::Wrong
+        };
+    };
+    let line = bytes[..end]
+        .strip_suffix(b"\r")
+        .and_then(|line| std::str::from_utf8(line).ok());
+    let Some(line) = line.filter(|_| end < LONGEST_LINE) else {
+        return Read::Wrong;
+    };
+    let mut words = line.split(' ').skip(1);
+    let family = words.next();
+    if family == Some("UNKNOWN") {
+        return Read::Head(end + 1, None);
+    }
+    let (source, target) = (words.next(), words.next());
+    let (source_port, target_port, more) = (words.next(), words.next(), words.next());
+    let address = |text: Option<&str>| match family? {
+        "TCP4" => text?.parse::<Ipv4Addr>().ok().map(IpAddr::from),
+        "TCP6" => text?.parse::<Ipv6Addr>().ok().map(IpAddr::from),
+        _ => None,
+    };
+    let port = |text: Option<&str>| text?.parse::<u16>().ok();
+    match (
+        address(source),
+        address(target),
+        port(source_port),
+        port(target_port),
+        more,
+    ) {
+        (Some(source), Some(_), Some(port), Some(_), None) => {
+            Read::Head(end + 1, Some((source, port).into()))
+        }
+        _ => Read::Wrong,
+    }
+}
+
+fn version_2(bytes: &[u8]) -> Read {
+    let Some((head, rest)) = bytes.split_at_checked(16) else {
+        return Read::More;
+    };
+    let length = usize::from(u16::from_be_bytes([head[14], head[15]]));
+    let (version, command, family) = (head[12] >> 4, head[12] & 0xf, head[13]);
+    if version != 2 || command > 1 || 16 + length > LONGEST {
+        return Read::Wrong;
+    }
+    let Some(rest) = rest.get(..length) else {
+        return Read::More;
+    };
+    let port = |at: usize| Some(u16::from_be_bytes([*rest.get(at)?, *rest.get(at + 1)?]));
+    let source = match (command, family) {
+        // The proxy itself, to see if we are well.
+        (0, _) => return Read::Head(16 + length, None),
+        (_, 0x11) => rest
+            .first_chunk::<4>()
+            .map(|ip| IpAddr::from(*ip))
+            .zip(port(8)),
+        (_, 0x21) => rest
+            .first_chunk::<16>()
+            .map(|ip| IpAddr::from(*ip))
+            .zip(port(32)),
+        // Neither TCP over IPv4 nor over IPv6: nobody we could name.
+        _ => return Read::Head(16 + length, None),
+    };
+    source.map_or(Read::Wrong, |source| {
+        Read::Head(16 + length, Some(source.into()))
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_versions_are_read_and_in_pieces() {
+        let one = b"PROXY TCP4 203.0.113.7 10.0.0.1 4711 80\r\nGET";
+        let address = Some("203.0.113.7:4711".parse().unwrap());
+        assert_eq!(read(one), Read::Head(one.len() - 3, address));
+        assert_eq!(read(b"PROXY UNKNOWN whatever\r\n"), Read::Head(24, None));
+        let six = b"PROXY TCP6 2001:db8::7 ::1 1 2\r\n";
+        assert_eq!(
+            read(six),
+            Read::Head(six.len(), Some("[2001:db8::7]:1".parse().unwrap()))
+        );
+        let mut two = SIGNATURE.to_vec();
+        two.extend([
+            0x21, 0x11, 0, 15, 203, 0, 113, 7, 10, 0, 0, 1, 0x12, 0x67, 0, 80, 4, 0, 0,
+        ]);
+        assert_eq!(read(&two), Read::Head(31, address));
+        for whole in [&one[..one.len() - 3], &two[..]] {
+            for end in 0..whole.len() {
+                assert_eq!(read(&whole[..end]), Read::More, "{end}");
+            }
+        }
+        two[12] = 0x20;
+        assert_eq!(read(&two), Read::Head(31, None));
+    }
+
+    #[test]
+    fn what_is_none_is_wrong() {
+        let mut short = SIGNATURE.to_vec();
+        short.extend([0x21, 0x11, 0, 3, 1, 2, 3]);
+        let mut other = SIGNATURE.to_vec();
+        other.extend([0x31, 0x11, 0, 0]);
+        for bad in [
+            &b"GET / HTTP/1.1\r\n"[..],
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2 3\r\n",
+            b"PROXY TCP4 2001:db8::7 ::1 1 2\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1 99999\r\n",
+            b"PROXY TCP4 1.2.3.4 5.6.7.8 1 2\n",
+            &[b"PROXY TCP4 ", &[b'1'; 120][..]].concat(),
+            &short,
+            &other,
+        ] {
+            assert_eq!(read(bad), Read::Wrong, "{}", bad.escape_ascii());
+        }
+    }
+}

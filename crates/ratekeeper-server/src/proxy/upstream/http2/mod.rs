@@ -1,0 +1,122 @@
+//! HTTP/2 connections to an upstream, which the requests of a worker share.
+//!
+//! This is on h2 and not on hyper's client, because a gateway needs what hyper keeps to itself:
+//! whether the upstream processed a request that failed, informational responses, who is waited
+//! for, and flow control. A response is read as it comes and its window given back as its client
+//! takes it, so that frames never wait unread in h2, however small they are.
+
+mod connection;
+mod download;
+mod exchange;
+mod piece_buffer;
+mod upload;
+
+pub(crate) use download::Http2Body;
+pub(crate) use exchange::{Http2Error, Http2Exchange, Received};
+
+use super::{Connector, Trouble};
+use connection::{Http2Connection, StreamPermit};
+use ratekeeper_policy::config::Upstream;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+use tokio::time::{Instant, timeout};
+
+/// Connections of one worker to one upstream. Another one is opened when all streams of those that
+/// there are are in use.
+const MAX_CONNECTIONS: usize = 8;
+
+/// How long a connection without requests is kept.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The HTTP/2 connections of one worker to one upstream.
+#[derive(Default)]
+pub(crate) struct Http2Pool {
+    /// The first one that has a free stream is used, so that those behind it become idle when there
+    /// is less to do.
+    connections: Mutex<Vec<PooledConnection>>,
+    /// Held while a connection is opened: requests that come meanwhile wait for that one.
+    connecting: tokio::sync::Mutex<()>,
+}
+
+struct PooledConnection {
+    connection: Http2Connection,
+    /// Since when it was found without requests; none if it had some when it was last looked at.
+    idle_since: Option<Instant>,
+}
+
+impl Http2Pool {
+    /// A free stream, and whether its connection was there before. With `new`, the first stream of
+    /// another connection, if there may be one.
+    pub(crate) async fn stream(
+        &self,
+        connector: &Connector,
+        upstream: &Upstream,
+        new: bool,
+    ) -> Result<(StreamPermit, bool), Trouble> {
+        let free_stream = || if new { None } else { self.free_stream() };
+        if let Some(stream) = free_stream() {
+            return Ok((stream, true));
+        }
+        let connecting = timeout(connector.within, self.connecting.lock()).await;
+        let _connecting = connecting.map_err(|_| Trouble::ConnectTimeout(connector.within))?;
+        // Another request may have opened one, or ended.
+        if let Some(stream) = free_stream().or_else(|| self.queued_stream()) {
+            return Ok((stream, true));
+        }
+        let connection = Http2Connection::open(connector, upstream).await?;
+        let stream = connection.stream();
+        self.lock().push(PooledConnection {
+            connection,
+            idle_since: None,
+        });
+        Ok((stream, false))
+    }
+
+    /// A stream of the first connection that has one.
+    fn free_stream(&self) -> Option<StreamPermit> {
+        let mut connections = self.lock();
+        connections.retain_mut(|pooled| pooled.connection.is_open());
+        connections
+            .iter()
+            .find(|pooled| pooled.connection.has_free_stream())
+            .map(|pooled| pooled.connection.stream())
+    }
+
+    /// A stream that waits until another one of its connection ends, if there may be no more
+    /// connections.
+    fn queued_stream(&self) -> Option<StreamPermit> {
+        let mut connections = self.lock();
+        connections.retain_mut(|pooled| pooled.connection.is_open());
+        if connections.len() < MAX_CONNECTIONS {
+            return None;
+        }
+        let least = connections
+            .iter()
+            .min_by_key(|pooled| pooled.connection.streams());
+        least.map(|pooled| pooled.connection.stream())
+    }
+
+    /// Closes connections that had no request for [`IDLE_TIMEOUT`]. To be called now and then.
+    pub(crate) fn tidy(&self, now: Instant) {
+        self.lock().retain_mut(|pooled| {
+            if !pooled.connection.is_open() {
+                return false;
+            }
+            if pooled.connection.was_used() {
+                pooled.idle_since = None;
+                return true;
+            }
+            let since = *pooled.idle_since.get_or_insert(now);
+            now.saturating_duration_since(since) < IDLE_TIMEOUT
+        });
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<PooledConnection>> {
+        self.connections
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,233 @@
+//! The services behind the gateway: which one gets a request, and whether it is well.
+
+mod connect;
+mod health;
+mod http2;
+mod link;
+mod pool;
+mod timer;
+mod trouble;
+
+pub(crate) use connect::Connector;
+pub(crate) use health::{Check, watch as watch_health};
+pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
+pub(crate) use link::{Fault, Head, Link, MAX_HEADERS};
+pub(crate) use pool::{Pool, TIDY_INTERVAL};
+pub(crate) use timer::{Overdue, Progress, Timer, Times};
+pub(crate) use trouble::Trouble;
+
+use foldhash::fast::FixedState;
+use ratekeeper::CoarseClock;
+use ratekeeper_policy::config::{Balance, Gateway, Upstream};
+use ratekeeper_tower::CircuitBreaker;
+use ratekeeper_tower::breaker::{Call, State};
+use smallvec::SmallVec;
+use std::fmt;
+use std::hash::BuildHasher;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::time::Duration;
+
+/// The host and the port of an upstream, as they are written behind one another.
+pub(crate) fn authority(upstream: &Upstream) -> String {
+    match upstream.host() {
+        host if host.contains(':') => format!("[{host}]:{}", upstream.port()),
+        host => format!("{host}:{}", upstream.port()),
+    }
+}
+
+/// An answer that stopped coming.
+#[derive(Debug)]
+pub(crate) struct Late(pub(crate) Overdue);
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        Trouble::Late(self.0).fmt(f)
+    }
+}
+
+impl std::error::Error for Late {}
+
+/// As it is unless somebody says otherwise.
+fn breaker() -> CircuitBreaker<CoarseClock> {
+    CircuitBreaker::builder()
+        .clock(CoarseClock)
+        .build()
+        .expect("what nobody has changed is valid")
+}
+
+/// One service, as all workers see it.
+pub(crate) struct Peer {
+    pub(crate) upstream: Upstream,
+    /// Requests that it is busy with.
+    active: AtomicUsize,
+    /// What the last health checks say.
+    well: AtomicBool,
+    /// It counts by the second: a clock that is right to a few milliseconds will do.
+    breaker: Option<CircuitBreaker<CoarseClock>>,
+    pub(crate) answered: AtomicU64,
+    pub(crate) failed: AtomicU64,
+}
+
+/// A request that an upstream is busy with, until this is dropped.
+pub(crate) struct Active(Option<Arc<Peer>>);
+
+impl Active {
+    /// Moves on to where the answer is.
+    pub(crate) fn take(&mut self) -> Self {
+        Self(self.0.take())
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        if let Some(peer) = &self.0 {
+            peer.active.fetch_sub(1, Relaxed);
+        }
+    }
+}
+
+/// All of them.
+pub(crate) struct Upstreams {
+    pub(crate) peers: Vec<Arc<Peer>>,
+    balance: Balance,
+    next: AtomicUsize,
+}
+
+/// The one that gets a request.
+pub(crate) struct Picked {
+    pub(crate) index: usize,
+    pub(crate) peer: Arc<Peer>,
+    pub(crate) active: Active,
+    call: Option<Call<CoarseClock>>,
+}
+
+/// Upstreams that were tried already, or may not be called.
+pub(crate) type Tried = SmallVec<[usize; 8]>;
+
+/// Nobody is there to be called.
+pub(crate) struct NoneLeft {
+    /// When to try again, if a breaker says so.
+    pub(crate) retry_after: Option<Duration>,
+}
+
+impl Upstreams {
+    pub(crate) fn new(gateway: &Gateway) -> Self {
+        let peers = gateway.upstreams.iter().map(|upstream| {
+            Arc::new(Peer {
+                upstream: upstream.clone(),
+                active: AtomicUsize::new(0),
+                well: AtomicBool::new(true),
+                breaker: gateway.breaker.then(breaker),
+                answered: AtomicU64::new(0),
+                failed: AtomicU64::new(0),
+            })
+        });
+        Self {
+            peers: peers.collect(),
+            balance: gateway.balance,
+            next: AtomicUsize::new(0),
+        }
+    }
+
+    /// Whether a request needs a key to be sent on.
+    pub(crate) fn is_by_key(&self) -> bool {
+        self.balance == Balance::ByKey && self.peers.len() > 1
+    }
+
+    /// Chooses one that was not tried. One that is not well is taken only if no other is left: a
+    /// health check may be wrong, too, and there is nothing to lose.
+    pub(crate) fn pick(&self, key: &[u8], tried: &Tried) -> Result<Picked, NoneLeft> {
+        let mut passed = tried.clone();
+        let mut retry_after: Option<Duration> = None;
+        let turn = if self.peers.len() > 1 {
+            self.next.fetch_add(1, Relaxed)
+        } else {
+            0
+        };
+        for well in [true, false] {
+            while let Some(index) = self.best(key, turn, well, &passed) {
+                let peer = &self.peers[index];
+                match peer
+                    .breaker
+                    .as_ref()
+                    .map(CircuitBreaker::try_acquire)
+                    .transpose()
+                {
+                    Ok(call) => {
+                        peer.active.fetch_add(1, Relaxed);
+                        let active = Active(Some(Arc::clone(peer)));
+                        return Ok(Picked {
+                            index,
+                            peer: Arc::clone(peer),
+                            active,
+                            call,
+                        });
+                    }
+                    Err(open) => {
+                        let after = open.retry_after();
+                        retry_after = Some(retry_after.map_or(after, |known| known.min(after)));
+                        passed.push(index);
+                    }
+                }
+            }
+        }
+        Err(NoneLeft { retry_after })
+    }
+
+    fn best(&self, key: &[u8], turn: usize, well: bool, passed: &Tried) -> Option<usize> {
+        let many = self.peers.len();
+        // Begins with another one each time, so that equals take turns.
+        let candidates = (0..many)
+            .map(|at| (turn % many + at) % many)
+            .filter(|index| {
+                !passed.contains(index) && (!well || self.peers[*index].well.load(Relaxed))
+            });
+        match self.balance {
+            Balance::Least => {
+                candidates.min_by_key(|index| self.peers[*index].active.load(Relaxed))
+            }
+            // The highest of all hashes of the key with an upstream: without one of them the others
+            // keep their keys.
+            Balance::ByKey => candidates.max_by_key(|index| {
+                FixedState::with_seed(0).hash_one((key, self.peers[*index].upstream.to_string()))
+            }),
+            _ => { candidates }.next(),
+        }
+    }
+}
+
+impl Picked {
+    /// How it went, for its breaker.
+    pub(crate) fn judge(&mut self, went_well: bool) {
+        let count = if went_well {
+            &self.peer.answered
+        } else {
+            &self.peer.failed
+        };
+        count.fetch_add(1, Relaxed);
+        match self.call.take() {
+            Some(call) if went_well => call.success(),
+            Some(call) => call.failure(),
+            None => {}
+        }
+    }
+}
+
+impl Peer {
+    pub(crate) fn is_well(&self) -> bool {
+        self.well.load(Relaxed)
+    }
+
+    /// What its breaker is doing.
+    pub(crate) fn breaker(&self) -> Option<State> {
+        self.breaker.as_ref().map(CircuitBreaker::state)
+    }
+
+    pub(crate) fn active(&self) -> usize {
+        self.active.load(Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests;

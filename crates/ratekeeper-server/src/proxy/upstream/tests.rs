@@ -1,0 +1,81 @@
+//! Which upstream gets a request.
+
+use super::*;
+use ratekeeper_policy::config::Config;
+
+fn upstreams(balance: &str) -> Upstreams {
+    let text = format!(
+        "[gateway]\nupstreams = [\"http://a\", \"http://b\", \"http://c\"]\nbalance = \"{balance}\"\n[[policy]]\nname = \"x\"\nlimit = \"1/s\"\n"
+    );
+    Upstreams::new(&Config::parse("", &text, []).config.unwrap().gateway)
+}
+
+fn pick(upstreams: &Upstreams, key: &str) -> Picked {
+    upstreams.pick(key.as_bytes(), &Tried::new()).ok().unwrap()
+}
+
+#[test]
+fn each_in_turn() {
+    let upstreams = upstreams("round_robin");
+    let picked: Vec<usize> = (0..6).map(|_| pick(&upstreams, "").index).collect();
+    assert_eq!(picked, [0, 1, 2, 0, 1, 2]);
+}
+
+#[test]
+fn the_least_busy() {
+    let upstreams = upstreams("least");
+    let held: Vec<Picked> = (0..3).map(|_| pick(&upstreams, "")).collect();
+    let mut indices: Vec<usize> = held.iter().map(|picked| picked.index).collect();
+    indices.sort_unstable();
+    assert_eq!(indices, [0, 1, 2]);
+    let free = held[1].index;
+    drop(held.into_iter().nth(1));
+    // The others are busy no more either, but this one was before them.
+    let _busy: Vec<Picked> = (0..3).map(|_| pick(&upstreams, "")).collect();
+    assert!(upstreams.peers[free].active() >= 1);
+}
+
+#[test]
+fn the_same_for_a_key_and_without_one_of_them_only_its_keys_move() {
+    let upstreams = upstreams("by_key");
+    let keys: Vec<String> = (0..300).map(|key| format!("203.0.113.{key}")).collect();
+    let before: Vec<usize> = keys.iter().map(|key| pick(&upstreams, key).index).collect();
+    assert_eq!(
+        before,
+        keys.iter()
+            .map(|key| pick(&upstreams, key).index)
+            .collect::<Vec<_>>()
+    );
+    for index in 0..3 {
+        let many = before.iter().filter(|one| **one == index).count();
+        assert!((50..150).contains(&many), "{index} has {many} of 300");
+    }
+    upstreams.peers[1].well.store(false, Relaxed);
+    for (key, before) in keys.iter().zip(before) {
+        let now = pick(&upstreams, key).index;
+        assert!(if before == 1 { now != 1 } else { now == before });
+    }
+}
+
+#[test]
+fn one_that_fails_is_left_alone_and_if_none_is_well_one_is_tried_all_the_same() {
+    let upstreams = upstreams("round_robin");
+    for _ in 0..20 {
+        let mut picked = upstreams
+            .pick(b"", &Tried::from_slice(&[1, 2]))
+            .ok()
+            .unwrap();
+        assert_eq!(picked.index, 0);
+        picked.judge(false);
+    }
+    assert!((0..9).all(|_| pick(&upstreams, "").index != 0));
+    let none = upstreams
+        .pick(b"", &Tried::from_slice(&[1, 2]))
+        .err()
+        .unwrap();
+    assert!(none.retry_after.is_some_and(|after| !after.is_zero()));
+    for peer in &upstreams.peers {
+        peer.well.store(false, Relaxed);
+    }
+    assert_ne!(pick(&upstreams, "").index, 0);
+}

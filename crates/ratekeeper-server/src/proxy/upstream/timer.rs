@@ -1,0 +1,160 @@
+//! How long an upstream is waited for. The timer stays armed from one request to the next: most
+//! requests never touch it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// How far a request with a body is.
+#[derive(Default)]
+pub(crate) struct BodyProgress {
+    /// Pieces of the body that were sent on: a long upload is not the upstream's fault.
+    pub(crate) sent: AtomicU64,
+    /// Whether the answer has begun.
+    pub(crate) answered: AtomicBool,
+}
+
+pub(crate) type Progress = Arc<BodyProgress>;
+
+/// What took too long.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Overdue {
+    /// Neither side sent anything for so long.
+    Idle(Duration),
+    /// All of it.
+    Total(Duration),
+}
+
+/// The times of one request.
+#[derive(Clone)]
+pub(crate) struct Times {
+    pub(crate) begun: Instant,
+    pub(crate) idle: Duration,
+    pub(crate) total: Option<Duration>,
+    pub(crate) sent: Option<Progress>,
+}
+
+pub(crate) struct Timer {
+    sleep: Pin<Box<Sleep>>,
+    times: Times,
+    /// When it is too late, if nothing moves until then.
+    deadline: Instant,
+    moved: bool,
+    seen: u64,
+}
+
+impl Timer {
+    pub(crate) fn new(times: Times) -> Self {
+        let deadline = times.begun + times.idle;
+        let first = times.end().map_or(deadline, |end| end.min(deadline));
+        Self {
+            sleep: Box::pin(sleep_until(first)),
+            times,
+            deadline,
+            moved: false,
+            seen: 0,
+        }
+    }
+
+    /// For the next request.
+    pub(crate) fn begin(&mut self, times: Times) {
+        self.deadline = times.begun + times.idle;
+        let first = times
+            .end()
+            .map_or(self.deadline, |end| end.min(self.deadline));
+        if self.sleep.deadline() > first {
+            self.sleep.as_mut().reset(first);
+        }
+        (self.moved, self.seen, self.times) = (false, 0, times);
+    }
+
+    /// Something came: it is waited for again, for as long at least.
+    pub(crate) fn moved(&mut self) {
+        self.moved = true;
+    }
+
+    /// Ready when it is too late.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Overdue> {
+        while self.sleep.as_mut().poll(cx).is_ready() {
+            let now = Instant::now();
+            if let (Some(end), Some(total)) = (self.times.end(), self.times.total)
+                && end <= now
+            {
+                return Poll::Ready(Overdue::Total(total));
+            }
+            let sent = self
+                .times
+                .sent
+                .as_ref()
+                .map_or(0, |sent| sent.sent.load(Relaxed));
+            if std::mem::take(&mut self.moved) || sent != self.seen {
+                self.seen = sent;
+                self.deadline = now + self.times.idle;
+            }
+            if self.deadline <= now {
+                return Poll::Ready(Overdue::Idle(self.times.idle));
+            }
+            let next = self
+                .times
+                .end()
+                .map_or(self.deadline, |end| end.min(self.deadline));
+            self.sleep.as_mut().reset(next);
+        }
+        Poll::Pending
+    }
+}
+
+impl Times {
+    fn end(&self) -> Option<Instant> {
+        self.total.map(|total| self.begun + total)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+    use tokio::time::sleep;
+
+    const IDLE: Duration = Duration::from_secs(60);
+
+    fn times(total: Option<Duration>, sent: Option<Progress>) -> Times {
+        Times {
+            begun: Instant::now(),
+            idle: IDLE,
+            total,
+            sent,
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_upstream_is_late_after_a_minute_also_on_a_connection_that_was_used_before() {
+        let mut timer = Timer::new(times(None, None));
+        sleep(IDLE / 2).await;
+        let start = Instant::now();
+        timer.begin(times(None, None));
+        assert_eq!(poll_fn(|cx| timer.poll(cx)).await, Overdue::Idle(IDLE));
+        assert_eq!(start.elapsed().as_secs(), 60);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_long_upload_is_not_cut_off_but_the_total_is() {
+        let sent = Progress::default();
+        let mut timer = Timer::new(times(Some(IDLE * 5), Some(Arc::clone(&sent))));
+        let start = Instant::now();
+        let upload = async {
+            loop {
+                sleep(IDLE / 2).await;
+                sent.sent.fetch_add(1, Relaxed);
+            }
+        };
+        tokio::select! {
+            overdue = poll_fn(|cx| timer.poll(cx)) => assert_eq!(overdue, Overdue::Total(IDLE * 5)),
+            () = upload => {}
+        }
+        assert_eq!(start.elapsed().as_secs(), 300);
+    }
+}

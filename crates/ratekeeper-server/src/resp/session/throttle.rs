@@ -1,0 +1,138 @@
+//! `CL.THROTTLE`, as redis-cell answers it.
+
+use super::batch::Call;
+use super::parse::{Arguments, integer};
+use super::quoted::Quoted;
+use super::reply::Reply;
+use ratekeeper::{Arrivals, Clock, Decision, Instant, NotAThrottle, Throttle};
+use std::fmt;
+use std::time::Duration;
+
+/// How many calls passed, and how many were turned away. Peeks are not among them.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Totals {
+    pub(crate) allowed: u64,
+    pub(crate) denied: u64,
+}
+
+/// What is wrong with a call.
+enum Wrong<'a> {
+    Usage,
+    NotAnInteger(&'a [u8]),
+    Negative(&'static str),
+    Zero(&'static str),
+    TooSlow,
+}
+
+impl fmt::Display for Wrong<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Usage => f.write_str(
+                "ERR usage: CL.THROTTLE <key> <max_burst> <count per period> <period in seconds> [<quantity>]",
+            ),
+            Self::NotAnInteger(text) => write!(f, "ERR couldn't parse as integer: {}", Quoted(text)),
+            Self::Negative(what) => write!(f, "ERR {what} must not be negative"),
+            Self::Zero(what) => write!(f, "ERR {what} must be more than zero"),
+            Self::TooSlow => f.write_str("ERR period / count is longer than 142 years; choose a shorter period"),
+        }
+    }
+}
+
+/// Reads one call, decides on it and answers it.
+pub(super) fn throttle<C: Clock>(
+    arguments: Arguments<'_>,
+    arrivals: &Arrivals<C>,
+    now: Instant,
+    totals: &mut Totals,
+    reply: &mut Reply<'_>,
+) {
+    match read(arguments) {
+        Ok(call) => decide(&call, arrivals, now, totals, reply),
+        Err(wrong) => reply.error(wrong),
+    }
+}
+
+/// Decides on one call and answers it.
+#[inline]
+pub(super) fn decide<C: Clock>(
+    call: &Call<'_>,
+    arrivals: &Arrivals<C>,
+    now: Instant,
+    totals: &mut Totals,
+    reply: &mut Reply<'_>,
+) {
+    let decision = arrivals.check(call.key, &call.by, call.quantity, now);
+    if call.quantity > 0 {
+        let allowed = u64::from(decision.is_allowed());
+        totals.allowed += allowed;
+        totals.denied += 1 - allowed;
+    }
+    reply.five(figures(&decision, call.limit));
+}
+
+/// What a call is judged by.
+#[inline]
+pub(super) fn of(limit: u64, count: u64, period: u64) -> Result<Throttle, NotAThrottle> {
+    Throttle::new(limit, count, Duration::from_secs(period))
+}
+
+fn read(arguments: Arguments<'_>) -> Result<Call<'_>, Wrong<'_>> {
+    if !(5..=6).contains(&arguments.len()) {
+        return Err(Wrong::Usage);
+    }
+    let number = |at: usize, name: &'static str| {
+        let text = arguments.get(at).unwrap_or_default();
+        let number = integer(text).ok_or(Wrong::NotAnInteger(text))?;
+        u64::try_from(number).map_err(|_| Wrong::Negative(name))
+    };
+    let key = arguments.get(1).unwrap_or_default();
+    let (max_burst, count, period) = (
+        number(2, "max_burst")?,
+        number(3, "count")?,
+        number(4, "period")?,
+    );
+    let quantity = if arguments.len() == 6 {
+        number(5, "quantity")?
+    } else {
+        1
+    };
+    // It came from a signed number.
+    let limit = max_burst + 1;
+    let by = of(limit, count, period).map_err(|wrong| match wrong {
+        NotAThrottle::Zero => Wrong::Zero(if count == 0 { "count" } else { "period" }),
+        _ => Wrong::TooSlow,
+    })?;
+    Ok(Call {
+        key,
+        limit,
+        quantity,
+        by,
+    })
+}
+
+/// Limited or not, the limit, what remains of it, and when to come back and when all is back, in
+/// seconds.
+#[inline]
+pub(crate) fn figures(decision: &Decision, limit: u64) -> [i64; 5] {
+    [
+        i64::from(decision.is_denied()),
+        signed(limit),
+        signed(decision.remaining()),
+        decision.retry_after().map_or(-1, seconds),
+        seconds(decision.reset_after()),
+    ]
+}
+
+/// As redis-cell rounds: up, but less than a millisecond is nothing.
+#[inline]
+pub(crate) fn seconds(time: Duration) -> i64 {
+    signed(
+        time.as_secs()
+            .saturating_add(u64::from(time.subsec_millis() > 0)),
+    )
+}
+
+#[inline]
+pub(crate) fn signed(number: u64) -> i64 {
+    i64::try_from(number).unwrap_or(i64::MAX)
+}

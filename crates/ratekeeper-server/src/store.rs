@@ -1,0 +1,186 @@
+//! The store of this service: in memory, or on Redis with the rest of the fleet.
+
+use ratekeeper::{
+    Ask, Census, Clock, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled,
+    OnFailure, Sleep, Store, TagOf, TooManyLimits, Verdict,
+};
+use ratekeeper_policy::FingerprintSecret;
+use ratekeeper_policy::config::{RedisConfig, StoreConfig};
+use ratekeeper_redis::{RedisStore, RedisStoreBuilder};
+use std::time::Duration;
+
+/// Either store. Clones share it.
+#[derive(Clone)]
+pub(crate) enum AnyStore<C: Clock> {
+    Memory(MemoryStore<C>),
+    Redis(RedisStore),
+}
+
+impl<C: Clock> AnyStore<C> {
+    /// What it is called in figures and messages.
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Self::Memory(_) => "memory",
+            Self::Redis(_) => "redis",
+        }
+    }
+}
+
+/// The store on Redis that a configuration asks for, before it connects.
+pub(crate) fn redis_builder(
+    StoreConfig {
+        max_keys,
+        max_bytes,
+        key_secret,
+        ..
+    }: &StoreConfig,
+    config: &RedisConfig,
+    on_failure: OnFailure,
+) -> RedisStoreBuilder {
+    let mut builder = RedisStore::builder(config.url.reveal())
+        .prefix(&*config.prefix)
+        .timeout(config.timeout)
+        .on_failure(on_failure)
+        .nodes(config.nodes.into())
+        .rollout_grace(config.rollout_grace)
+        .connections(config.connections)
+        .max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
+    if let Some(bytes) = max_bytes {
+        builder = builder.max_bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));
+    }
+    if let Some(secret) = key_secret {
+        builder = builder.key_secret(secret.reveal());
+    }
+    if let Some(file) = &config.ca_file {
+        builder = builder.ca_file(file);
+    }
+    if let Some(password) = &config.sentinel_password {
+        builder = builder.sentinel_auth(
+            config.sentinel_user.as_deref().unwrap_or_default(),
+            password.reveal(),
+        );
+    }
+    builder
+}
+
+/// What fingerprints are made for, among what the secret of keys is for.
+const FINGERPRINTS: &str = "fingerprints";
+
+/// What fingerprints are made with where the configuration has a secret: the same whatever the
+/// store is.
+pub(crate) fn fingerprint_secret(config: &StoreConfig) -> Option<FingerprintSecret> {
+    let secret = config.key_secret.as_ref()?;
+    Some(FingerprintSecret::new(&ratekeeper_redis::derived_secret(
+        secret.reveal(),
+        FINGERPRINTS,
+    )))
+}
+
+/// What all nodes on this Redis make fingerprints with; none while they have not agreed on a
+/// secret.
+pub(crate) fn shared_fingerprint_secret(redis: &RedisStore) -> Option<FingerprintSecret> {
+    redis
+        .shared_secret(FINGERPRINTS)
+        .as_ref()
+        .map(FingerprintSecret::new)
+}
+
+/// The same verb of whichever it is.
+macro_rules! either {
+    ($store:expr, $name:ident => $verb:expr) => {
+        match $store {
+            AnyStore::Memory($name) => $verb,
+            AnyStore::Redis($name) => $verb,
+        }
+    };
+}
+
+impl<C: Clock> Store for AnyStore<C> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+        either!(self, store => store.limit(name, limit))
+    }
+
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+        either!(self, store => store.concurrency(name, limit))
+    }
+
+    fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
+        either!(self, store => store.set_limit(handle, limit));
+    }
+
+    fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
+        either!(self, store => store.set_concurrency(handle, limit));
+    }
+
+    fn now(&self) -> Instant {
+        either!(self, store => store.now())
+    }
+
+    async fn decide(&self, asks: &[Ask<'_>]) -> Verdict {
+        either!(self, store => store.decide(asks).await)
+    }
+
+    async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+        either!(self, store => store.decide_at(asks, now).await)
+    }
+
+    async fn decide_within(&self, asks: &[Ask<'_>], now: Instant, within: Duration) -> Verdict {
+        either!(self, store => store.decide_within(asks, now, within).await)
+    }
+
+    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+        either!(self, store => store.decide_here(asks, now))
+    }
+
+    fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+        either!(self, store => store.decide_into(asks, now, verdict))
+    }
+
+    fn is_here(&self) -> bool {
+        either!(self, store => store.is_here())
+    }
+
+    fn sleep_until(&self, at: Instant) -> Sleep {
+        either!(self, store => store.sleep_until(at))
+    }
+
+    fn on_failure(&self, handle: &LimitHandle, then: OnFailure) {
+        either!(self, store => store.on_failure(handle, then));
+    }
+
+    fn lease(&self, handle: &LimitHandle, staleness: Option<Duration>) {
+        either!(self, store => store.lease(handle, staleness));
+    }
+
+    fn share_as(&self, handle: &LimitHandle, name: &str) {
+        either!(self, store => store.share_as(handle, name));
+    }
+
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+        either!(self, store => store.tag_by(handle, tag));
+    }
+
+    async fn settle(&self, verdict: Verdict, actual: &[u64]) {
+        either!(self, store => store.settle(verdict, actual).await);
+    }
+
+    async fn detach(&self, verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+        either!(self, store => store.detach(verdict, until).await)
+    }
+
+    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+        either!(self, store => store.settle_detached(receipt, actual).await)
+    }
+
+    async fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
+        either!(self, store => Store::grant(store, handle, key, tokens).await);
+    }
+
+    async fn reset(&self, handle: &LimitHandle, key: &[u8]) {
+        either!(self, store => Store::reset(store, handle, key).await);
+    }
+
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>> {
+        either!(self, store => Store::census(store, limits))
+    }
+}

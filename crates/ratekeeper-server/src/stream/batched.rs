@@ -1,0 +1,431 @@
+//! Small writes of a worker wait until everything that is ready has been looked at, and then go out
+//! one after the other.
+//!
+//! A worker that answers as it reads goes from its own code to the kernel's and back with each
+//! request, and wakes whoever it writes to each time. Written in a row they cost a good deal less,
+//! and who is written to finds several at once. Nobody waits longer for it: what is put off is put
+//! off until the end of the queue of tasks that are ready, and a worker with nothing else to do
+//! writes at once.
+
+use std::cell::RefCell;
+use std::future::poll_fn;
+use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Poll, Waker, ready};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::TcpStream;
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::time::timeout;
+
+/// What is written at once if it is as long as this.
+const LARGE: usize = 16 * 1024;
+
+/// How often it is looked whether a connection that cannot be written to is still wanted.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Room that is kept for what comes next.
+const KEPT: usize = 4 * 1024;
+
+/// A connection whose small writes go out with those of others.
+pub(crate) struct Batched {
+    read: OwnedReadHalf,
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    write: OwnedWriteHalf,
+    late: Mutex<Late>,
+}
+
+/// What is still to be written.
+#[derive(Default)]
+struct Late {
+    bytes: Vec<u8>,
+    /// Whether somebody will write it.
+    listed: bool,
+    /// Whether nobody will read the answer: then nothing more is written.
+    over: bool,
+    error: Option<io::Error>,
+    /// Who waits for room, or for the end.
+    waker: Option<Waker>,
+}
+
+thread_local! {
+    /// What this worker writes next.
+    static BATCH: RefCell<Option<Batch>> = const { RefCell::new(None) };
+}
+
+#[derive(Default)]
+struct Batch {
+    streams: Vec<Arc<Shared>>,
+    waker: Option<Waker>,
+}
+
+/// Writes what the connections of this worker have put off, again and again. A connection in a
+/// thread without it puts off nothing.
+pub(crate) async fn write_batches() {
+    BATCH.set(Some(Batch::default()));
+    let mut streams = Vec::new();
+    poll_fn(|cx| {
+        BATCH.with_borrow_mut(|batch| {
+            let batch = batch.get_or_insert_default();
+            std::mem::swap(&mut batch.streams, &mut streams);
+            match &mut batch.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+        });
+        for shared in streams.drain(..) {
+            shared.write_late();
+        }
+        Poll::<()>::Pending
+    })
+    .await;
+}
+
+/// Puts a connection on the list; false if there is none.
+fn list(shared: &Arc<Shared>) -> bool {
+    BATCH.with_borrow_mut(|batch| {
+        let Some(batch) = batch else { return false };
+        if batch.streams.is_empty()
+            && let Some(waker) = &batch.waker
+        {
+            waker.wake_by_ref();
+        }
+        batch.streams.push(Arc::clone(shared));
+        true
+    })
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Late> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Writes what was put off. What is not taken at once is written when it is.
+    fn write_late(self: Arc<Self>) {
+        if self.lock().is_done(&self.write) {
+            return;
+        }
+        tokio::spawn(async move {
+            loop {
+                // Now and then it is looked whether anybody still waits for it: who does not read
+                // may never be writable.
+                let _ = timeout(LOOK, self.write.writable()).await;
+                if self.lock().is_done(&self.write) {
+                    return;
+                }
+            }
+        });
+    }
+}
+
+impl Late {
+    /// Whether nobody need come back to write more.
+    fn is_done(&mut self, stream: &OwnedWriteHalf) -> bool {
+        let done = self.write(stream) || self.over;
+        self.listed &= !done;
+        done
+    }
+
+    /// Writes as much as is taken; whether that is all.
+    fn write(&mut self, stream: &OwnedWriteHalf) -> bool {
+        let mut written = 0;
+        while written < self.bytes.len() {
+            match stream.try_write(&self.bytes[written..]) {
+                Ok(0) => self.error = Some(io::ErrorKind::WriteZero.into()),
+                Ok(more) => {
+                    written += more;
+                    continue;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => self.error = Some(error),
+            }
+            // Nobody will ever read the rest.
+            written = self.bytes.len();
+        }
+        if written < self.bytes.len() {
+            self.bytes.drain(..written);
+            return false;
+        }
+        self.bytes.clear();
+        if self.bytes.capacity() > KEPT {
+            self.bytes = Vec::new();
+        }
+        if let Some(waker) = self.waker.take() {
+            waker.wake();
+        }
+        true
+    }
+}
+
+impl Batched {
+    pub(crate) fn new(stream: TcpStream) -> Self {
+        let (read, write) = stream.into_split();
+        Self {
+            read,
+            shared: Arc::new(Shared {
+                write,
+                late: Mutex::default(),
+            }),
+        }
+    }
+
+    /// Until there is something to read.
+    pub(crate) async fn readable(&self) -> io::Result<()> {
+        self.read.readable().await
+    }
+
+    /// Ready when nothing is put off any more.
+    fn poll_late(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut late = self.shared.lock();
+        if !late.write(&self.shared.write) {
+            // What is left is on the list, and whoever writes it wakes us.
+            late.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(late.error.take().map_or(Ok(()), Err))
+    }
+
+    /// Puts these bytes off, if they are few; how many that are.
+    fn put_off(&self, bufs: &[io::IoSlice<'_>]) -> Option<io::Result<usize>> {
+        let length: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut late = self.shared.lock();
+        if let Some(error) = late.error.take() {
+            return Some(Err(error));
+        }
+        if late.bytes.len() + length >= LARGE {
+            return None;
+        }
+        if !late.listed {
+            if !list(&self.shared) {
+                return None;
+            }
+            late.listed = true;
+        }
+        bufs.iter()
+            .for_each(|buf| late.bytes.extend_from_slice(buf));
+        Some(Ok(length))
+    }
+
+    fn poll_write_large(
+        &self,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_late(cx))?;
+        loop {
+            ready!(self.shared.write.as_ref().poll_write_ready(cx))?;
+            match self.shared.write.try_write_vectored(bufs) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                written => return Poll::Ready(written),
+            }
+        }
+    }
+}
+
+impl Drop for Batched {
+    /// What is put off is still written if it is taken at once; it is not waited for.
+    fn drop(&mut self) {
+        self.shared.lock().over = true;
+    }
+}
+
+impl AsyncRead for Batched {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().read).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Batched {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[io::IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        match self.put_off(bufs) {
+            Some(put_off) => Poll::Ready(put_off),
+            None => self.poll_write_large(cx, bufs),
+        }
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// What is put off is as good as written.
+    fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_late(cx))?;
+        Poll::Ready(
+            socket2::SockRef::from(self.shared.write.as_ref()).shutdown(std::net::Shutdown::Write),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+    use tokio::task::yield_now;
+
+    async fn pair() -> (Batched, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap());
+        let (near, far) = tokio::join!(near, listener.accept());
+        (Batched::new(near.unwrap()), far.unwrap().0)
+    }
+
+    fn is_put_off(stream: &Batched) -> bool {
+        !stream.shared.lock().bytes.is_empty()
+    }
+
+    #[tokio::test]
+    async fn small_writes_go_out_together_when_the_others_had_their_turn() {
+        let (mut alone, mut far) = pair().await;
+        alone.write_all(b"at once").await.unwrap();
+        assert!(
+            !is_put_off(&alone),
+            "there is nobody who would write it later"
+        );
+        let mut read = [0; 7];
+        far.read_exact(&mut read).await.unwrap();
+        assert_eq!(&read, b"at once");
+
+        tokio::spawn(write_batches());
+        yield_now().await;
+        let ((mut one, mut of_one), (mut two, mut of_two)) = (pair().await, pair().await);
+        one.write_all(b"a").await.unwrap();
+        one.flush().await.unwrap();
+        two.write_all(b"b").await.unwrap();
+        assert!(is_put_off(&one) && is_put_off(&two));
+        yield_now().await;
+        assert!(!is_put_off(&one) && !is_put_off(&two));
+        assert_eq!(
+            (
+                of_one.read_u8().await.unwrap(),
+                of_two.read_u8().await.unwrap()
+            ),
+            (b'a', b'b')
+        );
+    }
+
+    /// More than the kernel takes of one who does not read.
+    #[tokio::test]
+    async fn whoever_reads_late_gets_all_of_it_in_order() {
+        const PIECE: usize = 1_000;
+        const PIECES: usize = 20_000;
+        tokio::spawn(write_batches());
+        yield_now().await;
+        let (mut near, mut far) = pair().await;
+        let writing = tokio::spawn(async move {
+            for number in 0..PIECES {
+                near.write_all(&[number as u8; PIECE]).await.unwrap();
+                // Some of them find the list written, some do not.
+                if number % 7 == 0 {
+                    yield_now().await;
+                }
+            }
+            near.shutdown().await.unwrap();
+            near
+        });
+        // It is full before anything is read.
+        while !writing.is_finished() && far.readable().await.is_ok() {
+            yield_now().await;
+            let mut some = vec![0; PIECE];
+            if far.peek(&mut some).await.unwrap() == PIECE {
+                break;
+            }
+        }
+        let mut read = Vec::new();
+        far.read_to_end(&mut read).await.unwrap();
+        assert_eq!(read.len(), PIECE * PIECES);
+        assert!(
+            read.chunks(PIECE)
+                .enumerate()
+                .all(|(number, piece)| piece.iter().all(|byte| *byte == number as u8))
+        );
+        assert!(!is_put_off(&writing.await.unwrap()));
+    }
+
+    #[tokio::test]
+    async fn what_was_put_off_comes_also_from_one_that_is_dropped_or_closed() {
+        tokio::spawn(write_batches());
+        yield_now().await;
+        for shut_down in [false, true] {
+            let (mut near, mut far) = pair().await;
+            near.write_all(b"the last").await.unwrap();
+            if shut_down {
+                near.shutdown().await.unwrap();
+                assert!(!is_put_off(&near));
+            }
+            drop(near);
+            let mut read = String::new();
+            far.read_to_string(&mut read).await.unwrap();
+            assert_eq!(read, "the last");
+        }
+    }
+
+    /// One who never reads holds nothing once the connection is given up.
+    #[tokio::test]
+    async fn what_nobody_takes_is_let_go_with_the_connection() {
+        tokio::spawn(write_batches());
+        yield_now().await;
+        let (mut near, far) = pair().await;
+        // Until no more is taken, and what was put off waits for room.
+        loop {
+            let full = poll_fn(|cx| {
+                Poll::Ready(Pin::new(&mut near).poll_write(cx, &[0; 4_096]).is_pending())
+            })
+            .await;
+            if full {
+                break;
+            }
+            yield_now().await;
+        }
+        let shared = Arc::downgrade(&near.shared);
+        drop(near);
+        tokio::time::pause();
+        while shared.upgrade().is_some() {
+            tokio::time::advance(LOOK).await;
+        }
+        drop(far);
+    }
+
+    #[tokio::test]
+    async fn whoever_writes_to_one_that_is_gone_is_told_then_or_next_time() {
+        tokio::spawn(write_batches());
+        yield_now().await;
+        let (mut near, far) = pair().await;
+        // A reset comes back for what is written.
+        drop(far);
+        let mut told = false;
+        for _ in 0..100 {
+            told = near.write_all(b"x").await.is_err();
+            if told {
+                break;
+            }
+            let _ = near.readable().await;
+            yield_now().await;
+        }
+        assert!(told);
+    }
+}

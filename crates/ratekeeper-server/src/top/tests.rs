@@ -1,0 +1,201 @@
+//! What is drawn and printed, from statuses as they come.
+
+use super::view::{Then, View};
+use super::{Snapshot, draw, text};
+use ratatui::Terminal;
+use ratatui::backend::TestBackend;
+use ratatui::crossterm::event::{KeyCode, KeyEvent};
+use serde_json::{Value, json};
+
+const URL: &str = "http://127.0.0.1:9090";
+
+/// So many seconds after the start.
+fn status(seconds: u64) -> Value {
+    let many = |a_second: u64| a_second * seconds;
+    let policy = |name: &str,
+                  by: &[&str],
+                  limit: &str,
+                  rates: [u64; 2],
+                  usage: f64,
+                  usage_is: &str| {
+        json!({"policy": name, "mode": "enforce", "enforced_percent": 100.0, "by": by, "limits": [limit], "allowed": many(rates[0]),
+               "denied": many(rates[1]), "shadow_denied": 0, "delayed": 0, "errors": 0, "bans": 0, "keys": 12,
+               "usage": usage, "usage_is": usage_is})
+    };
+    let mut watched = policy("watched", &["user", "path"], "5/s", [40, 0], 17.0, "cost");
+    (watched["mode"], watched["shadow_denied"]) = (json!("shadow"), json!(many(3)));
+    json!({
+        "version": "0.1.0", "now_ms": 1_700_000_000_000_u64 + 1000 * seconds, "uptime_ms": 1000 * seconds,
+        "serving": "gateway", "ready": true,
+        "totals": {"requests": many(1500), "allowed": many(1200), "blocked": many(300)},
+        "store": {"kind": "memory", "trouble": null, "fallback_active": false, "errors": {}, "keys": 12},
+        "policies": [policy("per-ip", &["ip"], "100/min burst 20", [1000, 100], 3210.0, "cost"),
+                     policy("all", &[], "2000/s", [160, 200], 0.75, "share"), watched],
+        "envoy": [{"rule": "shop/path", "allowed": many(1), "denied": 0, "shadow_denied": 0}],
+        "breakers": [{"name": "http://127.0.0.1:3000", "state": "closed"}, {"name": "http://127.0.0.1:3001", "state": "open"}],
+        "waiting": 2, "overrides": 1, "pressure": null,
+        "reloads": {"taken": 1, "refused": 0, "stale": false},
+    })
+}
+
+fn snapshot(status: &Value) -> Snapshot {
+    let key = |key: &str, count: u64| json!({"policy": "per-ip", "key": key, "count": count, "at_least": count - count % 10});
+    let top = json!({"heaviest": [key("#00c0ffee00c0ffee", 1230), key("user=\u{1b}[2Jx", 57)],
+                     "most_denied": [key("#00c0ffee00c0ffee", 300)]});
+    Snapshot {
+        status: serde_json::from_value(status.clone()).unwrap(),
+        top: serde_json::from_value(top).unwrap(),
+    }
+}
+
+fn under_pressure() -> Value {
+    let mut status = status(10);
+    status["pressure"] = json!({
+        "limits": [{"policy": "api", "algorithm": "gradient2", "limit": 37, "min": 5, "max": 200, "in_flight": 21, "queued": 4, "refused": {"at_capacity": 0, "queue_full": 2, "waited_too_long": 1300},
+                    "latency_ms": 12.4, "baseline_ms": 9.8, "news": true}],
+        "shed": {"pressure": 0.42, "lowest_served": "sheddable", "classes": [{"class": "critical_plus", "admitted": 10, "shed": 0},
+                 {"class": "sheddable", "admitted": 1500, "shed": 500}]}, "late": 7});
+    status["store"] = json!({"kind": "redis", "trouble": "Redis cannot be reached (Connection refused); see that it runs",
+                             "fallback_active": true, "errors": {"timeout": 3, "refused": 0}, "keys": null});
+    (status["ready"], status["reloads"]["stale"]) = (json!(false), json!(true));
+    status
+}
+
+fn drawn(view: &View, width: u16, height: u16) -> String {
+    let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
+    terminal.draw(|frame| draw::draw(view, frame)).unwrap();
+    terminal.backend().to_string()
+}
+
+fn busy() -> View {
+    let mut view = View::new(URL);
+    view.hear(Ok(snapshot(&status(10))));
+    view.hear(Ok(snapshot(&status(12))));
+    view
+}
+
+fn press(view: &mut View, key: char) {
+    assert_eq!(view.press(KeyEvent::from(KeyCode::Char(key))), Then::GoOn);
+}
+
+#[test]
+fn before_the_first_answer() {
+    insta::assert_snapshot!(drawn(&View::new(URL), 100, 30));
+}
+
+#[test]
+fn a_busy_gateway() {
+    insta::assert_snapshot!(drawn(&busy(), 120, 36));
+}
+
+#[test]
+fn a_small_terminal() {
+    insta::assert_snapshot!(drawn(&busy(), 80, 24));
+}
+
+/// None is too small to be drawn on.
+#[test]
+fn terminals_of_any_size() {
+    let mut view = busy();
+    press(&mut view, '?');
+    for width in [1, 2, 3, 9, 24, 40] {
+        for height in [1, 2, 4, 11, 20] {
+            drawn(&view, width, height);
+        }
+    }
+}
+
+#[test]
+fn a_store_that_is_gone_and_load_that_is_shed() {
+    let mut view = View::new(URL);
+    view.hear(Ok(snapshot(&under_pressure())));
+    insta::assert_snapshot!(drawn(&view, 120, 36));
+}
+
+#[test]
+fn sorted_by_denied_and_moved_in() {
+    let mut view = busy();
+    press(&mut view, 's');
+    press(&mut view, 's');
+    press(&mut view, 'j');
+    let names: Vec<&str> = view.rows.iter().map(|row| &*row.name).collect();
+    assert_eq!(names, ["all", "per-ip", "watched", "envoy shop/path"]);
+    assert_eq!(view.selected, [1, 0, 0]);
+    view.press(KeyEvent::from(KeyCode::Tab));
+    view.press(KeyEvent::from(KeyCode::End));
+    assert_eq!(view.selected, [1, 1, 0], "the last of the heaviest keys");
+    press(&mut view, 's');
+    press(&mut view, 's');
+    let names: Vec<&str> = view.rows.iter().map(|row| &*row.name).collect();
+    assert_eq!(
+        names,
+        ["per-ip", "all", "watched", "envoy shop/path"],
+        "as configured"
+    );
+}
+
+#[test]
+fn help_lies_over_it() {
+    let mut view = busy();
+    press(&mut view, '?');
+    insta::assert_snapshot!(drawn(&view, 100, 30));
+}
+
+#[test]
+fn one_that_is_gone_is_said_and_forgotten_when_it_is_back() {
+    let mut view = busy();
+    view.hear(Err(
+        "nobody is reached at http://127.0.0.1:9090: Connection refused (os error 111)".to_owned(),
+    ));
+    let gone = drawn(&view, 120, 36);
+    assert!(
+        gone.contains("nobody is reached at http://127.0.0.1:9090")
+            && gone.contains("trying again"),
+        "{gone}"
+    );
+    assert!(gone.contains("per-ip"), "what was last heard stays: {gone}");
+    // It was started again: what it counts begins anew, and there is no rate until the second look.
+    view.hear(Ok(snapshot(&status(1))));
+    assert!(
+        view.trouble.is_none()
+            && view.rates.is_none()
+            && view.rows.iter().all(|row| row.rates.is_none())
+    );
+    view.hear(Ok(snapshot(&status(2))));
+    assert_eq!(view.rates.unwrap().all(), 1500.0);
+}
+
+#[test]
+fn paused_it_stays_as_it_is() {
+    let mut view = busy();
+    press(&mut view, 'p');
+    view.hear(Ok(snapshot(&status(20))));
+    assert_eq!(view.now.as_ref().unwrap().status.uptime_ms, 12_000);
+    press(&mut view, 'p');
+    view.hear(Ok(snapshot(&status(22))));
+    assert_eq!(
+        (
+            view.now.as_ref().unwrap().status.uptime_ms,
+            view.rates.unwrap().all()
+        ),
+        (22_000, 1500.0)
+    );
+}
+
+#[test]
+fn q_and_control_c_end_it() {
+    use ratatui::crossterm::event::KeyModifiers;
+    let mut view = busy();
+    assert_eq!(view.press(KeyEvent::from(KeyCode::Char('q'))), Then::Quit);
+    assert_eq!(
+        view.press(KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL)),
+        Then::Quit
+    );
+    assert_eq!(view.press(KeyEvent::from(KeyCode::Char('c'))), Then::GoOn);
+}
+
+#[test]
+fn as_text() {
+    insta::assert_snapshot!(text::text(&snapshot(&status(10)), URL));
+    insta::assert_snapshot!(text::text(&snapshot(&under_pressure()), URL));
+}

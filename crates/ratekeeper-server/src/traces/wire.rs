@@ -1,0 +1,194 @@
+//! Spans as OTLP has them, in protobuf: the few fields of opentelemetry/proto/trace/v1 that are
+//! filled here.
+//!
+//! Written out rather than taken from opentelemetry-proto, which brings the whole SDK along; a test
+//! reads them with that crate.
+
+use super::{Ended, Resource};
+use prost::{Message, Oneof};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// The body of `POST /v1/traces`.
+pub(super) fn request(resource: &Resource, spans: &[Ended]) -> Vec<u8> {
+    let attributes = vec![
+        text("service.name", "ratekeeper"),
+        text("service.version", env!("CARGO_PKG_VERSION")),
+        text("ratekeeper.store", resource.store),
+    ];
+    let scope = Scope {
+        name: "ratekeeper".to_owned(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+    };
+    let scoped = ScopeSpans {
+        scope: Some(scope),
+        spans: spans.iter().map(span).collect(),
+    };
+    let of_resource = ResourceSpans {
+        resource: Some(OfResource { attributes }),
+        scope_spans: vec![scoped],
+    };
+    Request {
+        resource_spans: vec![of_resource],
+    }
+    .encode_to_vec()
+}
+
+fn span(ended: &Ended) -> Span {
+    const SERVER: i32 = 2;
+    const ERROR: i32 = 2;
+    let mut attributes = vec![text("http.request.method", ended.method)];
+    attributes.extend(
+        ended
+            .route
+            .as_deref()
+            .map(|route| text("http.route", route)),
+    );
+    if ended.status > 0 {
+        attributes.push(number("http.response.status_code", ended.status.into()));
+    }
+    let decided = &ended.decided;
+    attributes.extend(
+        decided
+            .outcome
+            .map(|outcome| text("ratekeeper.outcome", outcome)),
+    );
+    attributes.extend(
+        decided
+            .source
+            .map(|source| text("ratekeeper.source", source)),
+    );
+    if !decided.policies.is_empty() {
+        attributes.push(text("ratekeeper.policy", &decided.policies.join(",")));
+    }
+    attributes.extend(
+        decided
+            .upstream
+            .as_deref()
+            .map(|upstream| text("ratekeeper.upstream", upstream)),
+    );
+    let name = ended.route.as_deref().map_or_else(
+        || ended.method.to_owned(),
+        |route| format!("{} {route}", ended.method),
+    );
+    Span {
+        trace_id: ended.trace.to_vec(),
+        span_id: ended.span.to_vec(),
+        parent_span_id: ended.parent.map(Vec::from).unwrap_or_default(),
+        name,
+        kind: SERVER,
+        start: nanos(ended.begun),
+        end: nanos(ended.begun + ended.took),
+        attributes,
+        // Who is turned away was served as it should be.
+        status: (ended.status >= 500).then_some(Status { code: ERROR }),
+    }
+}
+
+fn nanos(time: SystemTime) -> u64 {
+    let since = time.duration_since(UNIX_EPOCH).unwrap_or(Duration::ZERO);
+    u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
+}
+
+fn text(key: &str, value: &str) -> KeyValue {
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue {
+            value: Some(Value::Text(value.to_owned())),
+        }),
+    }
+}
+
+fn number(key: &str, value: i64) -> KeyValue {
+    KeyValue {
+        key: key.to_owned(),
+        value: Some(AnyValue {
+            value: Some(Value::Number(value)),
+        }),
+    }
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Request {
+    #[prost(message, repeated, tag = "1")]
+    resource_spans: Vec<ResourceSpans>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ResourceSpans {
+    #[prost(message, optional, tag = "1")]
+    resource: Option<OfResource>,
+    #[prost(message, repeated, tag = "2")]
+    scope_spans: Vec<ScopeSpans>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct OfResource {
+    #[prost(message, repeated, tag = "1")]
+    attributes: Vec<KeyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct ScopeSpans {
+    #[prost(message, optional, tag = "1")]
+    scope: Option<Scope>,
+    #[prost(message, repeated, tag = "2")]
+    spans: Vec<Span>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Scope {
+    #[prost(string, tag = "1")]
+    name: String,
+    #[prost(string, tag = "2")]
+    version: String,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Span {
+    #[prost(bytes = "vec", tag = "1")]
+    trace_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "2")]
+    span_id: Vec<u8>,
+    #[prost(bytes = "vec", tag = "4")]
+    parent_span_id: Vec<u8>,
+    #[prost(string, tag = "5")]
+    name: String,
+    #[prost(int32, tag = "6")]
+    kind: i32,
+    #[prost(fixed64, tag = "7")]
+    start: u64,
+    #[prost(fixed64, tag = "8")]
+    end: u64,
+    #[prost(message, repeated, tag = "9")]
+    attributes: Vec<KeyValue>,
+    #[prost(message, optional, tag = "15")]
+    status: Option<Status>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct Status {
+    #[prost(int32, tag = "3")]
+    code: i32,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct KeyValue {
+    #[prost(string, tag = "1")]
+    key: String,
+    #[prost(message, optional, tag = "2")]
+    value: Option<AnyValue>,
+}
+
+#[derive(Clone, PartialEq, Message)]
+struct AnyValue {
+    #[prost(oneof = "Value", tags = "1, 3")]
+    value: Option<Value>,
+}
+
+#[derive(Clone, PartialEq, Oneof)]
+enum Value {
+    #[prost(string, tag = "1")]
+    Text(String),
+    #[prost(int64, tag = "3")]
+    Number(i64),
+}

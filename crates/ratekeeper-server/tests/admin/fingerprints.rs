@@ -1,0 +1,282 @@
+//! A fingerprint, as it is shown, names a key; it is the same in all places, and on all nodes and
+//! after a restart where the configuration has a secret.
+
+use crate::cli::admin;
+use crate::support::{Answer, Server, config_file, eventually, ratekeeper};
+use crate::{get, post};
+use ratekeeper_testkit::RedisServer;
+use serde_json::{Value, json};
+
+const SECRET: &str = "s3cret-of-a-client";
+
+const POLICIES: &str = "[[policy]]\nname = \"keys\"\nkey = \"api_key\"\nlimit = \"5/d\"\n\
+                        [[policy]]\nname = \"all\"\nlimit = \"1000/d\"\n\
+                        [[policy]]\nname = \"both\"\nkey = [\"ip\", \"api_key\"]\nmissing = \"skip\"\nlimit = \"100/d\"\n";
+
+fn node(more: &str) -> Server {
+    Server::with_config(&format!(
+        "[server]\nhttp = \"127.0.0.1:0\"\n{more}\n{POLICIES}"
+    ))
+}
+
+fn ask(node: &Server) -> Answer {
+    node.check(&json!({"subject": {"api_key": SECRET}}).to_string())
+}
+
+fn is_banned(node: &Server) -> bool {
+    ask(node).json()["reason"] == json!("ban")
+}
+
+/// The fingerprint that `explain` shows of the key under a policy.
+fn explained(node: &Server) -> String {
+    let told = post(
+        node,
+        "/admin/explain",
+        &json!({"subject": {"api_key": SECRET}}),
+    )
+    .json();
+    assert_eq!(
+        told["tried"][0]["key"], told["tried"][0]["fingerprint"],
+        "a secret is shown by nothing else"
+    );
+    told["tried"][0]["key"].as_str().unwrap().to_owned()
+}
+
+#[track_caller]
+fn done(node: &Server, args: &[&str]) -> String {
+    let (code, out, error) = admin(node, args);
+    assert_eq!((code, error.as_str()), (0, ""), "{args:?}: {out}");
+    out
+}
+
+#[test]
+fn a_key_is_acted_on_by_the_fingerprint_that_was_shown() {
+    for keys in ["fingerprint", "plain"] {
+        let node = node(&format!("[stats]\nkeys = \"{keys}\"\n"));
+        assert_eq!(ask(&node).status(), 200);
+        let key = explained(&node);
+        assert!(
+            key.starts_with("api_key=#") && key.len() == "api_key=#".len() + 16,
+            "{key}"
+        );
+        let out = done(&node, &["ban", "keys", &key, "--for", "1h"]);
+        assert!(
+            out.starts_with(&format!("{key} under keys: banned until 2")),
+            "{out}"
+        );
+        assert!(is_banned(&node), "{keys}");
+        assert_eq!(
+            node.check(r#"{"subject":{"api_key":"another"}}"#).status(),
+            200
+        );
+        assert_eq!(
+            done(&node, &["lift", "keys", &key]),
+            format!("{key} under keys: lifted\n")
+        );
+        assert!(!is_banned(&node));
+        done(
+            &node,
+            &["override", "keys", &key, "--limit", "1/d", "--for", "1h"],
+        );
+        assert_eq!([ask(&node).status(), ask(&node).status()], [200, 429]);
+        done(&node, &["reset", "keys", &key]);
+        assert_eq!((0..9).filter(|_| ask(&node).status() == 200).count(), 5);
+        done(&node, &["grant", "keys", &key, "--tokens", "2"]);
+        assert_eq!((0..9).filter(|_| ask(&node).status() == 200).count(), 2);
+        let (code, out, error) = admin(&node, &["explain", &key]);
+        assert_eq!((code, error.as_str()), (1, ""));
+        assert!(
+            out.starts_with("denied by keys") && out.contains("5/d: denied, 0 of 5 left"),
+            "{out}"
+        );
+
+        // The same letters are in every list, and what lists name can be acted on.
+        let top = get(&node, "/admin/top");
+        let heaviest = |policy: &str| {
+            let list = top["heaviest"].as_array().unwrap();
+            list.iter()
+                .find(|row| row["policy"] == policy && row["count"] != 1)
+                .unwrap()["fingerprint"]
+                .clone()
+        };
+        assert_eq!(heaviest("keys"), json!(key));
+        post(
+            &node,
+            "/admin/ban",
+            &json!({"policy": "keys", "subject": {"api_key": key.split_once('=').unwrap().1}, "for": "1h"}),
+        );
+        for list in ["/admin/overrides", "/admin/audit"] {
+            assert_eq!(get(&node, list)[0]["key"], json!(key), "{list}");
+        }
+        // A part of a key may be a value, and another a fingerprint; a policy without a key needs
+        // neither.
+        done(
+            &node,
+            &["ban", "both", "ip=203.0.113.7", &key, "--for", "1h"],
+        );
+        let of = |ip: &str| {
+            let body = json!({"subject": {"api_key": SECRET, "ip": ip}}).to_string();
+            node.check(&body).json()["policy"].clone()
+        };
+        done(&node, &["lift", "keys", &key]);
+        assert_eq!(
+            (of("203.0.113.7"), of("203.0.113.8")),
+            (json!("both"), json!("keys"))
+        );
+        done(&node, &["ban", "all", "--for", "1h"]);
+        assert_eq!(
+            node.check(r#"{"subject":{"api_key":"another"}}"#).json()["policy"],
+            json!("all")
+        );
+        done(&node, &["lift", "all"]);
+        node.signal("TERM");
+        assert!(!node.ended().1.contains(SECRET));
+    }
+}
+
+#[test]
+fn what_cannot_be_a_key_is_refused() {
+    let node = node("");
+    ask(&node);
+    let wrong = "which is no fingerprint: a fingerprint is `#` and all of its 16 hexadecimal digits, as in #f8c0a1b2c3d4e5f6";
+    let cases = [
+        (&["ban", "keys", "api_key=#f8c0…", "--for", "1h"][..], format!("`api_key` is `#f8c0…`, {wrong}")),
+        (&["ban", "keys", "api_key=#f8c0", "--for", "1h"], format!("`api_key` is `#f8c0`, {wrong}")),
+        (&["lift", "keys", "api_key=#f8c0a1b2c3d4e5f67"], format!("`api_key` is `#f8c0a1b2c3d4e5f67`, {wrong}")),
+        (&["reset", "keys", "api_key=#secret"], format!("`api_key` is `#secret`, {wrong}")),
+        (&["explain", "ip=#f8c0"], format!("`ip` is `#f8c0`, {wrong}")),
+        (
+            &["ban", "keys", "api_key=x", "user=42", "--for", "1h"],
+            "the policy `keys` counts by api_key, and `user` is no part of its key; leave it out".to_owned(),
+        ),
+        (
+            &["ban", "keys", "api_kye=x", "--for", "1h"],
+            "the policy `keys` counts by api_key, and `subject` has none; add it".to_owned(),
+        ),
+        (
+            &["ban", "all", "user=42", "--for", "1h"],
+            "the policy `all` has one bucket for all, which `user` is no part of; leave it out".to_owned(),
+        ),
+        (
+            &["ban", "both", "api_key=#f8c0a1b2c3d4e5f6", "--for", "1h"],
+            "the policy `both` counts by ip, and `subject` has none; add it".to_owned(),
+        ),
+        (
+            &["explain", "api_kye=x"],
+            "no policy counts by `api_kye` or looks at it; they do at `ip`, `api_key`".to_owned(),
+        ),
+        (
+            &["reset", "keys", "api_key=#f8c0a1b2c3d4e5f6"],
+            "api_key=#f8c0a1b2c3d4e5f6 is none of the keys that this node has seen lately, so its counters cannot be found; give the \
+             key itself, or ask a node that lists it"
+                .to_owned(),
+        ),
+        (
+            &["grant", "keys", "api_key=#f8c0a1b2c3d4e5f6", "--tokens", "1"],
+            "api_key=#f8c0a1b2c3d4e5f6 is none of the keys that this node has seen lately".to_owned(),
+        ),
+        (
+            &["explain", "api_key=#f8c0a1b2c3d4e5f6"],
+            "api_key=#f8c0a1b2c3d4e5f6 is none of the keys that this node has seen lately".to_owned(),
+        ),
+    ];
+    for (args, says) in cases {
+        let (code, out, error) = admin(&node, args);
+        assert_eq!((code, out.as_str()), (1, ""), "{args:?}: {error}");
+        assert!(
+            error.starts_with(&format!("ratekeeper: {says}")),
+            "{args:?}: {error}"
+        );
+    }
+    assert_eq!(get(&node, "/admin/overrides"), json!([]));
+    // Where decisions are asked for a value is a value, whatever it looks like.
+    assert_eq!(
+        node.check(r##"{"subject":{"api_key":"#f8c0"}}"##).status(),
+        200
+    );
+}
+
+#[test]
+fn with_a_secret_fingerprints_are_the_same_on_all_nodes_and_after_a_restart() {
+    let secret = |of: char| format!("key_secret = \"{}\"\n", of.to_string().repeat(16));
+    let redis = RedisServer::start();
+    let on_redis = format!(
+        "kind = \"redis\"\nurl = \"{}\"\ntimeout = \"5s\"\n",
+        redis.url()
+    );
+    let of = |store: &str| explained(&node(&format!("[store]\n{store}")));
+    let one = of(&secret('a'));
+    assert_eq!(one, of(&secret('a')), "after a restart");
+    assert_eq!(one, of(&(secret('a') + &on_redis)), "on Redis");
+    assert_ne!(one, of(&secret('b')));
+    assert_ne!(of(""), of(""));
+    // Without one in the configuration the nodes agree on one.
+    let other = RedisServer::start();
+    let agreed = format!(
+        "kind = \"redis\"\nurl = \"{}\"\ntimeout = \"5s\"\n",
+        other.url()
+    );
+    assert_eq!(of(&agreed), of(&agreed));
+    // `ratekeeper explain` is another process.
+    let file = config_file(&format!("[store]\n{}{POLICIES}", secret('a')));
+    let mut command = ratekeeper();
+    command
+        .args([
+            "explain",
+            "--format",
+            "json",
+            "--subject",
+            &format!("api_key={SECRET}"),
+            "--config",
+        ])
+        .arg(file);
+    let told: Value = serde_json::from_slice(&command.output().unwrap().stdout).unwrap();
+    assert_eq!(told["tried"][0]["fingerprint"], json!(one));
+}
+
+#[test]
+fn a_node_that_never_saw_the_key_bans_it_on_all() {
+    let redis = RedisServer::start();
+    let more = format!(
+        "[store]\nkind = \"redis\"\nurl = \"{}\"\ntimeout = \"5s\"\n",
+        redis.url()
+    );
+    let (one, other) = (node(&more), node(&more));
+    ask(&one);
+    let key = get(&one, "/admin/top")["heaviest"][0]["key"]
+        .as_str()
+        .unwrap()
+        .to_owned();
+    done(&other, &["ban", "keys", &key, "--for", "1h"]);
+    eventually("the ban", || is_banned(&one) && is_banned(&other));
+    let rows = |node: &Server| get(node, "/admin/overrides")[0]["fingerprint"].clone();
+    assert_eq!((rows(&one), rows(&other)), (json!(key), json!(key)));
+    done(&one, &["lift", "keys", &key]);
+    eventually("the end", || !is_banned(&one) && !is_banned(&other));
+    done(
+        &other,
+        &["override", "keys", &key, "--limit", "2/d", "--for", "1h"],
+    );
+    eventually("the override", || {
+        get(&one, "/admin/overrides")[0]["limits"] == json!(["2/d"])
+    });
+    assert_eq!((0..4).filter(|_| ask(&one).status() == 200).count(), 2);
+    assert!(
+        !redis
+            .command(&["HGETALL", "ratekeeper:board"])
+            .items()
+            .iter()
+            .any(|item| item.text() == Some(SECRET))
+    );
+
+    // While nobody has agreed on a secret a node shows other fingerprints than the rest, and takes
+    // none.
+    redis.kill();
+    let lonely = node(&more);
+    let (code, _, error) = admin(&lonely, &["ban", "keys", &key, "--for", "1h"]);
+    assert_eq!(code, 2);
+    assert!(
+        error.ends_with("fingerprints are not known here until it does; name the key itself\n"),
+        "{error}"
+    );
+}

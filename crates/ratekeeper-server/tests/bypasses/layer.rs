@@ -1,0 +1,84 @@
+//! The layer of ratekeeper-tower, with the policies of a group.
+
+use crate::table::{Asked, Group};
+use axum::body::Body;
+use hyper::{Request, Response};
+use ratekeeper::{MemoryStore, SystemClock};
+use ratekeeper_policy::Engine;
+use ratekeeper_policy::config::Config;
+use ratekeeper_tower::{ByPolicies, Identity, PeerAddr, RateLimitLayer};
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::task::{Context, Poll};
+use tower_layer::Layer;
+use tower_service::Service;
+
+pub(crate) type ByGroup = RateLimitLayer<ByPolicies<MemoryStore<SystemClock>>>;
+
+pub(crate) fn of(group: &Group) -> ByGroup {
+    let loaded = Config::parse("ratekeeper.toml", &group.file(""), []);
+    let config = loaded
+        .config
+        .unwrap_or_else(|| panic!("{}: {:?}", group.name, loaded.diagnostics));
+    let store = MemoryStore::builder()
+        .max_keys(1_000)
+        .clock(SystemClock)
+        .build();
+    let layer = RateLimitLayer::new(Engine::new(store, config.policies).unwrap())
+        .preflight(config.gateway.preflight);
+    let identity = Identity::direct().trust_all(config.identity.trusted_proxies);
+    let layer = match config.identity.user {
+        Some(user) => layer.user_header(user.header.parse().unwrap(), user.from),
+        None => layer,
+    };
+    let layer = match config.identity.api_key {
+        Some(name) => layer.api_key_header(name.parse().unwrap()),
+        None => layer,
+    };
+    layer.identity(identity)
+}
+
+/// The service behind it.
+#[derive(Clone)]
+struct Passes;
+
+impl Service<Request<()>> for Passes {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Ready<Result<Self::Response, Infallible>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, _: Request<()>) -> Self::Future {
+        ready(Ok(Response::new(Body::empty())))
+    }
+}
+
+pub(crate) fn status(layer: &ByGroup, asked: &Asked) -> u16 {
+    // As hyper has it of HTTP/1.1, and of HTTP/2 where there is an authority.
+    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
+        format!("http://{authority}{}", asked.path)
+    });
+    let mut request = Request::builder().method(asked.method).uri(target);
+    if let Some(host) = asked.host {
+        request = request.header("host", host);
+    }
+    for (name, value) in asked.headers {
+        request = request.header(*name, *value);
+    }
+    // What no server can read it refuses.
+    let Ok(mut request) = request.body(()) else {
+        return 400;
+    };
+    request
+        .extensions_mut()
+        .insert(PeerAddr("203.0.113.7:4711".parse().unwrap()));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    let Ok(response) = runtime.block_on(layer.layer(Passes).call(request));
+    response.status().as_u16()
+}

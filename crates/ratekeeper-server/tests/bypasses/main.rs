@@ -1,0 +1,377 @@
+//! Every known way around a limit, tried at the gateway over HTTP/1.1 and HTTP/2, at `/auth` and at
+//! the layer. A new one is a line of [`table::GROUPS`].
+//!
+//! Each group has policies and an honest request that uses up their only token. After it every
+//! attempt must be refused or denied, and must not reach the service; what is no attempt, but must
+//! go on working, passes.
+
+mod cross_site;
+mod layer;
+mod preflights;
+mod resp;
+#[path = "../gateway/service.rs"]
+mod service;
+#[path = "../support/mod.rs"]
+mod support;
+mod table;
+
+use http_body_util::{BodyExt, Empty};
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper::server::conn as server;
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use service::echo;
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::mpsc::{Receiver, channel};
+use support::{Connection, Server, config_file, ratekeeper};
+use table::{Asked, GROUPS, Group, Place};
+
+/// A gateway in front of a service that tells of every request that reaches it.
+struct Gateway {
+    server: Server,
+    requests: Receiver<String>,
+}
+
+impl Gateway {
+    fn start(group: &Group) -> Self {
+        let (upstream, requests) = echo();
+        let mut command = ratekeeper();
+        let text = group.file(&format!("upstreams = [\"http://{upstream}\"]\n"));
+        command
+            .args(["proxy", "--listen", "127.0.0.1:0", "--config"])
+            .arg(config_file(&text));
+        Self {
+            server: Server::run(command),
+            requests,
+        }
+    }
+
+    /// The status that a request gets, which agrees with whether it reached the service.
+    fn status(&self, place: Place, asked: &Asked) -> u16 {
+        let status = match place {
+            Place::Http2 => http2_status(self.server.address, asked),
+            _ => http1_status(&mut self.server.connect(), asked),
+        };
+        let has_reached = self.requests.try_iter().count() > 0;
+        let is_answered = (200..300).contains(&status);
+        assert_eq!(
+            has_reached, is_answered,
+            "{asked:?} at {place:?} is answered with {status}"
+        );
+        status
+    }
+}
+
+fn http1_status(connection: &mut Connection, asked: &Asked) -> u16 {
+    let lines: String = asked
+        .headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
+        format!("http://{authority}{}", asked.path)
+    });
+    let host = asked.host.or(asked.absolute).unwrap_or("localhost");
+    connection.write(&format!(
+        "{} {target} HTTP/1.1\r\nHost: {host}\r\n{lines}\r\n",
+        asked.method
+    ));
+    connection.answer().status()
+}
+
+/// Its authority is the one in the target, or else the host.
+fn http2_status(address: SocketAddr, asked: &Asked) -> u16 {
+    let authority = asked.absolute.or(asked.host).unwrap_or("localhost");
+    let mut request = hyper::Request::builder()
+        .method(asked.method)
+        .uri(format!("http://{authority}{}", asked.path));
+    if let (Some(_), Some(host)) = (asked.absolute, asked.host) {
+        request = request.header("host", host);
+    }
+    for (name, value) in asked.headers {
+        request = request.header(*name, *value);
+    }
+    // What no client can write is as good as refused.
+    let Ok(request) = request.body(Empty::<Bytes>::new()) else {
+        return 400;
+    };
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let stream = tokio::net::TcpStream::connect(address).await.unwrap();
+        let (mut client, connection) = http2::handshake(TokioExecutor::new(), TokioIo::new(stream))
+            .await
+            .unwrap();
+        let connection = tokio::spawn(connection);
+        let response = client.send_request(request).await.unwrap();
+        let status = response.status().as_u16();
+        response.into_body().collect().await.unwrap();
+        connection.abort();
+        status
+    })
+}
+
+/// How a proxy tells `/auth` of a request.
+fn auth_status(server: &Server, place: Place, asked: &Asked) -> u16 {
+    let target = asked.absolute.map_or(asked.path.to_owned(), |authority| {
+        format!("http://{authority}{}", asked.path)
+    });
+    let host = asked.host.or(asked.absolute).unwrap_or("localhost");
+    let (path, told) = match place {
+        Place::Nginx => (
+            "/auth/nginx".to_owned(),
+            format!(
+                "X-Original-Method: {}\r\nX-Original-URI: {target}\r\nX-Real-IP: 203.0.113.7\r\nHost: {host}\r\n",
+                asked.method
+            ),
+        ),
+        Place::Envoy => (
+            format!("/auth/envoy{}", asked.path),
+            format!("X-Forwarded-For: 203.0.113.7\r\nHost: {host}\r\n"),
+        ),
+        _ => (
+            if place == Place::Caddy {
+                "/auth/caddy"
+            } else {
+                "/auth/traefik"
+            }
+            .to_owned(),
+            format!(
+                "X-Forwarded-Method: {}\r\nX-Forwarded-Uri: {target}\r\nX-Forwarded-For: 203.0.113.7\r\n\
+                 X-Forwarded-Host: {host}\r\nHost: ratekeeper\r\n",
+                asked.method
+            ),
+        ),
+    };
+    let lines: String = asked
+        .headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {value}\r\n"))
+        .collect();
+    let mut connection = server.connect();
+    let method = if place == Place::Envoy {
+        asked.method
+    } else {
+        "GET"
+    };
+    connection.write(&format!("{method} {path} HTTP/1.1\r\n{told}{lines}\r\n"));
+    let answer = connection.answer();
+    if place == Place::Nginx && answer.status() != 200 {
+        // nginx knows no other denial.
+        assert_eq!(answer.status(), 403, "{answer:?}");
+        return answer
+            .header("x-ratelimit-status")
+            .unwrap()
+            .parse()
+            .unwrap();
+    }
+    answer.status()
+}
+
+/// Runs a group where it applies: a line for each attempt that passed. `status` asks at a fresh
+/// server, whose tokens are all there.
+fn run(group: &Group, place: Place, status: impl Fn(&Asked) -> u16) -> String {
+    let name = group.name;
+    for passes in group.passes.iter().filter(|asked| asked.applies_at(place)) {
+        assert_eq!(
+            status(passes),
+            200,
+            "{name}: {passes:?} at {place:?} does not pass"
+        );
+    }
+    assert_eq!(
+        status(&group.honest),
+        200,
+        "{name}: {:?} at {place:?}",
+        group.honest
+    );
+    assert_eq!(
+        status(&group.honest),
+        429,
+        "{name}: {:?} at {place:?} again",
+        group.honest
+    );
+    let attempts = group
+        .attempts
+        .iter()
+        .filter(|asked| asked.applies_at(place));
+    let statuses = attempts
+        .map(|asked| (asked, status(asked)))
+        .filter(|(_, status)| ![400, 429].contains(status));
+    statuses
+        .map(|(asked, status)| format!("{name} at {place:?}: {status} for {asked:?}\n"))
+        .collect()
+}
+
+#[track_caller]
+fn run_all(places: &[Place], run: impl Fn(&Group, Place) -> String) {
+    let passed: String = GROUPS
+        .iter()
+        .flat_map(|group| places.iter().map(|place| run(group, *place)))
+        .collect();
+    assert!(passed.is_empty(), "these pass:\n{passed}");
+}
+
+#[test]
+fn the_gateway_stops_every_bypass() {
+    run_all(&[Place::Http1, Place::Http2], |group, place| {
+        let gateway = Gateway::start(group);
+        run(group, place, |asked| gateway.status(place, asked))
+    });
+}
+
+#[test]
+fn auth_stops_every_bypass() {
+    run_all(
+        &[Place::Nginx, Place::Caddy, Place::Traefik, Place::Envoy],
+        |group, place| {
+            let server =
+                Server::with_config(&(group.file("") + "[server]\nhttp = \"127.0.0.1:0\"\n"));
+            run(group, place, |asked| auth_status(&server, place, asked))
+        },
+    );
+}
+
+#[test]
+fn the_layer_stops_every_bypass() {
+    run_all(&[Place::Layer], |group, place| {
+        let layer = layer::of(group);
+        run(group, place, |asked| layer::status(&layer, asked))
+    });
+}
+
+/// A signed URL is good for the path that was signed, so what is sent on is what was sent.
+#[test]
+fn paths_are_forwarded_as_they_were_sent() {
+    let (upstream, requests) = echo();
+    let mut command = ratekeeper();
+    command.args([
+        "proxy",
+        "--listen",
+        "127.0.0.1:0",
+        "--limit",
+        "1000/min",
+        "--upstream",
+        &format!("http://{upstream}"),
+    ]);
+    let server = Server::run(command);
+    for path in [
+        "/a//b/;x=1/%7e%2F~?q=../..",
+        "/.well-known/...",
+        "/%252e%252e/",
+        "/a%20b;v=..",
+        "/\"{}|",
+    ] {
+        let asked = Asked { path, ..Asked::GET };
+        assert_eq!(http1_status(&mut server.connect(), &asked), 200, "{path}");
+        let seen = requests.recv().unwrap();
+        assert!(
+            seen.starts_with(&format!("get {} http/1.1\r\n", path.to_ascii_lowercase())),
+            "{path}: {seen}"
+        );
+    }
+}
+
+/// What it is told says what is wrong and what to do.
+#[test]
+fn a_refusal_names_the_problem_and_the_remedy() {
+    let (upstream, _requests) = echo();
+    let mut command = ratekeeper();
+    let text = format!(
+        "[gateway]\nupstreams = [\"http://{upstream}\"]\n[[policy]]\nname = \"key\"\nkey = \"header:x-key\"\nlimit = \"9/d\"\n"
+    );
+    command
+        .args(["proxy", "--listen", "127.0.0.1:0", "--config"])
+        .arg(config_file(&text));
+    let server = Server::run(command);
+    let detail = |request: &str, code: &str| {
+        let mut connection = server.connect();
+        connection.write(request);
+        connection.answer().problem(400, code)
+    };
+    let dots = detail("GET /a/../b HTTP/1.1\r\nHost: x\r\n\r\n", "bad_target");
+    assert!(
+        dots.contains("`..`") && dots.contains("send the path that it leads to"),
+        "{dots}"
+    );
+    let user = detail("GET http://u@x/ HTTP/1.1\r\nHost: x\r\n\r\n", "bad_host");
+    assert!(
+        user.contains("user information") && user.contains("Authorization"),
+        "{user}"
+    );
+    let two = detail(
+        "GET / HTTP/1.1\r\nHost: x\r\nX-Key: a\r\nX-Key: b\r\n\r\n",
+        "repeated_header",
+    );
+    assert!(
+        two.contains("x-key") && two.contains("send it once"),
+        "{two}"
+    );
+}
+
+/// `GET http://h?q=1` asks for the root, in HTTP/1.1 and in HTTP/2.
+#[test]
+fn a_target_without_a_path_is_the_root() {
+    let (upstream, requests) = echo();
+    let (upstream2, requests2) = http2_service();
+    for (upstream, http2) in [(upstream, false), (upstream2, true)] {
+        let mut command = ratekeeper();
+        let text = format!(
+            "[gateway]\nupstreams = [\"http://{upstream}\"]\nhttp2 = {http2}\n[[policy]]\nname = \"all\"\nlimit = \"unlimited\"\n"
+        );
+        command
+            .args(["proxy", "--listen", "127.0.0.1:0", "--config"])
+            .arg(config_file(&text));
+        let asked = Asked {
+            absolute: Some("h"),
+            path: "?q=1",
+            ..Asked::GET
+        };
+        assert_eq!(
+            http1_status(&mut Server::run(command).connect(), &asked),
+            200
+        );
+    }
+    let seen = requests.recv().unwrap();
+    assert!(seen.starts_with("get /?q=1 http/1.1\r\n"), "{seen}");
+    assert_eq!(requests2.recv().unwrap(), "/?q=1");
+}
+
+/// A service of HTTP/2 that says yes and tells `:path` of each request.
+fn http2_service() -> (SocketAddr, Receiver<String>) {
+    let (told, paths) = channel();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    listener.set_nonblocking(true).unwrap();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            while let Ok((stream, _)) = listener.accept().await {
+                let told = told.clone();
+                let service = hyper::service::service_fn(
+                    move |request: hyper::Request<hyper::body::Incoming>| {
+                        let path = request
+                            .uri()
+                            .path_and_query()
+                            .map_or("", |path| path.as_str())
+                            .to_owned();
+                        let _ = told.send(path);
+                        std::future::ready(Ok::<_, Infallible>(hyper::Response::new(
+                            Empty::<Bytes>::new(),
+                        )))
+                    },
+                );
+                let connection = server::http2::Builder::new(TokioExecutor::new());
+                tokio::spawn(connection.serve_connection(TokioIo::new(stream), service));
+            }
+        });
+    });
+    (address, paths)
+}

@@ -1,0 +1,120 @@
+//! Preflight requests of CORS are counted by address, by a limit of their own.
+
+use crate::http1_status;
+use crate::layer;
+use crate::service::echo;
+use crate::support::{Server, config_file, directory, eventually, ratekeeper};
+use crate::table::{Asked, Group};
+use ratekeeper_policy::Preflight;
+use std::fs;
+
+const PREFLIGHT: Asked = Asked {
+    method: "OPTIONS",
+    headers: &[
+        ("Origin", "https://a.example"),
+        ("Access-Control-Request-Method", "POST"),
+    ],
+    ..Asked::GET
+};
+
+fn gateway(more: &str) -> Server {
+    let (upstream, _) = echo();
+    let mut command = ratekeeper();
+    let text = format!(
+        "[gateway]\nupstreams = [\"http://{upstream}\"]\n{more}[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n"
+    );
+    command
+        .args(["proxy", "--listen", "127.0.0.1:0", "--config"])
+        .arg(config_file(&text));
+    Server::run(command)
+}
+
+#[test]
+fn the_gateway_counts_them_by_address_and_apart_from_the_policies() {
+    let log = directory(&[]).join("access.log");
+    let server = gateway(&format!(
+        "preflight = \"2/d\"\naccess_log = {:?}\n",
+        log.display().to_string()
+    ));
+    let mut connection = server.connect();
+    let status = |asked: &Asked| http1_status(&mut server.connect(), asked);
+    assert_eq!(
+        [status(&Asked::GET), status(&Asked::GET)],
+        [200, 429],
+        "the policy is used up"
+    );
+    assert_eq!(
+        [status(&PREFLIGHT), status(&PREFLIGHT), status(&PREFLIGHT)],
+        [200, 200, 429]
+    );
+    connection.write(
+        "OPTIONS / HTTP/1.1\r\nHost: x\r\nOrigin: https://a.example\r\nAccess-Control-Request-Method: POST\r\n\r\n",
+    );
+    let denied = connection.answer();
+    assert_eq!(
+        (denied.status(), denied.header("x-ratelimit-limit")),
+        (429, Some("2")),
+        "{denied:?}"
+    );
+    assert!(denied.header("retry-after").is_some(), "{denied:?}");
+    assert_eq!(
+        server.figure("ratekeeper_preflights_total{outcome=\"allowed\"}"),
+        2.0
+    );
+    assert_eq!(
+        server.figure("ratekeeper_preflights_total{outcome=\"denied\"}"),
+        2.0
+    );
+    eventually("a line of each", || {
+        fs::read_to_string(&log).unwrap().lines().count() == 6
+    });
+    let lines = fs::read_to_string(&log).unwrap();
+    let denials = lines
+        .lines()
+        .filter(|line| line.contains("\"preflight\"") && line.contains("\"denied\""))
+        .count();
+    assert_eq!(denials, 2, "{lines}");
+}
+
+#[test]
+fn the_gateway_may_count_or_exempt_them() {
+    let count = gateway("preflight = \"count\"\n");
+    let statuses = [&PREFLIGHT, &PREFLIGHT].map(|asked| http1_status(&mut count.connect(), asked));
+    assert_eq!(statuses, [200, 429]);
+    let exempt = gateway("preflight = \"exempt\"\n");
+    assert!((0..200).all(|_| http1_status(&mut exempt.connect(), &PREFLIGHT) == 200));
+}
+
+#[test]
+fn by_default_a_client_has_a_hundred_at_once() {
+    let server = gateway("");
+    let mut connection = server.connect();
+    let passed = (0..150)
+        .filter(|_| http1_status(&mut connection, &PREFLIGHT) == 200)
+        .count();
+    // A few come back while it asks.
+    assert!((100..150).contains(&passed), "{passed}");
+}
+
+#[test]
+fn so_does_the_layer() {
+    let group = Group {
+        name: "all",
+        before: "",
+        gateway: "",
+        config: "[[policy]]\nname = \"all\"\nlimit = \"1/d\"\n",
+        honest: Asked::GET,
+        attempts: &[],
+        passes: &[],
+    };
+    let layer = layer::of(&group);
+    let passed = (0..150)
+        .filter(|_| layer::status(&layer, &PREFLIGHT) == 200)
+        .count();
+    assert!((100..150).contains(&passed), "{passed}");
+    let counted = layer::of(&group).preflight(Preflight::Count);
+    assert_eq!(
+        [&PREFLIGHT, &PREFLIGHT].map(|asked| layer::status(&counted, asked)),
+        [200, 429]
+    );
+}

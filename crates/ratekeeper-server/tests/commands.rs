@@ -1,0 +1,347 @@
+//! `ratekeeper config` and `ratekeeper explain`: what they print and how they end.
+
+mod support;
+
+use serde_json::{Value, json};
+use std::process::Output;
+use support::{config_file, directory, ratekeeper};
+
+const GOOD: &str = r#"
+[[policy]]
+name = "login"
+match = { method = ["POST"], path = "/login" }
+key = ["ip"]
+limit = "5/min"
+"#;
+
+fn run(args: &[&str], config: Option<&str>) -> (i32, String, String) {
+    let mut command = ratekeeper();
+    command.env_remove("RATEKEEPER_SERVER__ADMIN").args(args);
+    if let Some(config) = config {
+        command.arg(config_file(config));
+    }
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().unwrap();
+    (
+        status.code().unwrap(),
+        String::from_utf8(stdout).unwrap(),
+        String::from_utf8(stderr).unwrap(),
+    )
+}
+
+fn explain(subject: &str, more: &[&str]) -> (i32, String, String) {
+    let file = config_file(GOOD);
+    let mut args = vec![
+        "explain",
+        "--config",
+        file.to_str().unwrap(),
+        "--subject",
+        subject,
+    ];
+    args.extend(more);
+    run(&args, None)
+}
+
+#[test]
+fn check_ends_with_0_when_it_is_right_or_doubtful() {
+    let (code, out, _) = run(&["config", "check"], Some(GOOD));
+    assert_eq!(code, 0);
+    assert!(
+        out.ends_with(".toml: 1 policy, nothing to complain of\n"),
+        "{out}"
+    );
+    let doubtful = "[[policy]]\nname = \"all\"\nlimit = \"1000/min burst 2\"\n";
+    let (code, out, _) = run(&["config", "check"], Some(doubtful));
+    assert_eq!(code, 0, "{out}");
+    assert!(
+        out.contains(
+            ".toml:3:9: warning: the burst of `1000/min burst 2` is below 1 % of its rate"
+        ),
+        "{out}"
+    );
+    assert!(out.ends_with(".toml: 1 policy, 2 warnings\n"), "{out}");
+}
+
+#[test]
+fn check_says_when_nobody_wrote_a_policy() {
+    let (code, out, _) = run(&["config", "check"], Some("# nothing yet\n"));
+    assert_eq!(code, 0);
+    let says = ": no policies, so the built-in one applies (100/min burst 20 for each address), nothing to complain of\n";
+    assert!(out.ends_with(says), "{out}");
+}
+
+#[test]
+fn check_ends_with_1_when_it_is_wrong() {
+    let (code, out, _) = run(&["config", "check"], Some(&GOOD.replace("limit", "limt")));
+    assert_eq!(code, 1);
+    assert!(
+        out.contains(
+            ".toml:6:1: error: unknown key `limt` in [[policy]] \"login\"; did you mean `limit`?\n"
+        ),
+        "{out}"
+    );
+    let (code, _, _) = run(&["config", "check"], Some("[server"));
+    assert_eq!(code, 1);
+}
+
+#[test]
+fn check_ends_with_2_when_it_cannot_be_read() {
+    let (code, out, _) = run(&["config", "check", "/no/such/file.toml"], None);
+    assert_eq!(code, 2);
+    assert!(
+        out.starts_with("error: cannot read /no/such/file.toml: "),
+        "{out}"
+    );
+}
+
+#[test]
+fn check_speaks_json() {
+    let (code, out, _) = run(
+        &["config", "check", "--format", "json"],
+        Some(&GOOD.replace("limit", "limt")),
+    );
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(
+        (code, &told["errors"], &told["warnings"]),
+        (1, &json!(1), &json!(0))
+    );
+    let first = &told["problems"][0];
+    assert_eq!(
+        (&first["line"], &first["column"], &first["severity"]),
+        (&json!(6), &json!(1), &json!("error")),
+        "{told}"
+    );
+}
+
+/// What `serve` would refuse to start with is told with the same words, and where it is.
+#[test]
+fn check_reads_the_limits_of_envoy() {
+    let good = "domain: edge\ndescriptors:\n  - key: a\n    rate_limit: { unit: day, requests_per_unit: 1 }\n";
+    let limits = directory(&[("a.yaml", good), ("b.yaml", "domain: other\n")]);
+    let named = format!("{GOOD}[envoy]\nconfig = {limits:?}\n");
+    let (code, out, _) = run(&["config", "check"], Some(&named));
+    assert_eq!(code, 0, "{out}");
+    assert!(
+        out.ends_with(".toml: 1 policy, 1 limit of Envoy in 2 domains, nothing to complain of\n"),
+        "{out}"
+    );
+
+    std::fs::write(
+        limits.join("b.yaml"),
+        "domain: other\ndescriptors:\n  - keys: a\n",
+    )
+    .unwrap();
+    std::fs::write(limits.join("c.yaml"), good).unwrap();
+    let (code, out, _) = run(&["config", "check"], Some(&named));
+    assert_eq!(code, 1, "{out}");
+    let file = |name: &str| limits.join(name).display().to_string();
+    assert!(
+        out.contains(&format!(
+            "{}:3:5: error: unknown key `keys`",
+            file("b.yaml")
+        )),
+        "{out}"
+    );
+    assert!(
+        out.contains(&format!(
+            "{}:1:9: error: the domain `edge` is in another file too",
+            file("c.yaml")
+        )),
+        "{out}"
+    );
+    assert!(out.ends_with(".toml: 2 errors, 0 warnings\n"), "{out}");
+    let mut serve = ratekeeper();
+    let served = serve
+        .args(["serve", "--envoy-config"])
+        .arg(&limits)
+        .output()
+        .unwrap();
+    let told = String::from_utf8(served.stderr).unwrap();
+    assert!(
+        out.lines().take(2).all(|line| told.contains(line)),
+        "{told}\n{out}"
+    );
+
+    let (_, out, _) = run(&["config", "check", "--format", "json"], Some(&named));
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((&told["errors"], &told["warnings"]), (&json!(2), &json!(0)));
+    let second = &told["problems"][1];
+    assert_eq!(
+        (&second["file"], &second["line"], &second["column"]),
+        (&json!(file("c.yaml")), &json!(1), &json!(9))
+    );
+
+    // The directory alone, as `serve` takes it.
+    std::fs::remove_file(limits.join("b.yaml")).unwrap();
+    std::fs::remove_file(limits.join("c.yaml")).unwrap();
+    let limits = limits.to_str().unwrap();
+    let (code, out, _) = run(&["config", "check", "--envoy-config", limits], None);
+    assert_eq!(
+        (code, out),
+        (
+            0,
+            format!("{limits}: 1 limit of Envoy in 1 domain, nothing to complain of\n")
+        )
+    );
+    let (code, out, _) = run(
+        &["config", "check", "--envoy-config", "/no/such/place"],
+        None,
+    );
+    assert_eq!(code, 1);
+    assert!(
+        out.starts_with("/no/such/place: error: cannot be read: "),
+        "{out}"
+    );
+    assert_eq!(run(&["config", "check"], None).0, 2);
+}
+
+#[test]
+fn what_show_prints_is_the_same_configuration() {
+    let (code, shown, _) = run(&["config", "show"], Some(GOOD));
+    assert_eq!(code, 0);
+    let (code, again, _) = run(&["config", "show"], Some(&shown));
+    let without_comments = |text: &str| -> Vec<String> {
+        text.lines()
+            .map(|line| line.split(" # ").next().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        (code, without_comments(&again)),
+        (0, without_comments(&shown))
+    );
+    let (code, alone, _) = run(&["config", "show"], None);
+    assert_eq!(code, 0);
+    assert!(
+        alone.contains("name = \"default\"\n") && alone.contains("limit = \"100/min burst 20\"\n"),
+        "{alone}"
+    );
+    assert_eq!(run(&["config", "show"], Some("[serve]")).0, 1);
+    assert_eq!(run(&["config", "show", "/no/such/file.toml"], None).0, 2);
+}
+
+#[test]
+fn docs_are_a_table_for_customers() {
+    let (code, out, _) = run(&["config", "docs"], Some(GOOD));
+    assert_eq!(code, 0);
+    assert!(
+        out.contains(
+            "| login | `POST` `/login` | each IP address | 5 a minute | 429 Too Many Requests |\n"
+        ),
+        "{out}"
+    );
+}
+
+#[test]
+fn explain_ends_with_0_1_or_2() {
+    let (code, out, _) = explain("ip=1.2.3.4 method=POST path=/login", &[]);
+    assert_eq!(code, 0);
+    assert_eq!(
+        out,
+        "allowed\n\nlogin\n  applies, counted by ip=1.2.3.4\n  5/min: allowed, 5 of 5 left, costs 1\n"
+    );
+    let (code, out, _) = explain("ip=1.2.3.4 method=POST path=/login", &["--cost", "6"]);
+    assert_eq!(code, 1);
+    assert!(
+        out.starts_with("denied by login with status 429; waiting will not help\n"),
+        "{out}"
+    );
+    let (code, out, _) = explain("method=GET", &[]);
+    assert_eq!(code, 0);
+    assert_eq!(
+        out,
+        "allowed: no policy applies\n\nlogin\n  does not apply: the method is another one\n"
+    );
+    let (_, out, _) = explain("ip=1.2.3.4", &[]);
+    assert!(
+        out.ends_with("login\n  does not apply: the request has no method to be matched by\n"),
+        "{out}"
+    );
+    let (code, _, error) = explain("GET", &[]);
+    assert_eq!(code, 2);
+    let says = "ratekeeper: --subject: `GET` has no value; write name=value, as in 'ip=1.2.3.4 method=GET path=/api/x'\n";
+    assert_eq!(error, says);
+    assert_eq!(
+        run(
+            &["explain", "--config", "/no/such/file.toml", "--subject", ""],
+            None
+        )
+        .0,
+        2
+    );
+    assert_eq!(run(&["explain"], None).0, 2);
+}
+
+#[test]
+fn explain_believes_the_headers_that_serve_would() {
+    let config = "[identity]\nuser = { header = \"x-user\", from = \"10.0.0.0/8\" }\n[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"5/min\"\n";
+    let file = config_file(config);
+    let explain = |subject: &str| {
+        run(
+            &[
+                "explain",
+                "--config",
+                file.to_str().unwrap(),
+                "--subject",
+                subject,
+            ],
+            None,
+        )
+        .1
+    };
+    assert!(explain("header:X-User=ann").contains("counted by user=ann"));
+    assert!(
+        explain("header:x-user-id=ann")
+            .contains("the request has no user: it is counted by unknown (missing = \"address\")")
+    );
+}
+
+#[test]
+fn explain_shows_fingerprints_that_last() {
+    let config = |store: &str| {
+        format!("{store}[[policy]]\nname = \"user\"\nkey = [\"user\"]\nlimit = \"5/min\"\n")
+    };
+    let explain = |store: &str| {
+        let file = config_file(&config(store));
+        run(
+            &[
+                "explain",
+                "--config",
+                file.to_str().unwrap(),
+                "--subject",
+                "user=ann",
+            ],
+            None,
+        )
+        .1
+    };
+    let shown = explain("[store]\nkey_secret = \"0123456789abcdef0123456789abcdef\"\n");
+    assert!(
+        shown.contains("counted by user=ann, shown as user=#"),
+        "{shown}"
+    );
+    assert_eq!(
+        explain("[store]\nkey_secret = \"0123456789abcdef0123456789abcdef\"\n"),
+        shown
+    );
+    assert!(explain("").contains("counted by user=ann\n"));
+}
+
+#[test]
+fn explain_speaks_json() {
+    let (code, out, _) = explain(
+        "ip=1.2.3.4 method=POST path=/login header:x=y",
+        &["--format", "json"],
+    );
+    let told: Value = serde_json::from_str(&out).unwrap();
+    assert_eq!(code, 0);
+    assert_eq!(
+        told,
+        json!({"allowed": true, "status": 200, "reason": "limits", "policy": null, "retry_after_ms": null, "delay_ms": 0,
+               "never": false, "tried": [{"policy": "login", "applies": true, "why": null, "key": "ip=1.2.3.4",
+               "shadow": false, "limits": [{"limit": "5/min", "capacity": 5, "remaining": 5, "cost": 1,
+               "outcome": "allowed", "retry_after_ms": null}]}]})
+    );
+}

@@ -1,0 +1,372 @@
+//! Clients that hang up: what their requests go on costing at an upstream counts, where a policy
+//! limits what is in flight.
+
+use crate::gateway;
+use crate::service::{head, service};
+use crate::support::{Server, eventually};
+use futures_util::stream;
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt, Empty, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::convert::Infallible;
+use std::io::BufReader;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
+use tokio::sync::watch;
+
+/// An upstream that works on each request until it is released, whether its client is still there
+/// or not.
+struct Slow {
+    at: SocketAddr,
+    work: Arc<Work>,
+}
+
+struct Work {
+    started: AtomicUsize,
+    running: AtomicUsize,
+    max_running: AtomicUsize,
+    released: watch::Sender<bool>,
+}
+
+impl Work {
+    /// Ready when the work on a request is done, which goes on by itself.
+    fn begin(self: &Arc<Self>) -> impl Future<Output = ()> + Send + use<> {
+        self.started.fetch_add(1, SeqCst);
+        self.max_running
+            .fetch_max(self.running.fetch_add(1, SeqCst) + 1, SeqCst);
+        let (work, mut released) = (Arc::clone(self), self.released.subscribe());
+        let done = tokio::spawn(async move {
+            let _ = released.wait_for(|released| *released).await;
+            work.running.fetch_sub(1, SeqCst);
+        });
+        async { drop(done.await) }
+    }
+
+    async fn answer(
+        self: Arc<Self>,
+        request: Request<Incoming>,
+    ) -> Result<Response<UnsyncBoxBody<Bytes, Infallible>>, Infallible> {
+        let done = self.begin();
+        if request.uri().path() == "/head-first" {
+            let rest = stream::once(async {
+                done.await;
+                Ok(Frame::data(Bytes::from_static(b"done")))
+            });
+            return Ok(Response::new(BodyExt::boxed_unsync(StreamBody::new(rest))));
+        }
+        done.await;
+        Ok(Response::new(
+            Full::new(Bytes::from_static(b"done")).boxed_unsync(),
+        ))
+    }
+}
+
+impl Slow {
+    async fn start(http2: bool) -> Self {
+        let count = || AtomicUsize::new(0);
+        let (started, running, max_running) = (count(), count(), count());
+        let work = Arc::new(Work {
+            started,
+            running,
+            max_running,
+            released: watch::Sender::new(false),
+        });
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (at, shared) = (listener.local_addr().unwrap(), Arc::clone(&work));
+        tokio::spawn(async move {
+            while let Ok((stream, _)) = listener.accept().await {
+                let work = Arc::clone(&shared);
+                let service = service_fn(move |request| Arc::clone(&work).answer(request));
+                let io = TokioIo::new(stream);
+                tokio::spawn(async move {
+                    match http2 {
+                        true => drop(
+                            hyper::server::conn::http2::Builder::new(TokioExecutor::new())
+                                .serve_connection(io, service)
+                                .await,
+                        ),
+                        false => drop(
+                            hyper::server::conn::http1::Builder::new()
+                                .serve_connection(io, service)
+                                .await,
+                        ),
+                    }
+                });
+            }
+        });
+        Self { at, work }
+    }
+
+    fn started(&self) -> usize {
+        self.work.started.load(SeqCst)
+    }
+}
+
+/// A gateway that lets two requests at once through, in front of it.
+fn two_at_once(upstream: &Slow, http2: bool, more: &str) -> Server {
+    let policy = "[[policy]]\nname = \"two\"\nlimit = \"2 concurrent\"\n";
+    gateway(
+        &[upstream.at],
+        &format!("http2 = {http2}\nidle_timeout = \"1h\"\n{more}{policy}"),
+    )
+}
+
+/// How many requests the policy has decided on.
+fn decided(server: &Server) -> usize {
+    let page = server.admin("GET", "/metrics").body;
+    let lines = page
+        .lines()
+        .filter(|line| line.starts_with("ratekeeper_decisions_total{policy=\"two\""));
+    lines
+        .map(|line| line.rsplit(' ').next().unwrap().parse::<f64>().unwrap() as usize)
+        .sum()
+}
+
+/// Sends a request over HTTP/1 and hangs up once it is decided on.
+fn hang_up(server: &Server, request: &str) {
+    let before = decided(server);
+    let mut client = server.connect();
+    client.write(request);
+    eventually("a decision", || decided(server) > before);
+}
+
+const GET: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+
+type Http2 = hyper::client::conn::http2::SendRequest<Empty<Bytes>>;
+
+async fn http2_client(server: &Server) -> Http2 {
+    let stream = tokio::net::TcpStream::connect(server.address)
+        .await
+        .unwrap();
+    let handshake =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(stream));
+    let (client, connection) = handshake.await.unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+/// Sends a request over HTTP/2 and resets it once it is decided on.
+async fn reset(server: &Server, client: &mut Http2, path: &str) {
+    let before = decided(server);
+    let url = format!("http://{}{path}", server.address);
+    client.ready().await.unwrap();
+    let answer = tokio::spawn(client.send_request(Request::get(url).body(Empty::new()).unwrap()));
+    eventually("a decision", || decided(server) > before);
+    answer.abort();
+}
+
+fn passes(server: &Server) -> bool {
+    server.request("GET", "/", "").status() == 200
+}
+
+/// Twenty clients hang up, and an upstream that does not notice works on: two requests run at once,
+/// and no more.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_hang_up_do_not_get_more_requests_run_at_once() {
+    for (http2_client_side, http2_upstream) in
+        [(false, false), (false, true), (true, false), (true, true)]
+    {
+        let what =
+            format!("client in HTTP/2: {http2_client_side}, upstream in HTTP/2: {http2_upstream}");
+        let upstream = Slow::start(http2_upstream).await;
+        let server = two_at_once(&upstream, http2_upstream, "abandoned_timeout = \"1h\"\n");
+        let mut client = http2_client(&server).await;
+        for _ in 0..20 {
+            match http2_client_side {
+                true => reset(&server, &mut client, "/").await,
+                false => hang_up(&server, GET),
+            }
+        }
+        assert_eq!(
+            (upstream.started(), upstream.work.max_running.load(SeqCst)),
+            (2, 2),
+            "{what}"
+        );
+        assert_eq!(server.request("GET", "/", "").status(), 429, "{what}");
+        // The upstream answers to nobody, and others have their turn.
+        upstream.work.released.send_replace(true);
+        eventually("permits that are given back", || passes(&server));
+        assert!(upstream.work.max_running.load(SeqCst) <= 2, "{what}");
+    }
+}
+
+/// The head of an answer is not the end of it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_hang_up_within_an_answer_hold_their_permits_too() {
+    for http2 in [false, true] {
+        let upstream = Slow::start(http2).await;
+        let server = two_at_once(&upstream, http2, "abandoned_timeout = \"1h\"\n");
+        let mut client = http2_client(&server).await;
+        for _ in 0..5 {
+            let mut connection = server.connect();
+            connection.write("GET /head-first HTTP/1.1\r\nHost: x\r\n\r\n");
+            connection.head();
+            drop(connection);
+            let url = format!("http://{}/head-first", server.address);
+            client.ready().await.unwrap();
+            drop(
+                client
+                    .send_request(Request::get(url).body(Empty::new()).unwrap())
+                    .await
+                    .unwrap(),
+            );
+        }
+        assert_eq!(
+            (upstream.started(), upstream.work.max_running.load(SeqCst)),
+            (2, 2),
+            "{http2}"
+        );
+        upstream.work.released.send_replace(true);
+        eventually("permits that are given back", || passes(&server));
+    }
+}
+
+/// What the upstream has of a request whose body breaks off may be enough to work on.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn clients_that_hang_up_within_their_request_hold_their_permits_too() {
+    for http2 in [false, true] {
+        let upstream = Slow::start(http2).await;
+        let server = two_at_once(&upstream, http2, "abandoned_timeout = \"1h\"\n");
+        for number in 1..=10 {
+            let before = decided(&server);
+            let mut client = server.connect();
+            client.write("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhalf");
+            eventually("a decision", || decided(&server) > before);
+            eventually("the request at the upstream", || {
+                upstream.started() >= number.min(2)
+            });
+        }
+        assert_eq!(upstream.started(), 2, "{http2}");
+        assert_eq!(server.request("GET", "/", "").status(), 429);
+        assert_eq!(upstream.work.max_running.load(SeqCst), 2);
+    }
+}
+
+/// An upstream that never answers, and when its connections end.
+fn silent() -> (
+    SocketAddr,
+    std::sync::mpsc::Receiver<()>,
+    std::sync::mpsc::Receiver<()>,
+) {
+    let ((begun, begins), (told, ended)) = (channel(), channel());
+    let at = service(move |stream| {
+        let mut reader = BufReader::new(stream);
+        if head(&mut reader).is_some() {
+            let _ = begun.send(());
+            while head(&mut reader).is_some() {}
+            let _ = told.send(());
+        }
+    });
+    (at, begins, ended)
+}
+
+const ONE: &str = "[[policy]]\nname = \"two\"\nlimit = \"1 concurrent\"\n";
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[test]
+fn after_the_timeout_the_connection_is_closed_and_the_permit_given_back() {
+    for (timeout, is_kept) in [("2s", true), ("0s", false)] {
+        let (upstream, begins, ended) = silent();
+        let server = gateway(
+            &[upstream],
+            &format!("abandoned_timeout = \"{timeout}\"\n{ONE}"),
+        );
+        let mut client = server.connect();
+        client.write(GET);
+        begins.recv_timeout(PATIENCE).unwrap();
+        let left = Instant::now();
+        drop(client);
+        ended.recv_timeout(PATIENCE).unwrap();
+        assert!(
+            !is_kept || left.elapsed() >= Duration::from_millis(1_900),
+            "{:?}",
+            left.elapsed()
+        );
+        eventually("the permit given back", || {
+            let mut next = server.connect();
+            next.write(GET);
+            begins.recv_timeout(Duration::from_millis(200)).is_ok()
+        });
+    }
+}
+
+#[test]
+fn without_a_permit_a_request_ends_with_its_client() {
+    let (upstream, begins, ended) = silent();
+    let policy = "[[policy]]\nname = \"two\"\nlimit = \"100/min\"\n";
+    let server = gateway(
+        &[upstream],
+        &format!("abandoned_timeout = \"1h\"\n{policy}"),
+    );
+    let mut client = server.connect();
+    client.write(GET);
+    begins.recv_timeout(PATIENCE).unwrap();
+    drop(client);
+    ended.recv_timeout(PATIENCE).unwrap();
+}
+
+#[test]
+fn a_stop_does_not_wait_for_what_clients_have_left() {
+    let (upstream, begins, ended) = silent();
+    let stop = "drain_delay = \"1ms\"\ndrain_timeout = \"1h\"\n";
+    let server = gateway(
+        &[upstream],
+        &format!("abandoned_timeout = \"1h\"\n{stop}{ONE}"),
+    );
+    let mut client = server.connect();
+    client.write(GET);
+    begins.recv_timeout(PATIENCE).unwrap();
+    drop(client);
+    assert_eq!(server.request("GET", "/", "").status(), 429);
+    server.signal("TERM");
+    ended.recv_timeout(PATIENCE).unwrap();
+    let (status, log) = server.ended();
+    assert!(status.success() && !log.contains("cut off"), "{log}");
+}
+
+/// A connection of HTTP/2 cannot pile up requests by resetting them.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_leaves_so_many_requests_behind_and_no_more() {
+    let upstream = Slow::start(true).await;
+    let policy = "[[policy]]\nname = \"two\"\nlimit = \"1000 concurrent\"\n";
+    let more = "http2 = true\nidle_timeout = \"1h\"\nabandoned_timeout = \"1h\"\n";
+    let server = gateway(&[upstream.at], &format!("{more}{policy}"));
+    let mut client = http2_client(&server).await;
+    let url = format!("http://{}/", server.address);
+    let mut ask =
+        || tokio::spawn(client.send_request(Request::get(&url).body(Empty::new()).unwrap()));
+    let mut left = Vec::new();
+    for _ in 0..128 {
+        left.push(ask());
+    }
+    eventually("the requests at the upstream", || upstream.started() == 128);
+    left.iter().for_each(|answer| answer.abort());
+    // Until the gateway has heard of all resets, another request may still go on.
+    let begun = Instant::now();
+    loop {
+        assert!(
+            begun.elapsed() < PATIENCE && upstream.started() < 200,
+            "{} started",
+            upstream.started()
+        );
+        let mut answer = ask();
+        match tokio::time::timeout(Duration::from_millis(500), &mut answer).await {
+            Ok(refused) => {
+                assert_eq!(refused.unwrap().unwrap().status(), 503);
+                break;
+            }
+            Err(_) => answer.abort(),
+        }
+    }
+    upstream.work.released.send_replace(true);
+    while ask().await.unwrap().unwrap().status() != 200 {
+        assert!(begun.elapsed() < PATIENCE);
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+}

@@ -1,0 +1,378 @@
+//! What upstreams answer, in every form that HTTP/1 has and in some that it has not: curl makes the
+//! same of it through the gateway as without it.
+
+use crate::service::{body, head, service};
+use crate::{curl, gateway};
+use std::io::{BufReader, Write};
+use std::net::{Shutdown, SocketAddr, TcpStream};
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::mpsc::channel;
+use std::sync::{Arc, Barrier};
+
+/// A service that answers each request with these bytes, a few at a time, and then closes if
+/// nothing else ends the answer.
+fn answers(answer: &'static [u8], at_once: usize) -> SocketAddr {
+    service(move |mut stream| {
+        // Else small pieces are put together again.
+        stream.set_nodelay(true).unwrap();
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while head(&mut reader).is_some() {
+            for piece in answer.chunks(at_once) {
+                if stream.write_all(piece).is_err() {
+                    return;
+                }
+            }
+            let text = String::from_utf8_lossy(answer).to_ascii_lowercase();
+            if !text.contains("content-length")
+                && !text.contains("chunked")
+                && !text.contains(" 204 ")
+            {
+                return;
+            }
+        }
+    })
+}
+
+const FORMAT: &str = "\n%{http_code} %header{x-seen} %{errormsg}";
+
+#[test]
+fn curl_sees_the_same_through_the_gateway() {
+    for answer in [
+        &b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nX-Seen: a\r\n\r\nhello"[..],
+        b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 200 \r\nContent-Length: 5,5\r\n\r\nhello",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5;a=b\r\nhello\r\n6\r\n world\r\n0\r\nX-Sum: 1\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        b"HTTP/1.1 404 Gone\r\nX-Seen: b\r\n\r\nuntil the end",
+        b"HTTP/1.0 200 OK\r\n\r\nuntil the end",
+        b"HTTP/1.0 200 OK\r\nContent-Length: 5\r\n\r\nhello",
+        b"HTTP/1.1 204 No Content\r\nX-Seen: c\r\n\r\n",
+        b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        b"HTTP/1.1 200 OK\r\nConnection: close, X-Hop\r\nX-Hop: 1\r\nContent-Length: 2\r\n\r\nok",
+    ] {
+        for at_once in [1, 7, answer.len()] {
+            let upstream = answers(answer, at_once);
+            let server = gateway(&[upstream], "");
+            let direct = curl(&["-w", FORMAT, &format!("http://{upstream}/")]);
+            for _ in 0..3 {
+                let through = curl(&["-w", FORMAT, &format!("http://{}/", server.address)]);
+                assert_eq!(through, direct, "{}", String::from_utf8_lossy(answer));
+            }
+            let (of_head, args) = ("%{http_code} %{size_download}", ["-I", "-o", "/dev/null", "-w"]);
+            if answer.ends_with(b"\r\n\r\n") && !answer.windows(2).any(|pair| pair == b"0\r") {
+                let urls = [upstream, server.address].map(|at| format!("http://{at}/"));
+                let said = urls.map(|url| curl(&[&args[..], &[of_head, &url]].concat()));
+                assert_eq!(said[0], said[1], "{}", String::from_utf8_lossy(answer));
+            }
+        }
+    }
+}
+
+#[test]
+fn what_is_no_answer_is_a_502_and_says_why_in_the_log() {
+    for (answer, why) in [
+        (&b"SSH-2.0-OpenSSH_9\r\n"[..], "answered what is not HTTP/1"),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello!",
+            "two different Content-Lengths",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\nhello",
+            "a Content-Length that is none",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+            "a coding that is of one connection",
+        ),
+        (
+            b"HTTP/1.0 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+            "which HTTP/1.0 does not know",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\na: b\r\n folded\r\nContent-Length: 0\r\n\r\n",
+            "answered what is not HTTP/1",
+        ),
+        (
+            b"HTTP/1.1 200 OK\r\nContent-",
+            "closed the connection before the end",
+        ),
+        (b"", "closed the connection before the end"),
+    ] {
+        let server = gateway(&[answers(answer, 4_096)], "");
+        server.request("GET", "/", "").problem(502, "bad_upstream");
+        server.signal("TERM");
+        let (_, log) = server.ended();
+        assert!(
+            log.contains(why),
+            "{log} for {}",
+            String::from_utf8_lossy(answer)
+        );
+    }
+}
+
+#[test]
+fn an_answer_may_have_hundreds_of_headers() {
+    let head = |many: usize| {
+        let cookies: String = (0..many)
+            .map(|at| format!("Set-Cookie: c{at}={at}\r\n"))
+            .collect();
+        format!("HTTP/1.1 200 OK\r\n{cookies}Content-Length: 2\r\n\r\nok")
+    };
+    for (many, status) in [(500, 200), (999, 200), (1_000, 502)] {
+        let answer: &'static [u8] = head(many).leak().as_bytes();
+        let server = gateway(&[answers(answer, answer.len())], "");
+        let mut connection = server.connect();
+        connection.send("GET", "/", "");
+        let head = connection.head();
+        assert!(
+            head.starts_with(&format!("HTTP/1.1 {status} ")),
+            "{many}: {head}"
+        );
+        let cookies = head
+            .lines()
+            .filter(|line| line.starts_with("set-cookie: "))
+            .count();
+        assert_eq!(cookies, if status == 200 { many } else { 0 });
+    }
+}
+
+#[test]
+fn an_answer_that_breaks_off_breaks_off_for_the_client_too() {
+    for answer in [
+        &b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\nhello"[..],
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n5\r\nhello\r\nx\r\n",
+    ] {
+        let upstream = service(move |mut stream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            if head(&mut reader).is_some() {
+                let _ = stream.write_all(answer);
+                let _ = stream.shutdown(Shutdown::Write);
+            }
+        });
+        let server = gateway(&[upstream], "");
+        let said = curl(&["-w", "%{exitcode}", &format!("http://{}/", server.address)]);
+        // Fewer bytes than announced, no last chunk, or not even a head: in any case no answer that
+        // looks whole.
+        assert!(["hello18", "hello56", "52"].contains(&&*said), "{said}");
+    }
+}
+
+/// The same while the client does not read: what went wrong then is not forgotten when it does.
+#[test]
+fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nContent-Length: 1000000000\r\n\r\n",
+    ] {
+        let (told, stuck) = channel();
+        let upstream = service(move |mut stream| {
+            let mut reader = BufReader::new(stream.try_clone().unwrap());
+            if head(&mut reader).is_none() {
+                return;
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+            // Until all that is between here and the client is full.
+            stream
+                .set_write_timeout(Some(std::time::Duration::from_millis(500)))
+                .unwrap();
+            while stream.write_all(&[b'x'; 10_000]).is_ok() {}
+            // A reset.
+            socket2::SockRef::from(&stream)
+                .set_linger(Some(std::time::Duration::ZERO))
+                .unwrap();
+            drop((stream, reader));
+            told.send(()).unwrap();
+        });
+        let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
+        let mut client = server.connect();
+        client.send("GET", "/", "");
+        stuck
+            .recv_timeout(std::time::Duration::from_secs(60))
+            .unwrap();
+        let rest = client.rest();
+        let (head, body) = rest.split_once("\r\n\r\n").unwrap();
+        assert!(
+            head.starts_with("HTTP/1.1 200 ")
+                && body.len() > 100_000
+                && !body.ends_with("0\r\n\r\n")
+        );
+    }
+}
+
+/// It answers before it has read the body, and closes: as many services do with what is too large.
+#[test]
+fn an_early_answer_reaches_a_client_that_is_still_sending() {
+    let upstream = service(|mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        if head(&mut reader).is_some() {
+            let _ = stream.write_all(
+                b"HTTP/1.1 413 Too Large\r\nContent-Length: 2\r\nConnection: close\r\n\r\nno",
+            );
+            // What it has not read is not reset before the answer is there.
+            let _ = stream.shutdown(Shutdown::Write);
+            let _ = std::io::copy(&mut reader, &mut std::io::sink());
+        }
+    });
+    let server = gateway(&[upstream], "");
+    let file = crate::support::config_file(&"x".repeat(3_000_000));
+    let data = format!("@{}", file.display());
+    let said = curl(&[
+        "-H",
+        "Expect:",
+        "--data-binary",
+        &data,
+        "-w",
+        "%{http_code}",
+        &format!("http://{}/", server.address),
+    ]);
+    assert_eq!(said, "no413");
+}
+
+/// With a request that has a body as with one that has none, on a new connection as on one that was
+/// used before: the service need not go on with what nobody waits for.
+#[test]
+fn who_leaves_while_it_waits_takes_its_request_along() {
+    let (told, events) = channel();
+    let upstream = service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(head) = head(&mut reader) {
+            let Some(_) = body(&mut reader, &head) else {
+                return;
+            };
+            if head.starts_with("get /at-once ") {
+                stream
+                    .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+                    .unwrap();
+            } else {
+                told.send("asked").unwrap();
+            }
+        }
+        let _ = told.send("ended");
+    });
+    let server = gateway(&[upstream], "idle_timeout = \"10min\"\n");
+    let next = || {
+        events
+            .recv_timeout(std::time::Duration::from_secs(60))
+            .unwrap()
+    };
+    for (method, body, used) in [
+        ("GET", "", false),
+        ("POST", "hello", false),
+        ("GET", "", true),
+        ("POST", "hello", true),
+    ] {
+        let mut client = server.connect();
+        if used {
+            client.send("GET", "/at-once", "");
+            assert_eq!(client.answer().status(), 204);
+        }
+        // Some clients offer another protocol with each request; nobody takes them up on it.
+        let offer = "Connection: Upgrade\r\nUpgrade: h2c";
+        client.write(&format!(
+            "{method} / HTTP/1.1\r\nHost: x\r\n{offer}\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        assert_eq!(next(), "asked");
+        drop(client);
+        assert_eq!(next(), "ended");
+    }
+}
+
+/// Not that anybody should do so; but what came whole is answered.
+#[test]
+fn who_asks_twice_at_once_and_says_that_this_is_all_gets_both_answers() {
+    let (upstream, _requests) = crate::service::echo();
+    let server = gateway(&[upstream], "");
+    let mut client = server.connect();
+    client.write("GET /1 HTTP/1.1\r\nHost: x\r\n\r\nGET /2 HTTP/1.1\r\nHost: x\r\n\r\n");
+    client.end();
+    let said = client.rest();
+    assert!(
+        said.contains("get /1 ") && said.contains("get /2 "),
+        "{said}"
+    );
+}
+
+/// Serves one request a connection and closes it without a word, so that the gateway finds out only
+/// when it asks again.
+fn forgetful(told: impl Fn(String) + Send + Clone + 'static) -> SocketAddr {
+    service(move |stream: TcpStream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        let Some(head) = head(&mut reader) else {
+            return;
+        };
+        let Some(body) = body(&mut reader, &head) else {
+            return;
+        };
+        told(body);
+        let _ = (&stream).write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok");
+    })
+}
+
+/// The keep-alive of Node.js ends after five seconds, in the very moment in which somebody asks
+/// again.
+#[test]
+fn a_connection_that_was_closed_meanwhile_costs_no_answer() {
+    let server = gateway(&[forgetful(|_| {})], "");
+    for _ in 0..200 {
+        assert_eq!(server.request("GET", "/", "").status(), 200);
+    }
+}
+
+/// A service dies of some requests: of such a one two connections end, not all that are kept.
+#[test]
+fn a_deadly_request_is_repeated_once() {
+    let deaths = Arc::new(AtomicUsize::new(0));
+    let (counter, held) = (Arc::clone(&deaths), Arc::new(Barrier::new(8)));
+    let upstream = service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while let Some(head) = head(&mut reader) {
+            if head.starts_with("get /deadly") {
+                counter.fetch_add(1, Relaxed);
+                return;
+            }
+            // All of them are under way at once, each over a connection of its own.
+            held.wait();
+            stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok")
+                .unwrap();
+        }
+    });
+    let server = gateway(&[upstream], "");
+    std::thread::scope(|scope| {
+        for _ in 0..8 {
+            scope.spawn(|| assert_eq!(server.request("GET", "/", "").status(), 200));
+        }
+    });
+    server
+        .request("GET", "/deadly", "")
+        .problem(502, "bad_upstream");
+    // Once if the worker that got it had kept none.
+    assert!((1..=2).contains(&deaths.load(Relaxed)), "{deaths:?}");
+}
+
+/// The same with what may not be seen twice: it is seen once, or not at all and the client is told.
+#[test]
+fn what_changes_something_is_sent_once() {
+    let seen = Arc::new(AtomicUsize::new(0));
+    let (told, bodies) = channel();
+    let counter = Arc::clone(&seen);
+    let server = gateway(
+        &[forgetful(move |body| {
+            counter.fetch_add(1, Relaxed);
+            let _ = told.send(body);
+        })],
+        "breaker = false\n",
+    );
+    let answered = (0..200)
+        .filter(|at| server.request("POST", "/", &at.to_string()).status() == 200)
+        .count();
+    let mut bodies: Vec<String> = bodies.try_iter().collect();
+    let all = bodies.len();
+    bodies.sort();
+    bodies.dedup();
+    assert_eq!(bodies.len(), all, "one was sent twice");
+    assert!(answered <= seen.load(Relaxed) && answered > 0);
+}

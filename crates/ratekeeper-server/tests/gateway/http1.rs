@@ -1,0 +1,251 @@
+//! HTTP/1 as clients speak it: answers that only inform, trailers, old versions, bodies that nobody
+//! wants, requests behind one another.
+
+use crate::gateway;
+use crate::service::{echo, head, service};
+use std::io::{BufReader, Write};
+use std::net::SocketAddr;
+
+/// A service that answers each request with these bytes.
+fn answers(answer: &'static str) -> SocketAddr {
+    service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while head(&mut reader).is_some() {
+            stream.write_all(answer.as_bytes()).unwrap();
+        }
+    })
+}
+
+const NONE: &str = "[[policy]]\nname = \"none\"\nlimit = \"0\"\n";
+
+#[test]
+fn early_hints_reach_whoever_knows_of_them() {
+    let server = gateway(
+        &[answers(
+            "HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: </a.css>\r\nConnection: x-hop\r\nX-Hop: 1\r\nContent-Length: 5\r\n\r\n\
+             HTTP/1.1 103 Early Hints\r\nLink: </b.css>\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok",
+        )],
+        "",
+    );
+    let mut connection = server.connect();
+    for _ in 0..2 {
+        connection.send("GET", "/", "");
+        assert_eq!(
+            connection.head(),
+            "HTTP/1.1 103 Early Hints\r\nlink: </a.css>\r\n\r\n"
+        );
+        assert_eq!(
+            connection.head(),
+            "HTTP/1.1 103 Early Hints\r\nlink: </b.css>\r\n\r\n"
+        );
+        assert_eq!(connection.answer().status(), 200);
+    }
+    let mut connection = server.connect();
+    connection.write("GET / HTTP/1.0\r\nHost: x\r\n\r\n");
+    assert!(connection.head().starts_with("HTTP/1.0 200 OK\r\n"));
+}
+
+#[test]
+fn trailers_of_an_answer_reach_whoever_welcomes_them() {
+    for answer in [
+        "HTTP/1.1 200 OK\r\nTrailer: x-sum\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nHost: evil\r\n\r\n",
+        "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\nX-Sum: 7\r\nHost: evil\r\n\r\n",
+    ] {
+        let server = gateway(&[answers(answer)], "");
+        let said = |te: &str| {
+            let mut connection = server.connect();
+            connection.write(&format!(
+                "GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{te}\r\n"
+            ));
+            connection.rest()
+        };
+        let welcome = said("TE: trailers\r\n");
+        assert!(
+            welcome.ends_with("\r\n\r\n2\r\nok\r\n0\r\nx-sum: 7\r\n\r\n"),
+            "{welcome}"
+        );
+        let other = said("");
+        assert!(other.ends_with("\r\n\r\n2\r\nok\r\n0\r\n\r\n"), "{other}");
+    }
+}
+
+#[test]
+fn an_upstream_is_asked_for_trailers_by_te_and_connection() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "");
+    let mut connection = server.connect();
+    connection.write("GET / HTTP/1.1\r\nHost: x\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
+    let seen = connection.answer().body;
+    assert!(
+        seen.contains("te: trailers\r\n") && seen.contains("connection: te\r\n"),
+        "{seen}"
+    );
+}
+
+/// What the body is, and so where the next request begins, is not for sure.
+#[test]
+fn a_transfer_encoding_that_is_refused_ends_the_connection() {
+    let (upstream, requests) = echo();
+    let server = gateway(&[upstream], "");
+    let mut connection = server.connect();
+    let refused = "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n";
+    connection.write(&format!("{refused}GET /next HTTP/1.1\r\nHost: x\r\n\r\n"));
+    let answer = connection.answer();
+    assert_eq!(
+        (answer.status(), answer.header("connection")),
+        (501, Some("close"))
+    );
+    connection.closed();
+    assert_eq!(requests.try_iter().count(), 0);
+}
+
+#[test]
+fn an_old_client_gets_bodies_that_it_can_read() {
+    let server = gateway(
+        &[answers(
+            "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n",
+        )],
+        "",
+    );
+    let mut connection = server.connect();
+    connection.write("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+    let said = connection.rest();
+    assert!(
+        said.starts_with("HTTP/1.0 200 OK\r\n") && said.ends_with("\r\n\r\nhello"),
+        "{said}"
+    );
+    assert!(
+        said.contains("connection: close\r\n") && !said.contains("transfer-encoding"),
+        "{said}"
+    );
+
+    let server = gateway(
+        &[answers("HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")],
+        "",
+    );
+    let mut connection = server.connect();
+    for _ in 0..2 {
+        connection.write("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\n");
+        let answer = connection.answer();
+        assert_eq!(
+            (answer.header("connection"), &*answer.body),
+            (Some("keep-alive"), "hello")
+        );
+    }
+    connection.write("GET / HTTP/1.0\r\n\r\n");
+    assert!(connection.rest().ends_with("hello"));
+}
+
+/// What is at hand of a body is read away, so that the next request is found behind it.
+#[test]
+fn who_is_turned_away_with_a_small_body_keeps_its_connection() {
+    let (upstream, requests) = echo();
+    let server = gateway(&[upstream], NONE);
+    let mut connection = server.connect();
+    for _ in 0..3 {
+        connection.send("POST", "/", "a small body");
+        let answer = connection.answer();
+        assert_eq!((answer.status(), answer.header("connection")), (429, None));
+    }
+    connection.write(
+        "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n0\r\n\r\n",
+    );
+    assert_eq!(connection.answer().status(), 429);
+    assert_eq!(requests.try_iter().count(), 0);
+}
+
+/// It has written everything before it reads: without somebody who reads it away its answer would
+/// be lost.
+#[test]
+fn who_is_turned_away_while_it_sends_much_gets_its_answer() {
+    const MUCH: usize = 8 << 20;
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], NONE);
+    for _ in 0..3 {
+        let mut connection = server.connect();
+        connection.write(&format!(
+            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: {MUCH}\r\n\r\n"
+        ));
+        connection.write_bytes(&vec![b'x'; MUCH]);
+        let answer = connection.answer();
+        assert_eq!(
+            (answer.status(), answer.header("connection")),
+            (429, Some("close"))
+        );
+        connection.closed();
+    }
+}
+
+/// Nobody knows whether it will send its body: what comes next may be that, or another request.
+#[test]
+fn who_is_turned_away_before_it_was_asked_for_its_body_is_not_kept() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], NONE);
+    let mut connection = server.connect();
+    connection
+        .write("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
+    let answer = connection.answer();
+    assert_eq!(
+        (answer.status(), answer.header("connection")),
+        (429, Some("close"))
+    );
+}
+
+#[test]
+fn requests_behind_one_another_are_answered_in_turn() {
+    let (upstream, requests) = echo();
+    let server = gateway(&[upstream], "");
+    let mut connection = server.connect();
+    let one = |at: usize| match at % 3 {
+        0 => format!("GET /{at} HTTP/1.1\r\nHost: x\r\n\r\n"),
+        1 => format!("\r\nPOST /{at} HTTP/1.1\r\nHost: x\r\nContent-Length: 4\r\n\r\nbody"),
+        _ => format!(
+            "POST /{at} HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n4\r\nbody\r\n0\r\n\r\n"
+        ),
+    };
+    // More than is read at once, and cut where it happens.
+    let all: String = (0..300).map(one).collect();
+    for piece in all.as_bytes().chunks(1_000) {
+        connection.write_bytes(piece);
+    }
+    for at in 0..300 {
+        let answer = connection.answer();
+        let method = if at % 3 == 0 { "get" } else { "post" };
+        assert!(
+            answer.body.starts_with(&format!("{method} /{at} ")),
+            "{at}: {}",
+            answer.body
+        );
+        assert_eq!(answer.body.ends_with("body"), at % 3 != 0);
+    }
+    assert_eq!(requests.try_iter().count(), 300);
+}
+
+#[test]
+fn what_is_no_request_is_told_why() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], "max_head = 2048\n");
+    let ask = |text: &str| {
+        let mut connection = server.connect();
+        connection.write(text);
+        connection.answer()
+    };
+    let both =
+        "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n";
+    let why = ask(both).problem(400, "bad_request");
+    assert_eq!(
+        why,
+        "the request has both Content-Length and Transfer-Encoding, which is not passed on"
+    );
+    let why = ask("hello\r\n\r\n").problem(400, "bad_request");
+    assert_eq!(
+        why,
+        "what was sent is no request of HTTP/1; write it as in GET /path HTTP/1.1"
+    );
+    ask("GET / HTTP/3.0\r\n\r\n").problem(505, "unknown_version");
+    ask(&format!(
+        "GET / HTTP/1.1\r\nX: {}\r\n\r\n",
+        "x".repeat(3_000)
+    ))
+    .problem(431, "head_too_large");
+}

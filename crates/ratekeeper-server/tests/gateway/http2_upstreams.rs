@@ -1,0 +1,558 @@
+//! Upstreams of HTTP/2 that we did not write: Go's net/http, grpc-go and nginx.
+
+use crate::gateway;
+use crate::limits::denied_of_five_clients;
+use crate::support::{Server, directory, eventually};
+use axum::body::Bytes;
+use axum::http::{HeaderMap, Request, Response};
+use futures_util::future::join_all;
+use futures_util::stream;
+use http_body_util::{BodyExt, Empty, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
+use hyper::client::conn::http2::{self, SendRequest};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::collections::HashSet;
+use std::convert::Infallible;
+use std::io::{BufRead, BufReader};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::time::Duration;
+
+/// Far longer than anything here takes.
+const LONG: Duration = Duration::from_secs(60);
+
+/// The program of tests/clients/go-http2; none where scripts/clients could not build it.
+fn go() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/clients/go-http2");
+    if !path.exists() {
+        eprintln!(
+            "skipped: there is no {}; scripts/clients makes it, with go",
+            path.display()
+        );
+        return None;
+    }
+    Some(path)
+}
+
+/// A running service; killed when dropped.
+struct Service {
+    child: Child,
+    at: SocketAddr,
+}
+
+impl Service {
+    fn go(arguments: &[&str]) -> Option<Self> {
+        let mut child = Command::new(go()?)
+            .args(arguments)
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap())
+            .read_line(&mut line)
+            .unwrap();
+        Some(Self {
+            child,
+            at: line.trim().parse().unwrap(),
+        })
+    }
+
+    /// nginx as a server of HTTP/2, with these directives.
+    fn nginx(directives: &str) -> Self {
+        let at = TcpListener::bind("127.0.0.1:0")
+            .unwrap()
+            .local_addr()
+            .unwrap();
+        let text = format!(
+            "daemon off; master_process off; pid nginx.pid; error_log stderr;\nevents {{}}\nhttp {{ access_log off;\n\
+             client_body_temp_path b; proxy_temp_path p; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;\n\
+             server {{ listen {at} http2; {directives} location / {{ return 200 \"nginx\"; }} }} }}\n"
+        );
+        let prefix = directory(&[("nginx.conf", &text)]);
+        let mut command = Command::new("nginx");
+        command
+            .arg("-p")
+            .arg(&prefix)
+            .args(["-c", "nginx.conf"])
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let child = command.spawn().unwrap();
+        eventually("nginx listening", || TcpStream::connect(at).is_ok());
+        Self { child, at }
+    }
+
+    /// A gateway in front of it, with more lines under `[gateway]`.
+    fn behind(&self, more: &str) -> Server {
+        gateway(&[self.at], &format!("http2 = true\n{more}"))
+    }
+
+    /// How many of its requests failed, as the gateway behind which it is counts them.
+    fn failed(&self, server: &Server) -> f64 {
+        server.figure(&format!(
+            "ratekeeper_upstream_requests_total{{upstream=\"http://{}\",outcome=\"failed\"}}",
+            self.at
+        ))
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A client's connection of HTTP/2, with this window for each stream.
+async fn client<B>(server: &Server, window: impl Into<Option<u32>>) -> SendRequest<B>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    let stream = tokio::net::TcpStream::connect(server.address)
+        .await
+        .unwrap();
+    let (client, connection) = http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(window)
+        .handshake::<_, B>(TokioIo::new(stream))
+        .await
+        .unwrap();
+    tokio::spawn(connection);
+    client
+}
+
+fn get(server: &Server, path: &str) -> Request<Empty<Bytes>> {
+    Request::get(format!("http://{}{path}", server.address))
+        .body(Empty::new())
+        .unwrap()
+}
+
+/// The status, the body and the trailers; an error in words.
+async fn whole(
+    answer: Result<Response<Incoming>, hyper::Error>,
+) -> Result<(u16, String, HeaderMap), String> {
+    let answer = answer.map_err(|error| format!("{error:?}"))?;
+    let status = answer.status().as_u16();
+    let body = tokio::time::timeout(LONG, answer.into_body().collect())
+        .await
+        .map_err(|late| late.to_string())?;
+    let body = body.map_err(|error| format!("{error:?}"))?;
+    let trailers = body.trailers().cloned().unwrap_or_default();
+    Ok((
+        status,
+        String::from_utf8(body.to_bytes().to_vec()).unwrap(),
+        trailers,
+    ))
+}
+
+async fn ask(
+    client: &mut SendRequest<Empty<Bytes>>,
+    server: &Server,
+    path: &str,
+) -> Result<(u16, String), String> {
+    let answer = tokio::time::timeout(LONG, client.send_request(get(server, path))).await;
+    let (status, body, _) = whole(answer.map_err(|late| late.to_string())?).await?;
+    Ok((status, body))
+}
+
+#[test]
+fn successes_of_http2_upstreams_are_refunded_before_the_client_has_its_response() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server =
+        upstream.behind("[[policy]]\nname = \"failures\"\ncount = \"failures\"\nlimit = \"5/h\"\n");
+    assert_eq!(denied_of_five_clients(&server), 0);
+}
+
+/// Each piece is a frame of its own.
+#[tokio::test]
+async fn small_pieces_of_many_responses_end_no_connection() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    let mut client = client(&server, None).await;
+    let before = ask(&mut client, &server, "/").await.unwrap();
+    let asked: Vec<_> = (0..80)
+        .map(|number| {
+            let (mut client, path) = (
+                client.clone(),
+                if number % 10 == 0 {
+                    "/pieces?n=5000&size=10"
+                } else {
+                    "/"
+                },
+            );
+            let server = &server;
+            async move {
+                ask(&mut client, server, path)
+                    .await
+                    .map(|(status, body)| (status, body.len() >= 9))
+            }
+        })
+        .collect();
+    assert_eq!(join_all(asked).await, vec![Ok((200, true)); 80]);
+    for path in ["/pieces?n=20000&size=1", "/pieces?n=5000&size=10"] {
+        assert_eq!(
+            ask(&mut client, &server, path).await.unwrap().1.len() % 10_000,
+            0,
+            "{path}"
+        );
+    }
+    assert_eq!(
+        ask(&mut client, &server, "/").await.unwrap(),
+        before,
+        "over the same connection"
+    );
+}
+
+/// None of them is read, and nobody else is hurt: neither by their frames nor by their bytes.
+#[tokio::test]
+async fn a_client_that_does_not_read_takes_nothing_from_the_others() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    let mut stuck = Vec::new();
+    // On all workers.
+    for _ in 0..8 {
+        let mut client = client(&server, 1_000).await;
+        for path in [
+            "/bytes?n=200000",
+            "/bytes?n=200000",
+            "/pieces?n=20000&size=1",
+            "/pieces?n=5000&size=10",
+        ] {
+            stuck.push(client.send_request(get(&server, path)).await.unwrap());
+        }
+    }
+    for _ in 0..8 {
+        let mut client = client(&server, None).await;
+        let (status, body) = ask(&mut client, &server, "/bytes?n=200000").await.unwrap();
+        assert_eq!((status, body.len()), (200, 200_000));
+    }
+    // And they get all of it once they read on.
+    for answer in stuck {
+        assert!(whole(Ok(answer)).await.unwrap().1.len() >= 20_000);
+    }
+}
+
+#[tokio::test]
+async fn a_burst_of_small_frames_costs_its_client_nothing() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    type Burst = StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
+    let mut client = client::<Burst>(&server, None).await;
+    for many in [300, 600, 5_000] {
+        let frames: Vec<_> = (0..many)
+            .map(|_| Ok(Frame::data(Bytes::from_static(b"x"))))
+            .collect();
+        let request = Request::post(format!("http://{}/echo", server.address));
+        let request = request.body(StreamBody::new(stream::iter(frames))).unwrap();
+        let (status, body, _) = whole(client.send_request(request).await).await.unwrap();
+        assert_eq!((status, body.len()), (200, many));
+    }
+}
+
+/// nginx closes a connection after so many requests; what came behind them it has not processed.
+#[test]
+fn what_an_upstream_did_not_process_is_sent_again() {
+    let file = crate::support::config_file(&"x".repeat(3_000));
+    for (directives, requests) in [("", 12_000), ("keepalive_requests 20;", 1_000)] {
+        let upstream = Service::nginx(directives);
+        let server = upstream.behind("");
+        let url = format!("http://{}/", server.address);
+        for data in [None, Some(&file)] {
+            let mut command = Command::new("h2load");
+            command.args(["-n", &requests.to_string(), "-c", "4", "-m", "16"]);
+            if let Some(file) = data {
+                command.arg("-d").arg(file);
+            }
+            let output = command.arg(&url).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stdout);
+            assert!(
+                said.contains(&format!("status codes: {requests} 2xx")),
+                "{directives} {data:?}: {said}"
+            );
+        }
+        assert_eq!(upstream.failed(&server), 0.0);
+    }
+}
+
+#[tokio::test]
+async fn connections_that_end_all_the_time_lose_no_request() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    type Short = http_body_util::Full<Bytes>;
+    let client = client::<Short>(&server, None).await;
+    let asked = (0..600).map(|number| {
+        let mut client = client.clone();
+        // Every tenth ends its connection; every second has a body.
+        let path = if number % 10 == 0 { "/goaway" } else { "/echo" };
+        let body = Bytes::from(vec![b'x'; if number % 2 == 0 { 0 } else { 2_000 }]);
+        let request = Request::post(format!("http://{}{path}", server.address))
+            .body(Short::new(body))
+            .unwrap();
+        async move {
+            whole(client.send_request(request).await)
+                .await
+                .map(|(status, ..)| status)
+        }
+    });
+    assert_eq!(join_all(asked).await, vec![Ok(200); 600]);
+    assert_eq!(upstream.failed(&server), 0.0);
+}
+
+/// They all wait for one another: they are answered only if all of them are under way at once.
+#[tokio::test]
+async fn when_the_streams_of_a_connection_are_used_up_another_is_opened() {
+    let Some(upstream) = Service::go(&["serve", "-max-streams", "5"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    let mut client = client(&server, None).await;
+    // So that it is known how many streams there are.
+    ask(&mut client, &server, "/").await.unwrap();
+    let asked = (0..40).map(|_| {
+        let (mut client, server) = (client.clone(), &server);
+        async move { ask(&mut client, server, "/meet?n=40").await }
+    });
+    let answers: Result<Vec<_>, _> = join_all(asked).await.into_iter().collect();
+    let over: HashSet<String> = answers
+        .unwrap()
+        .into_iter()
+        .map(|(_, address)| address)
+        .collect();
+    assert_eq!(over.len(), 8, "eight connections with five streams each");
+    // Above that they wait for their turn.
+    let asked = (0..200).map(|_| {
+        let (mut client, server) = (client.clone(), &server);
+        async move {
+            ask(&mut client, server, "/")
+                .await
+                .map(|(status, _)| status)
+        }
+    });
+    assert_eq!(join_all(asked).await, vec![Ok(200); 200]);
+    assert_eq!(upstream.failed(&server), 0.0);
+}
+
+/// More of them than it takes for a breaker to open.
+#[test]
+fn bodies_that_stop_are_no_mark_against_an_upstream_of_http2() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("idle_timeout = \"300ms\"\n");
+    let mut stalled: Vec<_> = (0..40)
+        .map(|_| {
+            let mut connection = server.connect();
+            connection.write("POST /goaway HTTP/1.1\r\nHost: x\r\nContent-Length: 10\r\n\r\nhel");
+            connection
+        })
+        .collect();
+    stalled
+        .iter_mut()
+        .for_each(|connection| drop(connection.answer().problem(408, "body_timeout")));
+    assert_eq!(server.request("GET", "/", "").status(), 200);
+    assert_eq!(upstream.failed(&server), 0.0);
+}
+
+#[tokio::test]
+async fn one_stream_that_is_reset_leaves_its_connection_to_the_others() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    let mut client = client(&server, None).await;
+    let before = ask(&mut client, &server, "/").await.unwrap();
+    assert_eq!(ask(&mut client, &server, "/abort").await.unwrap().0, 502);
+    assert_eq!(
+        ask(&mut client, &server, "/").await.unwrap(),
+        before,
+        "over the same connection"
+    );
+}
+
+#[test]
+fn responses_may_have_large_heads() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    for headers in [1, 20, 120, 200] {
+        let answer = server.request("GET", &format!("/headers?n={headers}"), "");
+        assert_eq!(answer.status(), 200, "{headers}");
+        assert_eq!(
+            answer
+                .header(&format!("x-large-{}", headers - 1))
+                .map(str::len),
+            Some(1_000)
+        );
+    }
+}
+
+#[test]
+fn informational_responses_of_http2_go_on_to_clients_of_http1() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    let mut connection = server.connect();
+    connection.send("GET", "/early", "");
+    for first in ["HTTP/1.1 103 ", "HTTP/1.1 102 "] {
+        let head = connection.head();
+        assert!(
+            head.starts_with(first) && head.contains("link: </style.css>; rel=preload\r\n"),
+            "{head}"
+        );
+    }
+    let answer = connection.answer();
+    assert_eq!((answer.status(), answer.body.as_str()), (200, "late"));
+    // One of HTTP/1.0 would not understand them.
+    let mut connection = server.connect();
+    connection.write("GET /early HTTP/1.0\r\nHost: x\r\n\r\n");
+    assert!(connection.head().starts_with("HTTP/1.0 200 "));
+}
+
+#[tokio::test]
+async fn trailers_go_both_ways_and_te_says_that_they_are_welcome() {
+    let Some(upstream) = Service::go(&["serve"]) else {
+        return;
+    };
+    let server = upstream.behind("");
+    type Trailed = StreamBody<stream::Iter<std::vec::IntoIter<Result<Frame<Bytes>, Infallible>>>>;
+    let mut client = client::<Trailed>(&server, None).await;
+    let trailers = |value: &'static str| {
+        let name = |name| axum::http::HeaderName::from_static(name);
+        let value = axum::http::HeaderValue::from_static(value);
+        HeaderMap::from_iter([
+            (name("x-note"), value.clone()),
+            (name("x-forwarded-for"), value),
+        ])
+    };
+    let frames = vec![
+        Ok(Frame::data(Bytes::from_static(b"hello"))),
+        Ok(Frame::trailers(trailers("noted"))),
+    ];
+    let request = Request::post(format!("http://{}/echo", server.address))
+        .header("te", "trailers")
+        .header("trailer", "x-note, x-forwarded-for")
+        .body(StreamBody::new(stream::iter(frames)))
+        .unwrap();
+    let (status, body, trailers) = whole(client.send_request(request).await).await.unwrap();
+    assert_eq!((status, body.as_str()), (200, "hello"));
+    // Who asked is not told after the body.
+    assert_eq!(trailers.get("x-sum").unwrap(), "5 trailers noted");
+}
+
+/// Also while the upstream ends its connections all the time.
+#[test]
+fn grpc_calls_of_all_kinds_come_through() {
+    for arguments in [&["grpc-serve"][..], &["grpc-serve", "-max-age", "50ms"]] {
+        let Some(upstream) = Service::go(arguments) else {
+            return;
+        };
+        let server = upstream.behind("");
+        let output = Command::new(go().unwrap())
+            .args(["grpc", &server.address.to_string(), "200"])
+            .output()
+            .unwrap();
+        assert_eq!(
+            String::from_utf8_lossy(&output.stdout),
+            "ok\n",
+            "{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        assert_eq!(upstream.failed(&server), 0.0);
+    }
+}
+
+/// An upstream that reads so much of each request's body and then refuses it, so many times, and
+/// answers with the length of the body.
+async fn refusing(reads: usize, times: usize) -> (SocketAddr, Arc<AtomicUsize>) {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let asked = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&asked);
+    tokio::spawn(async move {
+        while let Ok((stream, _)) = listener.accept().await {
+            let asked = Arc::clone(&counted);
+            tokio::spawn(async move {
+                let mut connection = h2::server::handshake(stream).await.unwrap();
+                while let Some(Ok((request, mut respond))) = connection.accept().await {
+                    let refused = asked.fetch_add(1, SeqCst) < times;
+                    tokio::spawn(async move {
+                        let (mut body, mut read) = (request.into_body(), 0);
+                        while !refused || read < reads {
+                            let Some(Ok(data)) = body.data().await else {
+                                break;
+                            };
+                            read += data.len();
+                            body.flow_control().release_capacity(data.len()).unwrap();
+                        }
+                        if refused {
+                            respond.send_reset(h2::Reason::REFUSED_STREAM);
+                        } else {
+                            let mut answer =
+                                respond.send_response(Response::new(()), false).unwrap();
+                            answer
+                                .send_data(Bytes::from(read.to_string()), true)
+                                .unwrap();
+                        }
+                    });
+                }
+            });
+        }
+    });
+    (at, asked)
+}
+
+#[tokio::test]
+async fn a_request_that_was_refused_with_a_part_of_its_body_is_sent_again_from_its_beginning() {
+    let (at, asked) = refusing(20_000, 3).await;
+    let server = gateway(&[at], "http2 = true\n");
+    let body = "x".repeat(50_000);
+    let answer = tokio::task::spawn_blocking(move || (server.request("POST", "/", &body), server))
+        .await
+        .unwrap()
+        .0;
+    assert_eq!(
+        (answer.status(), answer.body.as_str(), asked.load(SeqCst)),
+        (200, "50000", 4)
+    );
+}
+
+/// Whatever is refused for good is told so, costs nothing, and is no mark against the upstream.
+#[tokio::test]
+async fn what_is_refused_again_and_again_is_503_and_not_counted() {
+    // With so much of its body gone it cannot be sent again.
+    for (reads, body, times) in [(0, 0, 11), (100_000, 150_000, 1)] {
+        let (at, asked) = refusing(reads, usize::MAX).await;
+        let server = gateway(
+            &[at],
+            "http2 = true\n[[policy]]\nname = \"all\"\nlimit = \"2/d\"\n",
+        );
+        let body = "x".repeat(body);
+        tokio::task::spawn_blocking(move || {
+            for _ in 0..30 {
+                let answer = server.request("POST", "/", &body);
+                answer.problem(503, "unavailable");
+                assert_eq!(answer.header("retry-after"), Some("1"));
+            }
+            let failed = format!(
+                "ratekeeper_upstream_requests_total{{upstream=\"http://{at}\",outcome=\"failed\"}}"
+            );
+            assert_eq!(server.figure(&failed), 0.0);
+        })
+        .await
+        .unwrap();
+        assert_eq!(asked.load(SeqCst), 30 * times);
+    }
+}

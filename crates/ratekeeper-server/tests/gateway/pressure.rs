@@ -1,0 +1,143 @@
+//! Too much at the gateway: adaptive limits, and who is shed first.
+
+use crate::gateway;
+use crate::service::{echo, head, service};
+use crate::support::{Server, eventually};
+use std::io::{BufReader, Write};
+use std::net::SocketAddr;
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Arc, Mutex};
+
+const ONE: &str = "[[policy]]\nname = \"all\"\nadaptive = { min = 1, max = 1, start = 1 }\n";
+
+/// A service that sends half of each answer, and the rest when it is told.
+pub(crate) fn halting() -> (SocketAddr, Sender<()>) {
+    let (release, held) = channel::<()>();
+    let held = Arc::new(Mutex::new(held));
+    let upstream = service(move |mut stream| {
+        let mut reader = BufReader::new(stream.try_clone().unwrap());
+        while head(&mut reader).is_some() {
+            if stream
+                .write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+                .is_err()
+                || held.lock().unwrap().recv().is_err()
+                || stream.write_all(b"k").is_err()
+            {
+                return;
+            }
+        }
+    });
+    (upstream, release)
+}
+
+#[test]
+fn a_place_under_an_adaptive_limit_is_held_until_the_answer_has_ended() {
+    let (upstream, release) = halting();
+    let server = gateway(&[upstream], ONE);
+    let mut first = server.connect();
+    first.send("GET", "/", "");
+    assert!(first.head().starts_with("HTTP/1.1 200 "));
+    let refused = server.request("GET", "/", "");
+    assert_eq!(
+        (refused.status(), refused.header("retry-after")),
+        (503, Some("1"))
+    );
+    let problem = refused.json();
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    );
+    assert_eq!(problem["violated-policies"][0], "all");
+    assert_eq!(
+        server.figure("ratekeeper_adaptive_limit{policy=\"all\"}"),
+        1.0
+    );
+    assert_eq!(
+        server.figure("ratekeeper_adaptive_in_flight{policy=\"all\"}"),
+        1.0
+    );
+    let status = server.admin("GET", "/admin/status").json();
+    let limit = &status["pressure"]["limits"][0];
+    assert_eq!(
+        (&limit["policy"], &limit["algorithm"]),
+        (&"all".into(), &"gradient2".into())
+    );
+    assert_eq!(
+        (&limit["limit"], &limit["in_flight"]),
+        (&1.into(), &1.into())
+    );
+    assert!(status["pressure"]["shed"].is_null());
+    (0..100).for_each(|_| release.send(()).unwrap_or_default());
+    eventually("the place given back", || {
+        server.request("GET", "/", "").status() == 200
+    });
+}
+
+#[test]
+fn whoever_hangs_up_frees_its_place() {
+    let (upstream, release) = halting();
+    let server = gateway(&[upstream], ONE);
+    let mut first = server.connect();
+    first.send("GET", "/", "");
+    assert!(first.head().starts_with("HTTP/1.1 200 "));
+    drop(first);
+    (0..100).for_each(|_| release.send(()).unwrap_or_default());
+    eventually("the place given back", || {
+        server.request("GET", "/", "").status() == 200
+    });
+}
+
+/// Any machine uses more of its memory than that, so there is always too much.
+const PRESSED: &str = "[shed]\nmemory = 0.0001\nheader = \"x-priority\"\nspare = \"critical\"\n\
+    [[policy]]\nname = \"export\"\nmatch = { path = \"/export\" }\nclass = \"sheddable\"\n";
+
+fn with_priority(server: &Server, priority: &str) -> u16 {
+    let mut connection = server.connect();
+    connection.write(&format!(
+        "GET / HTTP/1.1\r\nHost: x\r\nX-Priority: {priority}\r\nConnection: close\r\n\r\n"
+    ));
+    connection.answer().status()
+}
+
+#[test]
+fn the_least_important_are_shed_and_the_others_are_served() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], PRESSED);
+    let mut shed = None;
+    eventually("a request shed", || {
+        assert_eq!(server.request("GET", "/", "").status(), 200);
+        let answer = server.request("GET", "/export", "");
+        let is_shed = answer.status() == 503;
+        shed = Some(answer);
+        is_shed
+    });
+    let shed = shed.unwrap();
+    let after: u32 = shed.header("retry-after").unwrap().parse().unwrap();
+    assert!((5..=10).contains(&after), "{after}");
+    assert_eq!(shed.json()["title"], "Temporary Reduced Capacity");
+    // Nobody is trusted, so nobody is believed.
+    assert!((0..50).all(|_| with_priority(&server, "sheddable") == 200));
+    assert!(server.figure("ratekeeper_shed_total{class=\"sheddable\"}") >= 1.0);
+    assert_eq!(
+        server.figure("ratekeeper_shed_total{class=\"critical\"}"),
+        0.0
+    );
+    assert!(server.figure("ratekeeper_shed_pressure") > 1.0);
+    let told = &server.admin("GET", "/admin/status").json()["pressure"]["shed"];
+    assert!(told["pressure"].as_f64().unwrap() > 1.0, "{told}");
+    assert_eq!(told["classes"][0]["class"], "critical_plus");
+}
+
+#[test]
+fn a_trusted_proxy_says_how_important_a_request_is() {
+    let (upstream, _requests) = echo();
+    let server = gateway(
+        &[upstream],
+        &format!("[identity]\ntrusted_proxies = [\"127.0.0.1\"]\n{PRESSED}"),
+    );
+    eventually("a request shed", || {
+        with_priority(&server, "sheddable") == 503
+    });
+    assert!((0..20).all(|_| with_priority(&server, "critical_plus") == 200));
+    assert!((0..20).all(|_| with_priority(&server, "what?") == 200));
+}

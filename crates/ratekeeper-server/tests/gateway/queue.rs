@@ -1,0 +1,155 @@
+//! Waiting for a place at the gateway, and requests that nobody waits for any more.
+
+use crate::gateway;
+use crate::pressure::halting;
+use crate::service::echo;
+use crate::support::{Connection, Server, eventually};
+use std::sync::mpsc::Sender;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// One at a time, and the others wait for as long as a slow machine may take.
+const LINE: &str = "[[policy]]\nname = \"all\"\n\
+    adaptive = { min = 1, max = 1, start = 1, queue = 1, queue_interval = \"60s\" }\n";
+
+fn limit(server: &Server) -> serde_json::Value {
+    server.admin("GET", "/admin/status").json()["pressure"]["limits"][0].clone()
+}
+
+/// A gateway that is busy with one request, and has another that waits.
+fn one_waits() -> (Server, Connection, Connection, Sender<()>) {
+    let (upstream, release) = halting();
+    let server = gateway(&[upstream], LINE);
+    let (mut first, mut second) = (server.connect(), server.connect());
+    first.send("GET", "/", "");
+    assert!(first.head().starts_with("HTTP/1.1 200 "));
+    second.send("GET", "/", "");
+    eventually("a request in line", || limit(&server)["queued"] == 1);
+    (server, first, second, release)
+}
+
+#[test]
+fn a_request_waits_in_line_and_gets_through_when_another_ends() {
+    let (server, _first, mut second, release) = one_waits();
+    assert_eq!(
+        server.figure("ratekeeper_adaptive_queued{policy=\"all\"}"),
+        1.0
+    );
+    // There is room for one.
+    let refused = server.request("GET", "/", "");
+    assert_eq!(
+        (refused.status(), refused.header("retry-after")),
+        (503, Some("1"))
+    );
+    let problem = refused.json();
+    assert_eq!(
+        problem["type"],
+        "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+    );
+    assert_eq!(problem["violated-policies"][0], "all");
+    assert_eq!(
+        server.figure("ratekeeper_adaptive_refused_total{policy=\"all\",reason=\"queue_full\"}"),
+        1.0
+    );
+    assert_eq!(limit(&server)["refused"]["queue_full"], 1);
+    (0..100).for_each(|_| release.send(()).unwrap_or_default());
+    assert_eq!(second.answer().status(), 200);
+    eventually("an empty line", || {
+        limit(&server)["queued"] == 0 && limit(&server)["in_flight"] == 0
+    });
+}
+
+#[test]
+fn whoever_hangs_up_leaves_the_line() {
+    let (server, _first, second, release) = one_waits();
+    drop(second);
+    eventually("an empty line", || limit(&server)["queued"] == 0);
+    (0..100).for_each(|_| release.send(()).unwrap_or_default());
+    eventually("a free place", || limit(&server)["in_flight"] == 0);
+}
+
+#[test]
+fn nobody_waits_longer_than_the_interval() {
+    let (upstream, _release) = halting();
+    let server = gateway(&[upstream], &LINE.replace("60s", "50ms"));
+    let mut first = server.connect();
+    first.send("GET", "/", "");
+    assert!(first.head().starts_with("HTTP/1.1 200 "));
+    let refused = server.request("GET", "/", "");
+    assert_eq!(refused.status(), 503);
+    let problem = refused.json();
+    assert!(
+        problem["detail"]
+            .as_str()
+            .unwrap()
+            .contains("waited too long for its turn"),
+        "{problem}"
+    );
+    assert_eq!(
+        server
+            .figure("ratekeeper_adaptive_refused_total{policy=\"all\",reason=\"waited_too_long\"}"),
+        1.0
+    );
+}
+
+const PATIENT: &str = "[shed]\nstart_header = \"x-request-start\"\npatience = \"60s\"\n";
+
+/// So many seconds from now, negative for ago.
+fn began(server: &Server, seconds: i64) -> u16 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let shift = Duration::from_secs(seconds.unsigned_abs());
+    let start = if seconds < 0 {
+        now - shift
+    } else {
+        now + shift
+    };
+    with(
+        server,
+        &format!(
+            "X-Request-Start: t={}.{:03}",
+            start.as_secs(),
+            start.subsec_millis()
+        ),
+    )
+}
+
+fn with(server: &Server, header: &str) -> u16 {
+    let mut connection = server.connect();
+    connection.write(&format!(
+        "GET / HTTP/1.1\r\nHost: x\r\n{header}\r\nConnection: close\r\n\r\n"
+    ));
+    connection.answer().status()
+}
+
+#[test]
+fn what_began_too_long_ago_is_dropped_before_it_reaches_the_service() {
+    let (upstream, requests) = echo();
+    let server = gateway(
+        &[upstream],
+        &format!("[identity]\ntrusted_proxies = [\"127.0.0.1\"]\n{PATIENT}"),
+    );
+    assert_eq!(began(&server, -3_600), 504);
+    assert!(requests.try_recv().is_err(), "it reached the service");
+    assert_eq!(server.figure("ratekeeper_late_total"), 1.0);
+    assert_eq!(
+        server.admin("GET", "/admin/status").json()["pressure"]["late"],
+        1
+    );
+    assert_eq!((began(&server, -1), began(&server, 3_600)), (200, 200));
+    assert_eq!(with(&server, "X-Request-Start: long ago"), 200);
+    // What a client says of itself can only hurt itself.
+    assert_eq!(
+        (
+            with(&server, "grpc-timeout: 0m"),
+            with(&server, "grpc-timeout: 1M")
+        ),
+        (504, 200)
+    );
+}
+
+#[test]
+fn a_stranger_is_not_believed_about_when_a_request_began() {
+    let (upstream, _requests) = echo();
+    let server = gateway(&[upstream], PATIENT);
+    assert_eq!(began(&server, -3_600), 200);
+    assert_eq!(server.figure("ratekeeper_late_total"), 0.0);
+}

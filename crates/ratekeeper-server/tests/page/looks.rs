@@ -1,0 +1,114 @@
+//! Light and dark, wide and narrow; and the pictures of the docs.
+
+use crate::support::Server;
+use crate::{POLICIES, ask, open, serve};
+use serde_json::json;
+
+#[test]
+fn it_is_light_or_dark_as_the_system_says_or_as_one_chooses() {
+    let server = serve("");
+    let mut page = open(&server, "overview");
+    let ground = "getComputedStyle(document.documentElement).backgroundColor";
+    page.prefers(&[("color-scheme", "light")]);
+    let light = page.eval(ground);
+    page.prefers(&[("color-scheme", "dark")]);
+    let dark = page.eval(ground);
+    assert_ne!(light, dark);
+    assert_eq!(page.text("#theme"), "Theme: system");
+    page.click("#theme");
+    assert_eq!(
+        (page.text("#theme"), page.eval(ground)),
+        ("Theme: light".to_owned(), light)
+    );
+    page.click("#theme");
+    page.prefers(&[("color-scheme", "light")]);
+    assert_eq!(
+        (page.text("#theme"), page.eval(ground)),
+        ("Theme: dark".to_owned(), dark.clone())
+    );
+    // It is remembered.
+    page.call("Page.reload", json!({}));
+    page.until("document.getElementById('link')?.dataset.is === 'live'");
+    assert_eq!(
+        (page.text("#theme"), page.eval(ground)),
+        ("Theme: dark".to_owned(), dark)
+    );
+    page.no_complaints();
+}
+
+#[test]
+fn on_a_narrow_screen_only_tables_scroll_sideways() {
+    let server = serve("");
+    let mut page = open(&server, "overview");
+    page.size(390, 800);
+    for view in [
+        "overview",
+        "policies",
+        "keys",
+        "shadow",
+        "try",
+        "holds",
+        "audit",
+        "playground",
+    ] {
+        page.click(&format!("nav a[href='#{view}']"));
+        page.until(&format!("!document.getElementById('view-{view}').hidden"));
+        let wide = page.eval("document.documentElement.scrollWidth");
+        assert!(wide.as_u64().unwrap() <= 390, "{view} is {wide} wide");
+    }
+    page.no_complaints();
+}
+
+/// Nothing moves for whoever does not want it to.
+#[test]
+fn reduced_motion_is_honoured() {
+    let server = serve("");
+    let mut page = open(&server, "policies");
+    let moves = "getComputedStyle(document.querySelector('#policies .fill')).transitionDuration";
+    page.until("document.querySelector('#policies .fill')");
+    page.prefers(&[("reduced-motion", "no-preference")]);
+    assert_eq!(page.eval(moves), json!("0.4s"));
+    page.prefers(&[("reduced-motion", "reduce")]);
+    assert_eq!(page.eval(moves), json!("0s"));
+    page.no_complaints();
+}
+
+/// As policies are in a real file: long names, several limits, a key of two parts, a tag.
+const LONG: &str = r#"
+[[policy]]
+name = "authenticated-requests"
+key = ["user", "endpoint"]
+limits = ["1000000/d sliding_window", "6000/min burst 1000", "100 concurrent"]
+action = "shadow"
+[[policy]]
+name = "password-reset-by-address"
+key = ["ip"]
+limits = ["5/15m sliding_log"]
+penalty = { denials = 10, within = "10m", ban = "1h" }
+rollout = 12.5
+"#;
+
+#[test]
+fn the_table_of_policies_fits_at_1280_pixels() {
+    let server = Server::with_config(&format!(
+        "[server]\nhttp = \"127.0.0.1:0\"\n{POLICIES}{LONG}"
+    ));
+    for _ in 0..20 {
+        ask(&server, "203.0.113.7", "ann", "/login");
+    }
+    let mut page = open(&server, "policies");
+    page.size(1280, 800);
+    page.until("document.querySelectorAll('#policies tr').length === 6");
+    // As wide as numbers get.
+    let wide = "document.querySelectorAll('#policies td.n').forEach((cell) => { cell.textContent = '99,999'; })";
+    page.eval(wide);
+    let hidden = "(() => { const at = document.querySelector('#policies').closest('.scroll'); \
+                  return at.scrollWidth - at.clientWidth; })()";
+    assert_eq!(page.eval(hidden), json!(0));
+    let row = "document.querySelector('#policies tr').getBoundingClientRect().height";
+    assert!(
+        page.eval(row).as_f64().unwrap() < 60.0,
+        "a short policy takes one line, and one for its key"
+    );
+    page.no_complaints();
+}

@@ -1,0 +1,248 @@
+//! Unix sockets for any listener.
+
+use crate::support::{config_file, directory, eventually, service, told};
+use crate::{ENVOY, HEALTH, Place, Started, curl, health_question, plain, ran, serve};
+use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+const NAMES: [&str; 4] = ["http", "grpc", "resp", "admin"];
+
+fn listeners(place: &Place) -> String {
+    let lines = NAMES.map(|name| {
+        format!(
+            "{name} = \"unix:{}\"\n",
+            place.file(&format!("{name}.sock"))
+        )
+    });
+    format!("[server]\n{}", lines.concat())
+}
+
+#[test]
+fn every_listener_may_be_a_unix_socket() {
+    let place = Place::new("unix");
+    let mut command = serve(&listeners(&place));
+    command
+        .arg("--envoy-config")
+        .arg(directory(&[("a.yaml", ENVOY)]));
+    let server = Started::run(command);
+    for name in NAMES {
+        let file = fs::metadata(place.file(&format!("{name}.sock"))).unwrap();
+        assert!(file.file_type().is_socket());
+        assert_eq!(file.permissions().mode() & 0o777, 0o660, "{name}");
+    }
+    let on =
+        |name: &str, more: &[&str]| curl(&[&["--unix-socket", &place.file(name)], more].concat()).1;
+    let check = |ip: &str| {
+        let body = format!(r#"{{"subject":{{"ip":"{ip}","path":"/"}}}}"#);
+        on("http.sock", &["http://localhost/v1/check", "-d", &body])
+    };
+    assert!(check("203.0.113.7").contains(r#""remaining":19"#));
+    // Several workers take from one queue.
+    assert!(check("203.0.113.7").contains(r#""remaining":18"#));
+    assert!(
+        on("admin.sock", &["http://localhost/metrics"]).contains("ratelimit_requests_allowed 2\n")
+    );
+    let question = format!("@{}", health_question(&place));
+    let ask = [
+        "--http2-prior-knowledge",
+        "-H",
+        "content-type: application/grpc",
+        "--data-binary",
+        &question,
+    ];
+    let answer = on(
+        "grpc.sock",
+        &[&ask[..], &[&format!("http://localhost{HEALTH}")]].concat(),
+    );
+    assert!(answer.contains("\u{8}\u{1}"), "{answer:?}");
+    assert_eq!(
+        ran("redis-cli", &["-s", &place.file("resp.sock"), "PING"]).1,
+        "PONG\n"
+    );
+
+    server.signal("TERM");
+    let (status, log) = server.ended();
+    assert!(status.success() && !log.contains("cut off"), "{log}");
+    for name in NAMES {
+        assert!(
+            !Path::new(&place.file(&format!("{name}.sock"))).exists(),
+            "{name} is removed"
+        );
+    }
+}
+
+#[test]
+fn a_dead_socket_is_taken_over_and_a_live_one_is_in_use() {
+    let place = Place::new("stale");
+    let config = listeners(&place);
+    let server = Started::serve(&config);
+    let second = || {
+        let mut command = plain();
+        command
+            .arg("serve")
+            .arg("--config")
+            .arg(config_file(&config));
+        told(&command.output().unwrap())
+    };
+    let (code, said) = second();
+    assert_eq!(code, Some(2));
+    let sock = place.file("http.sock");
+    assert!(
+        said.contains(&format!("cannot listen on unix:{sock}: ")),
+        "{said}"
+    );
+    assert!(
+        said.contains("stop the program that listens there, or choose another path"),
+        "{said}"
+    );
+    let asked = || curl(&["--unix-socket", &sock, "http://localhost/livez"]).1;
+    assert_eq!(asked(), "ok\n", "the first is not disturbed");
+    server.signal("KILL");
+    server.ended();
+    assert!(Path::new(&sock).exists());
+    let _again = Started::serve(&config);
+    assert_eq!(asked(), "ok\n");
+}
+
+#[test]
+fn what_is_no_socket_is_left_alone() {
+    let place = Place::new("file");
+    fs::write(place.file("http.sock"), "mine").unwrap();
+    let mut command = plain();
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(config_file(&listeners(&place)));
+    let (code, said) = told(&command.output().unwrap());
+    assert_eq!(code, Some(2));
+    assert!(
+        said.contains("there is a file that is not a socket; remove it, or choose another path"),
+        "{said}"
+    );
+    assert_eq!(fs::read_to_string(place.file("http.sock")).unwrap(), "mine");
+    let config = format!("[server]\nhttp = \"unix:{}\"\n", place.file("no/http.sock"));
+    let mut command = plain();
+    command
+        .arg("serve")
+        .arg("--config")
+        .arg(config_file(&config));
+    let (_, said) = told(&command.output().unwrap());
+    assert!(said.contains("make its directory first"), "{said}");
+}
+
+/// A process that took the path over keeps its file when the one before it ends.
+#[test]
+fn the_socket_of_another_is_not_removed() {
+    let place = Place::new("moved");
+    let server = Started::serve(&listeners(&place));
+    let sock = place.file("http.sock");
+    fs::remove_file(&sock).unwrap();
+    let _other = UnixListener::bind(&sock).unwrap();
+    server.signal("TERM");
+    assert!(server.ended().0.success());
+    assert!(Path::new(&sock).exists());
+}
+
+/// Nobody has an address there: all are one, unless the proxy says who they are and is believed.
+#[test]
+fn a_gateway_on_a_unix_socket_believes_its_proxy_if_told_to() {
+    let upstream = service();
+    for (trusted, statuses) in [
+        ("", ["200", "429", "429"]),
+        ("\"unix\"", ["200", "200", "429"]),
+    ] {
+        let place = Place::new("gateway");
+        let sock = place.file("http.sock");
+        let config = format!(
+            "[server]\nadmin = \"127.0.0.1:0\"\n[identity]\ntrusted_proxies = [{trusted}]\n[gateway]\nupstreams = \"http://{upstream}\"\n\
+             [[policy]]\nname = \"each\"\nkey = \"ip\"\nlimit = \"1/d\"\n"
+        );
+        let mut command = plain();
+        command
+            .args(["proxy", "--listen", &format!("unix:{sock}"), "--config"])
+            .arg(config_file(&config));
+        let server = Started::run(command);
+        let ask = |ip: &str| {
+            let header = format!("X-Forwarded-For: {ip}");
+            curl(&[
+                "--unix-socket",
+                &sock,
+                "-o",
+                "/dev/null",
+                "-w",
+                "%{http_code}",
+                "-H",
+                &header,
+                "http://localhost/",
+            ])
+            .1
+        };
+        assert_eq!(
+            ["203.0.113.1", "203.0.113.2", "203.0.113.1"].map(ask),
+            statuses,
+            "{trusted}"
+        );
+        server.signal("TERM");
+        assert!(server.ended().0.success());
+        assert!(!Path::new(&sock).exists());
+    }
+}
+
+#[test]
+fn a_real_nginx_asks_over_a_unix_socket() {
+    let (place, upstream) = (Place::new("nginx"), service());
+    let config = format!(
+        "{}[[policy]]\nname = \"api\"\nmatch = {{ path = \"/api/**\" }}\nkey = \"ip\"\nlimit = \"2/d\"\n",
+        listeners(&place)
+    );
+    let _server = Started::serve(&config);
+    let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/deploy/nginx.conf");
+    let ratekeeper = format!("http://unix:{}:/auth/nginx", place.file("http.sock"));
+    let snippet = fs::read_to_string(shipped)
+        .unwrap()
+        .replace("http://127.0.0.1:8080/auth/nginx", &ratekeeper);
+    assert!(snippet.contains(&ratekeeper));
+    let (own, front) = (place.path().display(), place.file("front.sock"));
+    // Who may connect to our socket is who runs it, or is in its group: nginx's workers are, here.
+    let config = format!(
+        "daemon off; master_process off; pid {own}/pid; error_log {own}/error.log;\nevents {{}}\nhttp {{ access_log off; \
+         client_body_temp_path {own}; proxy_temp_path {own}; fastcgi_temp_path {own}; uwsgi_temp_path {own}; scgi_temp_path {own};\n\
+         server {{ listen unix:{front}; set_real_ip_from unix:; real_ip_header X-Test;\n{snippet}\n\
+         location / {{ auth_request /_ratekeeper; proxy_pass http://{upstream}; }} }} }}"
+    );
+    fs::write(place.file("nginx.conf"), config).unwrap();
+    let mut command = Command::new("nginx");
+    command
+        .arg("-c")
+        .arg(place.file("nginx.conf"))
+        .arg("-e")
+        .arg(place.file("error.log"));
+    let mut nginx = command
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("nginx; make tools installs it");
+    eventually("nginx listens", || Path::new(&front).exists());
+    let ask = |ip: &str| {
+        let header = format!("X-Test: {ip}");
+        curl(&[
+            "--unix-socket",
+            &front,
+            "-o",
+            "/dev/null",
+            "-w",
+            "%{http_code}",
+            "-H",
+            &header,
+            "http://localhost/api/x",
+        ])
+        .1
+    };
+    let asked = ["203.0.113.1", "203.0.113.1", "203.0.113.1", "203.0.113.2"].map(ask);
+    nginx.kill().unwrap();
+    nginx.wait().unwrap();
+    assert_eq!(asked, ["200", "200", "429", "200"]);
+}

@@ -1,0 +1,207 @@
+//! Bodies go on as they come: the next piece is not sent before the one before it has arrived.
+
+use crate::client::{Body, Client, Error, Kind, Manners, Target, receive, request};
+use crate::shape::{Received, Shape, content, get, post};
+use crate::{TIMEOUT, against, programs};
+use bytes::Bytes;
+use http_body_util::{BodyExt, StreamBody};
+use hyper::Request;
+use hyper::body::{Frame, Incoming};
+use std::convert::Infallible;
+use std::time::Duration;
+use tokio::sync::mpsc;
+use tokio::time::{sleep, timeout};
+
+/// Reads until so many bytes have come.
+async fn read(body: &mut Incoming, read: &mut Vec<u8>, length: usize) -> Result<(), Error> {
+    while read.len() < length {
+        let frame = body.frame().await.ok_or("the body ended")??;
+        read.extend_from_slice(frame.data_ref().map_or(&[], |data| data));
+    }
+    Ok(())
+}
+
+/// All that was sent has come, and nothing more does.
+async fn end(body: Incoming, read: &[u8], sent: &[u8]) -> Result<(), Error> {
+    if read != sent {
+        return Err(format!(
+            "{} bytes came, which are not the {} that were sent",
+            read.len(),
+            sent.len()
+        )
+        .into());
+    }
+    // In HTTP/2 it may end with an empty frame.
+    let rest = body.collect().await?.to_bytes();
+    if rest.is_empty() {
+        Ok(())
+    } else {
+        Err(format!("{} bytes more came than were sent", rest.len()).into())
+    }
+}
+
+/// Each piece of a response waits until the client has the one before it.
+async fn gated(kind: Kind, target: &Target, framing: &str) -> Result<(), Error> {
+    let shape = get(format!(
+        "framing={framing}&size=50&piece=10&gate={kind:?}-{framing}"
+    ));
+    let mut client = Client::new(kind, target);
+    let mut body = client.send(request(kind, &shape)).await?.into_body();
+    let mut opener = Client::new(Kind::Http1, target);
+    let mut bytes = Vec::new();
+    for piece in 1..=5 {
+        let mut next = request(Kind::Http1, &post(0, ""));
+        *next.uri_mut() = format!("/next?gate={kind:?}-{framing}").parse()?;
+        receive(opener.send(next).await?).await?;
+        read(&mut body, &mut bytes, 10 * piece).await?;
+    }
+    end(body, &bytes, &content(50)).await
+}
+
+/// Each piece of a request waits until its echo is there.
+async fn echo(kind: Kind, target: &Target, piece: usize, count: usize) -> Result<(), Error> {
+    let (pieces, mut coming) = mpsc::unbounded_channel::<Bytes>();
+    let frames = futures_util::stream::poll_fn(move |cx| {
+        coming
+            .poll_recv(cx)
+            .map(|piece| piece.map(|piece| Ok::<_, Infallible>(Frame::data(piece))))
+    });
+    let request: Request<Body> =
+        request(kind, &post(0, "take=echo")).map(|_| StreamBody::new(frames).boxed_unsync());
+    let mut request = request;
+    request.headers_mut().remove("content-length");
+    let mut client = Client::new(kind, target);
+    let mut body = client.send(request).await?.into_body();
+    let (sent, mut bytes) = (Bytes::from(content(piece * count)), Vec::new());
+    for number in 0..count {
+        pieces.send(sent.slice(number * piece..(number + 1) * piece))?;
+        read(&mut body, &mut bytes, (number + 1) * piece).await?;
+    }
+    drop(pieces);
+    end(body, &bytes, &sent).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn pieces_go_on_as_they_come() {
+    for program in programs() {
+        against(program, "", async |target| {
+            for kind in Kind::HYPER {
+                let all = async {
+                    gated(kind, target, "chunked").await?;
+                    gated(kind, target, "sized").await?;
+                    gated(kind, target, "close").await?;
+                    echo(kind, target, 1, 50).await?;
+                    echo(kind, target, 1_000, 50).await?;
+                    echo(kind, target, 50_000, 10).await
+                };
+                let ended = timeout(TIMEOUT, all).await;
+                assert!(
+                    matches!(ended, Ok(Ok(()))),
+                    "{program:?} {kind:?}: {ended:?}"
+                );
+            }
+        })
+        .await;
+    }
+}
+
+/// A client that makes a pause after every 50 KB. The response does not fit into the buffers on the
+/// way.
+async fn slowly(kind: Kind, target: &Target, shape: &Shape) -> Result<Received, Error> {
+    let mut client = Client::with_manners(kind, target, Manners::Slow);
+    let response = client.send(request(kind, shape)).await?;
+    let mut received = Received {
+        status: response.status().as_u16(),
+        ..Received::default()
+    };
+    let mut body = response.into_body();
+    let mut pauses = 0;
+    while let Some(frame) = body.frame().await {
+        received
+            .body
+            .extend_from_slice(frame?.data_ref().map_or(&[], |data| data));
+        if received.body.len() / 50_000 > pauses {
+            pauses = received.body.len() / 50_000;
+            sleep(Duration::from_millis(2)).await;
+        }
+    }
+    Ok(received)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_reads_slowly_gets_all_of_it_and_holds_nobody_up() {
+    for program in programs() {
+        against(program, "", async |target| {
+            let readers: Vec<_> = Kind::HYPER
+                .into_iter()
+                .flat_map(|kind| {
+                    [
+                        "framing=close&size=6000000",
+                        "framing=chunked&size=6000000&piece=10000",
+                    ]
+                    .map(|query| (kind, get(query)))
+                })
+                .map(|(kind, shape)| {
+                    let target = target.clone();
+                    tokio::spawn(async move {
+                        let received = timeout(TIMEOUT, slowly(kind, &target, &shape)).await;
+                        let received = received
+                            .expect("all of the response in time")
+                            .expect("a response");
+                        assert_eq!(shape.fault(&received, false), None, "{kind:?} {shape:?}");
+                    })
+                })
+                .collect();
+            for kind in Kind::HYPER.into_iter().cycle().take(20) {
+                let shape = get("framing=sized&size=100000");
+                let received = timeout(TIMEOUT, Client::new(kind, target).exchange(&shape)).await;
+                assert_eq!(
+                    shape.fault(&received.expect("in time").expect("a response"), false),
+                    None
+                );
+            }
+            for reader in readers {
+                reader.await.unwrap();
+            }
+        })
+        .await;
+    }
+}
+
+/// Many shapes share one connection, and frames of all of them come in between each other.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_shapes_at_once_on_one_connection() {
+    for program in programs() {
+        against(program, "", async |target| {
+            for kind in [Kind::Http2, Kind::Http2Tls] {
+                let mut client = Client::new(kind, target);
+                let shapes: Vec<Shape> = crate::table::shapes()
+                    .into_iter()
+                    .filter(|shape| !shape.is_long && program.knows(shape) && kind.knows(shape))
+                    // h2 ends a connection with more than 16,448 frames of one byte that wait, and
+                    // here they wait for the upstream.
+                    .filter(|shape| {
+                        shape
+                            .upload
+                            .is_none_or(|upload| upload.pause_millis == 0 && upload.piece >= 1_000)
+                    })
+                    .collect();
+                for group in shapes.chunks(40) {
+                    let exchanges = client.at_once(group).await.expect("a connection");
+                    for (shape, exchange) in group.iter().zip(exchanges) {
+                        let received = timeout(TIMEOUT, exchange)
+                            .await
+                            .expect("a response in time")
+                            .unwrap();
+                        let fault = match &received {
+                            Ok(received) => shape.fault(received, kind.sees_trailers(shape)),
+                            Err(error) => Some(error.to_string()),
+                        };
+                        assert_eq!(fault, None, "{program:?} {kind:?} {shape:?}");
+                    }
+                }
+            }
+        })
+        .await;
+    }
+}

@@ -1,0 +1,228 @@
+//! Starting: what is printed, what is refused and how.
+
+mod support;
+
+use std::net::TcpListener;
+use std::process::Command;
+use support::{Server, config_file, pipe, ratekeeper, refused, told};
+
+#[test]
+fn it_prints_where_it_listens_and_three_lines_to_try() {
+    let server = Server::start();
+    let (address, admin) = (server.address, server.admin);
+    assert_ne!(address.port(), 0);
+    let version = env!("CARGO_PKG_VERSION");
+    assert!(server.welcome.starts_with(&format!(
+        "ratekeeper {version} serves HTTP on http://{address}\nLive page: http://{admin}/ (figures for Prometheus: /metrics)\nPolicies: 100 a minute for each \
+         address, 20 at once (no policies are configured); counted in the memory of this process, 1000000 keys at most\n"
+    )));
+    let lines: Vec<_> = server
+        .welcome
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .collect();
+    assert_eq!(lines.len(), 3);
+    assert!(
+        lines
+            .iter()
+            .all(|line| line.contains(&format!("http://{address}/v1/")))
+    );
+}
+
+#[test]
+fn the_lines_to_try_limit_whoever_tries_them() {
+    let server = Server::start();
+    let tried = server
+        .welcome
+        .lines()
+        .filter(|line| line.starts_with("  "))
+        .map(|line| {
+            let output = Command::new("sh").arg("-c").arg(line).output().unwrap();
+            assert!(output.status.success(), "{line}: {output:?}");
+            String::from_utf8(output.stdout).unwrap()
+        });
+    let tried: Vec<_> = tried.collect();
+    assert!(
+        tried[0]
+            .starts_with(r#"{"allowed":true,"source":"memory","reason":"limits","policy":null"#),
+        "{}",
+        tried[0]
+    );
+    let statuses: Vec<_> = tried[1].split_whitespace().collect();
+    assert_eq!(statuses.len(), 30, "{}", tried[1]);
+    // How many more pass than the nineteen that are left depends on how long thirty curls take.
+    assert!(
+        statuses[..19].iter().all(|status| *status == "200"),
+        "{}",
+        tried[1]
+    );
+    assert!(
+        tried[2].starts_with(r#"{"allowed":true,"limit":5,"remaining":4,"used":1,"#),
+        "{}",
+        tried[2]
+    );
+}
+
+/// `ratekeeper --config F` and `ratekeeper serve --config F` are the same.
+#[test]
+fn no_command_means_serve() {
+    let mut command = ratekeeper();
+    command
+        .arg("--config")
+        .arg(config_file("[server]\nhttp = \"127.0.0.1:0\"\n"));
+    assert_eq!(
+        Server::run(command).request("GET", "/readyz", "").status(),
+        200
+    );
+}
+
+#[test]
+fn it_says_its_version() {
+    for word in ["version", "--version"] {
+        let output = ratekeeper().arg(word).output().unwrap();
+        assert!(output.status.success());
+        assert_eq!(
+            output.stdout,
+            format!("ratekeeper {}\n", env!("CARGO_PKG_VERSION")).as_bytes()
+        );
+    }
+}
+
+#[test]
+fn a_wrong_command_line_is_code_2_with_the_usage() {
+    for args in [
+        &["serf"][..],
+        &["serve", "--confg", "x"],
+        &["serve", "--config"],
+        &["version", "extra"],
+    ] {
+        let (code, text) = told(&ratekeeper().args(args).output().unwrap());
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.starts_with("error: "), "{text}");
+    }
+}
+
+/// To read a pipe may take for ever, and a reload finds nothing in it.
+#[test]
+fn a_config_that_is_no_regular_file_is_refused() {
+    let pipe = pipe();
+    for (file, what) in [
+        (pipe.to_str().unwrap(), "a pipe"),
+        ("/dev/zero", "a device"),
+        ("/tmp", "a directory"),
+    ] {
+        for command in [
+            &["serve", "--config"][..],
+            &["config", "check"],
+            &["proxy", "--config"],
+        ] {
+            let output = ratekeeper().args(command).arg(file).output().unwrap();
+            // The findings of `config check` are its output.
+            let text = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+            assert_eq!(output.status.code(), Some(2), "{text}");
+            let says = format!("error: cannot read {file}: it is {what}; name a regular file\n");
+            assert!(text.starts_with(&says), "{command:?}: {text}");
+        }
+    }
+}
+
+#[test]
+fn an_unreadable_config_is_code_2() {
+    let (code, text) = told(
+        &ratekeeper()
+            .args(["serve", "--config", "/no/such/file.toml"])
+            .output()
+            .unwrap(),
+    );
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        text,
+        "error: cannot read /no/such/file.toml: No such file or directory (os error 2)\n"
+    );
+}
+
+#[test]
+fn a_wrong_config_is_code_2_with_a_line_for_each_problem() {
+    let (code, text) = refused("[server]\nhttp = \"localhost:8080\"\nport = 1\n[limits]\n");
+    assert_eq!(code, Some(2), "{text}");
+    let lines: Vec<_> = text
+        .lines()
+        .map(|line| line.split_once(".toml:").unwrap().1)
+        .collect();
+    assert_eq!(lines.len(), 3, "{text}");
+    assert!(lines[0].starts_with("2:8: error: "), "{text}");
+    assert!(
+        lines[1].starts_with("3:1: error: unknown key `port` in [server]"),
+        "{text}"
+    );
+    assert!(
+        lines[2].starts_with("4:2: error: unknown key `limits`"),
+        "{text}"
+    );
+}
+
+#[test]
+fn an_address_in_use_is_code_2() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let (code, text) = refused(&format!("[server]\nhttp = \"{address}\"\n"));
+    assert_eq!(code, Some(2));
+    assert_eq!(
+        text,
+        format!(
+            "ratekeeper: cannot listen on {address}: Address already in use (os error 98); stop the program that listens \
+             there, or choose another port (http under [server] in the file of --config, or RATEKEEPER_SERVER__HTTP)\n"
+        )
+    );
+}
+
+/// Two servers on one port would each admit the whole limit.
+#[test]
+fn a_second_server_on_the_same_address_is_code_2() {
+    let server = Server::start();
+    let (code, text) = refused(&format!("[server]\nhttp = \"{}\"\n", server.address));
+    assert_eq!(code, Some(2));
+    assert!(text.contains("Address already in use"), "{text}");
+}
+
+#[test]
+fn an_address_of_another_machine_is_code_2() {
+    let (code, text) = refused("[server]\nhttp = \"192.0.2.1:0\"\n");
+    assert_eq!(code, Some(2));
+    assert!(
+        text.contains("cannot listen on 192.0.2.1:0: ") && text.contains("that this machine has"),
+        "{text}"
+    );
+}
+
+#[test]
+fn a_listener_that_is_not_served_is_accepted_and_said_not_to_be() {
+    let server =
+        Server::with_config("[server]\nhttp = \"127.0.0.1:0\"\ngrpc = \"127.0.0.1:8082\"\n");
+    server.signal("TERM");
+    let (_, log) = server.ended();
+    let line = "WARN server.grpc is set to 127.0.0.1:8082, but nobody listens there without `config` in [envoy] (ratekeeper serve)\n";
+    assert!(log.contains(line), "{log}");
+}
+
+#[test]
+fn a_listener_can_be_off_but_not_all_of_them() {
+    let mut command = ratekeeper();
+    command
+        .env("RATEKEEPER_SERVER__ADMIN", "off")
+        .env("RATEKEEPER_SERVER__HTTP", "127.0.0.1:0");
+    let server = Server::run(command);
+    assert!(!server.welcome.contains("Metrics"), "{}", server.welcome);
+    let mut command = ratekeeper();
+    command
+        .env("RATEKEEPER_SERVER__ADMIN", "off")
+        .env("RATEKEEPER_SERVER__HTTP", "off");
+    let (code, text) = told(&command.output().unwrap());
+    assert_eq!(
+        (code, &*text),
+        (
+            Some(2),
+            "ratekeeper: every listener is off; set http under [server] to an address\n"
+        )
+    );
+}

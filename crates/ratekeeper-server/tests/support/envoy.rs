@@ -1,0 +1,91 @@
+//! A real Envoy, as `make tools` installs it.
+
+use super::config_file;
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// Where `make tools` puts it. Without it there is nothing to test, and a line says so.
+pub(crate) fn program() -> Option<PathBuf> {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/venv/bin/envoy");
+    if !path.exists() {
+        eprintln!(
+            "skipped: there is no {}; scripts/venv installs it",
+            path.display()
+        );
+        return None;
+    }
+    Some(path)
+}
+
+/// It ends with the test.
+pub(crate) struct Envoy(Child);
+
+impl Envoy {
+    /// With these listeners and clusters, as YAML; it listens at all the addresses before this
+    /// returns.
+    pub(crate) fn start(
+        program: &Path,
+        listeners: &str,
+        clusters: &str,
+        at: &[SocketAddr],
+    ) -> Self {
+        let config = format!("static_resources:\n  listeners:{listeners}\n  clusters:{clusters}\n");
+        let file = config_file(&config).with_extension("envoy.yaml");
+        std::fs::write(&file, config).unwrap();
+        let log = std::fs::File::create(file.with_extension("log")).unwrap();
+        let mut command = Command::new(program);
+        command.arg("-c").arg(&file).args([
+            "--use-dynamic-base-id",
+            "--concurrency",
+            "1",
+            "-l",
+            "warn",
+        ]);
+        let envoy = Self(
+            command
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .stderr(log)
+                .spawn()
+                .unwrap(),
+        );
+        let start = Instant::now();
+        while at
+            .iter()
+            .any(|address| TcpStream::connect(address).is_err())
+        {
+            assert!(
+                start.elapsed() < Duration::from_secs(60),
+                "Envoy does not listen; see {}",
+                file.display()
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        envoy
+    }
+}
+
+impl Drop for Envoy {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A cluster of one, with `more` of its settings.
+pub(crate) fn cluster(name: &str, at: SocketAddr, more: &str) -> String {
+    format!(
+        "
+  - name: {name}
+    type: STATIC
+    connect_timeout: 5s{more}
+    load_assignment:
+      cluster_name: {name}
+      endpoints: [{{ lb_endpoints: [{{ endpoint: {{ address: {{ socket_address: {{ address: {}, port_value: {} }} }} }} }}] }}]",
+        at.ip(),
+        at.port()
+    )
+}

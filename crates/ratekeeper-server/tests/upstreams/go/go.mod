@@ -1,0 +1,3 @@
+module ratekeeper/upstream
+
+go 1.26.0

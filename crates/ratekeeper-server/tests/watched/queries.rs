@@ -1,0 +1,78 @@
+//! What an expression for Prometheus goes by. Not its grammar: promtool knows that.
+
+/// A label, and the values that it may have.
+pub(crate) type Matcher = (String, Vec<String>);
+
+/// The metrics of an expression, each with its labels and the values they are to have; and what it
+/// groups by.
+#[derive(Default, Debug)]
+pub(crate) struct Used {
+    pub(crate) metrics: Vec<(String, Vec<Matcher>)>,
+    pub(crate) grouped: Vec<String>,
+}
+
+pub(crate) fn used(expression: &str) -> Used {
+    let mut used = Used::default();
+    let mut rest = expression;
+    while let Some(start) = rest.find(|c: char| c.is_ascii_alphabetic()) {
+        let word = &rest[start..];
+        let end = word
+            .find(|c: char| !c.is_ascii_alphanumeric() && c != '_' && c != ':')
+            .unwrap_or(word.len());
+        let (word, after) = word.split_at(end);
+        let behind = after.trim_start();
+        let preceded_by_digit = rest[..start].ends_with(|c: char| c.is_ascii_digit());
+        if preceded_by_digit {
+            // A duration, such as 5m, or a number in exponential form.
+            rest = after;
+        } else if word == "by" {
+            let list = behind
+                .strip_prefix('(')
+                .and_then(|list| list.split_once(')'))
+                .unwrap();
+            used.grouped
+                .extend(list.0.split(',').map(|label| label.trim().to_owned()));
+            rest = list.1;
+        } else if behind.starts_with("by (")
+            || behind.starts_with('(')
+            || ["and", "or", "unless", "offset"].contains(&word)
+        {
+            rest = after;
+        } else if let Some(matchers) = behind.strip_prefix('{') {
+            let (matchers, after) = matchers.split_once('}').unwrap();
+            used.metrics
+                .push((word.to_owned(), matchers.split(", ").map(matcher).collect()));
+            rest = after;
+        } else {
+            used.metrics.push((word.to_owned(), Vec::new()));
+            rest = after;
+        }
+    }
+    used
+}
+
+fn matcher(text: &str) -> Matcher {
+    let (label, values) = text.split_once('=').unwrap();
+    let values = values.trim_start_matches('~').trim_matches('"');
+    (
+        label.to_owned(),
+        values.split('|').map(ToOwned::to_owned).collect(),
+    )
+}
+
+#[test]
+fn names_labels_values_and_groups_are_found() {
+    let used = used(
+        "sum by (le, a) (rate(x_total{a=\"b\", c=~\"d|e\"}[5m] offset 1h)) / y > 0.05 and on_z == 1e3",
+    );
+    let matchers = vec![
+        ("a".to_owned(), vec!["b".to_owned()]),
+        ("c".to_owned(), vec!["d".to_owned(), "e".to_owned()]),
+    ];
+    let plain = |name: &str| (name.to_owned(), Vec::new());
+    assert_eq!(
+        used.metrics,
+        [("x_total".to_owned(), matchers), plain("y"), plain("on_z")]
+    );
+    assert_eq!(used.grouped, ["le", "a"]);
+}

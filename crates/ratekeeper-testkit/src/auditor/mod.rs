@@ -1,0 +1,340 @@
+//! The independent checker: given all that was admitted by all nodes, was a bound kept?
+//!
+//! ```
+//! use ratekeeper_testkit::auditor::{Admission, Bound};
+//!
+//! let bucket = Bound::TokenBucket { count: 1, period_us: 100, burst: 2 };
+//! let admitted = [Admission::at(0, 1), Admission::at(10, 1), Admission::between(70, 90, 1)];
+//! let violation = bucket.check(&admitted, 0).unwrap_err();
+//! assert_eq!((violation.from_us, violation.to_us, violation.excess()), (0, 90, 1));
+//! ```
+//!
+//! Every interval counts, none is sampled, in O(n log n). A client knows only that the server
+//! decided between what it sent and what was answered, so an [`Admission`] is an interval. A
+//! violation is reported only if it is one wherever in their intervals the admissions lie. (The
+//! reverse does not hold: if each placement breaks the bound in another way, that goes unseen.)
+//! With exact times the check is exact.
+//!
+//! Times are in µs of one clock, products of a cost and a period below 2^120. A cost of 0 is
+//! nothing.
+
+mod holds;
+mod pacing;
+mod suffixes;
+mod sums;
+mod tightest;
+mod token_bucket;
+mod windows;
+
+pub use holds::{Hold, check_holds};
+
+use std::collections::BTreeMap;
+use std::fmt;
+use tightest::Tightest;
+
+/// Something admitted by the server, somewhere from `earliest` to `latest`, both included.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Admission {
+    /// When it was sent, in µs.
+    pub earliest: u64,
+    /// When it was answered, in µs.
+    pub latest: u64,
+    /// What it cost.
+    pub cost: u64,
+}
+
+impl Admission {
+    /// An admission at a known time.
+    pub fn at(time_us: u64, cost: u64) -> Self {
+        Self {
+            earliest: time_us,
+            latest: time_us,
+            cost,
+        }
+    }
+
+    /// An admission between two times.
+    ///
+    /// # Panics
+    ///
+    /// If `latest` is before `earliest`.
+    pub fn between(earliest: u64, latest: u64, cost: u64) -> Self {
+        assert!(
+            earliest <= latest,
+            "answered at {latest} µs, before it was sent at {earliest} µs"
+        );
+        Self {
+            earliest,
+            latest,
+            cost,
+        }
+    }
+}
+
+/// What must hold for the admissions of one key. A[s, t] is what was admitted from s to t.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bound {
+    /// TB1: A[s, t] ≤ floor(burst + count·(t − s)/period) for all s ≤ t.
+    TokenBucket {
+        /// Tokens in a period.
+        count: u64,
+        /// The period.
+        period_us: u64,
+        /// Tokens at once.
+        burst: u64,
+    },
+    /// SL1: A(t − window, t] ≤ limit for all t. Of the strict sliding window too.
+    SlidingLog {
+        /// The limit.
+        limit: u64,
+        /// The window.
+        window_us: u64,
+    },
+    /// FW1: at most the limit in each window, counted from the Unix epoch.
+    FixedWindow {
+        /// The limit.
+        limit: u64,
+        /// The window.
+        window_us: u64,
+    },
+    /// At most the limit in each window that begins with the first admission after the last one
+    /// ended, and at most twice the limit in any half-open interval as long as a window.
+    FirstHitWindow {
+        /// The limit.
+        limit: u64,
+        /// The window.
+        window_us: u64,
+    },
+    /// SC1: at most the limit in each window, counted from the Unix epoch; and SC2: A(t − window,
+    /// t] ≤ limit + prev·e/window, `prev` being what the window before that of t admitted and e how
+    /// far t is into its own.
+    SlidingCounter {
+        /// The limit.
+        limit: u64,
+        /// The window.
+        window_us: u64,
+    },
+    /// LQ1, and so LQ2: what starts with cost c is followed by nothing for c·period/count. The
+    /// admissions are the starts that callers were told. The allowance is in µs: how far the told
+    /// time may be off.
+    Pacing {
+        /// Starts in a period.
+        count: u64,
+        /// The period.
+        period_us: u64,
+    },
+}
+
+impl Bound {
+    /// Checks the admissions of one key, in any order. `allowance` is what may come on top,
+    /// anywhere.
+    ///
+    /// # Panics
+    ///
+    /// If a period or window is 0.
+    pub fn check(&self, admissions: &[Admission], allowance: u64) -> Result<Report, Violation> {
+        let trace: Vec<Admission> = admissions
+            .iter()
+            .filter(|admission| admission.cost > 0)
+            .copied()
+            .collect();
+        let mut tightest = Tightest::default();
+        match *self {
+            Bound::TokenBucket {
+                count,
+                period_us,
+                burst,
+            } => {
+                let rate = token_bucket::Rate::new(count, period_us);
+                let full = (u128::from(burst) + u128::from(allowance)) * u128::from(period_us);
+                token_bucket::check(&trace, rate, full, &mut tightest);
+            }
+            Bound::SlidingLog { limit, window_us } => {
+                windows::sliding(
+                    &trace,
+                    positive(window_us),
+                    with(limit, allowance),
+                    &mut tightest,
+                );
+            }
+            Bound::FixedWindow { limit, window_us } => {
+                windows::aligned(
+                    &trace,
+                    positive(window_us),
+                    with(limit, allowance),
+                    &mut tightest,
+                );
+            }
+            Bound::FirstHitWindow { limit, window_us } => {
+                windows::from_first_hit(
+                    &trace,
+                    positive(window_us),
+                    with(limit, allowance),
+                    &mut tightest,
+                );
+                windows::sliding(
+                    &trace,
+                    window_us,
+                    u128::from(limit) + with(limit, allowance),
+                    &mut tightest,
+                );
+            }
+            Bound::SlidingCounter { limit, window_us } => {
+                windows::aligned(
+                    &trace,
+                    positive(window_us),
+                    with(limit, allowance),
+                    &mut tightest,
+                );
+                windows::weighted(&trace, window_us, with(limit, allowance), &mut tightest);
+            }
+            Bound::Pacing { count, period_us } => {
+                pacing::check(
+                    trace.clone(),
+                    token_bucket::Rate::new(count, period_us),
+                    allowance,
+                    &mut tightest,
+                );
+            }
+        }
+        let admitted = trace.iter().map(|admission| admission.cost).sum();
+        tightest.verdict("admitted", self, admitted)
+    }
+
+    /// Checks each key by itself; the violation is that of the key which exceeds most.
+    pub fn check_by_key<K: Ord + fmt::Display>(
+        &self,
+        admissions: impl IntoIterator<Item = (K, Admission)>,
+        allowance: u64,
+    ) -> Result<Report, Violation> {
+        let mut keys: BTreeMap<K, Vec<Admission>> = BTreeMap::new();
+        for (key, admission) in admissions {
+            keys.entry(key).or_default().push(admission);
+        }
+        let mut whole = Report::default();
+        let mut worst: Option<Violation> = None;
+        for (key, trace) in keys {
+            match self.check(&trace, allowance) {
+                Ok(report) => whole.join(report),
+                Err(violation)
+                    if worst
+                        .as_ref()
+                        .is_some_and(|worst| worst.excess() >= violation.excess()) => {}
+                Err(violation) => {
+                    worst = Some(Violation {
+                        key: Some(key.to_string()),
+                        ..violation
+                    })
+                }
+            }
+        }
+        worst.map_or(Ok(whole), Err)
+    }
+}
+
+fn positive(window_us: u64) -> u64 {
+    assert!(window_us > 0, "a window of 0 µs holds nothing");
+    window_us
+}
+
+fn with(limit: u64, allowance: u64) -> u128 {
+    u128::from(limit) + u128::from(allowance)
+}
+
+impl fmt::Display for Bound {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bound::TokenBucket {
+                count,
+                period_us,
+                burst,
+            } => {
+                write!(
+                    f,
+                    "a token bucket of {burst} with {count} per {period_us} µs"
+                )
+            }
+            Bound::SlidingLog { limit, window_us } => {
+                write!(f, "a limit of {limit} in any {window_us} µs")
+            }
+            Bound::FixedWindow { limit, window_us } => {
+                write!(f, "a limit of {limit} in each window of {window_us} µs")
+            }
+            Bound::FirstHitWindow { limit, window_us } => {
+                write!(
+                    f,
+                    "a limit of {limit} in a window of {window_us} µs from its first admission"
+                )
+            }
+            Bound::SlidingCounter { limit, window_us } => {
+                write!(f, "a sliding counter of {limit} over {window_us} µs")
+            }
+            Bound::Pacing { count, period_us } => write!(f, "pacing at {count} per {period_us} µs"),
+        }
+    }
+}
+
+/// The bound was kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// The cost of all that was admitted.
+    pub admitted: u64,
+    /// How much more would have been allowed in the interval that was nearest to its bound. `None`
+    /// if there was nothing to compare.
+    pub slack: Option<u64>,
+}
+
+impl Report {
+    fn join(&mut self, other: Report) {
+        self.admitted += other.admitted;
+        self.slack = self.slack.into_iter().chain(other.slack).min();
+    }
+}
+
+/// The bound was broken; this is where by most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The key, if there were several.
+    pub key: Option<String>,
+    /// Begin of the interval.
+    pub from_us: u64,
+    /// Its end, included.
+    pub to_us: u64,
+    /// What was certainly admitted, or held, in it.
+    pub measured: u64,
+    /// What was allowed there, with the allowance.
+    pub allowed: u64,
+    verb: &'static str,
+    bound: String,
+}
+
+impl Violation {
+    /// How much too much it was.
+    pub fn excess(&self) -> u64 {
+        self.measured - self.allowed
+    }
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            key,
+            from_us,
+            to_us,
+            measured,
+            allowed,
+            verb,
+            bound,
+        } = self;
+        if let Some(key) = key {
+            write!(f, "key {key}: ")?;
+        }
+        let excess = self.excess();
+        write!(
+            f,
+            "{measured} {verb} from {from_us} to {to_us} µs, {excess} more than the {allowed} that {bound} allows there"
+        )
+    }
+}
+
+impl std::error::Error for Violation {}

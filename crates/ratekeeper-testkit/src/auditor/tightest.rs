@@ -1,0 +1,68 @@
+//! Remembers the interval that is nearest to its bound, or furthest beyond it.
+
+use super::{Report, Violation};
+use std::fmt::Display;
+
+#[derive(Clone, Copy, Debug)]
+struct Spot {
+    from_us: u64,
+    to_us: u64,
+    measured: u128,
+    allowed: u128,
+}
+
+impl Spot {
+    fn slack(&self) -> i128 {
+        self.allowed as i128 - self.measured as i128
+    }
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tightest(Option<Spot>);
+
+impl Tightest {
+    /// From `from_us` to `to_us`, both included, there was so much, and so much was allowed.
+    pub(super) fn compare(&mut self, from_us: u64, to_us: u64, measured: u128, allowed: u128) {
+        let spot = Spot {
+            from_us,
+            to_us,
+            measured,
+            allowed,
+        };
+        if self
+            .0
+            .is_none_or(|tightest| spot.slack() < tightest.slack())
+        {
+            self.0 = Some(spot);
+        }
+    }
+
+    pub(super) fn verdict(
+        self,
+        verb: &'static str,
+        bound: &dyn Display,
+        admitted: u64,
+    ) -> Result<Report, Violation> {
+        let narrow = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
+        match self.0 {
+            Some(Spot {
+                from_us,
+                to_us,
+                measured,
+                allowed,
+            }) if measured > allowed => Err(Violation {
+                key: None,
+                from_us,
+                to_us,
+                measured: narrow(measured),
+                allowed: narrow(allowed),
+                verb,
+                bound: bound.to_string(),
+            }),
+            spot => Ok(Report {
+                admitted,
+                slack: spot.map(|spot| narrow(spot.allowed - spot.measured)),
+            }),
+        }
+    }
+}

@@ -1,0 +1,430 @@
+//! The response to a request that is turned away.
+
+use super::accept::Asker;
+use super::escape::{Html, Json};
+use super::figures::PolicyName;
+use super::numbers::{retry_after, whole_millis};
+use super::{grpc, named};
+use crate::NotReached;
+use bytes::Bytes;
+use http::header::{
+    CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,
+};
+use http::{Response, StatusCode};
+use ratekeeper::Decision;
+use ratekeeper_policy::{DenialStatus, Reason, Verdict};
+use std::borrow::Cow;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+pub(crate) const GRPC_STATUS: HeaderName = HeaderName::from_static("grpc-status");
+const GRPC_MESSAGE: HeaderName = HeaderName::from_static("grpc-message");
+const GRPC_DETAILS: HeaderName = HeaderName::from_static("grpc-status-details-bin");
+
+/// Nobody knows when a permit or a store comes back: a second is as good as any.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+
+/// A shedder sheds no less for so long after it shed more.
+const SHED_WAIT: Duration = Duration::from_secs(5);
+
+const TOO_LATE: &str = "The deadline of this request had passed before anything was done for it";
+
+/// Why a request is turned away, by the problem types of the RateLimit draft.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Kind {
+    QuotaExceeded,
+    ReducedCapacity,
+    AbnormalUsage,
+    /// Nobody waits for the answer any more; the draft has no type for that.
+    TooLate,
+}
+
+impl Kind {
+    /// Of whoever is turned away with this status for no misdeed of its own.
+    fn of(status: StatusCode) -> Self {
+        match status {
+            StatusCode::SERVICE_UNAVAILABLE => Self::ReducedCapacity,
+            _ => Self::QuotaExceeded,
+        }
+    }
+
+    const fn type_uri(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "https://iana.org/assignments/http-problem-types#quota-exceeded",
+            Self::ReducedCapacity => {
+                "https://iana.org/assignments/http-problem-types#temporary-reduced-capacity"
+            }
+            Self::AbnormalUsage => {
+                "https://iana.org/assignments/http-problem-types#abnormal-usage-detected"
+            }
+            Self::TooLate => "about:blank",
+        }
+    }
+
+    const fn title(self) -> &'static str {
+        match self {
+            Self::QuotaExceeded => "Quota Exceeded",
+            Self::ReducedCapacity => "Temporary Reduced Capacity",
+            Self::AbnormalUsage => "Abnormal Usage Detected",
+            Self::TooLate => "Gateway Timeout",
+        }
+    }
+}
+
+/// Spreads those who were turned away together: they are told to come up to so many percent later,
+/// each key always the same. By default nobody is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Jitter {
+    pub(crate) percent: u8,
+    /// Of the key.
+    pub(crate) hash: u64,
+}
+
+impl Jitter {
+    /// Whole seconds more than `after`, so that what is told is still rounded up.
+    fn on(self, after: u64) -> u64 {
+        let most = u128::from(after) * u128::from(self.percent) / 100;
+        // The hash as a share of 1, of 0 to most.
+        let share = (u128::from(self.hash >> 32) * (most + 1)) >> 32;
+        u64::try_from(share).unwrap_or(u64::MAX)
+    }
+}
+
+/// Everything there is to say of a request that is turned away.
+#[derive(Clone, Debug)]
+pub struct Denial<'a> {
+    pub(crate) status: StatusCode,
+    pub(crate) kind: Kind,
+    /// The policies it went against.
+    pub(crate) violated: Vec<PolicyName<'a>>,
+    /// How long until it may be admitted, where that is known.
+    pub(crate) retry_after: Option<Duration>,
+    /// Waiting will not help.
+    pub(crate) never: bool,
+    /// What happened, for a human, without the full stop: the response goes on with when to try
+    /// again.
+    pub(crate) cause: Cow<'a, str>,
+    pub(crate) jitter: Jitter,
+    /// Whether the limits only watch, so that it passed.
+    pub(crate) shadow: bool,
+}
+
+/// # Reading it
+impl Denial<'_> {
+    /// The HTTP status.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// The policies it went against.
+    pub fn policies(&self) -> impl Iterator<Item = &str> {
+        self.violated.iter().map(|name| name.policy)
+    }
+
+    /// How long until it may be admitted, where that is known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.retry_after
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_never(&self) -> bool {
+        self.never
+    }
+
+    /// Whether the limits only watch: the request passed.
+    pub fn is_shadow(&self) -> bool {
+        self.shadow
+    }
+
+    /// One sentence for a human.
+    pub fn message(&self) -> String {
+        self.detail()
+    }
+}
+
+impl<'a> Denial<'a> {
+    /// Of a limit that is alone.
+    pub(crate) fn of_decision(name: &'a str, decision: &Decision, status: DenialStatus) -> Self {
+        let cause = match decision.is_never() {
+            true => format!("The policy `{name}` does not admit this request"),
+            false => format!("This request is over the limit of `{name}`"),
+        };
+        let (status, kind) = match status {
+            DenialStatus::TooManyRequests => (StatusCode::TOO_MANY_REQUESTS, Kind::QuotaExceeded),
+            DenialStatus::ServiceUnavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, Kind::ReducedCapacity)
+            }
+        };
+        Self {
+            status,
+            kind,
+            violated: vec![name.into()],
+            retry_after: decision.retry_after(),
+            never: decision.is_never(),
+            cause: cause.into(),
+            jitter: Jitter::default(),
+            shadow: false,
+        }
+    }
+
+    /// Of a request that would have to wait and finds too many that do.
+    pub(crate) fn too_many_wait(after: Duration) -> Self {
+        Self::no_room(
+            StatusCode::SERVICE_UNAVAILABLE,
+            Some(after),
+            "Too many requests are waiting",
+        )
+    }
+
+    /// Of a request that finds too many in flight.
+    pub(crate) fn too_many_in_flight(status: StatusCode) -> Self {
+        Self::no_room(status, None, "Too many requests are in flight")
+    }
+
+    /// Of a request that finds the circuit breaker open.
+    pub(crate) fn open(after: Duration) -> Self {
+        let cause = "The service is failing and is given time to recover";
+        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(after), cause)
+    }
+
+    /// Of a request that others are more important than.
+    pub(crate) fn shed() -> Self {
+        let cause = "There is more to do than can be done, and this request can wait";
+        Self::no_room(StatusCode::SERVICE_UNAVAILABLE, Some(SHED_WAIT), cause)
+    }
+
+    /// Of a request that waited in line for as long as it may.
+    pub(crate) fn waited_too_long() -> Self {
+        Self::no_room(
+            StatusCode::SERVICE_UNAVAILABLE,
+            None,
+            "This request waited too long for its turn",
+        )
+    }
+
+    /// Of a request that nobody waits for any more.
+    pub(crate) fn too_late() -> Self {
+        let denial = Self::no_room(StatusCode::GATEWAY_TIMEOUT, None, TOO_LATE);
+        Self {
+            kind: Kind::TooLate,
+            never: true,
+            ..denial
+        }
+    }
+
+    /// Of no policy.
+    fn no_room(status: StatusCode, retry_after: Option<Duration>, cause: &'static str) -> Self {
+        let (kind, jitter) = (Kind::of(status), Jitter::default());
+        Self {
+            status,
+            kind,
+            violated: Vec::new(),
+            retry_after,
+            never: false,
+            cause: cause.into(),
+            jitter,
+            shadow: false,
+        }
+    }
+
+    /// The same of limits that only watch.
+    pub(crate) fn in_shadow(self) -> Self {
+        Self {
+            shadow: true,
+            ..self
+        }
+    }
+
+    /// What the limits that only watch say of a request that passes; none if they have nothing to
+    /// say.
+    pub(crate) fn of_shadows(verdict: &'a Verdict) -> Option<Self> {
+        let watching = || {
+            named(verdict).filter(|(_, status)| status.is_shadow() && status.decision().is_denied())
+        };
+        let violated: Vec<_> = watching().map(|(name, _)| name).collect();
+        let never = watching().any(|(_, status)| status.decision().is_never());
+        let retry_after = watching()
+            .filter_map(|(_, status)| status.decision().retry_after())
+            .max();
+        let cause = format!(
+            "This request is over the limit of `{}`",
+            violated.first()?.policy
+        );
+        Some(Self {
+            status: StatusCode::TOO_MANY_REQUESTS,
+            kind: Kind::QuotaExceeded,
+            violated,
+            retry_after: retry_after.filter(|_| !never),
+            never,
+            cause: cause.into(),
+            jitter: Jitter::default(),
+            shadow: true,
+        })
+    }
+
+    /// Of a verdict that turns the request away. What an operator noted beside a ban or in the deny
+    /// list is not told.
+    pub(crate) fn of(verdict: &'a Verdict) -> Self {
+        if let Reason::Shed(_) = verdict.reason() {
+            // A herd that left together comes back one by one: by the moment, for a key may be one
+            // for all.
+            const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
+            let hash = verdict.decided_at().as_unix_nanos().wrapping_mul(GOLDEN);
+            return Self {
+                jitter: Jitter { percent: 100, hash },
+                ..Self::shed()
+            };
+        }
+        if let Reason::TooLate = verdict.reason() {
+            return Self::too_late();
+        }
+        let status =
+            StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
+        let mut violated: Vec<_> = named(verdict)
+            .filter(|(_, status)| !status.is_shadow() && status.decision().is_denied())
+            .map(|(name, _)| name)
+            .collect();
+        if violated.is_empty() {
+            // The policy of a ban.
+            violated.extend(verdict.policy().map(PolicyName::from));
+        }
+        let policy = verdict.policy().unwrap_or_default();
+        let cause = match verdict.reason() {
+            Reason::Ban(_) => "This client is banned for now".into(),
+            Reason::DenyList { .. } => "This client is not welcome".into(),
+            Reason::Closed => "Requests cannot be counted at the moment".into(),
+            Reason::AtCapacity => {
+                format!("As many requests of `{policy}` are in flight as are served well").into()
+            }
+            Reason::QueueFull => format!("As many requests of `{policy}` wait as may").into(),
+            Reason::WaitedTooLong => {
+                format!("This request waited too long for its turn under `{policy}`").into()
+            }
+            Reason::MissingAttribute { attribute, .. } => {
+                format!("This request has no {attribute}, and the policy `{policy}` requires one")
+                    .into()
+            }
+            _ if verdict.is_never() => {
+                format!("The policy `{policy}` does not admit this request").into()
+            }
+            _ if verdict.retry_after().is_none() => {
+                format!("Too many requests of `{policy}` are in progress").into()
+            }
+            _ => format!("This request is over the limit of `{policy}`").into(),
+        };
+        let kind = match verdict.reason() {
+            Reason::Ban(_) | Reason::DenyList { .. } => Kind::AbnormalUsage,
+            _ => Kind::of(status),
+        };
+        let (retry_after, never) = (verdict.retry_after(), verdict.is_never());
+        Self {
+            status,
+            kind,
+            violated,
+            retry_after,
+            never,
+            cause,
+            jitter: Jitter::default(),
+            shadow: false,
+        }
+    }
+
+    /// What Retry-After says; none if waiting will not help.
+    pub(crate) fn seconds(&self) -> Option<u64> {
+        self.wait().map(retry_after)
+    }
+
+    /// The same before it is rounded; more than nothing.
+    fn wait(&self) -> Option<Duration> {
+        if self.never {
+            return None;
+        }
+        let wait = self
+            .retry_after
+            .filter(|wait| !wait.is_zero())
+            .unwrap_or(UNKNOWN_WAIT);
+        Some(wait.saturating_add(Duration::from_secs(self.jitter.on(retry_after(wait)))))
+    }
+
+    /// One sentence for a human.
+    fn detail(&self) -> String {
+        let cause = &self.cause;
+        match self.seconds() {
+            None if self.kind == Kind::TooLate => format!("{cause}."),
+            None => format!("{cause}; trying again will not help."),
+            Some(1) => format!("{cause}; try again in 1 second."),
+            Some(after) => format!("{cause}; try again in {after} seconds."),
+        }
+    }
+
+    fn problem(&self, detail: &str) -> String {
+        let mut body = format!(
+            r#"{{"type":"{}","title":"{}","status":{},"detail":{},"violated-policies":["#,
+            self.kind.type_uri(),
+            self.kind.title(),
+            self.status.as_u16(),
+            Json(detail),
+        );
+        for (at, name) in self.violated.iter().enumerate() {
+            // Writing to a string does not fail.
+            let _ = write!(body, "{}{}", if at > 0 { "," } else { "" }, Json(name));
+        }
+        body.push(']');
+        if let Some(wait) = self.wait() {
+            let _ = write!(body, r#","retry_after_ms":{}"#, whole_millis(wait));
+        }
+        // A line of its own in a terminal.
+        body.push_str("}\n");
+        body
+    }
+
+    fn html(&self, detail: &str) -> String {
+        let (status, detail) = (self.status, Html(detail));
+        format!(
+            "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{status}</title></head>\n\
+             <body><h1>{status}</h1><p>{detail}</p></body></html>\n"
+        )
+    }
+}
+
+/// The response, in the form that the client can read; whoever counted the request gives it back.
+pub(crate) fn denied(asker: Asker, denial: &Denial<'_>) -> Response<Bytes> {
+    let detail = denial.detail();
+    let (content_type, body) = match asker {
+        Asker::Problem => ("application/problem+json", denial.problem(&detail)),
+        Asker::Plain => ("text/plain; charset=utf-8", format!("{detail}\n")),
+        Asker::Html => ("text/html; charset=utf-8", denial.html(&detail)),
+        // Without a body the headers are its trailers.
+        Asker::Grpc(content_type) => (content_type, String::new()),
+    };
+    let mut response = Response::new(Bytes::from(body));
+    response.extensions_mut().insert(NotReached);
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type));
+    headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    headers.insert(X_CONTENT_TYPE_OPTIONS, HeaderValue::from_static("nosniff"));
+    if let Some(after) = denial.seconds() {
+        headers.insert(RETRY_AFTER, after.into());
+    }
+    if !matches!(asker, Asker::Grpc(_)) {
+        *response.status_mut() = denial.status;
+        return response;
+    }
+    let code = match denial.status {
+        StatusCode::SERVICE_UNAVAILABLE => grpc::UNAVAILABLE,
+        StatusCode::GATEWAY_TIMEOUT => grpc::DEADLINE_EXCEEDED,
+        _ => grpc::RESOURCE_EXHAUSTED,
+    };
+    headers.insert(GRPC_STATUS, u16::from(code).into());
+    let told = [
+        (GRPC_MESSAGE, grpc::message(&detail)),
+        (GRPC_DETAILS, grpc::details(code, &detail, denial.wait())),
+    ];
+    for (name, value) in told {
+        // Both are printable.
+        if let Ok(value) = HeaderValue::try_from(value) {
+            headers.insert(name, value);
+        }
+    }
+    response
+}

@@ -1,0 +1,60 @@
+//! What responses say, exactly.
+
+mod denials;
+mod forms;
+mod headers;
+mod properties;
+
+use super::{Dialects, write};
+use http::HeaderMap;
+use ratekeeper::{Clock, ManualClock, MemoryStore};
+use ratekeeper_policy::{Engine, Policies, Verdict};
+use std::time::Duration;
+
+type Gate = Engine<MemoryStore<ManualClock>>;
+
+fn gate(policies: Policies) -> (Gate, ManualClock) {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder()
+        .max_keys(1_000)
+        .clock(clock.clone())
+        .build();
+    (Engine::new(store, policies).unwrap(), clock)
+}
+
+/// All lines of a header, joined as a recipient does.
+fn joined(headers: &HeaderMap, name: &str) -> String {
+    headers
+        .get_all(name)
+        .iter()
+        .map(|value| value.to_str().unwrap())
+        .collect::<Vec<_>>()
+        .join(", ")
+}
+
+/// Every header as a line, in the order of their names.
+fn lines(headers: &HeaderMap) -> Vec<String> {
+    let mut lines: Vec<_> = headers
+        .iter()
+        .map(|(name, value)| format!("{name}: {}", value.to_str().unwrap()))
+        .collect();
+    lines.sort();
+    lines
+}
+
+/// What a verdict writes at a second after 1970 that is easy to read.
+fn told(dialects: impl Into<Dialects>, verdict: &Verdict, retry_after: Option<u64>) -> HeaderMap {
+    let mut headers = HeaderMap::new();
+    write(
+        dialects.into(),
+        &mut headers,
+        verdict,
+        retry_after,
+        Duration::from_millis(1_640_000_000_200),
+    );
+    headers
+}
+
+fn unix(clock: &ManualClock) -> Duration {
+    clock.now().since_unix()
+}

@@ -1,0 +1,103 @@
+//! The response of a service behind a breaker; it tells the breaker how the call went.
+
+use super::{Call, Outcome};
+use crate::NotReached;
+use crate::body::ResponseBody;
+use bytes::Bytes;
+use http::Response;
+use http::response::Parts;
+use pin_project_lite::pin_project;
+use ratekeeper::{Clock, SystemClock};
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+pin_project! {
+    /// What [`CircuitBreakerService`](super::CircuitBreakerService) answers with. Dropping it is a
+    /// client that hung up.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<F, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
+        #[pin]
+        kind: Kind<F, C, J>,
+    }
+}
+
+pin_project! {
+    #[project = KindPinned]
+    enum Kind<F, C: Clock, J> {
+        Calling {
+            call: Option<Call<C>>,
+            #[pin]
+            inner: F,
+            judge: J,
+        },
+        Rejected {
+            response: Option<Response<Bytes>>,
+        },
+    }
+}
+
+impl<F, C: Clock, J> ResponseFuture<F, C, J> {
+    pub(super) fn calling(call: Call<C>, inner: F, judge: J) -> Self {
+        Self {
+            kind: Kind::Calling {
+                call: Some(call),
+                inner,
+                judge,
+            },
+        }
+    }
+
+    pub(super) fn rejected(response: Response<Bytes>) -> Self {
+        Self {
+            kind: Kind::Rejected {
+                response: Some(response),
+            },
+        }
+    }
+}
+
+impl<F, R, E, C, J> Future for ResponseFuture<F, C, J>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    C: Clock,
+    J: Fn(&Parts) -> Outcome,
+{
+    type Output = Result<Response<ResponseBody<R>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let (call, inner, judge) = match self.project().kind.project() {
+            KindPinned::Calling { call, inner, judge } => (call, inner, judge),
+            KindPinned::Rejected { response } => {
+                return Poll::Ready(Ok(ResponseBody::once(response)));
+            }
+        };
+        let result = ready!(inner.poll(cx));
+        let call = call.take();
+        Poll::Ready(match result {
+            Ok(response) => {
+                let (head, body) = response.into_parts();
+                // What never reached the service says nothing about it.
+                let call = call.filter(|_| head.extensions.get::<NotReached>().is_none());
+                match (call, judge(&head)) {
+                    (Some(call), Outcome::Success) => call.success(),
+                    (Some(call), Outcome::Failure) => call.failure(),
+                    _ => {}
+                }
+                Ok(Response::from_parts(head, ResponseBody::from(body)))
+            }
+            Err(error) => {
+                if let Some(call) = call {
+                    call.failure();
+                }
+                Err(error)
+            }
+        })
+    }
+}
+
+impl<F, C: Clock, J> fmt::Debug for ResponseFuture<F, C, J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,102 @@
+//! The slots of half-open: who is probing, until when, and which probes have succeeded.
+
+use super::word::{MS_BITS, MS_MAX};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// A slot is a word: the generation it is for (16 bits), and until when it is taken, in
+/// milliseconds (40).
+///
+/// The slots of another generation are free, so nobody has to clear them. Whoever changes one looks
+/// at it first and at the state of the breaker then: if that is still of their generation, what
+/// they saw is not of a later one.
+pub(super) struct Probes(Box<[AtomicU64]>);
+
+const FREE: u64 = 0;
+const SUCCEEDED: u64 = MS_MAX;
+
+/// A slot that was taken: which one, and what it held then, so that only its holder frees it.
+#[derive(Clone, Copy)]
+pub(super) struct Slot {
+    index: usize,
+    word: u64,
+}
+
+pub(super) enum Taken {
+    Slot(Slot),
+    /// Somebody holds every slot that has not succeeded; the first of them is overdue then.
+    None {
+        soonest: u64,
+    },
+    /// Every probe has succeeded.
+    AllSucceeded,
+    /// The breaker is of a later generation by now.
+    TooLate,
+}
+
+impl Probes {
+    pub(super) fn new(slots: usize) -> Self {
+        Self((0..slots).map(|_| AtomicU64::new(FREE)).collect())
+    }
+
+    /// Takes a slot that is free or overdue, until `until`.
+    pub(super) fn take(
+        &self,
+        generation: u16,
+        now: u64,
+        until: u64,
+        is_current: impl Fn() -> bool,
+    ) -> Taken {
+        let mine = pack(generation, until.clamp(FREE + 1, SUCCEEDED - 1));
+        let mut soonest = SUCCEEDED;
+        for (index, slot) in self.0.iter().enumerate() {
+            let mut word = slot.load(SeqCst);
+            loop {
+                let (of, held) = unpack(word);
+                let held = if of == generation { held } else { FREE };
+                if held > now {
+                    soonest = soonest.min(held);
+                    break;
+                }
+                if !is_current() {
+                    return Taken::TooLate;
+                }
+                match slot.compare_exchange(word, mine, SeqCst, SeqCst) {
+                    Ok(_) => return Taken::Slot(Slot { index, word: mine }),
+                    Err(seen) => word = seen,
+                }
+            }
+        }
+        if soonest == SUCCEEDED {
+            Taken::AllSucceeded
+        } else {
+            Taken::None { soonest }
+        }
+    }
+
+    /// Frees a slot, unless it was overdue and somebody else has it now.
+    pub(super) fn free(&self, slot: Slot) {
+        let (generation, _) = unpack(slot.word);
+        let _ =
+            self.0[slot.index].compare_exchange(slot.word, pack(generation, FREE), SeqCst, SeqCst);
+    }
+
+    /// Notes a success, an overdue one too: what takes longer than a probe may would otherwise
+    /// never close the breaker. True if it was the last that was missing.
+    pub(super) fn succeed(&self, slot: Slot, is_current: impl Fn() -> bool) -> bool {
+        let (generation, _) = unpack(slot.word);
+        let succeeded = pack(generation, SUCCEEDED);
+        let noted = |_| is_current().then_some(succeeded);
+        self.0[slot.index]
+            .fetch_update(SeqCst, SeqCst, noted)
+            .is_ok()
+            && self.0.iter().all(|slot| slot.load(SeqCst) == succeeded)
+    }
+}
+
+fn pack(generation: u16, until: u64) -> u64 {
+    u64::from(generation) << MS_BITS | until
+}
+
+fn unpack(word: u64) -> (u16, u64) {
+    ((word >> MS_BITS) as u16, word & MS_MAX)
+}

@@ -1,0 +1,59 @@
+//! The service that asks the breaker first.
+
+use super::{CircuitBreaker, Outcome, ResponseFuture};
+use crate::answer::{self, Asker, Denial};
+use crate::body::ResponseBody;
+use http::response::Parts;
+use http::{Request, Response};
+use ratekeeper::{Clock, SystemClock};
+use std::fmt;
+use std::task::{Context, Poll};
+use tower_service::Service;
+
+/// What [`CircuitBreakerLayer`](super::CircuitBreakerLayer) makes of a service. Clones share the
+/// breaker.
+#[derive(Clone)]
+pub struct CircuitBreakerService<S, C: Clock = SystemClock, J = fn(&Parts) -> Outcome> {
+    pub(super) inner: S,
+    pub(super) breaker: CircuitBreaker<C>,
+    pub(super) judge: J,
+}
+
+impl<S, B, R, C, J> Service<Request<B>> for CircuitBreakerService<S, C, J>
+where
+    S: Service<Request<B>, Response = Response<R>>,
+    C: Clock,
+    J: Fn(&Parts) -> Outcome + Clone,
+{
+    type Response = Response<ResponseBody<R>>;
+    type Error = S::Error;
+    type Future = ResponseFuture<S::Future, C, J>;
+
+    /// As ready as the service inside. An open breaker is ready too: to say so.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        match self.breaker.try_acquire() {
+            // The service that was readied is the one that is called; a rejection leaves it ready
+            // for the next.
+            Ok(call) => ResponseFuture::calling(call, self.inner.call(request), self.judge.clone()),
+            Err(open) => {
+                let denial = Denial::open(open.retry_after());
+                let mut response = answer::denied(Asker::of(request.headers()), &denial);
+                response.extensions_mut().insert(open);
+                ResponseFuture::rejected(response)
+            }
+        }
+    }
+}
+
+impl<S: fmt::Debug, C: Clock, J> fmt::Debug for CircuitBreakerService<S, C, J> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CircuitBreakerService")
+            .field("inner", &self.inner)
+            .field("breaker", &self.breaker)
+            .finish_non_exhaustive()
+    }
+}

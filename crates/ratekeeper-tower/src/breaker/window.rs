@@ -1,0 +1,192 @@
+//! What happened lately: calls, failures and slow calls in buckets of time, each an atomic word.
+
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+
+/// The calls that a breaker judges by, see
+/// [`CircuitBreaker::recent`](super::CircuitBreaker::recent).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub struct Recent {
+    /// Calls that succeeded or failed.
+    pub calls: u64,
+    /// Those that failed.
+    pub failures: u64,
+    /// Those that were slow, whether they failed or not.
+    pub slow: u64,
+}
+
+/// A ring of buckets. A bucket is three words, and each of them knows which stretch of time and
+/// which generation it counts for, so that nobody has to clear it.
+pub(super) struct Window {
+    buckets: Box<[Bucket]>,
+    /// Nanoseconds a bucket.
+    length: u64,
+}
+
+#[derive(Default)]
+struct Bucket {
+    calls: Count,
+    failures: Count,
+    slow: Count,
+}
+
+/// A bucket's stretch of time and the generation of the breaker.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Stamp {
+    period: u32,
+    generation: u8,
+}
+
+/// From the low end: count (24 bits), generation (8), period (32).
+#[derive(Default)]
+struct Count(AtomicU64);
+
+const COUNT_MAX: u64 = (1 << 24) - 1;
+
+impl Window {
+    pub(super) fn new(buckets: usize, length: u64) -> Self {
+        Self {
+            buckets: (0..buckets).map(|_| Bucket::default()).collect(),
+            length,
+        }
+    }
+
+    /// Counts one call, `now` nanoseconds after the breaker was made.
+    pub(super) fn add(&self, generation: u16, now: u64, failed: bool, slow: bool) {
+        let stamp = self.stamp(generation, now);
+        let bucket = &self.buckets[stamp.period as usize % self.buckets.len()];
+        // The call before its failure: whoever reads in between sees a lower share, never a higher
+        // one.
+        bucket.calls.add(stamp);
+        if failed {
+            bucket.failures.add(stamp);
+        }
+        if slow {
+            bucket.slow.add(stamp);
+        }
+    }
+
+    /// The sums over the buckets that still count.
+    pub(super) fn sums(&self, generation: u16, now: u64) -> Recent {
+        let stamp = self.stamp(generation, now);
+        let mut sums = Recent::default();
+        for bucket in &self.buckets {
+            sums.failures += bucket.failures.read(stamp, self.buckets.len());
+            sums.slow += bucket.slow.read(stamp, self.buckets.len());
+            sums.calls += bucket.calls.read(stamp, self.buckets.len());
+        }
+        sums
+    }
+
+    /// Eight bits of the generation are enough: a bucket lives too short for 256 changes of state.
+    fn stamp(&self, generation: u16, now: u64) -> Stamp {
+        Stamp {
+            period: (now / self.length) as u32,
+            generation: generation as u8,
+        }
+    }
+}
+
+impl Count {
+    fn add(&self, stamp: Stamp) {
+        let counted = |word: u64| {
+            let (held, count) = unpack(word);
+            match held == stamp {
+                true if count == COUNT_MAX => None,
+                true => Some(word + 1),
+                // A newer generation has begun in this very bucket: this call is not of it.
+                false
+                    if held.period == stamp.period
+                        && count > 0
+                        && is_newer(held.generation, stamp.generation) =>
+                {
+                    None
+                }
+                false => Some(pack(stamp, 1)),
+            }
+        };
+        let _ = self.0.fetch_update(SeqCst, SeqCst, counted);
+    }
+
+    fn read(&self, at: Stamp, buckets: usize) -> u64 {
+        let (held, count) = unpack(self.0.load(SeqCst));
+        let age = at.period.wrapping_sub(held.period) as usize;
+        if held.generation == at.generation && age < buckets {
+            count
+        } else {
+            0
+        }
+    }
+}
+
+fn is_newer(a: u8, b: u8) -> bool {
+    (a.wrapping_sub(b) as i8) > 0
+}
+
+fn pack(stamp: Stamp, count: u64) -> u64 {
+    u64::from(stamp.period) << 32 | u64::from(stamp.generation) << 24 | count
+}
+
+fn unpack(word: u64) -> (Stamp, u64) {
+    (
+        Stamp {
+            period: (word >> 32) as u32,
+            generation: (word >> 24) as u8,
+        },
+        word & COUNT_MAX,
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn sums(window: &Window, generation: u16, now: u64) -> (u64, u64, u64) {
+        let Recent {
+            calls,
+            failures,
+            slow,
+        } = window.sums(generation, now);
+        (calls, failures, slow)
+    }
+
+    #[test]
+    fn a_call_counts_until_its_bucket_is_as_old_as_the_window() {
+        let window = Window::new(10, SECOND);
+        window.add(0, 0, true, false);
+        window.add(0, SECOND - 1, false, true);
+        window.add(0, SECOND, false, false);
+        assert_eq!(sums(&window, 0, 10 * SECOND - 1), (3, 1, 1));
+        assert_eq!(sums(&window, 0, 10 * SECOND), (1, 0, 0));
+        assert_eq!(sums(&window, 0, 11 * SECOND), (0, 0, 0));
+        // The first bucket is used again, and only its call counts.
+        window.add(0, 10 * SECOND, false, false);
+        assert_eq!(sums(&window, 0, 10 * SECOND), (2, 0, 0));
+    }
+
+    #[test]
+    fn generations_do_not_mix_in_one_bucket() {
+        let window = Window::new(10, SECOND);
+        window.add(254, 0, true, true);
+        window.add(257, 1, false, false);
+        assert_eq!(sums(&window, 257, 2), (1, 0, 0));
+        // Late, and of the older generation.
+        window.add(254, 3, true, true);
+        assert_eq!(sums(&window, 257, 4), (1, 0, 0));
+    }
+
+    #[test]
+    fn a_full_bucket_stays_full() {
+        let count = Count::default();
+        let stamp = Stamp {
+            period: 7,
+            generation: 3,
+        };
+        count.0.store(pack(stamp, COUNT_MAX - 1), SeqCst);
+        count.add(stamp);
+        count.add(stamp);
+        assert_eq!(count.read(stamp, 1), COUNT_MAX);
+    }
+}

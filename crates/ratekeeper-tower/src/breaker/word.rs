@@ -1,0 +1,141 @@
+//! The state of a breaker in one atomic word: what it is, how often it failed to recover, which
+//! generation, until when.
+
+/// Milliseconds since the breaker was made, in 40 bits: 34 years.
+pub(super) const MS_BITS: u32 = 40;
+pub(super) const MS_MAX: u64 = (1 << MS_BITS) - 1;
+const STREAK_BITS: u32 = 5;
+const STREAK_MAX: u8 = (1 << STREAK_BITS) - 1;
+
+/// What a breaker is doing. An `Open` one whose time is over is open until somebody comes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Kind {
+    Closed,
+    Open,
+    HalfOpen,
+    ForcedOpen,
+    ForcedClosed,
+    MetricsOnly,
+}
+
+const KINDS: [Kind; 6] = [
+    Kind::Closed,
+    Kind::Open,
+    Kind::HalfOpen,
+    Kind::ForcedOpen,
+    Kind::ForcedClosed,
+    Kind::MetricsOnly,
+];
+
+/// From the low end: until (40 bits), generation (16), streak (5), kind (3).
+///
+/// The generation grows with every change of state. What was let through under one has no say under
+/// another.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) struct Word(u64);
+
+impl Word {
+    /// Closed, for the first time.
+    pub(super) const FIRST: Self = Self(0);
+
+    pub(super) fn from_bits(bits: u64) -> Self {
+        Self(bits)
+    }
+
+    pub(super) fn bits(self) -> u64 {
+        self.0
+    }
+
+    pub(super) fn kind(self) -> Kind {
+        KINDS[(self.0 >> 61) as usize % KINDS.len()]
+    }
+
+    /// How many times in a row half-open was followed by open.
+    pub(super) fn streak(self) -> u8 {
+        (self.0 >> 56) as u8 & STREAK_MAX
+    }
+
+    pub(super) fn generation(self) -> u16 {
+        (self.0 >> MS_BITS) as u16
+    }
+
+    /// When open ends; of no meaning for the others.
+    pub(super) fn until(self) -> u64 {
+        self.0 & MS_MAX
+    }
+
+    /// The next state, a generation later.
+    pub(super) fn to(self, kind: Kind) -> Self {
+        Self::new(kind, 0, self.generation().wrapping_add(1), 0)
+    }
+
+    /// The next state is open, until `until`.
+    pub(super) fn to_open(self, streak: u8, until: u64) -> Self {
+        Self::new(
+            Kind::Open,
+            streak.min(STREAK_MAX),
+            self.generation().wrapping_add(1),
+            until.min(MS_MAX),
+        )
+    }
+
+    /// The next state is half-open; it remembers the streak.
+    pub(super) fn to_half_open(self) -> Self {
+        Self::new(
+            Kind::HalfOpen,
+            self.streak(),
+            self.generation().wrapping_add(1),
+            0,
+        )
+    }
+
+    fn new(kind: Kind, streak: u8, generation: u16, until: u64) -> Self {
+        Self(
+            (kind as u64) << 61
+                | u64::from(streak) << 56
+                | u64::from(generation) << MS_BITS
+                | until,
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_goes_into_a_word_comes_out_of_it() {
+        for kind in KINDS {
+            assert_eq!(Word::FIRST.to(kind).kind(), kind);
+        }
+        let open = Word::FIRST.to_open(7, 123_456);
+        assert_eq!(
+            (open.kind(), open.streak(), open.generation(), open.until()),
+            (Kind::Open, 7, 1, 123_456)
+        );
+        let half = open.to_half_open();
+        assert_eq!(
+            (half.kind(), half.streak(), half.generation()),
+            (Kind::HalfOpen, 7, 2)
+        );
+        let farthest = half.to_open(u8::MAX, u64::MAX);
+        assert_eq!(
+            (farthest.kind(), farthest.streak(), farthest.generation()),
+            (Kind::Open, STREAK_MAX, 3)
+        );
+        assert_eq!(farthest.until(), MS_MAX);
+        assert_eq!(farthest.to(Kind::Closed).streak(), 0);
+    }
+
+    #[test]
+    fn the_generation_wraps_without_touching_its_neighbours() {
+        let mut word = Word::FIRST;
+        for _ in 0..=u16::MAX {
+            word = word.to(Kind::MetricsOnly);
+        }
+        assert_eq!(
+            (word.kind(), word.streak(), word.generation(), word.until()),
+            (Kind::MetricsOnly, 0, 0, 0)
+        );
+    }
+}

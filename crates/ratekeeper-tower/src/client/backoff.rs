@@ -1,0 +1,59 @@
+//! How long to wait before the next try.
+
+use std::time::Duration;
+
+/// Twice as long each time, up to a most; between a half and the whole of it, by chance.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper_tower::client::Backoff;
+///
+/// let backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
+/// assert_eq!(backoff.delay(0, 0.0), Duration::from_millis(50));
+/// assert_eq!(backoff.delay(2, 0.5), Duration::from_millis(300));
+/// assert!(backoff.delay(u32::MAX, 0.999) < Duration::from_secs(1));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Backoff {
+    first: Duration,
+    most: Duration,
+}
+
+impl Backoff {
+    /// The first time up to `first`, never more than `most`.
+    pub const fn new(first: Duration, most: Duration) -> Self {
+        Self { first, most }
+    }
+
+    /// Before which retry, from 0; `draw` is a random number from 0 up to, but not including, 1
+    /// (not a number: 0).
+    pub fn delay(&self, retry: u32, draw: f64) -> Duration {
+        // Doubled in 128 bits, where a first of nothing stays nothing and one of a nanosecond does
+        // not jump to the most.
+        let nanos = self.first.as_nanos().saturating_mul(1 << retry.min(127));
+        let whole = if nanos < self.most.as_nanos() {
+            from_nanos(nanos)
+        } else {
+            self.most
+        };
+        let draw = if draw.is_nan() {
+            0.0
+        } else {
+            draw.clamp(0.0, 1.0)
+        };
+        whole / 2 + (whole / 2).mul_f64(draw)
+    }
+}
+
+/// Nanoseconds that are fewer than those of some `Duration`.
+fn from_nanos(nanos: u128) -> Duration {
+    const SECOND: u128 = 1_000_000_000;
+    Duration::new((nanos / SECOND) as u64, (nanos % SECOND) as u32)
+}
+
+impl Default for Backoff {
+    /// From 100 milliseconds to 10 seconds.
+    fn default() -> Self {
+        Self::new(Duration::from_millis(100), Duration::from_secs(10))
+    }
+}

@@ -1,0 +1,139 @@
+//! What is known of one other side: how much it still lets through, until when, and what of ours it
+//! has not answered yet.
+//!
+//! Pure: time comes in as an argument, and so does chance.
+
+use super::told::{Allowance, Told};
+use super::{RetryBudget, Throttle};
+use ratekeeper::Instant;
+use std::task::Waker;
+use std::time::Duration;
+
+pub(super) struct Host {
+    /// So many more may be sent. What is not spent by the time stays: no limit takes back what it
+    /// has left.
+    left: u64,
+    /// Until then nothing is added to it; none if nothing is known. When it has passed and nothing
+    /// is left, one goes ahead and its answer is waited for.
+    until: Option<Instant>,
+    /// When the last one was sent.
+    last: Instant,
+    /// Sent, and not answered.
+    in_flight: u64,
+    pub(super) throttle: Option<Throttle>,
+    pub(super) budget: RetryBudget,
+    /// Those who wait for an answer to somebody else.
+    waiting: Vec<Waker>,
+}
+
+/// Whether one may be sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Turn {
+    /// Now; it is in flight.
+    Now,
+    /// Not before.
+    NotBefore(Instant),
+    /// When one that is in flight is answered, or at that time: some answers are long in coming.
+    AfterAnswer(Instant),
+}
+
+/// For so long an answer is waited for before another goes ahead.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+impl Host {
+    pub(super) fn new(throttle: Option<Throttle>, budget: RetryBudget) -> Self {
+        Self {
+            left: 0,
+            until: None,
+            last: Instant::UNIX_EPOCH,
+            in_flight: 0,
+            throttle,
+            budget,
+            waiting: Vec::new(),
+        }
+    }
+
+    /// Asks to send one.
+    pub(super) fn ask(&mut self, now: Instant) -> Turn {
+        match self.until {
+            None => {}
+            Some(_) if self.left > 0 => self.left -= 1,
+            Some(until) if now < until => return Turn::NotBefore(until),
+            // What comes next is not known: one goes ahead and finds out.
+            Some(until) => {
+                let patience = until.max(self.last) + PATIENCE;
+                if self.in_flight > 0 && now < patience {
+                    return Turn::AfterAnswer(patience);
+                }
+            }
+        }
+        self.last = now;
+        self.in_flight += 1;
+        Turn::Now
+    }
+
+    /// Until when nothing is to be sent.
+    pub(super) fn paused_until(&self, now: Instant) -> Option<Instant> {
+        self.until.filter(|until| now < *until && self.left == 0)
+    }
+
+    /// One that was sent at that time came back with this.
+    pub(super) fn answered(&mut self, now: Instant, sent: Instant, told: &Told) -> Vec<Waker> {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        if let (Some(throttle), false) = (&mut self.throttle, told.refused) {
+            throttle.accepted(now);
+        }
+        // Answers overtake one another: of those that were sent before the time was over nothing is
+        // added, or the same would be spent twice.
+        let known = self.until.filter(|until| sent < *until);
+        match (told.allowance, known) {
+            // What is in flight may have been counted there already, or not yet.
+            (Some(Allowance { left, during }), None) => {
+                self.left = left.saturating_sub(self.in_flight);
+                self.until = Some(now + during);
+            }
+            (Some(Allowance { left, during }), Some(until)) => {
+                self.left = self.left.min(left.saturating_sub(self.in_flight));
+                self.until = Some(if left == 0 {
+                    until.max(now + during)
+                } else {
+                    until
+                });
+            }
+            // It has nothing more to say.
+            (None, None) if !told.refused => self.until = None,
+            (None, _) => {}
+        }
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// One that was sent was given up, or failed: nobody knows what became of it.
+    pub(super) fn gone(&mut self) -> Vec<Waker> {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        std::mem::take(&mut self.waiting)
+    }
+
+    /// Whether one may be tried again: the budget has one, and the throttle lets it through.
+    pub(super) fn lets_retry(&mut self, now: Instant, draw: f64) -> bool {
+        self.budget.retry(now)
+            && self
+                .throttle
+                .as_mut()
+                .is_none_or(|throttle| throttle.request(now, draw))
+    }
+
+    /// Wakes this one with the next answer.
+    pub(super) fn wake(&mut self, waker: &Waker) {
+        if !self.waiting.iter().any(|known| known.will_wake(waker)) {
+            self.waiting.push(waker.clone());
+        }
+    }
+
+    /// Whether there is nothing here to remember.
+    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+        self.in_flight == 0 && self.until.is_none_or(|until| until <= now)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,215 @@
+//! Clients that heed what a server says, against a real limiter on virtual time: answers overtake
+//! one another, and still nobody is turned away once the first answers are in.
+
+use super::{Host, Turn};
+use crate::client::RetryBudget;
+use crate::client::told::{Allowance, Told};
+use proptest::prelude::*;
+use ratekeeper::{Algorithm, Clock, Instant, Limit, Limiter, ManualClock};
+use std::time::Duration;
+
+/// How a server says what is left.
+#[derive(Clone, Copy, Debug)]
+enum Says {
+    /// Until all of it is there again: X-RateLimit-….
+    Full,
+    /// As the drafts 8 to 11 have it: what may be used during the time, and if that is nothing
+    /// until one is there.
+    Ietf,
+}
+
+fn ceil(time: Duration) -> Duration {
+    Duration::from_secs(time.as_nanos().div_ceil(1_000_000_000) as u64)
+}
+
+fn judge(limiter: &Limiter<ManualClock>, says: Says) -> Told {
+    let decision = limiter.check();
+    if let Some(after) = decision.retry_after() {
+        return Told {
+            refused: true,
+            allowance: Some(Allowance {
+                left: 0,
+                during: ceil(after),
+            }),
+        };
+    }
+    let left = decision.remaining();
+    let during = match says {
+        Says::Full => decision.reset_after(),
+        Says::Ietf => {
+            let rate = limiter.limit().rate().expect("a rate").count();
+            decision
+                .next_after()
+                .max(Duration::from_secs(left.div_ceil(rate)))
+        }
+    };
+    // A server that has just been asked never says that all is there at once.
+    Told {
+        refused: false,
+        allowance: Some(Allowance {
+            left,
+            during: ceil(during).max(Duration::from_secs(1)),
+        }),
+    }
+}
+
+/// One request on its way: judged at one time, answered at another.
+struct Way {
+    sent: Instant,
+    judged_at: u64,
+    answered_at: u64,
+    told: Option<Told>,
+    first: bool,
+}
+
+/// Workers that always have something to send. Says how many were served, how many of the first
+/// were turned away, and how many later.
+fn run(
+    limit: Limit,
+    workers: usize,
+    says: Says,
+    delays: &[(u64, u64)],
+    seconds: u64,
+) -> (u64, u64, u64) {
+    let clock = ManualClock::new();
+    let limiter = Limiter::with_clock(limit, clock.clone());
+    let mut host = Host::new(None, RetryBudget::new(0.0, 0));
+    let mut ways: Vec<Way> = Vec::new();
+    let (mut served, mut refused_first, mut refused_later) = (0, 0, 0);
+    let (mut sent, mut any_answer) = (0, false);
+    for now in 0..seconds * 1_000 {
+        for way in ways.iter_mut().filter(|way| way.judged_at == now) {
+            way.told = Some(judge(&limiter, says));
+        }
+        let (done, rest): (Vec<_>, Vec<_>) =
+            ways.into_iter().partition(|way| way.answered_at <= now);
+        ways = rest;
+        for way in done {
+            let told = way.told.expect("judged before it is answered");
+            drop(host.answered(clock.now(), way.sent, &told));
+            any_answer = true;
+            match (told.refused, way.first) {
+                (false, _) => served += 1,
+                (true, true) => refused_first += 1,
+                (true, false) => refused_later += 1,
+            }
+        }
+        while ways.len() < workers && host.ask(clock.now()) == Turn::Now {
+            let (there, back) = delays[sent % delays.len()];
+            sent += 1;
+            let judged_at = now + 1 + there;
+            ways.push(Way {
+                sent: clock.now(),
+                judged_at,
+                answered_at: judged_at + 1 + back,
+                told: None,
+                first: !any_answer,
+            });
+        }
+        clock.advance(Duration::from_millis(1));
+    }
+    (served, refused_first, refused_later)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+    #[test]
+    fn after_the_first_answers_nobody_is_turned_away(
+        rate in 1_u64..20,
+        burst in 1_u64..30,
+        workers in 1_usize..12,
+        ietf: bool,
+        window in prop::option::of(prop::sample::select(vec![
+            Algorithm::FixedWindow, Algorithm::SlidingWindow, Algorithm::SlidingLog,
+        ])),
+        delays in prop::collection::vec((0_u64..80, 0_u64..80), 1..20),
+    ) {
+        let (limit, at_once) = match window {
+            None => (Limit::per_second(rate).burst(burst), burst),
+            Some(window) => (Limit::per_second(rate).algorithm(window), rate),
+        };
+        let says = if ietf && window.is_none() { Says::Ietf } else { Says::Full };
+        let (served, refused_first, refused_later) = run(limit, workers, says, &delays, 30);
+        prop_assert_eq!(refused_later, 0);
+        prop_assert!(refused_first == 0 || workers as u64 > at_once);
+        prop_assert!(served > 0);
+    }
+}
+
+/// The price: times are told in whole seconds, and one goes ahead after each pause.
+#[test]
+fn and_most_of_what_may_be_used_is_used() {
+    let delays = [(3, 5), (10, 2), (1, 1), (20, 20)];
+    for says in [Says::Full, Says::Ietf] {
+        let (served, ..) = run(Limit::per_second(10).burst(20), 8, says, &delays, 60);
+        assert!(served >= 360, "{says:?}: {served} of 600");
+    }
+}
+
+#[test]
+fn a_server_that_says_nothing_is_not_waited_for() {
+    let clock = ManualClock::new();
+    let mut host = Host::new(None, RetryBudget::new(0.0, 0));
+    for _ in 0..100 {
+        assert_eq!(host.ask(clock.now()), Turn::Now);
+    }
+    host.answered(clock.now(), clock.now(), &Told::default());
+    assert_eq!(host.ask(clock.now()), Turn::Now);
+    assert!(!host.is_fresh(clock.now()));
+}
+
+/// One that is long in being answered does not hold up the others for as long.
+#[test]
+fn a_slow_answer_is_waited_for_but_not_for_ever() {
+    let clock = ManualClock::new();
+    let mut host = Host::new(None, RetryBudget::new(0.0, 0));
+    let nothing_left = Allowance {
+        left: 0,
+        during: Duration::from_secs(1),
+    };
+    let told = Told {
+        refused: false,
+        allowance: Some(nothing_left),
+    };
+    assert_eq!(
+        (host.ask(clock.now()), host.ask(clock.now())),
+        (Turn::Now, Turn::Now)
+    );
+    // One of the two is answered, the other polls for news.
+    host.answered(clock.now(), clock.now(), &told);
+    let until = clock.now() + Duration::from_secs(1);
+    assert_eq!(host.ask(clock.now()), Turn::NotBefore(until));
+    clock.advance(Duration::from_secs(1));
+    assert_eq!(
+        host.ask(clock.now()),
+        Turn::AfterAnswer(until + Duration::from_millis(500))
+    );
+    clock.advance(Duration::from_millis(500));
+    assert_eq!(host.ask(clock.now()), Turn::Now);
+    assert_eq!(
+        host.ask(clock.now()),
+        Turn::AfterAnswer(until + Duration::from_secs(1))
+    );
+}
+
+#[test]
+fn what_is_left_when_its_time_is_over_is_still_left() {
+    let clock = ManualClock::new();
+    let mut host = Host::new(None, RetryBudget::new(0.0, 0));
+    assert_eq!(host.ask(clock.now()), Turn::Now);
+    let allowance = Some(Allowance {
+        left: 3,
+        during: Duration::from_secs(1),
+    });
+    host.answered(
+        clock.now(),
+        clock.now(),
+        &Told {
+            refused: false,
+            allowance,
+        },
+    );
+    clock.advance(Duration::from_secs(5));
+    assert!((0..3).all(|_| host.ask(clock.now()) == Turn::Now));
+    assert!(matches!(host.ask(clock.now()), Turn::AfterAnswer(_)));
+}

@@ -1,0 +1,57 @@
+//! The service that asks what is known of a host before it calls.
+
+use super::layer::Shared;
+use super::{ClientError, ClientFuture, Once, Repeat};
+use http::{Request, Response};
+use ratekeeper::{Clock, SystemClock};
+use std::error::Error;
+use std::fmt;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tower_service::Service;
+
+/// What [`ClientLayer`](super::ClientLayer) makes of a client. Clones share what is known of each
+/// host.
+#[derive(Clone)]
+pub struct ClientService<S, C: Clock = SystemClock, R = Once> {
+    pub(super) inner: S,
+    pub(super) shared: Arc<Shared<C>>,
+    pub(super) repeat: R,
+}
+
+impl<S, B, T, C, R> Service<Request<B>> for ClientService<S, C, R>
+where
+    S: Service<Request<B>, Response = Response<T>> + Clone,
+    S::Error: Error + 'static,
+    C: Clock,
+    R: Repeat<B>,
+{
+    type Response = Response<T>;
+    type Error = ClientError<S::Error>;
+    type Future = ClientFuture<S, B, C, R>;
+
+    /// As ready as the client inside: whoever must wait waits with its request.
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        self.inner.poll_ready(cx).map_err(ClientError::Inner)
+    }
+
+    fn call(&mut self, request: Request<B>) -> Self::Future {
+        // The one that is ready goes with the request; a clone of it waits for the next.
+        let clone = self.inner.clone();
+        let service = std::mem::replace(&mut self.inner, clone);
+        ClientFuture::new(
+            service,
+            request,
+            Arc::clone(&self.shared),
+            self.repeat.clone(),
+        )
+    }
+}
+
+impl<S: fmt::Debug, C: Clock, R> fmt::Debug for ClientService<S, C, R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ClientService")
+            .field("inner", &self.inner)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,93 @@
+//! Rejecting locally what the other side would reject: the adaptive throttle of clients.
+
+use ratekeeper::Instant;
+use std::time::Duration;
+
+/// Rejects a request before it is sent with the probability max(0, (requests − K · accepts) /
+/// (requests + 1)) over the last two minutes.
+///
+/// As long as the other side accepts at least one in K, everything is sent. When it accepts less,
+/// about K times of what it accepts is still sent, so that it is seen when it recovers. What was
+/// rejected here counts as a request too.
+///
+/// ```
+/// use ratekeeper::Instant;
+/// use ratekeeper_tower::client::Throttle;
+///
+/// let (mut throttle, now) = (Throttle::new(2.0), Instant::UNIX_EPOCH);
+/// for _ in 0..99 {
+///     throttle.request(now, 0.999); // sent, and never accepted
+/// }
+/// assert_eq!(throttle.probability(now), 0.99);
+/// ```
+#[derive(Clone, Debug)]
+pub struct Throttle {
+    k: f64,
+    buckets: [Bucket; BUCKETS],
+}
+
+#[derive(Clone, Copy, Default, Debug)]
+struct Bucket {
+    /// Which piece of time it is of, plus one; none yet if 0.
+    piece: u64,
+    requests: u64,
+    accepts: u64,
+}
+
+/// Two minutes in pieces of ten seconds.
+const BUCKETS: usize = 12;
+const PIECE: Duration = Duration::from_secs(10);
+
+impl Throttle {
+    /// With this K; 2 is usual, at least 1.
+    pub fn new(k: f64) -> Self {
+        Self {
+            k: k.max(1.0),
+            buckets: [Bucket::default(); BUCKETS],
+        }
+    }
+
+    /// How likely a request is to be rejected now.
+    pub fn probability(&self, now: Instant) -> f64 {
+        let oldest = piece(now).saturating_sub(BUCKETS as u64 - 1);
+        let recent = self
+            .buckets
+            .iter()
+            .filter(|bucket| bucket.piece >= oldest && bucket.piece > 0);
+        let sums = recent.fold((0, 0), |(requests, accepts), bucket| {
+            (requests + bucket.requests, accepts + bucket.accepts)
+        });
+        let (requests, accepts) = (sums.0 as f64, sums.1 as f64);
+        ((requests - self.k * accepts) / (requests + 1.0)).max(0.0)
+    }
+
+    /// Counts a request. False if it is rejected: `draw` is a random number from 0 up to, but not
+    /// including, 1.
+    pub fn request(&mut self, now: Instant, draw: f64) -> bool {
+        let sent = draw >= self.probability(now);
+        self.bucket(now).requests += 1;
+        sent
+    }
+
+    /// Counts a request that the other side accepted.
+    pub fn accepted(&mut self, now: Instant) {
+        self.bucket(now).accepts += 1;
+    }
+
+    fn bucket(&mut self, now: Instant) -> &mut Bucket {
+        let piece = piece(now);
+        let bucket = &mut self.buckets[piece as usize % BUCKETS];
+        // A clock that ran back counts in the bucket that is there.
+        if bucket.piece < piece {
+            *bucket = Bucket {
+                piece,
+                ..Bucket::default()
+            };
+        }
+        bucket
+    }
+}
+
+fn piece(now: Instant) -> u64 {
+    (now.since_unix().as_nanos() / PIECE.as_nanos()) as u64 + 1
+}

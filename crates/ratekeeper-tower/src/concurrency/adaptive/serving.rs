@@ -1,0 +1,38 @@
+//! A request in flight under an adaptive limit: its permit, and whoever waits for it.
+
+use ratekeeper::adaptive::{Line, Outcome};
+use ratekeeper::{AdaptivePermit, Clock};
+
+/// Dropping it is a client that hung up, which says nothing.
+pub(super) struct Serving<C: Clock> {
+    permit: Option<AdaptivePermit<C>>,
+    line: Option<Line<C>>,
+}
+
+impl<C: Clock> Serving<C> {
+    #[inline]
+    pub(super) fn new(permit: AdaptivePermit<C>, line: Option<Line<C>>) -> Self {
+        Self {
+            permit: Some(permit),
+            line,
+        }
+    }
+
+    #[inline]
+    pub(super) fn finish(mut self, outcome: Outcome) {
+        if let Some(permit) = self.permit.take() {
+            permit.finish(outcome);
+        }
+    }
+}
+
+impl<C: Clock> Drop for Serving<C> {
+    #[inline]
+    fn drop(&mut self) {
+        // Whoever waits for it looks after it is back.
+        drop(self.permit.take());
+        if let Some(line) = &self.line {
+            line.serve();
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! The response of a service behind a concurrency limit; it hands the permit on to the body.
+
+use crate::body::{Held, ResponseBody};
+use bytes::Bytes;
+use http::Response;
+use http_body::Body;
+use pin_project_lite::pin_project;
+use std::fmt;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+pin_project! {
+    /// What [`ConcurrencyService`](super::ConcurrencyService) answers with. Dropping it gives the
+    /// permit back.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct ResponseFuture<F, P> {
+        #[pin]
+        kind: Kind<F, P>,
+    }
+}
+
+pin_project! {
+    #[project = KindPinned]
+    enum Kind<F, P> {
+        Calling {
+            #[pin]
+            inner: F,
+            permit: Option<P>,
+        },
+        Denied {
+            response: Option<Response<Bytes>>,
+        },
+    }
+}
+
+impl<F, P> ResponseFuture<F, P> {
+    pub(super) fn calling(inner: F, permit: P) -> Self {
+        Self {
+            kind: Kind::Calling {
+                inner,
+                permit: Some(permit),
+            },
+        }
+    }
+
+    pub(super) fn denied(response: Response<Bytes>) -> Self {
+        Self {
+            kind: Kind::Denied {
+                response: Some(response),
+            },
+        }
+    }
+}
+
+impl<F, R, E, P> Future for ResponseFuture<F, P>
+where
+    F: Future<Output = Result<Response<R>, E>>,
+    R: Body,
+    P: Held,
+{
+    type Output = Result<Response<ResponseBody<R, P>>, E>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match self.project().kind.project() {
+            KindPinned::Calling { inner, permit } => {
+                let result = ready!(inner.poll(cx));
+                // Out of the future now: it may be kept long after it is done.
+                let permit = permit.take();
+                Poll::Ready(result.map(|response| {
+                    response.map(|body| match permit {
+                        Some(permit) => ResponseBody::holding(body, permit),
+                        None => ResponseBody::from(body),
+                    })
+                }))
+            }
+            KindPinned::Denied { response } => Poll::Ready(Ok(ResponseBody::once(response))),
+        }
+    }
+}
+
+impl<F, P> fmt::Debug for ResponseFuture<F, P> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

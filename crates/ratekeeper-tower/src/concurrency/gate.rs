@@ -1,0 +1,72 @@
+//! Who counts together: all requests, or those with the same key.
+
+use crate::body::Held;
+use http::Request;
+use http::request::Parts;
+use ratekeeper::{Busy, Clock, Concurrency, KeyPermit, KeyedConcurrency, Permit, SystemClock};
+use std::fmt;
+use std::hash::Hash;
+
+/// What a [`ConcurrencyLayer`](super::ConcurrencyLayer) takes its permits from: a [`Concurrency`],
+/// or [`PerKey`].
+pub trait Gate: Clone + sealed::Sealed {
+    /// The right to be in flight.
+    type Permit: Held;
+
+    /// Takes a permit for a request, and hands the request back.
+    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Self::Permit, Busy>);
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+impl<C: Clock> sealed::Sealed for Concurrency<C> {}
+
+impl<C: Clock> Gate for Concurrency<C> {
+    type Permit = Permit<C>;
+
+    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Permit<C>, Busy>) {
+        (request, self.try_acquire())
+    }
+}
+
+/// A [`KeyedConcurrency`], and the closure that finds the key in a request.
+pub struct PerKey<K, F, C: Clock = SystemClock> {
+    pub(super) permits: KeyedConcurrency<K, C>,
+    pub(super) key: F,
+}
+
+impl<K, F, C: Clock> sealed::Sealed for PerKey<K, F, C> where F: Clone {}
+
+impl<K, F, C> Gate for PerKey<K, F, C>
+where
+    K: Hash,
+    F: Fn(&Parts) -> K + Clone,
+    C: Clock,
+{
+    type Permit = KeyPermit<C>;
+
+    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<KeyPermit<C>, Busy>) {
+        let (head, body) = request.into_parts();
+        let permit = self.permits.try_acquire(&(self.key)(&head));
+        (Request::from_parts(head, body), permit)
+    }
+}
+
+impl<K, F: Clone, C: Clock> Clone for PerKey<K, F, C> {
+    fn clone(&self) -> Self {
+        Self {
+            permits: self.permits.clone(),
+            key: self.key.clone(),
+        }
+    }
+}
+
+impl<K, F, C: Clock> fmt::Debug for PerKey<K, F, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PerKey")
+            .field("permits", &self.permits)
+            .finish_non_exhaustive()
+    }
+}

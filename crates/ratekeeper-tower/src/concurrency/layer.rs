@@ -1,0 +1,91 @@
+//! The limit on how many at once, as a layer.
+
+use super::{ConcurrencyService, PerKey};
+use http::StatusCode;
+use http::request::Parts;
+use ratekeeper::{Clock, Concurrency, KeyedConcurrency};
+use std::hash::Hash;
+use tower_layer::Layer;
+
+/// Lets so many requests be in flight at once; the others are answered 429 at once, not kept
+/// waiting.
+///
+/// A request is in flight until the body of its response ends, is dropped, or the client hangs up.
+/// All services of a layer and its clones share the permits. The answer carries the
+/// [`Busy`](ratekeeper::Busy) as an extension.
+///
+/// ```
+/// use ratekeeper_tower::ConcurrencyLayer;
+///
+/// let all_together = ConcurrencyLayer::new(20);
+/// let for_each_tenant = ConcurrencyLayer::per_key(2, |head| head.headers.get("x-tenant").cloned());
+/// ```
+#[derive(Clone, Debug)]
+pub struct ConcurrencyLayer<G = Concurrency> {
+    gate: G,
+    status: StatusCode,
+}
+
+impl ConcurrencyLayer {
+    /// At most `limit` in flight.
+    pub fn new(limit: u64) -> Self {
+        Self::with_gate(Concurrency::new(limit))
+    }
+
+    /// Permits from a gate of yours, to share it or to change its limit later.
+    pub fn over<C: Clock>(gate: Concurrency<C>) -> ConcurrencyLayer<Concurrency<C>> {
+        ConcurrencyLayer::with_gate(gate)
+    }
+
+    /// At most `limit` in flight for each key. Where there is none, `Option` is a fine key: those
+    /// without count together.
+    pub fn per_key<K: Hash, F: Fn(&Parts) -> K>(
+        limit: u64,
+        key: F,
+    ) -> ConcurrencyLayer<PerKey<K, F>> {
+        Self::over_keyed(KeyedConcurrency::new(limit), key)
+    }
+
+    /// Permits by key from a table of yours, to choose its size, to share it or to change its limit
+    /// later.
+    pub fn over_keyed<K, F, C>(
+        permits: KeyedConcurrency<K, C>,
+        key: F,
+    ) -> ConcurrencyLayer<PerKey<K, F, C>>
+    where
+        K: Hash,
+        F: Fn(&Parts) -> K,
+        C: Clock,
+    {
+        ConcurrencyLayer::with_gate(PerKey { permits, key })
+    }
+}
+
+impl<G> ConcurrencyLayer<G> {
+    fn with_gate(gate: G) -> Self {
+        Self {
+            gate,
+            status: StatusCode::TOO_MANY_REQUESTS,
+        }
+    }
+
+    /// Answers 503 instead of 429: the limit protects the service, and it is not the caller who
+    /// asked too much.
+    #[must_use]
+    pub fn unavailable(mut self) -> Self {
+        self.status = StatusCode::SERVICE_UNAVAILABLE;
+        self
+    }
+}
+
+impl<S, G: Clone> Layer<S> for ConcurrencyLayer<G> {
+    type Service = ConcurrencyService<S, G>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        ConcurrencyService {
+            inner,
+            gate: self.gate.clone(),
+            status: self.status,
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The breaker against a naive one that keeps every outcome in a list.
+
+use proptest::prelude::*;
+use proptest::test_runner::{Config, TestRunner};
+use ratekeeper::ManualClock;
+use ratekeeper_tower::CircuitBreaker;
+use ratekeeper_tower::breaker::{Call, Force, State};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+const MS: u64 = 1_000_000;
+const BUCKETS: u64 = 4;
+const BUCKET: u64 = 1_000 * MS;
+const MIN_CALLS: usize = 4;
+const SLOW_AFTER: u64 = 300 * MS;
+const OPEN_FOR: u64 = 2_000 * MS;
+const OPEN_AT_MOST: u64 = 7_000 * MS;
+const PROBES: usize = 3;
+const DEADLINE: u64 = 1_500 * MS;
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Acquire,
+    Finish {
+        which: prop::sample::Index,
+        how: How,
+    },
+    Advance(u64),
+    Force(Force),
+}
+
+#[derive(Clone, Copy, Debug)]
+enum How {
+    Success,
+    Failure,
+    Ignore,
+    Drop,
+}
+
+fn ops() -> impl Strategy<Value = Vec<Op>> {
+    let how = prop_oneof![4 => Just(How::Success), 3 => Just(How::Failure), 1 => Just(How::Ignore), 1 => Just(How::Drop)];
+    let by = prop_oneof![
+        3 => 0..2 * MS,
+        3 => (0..700u64).prop_map(|ms| ms * MS),
+        2 => (0..3_000u64).prop_map(|ms| ms * MS),
+        1 => 0..10_000 * MS,
+    ];
+    let force = prop::sample::select(&[
+        Force::Open,
+        Force::Closed,
+        Force::MetricsOnly,
+        Force::Auto,
+        Force::Auto,
+        Force::Auto,
+    ]);
+    let op = prop_oneof![
+        40 => Just(Op::Acquire),
+        36 => (any::<prop::sample::Index>(), how).prop_map(|(which, how)| Op::Finish { which, how }),
+        20 => by.prop_map(Op::Advance),
+        1 => force.prop_map(Op::Force),
+    ];
+    prop::collection::vec(op, 1..300)
+}
+
+/// Everything in nanoseconds since the breaker was made.
+struct Model {
+    now: u64,
+    state: Now,
+    /// Changes with every change of state.
+    era: u64,
+    failed_recoveries: u32,
+    /// When, failed, slow: of this era.
+    outcomes: Vec<(u64, bool, bool)>,
+    calls: u64,
+    failures: u64,
+    slow: u64,
+    rejected: u64,
+    opened: u64,
+}
+
+enum Now {
+    Closed,
+    Open { until: u64 },
+    HalfOpen { places: [Place; PROBES] },
+    Forced(State),
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Place {
+    Free,
+    Held { since: u64, by: u64 },
+    Succeeded,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Ticket {
+    number: u64,
+    era: u64,
+    started: u64,
+    place: Option<usize>,
+}
+
+fn whole_ms(nanos: u64) -> u64 {
+    nanos.div_ceil(MS) * MS
+}
+
+impl Model {
+    fn new() -> Self {
+        let (state, outcomes) = (Now::Closed, Vec::new());
+        Self {
+            now: 0,
+            state,
+            era: 0,
+            failed_recoveries: 0,
+            outcomes,
+            calls: 0,
+            failures: 0,
+            slow: 0,
+            rejected: 0,
+            opened: 0,
+        }
+    }
+
+    fn turn(&mut self, state: Now) {
+        self.state = state;
+        self.era += 1;
+        self.outcomes.clear();
+    }
+
+    fn state(&self) -> State {
+        match &self.state {
+            Now::Closed => State::Closed,
+            Now::Open { until } if *until > self.now => State::Open,
+            Now::Open { .. } | Now::HalfOpen { .. } => State::HalfOpen,
+            Now::Forced(state) => *state,
+        }
+    }
+
+    /// Let through, or the time to retry after.
+    fn acquire(&mut self, number: u64) -> Result<Ticket, u64> {
+        if let Now::Open { until } = self.state {
+            if until > self.now {
+                self.rejected += 1;
+                return Err(until - self.now);
+            }
+            self.turn(Now::HalfOpen {
+                places: [Place::Free; PROBES],
+            });
+        }
+        let (now, era) = (self.now, self.era);
+        let ticket = Ticket {
+            number,
+            era,
+            started: now,
+            place: None,
+        };
+        match &mut self.state {
+            Now::Forced(State::ForcedOpen) => {
+                self.rejected += 1;
+                Err(OPEN_FOR)
+            }
+            Now::HalfOpen { places } => {
+                let ends = |place: &Place| match place {
+                    Place::Free => Some(0),
+                    Place::Held { since, .. } => Some(whole_ms(since + DEADLINE)),
+                    Place::Succeeded => None,
+                };
+                match places
+                    .iter()
+                    .position(|place| ends(place).is_some_and(|end| end <= now))
+                {
+                    Some(place) => {
+                        places[place] = Place::Held {
+                            since: now,
+                            by: number,
+                        };
+                        Ok(Ticket {
+                            place: Some(place),
+                            ..ticket
+                        })
+                    }
+                    None => {
+                        self.rejected += 1;
+                        let soonest = places.iter().filter_map(ends).min().unwrap();
+                        Err((soonest - now).min(1_000 * MS))
+                    }
+                }
+            }
+            _ => Ok(ticket),
+        }
+    }
+
+    fn finish(&mut self, ticket: Ticket, how: How) {
+        let failed = match how {
+            How::Success => false,
+            How::Failure => true,
+            How::Ignore | How::Drop => return self.give_up(ticket),
+        };
+        let slow = self.now - ticket.started > SLOW_AFTER;
+        self.calls += 1;
+        self.failures += u64::from(failed);
+        self.slow += u64::from(slow);
+        if ticket.era != self.era {
+            return;
+        }
+        match &mut self.state {
+            Now::HalfOpen { .. } if failed || slow => {
+                self.failed_recoveries += 1;
+                self.open();
+            }
+            Now::HalfOpen { places } => {
+                places[ticket.place.unwrap()] = Place::Succeeded;
+                if *places == [Place::Succeeded; PROBES] {
+                    self.failed_recoveries = 0;
+                    self.turn(Now::Closed);
+                }
+            }
+            Now::Forced(State::ForcedClosed) => {}
+            Now::Forced(_) => self.outcomes.push((self.now, failed, slow)),
+            _ => {
+                self.outcomes.push((self.now, failed, slow));
+                let (calls, failures, slow) = self.recent();
+                if calls >= MIN_CALLS && (failures * 2 >= calls || slow * 5 >= calls * 4) {
+                    self.failed_recoveries = 0;
+                    self.open();
+                }
+            }
+        }
+    }
+
+    fn give_up(&mut self, ticket: Ticket) {
+        if let (Now::HalfOpen { places }, Some(place), true) =
+            (&mut self.state, ticket.place, ticket.era == self.era)
+            && matches!(places[place], Place::Held { by, .. } if by == ticket.number)
+        {
+            places[place] = Place::Free;
+        }
+    }
+
+    fn open(&mut self) {
+        self.opened += 1;
+        let time = (OPEN_FOR * 2u64.pow(self.failed_recoveries.min(10))).min(OPEN_AT_MOST);
+        self.turn(Now::Open {
+            until: whole_ms(self.now + time),
+        });
+    }
+
+    fn force(&mut self, force: Force) {
+        let forced = matches!(self.state, Now::Forced(_));
+        let to = match force {
+            Force::Open => State::ForcedOpen,
+            Force::Closed => State::ForcedClosed,
+            Force::MetricsOnly => State::MetricsOnly,
+            _ if forced => {
+                self.failed_recoveries = 0;
+                return self.turn(Now::Closed);
+            }
+            _ => return,
+        };
+        if !matches!(self.state, Now::Forced(state) if state == to) {
+            self.turn(Now::Forced(to));
+        }
+    }
+
+    fn recent(&self) -> (usize, usize, usize) {
+        let oldest = (self.now / BUCKET).saturating_sub(BUCKETS - 1) * BUCKET;
+        let counted = || self.outcomes.iter().filter(|(at, ..)| *at >= oldest);
+        (
+            counted().count(),
+            counted().filter(|(_, failed, _)| *failed).count(),
+            counted().filter(|o| o.2).count(),
+        )
+    }
+}
+
+fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<(), TestCaseError> {
+    let clock = ManualClock::new();
+    let breaker = CircuitBreaker::builder()
+        .buckets(BUCKETS as usize)
+        .bucket_length(Duration::from_nanos(BUCKET))
+        .min_calls(MIN_CALLS as u64)
+        .slow_after(Duration::from_nanos(SLOW_AFTER))
+        .open_for(Duration::from_nanos(OPEN_FOR))
+        .open_at_most(Duration::from_nanos(OPEN_AT_MOST))
+        .probes(PROBES)
+        .probe_deadline(Duration::from_nanos(DEADLINE))
+        .jitter_percent(0)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
+    let mut model = Model::new();
+    let mut out: Vec<(Call<ManualClock>, Ticket)> = Vec::new();
+    for (number, op) in ops.iter().enumerate() {
+        let before = breaker.state();
+        match *op {
+            Op::Acquire => match (breaker.try_acquire(), model.acquire(number as u64)) {
+                (Ok(call), Ok(ticket)) => {
+                    prop_assert_eq!(call.is_probe(), ticket.place.is_some());
+                    out.push((call, ticket));
+                }
+                (Err(open), Err(left)) => {
+                    prop_assert_eq!(open.retry_after(), Duration::from_nanos(left))
+                }
+                (real, naive) => prop_assert!(false, "{number}: {real:?}, not {naive:?}"),
+            },
+            Op::Finish { .. } if out.is_empty() => {}
+            Op::Finish { which, how } => {
+                let (call, ticket) = out.swap_remove(which.index(out.len()));
+                match how {
+                    How::Success => call.success(),
+                    How::Failure => call.failure(),
+                    How::Ignore => call.ignore(),
+                    How::Drop => drop(call),
+                }
+                model.finish(ticket, how);
+            }
+            Op::Advance(by) => {
+                clock.advance(Duration::from_nanos(by));
+                model.now += by;
+            }
+            Op::Force(force) => {
+                breaker.force(force);
+                model.force(force);
+            }
+        }
+        prop_assert_eq!(breaker.state(), model.state(), "after {}: {:?}", number, op);
+        seen.insert((before.as_str(), breaker.state().as_str()));
+        let recent = breaker.recent();
+        let (calls, failures, slow) = model.recent();
+        prop_assert_eq!(
+            (recent.calls, recent.failures, recent.slow),
+            (calls as u64, failures as u64, slow as u64)
+        );
+        let figures = breaker.figures();
+        prop_assert_eq!(
+            (
+                figures.calls,
+                figures.failures,
+                figures.slow,
+                figures.rejected,
+                figures.opened
+            ),
+            (
+                model.calls,
+                model.failures,
+                model.slow,
+                model.rejected,
+                model.opened
+            )
+        );
+    }
+    Ok(())
+}
+
+#[test]
+fn every_state_is_that_of_the_naive_breaker() {
+    let seen = RefCell::new(BTreeSet::new());
+    let mut runner = TestRunner::new(Config {
+        cases: 500,
+        source_file: Some(file!()),
+        ..Config::default()
+    });
+    runner
+        .run(&ops(), |ops| run(&ops, &mut seen.borrow_mut()))
+        .unwrap();
+    // The walk went everywhere, or it shows little.
+    let changes = [
+        ("closed", "open"),
+        ("open", "half_open"),
+        ("half_open", "open"),
+        ("half_open", "closed"),
+    ];
+    let forced = ["forced_open", "forced_closed", "metrics_only"].map(|state| (state, "closed"));
+    for change in changes.into_iter().chain(forced) {
+        assert!(
+            seen.borrow().contains(&change),
+            "{change:?} never happened: {seen:?}"
+        );
+    }
+}

@@ -1,0 +1,159 @@
+//! What an identity warns of: once for it and its clones, and never with what a header says.
+//!
+//! A binary of its own: the one subscriber is there before the first warning, as tracing remembers
+//! who listens.
+
+use http::{HeaderMap, HeaderName, HeaderValue};
+use ratekeeper_tower::{Forwarding, Identity, IdentityHints};
+use std::cell::RefCell;
+use std::fmt::{self, Write};
+use std::net::IpAddr;
+use std::sync::Once;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+thread_local! {
+    /// What was said on this thread, and so in this test.
+    static SAID: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Collects every event as a line.
+struct Collector;
+
+impl Subscriber for Collector {
+    fn enabled(&self, _: &Metadata<'_>) -> bool {
+        true
+    }
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+    fn event(&self, event: &Event<'_>) {
+        assert_eq!(*event.metadata().level(), Level::WARN);
+        let mut line = Line(String::new());
+        event.record(&mut line);
+        SAID.with_borrow_mut(|said| said.push(line.0));
+    }
+    fn enter(&self, _: &Id) {}
+    fn exit(&self, _: &Id) {}
+}
+
+struct Line(String);
+
+impl Visit for Line {
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        write!(self.0, "{field}={value:?} ").unwrap();
+    }
+}
+
+fn warnings(of: impl FnOnce()) -> Vec<String> {
+    static LISTENING: Once = Once::new();
+    LISTENING.call_once(|| tracing::subscriber::set_global_default(Collector).unwrap());
+    of();
+    SAID.take()
+}
+
+fn trusting(header: &str, network: &str) -> Identity {
+    Identity::direct()
+        .trust(network.parse().unwrap())
+        .header(Forwarding::named(header).unwrap())
+}
+
+fn headers(name: &str, value: &'static str) -> HeaderMap {
+    HeaderMap::from_iter([(
+        HeaderName::from_bytes(name.as_bytes()).unwrap(),
+        HeaderValue::from_static(value),
+    )])
+}
+
+fn ip(text: &str) -> Option<IpAddr> {
+    Some(text.parse().unwrap())
+}
+
+#[test]
+fn a_header_from_a_stranger_is_warned_of_once() {
+    for (read, sent) in [
+        ("x-forwarded-for", "x-forwarded-for"),
+        ("x-forwarded-for", "forwarded"),
+        ("forwarded", "x-real-ip"),
+        ("forwarded", "cf-connecting-ip"),
+        ("x-our-own", "x-our-own"),
+    ] {
+        let said = warnings(|| {
+            let identity = trusting(read, "10.0.0.0/8");
+            let clone = identity.clone().trust("10.0.0.0/8".parse().unwrap());
+            for identity in [&identity, &clone, &identity] {
+                identity.client(ip("198.51.100.9"), &headers(sent, "for=6.6.6.6"));
+            }
+        });
+        assert_eq!(said.len(), 1, "{said:?}");
+        assert!(
+            said[0].contains("Identity::trust") && said[0].contains("peer=198.51.100.9"),
+            "{said:?}"
+        );
+        assert!(
+            said[0].contains(&format!("header={sent}")) && !said[0].contains("6.6.6.6"),
+            "{said:?}"
+        );
+    }
+}
+
+#[test]
+fn a_missing_peer_is_warned_of_once() {
+    let said = warnings(|| {
+        let identity = Identity::direct();
+        for identity in [&identity, &identity.clone()] {
+            identity.client(None, &headers("x-forwarded-for", "6.6.6.6"));
+        }
+    });
+    assert_eq!(said.len(), 1, "{said:?}");
+    assert!(
+        said[0].contains("PeerAddr") && !said[0].contains("6.6.6.6"),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn each_identity_warns_for_itself() {
+    let said = warnings(|| {
+        for _ in 0..2 {
+            Identity::direct().client(None, &HeaderMap::new());
+        }
+    });
+    assert_eq!(said.len(), 2);
+}
+
+#[test]
+fn nothing_is_said_where_nothing_is_wrong() {
+    let said = warnings(|| {
+        let identity = trusting("x-forwarded-for", "10.0.0.0/8");
+        identity.client(ip("198.51.100.9"), &headers("host", "example.com"));
+        identity.client(ip("10.0.0.1"), &headers("x-forwarded-for", "garbage"));
+        identity.client(ip("10.0.0.1"), &HeaderMap::new());
+    });
+    assert!(said.is_empty(), "{said:?}");
+}
+
+#[test]
+fn a_warning_advises_in_the_words_of_the_program() {
+    let hints = IdentityHints {
+        untrusted: "edit proxies.conf",
+        no_peer: "edit sockets.conf",
+    };
+    let said = warnings(|| {
+        let identity = Identity::direct().hints(hints);
+        identity.client(ip("198.51.100.9"), &headers("x-forwarded-for", "6.6.6.6"));
+        identity.client(None, &HeaderMap::new());
+    });
+    assert_eq!(said.len(), 2, "{said:?}");
+    assert!(
+        said[0].contains("edit proxies.conf") && said[1].contains("edit sockets.conf"),
+        "{said:?}"
+    );
+    assert!(
+        !said.iter().any(|line| line.contains("::")),
+        "no method is named: {said:?}"
+    );
+}

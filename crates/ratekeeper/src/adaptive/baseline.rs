@@ -1,0 +1,140 @@
+//! What latency is without a queue: learnt while there is room, and by probes when there is none.
+
+use super::by_latency::ByLatency;
+use super::control::Sample;
+use crate::clock::Instant;
+use core::time::Duration;
+
+/// The long-term latency, and the probe that keeps it true.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Baseline {
+    /// In nanoseconds; zero before the first sample.
+    pub(super) long: f64,
+    /// When something was last learnt.
+    pub(super) learnt: Instant,
+    /// When it was last probed.
+    pub(super) probed: Instant,
+    /// How often in a row a probe found what was known: each doubles the time to the next.
+    pub(super) calm: u32,
+    /// When the present probe gives up; zero if there is none.
+    pub(super) probe_until: Instant,
+}
+
+impl Default for Baseline {
+    fn default() -> Self {
+        let never = Instant::UNIX_EPOCH;
+        Self {
+            long: 0.0,
+            learnt: never,
+            probed: never,
+            calm: 0,
+            probe_until: never,
+        }
+    }
+}
+
+/// The first probe comes soon: what a start under full load has learnt is the queue.
+const FIRST_PROBE: Duration = Duration::from_secs(1);
+/// How much of what a probe measures is believed. It is one window, and those are noisy.
+const BELIEVED: f64 = 0.5;
+/// Latency that has fallen under half is taken up faster than the memory would.
+const FALLEN: f64 = 2.0;
+const CATCHING_UP: f64 = 0.95;
+/// Probes that find what was known, give or take so much, become rarer: every 80 seconds rather
+/// than every 10.
+const NEAR: f64 = 0.2;
+const CALMEST: u32 = 3;
+/// Unless latency is more than so many times what is known.
+const FAR: f64 = 2.0;
+
+impl Baseline {
+    pub(super) fn is_probing(&self) -> bool {
+        self.probe_until > Instant::UNIX_EPOCH
+    }
+
+    /// The first sample is the first guess.
+    pub(super) fn begin(&mut self, by: &ByLatency, short: f64, now: Instant) {
+        if self.long == 0.0 {
+            (self.long, self.learnt, self.probed) =
+                (short, now, now + FIRST_PROBE - by.probe_every);
+        }
+    }
+
+    /// Takes in a latency that no queue of ours can have caused.
+    pub(super) fn learn(&mut self, by: &ByLatency, short: f64, now: Instant) {
+        let (since, memory) = (
+            (now - self.learnt).as_nanos() as f64,
+            by.memory.as_nanos() as f64,
+        );
+        self.long += (short - self.long) * (since / (since + memory.max(1.0))).min(BELIEVED);
+        self.learnt = now;
+    }
+
+    /// Takes in that latency has fallen far below.
+    pub(super) fn catch_up(&mut self, short: f64) {
+        if self.long > FALLEN * short {
+            self.long *= CATCHING_UP;
+        }
+    }
+
+    /// A sample under full use: begins a probe if one is due. With nothing to shrink, the sample is
+    /// what a probe would see.
+    pub(super) fn maybe_probe(
+        &mut self,
+        by: &ByLatency,
+        sample: &Sample,
+        short: f64,
+        can_shrink: bool,
+    ) {
+        // What is far from what is known is looked into soon.
+        let calm = if short > FAR * self.long {
+            0
+        } else {
+            self.calm
+        };
+        if sample.now < self.probed + by.probe_every * (1 << calm) {
+            return;
+        }
+        self.probed = sample.now;
+        match can_shrink {
+            true => self.probe_until = sample.now + patience(short),
+            false => self.measure(short, sample.now),
+        }
+    }
+
+    /// A sample during a probe. Those that began before it say nothing of it.
+    pub(super) fn probe(&mut self, sample: &Sample, short: f64, let_in: u64) {
+        if sample.in_flight <= let_in {
+            self.measure(short, sample.now);
+            self.probe_until = Instant::UNIX_EPOCH;
+        } else {
+            self.give_up(sample.now);
+        }
+    }
+
+    /// Ends a probe whose time is over.
+    pub(super) fn give_up(&mut self, now: Instant) {
+        if now >= self.probe_until {
+            self.probe_until = Instant::UNIX_EPOCH;
+        }
+    }
+
+    fn measure(&mut self, short: f64, now: Instant) {
+        let as_known = (short - self.long).abs() <= NEAR * self.long;
+        self.calm = if as_known {
+            (self.calm + 1).min(CALMEST)
+        } else {
+            0
+        };
+        self.long += (short - self.long) * BELIEVED;
+        self.learnt = now;
+    }
+}
+
+/// How long a probe may take: what is in flight must end, then a window be filled. Requests that
+/// last for minutes must not hold a limit down for minutes.
+fn patience(short: f64) -> Duration {
+    const LATENCIES: f64 = 12.0;
+    let wanted = Duration::from_nanos((short * LATENCIES) as u64);
+    wanted.clamp(Duration::from_millis(500), Duration::from_secs(10))
+}

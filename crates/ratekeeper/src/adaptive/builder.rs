@@ -1,0 +1,120 @@
+//! The settings of an adaptive limit.
+
+use super::control::{Bounds, Control, Controller};
+use super::gate::AdaptiveConcurrency;
+use super::shares::{BadShare, Shares};
+use crate::clock::Clock;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::time::Duration;
+
+/// Makes an [`AdaptiveConcurrency`]; what [`AdaptiveConcurrency::builder`] returns.
+#[derive(Clone, Debug)]
+pub struct AdaptiveConcurrencyBuilder {
+    pub(super) min: u64,
+    pub(super) max: u64,
+    pub(super) start: u64,
+    pub(super) window: Duration,
+    pub(super) tolerated: f64,
+    pub(super) control: Control,
+    shares: Vec<(String, u64)>,
+}
+
+impl Default for AdaptiveConcurrencyBuilder {
+    fn default() -> Self {
+        Self {
+            min: 5,
+            max: 200,
+            start: 20,
+            window: Duration::from_millis(50),
+            tolerated: 0.01,
+            control: Control::gradient2().into(),
+            shares: Vec::new(),
+        }
+    }
+}
+
+impl AdaptiveConcurrencyBuilder {
+    /// The limit is never less; 5 unless set, at least 1.
+    #[must_use]
+    pub fn min(mut self, min: u64) -> Self {
+        self.min = min;
+        self
+    }
+
+    /// The limit is never more; 200 unless set, at least the least.
+    #[must_use]
+    pub fn max(mut self, max: u64) -> Self {
+        self.max = max;
+        self
+    }
+
+    /// What the limit is before anything is known; 20 unless set, within the two.
+    #[must_use]
+    pub fn start(mut self, start: u64) -> Self {
+        self.start = start;
+        self
+    }
+
+    /// What it goes by; [`Control::gradient2`] unless set.
+    #[must_use]
+    pub fn control(mut self, control: impl Into<Control>) -> Self {
+        self.control = control.into();
+        self
+    }
+
+    /// The shortest window between two steps; 50 ms unless set. It is longer where requests take
+    /// longer. Where more than 4,096 requests come in one, every second, fourth … or 64th is
+    /// measured, so that it still lasts its time; the others read no clock.
+    #[must_use]
+    pub fn window(mut self, shortest: Duration) -> Self {
+        self.window = shortest;
+        self
+    }
+
+    /// The share of a window's requests that may be dropped before the limit shrinks; 0.01 unless
+    /// set.
+    #[must_use]
+    pub fn tolerate_drops(mut self, share: f64) -> Self {
+        super::control::set(&mut self.tolerated, share, 0.0, 1.0);
+        self
+    }
+
+    /// Guarantees a share of the limit, whatever that is at the time, to those who ask for a permit
+    /// in this partition.
+    ///
+    /// Guarantees come out of the limit, never on top of it: together they are at most 1. What is
+    /// left over is for everybody, first come, first served: those in a partition that is over its
+    /// share and those in none. Nobody borrows what is guaranteed to another, since a permit cannot
+    /// be taken back: an idle guarantee is free when its owner comes. The one exception is a limit
+    /// that has just shrunk under what is in flight: then the owner comes first, as soon as permits
+    /// have come back.
+    ///
+    /// A guarantee is a whole number of permits, rounded down: 0.1 of a limit of 9 is none.
+    pub fn partition(mut self, name: impl Into<String>, share: f64) -> Result<Self, BadShare> {
+        let name = name.into();
+        let share = Shares::checked(&self.shares, &name, share)?;
+        self.shares.push((name, share));
+        Ok(self)
+    }
+
+    /// Makes it.
+    #[cfg(feature = "std")]
+    pub fn build(self) -> AdaptiveConcurrency {
+        self.build_with_clock(crate::clock::SystemClock)
+    }
+
+    /// Makes it on a clock of your choice, by which latency is measured.
+    pub fn build_with_clock<C: Clock>(mut self, clock: C) -> AdaptiveConcurrency<C> {
+        let shares = Shares::new(core::mem::take(&mut self.shares));
+        AdaptiveConcurrency::new(self, shares, clock)
+    }
+
+    pub(super) fn bounds(&self) -> Bounds {
+        Bounds::new(self.min, self.max)
+    }
+
+    pub(super) fn controller(&self) -> Controller {
+        self.control.controller(self.min, self.max, self.start)
+    }
+}

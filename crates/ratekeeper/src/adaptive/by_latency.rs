@@ -1,0 +1,83 @@
+//! What the controllers that go by latency have in common: when to learn, when to move, when to
+//! probe.
+
+use super::control::{Bounds, Sample, State, set};
+use core::time::Duration;
+
+/// Their common settings.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct ByLatency {
+    /// What is left of the limit after drops.
+    backoff: f64,
+    /// Over how long latency is averaged.
+    pub(super) memory: Duration,
+    /// How often a limit in full use is probed.
+    pub(super) probe_every: Duration,
+    /// From when on a request counts as dropped.
+    pub(super) timeout: Option<Duration>,
+}
+
+impl Default for ByLatency {
+    fn default() -> Self {
+        let (memory, probe_every) = (Duration::from_secs(60), Duration::from_secs(10));
+        Self {
+            backoff: 0.9,
+            memory,
+            probe_every,
+            timeout: None,
+        }
+    }
+}
+
+/// Of what should be worked on without a queue, the share that a probe lets in. Less than 1 by so
+/// much that a baseline that is too high comes down by a quarter with each probe.
+pub(super) const PROBED_SHARE: f64 = 0.5;
+
+/// From this share of the limit on it is in full use. Not from 1: what is seen now began under a
+/// limit a little smaller.
+const FULL_USE: f64 = 0.9;
+
+impl ByLatency {
+    pub(super) fn set_backoff(&mut self, share: f64) {
+        set(&mut self.backoff, share, 0.1, 0.99);
+    }
+
+    /// One sample. `alone` is what should be worked on without a queue; `next` is what the limit
+    /// becomes, where it moves.
+    pub(super) fn step(
+        &self,
+        bounds: Bounds,
+        state: &mut State,
+        sample: &Sample,
+        alone: f64,
+        next: impl FnOnce(&State) -> f64,
+    ) {
+        let short = sample.latency.as_nanos() as f64;
+        if short > 0.0 {
+            state.short = short;
+        }
+        if sample.dropped {
+            state.limit *= self.backoff;
+            return state.baseline.give_up(sample.now);
+        }
+        if short == 0.0 {
+            return;
+        }
+        let let_in = bounds.whole(PROBED_SHARE * alone);
+        if state.baseline.is_probing() {
+            return state.baseline.probe(sample, short, let_in);
+        }
+        state.baseline.begin(self, short, sample.now);
+        if state.is_idle(sample) {
+            return state.baseline.learn(self, short, sample.now);
+        }
+        state.baseline.catch_up(short);
+        let in_full_use = sample.in_flight as f64 >= FULL_USE * state.limit;
+        state.limit = bounds.clamp(next(state));
+        if in_full_use {
+            state
+                .baseline
+                .maybe_probe(self, sample, short, let_in < bounds.whole(state.limit));
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What moves a limit on what is in flight: one of two state machines, and what all of them are
+//! told.
+
+use super::aimd::Aimd;
+use super::baseline::Baseline;
+use super::gradient2::Gradient2;
+use crate::clock::Instant;
+use core::time::Duration;
+
+/// How an adaptive limit decides what it should be.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::adaptive::{AdaptiveConcurrency, Control};
+///
+/// let gate = AdaptiveConcurrency::builder()
+///     .control(Control::aimd().timeout(Duration::from_millis(500)))
+///     .build();
+/// assert_eq!(gate.limit(), 20);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub enum Control {
+    /// Grows by one, shrinks by a tenth.
+    Aimd(Aimd),
+    /// Follows latency over what it is in the long run.
+    Gradient2(Gradient2),
+}
+
+impl Control {
+    /// Additive increase, multiplicative decrease, with its usual numbers.
+    pub fn aimd() -> Aimd {
+        Aimd::default()
+    }
+
+    /// Latency against its long-term value, with its usual numbers.
+    pub fn gradient2() -> Gradient2 {
+        Gradient2::default()
+    }
+
+    /// Its name: `aimd` or `gradient2`.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Aimd(_) => "aimd",
+            Self::Gradient2(_) => "gradient2",
+        }
+    }
+
+    /// From when on a request counts as dropped, however it ended.
+    pub fn drops_after(&self) -> Option<Duration> {
+        match self {
+            Self::Aimd(aimd) => aimd.timeout,
+            Self::Gradient2(gradient2) => gradient2.by.timeout,
+        }
+    }
+
+    /// The state machine alone, between `min` and `max`: for simulations.
+    pub fn controller(self, min: u64, max: u64, start: u64) -> Controller {
+        let bounds = Bounds::new(min, max);
+        Controller {
+            control: self,
+            bounds,
+            state: State::starting_at(bounds.whole(start as f64)),
+        }
+    }
+}
+
+impl From<Aimd> for Control {
+    fn from(aimd: Aimd) -> Self {
+        Self::Aimd(aimd)
+    }
+}
+
+impl From<Gradient2> for Control {
+    fn from(gradient2: Gradient2) -> Self {
+        Self::Gradient2(gradient2)
+    }
+}
+
+/// What is seen of the requests of a window, or of a single one.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Sample {
+    /// How long they took, on average, of those that were not dropped. Zero if all were.
+    pub latency: Duration,
+    /// The most that were in flight when one of them began, itself included.
+    pub in_flight: u64,
+    /// Whether requests were dropped, or took so long that they count as dropped.
+    pub dropped: bool,
+    /// When.
+    pub now: Instant,
+}
+
+/// A limit as a pure state machine: samples in, limits out. Time is part of the sample.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::adaptive::{Control, Sample};
+/// use ratekeeper::Instant;
+///
+/// let mut controller = ratekeeper::adaptive::Control::from(Control::aimd()).controller(5, 200, 20);
+/// let sample = Sample { latency: Duration::from_millis(10), in_flight: 20, dropped: false, now: Instant::UNIX_EPOCH };
+/// assert_eq!(controller.sample(sample), 21);
+/// assert_eq!(controller.sample(Sample { dropped: true, ..sample }), 18);
+/// ```
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Controller {
+    control: Control,
+    bounds: Bounds,
+    pub(super) state: State,
+}
+
+impl Controller {
+    /// Takes in what was seen, and returns how many may be in flight from now on.
+    pub fn sample(&mut self, sample: Sample) -> u64 {
+        let state = &mut self.state;
+        match &self.control {
+            Control::Aimd(aimd) => aimd.step(state, &sample),
+            Control::Gradient2(gradient2) => gradient2.step(self.bounds, state, &sample),
+        }
+        state.limit = self.bounds.clamp(state.limit);
+        self.limit()
+    }
+
+    /// Ends a probe that nobody came to be measured by, for whoever finds the limit in use at
+    /// `now`.
+    pub fn tick(&mut self, now: Instant) -> u64 {
+        self.state.baseline.give_up(now);
+        self.limit()
+    }
+
+    /// How many may be in flight.
+    pub fn limit(&self) -> u64 {
+        let limit = self.state.limit;
+        let in_force = match (&self.control, self.state.baseline.is_probing()) {
+            (Control::Gradient2(gradient2), true) => gradient2.probed_at(limit),
+            _ => limit,
+        };
+        self.bounds.whole(in_force)
+    }
+
+    /// Until when the limit is held low for a probe; none if it is not.
+    pub fn probing_until(&self) -> Option<Instant> {
+        self.state
+            .baseline
+            .is_probing()
+            .then_some(self.state.baseline.probe_until)
+    }
+
+    /// What latency is compared with, once that is known. AIMD compares it with nothing.
+    pub fn baseline(&self) -> Option<Duration> {
+        duration(self.state.baseline.long)
+    }
+}
+
+/// Between which numbers a limit moves. At least one, or nothing would ever be measured again.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct Bounds {
+    pub(super) min: u64,
+    pub(super) max: u64,
+}
+
+impl Bounds {
+    pub(super) fn new(min: u64, max: u64) -> Self {
+        let min = min.clamp(1, LARGEST);
+        Self {
+            min,
+            max: max.clamp(min, LARGEST),
+        }
+    }
+
+    pub(super) fn clamp(self, limit: f64) -> f64 {
+        // Neither comparison holds for what is not a number.
+        let limit = if limit > self.min as f64 {
+            limit
+        } else {
+            self.min as f64
+        };
+        if limit < self.max as f64 {
+            limit
+        } else {
+            self.max as f64
+        }
+    }
+
+    /// The permits that a limit comes to: whole ones.
+    pub(super) fn whole(self, limit: f64) -> u64 {
+        self.clamp(limit) as u64
+    }
+}
+
+/// More than this many permits are as good as no limit; shares of it still fit 64 bits.
+const LARGEST: u64 = u32::MAX as u64;
+
+/// All that a controller remembers.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub(super) struct State {
+    /// The limit, with what it has grown of the next permit.
+    pub(super) limit: f64,
+    /// The latency of the last sample, in nanoseconds; zero before the first.
+    pub(super) short: f64,
+    pub(super) baseline: Baseline,
+}
+
+impl State {
+    pub(super) fn starting_at(limit: u64) -> Self {
+        Self {
+            limit: limit as f64,
+            short: 0.0,
+            baseline: Baseline::default(),
+        }
+    }
+
+    /// Whether less than half of the limit was in use: such samples say nothing of what more would
+    /// do.
+    pub(super) fn is_idle(&self, sample: &Sample) -> bool {
+        (sample.in_flight as f64) < self.limit / 2.0
+    }
+
+    pub(super) fn to_words(self) -> [u64; State::WORDS] {
+        let Baseline {
+            long,
+            learnt,
+            probed,
+            calm,
+            probe_until,
+        } = self.baseline;
+        let [limit, short, long] = [self.limit, self.short, long].map(f64::to_bits);
+        let [learnt, probed, probe_until] =
+            [learnt, probed, probe_until].map(Instant::as_unix_nanos);
+        [
+            limit,
+            short,
+            long,
+            learnt,
+            probed,
+            probe_until,
+            u64::from(calm),
+        ]
+    }
+
+    pub(super) fn from_words(words: [u64; State::WORDS]) -> Self {
+        let [limit, short, long, learnt, probed, probe_until, calm] = words;
+        let [limit, short, long] = [limit, short, long].map(f64::from_bits);
+        let [learnt, probed, probe_until] =
+            [learnt, probed, probe_until].map(Instant::from_unix_nanos);
+        Self {
+            limit,
+            short,
+            baseline: Baseline {
+                long,
+                learnt,
+                probed,
+                calm: calm as u32,
+                probe_until,
+            },
+        }
+    }
+
+    pub(super) const WORDS: usize = 7;
+    /// Which of the words are the latencies, for whoever wants to see nothing else.
+    pub(super) const SHORT: usize = 1;
+    pub(super) const LONG: usize = 2;
+}
+
+/// Nanoseconds as a duration; none where nothing was seen yet.
+pub(super) fn duration(nanos: f64) -> Option<Duration> {
+    (nanos > 0.0).then(|| Duration::from_nanos(nanos as u64))
+}
+
+/// A number of the settings, brought into its range; what is not a number changes nothing.
+pub(super) fn set(field: &mut f64, value: f64, low: f64, high: f64) {
+    if !value.is_nan() {
+        *field = value.clamp(low, high);
+    }
+}

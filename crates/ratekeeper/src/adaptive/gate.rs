@@ -1,0 +1,470 @@
+//! How many at once, as many as the service is seen to take.
+
+use super::builder::AdaptiveConcurrencyBuilder;
+use super::control::{Control, Controller, Sample, State, duration};
+use super::permit::{AdaptivePermit, Outcome};
+use super::shares::{Partition, Shares, Taken};
+use super::shed::Class;
+use super::window::{Finished, Measured, Window};
+use crate::clock::{Clock, DefaultClock, Instant, nanos};
+use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
+use core::fmt;
+use core::time::Duration;
+
+/// A limit on how many are in flight at once that finds its number by itself.
+///
+/// A handle: clones share the permits. Nothing blocks, nothing runs in the background, and a permit
+/// costs no lock and no allocation.
+///
+/// ```
+/// use ratekeeper::adaptive::{AdaptiveConcurrency, Control, Outcome};
+///
+/// let gate = AdaptiveConcurrency::builder().min(5).max(200).start(20).control(Control::gradient2()).build();
+/// match gate.try_acquire() {
+///     Ok(permit) => {
+///         // serve the request to its very end, then say how it went
+///         permit.finish(Outcome::Success);
+///     }
+///     Err(at_capacity) => println!("shed: {at_capacity}"),
+/// }
+/// ```
+///
+/// Parts of the callers can be guaranteed a share of it
+/// ([how exactly](AdaptiveConcurrencyBuilder::partition)):
+///
+/// ```
+/// use ratekeeper::adaptive::AdaptiveConcurrency;
+///
+/// let gate = AdaptiveConcurrency::builder().start(20).partition("live", 0.6)?.partition("batch", 0.1)?.build();
+/// let (live, batch) = (gate.partition("live").unwrap(), gate.partition("batch").unwrap());
+/// let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire_in(batch).ok()).collect();
+/// assert_eq!(held.len(), 8); // its own 2, and the 6 that are guaranteed to nobody
+/// assert_eq!(std::iter::from_fn(|| gate.try_acquire_in(live).ok()).take(12).count(), 12);
+/// # Ok::<_, ratekeeper::adaptive::BadShare>(())
+/// ```
+pub struct AdaptiveConcurrency<C: Clock = DefaultClock> {
+    shared: Arc<Shared<C>>,
+}
+
+struct Shared<C> {
+    in_flight: AtomicU64,
+    /// The limit in force, which a probe holds low.
+    limit: AtomicU64,
+    window: Window,
+    shares: Shares,
+    /// Held by the one that takes a step.
+    stepping: AtomicU32,
+    /// The state of the controller, written by the one that takes a step.
+    state: [AtomicU64; State::WORDS],
+    /// When the present probe gives up, in nanoseconds since 1970; none if all ones.
+    probe_until: AtomicU64,
+    drops: AtomicU64,
+    /// From when on a request counts as dropped.
+    drops_after: Duration,
+    settings: AdaptiveConcurrencyBuilder,
+    clock: C,
+}
+
+/// How many of `limit` may be in flight with a request of this class. At least one: who is never
+/// let in is never measured.
+fn room(class: Class, limit: u64) -> u64 {
+    let percent = match class {
+        Class::Sheddable => 30,
+        Class::SheddablePlus => 50,
+        Class::Critical => 80,
+        Class::CriticalPlus => return limit,
+    };
+    (limit * percent / 100).max(1)
+}
+
+const NO_PROBE: u64 = u64::MAX;
+/// Windows get no longer than this by slow requests.
+const LONGEST_WINDOW: Duration = Duration::from_secs(1);
+
+impl AdaptiveConcurrency {
+    /// To choose its numbers.
+    pub fn builder() -> AdaptiveConcurrencyBuilder {
+        AdaptiveConcurrencyBuilder::default()
+    }
+}
+
+impl<C: Clock> AdaptiveConcurrency<C> {
+    pub(super) fn new(settings: AdaptiveConcurrencyBuilder, shares: Shares, clock: C) -> Self {
+        let controller = settings.controller();
+        let shared = Shared {
+            in_flight: AtomicU64::new(0),
+            limit: AtomicU64::new(controller.limit()),
+            window: Window::new(),
+            shares,
+            stepping: AtomicU32::new(0),
+            state: controller.state.to_words().map(AtomicU64::new),
+            probe_until: AtomicU64::new(NO_PROBE),
+            drops: AtomicU64::new(0),
+            drops_after: settings.control.drops_after().unwrap_or(Duration::MAX),
+            settings,
+            clock,
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Takes a permit if the limit has room beside what is guaranteed to partitions.
+    #[inline]
+    pub fn try_acquire(&self) -> Result<AdaptivePermit<C>, AtCapacity> {
+        self.acquire(None, Class::CriticalPlus, None)
+    }
+
+    /// The same at a time that you know already, on the line of your clock:
+    /// [finish](AdaptivePermit::finish_at) it on the same.
+    pub fn try_acquire_at(&self, now: Instant) -> Result<AdaptivePermit<C>, AtCapacity> {
+        self.acquire(None, Class::CriticalPlus, Some(now))
+    }
+
+    /// Takes a permit of a partition: under its guarantee, or else as
+    /// [`try_acquire`](Self::try_acquire) does.
+    pub fn try_acquire_in(&self, partition: Partition) -> Result<AdaptivePermit<C>, AtCapacity> {
+        self.acquire(Some(partition), Class::CriticalPlus, None)
+    }
+
+    /// Takes a permit for a request of this importance, in a partition or in none, if there is room
+    /// beside what is kept for those above it: of the limit `sheddable` may use 30 %,
+    /// `sheddable_plus` 50 %, `critical` 80 %, `critical_plus` all.
+    ///
+    /// It is the total that counts, not what each class has: while 80 % are in use, only
+    /// `critical_plus` gets in, and who is within the guarantee of its partition. Nothing lies idle
+    /// for that, since the limit follows how the service answers: with sheddable requests alone it
+    /// grows until 30 % of it are as many as are served well.
+    ///
+    /// ```
+    /// use ratekeeper::{AdaptiveConcurrency, Class};
+    ///
+    /// let gate = AdaptiveConcurrency::builder().start(20).build();
+    /// let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire_as(Class::Sheddable, None).ok()).collect();
+    /// assert_eq!(held.len(), 6);
+    /// assert!(gate.try_acquire_as(Class::Critical, None).is_ok());
+    /// ```
+    #[inline]
+    pub fn try_acquire_as(
+        &self,
+        class: Class,
+        partition: Option<Partition>,
+    ) -> Result<AdaptivePermit<C>, AtCapacity> {
+        self.acquire(partition, class, None)
+    }
+
+    /// The same at a time that you know already, as in [`try_acquire_at`](Self::try_acquire_at).
+    pub fn try_acquire_as_at(
+        &self,
+        class: Class,
+        partition: Option<Partition>,
+        now: Instant,
+    ) -> Result<AdaptivePermit<C>, AtCapacity> {
+        self.acquire(partition, class, Some(now))
+    }
+
+    /// The partition of that name.
+    pub fn partition(&self, name: &str) -> Option<Partition> {
+        self.shared.shares.find(name)
+    }
+
+    /// How many are in flight in a partition, and how many are guaranteed to it at the present
+    /// limit.
+    pub fn in_flight_in(&self, partition: Partition) -> (u64, u64) {
+        let shares = &self.shared.shares;
+        (
+            shares.in_flight(partition),
+            shares.guaranteed(partition, self.limit()),
+        )
+    }
+
+    /// How many may be in flight now.
+    pub fn limit(&self) -> u64 {
+        self.shared.limit.load(Ordering::Relaxed)
+    }
+
+    /// How many are in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.shared.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// Whether the limit is held low for a moment, to see what latency is without a queue.
+    pub fn is_probing(&self) -> bool {
+        self.shared.probe_until.load(Ordering::Relaxed) != NO_PROBE
+    }
+
+    /// What it goes by.
+    pub fn control(&self) -> Control {
+        self.shared.settings.control
+    }
+
+    /// Where it stands.
+    pub fn snapshot(&self) -> Snapshot {
+        let shared = &*self.shared;
+        let bounds = shared.settings.bounds();
+        let latency =
+            |word: usize| duration(f64::from_bits(shared.state[word].load(Ordering::Relaxed)));
+        Snapshot {
+            limit: self.limit(),
+            min: bounds.min,
+            max: bounds.max,
+            in_flight: self.in_flight(),
+            short: latency(State::SHORT),
+            long: latency(State::LONG),
+            drops: shared.drops.load(Ordering::Relaxed),
+            probing: self.is_probing(),
+        }
+    }
+
+    /// The clock that it measures by.
+    pub fn clock(&self) -> &C {
+        &self.shared.clock
+    }
+
+    // Always: a permit is slow to move.
+    #[inline(always)]
+    fn acquire(
+        &self,
+        partition: Option<Partition>,
+        class: Class,
+        now: Option<Instant>,
+    ) -> Result<AdaptivePermit<C>, AtCapacity> {
+        let shared = &*self.shared;
+        let Some(in_flight) = shared.take(partition, class) else {
+            return Err(self.refuse(now));
+        };
+        let measured = shared.window.measures_next().map(|thinned| Measured {
+            since: now.unwrap_or_else(|| shared.clock.now()),
+            thinned,
+        });
+        Ok(AdaptivePermit::new(
+            self.clone(),
+            partition,
+            in_flight,
+            measured,
+        ))
+    }
+
+    #[cold]
+    fn refuse(&self, now: Option<Instant>) -> AtCapacity {
+        // Where all are turned away that come, the limit is in use, though it may be kept for
+        // others.
+        self.shared.window.crowd(self.limit());
+        self.shared
+            .end_probe(|| now.unwrap_or_else(|| self.shared.clock.now()));
+        AtCapacity {
+            in_flight: self.in_flight(),
+            limit: self.limit(),
+        }
+    }
+
+    pub(super) fn give_back(&self, partition: Option<Partition>) {
+        self.shared.in_flight.fetch_sub(1, Ordering::SeqCst);
+        if !self.shared.shares.is_empty() {
+            self.shared.shares.give_back(partition);
+        }
+    }
+
+    /// One that was not measured was served.
+    pub(super) fn pass_over(&self, in_flight: u64) {
+        self.shared.window.crowd(in_flight);
+    }
+
+    pub(super) fn record(
+        &self,
+        outcome: Outcome,
+        in_flight: u64,
+        measured: Option<Measured>,
+        now: Instant,
+    ) {
+        let shared = &*self.shared;
+        let seen = match (outcome, measured) {
+            (Outcome::Success, None) => return self.pass_over(in_flight),
+            (Outcome::Success, Some(Measured { since, thinned })) => match now - since {
+                took if took < shared.drops_after => Finished::In(took, 1 << thinned),
+                _ => Finished::TooLate(1 << thinned),
+            },
+            _ => Finished::Dropped,
+        };
+        match seen {
+            Finished::In(..) => {}
+            Finished::TooLate(many) => shared.count_drops(many),
+            Finished::Dropped => shared.count_drops(1),
+        }
+        if shared.window.add(seen, in_flight, now.as_unix_nanos()) {
+            shared.step(|controller| shared.close_window(controller, now));
+        }
+    }
+}
+
+impl<C: Clock> Shared<C> {
+    /// Takes one of the limit; returns how many are in flight with it.
+    #[inline]
+    fn take(&self, partition: Option<Partition>, class: Class) -> Option<u64> {
+        let limit = self.limit.load(Ordering::SeqCst);
+        // The share first: who finds none has not kept anybody from the rest meanwhile.
+        let taken = match self.shares.is_empty() {
+            true => Taken::Left,
+            false => self.shares.take(partition, limit)?,
+        };
+        // What is guaranteed is guaranteed, however important it is.
+        let room = if taken == Taken::Guaranteed {
+            limit
+        } else {
+            room(class, limit)
+        };
+        let fits = |in_flight: u64| (in_flight < room).then_some(in_flight + 1);
+        match self
+            .in_flight
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits)
+        {
+            Ok(before) => Some(before + 1),
+            Err(_) => {
+                if !self.shares.is_empty() {
+                    self.shares.give_back(partition);
+                }
+                None
+            }
+        }
+    }
+
+    fn count_drops(&self, many: u64) {
+        self.drops.fetch_add(many, Ordering::Relaxed);
+    }
+
+    /// Ends a probe whose time is over, for those who find the limit in use while nothing finishes.
+    fn end_probe(&self, now: impl FnOnce() -> Instant) {
+        let until = self.probe_until.load(Ordering::Relaxed);
+        if until == NO_PROBE {
+            return;
+        }
+        let now = now();
+        if now.as_unix_nanos() >= until {
+            self.step(|controller| controller.tick(now));
+        }
+    }
+
+    /// Lets the controller take a step, unless somebody does so already: nobody waits.
+    #[cold]
+    fn step(&self, take: impl FnOnce(&mut Controller) -> u64) {
+        if self
+            .stepping
+            .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
+            .is_err()
+        {
+            return;
+        }
+        let mut controller = self.settings.controller();
+        let words = core::array::from_fn(|i| self.state[i].load(Ordering::Relaxed));
+        controller.state = State::from_words(words);
+        let limit = take(&mut controller);
+        for (word, value) in self.state.iter().zip(controller.state.to_words()) {
+            word.store(value, Ordering::Relaxed);
+        }
+        let probe_until = controller
+            .probing_until()
+            .map_or(NO_PROBE, Instant::as_unix_nanos);
+        self.probe_until.store(probe_until, Ordering::Relaxed);
+        self.limit.store(limit, Ordering::SeqCst);
+        self.stepping.store(0, Ordering::Release);
+    }
+
+    fn close_window(&self, controller: &mut Controller, now: Instant) -> u64 {
+        // Another may have closed it since it was seen to be due.
+        if !self.window.is_due(now.as_unix_nanos()) {
+            return controller.limit();
+        }
+        let seen = self.window.take(now.as_unix_nanos());
+        let length = (seen.latency * 2)
+            .min(LONGEST_WINDOW)
+            .max(self.settings.window);
+        self.window
+            .open_until(now.as_unix_nanos().saturating_add(nanos(length)));
+        let dropped = seen.dropped as f64 > seen.all as f64 * self.settings.tolerated;
+        controller.sample(Sample {
+            latency: seen.latency,
+            in_flight: seen.peak,
+            dropped,
+            now,
+        })
+    }
+}
+
+impl<C: Clock> Clone for AdaptiveConcurrency<C> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for AdaptiveConcurrency<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AdaptiveConcurrency")
+            .field("in_flight", &self.in_flight())
+            .field("limit", &self.limit())
+            .finish()
+    }
+}
+
+/// Where an adaptive limit stands.
+#[derive(Clone, Copy, PartialEq, Debug)]
+#[non_exhaustive]
+pub struct Snapshot {
+    /// How many may be in flight now.
+    pub limit: u64,
+    /// The least that the limit can be.
+    pub min: u64,
+    /// The most that the limit can be.
+    pub max: u64,
+    /// How many are in flight.
+    pub in_flight: u64,
+    /// The average latency of the last window.
+    pub short: Option<Duration>,
+    /// What latency is compared with; none with AIMD, and before the first window.
+    pub long: Option<Duration>,
+    /// How many were dropped since it was made. One that was too late counts for those that nobody
+    /// measured.
+    pub drops: u64,
+    /// Whether the limit is held low for a moment, to see what latency is without a queue.
+    pub probing: bool,
+}
+
+/// As many are in flight as may be, or all that is left is guaranteed to others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct AtCapacity {
+    in_flight: u64,
+    limit: u64,
+}
+
+impl AtCapacity {
+    /// How many were in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// How many might have been.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+}
+
+impl fmt::Display for AtCapacity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { in_flight, limit } = self;
+        match in_flight < limit {
+            true => {
+                write!(
+                    f,
+                    "{in_flight} of {limit} in flight, and the others are kept for those they are guaranteed to"
+                )
+            }
+            false => write!(
+                f,
+                "{in_flight} of {limit} in flight, as many as are served well"
+            ),
+        }
+    }
+}
+
+impl core::error::Error for AtCapacity {}

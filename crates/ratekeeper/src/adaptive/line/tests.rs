@@ -1,0 +1,235 @@
+//! The line against a model: whoever comes, leaves, finishes or is served, in any order.
+
+use super::{Line, Place};
+use crate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Class, Queue};
+use crate::clock::{Clock, Instant, ManualClock};
+use proptest::prelude::*;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
+use std::task::{Wake, Waker};
+use std::time::Duration;
+use std::vec::Vec;
+
+/// Counts how often it is woken.
+#[derive(Default)]
+struct Alarm(AtomicUsize);
+
+impl Wake for Alarm {
+    fn wake(self: Arc<Self>) {
+        self.0.fetch_add(1, SeqCst);
+    }
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Come,
+    /// The nth of those in flight ends.
+    Finish(usize),
+    /// The nth of those who wait hangs up.
+    Leave(usize),
+    Pass(u64),
+}
+
+fn step() -> impl Strategy<Value = Step> {
+    prop_oneof![
+        3 => Just(Step::Come),
+        2 => (0_usize..8).prop_map(Step::Finish),
+        1 => (0_usize..8).prop_map(Step::Leave),
+        1 => (0_u64..60).prop_map(Step::Pass),
+    ]
+}
+
+const LIMIT: u64 = 3;
+const ROOM: usize = 5;
+
+proptest! {
+    #[test]
+    fn nobody_is_forgotten_passed_or_woken_for_nothing(steps in prop::collection::vec(step(), 1..120)) {
+        let clock = ManualClock::new();
+        let gate = AdaptiveConcurrency::builder().min(LIMIT).max(LIMIT).start(LIMIT).build_with_clock(clock.clone());
+        let line = Line::new(gate.clone(), Queue::of(ROOM));
+        let mut waiting: Vec<(Place<ManualClock>, Arc<Alarm>)> = Vec::new();
+        let mut flying: Vec<AdaptivePermit<ManualClock>> = Vec::new();
+        // The time that passed since the line was last empty, as the line may know it.
+        let mut not_empty_for = 0;
+        for step in steps {
+            let before: Vec<u64> = waiting.iter().map(|(place, _)| place.number).collect();
+            match step {
+                Step::Come => {
+                    if waiting.is_empty() {
+                        not_empty_for = 0;
+                    }
+                    match line.is_empty().then(|| gate.try_acquire()) {
+                        Some(Ok(permit)) => flying.push(permit),
+                        _ => match line.join(Class::CriticalPlus, None) {
+                            None => prop_assert_eq!(waiting.len(), ROOM),
+                            Some(place) => {
+                                let alarm = Arc::<Alarm>::default();
+                                prop_assert!(line.look(place.number, &Waker::from(Arc::clone(&alarm))).is_none());
+                                waiting.push((place, alarm));
+                            }
+                        },
+                    }
+                }
+                Step::Finish(nth) if nth < flying.len() => {
+                    drop(flying.remove(nth));
+                    line.serve();
+                }
+                Step::Leave(nth) if nth < waiting.len() => {
+                    let (place, _) = waiting.remove(nth);
+                    prop_assert!(line.leave(place.number).is_none());
+                }
+                Step::Pass(millis) => {
+                    clock.advance(Duration::from_millis(millis));
+                    not_empty_for += millis;
+                }
+                _ => {}
+            }
+            // Whoever was woken has a permit, and nobody else has.
+            let woken: Vec<u64> =
+                waiting.iter().filter(|(_, alarm)| alarm.0.load(SeqCst) > 0).map(|(place, _)| place.number).collect();
+            prop_assert!(woken.len() <= 1, "one permit came back and {:?} were woken", woken);
+            if let [place] = woken[..] {
+                let first = if not_empty_for >= 100 { before.last() } else { before.first() };
+                prop_assert_eq!(first, Some(&place), "whose turn it was");
+            }
+            for (place, alarm) in std::mem::take(&mut waiting) {
+                match line.look(place.number, &Waker::from(Arc::clone(&alarm))) {
+                    Some(permit) => {
+                        prop_assert!(woken.contains(&place.number));
+                        flying.push(permit);
+                    }
+                    None => {
+                        prop_assert!(!woken.contains(&place.number));
+                        waiting.push((place, alarm));
+                    }
+                }
+            }
+            prop_assert_eq!(line.len(), waiting.len());
+            prop_assert_eq!(gate.in_flight(), flying.len() as u64);
+            prop_assert!(gate.in_flight() <= LIMIT);
+            prop_assert!(waiting.is_empty() || gate.in_flight() == LIMIT, "somebody waits and there is room");
+        }
+    }
+}
+
+#[test]
+fn how_long_may_be_waited() {
+    let clock = ManualClock::new();
+    let gate = AdaptiveConcurrency::builder()
+        .min(1)
+        .max(1)
+        .start(1)
+        .build_with_clock(clock.clone());
+    let line = Line::new(gate.clone(), Queue::of(10));
+    let _held = gate.try_acquire().unwrap();
+    let join = || line.join(Class::CriticalPlus, None).unwrap();
+    let millis = |until: Instant| (until - clock.now()).as_millis();
+    let first = join();
+    assert_eq!(millis(first.until()), 100);
+    clock.advance(Duration::from_millis(99));
+    let second = join();
+    assert_eq!(millis(second.until()), 100);
+    clock.advance(Duration::from_millis(1));
+    let third = join();
+    assert_eq!(
+        millis(third.until()),
+        5,
+        "it has not been empty for an interval"
+    );
+    drop((first, second, third));
+    assert_eq!(millis(join().until()), 100, "it was empty");
+}
+
+#[test]
+fn other_numbers_hold_for_who_comes_then() {
+    let gate = AdaptiveConcurrency::builder()
+        .min(1)
+        .max(1)
+        .start(1)
+        .build_with_clock(ManualClock::new());
+    let line = Line::new(gate.clone(), Queue::of(1));
+    let held = gate.try_acquire().unwrap();
+    let join = || line.join(Class::CriticalPlus, None);
+    let first = join().unwrap();
+    assert!(join().is_none());
+    line.set_queue(Queue::of(0));
+    assert!(join().is_none());
+    assert_eq!(line.len(), 1);
+    drop(held);
+    line.serve();
+    assert!(
+        line.is_empty() && gate.in_flight() == 1,
+        "who waited was served"
+    );
+    drop(first);
+    assert_eq!(
+        gate.in_flight(),
+        0,
+        "a permit that nobody fetched is free again"
+    );
+}
+
+mod turns {
+    use super::*;
+    use crate::adaptive::{NoTurn, Outcome};
+    use core::task::Context;
+    use std::boxed::Box;
+    use std::pin::Pin;
+    use std::task::Poll;
+
+    fn poll<T>(future: &mut Pin<Box<impl Future<Output = T>>>) -> Poll<T> {
+        future
+            .as_mut()
+            .poll(&mut Context::from_waker(Waker::noop()))
+    }
+
+    #[test]
+    fn a_permit_is_waited_for() {
+        let clock = ManualClock::new();
+        let gate = AdaptiveConcurrency::builder()
+            .min(1)
+            .max(1)
+            .start(1)
+            .build_with_clock(clock.clone());
+        let line = Line::new(gate.clone(), Queue::of(2));
+        let Poll::Ready(Ok(first)) = poll(&mut Box::pin(line.acquire())) else {
+            panic!("it is free")
+        };
+        let mut second = Box::pin(line.acquire());
+        let deadline = clock.now() + Duration::from_millis(30);
+        let mut third = Box::pin(line.acquire_as(Class::Critical, None, Some(deadline)));
+        assert!(poll(&mut second).is_pending() && poll(&mut third).is_pending());
+        assert_eq!(line.len(), 2);
+        assert_eq!(
+            poll(&mut Box::pin(line.acquire())).map(Result::err),
+            Poll::Ready(Some(NoTurn::LineIsFull))
+        );
+        clock.advance(Duration::from_millis(30));
+        assert_eq!(
+            poll(&mut third).map(Result::err),
+            Poll::Ready(Some(NoTurn::TooLate))
+        );
+        let late = line.acquire_as(Class::Critical, None, Some(deadline));
+        assert_eq!(
+            poll(&mut Box::pin(late)).map(Result::err),
+            Poll::Ready(Some(NoTurn::TooLate))
+        );
+        first.finish(Outcome::Success);
+        let Poll::Ready(Ok(second)) = poll(&mut second) else {
+            panic!("it is next")
+        };
+        let mut fourth = Box::pin(line.acquire());
+        assert!(poll(&mut fourth).is_pending());
+        clock.advance(Duration::from_millis(100));
+        assert_eq!(
+            poll(&mut fourth).map(Result::err),
+            Poll::Ready(Some(NoTurn::WaitedTooLong))
+        );
+        let mut gone = Box::pin(line.acquire());
+        assert!(poll(&mut gone).is_pending());
+        drop(gone);
+        drop(second);
+        assert_eq!((line.len(), gate.in_flight()), (0, 0));
+    }
+}

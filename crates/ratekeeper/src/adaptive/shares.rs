@@ -1,0 +1,204 @@
+//! Partitions: shares of a limit that are kept free for whom they belong to.
+
+use crate::sync::{AtomicU64, Ordering};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::vec::Vec;
+use core::fmt;
+
+/// A part of the callers with a guaranteed share of an adaptive limit; what
+/// [`AdaptiveConcurrency::partition`](super::AdaptiveConcurrency::partition) finds by name.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Partition(pub(super) usize);
+
+/// A share that cannot be: not between 0 and 1, more than is left, or of a name that has one.
+#[derive(Clone, PartialEq, Debug)]
+pub struct BadShare {
+    name: String,
+    share: f64,
+    left: f64,
+    twice: bool,
+}
+
+impl fmt::Display for BadShare {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            name,
+            share,
+            left,
+            twice,
+        } = self;
+        match twice {
+            true => write!(
+                f,
+                "the partition {name} is there twice; give each name once"
+            ),
+            false => {
+                write!(
+                    f,
+                    "the partition {name} cannot have {share} of the limit: give it 0 to {left}, what is left"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for BadShare {}
+
+/// Shares are counted in millionths, so that they add up.
+const WHOLE: u64 = 1_000_000;
+
+/// The partitions of a gate, and what each holds.
+///
+/// A permit is taken from the guarantee of its partition or, if that is used up, from what is
+/// guaranteed to nobody. Each of the two is a count of its own that never passes its bound, so an
+/// idle guarantee is free for its owner, whoever else is pressing; and all of them together are the
+/// limit.
+pub(super) struct Shares {
+    partitions: Box<[Held]>,
+    /// Permits out beyond the guarantees.
+    borrowed: AtomicU64,
+}
+
+/// What a permit was taken from.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Taken {
+    /// The guarantee of its partition.
+    Guaranteed,
+    /// What is left for everybody.
+    Left,
+}
+
+struct Held {
+    name: Box<str>,
+    /// In millionths of the limit.
+    share: u64,
+    /// Permits out under the guarantee (low half) and beyond it (high half): one word, so that a
+    /// permit that comes back counts against what was borrowed first.
+    out: AtomicU64,
+}
+
+const HALF: u32 = 32;
+const ONE_BORROWED: u64 = 1 << HALF;
+const OWN: u64 = ONE_BORROWED - 1;
+
+impl Shares {
+    pub(super) fn new(shares: Vec<(String, u64)>) -> Self {
+        let held = |(name, share): (String, u64)| Held {
+            name: name.into(),
+            share,
+            out: AtomicU64::new(0),
+        };
+        Self {
+            partitions: shares.into_iter().map(held).collect(),
+            borrowed: AtomicU64::new(0),
+        }
+    }
+
+    /// The share in millionths, if there is so much left beside the others.
+    pub(super) fn checked(
+        others: &[(String, u64)],
+        name: &str,
+        share: f64,
+    ) -> Result<u64, BadShare> {
+        let left = WHOLE - others.iter().map(|(_, share)| share).sum::<u64>();
+        let twice = others.iter().any(|(other, _)| other == name);
+        // Rounded; what is not a number comes to 0 and is refused by the comparison.
+        let parts = (share * WHOLE as f64 + 0.5) as u64;
+        match !twice && (0.0..=1.0).contains(&share) && parts <= left {
+            true => Ok(parts),
+            false => Err(BadShare {
+                name: name.into(),
+                share,
+                left: left as f64 / WHOLE as f64,
+                twice,
+            }),
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.partitions.is_empty()
+    }
+
+    pub(super) fn find(&self, name: &str) -> Option<Partition> {
+        self.partitions
+            .iter()
+            .position(|held| &*held.name == name)
+            .map(Partition)
+    }
+
+    /// What is guaranteed of `limit` to a partition: whole permits, rounded down.
+    pub(super) fn guaranteed(&self, partition: Partition, limit: u64) -> u64 {
+        self.partitions
+            .get(partition.0)
+            .map_or(0, |held| held.guaranteed(limit))
+    }
+
+    pub(super) fn in_flight(&self, partition: Partition) -> u64 {
+        let out = self
+            .partitions
+            .get(partition.0)
+            .map_or(0, |held| held.out.load(Ordering::Relaxed));
+        (out & OWN) + (out >> HALF)
+    }
+
+    /// Takes one permit for a partition, or for those who are in none.
+    pub(super) fn take(&self, partition: Option<Partition>, limit: u64) -> Option<Taken> {
+        let held = partition.and_then(|partition| self.partitions.get(partition.0));
+        if let Some(held) = held {
+            let guaranteed = held.guaranteed(limit);
+            let within = |out: u64| (out & OWN < guaranteed).then_some(out + 1);
+            if held
+                .out
+                .fetch_update(Ordering::AcqRel, Ordering::Relaxed, within)
+                .is_ok()
+            {
+                return Some(Taken::Guaranteed);
+            }
+        }
+        let guaranteed: u64 = self
+            .partitions
+            .iter()
+            .map(|held| held.guaranteed(limit))
+            .sum();
+        let spare = limit.saturating_sub(guaranteed);
+        let fits = |borrowed: u64| (borrowed < spare).then_some(borrowed + 1);
+        let taken = self
+            .borrowed
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits)
+            .is_ok();
+        if let Some(held) = held.filter(|_| taken) {
+            held.out.fetch_add(ONE_BORROWED, Ordering::AcqRel);
+        }
+        taken.then_some(Taken::Left)
+    }
+
+    /// Gives one permit back: what was borrowed first, so that a guarantee is not kept free by one
+    /// who borrows meanwhile.
+    pub(super) fn give_back(&self, partition: Option<Partition>) {
+        let Some(held) = partition.and_then(|partition| self.partitions.get(partition.0)) else {
+            self.borrowed.fetch_sub(1, Ordering::AcqRel);
+            return;
+        };
+        let less = |out: u64| {
+            Some(if out >= ONE_BORROWED {
+                out - ONE_BORROWED
+            } else {
+                out.saturating_sub(1)
+            })
+        };
+        let before = held
+            .out
+            .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less)
+            .unwrap_or_default();
+        if before >= ONE_BORROWED {
+            self.borrowed.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+}
+
+impl Held {
+    fn guaranteed(&self, limit: u64) -> u64 {
+        limit * self.share / WHOLE
+    }
+}

@@ -1,0 +1,183 @@
+//! The law by which the level moves: pure, with time and traffic as arguments.
+//!
+//! The level is how much is shed, counted in classes: 0 is nothing, 0.3 is three tenths of the
+//! lowest class, 1 all of it, 1.5 half of the next as well. Once a tick it is moved by what the
+//! tick saw:
+//!
+//! - Above a pressure of 1 it goes up, by as much traffic as is too much by that pressure: fast.
+//! - Below the low mark it goes down by a hundredth of the traffic: slowly, and not within the rest
+//!   after it went up.
+//! - Between the two it stays.
+//!
+//! It enters the next class only where the pressure did not fall for some ticks with all of the
+//! classes below shed: a backlog that drains is no reason to shed what is more important.
+
+use crate::clock::Instant;
+use core::time::Duration;
+
+pub(super) const CLASSES: usize = 4;
+
+/// What may be set.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) every: Duration,
+    pub(super) rest: Duration,
+    /// Below this pressure the level goes down.
+    pub(super) low: f64,
+    /// As high as the level goes.
+    pub(super) most: f64,
+}
+
+/// At least and at most this share of the traffic is shed by one tick.
+const CUT: (f64, f64) = (0.02, 0.8);
+/// So much of the admitted traffic comes back with a tick, or so much of all that is offered if
+/// that is more.
+const EASE: (f64, f64) = (0.01, 0.001);
+/// A step down is at least and at most so much of a class.
+const EASE_STEP: (f64, f64) = (0.000_5, 0.05);
+/// So many ticks in which the pressure did not fall are needed to enter the next class.
+const PATIENCE: u32 = 3;
+/// From here on one tick is enough; a pressure that is hardly above 1 must last for two, or chance
+/// would shed.
+const GREAT: f64 = 1.5;
+/// A pressure falls if it is below this share of what it was.
+const FALLS: f64 = 0.99;
+/// A class with less than this share of the traffic is passed: to shed it would change nothing.
+const NEGLIGIBLE: f64 = 0.01;
+/// After so many ticks without anybody the level is back at nothing from wherever it was.
+const MOST_TICKS: u64 = 4_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct Control {
+    settings: Settings,
+    level: f64,
+    /// How many of each class come in a tick, the lowest first; half of it is the last tick.
+    offered: [f64; CLASSES],
+    pressure: f64,
+    /// When the level last went up.
+    raised: Option<Instant>,
+    /// For how many ticks all classes below the edge were shed and the pressure did not fall.
+    patience: u32,
+}
+
+impl Control {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            level: 0.0,
+            offered: [0.0; CLASSES],
+            pressure: 0.0,
+            raised: None,
+            patience: 0,
+        }
+    }
+
+    /// The pressure of the last tick.
+    pub(super) fn pressure(&self) -> f64 {
+        self.pressure
+    }
+
+    /// How much of a class is shed at this level, 0 to 1.
+    fn shed(level: f64, rank: usize) -> f64 {
+        (level - rank as f64).clamp(0.0, 1.0)
+    }
+
+    /// How many are admitted in a tick.
+    fn admitted(&self) -> f64 {
+        self.offered
+            .iter()
+            .enumerate()
+            .map(|(rank, offered)| offered * (1.0 - Self::shed(self.level, rank)))
+            .sum()
+    }
+
+    /// What the level is after `ticks` ticks, in which so many of each class came, at this
+    /// pressure.
+    pub(super) fn step(
+        &mut self,
+        now: Instant,
+        ticks: u64,
+        offered: [u64; CLASSES],
+        pressure: f64,
+    ) -> f64 {
+        for (mean, came) in self.offered.iter_mut().zip(offered) {
+            *mean = (*mean + came as f64 / ticks.max(1) as f64) / 2.0;
+        }
+        let before = core::mem::replace(&mut self.pressure, pressure);
+        if pressure > GREAT || pressure > 1.0 && before > 1.0 {
+            self.raise(pressure, pressure < before * FALLS);
+            self.raised = Some(now);
+        } else if pressure < self.settings.low {
+            self.patience = 0;
+            let rested = self
+                .raised
+                .is_none_or(|raised| now.saturating_since(raised) >= self.settings.rest);
+            for _ in 0..if rested { ticks.min(MOST_TICKS) } else { 0 } {
+                self.ease();
+            }
+        }
+        self.level
+    }
+
+    /// Sheds what is too much: from the edge on, and no further than to the end of a class that has
+    /// traffic.
+    fn raise(&mut self, pressure: f64, falls: bool) {
+        let admitted = self.admitted();
+        let mut excess = admitted * (1.0 - 1.0 / pressure).clamp(CUT.0, CUT.1);
+        let at_an_end = self.level > 0.0 && self.level.fract() == 0.0;
+        if at_an_end && self.has_shed_traffic() {
+            self.patience = if falls { 0 } else { self.patience + 1 };
+            if self.patience < PATIENCE {
+                return;
+            }
+        }
+        self.patience = 0;
+        while self.level < self.settings.most {
+            let rank = self.level as usize;
+            let there = self.offered[rank] * (1.0 - Self::shed(self.level, rank));
+            if there > excess {
+                self.level += excess / self.offered[rank];
+                break;
+            }
+            self.level = (rank + 1) as f64;
+            excess -= there;
+            if there > admitted * NEGLIGIBLE {
+                break;
+            }
+        }
+        self.level = self.level.min(self.settings.most);
+    }
+
+    /// Whether what is shed is worth speaking of: if not, there is no effect to wait for.
+    fn has_shed_traffic(&self) -> bool {
+        let shed: f64 = self
+            .offered
+            .iter()
+            .enumerate()
+            .map(|(rank, some)| some * Self::shed(self.level, rank))
+            .sum();
+        shed > self.admitted() * NEGLIGIBLE
+    }
+
+    /// Lets a little more through.
+    fn ease(&mut self) {
+        if self.level <= 0.0 {
+            return;
+        }
+        let end = self.level as usize;
+        let rank = if self.level.fract() == 0.0 {
+            end - 1
+        } else {
+            end
+        };
+        let all: f64 = self.offered.iter().sum();
+        let more = (self.admitted() * EASE.0).max(all * EASE.1);
+        let step = if self.offered[rank] > 0.0 {
+            more / self.offered[rank]
+        } else {
+            EASE_STEP.1
+        };
+        // Each class from its start, so that there is time to see what the whole of it does.
+        self.level = (self.level - step.clamp(EASE_STEP.0, EASE_STEP.1)).max(rank as f64);
+    }
+}

@@ -1,0 +1,261 @@
+//! What has been seen since the last step: words that every finished request that is measured adds
+//! to, and one empties.
+
+use crate::clock::Instant;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use core::time::Duration;
+
+/// The requests of the present window.
+pub(super) struct Window {
+    /// How many were measured (high bits) and how long they took together (low bits): one word, one
+    /// add.
+    measured: AtomicU64,
+    dropped: AtomicU64,
+    /// Those that nobody measured, by those that were measured for them: served, and too late.
+    unmeasured: AtomicU64,
+    unmeasured_late: AtomicU64,
+    /// The most that were in flight when one began.
+    peak: AtomicU64,
+    /// When it may be closed, in nanoseconds since 1970.
+    due: AtomicU64,
+    /// One in two to this power is measured: where more come than a window holds, so many are as
+    /// good as all.
+    thinned: AtomicU32,
+    /// Whose turn it is to be.
+    turn: AtomicU32,
+}
+
+/// A request that is measured.
+#[derive(Clone, Copy)]
+pub(super) struct Measured {
+    pub(super) since: Instant,
+    /// It stands for two to this power.
+    pub(super) thinned: u32,
+}
+
+/// How a request ended that a window sees.
+#[derive(Clone, Copy)]
+pub(super) enum Finished {
+    /// After so long, for so many.
+    In(Duration, u64),
+    /// After longer than counts as served, for so many.
+    TooLate(u64),
+    /// It was not served.
+    Dropped,
+}
+
+/// What a window held.
+pub(super) struct Seen {
+    pub(super) latency: Duration,
+    pub(super) peak: u64,
+    /// Requests dropped, and all.
+    pub(super) dropped: u64,
+    pub(super) all: u64,
+}
+
+/// Latencies are added up in units of 64 ns, in the low 44 bits: 18,000 requests of the longest.
+const UNIT: u32 = 6;
+const COUNT: u32 = 44;
+const SUM: u64 = (1 << COUNT) - 1;
+/// A latency counts as this at most.
+const LONGEST: Duration = Duration::from_secs(60);
+/// A window with fewer says too little.
+const FEWEST: u64 = 10;
+/// A window with more is closed whatever the time, long before its word is full.
+const MOST: u64 = 4_096;
+/// At least one in 64 is measured.
+const MOST_THINNED: u32 = 6;
+
+impl Window {
+    pub(super) fn new() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            measured: zero(),
+            dropped: zero(),
+            unmeasured: zero(),
+            unmeasured_late: zero(),
+            peak: zero(),
+            due: zero(),
+            thinned: AtomicU32::new(0),
+            turn: AtomicU32::new(0),
+        }
+    }
+
+    /// Whether the next request is to be measured, and for how many: two to this power.
+    #[inline]
+    pub(super) fn measures_next(&self) -> Option<u32> {
+        let thinned = self.thinned.load(Ordering::Relaxed);
+        if thinned == 0 {
+            return Some(0);
+        }
+        // By the golden ratio: as even as can be, and in step with nothing that comes by turns. A
+        // turn that two threads take at once does no harm.
+        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
+        self.turn.store(turn, Ordering::Relaxed);
+        (turn >> (u32::BITS - thinned) == 0).then_some(thinned)
+    }
+
+    /// Adds a request. True if the window may be closed.
+    pub(super) fn add(&self, finished: Finished, in_flight: u64, now: u64) -> bool {
+        self.crowd(in_flight);
+        let stands_for = |word: &AtomicU64, many: u64| {
+            if many > 1 {
+                word.fetch_add(many - 1, Ordering::Relaxed);
+            }
+        };
+        let drop = || {
+            (
+                self.measured.load(Ordering::Relaxed),
+                self.dropped.fetch_add(1, Ordering::AcqRel) + 1,
+            )
+        };
+        let (measured, dropped) = match finished {
+            Finished::In(latency, many) => {
+                stands_for(&self.unmeasured, many);
+                let units = latency.min(LONGEST).as_nanos() as u64 >> UNIT;
+                // Not nothing, which would say that none was measured.
+                let one = (1 << COUNT) + units.max(1);
+                (
+                    self.measured.fetch_add(one, Ordering::AcqRel) + one,
+                    self.dropped.load(Ordering::Relaxed),
+                )
+            }
+            Finished::TooLate(many) => {
+                stands_for(&self.unmeasured_late, many);
+                drop()
+            }
+            Finished::Dropped => drop(),
+        };
+        let all = (measured >> COUNT) + dropped;
+        // So few come by now that each of them counts.
+        if all < FEWEST && now >= self.due.load(Ordering::Relaxed) {
+            self.thinned.store(0, Ordering::Relaxed);
+        }
+        self.is_over(all, now)
+    }
+
+    /// Notes that so many were in flight, or would have been.
+    pub(super) fn crowd(&self, in_flight: u64) {
+        if in_flight > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(in_flight, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether it may be closed.
+    pub(super) fn is_due(&self, now: u64) -> bool {
+        let measured = self.measured.load(Ordering::Acquire) >> COUNT;
+        self.is_over(measured + self.dropped.load(Ordering::Acquire), now)
+    }
+
+    fn is_over(&self, all: u64, now: u64) -> bool {
+        all >= FEWEST && (now >= self.due.load(Ordering::Relaxed) || all >= MOST)
+    }
+
+    /// Empties it. What others add meanwhile is of this window or of the next.
+    pub(super) fn take(&self, now: u64) -> Seen {
+        let measured = self.measured.swap(0, Ordering::AcqRel);
+        let dropped = self.dropped.swap(0, Ordering::AcqRel);
+        let (count, units) = (measured >> COUNT, measured & SUM);
+        let latency = Duration::from_nanos(units.checked_div(count).unwrap_or(0) << UNIT);
+        let served = count + self.unmeasured.swap(0, Ordering::Relaxed);
+        let late = self.unmeasured_late.swap(0, Ordering::Relaxed);
+        let thinned = self.thinned.load(Ordering::Relaxed);
+        let next = match now < self.due.load(Ordering::Relaxed) {
+            true => thinned + u32::from(count >= MOST / 2),
+            false => (served / (MOST / 2)).checked_ilog2().unwrap_or(0),
+        };
+        self.thinned
+            .store(next.min(MOST_THINNED), Ordering::Relaxed);
+        let dropped = dropped + late;
+        Seen {
+            latency,
+            peak: self.peak.swap(0, Ordering::AcqRel),
+            dropped,
+            all: served + dropped,
+        }
+    }
+
+    pub(super) fn open_until(&self, due: u64) {
+        self.due.store(due, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(ratekeeper_loom)))]
+mod tests {
+    use super::*;
+
+    const TOOK: Duration = Duration::from_millis(1);
+    const LENGTH: u64 = 50_000_000;
+
+    /// So many requests in the time of a window, for 20 of them: how many of the last 10 were
+    /// measured, a window, and what was seen in the last one.
+    fn pass(window: &Window, requests: u64) -> (u64, Seen) {
+        let (mut measured, mut last) = (0, window.take(0));
+        window.open_until(LENGTH);
+        for at in 0..20 * requests {
+            let now = LENGTH * at / requests;
+            if let Some(thinned) = window.measures_next() {
+                measured += u64::from(at >= 10 * requests);
+                if window.add(Finished::In(TOOK, 1 << thinned), 1, now) {
+                    last = window.take(now);
+                    window.open_until(now + LENGTH);
+                }
+            }
+        }
+        (measured / 10, last)
+    }
+
+    #[test]
+    fn all_are_measured_that_a_window_holds() {
+        let (measured, seen) = pass(&Window::new(), 4_000);
+        assert_eq!((measured, seen.all), (4_000, 4_000));
+    }
+
+    #[test]
+    fn of_more_so_many_are_measured_that_a_window_lasts_its_time() {
+        let window = Window::new();
+        // One in 32 of them, which is between half of what a window holds and all of it.
+        let (measured, seen) = pass(&window, 100_000);
+        assert!((3_120..3_130).contains(&measured), "{measured}");
+        assert!((99_800..100_200).contains(&seen.all), "{}", seen.all);
+        assert!(TOOK - seen.latency < Duration::from_nanos(1 << UNIT));
+        // And all of them again when fewer come.
+        assert_eq!(pass(&window, 1_000).0, 1_000);
+    }
+
+    #[test]
+    fn one_that_is_too_late_stands_for_those_that_nobody_measured() {
+        let window = Window::new();
+        window.add(Finished::TooLate(32), 1, 0);
+        window.add(Finished::Dropped, 1, 0);
+        // It does not make the window any fuller.
+        assert!(!window.is_due(u64::MAX));
+        for _ in 0..98 {
+            window.add(Finished::In(TOOK, 1), 1, 0);
+        }
+        let seen = window.take(u64::MAX);
+        assert_eq!((seen.dropped, seen.all), (32 + 1, 32 + 1 + 98));
+    }
+
+    #[test]
+    fn after_a_fall_of_traffic_the_next_is_measured_once_the_window_is_due() {
+        let window = Window::new();
+        pass(&window, 100_000);
+        window.take(0);
+        window.open_until(LENGTH);
+        window.add(Finished::In(TOOK, 32), 1, LENGTH);
+        assert!((0..100).all(|_| window.measures_next() == Some(0)));
+    }
+
+    #[test]
+    fn drops_alone_thin_nothing_out() {
+        let window = Window::new();
+        window.open_until(LENGTH);
+        for _ in 0..3 * MOST {
+            if window.add(Finished::Dropped, 1, 0) {
+                window.take(0);
+            }
+        }
+        assert_eq!(window.measures_next(), Some(0));
+    }
+}

@@ -1,0 +1,157 @@
+//! Fixed windows: so many in each, aligned to the Unix epoch or starting with the first call.
+//!
+//! Simple and cheap; at the edge of two windows twice the limit can pass in an instant.
+
+use super::{Judged, Machine, Refund, Told, Windowed, is_windowed};
+use crate::decision::Decision;
+use crate::limit::Normal;
+
+/// Which window, and what was admitted in it. `FIRST_HIT`: it starts with the first call, not on
+/// the grid.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct FixedWindow<const FIRST_HIT: bool> {
+    /// Its number on the grid, which a check finds with one division; or when it started.
+    at: u64,
+    count: u64,
+}
+
+impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
+    /// The window that `now` falls into. An instant before the stored window is judged at that
+    /// window's start.
+    fn roll(self, limit: &Windowed, now: u64) -> Self {
+        if FIRST_HIT {
+            let over = self.count == 0 || now.saturating_sub(self.at) >= limit.window;
+            return if over {
+                Self {
+                    at: now.max(self.at),
+                    count: 0,
+                }
+            } else {
+                self
+            };
+        }
+        let at = now / limit.window;
+        if at > self.at {
+            Self { at, count: 0 }
+        } else {
+            self
+        }
+    }
+
+    fn ends(self, limit: &Windowed) -> u64 {
+        let start = if FIRST_HIT {
+            self.at
+        } else {
+            self.at.saturating_mul(limit.window)
+        };
+        start.saturating_add(limit.window)
+    }
+
+    fn told(self, limit: &Windowed) -> Told {
+        let reset_at = if self.count == 0 { 0 } else { self.ends(limit) };
+        Told {
+            remaining: limit.most.saturating_sub(self.count),
+            reset_at,
+        }
+    }
+}
+
+impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
+    is_windowed!();
+
+    fn from_words(word: impl Fn(usize) -> u64) -> Self {
+        Self {
+            at: word(0),
+            count: word(1),
+        }
+    }
+
+    fn to_words(self, mut word: impl FnMut(usize, u64)) {
+        word(0, self.at);
+        word(1, self.count);
+    }
+
+    fn pack(self, limit: &Windowed) -> u64 {
+        self.at << limit.shift | self.count
+    }
+
+    fn clip(self, limit: &Windowed) -> Self {
+        Self {
+            count: self.count.min((1 << limit.shift) - 1),
+            ..self
+        }
+    }
+
+    fn unpack(limit: &Windowed, word: u64) -> Self {
+        Self {
+            at: word >> limit.shift,
+            count: word & ((1 << limit.shift) - 1),
+        }
+    }
+
+    #[inline(always)]
+    fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
+        let state = self.roll(limit, now);
+        if cost > limit.most {
+            return Judged::Never(state.told(limit));
+        }
+        if cost > limit.most.saturating_sub(state.count) {
+            return Judged::Deny {
+                told: state.told(limit),
+                retry_at: state.ends(limit),
+            };
+        }
+        let after = Self {
+            count: state.count + cost,
+            ..state
+        };
+        Judged::Admit(after, after.told(limit))
+    }
+
+    fn charged_in(self) -> u64 {
+        self.at
+    }
+
+    fn give_back(self, _: &Windowed, _: u64, refund: &Refund) -> Self {
+        match self.at == refund.charged_in {
+            true => Self {
+                count: self.count.saturating_sub(refund.unused),
+                ..self
+            },
+            false => self,
+        }
+    }
+
+    fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {
+        let state = self.roll(limit, now);
+        Self {
+            count: state
+                .count
+                .saturating_add(extra)
+                .min(limit.most)
+                .max(state.count),
+            ..state
+        }
+    }
+
+    fn join(self, limit: &Windowed, other: Self) -> Self {
+        let (late, early) = if self.at >= other.at {
+            (self, other)
+        } else {
+            (other, self)
+        };
+        let apart = if FIRST_HIT {
+            late.at - early.at >= limit.window
+        } else {
+            late.at > early.at
+        };
+        if apart {
+            late
+        } else {
+            Self {
+                at: late.at,
+                count: late.count.max(early.count),
+            }
+        }
+    }
+}

@@ -1,0 +1,282 @@
+//! The token bucket whose charges are all settled: what was used, and what may still come back, are
+//! counted apart.
+//!
+//! The theoretical arrival time (TAT) judges every call, exactly as in
+//! [`token_bucket`](super::token_bucket). Two more numbers say how far it may fall when a charge is
+//! settled:
+//!
+//! - `kept`: the TAT of the settled charges alone, each with what it really used, at the time of
+//!   its charge;
+//! - the pending ticks: the charges that are not settled yet, in full.
+//!
+//! A state without the charges that came back is at most max(kept, latest) + pending, where latest
+//! is the time of the latest charge, so settling lowers the TAT to that. With nothing kept and less
+//! than a full bucket pending, no call is denied; and since every pending charge counts in full, no
+//! interval ever holds more net cost than the bucket admits.
+//!
+//! A charge that is never settled stays pending until the time it took has come back, whatever else
+//! is charged meanwhile. For that, pending charges come in two generations. `mark` is the TAT of
+//! everything that was charged before the newer generation began, and of what was settled since.
+//! Once the clock has passed it, the older generation has no effect even if all of it is used: it
+//! is forgotten, its refunds are void, and the newer generation becomes the older.
+//!
+//! All quantities are ticks of the limit's [`Normal`] form since the Unix epoch.
+
+use super::{Judged, Machine, Refund};
+use crate::decision::{Decision, Outcome};
+use crate::limit::Normal;
+
+/// The numbers of a bucket: ticks a nanosecond, a token and a full bucket.
+#[derive(Clone, Copy)]
+pub(crate) struct BucketSize {
+    ticks: u64,
+    token: u64,
+    capacity: u64,
+}
+
+impl BucketSize {
+    fn clock(&self, now: u64) -> u128 {
+        u128::from(now) * u128::from(self.ticks)
+    }
+}
+
+/// The state of one bucket; the default is full.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct RefundableBucket {
+    /// When the bucket is full again.
+    tat: u128,
+    /// The same for the settled charges alone.
+    kept: u128,
+    /// The same for all charges before the newer generation, and the settled ones of the newer
+    /// generation.
+    mark: u128,
+    /// Pending ticks of the older generation and of the newer one.
+    pending: [u64; 2],
+    /// When each generation began. What was charged before the older one is void.
+    since: [u64; 2],
+    /// The latest instant of a charge. A call at an earlier instant is judged and booked at this
+    /// one: threads read the clock before they take their turn, and a bucket whose charges are all
+    /// pending must not deny because of that.
+    latest: u64,
+}
+
+impl RefundableBucket {
+    /// A state of that TAT in which all charges are settled.
+    pub(crate) fn settled_at(tat: u128) -> Self {
+        Self {
+            tat,
+            kept: tat,
+            mark: tat,
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn tat(self) -> u128 {
+        self.tat
+    }
+
+    fn ahead(self, clock: u128) -> u64 {
+        u64::try_from(self.tat.saturating_sub(clock)).unwrap_or(u64::MAX)
+    }
+
+    /// Forgets pending charges whose time has come back by `now`.
+    fn aged(mut self, limit: &BucketSize, now: u64) -> Self {
+        let clock = limit.clock(now);
+        // Charges of one instant stay in one generation.
+        if self.mark > clock || now <= self.latest {
+            return self;
+        }
+        for _ in 0..2 {
+            if self.mark <= clock {
+                self.kept = self.kept.max(self.mark);
+                self.pending = [self.pending[1], 0];
+                self.since = [self.since[1], now];
+                self.mark = self.tat;
+            }
+        }
+        self.lowered(limit)
+    }
+
+    /// Lowers the TAT to what the settled and the pending charges account for.
+    fn lowered(mut self, limit: &BucketSize) -> Self {
+        let [older, newer] = self.pending.map(u128::from);
+        self.tat = self
+            .tat
+            .min(self.kept.max(limit.clock(self.latest)) + older + newer);
+        self.kept = self.kept.min(self.tat);
+        self.mark = self.mark.min(self.tat);
+        self
+    }
+
+    /// Books what a charge at `charged_at` used.
+    fn booked(mut self, limit: &BucketSize, charged_at: u64, used: u64, is_newer: bool) -> Self {
+        if used > 0 {
+            let (at, used) = (limit.clock(charged_at), u128::from(used));
+            self.kept = self.kept.max(at) + used;
+            if is_newer {
+                self.mark = self.mark.max(at) + used;
+            }
+        }
+        self
+    }
+}
+
+impl Machine for RefundableBucket {
+    type Limit = BucketSize;
+    /// How far the state is ahead of the clock.
+    type Told = u64;
+
+    fn limit(normal: &Normal) -> BucketSize {
+        let Normal {
+            ticks,
+            token,
+            capacity,
+            ..
+        } = *normal;
+        BucketSize {
+            ticks,
+            token,
+            capacity,
+        }
+    }
+
+    fn fits_a_word(_: &BucketSize) -> bool {
+        false
+    }
+
+    /// Of a denial, `retry_at` is how many ticks are missing.
+    fn decision(normal: &Normal, judged: &Judged<Self, u64>, _: u64) -> Decision {
+        match *judged {
+            Judged::Admit(_, ahead) => Decision::new(normal, Outcome::Allowed, ahead, 0),
+            Judged::Deny { told, retry_at } => {
+                Decision::new(normal, Outcome::Denied, told, retry_at)
+            }
+            Judged::Never(ahead) => Decision::new(normal, Outcome::Never, ahead, 0),
+        }
+    }
+
+    fn from_words(word: impl Fn(usize) -> u64) -> Self {
+        let wide = |at: usize| u128::from(word(at)) << 64 | u128::from(word(at + 1));
+        Self {
+            tat: wide(0),
+            kept: wide(2),
+            mark: wide(4),
+            pending: [word(6), word(7)],
+            since: [word(8), word(9)],
+            latest: word(10),
+        }
+    }
+
+    fn to_words(self, mut word: impl FnMut(usize, u64)) {
+        for (at, wide) in [self.tat, self.kept, self.mark].into_iter().enumerate() {
+            word(2 * at, (wide >> 64) as u64);
+            word(2 * at + 1, wide as u64);
+        }
+        let [older, newer] = self.pending;
+        let [older_since, newer_since] = self.since;
+        for (at, value) in [older, newer, older_since, newer_since, self.latest]
+            .into_iter()
+            .enumerate()
+        {
+            word(6 + at, value);
+        }
+    }
+
+    // A state never fits one word: these are not called.
+    fn pack(self, _: &BucketSize) -> u64 {
+        0
+    }
+
+    fn clip(self, _: &BucketSize) -> Self {
+        self
+    }
+
+    fn unpack(_: &BucketSize, _: u64) -> Self {
+        Self::default()
+    }
+
+    fn step(self, limit: &BucketSize, now: u64, cost: u64) -> Judged<Self, u64> {
+        let early = self.latest.saturating_sub(now);
+        let now = now.max(self.latest);
+        let (mut state, clock) = (self.aged(limit, now), limit.clock(now));
+        let ahead = state.ahead(clock);
+        let need = match cost.checked_mul(limit.token) {
+            Some(need) if need <= limit.capacity => need,
+            _ => return Judged::Never(ahead),
+        };
+        let missing = ahead.saturating_add(need).saturating_sub(limit.capacity);
+        if missing > 0 {
+            return Judged::Deny {
+                told: ahead,
+                retry_at: missing.saturating_add(early.saturating_mul(limit.ticks)),
+            };
+        }
+        state.latest = now;
+        state.tat = state.tat.max(clock) + u128::from(need);
+        match state.pending[1].checked_add(need) {
+            Some(pending) => state.pending[1] = pending,
+            None => {
+                // More is pending than can be counted: nothing of it comes back.
+                let after = state.latest.saturating_add(1);
+                state = Self {
+                    since: [after, after],
+                    latest: after,
+                    ..Self::settled_at(state.tat)
+                };
+            }
+        }
+        Judged::Admit(state, ahead + need)
+    }
+
+    fn kept(mut self, limit: &BucketSize, cost: u64) -> Self {
+        let used = cost.saturating_mul(limit.token);
+        self.pending[1] = self.pending[1].saturating_sub(used);
+        self.booked(limit, self.latest, used, true)
+    }
+
+    fn charged_in(self) -> u64 {
+        self.latest
+    }
+
+    fn give_back(mut self, limit: &BucketSize, _: u64, back: &Refund) -> Self {
+        let [older_since, newer_since] = self.since;
+        if back.charged_in < older_since {
+            return self;
+        }
+        let is_newer = back.charged_in >= newer_since;
+        let pending = &mut self.pending[usize::from(is_newer)];
+        let worth = back.cost.saturating_mul(limit.token);
+        *pending = pending.saturating_sub(worth);
+        let used = worth.saturating_sub(back.unused.saturating_mul(limit.token));
+        self.booked(limit, back.charged_in, used, is_newer)
+            .lowered(limit)
+    }
+
+    fn charge_more(self, limit: &BucketSize, now: u64, extra: u64) -> Self {
+        if extra == 0 {
+            return self;
+        }
+        let (mut state, extra) = (self.aged(limit, now), extra.saturating_mul(limit.token));
+        state.tat = state.tat.max(limit.clock(now)) + u128::from(extra);
+        state.booked(limit, now, extra, true)
+    }
+
+    fn grant(mut self, limit: &BucketSize, now: u64, tokens: u64) -> (Self, u64) {
+        let gift = self
+            .ahead(limit.clock(now))
+            .min(tokens.saturating_mul(limit.token));
+        for number in [&mut self.tat, &mut self.kept, &mut self.mark] {
+            *number = number.saturating_sub(u128::from(gift));
+        }
+        (self, gift.div_ceil(limit.token))
+    }
+
+    fn join(self, _: &BucketSize, other: Self) -> Self {
+        let latest = self.latest.max(other.latest);
+        Self {
+            since: [latest, latest],
+            latest,
+            ..Self::settled_at(self.tat.max(other.tat))
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! A list that grows without moving what it holds: chunks that double in size, each made once.
+
+use crate::sync::OnceBox;
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+/// Chunk k holds 4 · 2^k entries; these hold 2^33.
+const CHUNKS: usize = 31;
+const FIRST_CHUNK: u64 = 4;
+
+/// Entries by index. An entry is there once it was asked for with
+/// [`get_or_make`](Self::get_or_make).
+pub(crate) struct Chunks<T: 'static> {
+    chunks: [OnceBox<Vec<T>>; CHUNKS],
+}
+
+impl<T> Chunks<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            chunks: core::array::from_fn(|_| OnceBox::new()),
+        }
+    }
+
+    #[inline]
+    pub(crate) fn get(&self, index: u64) -> Option<&T> {
+        let (chunk, at) = place(index);
+        self.chunks.get(chunk)?.get()?.get(at)
+    }
+
+    /// The entry, with its chunk made of `empty` entries if nobody has been there. The index is
+    /// below 2^33.
+    pub(crate) fn get_or_make(&self, index: u64, empty: impl Fn() -> T) -> &T {
+        let (chunk, at) = place(index);
+        let entries = self.chunks[chunk].get_or_init(|| {
+            let many = (FIRST_CHUNK as usize) << chunk;
+            Box::new((0..many).map(|_| empty()).collect())
+        });
+        &entries[at]
+    }
+}
+
+/// Chunk and index in it.
+#[inline]
+fn place(index: u64) -> (usize, usize) {
+    // Chunk k begins at 4 · (2^k − 1), so 4 is added to read k off the highest bit.
+    let position = index + FIRST_CHUNK;
+    let chunk = position.ilog2() - FIRST_CHUNK.ilog2();
+    (chunk as usize, (position - (FIRST_CHUNK << chunk)) as usize)
+}
+
+#[cfg(all(test, not(ratekeeper_loom)))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_index_has_a_place_of_its_own() {
+        let mut next = (0, 0);
+        for index in 0..10_000 {
+            assert_eq!(place(index), next);
+            next = if next.1 + 1 == 4 << next.0 {
+                (next.0 + 1, 0)
+            } else {
+                (next.0, next.1 + 1)
+            };
+        }
+        assert!(place(u64::from(u32::MAX)).0 < CHUNKS);
+    }
+
+    #[test]
+    fn entries_stay_what_they_were_made() {
+        let chunks = Chunks::new();
+        assert_eq!(chunks.get(70), None);
+        assert_eq!(*chunks.get_or_make(70, || 7), 7);
+        assert_eq!(*chunks.get_or_make(71, || 8), 7);
+        assert_eq!(chunks.get(70), Some(&7));
+    }
+}

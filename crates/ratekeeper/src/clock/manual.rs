@@ -1,0 +1,243 @@
+//! Time that moves only when told to, and wakes whoever sleeps on it.
+
+use super::{Clock, Instant, nanos};
+use crate::sync::{Arc, AtomicU64, Ordering};
+use core::fmt;
+use core::time::Duration;
+
+/// A clock that stands still until it is moved: for tests, simulations and replays, and the clock
+/// of `no_std` programs that have a tick of their own.
+///
+/// Clones show the same time. Moving it wakes the waiters whose time has come, earliest first.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{Limit, Limiter, ManualClock};
+///
+/// let clock = ManualClock::new();
+/// let limiter = Limiter::with_clock(Limit::per_second(1), clock.clone());
+/// assert!(limiter.check().is_allowed());
+/// assert!(limiter.check().is_denied());
+/// clock.advance(Duration::from_secs(1));
+/// assert!(limiter.check().is_allowed());
+/// ```
+#[derive(Clone)]
+pub struct ManualClock {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    now: AtomicU64,
+    #[cfg(feature = "std")]
+    sleepers: sleepers::Sleepers,
+}
+
+/// 2020-01-01 00:00 UTC: a whole day, so that every window that divides a day begins here.
+const START: Duration = Duration::from_secs(1_577_836_800);
+
+impl ManualClock {
+    /// A clock that shows 2020-01-01 00:00 UTC.
+    pub fn new() -> Self {
+        Self::starting_at(Instant::from_unix(START))
+    }
+
+    /// A clock that shows `start`.
+    pub fn starting_at(start: Instant) -> Self {
+        let shared = Shared {
+            now: AtomicU64::new(start.as_unix_nanos()),
+            #[cfg(feature = "std")]
+            sleepers: Default::default(),
+        };
+        Self {
+            shared: Arc::new(shared),
+        }
+    }
+
+    /// Moves time forward and wakes whoever was waiting for what has come.
+    pub fn advance(&self, by: Duration) {
+        let by = nanos(by);
+        let mut now = self.shared.now.load(Ordering::Relaxed);
+        loop {
+            let next = now.saturating_add(by);
+            match self.shared.now.compare_exchange_weak(
+                now,
+                next,
+                Ordering::AcqRel,
+                Ordering::Relaxed,
+            ) {
+                Ok(_) => break,
+                Err(seen) => now = seen,
+            }
+        }
+        self.wake();
+    }
+
+    /// Sets the time, backwards too, and wakes whoever was waiting for what has come.
+    pub fn set(&self, now: Instant) {
+        self.shared
+            .now
+            .store(now.as_unix_nanos(), Ordering::Release);
+        self.wake();
+    }
+
+    fn wake(&self) {
+        #[cfg(feature = "std")]
+        self.shared.sleepers.wake_until(self.now());
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Instant {
+        Instant::from_unix_nanos(self.shared.now.load(Ordering::Acquire))
+    }
+
+    #[cfg(feature = "std")]
+    fn park_until(&self, at: Instant) {
+        let mut alarm = sleepers::Alarm::default();
+        if !self
+            .shared
+            .sleepers
+            .arm(&mut alarm, at, &crate::limiter::thread_waker(), || {
+                self.now()
+            })
+        {
+            std::thread::park();
+        }
+        self.shared.sleepers.disarm(&mut alarm);
+    }
+
+    #[cfg(feature = "tokio")]
+    fn sleep_until(&self, at: Instant) -> super::Sleep {
+        super::Sleep::manual(self.clone(), at)
+    }
+}
+
+#[cfg(feature = "std")]
+impl ManualClock {
+    /// How many waiters sleep on this clock: a test can let them fall asleep before it moves time.
+    pub fn sleepers(&self) -> usize {
+        self.shared.sleepers.len()
+    }
+
+    /// When the next sleeper wakes; a simulation can go straight there.
+    pub fn next_wake(&self) -> Option<Instant> {
+        self.shared.sleepers.first()
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl ManualClock {
+    pub(super) fn arm(
+        &self,
+        alarm: &mut sleepers::Alarm,
+        at: Instant,
+        waker: &core::task::Waker,
+    ) -> bool {
+        self.shared.sleepers.arm(alarm, at, waker, || self.now())
+    }
+
+    pub(super) fn disarm(&self, alarm: &mut sleepers::Alarm) {
+        self.shared.sleepers.disarm(alarm);
+    }
+}
+
+impl Default for ManualClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for ManualClock {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("ManualClock").field(&self.now()).finish()
+    }
+}
+
+#[cfg(feature = "std")]
+pub(super) mod sleepers {
+    //! Who sleeps on a manual clock, ordered by the time to wake.
+
+    use crate::clock::Instant;
+    use core::task::Waker;
+    use std::collections::BTreeMap;
+    use std::sync::{Mutex, MutexGuard, PoisonError};
+
+    #[derive(Default)]
+    pub(crate) struct Sleepers {
+        queue: Mutex<Queue>,
+    }
+
+    #[derive(Default)]
+    struct Queue {
+        by_time: BTreeMap<(Instant, u64), Waker>,
+        next_id: u64,
+    }
+
+    /// A sleeper's place in the queue; empty when it is not in it.
+    #[derive(Default)]
+    pub(crate) struct Alarm(Option<(Instant, u64)>);
+
+    impl Sleepers {
+        /// Wakes `waker` at `at`; true if that has come already, and then nothing is kept.
+        pub(crate) fn arm(
+            &self,
+            alarm: &mut Alarm,
+            at: Instant,
+            waker: &Waker,
+            now: impl FnOnce() -> Instant,
+        ) -> bool {
+            let mut queue = self.lock();
+            if let Some(place) = alarm.0.take() {
+                queue.by_time.remove(&place);
+            }
+            // Time is read under the lock: whoever moves it takes the lock afterwards and finds
+            // this entry.
+            if now() >= at {
+                return true;
+            }
+            let place = (at, queue.next_id);
+            queue.next_id += 1;
+            queue.by_time.insert(place, waker.clone());
+            alarm.0 = Some(place);
+            false
+        }
+
+        pub(crate) fn disarm(&self, alarm: &mut Alarm) {
+            if let Some(place) = alarm.0.take() {
+                self.lock().by_time.remove(&place);
+            }
+        }
+
+        pub(crate) fn wake_until(&self, now: Instant) {
+            loop {
+                let due = {
+                    let mut queue = self.lock();
+                    match queue.by_time.first_key_value() {
+                        Some((&(at, _), _)) if at <= now => queue.by_time.pop_first(),
+                        _ => None,
+                    }
+                };
+                // Wakers run outside the lock: they may come back to this clock.
+                match due {
+                    Some((_, waker)) => waker.wake(),
+                    None => break,
+                }
+            }
+        }
+
+        pub(crate) fn len(&self) -> usize {
+            self.lock().by_time.len()
+        }
+
+        pub(crate) fn first(&self) -> Option<Instant> {
+            self.lock()
+                .by_time
+                .first_key_value()
+                .map(|(&(at, _), _)| at)
+        }
+
+        fn lock(&self) -> MutexGuard<'_, Queue> {
+            self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! The timer of an asynchronous wait.
+
+use super::manual::sleepers::Alarm;
+use super::{Instant, ManualClock};
+use core::fmt;
+use core::future::Future;
+use core::pin::Pin;
+use core::task::{Context, Poll};
+use core::time::Duration;
+use std::boxed::Box;
+
+/// A future that is ready when a clock says so; what
+/// [`Clock::sleep_until`](super::Clock::sleep_until) returns.
+///
+/// It resolves to `false` where no timer runs: outside a tokio runtime, or on one that was built
+/// without `enable_time()`.
+pub struct Sleep(Kind);
+
+enum Kind {
+    Real(Pin<Box<tokio::time::Sleep>>),
+    Manual {
+        clock: ManualClock,
+        at: Instant,
+        alarm: Alarm,
+    },
+    NoTimer,
+}
+
+impl Sleep {
+    /// Ready after `duration` of real time, by tokio's timer.
+    pub fn real(duration: Duration) -> Self {
+        if tokio::runtime::Handle::try_current().is_err() {
+            return Self(Kind::NoTimer);
+        }
+        // tokio panics on a runtime without timers, and has no way to ask beforehand. The panic
+        // hook still prints its message.
+        let sleep = std::panic::catch_unwind(|| Box::pin(tokio::time::sleep(duration)));
+        Self(sleep.map_or(Kind::NoTimer, Kind::Real))
+    }
+
+    pub(super) fn manual(clock: ManualClock, at: Instant) -> Self {
+        Self(Kind::Manual {
+            clock,
+            at,
+            alarm: Alarm::default(),
+        })
+    }
+}
+
+impl Future for Sleep {
+    type Output = bool;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
+        match &mut self.0 {
+            Kind::Real(sleep) => sleep.as_mut().poll(cx).map(|()| true),
+            Kind::Manual { clock, at, alarm } => match clock.arm(alarm, *at, cx.waker()) {
+                true => Poll::Ready(true),
+                false => Poll::Pending,
+            },
+            Kind::NoTimer => Poll::Ready(false),
+        }
+    }
+}
+
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Kind::Manual { clock, alarm, .. } = &mut self.0 {
+            clock.disarm(alarm);
+        }
+    }
+}
+
+impl fmt::Debug for Sleep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Sleep")
+    }
+}

@@ -1,0 +1,84 @@
+//! The default clock, and the anchor that ties every real clock to the Unix epoch.
+
+use super::{Clock, Instant};
+
+/// The monotonic clock of the operating system: it never runs backwards and no change of the wall
+/// clock moves it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SystemClock;
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+pub(super) use linux::{ClockId, read};
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Instant {
+        read(ClockId::Monotonic)
+    }
+}
+
+#[cfg(any(target_os = "linux", target_os = "android"))]
+mod linux {
+    use super::super::{Instant, NANOS_PER_SECOND, nanos};
+    pub(crate) use rustix::time::ClockId;
+    use rustix::time::clock_gettime;
+    use std::sync::atomic::{AtomicU64, Ordering};
+    use std::time::SystemTime;
+
+    /// What the kernel's monotonic clocks must be raised by to be on the line of all clocks: learnt
+    /// once a process, 0 before. The fine and the coarse one share their zero.
+    static OFFSET: AtomicU64 = AtomicU64::new(0);
+
+    /// Straight from the kernel: std would take the reading apart into a `Duration` and we would
+    /// put it together again.
+    #[inline]
+    pub(crate) fn read(clock: ClockId) -> Instant {
+        let offset = match OFFSET.load(Ordering::Relaxed) {
+            0 => learn_offset(),
+            offset => offset,
+        };
+        Instant(offset.wrapping_add(since_boot(clock)))
+    }
+
+    #[inline]
+    fn since_boot(clock: ClockId) -> u64 {
+        let time = clock_gettime(clock);
+        (time.tv_sec as u64)
+            .wrapping_mul(NANOS_PER_SECOND)
+            .wrapping_add(time.tv_nsec as u64)
+    }
+
+    #[cold]
+    fn learn_offset() -> u64 {
+        let wall = SystemTime::now()
+            .duration_since(SystemTime::UNIX_EPOCH)
+            .unwrap_or_default();
+        let offset = nanos(wall)
+            .wrapping_sub(since_boot(ClockId::Monotonic))
+            .max(1);
+        // Whoever comes first decides for all.
+        match OFFSET.compare_exchange(0, offset, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => offset,
+            Err(first) => first,
+        }
+    }
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "android")))]
+impl Clock for SystemClock {
+    #[inline]
+    fn now(&self) -> Instant {
+        use std::sync::OnceLock;
+        use std::time::{Instant as OsInstant, SystemTime};
+
+        static ANCHOR: OnceLock<(OsInstant, u64)> = OnceLock::new();
+        let (os, unix) = ANCHOR.get_or_init(|| {
+            let wall = SystemTime::now()
+                .duration_since(SystemTime::UNIX_EPOCH)
+                .unwrap_or_default();
+            (OsInstant::now(), super::nanos(wall))
+        });
+        Instant(unix.saturating_add(super::nanos(os.elapsed())))
+    }
+}

@@ -1,0 +1,245 @@
+//! How many at once: permits in flight, given back when they are dropped.
+
+use crate::clock::{Clock, DefaultClock};
+use crate::sync::{Arc, AtomicU64, Ordering};
+use core::fmt;
+
+#[cfg(feature = "std")]
+mod acquire;
+#[cfg(feature = "std")]
+pub use acquire::{Acquire, AcquireError};
+
+/// A limit on how many are in flight at once. It has no rate and no time: a permit comes back when
+/// it is dropped.
+///
+/// A handle: clones share the permits.
+///
+/// ```
+/// use ratekeeper::Concurrency;
+///
+/// let gate = Concurrency::new(2);
+/// let first = gate.try_acquire()?;
+/// let second = gate.try_acquire()?;
+/// let busy = gate.try_acquire().unwrap_err();
+/// assert_eq!(busy.to_string(), "2 of 2 in flight; when one comes back is not known");
+/// drop(first);
+/// assert!(gate.try_acquire().is_ok());
+/// # Ok::<_, ratekeeper::Busy>(())
+/// ```
+///
+/// Whoever waits is served in order, and nobody passes those who wait:
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::Concurrency;
+///
+/// let gate = Concurrency::new(2);
+/// let permit = gate.acquire_n(2).within(Duration::from_secs(1)).blocking()?; // or .await
+/// # Ok::<_, ratekeeper::AcquireError>(())
+/// ```
+pub struct Concurrency<C: Clock = DefaultClock> {
+    shared: Arc<Shared<C>>,
+}
+
+struct Shared<C> {
+    in_flight: AtomicU64,
+    limit: AtomicU64,
+    #[cfg(feature = "std")]
+    line: acquire::Line,
+    /// For deadlines, which only waits have.
+    #[cfg_attr(not(feature = "std"), expect(dead_code))]
+    clock: C,
+}
+
+#[cfg(feature = "std")]
+impl Concurrency {
+    /// At most `limit` in flight.
+    pub fn new(limit: u64) -> Self {
+        Self::with_clock(limit, crate::clock::SystemClock)
+    }
+}
+
+impl<C: Clock> Concurrency<C> {
+    /// The same on a clock of your choice, which only deadlines read.
+    pub fn with_clock(limit: u64, clock: C) -> Self {
+        Self {
+            shared: Arc::new(Shared {
+                in_flight: AtomicU64::new(0),
+                limit: AtomicU64::new(limit),
+                #[cfg(feature = "std")]
+                line: Default::default(),
+                clock,
+            }),
+        }
+    }
+
+    /// Takes one permit if it is free and nobody waits for it.
+    pub fn try_acquire(&self) -> Result<Permit<C>, Busy> {
+        self.try_acquire_n(1)
+    }
+
+    /// Takes `cost` permits if all of them are free and nobody waits for them.
+    pub fn try_acquire_n(&self, cost: u64) -> Result<Permit<C>, Busy> {
+        #[cfg(feature = "std")]
+        let barred = cost > 0 && !self.shared.line.is_empty();
+        #[cfg(not(feature = "std"))]
+        let barred = false;
+        match !barred && self.shared.take(cost) {
+            true => Ok(self.permit(cost)),
+            false => Err(Busy {
+                in_flight: self.in_flight(),
+                limit: self.limit(),
+                cost,
+            }),
+        }
+    }
+
+    /// How many are in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.shared.in_flight.load(Ordering::Relaxed)
+    }
+
+    /// How many may be.
+    pub fn limit(&self) -> u64 {
+        self.shared.limit.load(Ordering::Relaxed)
+    }
+
+    /// Changes how many may be in flight. Permits that are out stay out: above a lower limit none
+    /// is given until enough have come back.
+    pub fn set_limit(&self, limit: u64) {
+        self.shared.limit.store(limit, Ordering::SeqCst);
+        self.shared.serve_line();
+    }
+
+    fn permit(&self, cost: u64) -> Permit<C> {
+        Permit {
+            gate: self.clone(),
+            cost,
+        }
+    }
+}
+
+impl<C> Shared<C> {
+    fn take(&self, cost: u64) -> bool {
+        let limit = self.limit.load(Ordering::SeqCst);
+        let fits = |in_flight: u64| in_flight.checked_add(cost).filter(|sum| *sum <= limit);
+        self.in_flight
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits)
+            .is_ok()
+    }
+
+    fn give_back(&self, cost: u64) {
+        // In one order with those who join the line: one of the two sees the other.
+        self.in_flight.fetch_sub(cost, Ordering::SeqCst);
+        self.serve_line();
+    }
+
+    fn serve_line(&self) {
+        #[cfg(feature = "std")]
+        self.line.serve(|cost| self.take(cost));
+    }
+}
+
+impl<C: Clock> Clone for Concurrency<C> {
+    fn clone(&self) -> Self {
+        Self {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Concurrency<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Concurrency")
+            .field("in_flight", &self.in_flight())
+            .field("limit", &self.limit())
+            .finish()
+    }
+}
+
+/// The right to be in flight; dropping it gives it back.
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct Permit<C: Clock = DefaultClock> {
+    gate: Concurrency<C>,
+    cost: u64,
+}
+
+impl<C: Clock> Permit<C> {
+    /// How many it stands for.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+impl<C: Clock> Drop for Permit<C> {
+    fn drop(&mut self) {
+        if self.cost > 0 {
+            self.gate.shared.give_back(self.cost);
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Permit<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Permit").field("cost", &self.cost).finish()
+    }
+}
+
+/// No permit now. When one comes back is not known.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Busy {
+    in_flight: u64,
+    limit: u64,
+    cost: u64,
+}
+
+impl Busy {
+    #[cfg(feature = "std")]
+    pub(crate) fn new(in_flight: u64, limit: u64, cost: u64) -> Self {
+        Self {
+            in_flight,
+            limit,
+            cost,
+        }
+    }
+
+    /// How many were in flight.
+    pub fn in_flight(&self) -> u64 {
+        self.in_flight
+    }
+
+    /// How many may be.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether waiting will not help: more was asked for than may ever be in flight.
+    pub fn is_never(&self) -> bool {
+        self.cost > self.limit
+    }
+
+    /// Always none: a permit comes back when its holder is done, and nobody knows when. HTTP says a
+    /// second.
+    pub fn retry_after(&self) -> Option<core::time::Duration> {
+        None
+    }
+}
+
+impl fmt::Display for Busy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.is_never() {
+            true => write!(
+                f,
+                "{} at once is more than the {} that may ever be in flight",
+                self.cost, self.limit
+            ),
+            false => write!(
+                f,
+                "{} of {} in flight; when one comes back is not known",
+                self.in_flight, self.limit
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Busy {}

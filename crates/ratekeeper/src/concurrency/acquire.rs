@@ -1,0 +1,349 @@
+//! Waiting for a permit: in line, with a deadline, on a runtime or without one.
+
+use super::{Concurrency, Permit};
+use crate::clock::{Clock, Instant};
+use crate::limiter::{NO_TIMER, thread_waker};
+use core::fmt;
+use core::task::Waker;
+use core::time::Duration;
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::vec::Vec;
+
+/// Why a wait for permits ended without them. Nothing was taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum AcquireError {
+    /// More was asked for than may ever be in flight.
+    ExceedsLimit {
+        /// What was asked for.
+        cost: u64,
+        /// The most that may be in flight.
+        limit: u64,
+    },
+    /// The gate was closed.
+    Closed,
+    /// The deadline passed first.
+    Deadline,
+    /// There is no timer for the deadline: the future was polled outside a tokio runtime, or on one
+    /// built without `enable_time()`.
+    NoTimer,
+}
+
+impl fmt::Display for AcquireError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::ExceedsLimit { cost, limit } => {
+                write!(
+                    f,
+                    "{cost} at once never fit a limit of {limit}; raise the limit or ask for fewer"
+                )
+            }
+            Self::Closed => f.write_str("the gate was closed"),
+            Self::Deadline => f.write_str("no permit came back before the deadline"),
+            Self::NoTimer => f.write_str(NO_TIMER),
+        }
+    }
+}
+
+impl core::error::Error for AcquireError {}
+
+/// # Waiting
+impl<C: Clock> Concurrency<C> {
+    /// Waits for one permit: `.await` it (feature `tokio`), or call
+    /// [`blocking`](Acquire::blocking).
+    pub fn acquire(&self) -> Acquire<'_, C> {
+        self.acquire_n(1)
+    }
+
+    /// Waits for `cost` permits at once.
+    pub fn acquire_n(&self, cost: u64) -> Acquire<'_, C> {
+        Acquire {
+            gate: self,
+            cost,
+            deadline: None,
+            place: None,
+            #[cfg(feature = "tokio")]
+            sleep: None,
+        }
+    }
+
+    /// Ends every wait, now and later, with [`AcquireError::Closed`]. Permits that are out stay
+    /// good.
+    pub fn close(&self) {
+        self.shared.line.close();
+    }
+}
+
+/// A wait for permits; what [`Concurrency::acquire`] returns. It joins the line when it is first
+/// polled (or [`blocking`](Self::blocking) is called); dropping it leaves the line.
+#[must_use = "a wait does nothing until it is awaited or blocking() is called"]
+pub struct Acquire<'a, C: Clock> {
+    gate: &'a Concurrency<C>,
+    cost: u64,
+    deadline: Option<Deadline>,
+    /// Where it stands in line.
+    place: Option<u64>,
+    #[cfg(feature = "tokio")]
+    sleep: Option<crate::clock::Sleep>,
+}
+
+enum Deadline {
+    Within(Duration),
+    At(Instant),
+}
+
+impl<C: Clock> Acquire<'_, C> {
+    /// Waits at most this long, counted from when the wait begins.
+    pub fn within(mut self, longest: Duration) -> Self {
+        self.deadline = Some(Deadline::Within(longest));
+        self
+    }
+
+    /// Waits until `deadline` at the latest.
+    pub fn until(mut self, deadline: Instant) -> Self {
+        self.deadline = Some(Deadline::At(deadline));
+        self
+    }
+
+    /// Blocks this thread until the permits are there. Needs no runtime.
+    pub fn blocking(mut self) -> Result<Permit<C>, AcquireError> {
+        let waker = thread_waker();
+        loop {
+            match self.look(&waker) {
+                Some(ended) => return ended,
+                None => match self.deadline {
+                    Some(Deadline::At(deadline)) => self.gate.shared.clock.park_until(deadline),
+                    _ => std::thread::park(),
+                },
+            }
+        }
+    }
+
+    /// Joins the line or sees whether its turn has come; none if it has not.
+    fn look(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
+        let (gate, shared) = (self.gate, &self.gate.shared);
+        if self.place.is_none() {
+            if self.cost > gate.limit() {
+                return Some(Err(AcquireError::ExceedsLimit {
+                    cost: self.cost,
+                    limit: gate.limit(),
+                }));
+            }
+            if shared.line.is_closed() {
+                return Some(Err(AcquireError::Closed));
+            }
+            if let Ok(permit) = gate.try_acquire_n(self.cost) {
+                return Some(Ok(permit));
+            }
+            if let Some(Deadline::Within(longest)) = self.deadline {
+                self.deadline = Some(Deadline::At(shared.clock.now() + longest));
+            }
+            self.place = Some(shared.line.join(self.cost, waker));
+            // Whoever gave back before the line was joined did not see it.
+            shared.serve_line();
+        }
+        match shared.line.look(self.place?, waker) {
+            Turn::Come => {
+                self.place = None;
+                Some(Ok(gate.permit(self.cost)))
+            }
+            Turn::Closed => {
+                self.place = None;
+                Some(Err(AcquireError::Closed))
+            }
+            Turn::NotYet => match self.deadline {
+                Some(Deadline::At(deadline)) if shared.clock.now() >= deadline => {
+                    self.leave();
+                    Some(Err(AcquireError::Deadline))
+                }
+                _ => None,
+            },
+        }
+    }
+
+    /// Leaves the line; what was granted meanwhile goes back.
+    fn leave(&mut self) {
+        if let Some(place) = self.place.take() {
+            let shared = &self.gate.shared;
+            match shared.line.leave(place) {
+                true => shared.give_back(self.cost),
+                // The next one may fit where this one did not.
+                false => shared.serve_line(),
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl<C: Clock> Future for Acquire<'_, C> {
+    type Output = Result<Permit<C>, AcquireError>;
+
+    fn poll(
+        mut self: core::pin::Pin<&mut Self>,
+        cx: &mut core::task::Context<'_>,
+    ) -> core::task::Poll<Self::Output> {
+        use core::task::Poll;
+
+        loop {
+            if let Some(ended) = self.look(cx.waker()) {
+                return Poll::Ready(ended);
+            }
+            let Some(Deadline::At(deadline)) = self.deadline else {
+                return Poll::Pending;
+            };
+            let gate = self.gate;
+            let sleep = self
+                .sleep
+                .get_or_insert_with(|| gate.shared.clock.sleep_until(deadline));
+            match core::pin::Pin::new(sleep).poll(cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(true) => self.sleep = None,
+                Poll::Ready(false) => {
+                    self.leave();
+                    return Poll::Ready(Err(AcquireError::NoTimer));
+                }
+            }
+        }
+    }
+}
+
+#[cfg(feature = "tokio")]
+impl<C: Clock> Unpin for Acquire<'_, C> {}
+
+impl<C: Clock> Drop for Acquire<'_, C> {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+impl<C: Clock> fmt::Debug for Acquire<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Acquire")
+            .field("cost", &self.cost)
+            .field("in_line", &self.place.is_some())
+            .finish()
+    }
+}
+
+/// Those who wait, in the order they came.
+#[derive(Default)]
+pub(super) struct Line {
+    /// How many wait: written under the lock, read without it by those who would not wait.
+    length: AtomicUsize,
+    closed: AtomicBool,
+    queue: Mutex<Queue>,
+}
+
+#[derive(Default)]
+struct Queue {
+    waiting: VecDeque<Waiting>,
+    /// Served, and not yet fetched.
+    granted: Vec<u64>,
+    next_place: u64,
+}
+
+struct Waiting {
+    place: u64,
+    cost: u64,
+    waker: Waker,
+}
+
+enum Turn {
+    Come,
+    NotYet,
+    Closed,
+}
+
+impl Line {
+    pub(super) fn is_empty(&self) -> bool {
+        self.length.load(Ordering::SeqCst) == 0
+    }
+
+    fn is_closed(&self) -> bool {
+        self.closed.load(Ordering::Acquire)
+    }
+
+    fn join(&self, cost: u64, waker: &Waker) -> u64 {
+        let mut queue = self.lock();
+        let place = queue.next_place;
+        queue.next_place += 1;
+        queue.waiting.push_back(Waiting {
+            place,
+            cost,
+            waker: waker.clone(),
+        });
+        self.length.store(queue.waiting.len(), Ordering::SeqCst);
+        place
+    }
+
+    fn look(&self, place: u64, waker: &Waker) -> Turn {
+        let mut queue = self.lock();
+        if let Some(at) = queue.granted.iter().position(|granted| *granted == place) {
+            queue.granted.swap_remove(at);
+            return Turn::Come;
+        }
+        match queue
+            .waiting
+            .iter_mut()
+            .find(|waiting| waiting.place == place)
+        {
+            Some(waiting) => {
+                waiting.waker.clone_from(waker);
+                Turn::NotYet
+            }
+            None => Turn::Closed,
+        }
+    }
+
+    /// Leaves the line; true if it had been served already.
+    fn leave(&self, place: u64) -> bool {
+        let mut queue = self.lock();
+        queue.waiting.retain(|waiting| waiting.place != place);
+        self.length.store(queue.waiting.len(), Ordering::SeqCst);
+        match queue.granted.iter().position(|granted| *granted == place) {
+            Some(at) => {
+                queue.granted.swap_remove(at);
+                true
+            }
+            None => false,
+        }
+    }
+
+    /// Serves the line from its front, as far as `take` has permits for it.
+    pub(super) fn serve(&self, take: impl Fn(u64) -> bool) {
+        while !self.is_empty() {
+            let served = {
+                let mut queue = self.lock();
+                let Some(first) = queue.waiting.front() else {
+                    return;
+                };
+                if !take(first.cost) {
+                    return;
+                }
+                let Some(first) = queue.waiting.pop_front() else {
+                    return;
+                };
+                queue.granted.push(first.place);
+                self.length.store(queue.waiting.len(), Ordering::SeqCst);
+                first.waker
+            };
+            served.wake();
+        }
+    }
+
+    fn close(&self) {
+        self.closed.store(true, Ordering::Release);
+        let waiting = {
+            let mut queue = self.lock();
+            self.length.store(0, Ordering::SeqCst);
+            core::mem::take(&mut queue.waiting)
+        };
+        waiting.into_iter().for_each(|waiting| waiting.waker.wake());
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}

@@ -1,0 +1,370 @@
+//! What a caller is told.
+
+use crate::algorithm::{Judged, pacing};
+use crate::limit::{Algorithm, Kind, Normal};
+use core::fmt;
+use core::time::Duration;
+
+/// Whether a call passed.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Outcome {
+    /// It did, and was charged.
+    Allowed,
+    /// It did not; later it will.
+    Denied,
+    /// It did not, and waiting will not help: the cost is more than the limit ever holds, or
+    /// nothing refills.
+    Never,
+}
+
+/// The answer to one call: whether it passed, and the true figures of the limit at that moment.
+///
+/// Small and `Copy`; the figures are computed when asked for.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{Limit, Limiter, ManualClock};
+///
+/// let limiter = Limiter::with_clock(Limit::per_second(2).burst(5), ManualClock::new());
+/// let decision = limiter.check_n(4);
+/// assert!(decision.is_allowed());
+/// assert_eq!((decision.limit(), decision.remaining()), (5, 1));
+/// assert_eq!(decision.reset_after(), Duration::from_secs(2));
+///
+/// let decision = limiter.check_n(2);
+/// assert!(decision.is_denied());
+/// assert_eq!(decision.retry_after(), Some(Duration::from_millis(500)));
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[must_use = "a decision that nobody looks at limits nothing"]
+pub struct Decision {
+    /// How far the state is ahead of the clock once the call is dealt with; for windows:
+    /// nanoseconds until it is fresh.
+    ahead: u64,
+    /// Ticks until the call's tokens are there; for windows: nanoseconds until the same call
+    /// passes.
+    wait: u64,
+    /// Ticks a token; for windows: what remains.
+    token: u64,
+    capacity: u64,
+    /// Ticks in a nanosecond, or in a microsecond.
+    ticks: u32,
+    micros: bool,
+    kind: Kind,
+    outcome: Outcome,
+}
+
+impl Decision {
+    #[inline]
+    pub(crate) fn new(limit: &Normal, outcome: Outcome, ahead: u64, wait: u64) -> Self {
+        let Normal {
+            ticks,
+            token,
+            capacity,
+            kind,
+        } = *limit;
+        Self {
+            ahead,
+            wait,
+            token,
+            capacity,
+            ticks: ticks as u32,
+            micros: false,
+            kind,
+            outcome,
+        }
+    }
+
+    /// A decision of a window or log at `now`.
+    #[inline(always)]
+    pub(crate) fn windowed<S>(limit: &Normal, judged: &Judged<S>, now: u64) -> Self {
+        let (outcome, told, retry_at) = match judged {
+            Judged::Admit(_, told) => (Outcome::Allowed, told, 0),
+            Judged::Deny { told, retry_at } => (Outcome::Denied, told, *retry_at),
+            Judged::Never(told) => (Outcome::Never, told, 0),
+        };
+        Self {
+            ahead: told.reset_at.saturating_sub(now),
+            wait: retry_at.saturating_sub(now),
+            token: told.remaining,
+            capacity: limit.capacity,
+            ticks: 1,
+            micros: false,
+            kind: limit.kind,
+            outcome,
+        }
+    }
+
+    /// A decision of a store that counts in microseconds.
+    pub(crate) fn in_micros(
+        kind: Kind,
+        outcome: Outcome,
+        [ahead, wait, token, capacity]: [u64; 4],
+        per_micro: u32,
+    ) -> Self {
+        Self {
+            ahead,
+            wait,
+            token,
+            capacity,
+            ticks: per_micro,
+            micros: true,
+            kind,
+            outcome,
+        }
+    }
+
+    /// The same for a caller that would wait `longest` nanoseconds for its tokens, and so passes
+    /// that much sooner.
+    #[cfg(feature = "std")]
+    pub(crate) fn to_a_patient_caller(self, longest: u64) -> Self {
+        match (self.outcome, self.kind) {
+            // A queue knows its callers' patience.
+            (Outcome::Denied, Kind::Bucket) => Self {
+                wait: self
+                    .wait
+                    .saturating_sub(longest.saturating_mul(u64::from(self.ticks))),
+                ..self
+            },
+            _ => self,
+        }
+    }
+
+    /// Whether the call passed.
+    #[inline]
+    pub fn is_allowed(&self) -> bool {
+        self.outcome == Outcome::Allowed
+    }
+
+    /// Whether the call was turned away, for now or for good.
+    #[inline]
+    pub fn is_denied(&self) -> bool {
+        self.outcome != Outcome::Allowed
+    }
+
+    /// Whether waiting will not help: the cost can never fit, or nothing refills.
+    #[inline]
+    pub fn is_never(&self) -> bool {
+        self.outcome == Outcome::Never
+    }
+
+    /// The outcome, to match on.
+    #[inline]
+    pub fn outcome(&self) -> Outcome {
+        self.outcome
+    }
+
+    /// Whether there was no limit at all.
+    pub fn is_unlimited(&self) -> bool {
+        self.kind == Kind::Unlimited
+    }
+
+    /// The capacity: how much may come at once. [`u64::MAX`] when unlimited.
+    pub fn limit(&self) -> u64 {
+        match self.kind {
+            Kind::Unlimited => u64::MAX,
+            Kind::Bucket | Kind::Refundable | Kind::Frozen => self.capacity / self.token,
+            Kind::Pacing => self.capacity / self.token + 1,
+            _ => self.capacity,
+        }
+    }
+
+    /// How much would pass right now, after this call. [`u64::MAX`] when unlimited.
+    pub fn remaining(&self) -> u64 {
+        match self.kind {
+            Kind::Unlimited => u64::MAX,
+            Kind::Bucket | Kind::Refundable | Kind::Frozen => {
+                self.capacity.saturating_sub(self.ahead) / self.token
+            }
+            Kind::Pacing => pacing::remaining(self.token, self.capacity, self.ahead),
+            _ => self.token,
+        }
+    }
+
+    /// How long until the same call passes if nobody else comes: then it does, a nanosecond earlier
+    /// it does not. None if it has passed, never will, or waits for a permit, of which nobody knows
+    /// when it comes back.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.outcome {
+            // When a permit comes back nobody knows.
+            Outcome::Denied if self.kind != Kind::InFlight => Some(self.time(self.wait)),
+            _ => None,
+        }
+    }
+
+    /// How long until everything is available again if nobody else comes. [`Duration::MAX`] if
+    /// nothing refills.
+    pub fn reset_after(&self) -> Duration {
+        if self.ahead > 0 && self.kind == Kind::Frozen {
+            Duration::MAX
+        } else {
+            self.time(self.ahead)
+        }
+    }
+
+    /// How long until one more unit is there if nobody else comes: zero if all are,
+    /// [`Duration::MAX`] if none ever comes. Of a sliding window or a log a decision does not know
+    /// it; they tell the latest that it can be. Zero for permits, of which nobody knows when they
+    /// come back.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use ratekeeper::{Limit, Limiter, ManualClock};
+    ///
+    /// let limiter = Limiter::with_clock(Limit::per_second(2).burst(5), ManualClock::new());
+    /// assert_eq!(limiter.check_n(4).next_after(), Duration::from_millis(500));
+    /// ```
+    pub fn next_after(&self) -> Duration {
+        let remaining = self.remaining();
+        match self.kind {
+            Kind::Unlimited | Kind::InFlight => Duration::ZERO,
+            _ if remaining >= self.limit() => Duration::ZERO,
+            Kind::Frozen => Duration::MAX,
+            // Neither overflows: there is less than fits.
+            Kind::Bucket | Kind::Refundable => self.time_to((remaining + 1) * self.token),
+            // One may always start, so its room is for the others.
+            Kind::Pacing => self.time_to(remaining * self.token),
+            _ => self.retry_after().unwrap_or_else(|| self.reset_after()),
+        }
+    }
+
+    /// How long until so many ticks of the capacity are free.
+    fn time_to(&self, free: u64) -> Duration {
+        self.time(
+            self.ahead
+                .saturating_sub(self.capacity.saturating_sub(free)),
+        )
+    }
+
+    /// How long the caller must wait before it acts: pacing tells its start. Zero for every
+    /// algorithm that only says yes or no.
+    pub fn delay(&self) -> Duration {
+        match self.outcome {
+            Outcome::Allowed => self.time(self.wait),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// What is in the bucket; negative while reservations are ahead of it.
+    pub(crate) fn level(&self) -> f64 {
+        match self.kind {
+            Kind::Unlimited => f64::INFINITY,
+            Kind::Bucket | Kind::Refundable | Kind::Frozen => {
+                (i128::from(self.capacity) - i128::from(self.ahead)) as f64 / self.token as f64
+            }
+            _ => self.remaining() as f64,
+        }
+    }
+
+    /// Ticks told as time: rounded up, so that nobody is told to come too early.
+    fn time(&self, ticks: u64) -> Duration {
+        match self.ticks {
+            0 => Duration::ZERO,
+            per_micro if self.micros => Duration::from_micros(ticks.div_ceil(u64::from(per_micro))),
+            per_nano => Duration::from_nanos(ticks.div_ceil(u64::from(per_nano))),
+        }
+    }
+}
+
+impl fmt::Debug for Decision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Decision")
+            .field("outcome", &self.outcome)
+            .field("limit", &self.limit())
+            .field("remaining", &self.remaining())
+            .field("retry_after", &self.retry_after())
+            .field("reset_after", &self.reset_after())
+            .finish()
+    }
+}
+
+/// Why there is no reservation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum ReserveError {
+    /// The slot would come too late, or never; nothing was taken.
+    Denied(Denied),
+    /// The algorithm knows no slots ahead of time: windows and logs say yes or no now. Use `check`
+    /// or `wait`.
+    NoSlots(Algorithm),
+}
+
+impl ReserveError {
+    /// The decision with all its figures, if there was one.
+    pub fn decision(&self) -> Option<Decision> {
+        match self {
+            Self::Denied(denied) => Some(denied.decision()),
+            Self::NoSlots(_) => None,
+        }
+    }
+
+    /// How long until the same call passes if nobody else comes; none if it never will, or is not
+    /// known.
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Denied(denied) => denied.retry_after(),
+            Self::NoSlots(_) => None,
+        }
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_never(&self) -> bool {
+        matches!(self, Self::Denied(denied) if denied.is_never())
+    }
+}
+
+impl fmt::Display for ReserveError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Denied(denied) => denied.fmt(f),
+            Self::NoSlots(algorithm) => {
+                write!(
+                    f,
+                    "{algorithm} cannot reserve ahead of time; use check or wait, or another algorithm"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for ReserveError {}
+
+/// A call that asked for something to hold and was turned away; it knows the [`Decision`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Denied(pub(crate) Decision);
+
+impl Denied {
+    /// The decision with all its figures.
+    pub fn decision(&self) -> Decision {
+        self.0
+    }
+
+    /// How long until the same call passes if nobody else comes; none if it never will.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.0.retry_after()
+    }
+
+    /// Whether waiting will not help.
+    pub fn is_never(&self) -> bool {
+        self.0.is_never()
+    }
+}
+
+impl fmt::Display for Denied {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.retry_after() {
+            Some(after) => write!(
+                f,
+                "over the limit of {}; retry after {after:?}",
+                self.0.limit()
+            ),
+            None => write!(
+                f,
+                "over the limit of {}, which will never admit this",
+                self.0.limit()
+            ),
+        }
+    }
+}
+
+impl core::error::Error for Denied {}

@@ -1,0 +1,212 @@
+//! How many at once, for each of many subjects.
+
+use super::Inner;
+use super::line::Rule;
+use super::table::{Cap, Figures};
+use super::terms::Asked;
+use crate::clock::{Clock, DefaultClock, SystemClock};
+use crate::concurrency::Busy;
+use crate::limiter::Carry;
+use core::borrow::Borrow;
+use core::fmt;
+use core::hash::Hash;
+use core::marker::PhantomData;
+use std::sync::Arc;
+
+/// A limit on how many are in flight at once for each key. A key is forgotten when none of it is.
+///
+/// ```
+/// use ratekeeper::KeyedConcurrency;
+///
+/// let per_tenant = KeyedConcurrency::<str>::new(2);
+/// let first = per_tenant.try_acquire("acme")?;
+/// let second = per_tenant.try_acquire("acme")?;
+/// assert!(per_tenant.try_acquire("acme").is_err());
+/// assert!(per_tenant.try_acquire("emca").is_ok());
+/// drop(first);
+/// assert_eq!(per_tenant.in_flight("acme"), 1);
+/// # Ok::<_, ratekeeper::Busy>(())
+/// ```
+///
+/// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is. What is in flight is never
+/// displaced: when there is no room for another key, that key is turned away.
+///
+/// A handle: clones share the permits.
+pub struct KeyedConcurrency<K: ?Sized, C: Clock = DefaultClock> {
+    inner: Arc<Inner<C>>,
+    keys: PhantomData<fn(&K)>,
+}
+
+/// Makes a [`KeyedConcurrency`]; what [`KeyedConcurrency::builder`] returns.
+pub struct KeyedConcurrencyBuilder<K: ?Sized> {
+    limit: u64,
+    cap: Cap,
+    keys: PhantomData<fn(&K)>,
+}
+
+impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
+    /// How many keys may have something in flight at once; a million if not said.
+    #[must_use]
+    pub fn max_keys(mut self, keys: usize) -> Self {
+        self.cap.keys = keys;
+        self
+    }
+
+    /// How many bytes it may use in all: if the table of [`max_keys`](Self::max_keys) would take
+    /// more, it is made for fewer.
+    #[must_use]
+    pub fn max_bytes(mut self, bytes: usize) -> Self {
+        self.cap.bytes = Some(bytes);
+        self
+    }
+
+    /// Makes it. Memory is reserved now and used as keys come.
+    ///
+    /// # Panics
+    ///
+    /// If the memory cannot even be reserved: more than the system would ever hand out was asked
+    /// for.
+    pub fn build(self) -> KeyedConcurrency<K> {
+        let inner = Inner::new(self.cap, SystemClock, Rule::InFlight(self.limit));
+        KeyedConcurrency {
+            inner: Arc::new(inner),
+            keys: PhantomData,
+        }
+    }
+}
+
+impl<K: ?Sized> KeyedConcurrency<K> {
+    /// At most `limit` in flight for each key, for up to a million keys at once.
+    pub fn new(limit: u64) -> Self {
+        Self::builder(limit).build()
+    }
+
+    /// To choose how many keys, or how much memory.
+    pub fn builder(limit: u64) -> KeyedConcurrencyBuilder<K> {
+        KeyedConcurrencyBuilder {
+            limit,
+            cap: Cap::default(),
+            keys: PhantomData,
+        }
+    }
+}
+
+impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
+    /// Takes one permit of a key if it is free.
+    pub fn try_acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyPermit<C>, Busy>
+    where
+        K: Borrow<Q>,
+    {
+        self.try_acquire_n(key, 1)
+    }
+
+    /// Takes `cost` permits of a key if all of them are free.
+    pub fn try_acquire_n<Q: Hash + ?Sized>(&self, key: &Q, cost: u64) -> Result<KeyPermit<C>, Busy>
+    where
+        K: Borrow<Q>,
+    {
+        let hash = self.inner.table.hash(key);
+        let Inner { table, first, .. } = &*self.inner;
+        let asked = Asked {
+            now: table.clock().now(),
+            cost,
+            longest: None,
+            reserve: 0,
+            write: true,
+            kept: false,
+        };
+        let decision = table.call(first, hash, &asked, None).0.decision;
+        match decision.is_allowed() {
+            true => Ok(KeyPermit {
+                inner: Arc::clone(&self.inner),
+                hash,
+                cost,
+            }),
+            false => Err(Busy::new(table.in_flight(hash), decision.limit(), cost)),
+        }
+    }
+
+    /// How many of a key are in flight.
+    pub fn in_flight<Q: Hash + ?Sized>(&self, key: &Q) -> u64
+    where
+        K: Borrow<Q>,
+    {
+        self.inner.table.in_flight(self.inner.table.hash(key))
+    }
+
+    /// How many of each key may be.
+    pub fn limit(&self) -> u64 {
+        self.inner.table.current(&self.inner.first).normal.capacity
+    }
+
+    /// Changes how many may be in flight. Permits that are out stay out.
+    pub fn set_limit(&self, limit: u64) {
+        let Inner { table, first, .. } = &*self.inner;
+        table.change(&first.line, Rule::InFlight(limit), Carry::Keep, || {
+            table.clock().now()
+        });
+    }
+
+    /// How many keys there are: live are those with something in flight. Counting them reads the
+    /// whole table.
+    pub fn figures(&self) -> Figures {
+        let table = &self.inner.table;
+        table.figures(table.clock().now())
+    }
+}
+
+impl<K: ?Sized, C: Clock> Clone for KeyedConcurrency<K, C> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            keys: PhantomData,
+        }
+    }
+}
+
+impl<K: ?Sized, C: Clock> fmt::Debug for KeyedConcurrency<K, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedConcurrency")
+            .field("limit", &self.limit())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<K: ?Sized> fmt::Debug for KeyedConcurrencyBuilder<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyedConcurrencyBuilder")
+            .field("limit", &self.limit)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The right to be in flight for a key; dropping it gives it back.
+#[must_use = "a permit that is dropped at once limits nothing"]
+pub struct KeyPermit<C: Clock = DefaultClock> {
+    inner: Arc<Inner<C>>,
+    hash: u64,
+    cost: u64,
+}
+
+impl<C: Clock> KeyPermit<C> {
+    /// How many it stands for.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+}
+
+impl<C: Clock> Drop for KeyPermit<C> {
+    fn drop(&mut self) {
+        if self.cost > 0 {
+            self.inner.table.land(self.hash, self.cost);
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for KeyPermit<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("KeyPermit")
+            .field("cost", &self.cost)
+            .finish()
+    }
+}

@@ -1,0 +1,217 @@
+//! What came back to keys: an account for each slot.
+//!
+//! An account stays with its slot, not with the key, and its words only grow: whoever comes to a
+//! slot goes on from what is there. So a charge remembers how the account stood before it, and
+//! where it was booked: once the key has left the slot, was reset, or was judged by another plan,
+//! the account is in another epoch, and what was booked before does not come back.
+
+use super::{LANES, MOST_TERMS, Place, SLOTS, TERMS_BITS, Table, WORDS, begin_on_a_line, zeroed};
+use crate::algorithm::token_bucket::Cancelled;
+use crate::clock::Clock;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use std::boxed::Box;
+
+/// The accounts of all slots. Where nothing comes back and nobody leaves they stay untouched.
+pub(super) struct Accounts {
+    /// Two for each slot, those of a line in a cache line.
+    words: Box<[AtomicU64]>,
+    offset: usize,
+    /// One for each slot, apart: whoever leaves moves it, also where nothing ever comes back.
+    epochs: Box<[AtomicU32]>,
+}
+
+/// What the accounts of a line take.
+pub(super) const BYTES_A_LINE: usize = SLOTS * (2 * 8 + 4);
+
+/// The account of one slot. Only who has claimed its entry writes it.
+#[derive(Clone, Copy)]
+pub(crate) struct Account<'a> {
+    which: u8,
+    epoch: &'a AtomicU32,
+    given: &'a AtomicU64,
+    refunded: &'a AtomicU64,
+}
+
+/// How an account stood before a charge; the default is that there is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Standing {
+    /// Which of the slots that a key may have, counted from 1; 0 is in none.
+    which: u8,
+    epoch: u32,
+    /// What came back from under later reservations, in ticks.
+    pub(crate) given: u64,
+    /// What came back in all.
+    pub(crate) refunded: u64,
+}
+
+/// By which terms something was charged, and where it was booked; the default is nothing, by none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Booking {
+    /// Which of the slots that the key may have, then the terms.
+    at: u32,
+    epoch: u32,
+}
+
+/// The epoch that does not end: nothing of it comes back.
+const LAST: u32 = u32::MAX;
+
+fn end(epoch: &AtomicU32) {
+    // Nobody else writes it.
+    let next = epoch.load(Ordering::Relaxed).saturating_add(1);
+    epoch.store(next, Ordering::Release);
+}
+
+const _: () = assert!(
+    LANES * SLOTS < 1 << (u32::BITS - TERMS_BITS),
+    "a slot beside the terms"
+);
+
+impl Booking {
+    /// Stands for a charge that is not of a table.
+    pub(crate) const ELSEWHERE: Self = Self {
+        at: u32::MAX,
+        epoch: u32::MAX,
+    };
+
+    /// 0 if nothing was charged.
+    pub(crate) fn terms(self) -> u32 {
+        self.at & MOST_TERMS
+    }
+}
+
+impl Standing {
+    /// The booking of a charge by these terms.
+    #[inline]
+    pub(crate) fn booked_by(&self, terms: u32) -> Booking {
+        Booking {
+            at: u32::from(self.which) << TERMS_BITS | terms,
+            epoch: self.epoch,
+        }
+    }
+}
+
+impl Accounts {
+    pub(super) fn try_new(lines: usize) -> Option<Self> {
+        let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
+        let (offset, epochs) = (
+            begin_on_a_line(&words),
+            zeroed(lines.saturating_mul(SLOTS))?,
+        );
+        Some(Self {
+            words,
+            offset,
+            epochs,
+        })
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        8 * self.words.len() + 4 * self.epochs.len()
+    }
+}
+
+impl<C: Clock> Table<C> {
+    /// The account of the key of that hash, which is there.
+    #[inline(always)]
+    pub(super) fn account(&self, hash: u64, place: Place) -> Account<'_> {
+        let Accounts { words, offset, .. } = &self.accounts;
+        let at = place.0 - self.offset;
+        let slot = at % WORDS;
+        let which = if self.line(hash, 0) + slot == place.0 {
+            slot + 1
+        } else {
+            self.which(hash, place.0 - slot) + slot
+        };
+        // Where its line begins there, and two words for each slot before it.
+        let words = &words[offset + at + slot..][..2];
+        Account {
+            which: which as u8,
+            epoch: self.epoch(place),
+            given: &words[0],
+            refunded: &words[1],
+        }
+    }
+
+    /// Which is the first slot of that line, of those that a key may have.
+    #[cold]
+    fn which(&self, hash: u64, line: usize) -> usize {
+        // It is in one of its lines.
+        (0..LANES)
+            .find(|lane| self.line(hash, *lane) == line)
+            .unwrap_or(0)
+            * SLOTS
+            + 1
+    }
+
+    #[inline]
+    fn epoch(&self, place: Place) -> &AtomicU32 {
+        let at = place.0 - self.offset;
+        &self.accounts.epochs[at / WORDS * SLOTS + at % WORDS]
+    }
+
+    /// Makes all that was charged so far to who is there give nothing back. Only who has claimed
+    /// the entry does.
+    pub(super) fn void(&self, place: Place) {
+        end(self.epoch(place));
+    }
+
+    /// How the account of that key stands. To be read before its state moves: what comes back in
+    /// between then counts against who is charged, not for them.
+    #[inline(always)]
+    pub(crate) fn standing(&self, hash: u64, place: Place) -> Standing {
+        self.account(hash, place).standing()
+    }
+
+    /// Reads the words of a key's home line, to have them in the cache by the time its slot is
+    /// known.
+    #[inline(always)]
+    pub(crate) fn touch_accounts(&self, hash: u64) {
+        let Accounts { words, offset, .. } = &self.accounts;
+        words[self.line(hash, 0) - self.offset + offset].load(Ordering::Relaxed);
+    }
+}
+
+impl Account<'_> {
+    #[inline(always)]
+    fn standing(&self) -> Standing {
+        let Self {
+            which,
+            epoch,
+            given,
+            refunded,
+        } = self;
+        let (given, refunded) = (
+            given.load(Ordering::Acquire),
+            refunded.load(Ordering::Acquire),
+        );
+        Standing {
+            which: *which,
+            epoch: epoch.load(Ordering::Acquire),
+            given,
+            refunded,
+        }
+    }
+
+    /// How it stands, if what was booked so is still on it, by those terms.
+    pub(crate) fn of(&self, booking: Booking, terms: u32) -> Option<Standing> {
+        Some(self.standing())
+            .filter(|standing| standing.epoch != LAST && standing.booked_by(terms) == booking)
+    }
+
+    /// Makes all that was charged so far give nothing back.
+    pub(crate) fn void(&self) {
+        end(self.epoch);
+    }
+
+    /// So much comes back from under later reservations, and is no refund.
+    pub(crate) fn give(&self, ticks: u64) {
+        self.given.fetch_add(ticks, Ordering::AcqRel);
+    }
+
+    /// So much comes back.
+    pub(crate) fn refund(&self, back: &Cancelled) {
+        if back.shifts {
+            self.give(back.give);
+        }
+        self.refunded.fetch_add(back.give, Ordering::AcqRel);
+    }
+}

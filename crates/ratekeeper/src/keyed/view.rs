@@ -1,0 +1,787 @@
+//! One key of many, with the verbs of a limiter.
+
+use super::table::{Absent, Account, Altered, Booking, Standing, Table};
+use super::terms::{Asked, Terms};
+use super::{HashedKey, Inner};
+use crate::algorithm::Refund;
+use crate::algorithm::token_bucket::{self, Charged};
+use crate::clock::{Clock, Instant, nanos};
+use crate::decision::{Decision, Denied, ReserveError};
+use crate::limit::Kind;
+use crate::limiter::cell::Quick;
+use crate::limiter::change::Claim;
+use crate::limiter::view::Admitted;
+use crate::limiter::windowed::{ChargeMore, GiveBack, Grant, act_on_word};
+use crate::limiter::{Charge, Reservation, Wait};
+use crate::sync::Ordering;
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// One key of a [`Keyed`](super::Keyed), with the verbs of a [`Limiter`](crate::Limiter); what
+/// [`Keyed::key`](super::Keyed::key) returns.
+pub struct Key<'a, C: Clock> {
+    inner: &'a Arc<Inner<C>>,
+    first: &'a Terms,
+    hash: u64,
+    now: Option<Instant>,
+}
+
+/// What a call took of a key, to be settled once the true cost is known:
+/// [`Keyed::settle`](super::Keyed::settle). Dropping it keeps the charge.
+///
+/// A [`Charge`] knows its table and keeps it alive; this does neither, and so costs nothing to
+/// keep. The default is to have taken nothing.
+#[must_use = "settle it when the true cost is known, or drop it with `drop(taken)` to keep the charge"]
+#[derive(Debug, Default)]
+pub struct Taken {
+    table: u64,
+    hash: u64,
+    /// By no terms if nothing was charged, because there is no limit or it was met.
+    booking: Booking,
+    cost: u64,
+    charged: Charged,
+}
+
+impl Taken {
+    /// What was charged, if the call passed.
+    pub fn cost(&self) -> u64 {
+        self.cost
+    }
+
+    pub(super) fn settle<C: Clock>(self, inner: &Inner<C>, actual: u64, now: impl Fn() -> Instant) {
+        let (table, plans) = (&inner.table, Some(&inner.plans));
+        // What another table charged is none of this one's business.
+        if inner.table.id != self.table || self.booking.terms() == 0 {
+            return;
+        }
+        let Self {
+            hash,
+            booking,
+            ref charged,
+            cost,
+            ..
+        } = self;
+        if actual < cost || is_refundable(table, booking) {
+            give_back(
+                table,
+                hash,
+                booking,
+                charged,
+                cost,
+                cost.saturating_sub(actual),
+                false,
+                &now,
+                plans,
+            );
+        }
+        if actual > cost {
+            charge_more(table, booking.terms(), hash, actual - cost, now, plans);
+        }
+    }
+}
+
+/// A key that outlives the call: what a charge or a reservation owns.
+pub(crate) struct Spot<C: Clock> {
+    pub(crate) inner: Arc<Inner<C>>,
+    pub(crate) hash: u64,
+    pub(crate) booking: Booking,
+}
+
+impl<'a, C: Clock> Key<'a, C> {
+    #[inline]
+    pub(super) fn new(inner: &'a Arc<Inner<C>>, first: &'a Terms, hash: u64) -> Self {
+        Self {
+            inner,
+            first,
+            hash,
+            now: None,
+        }
+    }
+
+    /// The key as [`Keyed::hash`](super::Keyed::hash) hashes it.
+    #[inline]
+    pub fn hashed(&self) -> HashedKey {
+        HashedKey::new(self.inner, self.hash)
+    }
+
+    /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at). A
+    /// charge more than three years ahead moves the limit of all keys there: what is five years
+    /// older is turned away from then on.
+    #[must_use]
+    pub fn at(&self, now: Instant) -> Self {
+        Self {
+            now: Some(now),
+            ..*self
+        }
+    }
+
+    #[inline]
+    fn now(&self) -> Instant {
+        self.now.unwrap_or_else(|| self.inner.table.clock().now())
+    }
+
+    /// See [`Limiter::check`](crate::Limiter::check).
+    #[inline]
+    pub fn check(&self) -> Decision {
+        self.check_n(1)
+    }
+
+    /// See [`Limiter::check_n`](crate::Limiter::check_n).
+    #[inline]
+    pub fn check_n(&self, cost: u64) -> Decision {
+        self.inner.table.check(
+            self.first,
+            self.hash,
+            || self.now(),
+            cost,
+            Some(&self.inner.plans),
+        )
+    }
+
+    /// See [`Limiter::peek`](crate::Limiter::peek).
+    pub fn peek(&self) -> Decision {
+        self.peek_n(1)
+    }
+
+    /// See [`Limiter::peek_n`](crate::Limiter::peek_n).
+    pub fn peek_n(&self, cost: u64) -> Decision {
+        self.look(self.now(), cost, None)
+    }
+
+    fn look(&self, now: Instant, cost: u64, longest: Option<u64>) -> Decision {
+        let asked = Asked {
+            now,
+            cost,
+            longest,
+            reserve: 0,
+            write: false,
+            kept: false,
+        };
+        self.inner
+            .table
+            .call(self.first, self.hash, &asked, Some(&self.inner.plans))
+            .0
+            .decision
+    }
+
+    /// See [`Limiter::take`](crate::Limiter::take).
+    pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
+        let (admitted, booking, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
+        Ok(Charge::of_key(self.spot(booking), &admitted, cost))
+    }
+
+    /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
+    /// [`Keyed::settle`](super::Keyed::settle), and the figures come with it. A call that is denied
+    /// takes nothing.
+    ///
+    /// ```
+    /// use ratekeeper::{Keyed, Limit};
+    ///
+    /// let per_user = Keyed::<str>::new(Limit::per_hour(1_000));
+    /// let (decision, taken) = per_user.key("u1").charge(500); // an estimate
+    /// assert!(decision.is_allowed());
+    /// assert_eq!(decision.remaining(), 500);
+    /// // … the work turns out to cost 120 …
+    /// per_user.settle(taken, 120);
+    /// assert_eq!(per_user.key("u1").peek().remaining(), 880);
+    /// ```
+    // Always, and no Result: what it returns is slow to move, and slower where its bytes say which
+    // of two it is.
+    #[inline(always)]
+    pub fn charge(&self, cost: u64) -> (Decision, Taken) {
+        match self.charge_at_once(cost) {
+            Some(charged) => charged,
+            None => self.charge_anyhow(cost),
+        }
+    }
+
+    /// The same where it takes one step: the limit is a bucket, its key is at hand, and nobody
+    /// comes in between. None where it takes more; then nothing was charged, and
+    /// [`charge`](Self::charge) does it.
+    #[inline(always)]
+    pub fn charge_at_once(&self, cost: u64) -> Option<(Decision, Taken)> {
+        let (quick, terms, standing) =
+            self.inner
+                .table
+                .straight(self.first, self.hash, self.now(), cost)?;
+        let (
+            decision,
+            Quick {
+                limit,
+                clock,
+                ahead,
+                ..
+            },
+        ) = (quick.decision(), quick);
+        let charged = Charged::new(
+            &limit,
+            clock + ahead,
+            clock,
+            cost,
+            standing.refunded,
+            standing.given,
+        );
+        let booking = if decision.is_denied() {
+            Booking::default()
+        } else {
+            standing.booked_by(terms.id)
+        };
+        Some((
+            decision,
+            Taken {
+                table: self.inner.table.id,
+                hash: self.hash,
+                booking,
+                cost,
+                charged,
+            },
+        ))
+    }
+
+    #[inline(never)]
+    fn charge_anyhow(&self, cost: u64) -> (Decision, Taken) {
+        let (table, hash) = (self.inner.table.id, self.hash);
+        match self.admit_anyhow(self.now(), cost, None) {
+            Ok((
+                Admitted {
+                    normal,
+                    clock,
+                    tat,
+                    given,
+                    refunded,
+                    ..
+                },
+                booking,
+                decision,
+            )) => {
+                let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
+                let booking = if normal.kind == Kind::Unlimited {
+                    Booking::default()
+                } else {
+                    booking
+                };
+                (
+                    decision,
+                    Taken {
+                        table,
+                        hash,
+                        booking,
+                        cost,
+                        charged,
+                    },
+                )
+            }
+            Err(decision) => (decision, Taken::default()),
+        }
+    }
+
+    /// See [`Limiter::reserve`](crate::Limiter::reserve).
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<C>, ReserveError> {
+        self.reserve_within(cost, Duration::MAX)
+    }
+
+    /// See [`Limiter::reserve_within`](crate::Limiter::reserve_within).
+    pub fn reserve_within(
+        &self,
+        cost: u64,
+        longest: Duration,
+    ) -> Result<Reservation<C>, ReserveError> {
+        self.slot(self.now(), cost, nanos(longest))
+    }
+
+    pub(crate) fn slot(
+        &self,
+        now: Instant,
+        cost: u64,
+        longest: u64,
+    ) -> Result<Reservation<C>, ReserveError> {
+        let terms = self.inner.table.current(self.first);
+        if let (true, Some(limit)) = (terms.normal.is_machine(), terms.rule.limit()) {
+            return Err(ReserveError::NoSlots(limit.judged_by()));
+        }
+        match self.admit(now, cost, Some(longest)) {
+            Ok((admitted, booking, _)) => Ok(Reservation::of_key(
+                self.spot(booking),
+                &admitted,
+                cost,
+                now,
+            )),
+            Err(decision) => Err(ReserveError::Denied(Denied(decision))),
+        }
+    }
+
+    /// Gives back what no later reservation has been promised; see [`Reservation::cancel`].
+    pub fn cancel(&self, reservation: Reservation<C>) {
+        reservation.cancel_at(|| self.now());
+    }
+
+    /// Settles a charge at its true cost; see [`Charge::settle`].
+    pub fn settle(&self, charge: Charge<C>, actual: u64) {
+        charge.settle_at(actual, || self.now());
+    }
+
+    /// See [`Limiter::tokens`](crate::Limiter::tokens).
+    pub fn tokens(&self) -> f64 {
+        self.peek_n(0).level()
+    }
+
+    /// Waits until one unit fits; see [`Limiter::wait`](crate::Limiter::wait).
+    pub fn wait(&self) -> Wait<'a, C> {
+        self.wait_n(1)
+    }
+
+    /// Waits until `cost` units fit; see [`Limiter::wait_n`](crate::Limiter::wait_n). Waits of one
+    /// key are served in the order they came; those of different keys do not know of each other.
+    pub fn wait_n(&self, cost: u64) -> Wait<'a, C> {
+        Wait::of_key(Key { now: None, ..*self }, cost)
+    }
+
+    /// Makes this key fresh. Older charges and reservations give nothing back.
+    pub fn reset(&self) {
+        reset(
+            &self.inner.table,
+            self.first,
+            self.hash,
+            || self.now(),
+            Some(&self.inner.plans),
+        );
+    }
+
+    /// See [`Limiter::grant`](crate::Limiter::grant).
+    pub fn grant(&self, tokens: u64) {
+        grant(
+            &self.inner.table,
+            self.first,
+            self.hash,
+            tokens,
+            || self.now(),
+            Some(&self.inner.plans),
+        );
+    }
+
+    fn spot(&self, booking: Booking) -> Spot<C> {
+        Spot {
+            inner: Arc::clone(self.inner),
+            hash: self.hash,
+            booking,
+        }
+    }
+
+    /// Takes `cost`: the way of every verb that keeps something. With where it is booked.
+    #[inline(always)]
+    fn admit(
+        &self,
+        now: Instant,
+        cost: u64,
+        longest: Option<u64>,
+    ) -> Result<(Admitted, Booking, Decision), Decision> {
+        let table = &self.inner.table;
+        let straight = if longest.is_none() {
+            table.straight(self.first, self.hash, now, cost)
+        } else {
+            None
+        };
+        let Some((quick, terms, standing)) = straight else {
+            return self.admit_anyhow(now, cost, longest);
+        };
+        let (
+            decision,
+            Quick {
+                limit,
+                clock,
+                ahead,
+                ..
+            },
+        ) = (quick.decision(), quick);
+        if decision.is_denied() {
+            return Err(decision);
+        }
+        let (
+            generation,
+            tat,
+            Standing {
+                given, refunded, ..
+            },
+        ) = (terms.id, clock + ahead, standing);
+        let admitted = Admitted {
+            normal: limit,
+            generation,
+            clock,
+            tat,
+            wait: 0,
+            given,
+            refunded,
+        };
+        Ok((admitted, standing.booked_by(generation), decision))
+    }
+
+    #[inline(never)]
+    fn admit_anyhow(
+        &self,
+        now: Instant,
+        cost: u64,
+        longest: Option<u64>,
+    ) -> Result<(Admitted, Booking, Decision), Decision> {
+        let asked = Asked {
+            now,
+            cost,
+            longest,
+            reserve: 0,
+            write: true,
+            kept: false,
+        };
+        let (call, terms, standing) =
+            self.inner
+                .table
+                .call(self.first, self.hash, &asked, Some(&self.inner.plans));
+        if call.decision.is_denied() {
+            return Err(call.decision);
+        }
+        let Standing {
+            given, refunded, ..
+        } = standing;
+        let admitted = Admitted {
+            normal: terms.normal,
+            generation: terms.id,
+            clock: call.clock,
+            tat: call.charged,
+            wait: call.wait,
+            given,
+            refunded,
+        };
+        Ok((admitted, standing.booked_by(terms.id), call.decision))
+    }
+}
+
+/// For waits.
+impl<C: Clock> Key<'_, C> {
+    pub(crate) fn inner(&self) -> &Inner<C> {
+        self.inner
+    }
+
+    pub(crate) fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    pub(crate) fn terms(&self) -> &Terms {
+        self.inner.table.current(self.first)
+    }
+
+    /// How long a slot for `cost` would be away, were there patience for it.
+    pub(crate) fn peek_slot(&self, now: Instant, cost: u64) -> Duration {
+        let decision = self.look(now, cost, Some(u64::MAX));
+        if self.terms().normal.kind == Kind::Pacing {
+            decision.reset_after()
+        } else {
+            decision.delay()
+        }
+    }
+}
+
+/// What comes after an admission.
+impl<C: Clock> Spot<C> {
+    pub(crate) fn clock(&self) -> &C {
+        self.inner.table.clock()
+    }
+
+    /// Whether a charge is settled even if all of it was used.
+    pub(crate) fn is_refundable(&self) -> bool {
+        is_refundable(&self.inner.table, self.booking)
+    }
+
+    /// Gives back `unused` units of a charge of `cost`.
+    pub(crate) fn give_back(
+        &self,
+        charged: &Charged,
+        cost: u64,
+        unused: u64,
+        now: impl Fn() -> Instant,
+    ) {
+        let (table, plans) = (&self.inner.table, Some(&self.inner.plans));
+        give_back(
+            table,
+            self.hash,
+            self.booking,
+            charged,
+            cost,
+            unused,
+            false,
+            now,
+            plans,
+        );
+    }
+
+    /// Charges `extra` units, at most a full bucket of them.
+    pub(crate) fn charge_more(&self, extra: u64, now: impl Fn() -> Instant) {
+        charge_more(
+            &self.inner.table,
+            self.booking.terms(),
+            self.hash,
+            extra,
+            now,
+            Some(&self.inner.plans),
+        );
+    }
+
+    /// Cancels a reservation, unless its time has come.
+    pub(crate) fn cancel(&self, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
+        let (table, plans) = (&self.inner.table, Some(&self.inner.plans));
+        let first = table.terms(self.booking.terms());
+        table.alter(
+            first,
+            self.hash,
+            now(),
+            plans,
+            Absent::StaysOut,
+            |terms, state, account| {
+                let (Altered::Word(word), Some(account)) = (state, account) else {
+                    return;
+                };
+                let (Some(standing), now) = (account.of(self.booking, terms.id), now()) else {
+                    return;
+                };
+                if act < now {
+                    return;
+                }
+                let clock = terms.clock_at(now);
+                if terms.normal.kind == Kind::Pacing {
+                    // Only the last slot of a queue can be taken back, and only before it begins.
+                    if word.wrapping_add(standing.given) == claim.mark && now < act {
+                        *word -= claim.worth.min(word.saturating_sub(clock));
+                    }
+                    return;
+                }
+                let back = token_bucket::cancel(
+                    &terms.normal,
+                    *word,
+                    clock,
+                    standing.given,
+                    claim.worth,
+                    claim.mark,
+                );
+                *word = word.saturating_sub(back.give);
+                account.refund(&back);
+            },
+        );
+    }
+}
+
+/// Whether what was booked so is settled even if all of it was used.
+pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, booking: Booking) -> bool {
+    booking.terms() != 0 && table.terms(booking.terms()).normal.kind == Kind::Refundable
+}
+
+/// Gives back `unused` units of a charge of `cost` to `hash`; `is_all`: whether those are all of
+/// it.
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn give_back<C: Clock>(
+    table: &Table<C>,
+    hash: u64,
+    booking: Booking,
+    charged: &Charged,
+    cost: u64,
+    unused: u64,
+    is_all: bool,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::plans::Plans>,
+) {
+    let mut too_late = false;
+    let first = table.terms(booking.terms());
+    let is_in = table.alter(
+        first,
+        hash,
+        now(),
+        plans,
+        Absent::StaysOut,
+        |terms, state, account| {
+            let account =
+                account.and_then(|account| Some((account, account.of(booking, terms.id)?)));
+            let Some((account, standing)) = account else {
+                too_late = true;
+                return;
+            };
+            let (normal, now) = (&terms.normal, now());
+            let refund = Refund {
+                charged_in: charged.tat,
+                cost,
+                unused,
+            };
+            match state {
+                Altered::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), refund),
+                Altered::Word(word) if normal.is_windowed() => {
+                    let back = GiveBack {
+                        now: now.as_unix_nanos(),
+                        refund,
+                    };
+                    *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
+                }
+                Altered::Word(word) if normal.kind == Kind::Pacing => {
+                    // What is at the end of the queue and has not begun can be taken back; where
+                    // that is, gifts have moved.
+                    if *word == charged.tat && standing.given == charged.given {
+                        let ahead = word.saturating_sub(terms.clock_at(now));
+                        *word -= ahead.min(unused.saturating_mul(normal.token));
+                    }
+                }
+                Altered::Word(word) => {
+                    let (
+                        clock,
+                        Standing {
+                            given, refunded, ..
+                        },
+                    ) = (terms.clock_at(now), standing);
+                    let back = token_bucket::refund(
+                        normal, *word, clock, unused, is_all, charged, refunded, given,
+                    );
+                    *word = word.saturating_sub(back.give);
+                    account.refund(&back);
+                }
+            }
+        },
+    );
+    // What time has brought back by itself is nobody's loss.
+    let is_repaid = || !first.normal.is_machine() && charged.tat <= first.clock_at(now());
+    if (too_late || !is_in) && !is_repaid() {
+        first.line.not_returned.fetch_add(unused, Ordering::Relaxed);
+    }
+}
+
+/// Charges `extra` units more to `hash`, at most a full bucket of them.
+pub(crate) fn charge_more<C: Clock>(
+    table: &Table<C>,
+    id: u32,
+    hash: u64,
+    extra: u64,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::plans::Plans>,
+) {
+    let charge = |terms: &Terms, state: Altered<'_>, _: Option<Account<'_>>| {
+        let (normal, now) = (&terms.normal, now());
+        let extra = extra.min(normal.burst());
+        match state {
+            Altered::Wide(state, budget) => {
+                state.charge_more(normal, now.as_unix_nanos(), extra, budget)
+            }
+            Altered::Word(word) if normal.is_windowed() => {
+                let more = ChargeMore {
+                    now: now.as_unix_nanos(),
+                    extra,
+                };
+                *word = act_on_word(normal, *word, &more).0.unwrap_or(*word);
+            }
+            Altered::Word(word) => {
+                let charged = (*word)
+                    .max(terms.clock_at(now))
+                    .saturating_add(extra * normal.token);
+                *word = charged.min(u64::MAX - 1);
+            }
+        }
+        terms.line.settled_up.fetch_add(extra, Ordering::Relaxed);
+    };
+    table.alter(table.terms(id), hash, now(), plans, Absent::Comes, charge);
+}
+
+/// Makes a key of a rate fresh. Older charges and reservations give nothing back.
+pub(crate) fn reset<C: Clock>(
+    table: &Table<C>,
+    first: &Terms,
+    hash: u64,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::plans::Plans>,
+) {
+    table.alter(
+        first,
+        hash,
+        now(),
+        plans,
+        Absent::StaysFresh,
+        |terms, state, account| {
+            if let Some(account) = account {
+                account.void();
+            }
+            match state {
+                Altered::Word(word) => {
+                    let fresh = if terms.normal.is_windowed() {
+                        0
+                    } else {
+                        terms.clock_at(now())
+                    };
+                    *word = (*word).min(fresh);
+                }
+                Altered::Wide(state, _) => state.clear(),
+            }
+        },
+    );
+    table
+        .current(first)
+        .line
+        .changes
+        .fetch_add(1, Ordering::Relaxed);
+}
+
+/// Gives a key of a rate up to `tokens` of what it has used, and counts them.
+pub(crate) fn grant<C: Clock>(
+    table: &Table<C>,
+    first: &Terms,
+    hash: u64,
+    tokens: u64,
+    now: impl Fn() -> Instant,
+    plans: Option<&super::plans::Plans>,
+) {
+    table.alter(
+        first,
+        hash,
+        now(),
+        plans,
+        Absent::StaysFresh,
+        |terms, state, account| {
+            let (normal, now) = (&terms.normal, now());
+            let given = match state {
+                Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
+                Altered::Word(word) if normal.is_windowed() => {
+                    let (after, gift) = act_on_word(
+                        normal,
+                        *word,
+                        &Grant {
+                            now: now.as_unix_nanos(),
+                            tokens,
+                        },
+                    );
+                    *word = after.unwrap_or(*word);
+                    gift
+                }
+                Altered::Word(word) => {
+                    let ahead = word.saturating_sub(terms.clock_at(now));
+                    let gift = ahead.min(tokens.saturating_mul(normal.token));
+                    *word -= gift;
+                    // A settle or a cancel of before is not to take the gift for its own.
+                    if let Some(account) = account {
+                        account.give(gift);
+                    }
+                    gift.div_ceil(normal.token)
+                }
+            };
+            terms.line.granted.fetch_add(given, Ordering::Relaxed);
+        },
+    );
+}
+
+impl<C: Clock> Clone for Spot<C> {
+    fn clone(&self) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            hash: self.hash,
+            booking: self.booking,
+        }
+    }
+}
+
+impl<C: Clock> fmt::Debug for Key<'_, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key")
+            .field("limit", &self.terms().rule.limit())
+            .field("tokens", &self.tokens())
+            .finish()
+    }
+}

@@ -1,0 +1,131 @@
+//! A rate written as a floating point number, turned into the simplest ratio that means the same
+//! number.
+
+use super::{Algorithm, Limit, Room};
+use crate::clock::NANOS_PER_SECOND;
+use core::fmt;
+
+/// Why a number is not a rate.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct NotARate {
+    written: f64,
+}
+
+impl fmt::Display for NotARate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is not a rate: ", self.written)?;
+        match self.written {
+            r if r.is_nan() => f.write_str("it is not a number"),
+            r if r.is_infinite() => f.write_str("for no limit write Limit::unlimited()"),
+            _ => f.write_str("a rate is zero or more"),
+        }
+    }
+}
+
+impl core::error::Error for NotARate {}
+
+impl Limit {
+    /// A rate as a floating point number of events a second, with a burst of the rate rounded up
+    /// (at least 1, unless the rate is zero).
+    ///
+    /// The number is taken as the simplest fraction that it stands for: `0.1` is one in ten
+    /// seconds. What is not a rate (NaN, infinite, negative) is an error.
+    ///
+    /// ```
+    /// use ratekeeper::Limit;
+    ///
+    /// assert_eq!(Limit::per_second_f64(0.1)?.to_string(), "1/10s");
+    /// assert!(Limit::per_second_f64(f64::NAN).is_err());
+    /// # Ok::<_, ratekeeper::NotARate>(())
+    /// ```
+    pub fn per_second_f64(rate: f64) -> Result<Self, NotARate> {
+        if !rate.is_finite() || rate < 0.0 {
+            return Err(NotARate { written: rate });
+        }
+        let (count, seconds) = simplest_ratio(rate);
+        let burst = count.div_ceil(seconds);
+        // More seconds than fit belong to a rate whose interval never comes round.
+        let limit = match seconds.checked_mul(NANOS_PER_SECOND) {
+            Some(period) => Limit::build(
+                count,
+                period,
+                Room::Burst(burst),
+                Algorithm::TokenBucket,
+                false,
+            ),
+            None => Limit::build(
+                0,
+                NANOS_PER_SECOND,
+                Room::Burst(burst),
+                Algorithm::TokenBucket,
+                false,
+            ),
+        };
+        Ok(limit)
+    }
+}
+
+/// The fraction with the smallest denominator among those that round to `rate`: by continued
+/// fractions, in integers.
+fn simplest_ratio(rate: f64) -> (u64, u64) {
+    const FRACTION_BITS: u32 = f64::MANTISSA_DIGITS - 1;
+    let bits = rate.to_bits();
+    let exponent = (bits >> FRACTION_BITS) as i32;
+    if rate == 0.0 {
+        return (0, 1);
+    }
+    // Below 2^-63 a second the interval is longer than any that comes round; subnormals are among
+    // them.
+    if exponent < 1023 - 63 {
+        return (1, u64::MAX);
+    }
+    let mantissa = (bits & ((1 << FRACTION_BITS) - 1)) | (1 << FRACTION_BITS);
+    let shift = exponent - 1023 - FRACTION_BITS as i32;
+    if shift >= 0 {
+        // More than 64 bits a second is beyond every tick anyway.
+        return (
+            if shift <= 11 {
+                mantissa << shift
+            } else {
+                u64::MAX
+            },
+            1,
+        );
+    }
+    // rate = mantissa / 2^down, and every fraction within half a unit of the mantissa's last place
+    // rounds to it.
+    let down = (-shift) as u32;
+    let (numerator, denominator) = (u128::from(mantissa) * 2, 1u128 << (down + 1).min(126));
+    let (low, high) = ((numerator - 1, denominator), (numerator + 1, denominator));
+    let (count, seconds) = simplest_between(low, high);
+    (count as u64, u64::try_from(seconds).unwrap_or(u64::MAX))
+}
+
+/// The simplest fraction strictly between two: the Stern-Brocot descent, a run of equal steps at a
+/// time.
+fn simplest_between(mut low: (u128, u128), mut high: (u128, u128)) -> (u128, u128) {
+    // The matrix of the steps taken so far; the answer is the mediant it ends on.
+    let (mut a, mut b, mut c, mut d) = (1u128, 0u128, 0u128, 1u128);
+    loop {
+        let whole = low.0 / low.1;
+        if (whole + 1) * high.1 < high.0 {
+            // A whole number lies between: the smallest is the simplest.
+            let n = whole + 1;
+            return (a * n + b, c * n + d);
+        }
+        // Both ends share the whole part; go on with the reciprocals of what is left, which swaps
+        // the ends.
+        (a, b, c, d) = (a * whole + b, a, c * whole + d, c);
+        let (l, h) = (
+            (low.0 - whole * low.1, low.1),
+            (high.0 - whole * high.1, high.1),
+        );
+        if l.0 == 0 {
+            // The low end is whole, so any large reciprocal lies above it: take the smallest that
+            // is inside.
+            let n = h.1 / h.0 + 1;
+            return (a * n + b, c * n + d);
+        }
+        (low, high) = ((h.1, h.0), (l.1, l.0));
+    }
+}

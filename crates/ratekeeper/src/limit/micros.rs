@@ -1,0 +1,401 @@
+//! The normal form for a store that counts in whole microseconds and keeps its integers in doubles.
+//!
+//! The same ratio as in nanoseconds: 1,000·n units a microsecond, P a token, reduced. Where a full
+//! bucket would not fit 52 bits of such units, they are made coarser and the token rounded up, down
+//! to whole microseconds: never more is admitted than written.
+
+use super::normal::gcd;
+use super::{Kind, Limit, Normal};
+use crate::algorithm::sliding_window_strict::steps;
+use crate::decision::{Decision, Outcome};
+
+/// What a store may count to: integers below it are exact in a double, and so is the sum of two.
+const MOST: u128 = 1 << 52;
+
+/// The integers of a limit for a store that counts in microseconds; see [`Limit::in_micros`].
+///
+/// Times and windows are microseconds. A *unit* is what a bucket or a queue is counted in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum InMicros {
+    /// Nothing is counted.
+    Unlimited,
+    /// Tokens that arrive with time.
+    Bucket {
+        /// Units that arrive in a microsecond; 0 if none ever do.
+        per_micro: u64,
+        /// Units a token.
+        token: u64,
+        /// Units in a full bucket.
+        capacity: u64,
+        /// Whether every charge is settled: see [`Limit::refundable`].
+        refundable: bool,
+    },
+    /// A queue that calls leave one interval apart.
+    Pacing {
+        /// Units that leave in a microsecond.
+        per_micro: u64,
+        /// Units a call.
+        token: u64,
+        /// Units that may be ahead of a call.
+        longest: u64,
+    },
+    /// So many in each window.
+    Window {
+        /// How they are counted.
+        count: Counting,
+        /// The window.
+        window: u64,
+        /// How many.
+        most: u64,
+    },
+    /// So many in flight.
+    InFlight {
+        /// How many.
+        most: u64,
+    },
+}
+
+/// How a window counts.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Counting {
+    /// In windows aligned to the Unix epoch.
+    Fixed,
+    /// In windows that start with the first call.
+    FirstHit,
+    /// In two windows, the older weighted by its share, which is measured in grains of so many
+    /// microseconds.
+    Sliding {
+        /// A power of ten: 1 unless the numbers are huge.
+        grain: u64,
+    },
+    /// In steps, the oldest counted whole.
+    Strict {
+        /// Steps a window.
+        steps: u64,
+    },
+    /// Each by its time.
+    Log,
+}
+
+impl Limit {
+    /// The integers that a store decides with which counts in microseconds.
+    ///
+    /// ```
+    /// use ratekeeper::{InMicros, Limit};
+    ///
+    /// let InMicros::Bucket { per_micro, token, capacity, .. } = Limit::per_second(3).burst(5).in_micros() else { panic!() };
+    /// assert_eq!((per_micro, token, capacity), (3, 1_000_000, 5_000_000)); // a token is a third of a second, exactly
+    /// ```
+    pub fn in_micros(&self) -> InMicros {
+        let normal = self.normal();
+        let most = normal.capacity.min((MOST - 1) as u64);
+        let window = normal.token.div_ceil(1_000);
+        let count = match normal.kind {
+            Kind::Unlimited => return InMicros::Unlimited,
+            Kind::Frozen => {
+                let capacity = normal.burst().min(MOST as u64 / 2);
+                return InMicros::Bucket {
+                    per_micro: 0,
+                    token: 1,
+                    capacity,
+                    refundable: false,
+                };
+            }
+            Kind::Bucket | Kind::Refundable => {
+                let (per_micro, token) =
+                    coarse_enough(normal, |token| u128::from(normal.burst()) * token);
+                let burst = normal.burst().min((MOST - 2) as u64 / token);
+                let refundable = matches!(normal.kind, Kind::Refundable);
+                return InMicros::Bucket {
+                    per_micro,
+                    token,
+                    capacity: burst * token,
+                    refundable,
+                };
+            }
+            Kind::Pacing => {
+                let units = |per_micro: u128| {
+                    u128::from(normal.capacity) * per_micro / per_micro_of(normal)
+                };
+                // What is ahead may be the longest wait and as much again, and a call more.
+                let (per_micro, token) =
+                    coarse_enough(normal, |token| 2 * (u128::from(normal.burst()) + 1) * token);
+                let longest = units(u128::from(per_micro)).min(MOST / 4) as u64;
+                return InMicros::Pacing {
+                    per_micro,
+                    token,
+                    longest,
+                };
+            }
+            Kind::InFlight => return InMicros::InFlight { most },
+            Kind::FixedWindow => Counting::Fixed,
+            Kind::FirstHit => Counting::FirstHit,
+            Kind::SlidingWindow => Counting::Sliding {
+                grain: grain(most, window),
+            },
+            Kind::Strict => Counting::Strict {
+                steps: steps(window),
+            },
+            Kind::Log => Counting::Log,
+        };
+        let most = if matches!(count, Counting::Sliding { .. }) {
+            most.min((MOST / 2) as u64)
+        } else {
+            most
+        };
+        InMicros::Window {
+            count,
+            window,
+            most,
+        }
+    }
+}
+
+/// Units a microsecond, before they are reduced.
+fn per_micro_of(normal: &Normal) -> u128 {
+    u128::from(normal.ticks) * 1_000
+}
+
+/// The finest units, a microsecond and a token, of which `full` a bucket fits.
+fn coarse_enough(normal: &Normal, full: impl Fn(u128) -> u128) -> (u64, u64) {
+    let (per_micro, token) = (per_micro_of(normal), u128::from(normal.token));
+    let divisor = u128::from(gcd(per_micro as u64, normal.token));
+    let fits = |units: u128| full((units * token).div_ceil(per_micro)) + units < MOST;
+    let (mut low, mut high) = (1, per_micro / divisor);
+    if fits(high) {
+        low = high;
+    }
+    while low < high {
+        let middle = low + (high - low).div_ceil(2);
+        if fits(middle) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    (low as u64, (low * token).div_ceil(per_micro) as u64)
+}
+
+/// The finest grain in which three times the count times the window is exact in a double.
+fn grain(most: u64, window: u64) -> u64 {
+    let fits = |grain: &u64| 3 * u128::from(most) * u128::from(window.div_ceil(*grain)) < 2 * MOST;
+    (0..19)
+        .map(|power| 10_u64.pow(power))
+        .find(fits)
+        .unwrap_or(10_u64.pow(18))
+}
+
+impl InMicros {
+    /// The limit as a class sees it that may not touch `reserve`; none if nothing is left for it.
+    #[must_use]
+    pub fn less(self, reserve: u64) -> Option<Self> {
+        if reserve == 0 {
+            return Some(self);
+        }
+        let rest = |from: u64, kept: u64| from.saturating_sub(kept);
+        let burst = match self {
+            Self::Unlimited => return Some(self),
+            Self::Bucket {
+                token, capacity, ..
+            } => capacity / token,
+            Self::Pacing { token, longest, .. } => longest / token + 1,
+            Self::Window { most, .. } | Self::InFlight { most } => most,
+        };
+        (reserve < burst).then(|| match self {
+            Self::Bucket {
+                per_micro,
+                token,
+                capacity,
+                refundable,
+            } => Self::Bucket {
+                per_micro,
+                token,
+                capacity: rest(capacity, reserve * token),
+                refundable,
+            },
+            Self::Pacing {
+                per_micro,
+                token,
+                longest,
+            } => Self::Pacing {
+                per_micro,
+                token,
+                longest: rest(longest, reserve * token),
+            },
+            Self::Window {
+                count,
+                window,
+                most,
+            } => Self::Window {
+                count,
+                window,
+                most: rest(most, reserve),
+            },
+            Self::InFlight { most } => Self::InFlight {
+                most: rest(most, reserve),
+            },
+            Self::Unlimited => self,
+        })
+    }
+
+    /// What a caller is told by a bucket or a queue that, once the call is dealt with, is so many
+    /// units `ahead` of the clock (the whole capacity: it is empty). `wait`: units until the call's
+    /// turn, or until the same call passes.
+    pub fn ahead(&self, outcome: Outcome, ahead: u64, wait: u64) -> Decision {
+        let (per_micro, token, capacity, kind) = match *self {
+            Self::Bucket {
+                per_micro: 0,
+                token,
+                capacity,
+                ..
+            } => (0, token, capacity, Kind::Frozen),
+            Self::Bucket {
+                per_micro,
+                token,
+                capacity,
+                ..
+            } => (per_micro, token, capacity, Kind::Bucket),
+            Self::Pacing {
+                per_micro,
+                token,
+                longest,
+            } => (per_micro, token, longest, Kind::Pacing),
+            _ => (0, 1, 0, Kind::Unlimited),
+        };
+        Decision::in_micros(
+            kind,
+            outcome,
+            [ahead, wait, token, capacity],
+            per_micro as u32,
+        )
+    }
+
+    /// What a caller is told by a window or of what is in flight: what `remain`s once the call is
+    /// dealt with, and the microseconds until everything is there again and until the same call
+    /// passes.
+    pub fn counted(
+        &self,
+        outcome: Outcome,
+        remaining: u64,
+        reset_after: u64,
+        retry_after: u64,
+    ) -> Decision {
+        let (kind, most) = match *self {
+            Self::Window { count, most, .. } => (count.kind(), most),
+            Self::InFlight { most } => (Kind::InFlight, most),
+            _ => (Kind::Unlimited, 0),
+        };
+        Decision::in_micros(
+            kind,
+            outcome,
+            [reset_after, retry_after, remaining, most],
+            1,
+        )
+    }
+
+    /// What a caller is told if nothing is left for its class, or there is no such limit.
+    pub fn nothing() -> Decision {
+        Decision::in_micros(Kind::InFlight, Outcome::Never, [0, 0, 0, 0], 1)
+    }
+}
+
+impl Counting {
+    const fn kind(self) -> Kind {
+        match self {
+            Self::Fixed => Kind::FixedWindow,
+            Self::FirstHit => Kind::FirstHit,
+            Self::Sliding { .. } => Kind::SlidingWindow,
+            Self::Strict { .. } => Kind::Strict,
+            Self::Log => Kind::Log,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn a_token_never_costs_less_than_written_and_a_full_bucket_fits(
+            count in 1_u64..=u64::MAX, period in 1_u64..=u64::MAX, burst in 0_u64..=u64::MAX,
+        ) {
+            let limit = Limit::of(count, core::time::Duration::from_nanos(period)).burst(burst);
+            let InMicros::Bucket { per_micro, token, capacity, .. } = limit.in_micros() else { panic!() };
+            let normal = limit.normal();
+            prop_assert!(u128::from(capacity) + u128::from(per_micro) < MOST);
+            prop_assert!(capacity / token <= normal.burst() && capacity % token == 0);
+            if per_micro > 0 {
+                let (ours, theirs) = (u128::from(token) * per_micro_of(normal), u128::from(normal.token) * u128::from(per_micro));
+                prop_assert!(ours >= theirs);
+                // Rounded by less than a unit.
+                prop_assert!(ours - theirs < per_micro_of(normal));
+            }
+        }
+    }
+
+    #[test]
+    fn what_fits_is_exact() {
+        let exact = |text: &str| text.parse::<Limit>().unwrap().in_micros();
+        assert_eq!(
+            exact("10/s burst 20"),
+            InMicros::Bucket {
+                per_micro: 1,
+                token: 100_000,
+                capacity: 2_000_000,
+                refundable: false
+            }
+        );
+        assert_eq!(
+            exact("7/s"),
+            InMicros::Bucket {
+                per_micro: 7,
+                token: 1_000_000,
+                capacity: 7_000_000,
+                refundable: false
+            }
+        );
+        assert_eq!(
+            exact("10/s wait 2s"),
+            InMicros::Pacing {
+                per_micro: 1,
+                token: 100_000,
+                longest: 2_000_000
+            }
+        );
+        let window = |count| InMicros::Window {
+            count,
+            window: 60_000_000,
+            most: 100,
+        };
+        assert_eq!(exact("100/min fixed_window"), window(Counting::Fixed));
+        assert_eq!(
+            exact("100/min sliding_window"),
+            window(Counting::Sliding { grain: 1 })
+        );
+        assert_eq!(
+            exact("100/min sliding_window_strict"),
+            window(Counting::Strict { steps: 10 })
+        );
+        assert_eq!(exact("100/min sliding_log"), window(Counting::Log));
+        assert_eq!(
+            exact("0"),
+            InMicros::Bucket {
+                per_micro: 0,
+                token: 1,
+                capacity: 0,
+                refundable: false
+            }
+        );
+        assert_eq!(exact("unlimited"), InMicros::Unlimited);
+        let InMicros::Window {
+            count: Counting::Sliding { grain },
+            ..
+        } = exact("1000000/d sliding_window")
+        else {
+            panic!()
+        };
+        assert_eq!(grain, 100);
+    }
+}

@@ -1,0 +1,612 @@
+//! What a person writes: a rate, a burst, an algorithm.
+
+mod float;
+mod micros;
+mod normal;
+#[cfg(feature = "serde")]
+mod serde;
+mod text;
+
+pub use float::NotARate;
+pub use micros::{Counting, InMicros};
+#[cfg(feature = "std")]
+pub(crate) use normal::LONGEST_FILL;
+pub(crate) use normal::{HORIZON, Kind, LONGEST_DEBT, Normal};
+pub use text::{ParseLimitError, Problem};
+
+use crate::clock::{NANOS_PER_SECOND, nanos};
+use core::fmt;
+use core::time::Duration;
+
+/// How a limit decides. The names are the same in code, in text, in config and on the wire.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+#[non_exhaustive]
+pub enum Algorithm {
+    /// `token_bucket` (alias `gcra`): tokens arrive at the rate and gather up to the burst; the
+    /// default.
+    #[default]
+    TokenBucket,
+    /// `leaky_bucket`: the leaky bucket as a meter. It decides exactly as the token bucket does,
+    /// counted from the other end.
+    LeakyBucket,
+    /// `pacing`: the leaky bucket as a queue. Calls start one interval apart; who would wait too
+    /// long is turned away.
+    Pacing,
+    /// `fixed_window`: so many in each window, windows aligned to the Unix epoch. Twice that can
+    /// pass at the edge of two.
+    FixedWindow,
+    /// `fixed_window_first_hit`: the same, each window starting with the first call after the last
+    /// one ended.
+    FixedWindowFirstHit,
+    /// `sliding_window`: the window before counts by the share of it that is still inside; two
+    /// counters.
+    SlidingWindow,
+    /// `sliding_window_strict`: never more than so many in any window, at the price of an effective
+    /// window up to a tenth longer.
+    SlidingWindowStrict,
+    /// `sliding_log`: never more than so many in any window, exactly; remembers the time of each.
+    SlidingLog,
+}
+
+impl Algorithm {
+    /// Every algorithm.
+    pub const ALL: [Self; 8] = [
+        Self::TokenBucket,
+        Self::LeakyBucket,
+        Self::Pacing,
+        Self::FixedWindow,
+        Self::FixedWindowFirstHit,
+        Self::SlidingWindow,
+        Self::SlidingWindowStrict,
+        Self::SlidingLog,
+    ];
+
+    /// The name users type.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::TokenBucket => "token_bucket",
+            Self::LeakyBucket => "leaky_bucket",
+            Self::Pacing => "pacing",
+            Self::FixedWindow => "fixed_window",
+            Self::FixedWindowFirstHit => "fixed_window_first_hit",
+            Self::SlidingWindow => "sliding_window",
+            Self::SlidingWindowStrict => "sliding_window_strict",
+            Self::SlidingLog => "sliding_log",
+        }
+    }
+
+    /// Whether it has a burst apart from its count: the token bucket, under either name.
+    const fn has_burst(self) -> bool {
+        matches!(self, Self::TokenBucket | Self::LeakyBucket)
+    }
+
+    /// The algorithm of that name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        match name {
+            "gcra" => Some(Self::TokenBucket),
+            _ => Self::ALL
+                .into_iter()
+                .find(|algorithm| algorithm.name() == name),
+        }
+    }
+}
+
+impl fmt::Display for Algorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// So many in such a time: `10/s`, `5/15min`.
+///
+/// A rate alone says nothing of bursts; see [`Limit`].
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Rate {
+    count: u64,
+    period: u64,
+}
+
+impl Rate {
+    /// How many.
+    pub const fn count(self) -> u64 {
+        self.count
+    }
+
+    /// In what time.
+    pub const fn period(self) -> Duration {
+        Duration::from_nanos(self.period)
+    }
+
+    /// The same as a number, for display.
+    pub fn per_second(self) -> f64 {
+        self.count as f64 / self.period as f64 * NANOS_PER_SECOND as f64
+    }
+}
+
+/// A limit: a rate, how much may come at once, and the algorithm that judges it.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{Algorithm, Limit};
+///
+/// let limit = Limit::per_minute(100).burst(20);
+/// assert_eq!(limit.to_string(), "100/min burst 20");
+/// assert_eq!(limit, "100/min burst 20".parse()?);
+///
+/// Limit::per_second(10);                           // burst 10: what is not said is the count
+/// Limit::of(5, Duration::from_secs(15 * 60));      // "5/15min"
+/// Limit::every(Duration::from_millis(250));        // one at a time, four a second
+/// Limit::per_second_f64(0.5)?;                     // one every two seconds
+/// Limit::per_second(10).queue(20);                 // paced: one every 100 ms, 20 may wait
+/// Limit::per_hour(100).algorithm(Algorithm::SlidingLog);
+/// Limit::unlimited();                              // its own word, not a big number
+/// Limit::none();                                   // nothing passes
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// ```
+///
+/// Building a limit turns it into the integers every backend decides with; nothing is rounded
+/// unless it must be, and then to the strict side. [`effective`](Self::effective) shows the result
+/// where it differs from what was written.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Limit {
+    count: u64,
+    period: u64,
+    /// How much may come at once, and in which terms: see [`Room`] and [`REFUNDABLE`].
+    room: u64,
+    terms: u8,
+    normal: Normal,
+    algorithm: Algorithm,
+}
+
+/// Set in the terms of a limit whose charges are all settled.
+const REFUNDABLE: u8 = 0x80;
+
+/// How much may come at once, in the terms of the algorithm.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub(crate) enum Room {
+    /// A full bucket; the count, where an algorithm has no burst of its own.
+    Burst(u64),
+    /// The longest wait in nanoseconds (pacing).
+    Wait(u64),
+    /// The longest queue (pacing).
+    Queue(u64),
+}
+
+/// # Writing a limit
+impl Limit {
+    /// `count` a second, all of them at once if they come at once.
+    pub const fn per_second(count: u64) -> Self {
+        Self::of_nanos(count, NANOS_PER_SECOND)
+    }
+
+    /// `count` a minute.
+    pub const fn per_minute(count: u64) -> Self {
+        Self::of_nanos(count, 60 * NANOS_PER_SECOND)
+    }
+
+    /// `count` an hour.
+    pub const fn per_hour(count: u64) -> Self {
+        Self::of_nanos(count, 3_600 * NANOS_PER_SECOND)
+    }
+
+    /// `count` a day.
+    pub const fn per_day(count: u64) -> Self {
+        Self::of_nanos(count, 86_400 * NANOS_PER_SECOND)
+    }
+
+    /// One every `interval`, one at a time. An interval of zero is [`unlimited`](Self::unlimited);
+    /// one above 146 years never comes round, so what is in the bucket is all there is.
+    pub const fn every(interval: Duration) -> Self {
+        Self::of(1, interval)
+    }
+
+    /// `count` in each `period`, all of them at once if they come at once.
+    ///
+    /// A count of zero refills nothing. A period of zero is [`unlimited`](Self::unlimited).
+    pub const fn of(count: u64, period: Duration) -> Self {
+        Self::of_nanos(count, nanos(period))
+    }
+
+    /// Every call is admitted and nothing is counted.
+    pub const fn unlimited() -> Self {
+        Self::build(0, 0, Room::Burst(0), Algorithm::TokenBucket, false)
+    }
+
+    /// Nothing is admitted: rate 0, burst 0. With a [`burst`](Self::burst) it admits that many,
+    /// once.
+    pub const fn none() -> Self {
+        Self::build(
+            0,
+            NANOS_PER_SECOND,
+            Room::Burst(0),
+            Algorithm::TokenBucket,
+            false,
+        )
+    }
+
+    /// How much may come at once: the capacity of the bucket. Without it, the count of the rate.
+    ///
+    /// What would take longer than 142 years to fill is clipped to that. Ignored when unlimited,
+    /// and by the algorithms that have no burst.
+    #[must_use]
+    pub const fn burst(self, burst: u64) -> Self {
+        if self.is_unlimited() || !self.algorithm.has_burst() {
+            return self;
+        }
+        Self::build(
+            self.count,
+            self.period,
+            Room::Burst(burst),
+            self.algorithm,
+            self.is_refundable(),
+        )
+    }
+
+    /// Paced: calls start one interval apart, and one that would have to wait longer than this is
+    /// turned away.
+    #[must_use]
+    pub const fn wait(self, longest: Duration) -> Self {
+        if self.is_unlimited() {
+            return self;
+        }
+        Self::build(
+            self.count,
+            self.period,
+            Room::Wait(nanos(longest)),
+            Algorithm::Pacing,
+            false,
+        )
+    }
+
+    /// Paced: calls start one interval apart, and at most `longest` wait.
+    #[must_use]
+    pub const fn queue(self, longest: u64) -> Self {
+        if self.is_unlimited() {
+            return self;
+        }
+        Self::build(
+            self.count,
+            self.period,
+            Room::Queue(longest),
+            Algorithm::Pacing,
+            false,
+        )
+    }
+
+    /// The same rate, judged by another algorithm. Pacing queues up to the count unless
+    /// [`queue`](Self::queue) or [`wait`](Self::wait) say otherwise; windows and logs admit the
+    /// count in each period. Ignored when unlimited.
+    #[must_use]
+    pub const fn algorithm(self, algorithm: Algorithm) -> Self {
+        if self.is_unlimited() {
+            return self;
+        }
+        let room = match (self.room(), algorithm) {
+            (Room::Wait(_) | Room::Queue(_), Algorithm::Pacing) => self.room(),
+            (_, Algorithm::Pacing) => Room::Queue(self.count),
+            (Room::Burst(_), _) if algorithm.has_burst() && self.algorithm.has_burst() => {
+                self.room()
+            }
+            _ => Room::Burst(self.count),
+        };
+        Self::build(
+            self.count,
+            self.period,
+            room,
+            algorithm,
+            self.is_refundable(),
+        )
+    }
+
+    /// Every charge is settled once its true cost is known
+    /// ([`Charge::settle`](crate::Charge::settle)), and what was not used comes back in full.
+    ///
+    /// A plain token bucket settles by one number, and keeps back what time may have refilled
+    /// already: several charges that are pending at once can each keep back the same time. A
+    /// refundable bucket counts what was used apart from what is pending: with nothing used and
+    /// less than a burst pending it never denies. It takes a lock and 11 words a key, where a plain
+    /// bucket takes one atomic operation and one word, and like a window it has no reservations. A
+    /// charge that is never settled counts in full. Windows and logs give back in full anyway: for
+    /// them, and for pacing, this changes nothing.
+    ///
+    /// ```
+    /// use ratekeeper::{Limit, Limiter};
+    ///
+    /// // At most 5 failures an hour, and at most 5 attempts at once.
+    /// let failures = Limiter::new(Limit::per_hour(5).refundable());
+    /// for _ in 0..1_000 {
+    ///     let charge = failures.take(1)?;
+    ///     // … it succeeds …
+    ///     charge.settle(0);
+    /// }
+    /// # Ok::<_, ratekeeper::Denied>(())
+    /// ```
+    #[must_use]
+    pub const fn refundable(self) -> Self {
+        if self.is_unlimited() {
+            return self;
+        }
+        Self::build(self.count, self.period, self.room(), self.algorithm, true)
+    }
+
+    /// What one of so many nodes may admit if they cannot ask each other: the rate and the burst
+    /// divided by their number, the burst at least 1; of a window its count, at least 1. A queue
+    /// keeps its longest wait.
+    ///
+    /// ```
+    /// use ratekeeper::Limit;
+    ///
+    /// assert_eq!(Limit::per_second(10).burst(20).share(4).to_string(), "10/4s burst 5");
+    /// ```
+    #[must_use]
+    pub const fn share(self, nodes: u64) -> Self {
+        if self.is_unlimited() || nodes <= 1 {
+            return self;
+        }
+        match (self.room(), self.algorithm) {
+            (Room::Burst(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
+                let period = self.period.saturating_mul(nodes);
+                Self::build(
+                    self.count,
+                    period,
+                    Room::Burst(part(burst, nodes)),
+                    self.algorithm,
+                    self.is_refundable(),
+                )
+            }
+            (Room::Queue(queue), _) => {
+                let period = self.period.saturating_mul(nodes);
+                Self::build(
+                    self.count,
+                    period,
+                    Room::Queue(queue / nodes),
+                    self.algorithm,
+                    false,
+                )
+            }
+            (Room::Wait(_), _) => Self::build(
+                self.count,
+                self.period.saturating_mul(nodes),
+                self.room(),
+                self.algorithm,
+                false,
+            ),
+            _ => {
+                let count = part(self.count, nodes);
+                Self::build(
+                    count,
+                    self.period,
+                    Room::Burst(count),
+                    self.algorithm,
+                    false,
+                )
+            }
+        }
+    }
+
+    const fn of_nanos(count: u64, period: u64) -> Self {
+        if period == 0 && count == 0 {
+            return Self::none();
+        }
+        if period == 0 {
+            return Self::unlimited();
+        }
+        Self::build(
+            count,
+            period,
+            Room::Burst(count),
+            Algorithm::TokenBucket,
+            false,
+        )
+    }
+
+    const fn build(
+        count: u64,
+        period: u64,
+        room: Room,
+        algorithm: Algorithm,
+        refundable: bool,
+    ) -> Self {
+        let normal = Normal::new(count, period, room, algorithm, refundable);
+        let (room, terms) = match room {
+            Room::Burst(burst) => (burst, 0),
+            Room::Wait(longest) => (longest, 1),
+            Room::Queue(longest) => (longest, 2),
+        };
+        let terms = if matches!(normal.kind, Kind::Refundable) {
+            terms | REFUNDABLE
+        } else {
+            terms
+        };
+        Self {
+            count,
+            period,
+            room,
+            terms,
+            normal,
+            algorithm,
+        }
+    }
+
+    const fn room(&self) -> Room {
+        match self.terms & !REFUNDABLE {
+            0 => Room::Burst(self.room),
+            1 => Room::Wait(self.room),
+            _ => Room::Queue(self.room),
+        }
+    }
+}
+
+/// # Reading it
+impl Limit {
+    /// The rate as it was written; none when unlimited.
+    pub const fn rate(&self) -> Option<Rate> {
+        match self.is_unlimited() {
+            true => None,
+            false => Some(Rate {
+                count: self.count,
+                period: self.period,
+            }),
+        }
+    }
+
+    /// How much may come at once, as it decides: the burst, what a pacing queue takes, or the count
+    /// of a window. [`u64::MAX`] when unlimited.
+    pub const fn capacity(&self) -> u64 {
+        match self.normal.kind {
+            Kind::Unlimited => u64::MAX,
+            _ => self.normal.burst(),
+        }
+    }
+
+    /// The algorithm that judges it.
+    pub const fn judged_by(&self) -> Algorithm {
+        self.algorithm
+    }
+
+    /// Whether every call is admitted.
+    pub const fn is_unlimited(&self) -> bool {
+        matches!(self.normal.kind, Kind::Unlimited)
+    }
+
+    /// Whether every charge is settled; see [`refundable`](Self::refundable). False where that
+    /// changes nothing.
+    pub const fn is_refundable(&self) -> bool {
+        matches!(self.normal.kind, Kind::Refundable)
+    }
+
+    /// How long until everything is available again after everything was used at once; none if it
+    /// never is, zero when unlimited.
+    pub const fn fills_in(&self) -> Option<Duration> {
+        match self.normal.kind {
+            Kind::Unlimited => Some(Duration::ZERO),
+            Kind::Frozen => None,
+            Kind::Bucket | Kind::Refundable | Kind::Pacing => Some(Duration::from_nanos(
+                self.normal.nanos_ceil(self.normal.capacity),
+            )),
+            _ => Some(Duration::from_nanos(self.period)),
+        }
+    }
+
+    /// What is decided with, where that is not exactly what was written: a rate above 58 a
+    /// nanosecond or with a count that does not reduce to 58 or less, an interval above 146 years,
+    /// a burst that would take over 142 years to fill.
+    ///
+    /// ```
+    /// use ratekeeper::Limit;
+    ///
+    /// assert!(Limit::per_second(1_000).effective().is_none()); // one every 1,000,000 ns: exact
+    /// let odd = Limit::per_second(59).effective().unwrap();    // one every 16,949,152.542… ns: 58ths are as near as it gets
+    /// assert_eq!(odd.to_string(), "1 every 16949152.55172 ns, burst 59");
+    /// assert!(odd.per_second() > 58.999_999_9 && odd.per_second() <= 59.0);
+    /// ```
+    pub const fn effective(&self) -> Option<Effective> {
+        if self.is_unlimited() || self.normal.is_windowed() {
+            return None;
+        }
+        let Normal { ticks, token, .. } = self.normal;
+        let exact_rate = ticks as u128 * self.period as u128 == token as u128 * self.count as u128
+            || self.count == 0;
+        let exact_room = match self.room() {
+            Room::Burst(burst) => self.normal.burst() == burst,
+            Room::Queue(longest) => self.normal.burst() == longest.saturating_add(1),
+            Room::Wait(longest) => self.normal.capacity as u128 == longest as u128 * ticks as u128,
+        };
+        if exact_rate && (exact_room || self.count == 0) {
+            return None;
+        }
+        Some(Effective {
+            ticks,
+            token,
+            burst: self.normal.burst(),
+        })
+    }
+
+    /// Whether what was written would take longer to fill than a bucket may.
+    const fn clips(&self) -> bool {
+        let longest = normal::LONGEST_FILL as u128 * self.count as u128;
+        match self.room() {
+            Room::Wait(longest) => longest > normal::LONGEST_FILL,
+            Room::Burst(room) | Room::Queue(room) => room as u128 * self.period as u128 > longest,
+        }
+    }
+
+    pub(crate) const fn normal(&self) -> &Normal {
+        &self.normal
+    }
+
+    /// The numbers as written, for a cell that stores them word by word: count, period, room, and
+    /// its terms.
+    pub(crate) const fn written(&self) -> ([u64; 3], u8) {
+        ([self.count, self.period, self.room], self.terms)
+    }
+
+    pub(crate) const fn from_written(
+        [count, period, room]: [u64; 3],
+        terms: u8,
+        algorithm: Algorithm,
+    ) -> Self {
+        let refundable = terms & REFUNDABLE != 0;
+        let room = match terms & !REFUNDABLE {
+            0 => Room::Burst(room),
+            1 => Room::Wait(room),
+            _ => Room::Queue(room),
+        };
+        Self::build(count, period, room, algorithm, refundable)
+    }
+}
+
+/// One of so many parts of a whole, at least 1 if there is anything.
+const fn part(whole: u64, parts: u64) -> u64 {
+    if whole == 0 || whole >= parts {
+        whole / parts
+    } else {
+        1
+    }
+}
+
+impl fmt::Debug for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Limit({self})")
+    }
+}
+
+/// What a limit decides with, where it could not be kept exactly; see [`Limit::effective`].
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Effective {
+    ticks: u64,
+    token: u64,
+    burst: u64,
+}
+
+impl Effective {
+    /// The time of one token as a fraction: so many parts, each the so-many-th part of a
+    /// nanosecond. The second number is zero if tokens never come.
+    pub const fn interval(&self) -> (u64, u64) {
+        (self.token, self.ticks)
+    }
+
+    /// The rate as a number, for display.
+    pub fn per_second(&self) -> f64 {
+        self.ticks as f64 / self.token as f64 * NANOS_PER_SECOND as f64
+    }
+
+    /// How much may come at once.
+    pub const fn burst(&self) -> u64 {
+        self.burst
+    }
+}
+
+impl fmt::Display for Effective {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.ticks {
+            0 => write!(f, "no refill, burst {}", self.burst),
+            ticks => {
+                let (whole, rest) = (self.token / ticks, self.token % ticks);
+                // Cut, not rounded: five digits are finer than a 58th.
+                let digits = rest * 100_000 / ticks;
+                write!(f, "1 every {whole}.{digits:05} ns, burst {}", self.burst)
+            }
+        }
+    }
+}

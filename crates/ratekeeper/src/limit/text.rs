@@ -1,0 +1,392 @@
+//! Limits as text, both ways: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM] [refundable]`,
+//! `unlimited`, `0`.
+
+use super::{Algorithm, Limit, Rate, Room};
+use alloc::borrow::ToOwned;
+use alloc::string::String;
+use core::fmt;
+use core::str::FromStr;
+
+/// Units from the longest, with their names in text: the first is how they are printed.
+const UNITS: [(u64, &[&str]); 8] = [
+    (604_800_000_000_000, &["w", "week", "weeks"]),
+    (86_400_000_000_000, &["d", "day", "days"]),
+    (3_600_000_000_000, &["h", "hour", "hours", "hr"]),
+    (60_000_000_000, &["min", "m", "minute", "minutes"]),
+    (1_000_000_000, &["s", "sec", "second", "seconds"]),
+    (1_000_000, &["ms", "millisecond", "milliseconds"]),
+    (1_000, &["us", "microsecond", "microseconds"]),
+    (1, &["ns", "nanosecond", "nanoseconds"]),
+];
+
+/// A time in the largest unit that divides it: `15min`, and `min` alone where `one` may go without
+/// saying.
+fn write_time(f: &mut fmt::Formatter<'_>, nanos: u64, one: &str) -> fmt::Result {
+    let fits = UNITS
+        .into_iter()
+        .find(|(unit, _)| nanos > 0 && nanos.is_multiple_of(*unit));
+    let (unit, names) = fits.unwrap_or(UNITS[4]);
+    match nanos / unit {
+        1 => write!(f, "{one}{}", names[0]),
+        many => write!(f, "{many}{}", names[0]),
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/", self.count)?;
+        write_time(f, self.period, "")
+    }
+}
+
+/// The text that parses back to the same limit.
+impl fmt::Display for Limit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rate() {
+            None => return f.write_str("unlimited"),
+            Some(_) if *self == Limit::none().algorithm(self.algorithm) => f.write_str("0")?,
+            Some(rate) => write!(f, "{rate}")?,
+        }
+        match self.room() {
+            Room::Burst(burst) if burst != self.count => write!(f, " burst {burst}")?,
+            Room::Queue(longest) if longest != self.count => return write!(f, " queue {longest}"),
+            Room::Wait(longest) => {
+                f.write_str(" wait ")?;
+                return write_time(f, longest, "1");
+            }
+            _ => {}
+        }
+        match self.algorithm {
+            Algorithm::TokenBucket => {}
+            other => write!(f, " {other}")?,
+        }
+        if self.is_refundable() {
+            f.write_str(" refundable")
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Why a text is not a limit: where it stops making sense and what would be right there.
+///
+/// ```
+/// use ratekeeper::Limit;
+///
+/// let error = "10/fortnight".parse::<Limit>().unwrap_err();
+/// assert_eq!(error.at(), 3);
+/// assert_eq!(
+///     error.to_string(),
+///     "`10/fortnight` is not a limit: at character 4, `fortnight` is not a unit of time; \
+///      write s, min, h, d or w, as in `10/min`"
+/// );
+/// ```
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct ParseLimitError {
+    text: String,
+    at: usize,
+    problem: Problem,
+}
+
+/// What is wrong with the text of a limit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
+pub enum Problem {
+    /// A whole number was expected.
+    Number,
+    /// The number does not fit 64 bits.
+    TooLarge,
+    /// The slash between count and unit is missing.
+    Slash,
+    /// The unit is not one of s, min, h, d, w.
+    Unit,
+    /// The period is zero, or longer than 64 bits of nanoseconds.
+    Period,
+    /// A word that is neither `burst`, `wait`, `queue` nor an algorithm.
+    Word,
+    /// A burst beside an algorithm that has none.
+    Burst,
+    /// `wait` or `queue` beside another algorithm than pacing, or both.
+    Pacing,
+    /// `refundable` beside an algorithm that is none of the token bucket's.
+    Refundable,
+    /// The same part twice.
+    Twice,
+    /// More follows where the limit should end.
+    Trailing,
+    /// A full bucket would take more than 142 years to fill.
+    Fill,
+}
+
+impl ParseLimitError {
+    /// The byte at which the text stops making sense.
+    pub fn at(&self) -> usize {
+        self.at
+    }
+
+    /// What is wrong there.
+    pub fn problem(&self) -> Problem {
+        self.problem
+    }
+
+    /// The word that starts where it stops making sense.
+    fn word(&self) -> &str {
+        let rest = self.text.get(self.at..).unwrap_or_default();
+        rest.split_ascii_whitespace().next().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for ParseLimitError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let column = self.text.get(..self.at).unwrap_or_default().chars().count() + 1;
+        write!(
+            f,
+            "`{}` is not a limit: at character {column}, ",
+            self.text.escape_debug()
+        )?;
+        let word = format_args!("`{}`", self.word().escape_debug());
+        let missing = self.word().is_empty();
+        match self.problem {
+            Problem::Number if missing => {
+                f.write_str("a whole number is missing; write a limit as `100/min burst 20`")
+            }
+            Problem::Unit if missing => {
+                f.write_str("a unit of time is missing; write s, min, h, d or w, as in `10/min`")
+            }
+            Problem::Number => write!(
+                f,
+                "{word} is not a whole number; write a limit as `100/min burst 20`"
+            ),
+            Problem::TooLarge => write!(f, "{word} is more than {}", u64::MAX),
+            Problem::Slash => write!(f, "a `/` and a unit must follow the count, as in `100/min`"),
+            Problem::Unit => write!(
+                f,
+                "{word} is not a unit of time; write s, min, h, d or w, as in `10/min`"
+            ),
+            Problem::Period => write!(f, "a period must be more than zero and at most 584 years"),
+            Problem::Word => {
+                write!(
+                    f,
+                    "{word} is not known here; write `burst N`, `wait 2s`, `queue N`, `refundable` or an algorithm ("
+                )?;
+                for algorithm in Algorithm::ALL {
+                    write!(f, "{algorithm}, ")?;
+                }
+                f.write_str("gcra)")
+            }
+            Problem::Burst => write!(
+                f,
+                "only token_bucket and leaky_bucket have a burst; leave it out"
+            ),
+            Problem::Pacing => write!(
+                f,
+                "`wait D` or `queue N` belong to pacing, one of them, without burst"
+            ),
+            Problem::Refundable => {
+                write!(
+                    f,
+                    "only token_bucket and leaky_bucket can be refundable; the others give back in full without it"
+                )
+            }
+            Problem::Twice => write!(f, "{word} says again what was said before; say it once"),
+            Problem::Trailing => write!(f, "nothing may follow, but {word} does"),
+            Problem::Fill => {
+                write!(
+                    f,
+                    "this much would take over 142 years to fill; lower the burst or raise the rate"
+                )
+            }
+        }
+    }
+}
+
+impl core::error::Error for ParseLimitError {}
+
+impl FromStr for Limit {
+    type Err = ParseLimitError;
+
+    fn from_str(text: &str) -> Result<Self, ParseLimitError> {
+        Parser { text, at: 0 }
+            .limit()
+            .map_err(|(at, problem)| ParseLimitError {
+                text: text.to_owned(),
+                at,
+                problem,
+            })
+    }
+}
+
+type Parsed<T> = Result<T, (usize, Problem)>;
+
+struct Parser<'a> {
+    text: &'a str,
+    at: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn limit(mut self) -> Parsed<Limit> {
+        self.space();
+        if self.rest().starts_with("unlimited") && self.peek_word() == "unlimited" {
+            self.word();
+            self.end()?;
+            return Ok(Limit::unlimited());
+        }
+        let start = self.at;
+        let count = self.number()?;
+        self.space();
+        let limit = match self.rest().starts_with('/') {
+            true => {
+                self.at += 1;
+                let period = self.period()?;
+                Limit::of_nanos(count, period)
+            }
+            // `0` alone is a limit; any other number wants a period.
+            false if count == 0 => Limit::none(),
+            false => return Err((self.at, Problem::Slash)),
+        };
+        self.options(limit, start)
+    }
+
+    /// What may follow the rate, each at most once and in any order.
+    fn options(mut self, mut limit: Limit, start: usize) -> Parsed<Limit> {
+        let (mut room, mut algorithm, mut refundable) = (None, None, None);
+        loop {
+            self.space();
+            let at = self.at;
+            let word = self.word();
+            match word {
+                "" if self.rest().is_empty() => break,
+                "burst" | "wait" | "queue" => {
+                    self.space();
+                    let (amount_at, read) = (self.at, self.room(word)?);
+                    match room {
+                        Some((_, Room::Burst(_))) if word == "burst" => {
+                            return Err((at, Problem::Twice));
+                        }
+                        Some(_) => return Err((at, Problem::Pacing)),
+                        None => room = Some((amount_at, read)),
+                    }
+                }
+                "refundable" if refundable.is_some() => return Err((at, Problem::Twice)),
+                "refundable" => refundable = Some(at),
+                name => match Algorithm::from_name(name) {
+                    None => return Err((at, Problem::Word)),
+                    Some(_) if algorithm.is_some() => return Err((at, Problem::Twice)),
+                    Some(found) => algorithm = Some((at, found)),
+                },
+            }
+        }
+        if let Some((_, algorithm)) = algorithm {
+            limit = limit.algorithm(algorithm);
+        }
+        let amount_at = room.map_or(start, |(at, _)| at);
+        match (room, algorithm) {
+            (Some((_, Room::Burst(_))), Some((at, algorithm))) if !algorithm.has_burst() => {
+                return Err((amount_at.min(at), Problem::Burst));
+            }
+            (Some((_, Room::Burst(burst))), _) => limit = limit.burst(burst),
+            (Some(_), Some((at, algorithm))) if algorithm != Algorithm::Pacing => {
+                return Err((at, Problem::Pacing));
+            }
+            (Some((_, room)), _) => {
+                limit = Limit::build(limit.count, limit.period, room, Algorithm::Pacing, false)
+            }
+            (None, _) => {}
+        }
+        match refundable {
+            Some(at) if !limit.algorithm.has_burst() => return Err((at, Problem::Refundable)),
+            Some(_) => limit = limit.refundable(),
+            None => {}
+        }
+        // A rate of zero never fills, and is written on purpose.
+        if limit.count > 0 && limit.clips() {
+            Err((amount_at, Problem::Fill))
+        } else {
+            Ok(limit)
+        }
+    }
+
+    fn room(&mut self, word: &str) -> Parsed<Room> {
+        if word == "wait" {
+            return self.time().map(Room::Wait);
+        }
+        let at = self.at;
+        let number = self.number()?;
+        if !self.peek_word().is_empty() {
+            return Err((at, Problem::Number));
+        }
+        Ok(if word == "burst" {
+            Room::Burst(number)
+        } else {
+            Room::Queue(number)
+        })
+    }
+
+    /// The time after the slash: a unit, or so many of it; not zero.
+    fn period(&mut self) -> Parsed<u64> {
+        self.space();
+        let start = self.at;
+        match self.time()? {
+            0 => Err((start, Problem::Period)),
+            period => Ok(period),
+        }
+    }
+
+    fn time(&mut self) -> Parsed<u64> {
+        let start = self.at;
+        let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
+            self.number()?
+        } else {
+            1
+        };
+        self.space();
+        let at = self.at;
+        let name = self.word();
+        let (unit, _) = UNITS
+            .into_iter()
+            .find(|(_, names)| names.contains(&name))
+            .ok_or((at, Problem::Unit))?;
+        many.checked_mul(unit).ok_or((start, Problem::Period))
+    }
+
+    fn number(&mut self) -> Parsed<u64> {
+        let digits = self.rest().bytes().take_while(u8::is_ascii_digit).count();
+        let (start, number) = (self.at, &self.rest()[..digits]);
+        if digits == 0 {
+            return Err((start, Problem::Number));
+        }
+        self.at += digits;
+        number.parse().map_err(|_| (start, Problem::TooLarge))
+    }
+
+    fn word(&mut self) -> &'a str {
+        let word = self.peek_word();
+        self.at += word.len();
+        word
+    }
+
+    fn peek_word(&self) -> &'a str {
+        let rest = self.rest();
+        let end = rest
+            .find(|c: char| !(c.is_ascii_alphanumeric() || c == '_'))
+            .unwrap_or(rest.len());
+        &rest[..end]
+    }
+
+    fn space(&mut self) {
+        self.at += self.rest().len() - self.rest().trim_ascii_start().len();
+    }
+
+    fn end(&mut self) -> Parsed<()> {
+        self.space();
+        if self.rest().is_empty() {
+            Ok(())
+        } else {
+            Err((self.at, Problem::Trailing))
+        }
+    }
+
+    fn rest(&self) -> &'a str {
+        &self.text[self.at..]
+    }
+}

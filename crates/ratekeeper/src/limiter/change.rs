@@ -1,0 +1,346 @@
+//! A live change: one generation hands its level over to the next.
+//!
+//! The old word is sealed for good, the clock is read, and the new cell is filled before it is
+//! published.
+
+use super::cell::{Cell, REACH, SEALED, origin_for};
+use crate::clock::Instant;
+use crate::limit::{Kind, Limit, Normal};
+use crate::sync::{AtomicU64, Ordering};
+
+/// The word of an unlimited cell holds the level it was entered with, shifted by this; `FULL`
+/// stands for any level.
+const UNLIMITED_BIAS: i128 = 1 << 62;
+pub(super) const FULL: u64 = 1 << 63;
+
+/// A generation after the first, and how claims of the one before it find themselves in it.
+pub(crate) struct Later {
+    pub(crate) cell: Cell,
+    carried: Carried,
+}
+
+struct Carried {
+    /// The old zero of the bucket, in the old ticks.
+    from: AtomicU64,
+    /// The same level in the new ticks.
+    to: AtomicU64,
+    /// The level at the change in the old ticks (signed): a slot whose mark is that far from zero,
+    /// or less, was due.
+    level: AtomicU64,
+}
+
+/// What a reservation can give back, and from where on others stand behind it: in the ticks of one
+/// generation.
+#[derive(Clone, Copy)]
+pub(crate) struct Claim {
+    pub(crate) worth: u64,
+    pub(crate) mark: u64,
+}
+
+/// How a limiter's level survives a change of its limit. See
+/// [`Limiter::set_limit_with`](super::Limiter::set_limit_with).
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Carry {
+    /// The tokens stay what they are, clipped to the new burst. Debt stays debt. Nothing is minted.
+    #[default]
+    Keep,
+    /// The bucket stays as full as it was: half full of 10 becomes half full of 20. Debt stays as
+    /// it is.
+    Proportional,
+    /// A larger burst brings the difference at once; a smaller one clips.
+    Additive,
+    /// The bucket starts full. Older charges and reservations give nothing back.
+    Reset,
+}
+
+impl Cell {
+    /// Ends this generation: the word is sealed for good. Returns what it was.
+    fn seal(&self) -> u64 {
+        // Whoever is inside a wide state ends first; whoever comes after meets the seal.
+        let _held = self.wide.get().map(|wide| wide.lock.hold());
+        self.word.swap(SEALED, Ordering::AcqRel)
+    }
+
+    /// Ends this generation and fills `next` with the same level under `limit`. Only one thread at
+    /// a time does this.
+    ///
+    /// The time is read once the word is sealed, so that no decision of this generation is later
+    /// than it.
+    pub(crate) fn hand_over(
+        &self,
+        next: &Later,
+        limit: &Limit,
+        carry: Carry,
+        now: impl FnOnce() -> Instant,
+    ) {
+        let word = self.seal();
+        let now = now();
+        let ((old, word), new) = (self.as_bucket(word), limit.normal());
+        match (family(&old), family(new)) {
+            (Family::Tokens, Family::Tokens) => {
+                self.hand_over_tokens(&old, next, limit, carry, word, now)
+            }
+            (Family::Queue, Family::Queue) if carry != Carry::Reset => {
+                // The time at which the queue is empty stays that time.
+                let empty = i128::from(word) - i128::from(self.clock_at(&old, now));
+                let empty =
+                    (empty * i128::from(new.ticks)).div_euclid(i128::from(old.ticks.max(1))) + 1;
+                let origin = self.origin_after(now);
+                let clock = now.as_unix_nanos().saturating_sub(origin) * new.ticks;
+                let ahead = if empty <= 1 {
+                    0
+                } else {
+                    empty.min(i128::from(SEALED / 2)) as u64
+                };
+                next.cell
+                    .fill(limit, origin, clock.saturating_add(ahead).min(SEALED - 1));
+                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            }
+            _ => {
+                next.cell.fill(limit, self.origin_after(now), 0);
+                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+                if carry == Carry::Reset || self.hand_over_window(&next.cell, word) {
+                    return;
+                }
+                let (used, most) = (self.used(&old, word, now), old.burst());
+                let used = match carry {
+                    Carry::Proportional if most > 0 => (u128::from(used) * u128::from(new.burst()))
+                        .div_ceil(u128::from(most))
+                        as u64,
+                    Carry::Additive => used.saturating_sub(new.burst().saturating_sub(most)),
+                    _ => used,
+                };
+                next.cell
+                    .charge_unconditionally(new, now, used.min(new.burst()));
+            }
+        }
+    }
+
+    /// The numbers and the word of this cell; of a refundable bucket those of the plain bucket with
+    /// the same TAT.
+    fn as_bucket(&self, word: u64) -> (Normal, u64) {
+        let normal = self.normal();
+        if normal.kind != Kind::Refundable {
+            return (normal, word);
+        }
+        let origin = u128::from(self.origin.load(Ordering::Relaxed)) * u128::from(normal.ticks);
+        let tat = self
+            .refundable_tat()
+            .saturating_sub(origin)
+            .min(u128::from(SEALED - 1)) as u64;
+        (
+            Normal {
+                kind: Kind::Bucket,
+                ..normal
+            },
+            tat,
+        )
+    }
+
+    /// The origin of the next cell. A stale instant is to be judged at its own time: the origin
+    /// stays while it can.
+    fn origin_after(&self, now: Instant) -> u64 {
+        let origin = self.origin.load(Ordering::Relaxed);
+        let near = now.as_unix_nanos().saturating_sub(origin) <= REACH;
+        if near && self.normal().kind != Kind::Unlimited {
+            origin
+        } else {
+            origin_for(now)
+        }
+    }
+
+    /// The clock of this cell, which may be past its reach.
+    fn clock_at(&self, limit: &Normal, now: Instant) -> u64 {
+        let elapsed = now
+            .as_unix_nanos()
+            .saturating_sub(self.origin.load(Ordering::Relaxed));
+        elapsed.saturating_mul(limit.ticks)
+    }
+
+    /// What was used of the limit at `now`, rounded up, for a successor that counts in other terms.
+    fn used(&self, limit: &Normal, word: u64, now: Instant) -> u64 {
+        match limit.kind {
+            Kind::Unlimited => 0,
+            Kind::Bucket | Kind::Frozen | Kind::Pacing => word
+                .saturating_sub(self.clock_at(limit, now))
+                .div_ceil(limit.token),
+            _ => self.window_used(limit, word, now),
+        }
+    }
+
+    /// Leaves the state as if `used` had just been taken from a fresh one. Only under the lock, or
+    /// before the cell is known.
+    pub(super) fn charge_unconditionally(&self, limit: &Normal, now: Instant, used: u64) {
+        match limit.kind {
+            Kind::Unlimited => self.word.store(FULL, Ordering::Relaxed),
+            Kind::Bucket | Kind::Frozen | Kind::Pacing => {
+                let spent = used.saturating_mul(limit.token);
+                self.update(|_| Some(self.clock(limit, now).saturating_add(spent)));
+            }
+            _ => self.window_charge(limit, now, used),
+        }
+    }
+
+    fn hand_over_tokens(
+        &self,
+        old: &Normal,
+        next: &Later,
+        limit: &Limit,
+        carry: Carry,
+        word: u64,
+        now: Instant,
+    ) {
+        let new = limit.normal();
+        let zero = Zero::of(self, old, word, now);
+        let token = |units: i128| floor_div(units * i128::from(new.token), i128::from(old.token));
+        let full = i128::from(new.capacity);
+        let level = match (zero, carry) {
+            (Zero::Full, _) | (_, Carry::Reset) => full,
+            (Zero::Level { level, .. }, Carry::Proportional) if level > 0 && old.capacity > 0 => {
+                floor_div(level * full, i128::from(old.capacity))
+            }
+            (Zero::Level { level, .. }, Carry::Additive) => {
+                let grown = new.burst().saturating_sub(old.burst());
+                (token(level) + i128::from(grown) * i128::from(new.token)).min(full)
+            }
+            (Zero::Level { level, .. }, _) => token(level),
+        };
+        if new.kind == Kind::Unlimited {
+            let word = match zero {
+                Zero::Full => FULL,
+                Zero::Level { .. } => {
+                    (level + UNLIMITED_BIAS).clamp(0, i128::from(FULL - 1)) as u64
+                }
+            };
+            next.cell.fill(limit, now.as_unix_nanos(), word);
+            return;
+        }
+        let origin = self.origin_after(now);
+        let clock = i128::from(now.as_unix_nanos().saturating_sub(origin) * new.ticks);
+        let empty_at = clock - level;
+        let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
+        if new.kind == Kind::Refundable {
+            // Its charges are settled one by one, and those of before are not among them.
+            next.cell.fill(limit, origin, 0);
+            next.cell
+                .set_refundable_tat(u128::from(origin) * u128::from(new.ticks) + tat as u128);
+            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            return;
+        }
+        next.cell.fill(limit, origin, tat as u64);
+        if let Zero::Level { at, level: before } = zero {
+            let carried = &next.carried;
+            carried.level.store(before as u64, Ordering::Relaxed);
+            carried.from.store(
+                at.wrapping_add(self.given.load(Ordering::Relaxed)),
+                Ordering::Relaxed,
+            );
+            carried.to.store(empty_at as u64, Ordering::Relaxed);
+        }
+        // A claim of before is worth something only if the level it was made on lives on.
+        let is_plain = self.normal().kind == old.kind && old.kind != Kind::Unlimited;
+        let lives_on = matches!(zero, Zero::Level { .. }) && is_plain && carry != Carry::Reset;
+        if !lives_on {
+            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Later {
+    /// A generation that has no limit yet.
+    pub(crate) fn empty() -> Self {
+        let zero = || AtomicU64::new(0);
+        Self {
+            cell: Cell::empty(),
+            carried: Carried {
+                from: zero(),
+                to: zero(),
+                level: zero(),
+            },
+        }
+    }
+
+    /// What a claim of the generation before is in this one; none if this one knows nothing of it.
+    pub(super) fn follow(&self, before: &Cell, claim: Claim) -> Option<Claim> {
+        let (old, new) = (before.normal(), self.cell.normal());
+        if self.cell.meta.load(Ordering::Relaxed) & FORGETS != 0 || new.kind == Kind::Unlimited {
+            return None;
+        }
+        let convert = |ticks: i128| floor_div(ticks * i128::from(new.token), i128::from(old.token));
+        let (from, to) = (
+            self.carried.from.load(Ordering::Relaxed),
+            self.carried.to.load(Ordering::Relaxed),
+        );
+        let distance = claim.mark.wrapping_sub(from) as i64;
+        // What a smaller bucket clipped off cannot come back, and of a slot that was due nobody
+        // knows how much that was.
+        if distance <= self.carried.level.load(Ordering::Relaxed) as i64
+            && new.burst() < old.burst()
+        {
+            return None;
+        }
+        let mark = to.wrapping_add(convert(i128::from(distance)) as u64);
+        // Nor can more come back than a bucket holds: what was promised behind it rests on that.
+        let worth = convert(i128::from(claim.worth)).min(i128::from(new.capacity)) as u64;
+        Some(Claim { worth, mark })
+    }
+}
+
+/// Algorithms that count in the same terms.
+enum Family {
+    Tokens,
+    Queue,
+    Window,
+}
+
+fn family(limit: &Normal) -> Family {
+    match limit.kind {
+        Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => Family::Tokens,
+        Kind::Pacing => Family::Queue,
+        _ => Family::Window,
+    }
+}
+
+/// Set in `meta` of a cell whose level has nothing to do with the one before it.
+const FORGETS: u64 = 1 << 63;
+
+/// Where the level of a bucket stands at the moment of a change.
+#[derive(Clone, Copy)]
+enum Zero {
+    /// Anything that was spent is forgotten.
+    Full,
+    /// `level` ticks are in it (negative: debt); it was, or will be, empty `at`.
+    Level { level: i128, at: u64 },
+}
+
+impl Zero {
+    fn of(cell: &Cell, limit: &Normal, word: u64, now: Instant) -> Self {
+        if limit.kind == Kind::Unlimited {
+            let since = cell.origin.load(Ordering::Relaxed);
+            return match word {
+                // Time without a limit forgives everything.
+                FULL => Self::Full,
+                _ if now.as_unix_nanos() > since => Self::Full,
+                word => Self::Level {
+                    level: i128::from(word) - UNLIMITED_BIAS,
+                    at: 0,
+                },
+            };
+        }
+        // This may be past the horizon, where the clock is more than a word holds.
+        let elapsed = now
+            .as_unix_nanos()
+            .saturating_sub(cell.origin.load(Ordering::Relaxed));
+        let clock = i128::from(elapsed) * i128::from(limit.ticks);
+        let tat = clock.max(i128::from(word));
+        let capacity = i128::from(limit.capacity);
+        Self::Level {
+            level: clock + capacity - tat,
+            at: (tat - capacity) as u64,
+        }
+    }
+}
+
+fn floor_div(a: i128, b: i128) -> i128 {
+    a.div_euclid(b)
+}

@@ -1,0 +1,199 @@
+//! A slot in the future.
+
+use super::Limiter;
+use super::change::Claim;
+use super::charge::Owner;
+use super::view::Admitted;
+use crate::algorithm::token_bucket;
+use crate::clock::{Clock, DefaultClock, Instant};
+#[cfg(feature = "std")]
+use crate::keyed::Spot;
+use crate::limit::Kind;
+use crate::sync::Ordering;
+use core::fmt;
+use core::time::Duration;
+
+/// A slot that is yours: act when [`delay`](Self::delay) has passed, or [`cancel`](Self::cancel)
+/// it.
+///
+/// The time is fixed when the slot is granted: no later change of the limit and nobody else's
+/// cancel moves it. Dropping a reservation keeps the slot.
+///
+/// ```
+/// use std::time::Duration;
+/// use ratekeeper::{Limit, Limiter};
+///
+/// let limiter = Limiter::new(Limit::per_minute(6).burst(1));
+/// let now = limiter.reserve(1)?;
+/// assert_eq!(now.delay(), Duration::ZERO);
+///
+/// let later = limiter.reserve(1)?;
+/// if later.delay() > Duration::from_secs(1) {
+///     later.cancel(); // the next caller gets the slot
+/// }
+/// # Ok::<_, ratekeeper::ReserveError>(())
+/// ```
+#[must_use = "a reservation takes its slot whether or not you act; cancel it to give the slot back"]
+pub struct Reservation<C: Clock = DefaultClock> {
+    owner: Owner<C>,
+    act: Instant,
+    /// What it took; worth 0 if there is nothing to give back.
+    claim: Claim,
+}
+
+impl<C: Clock> Reservation<C> {
+    #[inline]
+    pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
+        Self::of(
+            Owner::One {
+                limiter: limiter.clone(),
+                generation: admitted.generation,
+            },
+            admitted,
+            cost,
+            now,
+        )
+    }
+
+    #[cfg(feature = "std")]
+    pub(crate) fn of_key(key: Spot<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
+        Self::of(Owner::Key { key }, admitted, cost, now)
+    }
+
+    #[inline]
+    fn of(owner: Owner<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
+        let Admitted {
+            normal,
+            clock,
+            tat,
+            wait,
+            given,
+            ..
+        } = *admitted;
+        let delay = if wait == 0 {
+            0
+        } else {
+            normal.nanos_ceil(wait)
+        };
+        Self {
+            owner,
+            act: now + Duration::from_nanos(delay),
+            claim: Claim {
+                worth: if normal.kind == Kind::Unlimited {
+                    0
+                } else {
+                    cost.saturating_mul(normal.token)
+                },
+                // A queue's slot is known by where it ends, were there no gifts.
+                mark: if normal.kind == Kind::Pacing {
+                    tat.wrapping_add(given)
+                } else {
+                    token_bucket::mark(&normal, tat, clock, given)
+                },
+            },
+        }
+    }
+
+    /// How long to wait from now on.
+    pub fn delay(&self) -> Duration {
+        self.delay_from(self.owner.now())
+    }
+
+    /// How long to wait from `now` on.
+    pub fn delay_from(&self, now: Instant) -> Duration {
+        self.act.saturating_since(now)
+    }
+
+    /// When to act. Slots are apart to the tick; told in nanoseconds they are rounded up, so two
+    /// may seem closer by less than one.
+    pub fn act_at(&self) -> Instant {
+        self.act
+    }
+
+    /// Gives back what no later reservation has been promised. Nothing comes back once the time to
+    /// act has passed.
+    pub fn cancel(self) {
+        self.cancel_at(|| self.owner.now());
+    }
+
+    pub(crate) fn cancel_at(&self, now: impl Fn() -> Instant) {
+        if self.claim.worth == 0 || self.act < now() {
+            return;
+        }
+        let (shared, generation) = match &self.owner {
+            Owner::One {
+                limiter,
+                generation,
+            } => (&*limiter.shared, *generation),
+            #[cfg(feature = "std")]
+            Owner::Key { key } => return key.cancel(self.claim, self.act, now),
+        };
+        shared.locked(&now, |cell, normal, current| {
+            if normal.kind == Kind::Unlimited {
+                return;
+            }
+            if normal.kind == Kind::Pacing {
+                // Only the last slot of a queue can be taken back, and only before it begins.
+                let given = cell.given.load(Ordering::Relaxed);
+                cell.update(|free| {
+                    let is_last = free.wrapping_add(given) == self.claim.mark;
+                    let now = now();
+                    let last = current == generation && is_last && now < self.act;
+                    last.then(|| {
+                        free - self
+                            .claim
+                            .worth
+                            .min(free.saturating_sub(cell.clock(normal, now)))
+                    })
+                });
+                return;
+            }
+            let Some(claim) = shared.follow(self.claim, generation, current) else {
+                return;
+            };
+            let given = cell.given.load(Ordering::Relaxed);
+            let mut back = token_bucket::Cancelled {
+                give: 0,
+                shifts: false,
+            };
+            cell.update(|tat| {
+                // Read once the state is known, so that nothing in it is later than this.
+                let now = now();
+                back = token_bucket::cancel(
+                    normal,
+                    tat,
+                    cell.clock(normal, now),
+                    given,
+                    claim.worth,
+                    claim.mark,
+                );
+                // Across a change the slot may have come earlier, at the new rate.
+                let come = current != generation
+                    && (claim.mark.wrapping_sub(cell.clock(normal, now)) as i64) < 0;
+                if self.act < now || come {
+                    back.give = 0;
+                }
+                (back.give > 0).then(|| tat.saturating_sub(back.give))
+            });
+            if back.give == 0 {
+                return;
+            }
+            // After the state: a reservation in between then counts on less, not on more.
+            if back.shifts {
+                cell.given
+                    .store(given.wrapping_add(back.give), Ordering::Release);
+            }
+            let refunded = cell.refunded.load(Ordering::Relaxed);
+            cell.refunded
+                .store(refunded.wrapping_add(back.give), Ordering::Release);
+        });
+    }
+}
+
+impl<C: Clock> fmt::Debug for Reservation<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reservation")
+            .field("act_at", &self.act)
+            .finish_non_exhaustive()
+    }
+}

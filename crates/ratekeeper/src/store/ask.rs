@@ -1,0 +1,126 @@
+//! What is asked: which limit, for which key.
+
+use crate::keyed::line::{Line, Rule};
+use crate::keyed::terms::Terms;
+use crate::limit::Limit;
+use core::fmt;
+use core::time::Duration;
+use std::sync::Arc;
+
+/// A limit that is registered with a store. A handle: cheap to clone.
+#[derive(Clone)]
+pub struct LimitHandle {
+    pub(crate) first: Arc<Terms>,
+}
+
+impl LimitHandle {
+    /// The name it was registered with.
+    pub fn name(&self) -> &str {
+        &self.line().name
+    }
+
+    /// Its number in its store, counted from 0 in the order of registration.
+    pub fn number(&self) -> u64 {
+        self.line().number
+    }
+
+    /// The limit in force; none if it limits how many are in flight.
+    pub fn limit(&self) -> Option<Limit> {
+        self.line().rule().limit()
+    }
+
+    /// How many may be in flight; none if it is a rate.
+    pub fn in_flight(&self) -> Option<u64> {
+        match self.line().rule() {
+            Rule::InFlight(most) => Some(most),
+            Rule::Rate(_) => None,
+        }
+    }
+
+    fn line(&self) -> &Line {
+        &self.first.line
+    }
+}
+
+impl fmt::Debug for LimitHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LimitHandle")
+            .field("name", &self.name())
+            .field("rule", &self.line().rule())
+            .finish()
+    }
+}
+
+/// What becomes of an ask.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Mode {
+    /// It decides, and is charged.
+    #[default]
+    Enforce,
+    /// It is judged and, if it is admitted and so are the others, charged; but it turns nobody
+    /// away.
+    Shadow,
+    /// It decides, and nothing is charged.
+    Peek,
+}
+
+/// One limit that a request is asked about, and the key it is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Ask<'a> {
+    /// The limit.
+    pub limit: &'a LimitHandle,
+    /// Whose bucket.
+    pub key: &'a [u8],
+    /// How many units; 1 if not said.
+    pub cost: u64,
+    /// Units that this class of requests may not touch: it sees the limit that much smaller, and
+    /// may not go into debt.
+    pub reserve: u64,
+    /// Whether it decides and is charged.
+    pub mode: Mode,
+    /// How long the caller would wait for the tokens; not at all if not said. Windows and logs
+    /// cannot be waited for.
+    pub max_wait: Option<Duration>,
+}
+
+impl<'a> Ask<'a> {
+    /// One unit of `limit` for `key`, to be enforced.
+    pub fn new(limit: &'a LimitHandle, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
+        Self {
+            limit,
+            key: key.as_ref(),
+            cost: 1,
+            reserve: 0,
+            mode: Mode::Enforce,
+            max_wait: None,
+        }
+    }
+
+    /// How many units.
+    #[must_use]
+    pub fn cost(mut self, cost: u64) -> Self {
+        self.cost = cost;
+        self
+    }
+
+    /// What this class of requests may not touch.
+    #[must_use]
+    pub fn reserve(mut self, reserve: u64) -> Self {
+        self.reserve = reserve;
+        self
+    }
+
+    /// Whether it decides and is charged.
+    #[must_use]
+    pub fn mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
+    }
+
+    /// How long the caller would wait.
+    #[must_use]
+    pub fn max_wait(mut self, longest: Duration) -> Self {
+        self.max_wait = Some(longest);
+        self
+    }
+}

@@ -1,0 +1,240 @@
+//! Arrival times by key, judged by numbers that come with the call: held against a map that
+//! remembers every one, in 128 bits, and, where there is no room for all, never ahead of it.
+
+use super::common::traces::cases;
+use proptest::prelude::*;
+use ratekeeper::{Arrivals, Clock, Instant, ManualClock, NotAThrottle, Outcome, Throttle};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// What a burst may take to come back: 2^52 µs.
+const LONGEST: i128 = (1 << 52) * 1_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Numbers {
+    burst: u64,
+    count: u64,
+    period: Duration,
+}
+
+impl Numbers {
+    fn throttle(&self) -> Result<Throttle, NotAThrottle> {
+        Throttle::new(self.burst, self.count, self.period)
+    }
+
+    /// The interval and the tolerance.
+    fn nanos(&self) -> (i128, i128) {
+        let (period, count) = (self.period.as_nanos() as i128, i128::from(self.count));
+        let interval = (period + count - 1) / count;
+        (
+            interval,
+            (interval * i128::from(self.burst)).min(LONGEST / interval * interval),
+        )
+    }
+}
+
+/// All arrival times there ever were.
+#[derive(Default)]
+struct Model(HashMap<u64, i128>);
+
+#[derive(PartialEq, Debug)]
+struct Told {
+    outcome: Outcome,
+    remaining: i128,
+    retry_after: Option<i128>,
+    reset_after: i128,
+}
+
+impl Model {
+    fn check(&mut self, key: u64, by: &Numbers, cost: u64, now: Instant) -> Told {
+        let (interval, tolerance) = by.nanos();
+        let now = i128::from(now.as_unix_nanos());
+        let before = self.0.get(&key).copied().unwrap_or(0);
+        let increment = interval * i128::from(cost);
+        let after = before.max(now) + increment;
+        let wait = after - tolerance - now;
+        let (outcome, arrival) = match wait <= 0 {
+            true => (Outcome::Allowed, after),
+            false if increment > tolerance => (Outcome::Never, before),
+            false => (Outcome::Denied, before),
+        };
+        if outcome == Outcome::Allowed && cost > 0 {
+            self.0.insert(key, after);
+        }
+        let ahead = (arrival - now).max(0);
+        Told {
+            outcome,
+            remaining: (tolerance - ahead).max(0) / interval,
+            retry_after: (outcome == Outcome::Denied).then_some(wait),
+            reset_after: ahead,
+        }
+    }
+}
+
+fn check(
+    arrivals: &Arrivals<ManualClock>,
+    key: u64,
+    by: &Numbers,
+    cost: u64,
+    now: Instant,
+) -> Told {
+    let decision = arrivals.check(&key, &by.throttle().unwrap(), cost, now);
+    let nanos = |time: Duration| time.as_nanos() as i128;
+    Told {
+        outcome: decision.outcome(),
+        remaining: i128::from(decision.remaining()),
+        retry_after: decision.retry_after().map(nanos),
+        reset_after: nanos(decision.reset_after()),
+    }
+}
+
+/// Of every size: intervals below a microsecond, below a nanosecond, of years.
+fn numbers() -> impl Strategy<Value = Numbers> {
+    let burst = prop_oneof![5 => 1_u64..8, 1 => 1_u64..10_000, 1 => any::<u64>().prop_map(|burst| burst.max(1))];
+    let count = prop_oneof![5 => 1_u64..8, 2 => 1_u64..5_000_000_000, 1 => any::<u64>().prop_map(|count| count.max(1))];
+    let period = prop_oneof![5 => 1_u64..10, 1 => 1_u64..4_000_000_000];
+    let numbers = (burst, count, period);
+    numbers
+        .prop_map(|(burst, count, period)| Numbers {
+            burst,
+            count,
+            period: Duration::from_secs(period),
+        })
+        .prop_filter("one unit within 142 years", |numbers| {
+            numbers.throttle().is_ok()
+        })
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Call {
+    key: u64,
+    by: usize,
+    cost: u64,
+    pass: u64,
+    /// How long ago it was made, though it comes now.
+    back: u64,
+}
+
+fn calls(keys: u64) -> impl Strategy<Value = Vec<Call>> {
+    let cost = prop_oneof![6 => 0_u64..4, 1 => any::<u64>()];
+    let pass = prop_oneof![3 => Just(0_u64), 2 => 0_u64..2_000, 2 => 0_u64..5_000_000_000];
+    let back = prop_oneof![4 => Just(0_u64), 1 => 0_u64..2_000_000_000];
+    let call =
+        (0..keys, 0_usize..4, cost, pass, back).prop_map(|(key, by, cost, pass, back)| Call {
+            key,
+            by,
+            cost,
+            pass,
+            back,
+        });
+    prop::collection::vec(call, 1..200)
+}
+
+fn arrivals(most: usize) -> (Arrivals<ManualClock>, ManualClock) {
+    let clock = ManualClock::new();
+    (
+        Arrivals::builder()
+            .max_keys(most)
+            .clock(clock.clone())
+            .build(),
+        clock,
+    )
+}
+
+proptest! {
+    #![proptest_config(cases(256))]
+
+    #[test]
+    fn every_call_is_told_what_a_map_of_all_arrival_times_tells(
+        numbers in prop::collection::vec(numbers(), 4),
+        calls in calls(6),
+    ) {
+        let (arrivals, clock) = arrivals(1_000);
+        let mut model = Model::default();
+        for Call { key, by, cost, pass, back } in calls {
+            clock.advance(Duration::from_nanos(pass));
+            let now = Instant::from_unix_nanos(clock.now().as_unix_nanos() - back);
+            let told = check(&arrivals, key, &numbers[by], cost, now);
+            prop_assert_eq!(told, model.check(key, &numbers[by], cost, now));
+        }
+    }
+
+    #[test]
+    fn whoever_is_forgotten_is_admitted_no_more_for_it(
+        numbers in prop::collection::vec(numbers(), 4),
+        calls in calls(60),
+    ) {
+        let (arrivals, clock) = arrivals(2);
+        let mut model = Model::default();
+        for Call { key, by, cost, pass, .. } in calls {
+            clock.advance(Duration::from_nanos(pass));
+            let (by, now) = (&numbers[by], clock.now());
+            let told = check(&arrivals, key, by, cost, now);
+            if told.outcome == Outcome::Allowed {
+                prop_assert_eq!(model.check(key, by, cost, now).outcome, Outcome::Allowed);
+            }
+        }
+    }
+}
+
+#[test]
+fn threads_share_a_key() {
+    let (arrivals, clock) = arrivals(10);
+    let (by, now) = (
+        Throttle::new(500, 1, Duration::from_secs(1)).unwrap(),
+        clock.now(),
+    );
+    let admitted: usize = std::thread::scope(|scope| {
+        let call = || {
+            (0..400)
+                .filter(|_| arrivals.check("a", &by, 1, now).is_allowed())
+                .count()
+        };
+        let threads: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
+        threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap())
+            .sum()
+    });
+    assert_eq!(admitted, 500);
+}
+
+#[test]
+fn what_is_asked_for_takes_no_room() {
+    let (arrivals, clock) = arrivals(10);
+    let by = Throttle::new(1, 1, Duration::from_secs(1)).unwrap();
+    assert!(arrivals.check("a", &by, 0, clock.now()).is_allowed());
+    assert!(arrivals.check("a", &by, 2, clock.now()).is_never());
+    assert_eq!(arrivals.figures().keys, 0);
+}
+
+#[test]
+fn numbers_that_limit_nothing_are_refused() {
+    let second = Duration::from_secs(1);
+    assert_eq!(Throttle::new(0, 1, second), Err(NotAThrottle::Zero));
+    assert_eq!(Throttle::new(1, 0, second), Err(NotAThrottle::Zero));
+    assert_eq!(Throttle::new(1, 1, Duration::ZERO), Err(NotAThrottle::Zero));
+    assert_eq!(
+        Throttle::new(1, 1, Duration::MAX),
+        Err(NotAThrottle::TooSlow)
+    );
+    assert!(Throttle::new(u64::MAX, u64::MAX, Duration::MAX).is_ok());
+    assert_eq!(
+        Throttle::new(1, 3, second).unwrap().interval(),
+        Duration::from_nanos(333_333_334)
+    );
+}
+
+#[test]
+fn instants_out_of_reach_are_turned_away() {
+    let (arrivals, _) = arrivals(10);
+    let by = Throttle::new(1, 1, Duration::from_secs(1)).unwrap();
+    assert!(
+        arrivals
+            .check("a", &by, 1, Instant::from_unix_nanos(u64::MAX))
+            .is_never()
+    );
+    let early = arrivals.check("a", &by, 1, Instant::from_unix_nanos(0));
+    assert!(early.is_denied() && early.retry_after().is_some());
+    assert_eq!(early.remaining(), 0);
+}

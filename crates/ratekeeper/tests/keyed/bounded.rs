@@ -1,0 +1,756 @@
+//! With room for a few keys only: forgetting may deny, it never admits what a memory of everything
+//! would not.
+
+use super::common::bounds::{self, Admitted};
+use super::common::flood::slots;
+use super::common::oracle::Event;
+use super::common::traces::{cases, instant, whole_interval};
+use proptest::prelude::*;
+use ratekeeper::{Algorithm, Carry, Charge, Clock, Keyed, Limit, ManualClock, Reservation};
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+fn keyed(limit: Limit, most: usize) -> (Keyed<u64, ManualClock>, ManualClock) {
+    let clock = ManualClock::new();
+    (
+        Keyed::builder(limit)
+            .max_keys(most)
+            .clock(clock.clone())
+            .build(),
+        clock,
+    )
+}
+
+/// A few keys that come back, and many that push them out.
+fn keys() -> impl Strategy<Value = u64> {
+    prop_oneof![3 => 0_u64..4, 2 => 4_u64..40]
+}
+
+/// A limit of each algorithm whose times are whole nanoseconds, so that bounds are exact.
+fn limits() -> impl Strategy<Value = Limit> {
+    let window = prop_oneof![10_u64..100, Just(60_000_000_000)];
+    let algorithm = (prop::sample::select(Algorithm::ALL.to_vec()), any::<bool>());
+    (algorithm, 1_u64..=6, window).prop_map(|((algorithm, refundable), count, window)| {
+        let limit = match algorithm {
+            Algorithm::TokenBucket | Algorithm::LeakyBucket => {
+                Limit::of(1, Duration::from_nanos(window / 4))
+                    .burst(count)
+                    .algorithm(algorithm)
+            }
+            Algorithm::Pacing => Limit::of(1, Duration::from_nanos(window / 4)).queue(count),
+            _ => Limit::of(count, Duration::from_nanos(window)).algorithm(algorithm),
+        };
+        if refundable {
+            limit.refundable()
+        } else {
+            limit
+        }
+    })
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Op {
+    Check {
+        key: u64,
+        cost: u64,
+        back: u64,
+    },
+    /// So many keys that were never seen before, one call each.
+    Churn(u64),
+    Pass(u64),
+}
+
+fn ops(stale: bool) -> impl Strategy<Value = Op> {
+    let back = if stale {
+        prop_oneof![2 => Just(0_u64), 1 => 1_u64..200].boxed()
+    } else {
+        Just(0_u64).boxed()
+    };
+    prop_oneof![
+        12 => (keys(), 1_u64..4, back).prop_map(|(key, cost, back)| Op::Check { key, cost, back }),
+        2 => (1_u64..60).prop_map(Op::Churn),
+        4 => prop_oneof![1_u64..16, 1_u64..16, 16_u64..300].prop_map(Op::Pass),
+    ]
+}
+
+/// Checks alone: what each key was admitted, in the order of its calls, and whether at a stale
+/// instant.
+fn checked(
+    limit: Limit,
+    most: usize,
+    ops: &[Op],
+) -> Result<BTreeMap<u64, Vec<(Admitted, bool)>>, TestCaseError> {
+    let (keyed, clock) = keyed(limit, most);
+    let unit = limit.fills_in().expect("refills").as_nanos() as u64;
+    let unit = unit.div_ceil(64).max(1);
+    let mut admitted: BTreeMap<u64, Vec<(Admitted, bool)>> = BTreeMap::new();
+    let mut new = 1_000_000;
+    let mut call = |key: u64, cost: u64, at: u64| {
+        let decision = keyed.key(&key).at(instant(at)).check_n(cost);
+        if decision.is_allowed() {
+            let delay = decision.delay().as_nanos() as u64;
+            let stale = at < clock.now().as_unix_nanos();
+            admitted
+                .entry(key)
+                .or_default()
+                .push((Admitted { at, cost, delay }, stale));
+        }
+    };
+    for op in ops {
+        let now = clock.now().as_unix_nanos();
+        match *op {
+            Op::Pass(by) => clock.advance(Duration::from_nanos(by * unit)),
+            Op::Check { key, cost, back } => call(key, cost, now - back * unit),
+            Op::Churn(keys) => {
+                (new..new + keys).for_each(|key| call(key, 1, now));
+                new += keys;
+            }
+        }
+    }
+    let figures = keyed.figures();
+    prop_assert!(figures.keys <= slots(&figures), "{:?}", figures);
+    Ok(admitted)
+}
+
+proptest! {
+    #![proptest_config(cases(300))]
+
+    /// TB1, SL1, FW1, FW2, SC1, SC2, LQ1, LQ3 and the strict counter, for each key over every
+    /// interval.
+    #[test]
+    fn no_key_is_admitted_more_than_its_bound(
+        limit in limits(), most in 1_usize..20, ops in prop::collection::vec(ops(false), 1..150),
+    ) {
+        for (key, admitted) in checked(limit, most, &ops)? {
+            let admitted: Vec<_> = admitted.into_iter().map(|(admitted, _)| admitted).collect();
+            prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+            if limit.judged_by() == Algorithm::SlidingWindow {
+                prop_assert_eq!(bounds::broken_weighted(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+            }
+        }
+    }
+
+    /// The same where callers' clocks are behind: a stale instant may be stricter, never looser. A
+    /// window, a log and a refundable bucket judge a stale call at the latest instant in the stored
+    /// state (for an evicted key: in the floor). That instant is not visible from outside, so for
+    /// them only the calls at the present instant are counted.
+    #[test]
+    fn no_key_is_admitted_more_at_stale_instants(
+        limit in limits(), most in 1_usize..20, ops in prop::collection::vec(ops(true), 1..150),
+    ) {
+        let own_instant = !limit.is_refundable()
+            && matches!(limit.judged_by(), Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing);
+        for (key, admitted) in checked(limit, most, &ops)? {
+            let counts = admitted.into_iter().filter(|(_, stale)| own_instant || !stale);
+            let admitted: Vec<_> = counts.map(|(admitted, _)| admitted).collect();
+            prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+        }
+    }
+
+    /// Plans: whichever plan a key calls under, it is admitted no more than the most generous one
+    /// allows.
+    #[test]
+    fn no_plan_lends_a_key_more_than_the_most_generous_one(
+        interval in 1_u64..10, bursts in prop::collection::vec(1_u64..6, 3), most in 1_usize..20,
+        ops in prop::collection::vec((ops(true), 0_usize..3), 1..150),
+    ) {
+        // One rate, so that the most generous plan is the one with the largest burst.
+        let plans: Vec<_> = bursts.iter().map(|burst| whole_interval(interval, *burst)).collect();
+        let (keyed, clock) = keyed(plans[0], most);
+        let mut admitted: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut new = 1_000_000;
+        let mut call = |key: u64, cost: u64, at: u64, plan: usize| {
+            let decision = match plan {
+                0 => keyed.key(&key).at(instant(at)).check_n(cost),
+                _ => keyed.under(plans[plan]).expect("few limits").key(&key).at(instant(at)).check_n(cost),
+            };
+            if decision.is_allowed() {
+                admitted.entry(key).or_default().push(Admitted { at, cost, delay: 0 });
+            }
+        };
+        for (op, plan) in ops {
+            let now = clock.now().as_unix_nanos();
+            match op {
+                Op::Pass(by) => clock.advance(Duration::from_nanos(by)),
+                Op::Check { key, cost, back } => call(key, cost, now - back.min(20), plan),
+                Op::Churn(keys) => {
+                    (new..new + keys).for_each(|key| call(key, 1, now, plan));
+                    new += keys;
+                }
+            }
+        }
+        let generous = whole_interval(interval, *bursts.iter().max().expect("three"));
+        for (key, admitted) in admitted {
+            prop_assert_eq!(bounds::broken(&generous, &admitted), None, "key {}: {:?}", key, admitted);
+        }
+    }
+}
+
+/// Parts a token, so that every interval from 1 to 10 ns brings whole parts a nanosecond.
+const PARTS: i128 = 2_520;
+
+/// What the table ran on for a while, both ends included.
+#[derive(Clone, Copy, Debug)]
+struct Era {
+    from: u64,
+    to: u64,
+    per_nano: i128,
+    burst: u64,
+    /// Tokens that the change to it may have added.
+    added: u64,
+}
+
+/// Something a key was admitted.
+#[derive(Clone, Copy, Debug)]
+struct Admission {
+    event: Event,
+    /// Reserved before a change and still to act at that change.
+    crossed: bool,
+    cancelled: bool,
+}
+
+#[derive(Default)]
+struct Past {
+    admitted: Vec<Admission>,
+    charges: Vec<(Charge<ManualClock>, usize)>,
+    slots: Vec<(Reservation<ManualClock>, usize)>,
+    /// When an operator gave how much.
+    gifts: Vec<(u64, u64)>,
+}
+
+impl Past {
+    fn admit(&mut self, at: u64, cost: u64) -> usize {
+        self.admitted.push(Admission {
+            event: Event { at, cost },
+            crossed: false,
+            cancelled: false,
+        });
+        self.admitted.len() - 1
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Verb {
+    Check(u64),
+    Take(u64),
+    Reserve(u64),
+    Settle(usize, u64),
+    Cancel(usize),
+    Grant(u64),
+    Reset,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Thing {
+    Key(u64, Verb),
+    Churn(u64),
+    Pass(u64),
+    Change(u64, u64, Carry),
+}
+
+fn things(changes: u32) -> impl Strategy<Value = Thing> {
+    let carry = prop::sample::select(vec![
+        Carry::Keep,
+        Carry::Keep,
+        Carry::Proportional,
+        Carry::Additive,
+        Carry::Reset,
+    ]);
+    let verb = prop_oneof![
+        4 => (1_u64..5).prop_map(Verb::Check),
+        4 => (1_u64..5).prop_map(Verb::Take),
+        3 => (1_u64..5).prop_map(Verb::Reserve),
+        4 => (0_usize..8, 0_u64..=8).prop_map(|(which, eighths)| Verb::Settle(which, eighths)),
+        3 => (0_usize..8).prop_map(Verb::Cancel),
+    ];
+    let gift = prop_oneof![(1_u64..5).prop_map(Verb::Grant), Just(Verb::Reset)];
+    let verb = prop_oneof![20 => verb, 1 => gift];
+    let change = (1_u64..=10, 1_u64..=6, carry)
+        .prop_map(|(interval, burst, carry)| Thing::Change(interval, burst, carry));
+    prop_oneof![
+        30 => (keys(), verb).prop_map(|(key, verb)| Thing::Key(key, verb)),
+        4 => (1_u64..40).prop_map(Thing::Churn),
+        10 => prop_oneof![0_u64..10, 0_u64..10, 10_u64..80].prop_map(Thing::Pass),
+        changes => change,
+    ]
+}
+
+/// A table and everything that happened to its keys.
+struct World {
+    keyed: Keyed<u64, ManualClock>,
+    clock: ManualClock,
+    eras: Vec<Era>,
+    keys: BTreeMap<u64, Past>,
+    new: u64,
+}
+
+impl World {
+    fn new(interval: u64, burst: u64, most: usize) -> Self {
+        let (keyed, clock) = keyed(whole_interval(interval, burst), most);
+        let from = clock.now().as_unix_nanos();
+        let era = Era {
+            from,
+            to: u64::MAX,
+            per_nano: PARTS / i128::from(interval),
+            burst,
+            added: 0,
+        };
+        Self {
+            keyed,
+            clock,
+            eras: vec![era],
+            keys: BTreeMap::new(),
+            new: 1_000_000,
+        }
+    }
+
+    fn now(&self) -> u64 {
+        self.clock.now().as_unix_nanos()
+    }
+
+    /// Does it; returns the key that it was done to.
+    fn run(&mut self, thing: Thing) -> Option<u64> {
+        match thing {
+            Thing::Pass(by) => self.clock.advance(Duration::from_nanos(by)),
+            Thing::Churn(keys) => {
+                for key in self.new..self.new + keys {
+                    self.call(key, Verb::Check(1));
+                }
+                self.new += keys;
+            }
+            Thing::Change(interval, burst, carry) => self.change(interval, burst, carry),
+            Thing::Key(key, verb) => {
+                self.call(key, verb);
+                return Some(key);
+            }
+        }
+        None
+    }
+
+    fn call(&mut self, key: u64, verb: Verb) {
+        let (now, burst) = (self.now(), self.keyed.burst());
+        let (view, past) = (self.keyed.key(&key), self.keys.entry(key).or_default());
+        match verb {
+            Verb::Check(cost) => {
+                if view.check_n(cost).is_allowed() {
+                    past.admit(now, cost);
+                }
+            }
+            Verb::Take(cost) => {
+                if let Ok(charge) = view.take(cost) {
+                    let index = past.admit(now, cost);
+                    past.charges.push((charge, index));
+                }
+            }
+            Verb::Reserve(cost) => {
+                if let Ok(slot) = view.reserve(cost) {
+                    let index = past.admit(slot.act_at().as_unix_nanos(), cost);
+                    past.slots.push((slot, index));
+                }
+            }
+            Verb::Settle(which, eighths) if !past.charges.is_empty() => {
+                let (charge, index) = past.charges.swap_remove(which % past.charges.len());
+                let cost = &mut past.admitted[index].event.cost;
+                *cost = (*cost * eighths).div_ceil(8);
+                charge.settle(*cost);
+            }
+            Verb::Cancel(which) if !past.slots.is_empty() => {
+                let (slot, index) = past.slots.swap_remove(which % past.slots.len());
+                slot.cancel();
+                past.admitted[index].cancelled = past.admitted[index].event.at >= now;
+            }
+            Verb::Settle(..) | Verb::Cancel(_) => {}
+            Verb::Grant(tokens) => {
+                view.grant(tokens);
+                past.gifts.push((now, tokens));
+            }
+            Verb::Reset => {
+                view.reset();
+                // What was promised ahead acts all the same, beside a full bucket.
+                let ahead = past
+                    .slots
+                    .iter()
+                    .map(|(_, index)| past.admitted[*index].event);
+                let ahead: u64 = ahead
+                    .filter(|event| event.at >= now)
+                    .map(|event| event.cost)
+                    .sum();
+                past.gifts.push((now, burst + ahead));
+            }
+        }
+    }
+
+    fn change(&mut self, interval: u64, burst: u64, carry: Carry) {
+        let (limit, now) = (whole_interval(interval, burst), self.now());
+        if limit == self.keyed.limit() && carry != Carry::Reset {
+            return;
+        }
+        self.keyed.set_limit_with(limit, carry);
+        for past in self.keys.values_mut() {
+            for (_, index) in &past.slots {
+                let admission = &mut past.admitted[*index];
+                admission.crossed |= admission.event.at >= now;
+            }
+        }
+        let old = self.eras.last_mut().expect("an era");
+        old.to = now;
+        let added = match carry {
+            Carry::Reset => burst,
+            // A key that was fresh and forgotten is new under the new limit.
+            _ => burst.saturating_sub(old.burst),
+        };
+        self.eras.push(Era {
+            from: now,
+            to: u64::MAX,
+            per_nano: PARTS / i128::from(interval),
+            burst,
+            added,
+        });
+    }
+
+    /// B + the rate of each era times its share of [s, t] + what was added in it.
+    fn bound(&self, past: &Past, s: u64, t: u64) -> i128 {
+        let mut within = self.eras.iter().filter(|era| era.from <= t && era.to >= s);
+        let first = within.next().expect("an era");
+        let share = |era: &Era| era.per_nano * i128::from(t.min(era.to) - s.max(era.from));
+        let mut tokens = i128::from(first.burst)
+            + within
+                .clone()
+                .map(|era| i128::from(era.added))
+                .sum::<i128>();
+        // What an operator gives while slots are promised ahead is had beside them, whenever they
+        // act.
+        tokens += past
+            .gifts
+            .iter()
+            .filter(|(at, _)| *at <= t)
+            .map(|gift| i128::from(gift.1))
+            .sum::<i128>();
+        // A reset or an addition fills no more than there is room for, but each of several may.
+        tokens * PARTS + share(first) + within.map(share).sum::<i128>()
+    }
+
+    /// An interval that holds more than its bound and what was reserved across changes.
+    fn broken(&self, past: &Past, on_offer: Option<Event>) -> Option<String> {
+        let on_top: i128 = past
+            .admitted
+            .iter()
+            .filter(|a| a.crossed)
+            .map(|a| i128::from(a.event.cost))
+            .sum();
+        let acting = past
+            .admitted
+            .iter()
+            .filter(|admission| !admission.cancelled)
+            .map(|admission| admission.event);
+        let mut events: Vec<_> = acting.chain(on_offer).collect();
+        events.sort_unstable();
+        let starts = events
+            .iter()
+            .map(|event| event.at)
+            .chain(self.eras.iter().map(|era| era.from));
+        for s in starts {
+            let mut spent = 0;
+            for event in events.iter().filter(|event| event.at >= s) {
+                spent += i128::from(event.cost) * PARTS;
+                let most = self.bound(past, s, event.at) + on_top * PARTS;
+                if spent > most {
+                    return Some(format!("{spent} from {s} to {}, at most {most}", event.at));
+                }
+            }
+        }
+        None
+    }
+
+    fn assert_p1(&self, key: u64) -> Result<(), TestCaseError> {
+        let Some(past) = self.keys.get(&key) else {
+            return Ok(());
+        };
+        prop_assert_eq!(
+            self.broken(past, None),
+            None,
+            "key {}: {:?} in {:?}",
+            key,
+            past.admitted,
+            self.eras
+        );
+        for by in [0, 1, 2, 3, 5, 10, 20, 40] {
+            let at = self.now() + by;
+            let cost = self.keyed.key(&key).at(instant(at)).peek().remaining();
+            let broken = self.broken(past, Some(Event { at, cost }));
+            prop_assert_eq!(
+                broken,
+                None,
+                "{} on offer to key {} at {}: {:?} in {:?}",
+                cost,
+                key,
+                at,
+                past.admitted,
+                self.eras
+            );
+        }
+        Ok(())
+    }
+}
+
+fn run(interval: u64, burst: u64, most: usize, things: &[Thing]) -> Result<(), TestCaseError> {
+    let mut world = World::new(interval, burst, most);
+    for thing in things {
+        if let Some(key) = world.run(*thing) {
+            world.assert_p1(key)?;
+        }
+    }
+    (0..40).try_for_each(|key| world.assert_p1(key))
+}
+
+proptest! {
+    #![proptest_config(cases(200))]
+
+    /// P1 on the net cost at act times: take and settle, reserve and cancel, whatever is forgotten
+    /// in between.
+    #[test]
+    fn what_comes_back_to_a_key_that_was_forgotten_keeps_p1(
+        interval in 1_u64..=10, burst in 1_u64..=6, most in 1_usize..20,
+        things in prop::collection::vec(things(0), 1..100),
+    ) {
+        run(interval, burst, most, &things)?;
+    }
+
+    /// The same with live changes: what comes on top is what was reserved and not yet due, and what
+    /// the change adds.
+    #[test]
+    fn live_changes_keep_p1_for_every_key(
+        interval in 1_u64..=10, burst in 1_u64..=6, most in 1_usize..20,
+        things in prop::collection::vec(things(2), 1..100),
+    ) {
+        run(interval, burst, most, &things)?;
+    }
+
+    /// Windows and logs of which the number changes: never more than the largest number in force.
+    #[test]
+    fn windows_that_change_their_number_keep_the_largest_bound(
+        algorithm in prop::sample::select(vec![
+            Algorithm::FixedWindow, Algorithm::FixedWindowFirstHit, Algorithm::SlidingWindow,
+            Algorithm::SlidingWindowStrict, Algorithm::SlidingLog,
+        ]),
+        counts in prop::collection::vec(1_u64..=6, 3), most in 1_usize..20,
+        ops in prop::collection::vec((ops(false), prop::option::weighted(0.05, 0_usize..3)), 1..150),
+    ) {
+        let limit = |count: u64| Limit::of(count, Duration::from_secs(60)).algorithm(algorithm);
+        let (keyed, clock) = keyed(limit(counts[0]), most);
+        let mut admitted: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut new = 1_000_000;
+        let mut call = |key: u64, cost: u64| {
+            if keyed.check_n(&key, cost).is_allowed() {
+                admitted.entry(key).or_default().push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+            }
+        };
+        for (op, change) in ops {
+            match op {
+                Op::Pass(by) => clock.advance(Duration::from_secs(by)),
+                Op::Check { key, cost, .. } => call(key, cost),
+                Op::Churn(keys) => {
+                    (new..new + keys).for_each(|key| call(key, 1));
+                    new += keys;
+                }
+            }
+            if let Some(which) = change {
+                keyed.set_limit(limit(counts[which]));
+            }
+        }
+        let largest = limit(*counts.iter().max().expect("three"));
+        for (key, admitted) in admitted {
+            prop_assert_eq!(bounds::broken(&largest, &admitted), None, "key {}: {:?}", key, admitted);
+        }
+    }
+
+    /// Windows and logs: take and settle, whatever is forgotten in between.
+    #[test]
+    fn windows_that_settle_keep_their_bound_on_the_net_cost(
+        // A queue tells its starts to `check` only; what a settle shortens there is not a start.
+        limit in limits().prop_filter("a queue", |limit| limit.judged_by() != Algorithm::Pacing), most in 1_usize..20,
+        ops in prop::collection::vec((ops(false), any::<bool>(), 0_usize..8, 0_u64..4), 1..120),
+    ) {
+        let (keyed, clock) = keyed(limit, most);
+        let unit = limit.fills_in().expect("refills").div_f64(64.0).max(Duration::from_nanos(1));
+        let mut admitted: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
+        let mut charges: Vec<(Charge<ManualClock>, u64, usize)> = Vec::new();
+        let mut new = 1_000_000;
+        for (op, settle, which, actual) in ops {
+            match op {
+                Op::Pass(by) => clock.advance(unit * by as u32),
+                Op::Check { key, cost, .. } => {
+                    if let Ok(charge) = keyed.key(&key).take(cost) {
+                        let admitted = admitted.entry(key).or_default();
+                        charges.push((charge, key, admitted.len()));
+                        admitted.push(Admitted { at: clock.now().as_unix_nanos(), cost, delay: 0 });
+                    }
+                }
+                Op::Churn(keys) => {
+                    (new..new + keys).for_each(|key| assert!(keyed.check(&key).limit() > 0));
+                    new += keys;
+                }
+            }
+            if settle && !charges.is_empty() {
+                let (charge, key, index) = charges.swap_remove(which % charges.len());
+                let cost = &mut admitted.get_mut(&key).expect("charged")[index].cost;
+                *cost = actual.min(*cost);
+                charge.settle(*cost);
+            }
+        }
+        for (key, admitted) in admitted {
+            prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
+        }
+    }
+}
+
+/// The limit in every algorithm, and its name.
+fn every(limit: Limit) -> impl Iterator<Item = (Limit, String)> {
+    let all = Algorithm::ALL
+        .into_iter()
+        .map(move |algorithm| limit.algorithm(algorithm));
+    all.chain([limit.refundable()])
+        .map(|limit| (limit, limit.to_string()))
+}
+
+/// Room for one key or so, all used up by whoever comes: an abuser that churns keys gets nothing
+/// back by it.
+#[test]
+fn churning_keys_resets_nobody() {
+    for (limit, algorithm) in every(Limit::per_minute(5)) {
+        let (keyed, clock) = keyed(limit, 1);
+        let spend = || (0..20).filter(|_| keyed.check(&0).is_allowed()).count() as u64;
+        assert_eq!(spend(), limit.capacity(), "{algorithm}");
+        for key in 1..5_000 {
+            let _ = keyed.check(&key);
+            assert!(
+                keyed.check(&0).is_denied(),
+                "{algorithm}: after {key} others"
+            );
+        }
+        assert!(
+            keyed.figures().evicted_live > 0,
+            "{algorithm}: {:?}",
+            keyed.figures()
+        );
+        assert!(keyed.figures().keys <= slots(&keyed.figures()));
+        // What was displaced does not weigh on anybody for longer than it would have on its own
+        // key.
+        clock.advance(Duration::from_secs(180));
+        assert_eq!(spend(), limit.capacity(), "{algorithm}");
+    }
+}
+
+/// Keys that are fresh again make room without a loss, whoever comes next.
+#[test]
+fn fresh_keys_make_room_and_nobody_is_denied() {
+    for (limit, algorithm) in every(Limit::per_second(5)) {
+        let (keyed, clock) = keyed(limit, 100);
+        for key in 0..20_000_u64 {
+            assert!(
+                keyed.check_n(&key, 3).is_allowed(),
+                "{algorithm}: key {key}"
+            );
+            assert_eq!(
+                keyed.key(&key).peek().remaining(),
+                limit.capacity() - 3,
+                "{algorithm}: key {key}"
+            );
+            clock.advance(Duration::from_secs(3));
+        }
+        let figures = keyed.figures();
+        assert_eq!(figures.evicted_live, 0, "{algorithm}");
+        assert!(
+            figures.evicted_fresh >= 20_000 - slots(&figures),
+            "{algorithm}: {figures:?}"
+        );
+        assert!(figures.live <= 1, "{algorithm}: {figures:?}");
+    }
+}
+
+/// A key that was forgotten while fresh is fresh at the present, not at an instant when it was not.
+/// (A window or log judges the call at the floor's own window: it is counted there.)
+#[test]
+fn a_fresh_key_that_was_forgotten_is_not_fresh_at_an_older_instant() {
+    for algorithm in [
+        Algorithm::TokenBucket,
+        Algorithm::LeakyBucket,
+        Algorithm::Pacing,
+    ] {
+        let limit = Limit::per_minute(5).algorithm(algorithm);
+        let (keyed, clock) = keyed(limit, 1);
+        let start = clock.now();
+        while keyed.check(&0).is_allowed() {}
+        clock.advance(Duration::from_secs(3_600));
+        for key in 1..200 {
+            let _ = keyed.check(&key);
+        }
+        let stale = keyed.key(&0).at(start + Duration::from_nanos(1)).check();
+        assert!(stale.is_denied(), "{algorithm}: {stale:?}");
+    }
+}
+
+/// Looking writes nothing, also for keys that are not there.
+#[test]
+fn a_peek_takes_no_room() {
+    let (keyed, _) = keyed(Limit::per_second(5), 100);
+    for key in 0..1_000 {
+        assert!(keyed.key(&key).peek().is_allowed());
+        let _ = keyed.key(&key).tokens();
+        assert!(keyed.check_n(&key, 0).is_allowed());
+        assert!(keyed.check_n(&key, 6).is_never());
+    }
+    let figures = keyed.figures();
+    assert_eq!((figures.live, figures.evicted_live), (0, 0), "{figures:?}");
+}
+
+/// A cap in bytes holds too, for algorithms whose state does not fit a word as well.
+#[test]
+fn a_cap_in_bytes_bounds_what_is_held() {
+    for (limit, algorithm) in every(Limit::per_minute(50)) {
+        let clock = ManualClock::new();
+        let keyed = Keyed::<u64, _>::builder(limit)
+            .max_bytes(64 * 1_024)
+            .clock(clock.clone())
+            .build();
+        for key in 0..20_000 {
+            let _ = keyed.check_n(&key, 1 + key % 7);
+            clock.advance(Duration::from_millis(1));
+        }
+        let figures = keyed.figures();
+        assert!(figures.bytes <= 64 * 1_024, "{algorithm}: {figures:?}");
+        assert!(figures.keys <= slots(&figures), "{algorithm}: {figures:?}");
+    }
+}
+
+/// As docs/keys.md says it, of a table with all that it may come to use.
+#[test]
+fn a_key_weighs_at_most_72_bytes() {
+    let (keyed, _) = keyed(Limit::per_second(5), 10_000);
+    let slack = 2 * 7 * 8; // To begin on a cache line.
+    assert_eq!(keyed.figures().bytes, 10_000 * 72 + slack);
+}
+
+/// A charge of a key that was displaced gives back to nobody else.
+#[test]
+fn a_charge_of_a_displaced_key_gives_nothing_to_others() {
+    for (limit, algorithm) in every(Limit::per_minute(5)) {
+        let (keyed, _) = keyed(limit, 1);
+        let charges: Vec<_> = (0..300)
+            .filter_map(|key| keyed.key(&key).take(5).ok())
+            .collect();
+        let others: Vec<_> = (0..300)
+            .map(|key| keyed.key(&key).peek().remaining())
+            .collect();
+        drop(others);
+        charges.into_iter().for_each(|charge| charge.settle(0));
+        // Everything was given back: each may have up to its limit again, none more.
+        for key in 0..300 {
+            let passed = (0..20).filter(|_| keyed.check(&key).is_allowed()).count() as u64;
+            assert!(
+                passed <= limit.capacity(),
+                "{algorithm}: key {key} passed {passed}"
+            );
+        }
+    }
+}

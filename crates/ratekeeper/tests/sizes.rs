@@ -1,0 +1,13 @@
+//! What things weigh. (The shared part of a limiter, 128 bytes, is asserted beside its definition.)
+
+use ratekeeper::{Charge, Decision, Limit, Limiter, Reservation, Taken};
+
+#[test]
+fn what_callers_hold_is_small() {
+    assert_eq!(size_of::<Limiter>(), 8);
+    assert!(size_of::<Decision>() <= 48);
+    assert!(size_of::<Reservation>() <= 48);
+    assert!(size_of::<Charge>() <= 64);
+    assert!(size_of::<Taken>() <= 64);
+    assert!(size_of::<Limit>() <= 64);
+}

@@ -1,0 +1,462 @@
+//! What an operator does to one key, and what becomes of the keys of each limit.
+
+use ratekeeper::{
+    Algorithm, Ask, Census, Clock, Instant, Keyed, Limit, LimitHandle, ManualClock, MemoryStore,
+    Store,
+};
+use std::future::Future;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn store() -> (MemoryStore<ManualClock>, ManualClock) {
+    let clock = ManualClock::new();
+    (MemoryStore::builder().clock(clock.clone()).build(), clock)
+}
+
+/// Ten an hour by each algorithm that takes them all at once: all but pacing.
+fn tens() -> impl Iterator<Item = Limit> {
+    let at_once = Algorithm::ALL
+        .into_iter()
+        .filter(|algorithm| *algorithm != Algorithm::Pacing);
+    at_once.map(|algorithm| Limit::per_hour(10).algorithm(algorithm))
+}
+
+fn take(store: &MemoryStore<ManualClock>, limit: &LimitHandle, key: &str, cost: u64) -> bool {
+    store
+        .decide_now(&[Ask::new(limit, key).cost(cost)], store.clock().now())
+        .is_allowed()
+}
+
+fn left(store: &MemoryStore<ManualClock>, limit: &LimitHandle, key: &str) -> u64 {
+    let verdict = store.decide_now(&[Ask::new(limit, key).cost(0)], store.clock().now());
+    verdict
+        .statuses()
+        .next()
+        .expect("a status")
+        .decision()
+        .remaining()
+}
+
+/// The answer of a store that answers at once.
+fn at_once<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(answer) => answer,
+        Poll::Pending => panic!("a memory store has nothing to wait for"),
+    }
+}
+
+#[test]
+fn a_grant_gives_back_what_was_used_and_is_counted() {
+    for limit in tens() {
+        let (store, _) = store();
+        let (handle, other) = (
+            store.limit("a", limit).unwrap(),
+            store.limit("b", limit).unwrap(),
+        );
+        for (limit, key) in [(&handle, "k"), (&handle, "l"), (&other, "k")] {
+            assert!(take(&store, limit, key, 6), "{limit:?}");
+        }
+        store.grant(&handle, b"k", 2);
+        assert_eq!(
+            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (6, 2),
+            "{limit}"
+        );
+        // No more than was used, and no more is counted.
+        store.grant(&handle, b"k", u64::MAX);
+        assert_eq!(
+            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (10, 6),
+            "{limit}"
+        );
+        store.grant(&handle, b"k", 5);
+        store.grant(&handle, b"nobody", 5);
+        assert_eq!(
+            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (10, 6),
+            "{limit}"
+        );
+        assert!(
+            !take(&store, &handle, "k", 11)
+                && take(&store, &handle, "k", 10)
+                && !take(&store, &handle, "k", 1)
+        );
+        // Nobody else has anything of it.
+        assert_eq!(
+            (left(&store, &handle, "l"), left(&store, &other, "k")),
+            (4, 4),
+            "{limit}"
+        );
+        assert_eq!(store.counts(&other).granted, 0);
+    }
+}
+
+#[test]
+fn a_settle_does_not_take_a_gift_of_meanwhile_for_its_own() {
+    for (gift, then, back) in [(6, 10, 0), (3, 7, 3)] {
+        let (store, clock) = store();
+        let handle = store.limit("a", Limit::per_hour(10)).unwrap();
+        let before = store.decide_now(&[Ask::new(&handle, "k").cost(6)], clock.now());
+        store.grant(&handle, b"k", gift);
+        assert!(take(&store, &handle, "k", then));
+        assert_eq!(left(&store, &handle, "k"), 0);
+        store.settle_now(before, &[0], clock.now());
+        assert_eq!(left(&store, &handle, "k"), back, "after a gift of {gift}");
+    }
+}
+
+#[test]
+fn a_reset_makes_a_key_fresh_and_only_it() {
+    for limit in tens() {
+        let (store, clock) = store();
+        let (handle, other) = (
+            store.limit("a", limit).unwrap(),
+            store.limit("b", limit).unwrap(),
+        );
+        for (limit, key) in [(&handle, "l"), (&other, "k")] {
+            assert!(take(&store, limit, key, 10), "{limit:?}");
+        }
+        let before = store.decide_now(&[Ask::new(&handle, "k").cost(10)], clock.now());
+        assert!(
+            before.is_allowed() && !take(&store, &handle, "k", 1),
+            "{limit}"
+        );
+        store.reset(&handle, b"k");
+        assert_eq!(left(&store, &handle, "k"), 10, "{limit}");
+        assert_eq!(
+            (left(&store, &handle, "l"), left(&store, &other, "k")),
+            (0, 0),
+            "{limit}"
+        );
+        assert_eq!(
+            (store.counts(&handle).changes, store.counts(&other).changes),
+            (1, 0)
+        );
+        assert_eq!((store.live(&handle), store.live(&other)), (1, 1), "{limit}");
+        // What was charged before does not come back on top.
+        assert!(take(&store, &handle, "k", 10), "{limit}");
+        store.settle_now(before, &[0], clock.now());
+        assert!(!take(&store, &handle, "k", 1), "{limit}");
+    }
+}
+
+#[test]
+fn a_queue_is_shortened_by_a_grant_and_empty_after_a_reset() {
+    let (store, clock) = store();
+    let queue = store
+        .limit(
+            "queue",
+            Limit::per_second(1).algorithm(Algorithm::Pacing).queue(10),
+        )
+        .unwrap();
+    let delay = || {
+        let ask = Ask::new(&queue, "k").max_wait(60 * SECOND);
+        let verdict = store.decide_now(&[ask], clock.now());
+        assert!(verdict.is_allowed());
+        verdict.delay()
+    };
+    let waits: Vec<_> = (0..5).map(|_| delay()).collect();
+    assert_eq!(waits, [0, 1, 2, 3, 4].map(|n| n * SECOND));
+    store.grant(&queue, b"k", 2);
+    assert_eq!((delay(), store.counts(&queue).granted), (3 * SECOND, 2));
+    store.reset(&queue, b"k");
+    assert_eq!(delay(), Duration::ZERO);
+}
+
+#[test]
+fn permits_in_flight_stay_out() {
+    let (store, clock) = store();
+    let slots = store.concurrency("slots", 3).unwrap();
+    let held = store.decide_now(&[Ask::new(&slots, "k").cost(2)], clock.now());
+    store.grant(&slots, b"k", 2);
+    store.reset(&slots, b"k");
+    assert_eq!(
+        (left(&store, &slots, "k"), store.counts(&slots)),
+        (1, Default::default())
+    );
+    let last = store.decide_now(&[Ask::new(&slots, "k")], clock.now());
+    assert!(last.is_allowed() && !take(&store, &slots, "k", 1));
+    // Each comes back once.
+    drop(held);
+    assert_eq!(left(&store, &slots, "k"), 2);
+    drop(last);
+    assert_eq!((left(&store, &slots, "k"), store.live(&slots)), (3, 0));
+}
+
+/// A key of a store is a key of a table of one limit: whatever is done to both, they are left with
+/// the same.
+#[test]
+fn grants_resets_and_settles_mix_as_they_do_for_a_keyed_limiter() {
+    for limit in tens() {
+        let (store, clock) = store();
+        let keyed = Keyed::<str>::builder(limit).clock(clock.clone()).build();
+        let handle = store.limit("a", limit).unwrap();
+        let (mut random, mut open) = (11_u64, Vec::new());
+        let mut next = |below: u64| {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            (random >> 33) % below
+        };
+        for step in 0..3_000 {
+            let key = ["k", "l", "m"][next(3) as usize];
+            match next(12) {
+                0 => {
+                    let tokens = next(12);
+                    store.grant(&handle, key.as_bytes(), tokens);
+                    keyed.key(key).grant(tokens);
+                }
+                1 => {
+                    store.reset(&handle, key.as_bytes());
+                    keyed.key(key).reset();
+                }
+                2..4 if !open.is_empty() => {
+                    let (verdict, charge) = open.swap_remove(next(open.len() as u64) as usize);
+                    let actual = next(8);
+                    store.settle_now(verdict, &[actual], clock.now());
+                    keyed.key(key).settle(charge, actual);
+                }
+                4 => clock.advance(next(900) as u32 * SECOND),
+                _ => {
+                    let cost = 1 + next(4);
+                    let verdict =
+                        store.decide_now(&[Ask::new(&handle, key).cost(cost)], clock.now());
+                    let charge = keyed.key(key).take(cost);
+                    assert_eq!(verdict.is_allowed(), charge.is_ok(), "{limit}, step {step}");
+                    open.extend(charge.ok().map(|charge| (verdict, charge)));
+                }
+            }
+            for key in ["k", "l", "m"] {
+                let there = keyed.key(key).peek_n(0).remaining();
+                assert_eq!(
+                    left(&store, &handle, key),
+                    there,
+                    "{limit}, step {step}: {key}"
+                );
+            }
+        }
+        assert_eq!(store.counts(&handle), keyed.counts(), "{limit}");
+        assert!(
+            keyed.counts().granted > 100,
+            "{limit}: {:?}",
+            keyed.counts()
+        );
+    }
+}
+
+/// Limits of several kinds, each with so many keys that have used something, and as many that are
+/// fresh again.
+fn populated(store: &MemoryStore<ManualClock>, clock: &ManualClock) -> Vec<LimitHandle> {
+    let mut limits: Vec<_> = tens()
+        .map(|limit| store.limit("rate", limit).unwrap())
+        .collect();
+    limits.push(store.limit("unused", Limit::per_hour(10)).unwrap());
+    let used = limits.len() - 1;
+    for round in ["fresh", "live"] {
+        for (at, limit) in limits[..used].iter().enumerate() {
+            for key in 0..10 * (at + 1) {
+                assert!(take(store, limit, &format!("{round}-{key}"), 1));
+            }
+        }
+        if round == "fresh" {
+            clock.advance(7_200 * SECOND);
+        }
+    }
+    limits
+}
+
+#[test]
+fn a_census_says_what_live_says() {
+    let (store, clock) = store();
+    let mut limits = populated(&store, &clock);
+    let slots = store.concurrency("slots", 3).unwrap();
+    let held: Vec<_> = (0..5)
+        .map(|key| store.decide_now(&[Ask::new(&slots, &format!("{key}"))], clock.now()))
+        .collect();
+    limits.push(slots);
+    // Entries of the terms before a change are still of the limit, and one may be asked about
+    // twice.
+    store.set_limit(&limits[0], Limit::per_hour(20));
+    limits.push(limits[3].clone());
+    let census = store.census(&limits);
+    assert_eq!(
+        census.iter().map(|one| one.live).collect::<Vec<_>>(),
+        [10, 20, 30, 40, 50, 60, 70, 0, 5, 40]
+    );
+    for (limit, census) in limits.iter().zip(&census) {
+        // Two keys may meet in one place, and one of them be forgotten once it is fresh: that
+        // depends on the hash.
+        assert_eq!(
+            (census.live, census.evicted_live),
+            (store.live(limit), 0),
+            "{limit:?}"
+        );
+    }
+    assert_eq!(
+        at_once(async { Store::census(&store, &limits) }),
+        Some(census)
+    );
+    assert_eq!(store.census(&[]), []);
+    drop(held);
+    assert_eq!(store.census(&limits[8..9]), [Census::default()]);
+}
+
+#[test]
+fn evictions_are_counted_by_the_limit_whose_key_went() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder()
+        .max_keys(100)
+        .clock(clock.clone())
+        .build();
+    // So many that the floor denies nobody.
+    let limits: Vec<_> = ["a", "b", "quiet"]
+        .map(|name| store.limit(name, Limit::per_hour(1_000_000)).unwrap())
+        .into();
+    let flood = |limit| assert!((0..10_000).all(|key| take(&store, limit, &format!("{key}"), 1)));
+    flood(&limits[0]);
+    let [a, b, quiet] = store.census(&limits)[..] else {
+        panic!("three limits")
+    };
+    assert!(
+        a.live > 100 && a.evicted_live > 9_000 && a.evicted_fresh == 0,
+        "{a:?}"
+    );
+    assert_eq!(a.live + a.evicted_live, 10_000);
+    assert_eq!((b, quiet), Default::default());
+    // All keys of the first are fresh by now, and make room for the second's.
+    clock.advance(3_600 * SECOND);
+    let there = a.live;
+    flood(&limits[1]);
+    let [a, b, quiet] = store.census(&limits)[..] else {
+        panic!("three limits")
+    };
+    assert_eq!((a.live, quiet), Default::default());
+    assert!(
+        a.evicted_fresh > there / 2 && a.evicted_fresh <= there,
+        "{a:?} of {there}"
+    );
+    assert_eq!((a.evicted_live, b.evicted_fresh), (10_000 - there, 0));
+    assert_eq!(b.live + b.evicted_live, 10_000);
+    let figures = store.figures();
+    assert_eq!(
+        (figures.evicted_fresh, figures.evicted_live),
+        (a.evicted_fresh, a.evicted_live + b.evicted_live)
+    );
+    assert_eq!(figures.live, b.live);
+}
+
+#[test]
+fn evictions_of_all_limits_are_those_of_the_table() {
+    let clock = ManualClock::new();
+    let store = MemoryStore::builder()
+        .max_keys(20)
+        .clock(clock.clone())
+        .build();
+    // Of logs too, which go for want of bytes as well as of room.
+    let limits: Vec<_> = Algorithm::ALL
+        .map(|algorithm| {
+            store
+                .limit(
+                    algorithm.name(),
+                    Limit::per_minute(100).algorithm(algorithm),
+                )
+                .unwrap()
+        })
+        .into();
+    for round in 0..3_000_u32 {
+        for limit in &limits {
+            let _ = take(
+                &store,
+                limit,
+                &format!("{}", round % 700),
+                1 + u64::from(round % 5),
+            );
+        }
+        clock.advance(round % 3 * SECOND);
+    }
+    let (census, figures) = (store.census(&limits), store.figures());
+    let sum = |count: fn(&Census) -> u64| census.iter().map(count).sum::<u64>();
+    assert_eq!(sum(|one| one.live), figures.live);
+    assert_eq!(sum(|one| one.evicted_fresh), figures.evicted_fresh);
+    assert_eq!(sum(|one| one.evicted_live), figures.evicted_live);
+    assert!(
+        figures.evicted_fresh > 0 && census.iter().all(|one| one.evicted_live > 0),
+        "{census:?}"
+    );
+}
+
+#[test]
+fn handles_of_another_store_are_nobodys() {
+    let ((store, clock), (other, _)) = (self::store(), self::store());
+    let limits = populated(&store, &clock);
+    let foreign: Vec<_> = tens()
+        .map(|limit| other.limit("foreign", limit).unwrap())
+        .collect();
+    assert!(foreign.iter().all(|limit| take(&other, limit, "live-1", 6)));
+    let before = store.census(&limits);
+    for limit in &foreign {
+        store.grant(limit, b"live-1", 6);
+        store.reset(limit, b"live-1");
+        assert_eq!((left(&other, limit, "live-1"), store.live(limit)), (4, 0));
+    }
+    assert_eq!(store.census(&foreign), [Census::default(); 7]);
+    assert_eq!(store.census(&limits), before);
+    // Among others they do not disturb.
+    let mixed = store.census(&[foreign[1].clone(), limits[1].clone(), foreign[2].clone()]);
+    assert_eq!(mixed, [Census::default(), before[1], Census::default()]);
+    let changes = limits
+        .iter()
+        .chain(&foreign)
+        .map(|limit| store.counts(limit).changes)
+        .sum::<u64>();
+    assert_eq!(changes, 0);
+}
+
+#[test]
+fn a_caller_may_bring_the_instant() {
+    let (store, clock) = store();
+    let limit = store.limit("a", Limit::per_minute(1)).unwrap();
+    let ask = [Ask::new(&limit, "k")];
+    let passes = |now: Instant| at_once(store.decide_at(&ask, now)).is_allowed();
+    let now = Store::now(&store);
+    assert_eq!(now, clock.now());
+    assert!(passes(now) && !passes(now));
+    let later = now + 60 * SECOND;
+    assert!(passes(later) && !passes(later), "the clock was not asked");
+    assert!(
+        !at_once(store.decide(&ask)).is_allowed(),
+        "the clock stands still"
+    );
+}
+
+/// The verbs of the trait are those of the store.
+#[test]
+fn the_same_through_the_trait() {
+    fn run(store: &impl Store) {
+        let rate = store.limit("rate", Limit::per_hour(10)).unwrap();
+        let slots = store.concurrency("slots", 1).unwrap();
+        let takes = |cost| at_once(store.decide(&[Ask::new(&rate, "k").cost(cost)])).is_allowed();
+        assert!(takes(10) && !takes(1));
+        at_once(store.grant(&rate, b"k", 2));
+        assert!(!takes(3) && takes(2));
+        at_once(store.reset(&rate, b"k"));
+        assert!(takes(10) && !takes(1));
+        store.set_limit(&rate, Limit::per_hour(20));
+        store.set_concurrency(&slots, 5);
+        assert_eq!(
+            (rate.limit(), slots.in_flight()),
+            (Some(Limit::per_hour(20)), Some(5))
+        );
+        let live = store
+            .census(&[rate, slots])
+            .expect("it can count")
+            .iter()
+            .map(|one| one.live)
+            .collect::<Vec<_>>();
+        assert_eq!(live, [1, 0]);
+    }
+    run(&store().0);
+}

@@ -1,0 +1,594 @@
+//! Windows, logs and queues against naive oracles that remember every event.
+
+use proptest::prelude::*;
+use ratekeeper::{Algorithm, Decision, Instant, Limit, Limiter, ManualClock};
+use std::time::Duration;
+
+/// Midnight: every window that divides a day begins here.
+const START: u64 = 1_577_836_800_000_000_000;
+
+#[derive(Clone, Copy, Debug)]
+struct Event {
+    at: u64,
+    cost: u64,
+}
+
+/// What the definition of an algorithm says, from the whole history.
+struct Oracle {
+    algorithm: Algorithm,
+    most: u64,
+    window: u64,
+    events: Vec<Event>,
+}
+
+impl Oracle {
+    fn admitted(&self, inside: impl Fn(u64) -> bool) -> u64 {
+        self.events
+            .iter()
+            .filter(|event| inside(event.at))
+            .map(|event| event.cost)
+            .sum()
+    }
+
+    /// What is counted at `now`, in parts of 1/window so that the weighted counter is whole too.
+    fn counted(&self, now: u64) -> u128 {
+        let (window, whole) = (self.window, u128::from(self.window));
+        match self.algorithm {
+            Algorithm::SlidingLog => u128::from(self.admitted(|at| at + window > now)) * whole,
+            Algorithm::FixedWindow => {
+                u128::from(self.admitted(|at| at / window == now / window)) * whole
+            }
+            Algorithm::FixedWindowFirstHit => {
+                let (mut start, mut count) = (None, 0);
+                for event in &self.events {
+                    match start {
+                        Some(began) if event.at - began < window => count += event.cost,
+                        _ => (start, count) = (Some(event.at), event.cost),
+                    }
+                }
+                let open = start.is_some_and(|began| now - began < window);
+                if open { u128::from(count) * whole } else { 0 }
+            }
+            Algorithm::SlidingWindow => {
+                let (index, inside) = (now / window, window - now % window);
+                let before = u128::from(self.admitted(|at| at / window + 1 == index));
+                before * u128::from(inside)
+                    + u128::from(self.admitted(|at| at / window == index)) * whole
+            }
+            Algorithm::SlidingWindowStrict => {
+                let steps = steps(window);
+                let step = |at: u64| at / (window / steps);
+                u128::from(self.admitted(|at| step(at) + steps >= step(now))) * whole
+            }
+            other => panic!("{other}"),
+        }
+    }
+
+    fn fits(&self, now: u64, cost: u64) -> bool {
+        self.counted(now) + u128::from(cost) * u128::from(self.window)
+            <= u128::from(self.most) * u128::from(self.window)
+    }
+
+    /// The first instant from `now` on for which `yes` holds; it holds from there on.
+    fn first(&self, now: u64, yes: impl Fn(u64) -> bool) -> u64 {
+        let (mut low, mut high) = (now, now + 3 * self.window);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if yes(middle) {
+                high = middle
+            } else {
+                low = middle + 1
+            }
+        }
+        low
+    }
+
+    fn assert_told(&self, decision: &Decision, now: u64, cost: u64) {
+        let window = u128::from(self.window);
+        let remaining = (u128::from(self.most) * window).saturating_sub(self.counted(now)) / window;
+        assert_eq!(u128::from(decision.remaining()), remaining, "remaining");
+        assert_eq!(decision.limit(), self.most);
+        let fresh = self.first(now, |at| self.counted(at) == 0);
+        assert_eq!(
+            decision.reset_after().as_nanos() as u64,
+            fresh - now,
+            "reset"
+        );
+        match decision.retry_after() {
+            Some(after) => {
+                assert_eq!(
+                    after.as_nanos() as u64,
+                    self.first(now, |at| self.fits(at, cost)) - now,
+                    "retry"
+                );
+            }
+            None => assert!(decision.is_allowed() || cost > self.most),
+        }
+    }
+}
+
+fn windowed() -> impl Strategy<Value = Algorithm> {
+    prop::sample::select(vec![
+        Algorithm::FixedWindow,
+        Algorithm::FixedWindowFirstHit,
+        Algorithm::SlidingWindow,
+        Algorithm::SlidingWindowStrict,
+        Algorithm::SlidingLog,
+    ])
+}
+
+/// Windows that pack into a word and windows that do not, with steps that do and do not divide
+/// them.
+fn windows() -> impl Strategy<Value = u64> {
+    prop_oneof![
+        Just(1),
+        1..50u64,
+        Just(1_000),
+        Just(1_000_000_007),
+        Just(60_000_000_000),
+        Just(3_600_000_000_000)
+    ]
+}
+
+/// Calls: how far after the last one in 64ths of a window, and the cost.
+fn calls() -> impl Strategy<Value = Vec<(u64, u64)>> {
+    let step = prop_oneof![4 => Just(0u64), 8 => 0..20u64, 2 => 20..200u64];
+    let cost = prop_oneof![6 => Just(1u64), 2 => 0..5u64, 1 => Just(u64::MAX)];
+    prop::collection::vec((step, cost), 1..80)
+}
+
+fn at(nanos: u64) -> Instant {
+    Instant::from_unix_nanos(nanos)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    /// FW1, SC1, SL2, SL3 and the figures: the same decisions and figures as the definition, at
+    /// every call.
+    #[test]
+    fn every_window_decides_and_tells_as_its_definition_says(
+        algorithm in windowed(), most in prop_oneof![0..6u64, Just(100_000u64)], window in windows(), calls in calls(),
+    ) {
+        let limit = Limit::of(most, Duration::from_nanos(window)).algorithm(algorithm);
+        let limiter = Limiter::with_clock(limit, ManualClock::new());
+        let mut oracle = Oracle { algorithm, most, window, events: Vec::new() };
+        let mut now = START;
+        for (step, cost) in calls {
+            now += step * window.div_ceil(64);
+            // A limit of 100,000 is reached in large bites.
+            let cost = if most > 1_000 && cost < 5 { cost * 20_000 } else { cost };
+            let fits = cost <= most && oracle.fits(now, cost);
+            let peeked = limiter.at(at(now)).peek_n(cost);
+            let decision = limiter.at(at(now)).check_n(cost);
+            prop_assert_eq!(peeked.outcome(), decision.outcome());
+            prop_assert_eq!(decision.is_allowed(), fits);
+            prop_assert_eq!(decision.is_never(), cost > most);
+            oracle.assert_told(&peeked, now, cost);
+            if fits && cost > 0 {
+                oracle.events.push(Event { at: now, cost });
+            }
+            oracle.assert_told(&decision, now, cost);
+        }
+    }
+
+    /// SL1 and the strict counter: never more than N in any window, for instants in any order.
+    #[test]
+    fn logs_and_strict_counters_never_hold_more_than_n_in_any_window(
+        strict in any::<bool>(), most in 1..6u64, window in windows(),
+        calls in prop::collection::vec((0..500u64, 1..4u64), 1..80),
+    ) {
+        let algorithm = if strict { Algorithm::SlidingWindowStrict } else { Algorithm::SlidingLog };
+        let limit = Limit::of(most, Duration::from_nanos(window)).algorithm(algorithm);
+        let limiter = Limiter::with_clock(limit, ManualClock::new());
+        // An instant behind the newest is judged as the newest: it counts there.
+        let (mut events, mut newest): (Vec<Event>, u64) = (Vec::new(), 0);
+        for (offset, cost) in calls {
+            let now = START + offset * window.div_ceil(64);
+            if limiter.at(at(now)).check_n(cost).is_allowed() {
+                newest = newest.max(now);
+                events.push(Event { at: newest, cost });
+            }
+        }
+        for last in &events {
+            let inside: u64 =
+                events.iter().filter(|e| e.at <= last.at && e.at + window > last.at).map(|e| e.cost).sum();
+            prop_assert!(inside <= most, "{inside} in one window: {events:?}");
+        }
+    }
+
+    /// FW2: over any length at most N for each window it touches, and 2N in an instant at the edge
+    /// is reached.
+    #[test]
+    fn fixed_windows_admit_twice_at_the_edge_and_never_more(most in 1..50u64, window in 2..10_000u64) {
+        let limit = Limit::of(most, Duration::from_nanos(window)).algorithm(Algorithm::FixedWindow);
+        let limiter = Limiter::with_clock(limit, ManualClock::new());
+        let edge = START.next_multiple_of(window);
+        let pass = |now: u64| (0..3 * most).filter(|_| limiter.at(at(now)).check().is_allowed()).count() as u64;
+        prop_assert_eq!(pass(edge - 1) + pass(edge), 2 * most);
+        prop_assert_eq!(pass(edge + window - 1), 0);
+    }
+
+    /// LQ1 to LQ5: starts are an interval apart, nobody waits longer than M, first come first
+    /// served, idle starts at once.
+    #[test]
+    fn a_queue_lets_one_out_every_interval(
+        count in 1..100u64, period in prop_oneof![1..1_000u64, Just(1_000_000_000)], longest in 0..5_000u64,
+        calls in prop::collection::vec((0..3_000u64, 1..4u64), 1..60),
+    ) {
+        let limit = Limit::of(count, Duration::from_nanos(period)).wait(Duration::from_nanos(longest));
+        prop_assume!(limit.effective().is_none());
+        let limiter = Limiter::with_clock(limit, ManualClock::new());
+        // In parts of 1/count ns: a unit is `period` of them.
+        let (parts, interval) = (u128::from(count), u128::from(period));
+        let (mut free, mut now) = (0u128, START);
+        let most = u128::from(longest) * parts / interval + 1;
+        for (step, cost) in calls {
+            now += step;
+            let clock = u128::from(now) * parts;
+            let wait = free.saturating_sub(clock);
+            let decision = limiter.at(at(now)).check_n(cost);
+            prop_assert_eq!(u128::from(decision.limit()), most);
+            if u128::from(cost) > most {
+                prop_assert!(decision.is_never());
+            } else if wait > u128::from(longest) * parts {
+                let over = (wait - u128::from(longest) * parts).div_ceil(parts);
+                prop_assert_eq!(decision.retry_after().map(|after| after.as_nanos()), Some(over));
+            } else {
+                prop_assert!(decision.is_allowed());
+                prop_assert_eq!(decision.delay().as_nanos(), wait.div_ceil(parts));
+                free = free.max(clock) + u128::from(cost) * interval;
+            }
+            let ahead = free.saturating_sub(clock);
+            prop_assert_eq!(decision.reset_after().as_nanos(), ahead.div_ceil(parts));
+            let remaining = match (u128::from(longest) * parts).checked_sub(ahead) {
+                Some(left) => left / interval + 1,
+                None => 0,
+            };
+            prop_assert_eq!(u128::from(decision.remaining()), remaining);
+        }
+    }
+}
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn limiter(text: &str) -> (Limiter<ManualClock>, ManualClock) {
+    let clock = ManualClock::new();
+    (
+        Limiter::with_clock(text.parse().unwrap(), clock.clone()),
+        clock,
+    )
+}
+
+const ALL_WINDOWED: [&str; 5] = [
+    "fixed_window",
+    "fixed_window_first_hit",
+    "sliding_window",
+    "sliding_window_strict",
+    "sliding_log",
+];
+
+#[test]
+fn a_frozen_clock_and_many_threads_admit_exactly_n() {
+    for algorithm in ALL_WINDOWED.into_iter().chain(["pacing"]) {
+        for count in [1, 100, 5_000] {
+            let (limiter, _) = limiter(&format!("{count}/min {algorithm}"));
+            let admitted: usize = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..4)
+                    .map(|_| {
+                        scope.spawn(|| (0..3_000).filter(|_| limiter.check().is_allowed()).count())
+                    })
+                    .collect();
+                threads
+                    .into_iter()
+                    .map(|thread| thread.join().unwrap())
+                    .sum()
+            });
+            assert_eq!(admitted as u64, limiter.burst(), "{count}/min {algorithm}");
+        }
+    }
+}
+
+#[test]
+fn a_denial_leaves_the_state_as_it_was() {
+    for algorithm in ALL_WINDOWED.into_iter().chain(["pacing"]) {
+        let (limiter, clock) = limiter(&format!("3/min {algorithm}"));
+        while limiter.check().is_allowed() {}
+        for _ in 0..20 {
+            clock.advance(Duration::from_millis(100));
+            let before = limiter.peek();
+            let denied = limiter.check();
+            if denied.is_denied() {
+                assert_eq!(denied, before, "{algorithm}");
+                assert_eq!(limiter.peek(), before, "{algorithm}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_worked_example_of_the_sliding_window() {
+    // At 75 % of the window, 100 before and 80 now count as 80 + 25 = 105.
+    let (limiter, clock) = limiter("200/min sliding_window");
+    assert!(limiter.check_n(100).is_allowed());
+    clock.advance(105 * SECOND);
+    let decision = limiter.check_n(80);
+    assert_eq!(decision.remaining(), 200 - 105);
+}
+
+#[test]
+fn windows_cannot_reserve_and_say_so() {
+    for algorithm in ALL_WINDOWED {
+        let (limiter, _) = limiter(&format!("3/min {algorithm}"));
+        let error = limiter.reserve(1).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            format!(
+                "{algorithm} cannot reserve ahead of time; use check or wait, or another algorithm"
+            )
+        );
+        assert_eq!(limiter.peek().remaining(), 3, "nothing was taken");
+    }
+}
+
+#[test]
+fn settling_gives_back_to_the_window_it_was_charged_in() {
+    for algorithm in ALL_WINDOWED {
+        let (limiter, clock) = limiter(&format!("10/min {algorithm}"));
+        let (here, gone) = (limiter.take(6).unwrap(), limiter.take(2).unwrap());
+        here.settle(1);
+        assert_eq!(limiter.peek().remaining(), 7, "{algorithm}");
+        clock.advance(150 * SECOND);
+        assert!(limiter.check_n(4).is_allowed());
+        gone.settle(0);
+        assert_eq!(
+            limiter.peek().remaining(),
+            6,
+            "{algorithm}: that window is gone"
+        );
+        let more = limiter.take(1).unwrap();
+        more.settle(100);
+        assert_eq!(limiter.peek().remaining(), 0, "{algorithm}: marked full");
+        assert_eq!(limiter.counts().settled_up, 10, "{algorithm}");
+    }
+}
+
+#[test]
+fn only_the_last_slot_of_a_queue_can_be_taken_back_and_only_before_it_begins() {
+    let (limiter, clock) = limiter("1/s queue 5");
+    let [first, second, third] = [(); 3].map(|()| limiter.reserve(1).unwrap());
+    assert_eq!(
+        [first.delay(), second.delay(), third.delay()],
+        [Duration::ZERO, SECOND, 2 * SECOND]
+    );
+    second.cancel();
+    assert_eq!(
+        limiter.reserve(1).unwrap().delay(),
+        3 * SECOND,
+        "the second was not the last"
+    );
+    third.cancel();
+    let last = limiter.reserve(1).unwrap();
+    assert_eq!(last.delay(), 4 * SECOND);
+    last.cancel();
+    assert_eq!(
+        limiter.reserve(1).unwrap().delay(),
+        4 * SECOND,
+        "the last was taken back"
+    );
+    clock.advance(10 * SECOND);
+    let now = limiter.reserve(1).unwrap();
+    now.cancel();
+    assert_eq!(limiter.reserve(1).unwrap().delay(), SECOND, "it had begun");
+}
+
+#[test]
+fn a_queue_turns_away_who_would_wait_too_long() {
+    let (limiter, clock) = limiter("10/s wait 300ms");
+    let delays: Vec<_> = (0..6)
+        .map(|_| limiter.check())
+        .map(|d| d.is_allowed().then(|| d.delay().as_millis()))
+        .collect();
+    assert_eq!(
+        delays,
+        [Some(0), Some(100), Some(200), Some(300), None, None]
+    );
+    assert_eq!(
+        limiter.check().retry_after(),
+        Some(Duration::from_millis(100))
+    );
+    clock.advance(Duration::from_millis(100));
+    assert_eq!(limiter.check().delay(), Duration::from_millis(300));
+}
+
+mod live {
+    use super::*;
+    use ratekeeper::Carry;
+
+    #[test]
+    fn a_window_keeps_its_counts_when_only_the_number_changes() {
+        for algorithm in ALL_WINDOWED {
+            let (limiter, clock) = limiter(&format!("10/min {algorithm}"));
+            assert!(limiter.check_n(4).is_allowed());
+            clock.advance(SECOND);
+            limiter.set_limit(format!("20/min {algorithm}").parse().unwrap());
+            assert_eq!(limiter.peek().remaining(), 16, "{algorithm}");
+            limiter.set_limit(format!("3/min {algorithm}").parse().unwrap());
+            assert_eq!(limiter.peek().remaining(), 0, "{algorithm}");
+            assert!(limiter.check().is_denied());
+        }
+    }
+
+    /// A count that is larger than the new limit's counters can hold is still a full window, and of
+    /// this window.
+    #[test]
+    fn a_window_that_shrinks_by_far_is_full_and_forgets_nothing() {
+        for algorithm in ALL_WINDOWED {
+            for (before, used, after) in [
+                (100_000, 65_536, 10),
+                (5, 4, 2),
+                (1_000, 512, 10),
+                (20_000, 16_384, 1),
+            ] {
+                for window in ["16ns", "s", "min", "d"] {
+                    let (limiter, _) = limiter(&format!("{before}/{window} {algorithm}"));
+                    assert!(limiter.check_n(used).is_allowed());
+                    let resets = limiter.peek().reset_after();
+                    let told = format!("{used} of {before}/{window} {algorithm}, then {after}");
+                    limiter.set_limit(format!("{after}/{window} {algorithm}").parse().unwrap());
+                    assert_eq!(limiter.peek().remaining(), 0, "{told}");
+                    assert_eq!(limiter.peek().reset_after(), resets, "{told}");
+                    assert!(limiter.check().is_denied(), "{told}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_used_goes_along_to_another_algorithm() {
+        for from in [
+            "token_bucket",
+            "sliding_log",
+            "fixed_window",
+            "sliding_window",
+            "sliding_window_strict",
+        ] {
+            for to in [
+                "token_bucket",
+                "sliding_log",
+                "fixed_window",
+                "fixed_window_first_hit",
+                "sliding_window",
+            ] {
+                let (limiter, _) = limiter(&format!("10/min {from}"));
+                assert!(limiter.check_n(4).is_allowed());
+                limiter.set_limit(format!("10/h {to}").parse().unwrap());
+                assert_eq!(limiter.peek().remaining(), 6, "{from} to {to}");
+                limiter.set_limit_with(format!("10/min {from}").parse().unwrap(), Carry::Reset);
+                assert_eq!(limiter.peek().remaining(), 10, "{from} to {to} and reset");
+            }
+        }
+    }
+
+    #[test]
+    fn a_queue_keeps_the_time_at_which_it_is_empty() {
+        let (limiter, _) = limiter("10/s queue 50");
+        assert!(limiter.check_n(20).is_allowed());
+        limiter.set_limit("1/s queue 50".parse().unwrap());
+        let delay = limiter.check().delay();
+        assert!(
+            (2 * SECOND..2 * SECOND + Duration::from_nanos(2)).contains(&delay),
+            "{delay:?}"
+        );
+    }
+
+    #[test]
+    fn a_grant_and_a_start_count_for_windows_too() {
+        for algorithm in ALL_WINDOWED {
+            let (limiter, _) = limiter(&format!("10/min {algorithm}"));
+            let limiter = limiter.starting_with(3);
+            assert_eq!(limiter.peek().remaining(), 3, "{algorithm}");
+            limiter.grant(2);
+            assert_eq!(limiter.peek().remaining(), 5, "{algorithm}");
+            limiter.grant(100);
+            assert_eq!(limiter.peek().remaining(), 10, "{algorithm}");
+            assert_eq!(limiter.counts().granted, 7, "{algorithm}");
+        }
+    }
+}
+
+mod waiting {
+    use super::*;
+    use ratekeeper::WaitError;
+    use std::sync::Mutex;
+
+    #[test]
+    fn waiters_for_a_window_stand_in_line() {
+        for algorithm in ALL_WINDOWED {
+            let (limiter, clock) = limiter(&format!("2/min {algorithm}"));
+            assert_eq!(limiter.wait_n(2).blocking(), Ok(()));
+            let served = Mutex::new(Vec::new());
+            std::thread::scope(|scope| {
+                for i in 0..3 {
+                    let (limiter, served) = (&limiter, &served);
+                    // The second is large and comes before the third, which would fit beside the
+                    // first.
+                    let cost = if i == 1 { 2 } else { 1 };
+                    scope.spawn(move || {
+                        limiter.wait_n(cost).blocking().unwrap();
+                        served.lock().unwrap().push(i);
+                    });
+                    while clock.sleepers() < i + 1 {
+                        std::thread::yield_now();
+                    }
+                }
+                // One step of the clock each: `retry_after` is exact. The next comes once this one
+                // has been served.
+                for served_by_now in 1..=3 {
+                    let wake = loop {
+                        match clock.next_wake() {
+                            Some(at) if at < Instant::from_unix_nanos(u64::MAX) => break at,
+                            _ => std::thread::yield_now(),
+                        }
+                    };
+                    clock.set(wake);
+                    while served.lock().unwrap().len() < served_by_now {
+                        std::thread::yield_now();
+                    }
+                }
+            });
+            assert_eq!(*served.lock().unwrap(), [0, 1, 2], "{algorithm}");
+        }
+    }
+
+    #[test]
+    fn a_deadline_that_a_window_would_miss_is_an_error_at_once() {
+        let (limiter, clock) = limiter("1/min sliding_log");
+        assert_eq!(limiter.wait().blocking(), Ok(()));
+        clock.advance(10 * SECOND);
+        let late = limiter.wait().within(49 * SECOND).blocking();
+        assert_eq!(late, Err(WaitError::Deadline { delay: 50 * SECOND }));
+        assert_eq!(
+            limiter.wait_n(2).blocking(),
+            Err(WaitError::ExceedsBurst { cost: 2, burst: 1 })
+        );
+        limiter.close();
+        assert_eq!(limiter.wait().blocking(), Err(WaitError::Closed));
+    }
+
+    #[cfg(feature = "tokio")]
+    #[test]
+    fn a_waiter_that_leaves_the_line_lets_the_next_one_pass() {
+        use std::future::Future;
+        use std::task::{Context, Poll, Waker};
+
+        let (limiter, clock) = limiter("1/min fixed_window");
+        assert!(limiter.check().is_allowed());
+        let mut cx = Context::from_waker(Waker::noop());
+        let (mut first, mut second) = (Box::pin(limiter.wait()), Box::pin(limiter.wait()));
+        assert!(first.as_mut().poll(&mut cx).is_pending());
+        assert!(second.as_mut().poll(&mut cx).is_pending());
+        clock.advance(60 * SECOND);
+        assert!(
+            second.as_mut().poll(&mut cx).is_pending(),
+            "it is not its turn"
+        );
+        drop(first);
+        assert_eq!(second.as_mut().poll(&mut cx), Poll::Ready(Ok(())));
+        drop(second);
+        assert_eq!(clock.sleepers(), 0);
+    }
+}
+
+/// How many steps the strict sliding window makes of a window.
+fn steps(window: u64) -> u64 {
+    let divided = if window.is_multiple_of(1_000) {
+        window / 1_000
+    } else {
+        window
+    };
+    (1..=10)
+        .rev()
+        .find(|steps| divided.is_multiple_of(*steps))
+        .expect("1 divides")
+}

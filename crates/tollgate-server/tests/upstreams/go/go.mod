@@ -1,3 +1,0 @@
-module tollgate/upstream
-
-go 1.26.0

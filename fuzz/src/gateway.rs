@@ -1,11 +1,11 @@
 //! Bytes of a client of the gateway, and bytes in front of the PROXY protocol.
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../crates/ratekeeper-server/src/proxy/guard.rs"]
+#[path = "../../crates/ratekeeper-server/src/gateway/guard.rs"]
 mod guard;
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../crates/ratekeeper-server/src/proxy/proxy_protocol.rs"]
+#[path = "../../crates/ratekeeper-server/src/gateway/proxy_protocol.rs"]
 mod proxy_protocol;
 
 use guard::Guard;

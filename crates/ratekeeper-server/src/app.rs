@@ -1,14 +1,14 @@
 //! What all listeners share: the engine, the buckets of `/v1/throttle`, who is believed.
 
 use crate::admin::audit::Audit;
-use crate::buckets::{Buckets, MAX_LIMITS};
+use crate::api::ids::Ids;
+use crate::api::throttle_buckets::{Buckets, MAX_LIMITS};
 use crate::envoy::Envoy;
-use crate::ids::Ids;
-use crate::proxy;
+use crate::gateway;
+use crate::net::worker_health::WorkerHealth;
+use crate::observe::traces::Tracer;
 use crate::resp::Totals;
 use crate::store::{self, AnyStore};
-use crate::traces::Tracer;
-use crate::worker_health::WorkerHealth;
 use arc_swap::ArcSwap;
 use ratekeeper::{Clock, OnFailure};
 use ratekeeper_policy::config::{Config, Identity, KeysShown};
@@ -52,7 +52,7 @@ pub(crate) struct App<C: Clock> {
     /// What traces requests, if that is wanted.
     pub(crate) traces: OnceLock<Tracer>,
     /// The gateway, if this is one.
-    pub(crate) gateway: OnceLock<Arc<proxy::Shared>>,
+    pub(crate) gateway: OnceLock<Arc<gateway::Shared>>,
     /// Whether the workers run.
     pub(crate) health: Arc<WorkerHealth>,
     /// Calls of `CL.THROTTLE` that passed, and that were turned away.
@@ -75,7 +75,7 @@ impl<C: Clock> App<C> {
         // A request over the network costs far more than a look at the clock.
         options.timed_every = 1;
         options.top = config.stats.top;
-        options.load = Some(crate::load::source());
+        options.load = Some(crate::observe::load::source());
         options.plain_keys = config.stats.keys == KeysShown::Plain;
         options.fingerprints = store::fingerprint_secret(&config.store);
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
@@ -173,7 +173,7 @@ fn auth_layer<C: Clock>(
     believed: &Identity,
     (seen, waits, preflights): (&tower::Identity, &Waits, &PreflightStats),
 ) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
-    let layer = proxy::layer(engine, believed, seen, waits)
+    let layer = gateway::layer(engine, believed, seen, waits)
         .at_once()
         .http_status();
     layer.preflight(preflight).preflight_stats(preflights)

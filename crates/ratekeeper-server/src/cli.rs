@@ -1,7 +1,7 @@
 //! What a user types: `ratekeeper [serve]`, `ratekeeper proxy`, `ratekeeper config …`, `ratekeeper
 //! explain`, `ratekeeper admin …`, `ratekeeper top`, `ratekeeper doctor`, `ratekeeper version`.
 
-use crate::admin_cli::AdminArgs;
+use crate::commands::admin::AdminArgs;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use ratekeeper_policy::config::{Certificate, Listen};
 use ratekeeper_policy::{Missing, PolicyLimit};

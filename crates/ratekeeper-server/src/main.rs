@@ -1,47 +1,21 @@
 //! The binary `ratekeeper`: rate limits served to any stack.
 
 mod admin;
-mod admin_cli;
+mod api;
 mod app;
-mod buckets;
-mod cannot_start;
-mod certificates;
 mod cli;
-mod client;
-mod configuration;
-mod connections;
-mod doctor;
+mod commands;
 mod envoy;
-mod explain;
-mod http;
-mod ids;
-mod listen;
-mod load;
-mod log;
-mod metrics;
-mod notify;
-mod patient;
-mod proxy;
-mod reload;
+mod gateway;
+mod net;
+mod observe;
 mod resp;
-mod serve;
-mod signals;
+mod run;
 mod store;
-mod stream;
-mod terminal;
-mod tls;
-mod token;
-mod top;
-mod traces;
-mod user_header;
-mod welcome;
-mod worker;
-mod worker_health;
-mod workers;
 
-use cannot_start::CannotStart;
 use cli::Command;
-use serve::Start;
+use run::StartError;
+use run::serve::{self, Start};
 use std::fmt;
 use std::io::Write;
 use std::process::ExitCode;
@@ -62,18 +36,18 @@ const CANNOT: u8 = 2;
 fn main() -> ExitCode {
     match cli::command() {
         Command::Serve(args) => ended(serve::run(&Start::serve(args))),
-        Command::Proxy(args) => match proxy::start(args) {
+        Command::Proxy(args) => match gateway::start(args) {
             Ok(start) => ended(serve::run(&start)),
             Err(problem) => {
                 eprintln!("ratekeeper: {problem}");
                 ExitCode::from(CANNOT)
             }
         },
-        Command::Config(command) => configuration::run(&command),
-        Command::Explain(args) => explain::run(&args),
-        Command::Admin(args) => admin_cli::run(&args),
-        Command::Top(args) => top::run(&args),
-        Command::Doctor(args) => doctor::run(&args),
+        Command::Config(command) => commands::config::run(&command),
+        Command::Explain(args) => commands::explain::run(&args),
+        Command::Admin(args) => commands::admin::run(&args),
+        Command::Top(args) => commands::top::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
         Command::Version => {
             print(format_args!("ratekeeper {}\n", env!("CARGO_PKG_VERSION")));
             ExitCode::SUCCESS
@@ -82,7 +56,7 @@ fn main() -> ExitCode {
 }
 
 /// How a server ended.
-fn ended(served: Result<(), CannotStart>) -> ExitCode {
+fn ended(served: Result<(), StartError>) -> ExitCode {
     match served {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {

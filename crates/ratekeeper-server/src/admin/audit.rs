@@ -2,7 +2,7 @@
 //! one is named. Somebody who tries again and again pushes out nothing that was done, and fills no
 //! disk.
 
-use crate::log;
+use crate::run::log;
 use ratekeeper::{Limit, Limiter};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;

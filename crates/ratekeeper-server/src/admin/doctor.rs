@@ -2,7 +2,7 @@
 
 use super::{Admin, told};
 use crate::app::App;
-use crate::doctor::{Finding, Findings};
+use crate::commands::doctor::{Finding, Findings};
 use crate::store::AnyStore;
 use axum::extract::State;
 use axum::response::Response;

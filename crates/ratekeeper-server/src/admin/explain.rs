@@ -3,10 +3,10 @@
 
 use super::selected::Selected;
 use super::{Admin, told};
-use crate::explain::Told;
-use crate::http::check_request::Source;
-use crate::http::json::Fields;
-use crate::http::{Problem, body};
+use crate::api::check_request::Source;
+use crate::api::json::Fields;
+use crate::api::{Problem, body};
+use crate::commands::explain::Told;
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;

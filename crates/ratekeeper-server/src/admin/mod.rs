@@ -22,10 +22,10 @@ mod write;
 pub(crate) use status::{PolicyStatus, RuleStatus, Status, Totals};
 pub(crate) use top::{Key, Top};
 
+use crate::api::{Code, LIVE, Problem, READY, json, liveness, quoted, readiness, wrong_method};
 use crate::app::App;
-use crate::http::{Code, LIVE, Problem, READY, json, liveness, quoted, readiness, wrong_method};
-use crate::metrics;
-use crate::reload::Reload;
+use crate::observe::metrics;
+use crate::run::reload::Reload;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::State;
@@ -48,7 +48,7 @@ const TOP: &str = "/admin/top";
 const OVERRIDES: &str = "/admin/overrides";
 const SHADOW: &str = "/admin/shadow";
 const AUDIT: &str = "/admin/audit";
-const DOCTOR: &str = crate::doctor::PATH;
+const DOCTOR: &str = crate::commands::doctor::PATH;
 const EXPLAIN: &str = "/admin/explain";
 const PLAYGROUND: &str = "/admin/playground";
 

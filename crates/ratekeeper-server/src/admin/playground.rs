@@ -2,8 +2,8 @@
 //! limiter itself on a clock of its own.
 
 use super::told;
-use crate::http::json::{Fields, Json, invalid, missing};
-use crate::http::{Code, Problem, body, quoted};
+use crate::api::json::{Fields, Json, invalid, missing};
+use crate::api::{Code, Problem, body, quoted};
 use axum::body::Body;
 use axum::response::Response;
 use ratekeeper::{Clock, Limit, Limiter, ManualClock};

@@ -1,6 +1,6 @@
 //! What stands behind the `?` of a path.
 
-use crate::http::{Code, Problem, quoted};
+use crate::api::{Code, Problem, quoted};
 use axum::http::Uri;
 
 /// How many of something are asked for: `n`, of which there are at most so many.

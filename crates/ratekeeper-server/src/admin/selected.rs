@@ -1,9 +1,9 @@
 //! Who an operator means: by values, and by fingerprints of what the operator was shown.
 
 use super::Admin;
-use crate::http::check_request::Who;
-use crate::http::json::{Fields, invalid};
-use crate::http::{Code, Problem, quoted};
+use crate::api::check_request::Who;
+use crate::api::json::{Fields, invalid};
+use crate::api::{Code, Problem, quoted};
 use ratekeeper::Clock;
 use ratekeeper_policy::config::Identity;
 use ratekeeper_policy::{Attribute, Fingerprint, OverrideError, PolicyKey};

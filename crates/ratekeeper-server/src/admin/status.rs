@@ -2,9 +2,9 @@
 //! `/metrics` come from.
 
 use super::{Admin, pressure, told};
+use crate::api::readiness;
 use crate::app::App;
-use crate::http::readiness;
-use crate::proxy::Peer;
+use crate::gateway::Peer;
 use crate::store::AnyStore;
 use axum::extract::State;
 use axum::http::StatusCode;

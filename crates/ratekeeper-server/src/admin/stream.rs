@@ -2,7 +2,7 @@
 
 use super::Admin;
 use super::status::Status;
-use crate::http::{Code, Problem};
+use crate::api::{Code, Problem};
 use axum::body::{Body, Bytes};
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};

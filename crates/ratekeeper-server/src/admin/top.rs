@@ -1,7 +1,7 @@
 //! `GET /admin/top`: the keys that ask most, and those that are turned away most.
 
 use super::{Admin, query, told};
-use crate::http::Problem;
+use crate::api::Problem;
 use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;

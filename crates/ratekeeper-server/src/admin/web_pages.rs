@@ -3,7 +3,7 @@
 
 use super::Admin;
 use super::write::{self, Verb};
-use crate::http::{Problem, cross_site};
+use crate::api::{Problem, cross_site};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::Request;

@@ -2,8 +2,8 @@
 
 use super::audit::{Entry, Outcome};
 use super::{Admin, one_key, told};
-use crate::http::{Code, Problem, body};
-use crate::token;
+use crate::api::token;
+use crate::api::{Code, Problem, body};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::AUTHORIZATION;

@@ -4,8 +4,8 @@
 
 use super::config::Unit;
 use super::judge::Trouble;
+use crate::api::{Code as ProblemCode, Problem, body, json as answer};
 use crate::app::App;
-use crate::http::{Code as ProblemCode, Problem, body, json as answer};
 use axum::body::Body;
 use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};

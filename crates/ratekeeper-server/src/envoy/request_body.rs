@@ -1,7 +1,7 @@
 //! The body of a request of gRPC, which does not keep its stream open for ever: it ends with an
 //! error when it comes too slowly.
 
-use crate::proxy::{BodyRate, BodyTimer};
+use crate::gateway::{BodyRate, BodyTimer};
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;

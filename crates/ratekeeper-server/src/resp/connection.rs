@@ -3,7 +3,7 @@
 use super::Shared;
 use super::session::{LONGEST_COMMAND, Session, Step, Totals, Verb};
 use super::{operator, policy};
-use crate::stream::Stream;
+use crate::net::stream::Stream;
 use ratekeeper::{Clock, Instant};
 use std::cell::RefCell;
 use std::future::poll_fn;

@@ -15,10 +15,10 @@ pub(crate) use operator::Options;
 pub(crate) use session::Totals;
 
 use crate::app::App;
-use crate::listen::Listener;
-use crate::stream::Stream;
-use crate::tls::OwnCertificate;
-use crate::worker::{LAST_CALL, greeted};
+use crate::net::listen::Listener;
+use crate::net::stream::Stream;
+use crate::net::tls::OwnCertificate;
+use crate::net::worker::{LAST_CALL, greeted};
 use connection::Connection;
 use ratekeeper::{Arrivals, Clock};
 use session::Password;

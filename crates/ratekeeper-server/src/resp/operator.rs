@@ -3,8 +3,8 @@
 use super::Shared;
 use super::session::{Arguments, Quoted, Reply};
 use crate::admin::audit::{Entry, Outcome};
+use crate::api::token;
 use crate::store::AnyStore;
-use crate::token;
 use ratekeeper::{Clock, Store};
 use ratekeeper_policy::config::{KeysShown, Secret};
 use ratekeeper_policy::{ByNameError, PolicyKey};

@@ -812,7 +812,7 @@ async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, J
         .clock(clock.clone())
         .build();
     let app = Arc::new(App::new(&Config::default(), AnyStore::Memory(store)).unwrap());
-    let bound = crate::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
+    let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
         .unwrap()
         .remove(0);
     let (at, (stop, stopped)) = (bound.at().unwrap().tcp().unwrap(), watch::channel(false));

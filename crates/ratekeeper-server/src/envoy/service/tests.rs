@@ -2,8 +2,8 @@
 //! next timer once everybody waits.
 
 use super::*;
-use crate::stream::Stream;
-use crate::worker::serve_connection;
+use crate::net::stream::Stream;
+use crate::net::worker::serve_connection;
 use axum::body::Bytes;
 use http_body::Frame;
 use http_body_util::combinators::BoxBody;

@@ -1,0 +1,196 @@
+//! HTTP: which path does what.
+
+mod auth;
+pub(crate) mod body;
+mod check;
+pub(crate) mod check_request;
+pub(crate) mod cross_site;
+pub(crate) mod ids;
+pub(crate) mod json;
+mod openapi;
+mod problem;
+mod reserve;
+mod reserve_request;
+mod throttle;
+pub(crate) mod throttle_buckets;
+mod throttle_request;
+pub(crate) mod token;
+pub(crate) mod user_header;
+
+pub(crate) use check_request::{HEADER, identified};
+
+use crate::app::App;
+use crate::observe::traces;
+use crate::store::AnyStore;
+use axum::Router;
+use axum::body::{Body, Bytes};
+use axum::extract::State;
+use axum::http::header::{CONTENT_TYPE, HeaderValue};
+use axum::http::{Method, StatusCode, Uri};
+use axum::middleware::from_fn_with_state;
+use axum::response::Response;
+use axum::routing::{get, post};
+pub(crate) use problem::{Code, NO_SNIFF, Problem, quoted};
+use ratekeeper::{Clock, OnFailure};
+use serde::Serialize;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+
+const CHECK: &str = "/v1/check";
+const RESERVE: &str = "/v1/reserve";
+const SETTLE: &str = "/v1/settle";
+const CANCEL: &str = "/v1/cancel";
+const THROTTLE: &str = "/v1/throttle";
+const ENVOY: &str = "/json";
+pub(crate) const LIVE: &str = "/livez";
+pub(crate) const READY: &str = "/readyz";
+const OPENAPI: &str = "/openapi.json";
+
+/// What the HTTP listener serves. Calls that charge or settle are for programs, and not for web
+/// pages of other origins.
+pub(crate) fn router<C: Clock>(app: Arc<App<C>>, on_loopback: bool) -> Router {
+    let traces = app.traces.get().cloned();
+    let calls = Router::new()
+        .route(CHECK, post(check::check::<C>))
+        .route(RESERVE, post(reserve::reserve::<C>))
+        .route(SETTLE, post(reserve::settle::<C>))
+        .route(CANCEL, post(reserve::cancel::<C>))
+        .route(THROTTLE, post(throttle::throttle::<C>))
+        .route(ENVOY, post(crate::envoy::json::<C>))
+        .route_layer(from_fn_with_state(on_loopback, cross_site::refused));
+    let router = calls
+        .merge(auth::routes::<C>())
+        .route(LIVE, get(live::<C>))
+        .route(READY, get(ready::<C>))
+        .route(OPENAPI, get(openapi::description))
+        .fallback(not_found)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(app);
+    match traces {
+        Some(tracer) => router.layer(from_fn_with_state(tracer, traces::traced)),
+        None => router,
+    }
+}
+
+/// Whether its workers run.
+async fn live<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String) {
+    liveness(&app)
+}
+
+pub(crate) fn liveness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
+    match app.health.dead() {
+        Some(dead) => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("{dead}; restart this process\n"),
+        ),
+        None => (StatusCode::OK, "ok\n".to_owned()),
+    }
+}
+
+/// Whether it decides, with all of its workers. Without Redis it does so by its share of the
+/// limits, unless it was told to let nobody in then.
+async fn ready<C: Clock>(State(app): State<Arc<App<C>>>) -> (StatusCode, String) {
+    readiness(&app)
+}
+
+pub(crate) fn readiness<C: Clock>(app: &App<C>) -> (StatusCode, String) {
+    if app.leaving.load(Relaxed) {
+        return (StatusCode::SERVICE_UNAVAILABLE, "stopping\n".to_owned());
+    }
+    if let Some(stalled) = app.health.stalled() {
+        return (
+            StatusCode::SERVICE_UNAVAILABLE,
+            format!("not ready: {stalled}\n"),
+        );
+    }
+    let AnyStore::Redis(redis) = app.engine.store() else {
+        return (StatusCode::OK, "ok\n".to_owned());
+    };
+    let store = redis.status();
+    let Some((since, trouble)) = store.trouble else {
+        let reported = store.other_limits.filter(|others| others.is_reported);
+        let text = match (store.heartbeat, reported) {
+            (Some(trouble), _) => format!("ok, but other nodes do not count this one: {trouble}\n"),
+            (None, Some(others)) => format!("ok, but {others}\n"),
+            (None, None) => "ok\n".to_owned(),
+        };
+        return (StatusCode::OK, text);
+    };
+    let on_failure = app.engine.policies().default_on_failure();
+    let (status, word) = match on_failure {
+        OnFailure::Closed => (StatusCode::SERVICE_UNAVAILABLE, "not ready"),
+        _ => (StatusCode::OK, "degraded"),
+    };
+    (
+        status,
+        format!(
+            "{word} for {} s, deciding by {on_failure}: {trouble}\n",
+            since.as_secs()
+        ),
+    )
+}
+
+async fn not_found(uri: Uri) -> Problem {
+    if let Some(problem) = auth::not_found(uri.path()) {
+        return problem;
+    }
+    let path = quoted(uri.path());
+    let posted = [CHECK, RESERVE, SETTLE, CANCEL, THROTTLE, ENVOY]
+        .map(|path| format!("POST {path}"))
+        .join(", ");
+    let served = format!(
+        "{posted}, {}, GET {LIVE}, GET {READY} and GET {OPENAPI}",
+        auth::PATHS
+    );
+    Problem::new(
+        Code::NotFound,
+        format!("{path} is not served here; {served} are"),
+    )
+}
+
+pub(crate) async fn wrong_method(method: Method, uri: Uri) -> Problem {
+    let (method, path) = (quoted(method.as_str()), quoted(uri.path()));
+    Problem::new(
+        Code::MethodNotAllowed,
+        format!("{method} is not for {path}; the header Allow says what is"),
+    )
+}
+
+/// A response whose body is JSON, and a line of its own in a terminal.
+pub(crate) fn json(
+    status: StatusCode,
+    media_type: &'static str,
+    body: &impl Serialize,
+) -> Response {
+    json_bytes(status, media_type, body).map(Body::from)
+}
+
+fn json_bytes(
+    status: StatusCode,
+    media_type: &'static str,
+    body: &impl Serialize,
+) -> Response<Bytes> {
+    // One with two limits fits.
+    let mut text = Vec::with_capacity(512);
+    // Structs of text and numbers always have a JSON form, and memory takes it.
+    let _ = serde_json::to_writer(&mut text, body);
+    of_json(status, media_type, text)
+}
+
+/// A response of what is JSON already.
+fn json_text(status: StatusCode, media_type: &'static str, text: Vec<u8>) -> Response {
+    of_json(status, media_type, text).map(Body::from)
+}
+
+fn of_json(status: StatusCode, media_type: &'static str, mut text: Vec<u8>) -> Response<Bytes> {
+    text.push(b'\n');
+    let mut response = Response::new(Bytes::from(text));
+    *response.status_mut() = status;
+    response
+        .headers_mut()
+        .insert(CONTENT_TYPE, HeaderValue::from_static(media_type));
+    response
+}
+
+#[cfg(test)]
+mod tests;

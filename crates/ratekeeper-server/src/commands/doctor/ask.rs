@@ -1,0 +1,69 @@
+//! What a running server finds, asked of its admin listener.
+
+use super::{Findings, PATH};
+use crate::cli::DoctorArgs;
+use crate::commands::admin_client::Client;
+use crate::run::welcome::reachable;
+use axum::body::Bytes;
+use axum::http::Method;
+use ratekeeper_policy::config::{Config, Listen};
+use std::time::Duration;
+use tokio::runtime::{Builder, Runtime};
+
+/// How long an answer may take.
+const WITHIN: Duration = Duration::from_secs(5);
+
+/// The admin listener of a server.
+pub(super) struct Site {
+    client: Client,
+    runtime: Runtime,
+}
+
+impl Site {
+    /// As a flag says, or where the configuration has it. An error is a sentence.
+    pub(super) fn of(args: &DoctorArgs, config: Option<&Config>) -> Result<Self, String> {
+        let url = match (&args.url, config) {
+            (Some(url), _) => url.clone(),
+            (None, Some(config)) => match &config.server.admin {
+                None => {
+                    return Err("the admin listener is off, so no server can be asked".to_owned());
+                }
+                Some(Listen::Tcp(address)) => {
+                    let scheme = if config.server.tls.admin.is_some() {
+                        "https"
+                    } else {
+                        "http"
+                    };
+                    format!("{scheme}://{}", reachable(*address))
+                }
+                Some(socket) => socket.to_string(),
+            },
+            (None, None) => {
+                return Err("the configuration does not say where a server is".to_owned());
+            }
+        };
+        let runtime = Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| error.to_string())?;
+        Ok(Self {
+            client: Client::new(&url, WITHIN)?.tls(&args.tls),
+            runtime,
+        })
+    }
+
+    pub(super) fn findings(&self) -> Result<Findings, String> {
+        self.runtime.block_on(self.client.get(PATH))
+    }
+
+    /// The status and the body.
+    pub(super) fn get(&self, path: &str) -> Result<(u16, String), String> {
+        let answer = self
+            .runtime
+            .block_on(self.client.ask(Method::GET, path, Bytes::new()))?;
+        Ok((
+            answer.status,
+            String::from_utf8_lossy(&answer.body).into_owned(),
+        ))
+    }
+}

@@ -1,0 +1,9 @@
+//! The subcommands that do not serve: `admin`, `config`, `doctor`, `explain` and `top`.
+
+pub(crate) mod admin;
+pub(crate) mod admin_client;
+pub(crate) mod config;
+pub(crate) mod doctor;
+pub(crate) mod explain;
+pub(crate) mod terminal;
+pub(crate) mod top;

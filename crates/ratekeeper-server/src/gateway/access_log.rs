@@ -1,0 +1,534 @@
+//! The access log: a line of JSON for each request. It is written by a thread of its own, so that
+//! no request waits for a disk; lines that come too fast or cannot be written are lost, and
+//! counted.
+
+use crate::observe::traces::Decided;
+use crate::store::AnyStore;
+use axum::http::{Method, Uri};
+use ratekeeper::{Instant as Timestamp, SystemClock};
+use ratekeeper_policy::{Account, Engine, Verdict, config};
+use ratekeeper_tower::{Denial, Head};
+use serde::Serialize;
+use std::fs::File;
+use std::io::{self, ErrorKind, Write};
+use std::net::IpAddr;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use tokio::time::Instant;
+
+/// Lines that may wait to be written.
+const MAX_QUEUED: usize = 8192;
+
+/// As many bytes are written at once, and a line more.
+const MAX_BATCH_BYTES: usize = 64 * 1024;
+
+/// How long the last lines may take when the gateway stops.
+const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Where lines go. Clones are of the same.
+#[derive(Clone)]
+pub(crate) struct AccessLog {
+    queue: SyncSender<Message>,
+    every: u64,
+    shared: Arc<Shared>,
+}
+
+/// What the thread that writes is sent.
+enum Message {
+    Line(String),
+    Reopen,
+}
+
+#[derive(Default)]
+struct Shared {
+    seen: AtomicU64,
+    lost: AtomicU64,
+    /// Whether the file is to be opened again before the next line.
+    reopen: AtomicBool,
+}
+
+/// Waits for the last lines when it is dropped.
+pub(crate) struct Writing(Option<JoinHandle<()>>);
+
+impl AccessLog {
+    /// None if nothing is to be logged.
+    pub(crate) fn open(to: &config::AccessLog, every: u64) -> io::Result<Option<(Self, Writing)>> {
+        let (out, path) = match to {
+            // Without the buffer of `io::stdout`, which would hide what of a line was written.
+            config::AccessLog::Stdout => {
+                (File::from(io::stdout().as_fd().try_clone_to_owned()?), None)
+            }
+            config::AccessLog::File(path) => (open(path)?, Some(path.clone())),
+            _ => return Ok(None),
+        };
+        let (queue, queued) = sync_channel(MAX_QUEUED);
+        let shared = Arc::<Shared>::default();
+        let mut writer = Writer::new(out, path, Arc::clone(&shared));
+        let thread = std::thread::Builder::new()
+            .name("access-log".to_owned())
+            .spawn(move || writer.run(&queued))?;
+        Ok(Some((
+            Self {
+                queue,
+                every,
+                shared,
+            },
+            Writing(Some(thread)),
+        )))
+    }
+
+    /// Lines that came too fast or could not be written.
+    pub(crate) fn lost(&self) -> u64 {
+        self.shared.lost.load(Relaxed)
+    }
+
+    /// Opens the file again, after it was renamed. Standard output stays.
+    pub(crate) fn reopen(&self) {
+        self.shared.reopen.store(true, Relaxed);
+        // Where the queue is full the writer is awake.
+        let _ = self.queue.try_send(Message::Reopen);
+    }
+
+    fn log(&self, line: String) {
+        if let Err(TrySendError::Full(_)) = self.queue.try_send(Message::Line(line)) {
+            self.shared.lost.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// Whether one that went well is logged: one in so many is.
+    fn is_turn(&self) -> bool {
+        self.shared
+            .seen
+            .fetch_add(1, Relaxed)
+            .is_multiple_of(self.every)
+    }
+}
+
+fn open(path: &Path) -> io::Result<File> {
+    File::options().append(true).create(true).open(path)
+}
+
+impl Drop for Writing {
+    fn drop(&mut self) {
+        let Some(thread) = self.0.take() else { return };
+        // It ends once everybody who could log is gone; somebody may hang on to a connection that
+        // was cut off.
+        let until = std::time::Instant::now() + FLUSH_TIMEOUT;
+        while !thread.is_finished() && std::time::Instant::now() < until {
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+/// Writes lines in batches. After an error it goes on with the next line, and ends one that was
+/// written in part first.
+struct Writer<W> {
+    out: W,
+    /// None for standard output.
+    path: Option<PathBuf>,
+    shared: Arc<Shared>,
+    /// Whole lines, but for the first, of which a part may be written already.
+    batch: Vec<u8>,
+    /// Whether the last byte written is inside of a line.
+    is_torn: bool,
+    /// How many lines were lost in the outage that goes on.
+    outage: Option<u64>,
+}
+
+impl Writer<File> {
+    fn run(&mut self, queued: &Receiver<Message>) {
+        while let Ok(message) = queued.recv() {
+            let mut next = Some(message);
+            while let Some(message) = next {
+                if self.shared.reopen.swap(false, Relaxed) {
+                    self.write_batch();
+                    self.reopen();
+                }
+                if let Message::Line(line) = message {
+                    self.batch.extend_from_slice(line.as_bytes());
+                }
+                next = if self.batch.len() < MAX_BATCH_BYTES {
+                    queued.try_recv().ok()
+                } else {
+                    None
+                };
+            }
+            self.write_batch();
+        }
+        self.lose(self.batch.len());
+    }
+
+    /// Opens the file anew: it was renamed. If that fails lines go where they went.
+    fn reopen(&mut self) {
+        let Some(path) = &self.path else { return };
+        match open(path) {
+            Ok(file) => {
+                self.out = file;
+                // The rest of a line is worth nothing in another file.
+                self.lose(self.batch.len());
+            }
+            Err(error) => {
+                tracing::error!(
+                    "the access log {} cannot be opened again: {error}; the open file stays",
+                    path.display()
+                );
+            }
+        }
+    }
+}
+
+impl<W: Write> Writer<W> {
+    fn new(out: W, path: Option<PathBuf>, shared: Arc<Shared>) -> Self {
+        Self {
+            out,
+            path,
+            shared,
+            batch: Vec::new(),
+            is_torn: false,
+            outage: None,
+        }
+    }
+
+    /// Writes what is there. Lines that cannot be written are lost, but for the rest of a line.
+    fn write_batch(&mut self) {
+        while !self.batch.is_empty() {
+            match self.out.write(&self.batch) {
+                Ok(written @ 1..) => {
+                    self.is_torn = self.batch[written - 1] != b'\n';
+                    self.batch.drain(..written);
+                }
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                failed => {
+                    let error = failed.err().unwrap_or_else(|| ErrorKind::WriteZero.into());
+                    if self.outage.is_none() {
+                        let path = self
+                            .path
+                            .as_deref()
+                            .map_or("stdout".into(), Path::to_string_lossy);
+                        tracing::error!(
+                            "the access log {path} cannot be written: {error}; requests are served, and their lines are lost \
+                             until it can"
+                        );
+                        self.outage = Some(0);
+                    }
+                    let torn = self
+                        .batch
+                        .iter()
+                        .position(|byte| *byte == b'\n')
+                        .filter(|_| self.is_torn);
+                    let rest = torn.map(|end| self.batch[..=end].to_vec());
+                    let kept = rest.as_ref().map_or(0, Vec::len);
+                    self.lose(self.batch.len() - kept);
+                    self.batch = rest.unwrap_or_default();
+                    return;
+                }
+            }
+        }
+        if let Some(lost) = self.outage.take() {
+            tracing::info!("the access log is written again; {lost} lines were lost");
+        }
+    }
+
+    /// Counts the lines that end in the last so many bytes of the batch as lost. With all of them,
+    /// the next line begins anew.
+    fn lose(&mut self, bytes: usize) {
+        let from = self.batch.len() - bytes;
+        let lost = self.batch[from..]
+            .iter()
+            .filter(|byte| **byte == b'\n')
+            .count() as u64;
+        self.shared.lost.fetch_add(lost, Relaxed);
+        if let Some(all) = &mut self.outage {
+            *all += lost;
+        }
+        self.batch.truncate(from);
+        self.is_torn &= from > 0;
+    }
+}
+
+/// What others find out about a request while it is under way.
+#[derive(Clone, Default)]
+pub(crate) struct Notes(Arc<Mutex<Found>>);
+
+#[derive(Default)]
+struct Found {
+    decided_at: Option<Timestamp>,
+    verdict: Option<&'static str>,
+    policies: Vec<String>,
+    account: Option<Account>,
+    retry_after_ms: Option<u64>,
+    client: Option<IpAddr>,
+    upstream: Option<String>,
+}
+
+impl Notes {
+    /// What the limits said; for the hook of the layer.
+    pub(crate) fn verdict(head: &Head<'_>, denial: Option<&Denial<'_>>) {
+        let Some(notes) = head.extensions.get::<Self>() else {
+            return;
+        };
+        let mut found = notes.found();
+        found.client = head.ip();
+        found.verdict = Some(match denial {
+            None => "allowed",
+            Some(denial) if denial.is_shadow() => "shadow_denied",
+            Some(_) => "denied",
+        });
+        if let Some(denial) = denial {
+            found.policies = denial.policies().map(ToOwned::to_owned).collect();
+            found.retry_after_ms = denial.retry_after().map(ratekeeper_tower::whole_millis);
+        }
+    }
+
+    /// By what the limits decided, and when; for the hook of the layer.
+    pub(crate) fn decision(
+        head: &Head<'_>,
+        engine: &Engine<AnyStore<SystemClock>>,
+        verdict: &Verdict,
+    ) {
+        let Some(notes) = head.extensions.get::<Self>() else {
+            return;
+        };
+        let account = engine.account(verdict);
+        let mut found = notes.found();
+        (found.decided_at, found.account) = (Some(verdict.decided_at()), account);
+    }
+
+    /// What was found, for a span.
+    pub(crate) fn decided(&self) -> Decided {
+        let found = self.found();
+        let (policies, upstream) = (found.policies.clone(), found.upstream.clone());
+        Decided {
+            outcome: found.verdict,
+            source: None,
+            policies,
+            upstream,
+        }
+    }
+
+    pub(crate) fn upstream(&self, name: &impl ToString) {
+        self.found().upstream = Some(name.to_string());
+    }
+
+    fn found(&self) -> std::sync::MutexGuard<'_, Found> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One request on its way into the log: written when it is dropped.
+pub(crate) struct Entry {
+    log: AccessLog,
+    notes: Notes,
+    begun: Instant,
+    begun_at: SystemTime,
+    pub(crate) request_id: String,
+    peer: Option<IpAddr>,
+    method: Method,
+    /// Without its query, which may have secrets in it.
+    path: String,
+    host: Option<String>,
+    version: &'static str,
+    pub(crate) status: u16,
+    pub(crate) bytes: u64,
+    pub(crate) whole: bool,
+}
+
+impl Entry {
+    pub(crate) fn new(
+        log: &AccessLog,
+        (method, uri, host): (&Method, &Uri, Option<&str>),
+        peer: Option<IpAddr>,
+        version: &'static str,
+    ) -> Self {
+        Self {
+            log: log.clone(),
+            notes: Notes::default(),
+            begun: Instant::now(),
+            begun_at: SystemTime::now(),
+            request_id: String::new(),
+            peer,
+            method: method.clone(),
+            path: uri.path().to_owned(),
+            host: host.map(ToOwned::to_owned),
+            version,
+            status: 0,
+            bytes: 0,
+            whole: false,
+        }
+    }
+
+    pub(crate) fn notes(&self) -> Notes {
+        self.notes.clone()
+    }
+}
+
+#[derive(Serialize)]
+struct Line<'a> {
+    /// When it was decided on, or else when it came.
+    time: String,
+    request_id: &'a str,
+    /// Neither on a Unix socket, unless a proxy says who it is.
+    client: Option<IpAddr>,
+    peer: Option<IpAddr>,
+    method: &'a str,
+    host: Option<&'a str>,
+    path: &'a str,
+    version: &'static str,
+    /// 0 if the client left before there was one.
+    status: u16,
+    bytes: u64,
+    /// Whether all of the answer was sent.
+    whole: bool,
+    duration_ms: f64,
+    verdict: Option<&'static str>,
+    policy: Option<&'a str>,
+    plan: Option<&'a str>,
+    key: Option<&'a str>,
+    #[serde(skip_serializing_if = "<[_]>::is_empty")]
+    policies: &'a [String],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    retry_after_ms: Option<u64>,
+    upstream: Option<&'a str>,
+}
+
+impl Drop for Entry {
+    fn drop(&mut self) {
+        let found = self.notes.found();
+        let went_well =
+            matches!(self.status, 100..=499) && self.whole && found.verdict == Some("allowed");
+        if went_well && !self.log.is_turn() {
+            return;
+        }
+        let account = found.account.as_ref();
+        let line = Line {
+            time: rfc3339(found.decided_at.unwrap_or_else(|| timestamp(self.begun_at))),
+            request_id: &self.request_id,
+            client: found.client.or(self.peer),
+            peer: self.peer,
+            method: self.method.as_str(),
+            host: self.host.as_deref(),
+            path: &self.path,
+            version: self.version,
+            status: self.status,
+            bytes: self.bytes,
+            whole: self.whole,
+            duration_ms: self.begun.elapsed().as_micros() as f64 / 1e3,
+            verdict: found.verdict,
+            policy: account.map(|account| &*account.policy),
+            plan: account.and_then(|account| account.plan.as_deref()),
+            key: account.and_then(|account| account.key.as_deref()),
+            policies: &found.policies,
+            retry_after_ms: found.retry_after_ms,
+            upstream: found.upstream.as_deref(),
+        };
+        // Structs of text and numbers always have a JSON form.
+        let mut text = serde_json::to_string(&line).unwrap_or_default();
+        text.push('\n');
+        self.log.log(text);
+    }
+}
+
+fn timestamp(time: SystemTime) -> Timestamp {
+    let nanos = time
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default()
+        .as_nanos();
+    Timestamp::from_unix_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
+}
+
+/// A time in UTC as RFC 3339 writes it, with microseconds: `2026-01-31T12:00:00.000125Z`.
+fn rfc3339(time: Timestamp) -> String {
+    const NANOS: u64 = 1_000_000_000;
+    let nanos = time.as_unix_nanos();
+    let seconds = config::instant_text(Timestamp::from_unix_nanos(nanos - nanos % NANOS));
+    format!(
+        "{}.{:06}Z",
+        seconds.trim_end_matches('Z'),
+        nanos % NANOS / 1_000
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_six_digits_behind_the_second() {
+        for (nanos, text) in [
+            (0, "1970-01-01T00:00:00.000000Z"),
+            (1_893_456_000_000_125_999, "2030-01-01T00:00:00.000125Z"),
+            (951_827_696_999_999_999, "2000-02-29T12:34:56.999999Z"),
+        ] {
+            assert_eq!(rfc3339(Timestamp::from_unix_nanos(nanos)), text);
+        }
+    }
+
+    /// Takes so many bytes, and then no more.
+    struct Disk {
+        free: usize,
+        content: Vec<u8>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let taken = bytes.len().min(self.free);
+            if taken == 0 {
+                return Err(ErrorKind::StorageFull.into());
+            }
+            self.free -= taken;
+            self.content.extend_from_slice(&bytes[..taken]);
+            Ok(taken)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// However little of a batch was written: all lines that are there are whole, and the others
+    /// are counted.
+    #[test]
+    fn no_line_is_torn_by_a_full_disk() {
+        for free in 0..=9 {
+            let shared = Arc::<Shared>::default();
+            let mut writer = Writer::new(
+                Disk {
+                    free,
+                    content: Vec::new(),
+                },
+                None,
+                Arc::clone(&shared),
+            );
+            for (line, room) in [
+                ("a1\nb2\nc3\n", 0),
+                ("d4\n", 0),
+                ("e5\n", 1),
+                ("f6\n", 100),
+                ("g7\n", 0),
+            ] {
+                writer.out.free += room;
+                writer.batch.extend_from_slice(line.as_bytes());
+                writer.write_batch();
+            }
+            let content = str::from_utf8(&writer.out.content).unwrap();
+            assert!(content.ends_with("f6\ng7\n"), "{free}: {content:?}");
+            let lines: Vec<&str> = content.lines().collect();
+            assert!(
+                lines.iter().all(|line| "a1 b2 c3 d4 e5 f6 g7"
+                    .split(' ')
+                    .any(|known| known == *line)),
+                "{lines:?}"
+            );
+            assert_eq!(
+                lines.len() as u64 + shared.lost.load(Relaxed),
+                7,
+                "{free}: {lines:?}"
+            );
+        }
+    }
+}

@@ -1,0 +1,346 @@
+//! Bodies on their way: of requests, bounded and counted; of answers, with the connection they come
+//! over.
+
+use super::body_rate::{BodyRate, BodyTimer};
+use super::client::ClientBody;
+use super::upstream::{Active, Http2Body, Late, Link, Pool, Progress, Timer};
+use crate::api::user_header::UserHeader;
+use axum::body::Bytes;
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use std::collections::VecDeque;
+use std::error::Error;
+use std::fmt;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll, ready};
+
+/// The body of a request, as it comes from a client.
+pub(crate) enum FromClient {
+    None,
+    Http1(ClientBody),
+    Http2(Incoming),
+}
+
+impl Body for FromClient {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        match self.get_mut() {
+            Self::None => Poll::Ready(None),
+            Self::Http1(body) => Pin::new(body).poll_frame(cx),
+            Self::Http2(body) => match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+                Some(frame) => {
+                    Poll::Ready(Some(frame.map_err(|error| BodyError::Client(error.into()))))
+                }
+                // A stream of HTTP/2 that was reset without an error looks like one that has ended.
+                None => Poll::Ready((!body.is_end_stream()).then_some(Err(BodyError::Length))),
+            },
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::None => true,
+            Self::Http1(body) => body.is_end_stream(),
+            Self::Http2(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::None => SizeHint::with_exact(0),
+            Self::Http1(body) => body.size_hint(),
+            Self::Http2(body) => body.size_hint(),
+        }
+    }
+}
+
+/// The same as it is sent on: bounded, and counted.
+pub(crate) struct Sent {
+    /// What comes before the rest: frames that were read already, for an upstream that refused
+    /// them.
+    replay: VecDeque<Frame<Bytes>>,
+    body: FromClient,
+    /// How many bytes may still come.
+    left: u64,
+    progress: Option<Progress>,
+    /// How long it may still be waited for.
+    timer: Option<BodyTimer>,
+    /// Not to be among the trailers.
+    user: Option<Arc<UserHeader>>,
+}
+
+impl Sent {
+    pub(crate) fn empty() -> Self {
+        Self {
+            replay: VecDeque::new(),
+            body: FromClient::None,
+            left: 0,
+            progress: None,
+            timer: None,
+            user: None,
+        }
+    }
+
+    /// At most so many bytes, at this rate at least, and without the header that names the user
+    /// among the trailers.
+    pub(crate) fn new(
+        body: FromClient,
+        most: Option<u64>,
+        rate: Option<BodyRate>,
+        user: Option<Arc<UserHeader>>,
+    ) -> Self {
+        if body.is_end_stream() {
+            return Self::empty();
+        }
+        Self {
+            replay: VecDeque::new(),
+            body,
+            left: most.unwrap_or(u64::MAX),
+            progress: Some(Progress::default()),
+            timer: rate.map(BodyTimer::new),
+            user,
+        }
+    }
+
+    /// The same from its beginning: with the frames that were read of it so far.
+    pub(crate) fn replayed(self, frames: VecDeque<Frame<Bytes>>) -> Self {
+        Self {
+            replay: frames,
+            ..self
+        }
+    }
+
+    /// Counts what was sent of it; none if there is nothing to send.
+    pub(crate) fn progress(&self) -> Option<Progress> {
+        self.progress.clone()
+    }
+}
+
+/// Why the body of a request ends early.
+#[derive(Debug)]
+pub(crate) enum BodyError {
+    TooLarge,
+    /// The client broke off, or wrote what is no body.
+    Client(Box<dyn Error + Send + Sync>),
+    /// The client sent more or less than it had announced.
+    Length,
+    /// It came too slowly.
+    Slow,
+}
+
+impl fmt::Display for BodyError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::TooLarge => f.write_str("the body is too large"),
+            Self::Client(error) => write!(f, "the client broke off: {error}"),
+            Self::Length => f.write_str("the client sent more or less than it had announced"),
+            Self::Slow => f.write_str("the body came too slowly"),
+        }
+    }
+}
+
+impl Error for BodyError {}
+
+impl Body for Sent {
+    type Data = Bytes;
+    type Error = BodyError;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+        let this = self.get_mut();
+        if let Some(frame) = this.replay.pop_front() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let polled = Pin::new(&mut this.body).poll_frame(cx);
+        if polled.is_pending()
+            && let (Some(timer), Some(progress)) = (&mut this.timer, &this.progress)
+            && !progress.answered.load(Relaxed)
+        {
+            return timer.poll(cx).map(|()| Some(Err(BodyError::Slow)));
+        }
+        polled.map(|frame| {
+            if let Some(progress) = &this.progress {
+                progress.sent.fetch_add(1, Relaxed);
+            }
+            let mut frame = match frame? {
+                Ok(frame) => frame,
+                Err(error) => return Some(Err(error)),
+            };
+            if let (Some(user), Some(trailers)) = (&this.user, frame.trailers_mut()) {
+                user.strip_trailers(trailers);
+            }
+            let length = frame.data_ref().map_or(0, |data| data.len() as u64);
+            if let Some(timer) = &mut this.timer {
+                timer.received(length);
+            }
+            Some(match this.left.checked_sub(length) {
+                Some(left) => {
+                    this.left = left;
+                    Ok(frame)
+                }
+                None => Err(BodyError::TooLarge),
+            })
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.replay.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = self.body.size_hint();
+        let replayed: u64 = self
+            .replay
+            .iter()
+            .filter_map(Frame::data_ref)
+            .map(|data| data.len() as u64)
+            .sum();
+        match (replayed, rest.exact()) {
+            (0, _) => rest,
+            (_, Some(length)) => SizeHint::with_exact(replayed + length),
+            (_, None) => SizeHint::default(),
+        }
+    }
+}
+
+/// The body of an answer: the upstream's, or one of our own.
+pub(crate) enum Reply {
+    Own(Option<Bytes>),
+    Upstream(FromUpstream),
+}
+
+impl Reply {
+    pub(crate) fn empty() -> Self {
+        Self::Own(None)
+    }
+}
+
+/// What an upstream answers, and what it comes over.
+pub(crate) struct FromUpstream {
+    via: Via,
+    /// Until then the upstream is busy with it.
+    _active: Active,
+}
+
+/// What an answer comes over.
+enum Via {
+    /// A connection that it drives, and gives back when it has ended.
+    Link(Box<Link>, Arc<Pool>),
+    /// One of HTTP/2, that others share. In memory of its own, so that all others are small to
+    /// move.
+    Shared(Box<(Http2Body, Timer)>),
+    Done,
+}
+
+impl FromUpstream {
+    pub(crate) fn over_link(mut link: Box<Link>, pool: Arc<Pool>, active: Active) -> Self {
+        link.timer.moved();
+        Self {
+            via: Via::Link(link, pool),
+            _active: active,
+        }
+    }
+
+    pub(crate) fn over_http2(body: Http2Body, mut timer: Timer, active: Active) -> Self {
+        timer.moved();
+        Self {
+            via: Via::Shared(Box::new((body, timer))),
+            _active: active,
+        }
+    }
+
+    /// Gives the connection back, if nothing more comes over it.
+    fn finish(&mut self) {
+        if !matches!(&self.via, Via::Link(link, _) if link.is_over()) {
+            return;
+        }
+        if let Via::Link(link, pool) = std::mem::replace(&mut self.via, Via::Done) {
+            pool.give(link);
+        }
+    }
+}
+
+impl Body for FromUpstream {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let (frame, timer) = match &mut this.via {
+            Via::Link(link, _) => (link.poll_frame(cx).map_err(Into::into), &mut link.timer),
+            Via::Shared(shared) => {
+                let (body, timer) = &mut **shared;
+                (body.poll_frame(cx).map_err(Into::into), timer)
+            }
+            Via::Done => return Poll::Ready(None),
+        };
+        if frame.is_ready() {
+            timer.moved();
+            this.finish();
+            return frame;
+        }
+        timer.poll(cx).map(|overdue| {
+            this.via = Via::Done;
+            Some(Err(Late(overdue).into()))
+        })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match &self.via {
+            Via::Link(link, _) => link.is_over(),
+            Via::Shared(shared) => shared.0.is_end_stream(),
+            Via::Done => true,
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match &self.via {
+            Via::Link(link, _) => link.size_hint(),
+            Via::Shared(shared) => shared.0.size_hint(),
+            Via::Done => SizeHint::with_exact(0),
+        }
+    }
+}
+
+impl Body for Reply {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match self.get_mut() {
+            Self::Own(bytes) => Poll::Ready(bytes.take().map(|bytes| Ok(Frame::data(bytes)))),
+            Self::Upstream(body) => Pin::new(body).poll_frame(cx),
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        match self {
+            Self::Own(bytes) => bytes.is_none(),
+            Self::Upstream(body) => body.is_end_stream(),
+        }
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        match self {
+            Self::Own(bytes) => {
+                SizeHint::with_exact(bytes.as_ref().map_or(0, |bytes| bytes.len() as u64))
+            }
+            Self::Upstream(body) => body.size_hint(),
+        }
+    }
+}

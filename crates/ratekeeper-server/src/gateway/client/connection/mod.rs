@@ -1,0 +1,356 @@
+//! One connection of a client, from its first byte to its last.
+
+use super::http1::{Bounds, Http1, Wire};
+use super::io::Io;
+use super::service::OfClient;
+use super::state::{Admission, Client, Patience, now};
+use super::streams::Streams;
+use crate::gateway::Local;
+use crate::gateway::drain::Stage;
+use crate::gateway::proxy_protocol::{self, Read};
+use crate::net::stream::{Batched, Stream};
+use hyper::server::conn::http2;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use std::error::Error;
+use std::future::poll_fn;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::AsyncReadExt;
+use tokio::sync::OwnedSemaphorePermit;
+use tokio::time::{Instant, Sleep, sleep_until, timeout};
+
+/// What a client that speaks HTTP/2 begins with.
+pub(super) const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+
+/// A client that asks for nothing is closed this long after its last request, once the gateway
+/// stops: its next request may be on its way.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// Requests at once on one connection of HTTP/2.
+const MOST_STREAMS: u32 = 128;
+
+/// Bytes of a request's body that a client of HTTP/2 may send before the upstream has taken any.
+const STREAM_WINDOW: u32 = 256 * 1024;
+
+/// The same for all requests of a connection. It also bounds frames that wait: h2 counts what is
+/// missing to 256 bytes in each, and closes the connection at half of this. So a connection takes
+/// 12 MiB at most, and 16,000 frames of one byte may wait.
+const CONNECTION_WINDOW: u32 = 32 * STREAM_WINDOW;
+
+/// How often a connection of HTTP/2 is asked for a sign of life, and how long that may take.
+const PING: Duration = Duration::from_secs(20);
+
+/// Serves a connection until it ends.
+pub(in crate::gateway) async fn serve(
+    local: Arc<Local>,
+    stream: Stream,
+    peer: Option<SocketAddr>,
+    place: OwnedSemaphorePermit,
+) {
+    if let Err(error) = connection(local, stream, peer, place).await {
+        tracing::debug!(?peer, %error, "connection ended");
+    }
+}
+
+async fn connection(
+    local: Arc<Local>,
+    mut stream: Stream,
+    mut peer: Option<SocketAddr>,
+    place: OwnedSemaphorePermit,
+) -> io::Result<()> {
+    let shared = &local.shared;
+    let gateway = &shared.gateway;
+    let trusts = |peer: Option<SocketAddr>| match peer {
+        Some(peer) => shared.identity.trusts(peer.ip()),
+        None => shared.identity.trusts_unix(),
+    };
+    let mut trusted = trusts(peer);
+    if trusted && gateway.proxy_protocol {
+        let told = timeout(gateway.header_timeout, read_proxy(&mut stream)).await??;
+        if let Some(told) = told {
+            peer = Some(told);
+            trusted = trusts(peer);
+        }
+    }
+    let address = match (peer, &shared.address_limit) {
+        (Some(peer), Some(limit)) if !trusted => {
+            // It is closed, and the next one may come: no word of ours is worth what an attacker
+            // would have us write.
+            let Some(slot) = limit.admit(peer.ip()) else {
+                return Ok(());
+            };
+            Some(slot)
+        }
+        _ => None,
+    };
+    let mut first = Vec::new();
+    let (stream, tls, http2) = match (stream, &shared.certificate) {
+        (Stream::Plain(stream), Some(certificate)) => {
+            let stream = certificate.greet(stream, gateway.header_timeout).await?;
+            let http2 = stream.get_ref().1.alpn_protocol() == Some(b"h2");
+            (Stream::Tls(Box::new(stream)), true, http2)
+        }
+        (mut stream, _) => {
+            // Its first byte may take as long as the next request of one that is kept.
+            let begun = timeout(gateway.keep_alive, stream.readable());
+            tokio::select! {
+                begun = begun => begun??,
+                () = stopping(&local) => {
+                    // What has come already is served.
+                    if timeout(LINGER, stream.readable()).await.is_err() {
+                        return Ok(());
+                    }
+                }
+            }
+            let http2 =
+                timeout(gateway.header_timeout, is_http2(&mut stream, &mut first)).await??;
+            let stream = match stream {
+                Stream::Plain(stream) => Stream::Batched(Batched::new(stream)),
+                stream => stream,
+            };
+            (stream, false, http2)
+        }
+    };
+    let admission = Admission {
+        _permit: place,
+        _address: address,
+        drain: Arc::clone(&shared.drain),
+    };
+    let client = Client::new(peer, trusted, tls, Some(admission));
+    let client = Arc::new(client.abandoned_timeout(gateway.abandoned_timeout));
+    let service = OfClient::new(&local, &client);
+    if http2 {
+        client.is_shared.store(true, Relaxed);
+        let streams = Streams {
+            client: Some(Arc::clone(&client)),
+            idle: gateway.idle_timeout,
+        };
+        let io = TokioIo::new(Io::new(stream, Arc::clone(&client), first));
+        let connection = http2::Builder::new(streams)
+            .timer(TokioTimer::new())
+            .keep_alive_interval(PING)
+            .keep_alive_timeout(PING)
+            .max_concurrent_streams(MOST_STREAMS)
+            .max_header_list_size(u32::try_from(gateway.max_head).unwrap_or(u32::MAX))
+            .initial_stream_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .serve_connection(io, service);
+        watched(Box::pin(connection), &local, &client).await
+    } else {
+        let bounds = Bounds {
+            bytes: gateway.max_head,
+            headers: gateway.max_headers,
+        };
+        let wire = Wire::new(stream, Arc::clone(&client), bounds, &first);
+        // It has none before.
+        drop(client.informed.set(wire.informed()));
+        watched(
+            Box::pin(Http1::new(wire, Arc::clone(&client), service)),
+            &local,
+            &client,
+        )
+        .await
+    }
+}
+
+/// Who a trusted proxy speaks for. Not a byte more is taken than it writes: what follows is for
+/// others.
+async fn read_proxy(stream: &mut Stream) -> io::Result<Option<SocketAddr>> {
+    let mut head = Vec::new();
+    loop {
+        let before = head.len();
+        head.resize(proxy_protocol::LONGEST, 0);
+        let seen = stream.peek(&mut head[before..]).await?;
+        head.truncate(before + seen);
+        if seen == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        let (length, who) = match proxy_protocol::read(&head) {
+            Read::Head(length, who) => (length, Some(who)),
+            Read::More => (head.len(), None),
+            Read::Wrong => {
+                return Err(io::Error::new(
+                    io::ErrorKind::InvalidData,
+                    "a trusted proxy did not begin with the PROXY protocol",
+                ));
+            }
+        };
+        stream.read_exact(&mut head[before..length]).await?;
+        if let Some(who) = who {
+            return Ok(who);
+        }
+    }
+}
+
+/// Whether the client begins as HTTP/2 does. What was read is in `first`.
+async fn is_http2(stream: &mut Stream, first: &mut Vec<u8>) -> io::Result<bool> {
+    while first.len() < PREFACE.len() {
+        let mut buffer = [0; PREFACE.len()];
+        let room = PREFACE.len() - first.len();
+        let read = stream.read(&mut buffer[..room]).await?;
+        first.extend_from_slice(&buffer[..read]);
+        if read == 0 || !PREFACE.starts_with(first) {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Until the gateway stops.
+async fn stopping(local: &Local) {
+    let drain = &local.shared.drain;
+    loop {
+        let changed = drain.changed();
+        if drain.stage() == Stage::Stopping {
+            return;
+        }
+        changed.await;
+    }
+}
+
+/// A connection that can be told to end.
+trait Serving: Future<Output = Result<(), Self::Error>> {
+    type Error: Into<Box<dyn Error + Send + Sync>>;
+
+    /// Whether it may be told while requests are under way.
+    const AT_ONCE: bool;
+
+    /// Ends it once what is under way is answered.
+    fn leave(self: Pin<&mut Self>);
+}
+
+impl Serving for Http1 {
+    type Error = io::Error;
+
+    // Each answer says already that it is the last, and the client knows.
+    const AT_ONCE: bool = false;
+
+    fn leave(self: Pin<&mut Self>) {
+        self.leave();
+    }
+}
+
+impl Serving for http2::Connection<TokioIo<Io>, OfClient, Streams> {
+    type Error = hyper::Error;
+
+    const AT_ONCE: bool = true;
+
+    fn leave(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Lets a connection run, and cuts it off when it takes too long for something.
+async fn watched<S: Serving>(
+    mut connection: Pin<Box<S>>,
+    local: &Local,
+    client: &Client,
+) -> io::Result<()> {
+    let gateway = &local.shared.gateway;
+    let patience = Patience {
+        head: gateway.header_timeout,
+        keep_alive: gateway.keep_alive,
+        idle: gateway.idle_timeout,
+    };
+    let drain = &local.shared.drain;
+    let mut watchdog = Watchdog::new(patience.keep_alive);
+    let mut changed = Box::pin(drain.changed());
+    // It is polled once, so that it wakes us, and again only if there is something new.
+    let mut stage = None;
+    let mut told = None;
+    poll_fn(|cx| {
+        if let Poll::Ready(ended) = connection.as_mut().poll(cx) {
+            return Poll::Ready(ended.map_err(io::Error::other));
+        }
+        while stage != Some(drain.stage()) {
+            stage = Some(drain.stage());
+            changed.set(drain.changed());
+            let _ = changed.as_mut().poll(cx);
+        }
+        let cut_off = client.deadline(&patience);
+        let mut deadline = cut_off;
+        if stage == Some(Stage::Stopping) && (told.is_none() || S::AT_ONCE) {
+            let leave =
+                client.idle_since().max(told.unwrap_or_default()) + LINGER.as_millis() as u64;
+            match told {
+                None if S::AT_ONCE || client.is_idle() && leave <= now() => {
+                    told = Some(now());
+                    connection.as_mut().leave();
+                    // It may be over at once.
+                    cx.waker().wake_by_ref();
+                }
+                // It has had its time to answer, and what does not read does not answer.
+                Some(_) if client.is_idle() && leave <= now() => return Poll::Ready(Ok(())),
+                _ if client.is_idle() => {
+                    deadline = Some(deadline.map_or(leave, |deadline| deadline.min(leave)))
+                }
+                _ => {}
+            }
+        }
+        match watchdog.poll(deadline, cx) {
+            // It was the time to be told to leave.
+            Poll::Ready(()) if cut_off.is_none_or(|cut_off| cut_off > now()) => {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            overdue => overdue.map(|()| Err(io::ErrorKind::TimedOut.into())),
+        }
+    })
+    .await
+}
+
+/// A timer that goes off at a deadline which moves all the time. It stays where it is as long as it
+/// is early enough.
+struct Watchdog {
+    timer: Pin<Box<Sleep>>,
+    /// When it goes off, on our own clock.
+    armed: u64,
+}
+
+/// Without a deadline it is looked at now and then all the same.
+const NOW_AND_THEN: u64 = 30_000;
+
+impl Watchdog {
+    fn new(first: Duration) -> Self {
+        let first = u64::try_from(first.as_millis())
+            .unwrap_or(u64::MAX)
+            .min(NOW_AND_THEN);
+        let timer = Box::pin(sleep_until(Instant::now() + Duration::from_millis(first)));
+        // As if it had gone off: it must be polled once.
+        Self { timer, armed: 0 }
+    }
+
+    /// Ready when the deadline has passed.
+    fn poll(&mut self, deadline: Option<u64>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.armed != 0
+            && !self.timer.is_elapsed()
+            && deadline.is_none_or(|deadline| deadline >= self.armed)
+        {
+            return Poll::Pending;
+        }
+        loop {
+            let now = now();
+            let next = deadline
+                .unwrap_or(now + NOW_AND_THEN)
+                .min(now + NOW_AND_THEN);
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                return Poll::Ready(());
+            }
+            self.timer
+                .as_mut()
+                .reset(Instant::now() + Duration::from_millis(next - now));
+            self.armed = next;
+            if self.timer.as_mut().poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,370 @@
+//! One connection of HTTP/1: reads a request, has it answered, writes the answer, and so on until
+//! one side has had enough.
+//!
+//! The body of a request is read from the socket by whoever sends it on: in the connection's own
+//! task, or, to an upstream in HTTP/2, in that of hyper. What the guard refuses never comes that
+//! far.
+
+mod answer;
+mod body;
+mod request;
+mod switch;
+mod wire;
+
+pub(crate) use body::ClientBody;
+pub(super) use request::{Bounds, too_many_headers};
+pub(crate) use switch::{Switch, Switched};
+pub(crate) use wire::{Informed, Wire};
+
+use super::service::{Answering, OfClient, ToClient};
+use super::state::Client;
+use crate::api::Problem;
+use crate::gateway::body::FromClient;
+use crate::gateway::http1::{MessageSink, MessageWriter, Outgoing, PollBudget, Trailers};
+use crate::net::stream::yield_to_others;
+use answer::write_head;
+use axum::body::Bytes;
+use axum::http::{Response, StatusCode, Version};
+use http_body::Body;
+use pin_project_lite::pin_project;
+use request::{Asked, Head};
+use std::error::Error;
+use std::io;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use std::time::Duration;
+use tokio::io::AsyncWrite;
+use tokio::time::{Sleep, sleep};
+use wire::NoHead;
+
+/// So much of a body that nobody wants is taken, so that the connection can be used again.
+const MOST_UNWANTED: usize = 64 * 1024;
+
+/// Who is still sending when its connection ends is listened to for so long, and so many bytes:
+/// else it may lose its answer.
+const LINGER: Duration = Duration::from_secs(2);
+const MOST_LINGERING: usize = 16 << 20;
+
+/// What a request costs of the budget of a poll: so many of those that a client sends without
+/// waiting are answered at most.
+const REQUEST_COST: usize = 4 * 1024;
+
+pin_project! {
+    pub(super) struct Http1 {
+        wire: Wire,
+        client: Arc<Client>,
+        service: OfClient,
+        writer: MessageWriter<ToClient>,
+        // Whether the request at hand is the last.
+        leaving: bool,
+        #[pin]
+        state: State,
+    }
+}
+
+pin_project! {
+    #[project = StateProjection]
+    enum State {
+        /// Between requests, or in a head.
+        Reading,
+        Asked {
+            #[pin]
+            future: Answering,
+            asked: Asked,
+        },
+        Answered {
+            asked: Asked,
+            switch: Option<Switch>,
+        },
+        /// The rest of a body that nobody wants is in the way of the next request.
+        Discarding {
+            left: usize,
+        },
+        Leaving {
+            lingers: bool,
+        },
+        Lingering {
+            left: usize,
+            until: Pin<Box<Sleep>>,
+        },
+    }
+}
+
+impl Http1 {
+    pub(super) fn new(wire: Wire, client: Arc<Client>, service: OfClient) -> Self {
+        Self {
+            wire,
+            client,
+            service,
+            writer: MessageWriter::default(),
+            leaving: false,
+            state: State::Reading,
+        }
+    }
+
+    /// Ends it once what is under way is answered.
+    pub(super) fn leave(self: Pin<&mut Self>) {
+        *self.project().leaving = true;
+    }
+}
+
+impl Future for Http1 {
+    type Output = io::Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut this = self.project();
+        let mut budget = PollBudget::new();
+        loop {
+            if budget.is_spent() {
+                return yield_to_others(cx);
+            }
+            let next = match this.state.as_mut().project() {
+                StateProjection::Reading => {
+                    let head = this.wire.lock().poll_head(cx);
+                    match head {
+                        Poll::Ready(Ok(Some(Head {
+                            request,
+                            length,
+                            asked,
+                            ..
+                        }))) => {
+                            budget.spend(REQUEST_COST);
+                            let body = this
+                                .wire
+                                .body(length)
+                                .map_or(FromClient::None, FromClient::Http1);
+                            State::Asked {
+                                future: this.service.answer(request.map(|()| body)),
+                                asked,
+                            }
+                        }
+                        Poll::Ready(Ok(None)) => State::Leaving { lingers: false },
+                        Poll::Ready(Err(NoHead::Problem(problem))) => {
+                            refusing(this.writer, &problem)
+                        }
+                        Poll::Ready(Err(NoHead::Io(error))) => return Poll::Ready(Err(error)),
+                        Poll::Pending if *this.leaving && this.wire.lock().is_idle() => {
+                            State::Leaving { lingers: false }
+                        }
+                        Poll::Pending => return Poll::Pending,
+                    }
+                }
+                StateProjection::Asked { future, asked } => {
+                    let Poll::Ready(Ok(response)) = future.poll(cx) else {
+                        return gone(this.wire, cx);
+                    };
+                    answering(response, *asked, this.wire, this.writer, cx)
+                }
+                StateProjection::Answered { asked, switch } => {
+                    ready!(poll_answer(
+                        this.wire,
+                        this.client,
+                        this.writer,
+                        &mut budget,
+                        cx
+                    ))?;
+                    if let Some(switch) = switch.take() {
+                        if !this.wire.lock().can_switch() {
+                            return Poll::Ready(Err(io::Error::other(
+                                "bytes of another protocol came before it was spoken",
+                            )));
+                        }
+                        switch.give(Switched::new(this.wire.clone()));
+                        return Poll::Ready(Ok(()));
+                    }
+                    let mut ends = this.wire.lock();
+                    ends.end_request(cx);
+                    match asked.keep && !*this.leaving {
+                        true if ends.is_coming() => State::Discarding {
+                            left: MOST_UNWANTED,
+                        },
+                        true => State::Reading,
+                        false => State::Leaving {
+                            lingers: ends.is_coming() || !ends.is_idle(),
+                        },
+                    }
+                }
+                StateProjection::Discarding { left } => {
+                    match ready!(this.wire.lock().poll_discard(left, cx)) {
+                        true => State::Reading,
+                        false => State::Leaving { lingers: true },
+                    }
+                }
+                StateProjection::Leaving { lingers } => {
+                    ready!(Pin::new(&mut this.wire.lock().stream).poll_shutdown(cx))?;
+                    if !*lingers {
+                        return Poll::Ready(Ok(()));
+                    }
+                    State::Lingering {
+                        left: MOST_LINGERING,
+                        until: Box::pin(sleep(LINGER)),
+                    }
+                }
+                StateProjection::Lingering { left, until } => {
+                    if until.as_mut().poll(cx).is_pending() {
+                        ready!(this.wire.lock().poll_forget(left, cx));
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+            };
+            this.state.set(next);
+        }
+    }
+}
+
+/// Pending, unless the client has left meanwhile: that takes its request along.
+fn gone(wire: &Wire, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    wire.lock()
+        .poll_gone(cx)
+        .map(|()| Err(io::ErrorKind::UnexpectedEof.into()))
+}
+
+/// Begins an answer.
+fn answering(
+    mut response: Response<ToClient>,
+    mut asked: Asked,
+    wire: &Wire,
+    writer: &mut MessageWriter<ToClient>,
+    cx: &mut Context<'_>,
+) -> State {
+    let switch = match response.status() {
+        StatusCode::SWITCHING_PROTOCOLS => response.extensions_mut().remove::<Switch>(),
+        _ => None,
+    };
+    let mut ends = wire.lock();
+    let interim = ends.take_interim(switch.is_some());
+    // What is at hand of a body that nobody wants is not in the way; for the rest of it nobody
+    // waits.
+    if ends.is_unwanted() && ends.poll_discard(&mut { MOST_UNWANTED }, cx) != Poll::Ready(true) {
+        asked.keep = false;
+    }
+    drop(ends);
+    let framing = writer.begin(|head| {
+        head.extend_from_slice(&interim);
+        write_head(head, &response, &mut asked)
+    });
+    let trailers = if asked.trailers {
+        Trailers::All
+    } else {
+        Trailers::None
+    };
+    writer.set_body(response.into_body(), framing, trailers);
+    State::Answered { asked, switch }
+}
+
+/// Begins the answer to what is no request, which is the last.
+fn refusing<B>(writer: &mut MessageWriter<B>, problem: &Problem) -> State {
+    let mut asked = Asked {
+        version: Version::HTTP_11,
+        is_head: false,
+        keep: false,
+        trailers: false,
+    };
+    let response = problem.plain().map(http_body_util::Full::new);
+    writer.begin(|bytes| {
+        write_head(bytes, &response, &mut asked);
+        bytes.extend_from_slice(&problem.plain().into_body());
+    });
+    State::Answered {
+        asked,
+        switch: None,
+    }
+}
+
+/// Writes the answer, as its body comes; ready when all of it is written.
+fn poll_answer<B: Body<Data = Bytes, Error = Broken> + Unpin>(
+    wire: &Wire,
+    client: &Client,
+    writer: &mut MessageWriter<B>,
+    budget: &mut PollBudget,
+    cx: &mut Context<'_>,
+) -> Poll<io::Result<()>> {
+    let sent = writer.poll(&mut ToSocket { wire, client }, budget, cx);
+    if sent.is_pending() && writer.waits_for_body() {
+        return gone(wire, cx);
+    }
+    sent.map_err(io::Error::from)
+}
+
+/// The client's side of a connection that an answer is written to. It is locked for each write: the
+/// body of the answer may read that of the request from it in between.
+struct ToSocket<'a> {
+    wire: &'a Wire,
+    client: &'a Client,
+}
+
+impl MessageSink for ToSocket<'_> {
+    fn poll_send(
+        &mut self,
+        out: &mut Outgoing,
+        flush: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        let mut ends = self.wire.lock();
+        let before = out.left();
+        let written = out.poll_write(&mut ends.stream, cx);
+        // A client that takes little takes something.
+        if out.left() < before {
+            self.client.took(true);
+        }
+        self.client.took(written.is_ready());
+        ready!(written)?;
+        if !flush {
+            return Poll::Ready(Ok(()));
+        }
+        let flushed = out.poll_flush(&mut ends.stream, cx);
+        self.client.took(flushed.is_ready());
+        flushed
+    }
+}
+
+/// Why there is no more of the body of an answer.
+type Broken = Box<dyn Error + Send + Sync>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::gateway::http1::Framing;
+    use crate::net::stream::Stream;
+    use http_body::Frame;
+    use http_body_util::StreamBody;
+    use std::future::poll_fn;
+    use tokio::io::AsyncReadExt;
+    use tokio::net::UnixStream;
+
+    /// What went wrong while the client does not read is not forgotten: asked again, that body
+    /// looks like one that has ended.
+    #[tokio::test]
+    async fn an_answer_that_breaks_off_while_nobody_reads_does_not_look_whole() {
+        for framing in [Framing::Chunked, Framing::Known(100_000)] {
+            let (mut far, near) = UnixStream::pair().unwrap();
+            while near.try_write(&[b'x'; 1_000]).is_ok() {}
+            let client = Arc::new(Client::new(None, false, false, None));
+            let wire = Wire::new(
+                Stream::Unix(near),
+                Arc::clone(&client),
+                Bounds {
+                    bytes: 1_024,
+                    headers: 10,
+                },
+                b"",
+            );
+            let frames = [
+                Ok(Frame::data(Bytes::from("hello"))),
+                Err(Broken::from("it is gone")),
+            ];
+            let body = StreamBody::new(futures_util::stream::iter(frames));
+            let mut writer = MessageWriter::default();
+            writer.set_body(body, framing, Trailers::None);
+            let ended =
+                poll_fn(|cx| poll_answer(&wire, &client, &mut writer, &mut PollBudget::new(), cx))
+                    .await;
+            assert_eq!(ended.unwrap_err().to_string(), "it is gone");
+            drop(wire);
+            let mut read = Vec::new();
+            far.read_to_end(&mut read).await.unwrap();
+            assert!(!read.ends_with(b"0\r\n\r\n"));
+        }
+    }
+}

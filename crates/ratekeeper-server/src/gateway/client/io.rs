@@ -1,0 +1,92 @@
+//! A client's stream as hyper reads and writes HTTP/2 over it, whose frames leave nothing to be
+//! understood differently.
+
+use super::frame_reader::FrameReader;
+use super::state::Client;
+use crate::net::stream::{ReadTurns, Stream};
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll, ready};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+pub(super) struct Io {
+    stream: ReadTurns<Stream>,
+    client: Arc<Client>,
+    /// What was read before it was known what it is.
+    first: Vec<u8>,
+    frames: FrameReader,
+}
+
+impl Io {
+    pub(super) fn new(stream: Stream, client: Arc<Client>, first: Vec<u8>) -> Self {
+        // It begins with a preface, which is to come in time like any head.
+        client.heard(true, false);
+        Self {
+            stream: ReadTurns::new(stream),
+            client,
+            first,
+            frames: FrameReader::new(),
+        }
+    }
+}
+
+impl AsyncRead for Io {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let before = buf.filled().len();
+        if this.first.is_empty() {
+            ready!(Pin::new(&mut this.stream).poll_read(cx, buf))?;
+        } else {
+            let taken = this.first.len().min(buf.remaining());
+            buf.put_slice(&this.first[..taken]);
+            this.first.drain(..taken);
+        }
+        this.frames.feed(&buf.filled()[before..]);
+        this.client.heard(this.frames.is_in_head(), false);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for Io {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write(cx, buf);
+        this.client.took(written.is_ready());
+        written
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let written = Pin::new(&mut this.stream).poll_write_vectored(cx, bufs);
+        this.client.took(written.is_ready());
+        written
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.stream).poll_flush(cx);
+        this.client.took(flushed.is_ready());
+        flushed
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().stream).poll_shutdown(cx)
+    }
+}

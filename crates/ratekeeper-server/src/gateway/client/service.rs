@@ -1,0 +1,393 @@
+//! One request of a client: looked at, judged by the limits, sent on, logged.
+
+use super::abandoned::{self, Exchange, MAX_ABANDONED, permit_of_broken};
+use super::http1::too_many_headers;
+use super::state::{Client, UnderWay};
+use super::streams::Turn;
+use crate::api::{Code, Problem};
+use crate::gateway::access_log::{Entry, Notes};
+use crate::gateway::body::{FromClient, Reply};
+use crate::gateway::forward::{self, Forward};
+use crate::gateway::{Gate, Local, headers};
+use crate::observe::traces::{Span, TRACEPARENT};
+use axum::body::Bytes;
+use axum::http::header::{CONNECTION, CONTENT_LENGTH, HOST};
+use axum::http::uri::PathAndQuery;
+use axum::http::{
+    HeaderMap, HeaderName, HeaderValue, Method, Request, Response, StatusCode, Uri, Version,
+};
+use http_body::{Body, Frame, SizeHint};
+use hyper::body::Incoming;
+use ratekeeper_tower::{Kept, RateLimit, ResponseBody, ResponseFuture};
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::error::Error;
+use std::mem;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use tower_layer::Layer;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// The longest id of a client that is taken over.
+const MAX_REQUEST_ID: usize = 128;
+
+/// Serves the requests of one connection.
+pub(super) struct OfClient {
+    local: Arc<Local>,
+    client: Arc<Client>,
+    /// Called for one request after the other.
+    limited: RefCell<RateLimit<Forward, Gate>>,
+}
+
+impl OfClient {
+    pub(super) fn new(local: &Arc<Local>, client: &Arc<Client>) -> Self {
+        let forward = Forward {
+            local: Arc::clone(local),
+            client: Arc::clone(client),
+        };
+        let limited = RefCell::new(local.shared.layer.layer(forward));
+        Self {
+            local: Arc::clone(local),
+            client: Arc::clone(client),
+            limited,
+        }
+    }
+
+    /// What is wrong with a request, before anybody decides on it. What goes no further is taken
+    /// out of it.
+    fn vet(&self, request: &mut Request<FromClient>) -> Result<(), Problem> {
+        let gateway = &self.local.shared.gateway;
+        if self.client.abandoned.is_full() {
+            let detail = format!(
+                "{MAX_ABANDONED} requests of this connection were reset while an upstream was at them; wait until they have ended"
+            );
+            return Err(Problem::new(Code::Unavailable, detail));
+        }
+        if request.method() == Method::CONNECT || request.uri().path_and_query().is_none() {
+            return Err(forward::bad_target());
+        }
+        give_path(request.uri_mut());
+        let (authority, version) = (request.uri().authority().cloned(), request.version());
+        // Over HTTP/1 they were counted as they were read.
+        if version == Version::HTTP_2 && headers::count(request.headers()) > gateway.max_headers {
+            return Err(too_many_headers());
+        }
+        headers::one_host(
+            request.headers_mut(),
+            authority.as_ref(),
+            version,
+            &gateway.hosts,
+        )?;
+        if let Some(user) = &self.local.shared.user {
+            user.strip(
+                self.client.peer.map(|peer| peer.ip()),
+                request.headers_mut(),
+            );
+        }
+        if headers::has_other_codings(request.headers()) {
+            return Err(Problem::new(
+                Code::UnknownCoding,
+                "the only Transfer-Encoding that is known here is chunked",
+            ));
+        }
+        if let Some(most) = gateway.max_body {
+            let length = request
+                .headers()
+                .get(CONTENT_LENGTH)
+                .and_then(|length| length.to_str().ok()?.parse().ok());
+            if length.is_some_and(|length: u64| length > most) {
+                return Err(forward::too_large());
+            }
+        }
+        headers::strip_request(
+            request.headers_mut(),
+            version == Version::HTTP_11 && !gateway.http2,
+        );
+        if version == Version::HTTP_2 {
+            headers::one_cookie(request.headers_mut());
+        }
+        Ok(())
+    }
+}
+
+/// Gives a target that has a query and no path, as in `GET http://example.com?q=1`, the path that
+/// it stands for.
+fn give_path(uri: &mut Uri) {
+    let Some(query) = uri
+        .path_and_query()
+        .map(PathAndQuery::as_str)
+        .filter(|path| path.starts_with('?'))
+    else {
+        return;
+    };
+    let mut parts = uri.clone().into_parts();
+    // What was a query is one behind a slash.
+    parts.path_and_query = PathAndQuery::try_from(format!("/{query}")).ok();
+    if let Ok(whole) = Uri::from_parts(parts) {
+        *uri = whole;
+    }
+}
+
+/// As hyper calls it, for HTTP/2.
+impl hyper::service::Service<Request<Incoming>> for OfClient {
+    type Response = Response<ToClient>;
+    type Error = Infallible;
+    type Future = Answering;
+
+    fn call(&self, request: Request<Incoming>) -> Answering {
+        self.answer(request.map(FromClient::Http2))
+    }
+}
+
+impl OfClient {
+    /// The answer to a request.
+    pub(super) fn answer(&self, mut request: Request<FromClient>) -> Answering {
+        let under_way = UnderWay::new(&self.client);
+        let shared = &self.local.shared;
+        let version = request.version();
+        // HTTP/1 leaves the body out as it writes the head.
+        let discards_body = version == Version::HTTP_2 && request.method() == Method::HEAD;
+        let mut entry = shared.log.as_ref().map(|log| {
+            let host = request
+                .headers()
+                .get(HOST)
+                .and_then(|host| host.to_str().ok());
+            let host = host.or_else(|| {
+                request
+                    .uri()
+                    .authority()
+                    .map(|authority| authority.as_str())
+            });
+            let head = (request.method(), request.uri(), host);
+            Box::new(Entry::new(
+                log,
+                head,
+                self.client.peer.map(|peer| peer.ip()),
+                name(version),
+            ))
+        });
+        if let Some(entry) = &mut entry {
+            entry.request_id = request_id(request.headers_mut());
+        }
+        let mut span = shared
+            .traces
+            .as_ref()
+            .and_then(|tracer| tracer.begin(request.headers(), request.method()));
+        let notes = entry
+            .as_ref()
+            .map(|entry| entry.notes())
+            .or_else(|| span.as_ref().map(|_| Notes::default()));
+        if let Some(span) = &mut span {
+            span.notes.clone_from(&notes);
+            // The upstream's spans are part of this one.
+            if let Some(context) = span.traceparent() {
+                request.headers_mut().insert(TRACEPARENT, context);
+            }
+        }
+        let state = match self.vet(&mut request) {
+            Err(problem) => State::Refused { problem },
+            Ok(()) => {
+                if let Some(notes) = notes {
+                    request.extensions_mut().insert::<Notes>(notes);
+                }
+                // The one further in is always ready.
+                let peer = self.client.peer.map(|peer| peer.ip());
+                State::Limited {
+                    future: self.limited.borrow_mut().call_from(peer, request),
+                }
+            }
+        };
+        let rest = Some((under_way, (entry, span.map(Box::new))));
+        Answering {
+            state,
+            rest,
+            http2: version == Version::HTTP_2,
+            discards_body,
+        }
+    }
+}
+
+/// The id of a request, by which the upstream finds it, too: that of the client, or else a new one.
+fn request_id(headers: &mut HeaderMap) -> String {
+    let is_usable = |id: &&str| {
+        (1..=MAX_REQUEST_ID).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic())
+    };
+    match headers
+        .get(REQUEST_ID)
+        .and_then(|id| id.to_str().ok())
+        .filter(is_usable)
+    {
+        Some(id) => id.to_owned(),
+        None => {
+            let id = format!("{:032x}", fastrand::u128(..));
+            // Hexadecimal digits are a value.
+            if let Ok(value) = HeaderValue::from_str(&id) {
+                headers.insert(REQUEST_ID, value);
+            }
+            id
+        }
+    }
+}
+
+fn name(version: Version) -> &'static str {
+    match version {
+        Version::HTTP_10 => "HTTP/1.0",
+        Version::HTTP_2 => "HTTP/2",
+        _ => "HTTP/1.1",
+    }
+}
+
+/// Where it is told how a request went: a line of the access log, a span.
+type Told = (Option<Box<Entry>>, Option<Box<Span>>);
+
+pub(super) type Limited = ResponseFuture<Forward, FromClient, Gate>;
+
+/// The answer to a request.
+pub(super) struct Answering {
+    state: State,
+    rest: Option<(UnderWay, Told)>,
+    http2: bool,
+    discards_body: bool,
+}
+
+enum State {
+    Refused { problem: Problem },
+    Limited { future: Limited },
+    Done,
+}
+
+impl Future for Answering {
+    type Output = Result<Response<ToClient>, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = self.get_mut();
+        let mut response = match &mut this.state {
+            State::Refused { problem } => forward::own(problem.plain()).map(ResponseBody::from),
+            State::Limited { future } => {
+                let Poll::Ready(Ok(response)) = Pin::new(future).poll(cx) else {
+                    Turn::Waits.tell();
+                    return Poll::Pending;
+                };
+                response
+            }
+            State::Done => return Poll::Pending,
+        };
+        this.state = State::Done;
+        if let (Some(permit), Some((under_way, _))) = (permit_of_broken(&mut response), &this.rest)
+        {
+            abandoned::keep(under_way.client(), Exchange::Permit(permit));
+        }
+        if this.discards_body && !response.body().is_end_stream() {
+            discard_body(&mut response);
+        }
+        let (under_way, told) = this.rest.take().unzip();
+        let (mut entry, mut span) = told.unwrap_or_default();
+        let is_last = under_way.as_ref().is_some_and(UnderWay::is_last);
+        if is_last && !this.http2 && response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            response
+                .headers_mut()
+                .insert(CONNECTION, HeaderValue::from_static("close"));
+        }
+        if let Some(span) = &mut span {
+            span.status = response.status().as_u16();
+        }
+        if let Some(entry) = &mut entry {
+            entry.status = response.status().as_u16();
+            entry.whole = response.body().is_end_stream();
+        }
+        Poll::Ready(Ok(response.map(|body| ToClient {
+            body,
+            entry,
+            _span: span,
+            under_way,
+        })))
+    }
+}
+
+/// The client has left, or is cut off, before the upstream has answered.
+impl Drop for Answering {
+    fn drop(&mut self) {
+        if let Some((under_way, _)) = &self.rest
+            && let State::Limited { future } = &self.state
+            && future.holds_permit()
+            && let State::Limited { future } = mem::replace(&mut self.state, State::Done)
+        {
+            abandoned::keep(under_way.client(), Exchange::Unanswered(future));
+        }
+    }
+}
+
+/// Leaves out the body of a response to HEAD, for hyper would send it in HTTP/2. Its length stays
+/// in the head.
+fn discard_body(response: &mut Response<ResponseBody<Reply, Kept<Gate>>>) {
+    if let Some(length) = response.body().size_hint().exact() {
+        response
+            .headers_mut()
+            .entry(CONTENT_LENGTH)
+            .or_insert_with(|| HeaderValue::from(length));
+    }
+    *response.body_mut() = ResponseBody::from(Reply::empty());
+}
+
+/// The body of an answer on its way to the client: with it ends the request.
+pub(super) struct ToClient {
+    body: ResponseBody<Reply, Kept<Gate>>,
+    entry: Option<Box<Entry>>,
+    _span: Option<Box<Span>>,
+    under_way: Option<UnderWay>,
+}
+
+/// The client has left, or is cut off, before the end of the answer.
+impl Drop for ToClient {
+    fn drop(&mut self) {
+        if let Some(under_way) = &self.under_way
+            && self.body.is_holding()
+        {
+            abandoned::keep(
+                under_way.client(),
+                Exchange::Body(mem::take(&mut self.body)),
+            );
+        }
+    }
+}
+
+impl Body for ToClient {
+    type Data = Bytes;
+    type Error = Box<dyn Error + Send + Sync>;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        let this = self.get_mut();
+        let Poll::Ready(frame) = Pin::new(&mut this.body).poll_frame(cx) else {
+            Turn::Waits.tell();
+            return Poll::Pending;
+        };
+        Turn::Moved.tell();
+        if let Some(entry) = &mut this.entry {
+            match &frame {
+                Some(Ok(frame)) => {
+                    entry.bytes += frame.data_ref().map_or(0, |data| data.len() as u64)
+                }
+                Some(Err(_)) => {}
+                None => entry.whole = true,
+            }
+            entry.whole |= this.body.is_end_stream();
+        }
+        if let Some(Err(error)) = &frame {
+            tracing::warn!("an answer broke off: {error}");
+        }
+        Poll::Ready(frame)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}

@@ -1,0 +1,278 @@
+//! What is known of a client's connection: who it is, what it is doing, since when.
+
+use super::abandoned::Abandoned;
+use super::about::About;
+use super::http1::Informed;
+use crate::gateway::address_limit::AddressSlot;
+use crate::gateway::drain::{Drain, Stage};
+use axum::http::HeaderValue;
+use ratekeeper::{Clock, CoarseClock, Instant};
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, LazyLock, OnceLock};
+use std::time::Duration;
+use tokio::sync::OwnedSemaphorePermit;
+
+/// Who has no address, as forwarding headers have it.
+const UNKNOWN: &str = "unknown";
+
+/// The zero of all times here.
+static BEGINNING: LazyLock<Instant> = LazyLock::new(|| CoarseClock.now());
+
+/// Milliseconds since the process began, never 0, give or take a tick of the kernel: nobody's
+/// patience is measured finer, and each request asks.
+pub(crate) fn now() -> u64 {
+    let beginning = *BEGINNING;
+    u64::try_from(CoarseClock.now().saturating_since(beginning).as_millis())
+        .unwrap_or(u64::MAX)
+        .saturating_add(1)
+}
+
+/// What a connection holds from when it is let in until the last of it is gone.
+pub(crate) struct Admission {
+    /// Among all connections that there may be.
+    pub(crate) _permit: OwnedSemaphorePermit,
+    /// Among those of its address; none if that may have any number.
+    pub(crate) _address: Option<AddressSlot>,
+    pub(crate) drain: Arc<Drain>,
+}
+
+pub(crate) struct Client {
+    /// None on a Unix socket.
+    pub(crate) peer: Option<SocketAddr>,
+    /// Whether what it says about others is believed.
+    pub(crate) trusted: bool,
+    pub(crate) tls: bool,
+    /// Its address as it is written into X-Forwarded-For.
+    pub(crate) written: HeaderValue,
+    /// The same as it is written into Forwarded.
+    pub(crate) node: String,
+    /// What upstreams are told of it.
+    pub(crate) about: About,
+    /// How it is told something before its answer, where it speaks HTTP/1.
+    pub(crate) informed: OnceLock<Informed>,
+    /// What it has left behind.
+    pub(crate) abandoned: Abandoned,
+    /// Its place among the connections that there may be, and whether they are to leave. None in
+    /// tests.
+    admission: Option<Admission>,
+    /// Whether another protocol is spoken now, of which nothing is known.
+    pub(crate) tunnel: AtomicBool,
+    /// Whether requests share the connection, as in HTTP/2: a head that does not end is in the way
+    /// of all of them.
+    pub(crate) is_shared: AtomicBool,
+    /// Whether a head has begun and not ended.
+    in_head: AtomicBool,
+    /// Whether all that was read of it are whole requests, and nothing waits to be read.
+    said_all: AtomicBool,
+    /// How many requests are under way.
+    under_way: AtomicUsize,
+    /// Since when there is none.
+    idle_since: AtomicU64,
+    /// Since when a head is being sent.
+    head_since: AtomicU64,
+    /// Since when it takes nothing of what is written to it; 0 if it does.
+    blocked_since: AtomicU64,
+}
+
+/// A request that is under way until this is dropped.
+pub(crate) struct UnderWay(Arc<Client>);
+
+impl UnderWay {
+    pub(crate) fn new(client: &Arc<Client>) -> Self {
+        client.under_way.fetch_add(1, Relaxed);
+        Self(Arc::clone(client))
+    }
+}
+
+impl UnderWay {
+    /// The client whose request it is.
+    pub(super) fn client(&self) -> &Arc<Client> {
+        &self.0
+    }
+
+    /// Whether the client is to be told that this answer is the last.
+    pub(crate) fn is_last(&self) -> bool {
+        self.0
+            .admission
+            .as_ref()
+            .is_some_and(|admission| admission.drain.stage() != Stage::Serving)
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if self.0.under_way.fetch_sub(1, Relaxed) == 1 {
+            self.0.idle_since.store(now(), Relaxed);
+        }
+    }
+}
+
+/// How long each thing may last.
+#[derive(Clone, Copy)]
+pub(crate) struct Patience {
+    pub(crate) head: Duration,
+    pub(crate) keep_alive: Duration,
+    pub(crate) idle: Duration,
+}
+
+impl Client {
+    pub(crate) fn new(
+        peer: Option<SocketAddr>,
+        trusted: bool,
+        tls: bool,
+        admission: Option<Admission>,
+    ) -> Self {
+        let ip = peer.map(|peer| ratekeeper_policy::canonical(peer.ip()));
+        let node = match ip {
+            Some(ip) if ip.is_ipv6() => format!("\"[{ip}]\""),
+            Some(ip) => ip.to_string(),
+            None => UNKNOWN.to_owned(),
+        };
+        // An address is text.
+        let written = ip.and_then(|ip| HeaderValue::try_from(ip.to_string()).ok());
+        let written = written.unwrap_or(HeaderValue::from_static(UNKNOWN));
+        let now = now();
+        Self {
+            peer,
+            trusted,
+            tls,
+            written,
+            node,
+            about: About::default(),
+            informed: OnceLock::new(),
+            abandoned: Abandoned::default(),
+            admission,
+            tunnel: AtomicBool::new(false),
+            is_shared: AtomicBool::new(false),
+            in_head: AtomicBool::new(false),
+            said_all: AtomicBool::new(false),
+            under_way: AtomicUsize::new(0),
+            idle_since: AtomicU64::new(now),
+            head_since: AtomicU64::new(now),
+            blocked_since: AtomicU64::new(0),
+        }
+    }
+
+    /// The same client, whose exchanges with upstreams are kept for so long after it has left.
+    pub(crate) fn abandoned_timeout(self, timeout: Duration) -> Self {
+        Self {
+            abandoned: Abandoned::new(timeout),
+            ..self
+        }
+    }
+
+    /// How far the gateway is with stopping; None in tests.
+    pub(crate) fn drain(&self) -> Option<&Drain> {
+        self.admission.as_ref().map(|admission| &*admission.drain)
+    }
+
+    pub(crate) fn scheme(&self) -> &'static str {
+        if self.tls { "https" } else { "http" }
+    }
+
+    /// Bytes were read; whether a head is left unfinished by them, and whether a request is
+    /// finished by the last of them.
+    pub(crate) fn heard(&self, in_head: bool, is_whole: bool) {
+        self.said_all.store(is_whole, Relaxed);
+        if in_head != self.in_head.load(Relaxed) {
+            if in_head {
+                self.head_since.store(now(), Relaxed);
+            }
+            self.in_head.store(in_head, Relaxed);
+        }
+    }
+
+    /// There is something that nobody has read yet.
+    pub(crate) fn says_more(&self) {
+        self.said_all.store(false, Relaxed);
+    }
+
+    /// Whether it has asked, and waits: all that it can say is that it leaves, or what it asks
+    /// next.
+    pub(crate) fn only_waits(&self) -> bool {
+        self.said_all.load(Relaxed) && self.under_way.load(Relaxed) > 0
+    }
+
+    /// Whether it took what was written to it.
+    pub(crate) fn took(&self, some: bool) {
+        if self.is_blocked() == some {
+            self.blocked_since
+                .store(if some { 0 } else { now() }, Relaxed);
+        }
+    }
+
+    /// Whether it takes nothing of what is written to it.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked_since.load(Relaxed) != 0
+    }
+
+    pub(crate) fn is_idle(&self) -> bool {
+        self.under_way.load(Relaxed) == 0 && !self.in_head.load(Relaxed)
+    }
+
+    /// Since when nothing was asked for.
+    pub(crate) fn idle_since(&self) -> u64 {
+        self.idle_since.load(Relaxed)
+    }
+
+    /// When it is to be cut off if nothing changes; none if that is for others to say.
+    pub(crate) fn deadline(&self, patience: &Patience) -> Option<u64> {
+        let after = |since: u64, time: Duration| {
+            since.saturating_add(u64::try_from(time.as_millis()).unwrap_or(u64::MAX))
+        };
+        match self.blocked_since.load(Relaxed) {
+            0 => {}
+            since => return Some(after(since, patience.idle)),
+        }
+        if self.tunnel.load(Relaxed) {
+            return None;
+        }
+        match (self.under_way.load(Relaxed), self.in_head.load(Relaxed)) {
+            (_, true) if self.is_shared.load(Relaxed) => {
+                Some(after(self.head_since.load(Relaxed), patience.head))
+            }
+            // Of those that ask without waiting for an answer the next head may have begun long
+            // before it was its turn.
+            (0, true) => Some(after(
+                self.head_since.load(Relaxed).max(self.idle_since()),
+                patience.head,
+            )),
+            (0, false) => Some(after(self.idle_since.load(Relaxed), patience.keep_alive)),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_that_came_behind_another_request_has_all_of_its_time_from_the_answer_on() {
+        let patience = Patience {
+            head: Duration::from_millis(100),
+            keep_alive: Duration::from_secs(60),
+            idle: Duration::from_secs(60),
+        };
+        let client = Arc::new(Client::new(None, false, false, None));
+        let asked = UnderWay::new(&client);
+        client.heard(true, false);
+        client.head_since.store(1, Relaxed);
+        assert_eq!(
+            client.deadline(&patience),
+            None,
+            "while another request is under way nobody waits for it"
+        );
+        drop(asked);
+        client.idle_since.store(5_000, Relaxed);
+        assert_eq!(client.deadline(&patience), Some(5_100));
+
+        client.head_since.store(6_000, Relaxed);
+        assert_eq!(
+            client.deadline(&patience),
+            Some(6_100),
+            "and one that begins later from its first byte on"
+        );
+    }
+}

@@ -1,0 +1,187 @@
+//! Sends a request on over HTTP/2, and again if the upstream did not process it.
+
+use super::{Failed, Forward, Gone, bad_target, is_repeatable, own_fault, slow_body};
+use crate::gateway::body::{FromUpstream, Reply, Sent};
+use crate::gateway::headers::{self, Onward};
+use crate::gateway::upstream::{
+    Http2Body, Http2Error, Http2Exchange, Picked, Received, Timer, Times, Trouble, authority,
+};
+use axum::http::header::HOST;
+use axum::http::response::Parts;
+use axum::http::{HeaderValue, Request, Response, Uri, Version};
+use http::uri::{PathAndQuery, Scheme};
+use ratekeeper_policy::config::Upstream;
+use std::future::poll_fn;
+use std::task::Poll;
+
+/// How often one request is sent again to an upstream that did not process it.
+const MAX_REFUSALS: u32 = 10;
+
+/// After so many of them it is the first on a connection of its own: among many requests that a
+/// connection takes few of, it could be one of the others again and again.
+const SHARED_REFUSALS: u32 = 3;
+
+impl Forward {
+    /// Over one of the HTTP/2 connections that this worker has with an upstream.
+    pub(super) async fn over_http2(
+        &self,
+        picked: &mut Picked,
+        request: &mut Request<Sent>,
+        onward: &Onward<'_>,
+        times: &Times,
+    ) -> Result<Response<Reply>, Failed> {
+        let shared = &self.local.shared;
+        let pool = &self.local.http2_pools[picked.index];
+        let Some(target) = target(request, &picked.peer.upstream) else {
+            return Err(Failed::Body(bad_target()));
+        };
+        let mut timer = Timer::new(times.clone());
+        let (mut refusals, mut is_repeated) = (0, false);
+        loop {
+            let upstream = &picked.peer.upstream;
+            let opened = pool
+                .stream(&shared.connector, upstream, refusals >= SHARED_REFUSALS)
+                .await;
+            let (stream, was_open) = opened.map_err(Failed::NotSent)?;
+            let head = head(request, target.clone(), onward);
+            let mut exchange =
+                match Http2Exchange::send(stream, head, request.body_mut(), onward.believed) {
+                    Ok(exchange) => exchange,
+                    // The connection has ended since it was looked at.
+                    Err(error) => {
+                        refusals += 1;
+                        if refusals > MAX_REFUSALS {
+                            return Err(Failed::NotSent(Trouble::Http2(error)));
+                        }
+                        continue;
+                    }
+                };
+            match self
+                .http2_response(&mut exchange, &mut timer, onward.version)
+                .await
+            {
+                Ok((mut head, mut body)) => {
+                    headers::strip(&mut head.headers);
+                    let body = match body.take_whole() {
+                        Some(whole) => Reply::Own(Some(whole).filter(|whole| !whole.is_empty())),
+                        None => Reply::Upstream(FromUpstream::over_http2(
+                            body,
+                            timer,
+                            picked.active.take(),
+                        )),
+                    };
+                    return Ok(Response::from_parts(head, body));
+                }
+                // Not the upstream's fault.
+                Err(Gone::Late(_)) if exchange.waits_for_client() => {
+                    return Err(Failed::Body(slow_body()));
+                }
+                Err(Gone::Late(overdue)) => return Err(Failed::Trouble(Trouble::Late(overdue))),
+                Err(Gone::Broken(Http2Error::Body(error))) => {
+                    return Err(Failed::Body(own_fault(error)));
+                }
+                Err(Gone::Broken(Http2Error::Unprocessed(error))) => {
+                    let Some(body) = exchange.into_body() else {
+                        return Err(Failed::Refused {
+                            trouble: Trouble::Refused(error),
+                            has_body: false,
+                        });
+                    };
+                    *request.body_mut() = body;
+                    refusals += 1;
+                    if refusals > MAX_REFUSALS {
+                        return Err(Failed::Refused {
+                            trouble: Trouble::Refused(error),
+                            has_body: true,
+                        });
+                    }
+                    tracing::debug!(%error, "the upstream {} did not process a request", upstream);
+                }
+                // A connection that was open before may have ended in that very moment.
+                Err(Gone::Broken(Http2Error::Broken(error))) => {
+                    if error.is_reset()
+                        || !was_open
+                        || is_repeated
+                        || !is_repeatable(request, times)
+                    {
+                        return Err(Failed::Trouble(Trouble::Http2(error)));
+                    }
+                    is_repeated = true;
+                }
+            }
+        }
+    }
+
+    /// Waits for a response, or until that takes too long. Informational responses go on at once.
+    async fn http2_response(
+        &self,
+        exchange: &mut Http2Exchange,
+        timer: &mut Timer,
+        version: Version,
+    ) -> Result<(Parts, Http2Body), Gone<Http2Error>> {
+        poll_fn(|cx| {
+            loop {
+                match exchange.poll(cx) {
+                    Poll::Ready(Ok(Received::Informational(status, mut headers))) => {
+                        headers::strip(&mut headers);
+                        self.inform(version, status, &headers, cx);
+                    }
+                    Poll::Ready(Ok(Received::Response(head, body))) => {
+                        return Poll::Ready(Ok((head, body)));
+                    }
+                    Poll::Ready(Err(error)) => return Poll::Ready(Err(Gone::Broken(error))),
+                    Poll::Pending => return timer.poll(cx).map(|overdue| Err(Gone::Late(overdue))),
+                }
+            }
+        })
+        .await
+    }
+}
+
+/// The head of the same request as HTTP/2 has it.
+fn head(request: &Request<Sent>, target: Uri, onward: &Onward<'_>) -> Request<()> {
+    let mut head = Request::new(());
+    head.method_mut().clone_from(request.method());
+    (*head.uri_mut(), *head.version_mut()) = (target, Version::HTTP_2);
+    onward.each(request.headers(), |name, value| {
+        // The host is in the target. What was a header is one.
+        if let (true, Ok(value)) = (name != HOST, HeaderValue::from_bytes(value)) {
+            head.headers_mut().append(name, value);
+        }
+    });
+    head
+}
+
+/// Where an upstream of HTTP/2 has what was asked for; none if that is no target.
+fn target(request: &Request<Sent>, upstream: &Upstream) -> Option<Uri> {
+    let asked = request.uri();
+    let path = asked.path_and_query()?;
+    // All of the service, of `OPTIONS *`, is under no path.
+    let path = match upstream.prefix() {
+        "" => path.clone(),
+        _ if path == "*" => path.clone(),
+        prefix => PathAndQuery::try_from(format!("{prefix}{path}")).ok()?,
+    };
+    let scheme = if upstream.is_tls() {
+        Scheme::HTTPS
+    } else {
+        Scheme::HTTP
+    };
+    let authority = match asked.authority() {
+        Some(authority) => authority.clone(),
+        // The host that the client of HTTP/1.1 asks for.
+        None => {
+            let host = request
+                .headers()
+                .get(HOST)
+                .and_then(|host| host.to_str().ok()?.parse().ok());
+            host.or_else(|| authority(upstream).parse().ok())?
+        }
+    };
+    Uri::builder()
+        .scheme(scheme)
+        .authority(authority)
+        .path_and_query(path)
+        .build()
+        .ok()
+}

@@ -1,0 +1,423 @@
+//! Sends a request on to an upstream, and its answer back, both as they come.
+
+mod http2;
+
+use super::access_log::Notes;
+use super::body::{BodyError, FromClient, FromUpstream, Reply, Sent};
+use super::client::{BrokenByClient, Client, Switch};
+use super::headers::{self, Onward};
+use super::upstream::{Fault, Head, Link, Overdue, Picked, Times, Tried, Trouble};
+use super::{Local, tunnel};
+use crate::api::{Code, Problem};
+use axum::body::Bytes;
+use axum::http::header::RETRY_AFTER;
+use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
+use ratekeeper_policy::Attribute;
+use ratekeeper_tower::NotReached;
+use std::convert::Infallible;
+use std::future::poll_fn;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::time::Instant;
+use tower_service::Service;
+
+/// Nobody knows when an upstream takes requests again: a second is as good as any.
+const UNKNOWN_WAIT: Duration = Duration::from_secs(1);
+
+/// Sends the requests of one client on. Clones are of the same client.
+#[derive(Clone)]
+pub(super) struct Forward {
+    pub(super) local: Arc<Local>,
+    pub(super) client: Arc<Client>,
+}
+
+impl Service<Request<FromClient>> for Forward {
+    type Response = Response<Reply>;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<Reply>, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<FromClient>) -> Self::Future {
+        let this = self.clone();
+        let most = this.local.shared.gateway.max_body;
+        let user = this.local.shared.user.clone();
+        let rate = this.local.shared.body_rate;
+        let mut request = request.map(|body| Sent::new(body, most, rate, user));
+        // By reference: else it would have its place in the future of each function that it goes
+        // through.
+        Box::pin(async move { Ok(this.forward(&mut request).await) })
+    }
+}
+
+/// Why there is no answer of the upstream that was asked.
+enum Failed {
+    /// Nothing of the request was sent: another may be asked.
+    NotSent(Trouble),
+    Trouble(Trouble),
+    /// The upstream is well, and did not process the request, however often it was sent. Without
+    /// its body no other upstream can be asked.
+    Refused {
+        trouble: Trouble,
+        has_body: bool,
+    },
+    /// It is the client's own body.
+    Body(Problem),
+}
+
+impl Forward {
+    async fn forward(&self, request: &mut Request<Sent>) -> Response<Reply> {
+        let Local { shared, .. } = &*self.local;
+        let gateway = &shared.gateway;
+        let mut key = Vec::new();
+        if shared.upstreams.is_by_key() {
+            self.key(request, &mut key);
+        }
+        let notes = request.extensions_mut().remove::<Notes>();
+        let version = request.version();
+        // Only where it may change is it there.
+        let upgrade = headers::upgrade(request.headers());
+        let onward = Onward {
+            client: &self.client,
+            believed: shared.identity_header(),
+            version,
+            upgrade,
+        };
+        let times = Times {
+            begun: Instant::now(),
+            idle: gateway.idle_timeout,
+            total: gateway.total_timeout,
+            sent: request.body().progress(),
+        };
+        let mut tried = Tried::new();
+        loop {
+            let mut picked = match shared.upstreams.pick(&key, &tried) {
+                Ok(picked) => picked,
+                Err(none) => return unavailable(recovering(), none.retry_after),
+            };
+            if let Some(notes) = &notes {
+                notes.upstream(&picked.peer.upstream);
+            }
+            let index = picked.index;
+            let answered = match gateway.http2 {
+                // What few requests need has memory of its own, so that the futures of all others
+                // are small to move.
+                true => Box::pin(self.over_http2(&mut picked, request, &onward, &times)).await,
+                false => self.over_link(&mut picked, request, &onward, &times).await,
+            };
+            match answered {
+                Ok(mut response) => {
+                    // From now on either side may be silent in turn, as the two of them agree.
+                    if let Some(progress) = &times.sent {
+                        progress.answered.store(true, Relaxed);
+                    }
+                    picked.judge(!is_failure(response.status()));
+                    let spoken = response.version();
+                    headers::via(response.headers_mut(), spoken);
+                    // The version of an answer is of its connection.
+                    *response.version_mut() = version.max(Version::HTTP_11);
+                    return response;
+                }
+                Err(Failed::NotSent(trouble)) => {
+                    picked.judge(false);
+                    tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
+                    tried.push(index);
+                    if tried.len() > gateway.retries as usize
+                        || tried.len() >= shared.upstreams.peers.len()
+                    {
+                        return unreached(trouble.problem().plain());
+                    }
+                }
+                Err(Failed::Refused { trouble, has_body }) => {
+                    tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
+                    tried.push(index);
+                    if !has_body
+                        || tried.len() > gateway.retries as usize
+                        || tried.len() >= shared.upstreams.peers.len()
+                    {
+                        return unavailable(trouble.problem(), None);
+                    }
+                }
+                Err(Failed::Trouble(trouble)) => {
+                    picked.judge(false);
+                    tracing::warn!("the upstream {}: {trouble}", picked.peer.upstream);
+                    return own(trouble.problem().plain());
+                }
+                Err(Failed::Body(problem)) => {
+                    let mut response = own(problem.plain());
+                    // The upstream may go on with what it has of the request.
+                    response.extensions_mut().insert(BrokenByClient);
+                    return response;
+                }
+            }
+        }
+    }
+
+    /// By what the upstream is chosen.
+    fn key(&self, request: &Request<Sent>, key: &mut Vec<u8>) {
+        let shared = &self.local.shared;
+        let said = match &shared.gateway.balance_by {
+            Attribute::Path => Some(request.uri().path().as_bytes()),
+            Attribute::Header(name) => request.headers().get(&**name).map(HeaderValue::as_bytes),
+            _ => None,
+        };
+        match (
+            said,
+            shared
+                .identity
+                .client(self.client.peer.map(|peer| peer.ip()), request.headers())
+                .ip(),
+        ) {
+            (Some(said), _) => key.extend_from_slice(said),
+            (None, Some(ip)) => key.extend_from_slice(ip.to_string().as_bytes()),
+            (None, None) => {}
+        }
+    }
+
+    /// Over a connection of HTTP/1.1 that nobody else uses, one that was kept or a new one.
+    async fn over_link(
+        &self,
+        picked: &mut Picked,
+        request: &mut Request<Sent>,
+        onward: &Onward<'_>,
+        times: &Times,
+    ) -> Result<Response<Reply>, Failed> {
+        let Local { shared, pools, .. } = &*self.local;
+        let (pool, upstream) = (&pools[picked.index], &picked.peer.upstream);
+        let mut is_repeated = false;
+        loop {
+            // What is sent again goes over a new one: else a request that an upstream dies of would
+            // end all that are kept.
+            let kept = if is_repeated { None } else { pool.take().await };
+            let was_kept = kept.is_some();
+            let mut link = match kept {
+                Some(mut link) => {
+                    link.timer.begin(times.clone());
+                    link
+                }
+                None => {
+                    let opening = Box::pin(shared.connector.connect(upstream));
+                    Link::new(opening.await.map_err(Failed::NotSent)?, times.clone())
+                }
+            };
+            link.begin(request, upstream, onward);
+            let Head {
+                status,
+                headers,
+                is_http10,
+                ..
+            } = match self.answer(&mut link, onward.version).await {
+                Ok(head) => head,
+                // Not the upstream's fault.
+                Err(Gone::Late(_)) if link.waits_for_client() => {
+                    return Err(Failed::Body(slow_body()));
+                }
+                Err(Gone::Late(overdue)) => return Err(Failed::Trouble(Trouble::Late(overdue))),
+                Err(Gone::Broken(fault)) => {
+                    let unsent = link
+                        .unsent()
+                        .map(|body| *request.body_mut() = body)
+                        .is_some();
+                    // What may be seen twice may be sent again, too.
+                    let again = unsent || !link.has_heard() && is_repeatable(request, times);
+                    match fault {
+                        Fault::Body(error) => return Err(Failed::Body(own_fault(error))),
+                        // One that was kept may have ended in that very moment.
+                        Fault::Io(_) | Fault::Closed if again && was_kept => {
+                            is_repeated = !unsent;
+                            continue;
+                        }
+                        Fault::Io(_) | Fault::Closed if unsent => {
+                            return Err(Failed::NotSent(Trouble::Fault(fault)));
+                        }
+                        fault => return Err(Failed::Trouble(Trouble::Fault(fault))),
+                    }
+                }
+            };
+            let mut response = Response::new(Reply::empty());
+            *response.status_mut() = status;
+            *response.version_mut() = if is_http10 {
+                Version::HTTP_10
+            } else {
+                Version::HTTP_11
+            };
+            *response.headers_mut() = headers;
+            if status == StatusCode::SWITCHING_PROTOCOLS {
+                let protocol = headers::upgrade(response.headers());
+                let (Some(_), Some(protocol)) = (&onward.upgrade, protocol) else {
+                    return Err(Failed::Trouble(Trouble::Strange(
+                        "changed to a protocol that nobody asked for",
+                    )));
+                };
+                headers::strip(response.headers_mut());
+                headers::set_upgrade(response.headers_mut(), protocol);
+                self.client.tunnel.store(true, Relaxed);
+                let (idle, client) = (shared.gateway.upgrade_timeout, Arc::clone(&self.client));
+                let (switch, downstream) = Switch::new();
+                response.extensions_mut().insert(switch);
+                tokio::spawn(tunnel::run(
+                    link,
+                    downstream,
+                    idle,
+                    client,
+                    picked.active.take(),
+                ));
+            } else if let Some(body) = link.whole_body() {
+                pool.give(link);
+                *response.body_mut() = Reply::Own(Some(body).filter(|body| !body.is_empty()));
+            } else {
+                let body = FromUpstream::over_link(link, Arc::clone(pool), picked.active.take());
+                *response.body_mut() = Reply::Upstream(body);
+            }
+            return Ok(response);
+        }
+    }
+
+    /// Waits for the head of an answer, or until that takes too long. What comes before it and only
+    /// informs goes on at once.
+    async fn answer(&self, link: &mut Link, version: Version) -> Result<Head, Gone<Fault>> {
+        poll_fn(|cx| {
+            loop {
+                match link.poll_head(cx) {
+                    Poll::Ready(Ok(head)) if head.only_informs() => {
+                        self.inform(version, head.status, &head.headers, cx);
+                    }
+                    Poll::Ready(head) => return Poll::Ready(head.map_err(Gone::Broken)),
+                    Poll::Pending => {
+                        return link.timer.poll(cx).map(|overdue| Err(Gone::Late(overdue)));
+                    }
+                }
+            }
+        })
+        .await
+    }
+    /// Passes an informational response on.
+    fn inform(
+        &self,
+        version: Version,
+        status: StatusCode,
+        headers: &HeaderMap,
+        cx: &mut Context<'_>,
+    ) {
+        // Who waits to be asked for its body is asked by us; HTTP/1.0 knows nothing of the kind.
+        if let (Version::HTTP_11, Some(informed)) = (version, self.client.informed.get())
+            && status != StatusCode::CONTINUE
+        {
+            informed.tell(status, headers, cx);
+        }
+    }
+}
+
+/// Why there is no head of an answer.
+enum Gone<E> {
+    Broken(E),
+    Late(Overdue),
+}
+
+/// Whether a request without an answer may be sent again: if nothing is changed by it, and there is
+/// no body that is gone.
+fn is_repeatable(request: &Request<Sent>, times: &Times) -> bool {
+    request.method().is_safe() && times.sent.is_none()
+}
+
+/// What a client is told of its own body.
+fn own_fault(error: BodyError) -> Problem {
+    match error {
+        BodyError::TooLarge => too_large(),
+        BodyError::Client(_) | BodyError::Length => broken_body(),
+        BodyError::Slow => slow_body(),
+    }
+}
+
+fn broken_body() -> Problem {
+    Problem::new(
+        Code::BrokenBody,
+        "the body of the request broke off, or is malformed; send it again",
+    )
+}
+
+fn slow_body() -> Problem {
+    Problem::new(
+        Code::BodyTimeout,
+        "the rest of the body did not come in time; send it again",
+    )
+}
+
+/// Whether an answer says that the upstream is not well, rather than that a request went wrong.
+fn is_failure(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT
+    )
+}
+
+pub(super) fn bad_target() -> Problem {
+    Problem::new(
+        Code::BadTarget,
+        "the target of the request is no path; send it as in GET /path HTTP/1.1",
+    )
+}
+
+pub(super) fn too_large() -> Problem {
+    Problem::new(
+        Code::BodyTooLarge,
+        "the body of the request is larger than this gateway takes",
+    )
+}
+
+/// An answer of our own.
+pub(super) fn own(response: Response<Bytes>) -> Response<Reply> {
+    response.map(|bytes| Reply::Own(Some(bytes).filter(|bytes| !bytes.is_empty())))
+}
+
+/// The same for what never reached an upstream: the limits give back what they counted.
+fn unreached(mut response: Response<Bytes>) -> Response<Reply> {
+    response.extensions_mut().insert(NotReached);
+    own(response)
+}
+
+fn recovering() -> Problem {
+    let detail =
+        "the service behind this gateway is failing, and is given time to recover; try again later";
+    Problem::new(Code::Unavailable, detail)
+}
+
+/// A response to a request that may be sent again after a while.
+fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<Reply> {
+    let mut response = problem.plain();
+    let wait = retry_after.unwrap_or(UNKNOWN_WAIT);
+    response
+        .headers_mut()
+        .insert(RETRY_AFTER, ratekeeper_tower::retry_after(wait).into());
+    unreached(response)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn retry_after_is_not_a_second_too_long() {
+        let told = |wait| {
+            unavailable(recovering(), wait).headers()[RETRY_AFTER]
+                .to_str()
+                .unwrap()
+                .to_owned()
+        };
+        let (ten, more) = (Duration::from_secs(10), Duration::from_millis(9_001));
+        assert_eq!(
+            [
+                told(Some(ten)),
+                told(Some(more)),
+                told(Some(Duration::ZERO)),
+                told(None)
+            ],
+            ["10", "10", "1", "1"]
+        );
+    }
+}

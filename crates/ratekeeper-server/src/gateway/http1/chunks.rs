@@ -1,0 +1,409 @@
+//! A body that comes in chunks, taken apart.
+
+use super::{empty_line_end, take};
+use crate::gateway::headers;
+use axum::body::Bytes;
+use axum::http::{HeaderMap, HeaderName, HeaderValue};
+use bytes::{Buf, BytesMut};
+
+/// Bytes that stand beside the data, in all chunks together or in trailers: with more of them it is
+/// nobody's body.
+const MOST_BESIDE: usize = 16 * 1024;
+
+/// So many trailers.
+const MOST_TRAILERS: usize = 64;
+
+/// Chunks that are there at once are merged up to this size.
+const MAX_MERGED: usize = 4 * 1024;
+
+/// What is wrong with a body, in words that go on from who sent it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Malformed(pub(crate) &'static str);
+
+const CHUNK: Malformed = Malformed("has a malformed chunk");
+
+/// How far a body has come.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    state: State,
+    /// Bytes of extensions so far.
+    beside: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum State {
+    /// The size of a chunk, and how many digits it has so far.
+    Size(u64, u32),
+    /// What follows the size, up to the end of the line.
+    Extension(u64),
+    SizeEnd(u64),
+    Data(u64),
+    DataCr,
+    DataLf,
+    /// How many bytes of the trailers were looked through for their end.
+    Trailers(usize),
+    Over,
+}
+
+/// What there is next.
+#[derive(PartialEq, Debug)]
+pub(crate) enum Piece {
+    Data(Bytes),
+    Trailers(HeaderMap),
+    /// More must be read.
+    More,
+    Over,
+}
+
+impl Chunks {
+    pub(crate) fn new() -> Self {
+        Self {
+            state: State::Size(0, 0),
+            beside: 0,
+        }
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.state == State::Over
+    }
+
+    /// Takes the next piece out of what was read, data of at most so many bytes. Small chunks that
+    /// are there at once come as one piece: each would be a frame of HTTP/2, and a client may take
+    /// many small frames for an attack.
+    pub(crate) fn next(&mut self, read: &mut BytesMut, most: u64) -> Result<Piece, Malformed> {
+        let mut merged = Merged::default();
+        loop {
+            match self.state {
+                State::Data(left) if !read.is_empty() => {
+                    let length = left.min(most).min(read.len() as u64);
+                    if merged.has_space(length, most) {
+                        self.state = if length == left {
+                            State::DataCr
+                        } else {
+                            State::Data(left - length)
+                        };
+                        merged.add(read, length);
+                        continue;
+                    }
+                }
+                State::Over if merged.is_empty() => return Ok(Piece::Over),
+                State::Trailers(scanned) if merged.is_empty() => {
+                    let Some(trailers) = trailers(read, scanned)? else {
+                        self.state = State::Trailers(read.len());
+                        return Ok(Piece::More);
+                    };
+                    self.state = State::Over;
+                    return Ok(if trailers.is_empty() {
+                        Piece::Over
+                    } else {
+                        Piece::Trailers(trailers)
+                    });
+                }
+                State::Data(_) | State::Over | State::Trailers(_) => {}
+                _ => {
+                    if let Some(&byte) = read.first() {
+                        match self.after(byte) {
+                            Ok(state) => self.state = state,
+                            Err(malformed) if merged.is_empty() => return Err(malformed),
+                            // What came before it is good, and the byte is still there.
+                            Err(_) => return Ok(Piece::Data(merged.into_bytes())),
+                        }
+                        read.advance(1);
+                        continue;
+                    }
+                }
+            }
+            return Ok(if merged.is_empty() {
+                Piece::More
+            } else {
+                Piece::Data(merged.into_bytes())
+            });
+        }
+    }
+
+    /// The state after a byte that is no data.
+    fn after(&mut self, byte: u8) -> Result<State, Malformed> {
+        Ok(match (self.state, byte) {
+            (State::Size(size, digits), _)
+                if byte.is_ascii_hexdigit() && digits < u64::BITS / 4 =>
+            {
+                State::Size(
+                    size << 4 | char::from(byte).to_digit(16).map_or(0, u64::from),
+                    digits + 1,
+                )
+            }
+            (State::Size(size, 1..), b'\r') => State::SizeEnd(size),
+            (State::Size(size, 1..), b';' | b' ' | b'\t') => State::Extension(size),
+            (State::Extension(size), b'\r') => State::SizeEnd(size),
+            // A lone end of line may hide what others take for a chunk.
+            (State::Extension(size), _) if byte != b'\n' && self.beside < MOST_BESIDE => {
+                // Some servers pad sizes with spaces.
+                self.beside += usize::from(byte != b' ');
+                State::Extension(size)
+            }
+            (State::SizeEnd(0), b'\n') => State::Trailers(0),
+            (State::SizeEnd(size), b'\n') => State::Data(size),
+            (State::DataCr, b'\r') => State::DataLf,
+            (State::DataLf, b'\n') => State::Size(0, 0),
+            _ => return Err(CHUNK),
+        })
+    }
+}
+
+/// Takes the trailers out of what was read, of which so many bytes were looked through before; none
+/// if more must be read.
+fn trailers(read: &mut BytesMut, scanned: usize) -> Result<Option<HeaderMap>, Malformed> {
+    const MALFORMED: Malformed = Malformed("has malformed trailers, or too many");
+    let end = match empty_line_end(read, scanned) {
+        Some(end) if end <= MOST_BESIDE => end,
+        None if read.len() <= MOST_BESIDE => return Ok(None),
+        _ => return Err(MALFORMED),
+    };
+    let mut room = [httparse::EMPTY_HEADER; MOST_TRAILERS];
+    let Ok(httparse::Status::Complete((length, found))) =
+        httparse::parse_headers(&read[..end], &mut room)
+    else {
+        return Err(MALFORMED);
+    };
+    let mut trailers = HeaderMap::new();
+    for header in found {
+        let (name, value) = (
+            HeaderName::from_bytes(header.name.as_bytes()),
+            HeaderValue::from_bytes(header.value),
+        );
+        if let (Ok(name), Ok(value)) = (name, value)
+            && headers::may_trail(&name)
+        {
+            trailers.append(name, value);
+        }
+    }
+    read.advance(length);
+    Ok(Some(trailers))
+}
+
+/// The data of chunks that become one piece. That of a single chunk is not copied once more.
+#[derive(Default)]
+struct Merged {
+    first: Bytes,
+    /// All of the data, if there is more than one chunk.
+    all: BytesMut,
+}
+
+impl Merged {
+    fn is_empty(&self) -> bool {
+        self.first.is_empty()
+    }
+
+    /// Whether so many bytes may be added: any number to nothing.
+    fn has_space(&self, length: u64, most: u64) -> bool {
+        let length = self.first.len().max(self.all.len()) as u64 + length;
+        self.is_empty() || length <= most.min(MAX_MERGED as u64)
+    }
+
+    /// Takes up to so many bytes out of what was read.
+    fn add(&mut self, read: &mut BytesMut, length: u64) {
+        if self.is_empty() {
+            self.first = take(read, length);
+            return;
+        }
+        if self.all.is_empty() {
+            self.all
+                .reserve((self.first.len() + read.len()).min(MAX_MERGED));
+            self.all.extend_from_slice(&self.first);
+        }
+        let length = usize::try_from(length)
+            .unwrap_or(usize::MAX)
+            .min(read.len());
+        self.all.extend_from_slice(&read[..length]);
+        read.advance(length);
+    }
+
+    fn into_bytes(self) -> Bytes {
+        if self.all.is_empty() {
+            self.first
+        } else {
+            self.all.freeze()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// The data and the trailers of a body that comes in pieces of this size; what is left over
+    /// must be nothing.
+    fn taken_apart(text: &[u8], size: usize) -> Result<(Vec<u8>, HeaderMap), Option<Malformed>> {
+        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+        let (mut data, mut trailers) = (Vec::new(), HeaderMap::new());
+        let mut pieces = text.chunks(size);
+        loop {
+            match chunks.next(&mut read, u64::MAX).map_err(Some)? {
+                Piece::Data(more) => data.extend_from_slice(&more),
+                Piece::Trailers(found) => trailers = found,
+                Piece::More => read.extend_from_slice(pieces.next().ok_or(None)?),
+                Piece::Over => {
+                    assert!(chunks.is_over() && read.is_empty() && pieces.next().is_none());
+                    return Ok((data, trailers));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn data_extensions_and_trailers() {
+        let text = b"5\r\nhello\r\n00006;name=\"a;b\"\r\n world\r\n1 \r\n!\r\n0\r\nX-Sum: 12\r\nx-sum: 13\r\n\r\n";
+        for size in 1..text.len() {
+            let (data, trailers) = taken_apart(text, size).unwrap();
+            assert_eq!(data, b"hello world!");
+            assert_eq!(
+                trailers.get_all("x-sum").iter().collect::<Vec<_>>(),
+                ["12", "13"]
+            );
+        }
+        assert_eq!(
+            taken_apart(b"0\r\n\r\n", 1).unwrap(),
+            (Vec::new(), HeaderMap::new())
+        );
+    }
+
+    #[test]
+    fn small_chunks_that_are_there_at_once_become_one_piece() {
+        let of = |size: usize| format!("{size:x}\r\n{}\r\n", "x".repeat(size));
+        for (sizes, pieces) in [
+            (&[1; 1_000][..], &[1_000][..]),
+            (&[1_000; 10], &[4_000, 4_000, 2_000]),
+            (&[4_096, 1, 4_095, 1], &[4_096, 4_096, 1]),
+            (&[10, 5_000, 10, 20], &[10, 5_000, 30]),
+        ] {
+            let text: String = sizes.iter().map(|size| of(*size)).collect();
+            let (mut chunks, mut read, mut found) =
+                (Chunks::new(), BytesMut::from(text.as_bytes()), Vec::new());
+            while let Piece::Data(data) = chunks.next(&mut read, u64::MAX).unwrap() {
+                found.push(data.len());
+            }
+            assert_eq!(found, pieces, "{sizes:?}");
+            let mut read = BytesMut::from(text.as_bytes());
+            let Ok(Piece::Data(data)) = Chunks::new().next(&mut read, 7) else {
+                panic!("no data")
+            };
+            assert_eq!(data.len(), 7.min(sizes.iter().sum()));
+        }
+    }
+
+    #[test]
+    fn what_came_before_a_malformed_chunk_is_not_lost() {
+        let (mut chunks, mut read) = (
+            Chunks::new(),
+            BytesMut::from(&b"1\r\na\r\n2\r\nbc\r\nx"[..]),
+        );
+        assert_eq!(
+            chunks.next(&mut read, u64::MAX),
+            Ok(Piece::Data(Bytes::from("abc")))
+        );
+        assert_eq!(chunks.next(&mut read, u64::MAX), Err(CHUNK));
+    }
+
+    #[test]
+    fn what_is_no_chunk_is_none() {
+        for text in [
+            &b"\r\n"[..],
+            b";\r\n",
+            b"-1\r\n",
+            b"+1\r\n",
+            b" 1\r\n",
+            b"0x1\r\n",
+            b"g\r\n",
+            b"1\n",
+            b"1;a\nx\r\n",
+            b"1\r\r\n",
+            b"1\r\nab\r\n",
+            b"1\r\na\n0\r\n\r\n",
+            b"1\r\na\r0\r\n\r\n",
+            b"10000000000000000\r\n",
+            b"0\r\nno header\r\n\r\n",
+            b"0\r\n: 1\r\n\r\n",
+        ] {
+            for size in [1, text.len()] {
+                let fault = taken_apart(text, size).unwrap_err();
+                assert!(fault.is_some(), "{}", String::from_utf8_lossy(text));
+            }
+        }
+    }
+
+    #[test]
+    fn what_stands_beside_the_data_is_bounded() {
+        let extension = format!("1;{}\r\na\r\n0\r\n\r\n", "x".repeat(MOST_BESIDE + 1));
+        assert!(taken_apart(extension.as_bytes(), 1_000).is_err());
+        let again = format!("{}0\r\n\r\n", "1;xx\r\na\r\n".repeat(MOST_BESIDE));
+        assert!(taken_apart(again.as_bytes(), 1_000).is_err());
+        let trailers = format!("0\r\na: {}\r\n\r\n", "x".repeat(MOST_BESIDE * 2));
+        assert!(taken_apart(trailers.as_bytes(), 1_000).is_err());
+        let many = format!("0\r\n{}\r\n", "a: 1\r\n".repeat(MOST_TRAILERS + 1));
+        assert!(taken_apart(many.as_bytes(), 1_000).is_err());
+    }
+
+    #[test]
+    fn nothing_is_read_after_an_error() {
+        for text in [
+            "1\r\nab5\r\nhello\r\n0\r\n\r\n",
+            "x5\r\nhello\r\n0\r\n\r\n",
+            "0\r\nno header\r\n\r\n0\r\n\r\n",
+        ] {
+            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text));
+            let fault = loop {
+                match chunks.next(&mut read, u64::MAX) {
+                    Ok(Piece::Data(_)) => {}
+                    Ok(other) => panic!("{other:?} of {text:?}"),
+                    Err(fault) => break fault,
+                }
+            };
+            assert_eq!(chunks.next(&mut read, u64::MAX), Err(fault), "{text:?}");
+            assert!(!chunks.is_over());
+        }
+    }
+
+    /// Each byte of trailers is looked at once, however they are cut: so each try says how far it
+    /// has come.
+    #[test]
+    fn trailers_that_come_byte_by_byte_are_not_looked_through_again() {
+        let text = format!("0\r\n{}\r\n", "x-sum: 1\r\n".repeat(MOST_TRAILERS));
+        let (mut chunks, mut read) = (Chunks::new(), BytesMut::new());
+        for (at, byte) in text.bytes().enumerate() {
+            assert!(at < 4 || chunks.state == State::Trailers(at - 3));
+            read.extend_from_slice(&[byte]);
+            match chunks.next(&mut read, u64::MAX).unwrap() {
+                Piece::More => assert!(at + 1 < text.len()),
+                Piece::Trailers(trailers) => {
+                    assert_eq!((trailers.len(), at + 1), (MOST_TRAILERS, text.len()))
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+        assert!(chunks.is_over() && read.is_empty());
+    }
+
+    proptest! {
+        #[test]
+        fn whatever_is_cut_up_comes_out_whole(
+            pieces in prop::collection::vec(prop::collection::vec(any::<u8>(), 1..40), 0..8),
+            size in 1usize..64,
+        ) {
+            let mut text = Vec::new();
+            for piece in &pieces {
+                text.extend_from_slice(format!("{:X}\r\n", piece.len()).as_bytes());
+                text.extend_from_slice(piece);
+                text.extend_from_slice(b"\r\n");
+            }
+            text.extend_from_slice(b"0\r\n\r\n");
+            prop_assert_eq!(taken_apart(&text, size).unwrap().0, pieces.concat());
+        }
+
+        #[test]
+        fn whatever_comes_ends_without_a_panic(text in "[0-9a-f;\r\n :]{0,60}") {
+            let (mut chunks, mut read) = (Chunks::new(), BytesMut::from(text.as_bytes()));
+            while let Ok(Piece::Data(_) | Piece::Trailers(_)) = chunks.next(&mut read, u64::MAX) {}
+        }
+    }
+}

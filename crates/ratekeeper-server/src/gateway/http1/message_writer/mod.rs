@@ -1,0 +1,288 @@
+//! Writes an HTTP/1 message: the head, then the body as it comes. Responses to clients and requests
+//! to upstreams alike; it knows neither sockets nor tasks, so that tests drive it with any sequence
+//! of frames, short writes and pauses.
+
+use super::outgoing::Outgoing;
+use super::poll_budget::PollBudget;
+use crate::net::stream::yield_to_others;
+use axum::body::Bytes;
+use axum::http::HeaderName;
+use http_body::{Body, Frame};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+use tokio::io::AsyncWrite;
+
+/// How the end of a body is marked.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Framing {
+    /// There is no body.
+    Empty,
+    /// By its length; so many bytes are still to come.
+    Known(u64),
+    Chunked,
+    /// By the end of the connection.
+    Close,
+}
+
+/// Which trailers of a body in chunks are written.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub(crate) enum Trailers {
+    None,
+    All,
+    Named(Vec<HeaderName>),
+}
+
+impl Trailers {
+    fn contains(&self, name: &HeaderName) -> bool {
+        match self {
+            Self::None => false,
+            Self::All => true,
+            Self::Named(names) => names.contains(name),
+        }
+    }
+}
+
+/// Why a message could not be written to its end.
+#[derive(Debug)]
+pub(crate) enum WriteError<E> {
+    Io(io::Error),
+    Body(E),
+    /// The body was longer or shorter than its length had been announced.
+    Length,
+}
+
+impl<E: fmt::Display> fmt::Display for WriteError<E> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Io(error) => error.fmt(f),
+            Self::Body(error) => error.fmt(f),
+            Self::Length => f.write_str("the body is not as long as announced"),
+        }
+    }
+}
+
+impl<E: Into<Box<dyn Error + Send + Sync>>> From<WriteError<E>> for io::Error {
+    fn from(error: WriteError<E>) -> Self {
+        match error {
+            WriteError::Io(error) => error,
+            WriteError::Body(error) => Self::other(error),
+            WriteError::Length => {
+                Self::other("the body of the response is not as long as announced")
+            }
+        }
+    }
+}
+
+/// The connection that a message is written to.
+pub(crate) trait MessageSink {
+    /// Writes everything in the buffer; and then flushes it if `flush`.
+    fn poll_send(
+        &mut self,
+        out: &mut Outgoing,
+        flush: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>>;
+}
+
+impl<S: AsyncWrite + Unpin> MessageSink for S {
+    fn poll_send(
+        &mut self,
+        out: &mut Outgoing,
+        flush: bool,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        ready!(out.poll_write(self, cx))?;
+        if flush {
+            out.poll_flush(self, cx)
+        } else {
+            Poll::Ready(Ok(()))
+        }
+    }
+}
+
+/// One message at a time, over and over on one connection.
+pub(crate) struct MessageWriter<B> {
+    out: Outgoing,
+    /// None once all of it was taken.
+    body: Option<B>,
+    framing: Framing,
+    trailers: Trailers,
+}
+
+/// What came of asking the body for more.
+enum Taken {
+    /// There may be more at once.
+    Some,
+    /// The next frame has not come yet.
+    Pending,
+    All,
+}
+
+impl<B> Default for MessageWriter<B> {
+    fn default() -> Self {
+        Self {
+            out: Outgoing::default(),
+            body: None,
+            framing: Framing::Empty,
+            trailers: Trailers::None,
+        }
+    }
+}
+
+impl<B> MessageWriter<B> {
+    /// Begins a message that consists of the head which is written here.
+    pub(crate) fn begin<T>(&mut self, head: impl FnOnce(&mut Vec<u8>) -> T) -> T {
+        (self.body, self.framing, self.trailers) = (None, Framing::Empty, Trailers::None);
+        self.out.begin(head)
+    }
+
+    /// Adds the body.
+    pub(crate) fn set_body(&mut self, body: B, framing: Framing, trailers: Trailers) {
+        (self.body, self.framing, self.trailers) = (Some(body), framing, trailers);
+    }
+
+    /// Writes nothing more of the message. Returns what of the body was not taken.
+    pub(crate) fn stop(&mut self) -> Option<B> {
+        self.out.stop();
+        self.body.take()
+    }
+
+    /// Whether there is more to write.
+    pub(crate) fn is_busy(&self) -> bool {
+        self.body.is_some() || !self.out.is_flushed() || self.out.has_bytes()
+    }
+
+    /// Whether any of the message is written.
+    pub(crate) fn has_begun(&self) -> bool {
+        self.out.has_begun()
+    }
+
+    /// Whether everything that came is written, and the rest of the body has not come.
+    pub(crate) fn waits_for_body(&self) -> bool {
+        self.body.is_some() && !self.out.has_bytes()
+    }
+
+    /// Writes the head, if none of it is written yet, before the body is touched: until then the
+    /// message can be sent elsewhere.
+    pub(crate) fn poll_begun(
+        &mut self,
+        sink: &mut impl MessageSink,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        if self.has_begun() {
+            Poll::Ready(Ok(()))
+        } else {
+            sink.poll_send(&mut self.out, false, cx)
+        }
+    }
+}
+
+impl<B: Body<Data = Bytes> + Unpin> MessageWriter<B> {
+    /// Writes the message as the body comes and as the connection takes it; ready when all of it is
+    /// written and flushed.
+    ///
+    /// What is at hand of the body is gathered and written together. Each poll ends, and if it is
+    /// not ready, then the task is woken by the body, by the connection, or because `budget` is
+    /// spent.
+    pub(crate) fn poll(
+        &mut self,
+        sink: &mut impl MessageSink,
+        budget: &mut PollBudget,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), WriteError<B::Error>>> {
+        loop {
+            // Also a round in which nothing moves costs something: a mistake here delays one
+            // connection, and not its worker.
+            budget.spend(0);
+            let taken = self.fill(budget, cx);
+            let sent = sink.poll_send(&mut self.out, !matches!(taken, Ok(Taken::Some)), cx);
+            // An error is returned at once: a body that failed may look like one that has ended
+            // when it is polled again.
+            match taken? {
+                Taken::All => return sent.map_err(WriteError::Io),
+                Taken::Pending => {
+                    if let Poll::Ready(Err(error)) = sent {
+                        return Poll::Ready(Err(WriteError::Io(error)));
+                    }
+                    return Poll::Pending;
+                }
+                Taken::Some => ready!(sent).map_err(WriteError::Io)?,
+            }
+            if budget.is_spent() {
+                return yield_to_others(cx);
+            }
+        }
+    }
+
+    /// Takes what is at hand of the body, as far as there is room.
+    fn fill(
+        &mut self,
+        budget: &mut PollBudget,
+        cx: &mut Context<'_>,
+    ) -> Result<Taken, WriteError<B::Error>> {
+        while self.out.has_room() && !budget.is_spent() {
+            let Some(body) = self
+                .body
+                .as_mut()
+                .filter(|_| self.framing != Framing::Empty)
+            else {
+                self.body = None;
+                return Ok(Taken::All);
+            };
+            let polled = if body.is_end_stream() {
+                Poll::Ready(None)
+            } else {
+                Pin::new(body).poll_frame(cx)
+            };
+            let Poll::Ready(frame) = polled else {
+                return Ok(Taken::Pending);
+            };
+            let frame = frame.transpose().map_err(WriteError::Body)?;
+            budget.spend(
+                frame
+                    .as_ref()
+                    .and_then(Frame::data_ref)
+                    .map_or(0, Bytes::len),
+            );
+            self.add(frame)?;
+        }
+        Ok(Taken::Some)
+    }
+
+    /// Adds a frame of the body, or its end.
+    fn add(&mut self, frame: Option<Frame<Bytes>>) -> Result<(), WriteError<B::Error>> {
+        let trailers = match frame.map(Frame::into_data) {
+            Some(Ok(data)) => {
+                if let Framing::Known(left) = &mut self.framing {
+                    *left = left
+                        .checked_sub(data.len() as u64)
+                        .ok_or(WriteError::Length)?;
+                }
+                self.out.add(data, self.framing == Framing::Chunked);
+                return Ok(());
+            }
+            Some(Err(frame)) => frame.into_trailers().ok(),
+            None => None,
+        };
+        match self.framing {
+            Framing::Known(1..) => return Err(WriteError::Length),
+            Framing::Chunked => {
+                let trailers = trailers.unwrap_or_default();
+                self.out.end_chunks(
+                    trailers
+                        .iter()
+                        .filter(|(name, _)| self.trailers.contains(name)),
+                );
+            }
+            Framing::Known(0) | Framing::Close | Framing::Empty => {}
+        }
+        self.body = None;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

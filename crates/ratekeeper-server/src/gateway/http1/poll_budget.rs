@@ -1,0 +1,39 @@
+//! Fairness between connections: how much one of them does before the others of its worker have
+//! their turn.
+
+use crate::net::stream::MAX_FRAMES_PER_TURN;
+
+/// Bytes that one connection passes on before it yields.
+const MAX_BYTES_PER_POLL: usize = 256 * 1024;
+
+/// What a step costs beside its bytes, in bytes: small frames are not free.
+const STEP_COST: usize = 64;
+
+// Frames that come faster than they are passed on pile up, until h2 ends the connection.
+const _: () = assert!(MAX_BYTES_PER_POLL / (STEP_COST + 1) >= MAX_FRAMES_PER_TURN);
+
+/// The work that a connection may do in one poll.
+///
+/// Sockets count against tokio's budget of a task, which ends after 128 reads or writes: with 64
+/// KiB each that is 8 MiB. Bodies that are in memory, and writes that are put off until the end of
+/// the queue, do not count there at all.
+pub(crate) struct PollBudget {
+    left: usize,
+}
+
+impl PollBudget {
+    pub(crate) fn new() -> Self {
+        Self {
+            left: MAX_BYTES_PER_POLL,
+        }
+    }
+
+    /// Counts a step that passes on so many bytes.
+    pub(crate) fn spend(&mut self, bytes: usize) {
+        self.left = self.left.saturating_sub(bytes.saturating_add(STEP_COST));
+    }
+
+    pub(crate) fn is_spent(&self) -> bool {
+        self.left == 0
+    }
+}

@@ -1,0 +1,54 @@
+//! Connections to upstreams, plain or in TLS.
+
+use super::trouble::Trouble;
+use crate::net::stream::{Batched, Stream};
+use ratekeeper_policy::config::Upstream;
+use rustls::pki_types::ServerName;
+use std::io;
+use std::net::IpAddr;
+use std::time::Duration;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+use tokio_rustls::{TlsConnector, TlsStream};
+
+#[derive(Clone)]
+pub(crate) struct Connector {
+    /// None if no upstream is an `https://` one.
+    pub(crate) tls: Option<TlsConnector>,
+    pub(crate) within: Duration,
+}
+
+impl Connector {
+    pub(crate) async fn connect(&self, upstream: &Upstream) -> Result<Stream, Trouble> {
+        match timeout(self.within, self.open(upstream)).await {
+            Ok(opened) => opened,
+            Err(_) => Err(Trouble::ConnectTimeout(self.within)),
+        }
+    }
+
+    async fn open(&self, upstream: &Upstream) -> Result<Stream, Trouble> {
+        let stream = tcp(upstream.host(), upstream.port())
+            .await
+            .map_err(Trouble::Connect)?;
+        stream.set_nodelay(true).map_err(Trouble::Connect)?;
+        let stream = Batched::new(stream);
+        let Some(connector) = self.tls.as_ref().filter(|_| upstream.is_tls()) else {
+            return Ok(Stream::Batched(stream));
+        };
+        let name = ServerName::try_from(upstream.host().to_owned());
+        let name = name.map_err(|error| Trouble::Tls(io::Error::other(error)))?;
+        let stream = connector
+            .connect(name, stream)
+            .await
+            .map_err(Trouble::Tls)?;
+        Ok(Stream::Tls(Box::new(TlsStream::Client(stream))))
+    }
+}
+
+/// To the first of its addresses that answers.
+async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    match host.parse::<IpAddr>() {
+        Ok(ip) => TcpStream::connect((ip, port)).await,
+        Err(_) => TcpStream::connect((host, port)).await,
+    }
+}

@@ -1,0 +1,99 @@
+//! Asks upstreams whether they are well, again and again.
+
+use super::{Connector, MAX_HEADERS, Peer, Trouble, authority};
+use crate::gateway::body::Sent;
+use axum::http::header::{HOST, USER_AGENT};
+use axum::http::{HeaderValue, Request};
+use hyper::client::conn::{http1, http2};
+use hyper_util::rt::{TokioExecutor, TokioIo};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+use tokio::time::{MissedTickBehavior, interval, timeout};
+
+/// So many checks in a row must fail before an upstream is taken for ill: one may be bad luck.
+const FAILURES: u32 = 2;
+
+/// How an upstream is asked.
+#[derive(Clone)]
+pub(crate) struct Check {
+    pub(crate) path: String,
+    pub(crate) every: Duration,
+    pub(crate) http2: bool,
+    pub(crate) connector: Connector,
+}
+
+/// For ever.
+pub(crate) async fn watch(peer: Arc<Peer>, check: Check) {
+    let mut ticks = interval(check.every);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut failures = 0;
+    loop {
+        ticks.tick().await;
+        // One that takes longer than the pause between checks is not well.
+        let answer =
+            match timeout(check.every.max(check.connector.within), ask(&peer, &check)).await {
+                Ok(Ok(status)) if status < 400 => Ok(()),
+                Ok(Ok(status)) => Err(format!("it answers {status}")),
+                Ok(Err(trouble)) => Err(trouble),
+                Err(_) => Err("it does not answer".to_owned()),
+            };
+        failures = if answer.is_ok() { 0 } else { failures + 1 };
+        let (was, is) = (peer.well.load(Relaxed), failures < FAILURES);
+        if is != was {
+            peer.well.store(is, Relaxed);
+            match answer {
+                Ok(()) => tracing::info!("the upstream {} is well again", peer.upstream),
+                Err(why) => tracing::warn!("the upstream {} is not well: {why}", peer.upstream),
+            }
+        }
+    }
+}
+
+async fn ask(peer: &Peer, check: &Check) -> Result<u16, String> {
+    let upstream = &peer.upstream;
+    let stream = check
+        .connector
+        .connect(upstream)
+        .await
+        .map_err(|trouble| trouble.to_string())?;
+    let authority = authority(upstream);
+    let target = match check.http2 {
+        true => format!("http://{authority}{}{}", upstream.prefix(), check.path),
+        false => format!("{}{}", upstream.prefix(), check.path),
+    };
+    let request = Request::get(target)
+        .header(HOST, authority)
+        .header(USER_AGENT, HeaderValue::from_static("ratekeeper"))
+        .body(Sent::empty())
+        .map_err(|error| error.to_string())?;
+    let broken = |error: hyper::Error| Trouble::Broken(error).to_string();
+    let io = TokioIo::new(stream);
+    let status = if check.http2 {
+        let (mut send, connection) = http2::Builder::new(TokioExecutor::new())
+            .handshake(io)
+            .await
+            .map_err(broken)?;
+        let connection = tokio::spawn(connection);
+        let answer = send
+            .send_request(request)
+            .await
+            .map(|answer| answer.status().as_u16());
+        connection.abort();
+        answer.map_err(broken)?
+    } else {
+        let (mut send, connection) = http1::Builder::new()
+            .max_headers(MAX_HEADERS)
+            .handshake(io)
+            .await
+            .map_err(broken)?;
+        let connection = tokio::spawn(connection);
+        let answer = send
+            .send_request(request)
+            .await
+            .map(|answer| answer.status().as_u16());
+        connection.abort();
+        answer.map_err(broken)?
+    };
+    Ok(status)
+}

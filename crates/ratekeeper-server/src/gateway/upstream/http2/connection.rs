@@ -1,0 +1,236 @@
+//! One HTTP/2 connection to an upstream: its settings, its task, and how its end is noticed.
+
+use super::super::{Connector, Trouble};
+use crate::net::stream::ReadTurns;
+use axum::body::Bytes;
+use h2::client::{Builder, Connection, SendRequest};
+use h2::{Ping, PingPong};
+use ratekeeper_policy::config::Upstream;
+use std::future::poll_fn;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::time::{Instant, Sleep, sleep, timeout};
+
+/// Requests at once on one connection, if its upstream allows as many.
+pub(super) const MAX_STREAMS: usize = 128;
+
+/// Bytes of a response that an upstream may send before its client has taken any.
+const STREAM_WINDOW: u32 = 256 * 1024;
+
+/// Room for the windows of all streams: a client that does not read its response takes nothing from
+/// the others. Together with [`MAX_STREAMS`] it bounds the memory that responses of one connection
+/// take: 32 MiB.
+const CONNECTION_WINDOW: u32 = STREAM_WINDOW * MAX_STREAMS as u32;
+
+/// Bytes of request bodies that wait in h2 to be sent, for each stream.
+const MAX_SEND_BUFFER: usize = 64 * 1024;
+
+/// Bytes that the headers of a response may have, counted as HPACK does: 32 more for each header.
+const MAX_HEADER_LIST: u32 = 256 * 1024;
+
+/// Streams that are opened before the upstream has said how many it allows: none, so that it never
+/// has to refuse one.
+const INITIAL_MAX_STREAMS: usize = 0;
+
+/// How long an upstream may send nothing while requests are under way before it is pinged, and how
+/// long it may take to answer.
+const PING_INTERVAL: Duration = Duration::from_secs(20);
+
+/// How long until the next ping when two in a row found it silent, but alive. gRPC servers close
+/// connections that are pinged more often than every five minutes while nothing is sent.
+const QUIET_PING_INTERVAL: Duration = Duration::from_secs(320);
+
+/// An open connection.
+pub(super) struct Http2Connection {
+    send: SendRequest<Bytes>,
+    state: Arc<ConnectionState>,
+}
+
+/// What a connection's task and its streams tell one another.
+#[derive(Default)]
+struct ConnectionState {
+    /// Streams in use.
+    streams: AtomicUsize,
+    /// Whether a stream was opened since it was last looked at.
+    used: AtomicBool,
+    /// Whether anything of a response came since the last ping.
+    heard: AtomicBool,
+}
+
+/// The right to one stream of a connection.
+pub(crate) struct StreamPermit {
+    pub(super) send: SendRequest<Bytes>,
+    pub(super) guard: StreamGuard,
+}
+
+/// Counts a stream as in use until this is dropped.
+pub(super) struct StreamGuard(Arc<ConnectionState>);
+
+impl StreamGuard {
+    /// Something of the response has come.
+    pub(super) fn heard(&self) {
+        self.0.heard.store(true, Relaxed);
+    }
+}
+
+impl Drop for StreamGuard {
+    fn drop(&mut self) {
+        self.0.streams.fetch_sub(1, Relaxed);
+    }
+}
+
+impl Http2Connection {
+    pub(super) async fn open(connector: &Connector, upstream: &Upstream) -> Result<Self, Trouble> {
+        let stream = connector.connect(upstream).await?;
+        match timeout(connector.within, Self::handshake(stream)).await {
+            Ok(opened) => opened,
+            Err(_) => Err(Trouble::ConnectTimeout(connector.within)),
+        }
+    }
+
+    /// Until the upstream has sent its settings.
+    pub(super) async fn handshake<S>(stream: S) -> Result<Self, Trouble>
+    where
+        S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+    {
+        let handshake = Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(CONNECTION_WINDOW)
+            .max_send_buffer_size(MAX_SEND_BUFFER)
+            .max_header_list_size(MAX_HEADER_LIST)
+            .initial_max_send_streams(INITIAL_MAX_STREAMS)
+            .enable_push(false)
+            .handshake(ReadTurns::new(stream));
+        let (send, mut connection) = handshake.await.map_err(Trouble::Http2)?;
+        poll_fn(|cx| match Pin::new(&mut connection).poll(cx) {
+            Poll::Ready(Ok(())) => Poll::Ready(Err(Trouble::Strange(
+                "closed a connection without any HTTP/2 settings",
+            ))),
+            Poll::Ready(Err(error)) => Poll::Ready(Err(Trouble::Http2(error))),
+            Poll::Pending if connection.max_concurrent_send_streams() > INITIAL_MAX_STREAMS => {
+                Poll::Ready(Ok(()))
+            }
+            Poll::Pending => Poll::Pending,
+        })
+        .await?;
+        let state = Arc::new(ConnectionState::default());
+        tokio::spawn(drive(connection, Arc::clone(&state)));
+        Ok(Self { send, state })
+    }
+
+    /// Whether it takes new requests: it is neither broken nor was the upstream's GOAWAY received,
+    /// and stream ids are left.
+    pub(super) fn is_open(&mut self) -> bool {
+        // A handle with no stream of its own never waits here.
+        let ready = self
+            .send
+            .poll_ready(&mut Context::from_waker(Waker::noop()));
+        !matches!(ready, Poll::Ready(Err(_)))
+    }
+
+    pub(super) fn has_free_stream(&self) -> bool {
+        self.streams() < self.send.current_max_send_streams().min(MAX_STREAMS)
+    }
+
+    pub(super) fn streams(&self) -> usize {
+        self.state.streams.load(Relaxed)
+    }
+
+    /// Whether it has streams, or had a new one since this was last asked.
+    pub(super) fn was_used(&self) -> bool {
+        self.state.used.swap(false, Relaxed) || self.streams() > 0
+    }
+
+    /// Takes a stream. Above the upstream's maximum it waits in h2 for its turn.
+    pub(super) fn stream(&self) -> StreamPermit {
+        self.state.streams.fetch_add(1, Relaxed);
+        self.state.used.store(true, Relaxed);
+        StreamPermit {
+            send: self.send.clone(),
+            guard: StreamGuard(Arc::clone(&self.state)),
+        }
+    }
+}
+
+/// Runs a connection until it ends: when it breaks, when the upstream closes it, or when nobody
+/// uses it any more.
+async fn drive<S>(mut connection: Connection<S, Bytes>, state: Arc<ConnectionState>)
+where
+    S: AsyncRead + AsyncWrite + Send + Unpin + 'static,
+{
+    let mut pinger = connection
+        .ping_pong()
+        .map(|pings| Pinger::new(pings, state));
+    let mut connection = pin!(connection);
+    poll_fn(|cx| {
+        if pinger.as_mut().is_some_and(|pinger| pinger.poll(cx).is_ready()) {
+            tracing::debug!("an upstream did not answer a ping within {PING_INTERVAL:?}; its connection is closed");
+            return Poll::Ready(());
+        }
+        connection.as_mut().poll(cx).map(|ended| {
+            if let Err(error) = ended {
+                tracing::debug!(%error, "connection to an upstream ended");
+            }
+        })
+    })
+    .await;
+}
+
+/// Pings an upstream that has been silent while requests are under way.
+struct Pinger {
+    pings: PingPong,
+    state: Arc<ConnectionState>,
+    timer: Pin<Box<Sleep>>,
+    /// Whether a ping is not answered yet.
+    waits: bool,
+    /// Pings in a row that found it silent.
+    silent: u32,
+}
+
+impl Pinger {
+    fn new(pings: PingPong, state: Arc<ConnectionState>) -> Self {
+        Self {
+            pings,
+            state,
+            timer: Box::pin(sleep(PING_INTERVAL)),
+            waits: false,
+            silent: 0,
+        }
+    }
+
+    /// Ready when a ping was not answered in time.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.poll_pong(cx);
+        while self.timer.as_mut().poll(cx).is_ready() {
+            self.timer.as_mut().reset(Instant::now() + PING_INTERVAL);
+            if self.state.heard.swap(false, Relaxed) {
+                self.silent = 0;
+            } else if self.waits {
+                return Poll::Ready(());
+            } else if self.state.streams.load(Relaxed) > 0
+                && self.pings.send_ping(Ping::opaque()).is_ok()
+            {
+                self.waits = true;
+                self.silent += 1;
+                // So that the answer wakes this task.
+                self.poll_pong(cx);
+            }
+        }
+        Poll::Pending
+    }
+
+    fn poll_pong(&mut self, cx: &mut Context<'_>) {
+        if self.waits && self.pings.poll_pong(cx).is_ready() {
+            self.waits = false;
+            if self.silent >= 2 {
+                self.timer
+                    .as_mut()
+                    .reset(Instant::now() + QUIET_PING_INTERVAL);
+            }
+        }
+    }
+}

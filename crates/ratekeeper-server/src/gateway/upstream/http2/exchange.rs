@@ -1,0 +1,128 @@
+//! One request to an upstream and the head of its response.
+
+use super::connection::{StreamGuard, StreamPermit};
+use super::download::Http2Body;
+use super::upload::Upload;
+use crate::gateway::body::{BodyError, Sent};
+use axum::http::header::CONTENT_LENGTH;
+use axum::http::{HeaderMap, HeaderName, HeaderValue, Method, Request, StatusCode, response};
+use h2::Reason;
+use h2::client::ResponseFuture;
+use http_body::Body;
+use std::future::Future;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+/// A request that was sent, until its response begins.
+pub(crate) struct Http2Exchange {
+    response: ResponseFuture,
+    /// None once all of the request is sent.
+    upload: Option<Upload>,
+    /// Whether the request had a body, which may be lost by now.
+    had_body: bool,
+    /// None once the response has begun.
+    guard: Option<StreamGuard>,
+}
+
+/// What comes from an upstream before the body of its response.
+pub(crate) enum Received {
+    Informational(StatusCode, HeaderMap),
+    Response(response::Parts, Http2Body),
+}
+
+/// Why there is no response.
+#[derive(Debug)]
+pub(crate) enum Http2Error {
+    /// The upstream did not process the request: it may be sent again, whatever it is.
+    Unprocessed(h2::Error),
+    /// The stream, or its whole connection, broke off.
+    Broken(h2::Error),
+    /// It is the client's own body.
+    Body(BodyError),
+}
+
+impl Http2Error {
+    fn new(error: h2::Error) -> Self {
+        // Of streams only those above its last stream id end with a GOAWAY of the upstream.
+        let refused = error.is_reset() && error.reason() == Some(Reason::REFUSED_STREAM);
+        match error.is_remote() && (refused || error.is_go_away()) {
+            true => Self::Unprocessed(error),
+            false => Self::Broken(error),
+        }
+    }
+}
+
+impl Http2Exchange {
+    /// Sends a request on a stream, and takes its body. After an error nothing was sent and the
+    /// body is untouched. `believed` is the header that trusted proxies name clients in.
+    pub(crate) fn send(
+        permit: StreamPermit,
+        mut head: Request<()>,
+        body: &mut Sent,
+        believed: &HeaderName,
+    ) -> Result<Self, h2::Error> {
+        let StreamPermit { mut send, guard } = permit;
+        let has_body = !body.is_end_stream();
+        let expected = matches!(*head.method(), Method::POST | Method::PUT | Method::PATCH);
+        if let Some(length) = body.size_hint().exact().filter(|_| has_body || expected) {
+            head.headers_mut()
+                .insert(CONTENT_LENGTH, HeaderValue::from(length));
+        }
+        let (response, stream) = send.send_request(head, !has_body)?;
+        let body = std::mem::replace(body, Sent::empty());
+        let upload = has_body.then(|| Upload::new(stream, body, believed.clone()));
+        Ok(Self {
+            response,
+            upload,
+            had_body: has_body,
+            guard: Some(guard),
+        })
+    }
+
+    /// Whether it is the client that is waited for, of whose body the next piece has not come.
+    pub(crate) fn waits_for_client(&self) -> bool {
+        self.upload.as_ref().is_some_and(Upload::waits_for_client)
+    }
+
+    /// The body of the request again, to send it another time; none if too much of it was sent
+    /// already.
+    pub(crate) fn into_body(self) -> Option<Sent> {
+        match self.upload {
+            Some(upload) => upload.into_body(),
+            None => (!self.had_body).then(Sent::empty),
+        }
+    }
+
+    /// Sends the request, and receives what comes before the body of the response. Not to be called
+    /// after the response.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Received, Http2Error>> {
+        if let Some(upload) = &mut self.upload
+            && let Poll::Ready(Err(error)) = upload.poll(cx)
+        {
+            return Poll::Ready(Err(Http2Error::Body(error)));
+        }
+        if let Poll::Ready(Some(informational)) = self.response.poll_informational(cx) {
+            let (head, ()) = informational.map_err(Http2Error::new)?.into_parts();
+            return Poll::Ready(Ok(Received::Informational(head.status, head.headers)));
+        }
+        let (head, stream) = ready!(Pin::new(&mut self.response).poll(cx))
+            .map_err(Http2Error::new)?
+            .into_parts();
+        let Some(guard) = self.guard.take() else {
+            return Poll::Pending;
+        };
+        guard.heard();
+        let mut upload = self.upload.take();
+        upload.iter_mut().for_each(Upload::forget_replay);
+        let length = head
+            .headers
+            .get(CONTENT_LENGTH)
+            .and_then(|length| length.to_str().ok()?.parse().ok());
+        // A length without a body is that of what GET would get.
+        let length = length.filter(|_| !stream.is_end_stream());
+        Poll::Ready(Ok(Received::Response(
+            head,
+            Http2Body::start(stream, upload, guard, length, cx),
+        )))
+    }
+}

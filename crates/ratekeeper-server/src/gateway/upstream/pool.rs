@@ -1,0 +1,110 @@
+//! The connections of one worker to one upstream that nobody uses.
+
+use super::Link;
+use std::future::poll_fn;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+use std::time::Duration;
+use tokio::task::unconstrained;
+
+/// Each stays in its place while it moves between here and the bodies that come over it.
+#[allow(clippy::vec_box, reason = "to move it is to move a pointer")]
+type Idle = Vec<(Box<Link>, u64)>;
+
+#[derive(Default)]
+pub(crate) struct Pool {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    /// Each with the tick at which it became idle.
+    idle: Idle,
+    /// How often the pool was tidied. It is the clock here, so that no request has to read one for
+    /// it.
+    tick: u64,
+}
+
+/// The most connections that are kept.
+const MAX_IDLE: usize = 512;
+
+/// How often connections that nobody uses are looked through.
+pub(crate) const TIDY_INTERVAL: Duration = Duration::from_secs(5);
+
+/// How long one is kept at least; and one interval longer at most.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(30);
+
+impl Pool {
+    /// The one that was used last, if it still is one.
+    pub(crate) async fn take(&self) -> Option<Box<Link>> {
+        loop {
+            let (mut link, _) = self.state().idle.pop()?;
+            // Also when the task has done much already: else every connection would look alive
+            // then.
+            if unconstrained(poll_fn(|cx| Poll::Ready(link.is_alive(cx)))).await {
+                return Some(link);
+            }
+        }
+    }
+
+    /// Keeps one for the next request, if it can take another.
+    pub(crate) fn give(&self, link: Box<Link>) {
+        let State { idle, tick } = &mut *self.state();
+        if link.is_free() && idle.len() < MAX_IDLE {
+            idle.push((link, *tick));
+        }
+    }
+
+    /// Closes those that are idle for too long. To be called once an interval.
+    pub(crate) fn tidy(&self) {
+        const MAX_TICKS: u64 = IDLE_TIMEOUT.as_secs() / TIDY_INTERVAL.as_secs();
+        let State { idle, tick } = &mut *self.state();
+        *tick += 1;
+        idle.retain(|(_, since)| *tick - *since <= MAX_TICKS);
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Times;
+    use super::*;
+    use crate::net::stream::Stream;
+    use tokio::net::UnixStream;
+    use tokio::time::{Instant, sleep};
+
+    /// Also where its last request took long: the time of that is not idle.
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_is_kept_for_half_a_minute_after_its_last_request_has_ended() {
+        for request in [Duration::ZERO, 2 * IDLE_TIMEOUT] {
+            let (near, _far) = UnixStream::pair().unwrap();
+            let pool = Pool::default();
+            let begun = Instant::now();
+            let times = Times {
+                begun,
+                idle: 3 * IDLE_TIMEOUT,
+                total: None,
+                sent: None,
+            };
+            let link = Link::new(Stream::Unix(near), times);
+            while begun.elapsed() < request {
+                sleep(TIDY_INTERVAL).await;
+                pool.tidy();
+            }
+            pool.give(link);
+            let idle_since = Instant::now();
+            while !pool.state().idle.is_empty() {
+                sleep(TIDY_INTERVAL).await;
+                pool.tidy();
+            }
+            assert_eq!(
+                idle_since.elapsed().as_secs(),
+                35,
+                "after a request of {request:?}"
+            );
+        }
+    }
+}

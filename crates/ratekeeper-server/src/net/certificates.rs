@@ -1,0 +1,64 @@
+//! The certificates of the listeners, by `[server.tls]`.
+
+use crate::net::tls::{OwnCertificate, Speaks};
+use ratekeeper_policy::config::{Certificate, Listen, ListenerTls, Server, Watch};
+use std::sync::Arc;
+
+/// None where a listener is off, is a Unix socket, or speaks without TLS.
+pub(crate) struct Certificates {
+    pub(crate) http: Option<Arc<OwnCertificate>>,
+    pub(crate) grpc: Option<Arc<OwnCertificate>>,
+    pub(crate) resp: Option<Arc<OwnCertificate>>,
+    pub(crate) admin: Option<Arc<OwnCertificate>>,
+    /// They are loaded again when their files change, as long as these are there.
+    _watches: Vec<Watch>,
+}
+
+impl Certificates {
+    /// An error is a sentence. A gateway has its own for `http`.
+    pub(crate) fn load(server: &Server, gateway: bool) -> Result<Self, String> {
+        let Server {
+            http,
+            grpc,
+            resp,
+            admin,
+            tls,
+            ..
+        } = server;
+        let ListenerTls {
+            http: of_http,
+            grpc: of_grpc,
+            resp: of_resp,
+            admin: of_admin,
+            ..
+        } = tls;
+        let http = http.as_ref().filter(|_| !gateway);
+        let http = own(http, of_http.as_ref(), Speaks::Http1)?;
+        let grpc = own(grpc.as_ref(), of_grpc.as_ref(), Speaks::Http2)?;
+        let resp = own(resp.as_ref(), of_resp.as_ref(), Speaks::Other)?;
+        let admin = own(admin.as_ref(), of_admin.as_ref(), Speaks::Http1)?;
+        let watches = [&http, &grpc, &resp, &admin]
+            .into_iter()
+            .flatten()
+            .flat_map(OwnCertificate::watch)
+            .collect();
+        Ok(Self {
+            http,
+            grpc,
+            resp,
+            admin,
+            _watches: watches,
+        })
+    }
+}
+
+fn own(
+    at: Option<&Listen>,
+    files: Option<&Certificate>,
+    speaks: Speaks,
+) -> Result<Option<Arc<OwnCertificate>>, String> {
+    let files = files.filter(|_| at.is_some_and(|at| at.tcp().is_some()));
+    files
+        .map(|files| OwnCertificate::load(files, speaks))
+        .transpose()
+}

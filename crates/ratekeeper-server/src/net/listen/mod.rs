@@ -1,0 +1,229 @@
+//! Listeners: one a worker, all on the same address or the same Unix socket, the kernel spreading
+//! the connections.
+
+mod unix;
+
+use crate::net::stream::Stream;
+use ratekeeper_policy::config::Listen;
+use socket2::{Domain, Protocol, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::time::Duration;
+use tokio::net::TcpListener;
+use unix::UnixDoor;
+
+/// Connections that may wait to be accepted, a listener.
+const BACKLOG: i32 = 1024;
+
+/// The pause after an accept that failed for want of something, such as file descriptors.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// A listener that no runtime has yet.
+pub(crate) enum Bound {
+    Tcp(std::net::TcpListener),
+    Unix(UnixDoor),
+}
+
+impl Bound {
+    /// Where it is: with the port that was free, where any was asked for.
+    pub(crate) fn at(&self) -> io::Result<Listen> {
+        match self {
+            Self::Tcp(listener) => listener.local_addr().map(Listen::Tcp),
+            Self::Unix(door) => Ok(Listen::Unix(door.path().to_owned())),
+        }
+    }
+
+    /// In the runtime that this is called in.
+    pub(crate) fn listener(self) -> io::Result<Listener> {
+        match self {
+            Self::Tcp(listener) => TcpListener::from_std(listener).map(Listener::Tcp),
+            Self::Unix(door) => door
+                .listener()
+                .map(|(listener, door)| Listener::Unix(listener, door)),
+        }
+    }
+}
+
+/// Takes connections.
+pub(crate) enum Listener {
+    Tcp(TcpListener),
+    Unix(tokio::net::UnixListener, UnixDoor),
+}
+
+impl Listener {
+    /// The next connection, and who is at its other end: nobody that has an address, on a Unix
+    /// socket.
+    pub(crate) async fn accept(&self) -> (Stream, Option<SocketAddr>) {
+        loop {
+            let accepted = match self {
+                Self::Tcp(listener) => listener.accept().await.map(|(stream, peer)| {
+                    // An answer is one small packet; without this it may wait for the client's
+                    // acknowledgement.
+                    if let Err(error) = stream.set_nodelay(true) {
+                        tracing::debug!(%error, "TCP_NODELAY");
+                    }
+                    (Stream::Plain(stream), Some(peer))
+                }),
+                Self::Unix(listener, _) => listener
+                    .accept()
+                    .await
+                    .map(|(stream, _)| (Stream::Unix(stream), None)),
+            };
+            match accepted {
+                Ok(accepted) => return accepted,
+                Err(error) => {
+                    tracing::warn!(%error, "a connection was not accepted");
+                    tokio::time::sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// Lets nobody begin to connect any more, while those who have are still accepted.
+    pub(crate) fn close_door(&self) -> io::Result<()> {
+        match self {
+            Self::Tcp(listener) => close_door(listener),
+            Self::Unix(_, door) => {
+                door.close();
+                Ok(())
+            }
+        }
+    }
+}
+
+/// `many` listeners there that nobody else has.
+pub(crate) fn bind(at: &Listen, many: usize) -> io::Result<Vec<Bound>> {
+    match at {
+        Listen::Unix(path) => Ok(unix::bind(path, many)?
+            .into_iter()
+            .map(Bound::Unix)
+            .collect()),
+        Listen::Tcp(address) => Ok(bind_tcp(*address, many)?
+            .into_iter()
+            .map(Bound::Tcp)
+            .collect()),
+        // There is no other kind yet.
+        _ => Err(io::ErrorKind::Unsupported.into()),
+    }
+}
+
+/// `many` listeners on `address` (port 0: all on the port that was free) that nobody else has.
+///
+/// SO_REUSEPORT alone would let a second ratekeeper onto the same port, each with half of the calls
+/// and all of the limit. So the first socket is bound without it, which fails where anybody is, and
+/// shares the port only afterwards.
+fn bind_tcp(address: SocketAddr, many: usize) -> io::Result<Vec<std::net::TcpListener>> {
+    let first = socket(address)?;
+    first.bind(&address.into())?;
+    first.set_reuse_port(true)?;
+    let bound = first.local_addr()?;
+    let mut sockets = vec![first];
+    for _ in 1..many {
+        let next = socket(address)?;
+        next.set_reuse_port(true)?;
+        next.bind(&bound)?;
+        sockets.push(next);
+    }
+    sockets.into_iter().map(listener).collect()
+}
+
+fn socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(
+        Domain::for_address(address),
+        Type::STREAM,
+        Some(Protocol::TCP),
+    )?;
+    // A restart must not wait for the connections of the last run to be forgotten.
+    socket.set_reuse_address(true)?;
+    socket.set_nonblocking(true)?;
+    Ok(socket)
+}
+
+fn listener(socket: Socket) -> io::Result<std::net::TcpListener> {
+    socket.listen(BACKLOG)?;
+    Ok(socket.into())
+}
+
+/// To close a listener resets whoever waits in its queue, and somebody always does; so its queue
+/// must be emptied first, and nobody may come meanwhile. What is left out is tried again by the
+/// client's system a second later, and refused then, as it is where nobody listens.
+#[cfg(target_os = "linux")]
+fn close_door(listener: &impl AsFd) -> io::Result<()> {
+    use socket2::{SockFilter, SockRef};
+    // The byte of a TCP header that has the flags, and the flag of a first packet.
+    const FLAGS: u32 = 13;
+    const SYN: u32 = 2;
+    // Load a byte; go on if the flag is set, else skip one; return nothing of the packet; return
+    // all of it.
+    const FILTER: [(u16, u8, u8, u32); 4] = [
+        (0x30, 0, 0, FLAGS),
+        (0x45, 0, 1, SYN),
+        (0x06, 0, 0, 0),
+        (0x06, 0, 0, u32::MAX),
+    ];
+    let filter = FILTER.map(|(code, jump, skip, value)| SockFilter::new(code, jump, skip, value));
+    SockRef::from(listener).attach_filter(&filter)
+}
+
+/// Other systems have no such door.
+#[cfg(not(target_os = "linux"))]
+fn close_door(_: &impl AsFd) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::TcpStream;
+
+    fn any_port() -> SocketAddr {
+        SocketAddr::from(([127, 0, 0, 1], 0))
+    }
+
+    #[test]
+    fn all_listen_on_one_port_and_every_connection_reaches_one() {
+        let listeners = bind_tcp(any_port(), 3).unwrap();
+        let address = listeners[0].local_addr().unwrap();
+        assert!(
+            listeners
+                .iter()
+                .all(|listener| listener.local_addr().unwrap() == address)
+        );
+        let _clients: Vec<_> = (0..64)
+            .map(|_| TcpStream::connect(address).unwrap())
+            .collect();
+        let accepted = listeners
+            .iter()
+            .map(|listener| std::iter::from_fn(|| listener.accept().ok()).count());
+        let accepted: Vec<_> = accepted.collect();
+        assert_eq!(accepted.iter().sum::<usize>(), 64);
+        // The odds that one of three gets none of 64 are 1 in 10^11.
+        assert!(accepted.iter().all(|many| *many > 0), "{accepted:?}");
+    }
+
+    /// The connection that was there before the door closed is served, and none comes after it.
+    #[test]
+    #[cfg(target_os = "linux")]
+    fn behind_a_closed_door_nobody_waits() {
+        use std::time::Duration;
+        let listener = bind_tcp(any_port(), 1).unwrap().remove(0);
+        let address = listener.local_addr().unwrap();
+        let _before = TcpStream::connect(address).unwrap();
+        close_door(&listener).unwrap();
+        let after = TcpStream::connect_timeout(&address, Duration::from_millis(50));
+        assert_eq!(after.unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(listener.accept().is_ok());
+        assert_eq!(
+            listener.accept().unwrap_err().kind(),
+            io::ErrorKind::WouldBlock
+        );
+    }
+
+    #[test]
+    fn a_port_that_is_shared_already_is_in_use() {
+        let listeners = bind_tcp(any_port(), 2).unwrap();
+        let taken = bind_tcp(listeners[0].local_addr().unwrap(), 2).unwrap_err();
+        assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
+    }
+}

@@ -1,0 +1,457 @@
+//! One single-threaded runtime with a listener of its own: accepts, serves, and stops when told to.
+
+use crate::api::NO_SNIFF;
+use crate::net::connections::{Activity, Connections, Counted};
+use crate::net::listen::{Bound, Listener};
+use crate::net::stream::Stream;
+use crate::net::tls::OwnCertificate;
+use crate::net::worker_health::Heartbeat;
+use crate::net::write_timeout::Patient;
+use axum::Router;
+use axum::body::Body;
+use axum::http::header::X_CONTENT_TYPE_OPTIONS;
+use axum::http::{Request, Response};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::service::TowerToHyperService;
+use pin_project_lite::pin_project;
+use ratekeeper_tower::PeerAddr;
+use std::convert::Infallible;
+use std::fmt;
+use std::io;
+use std::net::SocketAddr;
+use std::pin::{Pin, pin};
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::watch;
+use tower_service::Service;
+
+/// How long a client may take to send a request's head; so long an idle connection is kept, too.
+const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// The largest head of a request.
+const LARGEST_HEAD: usize = 16 * 1024;
+
+/// What a connection buffers at most: a head, and a little of what comes after it.
+const BUFFER: usize = 2 * LARGEST_HEAD;
+
+/// How long requests in flight may take to end once the worker is told to stop.
+pub(crate) const LAST_CALL: Duration = Duration::from_secs(10);
+
+/// How long a connection is kept without a request; it may be up to twice that. HTTP/1 has its own,
+/// shorter time.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
+
+/// How long a connection without a request may take to end once it is told to.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// How long a client may take to agree on TLS.
+const GREETING: Duration = Duration::from_secs(10);
+
+pub(crate) struct Worker {
+    runtime: Runtime,
+    listener: Listener,
+    /// With it, TLS is spoken.
+    certificate: Option<Arc<OwnCertificate>>,
+    /// How many connections it has at once; another takes the place of the one that has been idle
+    /// for longest.
+    most: usize,
+}
+
+impl Worker {
+    pub(crate) fn new(
+        listener: Bound,
+        certificate: Option<&Arc<OwnCertificate>>,
+        most: usize,
+    ) -> io::Result<Self> {
+        let runtime = Builder::new_current_thread().enable_all().build()?;
+        let listener = {
+            let _inside = runtime.enter();
+            listener.listener()?
+        };
+        Ok(Self {
+            runtime,
+            listener,
+            certificate: certificate.cloned(),
+            most,
+        })
+    }
+
+    /// Serves until `stop` changes, then until the requests in flight have ended.
+    pub(crate) fn run<G>(
+        self,
+        heartbeat: Arc<Heartbeat>,
+        connect: impl Connect<G>,
+        stop: watch::Receiver<bool>,
+    ) where
+        G: Graceful + Send + 'static,
+    {
+        self.run_with(heartbeat, |listener, certificate, most| {
+            serve(listener, certificate, most, connect, stop)
+        });
+    }
+
+    /// The same with another protocol.
+    pub(crate) fn run_with<F: Future<Output = ()>>(
+        self,
+        heartbeat: Arc<Heartbeat>,
+        serve: impl FnOnce(Listener, Option<Arc<OwnCertificate>>, usize) -> F,
+    ) {
+        let Self {
+            runtime,
+            listener,
+            certificate,
+            most,
+        } = self;
+        runtime.spawn(heartbeat.run());
+        runtime.block_on(serve(listener, certificate, most));
+        // A thread that still looks up a name ends with the process.
+        runtime.shutdown_background();
+    }
+}
+
+/// Makes a connection of the protocol that is served, of a stream and who is at its other end; its
+/// requests are counted.
+pub(crate) trait Connect<G>:
+    Fn(Patient, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static
+{
+}
+
+impl<G, F: Fn(Patient, Option<SocketAddr>, &Arc<Activity>) -> G + Clone + Send + 'static> Connect<G>
+    for F
+{
+}
+
+async fn serve<G>(
+    listener: Listener,
+    certificate: Option<Arc<OwnCertificate>>,
+    most: usize,
+    connect: impl Connect<G>,
+    mut stop: watch::Receiver<bool>,
+) where
+    G: Graceful + Send + 'static,
+{
+    let connections = Connections::new(most);
+    loop {
+        let accepted = async {
+            let accepted = listener.accept().await;
+            (accepted, connections.admit().await)
+        };
+        let ((stream, peer), slot) = tokio::select! {
+            biased;
+            _ = stop.changed() => break,
+            accepted = accepted => accepted,
+        };
+        let (connect, certificate, stop) = (connect.clone(), certificate.clone(), stop.clone());
+        tokio::spawn(async move {
+            let activity = Arc::clone(slot.activity());
+            let serving = async move {
+                match greeted(stream, certificate.as_deref(), stop.clone()).await {
+                    Ok(Some(stream)) => {
+                        let connection = connect(Patient::new(stream), peer, &activity);
+                        serve_connection(connection, &activity, stop)
+                            .await
+                            .map_err(|error| error.to_string())
+                    }
+                    Ok(None) => Ok(()),
+                    Err(error) => Err(error.to_string()),
+                }
+            };
+            let ended = tokio::select! {
+                ended = serving => ended,
+                () = slot.activity().closed() => Ok(()),
+            };
+            if let Err(error) = ended {
+                tracing::debug!(error, "connection ended");
+            }
+        });
+    }
+    drop(listener);
+    if tokio::time::timeout(LAST_CALL, connections.closed())
+        .await
+        .is_err()
+    {
+        tracing::warn!("requests still in flight after {LAST_CALL:?} were cut off");
+    }
+}
+
+/// A connection that can end once what is in flight on it is answered.
+pub(crate) trait Graceful: Future<Output = Result<(), Self::Error>> {
+    type Error: fmt::Display;
+
+    fn graceful_shutdown(self: Pin<&mut Self>);
+}
+
+impl<I: AsyncRead + AsyncWrite + Unpin + 'static> Graceful for Connection<I> {
+    type Error = hyper::Error;
+
+    fn graceful_shutdown(self: Pin<&mut Self>) {
+        self.graceful_shutdown();
+    }
+}
+
+/// Serves a connection until it ends, no request has come for too long, or `stop` changes. Over
+/// HTTP/2 its client has a say in when it ends then; one that does not read is not asked.
+pub(crate) async fn serve_connection<G: Graceful>(
+    connection: G,
+    activity: &Activity,
+    mut stop: watch::Receiver<bool>,
+) -> Result<(), G::Error> {
+    let mut connection = pin!(connection);
+    let mut timeout = IDLE_TIMEOUT;
+    loop {
+        let before = activity.mark();
+        tokio::select! {
+            ended = connection.as_mut() => return ended,
+            _ = stop.wait_for(|stop| *stop), if timeout != LINGER => {}
+            () = tokio::time::sleep(timeout) => {
+                if !activity.is_idle_since(before) {
+                    continue;
+                }
+                if timeout == LINGER {
+                    return Ok(());
+                }
+            }
+        }
+        connection.as_mut().graceful_shutdown();
+        timeout = LINGER;
+    }
+}
+
+/// The stream as the protocol speaks in it; none if a stop came first. TLS is not spoken over a
+/// Unix socket.
+pub(crate) async fn greeted(
+    stream: Stream,
+    certificate: Option<&OwnCertificate>,
+    mut stop: watch::Receiver<bool>,
+) -> io::Result<Option<Stream>> {
+    match (stream, certificate) {
+        (Stream::Plain(stream), Some(certificate)) => tokio::select! {
+            greeted = certificate.greet(stream, GREETING) => Ok(Some(Stream::Tls(Box::new(greeted?)))),
+            _ = stop.wait_for(|stop| *stop) => Ok(None),
+        },
+        (stream, _) => Ok(Some(stream)),
+    }
+}
+
+type Connection<I> = http1::Connection<TokioIo<I>, TowerToHyperService<Counted<OfPeer>>>;
+
+/// Tells the routes who is at the other end of a connection.
+#[derive(Clone)]
+pub(crate) struct OfPeer {
+    app: Router,
+    peer: Option<SocketAddr>,
+}
+
+impl Service<Request<Incoming>> for OfPeer {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = OfPeerFuture<<Router as Service<Request<Incoming>>>::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        <Router as Service<Request<Incoming>>>::poll_ready(&mut self.app, cx)
+    }
+
+    fn call(&mut self, mut request: Request<Incoming>) -> Self::Future {
+        if let Some(peer) = self.peer {
+            request.extensions_mut().insert(PeerAddr(peer));
+        }
+        OfPeerFuture {
+            response: self.app.call(request),
+        }
+    }
+}
+
+pin_project! {
+    /// The response of the routes, with the headers that all responses have.
+    pub(crate) struct OfPeerFuture<F> {
+        #[pin]
+        response: F,
+    }
+}
+
+impl<F: Future<Output = Result<Response<Body>, Infallible>>> Future for OfPeerFuture<F> {
+    type Output = F::Output;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
+        self.project().response.poll(cx).map_ok(|mut response| {
+            response
+                .headers_mut()
+                .insert(X_CONTENT_TYPE_OPTIONS, NO_SNIFF);
+            response
+        })
+    }
+}
+
+/// One client's connection: HTTP/1.1 with bounds on what it may hold and how long.
+pub(crate) fn connection<I: AsyncRead + AsyncWrite + Unpin + 'static>(
+    io: I,
+    peer: Option<SocketAddr>,
+    app: Router,
+    activity: &Arc<Activity>,
+) -> Connection<I> {
+    http1::Builder::new()
+        .timer(TokioTimer::new())
+        .header_read_timeout(HEAD_TIMEOUT)
+        .max_header_size(LARGEST_HEAD)
+        .max_buf_size(BUFFER)
+        .serve_connection(
+            TokioIo::new(io),
+            TowerToHyperService::new(Counted::new(OfPeer { app, peer }, activity)),
+        )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::net::tls::Speaks;
+    use axum::routing::get;
+    use ratekeeper_policy::config::Certificate;
+    use std::sync::Arc;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpStream;
+    use tokio::sync::Notify;
+    use tokio::time::Instant;
+
+    /// Tokio's clock stands still here, and goes to the next timer once everybody waits.
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_never_ends_holds_up_a_stop_for_ten_seconds() {
+        let entered = Arc::new(Notify::new());
+        let handler = {
+            let entered = Arc::clone(&entered);
+            || async move {
+                entered.notify_one();
+                std::future::pending::<()>().await;
+            }
+        };
+        let app = Router::new().route("/", get(handler));
+        let connect = move |stream, peer, activity: &Arc<Activity>| {
+            connection(stream, peer, app.clone(), activity)
+        };
+        let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
+            .unwrap()
+            .remove(0);
+        let address = bound.at().unwrap().tcp().unwrap();
+        let listener = bound.listener().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let server = tokio::spawn(serve(listener, None, 10, connect, stopped));
+
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client
+            .write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            .await
+            .unwrap();
+        entered.notified().await;
+        let start = Instant::now();
+        stop.send_replace(true);
+        server.await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), LAST_CALL.as_secs());
+    }
+
+    /// Another takes the place of one that is idle, whatever that has begun to send, and waits for
+    /// one that is not.
+    #[tokio::test(start_paused = true)]
+    async fn no_more_connections_than_there_may_be() {
+        let (entered, answer) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
+        let slow = {
+            let (entered, answer) = (Arc::clone(&entered), Arc::clone(&answer));
+            || async move {
+                entered.notify_one();
+                answer.notified().await;
+                "ok"
+            }
+        };
+        let app = Router::new()
+            .route("/", get(async || "ok"))
+            .route("/slow", get(slow));
+        let connect = move |stream, peer, activity: &Arc<Activity>| {
+            connection(stream, peer, app.clone(), activity)
+        };
+        let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
+            .unwrap()
+            .remove(0);
+        let address = bound.at().unwrap().tcp().unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        tokio::spawn(serve(bound.listener().unwrap(), None, 1, connect, stopped));
+        let send = async |text: &str| {
+            let mut client = TcpStream::connect(address).await.unwrap();
+            client.write_all(text.as_bytes()).await.unwrap();
+            client
+        };
+        const ASK: &str = "GET / HTTP/1.1\r\nHost: x\r\n\r\n";
+        let mut buffer = [0; 1024];
+        let mut closed = vec![
+            send("").await,
+            send("GET / HTTP/1.1\r\nX-Slow: ").await,
+            send(ASK).await,
+        ];
+        assert!(closed[2].read(&mut buffer).await.unwrap() > 0);
+        let mut asking = send("GET /slow HTTP/1.1\r\nHost: x\r\n\r\n").await;
+        entered.notified().await;
+        let mut last = send(ASK).await;
+        for client in &mut closed {
+            assert_eq!(client.read(&mut buffer).await.unwrap_or(0), 0);
+        }
+        assert!(
+            tokio::time::timeout(Duration::from_secs(1), last.read(&mut buffer))
+                .await
+                .is_err()
+        );
+        answer.notify_one();
+        assert!(asking.read(&mut buffer).await.unwrap() > 0);
+        assert!(last.read(&mut buffer).await.unwrap() > 0);
+    }
+
+    /// Nor for as long as its head may take.
+    #[tokio::test(start_paused = true)]
+    async fn a_head_that_never_ends_does_not_hold_up_a_stop() {
+        let app = Router::new().route("/", get(async || "ok"));
+        let connect = move |stream, peer, activity: &Arc<Activity>| {
+            connection(stream, peer, app.clone(), activity)
+        };
+        let bound = crate::net::listen::bind(&"127.0.0.1:0".parse().unwrap(), 1)
+            .unwrap()
+            .remove(0);
+        let address = bound.at().unwrap().tcp().unwrap();
+        let (stop, stopped) = watch::channel(false);
+        let server = tokio::spawn(serve(bound.listener().unwrap(), None, 10, connect, stopped));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        client.write_all(b"GET / HTTP/1.1\r\nHo").await.unwrap();
+        // The clock goes on once everybody waits: it has been read.
+        tokio::time::sleep(Duration::from_millis(1)).await;
+        let start = Instant::now();
+        stop.send_replace(true);
+        server.await.unwrap();
+        assert_eq!(start.elapsed().as_secs(), LINGER.as_secs());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_does_not_greet_is_given_up() {
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).unwrap();
+        let place =
+            std::env::temp_dir().join(format!("ratekeeper-{}-greeting", std::process::id()));
+        std::fs::create_dir_all(&place).unwrap();
+        let (cert, key) = (place.join("cert.pem"), place.join("key.pem"));
+        std::fs::write(&cert, made.cert.pem()).unwrap();
+        std::fs::write(&key, made.signing_key.serialize_pem()).unwrap();
+        let own = OwnCertificate::load(&Certificate::new(cert, key), Speaks::Http1).unwrap();
+        std::fs::remove_dir_all(place).unwrap();
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let _silent = TcpStream::connect(listener.local_addr().unwrap())
+            .await
+            .unwrap();
+        let (stream, _) = listener.accept().await.unwrap();
+        let (_stop, stopped) = watch::channel(false);
+        let start = Instant::now();
+        let greeted = greeted(Stream::Plain(stream), Some(&own), stopped).await;
+        assert_eq!(
+            greeted.err().map(|error| error.kind()),
+            Some(io::ErrorKind::TimedOut)
+        );
+        assert_eq!(start.elapsed().as_secs(), GREETING.as_secs());
+    }
+}

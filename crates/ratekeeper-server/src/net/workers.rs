@@ -1,0 +1,131 @@
+//! The worker threads of a server: started by name, watched by their heartbeats, waited for with a
+//! deadline.
+
+use crate::net::worker_health::{Heartbeat, WorkerHealth};
+use std::io;
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+pub(crate) struct Workers {
+    health: Arc<WorkerHealth>,
+    threads: Vec<(String, JoinHandle<()>)>,
+    /// Nothing is sent: each thread has a sender until it ends.
+    running: Sender<()>,
+    ended: Receiver<()>,
+}
+
+impl Workers {
+    /// None yet. Their health is kept in `health`.
+    pub(crate) fn new(health: Arc<WorkerHealth>) -> Self {
+        let (running, ended) = channel();
+        Self {
+            health,
+            threads: Vec::new(),
+            running,
+            ended,
+        }
+    }
+
+    /// Starts one more worker of a listener, whose threads are called after it: `http-0`, `http-1`.
+    pub(crate) fn spawn(
+        &mut self,
+        listener: &str,
+        run: impl FnOnce(Arc<Heartbeat>) + Send + 'static,
+    ) -> io::Result<()> {
+        let is_of_listener =
+            |name: &str| name.rsplit_once('-').is_some_and(|(of, _)| of == listener);
+        let number = self
+            .threads
+            .iter()
+            .filter(|(name, _)| is_of_listener(name))
+            .count();
+        let name = format!("{listener}-{number}");
+        let (heartbeat, running) = (self.health.register(&name), self.running.clone());
+        let run = move || {
+            let _running = running;
+            run(heartbeat);
+        };
+        let thread = thread::Builder::new().name(name.clone()).spawn(run)?;
+        self.threads.push((name, thread));
+        Ok(())
+    }
+
+    /// Checks the heartbeats. Whether the process as a whole is alive: no worker has ended, and
+    /// none is taken for dead.
+    pub(crate) fn check(&self) -> bool {
+        self.health.check(Instant::now());
+        self.health.dead().is_none() && !self.threads.iter().any(|(_, thread)| thread.is_finished())
+    }
+
+    /// Waits until all have ended, for `grace` at most: a worker that is stuck ends with the
+    /// process. The names of those that still ran then.
+    pub(crate) fn join(self, grace: Duration) -> Vec<String> {
+        drop(self.running);
+        let timed_out = self.ended.recv_timeout(grace) == Err(RecvTimeoutError::Timeout);
+        let mut stuck = Vec::new();
+        for (name, thread) in self.threads {
+            if timed_out && !thread.is_finished() {
+                tracing::error!(
+                    "worker {name} has not ended within {grace:?}: the process ends without it"
+                );
+                stuck.push(name);
+            } else if thread.join().is_err() {
+                tracing::error!("worker {name} had panicked");
+            }
+        }
+        stuck
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_that_never_ends_does_not_hold_up_a_stop() {
+        let mut workers = Workers::new(Arc::default());
+        for listener in ["http", "gateway", "http", "http"] {
+            workers.spawn(listener, |_| {}).unwrap();
+        }
+        workers
+            .spawn("gateway", |_| {
+                loop {
+                    thread::park();
+                }
+            })
+            .unwrap();
+        let names: Vec<&str> = workers.threads.iter().map(|(name, _)| &**name).collect();
+        assert_eq!(
+            names,
+            ["http-0", "gateway-0", "http-1", "http-2", "gateway-1"]
+        );
+        assert_eq!(workers.join(Duration::from_millis(300)), ["gateway-1"]);
+    }
+
+    #[test]
+    fn workers_that_end_are_waited_for_no_longer_than_that_takes() {
+        let mut workers = Workers::new(Arc::default());
+        let (end, ends) = channel::<()>();
+        workers.spawn("http", move |_| _ = ends.recv()).unwrap();
+        workers
+            .spawn("admin", |_| panic!("a worker that panics has ended, too"))
+            .unwrap();
+        drop(end);
+        assert_eq!(workers.join(Duration::from_secs(3_600)), [""; 0]);
+    }
+
+    #[test]
+    fn a_worker_that_has_ended_is_seen() {
+        let mut workers = Workers::new(Arc::default());
+        let (end, ends) = channel::<()>();
+        workers.spawn("http", move |_| _ = ends.recv()).unwrap();
+        assert!(workers.check());
+        drop(end);
+        while !workers.threads[0].1.is_finished() {
+            thread::yield_now();
+        }
+        assert!(!workers.check());
+    }
+}

@@ -93,9 +93,7 @@
 //!
 //! let per_user = Keyed::<str>::new(Limit::per_minute(60).burst(3));
 //! assert!(per_user.check("ann").is_allowed());
-//! per_user.key("ann").reserve(1)?;                        // one key, with every verb of a limiter
-//! let pro = per_user.under(Limit::per_minute(600))?;      // a plan: the same keys, another limit
-//! assert_eq!(pro.check("bob").remaining(), 599);
+//! per_user.key("ann").reserve(1)?; // one key, with every method of a limiter
 //! # Ok::<_, Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -216,7 +214,7 @@ pub use decision::{Decision, Denied, Outcome, ReserveError};
 #[cfg(feature = "std")]
 pub use keyed::{
     Arrivals, ArrivalsBuilder, Figures, HashedKey, Key, KeyPermit, Keyed, KeyedBuilder,
-    KeyedConcurrency, KeyedConcurrencyBuilder, NotAThrottle, Taken, Throttle, TooManyLimits, Under,
+    KeyedConcurrency, KeyedConcurrencyBuilder, NotAThrottle, Taken, Throttle, TooManyLimits,
 };
 pub use limit::{
     Algorithm, Counting, Effective, InMicros, Limit, NotARate, ParseLimitError, Problem, Rate,

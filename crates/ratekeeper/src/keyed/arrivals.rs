@@ -16,10 +16,8 @@ use std::sync::Arc;
 /// Calls of many subjects, each with a limit of its own choosing: a key has one arrival time,
 /// whatever it is judged by.
 ///
-/// What redis-cell keeps for `CL.THROTTLE`. When the numbers of a key change, the time at which it
-/// would be full again stays; a [`Keyed`](crate::Keyed) with its [`under`](crate::Keyed::under)
-/// keeps the tokens instead, and knows a thousand different limits, while this knows none and takes
-/// whatever comes.
+/// This is what redis-cell keeps for `CL.THROTTLE`. When the parameters of a key change, the time at
+/// which its bucket is full again stays.
 ///
 /// ```
 /// use std::time::Duration;

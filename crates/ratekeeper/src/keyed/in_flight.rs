@@ -115,7 +115,7 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
             write: true,
             kept: false,
         };
-        let decision = table.call(first, hash, &asked, None).0.decision;
+        let decision = table.call(first, hash, &asked).0.decision;
         match decision.is_allowed() {
             true => Ok(KeyPermit {
                 inner: Arc::clone(&self.inner),

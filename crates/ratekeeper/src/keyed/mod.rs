@@ -5,7 +5,6 @@ mod hash;
 mod hashed_key;
 mod in_flight;
 pub(crate) mod line;
-mod plans;
 pub(crate) mod table;
 pub(crate) mod terms;
 mod view;
@@ -27,7 +26,6 @@ use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use line::Rule;
-use plans::Plans;
 use std::sync::Arc;
 use table::{Cap, Table};
 use terms::Terms;
@@ -92,7 +90,6 @@ pub struct Keyed<K: ?Sized, C: Clock = DefaultClock> {
 pub(crate) struct Inner<C> {
     pub(crate) first: Arc<Terms>,
     pub(crate) table: Table<C>,
-    pub(crate) plans: Plans,
     pub(crate) waiters: Waiters,
 }
 
@@ -179,7 +176,6 @@ impl<C: Clock> Inner<C> {
             .new_line(0, "", rule)
             .expect("the first line of a table");
         Self {
-            plans: Plans::new(first.clone()),
             table,
             first,
             waiters: Waiters::default(),
@@ -220,14 +216,9 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     where
         K: Borrow<Q>,
     {
-        let Inner {
-            table,
-            first,
-            plans,
-            ..
-        } = &*self.inner;
+        let Inner { table, first, .. } = &*self.inner;
         let hash = table.hash(key);
-        table.check(first, hash, || table.clock().now(), cost, Some(plans))
+        table.check(first, hash, || table.clock().now(), cost)
     }
 
     /// One key, with the verbs of a [`Limiter`](crate::Limiter).
@@ -271,36 +262,6 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     pub fn settle(&self, taken: Taken, actual: u64) {
         taken.settle(&self.inner, actual, || self.clock().now());
     }
-
-    /// The same keys, judged by a limit that comes with the call: plans, or a customer's own
-    /// numbers.
-    ///
-    /// A key has one bucket, whatever it is judged by: when its plan changes the tokens it has
-    /// stay, clipped to the new burst.
-    ///
-    /// ```
-    /// use ratekeeper::{Keyed, Limit};
-    ///
-    /// let per_user = Keyed::<str>::new(Limit::per_minute(60));
-    /// let pro = Limit::per_minute(600);
-    /// assert_eq!(per_user.check("u1").remaining(), 59);
-    /// assert_eq!(per_user.under(pro)?.check("u2").remaining(), 599);
-    /// # Ok::<_, ratekeeper::TooManyLimits>(())
-    /// ```
-    ///
-    /// It is an error once more than 1,024 different limits have been used.
-    #[inline]
-    pub fn under(&self, limit: Limit) -> Result<Under<'_, K, C>, TooManyLimits> {
-        let Inner { table, plans, .. } = &*self.inner;
-        match plans.under(table, limit) {
-            Some(first) => Ok(Under {
-                inner: &self.inner,
-                first,
-                keys: PhantomData,
-            }),
-            None => Err(TooManyLimits(())),
-        }
-    }
 }
 
 /// # Changing it live
@@ -340,13 +301,11 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.set_limit(self.limit().burst(burst));
     }
 
-    /// Makes every key fresh, whichever limit it was last judged by, and forgets the floor.
+    /// Makes every key fresh and forgets the eviction floor.
     pub fn reset(&self) {
-        let Inner { table, plans, .. } = &*self.inner;
-        for first in plans.iter() {
-            let rule = table.current(first).rule;
-            table.change(&first.line, rule, Carry::Reset, || table.clock().now());
-        }
+        let Inner { table, first, .. } = &*self.inner;
+        let rule = table.current(first).rule;
+        table.change(&first.line, rule, Carry::Reset, || table.clock().now());
     }
 
     /// Ends every wait, now and later, with [`WaitError::Closed`](crate::WaitError::Closed). The
@@ -360,67 +319,16 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.inner.waiters.is_closed()
     }
 
-    /// What came on top of the limit's promise, or was not given back, of all keys.
+    /// Counters, over all keys, of what came on top of the limit's promise and of refunds that were
+    /// lost.
     pub fn counts(&self) -> Counts {
-        self.inner
-            .plans
-            .iter()
-            .map(|first| first.line.counts())
-            .fold(Counts::default(), |sum, line| Counts {
-                granted: sum.granted.saturating_add(line.granted),
-                settled_up: sum.settled_up.saturating_add(line.settled_up),
-                not_returned: sum.not_returned.saturating_add(line.not_returned),
-                changes: sum.changes.saturating_add(line.changes),
-            })
+        self.inner.first.line.counts()
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
     pub fn figures(&self) -> Figures {
         let table = &self.inner.table;
         table.figures(table.clock().now())
-    }
-}
-
-/// The keys of a [`Keyed`], judged by another limit; what [`Keyed::under`] returns.
-pub struct Under<'a, K: ?Sized, C: Clock> {
-    inner: &'a Arc<Inner<C>>,
-    first: &'a Terms,
-    keys: PhantomData<fn(&K)>,
-}
-
-impl<'a, K: ?Sized, C: Clock> Under<'a, K, C> {
-    /// See [`Keyed::check`].
-    #[inline]
-    pub fn check<Q: Hash + ?Sized>(&self, key: &Q) -> Decision
-    where
-        K: Borrow<Q>,
-    {
-        self.check_n(key, 1)
-    }
-
-    /// See [`Keyed::check_n`].
-    #[inline]
-    pub fn check_n<Q: Hash + ?Sized>(&self, key: &Q, cost: u64) -> Decision
-    where
-        K: Borrow<Q>,
-    {
-        let Inner { table, plans, .. } = &**self.inner;
-        table.check(
-            self.first,
-            table.hash(key),
-            || table.clock().now(),
-            cost,
-            Some(plans),
-        )
-    }
-
-    /// See [`Keyed::key`].
-    #[inline]
-    pub fn key<Q: Hash + ?Sized>(&self, key: &Q) -> Key<'a, C>
-    where
-        K: Borrow<Q>,
-    {
-        Key::new(self.inner, self.first, self.inner.table.hash(key))
     }
 }
 
@@ -438,14 +346,6 @@ impl<K: ?Sized, C: Clock> fmt::Debug for Keyed<K, C> {
         f.debug_struct("Keyed")
             .field("limit", &self.limit())
             .finish_non_exhaustive()
-    }
-}
-
-impl<K: ?Sized, C: Clock> fmt::Debug for Under<'_, K, C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Under")
-            .field("limit", &self.first.rule.limit())
-            .finish()
     }
 }
 

@@ -434,21 +434,6 @@ impl Terms {
         Some(Instant::from_unix_nanos(since).max(self.since)).filter(|since| *since <= now)
     }
 
-    /// A state as strict as both.
-    pub(crate) fn joined(&self, state: State, other: State) -> State {
-        match (state, other) {
-            (State::Word(a), State::Word(b)) if self.normal.is_windowed() => {
-                State::Word(join_word(&self.normal, a, b))
-            }
-            (State::Word(a), State::Word(b)) => State::Word(a.max(b)),
-            (State::Wide(mut a), State::Wide(b)) => {
-                a.join(&self.normal, &b);
-                State::Wide(a)
-            }
-            (state, _) => state,
-        }
-    }
-
     /// How fresh a state is that is a word; none if its entry may not go.
     #[inline]
     pub(crate) fn freshness(&self, word: u64, now: Instant) -> Option<Freshness> {
@@ -672,11 +657,6 @@ impl Terms {
             };
             self.sink(at, &self.succeed(before, &state), budget);
         }
-    }
-
-    /// Whether keys have been displaced.
-    pub(super) fn has_floor(&self) -> bool {
-        self.floor.get().is_some()
     }
 }
 

@@ -50,7 +50,7 @@ impl Taken {
     }
 
     pub(super) fn settle<C: Clock>(self, inner: &Inner<C>, actual: u64, now: impl Fn() -> Instant) {
-        let (table, plans) = (&inner.table, Some(&inner.plans));
+        let table = &inner.table;
         // What another table charged is none of this one's business.
         if inner.table.id != self.table || self.booking.terms() == 0 {
             return;
@@ -72,11 +72,10 @@ impl Taken {
                 cost.saturating_sub(actual),
                 false,
                 &now,
-                plans,
             );
         }
         if actual > cost {
-            charge_more(table, booking.terms(), hash, actual - cost, now, plans);
+            charge_more(table, booking.terms(), hash, actual - cost, now);
         }
     }
 }
@@ -130,13 +129,9 @@ impl<'a, C: Clock> Key<'a, C> {
     /// See [`Limiter::check_n`](crate::Limiter::check_n).
     #[inline]
     pub fn check_n(&self, cost: u64) -> Decision {
-        self.inner.table.check(
-            self.first,
-            self.hash,
-            || self.now(),
-            cost,
-            Some(&self.inner.plans),
-        )
+        self.inner
+            .table
+            .check(self.first, self.hash, || self.now(), cost)
     }
 
     /// See [`Limiter::peek`](crate::Limiter::peek).
@@ -160,7 +155,7 @@ impl<'a, C: Clock> Key<'a, C> {
         };
         self.inner
             .table
-            .call(self.first, self.hash, &asked, Some(&self.inner.plans))
+            .call(self.first, self.hash, &asked)
             .0
             .decision
     }
@@ -339,25 +334,14 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Makes this key fresh. Older charges and reservations give nothing back.
     pub fn reset(&self) {
-        reset(
-            &self.inner.table,
-            self.first,
-            self.hash,
-            || self.now(),
-            Some(&self.inner.plans),
-        );
+        reset(&self.inner.table, self.first, self.hash, || self.now());
     }
 
     /// See [`Limiter::grant`](crate::Limiter::grant).
     pub fn grant(&self, tokens: u64) {
-        grant(
-            &self.inner.table,
-            self.first,
-            self.hash,
-            tokens,
-            || self.now(),
-            Some(&self.inner.plans),
-        );
+        grant(&self.inner.table, self.first, self.hash, tokens, || {
+            self.now()
+        });
     }
 
     fn spot(&self, booking: Booking) -> Spot<C> {
@@ -431,10 +415,7 @@ impl<'a, C: Clock> Key<'a, C> {
             write: true,
             kept: false,
         };
-        let (call, terms, standing) =
-            self.inner
-                .table
-                .call(self.first, self.hash, &asked, Some(&self.inner.plans));
+        let (call, terms, standing) = self.inner.table.call(self.first, self.hash, &asked);
         if call.decision.is_denied() {
             return Err(call.decision);
         }
@@ -498,7 +479,7 @@ impl<C: Clock> Spot<C> {
         unused: u64,
         now: impl Fn() -> Instant,
     ) {
-        let (table, plans) = (&self.inner.table, Some(&self.inner.plans));
+        let table = &self.inner.table;
         give_back(
             table,
             self.hash,
@@ -508,7 +489,6 @@ impl<C: Clock> Spot<C> {
             unused,
             false,
             now,
-            plans,
         );
     }
 
@@ -520,19 +500,17 @@ impl<C: Clock> Spot<C> {
             self.hash,
             extra,
             now,
-            Some(&self.inner.plans),
         );
     }
 
     /// Cancels a reservation, unless its time has come.
     pub(crate) fn cancel(&self, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
-        let (table, plans) = (&self.inner.table, Some(&self.inner.plans));
+        let table = &self.inner.table;
         let first = table.terms(self.booking.terms());
         table.alter(
             first,
             self.hash,
             now(),
-            plans,
             Absent::StaysOut,
             |terms, state, account| {
                 let (Altered::Word(word), Some(account)) = (state, account) else {
@@ -584,7 +562,6 @@ pub(crate) fn give_back<C: Clock>(
     unused: u64,
     is_all: bool,
     now: impl Fn() -> Instant,
-    plans: Option<&super::plans::Plans>,
 ) {
     let mut too_late = false;
     let first = table.terms(booking.terms());
@@ -592,7 +569,6 @@ pub(crate) fn give_back<C: Clock>(
         first,
         hash,
         now(),
-        plans,
         Absent::StaysOut,
         |terms, state, account| {
             let account =
@@ -654,7 +630,6 @@ pub(crate) fn charge_more<C: Clock>(
     hash: u64,
     extra: u64,
     now: impl Fn() -> Instant,
-    plans: Option<&super::plans::Plans>,
 ) {
     let charge = |terms: &Terms, state: Altered<'_>, _: Option<Account<'_>>| {
         let (normal, now) = (&terms.normal, now());
@@ -679,7 +654,7 @@ pub(crate) fn charge_more<C: Clock>(
         }
         terms.line.settled_up.fetch_add(extra, Ordering::Relaxed);
     };
-    table.alter(table.terms(id), hash, now(), plans, Absent::Comes, charge);
+    table.alter(table.terms(id), hash, now(), Absent::Comes, charge);
 }
 
 /// Makes a key of a rate fresh. Older charges and reservations give nothing back.
@@ -688,13 +663,11 @@ pub(crate) fn reset<C: Clock>(
     first: &Terms,
     hash: u64,
     now: impl Fn() -> Instant,
-    plans: Option<&super::plans::Plans>,
 ) {
     table.alter(
         first,
         hash,
         now(),
-        plans,
         Absent::StaysFresh,
         |terms, state, account| {
             if let Some(account) = account {
@@ -727,13 +700,11 @@ pub(crate) fn grant<C: Clock>(
     hash: u64,
     tokens: u64,
     now: impl Fn() -> Instant,
-    plans: Option<&super::plans::Plans>,
 ) {
     table.alter(
         first,
         hash,
         now(),
-        plans,
         Absent::StaysFresh,
         |terms, state, account| {
             let (normal, now) = (&terms.normal, now());

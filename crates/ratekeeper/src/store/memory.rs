@@ -239,14 +239,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
         if let Some(hash) = self.key_of_a_rate(handle, key) {
             let table = &self.inner.table;
-            grant(
-                table,
-                &handle.first,
-                hash,
-                tokens,
-                || table.clock().now(),
-                None,
-            );
+            grant(table, &handle.first, hash, tokens, || table.clock().now());
         }
     }
 
@@ -254,7 +247,7 @@ impl<C: Clock> MemoryStore<C> {
     pub fn reset(&self, handle: &LimitHandle, key: &[u8]) {
         if let Some(hash) = self.key_of_a_rate(handle, key) {
             let table = &self.inner.table;
-            reset(table, &handle.first, hash, || table.clock().now(), None);
+            reset(table, &handle.first, hash, || table.clock().now());
         }
     }
 
@@ -336,11 +329,10 @@ impl<C: Clock> MemoryStore<C> {
                             unused,
                             actual == 0,
                             &now,
-                            None,
                         );
                     }
                     if actual > cost {
-                        charge_more(table, booking.terms(), hash, actual - cost, &now, None);
+                        charge_more(table, booking.terms(), hash, actual - cost, &now);
                     }
                 }
                 None => {}

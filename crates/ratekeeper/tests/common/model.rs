@@ -175,36 +175,6 @@ impl Model {
             && self.look(now, call).outcome == Outcome::Denied
     }
 
-    /// A change of plan at `now`: the level stays, and what has been full for a while has come on
-    /// since then as it does under the new plan.
-    pub(crate) fn change_plan(&mut self, limit: Limit, now: u64) {
-        let mut since = now;
-        if self.is_fresh(now) {
-            // The first instant at which it was, of those since anything happened.
-            let State::Bucket(Bucket { start, calls, .. }) = &self.state else {
-                return self.keep(limit, now);
-            };
-            let last = calls
-                .iter()
-                .map(|call| call.at)
-                .chain(start.map(|(at, _)| at))
-                .max();
-            let Some(mut before) = last else {
-                *self = Self::new(limit);
-                return;
-            };
-            while before < since {
-                let middle = before + (since - before) / 2;
-                if self.is_fresh(middle) {
-                    since = middle
-                } else {
-                    before = middle + 1
-                }
-            }
-        }
-        self.keep(limit, since);
-    }
-
     /// A live change that keeps what is there, as far as ALGORITHMS.md words it: buckets among
     /// themselves, and windows of which only the number changes.
     pub(crate) fn keep(&mut self, limit: Limit, now: u64) {

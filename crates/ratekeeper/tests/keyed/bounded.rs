@@ -146,44 +146,6 @@ proptest! {
             prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
         }
     }
-
-    /// Plans: whichever plan a key calls under, it is admitted no more than the most generous one
-    /// allows.
-    #[test]
-    fn no_plan_lends_a_key_more_than_the_most_generous_one(
-        interval in 1_u64..10, bursts in prop::collection::vec(1_u64..6, 3), most in 1_usize..20,
-        ops in prop::collection::vec((ops(true), 0_usize..3), 1..150),
-    ) {
-        // One rate, so that the most generous plan is the one with the largest burst.
-        let plans: Vec<_> = bursts.iter().map(|burst| whole_interval(interval, *burst)).collect();
-        let (keyed, clock) = keyed(plans[0], most);
-        let mut admitted: BTreeMap<u64, Vec<Admitted>> = BTreeMap::new();
-        let mut new = 1_000_000;
-        let mut call = |key: u64, cost: u64, at: u64, plan: usize| {
-            let decision = match plan {
-                0 => keyed.key(&key).at(instant(at)).check_n(cost),
-                _ => keyed.under(plans[plan]).expect("few limits").key(&key).at(instant(at)).check_n(cost),
-            };
-            if decision.is_allowed() {
-                admitted.entry(key).or_default().push(Admitted { at, cost, delay: 0 });
-            }
-        };
-        for (op, plan) in ops {
-            let now = clock.now().as_unix_nanos();
-            match op {
-                Op::Pass(by) => clock.advance(Duration::from_nanos(by)),
-                Op::Check { key, cost, back } => call(key, cost, now - back.min(20), plan),
-                Op::Churn(keys) => {
-                    (new..new + keys).for_each(|key| call(key, 1, now, plan));
-                    new += keys;
-                }
-            }
-        }
-        let generous = whole_interval(interval, *bursts.iter().max().expect("three"));
-        for (key, admitted) in admitted {
-            prop_assert_eq!(bounds::broken(&generous, &admitted), None, "key {}: {:?}", key, admitted);
-        }
-    }
 }
 
 /// Parts a token, so that every interval from 1 to 10 ns brings whole parts a nanosecond.

@@ -120,60 +120,6 @@ fn a_reset_while_a_key_is_out_voids_what_it_was_charged_before() {
     }
 }
 
-/// Displaced under one plan, back under a faster one, and under the first again: by three ways.
-#[test]
-fn a_key_that_comes_back_under_another_plan_gets_nothing_of_before() {
-    for way in 0..3 {
-        let passed: Vec<_> = (0..30)
-            .filter_map(|_| passes_after_another_plan(way))
-            .collect();
-        assert!(
-            !passed.is_empty() && passed.iter().all(|passed| *passed <= 1),
-            "way {way}: {passed:?}"
-        );
-    }
-}
-
-/// None if a helper was turned away, by the floor of another that was displaced.
-fn passes_after_another_plan(way: u32) -> Option<usize> {
-    let clock = ManualClock::new();
-    let slow = Keyed::<str, _>::builder(Limit::per_second(1).burst(20))
-        .max_keys(1)
-        .clock(clock.clone())
-        .build();
-    let fast = slow.under(Limit::per_second(100).burst(20)).unwrap();
-    let helpers = slow.under(Limit::per_hour(20)).unwrap();
-    let charge = slow.key("key").take(19).unwrap();
-    let last = if way == 0 { 4 } else { 1 };
-    let come = |(helper, cost)| helpers.check_n(helper, cost).is_allowed().then_some(());
-    [("a", 3), ("b", 10), ("c", 10), ("d", last)]
-        .into_iter()
-        .try_for_each(come)?;
-    fast.check("key").is_allowed().then_some(())?;
-    clock.advance(Duration::from_secs(1));
-    while if way == 2 {
-        fast.check("key")
-    } else {
-        slow.check("key")
-    }
-    .is_allowed()
-    {}
-    match way {
-        0 => come(("e", 15))?,
-        1 => {}
-        _ => come(("e", 1))?,
-    }
-    clock.advance(Duration::from_millis(if way == 2 { 10 } else { 1_000 }));
-    let first = usize::from(slow.check("key").is_allowed());
-    charge.settle(0);
-    Some(
-        first
-            + (0..100)
-                .take_while(|_| slow.check("key").is_allowed())
-                .count(),
-    )
-}
-
 /// It is counted, unless time has brought it back by itself.
 #[test]
 fn what_does_not_come_back_to_a_displaced_key_is_counted() {

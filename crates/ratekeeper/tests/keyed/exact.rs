@@ -44,13 +44,6 @@ impl Histories {
         self.0.extend(fresh.then(|| Model::new(limit)));
     }
 
-    /// The same for a key that is judged by another plan.
-    fn change_plan(&mut self, plan: Limit, now: u64) {
-        self.0
-            .iter_mut()
-            .for_each(|model| model.change_plan(plan, now));
-    }
-
     fn is_silent_on(&self, now: u64, cost: u64) -> bool {
         self.0.iter().any(|model| model.is_silent_on(now, cost))
     }
@@ -58,31 +51,6 @@ impl Histories {
     /// Whether a call was told what one of them says; the others have been something else.
     fn told(&mut self, told: Told, call: impl Fn(&mut Model) -> Told) -> bool {
         self.0.retain_mut(|model| call(model) == told);
-        !self.0.is_empty()
-    }
-
-    /// A call under a plan. A key that changes plan keeps its level; one that is denied, or only
-    /// asks, may not have changed yet.
-    fn told_under(
-        &mut self,
-        plan: Limit,
-        now: u64,
-        told: Told,
-        charge: bool,
-        call: impl Fn(&mut Model) -> Told,
-    ) -> bool {
-        let mut possible = Vec::new();
-        for model in &self.0 {
-            let mut after = Histories(vec![model.clone()]);
-            after.change_plan(plan, now);
-            if after.told(told, &call) {
-                if !charge && model.limit() != plan {
-                    possible.push(model.clone());
-                }
-                possible.extend(after.0);
-            }
-        }
-        self.0 = possible;
         !self.0.is_empty()
     }
 }
@@ -183,44 +151,6 @@ proptest! {
             }
         }
         prop_assert_eq!(keyed.figures().evicted_live, 0);
-    }
-
-    /// A limit passed with the call: a key that changes plan keeps its level.
-    #[test]
-    fn each_key_keeps_its_level_from_plan_to_plan(
-        limit in any_limits(),
-        plans in prop::collection::vec((1_u64..=9, 1_u64..=9), 2),
-        ops in prop::collection::vec((calls(), 0_usize..3), 1..80),
-    ) {
-        let (keyed, clock) = keyed(limit);
-        let plans: Vec<_> = plans.into_iter().filter_map(|plan| same_kind(&limit, plan)).chain([limit]).collect();
-        let mut now = clock.now().as_unix_nanos();
-        let mut models: BTreeMap<u64, Histories> = (0..KEYS).map(|key| (key, Histories::new(limit))).collect();
-        for (Call { key, step, cost, verb }, plan) in ops {
-            let plan = plans[plan % plans.len()];
-            let Step::On(_) = step else { continue };
-            moved_by(&mut now, step, &plan);
-            clock.set(instant(now));
-            let model = models.get_mut(&key).expect("a key");
-            let mut asked = Histories(model.0.clone());
-            asked.change_plan(plan, now);
-            if asked.is_silent_on(now, cost) || asked.is_silent_on(now, 0) {
-                continue;
-            }
-            let told = match plan == limit {
-                true => told(&keyed.key(&key), cost, verb),
-                false => told(&keyed.under(plan).expect("few limits").key(&key), cost, verb),
-            };
-            let charged = told.outcome == ratekeeper::Outcome::Allowed && verb != Verb::Peek && cost > 0;
-            let before = model.0.clone();
-            let known = model.told_under(plan, now, told, charged, |model| modelled(model, now, cost, verb));
-            if !known && keyed.figures().evicted_fresh > 0 {
-                // Two keys of one line: one was forgotten when it had been fresh for long, and
-                // starts from the floor.
-                return Ok(());
-            }
-            prop_assert!(known, "{:?} {} of key {} under {} at {}: {:?}\nnot of {:?}", verb, cost, key, plan, now, told, before);
-        }
     }
 }
 

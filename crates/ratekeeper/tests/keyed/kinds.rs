@@ -1,6 +1,6 @@
 //! Any key that can be hashed, borrowed as a map's key is.
 
-use ratekeeper::{Algorithm, Keyed, Limit, ManualClock};
+use ratekeeper::{Keyed, Limit, ManualClock};
 use std::borrow::Borrow;
 use std::hash::Hash;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -96,28 +96,4 @@ fn the_first_lines_of_the_docs() {
         per_user.key("u2").wait().blocking(),
         Err(ratekeeper::WaitError::Closed)
     );
-}
-
-/// A plan passed with the call, every algorithm beside every other.
-#[test]
-fn plans_of_other_algorithms_go_along() {
-    let clock = ManualClock::new();
-    let keyed = Keyed::<str, _>::with_clock(Limit::per_minute(10), clock);
-    let limit = Limit::per_minute(10);
-    let limits = Algorithm::ALL
-        .map(|algorithm| limit.algorithm(algorithm))
-        .into_iter()
-        .chain([limit.refundable()]);
-    for first in limits.clone() {
-        for second in limits.clone() {
-            let (from, to) = (first, second);
-            let key = format!("{from} to {to}");
-            assert!(
-                keyed.under(first).unwrap().check_n(&*key, 4).is_allowed(),
-                "{key}"
-            );
-            let left = keyed.under(second).unwrap().key(&*key).peek().remaining();
-            assert!((6..=7).contains(&left), "{key}: {left}");
-        }
-    }
 }

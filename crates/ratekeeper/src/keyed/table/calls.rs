@@ -3,7 +3,6 @@
 use super::{Account, LANES, Seen, Standing, Table, tag};
 use crate::clock::{Clock, Instant};
 use crate::decision::Decision;
-use crate::keyed::plans::Plans;
 use crate::keyed::terms::{Asked, Call, State, Terms};
 use crate::keyed::wide::{Budget, WideState};
 use crate::limit::Kind;
@@ -22,26 +21,18 @@ impl<C: Clock> Table<C> {
         hash: u64,
         now: impl FnOnce() -> Instant,
         cost: u64,
-        plans: Option<&Plans>,
     ) -> Decision {
         let terms = self.current(first);
         let seen = self.glance(hash, terms.id, 0);
         let now = now();
         match seen.and_then(|seen| self.quick(terms, &seen, now, cost)) {
             Some(quick) => quick.decision(),
-            None => self.check_anyhow(first, hash, now, cost, plans),
+            None => self.check_anyhow(first, hash, now, cost),
         }
     }
 
     #[inline(never)]
-    fn check_anyhow(
-        &self,
-        first: &Terms,
-        hash: u64,
-        now: Instant,
-        cost: u64,
-        plans: Option<&Plans>,
-    ) -> Decision {
+    fn check_anyhow(&self, first: &Terms, hash: u64, now: Instant, cost: u64) -> Decision {
         let terms = self.current(first);
         for lane in 1..LANES {
             if let Some(seen) = self.glance(hash, terms.id, lane)
@@ -58,7 +49,7 @@ impl<C: Clock> Table<C> {
             write: true,
             kept: true,
         };
-        self.call(first, hash, &asked, plans).0.decision
+        self.call(first, hash, &asked).0.decision
     }
 
     /// The same for a call that keeps what it takes, with the terms it was judged by and how the
@@ -116,7 +107,6 @@ impl<C: Clock> Table<C> {
         first: &'a Terms,
         hash: u64,
         asked: &Asked,
-        plans: Option<&Plans>,
     ) -> (Call, &'a Terms, Standing) {
         for round in 0.. {
             let terms = self.current(first);
@@ -129,7 +119,7 @@ impl<C: Clock> Table<C> {
                 }
                 Some(seen) if terms.fits_a_word() => self.call_word(terms, hash, &seen, asked),
                 Some(seen) => self.call_wide(terms, hash, &seen, asked),
-                None => self.call_absent(terms, hash, asked, plans),
+                None => self.call_absent(terms, hash, asked),
             };
             match call {
                 Some((call, _)) if call.late => {
@@ -211,18 +201,12 @@ impl<C: Clock> Table<C> {
         })
     }
 
-    fn call_absent(
-        &self,
-        terms: &Terms,
-        hash: u64,
-        asked: &Asked,
-        plans: Option<&Plans>,
-    ) -> Option<(Call, Standing)> {
+    fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked) -> Option<(Call, Standing)> {
         if let Some(denied) = terms.denied_by_floor(hash, asked) {
             return Some((denied, Standing::default()));
         }
         let one = self.wides.budget.of_one();
-        let (call, _) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
+        let (call, _) = terms.judge(self.start(hash, terms)?, asked, &one);
         if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
             return Some((call, Standing::default()));
         }
@@ -231,7 +215,7 @@ impl<C: Clock> Table<C> {
             return None;
         }
         // Again: the key may have come and gone meanwhile.
-        let (call, state) = terms.judge(self.start(hash, terms, asked.now, plans)?, asked, &one);
+        let (call, state) = terms.judge(self.start(hash, terms)?, asked, &one);
         if call.decision.is_denied() {
             return Some((call, Standing::default()));
         }
@@ -353,7 +337,6 @@ impl<C: Clock> Table<C> {
         first: &Terms,
         hash: u64,
         now: Instant,
-        plans: Option<&Plans>,
         absent: Absent,
         change: impl FnOnce(&Terms, Altered<'_>, Option<Account<'_>>),
     ) -> bool {
@@ -405,7 +388,7 @@ impl<C: Clock> Table<C> {
                     return true;
                 }
                 None => {
-                    let Some(start) = self.start(hash, terms, now, plans) else {
+                    let Some(start) = self.start(hash, terms) else {
                         continue;
                     };
                     if absent != Absent::Comes && terms.is_fresh(&start, now) {
@@ -418,7 +401,7 @@ impl<C: Clock> Table<C> {
                     if self.find(hash).is_some() {
                         continue;
                     }
-                    let Some(mut start) = self.start(hash, terms, now, plans) else {
+                    let Some(mut start) = self.start(hash, terms) else {
                         continue;
                     };
                     let (room, budget) = (self.make_room(hash, now), self.wides.budget.of_one());

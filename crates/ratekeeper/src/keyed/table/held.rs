@@ -95,9 +95,7 @@ impl<C: Clock> Table<C> {
             match place {
                 None if one.terms.normal.kind == Kind::Unlimited => {}
                 None if self.find(one.hash).is_some() => return None,
-                None => {
-                    one.state = Working::OutOfTable(self.start(one.hash, one.terms, now, None)?)
-                }
+                None => one.state = Working::OutOfTable(self.start(one.hash, one.terms)?),
                 Some(_) => self.hold_one(one)?,
             }
         }
@@ -116,7 +114,7 @@ impl<C: Clock> Table<C> {
         if seen.is_none() && tries < ENOUGH {
             let _held = self.stripe(hash).inserting.hold();
             if self.find(hash).is_none() {
-                let start = self.start(hash, terms, now, None)?;
+                let start = self.start(hash, terms)?;
                 // As if used now, so that the others of the same call do not take its place.
                 self.put(
                     self.make_room(hash, now),

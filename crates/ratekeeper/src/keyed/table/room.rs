@@ -2,7 +2,6 @@
 
 use super::{BUSY, EMPTY, LANES, LONG, NOBODY, Place, SLOTS, Seen, TERMS_BITS, Table, tag};
 use crate::clock::{Clock, Instant};
-use crate::keyed::plans::Plans;
 use crate::keyed::terms::{Freshness, State, Terms};
 use crate::keyed::wide::WideState;
 use crate::sync::{Ordering, relax};
@@ -138,27 +137,10 @@ impl<C: Clock> Table<C> {
         true
     }
 
-    /// What a key starts from that is not in the table; none if the terms are not in force any
-    /// more. `plans` are lines that know the same keys.
-    pub(super) fn start(
-        &self,
-        hash: u64,
-        terms: &Terms,
-        now: Instant,
-        plans: Option<&Plans>,
-    ) -> Option<State> {
-        let mut start = terms.start(hash);
-        if let Some(plans) = plans.filter(|plans| plans.len() > 1) {
-            for other in plans.iter().map(|first| self.current(first)) {
-                if other.id == terms.id || !other.has_floor() {
-                    continue;
-                }
-                start = terms.joined(
-                    start,
-                    terms.adopt(other, &other.start(hash), self.present(now)),
-                );
-            }
-        }
+    /// The state that a key starts from when it is not in the table. `None` if `terms` is no longer
+    /// the current version.
+    pub(super) fn start(&self, hash: u64, terms: &Terms) -> Option<State> {
+        let start = terms.start(hash);
         // A key that was displaced since then is in the floor of the next terms.
         (terms.next.load(Ordering::Acquire) == 0).then_some(start)
     }

@@ -121,7 +121,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
                 let asked = group.enforce.asked(now, true);
-                let (call, terms, standing) = table.call(group.first, group.hash, &asked, None);
+                let (call, terms, standing) = table.call(group.first, group.hash, &asked);
                 (group.terms, group.standing, group.enforce.call) =
                     (terms.id, standing, Some(call));
                 !group.enforce.is_denied()
@@ -138,7 +138,7 @@ impl<C: Clock> MemoryStore<C> {
             let (first, hash) = (group.first, group.hash);
             for part in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
                 if part.asks > 0 {
-                    part.call = Some(table.call(first, hash, &part.asked(now, false), None).0);
+                    part.call = Some(table.call(first, hash, &part.asked(now, false)).0);
                 }
             }
         }

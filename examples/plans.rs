@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release --example plans
 
-use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimits};
+use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimitsError};
 
 struct Plan {
     name: &'static str,
@@ -14,7 +14,7 @@ struct Plan {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), TooManyLimits> {
+async fn main() -> Result<(), TooManyLimitsError> {
     let store = MemoryStore::new();
     let plan = |name, user, all| {
         Ok(Plan {
@@ -55,7 +55,7 @@ async fn main() -> Result<(), TooManyLimits> {
                 "{} {}/{}{binds}",
                 status.outcome().name(),
                 decision.remaining(),
-                decision.limit()
+                decision.capacity()
             );
             print!("{told:>16}");
         }

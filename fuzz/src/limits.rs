@@ -1,6 +1,6 @@
 //! What the fuzz targets of `ratekeeper` run.
 
-use ratekeeper::{Carry, Instant, Limit, Limiter, ManualClock};
+use ratekeeper::{Carry, Timestamp, Limit, Limiter, ManualClock};
 use std::time::Duration;
 
 /// Any text: a limit that prints back to itself, or an error that points into it.
@@ -35,7 +35,7 @@ pub fn decide(data: &[u8]) {
     let mut now = 0;
     let mut at_this_instant: u128 = 0;
     while let Some(verb) = bytes.byte() {
-        let (cost, view) = (bytes.number(), limiter.at(Instant::from_unix_nanos(now)));
+        let (cost, view) = (bytes.number(), limiter.at(Timestamp::from_unix_nanos(now)));
         match verb % 8 {
             0 => {
                 now = bytes.number();
@@ -47,7 +47,7 @@ pub fn decide(data: &[u8]) {
                     bytes.number(),
                 );
                 if let Ok(slot) = slot {
-                    limiter.at(Instant::from_unix_nanos(later)).cancel(slot);
+                    limiter.at(Timestamp::from_unix_nanos(later)).cancel(slot);
                 }
                 // Slots act at other instants than they were asked for.
                 at_this_instant = 0;
@@ -83,7 +83,7 @@ pub fn decide(data: &[u8]) {
                     decision.remaining(),
                     decision.reset_after(),
                     decision.delay(),
-                    decision.limit(),
+                    decision.capacity(),
                 );
                 if decision.is_allowed() {
                     at_this_instant += u128::from(cost);
@@ -94,9 +94,9 @@ pub fn decide(data: &[u8]) {
                     assert_eq!(view.tokens(), tokens, "a denial changes nothing");
                 }
                 if let Some(after) = decision.retry_after() {
-                    let then = Instant::from_unix_nanos(now) + after;
-                    if then > Instant::from_unix_nanos(now)
-                        && then < Instant::from_unix_nanos(u64::MAX)
+                    let then = Timestamp::from_unix_nanos(now) + after;
+                    if then > Timestamp::from_unix_nanos(now)
+                        && then < Timestamp::from_unix_nanos(u64::MAX)
                     {
                         assert!(limiter.at(then).peek_n(cost).is_allowed(), "{decision:?}");
                     }

@@ -1,6 +1,6 @@
 //! Bytes of a client that speaks RESP, or does not.
 
-use ratekeeper::{Arrivals, Clock, ManualClock};
+use ratekeeper::{Clock, KeyedGcra, ManualClock};
 
 #[allow(
     dead_code,
@@ -23,7 +23,10 @@ pub fn resp(data: &[u8]) {
 
 fn answers(data: &[u8], piece: usize) -> Vec<u8> {
     let clock = ManualClock::new();
-    let arrivals = Arrivals::builder().max_keys(4).clock(clock.clone()).build();
+    let arrivals = KeyedGcra::builder()
+        .max_keys(4)
+        .clock(clock.clone())
+        .build();
     let (mut session, mut begun, mut all) = (Session::new(1, None), Vec::new(), Vec::new());
     let mut totals = Totals::default();
     for piece in data.chunks(piece) {

@@ -2,7 +2,7 @@
 
 use governor::clock::{Clock as GovernorClock, ReasonablyRealtime, Reference};
 use governor::nanos::Nanos;
-use ratekeeper::{Clock, Instant};
+use ratekeeper::{Clock, Timestamp};
 use std::ops::Add;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone)]
 pub(crate) struct Ours<C> {
     clock: C,
-    start: Instant,
+    start: Timestamp,
 }
 
 impl<C: Clock> Ours<C> {
@@ -76,8 +76,8 @@ pub(crate) struct Still;
 
 impl Clock for Still {
     #[inline]
-    fn now(&self) -> Instant {
-        Instant::from_unix_nanos(START)
+    fn now(&self) -> Timestamp {
+        Timestamp::from_unix_nanos(START)
     }
 }
 
@@ -93,9 +93,9 @@ impl Stepping {
 
 impl Clock for Stepping {
     #[inline]
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         let now = self.0.load(Ordering::Relaxed) + 1_000;
         self.0.store(now, Ordering::Relaxed);
-        Instant::from_unix_nanos(now)
+        Timestamp::from_unix_nanos(now)
     }
 }

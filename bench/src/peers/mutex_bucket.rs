@@ -1,7 +1,7 @@
 //! What one writes by hand: a token bucket in floating point behind a lock.
 
 use super::{OPEN_BURST, OPEN_INTERVAL, SHUT_INTERVAL};
-use ratekeeper::{Clock, Instant};
+use ratekeeper::{Clock, Timestamp};
 use std::hint::black_box;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -10,7 +10,7 @@ struct Bucket<C> {
     rate: f64,
     burst: f64,
     clock: C,
-    state: Mutex<(f64, Instant)>,
+    state: Mutex<(f64, Timestamp)>,
 }
 
 impl<C: Clock> Bucket<C> {

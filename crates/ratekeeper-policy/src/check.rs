@@ -6,7 +6,7 @@ use crate::matching::Match;
 use crate::policies::{Listed, Policies};
 use crate::policy::{Action, Limits, Policy, Reserve};
 use crate::policy_limit::PolicyLimit;
-use ratekeeper::{Algorithm, Counting, InMicros};
+use ratekeeper::{Algorithm, MicrosLimit, WindowCounter};
 use std::collections::HashSet;
 use std::fmt;
 use std::time::Duration;
@@ -347,16 +347,16 @@ impl Policies {
             let stored = policy.stored(limit);
             let why = match stored.rate().map(ratekeeper::Limit::in_micros) {
                 None => "counts what is in flight",
-                Some(InMicros::Pacing { .. }) => "is a queue",
-                Some(InMicros::Window {
-                    count: Counting::FirstHit,
+                Some(MicrosLimit::Pacing { .. }) => "is a queue",
+                Some(MicrosLimit::Window {
+                    count: WindowCounter::FirstHit,
                     ..
                 }) => "has windows that begin with a call",
-                Some(InMicros::Bucket { per_micro: 0, .. }) => "never refills",
-                Some(InMicros::Bucket {
+                Some(MicrosLimit::Bucket { per_micro: 0, .. }) => "never refills",
+                Some(MicrosLimit::Bucket {
                     refundable: true, ..
                 }) => "gives back what `count` leaves out",
-                Some(InMicros::Unlimited) => return None,
+                Some(MicrosLimit::Unlimited) => return None,
                 Some(_) if limit.capacity() < FEWEST_LEASED => "is too small to be shared out",
                 Some(_) => return None,
             };
@@ -517,7 +517,7 @@ fn check_waits(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Strin
     if let PolicyLimit::Rate(rate) = limit {
         let waits = rate.is_unlimited()
             || matches!(
-                rate.judged_by(),
+                rate.algorithm_kind(),
                 Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing
             );
         if !waits {
@@ -547,7 +547,7 @@ fn doubtful(limit: &PolicyLimit) -> Option<String> {
     let rate = limit.rate()?;
     let (written, burst) = (rate.rate()?, rate.capacity());
     let has_burst = matches!(
-        rate.judged_by(),
+        rate.algorithm_kind(),
         Algorithm::TokenBucket | Algorithm::LeakyBucket
     );
     if written.count() > 0 && burst == 0 {

@@ -1,6 +1,6 @@
 //! Until when anybody waits for an answer, as requests and proxies write it.
 
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::time::Duration;
 
 /// How long a gRPC client waits, as its `grpc-timeout` says: up to eight digits and a unit. None if
@@ -36,7 +36,7 @@ pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
 ///
 /// assert_eq!(request_start(b"t=1700000000.123"), request_start(b"1700000000123"));
 /// ```
-pub fn request_start(value: &[u8]) -> Option<Instant> {
+pub fn request_start(value: &[u8]) -> Option<Timestamp> {
     let text = std::str::from_utf8(value).ok()?.trim();
     let text = text.strip_prefix("t=").unwrap_or(text);
     let (whole, fraction) = text
@@ -55,7 +55,7 @@ pub fn request_start(value: &[u8]) -> Option<Instant> {
     ];
     let in_unit = UNITS.iter().find(|(from, _)| number >= *from);
     if let Some((_, nanos)) = in_unit {
-        return Some(Instant::from_unix_nanos(number.checked_mul(*nanos)?));
+        return Some(Timestamp::from_unix_nanos(number.checked_mul(*nanos)?));
     }
     // Nanoseconds of the fraction: its first nine digits.
     let nanos = fraction
@@ -64,7 +64,7 @@ pub fn request_start(value: &[u8]) -> Option<Instant> {
         .chain(std::iter::repeat(b'0'))
         .take(9);
     let nanos = nanos.fold(0, |sum, digit| sum * 10 + u64::from(digit - b'0'));
-    Some(Instant::from_unix_nanos(
+    Some(Timestamp::from_unix_nanos(
         number.checked_mul(1_000_000_000)?.checked_add(nanos)?,
     ))
 }
@@ -73,7 +73,7 @@ pub fn request_start(value: &[u8]) -> Option<Instant> {
 mod tests {
     use super::{grpc_timeout, request_start};
     use proptest::prelude::*;
-    use ratekeeper::Instant;
+    use ratekeeper::Timestamp;
     use std::time::Duration;
 
     #[test]
@@ -92,7 +92,9 @@ mod tests {
 
     #[test]
     fn a_start_is_told_in_any_unit() {
-        let expected = Some(Instant::from_unix(Duration::from_millis(1_700_000_000_123)));
+        let expected = Some(Timestamp::from_unix(Duration::from_millis(
+            1_700_000_000_123,
+        )));
         for text in [
             "t=1700000000.123",
             "1700000000123",

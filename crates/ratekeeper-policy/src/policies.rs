@@ -7,7 +7,7 @@ use crate::path::PathCase;
 use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
 use crate::pressure::Shed;
-use ratekeeper::{Instant, Limit, OnFailure};
+use ratekeeper::{Limit, OnFailure, Timestamp};
 
 /// Everything that decides which limits apply.
 ///
@@ -47,7 +47,7 @@ pub struct Plan {
 #[derive(Clone, PartialEq, Debug)]
 pub struct Listed {
     pub(crate) when: Match,
-    pub(crate) until: Option<Instant>,
+    pub(crate) until: Option<Timestamp>,
     pub(crate) reason: Option<String>,
 }
 
@@ -255,7 +255,7 @@ impl Listed {
 
     /// Until then.
     #[must_use]
-    pub fn until(mut self, until: Instant) -> Self {
+    pub fn until(mut self, until: Timestamp) -> Self {
         self.until = Some(until);
         self
     }

@@ -1,6 +1,6 @@
 //! What policies say for when there is too much: how many may be in flight, and who goes first.
 
-use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, Queue};
+use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, QueueConfig};
 use ratekeeper::{Class, ShedderBuilder};
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub struct AdaptiveLimit {
     pub(crate) start: u64,
     pub(crate) control: Control,
     /// With room for none, nobody waits.
-    pub(crate) queue: Queue,
+    pub(crate) queue: QueueConfig,
 }
 
 impl Default for AdaptiveLimit {
@@ -26,7 +26,7 @@ impl Default for AdaptiveLimit {
             max: 200,
             start: 20,
             control: Control::gradient2().into(),
-            queue: Queue::of(0),
+            queue: QueueConfig::of(0),
         }
     }
 }
@@ -66,7 +66,7 @@ impl AdaptiveLimit {
     /// its like, and by a layer, so at the gateway. [`decide_now`](crate::Engine::decide_now)
     /// cannot; who [asks for an answer at once](crate::Subject::at_once) does not.
     #[must_use]
-    pub fn queue(mut self, queue: Queue) -> Self {
+    pub fn queue(mut self, queue: QueueConfig) -> Self {
         self.queue = queue;
         self
     }

@@ -4,7 +4,7 @@ use crate::address;
 use crate::attribute::Attribute;
 use crate::deadline::request_start;
 use crate::host::host_name;
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::fmt;
 use std::net::IpAddr;
 
@@ -40,8 +40,8 @@ pub struct Subject<'a> {
     custom: [Option<(&'a str, &'a [u8])>; INLINE],
     more: Vec<(&'a str, &'a [u8])>,
     at_once: bool,
-    start: Option<Instant>,
-    deadline: Option<Instant>,
+    start: Option<Timestamp>,
+    deadline: Option<Timestamp>,
 }
 
 /// So many names of your own need no memory of their own.
@@ -160,7 +160,7 @@ impl<'a> Subject<'a> {
     /// When the request began, by a clock that is believed: how long its caller [has
     /// patience](crate::Shed::patience) counts from then. Nothing began in the future.
     #[must_use]
-    pub fn start(mut self, start: Instant) -> Self {
+    pub fn start(mut self, start: Timestamp) -> Self {
         self.start = Some(start);
         self
     }
@@ -168,7 +168,7 @@ impl<'a> Subject<'a> {
     /// From then on nobody waits for the answer: what comes later is turned away before it costs
     /// anything, and nobody waits in line for longer.
     #[must_use]
-    pub fn deadline(mut self, deadline: Instant) -> Self {
+    pub fn deadline(mut self, deadline: Timestamp) -> Self {
         self.deadline = Some(deadline);
         self
     }
@@ -270,7 +270,7 @@ impl<'a> Subject<'a> {
     }
 
     /// When the request began, and until when its caller waits, as far as is said.
-    pub(crate) fn times(&self) -> (Option<Instant>, Option<Instant>) {
+    pub(crate) fn times(&self) -> (Option<Timestamp>, Option<Timestamp>) {
         (self.start, self.deadline)
     }
 

@@ -1,7 +1,7 @@
 //! Requests that are reserved here and settled elsewhere, by a receipt.
 
 use proptest::prelude::*;
-use ratekeeper::{Clock, Instant, Limit, ManualClock, MemoryStore, NotSettled, Store};
+use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, SettleError, Store, Timestamp};
 use ratekeeper_policy::{
     Action, Cost, Count, Ending, Engine, Match, Policies, Policy, PolicyLimit, StatusRange,
     Subject, Verdict,
@@ -32,7 +32,7 @@ fn now<T>(future: impl Future<Output = T>) -> T {
     }
 }
 
-fn in_a_minute(gate: &Gate) -> Instant {
+fn in_a_minute(gate: &Gate) -> Timestamp {
     gate.store().now() + MINUTE
 }
 
@@ -120,12 +120,15 @@ fn the_cost_at_the_end_is_of_what_was_reserved() {
     );
     assert_eq!(
         now(gate.settle_detached(&receipt, Ending::unknown())),
-        Err(NotSettled::Before)
+        Err(SettleError::AlreadySettled)
     );
     let receipt = reserve(&gate, &ann, Some(10));
     now(gate.cancel_detached(&receipt)).unwrap();
     assert_eq!(left(&gate, &ann), figures([46, 82, 167, 17, 39, 5]));
-    assert_eq!(now(gate.cancel_detached(&receipt)), Err(NotSettled::Before));
+    assert_eq!(
+        now(gate.cancel_detached(&receipt)),
+        Err(SettleError::AlreadySettled)
+    );
 }
 
 #[test]
@@ -144,12 +147,12 @@ fn who_met_no_limit_settles_once_too() {
     );
     assert_eq!(
         now(gate.settle_detached(&receipt, Ending::unknown())),
-        Err(NotSettled::Before)
+        Err(SettleError::AlreadySettled)
     );
     clock.advance(MINUTE);
     assert_eq!(
         now(gate.settle_detached(&receipt, Ending::unknown())),
-        Err(NotSettled::Expired)
+        Err(SettleError::Expired)
     );
 }
 
@@ -237,7 +240,7 @@ fn what_no_engine_wrote_is_refused() {
     for length in 0..receipt.len() {
         assert_eq!(
             now(gate.cancel_detached(&receipt[..length])),
-            Err(NotSettled::Unreadable),
+            Err(SettleError::InvalidReceipt),
             "{length}"
         );
     }
@@ -348,7 +351,7 @@ proptest! {
     #[test]
     fn elsewhere_is_as_good_as_here(steps in prop::collection::vec(step(), 1..50)) {
         let (gate, clock) = gate(rich());
-        clock.set(Instant::from_unix(Duration::from_secs(1_700_000_000)));
+        clock.set(Timestamp::from_unix(Duration::from_secs(1_700_000_000)));
         let (here, elsewhere) = (run(&gate, &clock, &steps, false), run(&gate, &clock, &steps, true));
         prop_assert_eq!(here, elsewhere);
     }

@@ -329,7 +329,7 @@ fn a_rollout_enforces_for_its_share_of_keys_and_always_the_same() {
     let rollout = |percent| {
         let policy = Policy::new("new")
             .per("user")
-            .limit(Limit::none())
+            .limit(Limit::deny_all())
             .rollout(Rollout::percent(percent).unwrap());
         gate(Policies::new().policy(policy)).0
     };
@@ -514,8 +514,9 @@ fn denials_that_are_far_apart_are_no_reason_to_ban() {
         within: MINUTE,
         ban: MINUTE,
     };
-    let (gate, _) =
-        self::gate(Policies::new().policy(Policy::new("api").limit(Limit::none()).penalty(first)));
+    let (gate, _) = self::gate(
+        Policies::new().policy(Policy::new("api").limit(Limit::deny_all()).penalty(first)),
+    );
     assert!(matches!(
         gate.decide_now(&Subject::new()).reason(),
         Reason::Limits
@@ -530,7 +531,7 @@ fn denials_that_are_far_apart_are_no_reason_to_ban() {
 fn off_lets_everything_in_and_says_so() {
     let (gate, _) = gate(
         Policies::new()
-            .policy(Policy::new("none").limit(Limit::none()))
+            .policy(Policy::new("none").limit(Limit::deny_all()))
             .enabled(false),
     );
     let verdict = gate.decide_now(&Subject::new());

@@ -2,8 +2,8 @@
 //! answers.
 
 use ratekeeper::{
-    Ask, Census, Instant, Limit, LimitHandle, ManualClock, MemoryStore, Mode, OnFailure, Source,
-    Status, Store, TooManyLimits,
+    Ask, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore, Mode, OnFailure, Source,
+    Status, Store, Timestamp, TooManyLimitsError,
 };
 use ratekeeper_policy::{
     Action, Attribute, DenialStatus, Ending, Engine, Match, Penalty, Plan, Policies, Policy,
@@ -105,11 +105,11 @@ impl Cut {
 }
 
 impl Store for Cut {
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         Store::limit(&self.counters, name, limit)
     }
 
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         Store::concurrency(&self.counters, name, limit)
     }
 
@@ -121,7 +121,7 @@ impl Store for Cut {
         Store::set_concurrency(&self.counters, handle, limit);
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         Store::now(&self.counters)
     }
 
@@ -132,7 +132,7 @@ impl Store for Cut {
     async fn decide_within(
         &self,
         asks: &[Ask<'_>],
-        _: Instant,
+        _: Timestamp,
         within: Duration,
     ) -> ratekeeper::Verdict {
         self.answer(asks, Some(within))
@@ -159,7 +159,7 @@ impl Store for Cut {
         Store::reset(&self.counters, handle, key).await;
     }
 
-    fn census(&self, _: &[LimitHandle]) -> Option<Vec<Census>> {
+    fn census(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         None
     }
 }

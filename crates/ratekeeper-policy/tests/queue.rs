@@ -1,8 +1,8 @@
 //! Waiting for a place under an adaptive limit, and requests that nobody waits for any more. On the
 //! manual clock.
 
-use ratekeeper::adaptive::Queue;
-use ratekeeper::{Class, Clock, Instant, Limit, ManualClock, MemoryStore};
+use ratekeeper::adaptive::QueueConfig;
+use ratekeeper::{Class, Clock, Limit, ManualClock, MemoryStore, Timestamp};
 use ratekeeper_policy::{
     Action, AdaptiveLimit, Ending, Engine, Match, Policies, Policy, Reason, Shed, Subject, Verdict,
 };
@@ -22,7 +22,11 @@ fn engine(policies: Policies) -> (OnManual, ManualClock) {
 
 /// One at a time, and so many may wait.
 fn one(name: &str, queue: usize) -> Policy {
-    Policy::new(name).adaptive(AdaptiveLimit::new().between(1, 1).queue(Queue::of(queue)))
+    Policy::new(name).adaptive(
+        AdaptiveLimit::new()
+            .between(1, 1)
+            .queue(QueueConfig::of(queue)),
+    )
 }
 
 /// A request on its way to a verdict.
@@ -108,7 +112,9 @@ fn who_finds_no_place_waits_and_the_first_that_came_is_next() {
 
 #[test]
 fn the_wait_is_not_part_of_the_latency() {
-    let limit = AdaptiveLimit::new().between(10, 10).queue(Queue::of(20));
+    let limit = AdaptiveLimit::new()
+        .between(10, 10)
+        .queue(QueueConfig::of(20));
     let (engine, clock) = engine(Policies::new().policy(Policy::new("api").adaptive(limit)));
     let held: Vec<_> = (0..10).map(|_| pass(&engine)).collect();
     let waiting: Vec<_> = (0..10).map(|_| wait(&engine)).collect();
@@ -339,7 +345,9 @@ fn a_verdict_within_a_time_is_waited_for_no_longer() {
 /// The more important need not wait for the less important.
 #[test]
 fn room_is_kept_for_the_more_important_in_line() {
-    let limit = AdaptiveLimit::new().between(10, 10).queue(Queue::of(10));
+    let limit = AdaptiveLimit::new()
+        .between(10, 10)
+        .queue(QueueConfig::of(10));
     let (engine, _) = engine(
         Policies::new()
             .shed(Shed::new())
@@ -362,13 +370,17 @@ fn a_reload_loses_nobody_who_waits() {
     let (engine, clock) = engine(with(limit()));
     let held = pass(&engine);
     // A queue, where there was none: who was let in before serves it.
-    engine.replace(with(limit().queue(Queue::of(3)))).unwrap();
+    engine
+        .replace(with(limit().queue(QueueConfig::of(3))))
+        .unwrap();
     assert_eq!(stand(&engine), (1, 0), "the gate is the same");
     let (mut first, mut second, mut third) = (wait(&engine), wait(&engine), wait(&engine));
     engine.settle_now(held, Ending::status(200));
     let held = poll(&mut first).unwrap();
     // A shorter one, then none: those who wait stay.
-    engine.replace(with(limit().queue(Queue::of(1)))).unwrap();
+    engine
+        .replace(with(limit().queue(QueueConfig::of(1))))
+        .unwrap();
     assert_eq!(stand(&engine), (1, 2));
     assert!(matches!(
         poll(&mut ask(&engine, Subject::new())).unwrap().reason(),
@@ -379,7 +391,7 @@ fn a_reload_loses_nobody_who_waits() {
     let held = poll(&mut second).unwrap();
     // Other numbers are another gate: who waits at the old one is served there.
     engine
-        .replace(with(limit().between(1, 5).queue(Queue::of(3))))
+        .replace(with(limit().between(1, 5).queue(QueueConfig::of(3))))
         .unwrap();
     assert_eq!(stand(&engine), (0, 0));
     clock.advance(10 * MS);
@@ -387,7 +399,7 @@ fn a_reload_loses_nobody_who_waits() {
     assert!(poll(&mut third).unwrap().is_allowed());
 }
 
-fn unix(at: Instant) -> String {
+fn unix(at: Timestamp) -> String {
     at.since_unix().as_millis().to_string()
 }
 
@@ -509,7 +521,7 @@ fn without_patience_nothing_began_too_long_ago() {
 fn under_threads_nobody_is_forgotten() {
     const THREADS: usize = 4;
     const EACH: usize = 2_000;
-    let queue = Queue::of(THREADS).interval(Duration::from_secs(3_600));
+    let queue = QueueConfig::of(THREADS).interval(Duration::from_secs(3_600));
     let limit = AdaptiveLimit::new().between(2, 2).queue(queue);
     let policies = Policies::new().policy(
         Policy::new("api")

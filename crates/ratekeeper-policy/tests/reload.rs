@@ -134,7 +134,7 @@ fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
                     "the next decision is by the new limit"
                 );
                 assert_eq!(
-                    verdict.limits().next().unwrap().decision().limit(),
+                    verdict.limits().next().unwrap().decision().capacity(),
                     burst_of(n)
                 );
                 std::thread::yield_now();

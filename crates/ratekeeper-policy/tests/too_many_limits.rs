@@ -2,8 +2,8 @@
 //! nothing of it.
 
 use ratekeeper::{
-    Ask, Census, Instant, Limit, LimitHandle, ManualClock, MemoryStore, OnFailure, Store, TagOf,
-    TooManyLimits, Verdict,
+    Ask, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore, OnFailure, ShardPrefix,
+    Store, Timestamp, TooManyLimitsError, Verdict,
 };
 use ratekeeper_policy::{Attribute, Engine, EngineError, Policies, Policy, PolicyLimit, Subject};
 use std::sync::Mutex;
@@ -35,24 +35,24 @@ impl Limited {
         self.calls.lock().unwrap().push(call);
     }
 
-    fn take_room(&self) -> Result<(), TooManyLimits> {
+    fn take_room(&self) -> Result<(), TooManyLimitsError> {
         match self
             .room
             .fetch_update(SeqCst, SeqCst, |room| room.checked_sub(1))
         {
             Ok(_) => Ok(()),
-            Err(_) => Err(TooManyLimits::new()),
+            Err(_) => Err(TooManyLimitsError::new()),
         }
     }
 }
 
 impl Store for Limited {
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         self.take_room()?;
         self.inner.limit(name, limit)
     }
 
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         self.take_room()?;
         self.inner.concurrency(name, limit)
     }
@@ -67,7 +67,7 @@ impl Store for Limited {
         self.inner.set_concurrency(handle, limit);
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         Store::now(&self.inner)
     }
 
@@ -75,7 +75,7 @@ impl Store for Limited {
         self.inner.decide(asks).await
     }
 
-    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         Store::decide_here(&self.inner, asks, now)
     }
 
@@ -95,7 +95,7 @@ impl Store for Limited {
         self.record(format!("share_as {name}"));
     }
 
-    fn tag_by(&self, _: &LimitHandle, tag: Option<TagOf>) {
+    fn tag_by(&self, _: &LimitHandle, tag: Option<ShardPrefix>) {
         self.record(format!("tag_by {}", tag.is_some()));
     }
 
@@ -111,7 +111,7 @@ impl Store for Limited {
         Store::reset(&self.inner, handle, key).await;
     }
 
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>> {
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         Store::census(&self.inner, limits)
     }
 }

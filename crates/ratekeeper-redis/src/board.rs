@@ -10,7 +10,7 @@ use crate::random::random_bytes;
 use crate::reply::{BOARD, SHORT};
 use crate::store::{Inner, RedisStore};
 use crate::trouble::Trouble;
-use ratekeeper::{Clock, Instant};
+use ratekeeper::{Clock, Timestamp};
 use redis::Value;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -39,7 +39,7 @@ pub struct Notice {
     /// What it says.
     pub text: Box<str>,
     /// Until when it stays, by the clock of this store.
-    pub until: Instant,
+    pub until: Timestamp,
 }
 
 /// What is on the board, as of the last look.
@@ -155,7 +155,7 @@ pub(crate) struct Caretaker {
 /// A notice as it was read: a space and its text, or nothing where it was taken down.
 struct Held {
     rest: String,
-    until: Instant,
+    until: Timestamp,
 }
 
 pub(crate) fn board(node: u64) -> (Door, Caretaker) {
@@ -320,7 +320,7 @@ struct Read {
 }
 
 impl Wire {
-    fn now(&self) -> Option<Instant> {
+    fn now(&self) -> Option<Timestamp> {
         Some(self.inner.upgrade()?.fallback.clock().now())
     }
 

@@ -10,7 +10,7 @@ use crate::request::Receipt;
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, Once};
 use crate::script::decide::Cold;
-use ratekeeper::{Counting, InMicros, Instant, NotSettled};
+use ratekeeper::{MicrosLimit, SettleError, Timestamp, WindowCounter};
 use std::fmt::Write;
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ const SHARED: u8 = 1;
 const LOCAL: u8 = 2;
 
 /// Permits of one key.
-pub(crate) type Taken = (Arc<[u8]>, InMicros, Vec<PermitName>);
+pub(crate) type Taken = (Arc<[u8]>, MicrosLimit, Vec<PermitName>);
 
 /// What a receipt says.
 pub(crate) enum Detached {
@@ -38,7 +38,7 @@ pub(crate) enum Detached {
 /// What was charged on Redis.
 pub(crate) struct Shared {
     pub(crate) number: [u8; 16],
-    pub(crate) until: Instant,
+    pub(crate) until: Timestamp,
     /// By ask, with what its limit is called.
     pub(crate) charges: Vec<Option<(u64, Receipt)>>,
     pub(crate) permits: Vec<Taken>,
@@ -50,7 +50,7 @@ impl Shared {
         self,
         actual: &[u64],
         limits: &Limits,
-        now: Instant,
+        now: Timestamp,
     ) -> (Vec<Amendment>, u64) {
         let left = u64::try_from(self.until.saturating_since(now).as_millis()).unwrap_or(u64::MAX);
         let (keep, who) = (left.saturating_add(SKEW), receipt_number());
@@ -172,8 +172,8 @@ impl Detached {
         packed.0
     }
 
-    pub(crate) fn unpack(bytes: &[u8]) -> Result<Self, NotSettled> {
-        let (kind, rest) = bytes.split_first().ok_or(NotSettled::Unreadable)?;
+    pub(crate) fn unpack(bytes: &[u8]) -> Result<Self, SettleError> {
+        let (kind, rest) = bytes.split_first().ok_or(SettleError::InvalidReceipt)?;
         let mut read = Read(rest);
         let read = match *kind {
             LOCAL => read.local(),
@@ -183,7 +183,7 @@ impl Detached {
                 .map(Self::Shared),
             _ => None,
         };
-        read.ok_or(NotSettled::Unreadable)
+        read.ok_or(SettleError::InvalidReceipt)
     }
 }
 
@@ -236,32 +236,32 @@ impl Packed {
         }
     }
 
-    fn limit(&mut self, limit: &InMicros) {
+    fn limit(&mut self, limit: &MicrosLimit) {
         let (kind, numbers) = match *limit {
-            InMicros::Bucket {
+            MicrosLimit::Bucket {
                 per_micro,
                 token,
                 capacity,
                 refundable,
             } => (if refundable { 9 } else { 0 }, [per_micro, token, capacity]),
-            InMicros::Pacing {
+            MicrosLimit::Pacing {
                 per_micro,
                 token,
                 longest,
             } => (1, [per_micro, token, longest]),
-            InMicros::Window {
+            MicrosLimit::Window {
                 count,
                 window,
                 most,
             } => match count {
-                Counting::Fixed => (2, [window, most, 0]),
-                Counting::FirstHit => (3, [window, most, 0]),
-                Counting::Sliding { grain } => (4, [window, most, grain]),
-                Counting::Strict { steps } => (5, [window, most, steps]),
-                Counting::Log => (6, [window, most, 0]),
+                WindowCounter::Fixed => (2, [window, most, 0]),
+                WindowCounter::FirstHit => (3, [window, most, 0]),
+                WindowCounter::Sliding { grain } => (4, [window, most, grain]),
+                WindowCounter::Strict { steps } => (5, [window, most, steps]),
+                WindowCounter::Log => (6, [window, most, 0]),
             },
-            InMicros::InFlight { most } => (7, [most, 0, 0]),
-            InMicros::Unlimited => (8, [0; 3]),
+            MicrosLimit::InFlight { most } => (7, [most, 0, 0]),
+            MicrosLimit::Unlimited => (8, [0; 3]),
         };
         self.0.push(kind);
         numbers.into_iter().for_each(|number| self.number(number));
@@ -306,32 +306,32 @@ impl Read<'_> {
         self.bytes(length).map(Arc::from)
     }
 
-    fn limit(&mut self) -> Option<InMicros> {
+    fn limit(&mut self) -> Option<MicrosLimit> {
         let kind = *self.bytes(1)?.first()?;
         let [a, b, c] = [self.number()?, self.number()?, self.number()?];
-        let window = |count| InMicros::Window {
+        let window = |count| MicrosLimit::Window {
             count,
             window: a,
             most: b,
         };
         Some(match kind {
-            0 | 9 => InMicros::Bucket {
+            0 | 9 => MicrosLimit::Bucket {
                 per_micro: a,
                 token: b,
                 capacity: c,
                 refundable: kind == 9,
             },
-            1 => InMicros::Pacing {
+            1 => MicrosLimit::Pacing {
                 per_micro: a,
                 token: b,
                 longest: c,
             },
-            2 => window(Counting::Fixed),
-            3 => window(Counting::FirstHit),
-            4 => window(Counting::Sliding { grain: c }),
-            5 => window(Counting::Strict { steps: c }),
-            6 => window(Counting::Log),
-            7 => InMicros::InFlight { most: a },
+            2 => window(WindowCounter::Fixed),
+            3 => window(WindowCounter::FirstHit),
+            4 => window(WindowCounter::Sliding { grain: c }),
+            5 => window(WindowCounter::Strict { steps: c }),
+            6 => window(WindowCounter::Log),
+            7 => MicrosLimit::InFlight { most: a },
             _ => return None,
         })
     }
@@ -379,7 +379,7 @@ impl Read<'_> {
 
     fn shared(&mut self) -> Option<Shared> {
         let number = self.bytes(16)?.try_into().ok()?;
-        let until = Instant::from_unix_nanos(self.number()?);
+        let until = Timestamp::from_unix_nanos(self.number()?);
         let charges = (0..self.count()?)
             .map(|_| self.charge())
             .collect::<Option<_>>()?;
@@ -452,10 +452,10 @@ mod tests {
         charges.push(None);
         let permits = vec![(
             Arc::from(&b"k"[..]),
-            InMicros::InFlight { most: 3 },
+            MicrosLimit::InFlight { most: 3 },
             vec![[7; 16], [8; 16]],
         )];
-        let until = Instant::from_unix_nanos(1_700_000_000_000_000_000);
+        let until = Timestamp::from_unix_nanos(1_700_000_000_000_000_000);
         Detached::Shared(Shared {
             number: [9; 16],
             until,

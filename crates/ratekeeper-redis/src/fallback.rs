@@ -8,10 +8,10 @@
 use crate::limits::{Registered, Rule};
 use crate::script::decide::FEW;
 use ratekeeper::{
-    Ask, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, Mode, OnFailure, Outcome,
-    Source,
+    Ask, Clock, Limit, LimitHandle, MemoryStore, MicrosLimit, Mode, OnFailure, Outcome, Source,
+    Timestamp,
 };
-use ratekeeper::{NotDetached, NotSettled, Status, TooManyKeys, TooManyLimits, Verdict};
+use ratekeeper::{DetachError, SettleError, Status, TooManyKeys, TooManyLimitsError, Verdict};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,12 +38,12 @@ struct Outages {
     /// By the number of the server. One that has none is well, as far as decisions have shown.
     by_server: HashMap<u64, Outage>,
     /// Since when fewer nodes are alive than is known.
-    fewer_since: Option<Instant>,
+    fewer_since: Option<Timestamp>,
 }
 
 /// The time in which decisions were made here that a server should have made.
 struct Outage {
-    since: Instant,
+    since: Timestamp,
     /// What keys of a limit have spent.
     spent: HashMap<(u64, Box<[u8]>), u64>,
 }
@@ -114,7 +114,11 @@ impl Fallback {
         self.nodes.swap(nodes, Ordering::Relaxed) != nodes
     }
 
-    pub(crate) fn register(&self, name: &str, rule: &Rule) -> Result<LimitHandle, TooManyLimits> {
+    pub(crate) fn register(
+        &self,
+        name: &str,
+        rule: &Rule,
+    ) -> Result<LimitHandle, TooManyLimitsError> {
         match *rule {
             Rule::Rate(limit) => self.shares.limit(name, limit.share(self.nodes())),
             Rule::InFlight(most) => self.shares.concurrency(name, part(most, self.nodes())),
@@ -147,14 +151,14 @@ impl Fallback {
     ) -> Verdict {
         let now = self.shares.clock().now();
         let server_of = |at: usize| servers.get(at).copied().unwrap_or(ONLY_SERVER);
-        let since: SmallVec<[Instant; FEW]> = {
+        let since: SmallVec<[Timestamp; FEW]> = {
             let mut outages = self.lock();
             (0..asks.len())
                 .map(|at| outages.of(server_of(at), now).since)
                 .collect()
         };
         let chosen = |at: usize| match limits[at].as_deref() {
-            Some(limit) if limit.form == InMicros::Unlimited => OnFailure::Open,
+            Some(limit) if limit.form == MicrosLimit::Unlimited => OnFailure::Open,
             Some(limit) => limit.on_failure,
             None => OnFailure::Closed,
         };
@@ -241,10 +245,10 @@ impl Fallback {
 
     /// A share starts with nothing in it. What was taken since is taken from nothing, so this may
     /// be done again and again.
-    fn empty_as_of(&self, since: Instant, share: &LimitHandle, ask: &Ask<'_>) {
+    fn empty_as_of(&self, since: Timestamp, share: &LimitHandle, ask: &Ask<'_>) {
         let is_bucket = share
             .limit()
-            .is_some_and(|limit| matches!(limit.in_micros(), InMicros::Bucket { .. }));
+            .is_some_and(|limit| matches!(limit.in_micros(), MicrosLimit::Bucket { .. }));
         if !is_bucket {
             return;
         }
@@ -277,7 +281,7 @@ impl Fallback {
         asks: &[Ask<'_>],
         limits: &[Option<Arc<Registered>>],
         server_of: impl Fn(usize) -> u64,
-        now: Instant,
+        now: Timestamp,
         verdict: &Verdict,
     ) {
         if !verdict.is_allowed() {
@@ -323,8 +327,8 @@ impl Fallback {
     pub(crate) fn detach(
         &self,
         mut verdict: Verdict,
-        until: Instant,
-    ) -> Result<(Vec<usize>, Vec<u8>), NotDetached> {
+        until: Timestamp,
+    ) -> Result<(Vec<usize>, Vec<u8>), DetachError> {
         let now = self.shares.clock().now();
         let (places, own) = match verdict
             .let_go()
@@ -344,7 +348,7 @@ impl Fallback {
         places: &[usize],
         receipt: &[u8],
         actual: &[u64],
-    ) -> Result<(), NotSettled> {
+    ) -> Result<(), SettleError> {
         let actual: Vec<u64> = places
             .iter()
             .map_while(|place| actual.get(*place))
@@ -366,7 +370,7 @@ impl Fallback {
             let seen = self.shares.decide_now(&[look], now);
             let decision = seen.statuses().next()?.decision();
             // What time has given back here it would have given back there.
-            let missing = decision.limit().saturating_sub(decision.remaining());
+            let missing = decision.capacity().saturating_sub(decision.remaining());
             let tokens = tokens.min(missing);
             (tokens > 0).then_some(Spent {
                 limit: number,
@@ -390,7 +394,7 @@ struct Part {
 
 impl Outages {
     /// That of a server, which begins now if it had none.
-    fn of(&mut self, server: u64, now: Instant) -> &mut Outage {
+    fn of(&mut self, server: u64, now: Timestamp) -> &mut Outage {
         self.by_server.entry(server).or_insert_with(|| Outage {
             since: now,
             spent: HashMap::new(),
@@ -419,26 +423,26 @@ fn part(most: u64, nodes: u64) -> u64 {
 
 /// What is told by a limit that lets everyone in.
 fn passes(limit: Option<&Registered>) -> ratekeeper::Decision {
-    limit.map_or_else(InMicros::nothing, |_| {
-        InMicros::Unlimited.ahead(Outcome::Allowed, 0, 0)
+    limit.map_or_else(MicrosLimit::no_capacity, |_| {
+        MicrosLimit::Unlimited.bucket_decision(Outcome::Allowed, 0, 0)
     })
 }
 
 /// What is told by a limit that lets nobody in.
-fn closed(form: &InMicros) -> ratekeeper::Decision {
+fn closed(form: &MicrosLimit) -> ratekeeper::Decision {
     const LATER: u64 = 1_000_000;
     match *form {
-        InMicros::Bucket {
+        MicrosLimit::Bucket {
             per_micro,
             capacity,
             ..
-        } => form.ahead(Outcome::Denied, capacity, LATER.saturating_mul(per_micro)),
-        InMicros::Pacing {
+        } => form.bucket_decision(Outcome::Denied, capacity, LATER.saturating_mul(per_micro)),
+        MicrosLimit::Pacing {
             per_micro, longest, ..
-        } => form.ahead(Outcome::Denied, longest, LATER.saturating_mul(per_micro)),
-        InMicros::Unlimited => form.ahead(Outcome::Allowed, 0, 0),
-        InMicros::Window { .. } | InMicros::InFlight { .. } => {
-            form.counted(Outcome::Denied, 0, LATER, LATER)
+        } => form.bucket_decision(Outcome::Denied, longest, LATER.saturating_mul(per_micro)),
+        MicrosLimit::Unlimited => form.bucket_decision(Outcome::Allowed, 0, 0),
+        MicrosLimit::Window { .. } | MicrosLimit::InFlight { .. } => {
+            form.window_decision(Outcome::Denied, 0, LATER, LATER)
         }
     }
 }

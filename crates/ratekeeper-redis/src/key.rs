@@ -8,7 +8,7 @@
 //! key lie in one slot. It is short, which is enough to spread them and tells less.
 
 use hmac::{Hmac, KeyInit, Mac};
-use ratekeeper::{Counting, InMicros, TagOf};
+use ratekeeper::{MicrosLimit, ShardPrefix, WindowCounter};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::sync::Arc;
@@ -76,10 +76,10 @@ pub(crate) struct Stem {
 
 /// Which part of a key says with what others it lies.
 #[derive(Clone, Default)]
-pub(crate) struct Tag(Option<TagOf>);
+pub(crate) struct Tag(Option<ShardPrefix>);
 
 impl Tag {
-    pub(crate) fn by(tag: TagOf) -> Self {
+    pub(crate) fn by(tag: ShardPrefix) -> Self {
         Self(Some(tag))
     }
 
@@ -116,7 +116,7 @@ impl fmt::Debug for Tag {
 const SHOWN: usize = 96;
 
 impl Stem {
-    pub(crate) fn new(prefix: &str, name: &str, limit: &InMicros, tag: Option<Tag>) -> Self {
+    pub(crate) fn new(prefix: &str, name: &str, limit: &MicrosLimit, tag: Option<Tag>) -> Self {
         // Whatever is not plain could be taken for another part, or for the tag of a slot.
         let plain = |c: char| {
             if c.is_ascii_alphanumeric() || "_-./=,".contains(c) {
@@ -146,24 +146,24 @@ impl Stem {
 }
 
 /// Algorithms keep different states, so each has keys of its own.
-fn letter(limit: &InMicros) -> char {
+fn letter(limit: &MicrosLimit) -> char {
     match limit {
-        InMicros::Unlimited => 'u',
-        InMicros::Bucket {
+        MicrosLimit::Unlimited => 'u',
+        MicrosLimit::Bucket {
             refundable: false, ..
         } => 'b',
-        InMicros::Bucket {
+        MicrosLimit::Bucket {
             refundable: true, ..
         } => 'r',
-        InMicros::Pacing { .. } => 'p',
-        InMicros::Window { count, .. } => match count {
-            Counting::Fixed => 'f',
-            Counting::FirstHit => 'h',
-            Counting::Sliding { .. } => 'w',
-            Counting::Strict { .. } => 's',
-            Counting::Log => 'l',
+        MicrosLimit::Pacing { .. } => 'p',
+        MicrosLimit::Window { count, .. } => match count {
+            WindowCounter::Fixed => 'f',
+            WindowCounter::FirstHit => 'h',
+            WindowCounter::Sliding { .. } => 'w',
+            WindowCounter::Strict { .. } => 's',
+            WindowCounter::Log => 'l',
         },
-        InMicros::InFlight { .. } => 'c',
+        MicrosLimit::InFlight { .. } => 'c',
     }
 }
 

@@ -4,7 +4,7 @@
 use crate::key::{Stem, Tag};
 use crate::lease::table::Leased;
 use crate::lease::terms;
-use ratekeeper::{InMicros, Limit, LimitHandle, OnFailure};
+use ratekeeper::{Limit, LimitHandle, MicrosLimit, OnFailure};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Registered {
     pub(crate) rule: Rule,
-    pub(crate) form: InMicros,
+    pub(crate) form: MicrosLimit,
     pub(crate) stem: Stem,
     pub(crate) on_failure: OnFailure,
     /// Where this node counts its share of it.
@@ -61,11 +61,11 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    fn form(&self) -> InMicros {
+    fn form(&self) -> MicrosLimit {
         match *self {
             Self::Rate(limit) => limit.in_micros(),
             // More than a double counts are as good as any.
-            Self::InFlight(most) => InMicros::InFlight {
+            Self::InFlight(most) => MicrosLimit::InFlight {
                 most: most.min(1 << 52),
             },
         }
@@ -149,7 +149,7 @@ impl Limits {
     }
 
     /// Whether the limit that every node knows as `id` is still this one.
-    pub(crate) fn hold(&self, id: u64, form: &InMicros) -> bool {
+    pub(crate) fn hold(&self, id: u64, form: &MicrosLimit) -> bool {
         let all = self.all.read().unwrap_or_else(PoisonError::into_inner);
         all.iter()
             .any(|limit| limit.stem.id == id && limit.form == *form)

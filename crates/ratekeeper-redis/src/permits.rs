@@ -2,7 +2,7 @@
 
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment};
-use ratekeeper::InMicros;
+use ratekeeper::MicrosLimit;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -20,7 +20,7 @@ pub(crate) struct Permits {
 const MOST_AGAIN: usize = 4_096;
 
 /// By the key they are of.
-type Held = HashMap<Arc<[u8]>, (InMicros, Vec<PermitName>), foldhash::fast::RandomState>;
+type Held = HashMap<Arc<[u8]>, (MicrosLimit, Vec<PermitName>), foldhash::fast::RandomState>;
 
 impl Permits {
     pub(crate) fn new(node: u64) -> Self {
@@ -40,7 +40,7 @@ impl Permits {
         name
     }
 
-    pub(crate) fn hold(&self, key: &Arc<[u8]>, limit: InMicros, names: &[PermitName]) {
+    pub(crate) fn hold(&self, key: &Arc<[u8]>, limit: MicrosLimit, names: &[PermitName]) {
         let mut held = self.lock();
         held.entry(Arc::clone(key))
             .or_insert_with(|| (limit, Vec::new()))
@@ -52,7 +52,7 @@ impl Permits {
     pub(crate) fn give_up(
         &self,
         key: &Arc<[u8]>,
-        limit: InMicros,
+        limit: MicrosLimit,
         names: Vec<PermitName>,
     ) -> Amendment {
         self.forget(key, &names);
@@ -67,7 +67,7 @@ impl Permits {
     pub(crate) fn let_go(
         &self,
         key: &Arc<[u8]>,
-        limit: InMicros,
+        limit: MicrosLimit,
         names: Vec<PermitName>,
         live: u64,
     ) -> Amendment {
@@ -101,7 +101,7 @@ impl Permits {
     /// What renews all that are held, and gives up what is not.
     pub(crate) fn renewals(&self, live: u64) -> Vec<Amendment> {
         let renewal =
-            |(key, (limit, names)): (&Arc<[u8]>, &(InMicros, Vec<PermitName>))| Amendment {
+            |(key, (limit, names)): (&Arc<[u8]>, &(MicrosLimit, Vec<PermitName>))| Amendment {
                 key: Arc::clone(key),
                 limit: *limit,
                 what: Amend::Permits {

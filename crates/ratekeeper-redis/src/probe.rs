@@ -8,7 +8,7 @@ use crate::lane::Door;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Question, Questions};
 use crate::trouble::Trouble;
-use ratekeeper::{InMicros, Mode};
+use ratekeeper::{MicrosLimit, Mode};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(crate) fn key(prefix: &str, number: u32) -> String {
 /// A question like that of any caller. It is charged, since a server that cannot write decides
 /// nothing.
 pub(crate) fn questions(key: &str) -> Questions {
-    let limit = InMicros::Bucket {
+    let limit = MicrosLimit::Bucket {
         per_micro: 1,
         token: 1,
         capacity: 1_000_000,

@@ -5,7 +5,9 @@ use crate::limits::Registered;
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, GiveBack};
 use crate::script::decide::{Cold, FEW, Figures, Question, Questions};
-use ratekeeper::{Ask, Counting, Decision, InMicros, Mode, Outcome, Source, Status, Verdict};
+use ratekeeper::{
+    Ask, Decision, MicrosLimit, Mode, Outcome, Source, Status, Verdict, WindowCounter,
+};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -44,11 +46,11 @@ impl Request {
         let mut hopeless = false;
         for (ask, limit) in asks.iter().zip(limits) {
             let place = match limit {
-                Some(limit) if limit.form == InMicros::Unlimited => {
-                    Place::Known(InMicros::Unlimited.ahead(Outcome::Allowed, 0, 0))
+                Some(limit) if limit.form == MicrosLimit::Unlimited => {
+                    Place::Known(MicrosLimit::Unlimited.bucket_decision(Outcome::Allowed, 0, 0))
                 }
                 Some(limit) => Place::Asked(add(&mut questions, ask, limit, secret)),
-                None => Place::Known(InMicros::nothing()),
+                None => Place::Known(MicrosLimit::no_capacity()),
             };
             hopeless |= limit.is_none();
             places.push(place);
@@ -152,12 +154,12 @@ impl Question {
     /// Whether it never passes, whatever the state: nothing is left for its class, or it is for too
     /// many permits.
     fn is_vain(&self) -> bool {
-        self.limit.less(self.reserve).is_none() || self.permits_wanted() > MOST_PERMITS
+        self.limit.with_reserve(self.reserve).is_none() || self.permits_wanted() > MOST_PERMITS
     }
 
     fn permits_wanted(&self) -> u64 {
         match self.limit {
-            InMicros::InFlight { most } if self.cost <= most => self.cost,
+            MicrosLimit::InFlight { most } if self.cost <= most => self.cost,
             _ => 0,
         }
     }
@@ -165,13 +167,13 @@ impl Question {
 
 /// What a caller is told. `takes`: it was charged, so that the figures are those of after it.
 fn told(question: &Question, reserve: u64, figures: &Figures, takes: bool) -> Decision {
-    let Some(limit) = question.limit.less(reserve) else {
-        return InMicros::nothing();
+    let Some(limit) = question.limit.with_reserve(reserve) else {
+        return MicrosLimit::no_capacity();
     };
     let (cost, ahead) = (question.cost, figures.first);
     match limit {
-        InMicros::Unlimited => limit.ahead(Outcome::Allowed, 0, 0),
-        InMicros::Bucket {
+        MicrosLimit::Unlimited => limit.bucket_decision(Outcome::Allowed, 0, 0),
+        MicrosLimit::Bucket {
             per_micro,
             token,
             capacity,
@@ -181,7 +183,7 @@ fn told(question: &Question, reserve: u64, figures: &Figures, takes: bool) -> De
             let before = ahead.saturating_sub(if takes { need } else { 0 });
             let wait = before.saturating_add(need).saturating_sub(capacity);
             if figures.fits {
-                return limit.ahead(Outcome::Allowed, ahead, wait);
+                return limit.bucket_decision(Outcome::Allowed, ahead, wait);
             }
             let patience = question
                 .wait
@@ -190,37 +192,37 @@ fn told(question: &Question, reserve: u64, figures: &Figures, takes: bool) -> De
                 .saturating_mul(per_micro);
             match wait.checked_sub(patience).filter(|wait| *wait > 0) {
                 Some(wait) if need <= capacity && per_micro > 0 => {
-                    limit.ahead(Outcome::Denied, ahead, wait)
+                    limit.bucket_decision(Outcome::Denied, ahead, wait)
                 }
-                _ => limit.ahead(Outcome::Never, ahead, 0),
+                _ => limit.bucket_decision(Outcome::Never, ahead, 0),
             }
         }
-        InMicros::Pacing {
+        MicrosLimit::Pacing {
             per_micro,
             token,
             longest,
         } => {
             let before = ahead.saturating_sub(if takes { cost.saturating_mul(token) } else { 0 });
             if figures.fits {
-                return limit.ahead(Outcome::Allowed, ahead, before);
+                return limit.bucket_decision(Outcome::Allowed, ahead, before);
             }
             let longest_wait = question
                 .wait
                 .map_or(longest, |wait| wait.saturating_mul(per_micro).min(longest));
             match before.checked_sub(longest_wait).filter(|wait| *wait > 0) {
                 Some(wait) if cost <= longest / token + 1 => {
-                    limit.ahead(Outcome::Denied, ahead, wait)
+                    limit.bucket_decision(Outcome::Denied, ahead, wait)
                 }
-                _ => limit.ahead(Outcome::Never, ahead, 0),
+                _ => limit.bucket_decision(Outcome::Never, ahead, 0),
             }
         }
-        InMicros::Window { most, .. } | InMicros::InFlight { most } => {
+        MicrosLimit::Window { most, .. } | MicrosLimit::InFlight { most } => {
             let outcome = match figures.fits {
                 true => Outcome::Allowed,
                 false if cost > most => Outcome::Never,
                 false => Outcome::Denied,
             };
-            limit.counted(
+            limit.window_decision(
                 outcome,
                 figures.first,
                 figures.reset_after,
@@ -234,7 +236,7 @@ fn told(question: &Question, reserve: u64, figures: &Figures, takes: bool) -> De
 #[derive(Clone, Debug)]
 pub(crate) struct Receipt {
     pub(crate) key: Arc<[u8]>,
-    pub(crate) limit: InMicros,
+    pub(crate) limit: MicrosLimit,
     pub(crate) cost: u64,
     /// The number of the limit in its store.
     pub(crate) number: u64,
@@ -266,8 +268,8 @@ impl Receipt {
         let mut time = figures.at;
         let fresh_at = time + figures.reset_after;
         let (after, before) = match question.limit {
-            InMicros::Unlimited | InMicros::InFlight { .. } => return None,
-            InMicros::Bucket {
+            MicrosLimit::Unlimited | MicrosLimit::InFlight { .. } => return None,
+            MicrosLimit::Bucket {
                 token,
                 refundable: true,
                 ..
@@ -275,7 +277,7 @@ impl Receipt {
                 time = figures.cold.refunded;
                 (cost.saturating_mul(token), 0)
             }
-            InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
+            MicrosLimit::Bucket { token, .. } | MicrosLimit::Pacing { token, .. } => {
                 // What was out on lease is not ahead: it is charged when it ends.
                 let all = figures
                     .first
@@ -287,13 +289,13 @@ impl Receipt {
                     before,
                 )
             }
-            InMicros::Window { count, window, .. } => {
+            MicrosLimit::Window { count, window, .. } => {
                 let charged_in = match count {
-                    Counting::Fixed | Counting::FirstHit | Counting::Log => {
+                    WindowCounter::Fixed | WindowCounter::FirstHit | WindowCounter::Log => {
                         fresh_at.saturating_sub(window)
                     }
-                    Counting::Sliding { .. } => fresh_at.saturating_sub(2 * window),
-                    Counting::Strict { steps } => {
+                    WindowCounter::Sliding { .. } => fresh_at.saturating_sub(2 * window),
+                    WindowCounter::Strict { steps } => {
                         (fresh_at / (window / steps).max(1)).saturating_sub(steps + 1)
                     }
                 };
@@ -325,12 +327,12 @@ impl Receipt {
             ..
         } = self;
         let units = |tokens: u64| match limit {
-            InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
+            MicrosLimit::Bucket { token, .. } | MicrosLimit::Pacing { token, .. } => {
                 tokens.saturating_mul(token)
             }
             _ => tokens,
         };
-        if let InMicros::Bucket {
+        if let MicrosLimit::Bucket {
             refundable: true, ..
         } = limit
         {

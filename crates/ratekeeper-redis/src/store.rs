@@ -18,8 +18,9 @@ use crate::script::decide::{Answer, FEW, Question};
 use crate::secret::Agreed;
 use crate::trouble::Trouble;
 use ratekeeper::{
-    Ask, Census, Clock, InMicros, Instant, Limit, LimitHandle, MemoryStore, NotDetached,
-    NotSettled, OnFailure, Source, Store, TagOf, TooManyKeys, TooManyLimits, Verdict,
+    Ask, Clock, DetachError, Limit, LimitHandle, LimitKeyStats, MemoryStore, MicrosLimit,
+    OnFailure, SettleError, ShardPrefix, Source, Store, Timestamp, TooManyKeys, TooManyLimitsError,
+    Verdict,
 };
 use smallvec::SmallVec;
 use std::fmt;
@@ -212,7 +213,7 @@ impl RedisStore {
 
     /// What can be said without asking Redis, by what is held on lease.
     #[inline]
-    fn here(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Option<Verdict>) -> Here {
+    fn here(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Option<Verdict>) -> Here {
         let Inner {
             leases,
             limits,
@@ -229,7 +230,7 @@ impl RedisStore {
     async fn decide_in(
         &self,
         asks: &[Ask<'_>],
-        now: Option<Instant>,
+        now: Option<Timestamp>,
         timeout: Duration,
     ) -> Verdict {
         if !self.inner.leases.are_any() {
@@ -300,7 +301,7 @@ impl RedisStore {
         let permits = request
             .questions
             .iter()
-            .find(|question| matches!(question.limit, InMicros::InFlight { .. }));
+            .find(|question| matches!(question.limit, MicrosLimit::InFlight { .. }));
         let lane = &inner.lanes[inner.lane_of(&permits.unwrap_or(first).key)];
         let figures = match lane.decide(Arc::clone(&request.questions), timeout).await {
             Ok(Answer::Told { figures }) => figures,
@@ -370,7 +371,10 @@ impl RedisStore {
             .then(|| inner.limits.get(handle))
             .flatten();
         let counts = |limit: &Arc<Registered>| {
-            !matches!(limit.form, InMicros::Unlimited | InMicros::InFlight { .. })
+            !matches!(
+                limit.form,
+                MicrosLimit::Unlimited | MicrosLimit::InFlight { .. }
+            )
         };
         let (Some(limit), Some(secret)) = (limit.filter(counts), inner.secret.get()) else {
             return;
@@ -416,7 +420,7 @@ impl Inner {
     }
 
     /// `held`: the server has answered that it gave them.
-    fn give_up(&self, key: &Arc<[u8]>, limit: InMicros, names: Vec<PermitName>, held: bool) {
+    fn give_up(&self, key: &Arc<[u8]>, limit: MicrosLimit, names: Vec<PermitName>, held: bool) {
         let amendment = self.permits.give_up(key, limit, names);
         if !held || !self.health.is_well() {
             self.permits.give_up_again(amendment.clone());
@@ -452,7 +456,7 @@ impl Drop for RedisStore {
 struct Held {
     inner: Arc<Inner>,
     receipts: SmallVec<[Option<Receipt>; FEW]>,
-    permits: Vec<(Arc<[u8]>, InMicros, Vec<PermitName>)>,
+    permits: Vec<(Arc<[u8]>, MicrosLimit, Vec<PermitName>)>,
 }
 
 impl Drop for Held {
@@ -464,7 +468,7 @@ impl Drop for Held {
 }
 
 impl Store for RedisStore {
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         self.register(
             name,
             Rule::Rate(limit),
@@ -472,7 +476,7 @@ impl Store for RedisStore {
         )
     }
 
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         self.register(
             name,
             Rule::InFlight(limit),
@@ -494,7 +498,7 @@ impl Store for RedisStore {
         }
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         self.inner.fallback.clock().now()
     }
 
@@ -502,18 +506,18 @@ impl Store for RedisStore {
         self.decide_in(asks, None, self.inner.timeout).await
     }
 
-    async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+    async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
         self.decide_in(asks, Some(now), self.inner.timeout).await
     }
 
-    async fn decide_within(&self, asks: &[Ask<'_>], now: Instant, within: Duration) -> Verdict {
+    async fn decide_within(&self, asks: &[Ask<'_>], now: Timestamp, within: Duration) -> Verdict {
         // Falling back takes a moment too.
         let timeout = self.inner.timeout.min(within * 9 / 10);
         self.decide_in(asks, Some(now), timeout).await
     }
 
     #[inline]
-    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         let mut verdict = None;
         self.here(asks, now, &mut verdict);
         verdict
@@ -542,7 +546,7 @@ impl Store for RedisStore {
         }
     }
 
-    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
         if self.inner.names.knows(handle) {
             // Where all keys are in one place they lie together anyway.
             let tag = tag.map_or_else(Tag::default, Tag::by);
@@ -590,7 +594,7 @@ impl Store for RedisStore {
         self.amend_all(amendments).await;
     }
 
-    async fn detach(&self, mut verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+    async fn detach(&self, mut verdict: Verdict, until: Timestamp) -> Result<Vec<u8>, DetachError> {
         let inner = &self.inner;
         if verdict.source() == Source::LocalShare {
             let (places, receipt) = inner.fallback.detach(verdict, until)?;
@@ -632,7 +636,7 @@ impl Store for RedisStore {
         Ok(Detached::Shared(shared).pack())
     }
 
-    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), SettleError> {
         let inner = &self.inner;
         let shared = match Detached::unpack(receipt)? {
             Detached::Local { places, receipt } => {
@@ -642,7 +646,7 @@ impl Store for RedisStore {
         };
         let now = self.now();
         if now >= shared.until {
-            return Err(NotSettled::Expired);
+            return Err(SettleError::Expired);
         }
         let (amendments, not_returned) = shared.settled(actual, &inner.limits, now);
         // All in one piece, so that it is done or was done before.
@@ -650,7 +654,7 @@ impl Store for RedisStore {
             .first()
             .map_or(0, |first| inner.lane_of(&first.key));
         match inner.lanes[lane].amend(amendments, OPERATOR_WAITS).await {
-            Ok(came) if came.contains(&Some(BEFORE)) => Err(NotSettled::Before),
+            Ok(came) if came.contains(&Some(BEFORE)) => Err(SettleError::AlreadySettled),
             Ok(_) => {
                 inner
                     .health
@@ -661,7 +665,7 @@ impl Store for RedisStore {
             }
             Err(trouble) => {
                 inner.health.count(&trouble);
-                Err(NotSettled::Unreachable)
+                Err(SettleError::Unreachable)
             }
         }
     }
@@ -676,7 +680,7 @@ impl Store for RedisStore {
         self.inner.leases.forgive(&Ask::new(handle, key));
     }
 
-    fn census(&self, _limits: &[LimitHandle]) -> Option<Vec<Census>> {
+    fn census(&self, _limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         None
     }
 }
@@ -687,7 +691,7 @@ impl RedisStore {
         name: &str,
         rule: Rule,
         handle: LimitHandle,
-    ) -> Result<LimitHandle, TooManyLimits> {
+    ) -> Result<LimitHandle, TooManyLimitsError> {
         let Inner {
             limits,
             fallback,

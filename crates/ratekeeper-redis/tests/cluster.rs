@@ -7,7 +7,7 @@ mod failover;
 
 use common::{ALGORITHMS, Load, Pace, connect, judge, limit, load_time, run, until};
 use failover::{BUCKET, Fleet, LOG};
-use ratekeeper::{Ask, LimitHandle, Mode, NotSettled, Source, Store, TagOf};
+use ratekeeper::{Ask, LimitHandle, Mode, SettleError, ShardPrefix, Source, Store};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, Subject};
 use ratekeeper_redis::{RedisStore, Trouble};
 use ratekeeper_testkit::{RedisCluster, RedisServer};
@@ -154,7 +154,7 @@ fn permits_settle_grant_and_reset() {
         assert_eq!(other.settle_detached(&receipt, &[1, 2, 3, 8]).await, Ok(()));
         assert_eq!(
             store.settle_detached(&receipt, &[0, 0, 0, 0]).await,
-            Err(NotSettled::Before)
+            Err(SettleError::AlreadySettled)
         );
         for (key, now) in keys.into_iter().zip([99, 98, 97, 92]) {
             assert_eq!(left(&store, &slow_here, key).await, now, "{key}");
@@ -252,7 +252,7 @@ fn a_tag_keeps_limits_in_one_slot_and_exact() {
             store.limit("tenant", limit("8/w")).unwrap(),
         );
         // What comes before the slash.
-        let tag: TagOf = Arc::new(|key| {
+        let tag: ShardPrefix = Arc::new(|key| {
             key.iter()
                 .position(|byte| *byte == b'/')
                 .unwrap_or(key.len())

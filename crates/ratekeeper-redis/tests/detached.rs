@@ -5,7 +5,7 @@ mod common;
 use common::{connect, limit, run, until, until_redis};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use ratekeeper::{Ask, AskOutcome, LimitHandle, Mode, NotSettled, Source, Store, Verdict};
+use ratekeeper::{Ask, AskOutcome, LimitHandle, Mode, SettleError, Source, Store, Verdict};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::{Fault, FaultProxy, RedisServer};
 use std::sync::Arc;
@@ -66,7 +66,7 @@ fn any_node_settles_and_only_once() {
         assert!(
             settled
                 .iter()
-                .all(|one| matches!(one, Ok(()) | Err(NotSettled::Before))),
+                .all(|one| matches!(one, Ok(()) | Err(SettleError::AlreadySettled))),
             "{settled:?}"
         );
         assert_eq!(
@@ -92,7 +92,7 @@ fn what_was_charged_as_it_should_be_is_settled_too() {
         assert_eq!(store.settle_detached(&receipt, &[4]).await, Ok(()));
         assert_eq!(
             store.settle_detached(&receipt, &[0]).await,
-            Err(NotSettled::Before)
+            Err(SettleError::AlreadySettled)
         );
         assert_eq!(remaining(&store, &tokens).await, 6);
         // Of nothing, too.
@@ -101,7 +101,7 @@ fn what_was_charged_as_it_should_be_is_settled_too() {
         assert_eq!(store.settle_detached(&receipt, &[]).await, Ok(()));
         assert_eq!(
             store.settle_detached(&receipt, &[]).await,
-            Err(NotSettled::Before)
+            Err(SettleError::AlreadySettled)
         );
     });
 }
@@ -173,7 +173,7 @@ fn permits_are_out_until_settled_though_their_node_is_gone() {
             assert_eq!(second.settle_detached(receipt, &[]).await, Ok(()));
             assert_eq!(
                 second.settle_detached(receipt, &[]).await,
-                Err(NotSettled::Before)
+                Err(SettleError::AlreadySettled)
             );
             assert_eq!(remaining(&second, &there).await, left);
         }
@@ -190,11 +190,11 @@ fn its_time_is_over_by_the_clock_of_who_settles() {
         let receipt = store.detach(verdict, store.now()).await.unwrap();
         assert_eq!(
             store.settle_detached(&receipt, &[]).await,
-            Err(NotSettled::Expired)
+            Err(SettleError::Expired)
         );
         assert_eq!(
             store.settle_detached(b"", &[]).await,
-            Err(NotSettled::Unreadable)
+            Err(SettleError::InvalidReceipt)
         );
         assert_eq!(remaining(&store, &slots).await, 1, "it came back by itself");
     });
@@ -219,16 +219,16 @@ fn without_redis_the_node_that_decided_settles_alone() {
         let receipt = first.detach(verdict, first.now() + MINUTE).await.unwrap();
         assert_eq!(
             second.settle_detached(&receipt, &[0]).await,
-            Err(NotSettled::Elsewhere)
+            Err(SettleError::UnknownCharge)
         );
         assert_eq!(first.settle_detached(&receipt, &[0]).await, Ok(()));
         assert_eq!(
             first.settle_detached(&receipt, &[0]).await,
-            Err(NotSettled::Before)
+            Err(SettleError::AlreadySettled)
         );
         assert_eq!(
             second.settle_detached(&shared, &[0]).await,
-            Err(NotSettled::Unreachable)
+            Err(SettleError::Unreachable)
         );
     });
 }
@@ -262,13 +262,13 @@ fn what_is_sent_twice_is_settled_once() {
         // On a machine that takes a second for this it has given up.
         let settled = settling.await.unwrap();
         assert!(
-            matches!(settled, Ok(()) | Err(NotSettled::Unreachable)),
+            matches!(settled, Ok(()) | Err(SettleError::Unreachable)),
             "{settled:?}"
         );
         until_redis(&store, &tokens).await;
         assert_eq!(
             store.settle_detached(&receipt, &[0]).await,
-            Err(NotSettled::Before)
+            Err(SettleError::AlreadySettled)
         );
         assert_eq!(remaining(&store, &tokens).await, 9);
     });
@@ -383,7 +383,7 @@ fn later_and_elsewhere_is_as_good_as_now_and_here() {
                         first.settle(mine, &actual).await;
                         prop_assert_eq!(second.settle_detached(&receipt, &actual).await, Ok(()));
                         let again = first.settle_detached(&receipt, &[0; 4]).await;
-                        prop_assert_eq!(again, Err(NotSettled::Before));
+                        prop_assert_eq!(again, Err(SettleError::AlreadySettled));
                     }
                     Step::Settle(..) => {}
                 }

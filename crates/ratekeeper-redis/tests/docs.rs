@@ -346,7 +346,7 @@ async fn a_key_weighs_what_the_guide_says() {
                     .parse()
                     .unwrap();
                 assert!(
-                    algorithm.contains(limit.judged_by().name()),
+                    algorithm.contains(limit.algorithm_kind().name()),
                     "{algorithm}: {limit}"
                 );
                 store.limit("api,user 60s 1", limit).unwrap()

@@ -141,7 +141,7 @@ fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
         let decision = status.decision();
         (
             status.outcome(),
-            decision.limit(),
+            decision.capacity(),
             decision.remaining(),
             decision.retry_after().map(micros),
             micros(decision.reset_after()),
@@ -186,7 +186,7 @@ fn run(
     let mut verdicts: Vec<(Verdict, Verdict)> = Vec::new();
     fleet.runtime.block_on(async {
         for step in steps {
-            clock.set(ratekeeper::Instant::from_unix(Duration::from_micros(now)));
+            clock.set(ratekeeper::Timestamp::from_unix(Duration::from_micros(now)));
             fleet.time.store(now, Ordering::Relaxed);
             match step {
                 // Permits of a node that does not renew them end, and time that is made up renews
@@ -346,7 +346,7 @@ fn run_batches(
         } else {
             later
         };
-        clock.set(ratekeeper::Instant::from_unix(Duration::from_micros(now)));
+        clock.set(ratekeeper::Timestamp::from_unix(Duration::from_micros(now)));
         fleet.time.store(now, Ordering::Relaxed);
         // What a verdict holds it holds until all are told.
         let mut held = Vec::new();

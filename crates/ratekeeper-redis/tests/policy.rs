@@ -142,8 +142,8 @@ async fn full_share(store: &RedisStore, handle: &LimitHandle) -> u64 {
             .await;
         assert_eq!(verdict.source(), Source::LocalShare);
         let decision = verdict.statuses().next().unwrap().decision();
-        if decision.remaining() == decision.limit() {
-            return decision.limit();
+        if decision.remaining() == decision.capacity() {
+            return decision.capacity();
         }
         assert!(begin.elapsed() < common::PATIENCE, "it is never full");
         tokio::time::sleep(Duration::from_millis(1)).await;

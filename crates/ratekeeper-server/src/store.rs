@@ -1,8 +1,8 @@
 //! The store of this service: in memory, or on Redis with the rest of the fleet.
 
 use ratekeeper::{
-    Ask, Census, Clock, Instant, Limit, LimitHandle, MemoryStore, NotDetached, NotSettled,
-    OnFailure, Sleep, Store, TagOf, TooManyLimits, Verdict,
+    Ask, Clock, DetachError, Limit, LimitHandle, LimitKeyStats, MemoryStore, OnFailure,
+    SettleError, ShardPrefix, Sleep, Store, Timestamp, TooManyLimitsError, Verdict,
 };
 use ratekeeper_policy::FingerprintSecret;
 use ratekeeper_policy::config::{RedisConfig, StoreConfig};
@@ -96,11 +96,11 @@ macro_rules! either {
 }
 
 impl<C: Clock> Store for AnyStore<C> {
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         either!(self, store => store.limit(name, limit))
     }
 
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         either!(self, store => store.concurrency(name, limit))
     }
 
@@ -112,7 +112,7 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.set_concurrency(handle, limit));
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         either!(self, store => store.now())
     }
 
@@ -120,19 +120,19 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.decide(asks).await)
     }
 
-    async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+    async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
         either!(self, store => store.decide_at(asks, now).await)
     }
 
-    async fn decide_within(&self, asks: &[Ask<'_>], now: Instant, within: Duration) -> Verdict {
+    async fn decide_within(&self, asks: &[Ask<'_>], now: Timestamp, within: Duration) -> Verdict {
         either!(self, store => store.decide_within(asks, now, within).await)
     }
 
-    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         either!(self, store => store.decide_here(asks, now))
     }
 
-    fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+    fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
         either!(self, store => store.decide_into(asks, now, verdict))
     }
 
@@ -140,7 +140,7 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.is_here())
     }
 
-    fn sleep_until(&self, at: Instant) -> Sleep {
+    fn sleep_until(&self, at: Timestamp) -> Sleep {
         either!(self, store => store.sleep_until(at))
     }
 
@@ -156,7 +156,7 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.share_as(handle, name));
     }
 
-    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
         either!(self, store => store.tag_by(handle, tag));
     }
 
@@ -164,11 +164,11 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.settle(verdict, actual).await);
     }
 
-    async fn detach(&self, verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+    async fn detach(&self, verdict: Verdict, until: Timestamp) -> Result<Vec<u8>, DetachError> {
         either!(self, store => store.detach(verdict, until).await)
     }
 
-    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), SettleError> {
         either!(self, store => store.settle_detached(receipt, actual).await)
     }
 
@@ -180,7 +180,7 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => Store::reset(store, handle, key).await);
     }
 
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>> {
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         either!(self, store => Store::census(store, limits))
     }
 }

@@ -1,9 +1,10 @@
 //! What stands in front of the service: the real things, seen through one trait.
 
 use ratekeeper::adaptive::{
-    AdaptiveConcurrency, AdaptivePermit, Line, LinePermit, Outcome, Partition, Turn,
+    AdaptiveConcurrency, AdaptivePermit, AdaptiveQueue, Partition, QueueWait, QueuedPermit,
+    RequestOutcome,
 };
-use ratekeeper::{Class, Clock, Concurrency, Instant, Permit, Shedder};
+use ratekeeper::{Class, Clock, Concurrency, Permit, Shedder, Timestamp};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -42,15 +43,15 @@ pub trait Gate {
 /// A call that waits to be let in.
 pub struct Wait<P> {
     /// Until when it waits at most.
-    pub until: Instant,
+    pub until: Timestamp,
     turn: Pin<Box<dyn Future<Output = Option<P>>>>,
 }
 
 impl<P: 'static> Wait<P> {
     fn new<C: Clock>(
-        until: Instant,
-        turn: Turn<C>,
-        pass: impl FnOnce(LinePermit<C>) -> P + 'static,
+        until: Timestamp,
+        turn: QueueWait<C>,
+        pass: impl FnOnce(QueuedPermit<C>) -> P + 'static,
     ) -> Self {
         Self {
             until,
@@ -102,9 +103,9 @@ impl<C: Clock> Gate for Concurrency<C> {
 
 fn finish<C: Clock>(permit: AdaptivePermit<C>, in_time: bool) {
     permit.finish(if in_time {
-        Outcome::Success
+        RequestOutcome::Success
     } else {
-        Outcome::Dropped
+        RequestOutcome::Dropped
     });
 }
 
@@ -130,11 +131,11 @@ impl<C: Clock> Gate for AdaptiveConcurrency<C> {
 }
 
 /// The same with a short queue in front.
-pub struct Queued<C: Clock>(Line<C>);
+pub struct Queued<C: Clock>(AdaptiveQueue<C>);
 
 impl<C: Clock> Queued<C> {
     /// With this line.
-    pub fn new(line: Line<C>) -> Self {
+    pub fn new(line: AdaptiveQueue<C>) -> Self {
         Self(line)
     }
 }
@@ -155,7 +156,7 @@ impl<C: Clock> Gate for Queued<C> {
         let place = self.0.join(Class::CriticalPlus, None)?;
         let until = place.until();
         let turn = place.wait(self.0.gate().clock().sleep_until(until));
-        Some(Wait::new(until, turn, LinePermit::into_inner))
+        Some(Wait::new(until, turn, QueuedPermit::into_inner))
     }
 
     fn done(&mut self, pass: Self::Pass, in_time: bool) {
@@ -272,15 +273,15 @@ impl<C: Clock> Shed<C> {
 }
 
 impl<C: Clock> Gate for Shed<C> {
-    type Pass = Instant;
+    type Pass = Timestamp;
 
-    fn admit(&mut self, stream: usize) -> Option<Instant> {
+    fn admit(&mut self, stream: usize) -> Option<Timestamp> {
         self.shedder
             .admit(self.classes[stream])
             .then(|| self.clock.now())
     }
 
-    fn done(&mut self, began: Instant, _: bool) {
+    fn done(&mut self, began: Timestamp, _: bool) {
         self.shedder
             .report((self.clock.now() - began).as_secs_f64() / self.well.as_secs_f64());
     }

@@ -1,7 +1,7 @@
 //! The gates that are compared, as the tests and the docs have them.
 
 use crate::{Classed, Plan, Queued, SECOND, Shed, Stream};
-use ratekeeper::adaptive::{AdaptiveConcurrency, Control, Line, Queue};
+use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveQueue, Control, QueueConfig};
 use ratekeeper::{Class, Concurrency, ManualClock, Shedder};
 use std::time::Duration;
 
@@ -26,7 +26,12 @@ pub fn adaptive(control: Control) -> impl Fn(ManualClock) -> AdaptiveConcurrency
 
 /// The same with a short queue in front, as it comes.
 pub fn queued(control: Control, room: usize) -> impl Fn(ManualClock) -> Queued<ManualClock> {
-    move |clock| Queued::new(Line::new(adaptive(control)(clock), Queue::of(room)))
+    move |clock| {
+        Queued::new(AdaptiveQueue::new(
+            adaptive(control)(clock),
+            QueueConfig::of(room),
+        ))
+    }
 }
 
 /// A limit that stays as it is.

@@ -5,7 +5,7 @@ use crate::gate::{Gate, Wait};
 use crate::outcome::{Look, Outcome, Record};
 use crate::rng::Rng;
 use crate::scenario::Scenario;
-use ratekeeper::{Clock, Instant, ManualClock};
+use ratekeeper::{Clock, ManualClock, Timestamp};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::task::Poll;
@@ -39,7 +39,7 @@ pub(crate) struct World<'a, G: Gate> {
     scenario: &'a Scenario,
     gate: G,
     clock: ManualClock,
-    start: Instant,
+    start: Timestamp,
     now: u64,
     /// The number keeps events of one instant in the order in which they were made.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,

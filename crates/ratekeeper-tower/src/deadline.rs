@@ -1,7 +1,7 @@
 //! Until when somebody waits for an answer, and how requests say so.
 
 use http::{HeaderMap, HeaderName};
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::time::Duration;
 
 /// `grpc-timeout`, as gRPC's clients send it.
@@ -24,7 +24,7 @@ pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeou
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct Deadline(
     /// From then on nobody waits.
-    pub Instant,
+    pub Timestamp,
 );
 
 /// How long a gRPC client waits. None if it does not say, or nonsense.

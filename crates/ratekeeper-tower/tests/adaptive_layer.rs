@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use ratekeeper::adaptive::Outcome;
-use ratekeeper::{AdaptiveConcurrency, AtCapacity, Class, Clock, ManualClock, Shedder};
-use ratekeeper_tower::concurrency::Queue;
+use ratekeeper::adaptive::RequestOutcome;
+use ratekeeper::{AdaptiveConcurrency, AtCapacityError, Class, Clock, ManualClock, Shedder};
+use ratekeeper_tower::concurrency::QueueConfig;
 use ratekeeper_tower::{AdaptiveConcurrencyLayer, Deadline, NoRoom, NotReached, ShedLayer};
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -192,8 +192,8 @@ async fn what_a_response_says_can_be_decided_otherwise() {
     let clock = ManualClock::new();
     let layer = AdaptiveConcurrencyLayer::new(gate(5, &clock)).classify(|head| {
         match head.status.as_u16() {
-            429 => Outcome::Dropped,
-            _ => Outcome::Ignored,
+            429 => RequestOutcome::Dropped,
+            _ => RequestOutcome::Ignored,
         }
     });
     for status in [200, 429, 503] {
@@ -231,8 +231,8 @@ async fn whoever_finds_no_permit_gets_a_503_at_once_and_the_service_stays_ready(
     assert_eq!(
         denied
             .extensions()
-            .get::<AtCapacity>()
-            .map(AtCapacity::limit),
+            .get::<AtCapacityError>()
+            .map(AtCapacityError::limit),
         Some(1)
     );
     assert!(
@@ -288,7 +288,7 @@ async fn a_client_that_hangs_up_gives_the_permit_back() {
 /// A gate of one that is taken, with a line of three.
 fn in_line(clock: &ManualClock) -> (AdaptiveConcurrencyLayer<ManualClock>, OnceReady) {
     (
-        AdaptiveConcurrencyLayer::new(gate(1, clock)).queue(Queue::of(3)),
+        AdaptiveConcurrencyLayer::new(gate(1, clock)).queue(QueueConfig::of(3)),
         OnceReady::default(),
     )
 }
@@ -460,7 +460,7 @@ async fn partitions_keep_their_share_also_in_line() {
     let live = gate.partition("live").unwrap();
     let layer = AdaptiveConcurrencyLayer::new(gate.clone())
         .partition(move |head| (head.extensions.get() == Some(&Class::Critical)).then_some(live))
-        .queue(Queue::of(10));
+        .queue(QueueConfig::of(10));
     let hanging = layer.layer(service_fn(|_: Request<Text>| {
         pending::<Result<Response<Text>, Infallible>>()
     }));
@@ -499,7 +499,7 @@ fn under_threads_everybody_is_served() {
         .max(3)
         .start(3)
         .build();
-    let patient = Queue::of(THREADS * TASKS).interval(Duration::from_secs(3_600));
+    let patient = QueueConfig::of(THREADS * TASKS).interval(Duration::from_secs(3_600));
     let layer = AdaptiveConcurrencyLayer::new(gate.clone()).queue(patient);
     std::thread::scope(|scope| {
         for _ in 0..THREADS {
@@ -592,7 +592,7 @@ async fn a_shedder_outside_learns_that_there_is_no_room() {
 
 #[test]
 fn a_request_that_passes_allocates_nothing() {
-    for line in [None, Some(Queue::of(10))] {
+    for line in [None, Some(QueueConfig::of(10))] {
         let inner = service_fn(|_: Request<()>| {
             ready(Ok::<_, Infallible>(Response::new(Text::from("hello"))))
         });

@@ -1,12 +1,12 @@
 //! The parts of a client that decide, by their formulas.
 
 use proptest::prelude::*;
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use ratekeeper_tower::client::{Backoff, RetryBudget, Throttle};
 use std::time::Duration;
 
-fn at(millis: u64) -> Instant {
-    Instant::from_unix(Duration::from_secs(1_700_000_000) + Duration::from_millis(millis))
+fn at(millis: u64) -> Timestamp {
+    Timestamp::from_unix(Duration::from_secs(1_700_000_000) + Duration::from_millis(millis))
 }
 
 proptest! {

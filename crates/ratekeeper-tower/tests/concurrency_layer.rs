@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
-use ratekeeper::{Busy, Concurrency, KeyedConcurrency};
+use ratekeeper::{BusyError, Concurrency, KeyedConcurrency};
 use ratekeeper_tower::{CircuitBreakerLayer, ConcurrencyLayer, ResponseBody};
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -148,7 +148,7 @@ async fn whoever_is_one_too_many_gets_a_429() {
     assert_eq!(denied.headers()["retry-after"], "1");
     assert_eq!(denied.headers()["cache-control"], "no-store");
     assert_eq!(denied.headers()["content-type"], "application/problem+json");
-    assert_eq!(denied.extensions().get::<Busy>().unwrap().limit(), 2);
+    assert_eq!(denied.extensions().get::<BusyError>().unwrap().limit(), 2);
     let body = denied.into_body();
     let length = body.size_hint().exact();
     let body = body.collect().await.unwrap().to_bytes();

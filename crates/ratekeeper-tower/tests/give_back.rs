@@ -143,7 +143,7 @@ async fn what_another_limit_turns_away_is_given_back() {
     );
 
     let (global, _) = limited(Limit::per_hour(2));
-    let (own, _) = limited(Limit::none());
+    let (own, _) = limited(Limit::deny_all());
     let teapot = own.denied(|_| {
         Response::builder()
             .status(418)

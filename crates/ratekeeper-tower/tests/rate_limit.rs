@@ -386,7 +386,7 @@ async fn the_same_layer_is_one_bucket_and_another_is_its_own() {
 
 #[tokio::test]
 async fn health_checks_and_preflights_are_not_counted() {
-    let (layer, _) = limited(Key::all(), Limit::none());
+    let (layer, _) = limited(Key::all(), Limit::deny_all());
     let service = app()
         .route("/healthz", get(async || "ok"))
         .layer(layer.skip_paths(["/healthz"]));
@@ -583,7 +583,7 @@ async fn handlers_see_where_the_limits_leave_the_caller() {
         "default 4 of 5 false"
     );
     let watch = Policy::new("watch")
-        .limit(Limit::none())
+        .limit(Limit::deny_all())
         .action(ratekeeper_policy::Action::Shadow);
     let (engine, _) = engine(
         Policies::new()

@@ -4,7 +4,8 @@
 use axum::body::Body;
 use axum::http::{Request, Response};
 use ratekeeper::{
-    Ask, Census, Instant, Limit, LimitHandle, MemoryStore, Store, TooManyLimits, Verdict,
+    Ask, Limit, LimitHandle, LimitKeyStats, MemoryStore, Store, Timestamp, TooManyLimitsError,
+    Verdict,
 };
 use ratekeeper_policy::{Engine, Policies, Policy};
 use ratekeeper_tower::RateLimitLayer;
@@ -18,11 +19,11 @@ use tower::{Layer, service_fn};
 struct Elsewhere(MemoryStore);
 
 impl Store for Elsewhere {
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         Store::limit(&self.0, name, limit)
     }
 
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         Store::concurrency(&self.0, name, limit)
     }
 
@@ -34,7 +35,7 @@ impl Store for Elsewhere {
         Store::set_concurrency(&self.0, handle, limit);
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         Store::now(&self.0)
     }
 
@@ -55,7 +56,7 @@ impl Store for Elsewhere {
         Store::reset(&self.0, handle, key).await;
     }
 
-    fn census(&self, _: &[LimitHandle]) -> Option<Vec<Census>> {
+    fn census(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         None
     }
 }

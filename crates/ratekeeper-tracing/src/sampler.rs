@@ -5,7 +5,7 @@ use crate::log_record::{self, Origin};
 use crate::report::Reporting;
 use crate::rules::Rules;
 use crate::site::{Site, Sites};
-use ratekeeper::{Clock, CoarseClock, Instant};
+use ratekeeper::{Clock, CoarseClock, Timestamp};
 use std::fmt;
 use std::sync::Arc;
 use tracing_core::subscriber::Interest;
@@ -25,7 +25,7 @@ pub struct Sampler<C: Clock = CoarseClock> {
 struct Shared<C: Clock> {
     rules: Rules,
     clock: C,
-    since: Instant,
+    since: Timestamp,
     sites: Sites<C>,
 }
 
@@ -38,7 +38,7 @@ pub struct Stats {
     /// Those that were shown.
     pub sampled: u64,
     /// When counting began: when the sampler was made.
-    pub since: Instant,
+    pub since: Timestamp,
 }
 
 impl Stats {

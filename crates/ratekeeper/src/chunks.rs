@@ -10,11 +10,11 @@ const FIRST_CHUNK: u64 = 4;
 
 /// Entries by index. An entry is there once it was asked for with
 /// [`get_or_make`](Self::get_or_make).
-pub(crate) struct Chunks<T: 'static> {
+pub(crate) struct AppendVec<T: 'static> {
     chunks: [OnceBox<Vec<T>>; CHUNKS],
 }
 
-impl<T> Chunks<T> {
+impl<T> AppendVec<T> {
     pub(crate) fn new() -> Self {
         Self {
             chunks: core::array::from_fn(|_| OnceBox::new()),
@@ -68,7 +68,7 @@ mod tests {
 
     #[test]
     fn entries_stay_what_they_were_made() {
-        let chunks = Chunks::new();
+        let chunks = AppendVec::new();
         assert_eq!(chunks.get(70), None);
         assert_eq!(*chunks.get_or_make(70, || 7), 7);
         assert_eq!(*chunks.get_or_make(71, || 8), 7);

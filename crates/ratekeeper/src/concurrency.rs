@@ -24,7 +24,7 @@ pub use acquire::{Acquire, AcquireError};
 /// assert_eq!(busy.to_string(), "2 of 2 in flight; when one comes back is not known");
 /// drop(first);
 /// assert!(gate.try_acquire().is_ok());
-/// # Ok::<_, ratekeeper::Busy>(())
+/// # Ok::<_, ratekeeper::BusyError>(())
 /// ```
 ///
 /// Whoever waits is served in order, and nobody passes those who wait:
@@ -38,14 +38,14 @@ pub use acquire::{Acquire, AcquireError};
 /// # Ok::<_, ratekeeper::AcquireError>(())
 /// ```
 pub struct Concurrency<C: Clock = DefaultClock> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<ConcurrencyState<C>>,
 }
 
-struct Shared<C> {
+struct ConcurrencyState<C> {
     in_flight: AtomicU64,
     limit: AtomicU64,
     #[cfg(feature = "std")]
-    line: acquire::Line,
+    wait_list: acquire::WaitList,
     /// For deadlines, which only waits have.
     #[cfg_attr(not(feature = "std"), expect(dead_code))]
     clock: C,
@@ -63,30 +63,30 @@ impl<C: Clock> Concurrency<C> {
     /// The same on a clock of your choice, which only deadlines read.
     pub fn with_clock(limit: u64, clock: C) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ConcurrencyState {
                 in_flight: AtomicU64::new(0),
                 limit: AtomicU64::new(limit),
                 #[cfg(feature = "std")]
-                line: Default::default(),
+                wait_list: Default::default(),
                 clock,
             }),
         }
     }
 
     /// Takes one permit if it is free and nobody waits for it.
-    pub fn try_acquire(&self) -> Result<Permit<C>, Busy> {
+    pub fn try_acquire(&self) -> Result<Permit<C>, BusyError> {
         self.try_acquire_n(1)
     }
 
     /// Takes `cost` permits if all of them are free and nobody waits for them.
-    pub fn try_acquire_n(&self, cost: u64) -> Result<Permit<C>, Busy> {
+    pub fn try_acquire_n(&self, cost: u64) -> Result<Permit<C>, BusyError> {
         #[cfg(feature = "std")]
-        let barred = cost > 0 && !self.shared.line.is_empty();
+        let barred = cost > 0 && !self.shared.wait_list.is_empty();
         #[cfg(not(feature = "std"))]
         let barred = false;
         match !barred && self.shared.take(cost) {
             true => Ok(self.permit(cost)),
-            false => Err(Busy {
+            false => Err(BusyError {
                 in_flight: self.in_flight(),
                 limit: self.limit(),
                 cost,
@@ -119,7 +119,7 @@ impl<C: Clock> Concurrency<C> {
     }
 }
 
-impl<C> Shared<C> {
+impl<C> ConcurrencyState<C> {
     fn take(&self, cost: u64) -> bool {
         let limit = self.limit.load(Ordering::SeqCst);
         let fits = |in_flight: u64| in_flight.checked_add(cost).filter(|sum| *sum <= limit);
@@ -136,7 +136,7 @@ impl<C> Shared<C> {
 
     fn serve_line(&self) {
         #[cfg(feature = "std")]
-        self.line.serve(|cost| self.take(cost));
+        self.wait_list.serve(|cost| self.take(cost));
     }
 }
 
@@ -187,13 +187,13 @@ impl<C: Clock> fmt::Debug for Permit<C> {
 
 /// No permit now. When one comes back is not known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Busy {
+pub struct BusyError {
     in_flight: u64,
     limit: u64,
     cost: u64,
 }
 
-impl Busy {
+impl BusyError {
     #[cfg(feature = "std")]
     pub(crate) fn new(in_flight: u64, limit: u64, cost: u64) -> Self {
         Self {
@@ -225,7 +225,7 @@ impl Busy {
     }
 }
 
-impl fmt::Display for Busy {
+impl fmt::Display for BusyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.is_never() {
             true => write!(
@@ -242,4 +242,4 @@ impl fmt::Display for Busy {
     }
 }
 
-impl core::error::Error for Busy {}
+impl core::error::Error for BusyError {}

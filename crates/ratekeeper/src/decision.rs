@@ -1,7 +1,7 @@
 //! What a caller is told.
 
-use crate::algorithm::{Judged, pacing};
-use crate::limit::{Algorithm, Kind, Normal};
+use crate::algorithm::{StepResult, pacing};
+use crate::limit::{Algorithm, Kind, TickLimit};
 use core::fmt;
 use core::time::Duration;
 
@@ -56,8 +56,8 @@ pub struct Decision {
 
 impl Decision {
     #[inline]
-    pub(crate) fn new(limit: &Normal, outcome: Outcome, ahead: u64, wait: u64) -> Self {
-        let Normal {
+    pub(crate) fn new(limit: &TickLimit, outcome: Outcome, ahead: u64, wait: u64) -> Self {
+        let TickLimit {
             ticks,
             token,
             capacity,
@@ -77,11 +77,11 @@ impl Decision {
 
     /// A decision of a window or log at `now`.
     #[inline(always)]
-    pub(crate) fn windowed<S>(limit: &Normal, judged: &Judged<S>, now: u64) -> Self {
+    pub(crate) fn windowed<S>(limit: &TickLimit, judged: &StepResult<S>, now: u64) -> Self {
         let (outcome, told, retry_at) = match judged {
-            Judged::Admit(_, told) => (Outcome::Allowed, told, 0),
-            Judged::Deny { told, retry_at } => (Outcome::Denied, told, *retry_at),
-            Judged::Never(told) => (Outcome::Never, told, 0),
+            StepResult::Admit(_, told) => (Outcome::Allowed, told, 0),
+            StepResult::Deny { told, retry_at } => (Outcome::Denied, told, *retry_at),
+            StepResult::Never(told) => (Outcome::Never, told, 0),
         };
         Self {
             ahead: told.reset_at.saturating_sub(now),
@@ -117,7 +117,7 @@ impl Decision {
     /// The same for a caller that would wait `longest` nanoseconds for its tokens, and so passes
     /// that much sooner.
     #[cfg(feature = "std")]
-    pub(crate) fn to_a_patient_caller(self, longest: u64) -> Self {
+    pub(crate) fn with_max_wait(self, longest: u64) -> Self {
         match (self.outcome, self.kind) {
             // A queue knows its callers' patience.
             (Outcome::Denied, Kind::Bucket) => Self {
@@ -160,7 +160,7 @@ impl Decision {
     }
 
     /// The capacity: how much may come at once. [`u64::MAX`] when unlimited.
-    pub fn limit(&self) -> u64 {
+    pub fn capacity(&self) -> u64 {
         match self.kind {
             Kind::Unlimited => u64::MAX,
             Kind::Bucket | Kind::Refundable | Kind::Frozen => self.capacity / self.token,
@@ -218,7 +218,7 @@ impl Decision {
         let remaining = self.remaining();
         match self.kind {
             Kind::Unlimited | Kind::InFlight => Duration::ZERO,
-            _ if remaining >= self.limit() => Duration::ZERO,
+            _ if remaining >= self.capacity() => Duration::ZERO,
             Kind::Frozen => Duration::MAX,
             // Neither overflows: there is less than fits.
             Kind::Bucket | Kind::Refundable => self.time_to((remaining + 1) * self.token),
@@ -270,7 +270,7 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("outcome", &self.outcome)
-            .field("limit", &self.limit())
+            .field("limit", &self.capacity())
             .field("remaining", &self.remaining())
             .field("retry_after", &self.retry_after())
             .field("reset_after", &self.reset_after())
@@ -283,7 +283,7 @@ impl fmt::Debug for Decision {
 #[non_exhaustive]
 pub enum ReserveError {
     /// The slot would come too late, or never; nothing was taken.
-    Denied(Denied),
+    Denied(DeniedError),
     /// The algorithm knows no slots ahead of time: windows and logs say yes or no now. Use `check`
     /// or `wait`.
     NoSlots(Algorithm),
@@ -331,9 +331,9 @@ impl core::error::Error for ReserveError {}
 
 /// A call that asked for something to hold and was turned away; it knows the [`Decision`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Denied(pub(crate) Decision);
+pub struct DeniedError(pub(crate) Decision);
 
-impl Denied {
+impl DeniedError {
     /// The decision with all its figures.
     pub fn decision(&self) -> Decision {
         self.0
@@ -350,21 +350,21 @@ impl Denied {
     }
 }
 
-impl fmt::Display for Denied {
+impl fmt::Display for DeniedError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.retry_after() {
             Some(after) => write!(
                 f,
                 "over the limit of {}; retry after {after:?}",
-                self.0.limit()
+                self.0.capacity()
             ),
             None => write!(
                 f,
                 "over the limit of {}, which will never admit this",
-                self.0.limit()
+                self.0.capacity()
             ),
         }
     }
 }
 
-impl core::error::Error for Denied {}
+impl core::error::Error for DeniedError {}

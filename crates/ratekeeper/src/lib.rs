@@ -194,37 +194,39 @@ mod store;
 mod sync;
 
 pub use adaptive::{
-    Adaptive, AdaptiveBuilder, AdaptiveConcurrency, AdaptivePermit, AtCapacity, Change, Control,
-    Load,
+    Adaptive, AdaptiveBuilder, AdaptiveConcurrency, AdaptivePermit, AtCapacityError, Control, Load,
+    RateChange,
 };
-pub use adaptive::{Class, NotAClass};
+pub use adaptive::{Class, ParseClassError};
 #[cfg(feature = "std")]
-pub use adaptive::{ClassFigures, Shedder, ShedderBuilder, Shedding};
+pub use adaptive::{ClassStats, Shedder, ShedderBuilder, ShedderStats};
 #[cfg(feature = "fast-clock")]
 pub use clock::FastClock;
 #[cfg(feature = "tokio")]
 pub use clock::Sleep;
-pub use clock::{Clock, DefaultClock, Instant, ManualClock};
+pub use clock::{Clock, DefaultClock, ManualClock, Timestamp};
 #[cfg(feature = "std")]
 pub use clock::{CoarseClock, SystemClock};
 #[cfg(feature = "std")]
 pub use concurrency::{Acquire, AcquireError};
-pub use concurrency::{Busy, Concurrency, Permit};
-pub use decision::{Decision, Denied, Outcome, ReserveError};
+pub use concurrency::{BusyError, Concurrency, Permit};
+pub use decision::{Decision, DeniedError, Outcome, ReserveError};
 #[cfg(feature = "std")]
 pub use keyed::{
-    Arrivals, ArrivalsBuilder, Figures, HashedKey, Key, KeyPermit, Keyed, KeyedBuilder,
-    KeyedConcurrency, KeyedConcurrencyBuilder, NotAThrottle, Taken, Throttle, TooManyLimits,
+    ChargeToken, GcraParams, GcraParamsError, HashedKey, Key, KeyPermit, Keyed, KeyedBuilder,
+    KeyedConcurrency, KeyedConcurrencyBuilder, KeyedGcra, KeyedGcraBuilder, KeyedStats,
+    TooManyLimitsError,
 };
 pub use limit::{
-    Algorithm, Counting, Effective, InMicros, Limit, NotARate, ParseLimitError, Problem, Rate,
+    Algorithm, Effective, Limit, MicrosLimit, ParseLimitError, ParseLimitErrorKind, Rate,
+    RateError, WindowCounter,
 };
-pub use limiter::{At, Carry, Charge, Counts, Limiter, Reservation};
+pub use limiter::{Adjustments, At, Carry, Charge, Limiter, Reservation};
 #[cfg(feature = "std")]
 pub use limiter::{Wait, WaitError};
 pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
 pub use store::{
-    Ask, AskOutcome, Census, LimitHandle, MemoryStore, MemoryStoreBuilder, Mode, NotDetached,
-    NotSettled, OnFailure, Source, Status, Store, TagOf, TooManyKeys, Verdict,
+    Ask, AskOutcome, DetachError, LimitHandle, LimitKeyStats, MemoryStore, MemoryStoreBuilder,
+    Mode, OnFailure, SettleError, ShardPrefix, Source, Status, Store, TooManyKeys, Verdict,
 };

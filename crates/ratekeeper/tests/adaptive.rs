@@ -1,6 +1,6 @@
 //! A limit that follows a scripted load, on the manual clock.
 
-use ratekeeper::{Adaptive, Change, Limit, Load, ManualClock};
+use ratekeeper::{Adaptive, Limit, Load, ManualClock, RateChange};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 struct World {
     clock: ManualClock,
     load: Arc<Mutex<Load>>,
-    changes: Arc<Mutex<Vec<Change>>>,
+    changes: Arc<Mutex<Vec<RateChange>>>,
     adaptive: Adaptive<ManualClock>,
 }
 

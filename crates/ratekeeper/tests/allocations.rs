@@ -1,7 +1,7 @@
 //! Nothing is allocated for a decision: for keys of a table, new ones included, and for up to eight
 //! asks at once.
 
-use ratekeeper::adaptive::{AdaptiveConcurrency, Outcome};
+use ratekeeper::adaptive::{AdaptiveConcurrency, RequestOutcome};
 use ratekeeper::{Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Mode};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Duration;
@@ -65,7 +65,7 @@ fn a_check_of_a_key_allocates_nothing() {
             }
         });
         assert_eq!(used, 0, "{algorithm}");
-        let figures = by_str.figures();
+        let figures = by_str.stats();
         assert!(
             figures.evicted_live + figures.evicted_fresh > 0,
             "{algorithm}: {figures:?}"
@@ -174,7 +174,7 @@ fn an_adaptive_permit_allocates_nothing() {
             refused += held.iter().filter(|permit| permit.is_err()).count();
             held.into_iter()
                 .flatten()
-                .for_each(|permit| permit.finish(Outcome::Success));
+                .for_each(|permit| permit.finish(RequestOutcome::Success));
         }
     });
     assert_eq!(used, 0);

@@ -1,6 +1,6 @@
 //! Changing a limit while it is in use.
 
-use ratekeeper::{Carry, Clock, Instant, Limit, Limiter, ManualClock};
+use ratekeeper::{Carry, Clock, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -129,7 +129,7 @@ fn after_a_reset_older_charges_and_slots_give_nothing_back() {
     charge.settle(0);
     slot.cancel();
     assert_eq!(limiter.tokens(), 2.0);
-    assert_eq!(limiter.counts().not_returned, 10);
+    assert_eq!(limiter.adjustments().not_returned, 10);
 }
 
 #[test]
@@ -139,7 +139,7 @@ fn setting_the_limit_in_force_changes_nothing() {
     limiter.set_limit(Limit::per_second(1).burst(10));
     charge.settle(4);
     assert_eq!(limiter.tokens(), 6.0);
-    assert_eq!(limiter.counts().changes, 0);
+    assert_eq!(limiter.adjustments().changes, 0);
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn a_grant_is_a_gift_up_to_a_full_bucket_and_counted() {
     assert_eq!(limiter.tokens(), 4.0);
     limiter.grant(100);
     assert_eq!(limiter.tokens(), 10.0);
-    assert_eq!(limiter.counts().granted, 10);
+    assert_eq!(limiter.adjustments().granted, 10);
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn a_limiter_outlives_its_horizon() {
         assert_eq!((0..9).filter(|_| limiter.check().is_allowed()).count(), 3);
         clock.advance(Duration::from_secs(86_400 * 400));
     }
-    clock.set(Instant::from_unix_nanos(u64::MAX));
+    clock.set(Timestamp::from_unix_nanos(u64::MAX));
     assert_eq!((0..9).filter(|_| limiter.check().is_allowed()).count(), 3);
     assert!(limiter.at(limiter.clock().now()).check().is_denied());
 }

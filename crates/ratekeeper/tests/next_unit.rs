@@ -29,7 +29,7 @@ fn limits() -> impl Strategy<Value = Limit> {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 limit.burst(room).algorithm(algorithm)
             }
-            Algorithm::Pacing => limit.queue(room - 1),
+            Algorithm::Pacing => limit.paced_max_queue(room - 1),
             _ => limit.algorithm(algorithm),
         }
     })
@@ -52,12 +52,12 @@ proptest! {
             let decision = limiter.at(instant(now)).check_n(cost);
             let next = decision.next_after().as_nanos() as u64;
             let left = |at| limiter.at(instant(at)).peek_n(0).remaining();
-            if decision.remaining() == decision.limit() {
+            if decision.remaining() == decision.capacity() {
                 prop_assert_eq!(next, 0);
                 continue;
             }
             prop_assert!(next > 0 && left(now + next) > decision.remaining(), "{:?}", decision);
-            if decision.is_allowed() && EXACT.contains(&limit.judged_by()) {
+            if decision.is_allowed() && EXACT.contains(&limit.algorithm_kind()) {
                 prop_assert_eq!(left(now + next - 1), decision.remaining(), "{:?}", decision);
             }
         }

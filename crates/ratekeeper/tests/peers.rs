@@ -1,6 +1,6 @@
 //! What other limiters get wrong, tried on this one. Each test names the peer and the defect.
 
-use ratekeeper::{Clock, Instant, Limit, Limiter, ManualClock, WaitError};
+use ratekeeper::{Clock, Limit, Limiter, ManualClock, Timestamp, WaitError};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -203,7 +203,7 @@ fn every_clock_reading_is_safe() {
         (5, 0),
         (u64::MAX - 1, 0),
     ] {
-        let view = limiter.at(Instant::from_unix_nanos(nanos));
+        let view = limiter.at(Timestamp::from_unix_nanos(nanos));
         assert_eq!(view.peek().remaining(), burst, "at {nanos}");
         // What is not used comes back.
         let before = view.tokens();

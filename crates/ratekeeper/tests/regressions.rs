@@ -1,8 +1,8 @@
 //! What the oracles found once, each as small as it gets.
 
 use ratekeeper::{
-    Algorithm, Ask, AskOutcome, Charge, Clock, Instant, Keyed, KeyedConcurrency, Limit,
-    LimitHandle, Limiter, ManualClock, MemoryStore, Mode, Outcome, Reservation,
+    Algorithm, Ask, AskOutcome, Charge, Clock, Keyed, KeyedConcurrency, Limit, LimitHandle,
+    Limiter, ManualClock, MemoryStore, Mode, Outcome, Reservation, Timestamp,
 };
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ fn a_cap_in_bytes_is_not_exceeded() {
         let keyed = Keyed::<u64>::builder(Limit::per_minute(5))
             .max_bytes(bytes)
             .build();
-        let figures = keyed.figures();
+        let figures = keyed.stats();
         assert!(figures.bytes <= bytes as u64, "{bytes}: {figures:?}");
     }
 }
@@ -307,7 +307,7 @@ fn a_cap_in_bytes_holds_for_all_a_table_keeps() {
             }
             kept = Some(keyed);
         });
-        let figures = kept.unwrap().figures();
+        let figures = kept.unwrap().stats();
         println!(
             "{algorithm}: {} bytes of {cap}, figures say {}",
             used.bytes_current, figures.bytes
@@ -351,7 +351,7 @@ fn costs_that_cannot_be_counted_pass_where_there_is_no_limit() {
 /// Windows of the largest counts, or at the last instants there are.
 #[test]
 fn a_window_takes_every_number() {
-    let far = ratekeeper::Instant::from_unix_nanos(u64::MAX);
+    let far = ratekeeper::Timestamp::from_unix_nanos(u64::MAX);
     let mut failed = Vec::new();
     for (count, period) in [
         (u64::MAX, Duration::from_nanos(u64::MAX)),
@@ -408,7 +408,7 @@ fn a_live_change_keeps_some_hundred_bytes() {
 /// when that one cancels.
 #[test]
 fn a_paced_reservation_of_before_a_gift_takes_nobody_elses_slot() {
-    let limit = Limit::per_second(1).queue(9);
+    let limit = Limit::per_second(1).paced_max_queue(9);
     let (limiter, keyed) = (
         Limiter::with_clock(limit, ManualClock::new()),
         keyed(limit).0,
@@ -435,8 +435,8 @@ fn a_paced_reservation_of_before_a_gift_takes_nobody_elses_slot() {
 /// worth.
 #[test]
 fn a_paced_reservation_that_gifts_have_paid_for_is_cancelled_for_nothing() {
-    let limit = Limit::per_second(1).queue(9);
-    let clock = ManualClock::starting_at(Instant::from_unix_nanos(0));
+    let limit = Limit::per_second(1).paced_max_queue(9);
+    let clock = ManualClock::starting_at(Timestamp::from_unix_nanos(0));
     let limiter = Limiter::with_clock(limit, clock.clone());
     let keyed = Keyed::<u64, _>::builder(limit).clock(clock).build();
     let slots = |reserve: &dyn Fn(u64) -> Reservation<ManualClock>, grant: &dyn Fn()| {

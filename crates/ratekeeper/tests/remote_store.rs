@@ -3,8 +3,8 @@
 #![cfg(feature = "tokio")]
 
 use ratekeeper::{
-    Algorithm, Ask, AskOutcome, Census, Clock, Instant, Limit, LimitHandle, ManualClock,
-    MemoryStore, Mode, Store, TooManyLimits, Verdict,
+    Algorithm, Ask, AskOutcome, Clock, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore,
+    Mode, Store, Timestamp, TooManyLimitsError, Verdict,
 };
 use std::future::Future;
 use std::time::Duration;
@@ -111,11 +111,11 @@ impl Remote {
 }
 
 impl Store for Remote {
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         self.limits.limit(name, limit)
     }
 
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         self.limits.concurrency(name, limit)
     }
 
@@ -127,7 +127,7 @@ impl Store for Remote {
         self.limits.set_concurrency(handle, limit);
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         self.limits.clock().now()
     }
 
@@ -156,7 +156,7 @@ impl Store for Remote {
         self.ask(|answer| Message::Reset(limit, key, answer))
     }
 
-    fn census(&self, _: &[LimitHandle]) -> Option<Vec<Census>> {
+    fn census(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         // Too far away to be counted.
         None
     }

@@ -247,7 +247,7 @@ proptest! {
                 prop_assert!(world.level() <= world.rule.capacity());
             }
         }
-        prop_assert_eq!(world.limiter.counts(), Default::default());
+        prop_assert_eq!(world.limiter.adjustments(), Default::default());
     }
 
     /// With no traffic in between, settling is as if only the true cost had been taken: to the
@@ -317,8 +317,8 @@ proptest! {
         at.settle(charge, cost.saturating_add(more));
         let extra = more.min(limit.capacity());
         prop_assert_eq!(world.level(), before - i128::from(extra) * world.rule.token);
-        prop_assert_eq!(world.limiter.counts().settled_up, extra);
-        prop_assert_eq!(world.limiter.counts().not_returned, 0);
+        prop_assert_eq!(world.limiter.adjustments().settled_up, extra);
+        prop_assert_eq!(world.limiter.adjustments().not_returned, 0);
         // Debt like any other: nothing passes until it is gone, then as many as time brings.
         let debt = i128::from(extra) * world.rule.token - before;
         let gone = nanos(world.rule.nanos_for(debt).expect("refills"));
@@ -355,9 +355,9 @@ proptest! {
                 at.settle(charge, actual);
             }
             prop_assert_eq!(look(&limiter, now), before.clone());
-            prop_assert_eq!(limiter.counts().not_returned, lost);
+            prop_assert_eq!(limiter.adjustments().not_returned, lost);
         }
-        prop_assert_eq!(limiter.counts().settled_up, 0);
+        prop_assert_eq!(limiter.adjustments().settled_up, 0);
     }
 
     /// Dropping a charge keeps it, and so does settling it at what was charged.
@@ -376,7 +376,7 @@ proptest! {
             }
             prop_assert_eq!(look(&limiter, now), look(&twin, now));
         }
-        prop_assert_eq!(limiter.counts(), Default::default());
+        prop_assert_eq!(limiter.adjustments(), Default::default());
     }
 }
 
@@ -429,7 +429,7 @@ struct MovesOn {
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
 impl Clock for MovesOn {
-    fn now(&self) -> ratekeeper::Instant {
+    fn now(&self) -> ratekeeper::Timestamp {
         let now = self.clock.now();
         let meanwhile = self.meanwhile.lock().unwrap().take();
         if let Some(meanwhile) = meanwhile {
@@ -560,5 +560,5 @@ fn charges_under_no_limit_give_nothing_back() {
     let charge = limiter.at(instant(now + 5)).take(1).unwrap();
     limiter.at(instant(now + 5)).set_limit(Limit::unlimited());
     limiter.at(instant(now + 6)).settle(charge, 0);
-    assert_eq!(limiter.counts().not_returned, 1);
+    assert_eq!(limiter.adjustments().not_returned, 1);
 }

@@ -1,6 +1,6 @@
 //! What things weigh. (The shared part of a limiter, 128 bytes, is asserted beside its definition.)
 
-use ratekeeper::{Charge, Decision, Limit, Limiter, Reservation, Taken};
+use ratekeeper::{Charge, ChargeToken, Decision, Limit, Limiter, Reservation};
 
 #[test]
 fn what_callers_hold_is_small() {
@@ -8,6 +8,6 @@ fn what_callers_hold_is_small() {
     assert!(size_of::<Decision>() <= 48);
     assert!(size_of::<Reservation>() <= 48);
     assert!(size_of::<Charge>() <= 64);
-    assert!(size_of::<Taken>() <= 64);
+    assert!(size_of::<ChargeToken>() <= 64);
     assert!(size_of::<Limit>() <= 64);
 }

@@ -1,7 +1,7 @@
 //! `Sometimes`: the traces of Go's, a naive oracle, many threads, panics.
 
 use proptest::prelude::*;
-use ratekeeper::{Clock, Instant, ManualClock, Sometimes};
+use ratekeeper::{Clock, ManualClock, Sometimes, Timestamp};
 use serde_json::Value;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -80,11 +80,11 @@ struct Oracle {
     every: u32,
     interval: Duration,
     count: u64,
-    last: Option<Instant>,
+    last: Option<Timestamp>,
 }
 
 impl Oracle {
-    fn call(&mut self, now: Instant, takes: Duration, panics: bool) -> bool {
+    fn call(&mut self, now: Timestamp, takes: Duration, panics: bool) -> bool {
         let passed = self.last.is_none_or(|last| now - last >= self.interval);
         let runs = self.count == 0
             || self.count < u64::from(self.first)
@@ -136,7 +136,7 @@ fn the_clock_is_read_only_if_there_is_an_interval() {
     #[derive(Clone)]
     struct NoClock;
     impl Clock for NoClock {
-        fn now(&self) -> Instant {
+        fn now(&self) -> Timestamp {
             panic!("the clock was read")
         }
     }

@@ -24,20 +24,20 @@ fn the_grammar_is_understood() {
         ("1/250ms", Limit::every(Duration::from_millis(250))),
         ("unlimited", Limit::unlimited()),
         (" unlimited ", Limit::unlimited()),
-        ("0", Limit::none()),
-        ("0/s burst 5", Limit::none().burst(5)),
+        ("0", Limit::deny_all()),
+        ("0/s burst 5", Limit::deny_all().burst(5)),
         ("10/s gcra", Limit::per_second(10)),
         ("10/s token_bucket", Limit::per_second(10)),
         (
             "10/s wait 2s",
-            Limit::per_second(10).wait(Duration::from_secs(2)),
+            Limit::per_second(10).paced_max_wait(Duration::from_secs(2)),
         ),
         (
             "10/s pacing wait 1500ms",
-            Limit::per_second(10).wait(Duration::from_millis(1_500)),
+            Limit::per_second(10).paced_max_wait(Duration::from_millis(1_500)),
         ),
-        ("10/s queue 20", Limit::per_second(10).queue(20)),
-        ("10/s pacing", Limit::per_second(10).queue(10)),
+        ("10/s queue 20", Limit::per_second(10).paced_max_queue(20)),
+        ("10/s pacing", Limit::per_second(10).paced_max_queue(10)),
         (
             "1000/h sliding_log",
             Limit::per_hour(1_000).algorithm(Algorithm::SlidingLog),
@@ -211,7 +211,7 @@ fn what_was_rounded_is_shown() {
         Limit::every(Duration::MAX).effective().unwrap().to_string(),
         "no refill, burst 1"
     );
-    assert!(Limit::none().burst(9).effective().is_none());
+    assert!(Limit::deny_all().burst(9).effective().is_none());
 }
 
 #[test]
@@ -279,15 +279,15 @@ proptest! {
         let limit = Limit::of(count, Duration::from_nanos(period));
         let limit = burst.map_or(limit, |burst| limit.burst(burst));
         let limit = match paced {
-            Some((true, longest)) => limit.queue(longest),
-            Some((false, longest)) => limit.wait(Duration::from_nanos(longest)),
+            Some((true, longest)) => limit.paced_max_queue(longest),
+            Some((false, longest)) => limit.paced_max_wait(Duration::from_nanos(longest)),
             None => limit.algorithm(algorithm),
         };
         let limit = if refundable { limit.refundable() } else { limit };
         match limit.to_string().parse::<Limit>() {
             Ok(parsed) => prop_assert_eq!(parsed, limit),
             // Only what code clips is refused in text.
-            Err(error) => prop_assert_eq!(error.problem(), ratekeeper::Problem::Fill),
+            Err(error) => prop_assert_eq!(error.kind(), ratekeeper::ParseLimitErrorKind::Fill),
         }
     }
 

@@ -138,7 +138,7 @@ fn all_real_clocks_tell_the_time_since_1970() {
         .duration_since(std::time::UNIX_EPOCH)
         .unwrap();
     let near =
-        |told: ratekeeper::Instant| told.since_unix().abs_diff(now) < Duration::from_secs(60);
+        |told: ratekeeper::Timestamp| told.since_unix().abs_diff(now) < Duration::from_secs(60);
     assert!(near(SystemClock.now()));
     assert!(near(CoarseClock.now()));
     #[cfg(feature = "fast-clock")]

@@ -150,9 +150,9 @@ proptest! {
                 events.push(Event { at: now, cost });
             }
             let parts = oracle::tokens(&rule, &events, now);
-            prop_assert_eq!(decision.limit(), limit.capacity());
+            prop_assert_eq!(decision.capacity(), limit.capacity());
             prop_assert_eq!(decision.remaining(), rule.whole(parts));
-            prop_assert!(decision.remaining() <= decision.limit());
+            prop_assert!(decision.remaining() <= decision.capacity());
             prop_assert_eq!(limiter.at(instant(now)).peek().remaining(), decision.remaining());
             let Some(reset) = rule.nanos_for(rule.capacity() - parts) else {
                 prop_assert_eq!(decision.reset_after(), Duration::MAX);
@@ -163,9 +163,9 @@ proptest! {
             let at = |nanos: u64| limiter.at(instant(nanos)).peek().remaining();
             // A glance past the horizon may count from a new origin; it must not change what is
             // told.
-            prop_assert_eq!(at(full), decision.limit());
+            prop_assert_eq!(at(full), decision.capacity());
             if reset > 0 {
-                prop_assert!(at(full - 1) < decision.limit());
+                prop_assert!(at(full - 1) < decision.capacity());
             }
             prop_assert_eq!(at(now), decision.remaining());
         }
@@ -199,7 +199,7 @@ proptest! {
                 prop_assert_eq!(look(), before);
             }
         }
-        prop_assert_eq!(limiter.counts(), Default::default());
+        prop_assert_eq!(limiter.adjustments(), Default::default());
     }
 
     /// TB6: idle for B·T from any state, exactly B pass at once; a nanosecond less than it takes
@@ -546,7 +546,7 @@ fn unlimited_admits_everything_and_counts_nothing() {
             let decision = limiter.at(instant(at)).check_n(cost);
             assert!(decision.is_allowed() && decision.is_unlimited());
             assert_eq!(
-                (decision.remaining(), decision.limit()),
+                (decision.remaining(), decision.capacity()),
                 (u64::MAX, u64::MAX)
             );
             assert_eq!(

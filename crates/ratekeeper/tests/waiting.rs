@@ -105,7 +105,7 @@ mod blocking {
 
     #[test]
     fn what_never_refills_is_not_waited_for() {
-        let (limiter, _) = limiter(Limit::none().burst(1));
+        let (limiter, _) = limiter(Limit::deny_all().burst(1));
         assert_eq!(limiter.wait().blocking(), Ok(()));
         assert_eq!(limiter.wait().blocking(), Err(WaitError::Never));
         let (unlimited, _) = super::limiter(Limit::unlimited());

@@ -1,7 +1,7 @@
 //! Windows, logs and queues against naive oracles that remember every event.
 
 use proptest::prelude::*;
-use ratekeeper::{Algorithm, Decision, Instant, Limit, Limiter, ManualClock};
+use ratekeeper::{Algorithm, Decision, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
 
 /// Midnight: every window that divides a day begins here.
@@ -87,7 +87,7 @@ impl Oracle {
         let window = u128::from(self.window);
         let remaining = (u128::from(self.most) * window).saturating_sub(self.counted(now)) / window;
         assert_eq!(u128::from(decision.remaining()), remaining, "remaining");
-        assert_eq!(decision.limit(), self.most);
+        assert_eq!(decision.capacity(), self.most);
         let fresh = self.first(now, |at| self.counted(at) == 0);
         assert_eq!(
             decision.reset_after().as_nanos() as u64,
@@ -137,8 +137,8 @@ fn calls() -> impl Strategy<Value = Vec<(u64, u64)>> {
     prop::collection::vec((step, cost), 1..80)
 }
 
-fn at(nanos: u64) -> Instant {
-    Instant::from_unix_nanos(nanos)
+fn at(nanos: u64) -> Timestamp {
+    Timestamp::from_unix_nanos(nanos)
 }
 
 proptest! {
@@ -216,7 +216,7 @@ proptest! {
         count in 1..100u64, period in prop_oneof![1..1_000u64, Just(1_000_000_000)], longest in 0..5_000u64,
         calls in prop::collection::vec((0..3_000u64, 1..4u64), 1..60),
     ) {
-        let limit = Limit::of(count, Duration::from_nanos(period)).wait(Duration::from_nanos(longest));
+        let limit = Limit::of(count, Duration::from_nanos(period)).paced_max_wait(Duration::from_nanos(longest));
         prop_assume!(limit.effective().is_none());
         let limiter = Limiter::with_clock(limit, ManualClock::new());
         // In parts of 1/count ns: a unit is `period` of them.
@@ -228,7 +228,7 @@ proptest! {
             let clock = u128::from(now) * parts;
             let wait = free.saturating_sub(clock);
             let decision = limiter.at(at(now)).check_n(cost);
-            prop_assert_eq!(u128::from(decision.limit()), most);
+            prop_assert_eq!(u128::from(decision.capacity()), most);
             if u128::from(cost) > most {
                 prop_assert!(decision.is_never());
             } else if wait > u128::from(longest) * parts {
@@ -349,7 +349,7 @@ fn settling_gives_back_to_the_window_it_was_charged_in() {
         let more = limiter.take(1).unwrap();
         more.settle(100);
         assert_eq!(limiter.peek().remaining(), 0, "{algorithm}: marked full");
-        assert_eq!(limiter.counts().settled_up, 10, "{algorithm}");
+        assert_eq!(limiter.adjustments().settled_up, 10, "{algorithm}");
     }
 }
 
@@ -492,7 +492,7 @@ mod live {
             assert_eq!(limiter.peek().remaining(), 5, "{algorithm}");
             limiter.grant(100);
             assert_eq!(limiter.peek().remaining(), 10, "{algorithm}");
-            assert_eq!(limiter.counts().granted, 7, "{algorithm}");
+            assert_eq!(limiter.adjustments().granted, 7, "{algorithm}");
         }
     }
 }
@@ -527,7 +527,7 @@ mod waiting {
                 for served_by_now in 1..=3 {
                     let wake = loop {
                         match clock.next_wake() {
-                            Some(at) if at < Instant::from_unix_nanos(u64::MAX) => break at,
+                            Some(at) if at < Timestamp::from_unix_nanos(u64::MAX) => break at,
                             _ => std::thread::yield_now(),
                         }
                     };

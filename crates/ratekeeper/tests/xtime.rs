@@ -5,7 +5,7 @@
 //! `quirk` (where Go does what we do not) are skipped there, because what we do instead is asserted
 //! below, by the id of the trace.
 
-use ratekeeper::{Clock, Instant, Limit, Limiter, ManualClock, Reservation, WaitError};
+use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, Timestamp, WaitError};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn limit(per_second: &Value, burst: u64) -> Limit {
 struct Run {
     id: String,
     clock: ManualClock,
-    start: Instant,
+    start: Timestamp,
     limiter: Limiter<ManualClock>,
     burst: u64,
     per_second: Value,
@@ -64,7 +64,7 @@ impl Run {
         }
     }
 
-    fn time(&self, milliseconds: &Value) -> Instant {
+    fn time(&self, milliseconds: &Value) -> Timestamp {
         self.start + Duration::from_nanos(nanos(milliseconds))
     }
 
@@ -178,8 +178,8 @@ fn wait(
     limiter: &Limiter<ManualClock>,
     clock: &ManualClock,
     n: u64,
-    deadline: Option<Instant>,
-    cancel_at: Option<Instant>,
+    deadline: Option<Timestamp>,
+    cancel_at: Option<Timestamp>,
 ) -> Option<Result<(), WaitError>> {
     use std::future::Future;
     use std::task::{Context, Poll, Waker};
@@ -216,8 +216,8 @@ fn wait(
     limiter: &Limiter<ManualClock>,
     clock: &ManualClock,
     n: u64,
-    deadline: Option<Instant>,
-    cancel_at: Option<Instant>,
+    deadline: Option<Timestamp>,
+    cancel_at: Option<Timestamp>,
 ) -> Option<Result<(), WaitError>> {
     if let (Some(cancel), false) = (cancel_at, limiter.peek_n(n).is_never()) {
         if cancel > clock.now() {

@@ -42,7 +42,7 @@ pub(crate) fn bursts() -> Vec<Series> {
         let limit = Limit::per_second(RATE).burst(burst);
         let admitted: Vec<u64> = decided(limit, &calls).into_iter().flatten().collect();
         // The server is a queue that turns nobody away.
-        let server = Limit::per_second(SERVES).wait(Duration::from_secs(3_600));
+        let server = Limit::per_second(SERVES).paced_max_wait(Duration::from_secs(3_600));
         let served = decided(server, &admitted).into_iter().flatten();
         let waits = admitted
             .iter()
@@ -65,7 +65,7 @@ pub(crate) const TIMEOUT: u64 = 2 * SECOND;
 pub(crate) fn queues() -> Vec<Series> {
     let calls = crate::traffic::steady(30, 30 * SECOND);
     let series = |wait| {
-        let limit = Limit::per_second(20).wait(wait);
+        let limit = Limit::per_second(20).paced_max_wait(wait);
         let starts = decided(limit, &calls);
         let waits = calls
             .iter()

@@ -81,7 +81,7 @@ impl<K: Key> Subject<K> {
             Who::Ours => {
                 let limiter = ours::limiter(numbers, keys, clock);
                 let counted = limiter.clone();
-                let displaced = Box::new(move || counted.figures().evicted_live);
+                let displaced = Box::new(move || counted.stats().evicted_live);
                 Self {
                     displaced,
                     ..Self::of(who, keys, allowed, ours::admits(limiter))

@@ -6,7 +6,7 @@
 
 use super::Numbers;
 use crate::keys::Key;
-use ratekeeper::{Clock, Instant};
+use ratekeeper::{Clock, Timestamp};
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -51,7 +51,7 @@ struct Step<C> {
     interval: u64,
     /// How far an arrival time may be ahead.
     ahead: u64,
-    start: Instant,
+    start: Timestamp,
     clock: C,
 }
 

@@ -3,7 +3,7 @@
 use super::{Findings, Item};
 use crate::policies::Policies;
 use crate::pressure::AdaptiveLimit;
-use ratekeeper::adaptive::Queue;
+use ratekeeper::adaptive::QueueConfig;
 
 /// An adaptive limit whose numbers cannot be.
 pub(super) fn check_adaptive(limit: &AdaptiveLimit, error: &mut dyn FnMut(String)) {
@@ -26,7 +26,7 @@ pub(super) fn check_adaptive(limit: &AdaptiveLimit, error: &mut dyn FnMut(String
 
 /// A queue that is none.
 pub(super) fn check_queue(limit: &AdaptiveLimit, warn: &mut dyn FnMut(String)) {
-    let Queue {
+    let QueueConfig {
         interval, target, ..
     } = limit.queue;
     if limit.queues() && target > interval {

@@ -203,7 +203,7 @@ fn limit(limit: &PolicyLimit) -> String {
     match rate.rate() {
         None => "unlimited".to_owned(),
         Some(written) if written.count() == 0 => "none".to_owned(),
-        Some(written) => match rate.judged_by() {
+        Some(written) => match rate.algorithm_kind() {
             Algorithm::Pacing => format!("{} (evenly spaced)", per(written)),
             Algorithm::TokenBucket | Algorithm::LeakyBucket
                 if rate.capacity() != written.count() =>

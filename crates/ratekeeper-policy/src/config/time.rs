@@ -1,6 +1,6 @@
 //! Times as texts, both ways: how long, and until when.
 
-use ratekeeper::{Instant, Limit};
+use ratekeeper::{Limit, Timestamp};
 use std::fmt::Write as _;
 use std::time::Duration;
 use toml::value::{Datetime, Offset};
@@ -60,7 +60,7 @@ pub(crate) enum NoInstant {
 
 const SECONDS_PER_DAY: i64 = 86_400;
 
-pub(crate) fn instant(time: &Datetime) -> Result<Instant, NoInstant> {
+pub(crate) fn instant(time: &Datetime) -> Result<Timestamp, NoInstant> {
     let (Some(date), Some(clock)) = (time.date, time.time) else {
         return Err(NoInstant::Part);
     };
@@ -83,12 +83,12 @@ pub(crate) fn instant(time: &Datetime) -> Result<Instant, NoInstant> {
         .checked_mul(1_000_000_000)
         .and_then(|all| all.checked_add(clock.nanosecond.unwrap_or(0).into()));
     nanos
-        .map(Instant::from_unix_nanos)
+        .map(Timestamp::from_unix_nanos)
         .ok_or(NoInstant::OutOfRange)
 }
 
 /// An instant as TOML writes it, in UTC: `2026-01-31T12:00:00Z`.
-pub fn instant_text(instant: Instant) -> String {
+pub fn instant_text(instant: Timestamp) -> String {
     let nanos = instant.as_unix_nanos();
     let (seconds, fraction) = ((nanos / 1_000_000_000) as i64, nanos % 1_000_000_000);
     let (year, month, day) = civil_from_days(seconds / SECONDS_PER_DAY);
@@ -170,12 +170,12 @@ mod tests {
             let read = instant(&text.parse().unwrap()).unwrap();
             assert_eq!(
                 read,
-                Instant::from_unix(Duration::from_secs(seconds)),
+                Timestamp::from_unix(Duration::from_secs(seconds)),
                 "{text}"
             );
             assert_eq!(instant_text(read), text);
         }
-        let nanos = Instant::from_unix_nanos(1_500_000_000_120_000_000);
+        let nanos = Timestamp::from_unix_nanos(1_500_000_000_120_000_000);
         assert_eq!(instant(&instant_text(nanos).parse().unwrap()), Ok(nanos));
         assert_eq!(
             instant(&"2030-01-01T02:00:00+02:00".parse().unwrap()),

@@ -9,7 +9,7 @@ use crate::matching::Why;
 use crate::path::Path;
 use crate::policy::{Action, Class, Cost, Limits, Missing, Reserve};
 use crate::subject::Subject;
-use ratekeeper::{Ask, Instant, Mode};
+use ratekeeper::{Ask, Mode, Timestamp};
 use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -70,7 +70,7 @@ pub(crate) struct Asking {
     /// How important the request is; none if nobody says.
     pub(crate) class: Option<ratekeeper::Class>,
     /// Until when anybody waits for the answer, if that is known.
-    pub(crate) deadline: Option<Instant>,
+    pub(crate) deadline: Option<Timestamp>,
     /// Whether the caller does not wait in line.
     pub(crate) at_once: bool,
     /// The policies with an adaptive limit, and whether they enforce it.
@@ -83,7 +83,7 @@ pub(crate) struct Request<'a, 's> {
     /// Its path, if any condition is about paths.
     pub(crate) path: Option<&'a Path<'s>>,
     pub(crate) cost: u64,
-    pub(crate) now: Instant,
+    pub(crate) now: Timestamp,
 }
 
 impl Request<'_, '_> {

@@ -7,7 +7,7 @@ use super::rules::Rules;
 use super::{Engine, OverrideError, PolicyKey, Verdict};
 use crate::attribute::Attribute;
 use crate::subject::{Headers, Subject};
-use ratekeeper::{Instant, Store};
+use ratekeeper::{Store, Timestamp};
 use std::fmt;
 
 /// Why a policy could not be asked by its name.
@@ -111,7 +111,7 @@ impl<S: Store> Engine<S> {
         policy: &str,
         value: &[u8],
         cost: u64,
-        now: Instant,
+        now: Timestamp,
     ) -> Result<Reason, ByNameError> {
         let mut named = (0..)
             .zip(&rules.policies)

@@ -9,7 +9,7 @@ use super::verdict::Verdict;
 use super::{Ending, Engine, Ruling};
 use crate::policy::{Cost, Count, StatusRange};
 use crate::subject::Subject;
-use ratekeeper::{Instant, NotDetached, NotSettled, Store};
+use ratekeeper::{DetachError, SettleError, Store, Timestamp};
 use smallvec::SmallVec;
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Takes a verdict apart from this process: see [`Store::detach`].
-    pub async fn detach(&self, verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+    pub async fn detach(&self, verdict: Verdict, until: Timestamp) -> Result<Vec<u8>, DetachError> {
         let (mut verdict, store) = (verdict, &self.inner.store);
         let mut receipt = vec![VERSION];
         put(&mut receipt, verdict.parts.asking.asked.len() as u64);
@@ -55,8 +55,8 @@ impl<S: Store> Engine<S> {
     }
 
     /// Settles what was [detached](Self::detach), as [`settle`](Self::settle) does.
-    pub async fn settle_detached(&self, receipt: &[u8], ending: Ending) -> Result<(), NotSettled> {
-        let (charged, receipt) = read(receipt).ok_or(NotSettled::Unreadable)?;
+    pub async fn settle_detached(&self, receipt: &[u8], ending: Ending) -> Result<(), SettleError> {
+        let (charged, receipt) = read(receipt).ok_or(SettleError::InvalidReceipt)?;
         let actual: SmallVec<[u64; FEW]> = charged
             .iter()
             .map(|charged| charged.actual(&ending))
@@ -66,8 +66,8 @@ impl<S: Store> Engine<S> {
 
     /// Gives back everything that what was [detached](Self::detach) was charged, as
     /// [`cancel`](Self::cancel) does.
-    pub async fn cancel_detached(&self, receipt: &[u8]) -> Result<(), NotSettled> {
-        let (charged, receipt) = read(receipt).ok_or(NotSettled::Unreadable)?;
+    pub async fn cancel_detached(&self, receipt: &[u8]) -> Result<(), SettleError> {
+        let (charged, receipt) = read(receipt).ok_or(SettleError::InvalidReceipt)?;
         let nothing: SmallVec<[u64; FEW]> = charged.iter().map(|_| 0).collect();
         self.inner.store.settle_detached(receipt, &nothing).await
     }

@@ -1,7 +1,7 @@
 //! How a request ended.
 
 use super::Ruling;
-use ratekeeper::adaptive::Outcome;
+use ratekeeper::adaptive::RequestOutcome;
 
 /// How a request ended, for the policies that count only some, and for those whose cost is known
 /// only then.
@@ -82,10 +82,10 @@ impl Ending {
     }
 
     /// What it says of the service.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn outcome(&self) -> RequestOutcome {
         match (self.cut_off, self.failed_with(is_overload)) {
-            (true, _) | (_, None) => Outcome::Ignored,
-            (_, Some(true)) => Outcome::Dropped,
+            (true, _) | (_, None) => RequestOutcome::Ignored,
+            (_, Some(true)) => RequestOutcome::Dropped,
             // An error that comes quickly would look like a service with time to spare; a 429
             // speaks of who asked.
             (_, Some(false))
@@ -93,9 +93,9 @@ impl Ending {
                     .status
                     .is_some_and(|status| status == 429 || status >= 500) =>
             {
-                Outcome::Ignored
+                RequestOutcome::Ignored
             }
-            (_, Some(false)) => Outcome::Success,
+            (_, Some(false)) => RequestOutcome::Success,
         }
     }
 }

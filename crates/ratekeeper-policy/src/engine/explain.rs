@@ -12,7 +12,7 @@ use crate::matching::Why;
 use crate::policy::Missing;
 use crate::policy_limit::PolicyLimit;
 use crate::subject::Subject;
-use ratekeeper::{AskOutcome, Decision, Instant, Store};
+use ratekeeper::{AskOutcome, Decision, Store, Timestamp};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -65,7 +65,7 @@ pub struct Level {
     pub outcome: AskOutcome,
     /// When it would be admitted here: now, later, or none for never and for permits, of which
     /// nobody knows.
-    pub admits_at: Option<Instant>,
+    pub admits_at: Option<Timestamp>,
 }
 
 impl Explanation {
@@ -80,7 +80,7 @@ impl Explanation {
     }
 
     /// When the request would be admitted if nobody else comes; none if never, or if nobody knows.
-    pub fn admitted_at(&self) -> Option<Instant> {
+    pub fn admitted_at(&self) -> Option<Timestamp> {
         match self.verdict.is_allowed() {
             true => Some(self.verdict.parts.now + self.verdict.delay()),
             // Without the attribute it is denied for ever, whatever else denies it now.

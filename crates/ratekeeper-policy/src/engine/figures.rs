@@ -7,7 +7,7 @@ use crate::attribute::Attribute;
 use crate::policy::{Action, Rollout};
 use crate::policy_limit::PolicyLimit;
 use crate::stats::{Counts, Heavy, HistogramCounts, SeenKey};
-use ratekeeper::{Ask, Census, LimitHandle, Mode, Store};
+use ratekeeper::{Ask, LimitHandle, LimitKeyStats, Mode, Store};
 use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
@@ -39,7 +39,7 @@ pub struct PolicyFigures {
     pub usage: Usage,
     /// Keys that have used something which has not come back yet, and keys that were forgotten.
     /// None if the store cannot count.
-    pub keys: Option<Census>,
+    pub keys: Option<LimitKeyStats>,
 }
 
 /// How full a policy is.
@@ -140,7 +140,7 @@ impl<S: Store> Engine<S> {
             let live = live.sum();
             let (evicted_fresh, evicted_live) =
                 evicted.get(&ruling.number).copied().unwrap_or_default();
-            let keys = census.is_some().then_some(Census {
+            let keys = census.is_some().then_some(LimitKeyStats {
                 live,
                 evicted_fresh,
                 evicted_live,
@@ -177,7 +177,8 @@ impl<S: Store> Engine<S> {
                 .statuses()
                 .filter(|status| !status.decision().is_unlimited())
             {
-                let (limit, remaining) = (status.decision().limit(), status.decision().remaining());
+                let (limit, remaining) =
+                    (status.decision().capacity(), status.decision().remaining());
                 fullest = fullest.max(1.0 - remaining as f64 / limit.max(1) as f64);
             }
         }

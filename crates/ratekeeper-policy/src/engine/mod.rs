@@ -44,7 +44,7 @@ use crate::subject::Subject;
 use arc_swap::ArcSwap;
 use asking::{Asked, FEW, Request, Role};
 use overrides::Overrides;
-use ratekeeper::{Ask, AskOutcome, Instant, Mode, Source, Store};
+use ratekeeper::{Ask, AskOutcome, Mode, Source, Store, Timestamp};
 use rules::{Registry, Rules, Ruling};
 use smallvec::SmallVec;
 use std::cell::Cell;
@@ -367,7 +367,7 @@ impl<S: Store> Engine<S> {
     async fn ask_store(
         &self,
         asks: &[Ask<'_>],
-        now: Instant,
+        now: Timestamp,
         within: Option<Duration>,
     ) -> ratekeeper::Verdict {
         let store = &self.inner.store;
@@ -611,7 +611,7 @@ impl Rules {
         &self,
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
-        now: Instant,
+        now: Timestamp,
     ) -> Option<Reason> {
         if !self.source.enabled {
             return Some(Reason::Off);

@@ -9,7 +9,7 @@ use crate::policy::Policy;
 use crate::policy_limit::PolicyLimit;
 use crate::stats::KeyBytes;
 use arc_swap::{ArcSwap, Guard};
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,7 +33,7 @@ pub struct Override {
     /// All of the key, where it is known here: with another secret it has another name.
     bytes: Option<KeyBytes>,
     what: What,
-    until: Instant,
+    until: Timestamp,
     reason: Option<Box<str>>,
     node: Option<Box<str>>,
 }
@@ -57,7 +57,7 @@ impl Override {
         policy: &Policy,
         key: Shown,
         what: What,
-        until: Instant,
+        until: Timestamp,
         reason: Option<&str>,
     ) -> Self {
         let (name, by) = (policy.name.as_str().into(), policy.key.as_slice().into());
@@ -127,7 +127,7 @@ impl Override {
     }
 
     /// Whether it is about this key of a ruling, at that time.
-    pub(crate) fn holds(&self, ruling: &Ruling, now: Instant) -> bool {
+    pub(crate) fn holds(&self, ruling: &Ruling, now: Timestamp) -> bool {
         now < self.until && *self.by == *ruling.policy.key
     }
 
@@ -140,7 +140,7 @@ impl Override {
     }
 
     /// Until when.
-    pub fn until(&self) -> Instant {
+    pub fn until(&self) -> Timestamp {
         self.until
     }
 
@@ -200,7 +200,7 @@ impl ByName {
 
     /// The same without what has ended; where fingerprints are made with another secret, by the
     /// names that keys have there.
-    fn in_force(&self, now: Instant, secret: Option<&FingerprintSecret>) -> Self {
+    fn in_force(&self, now: Timestamp, secret: Option<&FingerprintSecret>) -> Self {
         let mut kept = Self::default();
         for (policy, names) in &self.by_policy {
             for (name, said) in names {
@@ -249,7 +249,7 @@ pub(crate) struct InForce(Option<Guard<Arc<Kept>>>);
 impl InForce {
     /// What is said of a key: a ban, the one that lasts longest, and other limits.
     #[inline]
-    pub(crate) fn said(&self, ruling: &Ruling, key: &[u8], now: Instant) -> Said {
+    pub(crate) fn said(&self, ruling: &Ruling, key: &[u8], now: Timestamp) -> Said {
         match &self.0 {
             None => Said::default(),
             Some(kept) => kept.said(ruling, key, now),
@@ -273,7 +273,7 @@ impl Said {
 impl Kept {
     /// Keys are named only where something is said of a policy.
     #[inline]
-    fn said(&self, ruling: &Ruling, key: &[u8], now: Instant) -> Said {
+    fn said(&self, ruling: &Ruling, key: &[u8], now: Timestamp) -> Said {
         let [here, shared] =
             [&self.here, &*self.shared].map(|all| all.by_policy.get(&ruling.number));
         if here.is_none() && shared.is_none() {
@@ -286,7 +286,7 @@ impl Kept {
         )
     }
 
-    fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Instant) -> Said {
+    fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Timestamp) -> Said {
         let [here, shared] =
             [&self.here, &*self.shared].map(|all| all.by_policy.get(&ruling.number)?.get(name));
         let holds =
@@ -319,7 +319,7 @@ impl Overrides {
     }
 
     /// What is said of a key that is known by its name.
-    pub(crate) fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Instant) -> Said {
+    pub(crate) fn said_of(&self, ruling: &Ruling, name: &KeyName, now: Timestamp) -> Said {
         self.kept.load().said_of(ruling, name, now)
     }
 
@@ -328,7 +328,7 @@ impl Overrides {
         policy: u32,
         name: KeyName,
         entry: Override,
-        now: Instant,
+        now: Timestamp,
     ) -> Result<Arc<Override>, OverrideError> {
         let entry = Arc::new(entry);
         self.change(now, |kept| {
@@ -343,7 +343,7 @@ impl Overrides {
     }
 
     /// Whether there was one.
-    pub(crate) fn remove(&self, policy: u32, name: &KeyName, now: Instant) -> bool {
+    pub(crate) fn remove(&self, policy: u32, name: &KeyName, now: Timestamp) -> bool {
         let mut removed = false;
         let _ = self.change(now, |kept| {
             removed = kept.here.remove(policy, name);
@@ -354,7 +354,7 @@ impl Overrides {
 
     /// What all nodes say, in place of what they said before; the secret is the one that its names
     /// are made with.
-    pub(crate) fn share(&self, secret: FingerprintSecret, shared: ByName, now: Instant) {
+    pub(crate) fn share(&self, secret: FingerprintSecret, shared: ByName, now: Timestamp) {
         let _ = self.change(now, |kept| {
             if kept.secret != secret {
                 kept.here = kept.here.in_force(now, Some(&secret));
@@ -376,7 +376,7 @@ impl Overrides {
     }
 
     /// Those in force, the first to end first.
-    pub(crate) fn list(&self, now: Instant) -> Vec<Arc<Override>> {
+    pub(crate) fn list(&self, now: Timestamp) -> Vec<Arc<Override>> {
         let kept = self.kept.load();
         let all = kept.here.all().chain(kept.shared.all());
         let mut all: Vec<_> = all.filter(|entry| now < entry.until).cloned().collect();
@@ -387,7 +387,7 @@ impl Overrides {
     /// A copy, without what has ended, takes the place of what was.
     fn change(
         &self,
-        now: Instant,
+        now: Timestamp,
         change: impl FnOnce(&mut Kept) -> Result<(), OverrideError>,
     ) -> Result<(), OverrideError> {
         let _writing = self.writing.lock().unwrap_or_else(PoisonError::into_inner);

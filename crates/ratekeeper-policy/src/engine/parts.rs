@@ -5,7 +5,7 @@ use super::places::Held;
 use super::reason::Reason;
 use super::rules::Rules;
 use arc_swap::Guard;
-use ratekeeper::{Instant, Source};
+use ratekeeper::{Source, Timestamp};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
@@ -23,7 +23,7 @@ pub(super) struct Parts {
     /// Whether no limit is against it.
     pub(super) fits: bool,
     /// When it was decided.
-    pub(super) now: Instant,
+    pub(super) now: Timestamp,
     /// Places among those in flight under adaptive limits.
     pub(super) permits: SmallVec<[Held; 2]>,
     /// The policy whose adaptive limit had no room, by its place among the rules.
@@ -79,7 +79,7 @@ impl Place {
             let (asking, reason, now) = (
                 Asking::default(),
                 Reason::NoPolicy,
-                Instant::from_unix_nanos(0),
+                Timestamp::from_unix_nanos(0),
             );
             let (inner, permits) = (ratekeeper::Verdict::new(Source::Memory), SmallVec::new());
             let is_answered = false;

@@ -9,8 +9,8 @@ use super::verdict::Verdict;
 use super::{Ending, Engine};
 use crate::policy::Policy;
 use crate::stats::Event;
-use ratekeeper::adaptive::{Line, Outcome, Place};
-use ratekeeper::{AdaptivePermit, Class, Instant, Store};
+use ratekeeper::adaptive::{AdaptiveQueue, QueueTicket, RequestOutcome};
+use ratekeeper::{AdaptivePermit, Class, Store, Timestamp};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A place that a request holds, and the policy whose it is, by its place among the rules.
@@ -19,7 +19,7 @@ pub(super) type Held = (u32, AdaptivePermit<Told>);
 /// A request that waits in line for the nth of its gates.
 pub(super) struct InLine {
     nth: usize,
-    place: Place<Told>,
+    place: QueueTicket<Told>,
 }
 
 /// Whom an adaptive limit turned away, and for what.
@@ -70,14 +70,14 @@ impl Registry {
     /// The gate of a policy and the line in front of it: the same as before if it is to be the
     /// same, else one that begins where that was. Whoever waits in another line is served there, by
     /// those who hold places behind it.
-    pub(super) fn gate(&mut self, number: u32, policy: &Policy) -> Option<Line<Told>> {
+    pub(super) fn gate(&mut self, number: u32, policy: &Policy) -> Option<AdaptiveQueue<Told>> {
         let limit = policy.adaptive?;
         let build = |start: u64| {
             let gate = limit
                 .builder()
                 .start(start)
                 .build_with_clock(self.clock.clone());
-            Line::new(gate, limit.queue)
+            AdaptiveQueue::new(gate, limit.queue)
         };
         let line = match self.gates.get(&number) {
             Some((known, line)) if known.is_alike(&limit) => {
@@ -102,7 +102,7 @@ impl Parts {
 
     /// Gives its places back to whoever waits for them, and says how the request ended, if that
     /// says something.
-    pub(super) fn free(&mut self, ended: Option<(Outcome, Instant)>) {
+    pub(super) fn free(&mut self, ended: Option<(RequestOutcome, Timestamp)>) {
         if self.permits.is_empty() {
             return;
         }
@@ -188,7 +188,7 @@ impl<S: Store> Engine<S> {
         &self,
         verdict: &mut Verdict,
         first: InLine,
-        latest: Option<Instant>,
+        latest: Option<Timestamp>,
     ) {
         let store = &self.inner.store;
         let mut next = Some(first);

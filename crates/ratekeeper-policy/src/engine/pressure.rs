@@ -11,7 +11,7 @@ use crate::deadline::grpc_timeout;
 use crate::pressure::Shed;
 use crate::subject::Subject;
 use ratekeeper::adaptive::{AdaptiveConcurrency, Snapshot};
-use ratekeeper::{Class, Clock, Instant, Load, Shedder, Shedding, Store};
+use ratekeeper::{Class, Clock, Load, Shedder, ShedderStats, Store, Timestamp};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -38,19 +38,19 @@ pub(crate) struct Sheds {
 pub(crate) struct Told(Arc<AtomicU64>);
 
 impl Told {
-    pub(super) fn tell(&self, now: Instant) {
+    pub(super) fn tell(&self, now: Timestamp) {
         self.0.store(now.as_unix_nanos(), Ordering::Relaxed);
     }
 }
 
 impl Clock for Told {
-    fn now(&self) -> Instant {
-        Instant::from_unix_nanos(self.0.load(Ordering::Relaxed))
+    fn now(&self) -> Timestamp {
+        Timestamp::from_unix_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
 impl Sheds {
-    fn new(settings: Shed, load: Option<&LoadSource>, now: Instant) -> Self {
+    fn new(settings: Shed, load: Option<&LoadSource>, now: Timestamp) -> Self {
         let clock = Told::default();
         clock.tell(now);
         let mut builder = settings.builder();
@@ -72,7 +72,7 @@ impl Sheds {
         }
     }
 
-    fn admits(&self, class: Option<Class>, now: Instant) -> Result<(), Class> {
+    fn admits(&self, class: Option<Class>, now: Timestamp) -> Result<(), Class> {
         let class = class.unwrap_or(self.settings.default);
         self.clock.tell(now);
         if self.shedder.admit(class) {
@@ -95,7 +95,7 @@ impl Sheds {
 
 impl Registry {
     /// Who sheds by these settings: the same as before if they are the same.
-    pub(super) fn sheds(&mut self, settings: Option<Shed>, now: Instant) -> Option<Arc<Sheds>> {
+    pub(super) fn sheds(&mut self, settings: Option<Shed>, now: Timestamp) -> Option<Arc<Sheds>> {
         let settings = settings?;
         match &self.shed {
             Some(known) if known.settings == settings => {}
@@ -150,7 +150,7 @@ impl Rules {
     }
 
     /// Until when anybody waits for the answer to a request that came now; none if nobody says.
-    pub(super) fn deadline_of(&self, subject: &Subject<'_>, now: Instant) -> Option<Instant> {
+    pub(super) fn deadline_of(&self, subject: &Subject<'_>, now: Timestamp) -> Option<Timestamp> {
         let (start, deadline) = subject.times();
         let Some(sheds) = &self.sheds else {
             return deadline;
@@ -184,7 +184,7 @@ pub struct PressureFigures {
     /// The adaptive limits, in the order of the policies.
     pub limits: Vec<AdaptiveFigures>,
     /// What is shed; none where nothing ever is.
-    pub shed: Option<Shedding>,
+    pub shed: Option<ShedderStats>,
     /// How many were turned away because nobody waited for them any more.
     pub late: u64,
 }

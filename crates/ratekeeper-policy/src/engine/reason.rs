@@ -3,7 +3,7 @@
 use super::asking::{Asking, Role};
 use super::overrides::Override;
 use crate::attribute::Attribute;
-use ratekeeper::{Class, Instant, Mode, Source};
+use ratekeeper::{Class, Mode, Source, Timestamp};
 use std::sync::Arc;
 
 /// What a verdict goes back to.
@@ -21,7 +21,7 @@ pub enum Reason {
         /// In the words of the list.
         reason: Option<Box<str>>,
         /// Until when, if it ends.
-        until: Option<Instant>,
+        until: Option<Timestamp>,
     },
     /// An operator banned the key, or it was turned away too often.
     Ban(Ban),

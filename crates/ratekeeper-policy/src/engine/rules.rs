@@ -13,8 +13,10 @@ use crate::policy_limit::PolicyLimit;
 use crate::pressure::AdaptiveLimit;
 use crate::request_check::RequestChecks;
 use crate::stats::Tally;
-use ratekeeper::adaptive::{Line, Queue};
-use ratekeeper::{Algorithm, Limit, LimitHandle, OnFailure, Store, TagOf, TooManyLimits};
+use ratekeeper::adaptive::{AdaptiveQueue, QueueConfig};
+use ratekeeper::{
+    Algorithm, Limit, LimitHandle, OnFailure, ShardPrefix, Store, TooManyLimitsError,
+};
 use std::collections::HashMap;
 use std::fmt::{self, Write};
 use std::sync::Arc;
@@ -48,7 +50,7 @@ pub(crate) struct Ruling {
     pub(crate) penalty: Option<PenaltySlots>,
     pub(crate) figures: Arc<Counted>,
     /// How many may be in flight, where that is found out, and who waits for a place.
-    pub(crate) gate: Option<Line<Told>>,
+    pub(crate) gate: Option<AdaptiveQueue<Told>>,
 }
 
 /// What is counted of a policy, over all reloads.
@@ -150,7 +152,7 @@ pub(crate) struct Registry {
     /// How many requests there have been.
     pub(super) requests: u64,
     /// Adaptive limits by the number of their policy, and what they were made by.
-    pub(super) gates: HashMap<u32, (AdaptiveLimit, Line<Told>)>,
+    pub(super) gates: HashMap<u32, (AdaptiveLimit, AdaptiveQueue<Told>)>,
     /// The clock of all of them.
     pub(super) clock: Told,
     pub(super) shed: Option<Arc<Sheds>>,
@@ -168,7 +170,7 @@ enum Change {
     /// The window of the figures of a policy.
     Window(Arc<Counted>, Duration),
     /// How long callers may wait in the queue of an adaptive limit, and how many.
-    Queue(Line<Told>, Queue),
+    Queue(AdaptiveQueue<Told>, QueueConfig),
 }
 
 impl Change {
@@ -182,7 +184,8 @@ impl Change {
             Self::Tag(handle, parts) => {
                 store.tag_by(
                     &handle,
-                    (parts > 0).then(|| Arc::new(move |key: &[u8]| front(key, parts)) as TagOf),
+                    (parts > 0)
+                        .then(|| Arc::new(move |key: &[u8]| front(key, parts)) as ShardPrefix),
                 );
             }
             Self::Window(figures, window) => figures.tally.set_window(window),
@@ -255,8 +258,8 @@ impl fmt::Display for EngineError {
 
 impl std::error::Error for EngineError {}
 
-impl From<TooManyLimits> for EngineError {
-    fn from(_: TooManyLimits) -> Self {
+impl From<TooManyLimitsError> for EngineError {
+    fn from(_: TooManyLimitsError) -> Self {
         Self::TooManyLimits
     }
 }
@@ -402,7 +405,7 @@ impl Registry {
     }
 
     /// Puts off a change to the queue in front of an adaptive limit.
-    pub(super) fn set_queue_later(&mut self, line: &Line<Told>, queue: Queue) {
+    pub(super) fn set_queue_later(&mut self, line: &AdaptiveQueue<Told>, queue: QueueConfig) {
         self.changes.push(Change::Queue(line.clone(), queue));
     }
 
@@ -466,7 +469,7 @@ impl Registry {
         set: Set,
         limits: &[PolicyLimit],
         store: &impl Store,
-    ) -> Result<Vec<Slot>, TooManyLimits> {
+    ) -> Result<Vec<Slot>, TooManyLimitsError> {
         let stored: Vec<PolicyLimit> = limits.iter().map(|limit| policy.stored(limit)).collect();
         let handles = self.handles(number, policy, set, &stored, store)?;
         Ok(limits
@@ -485,7 +488,7 @@ impl Registry {
         policy: &Policy,
         penalty: &Penalty,
         store: &impl Store,
-    ) -> Result<PenaltySlots, TooManyLimits> {
+    ) -> Result<PenaltySlots, TooManyLimitsError> {
         let (denials, ban) = penalty_limits(penalty);
         let ban = self
             .handles(number, policy, Set::Ban, &[ban], store)?
@@ -509,7 +512,7 @@ impl Registry {
         set: Set,
         limits: &[PolicyLimit],
         store: &impl Store,
-    ) -> Result<Vec<LimitHandle>, TooManyLimits> {
+    ) -> Result<Vec<LimitHandle>, TooManyLimitsError> {
         let Self {
             limits: all,
             changes,
@@ -594,7 +597,7 @@ impl Registry {
         ruling: &Ruling,
         limit: PolicyLimit,
         store: &impl Store,
-    ) -> Result<Slot, TooManyLimits> {
+    ) -> Result<Slot, TooManyLimitsError> {
         let (number, set) = (ruling.number, Set::Instead(limit));
         let slot = self
             .slots(number, &ruling.policy, set.clone(), &[limit], store)?

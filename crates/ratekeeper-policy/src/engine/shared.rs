@@ -8,7 +8,7 @@ use super::rules::Ruling;
 use crate::attribute::Attribute;
 use crate::fingerprint::{FingerprintSecret, KeyName};
 use crate::policy_limit::PolicyLimit;
-use ratekeeper::{Instant, Store};
+use ratekeeper::{Store, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
@@ -24,7 +24,7 @@ pub struct SharedOverride {
     /// The limits that stand in for those of the policy; none if it is a ban.
     pub limits: Option<Vec<PolicyLimit>>,
     /// Until when.
-    pub until: Instant,
+    pub until: Timestamp,
     /// Why, in the operator's words.
     pub reason: Option<String>,
     /// The node that said it.

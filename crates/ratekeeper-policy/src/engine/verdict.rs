@@ -8,7 +8,7 @@ use super::rules::{Rules, Ruling};
 use crate::policy::{Cost, Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
 use arc_swap::Guard;
-use ratekeeper::{AskOutcome, Decision, Instant, Mode, Source, Status, Store};
+use ratekeeper::{AskOutcome, Decision, Mode, Source, Status, Store, Timestamp};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -90,7 +90,7 @@ pub(super) fn outcome(asked: &Asked, status: &Status) -> AskOutcome {
 
 impl Verdict {
     /// Of nothing yet.
-    pub(super) fn new(rules: Guard<Arc<Rules>>, now: Instant) -> Self {
+    pub(super) fn new(rules: Guard<Arc<Rules>>, now: Timestamp) -> Self {
         let mut parts = Place::take();
         parts.rules = Some(rules);
         parts.now = now;
@@ -183,7 +183,7 @@ impl Verdict {
     }
 
     /// When it was decided, on the clock of the store.
-    pub fn decided_at(&self) -> Instant {
+    pub fn decided_at(&self) -> Timestamp {
         self.parts.now
     }
 
@@ -281,7 +281,7 @@ impl Verdict {
     pub fn tightest(&self) -> Option<LimitStatus<'_>> {
         let share = |limit: &LimitStatus<'_>| {
             let decision = limit.decision();
-            decision.remaining() as f64 / decision.limit().max(1) as f64
+            decision.remaining() as f64 / decision.capacity().max(1) as f64
         };
         let wait = |limit: &LimitStatus<'_>| match limit.decision() {
             decision if decision.is_never() => Duration::MAX,

@@ -1,7 +1,7 @@
 //! What one policy decided, counted, and the cost it admitted in its last window.
 
 use super::stripes::Striped;
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::sync::atomic::{
     AtomicU64,
     Ordering::{Acquire, Relaxed, Release},
@@ -85,7 +85,7 @@ impl Tally {
     /// What comes a window late is counted where it belongs. What comes two windows late, or early,
     /// starts the thread's share of the figure anew: a clock that jumps cannot leave it stuck.
     #[inline]
-    pub(crate) fn admitted(&self, cost: u64, now: Instant) {
+    pub(crate) fn admitted(&self, cost: u64, now: Timestamp) {
         let window = self.window.load(Relaxed);
         if window > 0 {
             self.stripes
@@ -115,7 +115,7 @@ impl Tally {
     /// The admitted cost of the window that ends now, as the sliding counter estimates it: all of
     /// the current window on the grid and, of the one before, the share that is still inside,
     /// rounded up.
-    pub(crate) fn in_window(&self, now: Instant) -> u64 {
+    pub(crate) fn in_window(&self, now: Timestamp) -> u64 {
         let window = self.window.load(Relaxed);
         if window == 0 {
             return 0;
@@ -226,8 +226,8 @@ mod tests {
 
     const SECOND: u64 = 1_000_000_000;
 
-    fn at(nanos: u64) -> Instant {
-        Instant::from_unix_nanos(nanos)
+    fn at(nanos: u64) -> Timestamp {
+        Timestamp::from_unix_nanos(nanos)
     }
 
     /// Of one second, and well after the epoch, at the start of a window.

@@ -277,7 +277,7 @@ fn every_key_is_read() {
         )
         .allow(
             Listed::new(Match::new().ip("192.0.2.0/24".parse().unwrap()))
-                .until(ratekeeper::Instant::from_unix(seconds(
+                .until(ratekeeper::Timestamp::from_unix(seconds(
                     1_893_456_000 - 3600,
                 )))
                 .reason("ours"),

@@ -2,7 +2,7 @@
 
 use super::history::Kind;
 use proptest::prelude::*;
-use ratekeeper::{Algorithm, Instant, Limit};
+use ratekeeper::{Algorithm, Limit, Timestamp};
 use ratekeeper_policy::{
     Action, Class, Cost, Count, DenialStatus, Listed, Match, Missing, Penalty, Plan, Policies,
     Policy, PolicyLimit, Reserve, Rollout, Subject,
@@ -187,7 +187,9 @@ impl Kind {
                 count,
                 period,
                 longest,
-            } => Limit::of(count, nanos(period)).queue(longest).into(),
+            } => Limit::of(count, nanos(period))
+                .paced_max_queue(longest)
+                .into(),
             Self::Log { most, window: of } => window(most, of, Algorithm::SlidingLog),
             Self::Fixed { most, window: of } => window(most, of, Algorithm::FixedWindow),
             Self::FirstHit { most, window: of } => window(most, of, Algorithm::FixedWindowFirstHit),
@@ -203,7 +205,7 @@ impl Spec {
         format!("p{number}")
     }
 
-    pub(crate) fn build(&self, start: Instant) -> Policies {
+    pub(crate) fn build(&self, start: Timestamp) -> Policies {
         let mut policies = Policies::new();
         for (name, limits) in &self.plans {
             policies = policies.plan(

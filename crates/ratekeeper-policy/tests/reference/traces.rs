@@ -102,7 +102,7 @@ fn told(limit: &ratekeeper_policy::LimitStatus<'_>) -> Told {
     let decision = limit.decision();
     Told {
         outcome: decision.outcome(),
-        limit: decision.limit(),
+        limit: decision.capacity(),
         remaining: decision.remaining(),
         retry_after: decision.retry_after().map(nanos),
         delay: nanos(decision.delay()),

@@ -5,7 +5,7 @@ use crate::request::Receipt;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Answer, FEW, Figures, Question, Questions};
 use crate::trouble::Trouble;
-use ratekeeper::{InMicros, Mode};
+use ratekeeper::{MicrosLimit, Mode};
 use smallvec::SmallVec;
 
 /// The questions of one slot, by their places in the request.
@@ -102,11 +102,11 @@ fn given_back(question: &Question, figures: &Figures) -> Option<Amendment> {
 fn before(question: &Question, figures: &Figures) -> Figures {
     let cost = question.cost;
     let first = match question.limit {
-        InMicros::Unlimited => figures.first,
-        InMicros::Bucket { token, .. } | InMicros::Pacing { token, .. } => {
+        MicrosLimit::Unlimited => figures.first,
+        MicrosLimit::Bucket { token, .. } | MicrosLimit::Pacing { token, .. } => {
             figures.first.saturating_sub(cost.saturating_mul(token))
         }
-        InMicros::Window { most, .. } | InMicros::InFlight { most } => {
+        MicrosLimit::Window { most, .. } | MicrosLimit::InFlight { most } => {
             figures.first.saturating_add(cost).min(most)
         }
     };

@@ -6,7 +6,7 @@ use super::held::{Held, Manner, Spent, Wish};
 use crate::key::Stem;
 use crate::limits::Limits;
 use crate::script::decide::Figures;
-use ratekeeper::{Ask, Decision, InMicros, Instant, Mode, Outcome, Source, Status, Verdict};
+use ratekeeper::{Ask, Decision, MicrosLimit, Mode, Outcome, Source, Status, Timestamp, Verdict};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 #[derive(Debug)]
 pub(crate) struct Leased {
     pub(crate) number: u64,
-    pub(crate) form: InMicros,
+    pub(crate) form: MicrosLimit,
     pub(crate) stem: Stem,
     pub(crate) manner: Manner,
 }
@@ -147,7 +147,7 @@ impl Leases {
         &self,
         asks: &[Ask<'_>],
         limits: &Limits,
-        now: Instant,
+        now: Timestamp,
         may_fetch: bool,
         verdict: &mut Option<Verdict>,
     ) -> Here {
@@ -449,7 +449,7 @@ impl Leases {
     }
 
     /// Puts back what was taken and not used; whether its lease still lives.
-    pub(crate) fn give_back(&self, [hash, mark]: [u64; 2], tokens: u64, now: Instant) -> bool {
+    pub(crate) fn give_back(&self, [hash, mark]: [u64; 2], tokens: u64, now: Timestamp) -> bool {
         let mut inside = self.lock(hash);
         let Inside {
             entries, counts, ..
@@ -558,17 +558,17 @@ impl Entry {
     fn told(&self, outcome: Outcome, remaining: u64, now: u64, retry_after: u64) -> Decision {
         let remaining = remaining.min(self.limit.manner.burst);
         match self.limit.form {
-            InMicros::Bucket {
+            MicrosLimit::Bucket {
                 per_micro,
                 token,
                 capacity,
                 ..
-            } => self.limit.form.ahead(
+            } => self.limit.form.bucket_decision(
                 outcome,
                 capacity - remaining * token,
                 retry_after.saturating_mul(per_micro),
             ),
-            form => form.counted(
+            form => form.window_decision(
                 outcome,
                 remaining,
                 self.fresh_at.saturating_sub(now).div_ceil(1_000),
@@ -579,9 +579,9 @@ impl Entry {
 }
 
 /// Tokens that Redis has left.
-fn free(form: &InMicros, told: &Figures) -> u64 {
+fn free(form: &MicrosLimit, told: &Figures) -> u64 {
     match *form {
-        InMicros::Bucket {
+        MicrosLimit::Bucket {
             token, capacity, ..
         } => capacity.saturating_sub(told.first) / token,
         _ => told.first,
@@ -589,9 +589,9 @@ fn free(form: &InMicros, told: &Figures) -> u64 {
 }
 
 /// Microseconds until Redis would have so many.
-fn retry_after(form: &InMicros, told: &Figures, cost: u64) -> u64 {
+fn retry_after(form: &MicrosLimit, told: &Figures, cost: u64) -> u64 {
     match *form {
-        InMicros::Bucket {
+        MicrosLimit::Bucket {
             per_micro,
             token,
             capacity,

@@ -1,7 +1,7 @@
 //! Which limits can be leased, and how.
 
 use super::held::Manner;
-use ratekeeper::{Counting, InMicros};
+use ratekeeper::{MicrosLimit, WindowCounter};
 use std::time::Duration;
 
 /// The shortest life of a lease, in microseconds: a shorter one is over when its answer is there.
@@ -14,7 +14,7 @@ const FEWEST: u64 = 16;
 /// A lease of a window ends with the window, so that it is spent where it was counted. Those of a
 /// log are counted from when they were given, for a window that is longer by their life (see
 /// [`stretched`]).
-pub(crate) fn manner(form: &InMicros, staleness: Duration) -> Option<Manner> {
+pub(crate) fn manner(form: &MicrosLimit, staleness: Duration) -> Option<Manner> {
     let staleness = u64::try_from(staleness.as_micros()).unwrap_or(u64::MAX);
     // A quarter of the time it takes to be whole again, so that what is out is never most of it.
     let of = |whole: u64, burst: u64| {
@@ -22,24 +22,24 @@ pub(crate) fn manner(form: &InMicros, staleness: Duration) -> Option<Manner> {
         (whole >= 4 * SHORTEST && burst >= FEWEST).then_some(Manner { lives, burst })
     };
     match *form {
-        InMicros::Bucket {
+        MicrosLimit::Bucket {
             per_micro,
             token,
             capacity,
             refundable: false,
         } if per_micro > 0 => of(capacity / per_micro, capacity / token),
-        InMicros::Window {
-            count: Counting::Fixed | Counting::Sliding { .. },
+        MicrosLimit::Window {
+            count: WindowCounter::Fixed | WindowCounter::Sliding { .. },
             window,
             most,
         } => of(window, most),
-        InMicros::Window {
-            count: Counting::Strict { steps },
+        MicrosLimit::Window {
+            count: WindowCounter::Strict { steps },
             window,
             most,
         } => of(window / steps, most),
-        InMicros::Window {
-            count: Counting::Log,
+        MicrosLimit::Window {
+            count: WindowCounter::Log,
             window,
             most,
         } => {
@@ -51,14 +51,14 @@ pub(crate) fn manner(form: &InMicros, staleness: Duration) -> Option<Manner> {
 }
 
 /// The form of a limit that is, or was, leased for so long: a log has a longer window.
-pub(crate) fn stretched(form: InMicros, lives: u64) -> InMicros {
+pub(crate) fn stretched(form: MicrosLimit, lives: u64) -> MicrosLimit {
     match form {
-        InMicros::Window {
-            count: Counting::Log,
+        MicrosLimit::Window {
+            count: WindowCounter::Log,
             window,
             most,
-        } => InMicros::Window {
-            count: Counting::Log,
+        } => MicrosLimit::Window {
+            count: WindowCounter::Log,
             window: window + lives,
             most,
         },

@@ -6,7 +6,7 @@ use crate::script::Scripts;
 use crate::script::decide::{self, Answer, Question, Questions};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use ratekeeper::{InMicros, Limit, Mode};
+use ratekeeper::{Limit, MicrosLimit, Mode};
 use ratekeeper_testkit::RedisServer;
 use std::sync::Arc;
 
@@ -50,9 +50,9 @@ const LIMITS: [&str; 6] = [
     "0",
 ];
 
-fn terms(limit: &str) -> (InMicros, Terms) {
+fn terms(limit: &str) -> (MicrosLimit, Terms) {
     let form = limit.parse::<Limit>().unwrap().in_micros();
-    let InMicros::Bucket {
+    let MicrosLimit::Bucket {
         per_micro,
         token,
         capacity,
@@ -78,7 +78,7 @@ fn the_script_does_what_the_pure_function_does() {
     let mut connection = client.get_connection().unwrap();
     let scripts = Scripts::with_given_time();
     let mut case = 0;
-    let mut ask = |key: &str, form: InMicros, now: u64, cost: u64, lease: Option<Wish>| {
+    let mut ask = |key: &str, form: MicrosLimit, now: u64, cost: u64, lease: Option<Wish>| {
         let question = Question {
             key: key.as_bytes().into(),
             limit: form,

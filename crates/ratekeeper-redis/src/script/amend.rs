@@ -2,14 +2,14 @@
 
 use super::decide::Cold;
 use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
-use ratekeeper::InMicros;
+use ratekeeper::MicrosLimit;
 use std::sync::Arc;
 
 /// One correction of one key.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Amendment {
     pub(crate) key: Arc<[u8]>,
-    pub(crate) limit: InMicros,
+    pub(crate) limit: MicrosLimit,
     pub(crate) what: Amend,
 }
 
@@ -59,7 +59,7 @@ pub(crate) struct Once {
 pub(crate) const BEFORE: u64 = (1 << 53) - 1;
 
 /// A key that is none of a limit's.
-const NO_LIMIT: InMicros = InMicros::InFlight { most: 0 };
+const NO_LIMIT: MicrosLimit = MicrosLimit::InFlight { most: 0 };
 
 impl Amendment {
     /// Only remembers that it was done.

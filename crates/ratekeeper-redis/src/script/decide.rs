@@ -2,7 +2,7 @@
 
 use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
 use crate::lease::held::Wish;
-use ratekeeper::{InMicros, Mode};
+use ratekeeper::{MicrosLimit, Mode};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(crate) const FEW: usize = 2;
 pub(crate) struct Question {
     pub(crate) key: Arc<[u8]>,
     /// The whole limit, reserve included.
-    pub(crate) limit: InMicros,
+    pub(crate) limit: MicrosLimit,
     pub(crate) cost: u64,
     pub(crate) reserve: u64,
     pub(crate) mode: Mode,
@@ -175,7 +175,7 @@ fn one(request: &Questions, time: u64, integers: &mut Integers) -> Result<Answer
         let first = if fits { first } else { -1 - first } as u64;
         let counted = matches!(
             question.limit,
-            InMicros::Window { .. } | InMicros::InFlight { .. }
+            MicrosLimit::Window { .. } | MicrosLimit::InFlight { .. }
         );
         let (reset_after, retry_after) = if counted {
             (integers.count()?, integers.count()?)

@@ -8,7 +8,7 @@ pub(crate) mod amend;
 pub(crate) mod decide;
 
 use crate::reply::SHORT;
-use ratekeeper::{Counting, InMicros};
+use ratekeeper::{MicrosLimit, WindowCounter};
 use redis::Cmd;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -124,7 +124,7 @@ struct Gathered {
     /// Those that are strings, which the script reads first, and the others.
     texts: Vec<Arc<[u8]>>,
     others: Vec<Arc<[u8]>>,
-    limits: Vec<InMicros>,
+    limits: Vec<MicrosLimit>,
 }
 
 /// The highest number of a key that is not a string; they are counted down, and up again once all
@@ -132,16 +132,16 @@ struct Gathered {
 const OTHERS: u16 = u16::MAX;
 
 impl Gathered {
-    fn key(&mut self, name: &Arc<[u8]>, limit: &InMicros) -> u16 {
+    fn key(&mut self, name: &Arc<[u8]>, limit: &MicrosLimit) -> u16 {
         if let Some(number) = self.numbers.get(name) {
             return *number;
         }
         let is_text = !matches!(
             limit,
-            InMicros::Window {
-                count: Counting::Log,
+            MicrosLimit::Window {
+                count: WindowCounter::Log,
                 ..
-            } | InMicros::InFlight { .. }
+            } | MicrosLimit::InFlight { .. }
         );
         let number = if is_text {
             self.texts.push(Arc::clone(name));
@@ -154,7 +154,7 @@ impl Gathered {
         number
     }
 
-    fn limit(&mut self, limit: &InMicros) -> u16 {
+    fn limit(&mut self, limit: &MicrosLimit) -> u16 {
         let known = self.limits.iter().rposition(|known| known == limit);
         let at = known.unwrap_or_else(|| {
             self.limits.push(*limit);
@@ -186,33 +186,33 @@ impl Gathered {
 }
 
 /// A limit as the scripts read it: a kind and three numbers.
-fn packed(limit: &InMicros) -> impl Iterator<Item = u8> {
+fn packed(limit: &MicrosLimit) -> impl Iterator<Item = u8> {
     let (kind, numbers) = match *limit {
         // Of what is unlimited nobody asks.
-        InMicros::Unlimited => (0, [0, 1, 0]),
-        InMicros::Bucket {
+        MicrosLimit::Unlimited => (0, [0, 1, 0]),
+        MicrosLimit::Bucket {
             per_micro,
             token,
             capacity,
             refundable,
         } => (if refundable { 8 } else { 0 }, [per_micro, token, capacity]),
-        InMicros::Pacing {
+        MicrosLimit::Pacing {
             per_micro,
             token,
             longest,
         } => (1, [per_micro, token, longest]),
-        InMicros::Window {
+        MicrosLimit::Window {
             count,
             window,
             most,
         } => match count {
-            Counting::Fixed => (2, [window, most, 0]),
-            Counting::FirstHit => (3, [window, most, 0]),
-            Counting::Sliding { grain } => (4, [window, most, grain]),
-            Counting::Strict { steps } => (5, [window, most, steps]),
-            Counting::Log => (6, [window, most, 0]),
+            WindowCounter::Fixed => (2, [window, most, 0]),
+            WindowCounter::FirstHit => (3, [window, most, 0]),
+            WindowCounter::Sliding { grain } => (4, [window, most, grain]),
+            WindowCounter::Strict { steps } => (5, [window, most, steps]),
+            WindowCounter::Log => (6, [window, most, 0]),
         },
-        InMicros::InFlight { most } => (7, [PERMIT_LIVES, most, 0]),
+        MicrosLimit::InFlight { most } => (7, [PERMIT_LIVES, most, 0]),
     };
     std::iter::once(kind).chain(
         numbers

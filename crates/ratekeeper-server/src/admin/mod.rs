@@ -35,7 +35,7 @@ use axum::middleware;
 use axum::response::Response;
 use axum::routing::{get, post};
 use fleet::Fleet;
-use ratekeeper::{Clock, Instant, Store};
+use ratekeeper::{Clock, Store, Timestamp};
 use ratekeeper_policy::config::{KeysShown, Secret};
 use std::sync::Arc;
 use tokio::sync::watch;
@@ -56,7 +56,7 @@ const PLAYGROUND: &str = "/admin/playground";
 pub(crate) struct Admin<C: Clock> {
     reload: Arc<Reload<C>>,
     options: Options,
-    started: Instant,
+    started: Timestamp,
     /// Those who listen to what happens.
     listeners: stream::Listeners,
     /// The other nodes, where there may be some.

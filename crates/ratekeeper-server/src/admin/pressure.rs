@@ -1,6 +1,6 @@
 //! How hard the service is pressed, as `/admin/status` tells it.
 
-use ratekeeper::{Class, Shedding};
+use ratekeeper::{Class, ShedderStats};
 use ratekeeper_policy::{AdaptiveFigures, PressureFigures};
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -44,7 +44,7 @@ fn limit(figures: &AdaptiveFigures) -> Value {
     })
 }
 
-fn shed(shedding: &Shedding) -> Value {
+fn shed(shedding: &ShedderStats) -> Value {
     // From the most important down, as far as any are served.
     let lowest = shedding
         .classes

@@ -9,7 +9,7 @@ use crate::store::AnyStore;
 use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
-use ratekeeper::{Clock, Instant, Store};
+use ratekeeper::{Clock, Store, Timestamp};
 use ratekeeper_policy::{Action, PolicyFigures, Usage};
 use ratekeeper_tower::breaker;
 use serde::{Deserialize, Serialize};
@@ -140,7 +140,7 @@ pub(crate) struct Reloads {
 
 impl Status {
     /// As it is now.
-    pub(crate) async fn of<C: Clock>(app: &App<C>, started: Instant) -> Self {
+    pub(crate) async fn of<C: Clock>(app: &App<C>, started: Timestamp) -> Self {
         let now = app.engine.store().now();
         let (allowed, blocked) = app.totals();
         let figures = app.engine.figures().await;

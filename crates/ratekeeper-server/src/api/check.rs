@@ -129,7 +129,7 @@ impl<'a> Limit<'a> {
         Self {
             policy: limit.policy(),
             key: limit.key(),
-            limit: counted(decision.limit()),
+            limit: counted(decision.capacity()),
             remaining: counted(decision.remaining()),
             reset_after_ms: Some(decision.reset_after())
                 .filter(|reset| *reset != Duration::MAX)

@@ -9,7 +9,7 @@ use crate::store::AnyStore;
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use hmac::{Hmac, KeyInit, Mac};
-use ratekeeper::{Clock, Instant, Store};
+use ratekeeper::{Clock, Store, Timestamp};
 use ratekeeper_policy::config::Secret;
 use sha2::Sha256;
 
@@ -69,7 +69,7 @@ impl Ids {
     pub(crate) fn sign<C: Clock>(
         &self,
         store: &AnyStore<C>,
-        until: Instant,
+        until: Timestamp,
         receipt: &[u8],
     ) -> String {
         let mut bytes = Vec::with_capacity(HEAD + receipt.len() + SIGNATURE);
@@ -104,7 +104,7 @@ impl Ids {
         let until = bytes[1..HEAD]
             .iter()
             .fold(0, |until, byte| until << 8 | u64::from(*byte));
-        if store.now() >= Instant::from_unix_nanos(until) {
+        if store.now() >= Timestamp::from_unix_nanos(until) {
             return Err(BadId::Expired);
         }
         Ok(bytes.split_off(HEAD))

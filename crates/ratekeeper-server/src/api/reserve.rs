@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue};
 use axum::http::{Extensions, Request, StatusCode};
 use axum::response::Response;
-use ratekeeper::{Clock, NotSettled, Store};
+use ratekeeper::{Clock, SettleError, Store};
 use ratekeeper_tower::whole_millis;
 use serde::Serialize;
 use std::sync::Arc;
@@ -141,19 +141,19 @@ impl From<BadId> for Problem {
     }
 }
 
-impl From<NotSettled> for Problem {
-    fn from(why: NotSettled) -> Self {
+impl From<SettleError> for Problem {
+    fn from(why: SettleError) -> Self {
         match why {
-            NotSettled::Before => Self::new(
+            SettleError::AlreadySettled => Self::new(
                 Code::AlreadySettled,
                 "the id was settled or cancelled before; what it reserved is settled once",
             ),
-            NotSettled::Expired => expired(),
-            NotSettled::Elsewhere => Self::new(
+            SettleError::Expired => expired(),
+            SettleError::UnknownCharge => Self::new(
                 Code::LostId,
                 "what the id reserved was counted by a process that is no more or shares nothing with this one; reserve again",
             ),
-            NotSettled::Unreachable => Self::new(
+            SettleError::Unreachable => Self::new(
                 Code::Unavailable,
                 "the store does not answer, so nothing is known to be settled; try again",
             ),

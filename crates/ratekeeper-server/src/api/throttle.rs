@@ -64,9 +64,9 @@ fn answer(decision: &Decision, source: Source) -> Response {
     let wait = decision.retry_after();
     let body = Answer {
         allowed: decision.is_allowed(),
-        limit: counted(decision.limit()),
+        limit: counted(decision.capacity()),
         remaining: counted(decision.remaining()),
-        used: decision.limit() - decision.remaining(),
+        used: decision.capacity() - decision.remaining(),
         delay_ms: whole_millis(decision.delay()),
         retry_after_ms: wait.map(whole_millis),
         reset_after_ms: Some(decision.reset_after())

@@ -11,8 +11,8 @@
 
 use crate::store::AnyStore;
 use ratekeeper::{
-    Algorithm, Ask, Clock, Decision, Instant, Limit, LimitHandle, Limiter, ManualClock,
-    MemoryStore, Mode, Source, Store,
+    Algorithm, Ask, Clock, Decision, Limit, LimitHandle, Limiter, ManualClock, MemoryStore, Mode,
+    Source, Store, Timestamp,
 };
 use ratekeeper_policy::config::StoreConfig;
 use std::collections::HashMap;
@@ -28,7 +28,7 @@ const MAX_RETIRED: usize = 3;
 const SMALLER: usize = 4;
 
 /// Earlier than any call.
-const BEFORE: Instant = Instant::from_unix_nanos(0);
+const BEFORE: Timestamp = Timestamp::from_unix_nanos(0);
 
 /// What names a bucket. The limit includes the algorithm and is what was meant, not how it was
 /// spelt.
@@ -68,7 +68,7 @@ struct Generation<C: Clock> {
     /// Whether the next one has taken over.
     is_retired: bool,
     /// The latest of its limits' `matters_until`.
-    matters_until: Instant,
+    matters_until: Timestamp,
 }
 
 struct Registered {
@@ -76,7 +76,7 @@ struct Registered {
     refill_time: Duration,
     /// When all that only this generation and those before it have counted is over. It is known
     /// once the generation is retired.
-    matters_until: Instant,
+    matters_until: Timestamp,
 }
 
 /// A registered limit, and the store that counts it.
@@ -258,7 +258,7 @@ impl<C: Clock> Buckets<C> {
                 .iter()
                 .map(|generation| generation.matters_until)
                 .min();
-            let left = first.filter(|first| *first < Instant::from_unix_nanos(u64::MAX));
+            let left = first.filter(|first| *first < Timestamp::from_unix_nanos(u64::MAX));
             return Err(TooManyLimitsError {
                 retry_after: left.map(|left| left.saturating_since(now)),
             });
@@ -296,7 +296,7 @@ impl<C: Clock> Generation<C> {
 
     /// Another takes over. What a node has spent while Redis was away is charged by the store that
     /// counted it, so the last one on Redis is kept as well, though nothing in it matters any more.
-    fn retire(&mut self, now: Instant) {
+    fn retire(&mut self, now: Timestamp) {
         self.is_retired = true;
         if matches!(self.store, AnyStore::Memory(_)) {
             for registered in self.limits.values_mut() {
@@ -307,7 +307,7 @@ impl<C: Clock> Generation<C> {
     }
 
     /// A limit of this retired generation is charged in it alone until now.
-    fn keep(&mut self, limit: &Limit, now: Instant) {
+    fn keep(&mut self, limit: &Limit, now: Timestamp) {
         if let Some(registered) = self.limits.get_mut(limit) {
             registered.matters_until = now + registered.refill_time;
             self.matters_until = self.matters_until.max(registered.matters_until);
@@ -360,13 +360,13 @@ fn places<C: Clock>(retired: &[Generation<C>], limit: &Limit) -> Vec<Place<C>> {
 /// How long a bucket takes from the fullest use to unused; [`Duration::MAX`] if it never refills.
 fn refill_time(limit: &Limit) -> Duration {
     // At the beginning of every window.
-    let clock = ManualClock::starting_at(Instant::from_unix_nanos(0));
+    let clock = ManualClock::starting_at(Timestamp::from_unix_nanos(0));
     let limiter = Limiter::with_clock(*limit, clock);
     // A log is as long as its window, however much is in it, and would have to be written down.
-    let most = if limit.judged_by() == Algorithm::SlidingLog {
+    let most = if limit.algorithm_kind() == Algorithm::SlidingLog {
         1
     } else {
-        limiter.peek().limit()
+        limiter.peek().capacity()
     };
     limiter.check_n(most).reset_after()
 }

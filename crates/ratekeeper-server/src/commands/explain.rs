@@ -308,7 +308,7 @@ impl ToldLimit {
         let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);
         Self {
             limit: level.limit.to_string(),
-            capacity: counted(decision.limit()),
+            capacity: counted(decision.capacity()),
             remaining: counted(decision.remaining()),
             cost: level.cost,
             outcome: level.outcome.name().to_owned(),

@@ -11,7 +11,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::{
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{self, ListValue, Struct, Value};
-use ratekeeper::{Algorithm, Decision, Instant, Verdict};
+use ratekeeper::{Algorithm, Decision, Timestamp, Verdict};
 use ratekeeper_tower::{retry_after, whole_seconds};
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub(super) struct Outcome {
     pub(super) are_quotas_over: bool,
     /// Whether the request is denied.
     pub(super) is_over: bool,
-    pub(super) now: Instant,
+    pub(super) now: Timestamp,
 }
 
 /// How long a denied request has to wait.
@@ -42,7 +42,7 @@ impl Outcome {
         found: &[Found<'_>],
         judged: Few<Decision>,
         is_denied: bool,
-        now: Instant,
+        now: Timestamp,
     ) -> Self {
         let over: Few<bool> = found
             .iter()
@@ -170,7 +170,12 @@ fn is_over_limit(found: &[Found<'_>], outcome: &Outcome, at: usize) -> bool {
     outcome.over[at] && !found[at].is_shadow()
 }
 
-fn status(found: &Found<'_>, decision: &Decision, is_over: bool, now: Instant) -> DescriptorStatus {
+fn status(
+    found: &Found<'_>,
+    decision: &Decision,
+    is_over: bool,
+    now: Timestamp,
+) -> DescriptorStatus {
     let told = &found.told;
     let name = found
         .rule
@@ -195,12 +200,12 @@ fn status(found: &Found<'_>, decision: &Decision, is_over: bool, now: Instant) -
 }
 
 /// A window ends whether somebody has come or not; Envoy's clients are told when.
-fn until_reset(found: &Found<'_>, decision: &Decision, now: Instant) -> Duration {
+fn until_reset(found: &Found<'_>, decision: &Decision, now: Timestamp) -> Duration {
     let limit = &found.told.limit;
     let reset = decision.reset_after();
     match limit
         .rate()
-        .filter(|_| limit.judged_by() == Algorithm::FixedWindow && reset.is_zero())
+        .filter(|_| limit.algorithm_kind() == Algorithm::FixedWindow && reset.is_zero())
     {
         None => reset,
         Some(rate) => {

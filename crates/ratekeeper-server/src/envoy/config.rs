@@ -499,7 +499,7 @@ impl Reader<'_> {
         }
         if let Some(burst) = &rate_limit.burst {
             if !matches!(
-                limit.judged_by(),
+                limit.algorithm_kind(),
                 Algorithm::TokenBucket | Algorithm::LeakyBucket
             ) {
                 let what = "`burst` goes with `algorithm: token_bucket` or `leaky_bucket`; windows have none";

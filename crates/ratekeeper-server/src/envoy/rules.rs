@@ -3,7 +3,7 @@
 use super::config::{EnvoyConfig, Limited, RuleConfig};
 use super::matching::Level;
 use crate::store::AnyStore;
-use ratekeeper::{Clock, LimitHandle, OnFailure, Store, TooManyLimits};
+use ratekeeper::{Clock, LimitHandle, OnFailure, Store, TooManyLimitsError};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -69,7 +69,7 @@ impl Registry {
         store: &AnyStore<C>,
         config: EnvoyConfig,
         settings: Settings,
-    ) -> Result<Rules, TooManyLimits> {
+    ) -> Result<Rules, TooManyLimitsError> {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         let mut rules = Vec::with_capacity(config.rules.len());
         for config in config.rules {
@@ -132,7 +132,7 @@ fn name(rule: &RuleConfig) -> String {
         Limited::Unlimited => format!("envoy {identity} unlimited"),
         Limited::To { limit, .. } => {
             let window = limit.rate().map_or(0, |rate| rate.period().as_millis());
-            format!("envoy {identity} {window}ms {}", limit.judged_by())
+            format!("envoy {identity} {window}ms {}", limit.algorithm_kind())
         }
     }
 }

@@ -5,7 +5,7 @@
 use crate::observe::traces::Decided;
 use crate::store::AnyStore;
 use axum::http::{Method, Uri};
-use ratekeeper::{Instant as Timestamp, SystemClock};
+use ratekeeper::{SystemClock, Timestamp};
 use ratekeeper_policy::{Account, Engine, Verdict, config};
 use ratekeeper_tower::{Denial, Head};
 use serde::Serialize;

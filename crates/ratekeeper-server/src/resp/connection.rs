@@ -4,7 +4,7 @@ use super::Shared;
 use super::session::{LONGEST_COMMAND, Session, Step, Totals, Verb};
 use super::{operator, policy};
 use crate::net::stream::Stream;
-use ratekeeper::{Clock, Instant};
+use ratekeeper::{Clock, Timestamp};
 use std::cell::RefCell;
 use std::future::poll_fn;
 use std::io;
@@ -114,7 +114,7 @@ impl<C: Clock> Connection<C> {
         &mut self,
         mut buffers: Buffers,
         read: usize,
-        now: Instant,
+        now: Timestamp,
     ) -> io::Result<Step> {
         let (mut totals, mut at) = (Totals::default(), 0);
         let mut begun = std::mem::take(&mut self.begun);

@@ -20,7 +20,7 @@ use crate::net::stream::Stream;
 use crate::net::tls::OwnCertificate;
 use crate::net::worker::{LAST_CALL, greeted};
 use connection::Connection;
-use ratekeeper::{Arrivals, Clock};
+use ratekeeper::{Clock, KeyedGcra};
 use session::Password;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -33,7 +33,7 @@ pub(crate) const MOST_CLIENTS: usize = 10_000;
 pub(crate) struct Shared<C: Clock> {
     pub(crate) app: Arc<App<C>>,
     /// By key, for `CL.THROTTLE`.
-    pub(crate) arrivals: Arrivals<C>,
+    pub(crate) arrivals: KeyedGcra<C>,
     /// Who may reset keys.
     operators: Options,
     /// The same for sessions.
@@ -42,7 +42,7 @@ pub(crate) struct Shared<C: Clock> {
 }
 
 impl<C: Clock> Shared<C> {
-    pub(crate) fn new(app: Arc<App<C>>, arrivals: Arrivals<C>, operators: Options) -> Self {
+    pub(crate) fn new(app: Arc<App<C>>, arrivals: KeyedGcra<C>, operators: Options) -> Self {
         let password = operators.password();
         Self {
             app,

@@ -35,7 +35,7 @@ fn told(verdict: &Verdict) -> [i64; 5] {
     match verdict.tightest() {
         Some(limit) => {
             let decision = limit.decision();
-            let [_, limit, remaining, _, reset] = figures(&decision, decision.limit());
+            let [_, limit, remaining, _, reset] = figures(&decision, decision.capacity());
             [denied, limit, remaining, retry, reset]
         }
         // A list or a ban says no; nobody is looked for who would say how much.

@@ -6,7 +6,7 @@ use super::{Options, Shared, serve};
 use crate::app::App;
 use crate::store::AnyStore;
 use proptest::prelude::*;
-use ratekeeper::{Arrivals, Clock, ManualClock, MemoryStore};
+use ratekeeper::{Clock, KeyedGcra, ManualClock, MemoryStore};
 use ratekeeper_policy::config::{Config, KeysShown};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
 struct Server {
-    arrivals: Arrivals<ManualClock>,
+    arrivals: KeyedGcra<ManualClock>,
     clock: ManualClock,
     password: Option<Password>,
 }
@@ -34,7 +34,7 @@ impl Server {
     fn new() -> Self {
         let clock = ManualClock::new();
         Self {
-            arrivals: Arrivals::builder()
+            arrivals: KeyedGcra::builder()
                 .max_keys(1_000)
                 .clock(clock.clone())
                 .build(),

@@ -23,7 +23,7 @@ use crate::run::systemd::Notify;
 use crate::run::{log, welcome};
 use crate::store::{self, AnyStore};
 use crate::{api, gateway, resp};
-use ratekeeper::{Arrivals, MemoryStore, SystemClock};
+use ratekeeper::{KeyedGcra, MemoryStore, SystemClock};
 use ratekeeper_policy::Policies;
 use ratekeeper_policy::config::{Certificate, Config, Listen, Server, StoreConfig, Upstream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
@@ -458,7 +458,7 @@ pub(crate) fn envoy_config(start: &Start, config: &Config) -> Option<PathBuf> {
 
 /// The keys of `CL.THROTTLE`: a table of their own in this process, as large as that of the store
 /// may be.
-fn arrivals_of(config: &Config) -> Result<Arrivals<SystemClock>, StartError> {
+fn arrivals_of(config: &Config) -> Result<KeyedGcra<SystemClock>, StartError> {
     let StoreConfig {
         max_keys,
         max_bytes,
@@ -471,7 +471,7 @@ fn arrivals_of(config: &Config) -> Result<Arrivals<SystemClock>, StartError> {
         );
     }
     let mut arrivals =
-        Arrivals::builder().max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
+        KeyedGcra::builder().max_keys(usize::try_from(*max_keys).unwrap_or(usize::MAX));
     if let Some(bytes) = max_bytes {
         arrivals = arrivals.max_bytes(usize::try_from(*bytes).unwrap_or(usize::MAX));
     }

@@ -79,7 +79,7 @@ impl<'a> Figures<'a> {
         if decision.is_unlimited() {
             return None;
         }
-        let limit = decision.limit();
+        let limit = decision.capacity();
         let remaining = decision.remaining().min(limit);
         Some(Self {
             name,
@@ -154,7 +154,7 @@ impl<'a> Figures<'a> {
 /// less than the limit has.
 fn window(limit: &Limit, capacity: u64) -> Option<Duration> {
     let rate = limit.rate().filter(|rate| rate.count() > 0)?;
-    match limit.judged_by() {
+    match limit.algorithm_kind() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing => {
             let nanos = u128::from(capacity) * rate.period().as_nanos();
             // Longer than 584 years is as good as that.

@@ -2,7 +2,7 @@
 
 use super::CircuitBreaker;
 use super::probes::Slot;
-use ratekeeper::{Clock, Instant, SystemClock};
+use ratekeeper::{Clock, SystemClock, Timestamp};
 use std::fmt;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use std::time::Duration;
 pub struct Call<C: Clock = SystemClock> {
     breaker: CircuitBreaker<C>,
     /// None where nobody asks how long it took.
-    started: Option<Instant>,
+    started: Option<Timestamp>,
     pass: Option<Pass>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Pass {
 }
 
 impl<C: Clock> Call<C> {
-    pub(super) fn new(breaker: CircuitBreaker<C>, started: Option<Instant>, pass: Pass) -> Self {
+    pub(super) fn new(breaker: CircuitBreaker<C>, started: Option<Timestamp>, pass: Pass) -> Self {
         Self {
             breaker,
             started,

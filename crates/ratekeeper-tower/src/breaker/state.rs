@@ -7,7 +7,7 @@ use super::mode::{Force, State};
 use super::probes::{Probes, Slot, Taken};
 use super::window::{Recent, Window};
 use super::word::{Kind, Word};
-use ratekeeper::{Clock, Instant, SystemClock};
+use ratekeeper::{Clock, SystemClock, Timestamp};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};
@@ -49,7 +49,7 @@ struct Shared<C: Clock> {
     probes: Probes,
     totals: Totals,
     /// The zero of all times in here.
-    born: Instant,
+    born: Timestamp,
     settings: CircuitBreakerBuilder<C>,
 }
 
@@ -245,7 +245,7 @@ impl<C: Clock> CircuitBreaker<C> {
         shared.window.sums(shared.load().generation(), now)
     }
 
-    pub(super) fn judge(&self, pass: Pass, started: Option<Instant>, failed: bool) {
+    pub(super) fn judge(&self, pass: Pass, started: Option<Timestamp>, failed: bool) {
         self.shared.judge(pass, started, failed);
     }
 
@@ -259,7 +259,7 @@ impl<C: Clock> CircuitBreaker<C> {
 const PROBES_ARE_OUT: Duration = Duration::from_secs(1);
 
 impl<C: Clock> Shared<C> {
-    fn judge(&self, pass: Pass, started: Option<Instant>, failed: bool) {
+    fn judge(&self, pass: Pass, started: Option<Timestamp>, failed: bool) {
         let instant = self.settings.clock.now();
         let now = self.since_born(instant);
         let took = started.map(|started| instant.saturating_since(started));
@@ -335,12 +335,12 @@ impl<C: Clock> Shared<C> {
         Open { retry_after }
     }
 
-    fn since_born(&self, now: Instant) -> u64 {
+    fn since_born(&self, now: Timestamp) -> u64 {
         nanos(now.saturating_since(self.born))
     }
 
     /// How long from `now` to a time in milliseconds.
-    fn left(&self, until: u64, now: Instant) -> Duration {
+    fn left(&self, until: u64, now: Timestamp) -> Duration {
         Duration::from_nanos(
             until
                 .saturating_mul(NANOS_PER_MS)

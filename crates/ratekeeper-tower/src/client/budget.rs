@@ -1,6 +1,6 @@
 //! How many retries a client may afford.
 
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::time::Duration;
 
 /// Retries are paid from a budget: each request pays in a share of one, each retry takes out a
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// second lets rare requests be tried again as well; it comes on top.
 ///
 /// ```
-/// use ratekeeper::Instant;
+/// use ratekeeper::Timestamp;
 /// use ratekeeper_tower::client::RetryBudget;
 ///
 /// let (mut budget, now) = (RetryBudget::new(0.1, 0), Instant::UNIX_EPOCH);
@@ -27,7 +27,7 @@ pub struct RetryBudget {
     floor: u64,
     balance: u64,
     /// When the floor was last paid in.
-    paid: Option<Instant>,
+    paid: Option<Timestamp>,
 }
 
 /// Parts of a retry.
@@ -54,13 +54,13 @@ impl RetryBudget {
     }
 
     /// Counts a request, not a retry.
-    pub fn request(&mut self, now: Instant) {
+    pub fn request(&mut self, now: Timestamp) {
         self.pay_floor(now);
         self.balance = (self.balance + self.share).min(MOST);
     }
 
     /// Takes out a retry; false if there is none.
-    pub fn retry(&mut self, now: Instant) -> bool {
+    pub fn retry(&mut self, now: Timestamp) -> bool {
         self.pay_floor(now);
         let enough = self.balance >= PARTS;
         if enough {
@@ -69,7 +69,7 @@ impl RetryBudget {
         enough
     }
 
-    fn pay_floor(&mut self, now: Instant) {
+    fn pay_floor(&mut self, now: Timestamp) {
         // The first time it is paid in whole.
         let since = self
             .paid

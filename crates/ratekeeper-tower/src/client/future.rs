@@ -9,7 +9,7 @@ use super::{ClientError, Once, Repeat};
 use crate::deadline::Deadline;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use ratekeeper::{Clock, Instant, Reservation, Sleep, SystemClock};
+use ratekeeper::{Clock, Reservation, Sleep, SystemClock, Timestamp};
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;
@@ -57,11 +57,11 @@ struct Call<S, B, C: Clock, R> {
     repeat: R,
     name: Box<str>,
     host: Arc<Cell>,
-    deadline: Option<Instant>,
+    deadline: Option<Timestamp>,
     /// When it gives up waiting.
-    patience: Instant,
+    patience: Timestamp,
     /// Not before, by its own backoff or a slot of its own limit.
-    not_before: Option<Instant>,
+    not_before: Option<Timestamp>,
     slot: Held<C>,
     /// How far it has come on the way to being sent.
     step: Step,
@@ -92,11 +92,11 @@ impl<C: Clock> Drop for Held<C> {
 /// became of it.
 struct Flight {
     host: Option<Arc<Cell>>,
-    sent: Instant,
+    sent: Timestamp,
 }
 
 impl Flight {
-    fn answered(mut self, now: Instant, told: &Told) {
+    fn answered(mut self, now: Timestamp, told: &Told) {
         if let Some(host) = self.host.take() {
             let waiting = host.lock().answered(now, self.sent, told);
             waiting.into_iter().for_each(Waker::wake);
@@ -115,9 +115,9 @@ impl Drop for Flight {
 
 /// What stands in the way of sending.
 enum Blocked<E> {
-    Until(Instant),
+    Until(Timestamp),
     /// An answer to somebody else, for which it is woken, or that time.
-    Answer(Instant),
+    Answer(Timestamp),
     Fails(ClientError<E>),
 }
 
@@ -187,7 +187,7 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
         self.pass_host(now, waker)
     }
 
-    fn pass_limit<E>(&mut self, now: Instant) -> Result<(), Blocked<E>> {
+    fn pass_limit<E>(&mut self, now: Timestamp) -> Result<(), Blocked<E>> {
         let longest = self.last_moment() - now;
         match self.shared.slot(&self.name, now, longest) {
             Ok(slot) => {
@@ -212,7 +212,7 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
         }
     }
 
-    fn pass_host<E>(&mut self, now: Instant, waker: &Waker) -> Result<(), Blocked<E>> {
+    fn pass_host<E>(&mut self, now: Timestamp, waker: &Waker) -> Result<(), Blocked<E>> {
         let mut host = self.host.lock();
         match host.ask(now) {
             Turn::Now => {
@@ -263,13 +263,13 @@ impl<S, B, C: Clock, R> Call<S, B, C, R> {
     }
 
     /// It does not wait beyond.
-    fn last_moment(&self) -> Instant {
+    fn last_moment(&self) -> Timestamp {
         self.deadline
             .map_or(self.patience, |deadline| deadline.min(self.patience))
     }
 
     /// Whether it is the deadline that is in the way of that time.
-    fn is_too_late(&self, at: Option<Instant>) -> bool {
+    fn is_too_late(&self, at: Option<Timestamp>) -> bool {
         self.deadline
             .is_some_and(|deadline| deadline <= self.patience && at.is_none_or(|at| at >= deadline))
     }

@@ -5,7 +5,7 @@
 
 use super::told::{Allowance, Told};
 use super::{RetryBudget, Throttle};
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::task::Waker;
 use std::time::Duration;
 
@@ -15,9 +15,9 @@ pub(super) struct Host {
     left: u64,
     /// Until then nothing is added to it; none if nothing is known. When it has passed and nothing
     /// is left, one goes ahead and its answer is waited for.
-    until: Option<Instant>,
+    until: Option<Timestamp>,
     /// When the last one was sent.
-    last: Instant,
+    last: Timestamp,
     /// Sent, and not answered.
     in_flight: u64,
     pub(super) throttle: Option<Throttle>,
@@ -32,9 +32,9 @@ pub(super) enum Turn {
     /// Now; it is in flight.
     Now,
     /// Not before.
-    NotBefore(Instant),
+    NotBefore(Timestamp),
     /// When one that is in flight is answered, or at that time: some answers are long in coming.
-    AfterAnswer(Instant),
+    AfterAnswer(Timestamp),
 }
 
 /// For so long an answer is waited for before another goes ahead.
@@ -45,7 +45,7 @@ impl Host {
         Self {
             left: 0,
             until: None,
-            last: Instant::UNIX_EPOCH,
+            last: Timestamp::UNIX_EPOCH,
             in_flight: 0,
             throttle,
             budget,
@@ -54,7 +54,7 @@ impl Host {
     }
 
     /// Asks to send one.
-    pub(super) fn ask(&mut self, now: Instant) -> Turn {
+    pub(super) fn ask(&mut self, now: Timestamp) -> Turn {
         match self.until {
             None => {}
             Some(_) if self.left > 0 => self.left -= 1,
@@ -73,12 +73,12 @@ impl Host {
     }
 
     /// Until when nothing is to be sent.
-    pub(super) fn paused_until(&self, now: Instant) -> Option<Instant> {
+    pub(super) fn paused_until(&self, now: Timestamp) -> Option<Timestamp> {
         self.until.filter(|until| now < *until && self.left == 0)
     }
 
     /// One that was sent at that time came back with this.
-    pub(super) fn answered(&mut self, now: Instant, sent: Instant, told: &Told) -> Vec<Waker> {
+    pub(super) fn answered(&mut self, now: Timestamp, sent: Timestamp, told: &Told) -> Vec<Waker> {
         self.in_flight = self.in_flight.saturating_sub(1);
         if let (Some(throttle), false) = (&mut self.throttle, told.refused) {
             throttle.accepted(now);
@@ -114,7 +114,7 @@ impl Host {
     }
 
     /// Whether one may be tried again: the budget has one, and the throttle lets it through.
-    pub(super) fn lets_retry(&mut self, now: Instant, draw: f64) -> bool {
+    pub(super) fn lets_retry(&mut self, now: Timestamp, draw: f64) -> bool {
         self.budget.retry(now)
             && self
                 .throttle
@@ -130,7 +130,7 @@ impl Host {
     }
 
     /// Whether there is nothing here to remember.
-    pub(super) fn is_fresh(&self, now: Instant) -> bool {
+    pub(super) fn is_fresh(&self, now: Timestamp) -> bool {
         self.in_flight == 0 && self.until.is_none_or(|until| until <= now)
     }
 }

@@ -1,7 +1,7 @@
 //! What is known of every other side, in bounded memory.
 
 use super::host::Host;
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -20,7 +20,7 @@ impl Cell {
 }
 
 impl Hosts {
-    pub(super) fn of(&self, name: &str, now: Instant, new: impl FnOnce() -> Host) -> Arc<Cell> {
+    pub(super) fn of(&self, name: &str, now: Timestamp, new: impl FnOnce() -> Host) -> Arc<Cell> {
         let mut hosts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = hosts.get(name) {
             return Arc::clone(known);

@@ -7,7 +7,7 @@ use crate::head::Head;
 use crate::identity::Client;
 use http::Request;
 use http::header::HOST;
-use ratekeeper::{Clock, Instant, Keyed, Limiter, Reservation, ReserveError, SystemClock};
+use ratekeeper::{Clock, Keyed, Limiter, Reservation, ReserveError, SystemClock, Timestamp};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;
@@ -185,7 +185,7 @@ impl<C: Clock> Shared<C> {
     pub(super) fn slot(
         &self,
         name: &str,
-        now: Instant,
+        now: Timestamp,
         longest: Duration,
     ) -> Result<Option<Reservation<C>>, Slot> {
         let reserved = match &self.limit {
@@ -215,7 +215,7 @@ impl<C: Clock> Shared<C> {
 
 /// Why there is no slot yet.
 pub(super) enum Slot {
-    AskAgain(Instant),
+    AskAgain(Timestamp),
     TooLong(Option<Duration>),
 }
 

@@ -1,6 +1,6 @@
 //! Rejecting locally what the other side would reject: the adaptive throttle of clients.
 
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use std::time::Duration;
 
 /// Rejects a request before it is sent with the probability max(0, (requests − K · accepts) /
@@ -11,7 +11,7 @@ use std::time::Duration;
 /// rejected here counts as a request too.
 ///
 /// ```
-/// use ratekeeper::Instant;
+/// use ratekeeper::Timestamp;
 /// use ratekeeper_tower::client::Throttle;
 ///
 /// let (mut throttle, now) = (Throttle::new(2.0), Instant::UNIX_EPOCH);
@@ -48,7 +48,7 @@ impl Throttle {
     }
 
     /// How likely a request is to be rejected now.
-    pub fn probability(&self, now: Instant) -> f64 {
+    pub fn probability(&self, now: Timestamp) -> f64 {
         let oldest = piece(now).saturating_sub(BUCKETS as u64 - 1);
         let recent = self
             .buckets
@@ -63,18 +63,18 @@ impl Throttle {
 
     /// Counts a request. False if it is rejected: `draw` is a random number from 0 up to, but not
     /// including, 1.
-    pub fn request(&mut self, now: Instant, draw: f64) -> bool {
+    pub fn request(&mut self, now: Timestamp, draw: f64) -> bool {
         let sent = draw >= self.probability(now);
         self.bucket(now).requests += 1;
         sent
     }
 
     /// Counts a request that the other side accepted.
-    pub fn accepted(&mut self, now: Instant) {
+    pub fn accepted(&mut self, now: Timestamp) {
         self.bucket(now).accepts += 1;
     }
 
-    fn bucket(&mut self, now: Instant) -> &mut Bucket {
+    fn bucket(&mut self, now: Timestamp) -> &mut Bucket {
         let piece = piece(now);
         let bucket = &mut self.buckets[piece as usize % BUCKETS];
         // A clock that ran back counts in the bucket that is there.
@@ -88,6 +88,6 @@ impl Throttle {
     }
 }
 
-fn piece(now: Instant) -> u64 {
+fn piece(now: Timestamp) -> u64 {
     (now.since_unix().as_nanos() / PIECE.as_nanos()) as u64 + 1
 }

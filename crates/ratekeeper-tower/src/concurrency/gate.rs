@@ -3,7 +3,7 @@
 use crate::body::Held;
 use http::Request;
 use http::request::Parts;
-use ratekeeper::{Busy, Clock, Concurrency, KeyPermit, KeyedConcurrency, Permit, SystemClock};
+use ratekeeper::{BusyError, Clock, Concurrency, KeyPermit, KeyedConcurrency, Permit, SystemClock};
 use std::fmt;
 use std::hash::Hash;
 
@@ -14,7 +14,7 @@ pub trait Gate: Clone + sealed::Sealed {
     type Permit: Held;
 
     /// Takes a permit for a request, and hands the request back.
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Self::Permit, Busy>);
+    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Self::Permit, BusyError>);
 }
 
 mod sealed {
@@ -26,7 +26,7 @@ impl<C: Clock> sealed::Sealed for Concurrency<C> {}
 impl<C: Clock> Gate for Concurrency<C> {
     type Permit = Permit<C>;
 
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Permit<C>, Busy>) {
+    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<Permit<C>, BusyError>) {
         (request, self.try_acquire())
     }
 }
@@ -47,7 +47,7 @@ where
 {
     type Permit = KeyPermit<C>;
 
-    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<KeyPermit<C>, Busy>) {
+    fn try_enter<B>(&self, request: Request<B>) -> (Request<B>, Result<KeyPermit<C>, BusyError>) {
         let (head, body) = request.into_parts();
         let permit = self.permits.try_acquire(&(self.key)(&head));
         (Request::from_parts(head, body), permit)

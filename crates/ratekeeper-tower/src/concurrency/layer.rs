@@ -12,7 +12,7 @@ use tower_layer::Layer;
 ///
 /// A request is in flight until the body of its response ends, is dropped, or the client hangs up.
 /// All services of a layer and its clones share the permits. The answer carries the
-/// [`Busy`](ratekeeper::Busy) as an extension.
+/// [`Busy`](ratekeeper::BusyError) as an extension.
 ///
 /// ```
 /// use ratekeeper_tower::ConcurrencyLayer;

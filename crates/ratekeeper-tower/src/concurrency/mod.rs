@@ -9,7 +9,7 @@ mod service;
 
 pub use adaptive::{
     AdaptiveConcurrencyLayer, AdaptiveConcurrencyService, AdaptiveResponseFuture, ByHead, Classify,
-    Queue, Timed,
+    QueueConfig, Timed,
 };
 pub use future::ResponseFuture;
 pub use gate::{Gate, PerKey};

@@ -6,8 +6,8 @@ use crate::head::Head;
 use crate::key::{Key, of_ipv4, of_ipv6};
 use http::HeaderMap;
 use ratekeeper::{
-    Algorithm, Clock, Decision, DefaultClock, HashedKey, Instant, Keyed, Limit, Reservation,
-    ReserveError, Sleep, SystemClock, Taken,
+    Algorithm, ChargeToken, Clock, Decision, DefaultClock, HashedKey, Keyed, Limit, Reservation,
+    ReserveError, Sleep, SystemClock, Timestamp,
 };
 use ratekeeper_policy::{
     Action, Count, DenialStatus, Ending, IPV6_PREFIX, RequestError, RequestParts, check_headers,
@@ -36,13 +36,13 @@ pub struct OneLimit<C: Clock = DefaultClock> {
 /// What is remembered of a request.
 pub struct Ticket<C: Clock> {
     decision: Decision,
-    taken: Taken,
+    taken: ChargeToken,
     /// Few wait for one: it has memory of its own, so that the tickets of all others are small.
     slot: Option<Box<(Reservation<C>, Duration)>>,
     /// By when, of who is over the limit, the client is told to come back: the same for the same
     /// key.
     spread: u64,
-    now: Instant,
+    now: Timestamp,
 }
 
 impl<C: Clock> Ticket<C> {
@@ -84,7 +84,7 @@ impl<C: Clock> OneLimit<C> {
         let at_once = if let Action::Delay { .. } = self.action {
             None
         } else {
-            key.charge_at_once(cost)
+            key.try_take_token(cost)
         };
         match at_once {
             Some((decision, taken)) if decision.is_allowed() => Ok(Ticket {
@@ -100,13 +100,13 @@ impl<C: Clock> OneLimit<C> {
     }
 
     #[inline(never)]
-    fn take_anyhow(&self, key: &ratekeeper::Key<'_, C>, cost: u64, now: Instant) -> Ticket<C> {
+    fn take_anyhow(&self, key: &ratekeeper::Key<'_, C>, cost: u64, now: Timestamp) -> Ticket<C> {
         let ticket = match self.action {
             Action::Delay { max } => self.take_or_wait(key, cost, now, max),
             // A queue knows itself how long one may wait in it.
             Action::Enforce if self.is_paced() => self.take_or_wait(key, cost, now, Duration::MAX),
             _ => {
-                let (decision, taken) = key.charge(cost);
+                let (decision, taken) = key.take_token(cost);
                 Ticket {
                     decision,
                     taken,
@@ -125,11 +125,11 @@ impl<C: Clock> OneLimit<C> {
 
     /// The ticket of who is over the limit.
     #[inline(never)]
-    fn over(&self, key: &ratekeeper::Key<'_, C>, decision: Decision, now: Instant) -> Ticket<C> {
+    fn over(&self, key: &ratekeeper::Key<'_, C>, decision: Decision, now: Timestamp) -> Ticket<C> {
         let spread = self.secret.hash_one(key.hashed());
         Ticket {
             decision,
-            taken: Taken::default(),
+            taken: ChargeToken::default(),
             slot: None,
             spread,
             now,
@@ -142,7 +142,7 @@ impl<C: Clock> OneLimit<C> {
         &self,
         key: &ratekeeper::Key<'_, C>,
         cost: u64,
-        now: Instant,
+        now: Timestamp,
         longest: Duration,
     ) -> Ticket<C> {
         let ticket = |decision, taken, slot| Ticket {
@@ -155,7 +155,7 @@ impl<C: Clock> OneLimit<C> {
         // What need not wait is charged, not reserved: a slot whose time has come gives nothing
         // back.
         if !self.is_paced()
-            && let (decision, taken) = key.charge(cost)
+            && let (decision, taken) = key.take_token(cost)
             && decision.is_allowed()
         {
             return ticket(decision, taken, None);
@@ -165,14 +165,16 @@ impl<C: Clock> OneLimit<C> {
                 let delay = slot.delay_from(now);
                 ticket(
                     key.peek_n(0),
-                    Taken::default(),
+                    ChargeToken::default(),
                     Some(Box::new((slot, delay))),
                 )
             }
-            Err(ReserveError::Denied(denied)) => ticket(denied.decision(), Taken::default(), None),
+            Err(ReserveError::Denied(denied)) => {
+                ticket(denied.decision(), ChargeToken::default(), None)
+            }
             // Windows and logs cannot be waited for: they say yes or no.
             Err(_) => {
-                let (decision, taken) = key.charge(cost);
+                let (decision, taken) = key.take_token(cost);
                 ticket(decision, taken, None)
             }
         }
@@ -189,7 +191,7 @@ impl<C: Clock> OneLimit<C> {
     }
 
     fn is_paced(&self) -> bool {
-        self.keyed.limit().judged_by() == Algorithm::Pacing
+        self.keyed.limit().algorithm_kind() == Algorithm::Pacing
     }
 }
 
@@ -274,7 +276,7 @@ impl<C: Clock> Gate for OneLimit<C> {
         let Ticket { decision, .. } = ticket;
         (!decision.is_unlimited()).then(|| RateLimitStatus {
             policy: (&*self.name).into(),
-            limit: decision.limit(),
+            limit: decision.capacity(),
             remaining: decision.remaining(),
             reset_after: decision.reset_after(),
             shadow_denied: self.shadow(ticket).is_some(),

@@ -221,7 +221,7 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
         let decision = tightest.decision();
         (!decision.is_unlimited()).then(|| RateLimitStatus {
             policy: tightest.policy().into(),
-            limit: decision.limit(),
+            limit: decision.capacity(),
             remaining: decision.remaining(),
             reset_after: decision.reset_after(),
             shadow_denied: ticket

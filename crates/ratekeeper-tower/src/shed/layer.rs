@@ -6,7 +6,7 @@ use crate::head::Head;
 use crate::identity::{self, Client, Identity};
 use crate::key::Key;
 use http::{HeaderName, Request};
-use ratekeeper::{Class, Clock, Instant, Shedder, SystemClock};
+use ratekeeper::{Class, Clock, Shedder, SystemClock, Timestamp};
 use ratekeeper_policy::request_start;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
@@ -175,7 +175,7 @@ impl<C: Clock> Shared<C> {
     }
 
     /// Until when somebody waits, and what time it is; none if nobody says.
-    pub(super) fn deadline_of(&self, head: &Head<'_>) -> Option<(Deadline, Instant)> {
+    pub(super) fn deadline_of(&self, head: &Head<'_>) -> Option<(Deadline, Timestamp)> {
         let told = head.extensions.get::<Deadline>().map(|deadline| deadline.0);
         let longest = [self.within, grpc_timeout(head.headers)]
             .into_iter()

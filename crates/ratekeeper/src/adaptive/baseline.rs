@@ -2,7 +2,7 @@
 
 use super::by_latency::ByLatency;
 use super::control::Sample;
-use crate::clock::Instant;
+use crate::clock::Timestamp;
 use core::time::Duration;
 
 /// The long-term latency, and the probe that keeps it true.
@@ -11,18 +11,18 @@ pub(super) struct Baseline {
     /// In nanoseconds; zero before the first sample.
     pub(super) long: f64,
     /// When something was last learnt.
-    pub(super) learnt: Instant,
+    pub(super) learnt: Timestamp,
     /// When it was last probed.
-    pub(super) probed: Instant,
+    pub(super) probed: Timestamp,
     /// How often in a row a probe found what was known: each doubles the time to the next.
     pub(super) calm: u32,
     /// When the present probe gives up; zero if there is none.
-    pub(super) probe_until: Instant,
+    pub(super) probe_until: Timestamp,
 }
 
 impl Default for Baseline {
     fn default() -> Self {
-        let never = Instant::UNIX_EPOCH;
+        let never = Timestamp::UNIX_EPOCH;
         Self {
             long: 0.0,
             learnt: never,
@@ -49,11 +49,11 @@ const FAR: f64 = 2.0;
 
 impl Baseline {
     pub(super) fn is_probing(&self) -> bool {
-        self.probe_until > Instant::UNIX_EPOCH
+        self.probe_until > Timestamp::UNIX_EPOCH
     }
 
     /// The first sample is the first guess.
-    pub(super) fn begin(&mut self, by: &ByLatency, short: f64, now: Instant) {
+    pub(super) fn begin(&mut self, by: &ByLatency, short: f64, now: Timestamp) {
         if self.long == 0.0 {
             (self.long, self.learnt, self.probed) =
                 (short, now, now + FIRST_PROBE - by.probe_every);
@@ -61,7 +61,7 @@ impl Baseline {
     }
 
     /// Takes in a latency that no queue of ours can have caused.
-    pub(super) fn learn(&mut self, by: &ByLatency, short: f64, now: Instant) {
+    pub(super) fn learn(&mut self, by: &ByLatency, short: f64, now: Timestamp) {
         let (since, memory) = (
             (now - self.learnt).as_nanos() as f64,
             by.memory.as_nanos() as f64,
@@ -106,20 +106,20 @@ impl Baseline {
     pub(super) fn probe(&mut self, sample: &Sample, short: f64, let_in: u64) {
         if sample.in_flight <= let_in {
             self.measure(short, sample.now);
-            self.probe_until = Instant::UNIX_EPOCH;
+            self.probe_until = Timestamp::UNIX_EPOCH;
         } else {
             self.give_up(sample.now);
         }
     }
 
     /// Ends a probe whose time is over.
-    pub(super) fn give_up(&mut self, now: Instant) {
+    pub(super) fn give_up(&mut self, now: Timestamp) {
         if now >= self.probe_until {
-            self.probe_until = Instant::UNIX_EPOCH;
+            self.probe_until = Timestamp::UNIX_EPOCH;
         }
     }
 
-    fn measure(&mut self, short: f64, now: Instant) {
+    fn measure(&mut self, short: f64, now: Timestamp) {
         let as_known = (short - self.long).abs() <= NEAR * self.long;
         self.calm = if as_known {
             (self.calm + 1).min(CALMEST)

@@ -2,7 +2,7 @@
 
 use super::control::{Bounds, Control, Controller};
 use super::gate::AdaptiveConcurrency;
-use super::shares::{BadShare, Shares};
+use super::shares::{PartitionShareError, Partitions};
 use crate::clock::Clock;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -91,9 +91,13 @@ impl AdaptiveConcurrencyBuilder {
     /// have come back.
     ///
     /// A guarantee is a whole number of permits, rounded down: 0.1 of a limit of 9 is none.
-    pub fn partition(mut self, name: impl Into<String>, share: f64) -> Result<Self, BadShare> {
+    pub fn partition(
+        mut self,
+        name: impl Into<String>,
+        share: f64,
+    ) -> Result<Self, PartitionShareError> {
         let name = name.into();
-        let share = Shares::checked(&self.shares, &name, share)?;
+        let share = Partitions::checked(&self.shares, &name, share)?;
         self.shares.push((name, share));
         Ok(self)
     }
@@ -106,7 +110,7 @@ impl AdaptiveConcurrencyBuilder {
 
     /// Makes it on a clock of your choice, by which latency is measured.
     pub fn build_with_clock<C: Clock>(mut self, clock: C) -> AdaptiveConcurrency<C> {
-        let shares = Shares::new(core::mem::take(&mut self.shares));
+        let shares = Partitions::new(core::mem::take(&mut self.shares));
         AdaptiveConcurrency::new(self, shares, clock)
     }
 

@@ -1,6 +1,6 @@
 //! A limit that shrinks when the machine is busy and grows when it is not.
 
-use crate::clock::{Clock, DefaultClock, Instant};
+use crate::clock::{Clock, DefaultClock, Timestamp};
 use crate::decision::Decision;
 use crate::limit::Limit;
 use crate::limiter::Limiter;
@@ -21,9 +21,9 @@ pub struct Load {
 /// A change of an adaptive limit, as told to [`on_change`](AdaptiveBuilder::on_change).
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct Change {
+pub struct RateChange {
     /// When.
-    pub at: Instant,
+    pub at: Timestamp,
     /// The limit before.
     pub from: Limit,
     /// The limit from now on.
@@ -73,7 +73,7 @@ struct Settings {
     every: Duration,
     cool_down: Duration,
     load: Box<dyn Fn() -> Load + Send + Sync>,
-    on_change: Box<dyn Fn(&Change) + Send + Sync>,
+    on_change: Box<dyn Fn(&RateChange) + Send + Sync>,
 }
 
 /// The settings of an [`Adaptive`] limit, each with its default.
@@ -141,7 +141,7 @@ impl AdaptiveBuilder {
 
     /// Told of every change, by the call that made it.
     #[must_use]
-    pub fn on_change(mut self, told: impl Fn(&Change) + Send + Sync + 'static) -> Self {
+    pub fn on_change(mut self, told: impl Fn(&RateChange) + Send + Sync + 'static) -> Self {
         self.settings.on_change = Box::new(told);
         self
     }
@@ -204,7 +204,7 @@ impl<C: Clock> Adaptive<C> {
     }
 
     #[cold]
-    fn look(&self, now: Instant) {
+    fn look(&self, now: Timestamp) {
         // One looks; the others go on with the limit as it is.
         if self
             .looking
@@ -222,7 +222,7 @@ impl<C: Clock> Adaptive<C> {
     }
 
     /// Moves the limit by the load; returns how long to rest.
-    fn adapt(&self, now: Instant) -> Duration {
+    fn adapt(&self, now: Timestamp) -> Duration {
         let settings = &self.settings;
         let load = (settings.load)();
         // A load that is not known is no reason to move.
@@ -244,7 +244,7 @@ impl<C: Clock> Adaptive<C> {
             return settings.every;
         }
         self.limiter.at(now).set_limit(to);
-        (settings.on_change)(&Change {
+        (settings.on_change)(&RateChange {
             at: now,
             from,
             to,
@@ -275,7 +275,7 @@ impl Settings {
         let Some(rate) = self.max.rate() else {
             return self.max;
         };
-        let limit = Limit::of(count / PARTS, rate.period()).algorithm(self.max.judged_by());
+        let limit = Limit::of(count / PARTS, rate.period()).algorithm(self.max.algorithm_kind());
         let (low, high) = (
             self.min.capacity().min(self.max.capacity()),
             self.max.capacity().max(self.min.capacity()),

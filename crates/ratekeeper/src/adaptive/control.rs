@@ -4,7 +4,7 @@
 use super::aimd::Aimd;
 use super::baseline::Baseline;
 use super::gradient2::Gradient2;
-use crate::clock::Instant;
+use crate::clock::Timestamp;
 use core::time::Duration;
 
 /// How an adaptive limit decides what it should be.
@@ -87,7 +87,7 @@ pub struct Sample {
     /// Whether requests were dropped, or took so long that they count as dropped.
     pub dropped: bool,
     /// When.
-    pub now: Instant,
+    pub now: Timestamp,
 }
 
 /// A limit as a pure state machine: samples in, limits out. Time is part of the sample.
@@ -95,7 +95,7 @@ pub struct Sample {
 /// ```
 /// use std::time::Duration;
 /// use ratekeeper::adaptive::{Control, Sample};
-/// use ratekeeper::Instant;
+/// use ratekeeper::Timestamp;
 ///
 /// let mut controller = ratekeeper::adaptive::Control::from(Control::aimd()).controller(5, 200, 20);
 /// let sample = Sample { latency: Duration::from_millis(10), in_flight: 20, dropped: false, now: Instant::UNIX_EPOCH };
@@ -123,7 +123,7 @@ impl Controller {
 
     /// Ends a probe that nobody came to be measured by, for whoever finds the limit in use at
     /// `now`.
-    pub fn tick(&mut self, now: Instant) -> u64 {
+    pub fn tick(&mut self, now: Timestamp) -> u64 {
         self.state.baseline.give_up(now);
         self.limit()
     }
@@ -139,7 +139,7 @@ impl Controller {
     }
 
     /// Until when the limit is held low for a probe; none if it is not.
-    pub fn probing_until(&self) -> Option<Instant> {
+    pub fn probing_until(&self) -> Option<Timestamp> {
         self.state
             .baseline
             .is_probing()
@@ -226,7 +226,7 @@ impl State {
         } = self.baseline;
         let [limit, short, long] = [self.limit, self.short, long].map(f64::to_bits);
         let [learnt, probed, probe_until] =
-            [learnt, probed, probe_until].map(Instant::as_unix_nanos);
+            [learnt, probed, probe_until].map(Timestamp::as_unix_nanos);
         [
             limit,
             short,
@@ -242,7 +242,7 @@ impl State {
         let [limit, short, long, learnt, probed, probe_until, calm] = words;
         let [limit, short, long] = [limit, short, long].map(f64::from_bits);
         let [learnt, probed, probe_until] =
-            [learnt, probed, probe_until].map(Instant::from_unix_nanos);
+            [learnt, probed, probe_until].map(Timestamp::from_unix_nanos);
         Self {
             limit,
             short,

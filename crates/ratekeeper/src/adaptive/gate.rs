@@ -2,11 +2,11 @@
 
 use super::builder::AdaptiveConcurrencyBuilder;
 use super::control::{Control, Controller, Sample, State, duration};
-use super::permit::{AdaptivePermit, Outcome};
-use super::shares::{Partition, Shares, Taken};
+use super::permit::{AdaptivePermit, RequestOutcome};
+use super::shares::{Partition, Partitions, PermitSource};
 use super::shed::Class;
-use super::window::{Finished, Measured, Window};
-use crate::clock::{Clock, DefaultClock, Instant, nanos};
+use super::window::{Measured, RequestEnd, Window};
+use crate::clock::{Clock, DefaultClock, Timestamp, nanos};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use core::fmt;
 use core::time::Duration;
@@ -40,18 +40,18 @@ use core::time::Duration;
 /// let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire_in(batch).ok()).collect();
 /// assert_eq!(held.len(), 8); // its own 2, and the 6 that are guaranteed to nobody
 /// assert_eq!(std::iter::from_fn(|| gate.try_acquire_in(live).ok()).take(12).count(), 12);
-/// # Ok::<_, ratekeeper::adaptive::BadShare>(())
+/// # Ok::<_, ratekeeper::adaptive::PartitionShareError>(())
 /// ```
 pub struct AdaptiveConcurrency<C: Clock = DefaultClock> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<AdaptiveConcurrencyState<C>>,
 }
 
-struct Shared<C> {
+struct AdaptiveConcurrencyState<C> {
     in_flight: AtomicU64,
     /// The limit in force, which a probe holds low.
     limit: AtomicU64,
     window: Window,
-    shares: Shares,
+    shares: Partitions,
     /// Held by the one that takes a step.
     stepping: AtomicU32,
     /// The state of the controller, written by the one that takes a step.
@@ -89,9 +89,9 @@ impl AdaptiveConcurrency {
 }
 
 impl<C: Clock> AdaptiveConcurrency<C> {
-    pub(super) fn new(settings: AdaptiveConcurrencyBuilder, shares: Shares, clock: C) -> Self {
+    pub(super) fn new(settings: AdaptiveConcurrencyBuilder, shares: Partitions, clock: C) -> Self {
         let controller = settings.controller();
-        let shared = Shared {
+        let shared = AdaptiveConcurrencyState {
             in_flight: AtomicU64::new(0),
             limit: AtomicU64::new(controller.limit()),
             window: Window::new(),
@@ -111,19 +111,22 @@ impl<C: Clock> AdaptiveConcurrency<C> {
 
     /// Takes a permit if the limit has room beside what is guaranteed to partitions.
     #[inline]
-    pub fn try_acquire(&self) -> Result<AdaptivePermit<C>, AtCapacity> {
+    pub fn try_acquire(&self) -> Result<AdaptivePermit<C>, AtCapacityError> {
         self.acquire(None, Class::CriticalPlus, None)
     }
 
     /// The same at a time that you know already, on the line of your clock:
     /// [finish](AdaptivePermit::finish_at) it on the same.
-    pub fn try_acquire_at(&self, now: Instant) -> Result<AdaptivePermit<C>, AtCapacity> {
+    pub fn try_acquire_at(&self, now: Timestamp) -> Result<AdaptivePermit<C>, AtCapacityError> {
         self.acquire(None, Class::CriticalPlus, Some(now))
     }
 
     /// Takes a permit of a partition: under its guarantee, or else as
     /// [`try_acquire`](Self::try_acquire) does.
-    pub fn try_acquire_in(&self, partition: Partition) -> Result<AdaptivePermit<C>, AtCapacity> {
+    pub fn try_acquire_in(
+        &self,
+        partition: Partition,
+    ) -> Result<AdaptivePermit<C>, AtCapacityError> {
         self.acquire(Some(partition), Class::CriticalPlus, None)
     }
 
@@ -149,7 +152,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         &self,
         class: Class,
         partition: Option<Partition>,
-    ) -> Result<AdaptivePermit<C>, AtCapacity> {
+    ) -> Result<AdaptivePermit<C>, AtCapacityError> {
         self.acquire(partition, class, None)
     }
 
@@ -158,8 +161,8 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         &self,
         class: Class,
         partition: Option<Partition>,
-        now: Instant,
-    ) -> Result<AdaptivePermit<C>, AtCapacity> {
+        now: Timestamp,
+    ) -> Result<AdaptivePermit<C>, AtCapacityError> {
         self.acquire(partition, class, Some(now))
     }
 
@@ -227,8 +230,8 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         &self,
         partition: Option<Partition>,
         class: Class,
-        now: Option<Instant>,
-    ) -> Result<AdaptivePermit<C>, AtCapacity> {
+        now: Option<Timestamp>,
+    ) -> Result<AdaptivePermit<C>, AtCapacityError> {
         let shared = &*self.shared;
         let Some(in_flight) = shared.take(partition, class) else {
             return Err(self.refuse(now));
@@ -246,13 +249,13 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     }
 
     #[cold]
-    fn refuse(&self, now: Option<Instant>) -> AtCapacity {
+    fn refuse(&self, now: Option<Timestamp>) -> AtCapacityError {
         // Where all are turned away that come, the limit is in use, though it may be kept for
         // others.
         self.shared.window.crowd(self.limit());
         self.shared
             .end_probe(|| now.unwrap_or_else(|| self.shared.clock.now()));
-        AtCapacity {
+        AtCapacityError {
             in_flight: self.in_flight(),
             limit: self.limit(),
         }
@@ -272,24 +275,24 @@ impl<C: Clock> AdaptiveConcurrency<C> {
 
     pub(super) fn record(
         &self,
-        outcome: Outcome,
+        outcome: RequestOutcome,
         in_flight: u64,
         measured: Option<Measured>,
-        now: Instant,
+        now: Timestamp,
     ) {
         let shared = &*self.shared;
         let seen = match (outcome, measured) {
-            (Outcome::Success, None) => return self.pass_over(in_flight),
-            (Outcome::Success, Some(Measured { since, thinned })) => match now - since {
-                took if took < shared.drops_after => Finished::In(took, 1 << thinned),
-                _ => Finished::TooLate(1 << thinned),
+            (RequestOutcome::Success, None) => return self.pass_over(in_flight),
+            (RequestOutcome::Success, Some(Measured { since, thinned })) => match now - since {
+                took if took < shared.drops_after => RequestEnd::In(took, 1 << thinned),
+                _ => RequestEnd::TooLate(1 << thinned),
             },
-            _ => Finished::Dropped,
+            _ => RequestEnd::Dropped,
         };
         match seen {
-            Finished::In(..) => {}
-            Finished::TooLate(many) => shared.count_drops(many),
-            Finished::Dropped => shared.count_drops(1),
+            RequestEnd::In(..) => {}
+            RequestEnd::TooLate(many) => shared.count_drops(many),
+            RequestEnd::Dropped => shared.count_drops(1),
         }
         if shared.window.add(seen, in_flight, now.as_unix_nanos()) {
             shared.step(|controller| shared.close_window(controller, now));
@@ -297,18 +300,18 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     }
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> AdaptiveConcurrencyState<C> {
     /// Takes one of the limit; returns how many are in flight with it.
     #[inline]
     fn take(&self, partition: Option<Partition>, class: Class) -> Option<u64> {
         let limit = self.limit.load(Ordering::SeqCst);
         // The share first: who finds none has not kept anybody from the rest meanwhile.
         let taken = match self.shares.is_empty() {
-            true => Taken::Left,
+            true => PermitSource::Left,
             false => self.shares.take(partition, limit)?,
         };
         // What is guaranteed is guaranteed, however important it is.
-        let room = if taken == Taken::Guaranteed {
+        let room = if taken == PermitSource::Guaranteed {
             limit
         } else {
             room(class, limit)
@@ -333,7 +336,7 @@ impl<C: Clock> Shared<C> {
     }
 
     /// Ends a probe whose time is over, for those who find the limit in use while nothing finishes.
-    fn end_probe(&self, now: impl FnOnce() -> Instant) {
+    fn end_probe(&self, now: impl FnOnce() -> Timestamp) {
         let until = self.probe_until.load(Ordering::Relaxed);
         if until == NO_PROBE {
             return;
@@ -363,13 +366,13 @@ impl<C: Clock> Shared<C> {
         }
         let probe_until = controller
             .probing_until()
-            .map_or(NO_PROBE, Instant::as_unix_nanos);
+            .map_or(NO_PROBE, Timestamp::as_unix_nanos);
         self.probe_until.store(probe_until, Ordering::Relaxed);
         self.limit.store(limit, Ordering::SeqCst);
         self.stepping.store(0, Ordering::Release);
     }
 
-    fn close_window(&self, controller: &mut Controller, now: Instant) -> u64 {
+    fn close_window(&self, controller: &mut Controller, now: Timestamp) -> u64 {
         // Another may have closed it since it was seen to be due.
         if !self.window.is_due(now.as_unix_nanos()) {
             return controller.limit();
@@ -432,12 +435,12 @@ pub struct Snapshot {
 
 /// As many are in flight as may be, or all that is left is guaranteed to others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct AtCapacity {
+pub struct AtCapacityError {
     in_flight: u64,
     limit: u64,
 }
 
-impl AtCapacity {
+impl AtCapacityError {
     /// How many were in flight.
     pub fn in_flight(&self) -> u64 {
         self.in_flight
@@ -449,7 +452,7 @@ impl AtCapacity {
     }
 }
 
-impl fmt::Display for AtCapacity {
+impl fmt::Display for AtCapacityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { in_flight, limit } = self;
         match in_flight < limit {
@@ -467,4 +470,4 @@ impl fmt::Display for AtCapacity {
     }
 }
 
-impl core::error::Error for AtCapacity {}
+impl core::error::Error for AtCapacityError {}

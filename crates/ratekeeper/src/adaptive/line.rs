@@ -8,12 +8,12 @@
 mod place;
 mod turn;
 
-pub use place::Place;
-pub use turn::{LinePermit, NoTurn, Turn};
+pub use place::QueueTicket;
+pub use turn::{AdaptiveQueueError, QueueWait, QueuedPermit};
 
-use super::queue::Queue;
+use super::queue::QueueConfig;
 use super::{AdaptiveConcurrency, AdaptivePermit, Class, Partition};
-use crate::clock::{Clock, DefaultClock, Instant};
+use crate::clock::{Clock, DefaultClock, Timestamp};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -39,43 +39,43 @@ use std::vec::Vec;
 ///
 /// Those who wait are served when a permit that was taken in line comes back. Whoever takes permits
 /// of the [gate](Self::gate) itself calls [`serve`](Self::serve) after they are back.
-pub struct Line<C: Clock = DefaultClock> {
-    shared: Arc<Shared<C>>,
+pub struct AdaptiveQueue<C: Clock = DefaultClock> {
+    shared: Arc<QueueShared<C>>,
 }
 
-struct Shared<C: Clock> {
+struct QueueShared<C: Clock> {
     gate: AdaptiveConcurrency<C>,
     /// How many wait: written under the lock, read without it by those who would not wait.
     length: AtomicUsize,
-    places: Mutex<Places<C>>,
+    state: Mutex<QueueState<C>>,
 }
 
 /// Whose permit it is: of which partition, and how important.
-type Who = (Class, Option<Partition>);
+type WaiterClass = (Class, Option<Partition>);
 
-struct Places<C: Clock> {
-    queue: Queue,
+struct QueueState<C: Clock> {
+    queue: QueueConfig,
     /// The first that came in front.
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<Waiter>,
     /// Served, and not yet fetched.
     granted: Vec<(u64, AdaptivePermit<C>)>,
     next: u64,
     /// When the line was last seen empty.
-    empty: Instant,
+    empty: Timestamp,
 }
 
-struct Waiting {
-    place: u64,
-    who: Who,
+struct Waiter {
+    ticket: u64,
+    who: WaiterClass,
     /// None until it is first polled.
     waker: Option<Waker>,
 }
 
-impl<C: Clock> Line<C> {
+impl<C: Clock> AdaptiveQueue<C> {
     /// In front of this gate.
-    pub fn new(gate: AdaptiveConcurrency<C>, queue: Queue) -> Self {
+    pub fn new(gate: AdaptiveConcurrency<C>, queue: QueueConfig) -> Self {
         let empty = gate.clock().now();
-        let places = Places {
+        let places = QueueState {
             queue,
             waiting: VecDeque::new(),
             granted: Vec::new(),
@@ -83,10 +83,10 @@ impl<C: Clock> Line<C> {
             empty,
         };
         Self {
-            shared: Arc::new(Shared {
+            shared: Arc::new(QueueShared {
                 gate,
                 length: AtomicUsize::new(0),
-                places: Mutex::new(places),
+                state: Mutex::new(places),
             }),
         }
     }
@@ -112,13 +112,13 @@ impl<C: Clock> Line<C> {
 
     /// Goes by other numbers from now on. Those who wait already stay, for as long as they were
     /// told.
-    pub fn set_queue(&self, queue: Queue) {
+    pub fn set_queue(&self, queue: QueueConfig) {
         self.lock().queue = queue;
     }
 
     /// Joins the line, for a permit as [`try_acquire_as`](AdaptiveConcurrency::try_acquire_as)
     /// takes it. None if the line is full.
-    pub fn join(&self, class: Class, partition: Option<Partition>) -> Option<Place<C>> {
+    pub fn join(&self, class: Class, partition: Option<Partition>) -> Option<QueueTicket<C>> {
         let now = self.gate().clock().now();
         let place = {
             let mut places = self.lock();
@@ -130,13 +130,13 @@ impl<C: Clock> Line<C> {
             }
             let (number, until) = (places.next, now + places.queue.longest(places.empty, now));
             places.next += 1;
-            places.waiting.push_back(Waiting {
-                place: number,
+            places.waiting.push_back(Waiter {
+                ticket: number,
                 who: (class, partition),
                 waker: None,
             });
             self.shared.length.store(places.waiting.len(), SeqCst);
-            Place::new(self.clone(), number, until)
+            QueueTicket::new(self.clone(), number, until)
         };
         self.serve();
         Some(place)
@@ -148,24 +148,24 @@ impl<C: Clock> Line<C> {
     #[inline]
     pub fn serve(&self) {
         if !self.is_empty() {
-            self.serve_those_who_wait();
+            self.serve_waiters();
         }
     }
 
     #[cold]
-    fn serve_those_who_wait(&self) {
+    fn serve_waiters(&self) {
         while !self.is_empty() {
             let mut places = self.lock();
             let newest_first = places
                 .queue
                 .is_backlog(places.empty, self.gate().clock().now());
-            let Some((at, permit)) = self.first_served(&places, newest_first) else {
+            let Some((at, permit)) = self.next_served(&places, newest_first) else {
                 return;
             };
             let Some(served) = places.waiting.remove(at) else {
                 return;
             };
-            places.granted.push((served.place, permit));
+            places.granted.push((served.ticket, permit));
             self.shared.length.store(places.waiting.len(), SeqCst);
             drop(places);
             if let Some(waker) = served.waker {
@@ -175,12 +175,12 @@ impl<C: Clock> Line<C> {
     }
 
     /// The one whose turn it is, and its permit: of the first whose partition and class have one.
-    fn first_served(
+    fn next_served(
         &self,
-        places: &Places<C>,
+        places: &QueueState<C>,
         newest_first: bool,
     ) -> Option<(usize, AdaptivePermit<C>)> {
-        let mut without: Vec<Who> = Vec::new();
+        let mut without: Vec<WaiterClass> = Vec::new();
         let (gate, many) = (self.gate(), places.waiting.len());
         for nth in 0..many {
             let at = if newest_first { many - 1 - nth } else { nth };
@@ -198,14 +198,14 @@ impl<C: Clock> Line<C> {
     }
 
     /// The permit, if its turn has come; else `waker` is woken when it does.
-    fn look(&self, place: u64, waker: &Waker) -> Option<AdaptivePermit<C>> {
+    fn poll_ticket(&self, place: u64, waker: &Waker) -> Option<AdaptivePermit<C>> {
         let mut places = self.lock();
-        let granted = places.fetch(place);
+        let granted = places.take_granted(place);
         if granted.is_none()
             && let Some(waiting) = places
                 .waiting
                 .iter_mut()
-                .find(|waiting| waiting.place == place)
+                .find(|waiting| waiting.ticket == place)
         {
             match &mut waiting.waker {
                 Some(known) => known.clone_from(waker),
@@ -221,24 +221,24 @@ impl<C: Clock> Line<C> {
         if let Some(at) = places
             .waiting
             .iter()
-            .position(|waiting| waiting.place == place)
+            .position(|waiting| waiting.ticket == place)
         {
             places.waiting.remove(at);
             self.shared.length.store(places.waiting.len(), SeqCst);
         }
-        places.fetch(place)
+        places.take_granted(place)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Places<C>> {
+    fn lock(&self) -> MutexGuard<'_, QueueState<C>> {
         self.shared
-            .places
+            .state
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<C: Clock> Places<C> {
-    fn fetch(&mut self, place: u64) -> Option<AdaptivePermit<C>> {
+impl<C: Clock> QueueState<C> {
+    fn take_granted(&mut self, place: u64) -> Option<AdaptivePermit<C>> {
         let at = self
             .granted
             .iter()
@@ -247,7 +247,7 @@ impl<C: Clock> Places<C> {
     }
 }
 
-impl<C: Clock> Clone for Line<C> {
+impl<C: Clock> Clone for AdaptiveQueue<C> {
     #[inline]
     fn clone(&self) -> Self {
         Self {
@@ -256,7 +256,7 @@ impl<C: Clock> Clone for Line<C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for Line<C> {
+impl<C: Clock> fmt::Debug for AdaptiveQueue<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Line")
             .field("gate", self.gate())

@@ -53,16 +53,16 @@ mod window;
 
 pub use aimd::Aimd;
 pub use builder::AdaptiveConcurrencyBuilder;
-pub use by_load::{Adaptive, AdaptiveBuilder, Change, Load};
+pub use by_load::{Adaptive, AdaptiveBuilder, Load, RateChange};
 pub use control::{Control, Controller, Sample};
-pub use gate::{AdaptiveConcurrency, AtCapacity, Snapshot};
+pub use gate::{AdaptiveConcurrency, AtCapacityError, Snapshot};
 pub use gradient2::Gradient2;
 #[cfg(feature = "tokio")]
-pub use line::{Line, LinePermit, NoTurn, Place, Turn};
-pub use permit::{AdaptivePermit, Outcome};
+pub use line::{AdaptiveQueue, AdaptiveQueueError, QueueTicket, QueueWait, QueuedPermit};
+pub use permit::{AdaptivePermit, RequestOutcome};
 #[cfg(feature = "tokio")]
-pub use queue::Queue;
-pub use shares::{BadShare, Partition};
-pub use shed::{Class, NotAClass};
+pub use queue::QueueConfig;
+pub use shares::{Partition, PartitionShareError};
+pub use shed::{Class, ParseClassError};
 #[cfg(feature = "std")]
-pub use shed::{ClassFigures, Shedder, ShedderBuilder, Shedding};
+pub use shed::{ClassStats, Shedder, ShedderBuilder, ShedderStats};

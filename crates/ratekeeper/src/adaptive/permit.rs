@@ -3,13 +3,13 @@
 use super::gate::AdaptiveConcurrency;
 use super::shares::Partition;
 use super::window::Measured;
-use crate::clock::{Clock, DefaultClock, Instant};
+use crate::clock::{Clock, DefaultClock, Timestamp};
 use core::fmt;
 
 /// How a request ended, as far as it says something of the service.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Outcome {
+pub enum RequestOutcome {
     /// It was served: how long it took counts.
     Success,
     /// It was dropped, or it failed as things fail under too much load: a timeout, a refused
@@ -48,10 +48,10 @@ impl<C: Clock> AdaptivePermit<C> {
 
     /// Gives it back. Its latency is the time since it was taken, so call this at the very end: of
     /// the body, not of the head of a response.
-    pub fn finish(self, outcome: Outcome) {
+    pub fn finish(self, outcome: RequestOutcome) {
         match (outcome, self.measured) {
-            (Outcome::Ignored, _) => {}
-            (Outcome::Success, None) => self.gate.pass_over(self.in_flight),
+            (RequestOutcome::Ignored, _) => {}
+            (RequestOutcome::Success, None) => self.gate.pass_over(self.in_flight),
             _ => {
                 let now = self.gate.clock().now();
                 self.finish_at(outcome, now);
@@ -61,8 +61,8 @@ impl<C: Clock> AdaptivePermit<C> {
 
     /// The same at a time that you know already, for a permit that was
     /// [taken so](AdaptiveConcurrency::try_acquire_at).
-    pub fn finish_at(self, outcome: Outcome, now: Instant) {
-        if outcome != Outcome::Ignored {
+    pub fn finish_at(self, outcome: RequestOutcome, now: Timestamp) {
+        if outcome != RequestOutcome::Ignored {
             self.gate
                 .record(outcome, self.in_flight, self.measured, now);
         }
@@ -70,7 +70,7 @@ impl<C: Clock> AdaptivePermit<C> {
 
     /// Its latency counts from then on, as of a permit that was handed over while its owner waited
     /// for it.
-    pub fn restart_at(&mut self, now: Instant) {
+    pub fn restart_at(&mut self, now: Timestamp) {
         if let Some(measured) = &mut self.measured {
             measured.since = now;
         }

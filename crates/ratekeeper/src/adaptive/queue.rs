@@ -1,7 +1,7 @@
 //! How long one may wait in line: long while the line keeps getting empty, hardly at all once it
 //! does not.
 
-use crate::clock::Instant;
+use crate::clock::Timestamp;
 use core::time::Duration;
 
 /// How many may wait for a permit of an adaptive limit, and for how long: what a
@@ -21,7 +21,7 @@ use core::time::Duration;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Queue {
+pub struct QueueConfig {
     /// How many may wait.
     pub most: usize,
     /// A line that was not empty for so long is a backlog; as long may be waited in one that is
@@ -31,7 +31,7 @@ pub struct Queue {
     pub target: Duration,
 }
 
-impl Queue {
+impl QueueConfig {
     /// With room for so many.
     pub const fn of(most: usize) -> Self {
         Self {
@@ -57,7 +57,7 @@ impl Queue {
     }
 
     /// How long who comes now may wait, if the line was last empty then.
-    pub(super) fn longest(&self, empty: Instant, now: Instant) -> Duration {
+    pub(super) fn longest(&self, empty: Timestamp, now: Timestamp) -> Duration {
         if self.is_backlog(empty, now) {
             self.target.min(self.interval)
         } else {
@@ -65,7 +65,7 @@ impl Queue {
         }
     }
 
-    pub(super) fn is_backlog(&self, empty: Instant, now: Instant) -> bool {
+    pub(super) fn is_backlog(&self, empty: Timestamp, now: Timestamp) -> bool {
         now.saturating_since(empty) >= self.interval
     }
 }

@@ -13,14 +13,14 @@ pub struct Partition(pub(super) usize);
 
 /// A share that cannot be: not between 0 and 1, more than is left, or of a name that has one.
 #[derive(Clone, PartialEq, Debug)]
-pub struct BadShare {
+pub struct PartitionShareError {
     name: String,
     share: f64,
     left: f64,
     twice: bool,
 }
 
-impl fmt::Display for BadShare {
+impl fmt::Display for PartitionShareError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
@@ -43,7 +43,7 @@ impl fmt::Display for BadShare {
     }
 }
 
-impl core::error::Error for BadShare {}
+impl core::error::Error for PartitionShareError {}
 
 /// Shares are counted in millionths, so that they add up.
 const WHOLE: u64 = 1_000_000;
@@ -54,22 +54,22 @@ const WHOLE: u64 = 1_000_000;
 /// guaranteed to nobody. Each of the two is a count of its own that never passes its bound, so an
 /// idle guarantee is free for its owner, whoever else is pressing; and all of them together are the
 /// limit.
-pub(super) struct Shares {
-    partitions: Box<[Held]>,
+pub(super) struct Partitions {
+    partitions: Box<[PartitionState]>,
     /// Permits out beyond the guarantees.
     borrowed: AtomicU64,
 }
 
 /// What a permit was taken from.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Taken {
+pub(super) enum PermitSource {
     /// The guarantee of its partition.
     Guaranteed,
     /// What is left for everybody.
     Left,
 }
 
-struct Held {
+struct PartitionState {
     name: Box<str>,
     /// In millionths of the limit.
     share: u64,
@@ -82,9 +82,9 @@ const HALF: u32 = 32;
 const ONE_BORROWED: u64 = 1 << HALF;
 const OWN: u64 = ONE_BORROWED - 1;
 
-impl Shares {
+impl Partitions {
     pub(super) fn new(shares: Vec<(String, u64)>) -> Self {
-        let held = |(name, share): (String, u64)| Held {
+        let held = |(name, share): (String, u64)| PartitionState {
             name: name.into(),
             share,
             out: AtomicU64::new(0),
@@ -100,14 +100,14 @@ impl Shares {
         others: &[(String, u64)],
         name: &str,
         share: f64,
-    ) -> Result<u64, BadShare> {
+    ) -> Result<u64, PartitionShareError> {
         let left = WHOLE - others.iter().map(|(_, share)| share).sum::<u64>();
         let twice = others.iter().any(|(other, _)| other == name);
         // Rounded; what is not a number comes to 0 and is refused by the comparison.
         let parts = (share * WHOLE as f64 + 0.5) as u64;
         match !twice && (0.0..=1.0).contains(&share) && parts <= left {
             true => Ok(parts),
-            false => Err(BadShare {
+            false => Err(PartitionShareError {
                 name: name.into(),
                 share,
                 left: left as f64 / WHOLE as f64,
@@ -143,7 +143,7 @@ impl Shares {
     }
 
     /// Takes one permit for a partition, or for those who are in none.
-    pub(super) fn take(&self, partition: Option<Partition>, limit: u64) -> Option<Taken> {
+    pub(super) fn take(&self, partition: Option<Partition>, limit: u64) -> Option<PermitSource> {
         let held = partition.and_then(|partition| self.partitions.get(partition.0));
         if let Some(held) = held {
             let guaranteed = held.guaranteed(limit);
@@ -153,7 +153,7 @@ impl Shares {
                 .fetch_update(Ordering::AcqRel, Ordering::Relaxed, within)
                 .is_ok()
             {
-                return Some(Taken::Guaranteed);
+                return Some(PermitSource::Guaranteed);
             }
         }
         let guaranteed: u64 = self
@@ -170,7 +170,7 @@ impl Shares {
         if let Some(held) = held.filter(|_| taken) {
             held.out.fetch_add(ONE_BORROWED, Ordering::AcqRel);
         }
-        taken.then_some(Taken::Left)
+        taken.then_some(PermitSource::Left)
     }
 
     /// Gives one permit back: what was borrowed first, so that a guarantee is not kept free by one
@@ -197,7 +197,7 @@ impl Shares {
     }
 }
 
-impl Held {
+impl PartitionState {
     fn guaranteed(&self, limit: u64) -> u64 {
         limit * self.share / WHOLE
     }

@@ -1,7 +1,7 @@
 //! What has been seen since the last step: words that every finished request that is measured adds
 //! to, and one empties.
 
-use crate::clock::Instant;
+use crate::clock::Timestamp;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
@@ -28,14 +28,14 @@ pub(super) struct Window {
 /// A request that is measured.
 #[derive(Clone, Copy)]
 pub(super) struct Measured {
-    pub(super) since: Instant,
+    pub(super) since: Timestamp,
     /// It stands for two to this power.
     pub(super) thinned: u32,
 }
 
 /// How a request ended that a window sees.
 #[derive(Clone, Copy)]
-pub(super) enum Finished {
+pub(super) enum RequestEnd {
     /// After so long, for so many.
     In(Duration, u64),
     /// After longer than counts as served, for so many.
@@ -45,7 +45,7 @@ pub(super) enum Finished {
 }
 
 /// What a window held.
-pub(super) struct Seen {
+pub(super) struct WindowSample {
     pub(super) latency: Duration,
     pub(super) peak: u64,
     /// Requests dropped, and all.
@@ -96,7 +96,7 @@ impl Window {
     }
 
     /// Adds a request. True if the window may be closed.
-    pub(super) fn add(&self, finished: Finished, in_flight: u64, now: u64) -> bool {
+    pub(super) fn add(&self, finished: RequestEnd, in_flight: u64, now: u64) -> bool {
         self.crowd(in_flight);
         let stands_for = |word: &AtomicU64, many: u64| {
             if many > 1 {
@@ -110,7 +110,7 @@ impl Window {
             )
         };
         let (measured, dropped) = match finished {
-            Finished::In(latency, many) => {
+            RequestEnd::In(latency, many) => {
                 stands_for(&self.unmeasured, many);
                 let units = latency.min(LONGEST).as_nanos() as u64 >> UNIT;
                 // Not nothing, which would say that none was measured.
@@ -120,11 +120,11 @@ impl Window {
                     self.dropped.load(Ordering::Relaxed),
                 )
             }
-            Finished::TooLate(many) => {
+            RequestEnd::TooLate(many) => {
                 stands_for(&self.unmeasured_late, many);
                 drop()
             }
-            Finished::Dropped => drop(),
+            RequestEnd::Dropped => drop(),
         };
         let all = (measured >> COUNT) + dropped;
         // So few come by now that each of them counts.
@@ -152,7 +152,7 @@ impl Window {
     }
 
     /// Empties it. What others add meanwhile is of this window or of the next.
-    pub(super) fn take(&self, now: u64) -> Seen {
+    pub(super) fn take(&self, now: u64) -> WindowSample {
         let measured = self.measured.swap(0, Ordering::AcqRel);
         let dropped = self.dropped.swap(0, Ordering::AcqRel);
         let (count, units) = (measured >> COUNT, measured & SUM);
@@ -167,7 +167,7 @@ impl Window {
         self.thinned
             .store(next.min(MOST_THINNED), Ordering::Relaxed);
         let dropped = dropped + late;
-        Seen {
+        WindowSample {
             latency,
             peak: self.peak.swap(0, Ordering::AcqRel),
             dropped,
@@ -189,14 +189,14 @@ mod tests {
 
     /// So many requests in the time of a window, for 20 of them: how many of the last 10 were
     /// measured, a window, and what was seen in the last one.
-    fn pass(window: &Window, requests: u64) -> (u64, Seen) {
+    fn pass(window: &Window, requests: u64) -> (u64, WindowSample) {
         let (mut measured, mut last) = (0, window.take(0));
         window.open_until(LENGTH);
         for at in 0..20 * requests {
             let now = LENGTH * at / requests;
             if let Some(thinned) = window.measures_next() {
                 measured += u64::from(at >= 10 * requests);
-                if window.add(Finished::In(TOOK, 1 << thinned), 1, now) {
+                if window.add(RequestEnd::In(TOOK, 1 << thinned), 1, now) {
                     last = window.take(now);
                     window.open_until(now + LENGTH);
                 }
@@ -226,12 +226,12 @@ mod tests {
     #[test]
     fn one_that_is_too_late_stands_for_those_that_nobody_measured() {
         let window = Window::new();
-        window.add(Finished::TooLate(32), 1, 0);
-        window.add(Finished::Dropped, 1, 0);
+        window.add(RequestEnd::TooLate(32), 1, 0);
+        window.add(RequestEnd::Dropped, 1, 0);
         // It does not make the window any fuller.
         assert!(!window.is_due(u64::MAX));
         for _ in 0..98 {
-            window.add(Finished::In(TOOK, 1), 1, 0);
+            window.add(RequestEnd::In(TOOK, 1), 1, 0);
         }
         let seen = window.take(u64::MAX);
         assert_eq!((seen.dropped, seen.all), (32 + 1, 32 + 1 + 98));
@@ -243,7 +243,7 @@ mod tests {
         pass(&window, 100_000);
         window.take(0);
         window.open_until(LENGTH);
-        window.add(Finished::In(TOOK, 32), 1, LENGTH);
+        window.add(RequestEnd::In(TOOK, 32), 1, LENGTH);
         assert!((0..100).all(|_| window.measures_next() == Some(0)));
     }
 
@@ -252,7 +252,7 @@ mod tests {
         let window = Window::new();
         window.open_until(LENGTH);
         for _ in 0..3 * MOST {
-            if window.add(Finished::Dropped, 1, 0) {
+            if window.add(RequestEnd::Dropped, 1, 0) {
                 window.take(0);
             }
         }

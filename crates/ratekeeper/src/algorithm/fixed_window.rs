@@ -2,9 +2,9 @@
 //!
 //! Simple and cheap; at the edge of two windows twice the limit can pass in an instant.
 
-use super::{Judged, Machine, Refund, Told, Windowed, is_windowed};
+use super::{DecisionInfo, Refund, StateMachine, StepResult, WindowLimit, is_windowed};
 use crate::decision::Decision;
-use crate::limit::Normal;
+use crate::limit::TickLimit;
 
 /// Which window, and what was admitted in it. `FIRST_HIT`: it starts with the first call, not on
 /// the grid.
@@ -18,7 +18,7 @@ pub(crate) struct FixedWindow<const FIRST_HIT: bool> {
 impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
     /// The window that `now` falls into. An instant before the stored window is judged at that
     /// window's start.
-    fn roll(self, limit: &Windowed, now: u64) -> Self {
+    fn roll(self, limit: &WindowLimit, now: u64) -> Self {
         if FIRST_HIT {
             let over = self.count == 0 || now.saturating_sub(self.at) >= limit.window;
             return if over {
@@ -38,7 +38,7 @@ impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
         }
     }
 
-    fn ends(self, limit: &Windowed) -> u64 {
+    fn ends(self, limit: &WindowLimit) -> u64 {
         let start = if FIRST_HIT {
             self.at
         } else {
@@ -47,16 +47,16 @@ impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
         start.saturating_add(limit.window)
     }
 
-    fn told(self, limit: &Windowed) -> Told {
+    fn told(self, limit: &WindowLimit) -> DecisionInfo {
         let reset_at = if self.count == 0 { 0 } else { self.ends(limit) };
-        Told {
+        DecisionInfo {
             remaining: limit.most.saturating_sub(self.count),
             reset_at,
         }
     }
 }
 
-impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
+impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
     is_windowed!();
 
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
@@ -71,18 +71,18 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
         word(1, self.count);
     }
 
-    fn pack(self, limit: &Windowed) -> u64 {
+    fn pack(self, limit: &WindowLimit) -> u64 {
         self.at << limit.shift | self.count
     }
 
-    fn clip(self, limit: &Windowed) -> Self {
+    fn clip(self, limit: &WindowLimit) -> Self {
         Self {
             count: self.count.min((1 << limit.shift) - 1),
             ..self
         }
     }
 
-    fn unpack(limit: &Windowed, word: u64) -> Self {
+    fn unpack(limit: &WindowLimit, word: u64) -> Self {
         Self {
             at: word >> limit.shift,
             count: word & ((1 << limit.shift) - 1),
@@ -90,13 +90,13 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
     }
 
     #[inline(always)]
-    fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
+    fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let state = self.roll(limit, now);
         if cost > limit.most {
-            return Judged::Never(state.told(limit));
+            return StepResult::Never(state.told(limit));
         }
         if cost > limit.most.saturating_sub(state.count) {
-            return Judged::Deny {
+            return StepResult::Deny {
                 told: state.told(limit),
                 retry_at: state.ends(limit),
             };
@@ -105,14 +105,14 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
             count: state.count + cost,
             ..state
         };
-        Judged::Admit(after, after.told(limit))
+        StepResult::Admit(after, after.told(limit))
     }
 
     fn charged_in(self) -> u64 {
         self.at
     }
 
-    fn give_back(self, _: &Windowed, _: u64, refund: &Refund) -> Self {
+    fn give_back(self, _: &WindowLimit, _: u64, refund: &Refund) -> Self {
         match self.at == refund.charged_in {
             true => Self {
                 count: self.count.saturating_sub(refund.unused),
@@ -122,7 +122,7 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
         }
     }
 
-    fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {
+    fn charge_more(self, limit: &WindowLimit, now: u64, extra: u64) -> Self {
         let state = self.roll(limit, now);
         Self {
             count: state
@@ -134,7 +134,7 @@ impl<const FIRST_HIT: bool> Machine for FixedWindow<FIRST_HIT> {
         }
     }
 
-    fn join(self, limit: &Windowed, other: Self) -> Self {
+    fn join(self, limit: &WindowLimit, other: Self) -> Self {
         let (late, early) = if self.at >= other.at {
             (self, other)
         } else {

@@ -5,7 +5,7 @@
 //! in windows of nanoseconds since the Unix epoch; what they have in common is here.
 
 use crate::decision::Decision;
-use crate::limit::Normal;
+use crate::limit::TickLimit;
 
 pub(crate) mod fixed_window;
 pub(crate) mod pacing;
@@ -17,7 +17,7 @@ pub(crate) mod token_bucket;
 
 /// So many in each window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Windowed {
+pub(crate) struct WindowLimit {
     /// N.
     pub(crate) most: u64,
     /// W, in nanoseconds, more than zero.
@@ -26,7 +26,7 @@ pub(crate) struct Windowed {
     pub(crate) shift: u32,
 }
 
-impl Windowed {
+impl WindowLimit {
     /// The bits for each of so many counts beside the number of a window, in 63 bits; 0 if they do
     /// not fit.
     pub(crate) const fn shift_for(&self, counts: u32) -> u32 {
@@ -46,7 +46,7 @@ impl Windowed {
 
 /// What became of a call, and the figures its caller may ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Judged<S, T = Told> {
+pub(crate) enum StepResult<S, T = DecisionInfo> {
     /// Admitted: the state that it leaves.
     Admit(S, T),
     /// Not admitted, nothing changes: it would be at `retry_at`.
@@ -55,7 +55,7 @@ pub(crate) enum Judged<S, T = Told> {
     Never(T),
 }
 
-impl<S, T> Judged<S, T> {
+impl<S, T> StepResult<S, T> {
     /// The same judgement with the figures of the state before it, which `asking` for nothing
     /// tells.
     pub(crate) fn unwritten(self, asking: impl FnOnce() -> Self) -> Self {
@@ -68,7 +68,7 @@ impl<S, T> Judged<S, T> {
 
 /// The figures after a call, times as instants.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Told {
+pub(crate) struct DecisionInfo {
     pub(crate) remaining: u64,
     pub(crate) reset_at: u64,
 }
@@ -83,19 +83,19 @@ pub(crate) struct Refund {
 }
 
 /// A machine whose state is a few words.
-pub(crate) trait Machine: Copy + Default {
+pub(crate) trait StateMachine: Copy + Default {
     /// The numbers it decides by.
     type Limit: Copy;
     /// The figures after a call.
-    type Told: Copy;
+    type Info: Copy;
 
-    fn limit(normal: &Normal) -> Self::Limit;
+    fn limit(normal: &TickLimit) -> Self::Limit;
 
     /// Whether a state fits one word.
     fn fits_a_word(limit: &Self::Limit) -> bool;
 
     /// The decision on a call at `now`.
-    fn decision(normal: &Normal, judged: &Judged<Self, Self::Told>, now: u64) -> Decision;
+    fn decision(normal: &TickLimit, judged: &StepResult<Self, Self::Info>, now: u64) -> Decision;
 
     /// The state as up to twelve words.
     fn from_words(word: impl Fn(usize) -> u64) -> Self;
@@ -111,7 +111,7 @@ pub(crate) trait Machine: Copy + Default {
     fn unpack(limit: &Self::Limit, word: u64) -> Self;
 
     /// One call of `cost` at `now`.
-    fn step(self, limit: &Self::Limit, now: u64, cost: u64) -> Judged<Self, Self::Told>;
+    fn step(self, limit: &Self::Limit, now: u64, cost: u64) -> StepResult<Self, Self::Info>;
 
     /// The state after a call of `cost` that is not settled later. Windows need not know.
     #[inline(always)]
@@ -139,27 +139,28 @@ pub(crate) trait Machine: Copy + Default {
 /// What windows have in common as machines.
 macro_rules! is_windowed {
     () => {
-        type Limit = Windowed;
-        type Told = Told;
+        type Limit = WindowLimit;
+        type Info = DecisionInfo;
 
         #[inline(always)]
-        fn limit(normal: &Normal) -> Windowed {
+        fn limit(normal: &TickLimit) -> WindowLimit {
             normal.windowed()
         }
 
         #[inline(always)]
-        fn fits_a_word(limit: &Windowed) -> bool {
+        fn fits_a_word(limit: &WindowLimit) -> bool {
             limit.shift > 0
         }
 
         #[inline(always)]
-        fn decision(normal: &Normal, judged: &Judged<Self>, now: u64) -> Decision {
+        fn decision(normal: &TickLimit, judged: &StepResult<Self>, now: u64) -> Decision {
             Decision::windowed(normal, judged, now)
         }
 
-        fn grant(self, limit: &Windowed, now: u64, tokens: u64) -> (Self, u64) {
-            let (Judged::Admit(_, told) | Judged::Deny { told, .. } | Judged::Never(told)) =
-                self.step(limit, now, 0);
+        fn grant(self, limit: &WindowLimit, now: u64, tokens: u64) -> (Self, u64) {
+            let (StepResult::Admit(_, told)
+            | StepResult::Deny { told, .. }
+            | StepResult::Never(told)) = self.step(limit, now, 0);
             let gift = tokens.min(limit.most - told.remaining.min(limit.most));
             // Which window it is, also of one that is more than full.
             let charged_in = self.charge_more(limit, now, 0).charged_in();

@@ -4,12 +4,12 @@
 //! and moves F by c·T.
 
 use super::token_bucket::Step;
-use crate::limit::{LONGEST_DEBT, Normal};
+use crate::limit::{LONGEST_DEBT, TickLimit};
 
 /// One call of `cost` units at `clock` by a caller that would wait for `patience`; `capacity` is
 /// the longest wait M. Admitted, its wait is the time to its start.
 #[inline]
-pub(crate) fn step(limit: &Normal, free: u64, clock: u64, cost: u64, patience: u64) -> Step {
+pub(crate) fn step(limit: &TickLimit, free: u64, clock: u64, cost: u64, patience: u64) -> Step {
     if limit.ticks == 0 || cost > limit.burst() {
         return Step::Never;
     }

@@ -22,9 +22,9 @@
 //!
 //! All quantities are ticks of the limit's [`Normal`] form since the Unix epoch.
 
-use super::{Judged, Machine, Refund};
+use super::{Refund, StateMachine, StepResult};
 use crate::decision::{Decision, Outcome};
-use crate::limit::Normal;
+use crate::limit::TickLimit;
 
 /// The numbers of a bucket: ticks a nanosecond, a token and a full bucket.
 #[derive(Clone, Copy)]
@@ -121,13 +121,13 @@ impl RefundableBucket {
     }
 }
 
-impl Machine for RefundableBucket {
+impl StateMachine for RefundableBucket {
     type Limit = BucketSize;
     /// How far the state is ahead of the clock.
-    type Told = u64;
+    type Info = u64;
 
-    fn limit(normal: &Normal) -> BucketSize {
-        let Normal {
+    fn limit(normal: &TickLimit) -> BucketSize {
+        let TickLimit {
             ticks,
             token,
             capacity,
@@ -145,13 +145,13 @@ impl Machine for RefundableBucket {
     }
 
     /// Of a denial, `retry_at` is how many ticks are missing.
-    fn decision(normal: &Normal, judged: &Judged<Self, u64>, _: u64) -> Decision {
+    fn decision(normal: &TickLimit, judged: &StepResult<Self, u64>, _: u64) -> Decision {
         match *judged {
-            Judged::Admit(_, ahead) => Decision::new(normal, Outcome::Allowed, ahead, 0),
-            Judged::Deny { told, retry_at } => {
+            StepResult::Admit(_, ahead) => Decision::new(normal, Outcome::Allowed, ahead, 0),
+            StepResult::Deny { told, retry_at } => {
                 Decision::new(normal, Outcome::Denied, told, retry_at)
             }
-            Judged::Never(ahead) => Decision::new(normal, Outcome::Never, ahead, 0),
+            StepResult::Never(ahead) => Decision::new(normal, Outcome::Never, ahead, 0),
         }
     }
 
@@ -195,18 +195,18 @@ impl Machine for RefundableBucket {
         Self::default()
     }
 
-    fn step(self, limit: &BucketSize, now: u64, cost: u64) -> Judged<Self, u64> {
+    fn step(self, limit: &BucketSize, now: u64, cost: u64) -> StepResult<Self, u64> {
         let early = self.latest.saturating_sub(now);
         let now = now.max(self.latest);
         let (mut state, clock) = (self.aged(limit, now), limit.clock(now));
         let ahead = state.ahead(clock);
         let need = match cost.checked_mul(limit.token) {
             Some(need) if need <= limit.capacity => need,
-            _ => return Judged::Never(ahead),
+            _ => return StepResult::Never(ahead),
         };
         let missing = ahead.saturating_add(need).saturating_sub(limit.capacity);
         if missing > 0 {
-            return Judged::Deny {
+            return StepResult::Deny {
                 told: ahead,
                 retry_at: missing.saturating_add(early.saturating_mul(limit.ticks)),
             };
@@ -225,7 +225,7 @@ impl Machine for RefundableBucket {
                 };
             }
         }
-        Judged::Admit(state, ahead + need)
+        StepResult::Admit(state, ahead + need)
     }
 
     fn kept(mut self, limit: &BucketSize, cost: u64) -> Self {

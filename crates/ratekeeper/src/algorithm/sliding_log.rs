@@ -5,7 +5,7 @@
 //! most 0 or the k-th oldest time has left the window. Checking costs a step, admitting a step a
 //! unit; the figures cost a binary search.
 
-use super::{Judged, Told, Windowed};
+use super::{DecisionInfo, StepResult, WindowLimit};
 
 /// Where the ring begins and how long it is; the times are the caller's to hold.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -28,11 +28,11 @@ impl Ring {
     /// the instant told.
     pub(crate) fn step(
         self,
-        limit: &Windowed,
+        limit: &WindowLimit,
         time: impl Fn(u64) -> u64,
         now: u64,
         cost: u64,
-    ) -> (Judged<Self>, u64) {
+    ) -> (StepResult<Self>, u64) {
         let (judged, now) = judge(limit, self.length, |age| time(self.place(age)), now, cost);
         let left = |expired| Self {
             head: self.place(expired),
@@ -40,9 +40,9 @@ impl Ring {
             ..self
         };
         let judged = match judged {
-            Judged::Admit(expired, told) => Judged::Admit(left(expired), told),
-            Judged::Deny { told, retry_at } => Judged::Deny { told, retry_at },
-            Judged::Never(told) => Judged::Never(told),
+            StepResult::Admit(expired, told) => StepResult::Admit(left(expired), told),
+            StepResult::Deny { told, retry_at } => StepResult::Deny { told, retry_at },
+            StepResult::Never(told) => StepResult::Never(told),
         };
         (judged, now)
     }
@@ -58,12 +58,12 @@ impl Ring {
 /// One call on a log of `length` times, of which `at` knows each by age, oldest first: admitted,
 /// how many of the oldest have left the window. And the instant it is judged, and logged, at.
 pub(crate) fn judge(
-    limit: &Windowed,
+    limit: &WindowLimit,
     length: u64,
     at: impl Fn(u64) -> u64,
     now: u64,
     cost: u64,
-) -> (Judged<u64>, u64) {
+) -> (StepResult<u64>, u64) {
     let newest = if length > 0 { at(length - 1) } else { 0 };
     let now = now.max(newest);
     // An event exactly W old does not count.
@@ -71,18 +71,18 @@ pub(crate) fn judge(
     let expired = partition(length, |age| gone(at(age)));
     let live = length - expired;
     let reset_at = |newest: u64| newest.saturating_add(limit.window);
-    let told = Told {
+    let told = DecisionInfo {
         remaining: limit.most - live.min(limit.most),
         reset_at: if live == 0 { 0 } else { reset_at(newest) },
     };
     if cost > limit.most {
-        return (Judged::Never(told), now);
+        return (StepResult::Never(told), now);
     }
     if live + cost > limit.most {
         let retry_at = at(expired + (live + cost - limit.most) - 1).saturating_add(limit.window);
-        return (Judged::Deny { told, retry_at }, now);
+        return (StepResult::Deny { told, retry_at }, now);
     }
-    let after = Told {
+    let after = DecisionInfo {
         remaining: told.remaining - cost,
         reset_at: if cost == 0 {
             told.reset_at
@@ -90,7 +90,7 @@ pub(crate) fn judge(
             reset_at(now)
         },
     };
-    (Judged::Admit(expired, after), now)
+    (StepResult::Admit(expired, after), now)
 }
 
 /// The first of `0..length` for which `passed` no longer holds, of entries for which it holds

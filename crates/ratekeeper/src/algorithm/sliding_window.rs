@@ -4,9 +4,9 @@
 //! Two counters. In each aligned window at most N; in any window at most N + prev·e/W, below 2N: an
 //! estimate that is exact only if the window before was evenly filled.
 
-use super::{Judged, Machine, Refund, Told, Windowed, is_windowed};
+use super::{DecisionInfo, Refund, StateMachine, StepResult, WindowLimit, is_windowed};
 use crate::decision::Decision;
-use crate::limit::Normal;
+use crate::limit::TickLimit;
 
 /// The number of the current window on the grid, and what was admitted in it and in the one before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -17,7 +17,7 @@ pub(crate) struct SlidingWindow {
 }
 
 impl SlidingWindow {
-    fn roll(self, limit: &Windowed, now: u64) -> Self {
+    fn roll(self, limit: &WindowLimit, now: u64) -> Self {
         let at = now / limit.window;
         if at <= self.at {
             // An instant before the stored window is judged at that window's start.
@@ -37,11 +37,11 @@ impl SlidingWindow {
         }
     }
 
-    fn start(self, limit: &Windowed) -> u64 {
+    fn start(self, limit: &WindowLimit) -> u64 {
         self.at.saturating_mul(limit.window)
     }
 
-    fn told(self, limit: &Windowed, now: u64) -> Told {
+    fn told(self, limit: &WindowLimit, now: u64) -> DecisionInfo {
         let inside = limit.window - now.saturating_sub(self.start(limit));
         // Most products fit 64 bits, where a division costs a fraction.
         let weighted = match self.before.checked_mul(inside) {
@@ -62,14 +62,14 @@ impl SlidingWindow {
             self.start(limit)
                 .saturating_add(limit.window.saturating_mul(windows))
         };
-        Told {
+        DecisionInfo {
             remaining: u128::from(limit.most).saturating_sub(counted) as u64,
             reset_at,
         }
     }
 
     /// When a call of `cost`, at most N, fits if nobody else comes.
-    fn retry_at(self, limit: &Windowed, cost: u64) -> u64 {
+    fn retry_at(self, limit: &WindowLimit, cost: u64) -> u64 {
         let (most, window) = (limit.most, u128::from(limit.window));
         let share = |free: u64, of: u64| {
             (u128::from(free) * window / u128::from(of.max(1))).min(window) as u64
@@ -84,7 +84,7 @@ impl SlidingWindow {
     }
 }
 
-impl Machine for SlidingWindow {
+impl StateMachine for SlidingWindow {
     is_windowed!();
 
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
@@ -101,11 +101,11 @@ impl Machine for SlidingWindow {
         word(2, self.before);
     }
 
-    fn pack(self, limit: &Windowed) -> u64 {
+    fn pack(self, limit: &WindowLimit) -> u64 {
         self.at << (2 * limit.shift) | self.current << limit.shift | self.before
     }
 
-    fn clip(self, limit: &Windowed) -> Self {
+    fn clip(self, limit: &WindowLimit) -> Self {
         let most = (1 << limit.shift) - 1;
         Self {
             current: self.current.min(most),
@@ -114,7 +114,7 @@ impl Machine for SlidingWindow {
         }
     }
 
-    fn unpack(limit: &Windowed, word: u64) -> Self {
+    fn unpack(limit: &WindowLimit, word: u64) -> Self {
         let mask = (1 << limit.shift) - 1;
         let at = word >> (2 * limit.shift);
         Self {
@@ -125,17 +125,17 @@ impl Machine for SlidingWindow {
     }
 
     #[inline(always)]
-    fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
+    fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let state = self.roll(limit, now);
         if cost > limit.most {
-            return Judged::Never(state.told(limit, now));
+            return StepResult::Never(state.told(limit, now));
         }
         let window = u128::from(limit.window);
         let inside = u128::from(limit.window - now.saturating_sub(state.start(limit)));
         let here = (u128::from(state.current) + u128::from(cost)).saturating_mul(window);
         let counted = (u128::from(state.before) * inside).saturating_add(here);
         if counted > u128::from(limit.most) * window {
-            return Judged::Deny {
+            return StepResult::Deny {
                 told: state.told(limit, now),
                 retry_at: state.retry_at(limit, cost),
             };
@@ -144,14 +144,14 @@ impl Machine for SlidingWindow {
             current: state.current + cost,
             ..state
         };
-        Judged::Admit(after, after.told(limit, now))
+        StepResult::Admit(after, after.told(limit, now))
     }
 
     fn charged_in(self) -> u64 {
         self.at
     }
 
-    fn give_back(self, _: &Windowed, _: u64, refund: &Refund) -> Self {
+    fn give_back(self, _: &WindowLimit, _: u64, refund: &Refund) -> Self {
         let Refund {
             charged_in, unused, ..
         } = *refund;
@@ -170,7 +170,7 @@ impl Machine for SlidingWindow {
         }
     }
 
-    fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {
+    fn charge_more(self, limit: &WindowLimit, now: u64, extra: u64) -> Self {
         let state = self.roll(limit, now);
         Self {
             current: state
@@ -182,7 +182,7 @@ impl Machine for SlidingWindow {
         }
     }
 
-    fn join(self, _: &Windowed, other: Self) -> Self {
+    fn join(self, _: &WindowLimit, other: Self) -> Self {
         let (late, early) = if self.at >= other.at {
             (self, other)
         } else {

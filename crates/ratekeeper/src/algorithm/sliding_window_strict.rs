@@ -3,9 +3,9 @@
 //!
 //! S steps of W/S and one more counter. The price is that a call counts for up to W·(1 + 1/S).
 
-use super::{Judged, Machine, Refund, Told, Windowed, is_windowed};
+use super::{DecisionInfo, Refund, StateMachine, StepResult, WindowLimit, is_windowed};
 use crate::decision::Decision;
-use crate::limit::Normal;
+use crate::limit::TickLimit;
 
 /// Steps a window, at most; it must divide the window.
 const MOST_STEPS: u64 = 10;
@@ -21,7 +21,7 @@ pub(crate) struct SlidingWindowStrict {
 
 /// The largest number of steps that divides the window. A window of whole microseconds has steps of
 /// whole microseconds: a store that counts in those makes the same ones.
-fn steps_of(limit: &Windowed) -> u64 {
+fn steps_of(limit: &WindowLimit) -> u64 {
     let micros = limit.window.is_multiple_of(1_000);
     steps(if micros {
         limit.window / 1_000
@@ -38,7 +38,7 @@ pub(crate) fn steps(window: u64) -> u64 {
 }
 
 impl SlidingWindowStrict {
-    fn roll(mut self, limit: &Windowed, now: u64) -> (Self, u64, u64) {
+    fn roll(mut self, limit: &WindowLimit, now: u64) -> (Self, u64, u64) {
         let steps = steps_of(limit);
         let length = limit.window / steps;
         let step = (now / length).max(self.newest);
@@ -67,19 +67,19 @@ impl SlidingWindowStrict {
         })
     }
 
-    fn told(&self, limit: &Windowed, steps: u64, length: u64) -> Told {
+    fn told(&self, limit: &WindowLimit, steps: u64, length: u64) -> DecisionInfo {
         let newest = self.oldest_first(steps).rev().find(|(_, count)| *count > 0);
         let reset_at = newest.map_or(0, |(age, _)| {
             self.newest.saturating_add(age + 1).saturating_mul(length)
         });
-        Told {
+        DecisionInfo {
             remaining: limit.most.saturating_sub(self.total()),
             reset_at,
         }
     }
 }
 
-impl Machine for SlidingWindowStrict {
+impl StateMachine for SlidingWindowStrict {
     is_windowed!();
 
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
@@ -97,22 +97,22 @@ impl Machine for SlidingWindowStrict {
     }
 
     // Its limits have no shift: these are not called.
-    fn pack(self, _: &Windowed) -> u64 {
+    fn pack(self, _: &WindowLimit) -> u64 {
         0
     }
 
-    fn clip(self, _: &Windowed) -> Self {
+    fn clip(self, _: &WindowLimit) -> Self {
         self
     }
 
-    fn unpack(_: &Windowed, _: u64) -> Self {
+    fn unpack(_: &WindowLimit, _: u64) -> Self {
         Self::default()
     }
 
-    fn step(self, limit: &Windowed, now: u64, cost: u64) -> Judged<Self> {
+    fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let (mut state, steps, length) = self.roll(limit, now);
         if cost > limit.most {
-            return Judged::Never(state.told(limit, steps, length));
+            return StepResult::Never(state.told(limit, steps, length));
         }
         // More than a word may hold, of which no more than a word matters.
         let wanted = u128::from(state.total()) + u128::from(cost);
@@ -128,20 +128,20 @@ impl Machine for SlidingWindowStrict {
                 }
             }
             let retry_at = state.newest.saturating_add(dropped).saturating_mul(length);
-            return Judged::Deny {
+            return StepResult::Deny {
                 told: state.told(limit, steps, length),
                 retry_at,
             };
         }
         state.counts[(state.newest % (steps + 1)) as usize] += cost;
-        Judged::Admit(state, state.told(limit, steps, length))
+        StepResult::Admit(state, state.told(limit, steps, length))
     }
 
     fn charged_in(self) -> u64 {
         self.newest
     }
 
-    fn give_back(mut self, limit: &Windowed, _: u64, refund: &Refund) -> Self {
+    fn give_back(mut self, limit: &WindowLimit, _: u64, refund: &Refund) -> Self {
         let Refund {
             charged_in, unused, ..
         } = *refund;
@@ -153,7 +153,7 @@ impl Machine for SlidingWindowStrict {
         self
     }
 
-    fn charge_more(self, limit: &Windowed, now: u64, extra: u64) -> Self {
+    fn charge_more(self, limit: &WindowLimit, now: u64, extra: u64) -> Self {
         let (mut state, steps, _) = self.roll(limit, now);
         let room = limit.most.saturating_sub(state.total());
         let count = &mut state.counts[(state.newest % (steps + 1)) as usize];
@@ -161,7 +161,7 @@ impl Machine for SlidingWindowStrict {
         state
     }
 
-    fn join(self, limit: &Windowed, other: Self) -> Self {
+    fn join(self, limit: &WindowLimit, other: Self) -> Self {
         let newest = self.newest.max(other.newest);
         let at = newest.saturating_mul(limit.window / steps_of(limit));
         let (mut joined, other) = (self.roll(limit, at).0, other.roll(limit, at).0);

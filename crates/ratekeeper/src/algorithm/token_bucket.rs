@@ -9,7 +9,7 @@
 //! All quantities are ticks of the limit's [`Normal`] form, the clock counted from an origin that
 //! the caller chose.
 
-use crate::limit::{LONGEST_DEBT, Normal};
+use crate::limit::{LONGEST_DEBT, TickLimit};
 
 /// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum Step {
 
 /// One call of `cost` tokens at `clock` by a caller that would wait for `patience`.
 #[inline]
-pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
+pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
     let Some(cost) = limit.ticks_of(cost) else {
         return Step::Never;
     };
@@ -47,7 +47,7 @@ pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u6
 }
 
 #[inline]
-fn late(limit: &Normal, next: Option<u64>, wait: u64, patience: u64) -> Step {
+fn late(limit: &TickLimit, next: Option<u64>, wait: u64, patience: u64) -> Step {
     match next {
         _ if limit.ticks == 0 => Step::Never,
         _ if wait > patience => Step::Deny { wait },
@@ -58,7 +58,7 @@ fn late(limit: &Normal, next: Option<u64>, wait: u64, patience: u64) -> Step {
 
 /// What a reservation remembers to be cancelled by: where its slot begins, shifted by what was
 /// given back before it (`given`, a counter that wraps; only differences of marks are used).
-pub(crate) fn mark(limit: &Normal, tat_after: u64, clock: u64, given: u64) -> u64 {
+pub(crate) fn mark(limit: &TickLimit, tat_after: u64, clock: u64, given: u64) -> u64 {
     clock
         .max(tat_after.saturating_sub(limit.capacity))
         .wrapping_add(given)
@@ -66,7 +66,7 @@ pub(crate) fn mark(limit: &Normal, tat_after: u64, clock: u64, given: u64) -> u6
 
 /// What cancelling gives back.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Cancelled {
+pub(crate) struct TokenRefund {
     pub(crate) give: u64,
     /// Whether later reservations stand behind it, so that their marks must see the gift.
     pub(crate) shifts: bool,
@@ -74,20 +74,20 @@ pub(crate) struct Cancelled {
 
 /// A cancelled reservation that took `worth` ticks gives back what no later one has been promised.
 pub(crate) fn cancel(
-    limit: &Normal,
+    limit: &TickLimit,
     tat: u64,
     clock: u64,
     given: u64,
     worth: u64,
     mark: u64,
-) -> Cancelled {
+) -> TokenRefund {
     let zero = tat
         .max(clock)
         .wrapping_sub(limit.capacity)
         .wrapping_add(given);
     let promised_since = (zero.wrapping_sub(mark) as i64).max(0) as u64;
     let give = worth.saturating_sub(promised_since);
-    Cancelled {
+    TokenRefund {
         give,
         shifts: give > 0 && promised_since > 0,
     }
@@ -95,7 +95,7 @@ pub(crate) fn cancel(
 
 /// What a charge remembers to be settled by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Charged {
+pub(crate) struct ChargeRecord {
     /// The state it left behind, and how far the state was ahead of the clock before it.
     pub(crate) tat: u64,
     pub(crate) ahead: u64,
@@ -104,7 +104,7 @@ pub(crate) struct Charged {
     pub(crate) given: u64,
 }
 
-impl Charged {
+impl ChargeRecord {
     /// Of that which has no limit: no state comes as far.
     pub(crate) const NOTHING: Self = Self {
         tat: u64::MAX,
@@ -116,7 +116,7 @@ impl Charged {
     /// A charge of `cost` at `clock` that left the state at `tat`.
     #[inline]
     pub(crate) fn new(
-        limit: &Normal,
+        limit: &TickLimit,
         tat: u64,
         clock: u64,
         cost: u64,
@@ -144,15 +144,15 @@ impl Charged {
 /// rest still acts when it was told to.)
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn refund(
-    limit: &Normal,
+    limit: &TickLimit,
     tat: u64,
     clock: u64,
     unused: u64,
     is_all: bool,
-    charged: &Charged,
+    charged: &ChargeRecord,
     refunded: u64,
     given: u64,
-) -> Cancelled {
+) -> TokenRefund {
     let unused = unused.saturating_mul(limit.token);
     if is_all && charged.tat.saturating_sub(clock) > limit.capacity {
         let mark = charged
@@ -167,7 +167,7 @@ pub(crate) fn refund(
     let debt = promised
         .saturating_sub(clock)
         .saturating_sub(limit.capacity);
-    Cancelled {
+    TokenRefund {
         give: unused.min(unrepaid).saturating_sub(debt),
         shifts: false,
     }

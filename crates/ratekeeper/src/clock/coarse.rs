@@ -1,6 +1,6 @@
 //! The kernel's last tick: the cheapest time there is, a few milliseconds old at most.
 
-use super::{Clock, Instant};
+use super::{Clock, Timestamp};
 
 /// The time of the kernel's last timer tick (Linux, Android): cheaper to read than any other clock
 /// and up to one tick (1 to 10 ms) behind. Elsewhere it is the [`SystemClock`](super::SystemClock).
@@ -13,13 +13,13 @@ pub struct CoarseClock;
 impl Clock for CoarseClock {
     #[cfg(any(target_os = "linux", target_os = "android"))]
     #[inline]
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         super::system::read(super::system::ClockId::MonotonicCoarse)
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     #[inline]
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         super::SystemClock.now()
     }
 }

@@ -1,6 +1,6 @@
 //! The time stamp counter of the processor.
 
-use super::{Clock, Instant, SystemClock};
+use super::{Clock, SystemClock, Timestamp};
 use std::sync::OnceLock;
 
 /// The processor's time stamp counter, calibrated against the operating system's clock on first use
@@ -14,11 +14,11 @@ pub struct FastClock;
 
 impl Clock for FastClock {
     #[inline]
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         let anchor = anchor();
         let counted = anchor.counter.raw().saturating_sub(anchor.start);
         let up = (u128::from(counted) * u128::from(anchor.scale)) >> SCALE_BITS;
-        Instant(anchor.unix.wrapping_add(up as u64))
+        Timestamp(anchor.unix.wrapping_add(up as u64))
     }
 }
 

@@ -1,6 +1,6 @@
 //! Time that moves only when told to, and wakes whoever sleeps on it.
 
-use super::{Clock, Instant, nanos};
+use super::{Clock, Timestamp, nanos};
 use crate::sync::{Arc, AtomicU64, Ordering};
 use core::fmt;
 use core::time::Duration;
@@ -23,10 +23,10 @@ use core::time::Duration;
 /// ```
 #[derive(Clone)]
 pub struct ManualClock {
-    shared: Arc<Shared>,
+    shared: Arc<ManualClockState>,
 }
 
-struct Shared {
+struct ManualClockState {
     now: AtomicU64,
     #[cfg(feature = "std")]
     sleepers: sleepers::Sleepers,
@@ -38,12 +38,12 @@ const START: Duration = Duration::from_secs(1_577_836_800);
 impl ManualClock {
     /// A clock that shows 2020-01-01 00:00 UTC.
     pub fn new() -> Self {
-        Self::starting_at(Instant::from_unix(START))
+        Self::starting_at(Timestamp::from_unix(START))
     }
 
     /// A clock that shows `start`.
-    pub fn starting_at(start: Instant) -> Self {
-        let shared = Shared {
+    pub fn starting_at(start: Timestamp) -> Self {
+        let shared = ManualClockState {
             now: AtomicU64::new(start.as_unix_nanos()),
             #[cfg(feature = "std")]
             sleepers: Default::default(),
@@ -73,7 +73,7 @@ impl ManualClock {
     }
 
     /// Sets the time, backwards too, and wakes whoever was waiting for what has come.
-    pub fn set(&self, now: Instant) {
+    pub fn set(&self, now: Timestamp) {
         self.shared
             .now
             .store(now.as_unix_nanos(), Ordering::Release);
@@ -87,13 +87,13 @@ impl ManualClock {
 }
 
 impl Clock for ManualClock {
-    fn now(&self) -> Instant {
-        Instant::from_unix_nanos(self.shared.now.load(Ordering::Acquire))
+    fn now(&self) -> Timestamp {
+        Timestamp::from_unix_nanos(self.shared.now.load(Ordering::Acquire))
     }
 
     #[cfg(feature = "std")]
-    fn park_until(&self, at: Instant) {
-        let mut alarm = sleepers::Alarm::default();
+    fn park_until(&self, at: Timestamp) {
+        let mut alarm = sleepers::SleeperId::default();
         if !self
             .shared
             .sleepers
@@ -107,7 +107,7 @@ impl Clock for ManualClock {
     }
 
     #[cfg(feature = "tokio")]
-    fn sleep_until(&self, at: Instant) -> super::Sleep {
+    fn sleep_until(&self, at: Timestamp) -> super::Sleep {
         super::Sleep::manual(self.clone(), at)
     }
 }
@@ -120,7 +120,7 @@ impl ManualClock {
     }
 
     /// When the next sleeper wakes; a simulation can go straight there.
-    pub fn next_wake(&self) -> Option<Instant> {
+    pub fn next_wake(&self) -> Option<Timestamp> {
         self.shared.sleepers.first()
     }
 }
@@ -129,14 +129,14 @@ impl ManualClock {
 impl ManualClock {
     pub(super) fn arm(
         &self,
-        alarm: &mut sleepers::Alarm,
-        at: Instant,
+        alarm: &mut sleepers::SleeperId,
+        at: Timestamp,
         waker: &core::task::Waker,
     ) -> bool {
         self.shared.sleepers.arm(alarm, at, waker, || self.now())
     }
 
-    pub(super) fn disarm(&self, alarm: &mut sleepers::Alarm) {
+    pub(super) fn disarm(&self, alarm: &mut sleepers::SleeperId) {
         self.shared.sleepers.disarm(alarm);
     }
 }
@@ -157,34 +157,34 @@ impl fmt::Debug for ManualClock {
 pub(super) mod sleepers {
     //! Who sleeps on a manual clock, ordered by the time to wake.
 
-    use crate::clock::Instant;
+    use crate::clock::Timestamp;
     use core::task::Waker;
     use std::collections::BTreeMap;
     use std::sync::{Mutex, MutexGuard, PoisonError};
 
     #[derive(Default)]
     pub(crate) struct Sleepers {
-        queue: Mutex<Queue>,
+        queue: Mutex<SleeperQueue>,
     }
 
     #[derive(Default)]
-    struct Queue {
-        by_time: BTreeMap<(Instant, u64), Waker>,
+    struct SleeperQueue {
+        by_time: BTreeMap<(Timestamp, u64), Waker>,
         next_id: u64,
     }
 
     /// A sleeper's place in the queue; empty when it is not in it.
     #[derive(Default)]
-    pub(crate) struct Alarm(Option<(Instant, u64)>);
+    pub(crate) struct SleeperId(Option<(Timestamp, u64)>);
 
     impl Sleepers {
         /// Wakes `waker` at `at`; true if that has come already, and then nothing is kept.
         pub(crate) fn arm(
             &self,
-            alarm: &mut Alarm,
-            at: Instant,
+            alarm: &mut SleeperId,
+            at: Timestamp,
             waker: &Waker,
-            now: impl FnOnce() -> Instant,
+            now: impl FnOnce() -> Timestamp,
         ) -> bool {
             let mut queue = self.lock();
             if let Some(place) = alarm.0.take() {
@@ -202,13 +202,13 @@ pub(super) mod sleepers {
             false
         }
 
-        pub(crate) fn disarm(&self, alarm: &mut Alarm) {
+        pub(crate) fn disarm(&self, alarm: &mut SleeperId) {
             if let Some(place) = alarm.0.take() {
                 self.lock().by_time.remove(&place);
             }
         }
 
-        pub(crate) fn wake_until(&self, now: Instant) {
+        pub(crate) fn wake_until(&self, now: Timestamp) {
             loop {
                 let due = {
                     let mut queue = self.lock();
@@ -229,14 +229,14 @@ pub(super) mod sleepers {
             self.lock().by_time.len()
         }
 
-        pub(crate) fn first(&self) -> Option<Instant> {
+        pub(crate) fn first(&self) -> Option<Timestamp> {
             self.lock()
                 .by_time
                 .first_key_value()
                 .map(|(&(at, _), _)| at)
         }
 
-        fn lock(&self) -> MutexGuard<'_, Queue> {
+        fn lock(&self) -> MutexGuard<'_, SleeperQueue> {
             self.queue.lock().unwrap_or_else(PoisonError::into_inner)
         }
     }

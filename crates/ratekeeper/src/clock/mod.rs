@@ -40,17 +40,17 @@ use core::time::Duration;
 /// runs at the speed of real time; a clock that does not (see [`ManualClock`]) brings its own.
 pub trait Clock: Clone + Send + Sync + 'static {
     /// The current instant.
-    fn now(&self) -> Instant;
+    fn now(&self) -> Timestamp;
 
     /// Blocks the calling thread until `at`, or until somebody unparks it. May return early.
     #[cfg(feature = "std")]
-    fn park_until(&self, at: Instant) {
+    fn park_until(&self, at: Timestamp) {
         std::thread::park_timeout(at.saturating_since(self.now()));
     }
 
     /// A future that is ready at `at`, or a little early.
     #[cfg(feature = "tokio")]
-    fn sleep_until(&self, at: Instant) -> Sleep {
+    fn sleep_until(&self, at: Timestamp) -> Sleep {
         Sleep::real(at.saturating_since(self.now()))
     }
 }
@@ -63,16 +63,16 @@ pub trait Clock: Clone + Send + Sync + 'static {
 ///
 /// ```
 /// use std::time::Duration;
-/// use ratekeeper::Instant;
+/// use ratekeeper::Timestamp;
 ///
-/// let noon = Instant::from_unix(Duration::from_secs(1_700_000_000));
+/// let noon = Timestamp::from_unix(Duration::from_secs(1_700_000_000));
 /// assert_eq!((noon + Duration::from_millis(5)) - noon, Duration::from_millis(5));
 /// assert_eq!(noon - (noon + Duration::from_secs(1)), Duration::ZERO);
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Instant(u64);
+pub struct Timestamp(u64);
 
-impl Instant {
+impl Timestamp {
     /// The Unix epoch.
     pub const UNIX_EPOCH: Self = Self(0);
 
@@ -102,7 +102,7 @@ impl Instant {
     }
 }
 
-impl Add<Duration> for Instant {
+impl Add<Duration> for Timestamp {
     type Output = Self;
 
     fn add(self, after: Duration) -> Self {
@@ -110,7 +110,7 @@ impl Add<Duration> for Instant {
     }
 }
 
-impl Sub<Duration> for Instant {
+impl Sub<Duration> for Timestamp {
     type Output = Self;
 
     fn sub(self, before: Duration) -> Self {
@@ -118,7 +118,7 @@ impl Sub<Duration> for Instant {
     }
 }
 
-impl Sub for Instant {
+impl Sub for Timestamp {
     type Output = Duration;
 
     fn sub(self, earlier: Self) -> Duration {
@@ -126,7 +126,7 @@ impl Sub for Instant {
     }
 }
 
-impl fmt::Debug for Instant {
+impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,

@@ -1,7 +1,7 @@
 //! The timer of an asynchronous wait.
 
-use super::manual::sleepers::Alarm;
-use super::{Instant, ManualClock};
+use super::manual::sleepers::SleeperId;
+use super::{ManualClock, Timestamp};
 use core::fmt;
 use core::future::Future;
 use core::pin::Pin;
@@ -20,8 +20,8 @@ enum Kind {
     Real(Pin<Box<tokio::time::Sleep>>),
     Manual {
         clock: ManualClock,
-        at: Instant,
-        alarm: Alarm,
+        at: Timestamp,
+        alarm: SleeperId,
     },
     NoTimer,
 }
@@ -38,11 +38,11 @@ impl Sleep {
         Self(sleep.map_or(Kind::NoTimer, Kind::Real))
     }
 
-    pub(super) fn manual(clock: ManualClock, at: Instant) -> Self {
+    pub(super) fn manual(clock: ManualClock, at: Timestamp) -> Self {
         Self(Kind::Manual {
             clock,
             at,
-            alarm: Alarm::default(),
+            alarm: SleeperId::default(),
         })
     }
 }

@@ -1,6 +1,6 @@
 //! The default clock, and the anchor that ties every real clock to the Unix epoch.
 
-use super::{Clock, Instant};
+use super::{Clock, Timestamp};
 
 /// The monotonic clock of the operating system: it never runs backwards and no change of the wall
 /// clock moves it.
@@ -13,14 +13,14 @@ pub(super) use linux::{ClockId, read};
 #[cfg(any(target_os = "linux", target_os = "android"))]
 impl Clock for SystemClock {
     #[inline]
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         read(ClockId::Monotonic)
     }
 }
 
 #[cfg(any(target_os = "linux", target_os = "android"))]
 mod linux {
-    use super::super::{Instant, NANOS_PER_SECOND, nanos};
+    use super::super::{NANOS_PER_SECOND, Timestamp, nanos};
     pub(crate) use rustix::time::ClockId;
     use rustix::time::clock_gettime;
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,12 +33,12 @@ mod linux {
     /// Straight from the kernel: std would take the reading apart into a `Duration` and we would
     /// put it together again.
     #[inline]
-    pub(crate) fn read(clock: ClockId) -> Instant {
+    pub(crate) fn read(clock: ClockId) -> Timestamp {
         let offset = match OFFSET.load(Ordering::Relaxed) {
             0 => learn_offset(),
             offset => offset,
         };
-        Instant(offset.wrapping_add(since_boot(clock)))
+        Timestamp(offset.wrapping_add(since_boot(clock)))
     }
 
     #[inline]
@@ -68,7 +68,7 @@ mod linux {
 #[cfg(not(any(target_os = "linux", target_os = "android")))]
 impl Clock for SystemClock {
     #[inline]
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         use std::sync::OnceLock;
         use std::time::{Instant as OsInstant, SystemTime};
 
@@ -79,6 +79,6 @@ impl Clock for SystemClock {
                 .unwrap_or_default();
             (OsInstant::now(), super::nanos(wall))
         });
-        Instant(unix.saturating_add(super::nanos(os.elapsed())))
+        Timestamp(unix.saturating_add(super::nanos(os.elapsed())))
     }
 }

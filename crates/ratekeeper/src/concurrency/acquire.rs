@@ -1,7 +1,7 @@
 //! Waiting for a permit: in line, with a deadline, on a runtime or without one.
 
 use super::{Concurrency, Permit};
-use crate::clock::{Clock, Instant};
+use crate::clock::{Clock, Timestamp};
 use crate::limiter::{NO_TIMER, thread_waker};
 use core::fmt;
 use core::task::Waker;
@@ -72,7 +72,7 @@ impl<C: Clock> Concurrency<C> {
     /// Ends every wait, now and later, with [`AcquireError::Closed`]. Permits that are out stay
     /// good.
     pub fn close(&self) {
-        self.shared.line.close();
+        self.shared.wait_list.close();
     }
 }
 
@@ -91,7 +91,7 @@ pub struct Acquire<'a, C: Clock> {
 
 enum Deadline {
     Within(Duration),
-    At(Instant),
+    At(Timestamp),
 }
 
 impl<C: Clock> Acquire<'_, C> {
@@ -102,7 +102,7 @@ impl<C: Clock> Acquire<'_, C> {
     }
 
     /// Waits until `deadline` at the latest.
-    pub fn until(mut self, deadline: Instant) -> Self {
+    pub fn until(mut self, deadline: Timestamp) -> Self {
         self.deadline = Some(Deadline::At(deadline));
         self
     }
@@ -131,7 +131,7 @@ impl<C: Clock> Acquire<'_, C> {
                     limit: gate.limit(),
                 }));
             }
-            if shared.line.is_closed() {
+            if shared.wait_list.is_closed() {
                 return Some(Err(AcquireError::Closed));
             }
             if let Ok(permit) = gate.try_acquire_n(self.cost) {
@@ -140,20 +140,20 @@ impl<C: Clock> Acquire<'_, C> {
             if let Some(Deadline::Within(longest)) = self.deadline {
                 self.deadline = Some(Deadline::At(shared.clock.now() + longest));
             }
-            self.place = Some(shared.line.join(self.cost, waker));
+            self.place = Some(shared.wait_list.join(self.cost, waker));
             // Whoever gave back before the line was joined did not see it.
             shared.serve_line();
         }
-        match shared.line.look(self.place?, waker) {
-            Turn::Come => {
+        match shared.wait_list.look(self.place?, waker) {
+            WaiterStatus::Come => {
                 self.place = None;
                 Some(Ok(gate.permit(self.cost)))
             }
-            Turn::Closed => {
+            WaiterStatus::Closed => {
                 self.place = None;
                 Some(Err(AcquireError::Closed))
             }
-            Turn::NotYet => match self.deadline {
+            WaiterStatus::NotYet => match self.deadline {
                 Some(Deadline::At(deadline)) if shared.clock.now() >= deadline => {
                     self.leave();
                     Some(Err(AcquireError::Deadline))
@@ -167,7 +167,7 @@ impl<C: Clock> Acquire<'_, C> {
     fn leave(&mut self) {
         if let Some(place) = self.place.take() {
             let shared = &self.gate.shared;
-            match shared.line.leave(place) {
+            match shared.wait_list.leave(place) {
                 true => shared.give_back(self.cost),
                 // The next one may fit where this one did not.
                 false => shared.serve_line(),
@@ -229,34 +229,34 @@ impl<C: Clock> fmt::Debug for Acquire<'_, C> {
 
 /// Those who wait, in the order they came.
 #[derive(Default)]
-pub(super) struct Line {
+pub(super) struct WaitList {
     /// How many wait: written under the lock, read without it by those who would not wait.
     length: AtomicUsize,
     closed: AtomicBool,
-    queue: Mutex<Queue>,
+    queue: Mutex<WaitListState>,
 }
 
 #[derive(Default)]
-struct Queue {
-    waiting: VecDeque<Waiting>,
+struct WaitListState {
+    waiting: VecDeque<Waiter>,
     /// Served, and not yet fetched.
     granted: Vec<u64>,
     next_place: u64,
 }
 
-struct Waiting {
+struct Waiter {
     place: u64,
     cost: u64,
     waker: Waker,
 }
 
-enum Turn {
+enum WaiterStatus {
     Come,
     NotYet,
     Closed,
 }
 
-impl Line {
+impl WaitList {
     pub(super) fn is_empty(&self) -> bool {
         self.length.load(Ordering::SeqCst) == 0
     }
@@ -269,7 +269,7 @@ impl Line {
         let mut queue = self.lock();
         let place = queue.next_place;
         queue.next_place += 1;
-        queue.waiting.push_back(Waiting {
+        queue.waiting.push_back(Waiter {
             place,
             cost,
             waker: waker.clone(),
@@ -278,11 +278,11 @@ impl Line {
         place
     }
 
-    fn look(&self, place: u64, waker: &Waker) -> Turn {
+    fn look(&self, place: u64, waker: &Waker) -> WaiterStatus {
         let mut queue = self.lock();
         if let Some(at) = queue.granted.iter().position(|granted| *granted == place) {
             queue.granted.swap_remove(at);
-            return Turn::Come;
+            return WaiterStatus::Come;
         }
         match queue
             .waiting
@@ -291,9 +291,9 @@ impl Line {
         {
             Some(waiting) => {
                 waiting.waker.clone_from(waker);
-                Turn::NotYet
+                WaiterStatus::NotYet
             }
-            None => Turn::Closed,
+            None => WaiterStatus::Closed,
         }
     }
 
@@ -343,7 +343,7 @@ impl Line {
         waiting.into_iter().for_each(|waiting| waiting.waker.wake());
     }
 
-    fn lock(&self) -> MutexGuard<'_, Queue> {
+    fn lock(&self) -> MutexGuard<'_, WaitListState> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

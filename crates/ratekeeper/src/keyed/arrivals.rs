@@ -1,12 +1,12 @@
 //! One arrival time a key, judged by numbers that come with each call.
 
 use super::line::Rule;
-use super::table::{Cap, Figures, Table};
-use super::terms::Terms;
+use super::table::{KeyedStats, Table, TableSize};
+use super::terms::LimitVersion;
 use crate::algorithm::token_bucket::{Step, step};
-use crate::clock::{Clock, DefaultClock, Instant, SystemClock};
+use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::{Decision, Outcome};
-use crate::limit::{Kind, LONGEST_FILL, Limit, Normal};
+use crate::limit::{Kind, LONGEST_FILL, Limit, TickLimit};
 use crate::limiter::cell::decision;
 use core::fmt;
 use core::hash::Hash;
@@ -21,14 +21,14 @@ use std::sync::Arc;
 ///
 /// ```
 /// use std::time::Duration;
-/// use ratekeeper::{Arrivals, Clock, Throttle};
+/// use ratekeeper::{KeyedGcra, Clock, GcraParams};
 ///
-/// let arrivals = Arrivals::new();
+/// let arrivals = KeyedGcra::new();
 /// let now = arrivals.clock().now();
 /// let thirty_a_minute = Throttle::new(16, 30, Duration::from_secs(60))?;
 /// assert_eq!(arrivals.check("user-42", &thirty_a_minute, 1, now).remaining(), 15);
 /// assert!(arrivals.check("user-42", &thirty_a_minute, 17, now).is_never());
-/// # Ok::<_, ratekeeper::NotAThrottle>(())
+/// # Ok::<_, ratekeeper::GcraParamsError>(())
 /// ```
 ///
 /// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is, and keys for which there is no room
@@ -36,33 +36,33 @@ use std::sync::Arc;
 /// false admission. All keys share the floor, whatever they are judged by.
 ///
 /// A handle: clones share the keys.
-pub struct Arrivals<C: Clock = DefaultClock> {
-    inner: Arc<Inner<C>>,
+pub struct KeyedGcra<C: Clock = DefaultClock> {
+    inner: Arc<KeyedGcraState<C>>,
 }
 
-struct Inner<C> {
+struct KeyedGcraState<C> {
     table: Table<C>,
-    terms: Arc<Terms>,
+    terms: Arc<LimitVersion>,
 }
 
-/// The numbers of one call on [`Arrivals`]: so many at once, and so many in each period from then
+/// The numbers of one call on [`KeyedGcra`]: so many at once, and so many in each period from then
 /// on.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub struct Throttle {
+pub struct GcraParams {
     /// In nanoseconds: one tick each.
-    normal: Normal,
+    normal: TickLimit,
 }
 
-impl Throttle {
+impl GcraParams {
     /// `burst` at once, refilled at `count` in each `period`.
     ///
     /// One unit takes `period / count`, rounded up to a whole nanosecond. A burst that takes more
     /// than 142 years to come back is as much as does in 142 years. It is an error if `burst`,
     /// `count` or `period` is zero, or if one unit takes longer than that.
     #[inline]
-    pub fn new(burst: u64, count: u64, period: Duration) -> Result<Self, NotAThrottle> {
+    pub fn new(burst: u64, count: u64, period: Duration) -> Result<Self, GcraParamsError> {
         if burst == 0 || count == 0 || period.is_zero() {
-            return Err(NotAThrottle::Zero);
+            return Err(GcraParamsError::Zero);
         }
         let token = match u64::try_from(period.as_nanos()) {
             Ok(period) => period.div_ceil(count),
@@ -71,14 +71,14 @@ impl Throttle {
             }
         };
         if token > LONGEST_FILL {
-            return Err(NotAThrottle::TooSlow);
+            return Err(GcraParamsError::TooSlow);
         }
         let capacity = match burst.checked_mul(token) {
             Some(capacity) if capacity <= LONGEST_FILL => capacity,
             _ => LONGEST_FILL / token * token,
         };
         Ok(Self {
-            normal: Normal {
+            normal: TickLimit {
                 ticks: 1,
                 token,
                 capacity,
@@ -101,14 +101,14 @@ impl Throttle {
 /// Numbers that limit nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum NotAThrottle {
+pub enum GcraParamsError {
     /// The burst, the count or the period is zero.
     Zero,
     /// One unit takes longer than 142 years.
     TooSlow,
 }
 
-impl fmt::Display for NotAThrottle {
+impl fmt::Display for GcraParamsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Zero => "the burst, the count and the period must all be more than zero",
@@ -119,15 +119,15 @@ impl fmt::Display for NotAThrottle {
     }
 }
 
-impl core::error::Error for NotAThrottle {}
+impl core::error::Error for GcraParamsError {}
 
-/// Makes [`Arrivals`]; what [`Arrivals::builder`] returns.
-pub struct ArrivalsBuilder<C: Clock = DefaultClock> {
-    cap: Cap,
+/// Makes [`KeyedGcra`]; what [`KeyedGcra::builder`] returns.
+pub struct KeyedGcraBuilder<C: Clock = DefaultClock> {
+    cap: TableSize,
     clock: C,
 }
 
-impl<C: Clock> ArrivalsBuilder<C> {
+impl<C: Clock> KeyedGcraBuilder<C> {
     /// How many keys may be live at once before some are displaced; a million if not said. Each
     /// takes 32 bytes once it is used.
     #[must_use]
@@ -146,8 +146,8 @@ impl<C: Clock> ArrivalsBuilder<C> {
 
     /// Another clock.
     #[must_use]
-    pub fn clock<D: Clock>(self, clock: D) -> ArrivalsBuilder<D> {
-        ArrivalsBuilder {
+    pub fn clock<D: Clock>(self, clock: D) -> KeyedGcraBuilder<D> {
+        KeyedGcraBuilder {
             cap: self.cap,
             clock,
         }
@@ -159,24 +159,24 @@ impl<C: Clock> ArrivalsBuilder<C> {
     ///
     /// If the memory cannot even be reserved: more than the system would ever hand out was asked
     /// for.
-    pub fn build(self) -> Arrivals<C> {
+    pub fn build(self) -> KeyedGcra<C> {
         self.try_build()
             .expect("memory for as many keys as were asked for")
     }
 
     /// The same; none if the memory cannot even be reserved.
-    pub fn try_build(self) -> Option<Arrivals<C>> {
+    pub fn try_build(self) -> Option<KeyedGcra<C>> {
         let table = Table::try_new(self.cap, self.clock, 0)?;
         // Its states are counted in nanoseconds, and that is all that is taken from it.
         let nanosecond_ticks = Rule::Rate(Limit::per_second(1));
         let terms = table.new_line(0, "", nanosecond_ticks)?;
-        Some(Arrivals {
-            inner: Arc::new(Inner { table, terms }),
+        Some(KeyedGcra {
+            inner: Arc::new(KeyedGcraState { table, terms }),
         })
     }
 }
 
-impl Arrivals {
+impl KeyedGcra {
     /// For up to a million keys, on the operating system's monotonic clock.
     #[expect(
         clippy::new_without_default,
@@ -187,15 +187,15 @@ impl Arrivals {
     }
 
     /// To choose how many keys, how much memory, or another clock.
-    pub fn builder() -> ArrivalsBuilder {
-        ArrivalsBuilder {
-            cap: Cap::default(),
+    pub fn builder() -> KeyedGcraBuilder {
+        KeyedGcraBuilder {
+            cap: TableSize::default(),
             clock: SystemClock,
         }
     }
 }
 
-impl<C: Clock> Arrivals<C> {
+impl<C: Clock> KeyedGcra<C> {
     /// The clock it was made with. It is read by callers, who may make many calls at one instant.
     pub fn clock(&self) -> &C {
         self.inner.table.clock()
@@ -210,11 +210,11 @@ impl<C: Clock> Arrivals<C> {
     pub fn check<Q: Hash + ?Sized>(
         &self,
         key: &Q,
-        by: &Throttle,
+        by: &GcraParams,
         cost: u64,
-        now: Instant,
+        now: Timestamp,
     ) -> Decision {
-        let Inner { table, terms } = &*self.inner;
+        let KeyedGcraState { table, terms } = &*self.inner;
         let hash = table.hash(key);
         let normal = &by.normal;
         let Some(clock) = clock_of(terms, now) else {
@@ -229,7 +229,7 @@ impl<C: Clock> Arrivals<C> {
                 _ => (decision(normal, stepped, tat.saturating_sub(clock)), None),
             }
         };
-        table.arrive(terms, hash, now, judge)
+        table.decide_gcra(terms, hash, now, judge)
     }
 
     /// Fetches what is known of some keys from memory, for all of them at once, up to 64; returns
@@ -251,7 +251,7 @@ impl<C: Clock> Arrivals<C> {
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> KeyedStats {
         self.inner.table.figures(self.clock().now())
     }
 }
@@ -259,7 +259,7 @@ impl<C: Clock> Arrivals<C> {
 /// Nanoseconds since the origin; none before it, and none that leave no room for a full bucket
 /// beyond.
 #[inline]
-fn clock_of(terms: &Terms, now: Instant) -> Option<u64> {
+fn clock_of(terms: &LimitVersion, now: Timestamp) -> Option<u64> {
     now.as_unix_nanos()
         .checked_sub(terms.origin)
         .filter(|clock| *clock < LATEST)
@@ -271,7 +271,7 @@ const LATEST: u64 = 1 << 63;
 /// An instant years before the keys were first counted, or centuries after it, is turned away
 /// rather than moved: who is moved could be admitted twice.
 #[cold]
-fn out_of_reach(normal: &Normal, terms: &Terms, now: Instant) -> Decision {
+fn out_of_reach(normal: &TickLimit, terms: &LimitVersion, now: Timestamp) -> Decision {
     let wait = terms.origin.saturating_sub(now.as_unix_nanos());
     let outcome = if wait > 0 {
         Outcome::Denied
@@ -281,7 +281,7 @@ fn out_of_reach(normal: &Normal, terms: &Terms, now: Instant) -> Decision {
     Decision::new(normal, outcome, normal.capacity, wait)
 }
 
-impl<C: Clock> Clone for Arrivals<C> {
+impl<C: Clock> Clone for KeyedGcra<C> {
     fn clone(&self) -> Self {
         Self {
             inner: Arc::clone(&self.inner),
@@ -289,13 +289,13 @@ impl<C: Clock> Clone for Arrivals<C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for Arrivals<C> {
+impl<C: Clock> fmt::Debug for KeyedGcra<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Arrivals").finish_non_exhaustive()
     }
 }
 
-impl<C: Clock> fmt::Debug for ArrivalsBuilder<C> {
+impl<C: Clock> fmt::Debug for KeyedGcraBuilder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ArrivalsBuilder")
             .field("max_keys", &self.cap.keys)

@@ -1,6 +1,6 @@
 //! A key of which nothing but its hash is left, for those who ask about it again and again.
 
-use super::Inner;
+use super::KeyedState;
 use crate::clock::Clock;
 
 /// A key that was hashed for its table; what [`Keyed::hash`](super::Keyed::hash) returns.
@@ -12,7 +12,7 @@ pub struct HashedKey {
 
 impl HashedKey {
     #[inline]
-    pub(super) fn new<C: Clock>(inner: &Inner<C>, hash: u64) -> Self {
+    pub(super) fn new<C: Clock>(inner: &KeyedState<C>, hash: u64) -> Self {
         Self {
             table: inner.table.id,
             hash,
@@ -21,7 +21,7 @@ impl HashedKey {
 
     /// None if it was hashed for another table.
     #[inline]
-    pub(super) fn of<C: Clock>(self, inner: &Inner<C>) -> Option<u64> {
+    pub(super) fn of<C: Clock>(self, inner: &KeyedState<C>) -> Option<u64> {
         (self.table == inner.table.id).then_some(self.hash)
     }
 }

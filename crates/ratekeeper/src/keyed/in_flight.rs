@@ -1,11 +1,11 @@
 //! How many at once, for each of many subjects.
 
-use super::Inner;
+use super::KeyedState;
 use super::line::Rule;
-use super::table::{Cap, Figures};
-use super::terms::Asked;
+use super::table::{KeyedStats, TableSize};
+use super::terms::CallRequest;
 use crate::clock::{Clock, DefaultClock, SystemClock};
-use crate::concurrency::Busy;
+use crate::concurrency::BusyError;
 use crate::limiter::Carry;
 use core::borrow::Borrow;
 use core::fmt;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// assert!(per_tenant.try_acquire("emca").is_ok());
 /// drop(first);
 /// assert_eq!(per_tenant.in_flight("acme"), 1);
-/// # Ok::<_, ratekeeper::Busy>(())
+/// # Ok::<_, ratekeeper::BusyError>(())
 /// ```
 ///
 /// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is. What is in flight is never
@@ -33,14 +33,14 @@ use std::sync::Arc;
 ///
 /// A handle: clones share the permits.
 pub struct KeyedConcurrency<K: ?Sized, C: Clock = DefaultClock> {
-    inner: Arc<Inner<C>>,
+    inner: Arc<KeyedState<C>>,
     keys: PhantomData<fn(&K)>,
 }
 
 /// Makes a [`KeyedConcurrency`]; what [`KeyedConcurrency::builder`] returns.
 pub struct KeyedConcurrencyBuilder<K: ?Sized> {
     limit: u64,
-    cap: Cap,
+    cap: TableSize,
     keys: PhantomData<fn(&K)>,
 }
 
@@ -67,7 +67,7 @@ impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
     /// If the memory cannot even be reserved: more than the system would ever hand out was asked
     /// for.
     pub fn build(self) -> KeyedConcurrency<K> {
-        let inner = Inner::new(self.cap, SystemClock, Rule::InFlight(self.limit));
+        let inner = KeyedState::new(self.cap, SystemClock, Rule::InFlight(self.limit));
         KeyedConcurrency {
             inner: Arc::new(inner),
             keys: PhantomData,
@@ -85,7 +85,7 @@ impl<K: ?Sized> KeyedConcurrency<K> {
     pub fn builder(limit: u64) -> KeyedConcurrencyBuilder<K> {
         KeyedConcurrencyBuilder {
             limit,
-            cap: Cap::default(),
+            cap: TableSize::default(),
             keys: PhantomData,
         }
     }
@@ -93,7 +93,7 @@ impl<K: ?Sized> KeyedConcurrency<K> {
 
 impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
     /// Takes one permit of a key if it is free.
-    pub fn try_acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyPermit<C>, Busy>
+    pub fn try_acquire<Q: Hash + ?Sized>(&self, key: &Q) -> Result<KeyPermit<C>, BusyError>
     where
         K: Borrow<Q>,
     {
@@ -101,13 +101,17 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
     }
 
     /// Takes `cost` permits of a key if all of them are free.
-    pub fn try_acquire_n<Q: Hash + ?Sized>(&self, key: &Q, cost: u64) -> Result<KeyPermit<C>, Busy>
+    pub fn try_acquire_n<Q: Hash + ?Sized>(
+        &self,
+        key: &Q,
+        cost: u64,
+    ) -> Result<KeyPermit<C>, BusyError>
     where
         K: Borrow<Q>,
     {
         let hash = self.inner.table.hash(key);
-        let Inner { table, first, .. } = &*self.inner;
-        let asked = Asked {
+        let KeyedState { table, first, .. } = &*self.inner;
+        let asked = CallRequest {
             now: table.clock().now(),
             cost,
             longest: None,
@@ -115,14 +119,18 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
             write: true,
             kept: false,
         };
-        let decision = table.call(first, hash, &asked).0.decision;
+        let decision = table.decide(first, hash, &asked).0.decision;
         match decision.is_allowed() {
             true => Ok(KeyPermit {
                 inner: Arc::clone(&self.inner),
                 hash,
                 cost,
             }),
-            false => Err(Busy::new(table.in_flight(hash), decision.limit(), cost)),
+            false => Err(BusyError::new(
+                table.in_flight(hash),
+                decision.capacity(),
+                cost,
+            )),
         }
     }
 
@@ -141,15 +149,18 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
 
     /// Changes how many may be in flight. Permits that are out stay out.
     pub fn set_limit(&self, limit: u64) {
-        let Inner { table, first, .. } = &*self.inner;
-        table.change(&first.line, Rule::InFlight(limit), Carry::Keep, || {
-            table.clock().now()
-        });
+        let KeyedState { table, first, .. } = &*self.inner;
+        table.change(
+            &first.registered,
+            Rule::InFlight(limit),
+            Carry::Keep,
+            || table.clock().now(),
+        );
     }
 
     /// How many keys there are: live are those with something in flight. Counting them reads the
     /// whole table.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> KeyedStats {
         let table = &self.inner.table;
         table.figures(table.clock().now())
     }
@@ -183,7 +194,7 @@ impl<K: ?Sized> fmt::Debug for KeyedConcurrencyBuilder<K> {
 /// The right to be in flight for a key; dropping it gives it back.
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct KeyPermit<C: Clock = DefaultClock> {
-    inner: Arc<Inner<C>>,
+    inner: Arc<KeyedState<C>>,
     hash: u64,
     cost: u64,
 }

@@ -1,8 +1,8 @@
 //! One limit over time: what is in force, and what became of its keys.
 
 use super::wide::{OVERHEAD, REFUNDABLE_WORDS};
-use crate::limit::{Kind, Limit, Normal};
-use crate::limiter::Counts;
+use crate::limit::{Kind, Limit, TickLimit};
+use crate::limiter::Adjustments;
 use crate::limiter::windowed::MOST_WORDS;
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
@@ -17,10 +17,10 @@ pub(crate) enum Rule {
 }
 
 impl Rule {
-    pub(super) fn normal(&self) -> Normal {
+    pub(super) fn normal(&self) -> TickLimit {
         match self {
             Self::Rate(limit) => *limit.normal(),
-            Self::InFlight(most) => Normal {
+            Self::InFlight(most) => TickLimit {
                 ticks: 0,
                 token: 1,
                 capacity: *most,
@@ -30,7 +30,7 @@ impl Rule {
     }
 
     /// What a key takes beside the table, about.
-    pub(super) fn wide_bytes(&self) -> usize {
+    pub(super) fn large_state_bytes(&self) -> usize {
         let normal = self.normal();
         match normal.kind {
             Kind::Log => OVERHEAD + 8 * normal.capacity.min(32) as usize,
@@ -51,7 +51,7 @@ impl Rule {
 }
 
 /// One limit over time.
-pub(crate) struct Line {
+pub(crate) struct RegisteredLimit {
     /// The table it is of.
     pub(crate) table: u64,
     /// Sets its keys apart from those of the other lines in the table.
@@ -68,13 +68,13 @@ pub(crate) struct Line {
     pub(super) settled_up: AtomicU64,
     pub(super) not_returned: AtomicU64,
     /// How many of its keys were, once one was.
-    evicted: OnceBox<[Evicted; EVICTED]>,
+    evicted: OnceBox<[EvictionCounters; EVICTED]>,
 }
 
 /// Keys that were evicted. In cache lines of their own, and several: a flood writes to one with
 /// every call, from every thread.
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
-struct Evicted {
+struct EvictionCounters {
     fresh: AtomicU64,
     live: AtomicU64,
 }
@@ -84,7 +84,7 @@ const EVICTED: usize = 8;
 #[cfg(ratekeeper_loom)]
 const EVICTED: usize = 1;
 
-impl Line {
+impl RegisteredLimit {
     pub(super) fn new(table: u64, number: u64, name: &str, rule: Rule) -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -114,7 +114,7 @@ impl Line {
     pub(super) fn count_evicted(&self, fresh: bool, any: u64) {
         let zero = || AtomicU64::new(0);
         let make = || {
-            Box::new(core::array::from_fn(|_| Evicted {
+            Box::new(core::array::from_fn(|_| EvictionCounters {
                 fresh: zero(),
                 live: zero(),
             }))
@@ -127,7 +127,7 @@ impl Line {
     /// How many keys were evicted that were fresh, and that were live.
     pub(super) fn evicted(&self) -> (u64, u64) {
         let parts = self.evicted.get().map_or(&[][..], |parts| parts);
-        let sum = |count: fn(&Evicted) -> &AtomicU64| {
+        let sum = |count: fn(&EvictionCounters) -> &AtomicU64| {
             parts
                 .iter()
                 .map(|part| count(part).load(Ordering::Relaxed))
@@ -136,8 +136,8 @@ impl Line {
         (sum(|part| &part.fresh), sum(|part| &part.live))
     }
 
-    pub(crate) fn counts(&self) -> Counts {
-        Counts {
+    pub(crate) fn counts(&self) -> Adjustments {
+        Adjustments {
             granted: self.granted.load(Ordering::Relaxed),
             settled_up: self.settled_up.load(Ordering::Relaxed),
             not_returned: self.not_returned.load(Ordering::Relaxed),

@@ -10,25 +10,25 @@ pub(crate) mod terms;
 mod view;
 mod wide;
 
-pub use arrivals::{Arrivals, ArrivalsBuilder, NotAThrottle, Throttle};
+pub use arrivals::{GcraParams, GcraParamsError, KeyedGcra, KeyedGcraBuilder};
 pub use hashed_key::HashedKey;
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
-pub use table::Figures;
-pub use view::{Key, Taken};
-pub(crate) use view::{Spot, charge_more, give_back, grant, is_refundable, reset};
+pub use table::KeyedStats;
+pub use view::{ChargeToken, Key};
+pub(crate) use view::{OwnedKey, charge_more, give_back, grant, is_refundable, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::decision::Decision;
 use crate::limit::Limit;
-use crate::limiter::{Carry, Counts, Waiters};
+use crate::limiter::{Adjustments, Carry, Waiters};
 use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
 use line::Rule;
 use std::sync::Arc;
-use table::{Cap, Table};
-use terms::Terms;
+use table::{Table, TableSize};
+use terms::LimitVersion;
 
 /// A limiter for each of many subjects: users, addresses, API keys.
 ///
@@ -80,15 +80,15 @@ use terms::Terms;
 ///
 /// A handle: clones share the table.
 pub struct Keyed<K: ?Sized, C: Clock = DefaultClock> {
-    inner: Arc<Inner<C>>,
+    inner: Arc<KeyedState<C>>,
     keys: PhantomData<fn(&K)>,
 }
 
 // As the table: what every call needs is in two cache lines, the secret in the second.
 #[repr(C)]
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
-pub(crate) struct Inner<C> {
-    pub(crate) first: Arc<Terms>,
+pub(crate) struct KeyedState<C> {
+    pub(crate) first: Arc<LimitVersion>,
     pub(crate) table: Table<C>,
     pub(crate) waiters: Waiters,
 }
@@ -110,7 +110,7 @@ impl<K: ?Sized> Keyed<K> {
     pub fn builder(limit: Limit) -> KeyedBuilder<K> {
         KeyedBuilder {
             limit,
-            cap: Cap::default(),
+            cap: TableSize::default(),
             clock: SystemClock,
             keys: PhantomData,
         }
@@ -120,7 +120,7 @@ impl<K: ?Sized> Keyed<K> {
 /// Makes a [`Keyed`]; what [`Keyed::builder`] returns.
 pub struct KeyedBuilder<K: ?Sized, C: Clock = DefaultClock> {
     limit: Limit,
-    cap: Cap,
+    cap: TableSize,
     clock: C,
     keys: PhantomData<fn(&K)>,
 }
@@ -163,15 +163,19 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     /// for.
     pub fn build(self) -> Keyed<K, C> {
         Keyed {
-            inner: Arc::new(Inner::new(self.cap, self.clock, Rule::Rate(self.limit))),
+            inner: Arc::new(KeyedState::new(
+                self.cap,
+                self.clock,
+                Rule::Rate(self.limit),
+            )),
             keys: PhantomData,
         }
     }
 }
 
-impl<C: Clock> Inner<C> {
-    fn new(cap: Cap, clock: C, rule: Rule) -> Self {
-        let table = Table::new(cap, clock, rule.wide_bytes());
+impl<C: Clock> KeyedState<C> {
+    fn new(cap: TableSize, clock: C, rule: Rule) -> Self {
+        let table = Table::new(cap, clock, rule.large_state_bytes());
         let first = table
             .new_line(0, "", rule)
             .expect("the first line of a table");
@@ -188,7 +192,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     pub fn with_clock(limit: Limit, clock: C) -> Self {
         KeyedBuilder {
             limit,
-            cap: Cap::default(),
+            cap: TableSize::default(),
             clock,
             keys: PhantomData,
         }
@@ -216,7 +220,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     where
         K: Borrow<Q>,
     {
-        let Inner { table, first, .. } = &*self.inner;
+        let KeyedState { table, first, .. } = &*self.inner;
         let hash = table.hash(key);
         table.check(first, hash, || table.clock().now(), cost)
     }
@@ -259,7 +263,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// Settles what [`Key::charge`] took, at its true cost, as
     /// [`Charge::settle`](crate::Charge::settle) does. What another table took is left as it is.
-    pub fn settle(&self, taken: Taken, actual: u64) {
+    pub fn settle(&self, taken: ChargeToken, actual: u64) {
         taken.settle(&self.inner, actual, || self.clock().now());
     }
 }
@@ -268,7 +272,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// The limit in force.
     pub fn limit(&self) -> Limit {
-        let Inner { table, first, .. } = &*self.inner;
+        let KeyedState { table, first, .. } = &*self.inner;
         table
             .current(first)
             .rule
@@ -290,8 +294,8 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// Changes the limit and says what becomes of the tokens.
     pub fn set_limit_with(&self, limit: Limit, carry: Carry) {
-        let Inner { table, first, .. } = &*self.inner;
-        table.change(&first.line, Rule::Rate(limit), carry, || {
+        let KeyedState { table, first, .. } = &*self.inner;
+        table.change(&first.registered, Rule::Rate(limit), carry, || {
             table.clock().now()
         });
     }
@@ -303,9 +307,11 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// Makes every key fresh and forgets the eviction floor.
     pub fn reset(&self) {
-        let Inner { table, first, .. } = &*self.inner;
+        let KeyedState { table, first, .. } = &*self.inner;
         let rule = table.current(first).rule;
-        table.change(&first.line, rule, Carry::Reset, || table.clock().now());
+        table.change(&first.registered, rule, Carry::Reset, || {
+            table.clock().now()
+        });
     }
 
     /// Ends every wait, now and later, with [`WaitError::Closed`](crate::WaitError::Closed). The
@@ -321,12 +327,12 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// Counters, over all keys, of what came on top of the limit's promise and of refunds that were
     /// lost.
-    pub fn counts(&self) -> Counts {
-        self.inner.first.line.counts()
+    pub fn adjustments(&self) -> Adjustments {
+        self.inner.first.registered.counts()
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
         table.figures(table.clock().now())
     }
@@ -360,9 +366,9 @@ impl<K: ?Sized, C: Clock> fmt::Debug for KeyedBuilder<K, C> {
 
 /// More different limits than a table can tell apart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooManyLimits(pub(crate) ());
+pub struct TooManyLimitsError(pub(crate) ());
 
-impl TooManyLimits {
+impl TooManyLimitsError {
     /// The error itself, for stores of your own.
     #[expect(clippy::new_without_default, reason = "an error has no default")]
     pub const fn new() -> Self {
@@ -370,7 +376,7 @@ impl TooManyLimits {
     }
 }
 
-impl fmt::Display for TooManyLimits {
+impl fmt::Display for TooManyLimitsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "too many different limits have been used on one table; use fewer, or another table for some of them",
@@ -378,4 +384,4 @@ impl fmt::Display for TooManyLimits {
     }
 }
 
-impl core::error::Error for TooManyLimits {}
+impl core::error::Error for TooManyLimitsError {}

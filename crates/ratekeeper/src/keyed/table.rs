@@ -24,21 +24,21 @@ mod figures;
 mod held;
 mod room;
 
-pub(crate) use accounts::{Account, Booking, Standing};
-pub(crate) use calls::{Absent, Altered};
-pub use figures::{Census, Figures};
-pub(crate) use held::{FEW, Held};
+pub(crate) use accounts::{ChargeOrigin, RefundTotals, SlotRefunds};
+pub(crate) use calls::{AbsentKey, StateMut};
+pub use figures::{KeyedStats, LimitKeyStats};
+pub(crate) use held::{FEW, Transaction};
 
 use super::hash::Secret;
-use super::line::{Line, Rule};
-use super::terms::{State, Terms};
-use super::wide::Wides;
-use crate::chunks::Chunks;
-use crate::clock::{Clock, Instant};
+use super::line::{RegisteredLimit, Rule};
+use super::terms::{EntryState, LimitVersion};
+use super::wide::LargeStates;
+use crate::chunks::AppendVec;
+use crate::clock::{Clock, Timestamp};
 use crate::limiter::Carry;
 use crate::limiter::cell::{Reach, reach};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, fence, relax};
-use accounts::Accounts;
+use accounts::RefundCounters;
 use core::hash::Hash;
 use std::boxed::Box;
 use std::sync::Arc;
@@ -101,11 +101,11 @@ pub(crate) struct Table<C> {
     pub(crate) id: u64,
     secret: Secret,
     clock: C,
-    terms: Chunks<OnceBox<Arc<Terms>>>,
+    terms: AppendVec<OnceBox<Arc<LimitVersion>>>,
     last_terms: AtomicU32,
     stripes: Box<[Stripe]>,
-    accounts: Accounts,
-    wides: Wides,
+    accounts: RefundCounters,
+    wides: LargeStates,
     max_keys: u64,
 }
 
@@ -119,12 +119,12 @@ struct Stripe {
 
 /// How large a table may be.
 #[derive(Clone, Copy)]
-pub(crate) struct Cap {
+pub(crate) struct TableSize {
     pub(crate) keys: usize,
     pub(crate) bytes: Option<usize>,
 }
 
-impl Default for Cap {
+impl Default for TableSize {
     fn default() -> Self {
         Self {
             keys: 1_000_000,
@@ -135,17 +135,17 @@ impl Default for Cap {
 
 /// Where an entry is: the index of its tag; its state is [`SLOTS`] further.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub(crate) struct Place(usize);
+pub(crate) struct Slot(usize);
 
 /// An entry as it was read.
 #[derive(Clone, Copy)]
-pub(crate) struct Seen {
-    pub(crate) place: Place,
+pub(crate) struct EntryView {
+    pub(crate) place: Slot,
     pub(crate) tag: u64,
     stored: u64,
 }
 
-impl Seen {
+impl EntryView {
     pub(crate) fn terms(&self) -> u32 {
         self.tag as u32 & MOST_TERMS
     }
@@ -159,7 +159,7 @@ impl Seen {
 
 /// A key that belongs to a line of several.
 #[derive(Hash)]
-struct Named<'a> {
+struct NamedKey<'a> {
     line: u64,
     key: &'a [u8],
 }
@@ -189,12 +189,12 @@ fn mix(tag: u64, word: u64) -> u64 {
 
 impl<C: Clock> Table<C> {
     /// A table in which a key takes about `wide` bytes beside it.
-    pub(crate) fn new(cap: Cap, clock: C, wide: usize) -> Self {
+    pub(crate) fn new(cap: TableSize, clock: C, wide: usize) -> Self {
         Self::try_new(cap, clock, wide).expect("memory for as many keys as were asked for")
     }
 
     /// None if the system does not hand out as much memory.
-    pub(crate) fn try_new(cap: Cap, clock: C, wide: usize) -> Option<Self> {
+    pub(crate) fn try_new(cap: TableSize, clock: C, wide: usize) -> Option<Self> {
         let lines = (cap.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
         let lines = match cap.bytes {
             Some(bytes) => lines
@@ -220,11 +220,11 @@ impl<C: Clock> Table<C> {
             lines: lines as u64,
             clock,
             secret: Secret::new(),
-            terms: Chunks::new(),
+            terms: AppendVec::new(),
             last_terms: AtomicU32::new(0),
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
-            accounts: Accounts::try_new(lines)?,
-            wides: Wides::new(wide_bytes as u64),
+            accounts: RefundCounters::try_new(lines)?,
+            wides: LargeStates::new(wide_bytes as u64),
             max_keys: max_keys as u64,
         })
     }
@@ -242,7 +242,7 @@ impl<C: Clock> Table<C> {
     /// The hash of a key that belongs to a line of several.
     #[inline]
     pub(crate) fn hash_in(&self, line: u64, key: &[u8]) -> u64 {
-        self.secret.hash(&Named { line, key })
+        self.secret.hash(&NamedKey { line, key })
     }
 
     #[inline]
@@ -258,12 +258,12 @@ impl<C: Clock> Table<C> {
     }
 
     #[inline]
-    fn tag_at(&self, place: Place) -> &AtomicU64 {
+    fn tag_at(&self, place: Slot) -> &AtomicU64 {
         &self.words[place.0]
     }
 
     #[inline]
-    fn state_at(&self, place: Place) -> &AtomicU64 {
+    fn state_at(&self, place: Slot) -> &AtomicU64 {
         &self.words[place.0 + SLOTS]
     }
 }
@@ -271,7 +271,7 @@ impl<C: Clock> Table<C> {
 /// # Terms
 impl<C: Clock> Table<C> {
     #[inline]
-    pub(crate) fn terms(&self, id: u32) -> &Terms {
+    pub(crate) fn terms(&self, id: u32) -> &LimitVersion {
         // Every tag names terms that were registered before it was written.
         self.terms
             .get(u64::from(id))
@@ -279,7 +279,7 @@ impl<C: Clock> Table<C> {
             .expect("terms of a tag are registered")
     }
 
-    fn register(&self, make: impl FnOnce(u32) -> Terms) -> Option<Arc<Terms>> {
+    fn register(&self, make: impl FnOnce(u32) -> LimitVersion) -> Option<Arc<LimitVersion>> {
         let taken = |last: u32| (last < MOST_TERMS).then_some(last + 1);
         let id = self
             .last_terms
@@ -294,16 +294,21 @@ impl<C: Clock> Table<C> {
     }
 
     /// A line of its own for a limit; none if there have been too many.
-    pub(crate) fn new_line(&self, number: u64, name: &str, rule: Rule) -> Option<Arc<Terms>> {
-        let line = Arc::new(Line::new(self.id, number, name, rule));
-        let terms = self.register(|id| Terms::first(id, line, rule, self.clock.now()))?;
-        terms.line.current.store(terms.id, Ordering::SeqCst);
+    pub(crate) fn new_line(
+        &self,
+        number: u64,
+        name: &str,
+        rule: Rule,
+    ) -> Option<Arc<LimitVersion>> {
+        let line = Arc::new(RegisteredLimit::new(self.id, number, name, rule));
+        let terms = self.register(|id| LimitVersion::first(id, line, rule, self.clock.now()))?;
+        terms.registered.current.store(terms.id, Ordering::SeqCst);
         Some(terms)
     }
 
     /// The terms in force on the line that began with `first`.
     #[inline]
-    pub(crate) fn current<'a>(&'a self, first: &'a Terms) -> &'a Terms {
+    pub(crate) fn current<'a>(&'a self, first: &'a LimitVersion) -> &'a LimitVersion {
         // Those that have no next are in force; those that have one may be for a moment longer.
         if first.next.load(Ordering::Acquire) == 0 {
             first
@@ -313,8 +318,8 @@ impl<C: Clock> Table<C> {
     }
 
     #[inline(never)]
-    fn successor<'a>(&'a self, first: &'a Terms) -> &'a Terms {
-        match first.line.current.load(Ordering::Acquire) {
+    fn successor<'a>(&'a self, first: &'a LimitVersion) -> &'a LimitVersion {
+        match first.registered.current.load(Ordering::Acquire) {
             id if id == first.id => first,
             id => self.terms(id),
         }
@@ -322,10 +327,10 @@ impl<C: Clock> Table<C> {
 
     pub(crate) fn change(
         &self,
-        line: &Line,
+        line: &RegisteredLimit,
         rule: Rule,
         carry: Carry,
-        now: impl FnOnce() -> Instant,
+        now: impl FnOnce() -> Timestamp,
     ) {
         let _held = line.changing.hold();
         let old = self.terms(line.current.load(Ordering::SeqCst));
@@ -339,7 +344,7 @@ impl<C: Clock> Table<C> {
     /// The same limit, counted from a new origin: `now` is more than eight years from the last.
     /// False if there have been too many terms.
     #[cold]
-    pub(crate) fn rebase(&self, line: &Line, now: Instant) -> bool {
+    pub(crate) fn rebase(&self, line: &RegisteredLimit, now: Timestamp) -> bool {
         let _held = line.changing.hold();
         let old = self.terms(line.current.load(Ordering::SeqCst));
         match reach(&old.normal, old.origin, now) {
@@ -348,8 +353,8 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    fn succeed(&self, old: &Terms, rule: Rule, carry: Carry, now: Instant) -> bool {
-        let Some(next) = self.register(|id| Terms::after(id, old, rule, carry, now)) else {
+    fn succeed(&self, old: &LimitVersion, rule: Rule, carry: Carry, now: Timestamp) -> bool {
+        let Some(next) = self.register(|id| LimitVersion::after(id, old, rule, carry, now)) else {
             return false;
         };
         next.inherit(old, &self.wides.budget);
@@ -359,21 +364,29 @@ impl<C: Clock> Table<C> {
         old.next.store(next.id, Ordering::Release);
         fence(Ordering::SeqCst);
         next.inherit(old, &self.wides.budget);
-        old.line.current.store(next.id, Ordering::Release);
+        old.registered.current.store(next.id, Ordering::Release);
         true
     }
 
     /// The state as it is under `to`, and whether it could be brought there: not if it is already
     /// ahead of it.
-    fn bring(&self, state: State, from: u32, to: &Terms, now: Instant) -> Option<State> {
+    fn bring(
+        &self,
+        state: EntryState,
+        from: u32,
+        to: &LimitVersion,
+        now: Timestamp,
+    ) -> Option<EntryState> {
         let (mut state, mut terms) = (state, self.terms(from));
         while terms.id != to.id {
             match terms.next.load(Ordering::Acquire) {
-                0 if terms.line.number == to.line.number && terms.id > to.id => return None,
-                0 => return Some(to.adopt(terms, &state, now)),
+                0 if terms.registered.number == to.registered.number && terms.id > to.id => {
+                    return None;
+                }
+                0 => return Some(to.convert_from_other_limit(terms, &state, now)),
                 next => {
                     let next = self.terms(next);
-                    state = next.succeed(terms, &state);
+                    state = next.convert_from_previous(terms, &state);
                     terms = next;
                 }
             }
@@ -382,7 +395,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// Joins the state of a key that leaves into the floor of its limit.
-    fn sink(&self, hash: u64, from: u32, mut state: State) {
+    fn sink(&self, hash: u64, from: u32, mut state: EntryState) {
         let mut terms = self.terms(from);
         loop {
             let mut next = terms.next.load(Ordering::Acquire);
@@ -396,7 +409,7 @@ impl<C: Clock> Table<C> {
                 return;
             }
             let next = self.terms(next);
-            state = next.succeed(terms, &state);
+            state = next.convert_from_previous(terms, &state);
             terms = next;
         }
     }
@@ -413,7 +426,7 @@ impl<C: Clock> Table<C> {
     /// The entry of a key in one of its lines, if it is there under these terms and nobody is busy
     /// with it.
     #[inline(always)]
-    fn glance(&self, hash: u64, terms: u32, lane: usize) -> Option<Seen> {
+    fn glance(&self, hash: u64, terms: u32, lane: usize) -> Option<EntryView> {
         let (start, wanted) = (self.line(hash, lane), tag(hash, terms));
         let line = self.words[start..].first_chunk::<WORDS>()?;
         // Which slot it is cannot be predicted, so no branch is made of it: a wrong guess costs
@@ -428,8 +441,8 @@ impl<C: Clock> Table<C> {
         // tag: what is read between two looks at the same tag is the state of that key.
         let stored = line[slot + SLOTS].load(Ordering::Acquire);
         let same = line[slot].load(Ordering::Relaxed) == wanted;
-        (same && stored != BUSY).then_some(Seen {
-            place: Place(start + slot),
+        (same && stored != BUSY).then_some(EntryView {
+            place: Slot(start + slot),
             tag: wanted,
             stored,
         })
@@ -437,18 +450,18 @@ impl<C: Clock> Table<C> {
 
     /// The entry of a key under these terms, if nobody is busy with it.
     #[inline]
-    pub(crate) fn seek(&self, hash: u64, terms: u32) -> Option<Seen> {
+    pub(crate) fn seek(&self, hash: u64, terms: u32) -> Option<EntryView> {
         (0..LANES).find_map(|lane| self.glance(hash, terms, lane))
     }
 
     /// The entry of a key, under whichever terms.
-    pub(crate) fn find(&self, hash: u64) -> Option<Seen> {
+    pub(crate) fn find(&self, hash: u64) -> Option<EntryView> {
         let wanted = tag(hash, 0);
         'again: loop {
             for lane in 0..LANES {
                 let line = self.line(hash, lane);
                 for slot in 0..SLOTS {
-                    let place = Place(line + slot);
+                    let place = Slot(line + slot);
                     let tag = self.tag_at(place).load(Ordering::Acquire);
                     if tag == EMPTY {
                         return None;
@@ -460,7 +473,7 @@ impl<C: Clock> Table<C> {
                     if self.tag_at(place).load(Ordering::Acquire) != tag {
                         continue 'again;
                     }
-                    return Some(Seen { place, tag, stored });
+                    return Some(EntryView { place, tag, stored });
                 }
             }
             return None;
@@ -468,7 +481,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// The state of an entry, once nobody is busy with it.
-    fn read(&self, place: Place) -> u64 {
+    fn read(&self, place: Slot) -> u64 {
         let mut round = 0;
         loop {
             match self.state_at(place).load(Ordering::Acquire) {
@@ -481,7 +494,7 @@ impl<C: Clock> Table<C> {
 
     /// Writes a state, if the entry is what it was.
     #[inline(always)]
-    fn swap(&self, seen: &Seen, word: u64) -> bool {
+    fn swap(&self, seen: &EntryView, word: u64) -> bool {
         let (state, next) = (self.state_at(seen.place), mix(seen.tag, word));
         state
             .compare_exchange(seen.stored, next, Ordering::AcqRel, Ordering::Relaxed)
@@ -489,7 +502,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// Makes an entry one's own, if it is what it was.
-    fn claim(&self, seen: &Seen) -> bool {
+    fn claim(&self, seen: &EntryView) -> bool {
         let state = self.state_at(seen.place);
         state
             .compare_exchange(seen.stored, BUSY, Ordering::AcqRel, Ordering::Relaxed)
@@ -497,7 +510,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// Writes several states at once, if all entries are what they were; otherwise none.
-    pub(crate) fn swap_all(&self, writes: &mut [(Seen, u64)]) -> bool {
+    pub(crate) fn swap_all(&self, writes: &mut [(EntryView, u64)]) -> bool {
         if let [(seen, word)] = writes {
             return self.swap(seen, *word);
         }
@@ -517,19 +530,19 @@ impl<C: Clock> Table<C> {
     }
 
     /// Gives up a claim; the entry stays what it was.
-    pub(crate) fn release(&self, seen: &Seen) {
+    pub(crate) fn release(&self, seen: &EntryView) {
         self.state_at(seen.place)
             .store(seen.stored, Ordering::Release);
     }
 
     /// Gives up a claim, leaving another state.
-    pub(crate) fn release_as(&self, seen: &Seen, word: u64) {
+    pub(crate) fn release_as(&self, seen: &EntryView, word: u64) {
         self.state_at(seen.place)
             .store(mix(seen.tag, word), Ordering::Release);
     }
 
     /// Gives up a claim, leaving another key or other terms.
-    fn release_to(&self, place: Place, tag: u64, word: u64) {
+    fn release_to(&self, place: Slot, tag: u64, word: u64) {
         self.tag_at(place).store(tag, Ordering::Release);
         self.state_at(place)
             .store(mix(tag, word), Ordering::Release);

@@ -4,18 +4,20 @@
 //! live change gives it new terms, and an entry is converted when it is next touched, as of the
 //! instant of the change. Terms never move and stay until the table is dropped.
 
-use super::line::{Line, Rule};
-use super::wide::{Budget, WideState};
+use super::line::{RegisteredLimit, Rule};
+use super::wide::{ByteBudget, LargeState};
 use crate::algorithm::token_bucket::Step as Stepped;
-use crate::algorithm::{Judged, Told};
-use crate::clock::Instant;
+use crate::algorithm::{DecisionInfo, StepResult};
+use crate::clock::Timestamp;
 use crate::decision::{Decision, Outcome};
-use crate::limit::{Kind, Limit, Normal};
+use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Carry;
-use crate::limiter::cell::{Cell, REACH, Reach, ahead, decision, look, origin_for, reach, step};
-use crate::limiter::change::Later;
+use crate::limiter::cell::{
+    Generation, REACH, Reach, ahead, decision, look, origin_for, reach, step,
+};
+use crate::limiter::change::NextGeneration;
 use crate::limiter::view::patience_of_a_check;
-use crate::limiter::windowed::{MOST_WORDS, Step, Windowwise, act_on_word, join_word};
+use crate::limiter::windowed::{MOST_WORDS, Step, WindowDecision, act_on_word, join_word};
 use crate::sync::{AtomicU32, AtomicU64, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -30,31 +32,31 @@ const FLOORS: usize = 1;
 // In this order, so that what every call needs is in one cache line.
 #[repr(C)]
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
-pub(crate) struct Terms {
+pub(crate) struct LimitVersion {
     /// What names them in a tag: at least 1.
     pub(crate) id: u32,
     /// The terms that came after them; 0 while there are none.
     pub(super) next: AtomicU32,
-    pub(crate) normal: Normal,
+    pub(crate) normal: TickLimit,
     pub(crate) origin: u64,
-    pub(crate) line: Arc<Line>,
+    pub(crate) registered: Arc<RegisteredLimit>,
     pub(crate) rule: Rule,
     /// Since when they are in force, and what became of the level then.
-    since: Instant,
+    since: Timestamp,
     carry: Carry,
-    floor: OnceBox<Floor>,
+    floor: OnceBox<EvictionFloor>,
 }
 
 /// What displaced keys had used, at most, by part.
-enum Floor {
+enum EvictionFloor {
     Words(Box<[AtomicU64]>),
-    Wide(Box<[Mutex<Option<WideState>>]>),
+    Wide(Box<[Mutex<Option<LargeState>>]>),
     /// The same without the times of logs, for which there are no bytes.
-    WithoutTimes(Box<[Mutex<Option<WideState>>]>),
+    WithoutTimes(Box<[Mutex<Option<LargeState>>]>),
 }
 
-impl Floor {
-    fn wide(&self) -> Option<&[Mutex<Option<WideState>>]> {
+impl EvictionFloor {
+    fn wide(&self) -> Option<&[Mutex<Option<LargeState>>]> {
         match self {
             Self::Words(_) => None,
             Self::Wide(states) | Self::WithoutTimes(states) => Some(states),
@@ -64,9 +66,9 @@ impl Floor {
 
 /// The state of one key.
 #[derive(Clone)]
-pub(crate) enum State {
+pub(crate) enum EntryState {
     Word(u64),
-    Wide(WideState),
+    Wide(LargeState),
 }
 
 /// How near a state is to fresh, in nanoseconds: the greater, the less is lost by forgetting it.
@@ -108,12 +110,12 @@ impl PartialOrd for Freshness {
     }
 }
 
-impl State {
+impl EntryState {
     pub(crate) const FRESH: Self = Self::Word(0);
 }
 
 /// What a call came to.
-pub(crate) struct Call {
+pub(crate) struct CallResult {
     pub(crate) decision: Decision,
     /// The state it leaves, if it was admitted and takes something.
     pub(crate) after: Option<u64>,
@@ -126,8 +128,8 @@ pub(crate) struct Call {
     pub(crate) late: bool,
 }
 
-impl Call {
-    pub(crate) fn told(decision: Decision) -> Self {
+impl CallResult {
+    pub(crate) fn without_charge(decision: Decision) -> Self {
         Self {
             decision,
             after: None,
@@ -141,8 +143,8 @@ impl Call {
 
 /// How a call is to be judged.
 #[derive(Clone, Copy)]
-pub(crate) struct Asked {
-    pub(crate) now: Instant,
+pub(crate) struct CallRequest {
+    pub(crate) now: Timestamp,
     pub(crate) cost: u64,
     /// How long the caller would wait for a slot, in nanoseconds; none: as a check does.
     pub(crate) longest: Option<u64>,
@@ -154,9 +156,9 @@ pub(crate) struct Asked {
     pub(crate) kept: bool,
 }
 
-impl Terms {
+impl LimitVersion {
     /// The first terms of a line.
-    pub(super) fn first(id: u32, line: Arc<Line>, rule: Rule, now: Instant) -> Self {
+    pub(super) fn first(id: u32, line: Arc<RegisteredLimit>, rule: Rule, now: Timestamp) -> Self {
         let origin = match rule.normal().kind {
             Kind::Unlimited => now.as_unix_nanos(),
             _ => origin_for(now),
@@ -165,28 +167,28 @@ impl Terms {
     }
 
     /// The terms after `before`, from `now` on.
-    pub(super) fn after(id: u32, before: &Self, rule: Rule, carry: Carry, now: Instant) -> Self {
+    pub(super) fn after(id: u32, before: &Self, rule: Rule, carry: Carry, now: Timestamp) -> Self {
         let origin = match (before.rule, rule) {
             (Rule::Rate(_), Rule::Rate(limit)) => {
-                before.hand_over(&State::FRESH, &limit, carry, now).1
+                before.hand_over(&EntryState::FRESH, &limit, carry, now).1
             }
             _ => before.origin,
         };
-        Self::new(id, before.line.clone(), rule, origin, now, carry)
+        Self::new(id, before.registered.clone(), rule, origin, now, carry)
     }
 
     fn new(
         id: u32,
-        line: Arc<Line>,
+        line: Arc<RegisteredLimit>,
         rule: Rule,
         origin: u64,
-        since: Instant,
+        since: Timestamp,
         carry: Carry,
     ) -> Self {
         let normal = rule.normal();
         Self {
             id,
-            line,
+            registered: line,
             rule,
             normal,
             origin,
@@ -204,17 +206,17 @@ impl Terms {
     }
 
     /// The state of a key that nobody has asked about.
-    pub(crate) fn fresh(&self) -> State {
+    pub(crate) fn fresh(&self) -> EntryState {
         if self.fits_a_word() {
-            State::FRESH
+            EntryState::FRESH
         } else {
-            State::Wide(WideState::fresh(&self.normal))
+            EntryState::Wide(LargeState::fresh(&self.normal))
         }
     }
 
     /// The numbers as a class sees them that may not touch `reserve`; none if nothing is left for
     /// it.
-    fn reduced(&self, reserve: u64) -> Option<Normal> {
+    fn reduced(&self, reserve: u64) -> Option<TickLimit> {
         let mut normal = self.normal;
         if reserve == 0 || normal.kind == Kind::Unlimited {
             return Some(normal);
@@ -233,27 +235,27 @@ impl Terms {
     }
 
     /// A class for which nothing is left is told so.
-    pub(crate) fn nothing_left(&self) -> Call {
-        let told = Told {
+    pub(crate) fn nothing_left(&self) -> CallResult {
+        let told = DecisionInfo {
             remaining: 0,
             reset_at: 0,
         };
-        let none = Normal {
+        let none = TickLimit {
             ticks: 1,
             token: 1,
             capacity: 0,
             kind: Kind::InFlight,
         };
-        Call::told(Decision::windowed(&none, &Judged::<()>::Never(told), 0))
+        CallResult::without_charge(Decision::windowed(&none, &StepResult::<()>::Never(told), 0))
     }
 
     /// One call on a state that is a word.
     #[inline]
-    pub(crate) fn judge_word(&self, word: u64, asked: &Asked) -> Call {
+    pub(crate) fn judge_word(&self, word: u64, asked: &CallRequest) -> CallResult {
         let Some(normal) = self.reduced(asked.reserve) else {
             return self.nothing_left();
         };
-        let Asked {
+        let CallRequest {
             now,
             cost,
             write,
@@ -262,7 +264,9 @@ impl Terms {
         } = *asked;
         match normal.kind {
             Kind::InFlight => return self.judge_in_flight(&normal, word, cost, write),
-            Kind::Unlimited => return Call::told(Decision::new(&normal, Outcome::Allowed, 0, 0)),
+            Kind::Unlimited => {
+                return CallResult::without_charge(Decision::new(&normal, Outcome::Allowed, 0, 0));
+            }
             _ if normal.is_windowed() => {
                 let step = Step {
                     limit: &normal,
@@ -273,15 +277,15 @@ impl Terms {
                 };
                 let (
                     after,
-                    Windowwise {
+                    WindowDecision {
                         decision,
                         charged_in,
                     },
                 ) = act_on_word(&normal, word, &step);
-                return Call {
+                return CallResult {
                     after,
                     charged: charged_in,
-                    ..Call::told(decision)
+                    ..CallResult::without_charge(decision)
                 };
             }
             _ => {}
@@ -295,18 +299,25 @@ impl Terms {
         };
         let Reach::Clock(clock) = reach(&normal, self.origin, now) else {
             let decision = look(&normal, self.origin, word, now, cost, patience);
-            return Call {
+            return CallResult {
                 late: decision.is_allowed() && cost > 0 && write,
-                ..Call::told(decision)
+                ..CallResult::without_charge(decision)
             };
         };
         if !write {
-            return Call::told(look(&normal, self.origin, word, now, cost, patience));
+            return CallResult::without_charge(look(
+                &normal,
+                self.origin,
+                word,
+                now,
+                cost,
+                patience,
+            ));
         }
         match step(&normal, word, clock, cost, patience) {
             stepped @ Stepped::Admit { tat, wait } => {
                 let after = if cost > 0 { tat } else { word };
-                Call {
+                CallResult {
                     decision: decision(&normal, stepped, after.saturating_sub(clock)),
                     after: (cost > 0).then_some(tat),
                     charged: tat,
@@ -315,91 +326,107 @@ impl Terms {
                     late: false,
                 }
             }
-            refused => Call {
+            refused => CallResult {
                 clock,
-                ..Call::told(decision(&normal, refused, word.saturating_sub(clock)))
+                ..CallResult::without_charge(decision(&normal, refused, word.saturating_sub(clock)))
             },
         }
     }
 
-    fn judge_in_flight(&self, normal: &Normal, in_flight: u64, cost: u64, write: bool) -> Call {
+    fn judge_in_flight(
+        &self,
+        normal: &TickLimit,
+        in_flight: u64,
+        cost: u64,
+        write: bool,
+    ) -> CallResult {
         let fits = in_flight
             .checked_add(cost)
             .filter(|sum| *sum <= normal.capacity);
-        let left = |in_flight: u64| Told {
+        let left = |in_flight: u64| DecisionInfo {
             remaining: normal.capacity.saturating_sub(in_flight),
             reset_at: 0,
         };
         let judged = match fits {
-            Some(after) if write => Judged::Admit(after, left(after)),
-            Some(after) => Judged::Admit(after, left(in_flight)),
-            None if cost > normal.capacity => Judged::Never(left(in_flight)),
-            None => Judged::Deny {
+            Some(after) if write => StepResult::Admit(after, left(after)),
+            Some(after) => StepResult::Admit(after, left(in_flight)),
+            None if cost > normal.capacity => StepResult::Never(left(in_flight)),
+            None => StepResult::Deny {
                 told: left(in_flight),
                 retry_at: 0,
             },
         };
         let decision = Decision::windowed(normal, &judged, 0);
-        Call {
+        CallResult {
             after: fits.filter(|_| write && cost > 0),
-            ..Call::told(decision)
+            ..CallResult::without_charge(decision)
         }
     }
 
     /// One call on a state that is more than a word; an admission is written into it.
-    pub(crate) fn judge_wide(&self, state: &mut WideState, asked: &Asked, budget: &Budget) -> Call {
+    pub(crate) fn judge_large(
+        &self,
+        state: &mut LargeState,
+        asked: &CallRequest,
+        budget: &ByteBudget,
+    ) -> CallResult {
         let Some(normal) = self.reduced(asked.reserve) else {
             return self.nothing_left();
         };
         let book = (asked.write, asked.kept);
         let called = state.call(&normal, asked.now.as_unix_nanos(), asked.cost, book, budget);
-        Call {
+        CallResult {
             charged: called.charged_in,
-            ..Call::told(called.decision)
+            ..CallResult::without_charge(called.decision)
         }
     }
 
     /// One call on a state that is not in the table, and the state it leaves.
-    pub(crate) fn judge(&self, state: State, asked: &Asked, budget: &Budget) -> (Call, State) {
+    pub(crate) fn judge(
+        &self,
+        state: EntryState,
+        asked: &CallRequest,
+        budget: &ByteBudget,
+    ) -> (CallResult, EntryState) {
         match state {
-            State::Word(word) => {
+            EntryState::Word(word) => {
                 let call = self.judge_word(word, asked);
-                let after = State::Word(call.after.unwrap_or(word));
+                let after = EntryState::Word(call.after.unwrap_or(word));
                 (call, after)
             }
-            State::Wide(mut state) => {
-                let call = self.judge_wide(&mut state, asked, budget);
-                (call, State::Wide(state))
+            EntryState::Wide(mut state) => {
+                let call = self.judge_large(&mut state, asked, budget);
+                (call, EntryState::Wide(state))
             }
         }
     }
 
     /// What a call is told for which there is no room in the table.
-    pub(crate) fn no_room(&self) -> Call {
-        let told = Told {
+    pub(crate) fn no_room(&self) -> CallResult {
+        let told = DecisionInfo {
             remaining: 0,
             reset_at: 0,
         };
-        Call::told(Decision::windowed(
+        CallResult::without_charge(Decision::windowed(
             &self.normal,
-            &Judged::<()>::Deny { told, retry_at: 0 },
+            &StepResult::<()>::Deny { told, retry_at: 0 },
             0,
         ))
     }
 
-    pub(crate) fn is_fresh(&self, state: &State, now: Instant) -> bool {
+    pub(crate) fn is_fresh(&self, state: &EntryState, now: Timestamp) -> bool {
         match state {
-            State::Word(word) => self.freshness(*word, now).is_some_and(Freshness::is_fresh),
-            State::Wide(state) => self.wide_until_fresh(state, now) == 0,
+            EntryState::Word(word) => self.freshness(*word, now).is_some_and(Freshness::is_fresh),
+            EntryState::Wide(state) => self.large_until_fresh(state, now) == 0,
         }
     }
 
-    pub(crate) fn wide_until_fresh(&self, state: &WideState, now: Instant) -> u64 {
+    pub(crate) fn large_until_fresh(&self, state: &LargeState, now: Timestamp) -> u64 {
         crate::clock::nanos(state.reset_after(&self.normal, now.as_unix_nanos()))
     }
 
     /// The clock in ticks; what is out of reach stands at the end it is beyond.
-    pub(crate) fn clock_at(&self, now: Instant) -> u64 {
+    pub(crate) fn clock_at(&self, now: Timestamp) -> u64 {
         match reach(&self.normal, self.origin, now) {
             Reach::Clock(clock) => clock,
             Reach::Early { .. } => 0,
@@ -408,18 +435,18 @@ impl Terms {
     }
 
     /// Since when a state has been fresh; none if it is not, or does not change with time.
-    pub(crate) fn fresh_since(&self, state: &State, now: Instant) -> Option<Instant> {
-        let Normal { ticks, kind, .. } = self.normal;
+    pub(crate) fn fresh_since(&self, state: &EntryState, now: Timestamp) -> Option<Timestamp> {
+        let TickLimit { ticks, kind, .. } = self.normal;
         let since = match (state, kind) {
             (_, Kind::InFlight | Kind::Frozen | Kind::Unlimited) => return None,
-            (State::Word(word), Kind::Bucket | Kind::Pacing) => {
+            (EntryState::Word(word), Kind::Bucket | Kind::Pacing) => {
                 self.origin.saturating_add(word.div_ceil(ticks))
             }
             // Before all time they tell how long until they are fresh, and count from their own
             // beginning.
-            (State::Word(word), _) => {
-                let asked = Asked {
-                    now: Instant::from_unix_nanos(0),
+            (EntryState::Word(word), _) => {
+                let asked = CallRequest {
+                    now: Timestamp::from_unix_nanos(0),
                     cost: 0,
                     longest: None,
                     reserve: 0,
@@ -428,16 +455,16 @@ impl Terms {
                 };
                 crate::clock::nanos(self.judge_word(*word, &asked).decision.reset_after())
             }
-            (State::Wide(state), _) => crate::clock::nanos(state.reset_after(&self.normal, 0)),
+            (EntryState::Wide(state), _) => crate::clock::nanos(state.reset_after(&self.normal, 0)),
         };
         // Not before there were these terms: what they clipped off is gone.
-        Some(Instant::from_unix_nanos(since).max(self.since)).filter(|since| *since <= now)
+        Some(Timestamp::from_unix_nanos(since).max(self.since)).filter(|since| *since <= now)
     }
 
     /// How fresh a state is that is a word; none if its entry may not go.
     #[inline]
-    pub(crate) fn freshness(&self, word: u64, now: Instant) -> Option<Freshness> {
-        let Normal { ticks, kind, .. } = self.normal;
+    pub(crate) fn freshness(&self, word: u64, now: Timestamp) -> Option<Freshness> {
+        let TickLimit { ticks, kind, .. } = self.normal;
         match kind {
             Kind::InFlight if word > 0 => None,
             Kind::Frozen if word > 0 => Some(Freshness::In(u64::MAX)),
@@ -452,7 +479,7 @@ impl Terms {
                 )),
             },
             _ => {
-                let asked = Asked {
+                let asked = CallRequest {
                     now,
                     cost: 0,
                     longest: None,
@@ -468,40 +495,45 @@ impl Terms {
     }
 
     /// The same state, looking as recent as one that was used now.
-    pub(super) fn used_now(&self, state: State, now: Instant) -> State {
+    pub(super) fn used_now(&self, state: EntryState, now: Timestamp) -> EntryState {
         match (
             state,
             self.normal.kind,
             reach(&self.normal, self.origin, now),
         ) {
-            (State::Word(word), Kind::Bucket | Kind::Pacing, Reach::Clock(clock)) => {
-                State::Word(word.max(clock))
+            (EntryState::Word(word), Kind::Bucket | Kind::Pacing, Reach::Clock(clock)) => {
+                EntryState::Word(word.max(clock))
             }
             (state, ..) => state,
         }
     }
 
     /// The state that is `state` of the terms before these, as of the change.
-    pub(super) fn succeed(&self, before: &Self, state: &State) -> State {
-        self.take_over(before, state, self.carry, self.since)
+    pub(super) fn convert_from_previous(&self, before: &Self, state: &EntryState) -> EntryState {
+        self.convert_from(before, state, self.carry, self.since)
     }
 
     /// The same level under these terms, of a key that comes from another line. What has been full
     /// there since some time has come on since then as it does here.
-    pub(super) fn adopt(&self, before: &Self, state: &State, now: Instant) -> State {
+    pub(super) fn convert_from_other_limit(
+        &self,
+        before: &Self,
+        state: &EntryState,
+        now: Timestamp,
+    ) -> EntryState {
         let at = before.fresh_since(state, now).unwrap_or(now);
         // Full at that instant, not before: what was clipped off is gone, also for whoever asks
         // since when it is full.
-        self.used_now(self.take_over(before, state, Carry::Keep, at), at)
+        self.used_now(self.convert_from(before, state, Carry::Keep, at), at)
     }
 
-    pub(super) fn take_over(
+    pub(super) fn convert_from(
         &self,
         before: &Self,
-        state: &State,
+        state: &EntryState,
         carry: Carry,
-        at: Instant,
-    ) -> State {
+        at: Timestamp,
+    ) -> EntryState {
         match (&before.rule, &self.rule) {
             (Rule::Rate(_), Rule::Rate(limit)) => {
                 let (state, origin) = before.hand_over(state, limit, carry, at);
@@ -513,67 +545,79 @@ impl Terms {
     }
 
     /// A state that is counted from another origin, counted from this one.
-    fn counted_from_here(&self, state: State, origin: u64) -> State {
+    fn counted_from_here(&self, state: EntryState, origin: u64) -> EntryState {
         match state {
-            State::Word(word)
+            EntryState::Word(word)
                 if origin != self.origin && !self.normal.is_windowed() && word > 0 =>
             {
                 let ticks =
                     (i128::from(origin) - i128::from(self.origin)) * i128::from(self.normal.ticks);
-                State::Word((i128::from(word) + ticks).clamp(0, i128::from(u64::MAX - 1)) as u64)
+                EntryState::Word(
+                    (i128::from(word) + ticks).clamp(0, i128::from(u64::MAX - 1)) as u64,
+                )
             }
             state => state,
         }
     }
 
     /// The state under `limit` from `at` on, and the origin it is counted from.
-    fn hand_over(&self, state: &State, limit: &Limit, carry: Carry, at: Instant) -> (State, u64) {
-        let cell = Cell::empty();
+    fn hand_over(
+        &self,
+        state: &EntryState,
+        limit: &Limit,
+        carry: Carry,
+        at: Timestamp,
+    ) -> (EntryState, u64) {
+        let cell = Generation::empty();
         let own = self.rule.limit().unwrap_or_else(Limit::unlimited);
         match state {
-            State::Word(word) => cell.fill(&own, self.origin, *word),
-            State::Wide(state) => {
+            EntryState::Word(word) => cell.fill(&own, self.origin, *word),
+            EntryState::Wide(state) => {
                 cell.fill(&own, self.origin, 0);
                 state.pour_into(&cell, &self.normal);
             }
         }
-        let later = Later::empty();
+        let later = NextGeneration::empty();
         cell.hand_over(&later, limit, carry, || at);
         let origin = later.cell.origin.load(Ordering::Relaxed);
         let normal = limit.normal();
         let state = match normal.fits_a_word() {
-            true => State::Word(later.cell.word.load(Ordering::Relaxed)),
-            false => State::Wide(WideState::drawn_from(&later.cell, normal)),
+            true => EntryState::Word(later.cell.word.load(Ordering::Relaxed)),
+            false => EntryState::Wide(LargeState::drawn_from(&later.cell, normal)),
         };
         (state, origin)
     }
 
     /// What a key starts from that is not in the table: the floor of its part.
-    pub(crate) fn start(&self, hash: u64) -> State {
+    pub(crate) fn start(&self, hash: u64) -> EntryState {
         match self.floor.get() {
             None => self.fresh(),
-            Some(Floor::Words(words)) => State::Word(part(words, hash).load(Ordering::Acquire)),
-            Some(Floor::Wide(states) | Floor::WithoutTimes(states)) => lock(part(states, hash))
-                .clone()
-                .map_or_else(|| self.fresh(), State::Wide),
+            Some(EvictionFloor::Words(words)) => {
+                EntryState::Word(part(words, hash).load(Ordering::Acquire))
+            }
+            Some(EvictionFloor::Wide(states) | EvictionFloor::WithoutTimes(states)) => {
+                lock(part(states, hash))
+                    .clone()
+                    .map_or_else(|| self.fresh(), EntryState::Wide)
+            }
         }
     }
 
     /// What turns away a key that is not in the table, if the floor alone does: a long log need not
     /// be copied for that.
-    pub(crate) fn denied_by_floor(&self, hash: u64, asked: &Asked) -> Option<Call> {
+    pub(crate) fn denied_by_floor(&self, hash: u64, asked: &CallRequest) -> Option<CallResult> {
         let states = self.floor.get()?.wide()?;
         let mut floor = lock(part(states, hash));
-        let asked = Asked {
+        let asked = CallRequest {
             write: false,
             ..*asked
         };
-        let call = self.judge_wide(floor.as_mut()?, &asked, &Budget::unlimited());
+        let call = self.judge_large(floor.as_mut()?, &asked, &ByteBudget::unlimited());
         Some(call).filter(|call| call.decision.is_denied())
     }
 
     /// A floor of states that are more than a word. A part of a log's floor is as long as the log.
-    fn wide_floor(&self, budget: &Budget) -> Floor {
+    fn wide_floor(&self, budget: &ByteBudget) -> EvictionFloor {
         let parts = |many: u64| (0..many).map(|_| Mutex::new(None)).collect();
         let words = if self.normal.kind == Kind::Log {
             self.normal.capacity
@@ -581,31 +625,33 @@ impl Terms {
             MOST_WORDS as u64
         };
         match budget.reserve_floors(words.max(1).saturating_mul(8), FLOORS as u64) {
-            0 if self.normal.kind == Kind::Log => Floor::WithoutTimes(parts(FLOORS as u64)),
-            many => Floor::Wide(parts(many.max(1))),
+            0 if self.normal.kind == Kind::Log => EvictionFloor::WithoutTimes(parts(FLOORS as u64)),
+            many => EvictionFloor::Wide(parts(many.max(1))),
         }
     }
 
     /// Joins the state of a displaced key into the floor of its part.
-    pub(super) fn sink(&self, hash: u64, state: &State, budget: &Budget) {
+    pub(super) fn sink(&self, hash: u64, state: &EntryState, budget: &ByteBudget) {
         let floor = self.floor.get_or_init(|| {
             Box::new(match self.fits_a_word() {
-                true => Floor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
+                true => EvictionFloor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
                 false => self.wide_floor(budget),
             })
         });
         match (floor, state) {
-            (Floor::Words(words), State::Word(word)) => self.sink_word(part(words, hash), *word),
-            (Floor::Wide(states), State::Wide(state)) => {
+            (EvictionFloor::Words(words), EntryState::Word(word)) => {
+                self.sink_word(part(words, hash), *word)
+            }
+            (EvictionFloor::Wide(states), EntryState::Wide(state)) => {
                 let mut floor = lock(part(states, hash));
-                let before = floor.as_ref().map_or(0, WideState::bytes);
+                let before = floor.as_ref().map_or(0, LargeState::bytes);
                 match &mut *floor {
                     Some(floor) => floor.join(&self.normal, state),
                     none => *none = Some(state.clone()),
                 }
-                budget.count(before, floor.as_ref().map_or(0, WideState::bytes));
+                budget.count(before, floor.as_ref().map_or(0, LargeState::bytes));
             }
-            (Floor::WithoutTimes(states), State::Wide(state)) => {
+            (EvictionFloor::WithoutTimes(states), EntryState::Wide(state)) => {
                 let mut floor = lock(part(states, hash));
                 match &mut *floor {
                     Some(floor) => floor.join(&self.normal, state),
@@ -635,7 +681,7 @@ impl Terms {
     }
 
     /// Takes over the floor of the terms before these.
-    pub(super) fn inherit(&self, before: &Self, budget: &Budget) {
+    pub(super) fn inherit(&self, before: &Self, budget: &ByteBudget) {
         let Some(floor) = before.floor.get() else {
             return;
         };
@@ -645,17 +691,18 @@ impl Terms {
         // A part of the one floor may be several of the other: whoever looks in either finds it.
         for at in 0..FLOORS as u64 {
             let state = match floor {
-                Floor::Words(words) => match part(words, at).load(Ordering::Acquire) {
+                EvictionFloor::Words(words) => match part(words, at).load(Ordering::Acquire) {
                     0 => continue,
-                    word => State::Word(word),
+                    word => EntryState::Word(word),
                 },
-                Floor::Wide(states) | Floor::WithoutTimes(states) => match &*lock(part(states, at))
-                {
-                    None => continue,
-                    Some(state) => State::Wide(state.clone()),
-                },
+                EvictionFloor::Wide(states) | EvictionFloor::WithoutTimes(states) => {
+                    match &*lock(part(states, at)) {
+                        None => continue,
+                        Some(state) => EntryState::Wide(state.clone()),
+                    }
+                }
             };
-            self.sink(at, &self.succeed(before, &state), budget);
+            self.sink(at, &self.convert_from_previous(before, &state), budget);
         }
     }
 }

@@ -1,16 +1,16 @@
 //! One key of many, with the verbs of a limiter.
 
-use super::table::{Absent, Account, Altered, Booking, Standing, Table};
-use super::terms::{Asked, Terms};
-use super::{HashedKey, Inner};
+use super::table::{AbsentKey, ChargeOrigin, RefundTotals, SlotRefunds, StateMut, Table};
+use super::terms::{CallRequest, LimitVersion};
+use super::{HashedKey, KeyedState};
 use crate::algorithm::Refund;
-use crate::algorithm::token_bucket::{self, Charged};
-use crate::clock::{Clock, Instant, nanos};
-use crate::decision::{Decision, Denied, ReserveError};
+use crate::algorithm::token_bucket::{self, ChargeRecord};
+use crate::clock::{Clock, Timestamp, nanos};
+use crate::decision::{Decision, DeniedError, ReserveError};
 use crate::limit::Kind;
-use crate::limiter::cell::Quick;
-use crate::limiter::change::Claim;
-use crate::limiter::view::Admitted;
+use crate::limiter::cell::FastDecision;
+use crate::limiter::change::ReservationClaim;
+use crate::limiter::view::Admission;
 use crate::limiter::windowed::{ChargeMore, GiveBack, Grant, act_on_word};
 use crate::limiter::{Charge, Reservation, Wait};
 use crate::sync::Ordering;
@@ -21,10 +21,10 @@ use std::sync::Arc;
 /// One key of a [`Keyed`](super::Keyed), with the verbs of a [`Limiter`](crate::Limiter); what
 /// [`Keyed::key`](super::Keyed::key) returns.
 pub struct Key<'a, C: Clock> {
-    inner: &'a Arc<Inner<C>>,
-    first: &'a Terms,
+    inner: &'a Arc<KeyedState<C>>,
+    first: &'a LimitVersion,
     hash: u64,
-    now: Option<Instant>,
+    now: Option<Timestamp>,
 }
 
 /// What a call took of a key, to be settled once the true cost is known:
@@ -34,22 +34,27 @@ pub struct Key<'a, C: Clock> {
 /// keep. The default is to have taken nothing.
 #[must_use = "settle it when the true cost is known, or drop it with `drop(taken)` to keep the charge"]
 #[derive(Debug, Default)]
-pub struct Taken {
+pub struct ChargeToken {
     table: u64,
     hash: u64,
     /// By no terms if nothing was charged, because there is no limit or it was met.
-    booking: Booking,
+    booking: ChargeOrigin,
     cost: u64,
-    charged: Charged,
+    charged: ChargeRecord,
 }
 
-impl Taken {
+impl ChargeToken {
     /// What was charged, if the call passed.
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    pub(super) fn settle<C: Clock>(self, inner: &Inner<C>, actual: u64, now: impl Fn() -> Instant) {
+    pub(super) fn settle<C: Clock>(
+        self,
+        inner: &KeyedState<C>,
+        actual: u64,
+        now: impl Fn() -> Timestamp,
+    ) {
         let table = &inner.table;
         // What another table charged is none of this one's business.
         if inner.table.id != self.table || self.booking.terms() == 0 {
@@ -81,15 +86,15 @@ impl Taken {
 }
 
 /// A key that outlives the call: what a charge or a reservation owns.
-pub(crate) struct Spot<C: Clock> {
-    pub(crate) inner: Arc<Inner<C>>,
+pub(crate) struct OwnedKey<C: Clock> {
+    pub(crate) inner: Arc<KeyedState<C>>,
     pub(crate) hash: u64,
-    pub(crate) booking: Booking,
+    pub(crate) booking: ChargeOrigin,
 }
 
 impl<'a, C: Clock> Key<'a, C> {
     #[inline]
-    pub(super) fn new(inner: &'a Arc<Inner<C>>, first: &'a Terms, hash: u64) -> Self {
+    pub(super) fn new(inner: &'a Arc<KeyedState<C>>, first: &'a LimitVersion, hash: u64) -> Self {
         Self {
             inner,
             first,
@@ -108,7 +113,7 @@ impl<'a, C: Clock> Key<'a, C> {
     /// charge more than three years ahead moves the limit of all keys there: what is five years
     /// older is turned away from then on.
     #[must_use]
-    pub fn at(&self, now: Instant) -> Self {
+    pub fn at(&self, now: Timestamp) -> Self {
         Self {
             now: Some(now),
             ..*self
@@ -116,7 +121,7 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline]
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         self.now.unwrap_or_else(|| self.inner.table.clock().now())
     }
 
@@ -144,8 +149,8 @@ impl<'a, C: Clock> Key<'a, C> {
         self.look(self.now(), cost, None)
     }
 
-    fn look(&self, now: Instant, cost: u64, longest: Option<u64>) -> Decision {
-        let asked = Asked {
+    fn look(&self, now: Timestamp, cost: u64, longest: Option<u64>) -> Decision {
+        let asked = CallRequest {
             now,
             cost,
             longest,
@@ -155,14 +160,14 @@ impl<'a, C: Clock> Key<'a, C> {
         };
         self.inner
             .table
-            .call(self.first, self.hash, &asked)
+            .decide(self.first, self.hash, &asked)
             .0
             .decision
     }
 
     /// See [`Limiter::take`](crate::Limiter::take).
-    pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
-        let (admitted, booking, _) = self.admit(self.now(), cost, None).map_err(Denied)?;
+    pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
+        let (admitted, booking, _) = self.admit(self.now(), cost, None).map_err(DeniedError)?;
         Ok(Charge::of_key(self.spot(booking), &admitted, cost))
     }
 
@@ -184,10 +189,10 @@ impl<'a, C: Clock> Key<'a, C> {
     // Always, and no Result: what it returns is slow to move, and slower where its bytes say which
     // of two it is.
     #[inline(always)]
-    pub fn charge(&self, cost: u64) -> (Decision, Taken) {
-        match self.charge_at_once(cost) {
+    pub fn take_token(&self, cost: u64) -> (Decision, ChargeToken) {
+        match self.try_take_token(cost) {
             Some(charged) => charged,
-            None => self.charge_anyhow(cost),
+            None => self.take_token_slow(cost),
         }
     }
 
@@ -195,21 +200,21 @@ impl<'a, C: Clock> Key<'a, C> {
     /// comes in between. None where it takes more; then nothing was charged, and
     /// [`charge`](Self::charge) does it.
     #[inline(always)]
-    pub fn charge_at_once(&self, cost: u64) -> Option<(Decision, Taken)> {
+    pub fn try_take_token(&self, cost: u64) -> Option<(Decision, ChargeToken)> {
         let (quick, terms, standing) =
             self.inner
                 .table
-                .straight(self.first, self.hash, self.now(), cost)?;
+                .take_fast(self.first, self.hash, self.now(), cost)?;
         let (
             decision,
-            Quick {
+            FastDecision {
                 limit,
                 clock,
                 ahead,
                 ..
             },
         ) = (quick.decision(), quick);
-        let charged = Charged::new(
+        let charged = ChargeRecord::new(
             &limit,
             clock + ahead,
             clock,
@@ -218,13 +223,13 @@ impl<'a, C: Clock> Key<'a, C> {
             standing.given,
         );
         let booking = if decision.is_denied() {
-            Booking::default()
+            ChargeOrigin::default()
         } else {
             standing.booked_by(terms.id)
         };
         Some((
             decision,
-            Taken {
+            ChargeToken {
                 table: self.inner.table.id,
                 hash: self.hash,
                 booking,
@@ -235,11 +240,11 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(never)]
-    fn charge_anyhow(&self, cost: u64) -> (Decision, Taken) {
+    fn take_token_slow(&self, cost: u64) -> (Decision, ChargeToken) {
         let (table, hash) = (self.inner.table.id, self.hash);
-        match self.admit_anyhow(self.now(), cost, None) {
+        match self.admit_slow(self.now(), cost, None) {
             Ok((
-                Admitted {
+                Admission {
                     normal,
                     clock,
                     tat,
@@ -250,15 +255,15 @@ impl<'a, C: Clock> Key<'a, C> {
                 booking,
                 decision,
             )) => {
-                let charged = Charged::new(&normal, tat, clock, cost, refunded, given);
+                let charged = ChargeRecord::new(&normal, tat, clock, cost, refunded, given);
                 let booking = if normal.kind == Kind::Unlimited {
-                    Booking::default()
+                    ChargeOrigin::default()
                 } else {
                     booking
                 };
                 (
                     decision,
-                    Taken {
+                    ChargeToken {
                         table,
                         hash,
                         booking,
@@ -267,7 +272,7 @@ impl<'a, C: Clock> Key<'a, C> {
                     },
                 )
             }
-            Err(decision) => (decision, Taken::default()),
+            Err(decision) => (decision, ChargeToken::default()),
         }
     }
 
@@ -287,13 +292,13 @@ impl<'a, C: Clock> Key<'a, C> {
 
     pub(crate) fn slot(
         &self,
-        now: Instant,
+        now: Timestamp,
         cost: u64,
         longest: u64,
     ) -> Result<Reservation<C>, ReserveError> {
         let terms = self.inner.table.current(self.first);
         if let (true, Some(limit)) = (terms.normal.is_machine(), terms.rule.limit()) {
-            return Err(ReserveError::NoSlots(limit.judged_by()));
+            return Err(ReserveError::NoSlots(limit.algorithm_kind()));
         }
         match self.admit(now, cost, Some(longest)) {
             Ok((admitted, booking, _)) => Ok(Reservation::of_key(
@@ -302,7 +307,7 @@ impl<'a, C: Clock> Key<'a, C> {
                 cost,
                 now,
             )),
-            Err(decision) => Err(ReserveError::Denied(Denied(decision))),
+            Err(decision) => Err(ReserveError::Denied(DeniedError(decision))),
         }
     }
 
@@ -344,8 +349,8 @@ impl<'a, C: Clock> Key<'a, C> {
         });
     }
 
-    fn spot(&self, booking: Booking) -> Spot<C> {
-        Spot {
+    fn spot(&self, booking: ChargeOrigin) -> OwnedKey<C> {
+        OwnedKey {
             inner: Arc::clone(self.inner),
             hash: self.hash,
             booking,
@@ -356,22 +361,22 @@ impl<'a, C: Clock> Key<'a, C> {
     #[inline(always)]
     fn admit(
         &self,
-        now: Instant,
+        now: Timestamp,
         cost: u64,
         longest: Option<u64>,
-    ) -> Result<(Admitted, Booking, Decision), Decision> {
+    ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
         let table = &self.inner.table;
         let straight = if longest.is_none() {
-            table.straight(self.first, self.hash, now, cost)
+            table.take_fast(self.first, self.hash, now, cost)
         } else {
             None
         };
         let Some((quick, terms, standing)) = straight else {
-            return self.admit_anyhow(now, cost, longest);
+            return self.admit_slow(now, cost, longest);
         };
         let (
             decision,
-            Quick {
+            FastDecision {
                 limit,
                 clock,
                 ahead,
@@ -384,11 +389,11 @@ impl<'a, C: Clock> Key<'a, C> {
         let (
             generation,
             tat,
-            Standing {
+            RefundTotals {
                 given, refunded, ..
             },
         ) = (terms.id, clock + ahead, standing);
-        let admitted = Admitted {
+        let admitted = Admission {
             normal: limit,
             generation,
             clock,
@@ -401,13 +406,13 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 
     #[inline(never)]
-    fn admit_anyhow(
+    fn admit_slow(
         &self,
-        now: Instant,
+        now: Timestamp,
         cost: u64,
         longest: Option<u64>,
-    ) -> Result<(Admitted, Booking, Decision), Decision> {
-        let asked = Asked {
+    ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
+        let asked = CallRequest {
             now,
             cost,
             longest,
@@ -415,14 +420,14 @@ impl<'a, C: Clock> Key<'a, C> {
             write: true,
             kept: false,
         };
-        let (call, terms, standing) = self.inner.table.call(self.first, self.hash, &asked);
+        let (call, terms, standing) = self.inner.table.decide(self.first, self.hash, &asked);
         if call.decision.is_denied() {
             return Err(call.decision);
         }
-        let Standing {
+        let RefundTotals {
             given, refunded, ..
         } = standing;
-        let admitted = Admitted {
+        let admitted = Admission {
             normal: terms.normal,
             generation: terms.id,
             clock: call.clock,
@@ -437,7 +442,7 @@ impl<'a, C: Clock> Key<'a, C> {
 
 /// For waits.
 impl<C: Clock> Key<'_, C> {
-    pub(crate) fn inner(&self) -> &Inner<C> {
+    pub(crate) fn inner(&self) -> &KeyedState<C> {
         self.inner
     }
 
@@ -445,12 +450,12 @@ impl<C: Clock> Key<'_, C> {
         self.hash
     }
 
-    pub(crate) fn terms(&self) -> &Terms {
+    pub(crate) fn terms(&self) -> &LimitVersion {
         self.inner.table.current(self.first)
     }
 
     /// How long a slot for `cost` would be away, were there patience for it.
-    pub(crate) fn peek_slot(&self, now: Instant, cost: u64) -> Duration {
+    pub(crate) fn peek_slot(&self, now: Timestamp, cost: u64) -> Duration {
         let decision = self.look(now, cost, Some(u64::MAX));
         if self.terms().normal.kind == Kind::Pacing {
             decision.reset_after()
@@ -461,7 +466,7 @@ impl<C: Clock> Key<'_, C> {
 }
 
 /// What comes after an admission.
-impl<C: Clock> Spot<C> {
+impl<C: Clock> OwnedKey<C> {
     pub(crate) fn clock(&self) -> &C {
         self.inner.table.clock()
     }
@@ -474,10 +479,10 @@ impl<C: Clock> Spot<C> {
     /// Gives back `unused` units of a charge of `cost`.
     pub(crate) fn give_back(
         &self,
-        charged: &Charged,
+        charged: &ChargeRecord,
         cost: u64,
         unused: u64,
-        now: impl Fn() -> Instant,
+        now: impl Fn() -> Timestamp,
     ) {
         let table = &self.inner.table;
         give_back(
@@ -493,7 +498,7 @@ impl<C: Clock> Spot<C> {
     }
 
     /// Charges `extra` units, at most a full bucket of them.
-    pub(crate) fn charge_more(&self, extra: u64, now: impl Fn() -> Instant) {
+    pub(crate) fn charge_more(&self, extra: u64, now: impl Fn() -> Timestamp) {
         charge_more(
             &self.inner.table,
             self.booking.terms(),
@@ -504,16 +509,21 @@ impl<C: Clock> Spot<C> {
     }
 
     /// Cancels a reservation, unless its time has come.
-    pub(crate) fn cancel(&self, claim: Claim, act: Instant, now: impl Fn() -> Instant) {
+    pub(crate) fn cancel(
+        &self,
+        claim: ReservationClaim,
+        act: Timestamp,
+        now: impl Fn() -> Timestamp,
+    ) {
         let table = &self.inner.table;
         let first = table.terms(self.booking.terms());
-        table.alter(
+        table.update(
             first,
             self.hash,
             now(),
-            Absent::StaysOut,
+            AbsentKey::StaysOut,
             |terms, state, account| {
-                let (Altered::Word(word), Some(account)) = (state, account) else {
+                let (StateMut::Word(word), Some(account)) = (state, account) else {
                     return;
                 };
                 let (Some(standing), now) = (account.of(self.booking, terms.id), now()) else {
@@ -546,7 +556,7 @@ impl<C: Clock> Spot<C> {
 }
 
 /// Whether what was booked so is settled even if all of it was used.
-pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, booking: Booking) -> bool {
+pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, booking: ChargeOrigin) -> bool {
     booking.terms() != 0 && table.terms(booking.terms()).normal.kind == Kind::Refundable
 }
 
@@ -556,20 +566,20 @@ pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, booking: Booking) -> boo
 pub(crate) fn give_back<C: Clock>(
     table: &Table<C>,
     hash: u64,
-    booking: Booking,
-    charged: &Charged,
+    booking: ChargeOrigin,
+    charged: &ChargeRecord,
     cost: u64,
     unused: u64,
     is_all: bool,
-    now: impl Fn() -> Instant,
+    now: impl Fn() -> Timestamp,
 ) {
     let mut too_late = false;
     let first = table.terms(booking.terms());
-    let is_in = table.alter(
+    let is_in = table.update(
         first,
         hash,
         now(),
-        Absent::StaysOut,
+        AbsentKey::StaysOut,
         |terms, state, account| {
             let account =
                 account.and_then(|account| Some((account, account.of(booking, terms.id)?)));
@@ -584,15 +594,15 @@ pub(crate) fn give_back<C: Clock>(
                 unused,
             };
             match state {
-                Altered::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), refund),
-                Altered::Word(word) if normal.is_windowed() => {
+                StateMut::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), refund),
+                StateMut::Word(word) if normal.is_windowed() => {
                     let back = GiveBack {
                         now: now.as_unix_nanos(),
                         refund,
                     };
                     *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
                 }
-                Altered::Word(word) if normal.kind == Kind::Pacing => {
+                StateMut::Word(word) if normal.kind == Kind::Pacing => {
                     // What is at the end of the queue and has not begun can be taken back; where
                     // that is, gifts have moved.
                     if *word == charged.tat && standing.given == charged.given {
@@ -600,10 +610,10 @@ pub(crate) fn give_back<C: Clock>(
                         *word -= ahead.min(unused.saturating_mul(normal.token));
                     }
                 }
-                Altered::Word(word) => {
+                StateMut::Word(word) => {
                     let (
                         clock,
-                        Standing {
+                        RefundTotals {
                             given, refunded, ..
                         },
                     ) = (terms.clock_at(now), standing);
@@ -619,7 +629,10 @@ pub(crate) fn give_back<C: Clock>(
     // What time has brought back by itself is nobody's loss.
     let is_repaid = || !first.normal.is_machine() && charged.tat <= first.clock_at(now());
     if (too_late || !is_in) && !is_repaid() {
-        first.line.not_returned.fetch_add(unused, Ordering::Relaxed);
+        first
+            .registered
+            .not_returned
+            .fetch_add(unused, Ordering::Relaxed);
     }
 }
 
@@ -629,52 +642,55 @@ pub(crate) fn charge_more<C: Clock>(
     id: u32,
     hash: u64,
     extra: u64,
-    now: impl Fn() -> Instant,
+    now: impl Fn() -> Timestamp,
 ) {
-    let charge = |terms: &Terms, state: Altered<'_>, _: Option<Account<'_>>| {
+    let charge = |terms: &LimitVersion, state: StateMut<'_>, _: Option<SlotRefunds<'_>>| {
         let (normal, now) = (&terms.normal, now());
         let extra = extra.min(normal.burst());
         match state {
-            Altered::Wide(state, budget) => {
+            StateMut::Wide(state, budget) => {
                 state.charge_more(normal, now.as_unix_nanos(), extra, budget)
             }
-            Altered::Word(word) if normal.is_windowed() => {
+            StateMut::Word(word) if normal.is_windowed() => {
                 let more = ChargeMore {
                     now: now.as_unix_nanos(),
                     extra,
                 };
                 *word = act_on_word(normal, *word, &more).0.unwrap_or(*word);
             }
-            Altered::Word(word) => {
+            StateMut::Word(word) => {
                 let charged = (*word)
                     .max(terms.clock_at(now))
                     .saturating_add(extra * normal.token);
                 *word = charged.min(u64::MAX - 1);
             }
         }
-        terms.line.settled_up.fetch_add(extra, Ordering::Relaxed);
+        terms
+            .registered
+            .settled_up
+            .fetch_add(extra, Ordering::Relaxed);
     };
-    table.alter(table.terms(id), hash, now(), Absent::Comes, charge);
+    table.update(table.terms(id), hash, now(), AbsentKey::Comes, charge);
 }
 
 /// Makes a key of a rate fresh. Older charges and reservations give nothing back.
 pub(crate) fn reset<C: Clock>(
     table: &Table<C>,
-    first: &Terms,
+    first: &LimitVersion,
     hash: u64,
-    now: impl Fn() -> Instant,
+    now: impl Fn() -> Timestamp,
 ) {
-    table.alter(
+    table.update(
         first,
         hash,
         now(),
-        Absent::StaysFresh,
+        AbsentKey::StaysFresh,
         |terms, state, account| {
             if let Some(account) = account {
                 account.void();
             }
             match state {
-                Altered::Word(word) => {
+                StateMut::Word(word) => {
                     let fresh = if terms.normal.is_windowed() {
                         0
                     } else {
@@ -682,13 +698,13 @@ pub(crate) fn reset<C: Clock>(
                     };
                     *word = (*word).min(fresh);
                 }
-                Altered::Wide(state, _) => state.clear(),
+                StateMut::Wide(state, _) => state.clear(),
             }
         },
     );
     table
         .current(first)
-        .line
+        .registered
         .changes
         .fetch_add(1, Ordering::Relaxed);
 }
@@ -696,21 +712,21 @@ pub(crate) fn reset<C: Clock>(
 /// Gives a key of a rate up to `tokens` of what it has used, and counts them.
 pub(crate) fn grant<C: Clock>(
     table: &Table<C>,
-    first: &Terms,
+    first: &LimitVersion,
     hash: u64,
     tokens: u64,
-    now: impl Fn() -> Instant,
+    now: impl Fn() -> Timestamp,
 ) {
-    table.alter(
+    table.update(
         first,
         hash,
         now(),
-        Absent::StaysFresh,
+        AbsentKey::StaysFresh,
         |terms, state, account| {
             let (normal, now) = (&terms.normal, now());
             let given = match state {
-                Altered::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
-                Altered::Word(word) if normal.is_windowed() => {
+                StateMut::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
+                StateMut::Word(word) if normal.is_windowed() => {
                     let (after, gift) = act_on_word(
                         normal,
                         *word,
@@ -722,7 +738,7 @@ pub(crate) fn grant<C: Clock>(
                     *word = after.unwrap_or(*word);
                     gift
                 }
-                Altered::Word(word) => {
+                StateMut::Word(word) => {
                     let ahead = word.saturating_sub(terms.clock_at(now));
                     let gift = ahead.min(tokens.saturating_mul(normal.token));
                     *word -= gift;
@@ -733,12 +749,12 @@ pub(crate) fn grant<C: Clock>(
                     gift.div_ceil(normal.token)
                 }
             };
-            terms.line.granted.fetch_add(given, Ordering::Relaxed);
+            terms.registered.granted.fetch_add(given, Ordering::Relaxed);
         },
     );
 }
 
-impl<C: Clock> Clone for Spot<C> {
+impl<C: Clock> Clone for OwnedKey<C> {
     fn clone(&self) -> Self {
         Self {
             inner: Arc::clone(&self.inner),

@@ -2,13 +2,13 @@
 //! are counted.
 
 use crate::algorithm::sliding_log::judge;
-use crate::algorithm::{Judged, Refund, Told};
-use crate::chunks::Chunks;
+use crate::algorithm::{DecisionInfo, Refund, StepResult};
+use crate::chunks::AppendVec;
 use crate::decision::Decision;
-use crate::limit::{Kind, Normal};
-use crate::limiter::cell::Cell;
+use crate::limit::{Kind, TickLimit};
+use crate::limiter::cell::Generation;
 use crate::limiter::windowed::{
-    ChargeMore, GiveBack, Grant, MOST_WORDS, Step, Windowwise, act_on_words, join_words,
+    ChargeMore, GiveBack, Grant, MOST_WORDS, Step, WindowDecision, act_on_words, join_words,
     refundable_tat,
 };
 use core::time::Duration;
@@ -22,7 +22,7 @@ use std::vec::Vec;
 pub(super) const REFUNDABLE_WORDS: usize = 11;
 
 #[derive(Clone)]
-pub(crate) enum WideState {
+pub(crate) enum LargeState {
     /// A window of a few counters, or a refundable bucket.
     Words(Box<[u64]>),
     /// The times of a log, oldest first.
@@ -31,8 +31,8 @@ pub(crate) enum WideState {
     FullUntil(u64),
 }
 
-impl WideState {
-    pub(super) fn fresh(normal: &Normal) -> Self {
+impl LargeState {
+    pub(super) fn fresh(normal: &TickLimit) -> Self {
         match normal.kind {
             Kind::Log => Self::Log(VecDeque::new()),
             Kind::Strict => Self::Words([0; MOST_WORDS].into()),
@@ -46,12 +46,12 @@ impl WideState {
     /// that may not grow is as strict as the room it has.
     pub(super) fn call(
         &mut self,
-        normal: &Normal,
+        normal: &TickLimit,
         now: u64,
         cost: u64,
         (write, kept): (bool, bool),
-        budget: &Budget,
-    ) -> Windowwise {
+        budget: &ByteBudget,
+    ) -> WindowDecision {
         self.empty_if_over(now);
         let times = match self {
             Self::Words(words) => {
@@ -73,7 +73,7 @@ impl WideState {
         let windowed = normal.windowed();
         let at = |age: u64| times[age as usize];
         let (mut judged, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
-        if let (Judged::Admit(expired, _), true) = (judged, write && cost > 0) {
+        if let (StepResult::Admit(expired, _), true) = (judged, write && cost > 0) {
             let live = times.len() as u64 - expired;
             if budget.grow(times, live + cost) {
                 times.drain(..expired as usize);
@@ -92,11 +92,11 @@ impl WideState {
                 let reset_at = times
                     .back()
                     .map_or(0, |newest| newest.saturating_add(windowed.window));
-                let told = Told {
+                let told = DecisionInfo {
                     remaining: 0,
                     reset_at,
                 };
-                judged = Judged::Deny {
+                judged = StepResult::Deny {
                     told,
                     retry_at: last.saturating_add(windowed.window),
                 };
@@ -105,7 +105,7 @@ impl WideState {
             let at = |age: u64| times[age as usize];
             judged = judged.unwritten(|| judge(&windowed, times.len() as u64, at, now, 0).0);
         }
-        Windowwise {
+        WindowDecision {
             decision: Decision::windowed(normal, &judged, now),
             charged_in: at_instant,
         }
@@ -119,7 +119,7 @@ impl WideState {
     }
 
     /// The same log without its times: full until the last of them has left.
-    pub(super) fn without_times(&self, normal: &Normal) -> Self {
+    pub(super) fn without_times(&self, normal: &TickLimit) -> Self {
         match self {
             Self::Log(times) => Self::FullUntil(end_of(times, normal)),
             other => other.clone(),
@@ -127,7 +127,7 @@ impl WideState {
     }
 
     /// The log with times again, which count as long: as many as fit it.
-    fn with_times(&mut self, normal: &Normal) {
+    fn with_times(&mut self, normal: &TickLimit) {
         if let Self::FullUntil(end) = self {
             let time = end.saturating_sub(normal.windowed().window);
             *self = Self::Log(std::iter::repeat_n(time, normal.capacity as usize).collect());
@@ -135,7 +135,7 @@ impl WideState {
     }
 
     /// How long until it is fresh.
-    pub(super) fn reset_after(&self, normal: &Normal, now: u64) -> Duration {
+    pub(super) fn reset_after(&self, normal: &TickLimit, now: u64) -> Duration {
         match self {
             Self::Words(words) if normal.kind == Kind::Refundable => {
                 let until = refundable_tat(words).div_ceil(u128::from(normal.ticks));
@@ -161,7 +161,7 @@ impl WideState {
     }
 
     /// Settles a charge: gives back what is unused, if it is still counted.
-    pub(super) fn give_back(&mut self, normal: &Normal, now: u64, refund: Refund) {
+    pub(super) fn give_back(&mut self, normal: &TickLimit, now: u64, refund: Refund) {
         let Refund {
             charged_in, unused, ..
         } = refund;
@@ -181,7 +181,13 @@ impl WideState {
     }
 
     /// Charges `extra` now; it is full at most.
-    pub(super) fn charge_more(&mut self, normal: &Normal, now: u64, extra: u64, budget: &Budget) {
+    pub(super) fn charge_more(
+        &mut self,
+        normal: &TickLimit,
+        now: u64,
+        extra: u64,
+        budget: &ByteBudget,
+    ) {
         match self {
             Self::Words(words) => act_on_words(normal, words, &ChargeMore { now, extra }),
             Self::Log(_) | Self::FullUntil(_) => {
@@ -195,14 +201,14 @@ impl WideState {
     }
 
     /// Makes up to `gift` units less count. Returns how many.
-    pub(super) fn grant(&mut self, normal: &Normal, now: u64, gift: u64) -> u64 {
+    pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, gift: u64) -> u64 {
         if let Self::Words(words) = self {
             return act_on_words(normal, words, &Grant { now, tokens: gift });
         }
         self.empty_if_over(now);
         self.with_times(normal);
         let decision = self
-            .call(normal, now, 0, (false, false), &Budget::unlimited())
+            .call(normal, now, 0, (false, false), &ByteBudget::unlimited())
             .decision;
         let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
         match self {
@@ -216,7 +222,7 @@ impl WideState {
                     0,
                 )
                 .0;
-                if let Judged::Admit(expired, _) = judged {
+                if let StepResult::Admit(expired, _) = judged {
                     times.drain(..(expired + gift) as usize);
                 }
             }
@@ -235,7 +241,7 @@ impl WideState {
     }
 
     /// Leaves a state as strict as both.
-    pub(super) fn join(&mut self, normal: &Normal, other: &Self) {
+    pub(super) fn join(&mut self, normal: &TickLimit, other: &Self) {
         match (self, other) {
             (Self::Words(words), Self::Words(other)) => join_words(normal, words, other),
             (Self::Log(times), Self::Log(other)) => {
@@ -261,7 +267,7 @@ impl WideState {
     }
 
     /// Sets the state of a cell that nobody else knows.
-    pub(super) fn pour_into(&self, cell: &Cell, normal: &Normal) {
+    pub(super) fn pour_into(&self, cell: &Generation, normal: &TickLimit) {
         let wide = cell.wide();
         match self {
             Self::Words(words) => words
@@ -280,7 +286,7 @@ impl WideState {
     }
 
     /// The state of a cell that nobody else knows.
-    pub(super) fn drawn_from(cell: &Cell, normal: &Normal) -> Self {
+    pub(super) fn drawn_from(cell: &Generation, normal: &TickLimit) -> Self {
         let mut state = Self::fresh(normal);
         match &mut state {
             Self::Words(words) => words
@@ -304,40 +310,40 @@ impl WideState {
 }
 
 /// When the last time of a log leaves it.
-fn end_of(times: &VecDeque<u64>, normal: &Normal) -> u64 {
+fn end_of(times: &VecDeque<u64>, normal: &TickLimit) -> u64 {
     times
         .back()
         .map_or(0, |newest| newest.saturating_add(normal.windowed().window))
 }
 
 /// What a call is told by a log that is full until `end`.
-fn full_until(normal: &Normal, end: u64, now: u64, cost: u64) -> Windowwise {
-    let told = Told {
+fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecision {
+    let told = DecisionInfo {
         remaining: 0,
         reset_at: end,
     };
-    let judged: Judged<u64> = match cost > normal.capacity {
-        true => Judged::Never(told),
-        false => Judged::Deny {
+    let judged: StepResult<u64> = match cost > normal.capacity {
+        true => StepResult::Never(told),
+        false => StepResult::Deny {
             told,
             retry_at: end,
         },
     };
-    Windowwise {
+    WindowDecision {
         decision: Decision::windowed(normal, &judged, now),
         charged_in: now,
     }
 }
 
 /// How many bytes wide states may take, and do.
-pub(crate) struct Budget {
+pub(crate) struct ByteBudget {
     most: u64,
     taken: AtomicU64,
     /// Bytes that floors of logs may grow to, of all limits together.
     floors: AtomicU64,
 }
 
-impl Budget {
+impl ByteBudget {
     pub(super) fn new(most: u64) -> Self {
         Self {
             most,
@@ -414,14 +420,14 @@ impl Budget {
 }
 
 /// Every wide state of a table, by handle.
-pub(super) struct Wides {
-    states: Chunks<Mutex<WideState>>,
-    free: Mutex<Free>,
-    pub(super) budget: Budget,
+pub(super) struct LargeStates {
+    states: AppendVec<Mutex<LargeState>>,
+    free: Mutex<FreeHandles>,
+    pub(super) budget: ByteBudget,
 }
 
 #[derive(Default)]
-struct Free {
+struct FreeHandles {
     handles: Vec<u64>,
     next: u64,
 }
@@ -429,21 +435,21 @@ struct Free {
 /// What a state costs beside its words: its place, twice because places are made by doubling, and
 /// what the allocator adds.
 pub(super) const OVERHEAD: usize = PLACE as usize + ALLOCATED as usize;
-const PLACE: u64 = 2 * size_of::<Mutex<WideState>>() as u64;
+const PLACE: u64 = 2 * size_of::<Mutex<LargeState>>() as u64;
 const ALLOCATED: u64 = 16;
 
-impl Wides {
+impl LargeStates {
     pub(super) fn new(most_bytes: u64) -> Self {
         Self {
-            states: Chunks::new(),
+            states: AppendVec::new(),
             free: Mutex::default(),
             // A quarter is for floors.
-            budget: Budget::new(most_bytes - most_bytes / 4),
+            budget: ByteBudget::new(most_bytes - most_bytes / 4),
         }
     }
 
     /// Keeps a state, or gives it back if there are no bytes for it.
-    pub(super) fn keep(&self, state: WideState) -> Result<u64, WideState> {
+    pub(super) fn keep(&self, state: LargeState) -> Result<u64, LargeState> {
         let handle = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
             // Places stay: they are paid for once.
@@ -461,7 +467,7 @@ impl Wides {
     }
 
     /// Forgets the state of a handle that nobody knows any more.
-    pub(super) fn forget(&self, handle: u64) -> WideState {
+    pub(super) fn forget(&self, handle: u64) -> LargeState {
         let state = core::mem::replace(&mut *self.lock(handle), nothing());
         self.budget.give_back(ALLOCATED + state.bytes());
         self.free
@@ -472,7 +478,7 @@ impl Wides {
         state
     }
 
-    pub(super) fn lock(&self, handle: u64) -> MutexGuard<'_, WideState> {
+    pub(super) fn lock(&self, handle: u64) -> MutexGuard<'_, LargeState> {
         self.states
             .get_or_make(handle, || Mutex::new(nothing()))
             .lock()
@@ -480,8 +486,8 @@ impl Wides {
     }
 }
 
-fn nothing() -> WideState {
-    WideState::Words(Box::default())
+fn nothing() -> LargeState {
+    LargeState::Words(Box::default())
 }
 
 #[cfg(all(test, not(ratekeeper_loom)))]
@@ -493,10 +499,10 @@ mod tests {
     #[test]
     fn a_log_without_its_times_is_as_strict_as_with_them() {
         let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, second) = (limit.normal(), Budget::unlimited(), 1_000_000_000);
+        let (normal, budget, second) = (limit.normal(), ByteBudget::unlimited(), 1_000_000_000);
         let minute = 60 * second;
         let log = |times: &[u64]| {
-            let mut log = WideState::fresh(normal);
+            let mut log = LargeState::fresh(normal);
             for time in times {
                 let _ = log.call(normal, *time, 1, (true, false), &budget);
             }
@@ -580,19 +586,19 @@ mod tests {
     /// a third of what states have.
     #[test]
     fn floors_share_what_there_is_for_all_of_them() {
-        let budget = Budget::new(3_000);
+        let budget = ByteBudget::new(3_000);
         let parts: Vec<u64> = (0..8).map(|_| budget.reserve_floors(100, 64)).collect();
         assert_eq!(parts, [5, 2, 1, 1, 1, 0, 0, 0]);
-        assert_eq!(Budget::new(3_000_000).reserve_floors(100, 64), 64);
-        assert_eq!(Budget::new(3_000).reserve_floors(1_001, 64), 0);
+        assert_eq!(ByteBudget::new(3_000_000).reserve_floors(100, 64), 64);
+        assert_eq!(ByteBudget::new(3_000).reserve_floors(1_001, 64), 0);
     }
 
     /// An instant from before may still come, and finds what was logged.
     #[test]
     fn a_log_that_may_not_grow_forgets_nothing() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, minute) = (limit.normal(), Budget::new(9 * 8), 60_000_000_000);
-        let mut log = WideState::fresh(normal);
+        let (normal, budget, minute) = (limit.normal(), ByteBudget::new(9 * 8), 60_000_000_000);
+        let mut log = LargeState::fresh(normal);
         assert!(
             log.call(normal, minute, 9, (true, false), &budget)
                 .decision

@@ -1,17 +1,17 @@
 //! A rate written as a floating point number, turned into the simplest ratio that means the same
 //! number.
 
-use super::{Algorithm, Limit, Room};
+use super::{Algorithm, BurstSpec, Limit};
 use crate::clock::NANOS_PER_SECOND;
 use core::fmt;
 
 /// Why a number is not a rate.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub struct NotARate {
+pub struct RateError {
     written: f64,
 }
 
-impl fmt::Display for NotARate {
+impl fmt::Display for RateError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?} is not a rate: ", self.written)?;
         match self.written {
@@ -22,7 +22,7 @@ impl fmt::Display for NotARate {
     }
 }
 
-impl core::error::Error for NotARate {}
+impl core::error::Error for RateError {}
 
 impl Limit {
     /// A rate as a floating point number of events a second, with a burst of the rate rounded up
@@ -36,11 +36,11 @@ impl Limit {
     ///
     /// assert_eq!(Limit::per_second_f64(0.1)?.to_string(), "1/10s");
     /// assert!(Limit::per_second_f64(f64::NAN).is_err());
-    /// # Ok::<_, ratekeeper::NotARate>(())
+    /// # Ok::<_, ratekeeper::RateError>(())
     /// ```
-    pub fn per_second_f64(rate: f64) -> Result<Self, NotARate> {
+    pub fn per_second_f64(rate: f64) -> Result<Self, RateError> {
         if !rate.is_finite() || rate < 0.0 {
-            return Err(NotARate { written: rate });
+            return Err(RateError { written: rate });
         }
         let (count, seconds) = simplest_ratio(rate);
         let burst = count.div_ceil(seconds);
@@ -49,14 +49,14 @@ impl Limit {
             Some(period) => Limit::build(
                 count,
                 period,
-                Room::Burst(burst),
+                BurstSpec::Burst(burst),
                 Algorithm::TokenBucket,
                 false,
             ),
             None => Limit::build(
                 0,
                 NANOS_PER_SECOND,
-                Room::Burst(burst),
+                BurstSpec::Burst(burst),
                 Algorithm::TokenBucket,
                 false,
             ),

@@ -5,7 +5,7 @@
 //! to whole microseconds: never more is admitted than written.
 
 use super::normal::gcd;
-use super::{Kind, Limit, Normal};
+use super::{Kind, Limit, TickLimit};
 use crate::algorithm::sliding_window_strict::steps;
 use crate::decision::{Decision, Outcome};
 
@@ -16,7 +16,7 @@ const MOST: u128 = 1 << 52;
 ///
 /// Times and windows are microseconds. A *unit* is what a bucket or a queue is counted in.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum InMicros {
+pub enum MicrosLimit {
     /// Nothing is counted.
     Unlimited,
     /// Tokens that arrive with time.
@@ -42,7 +42,7 @@ pub enum InMicros {
     /// So many in each window.
     Window {
         /// How they are counted.
-        count: Counting,
+        count: WindowCounter,
         /// The window.
         window: u64,
         /// How many.
@@ -57,7 +57,7 @@ pub enum InMicros {
 
 /// How a window counts.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub enum Counting {
+pub enum WindowCounter {
     /// In windows aligned to the Unix epoch.
     Fixed,
     /// In windows that start with the first call.
@@ -81,20 +81,20 @@ impl Limit {
     /// The integers that a store decides with which counts in microseconds.
     ///
     /// ```
-    /// use ratekeeper::{InMicros, Limit};
+    /// use ratekeeper::{MicrosLimit, Limit};
     ///
-    /// let InMicros::Bucket { per_micro, token, capacity, .. } = Limit::per_second(3).burst(5).in_micros() else { panic!() };
+    /// let MicrosLimit::Bucket { per_micro, token, capacity, .. } = Limit::per_second(3).burst(5).in_micros() else { panic!() };
     /// assert_eq!((per_micro, token, capacity), (3, 1_000_000, 5_000_000)); // a token is a third of a second, exactly
     /// ```
-    pub fn in_micros(&self) -> InMicros {
+    pub fn in_micros(&self) -> MicrosLimit {
         let normal = self.normal();
         let most = normal.capacity.min((MOST - 1) as u64);
         let window = normal.token.div_ceil(1_000);
         let count = match normal.kind {
-            Kind::Unlimited => return InMicros::Unlimited,
+            Kind::Unlimited => return MicrosLimit::Unlimited,
             Kind::Frozen => {
                 let capacity = normal.burst().min(MOST as u64 / 2);
-                return InMicros::Bucket {
+                return MicrosLimit::Bucket {
                     per_micro: 0,
                     token: 1,
                     capacity,
@@ -106,7 +106,7 @@ impl Limit {
                     coarse_enough(normal, |token| u128::from(normal.burst()) * token);
                 let burst = normal.burst().min((MOST - 2) as u64 / token);
                 let refundable = matches!(normal.kind, Kind::Refundable);
-                return InMicros::Bucket {
+                return MicrosLimit::Bucket {
                     per_micro,
                     token,
                     capacity: burst * token,
@@ -121,29 +121,29 @@ impl Limit {
                 let (per_micro, token) =
                     coarse_enough(normal, |token| 2 * (u128::from(normal.burst()) + 1) * token);
                 let longest = units(u128::from(per_micro)).min(MOST / 4) as u64;
-                return InMicros::Pacing {
+                return MicrosLimit::Pacing {
                     per_micro,
                     token,
                     longest,
                 };
             }
-            Kind::InFlight => return InMicros::InFlight { most },
-            Kind::FixedWindow => Counting::Fixed,
-            Kind::FirstHit => Counting::FirstHit,
-            Kind::SlidingWindow => Counting::Sliding {
+            Kind::InFlight => return MicrosLimit::InFlight { most },
+            Kind::FixedWindow => WindowCounter::Fixed,
+            Kind::FirstHit => WindowCounter::FirstHit,
+            Kind::SlidingWindow => WindowCounter::Sliding {
                 grain: grain(most, window),
             },
-            Kind::Strict => Counting::Strict {
+            Kind::Strict => WindowCounter::Strict {
                 steps: steps(window),
             },
-            Kind::Log => Counting::Log,
+            Kind::Log => WindowCounter::Log,
         };
-        let most = if matches!(count, Counting::Sliding { .. }) {
+        let most = if matches!(count, WindowCounter::Sliding { .. }) {
             most.min((MOST / 2) as u64)
         } else {
             most
         };
-        InMicros::Window {
+        MicrosLimit::Window {
             count,
             window,
             most,
@@ -152,12 +152,12 @@ impl Limit {
 }
 
 /// Units a microsecond, before they are reduced.
-fn per_micro_of(normal: &Normal) -> u128 {
+fn per_micro_of(normal: &TickLimit) -> u128 {
     u128::from(normal.ticks) * 1_000
 }
 
 /// The finest units, a microsecond and a token, of which `full` a bucket fits.
-fn coarse_enough(normal: &Normal, full: impl Fn(u128) -> u128) -> (u64, u64) {
+fn coarse_enough(normal: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u64) {
     let (per_micro, token) = (per_micro_of(normal), u128::from(normal.token));
     let divisor = u128::from(gcd(per_micro as u64, normal.token));
     let fits = |units: u128| full((units * token).div_ceil(per_micro)) + units < MOST;
@@ -185,10 +185,10 @@ fn grain(most: u64, window: u64) -> u64 {
         .unwrap_or(10_u64.pow(18))
 }
 
-impl InMicros {
+impl MicrosLimit {
     /// The limit as a class sees it that may not touch `reserve`; none if nothing is left for it.
     #[must_use]
-    pub fn less(self, reserve: u64) -> Option<Self> {
+    pub fn with_reserve(self, reserve: u64) -> Option<Self> {
         if reserve == 0 {
             return Some(self);
         }
@@ -241,7 +241,7 @@ impl InMicros {
     /// What a caller is told by a bucket or a queue that, once the call is dealt with, is so many
     /// units `ahead` of the clock (the whole capacity: it is empty). `wait`: units until the call's
     /// turn, or until the same call passes.
-    pub fn ahead(&self, outcome: Outcome, ahead: u64, wait: u64) -> Decision {
+    pub fn bucket_decision(&self, outcome: Outcome, ahead: u64, wait: u64) -> Decision {
         let (per_micro, token, capacity, kind) = match *self {
             Self::Bucket {
                 per_micro: 0,
@@ -273,7 +273,7 @@ impl InMicros {
     /// What a caller is told by a window or of what is in flight: what `remain`s once the call is
     /// dealt with, and the microseconds until everything is there again and until the same call
     /// passes.
-    pub fn counted(
+    pub fn window_decision(
         &self,
         outcome: Outcome,
         remaining: u64,
@@ -294,12 +294,12 @@ impl InMicros {
     }
 
     /// What a caller is told if nothing is left for its class, or there is no such limit.
-    pub fn nothing() -> Decision {
+    pub fn no_capacity() -> Decision {
         Decision::in_micros(Kind::InFlight, Outcome::Never, [0, 0, 0, 0], 1)
     }
 }
 
-impl Counting {
+impl WindowCounter {
     const fn kind(self) -> Kind {
         match self {
             Self::Fixed => Kind::FixedWindow,
@@ -322,7 +322,7 @@ mod tests {
             count in 1_u64..=u64::MAX, period in 1_u64..=u64::MAX, burst in 0_u64..=u64::MAX,
         ) {
             let limit = Limit::of(count, core::time::Duration::from_nanos(period)).burst(burst);
-            let InMicros::Bucket { per_micro, token, capacity, .. } = limit.in_micros() else { panic!() };
+            let MicrosLimit::Bucket { per_micro, token, capacity, .. } = limit.in_micros() else { panic!() };
             let normal = limit.normal();
             prop_assert!(u128::from(capacity) + u128::from(per_micro) < MOST);
             prop_assert!(capacity / token <= normal.burst() && capacity % token == 0);
@@ -340,7 +340,7 @@ mod tests {
         let exact = |text: &str| text.parse::<Limit>().unwrap().in_micros();
         assert_eq!(
             exact("10/s burst 20"),
-            InMicros::Bucket {
+            MicrosLimit::Bucket {
                 per_micro: 1,
                 token: 100_000,
                 capacity: 2_000_000,
@@ -349,7 +349,7 @@ mod tests {
         );
         assert_eq!(
             exact("7/s"),
-            InMicros::Bucket {
+            MicrosLimit::Bucket {
                 per_micro: 7,
                 token: 1_000_000,
                 capacity: 7_000_000,
@@ -358,39 +358,39 @@ mod tests {
         );
         assert_eq!(
             exact("10/s wait 2s"),
-            InMicros::Pacing {
+            MicrosLimit::Pacing {
                 per_micro: 1,
                 token: 100_000,
                 longest: 2_000_000
             }
         );
-        let window = |count| InMicros::Window {
+        let window = |count| MicrosLimit::Window {
             count,
             window: 60_000_000,
             most: 100,
         };
-        assert_eq!(exact("100/min fixed_window"), window(Counting::Fixed));
+        assert_eq!(exact("100/min fixed_window"), window(WindowCounter::Fixed));
         assert_eq!(
             exact("100/min sliding_window"),
-            window(Counting::Sliding { grain: 1 })
+            window(WindowCounter::Sliding { grain: 1 })
         );
         assert_eq!(
             exact("100/min sliding_window_strict"),
-            window(Counting::Strict { steps: 10 })
+            window(WindowCounter::Strict { steps: 10 })
         );
-        assert_eq!(exact("100/min sliding_log"), window(Counting::Log));
+        assert_eq!(exact("100/min sliding_log"), window(WindowCounter::Log));
         assert_eq!(
             exact("0"),
-            InMicros::Bucket {
+            MicrosLimit::Bucket {
                 per_micro: 0,
                 token: 1,
                 capacity: 0,
                 refundable: false
             }
         );
-        assert_eq!(exact("unlimited"), InMicros::Unlimited);
-        let InMicros::Window {
-            count: Counting::Sliding { grain },
+        assert_eq!(exact("unlimited"), MicrosLimit::Unlimited);
+        let MicrosLimit::Window {
+            count: WindowCounter::Sliding { grain },
             ..
         } = exact("1000000/d sliding_window")
         else {

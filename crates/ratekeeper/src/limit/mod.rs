@@ -7,12 +7,12 @@ mod normal;
 mod serde;
 mod text;
 
-pub use float::NotARate;
-pub use micros::{Counting, InMicros};
+pub use float::RateError;
+pub use micros::{MicrosLimit, WindowCounter};
 #[cfg(feature = "std")]
 pub(crate) use normal::LONGEST_FILL;
-pub(crate) use normal::{HORIZON, Kind, LONGEST_DEBT, Normal};
-pub use text::{ParseLimitError, Problem};
+pub(crate) use normal::{HORIZON, Kind, LONGEST_DEBT, TickLimit};
+pub use text::{ParseLimitError, ParseLimitErrorKind};
 
 use crate::clock::{NANOS_PER_SECOND, nanos};
 use core::fmt;
@@ -137,10 +137,10 @@ impl Rate {
 /// Limit::of(5, Duration::from_secs(15 * 60));      // "5/15min"
 /// Limit::every(Duration::from_millis(250));        // one at a time, four a second
 /// Limit::per_second_f64(0.5)?;                     // one every two seconds
-/// Limit::per_second(10).queue(20);                 // paced: one every 100 ms, 20 may wait
+/// Limit::per_second(10).paced_max_queue(20);                 // paced: one every 100 ms, 20 may wait
 /// Limit::per_hour(100).algorithm(Algorithm::SlidingLog);
 /// Limit::unlimited();                              // its own word, not a big number
-/// Limit::none();                                   // nothing passes
+/// Limit::deny_all();                                   // nothing passes
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -154,7 +154,7 @@ pub struct Limit {
     /// How much may come at once, and in which terms: see [`Room`] and [`REFUNDABLE`].
     room: u64,
     terms: u8,
-    normal: Normal,
+    normal: TickLimit,
     algorithm: Algorithm,
 }
 
@@ -163,7 +163,7 @@ const REFUNDABLE: u8 = 0x80;
 
 /// How much may come at once, in the terms of the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) enum Room {
+pub(crate) enum BurstSpec {
     /// A full bucket; the count, where an algorithm has no burst of its own.
     Burst(u64),
     /// The longest wait in nanoseconds (pacing).
@@ -209,16 +209,16 @@ impl Limit {
 
     /// Every call is admitted and nothing is counted.
     pub const fn unlimited() -> Self {
-        Self::build(0, 0, Room::Burst(0), Algorithm::TokenBucket, false)
+        Self::build(0, 0, BurstSpec::Burst(0), Algorithm::TokenBucket, false)
     }
 
     /// Nothing is admitted: rate 0, burst 0. With a [`burst`](Self::burst) it admits that many,
     /// once.
-    pub const fn none() -> Self {
+    pub const fn deny_all() -> Self {
         Self::build(
             0,
             NANOS_PER_SECOND,
-            Room::Burst(0),
+            BurstSpec::Burst(0),
             Algorithm::TokenBucket,
             false,
         )
@@ -236,7 +236,7 @@ impl Limit {
         Self::build(
             self.count,
             self.period,
-            Room::Burst(burst),
+            BurstSpec::Burst(burst),
             self.algorithm,
             self.is_refundable(),
         )
@@ -245,14 +245,14 @@ impl Limit {
     /// Paced: calls start one interval apart, and one that would have to wait longer than this is
     /// turned away.
     #[must_use]
-    pub const fn wait(self, longest: Duration) -> Self {
+    pub const fn paced_max_wait(self, longest: Duration) -> Self {
         if self.is_unlimited() {
             return self;
         }
         Self::build(
             self.count,
             self.period,
-            Room::Wait(nanos(longest)),
+            BurstSpec::Wait(nanos(longest)),
             Algorithm::Pacing,
             false,
         )
@@ -260,14 +260,14 @@ impl Limit {
 
     /// Paced: calls start one interval apart, and at most `longest` wait.
     #[must_use]
-    pub const fn queue(self, longest: u64) -> Self {
+    pub const fn paced_max_queue(self, longest: u64) -> Self {
         if self.is_unlimited() {
             return self;
         }
         Self::build(
             self.count,
             self.period,
-            Room::Queue(longest),
+            BurstSpec::Queue(longest),
             Algorithm::Pacing,
             false,
         )
@@ -282,12 +282,12 @@ impl Limit {
             return self;
         }
         let room = match (self.room(), algorithm) {
-            (Room::Wait(_) | Room::Queue(_), Algorithm::Pacing) => self.room(),
-            (_, Algorithm::Pacing) => Room::Queue(self.count),
-            (Room::Burst(_), _) if algorithm.has_burst() && self.algorithm.has_burst() => {
+            (BurstSpec::Wait(_) | BurstSpec::Queue(_), Algorithm::Pacing) => self.room(),
+            (_, Algorithm::Pacing) => BurstSpec::Queue(self.count),
+            (BurstSpec::Burst(_), _) if algorithm.has_burst() && self.algorithm.has_burst() => {
                 self.room()
             }
-            _ => Room::Burst(self.count),
+            _ => BurstSpec::Burst(self.count),
         };
         Self::build(
             self.count,
@@ -319,7 +319,7 @@ impl Limit {
     ///     // … it succeeds …
     ///     charge.settle(0);
     /// }
-    /// # Ok::<_, ratekeeper::Denied>(())
+    /// # Ok::<_, ratekeeper::DeniedError>(())
     /// ```
     #[must_use]
     pub const fn refundable(self) -> Self {
@@ -344,27 +344,27 @@ impl Limit {
             return self;
         }
         match (self.room(), self.algorithm) {
-            (Room::Burst(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
+            (BurstSpec::Burst(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
                 let period = self.period.saturating_mul(nodes);
                 Self::build(
                     self.count,
                     period,
-                    Room::Burst(part(burst, nodes)),
+                    BurstSpec::Burst(part(burst, nodes)),
                     self.algorithm,
                     self.is_refundable(),
                 )
             }
-            (Room::Queue(queue), _) => {
+            (BurstSpec::Queue(queue), _) => {
                 let period = self.period.saturating_mul(nodes);
                 Self::build(
                     self.count,
                     period,
-                    Room::Queue(queue / nodes),
+                    BurstSpec::Queue(queue / nodes),
                     self.algorithm,
                     false,
                 )
             }
-            (Room::Wait(_), _) => Self::build(
+            (BurstSpec::Wait(_), _) => Self::build(
                 self.count,
                 self.period.saturating_mul(nodes),
                 self.room(),
@@ -376,7 +376,7 @@ impl Limit {
                 Self::build(
                     count,
                     self.period,
-                    Room::Burst(count),
+                    BurstSpec::Burst(count),
                     self.algorithm,
                     false,
                 )
@@ -386,7 +386,7 @@ impl Limit {
 
     const fn of_nanos(count: u64, period: u64) -> Self {
         if period == 0 && count == 0 {
-            return Self::none();
+            return Self::deny_all();
         }
         if period == 0 {
             return Self::unlimited();
@@ -394,7 +394,7 @@ impl Limit {
         Self::build(
             count,
             period,
-            Room::Burst(count),
+            BurstSpec::Burst(count),
             Algorithm::TokenBucket,
             false,
         )
@@ -403,15 +403,15 @@ impl Limit {
     const fn build(
         count: u64,
         period: u64,
-        room: Room,
+        room: BurstSpec,
         algorithm: Algorithm,
         refundable: bool,
     ) -> Self {
-        let normal = Normal::new(count, period, room, algorithm, refundable);
+        let normal = TickLimit::new(count, period, room, algorithm, refundable);
         let (room, terms) = match room {
-            Room::Burst(burst) => (burst, 0),
-            Room::Wait(longest) => (longest, 1),
-            Room::Queue(longest) => (longest, 2),
+            BurstSpec::Burst(burst) => (burst, 0),
+            BurstSpec::Wait(longest) => (longest, 1),
+            BurstSpec::Queue(longest) => (longest, 2),
         };
         let terms = if matches!(normal.kind, Kind::Refundable) {
             terms | REFUNDABLE
@@ -428,11 +428,11 @@ impl Limit {
         }
     }
 
-    const fn room(&self) -> Room {
+    const fn room(&self) -> BurstSpec {
         match self.terms & !REFUNDABLE {
-            0 => Room::Burst(self.room),
-            1 => Room::Wait(self.room),
-            _ => Room::Queue(self.room),
+            0 => BurstSpec::Burst(self.room),
+            1 => BurstSpec::Wait(self.room),
+            _ => BurstSpec::Queue(self.room),
         }
     }
 }
@@ -460,7 +460,7 @@ impl Limit {
     }
 
     /// The algorithm that judges it.
-    pub const fn judged_by(&self) -> Algorithm {
+    pub const fn algorithm_kind(&self) -> Algorithm {
         self.algorithm
     }
 
@@ -504,13 +504,15 @@ impl Limit {
         if self.is_unlimited() || self.normal.is_windowed() {
             return None;
         }
-        let Normal { ticks, token, .. } = self.normal;
+        let TickLimit { ticks, token, .. } = self.normal;
         let exact_rate = ticks as u128 * self.period as u128 == token as u128 * self.count as u128
             || self.count == 0;
         let exact_room = match self.room() {
-            Room::Burst(burst) => self.normal.burst() == burst,
-            Room::Queue(longest) => self.normal.burst() == longest.saturating_add(1),
-            Room::Wait(longest) => self.normal.capacity as u128 == longest as u128 * ticks as u128,
+            BurstSpec::Burst(burst) => self.normal.burst() == burst,
+            BurstSpec::Queue(longest) => self.normal.burst() == longest.saturating_add(1),
+            BurstSpec::Wait(longest) => {
+                self.normal.capacity as u128 == longest as u128 * ticks as u128
+            }
         };
         if exact_rate && (exact_room || self.count == 0) {
             return None;
@@ -526,12 +528,14 @@ impl Limit {
     const fn clips(&self) -> bool {
         let longest = normal::LONGEST_FILL as u128 * self.count as u128;
         match self.room() {
-            Room::Wait(longest) => longest > normal::LONGEST_FILL,
-            Room::Burst(room) | Room::Queue(room) => room as u128 * self.period as u128 > longest,
+            BurstSpec::Wait(longest) => longest > normal::LONGEST_FILL,
+            BurstSpec::Burst(room) | BurstSpec::Queue(room) => {
+                room as u128 * self.period as u128 > longest
+            }
         }
     }
 
-    pub(crate) const fn normal(&self) -> &Normal {
+    pub(crate) const fn normal(&self) -> &TickLimit {
         &self.normal
     }
 
@@ -548,9 +552,9 @@ impl Limit {
     ) -> Self {
         let refundable = terms & REFUNDABLE != 0;
         let room = match terms & !REFUNDABLE {
-            0 => Room::Burst(room),
-            1 => Room::Wait(room),
-            _ => Room::Queue(room),
+            0 => BurstSpec::Burst(room),
+            1 => BurstSpec::Wait(room),
+            _ => BurstSpec::Queue(room),
         };
         Self::build(count, period, room, algorithm, refundable)
     }

@@ -6,8 +6,8 @@
 //! P is rounded up: a token then costs less than one tick more than written, which is under 17.3 ps
 //! while m is 58.
 
-use super::{Algorithm, Room};
-use crate::algorithm::Windowed;
+use super::{Algorithm, BurstSpec};
+use crate::algorithm::WindowLimit;
 
 /// How far from its origin an instant may be before the word is counted from a new one.
 pub(crate) const HORIZON: u64 = 10 * 365 * DAY;
@@ -76,7 +76,7 @@ impl Kind {
 /// The integers of a limit. For windows and logs: `token` is the window in nanoseconds, `capacity`
 /// the count, and `ticks` how far a packed state shifts its window (0: it does not fit one word).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-pub(crate) struct Normal {
+pub(crate) struct TickLimit {
     /// Ticks a nanosecond: 1 to 58; 0 where time stands still.
     pub(crate) ticks: u64,
     /// Ticks a token, at least 1.
@@ -86,11 +86,11 @@ pub(crate) struct Normal {
     pub(crate) kind: Kind,
 }
 
-impl Normal {
+impl TickLimit {
     pub(super) const fn new(
         count: u64,
         period: u64,
-        room: Room,
+        room: BurstSpec,
         algorithm: Algorithm,
         refundable: bool,
     ) -> Self {
@@ -123,7 +123,7 @@ impl Normal {
     }
 
     const fn window(count: u64, period: u64, kind: Kind) -> Self {
-        let limit = Windowed {
+        let limit = WindowLimit {
             most: count,
             window: period,
             shift: 0,
@@ -147,11 +147,11 @@ impl Normal {
         }
     }
 
-    const fn rate(count: u64, period: u64, room: Room, kind: Kind) -> Self {
+    const fn rate(count: u64, period: u64, room: BurstSpec, kind: Kind) -> Self {
         let (burst, longest) = match room {
-            Room::Burst(burst) => (burst, 0),
-            Room::Queue(queue) => (queue, 0),
-            Room::Wait(wait) => (0, wait),
+            BurstSpec::Burst(burst) => (burst, 0),
+            BurstSpec::Queue(queue) => (queue, 0),
+            BurstSpec::Wait(wait) => (0, wait),
         };
         if count == 0 || period as u128 > count as u128 * LONGEST_INTERVAL as u128 {
             // Nothing leaves a queue that stands still, so nothing may enter it.
@@ -244,8 +244,8 @@ impl Normal {
 
     /// The numbers of a window or log.
     #[inline]
-    pub(crate) const fn windowed(&self) -> Windowed {
-        Windowed {
+    pub(crate) const fn windowed(&self) -> WindowLimit {
+        WindowLimit {
             most: self.capacity,
             window: self.token,
             shift: self.ticks as u32,

@@ -1,7 +1,7 @@
 //! Limits as text, both ways: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM] [refundable]`,
 //! `unlimited`, `0`.
 
-use super::{Algorithm, Limit, Rate, Room};
+use super::{Algorithm, BurstSpec, Limit, Rate};
 use alloc::borrow::ToOwned;
 use alloc::string::String;
 use core::fmt;
@@ -44,13 +44,15 @@ impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.rate() {
             None => return f.write_str("unlimited"),
-            Some(_) if *self == Limit::none().algorithm(self.algorithm) => f.write_str("0")?,
+            Some(_) if *self == Limit::deny_all().algorithm(self.algorithm) => f.write_str("0")?,
             Some(rate) => write!(f, "{rate}")?,
         }
         match self.room() {
-            Room::Burst(burst) if burst != self.count => write!(f, " burst {burst}")?,
-            Room::Queue(longest) if longest != self.count => return write!(f, " queue {longest}"),
-            Room::Wait(longest) => {
+            BurstSpec::Burst(burst) if burst != self.count => write!(f, " burst {burst}")?,
+            BurstSpec::Queue(longest) if longest != self.count => {
+                return write!(f, " queue {longest}");
+            }
+            BurstSpec::Wait(longest) => {
                 f.write_str(" wait ")?;
                 return write_time(f, longest, "1");
             }
@@ -85,13 +87,13 @@ impl fmt::Display for Limit {
 pub struct ParseLimitError {
     text: String,
     at: usize,
-    problem: Problem,
+    problem: ParseLimitErrorKind,
 }
 
 /// What is wrong with the text of a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Problem {
+pub enum ParseLimitErrorKind {
     /// A whole number was expected.
     Number,
     /// The number does not fit 64 bits.
@@ -125,7 +127,7 @@ impl ParseLimitError {
     }
 
     /// What is wrong there.
-    pub fn problem(&self) -> Problem {
+    pub fn kind(&self) -> ParseLimitErrorKind {
         self.problem
     }
 
@@ -147,24 +149,28 @@ impl fmt::Display for ParseLimitError {
         let word = format_args!("`{}`", self.word().escape_debug());
         let missing = self.word().is_empty();
         match self.problem {
-            Problem::Number if missing => {
+            ParseLimitErrorKind::Number if missing => {
                 f.write_str("a whole number is missing; write a limit as `100/min burst 20`")
             }
-            Problem::Unit if missing => {
+            ParseLimitErrorKind::Unit if missing => {
                 f.write_str("a unit of time is missing; write s, min, h, d or w, as in `10/min`")
             }
-            Problem::Number => write!(
+            ParseLimitErrorKind::Number => write!(
                 f,
                 "{word} is not a whole number; write a limit as `100/min burst 20`"
             ),
-            Problem::TooLarge => write!(f, "{word} is more than {}", u64::MAX),
-            Problem::Slash => write!(f, "a `/` and a unit must follow the count, as in `100/min`"),
-            Problem::Unit => write!(
+            ParseLimitErrorKind::TooLarge => write!(f, "{word} is more than {}", u64::MAX),
+            ParseLimitErrorKind::Slash => {
+                write!(f, "a `/` and a unit must follow the count, as in `100/min`")
+            }
+            ParseLimitErrorKind::Unit => write!(
                 f,
                 "{word} is not a unit of time; write s, min, h, d or w, as in `10/min`"
             ),
-            Problem::Period => write!(f, "a period must be more than zero and at most 584 years"),
-            Problem::Word => {
+            ParseLimitErrorKind::Period => {
+                write!(f, "a period must be more than zero and at most 584 years")
+            }
+            ParseLimitErrorKind::Word => {
                 write!(
                     f,
                     "{word} is not known here; write `burst N`, `wait 2s`, `queue N`, `refundable` or an algorithm ("
@@ -174,23 +180,25 @@ impl fmt::Display for ParseLimitError {
                 }
                 f.write_str("gcra)")
             }
-            Problem::Burst => write!(
+            ParseLimitErrorKind::Burst => write!(
                 f,
                 "only token_bucket and leaky_bucket have a burst; leave it out"
             ),
-            Problem::Pacing => write!(
+            ParseLimitErrorKind::Pacing => write!(
                 f,
                 "`wait D` or `queue N` belong to pacing, one of them, without burst"
             ),
-            Problem::Refundable => {
+            ParseLimitErrorKind::Refundable => {
                 write!(
                     f,
                     "only token_bucket and leaky_bucket can be refundable; the others give back in full without it"
                 )
             }
-            Problem::Twice => write!(f, "{word} says again what was said before; say it once"),
-            Problem::Trailing => write!(f, "nothing may follow, but {word} does"),
-            Problem::Fill => {
+            ParseLimitErrorKind::Twice => {
+                write!(f, "{word} says again what was said before; say it once")
+            }
+            ParseLimitErrorKind::Trailing => write!(f, "nothing may follow, but {word} does"),
+            ParseLimitErrorKind::Fill => {
                 write!(
                     f,
                     "this much would take over 142 years to fill; lower the burst or raise the rate"
@@ -216,7 +224,7 @@ impl FromStr for Limit {
     }
 }
 
-type Parsed<T> = Result<T, (usize, Problem)>;
+type Parsed<T> = Result<T, (usize, ParseLimitErrorKind)>;
 
 struct Parser<'a> {
     text: &'a str,
@@ -241,8 +249,8 @@ impl<'a> Parser<'a> {
                 Limit::of_nanos(count, period)
             }
             // `0` alone is a limit; any other number wants a period.
-            false if count == 0 => Limit::none(),
-            false => return Err((self.at, Problem::Slash)),
+            false if count == 0 => Limit::deny_all(),
+            false => return Err((self.at, ParseLimitErrorKind::Slash)),
         };
         self.options(limit, start)
     }
@@ -260,18 +268,20 @@ impl<'a> Parser<'a> {
                     self.space();
                     let (amount_at, read) = (self.at, self.room(word)?);
                     match room {
-                        Some((_, Room::Burst(_))) if word == "burst" => {
-                            return Err((at, Problem::Twice));
+                        Some((_, BurstSpec::Burst(_))) if word == "burst" => {
+                            return Err((at, ParseLimitErrorKind::Twice));
                         }
-                        Some(_) => return Err((at, Problem::Pacing)),
+                        Some(_) => return Err((at, ParseLimitErrorKind::Pacing)),
                         None => room = Some((amount_at, read)),
                     }
                 }
-                "refundable" if refundable.is_some() => return Err((at, Problem::Twice)),
+                "refundable" if refundable.is_some() => {
+                    return Err((at, ParseLimitErrorKind::Twice));
+                }
                 "refundable" => refundable = Some(at),
                 name => match Algorithm::from_name(name) {
-                    None => return Err((at, Problem::Word)),
-                    Some(_) if algorithm.is_some() => return Err((at, Problem::Twice)),
+                    None => return Err((at, ParseLimitErrorKind::Word)),
+                    Some(_) if algorithm.is_some() => return Err((at, ParseLimitErrorKind::Twice)),
                     Some(found) => algorithm = Some((at, found)),
                 },
             }
@@ -281,12 +291,12 @@ impl<'a> Parser<'a> {
         }
         let amount_at = room.map_or(start, |(at, _)| at);
         match (room, algorithm) {
-            (Some((_, Room::Burst(_))), Some((at, algorithm))) if !algorithm.has_burst() => {
-                return Err((amount_at.min(at), Problem::Burst));
+            (Some((_, BurstSpec::Burst(_))), Some((at, algorithm))) if !algorithm.has_burst() => {
+                return Err((amount_at.min(at), ParseLimitErrorKind::Burst));
             }
-            (Some((_, Room::Burst(burst))), _) => limit = limit.burst(burst),
+            (Some((_, BurstSpec::Burst(burst))), _) => limit = limit.burst(burst),
             (Some(_), Some((at, algorithm))) if algorithm != Algorithm::Pacing => {
-                return Err((at, Problem::Pacing));
+                return Err((at, ParseLimitErrorKind::Pacing));
             }
             (Some((_, room)), _) => {
                 limit = Limit::build(limit.count, limit.period, room, Algorithm::Pacing, false)
@@ -294,31 +304,33 @@ impl<'a> Parser<'a> {
             (None, _) => {}
         }
         match refundable {
-            Some(at) if !limit.algorithm.has_burst() => return Err((at, Problem::Refundable)),
+            Some(at) if !limit.algorithm.has_burst() => {
+                return Err((at, ParseLimitErrorKind::Refundable));
+            }
             Some(_) => limit = limit.refundable(),
             None => {}
         }
         // A rate of zero never fills, and is written on purpose.
         if limit.count > 0 && limit.clips() {
-            Err((amount_at, Problem::Fill))
+            Err((amount_at, ParseLimitErrorKind::Fill))
         } else {
             Ok(limit)
         }
     }
 
-    fn room(&mut self, word: &str) -> Parsed<Room> {
+    fn room(&mut self, word: &str) -> Parsed<BurstSpec> {
         if word == "wait" {
-            return self.time().map(Room::Wait);
+            return self.time().map(BurstSpec::Wait);
         }
         let at = self.at;
         let number = self.number()?;
         if !self.peek_word().is_empty() {
-            return Err((at, Problem::Number));
+            return Err((at, ParseLimitErrorKind::Number));
         }
         Ok(if word == "burst" {
-            Room::Burst(number)
+            BurstSpec::Burst(number)
         } else {
-            Room::Queue(number)
+            BurstSpec::Queue(number)
         })
     }
 
@@ -327,7 +339,7 @@ impl<'a> Parser<'a> {
         self.space();
         let start = self.at;
         match self.time()? {
-            0 => Err((start, Problem::Period)),
+            0 => Err((start, ParseLimitErrorKind::Period)),
             period => Ok(period),
         }
     }
@@ -345,18 +357,21 @@ impl<'a> Parser<'a> {
         let (unit, _) = UNITS
             .into_iter()
             .find(|(_, names)| names.contains(&name))
-            .ok_or((at, Problem::Unit))?;
-        many.checked_mul(unit).ok_or((start, Problem::Period))
+            .ok_or((at, ParseLimitErrorKind::Unit))?;
+        many.checked_mul(unit)
+            .ok_or((start, ParseLimitErrorKind::Period))
     }
 
     fn number(&mut self) -> Parsed<u64> {
         let digits = self.rest().bytes().take_while(u8::is_ascii_digit).count();
         let (start, number) = (self.at, &self.rest()[..digits]);
         if digits == 0 {
-            return Err((start, Problem::Number));
+            return Err((start, ParseLimitErrorKind::Number));
         }
         self.at += digits;
-        number.parse().map_err(|_| (start, Problem::TooLarge))
+        number
+            .parse()
+            .map_err(|_| (start, ParseLimitErrorKind::TooLarge))
     }
 
     fn word(&mut self) -> &'a str {
@@ -382,7 +397,7 @@ impl<'a> Parser<'a> {
         if self.rest().is_empty() {
             Ok(())
         } else {
-            Err((self.at, Problem::Trailing))
+            Err((self.at, ParseLimitErrorKind::Trailing))
         }
     }
 

@@ -6,12 +6,12 @@
 //! they are written once, before the cell is published.
 
 use super::change::FULL;
-use super::windowed::Wide;
+use super::windowed::LargeWords;
 use crate::algorithm::pacing;
 use crate::algorithm::token_bucket::{self, Step};
-use crate::clock::Instant;
+use crate::clock::Timestamp;
 use crate::decision::{Decision, Outcome};
-use crate::limit::{Algorithm, HORIZON, Kind, Limit, Normal};
+use crate::limit::{Algorithm, HORIZON, Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, OnceBox, Ordering, back_off};
 
 /// The word of a generation that is over.
@@ -25,7 +25,7 @@ pub(crate) const REACH: u64 = HORIZON / 5 * 4;
 const BACKLOG: u64 = HORIZON / 2;
 
 #[repr(C)]
-pub(crate) struct Cell {
+pub(crate) struct Generation {
     /// The state: TAT in ticks since the origin, or a packed window.
     pub(crate) word: AtomicU64,
     pub(crate) origin: AtomicU64,
@@ -39,7 +39,7 @@ pub(crate) struct Cell {
     /// What refunds and cancels gave back in all. Only they write it, under the lock.
     pub(super) refunded: AtomicU64,
     /// The state of an algorithm that does not fit the word.
-    pub(super) wide: OnceBox<Wide>,
+    pub(super) wide: OnceBox<LargeWords>,
 }
 
 /// Where an instant lies from the origin of a cell.
@@ -64,8 +64,8 @@ pub(super) struct Attempt {
 }
 
 /// A call that went the way of nearly all.
-pub(crate) struct Quick {
-    pub(crate) limit: Normal,
+pub(crate) struct FastDecision {
+    pub(crate) limit: TickLimit,
     pub(crate) clock: u64,
     /// How far ahead of the clock the call left the state.
     pub(crate) ahead: u64,
@@ -73,7 +73,7 @@ pub(crate) struct Quick {
     pub(crate) wait: u64,
 }
 
-impl Quick {
+impl FastDecision {
     #[inline(always)]
     pub(crate) fn decision(&self) -> Decision {
         let outcome = if self.wait == 0 {
@@ -85,8 +85,8 @@ impl Quick {
     }
 }
 
-impl Cell {
-    pub(super) fn new(limit: &Limit, now: Instant) -> Self {
+impl Generation {
+    pub(super) fn new(limit: &Limit, now: Timestamp) -> Self {
         let cell = Self::empty();
         let full = match limit.normal().kind {
             Kind::Unlimited => FULL,
@@ -117,7 +117,7 @@ impl Cell {
         let (written, room) = limit.written();
         let meta = normal.ticks
             | (normal.kind as u64) << 8
-            | (limit.judged_by() as u64) << 16
+            | (limit.algorithm_kind() as u64) << 16
             | u64::from(room) << 24;
         self.word.store(word, Ordering::Relaxed);
         self.origin.store(origin, Ordering::Relaxed);
@@ -130,10 +130,10 @@ impl Cell {
     }
 
     #[inline]
-    pub(super) fn normal(&self) -> Normal {
+    pub(super) fn normal(&self) -> TickLimit {
         let meta = self.meta.load(Ordering::Relaxed);
         let kind = Kind::from_byte((meta >> 8) as u8);
-        Normal {
+        TickLimit {
             ticks: meta & 0xff,
             token: self.token.load(Ordering::Relaxed),
             capacity: self.capacity.load(Ordering::Relaxed),
@@ -150,12 +150,12 @@ impl Cell {
 
     /// Where `now` lies from here.
     #[inline]
-    pub(super) fn reach(&self, limit: &Normal, now: Instant) -> Reach {
+    pub(super) fn reach(&self, limit: &TickLimit, now: Timestamp) -> Reach {
         reach(limit, self.origin.load(Ordering::Relaxed), now)
     }
 
     /// The clock in ticks; what is out of reach stands at the end it is beyond.
-    pub(super) fn clock(&self, limit: &Normal, now: Instant) -> u64 {
+    pub(super) fn clock(&self, limit: &TickLimit, now: Timestamp) -> u64 {
         match self.reach(limit, now) {
             Reach::Clock(clock) => clock,
             Reach::Early { .. } => 0,
@@ -164,7 +164,7 @@ impl Cell {
     }
 
     /// How far the state is ahead of `now` in ticks, wherever `now` lies.
-    pub(super) fn ahead(&self, limit: &Normal, now: Instant) -> Result<u64, Sealed> {
+    pub(super) fn ahead(&self, limit: &TickLimit, now: Timestamp) -> Result<u64, Sealed> {
         Ok(ahead(
             limit,
             self.origin.load(Ordering::Relaxed),
@@ -181,7 +181,7 @@ impl Cell {
     /// that one comparison is left once the time and the state are known. Always in line: a caller
     /// that asks no more than whether it passed pays for no more, and nothing goes through memory.
     #[inline(always)]
-    pub(super) fn quick(&self, now: Instant, cost: u64) -> Option<Quick> {
+    pub(super) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastDecision> {
         let limit = self.normal();
         let charge = cost.checked_mul(limit.token)?;
         // How far ahead the state may be for the cost to fit.
@@ -197,7 +197,7 @@ impl Cell {
         let ahead = tat.saturating_sub(clock);
         if ahead > room {
             // The seal is further ahead than any room.
-            return (tat < SEALED - charge).then_some(Quick {
+            return (tat < SEALED - charge).then_some(FastDecision {
                 limit,
                 clock,
                 ahead,
@@ -217,7 +217,7 @@ impl Cell {
                 after = self.collided(clock, charge, room)?;
             }
         }
-        Some(Quick {
+        Some(FastDecision {
             limit,
             clock,
             ahead: after,
@@ -253,7 +253,7 @@ impl Cell {
     #[inline]
     pub(super) fn attempt(
         &self,
-        limit: &Normal,
+        limit: &TickLimit,
         clock: u64,
         cost: u64,
         patience: u64,
@@ -312,7 +312,7 @@ impl Cell {
 
 /// Where `now` lies from `origin`.
 #[inline]
-pub(crate) fn reach(limit: &Normal, origin: u64, now: Instant) -> Reach {
+pub(crate) fn reach(limit: &TickLimit, origin: u64, now: Timestamp) -> Reach {
     let nanos = now.as_unix_nanos();
     let elapsed = nanos.wrapping_sub(origin);
     if nanos >= origin && elapsed <= REACH {
@@ -323,7 +323,7 @@ pub(crate) fn reach(limit: &Normal, origin: u64, now: Instant) -> Reach {
 }
 
 #[cold]
-fn out_of_reach(limit: &Normal, origin: u64, now: u64) -> Reach {
+fn out_of_reach(limit: &TickLimit, origin: u64, now: u64) -> Reach {
     if limit.ticks == 0 {
         // Time stands still.
         return Reach::Clock(0);
@@ -337,7 +337,7 @@ fn out_of_reach(limit: &Normal, origin: u64, now: u64) -> Reach {
 }
 
 /// How far a state is ahead of `now` in ticks, wherever `now` lies.
-pub(crate) fn ahead(limit: &Normal, origin: u64, tat: u64, now: Instant) -> u64 {
+pub(crate) fn ahead(limit: &TickLimit, origin: u64, tat: u64, now: Timestamp) -> u64 {
     let clock = match reach(limit, origin, now) {
         Reach::Clock(clock) => i128::from(clock),
         _ => (i128::from(now.as_unix_nanos()) - i128::from(origin)) * i128::from(limit.ticks),
@@ -347,10 +347,10 @@ pub(crate) fn ahead(limit: &Normal, origin: u64, tat: u64, now: Instant) -> u64 
 
 /// What a call would be told by a bucket or a queue, wherever its instant lies.
 pub(crate) fn look(
-    limit: &Normal,
+    limit: &TickLimit,
     origin: u64,
     tat: u64,
-    now: Instant,
+    now: Timestamp,
     cost: u64,
     patience: u64,
 ) -> Decision {
@@ -373,7 +373,7 @@ pub(crate) fn look(
 
 /// One call on the word of a bucket or a queue.
 #[inline]
-pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
+pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
     match limit.kind {
         Kind::Pacing => pacing::step(limit, tat, clock, cost, patience),
         _ => token_bucket::step(limit, tat, clock, cost, patience),
@@ -382,7 +382,7 @@ pub(crate) fn step(limit: &Normal, tat: u64, clock: u64, cost: u64, patience: u6
 
 /// What the caller is told of a step that left the state so far ahead of the clock.
 #[inline]
-pub(crate) fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
+pub(crate) fn decision(normal: &TickLimit, step: Step, ahead: u64) -> Decision {
     let (outcome, wait) = match step {
         Step::Admit { wait, .. } => (Outcome::Allowed, wait),
         Step::Deny { wait } => (Outcome::Denied, wait),
@@ -391,6 +391,6 @@ pub(crate) fn decision(normal: &Normal, step: Step, ahead: u64) -> Decision {
     Decision::new(normal, outcome, ahead, wait)
 }
 
-pub(crate) fn origin_for(now: Instant) -> u64 {
+pub(crate) fn origin_for(now: Timestamp) -> u64 {
     now.as_unix_nanos().saturating_sub(BACKLOG)
 }

@@ -3,9 +3,9 @@
 //! The old word is sealed for good, the clock is read, and the new cell is filled before it is
 //! published.
 
-use super::cell::{Cell, REACH, SEALED, origin_for};
-use crate::clock::Instant;
-use crate::limit::{Kind, Limit, Normal};
+use super::cell::{Generation, REACH, SEALED, origin_for};
+use crate::clock::Timestamp;
+use crate::limit::{Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, Ordering};
 
 /// The word of an unlimited cell holds the level it was entered with, shifted by this; `FULL`
@@ -14,8 +14,8 @@ const UNLIMITED_BIAS: i128 = 1 << 62;
 pub(super) const FULL: u64 = 1 << 63;
 
 /// A generation after the first, and how claims of the one before it find themselves in it.
-pub(crate) struct Later {
-    pub(crate) cell: Cell,
+pub(crate) struct NextGeneration {
+    pub(crate) cell: Generation,
     carried: Carried,
 }
 
@@ -32,7 +32,7 @@ struct Carried {
 /// What a reservation can give back, and from where on others stand behind it: in the ticks of one
 /// generation.
 #[derive(Clone, Copy)]
-pub(crate) struct Claim {
+pub(crate) struct ReservationClaim {
     pub(crate) worth: u64,
     pub(crate) mark: u64,
 }
@@ -53,7 +53,7 @@ pub enum Carry {
     Reset,
 }
 
-impl Cell {
+impl Generation {
     /// Ends this generation: the word is sealed for good. Returns what it was.
     fn seal(&self) -> u64 {
         // Whoever is inside a wide state ends first; whoever comes after meets the seal.
@@ -68,10 +68,10 @@ impl Cell {
     /// than it.
     pub(crate) fn hand_over(
         &self,
-        next: &Later,
+        next: &NextGeneration,
         limit: &Limit,
         carry: Carry,
-        now: impl FnOnce() -> Instant,
+        now: impl FnOnce() -> Timestamp,
     ) {
         let word = self.seal();
         let now = now();
@@ -118,7 +118,7 @@ impl Cell {
 
     /// The numbers and the word of this cell; of a refundable bucket those of the plain bucket with
     /// the same TAT.
-    fn as_bucket(&self, word: u64) -> (Normal, u64) {
+    fn as_bucket(&self, word: u64) -> (TickLimit, u64) {
         let normal = self.normal();
         if normal.kind != Kind::Refundable {
             return (normal, word);
@@ -129,7 +129,7 @@ impl Cell {
             .saturating_sub(origin)
             .min(u128::from(SEALED - 1)) as u64;
         (
-            Normal {
+            TickLimit {
                 kind: Kind::Bucket,
                 ..normal
             },
@@ -139,7 +139,7 @@ impl Cell {
 
     /// The origin of the next cell. A stale instant is to be judged at its own time: the origin
     /// stays while it can.
-    fn origin_after(&self, now: Instant) -> u64 {
+    fn origin_after(&self, now: Timestamp) -> u64 {
         let origin = self.origin.load(Ordering::Relaxed);
         let near = now.as_unix_nanos().saturating_sub(origin) <= REACH;
         if near && self.normal().kind != Kind::Unlimited {
@@ -150,7 +150,7 @@ impl Cell {
     }
 
     /// The clock of this cell, which may be past its reach.
-    fn clock_at(&self, limit: &Normal, now: Instant) -> u64 {
+    fn clock_at(&self, limit: &TickLimit, now: Timestamp) -> u64 {
         let elapsed = now
             .as_unix_nanos()
             .saturating_sub(self.origin.load(Ordering::Relaxed));
@@ -158,7 +158,7 @@ impl Cell {
     }
 
     /// What was used of the limit at `now`, rounded up, for a successor that counts in other terms.
-    fn used(&self, limit: &Normal, word: u64, now: Instant) -> u64 {
+    fn used(&self, limit: &TickLimit, word: u64, now: Timestamp) -> u64 {
         match limit.kind {
             Kind::Unlimited => 0,
             Kind::Bucket | Kind::Frozen | Kind::Pacing => word
@@ -170,7 +170,7 @@ impl Cell {
 
     /// Leaves the state as if `used` had just been taken from a fresh one. Only under the lock, or
     /// before the cell is known.
-    pub(super) fn charge_unconditionally(&self, limit: &Normal, now: Instant, used: u64) {
+    pub(super) fn charge_unconditionally(&self, limit: &TickLimit, now: Timestamp, used: u64) {
         match limit.kind {
             Kind::Unlimited => self.word.store(FULL, Ordering::Relaxed),
             Kind::Bucket | Kind::Frozen | Kind::Pacing => {
@@ -183,12 +183,12 @@ impl Cell {
 
     fn hand_over_tokens(
         &self,
-        old: &Normal,
-        next: &Later,
+        old: &TickLimit,
+        next: &NextGeneration,
         limit: &Limit,
         carry: Carry,
         word: u64,
-        now: Instant,
+        now: Timestamp,
     ) {
         let new = limit.normal();
         let zero = Zero::of(self, old, word, now);
@@ -246,12 +246,12 @@ impl Cell {
     }
 }
 
-impl Later {
+impl NextGeneration {
     /// A generation that has no limit yet.
     pub(crate) fn empty() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            cell: Cell::empty(),
+            cell: Generation::empty(),
             carried: Carried {
                 from: zero(),
                 to: zero(),
@@ -261,7 +261,11 @@ impl Later {
     }
 
     /// What a claim of the generation before is in this one; none if this one knows nothing of it.
-    pub(super) fn follow(&self, before: &Cell, claim: Claim) -> Option<Claim> {
+    pub(super) fn follow(
+        &self,
+        before: &Generation,
+        claim: ReservationClaim,
+    ) -> Option<ReservationClaim> {
         let (old, new) = (before.normal(), self.cell.normal());
         if self.cell.meta.load(Ordering::Relaxed) & FORGETS != 0 || new.kind == Kind::Unlimited {
             return None;
@@ -282,7 +286,7 @@ impl Later {
         let mark = to.wrapping_add(convert(i128::from(distance)) as u64);
         // Nor can more come back than a bucket holds: what was promised behind it rests on that.
         let worth = convert(i128::from(claim.worth)).min(i128::from(new.capacity)) as u64;
-        Some(Claim { worth, mark })
+        Some(ReservationClaim { worth, mark })
     }
 }
 
@@ -293,7 +297,7 @@ enum Family {
     Window,
 }
 
-fn family(limit: &Normal) -> Family {
+fn family(limit: &TickLimit) -> Family {
     match limit.kind {
         Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => Family::Tokens,
         Kind::Pacing => Family::Queue,
@@ -314,7 +318,7 @@ enum Zero {
 }
 
 impl Zero {
-    fn of(cell: &Cell, limit: &Normal, word: u64, now: Instant) -> Self {
+    fn of(cell: &Generation, limit: &TickLimit, word: u64, now: Timestamp) -> Self {
         if limit.kind == Kind::Unlimited {
             let since = cell.origin.load(Ordering::Relaxed);
             return match word {

@@ -1,12 +1,12 @@
 //! What an admission took, for those who learn the true cost later.
 
 use super::Limiter;
-use super::view::Admitted;
+use super::view::Admission;
 use crate::algorithm::Refund;
-use crate::algorithm::token_bucket::{self, Charged};
-use crate::clock::{Clock, DefaultClock, Instant};
+use crate::algorithm::token_bucket::{self, ChargeRecord};
+use crate::clock::{Clock, DefaultClock, Timestamp};
 #[cfg(feature = "std")]
-use crate::keyed::Spot;
+use crate::keyed::OwnedKey;
 use crate::limit::Kind;
 use crate::sync::Ordering;
 use core::cmp::Ordering::{Equal, Greater, Less};
@@ -22,7 +22,7 @@ use core::fmt;
 /// // … the work turns out to cost 120 …
 /// charge.settle(120);
 /// assert_eq!(limiter.peek().remaining(), 880);
-/// # Ok::<_, ratekeeper::Denied>(())
+/// # Ok::<_, ratekeeper::DeniedError>(())
 /// ```
 #[must_use = "settle the charge when the true cost is known, or drop it with `drop(charge)` to keep it"]
 pub struct Charge<C: Clock = DefaultClock> {
@@ -30,7 +30,7 @@ pub struct Charge<C: Clock = DefaultClock> {
     cost: u64,
     /// For windows and logs, `tat` names the window or the instant. [`NOTHING`](Charged::NOTHING)
     /// if there was no limit.
-    charged: Charged,
+    charged: ChargeRecord,
 }
 
 /// Whose state a charge or a reservation is about, and by which limit of it.
@@ -40,11 +40,11 @@ pub(super) enum Owner<C: Clock> {
         generation: u32,
     },
     #[cfg(feature = "std")]
-    Key { key: Spot<C> },
+    Key { key: OwnedKey<C> },
 }
 
 impl<C: Clock> Owner<C> {
-    pub(super) fn now(&self) -> Instant {
+    pub(super) fn now(&self) -> Timestamp {
         match self {
             Self::One { limiter, .. } => limiter.clock().now(),
             #[cfg(feature = "std")]
@@ -55,7 +55,7 @@ impl<C: Clock> Owner<C> {
 
 impl<C: Clock> Charge<C> {
     #[inline]
-    pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64) -> Self {
+    pub(super) fn new(limiter: &Limiter<C>, admitted: &Admission, cost: u64) -> Self {
         Self::of(
             Owner::One {
                 limiter: limiter.clone(),
@@ -67,13 +67,13 @@ impl<C: Clock> Charge<C> {
     }
 
     #[cfg(feature = "std")]
-    pub(crate) fn of_key(key: Spot<C>, admitted: &Admitted, cost: u64) -> Self {
+    pub(crate) fn of_key(key: OwnedKey<C>, admitted: &Admission, cost: u64) -> Self {
         Self::of(Owner::Key { key }, admitted, cost)
     }
 
     #[inline]
-    fn of(owner: Owner<C>, admitted: &Admitted, cost: u64) -> Self {
-        let Admitted {
+    fn of(owner: Owner<C>, admitted: &Admission, cost: u64) -> Self {
+        let Admission {
             normal,
             clock,
             tat,
@@ -82,8 +82,8 @@ impl<C: Clock> Charge<C> {
             ..
         } = *admitted;
         let charged = match normal.kind {
-            Kind::Unlimited => Charged::NOTHING,
-            _ => Charged::new(&normal, tat, clock, cost, refunded, given),
+            Kind::Unlimited => ChargeRecord::NOTHING,
+            _ => ChargeRecord::new(&normal, tat, clock, cost, refunded, given),
         };
         Self {
             owner,
@@ -106,9 +106,9 @@ impl<C: Clock> Charge<C> {
         self.settle_at(actual, || self.owner.now());
     }
 
-    pub(crate) fn settle_at(&self, actual: u64, now: impl Fn() -> Instant) {
+    pub(crate) fn settle_at(&self, actual: u64, now: impl Fn() -> Timestamp) {
         match actual.cmp(&self.cost) {
-            _ if self.charged == Charged::NOTHING => {}
+            _ if self.charged == ChargeRecord::NOTHING => {}
             Equal => {
                 if self.is_refundable() {
                     self.give_back(0, now);
@@ -136,7 +136,7 @@ impl<C: Clock> Charge<C> {
         }
     }
 
-    fn give_back(&self, unused: u64, now: impl Fn() -> Instant) {
+    fn give_back(&self, unused: u64, now: impl Fn() -> Timestamp) {
         let (shared, generation) = match &self.owner {
             Owner::One {
                 limiter,
@@ -194,7 +194,7 @@ impl<C: Clock> Charge<C> {
         });
     }
 
-    fn charge_more(&self, extra: u64, now: impl Fn() -> Instant) {
+    fn charge_more(&self, extra: u64, now: impl Fn() -> Timestamp) {
         let shared = match &self.owner {
             Owner::One { limiter, .. } => &*limiter.shared,
             #[cfg(feature = "std")]

@@ -15,7 +15,7 @@ pub(crate) mod windowed;
 pub use change::Carry;
 pub use charge::Charge;
 pub use reservation::Reservation;
-pub use shared::Counts;
+pub use shared::Adjustments;
 pub use view::At;
 #[cfg(feature = "std")]
 pub(crate) use wait::NO_TIMER;
@@ -26,13 +26,13 @@ pub(crate) use waiters::{Waiters, thread_waker};
 
 #[cfg(feature = "std")]
 use crate::clock::SystemClock;
-use crate::clock::{Clock, DefaultClock, Instant};
-use crate::decision::{Decision, Denied, ReserveError};
+use crate::clock::{Clock, DefaultClock, Timestamp};
+use crate::decision::{Decision, DeniedError, ReserveError};
 use crate::limit::Limit;
 use crate::sync::Arc;
 use core::fmt;
 use core::time::Duration;
-use shared::Shared;
+use shared::Generations;
 
 /// A limiter for one subject: one atomic word, shared by any number of threads.
 ///
@@ -49,7 +49,7 @@ use shared::Shared;
 ///
 /// Every verb has a twin on [`at`](Self::at), which takes the time from you.
 pub struct Limiter<C: Clock = DefaultClock> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<Generations<C>>,
 }
 
 /// # Making one
@@ -65,7 +65,7 @@ impl<C: Clock> Limiter<C> {
     /// A limiter on a clock of your choice, starting with a full bucket.
     pub fn with_clock(limit: Limit, clock: C) -> Self {
         Self {
-            shared: Arc::new(Shared::new(limit, clock)),
+            shared: Arc::new(Generations::new(limit, clock)),
         }
     }
 
@@ -105,7 +105,7 @@ impl<C: Clock> Limiter<C> {
     /// assert_eq!(minute.filter(|t| limiter.at(*t).check().is_allowed()).count(), 60);
     /// ```
     #[inline]
-    pub fn at(&self, now: Instant) -> At<'_, C> {
+    pub fn at(&self, now: Timestamp) -> At<'_, C> {
         At::new(self, now)
     }
 
@@ -143,7 +143,7 @@ impl<C: Clock> Limiter<C> {
 
     /// Charges `cost` units for work whose true cost is known later; see [`Charge`].
     #[inline]
-    pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
+    pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
         self.now().take(cost)
     }
 
@@ -214,8 +214,8 @@ impl<C: Clock> Limiter<C> {
     }
 
     /// What came on top of the limit's promise, or was not given back: every such unit is counted.
-    pub fn counts(&self) -> Counts {
-        self.shared.counts()
+    pub fn adjustments(&self) -> Adjustments {
+        self.shared.adjustments()
     }
 }
 

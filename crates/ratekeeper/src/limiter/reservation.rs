@@ -1,13 +1,13 @@
 //! A slot in the future.
 
 use super::Limiter;
-use super::change::Claim;
+use super::change::ReservationClaim;
 use super::charge::Owner;
-use super::view::Admitted;
+use super::view::Admission;
 use crate::algorithm::token_bucket;
-use crate::clock::{Clock, DefaultClock, Instant};
+use crate::clock::{Clock, DefaultClock, Timestamp};
 #[cfg(feature = "std")]
-use crate::keyed::Spot;
+use crate::keyed::OwnedKey;
 use crate::limit::Kind;
 use crate::sync::Ordering;
 use core::fmt;
@@ -36,14 +36,19 @@ use core::time::Duration;
 #[must_use = "a reservation takes its slot whether or not you act; cancel it to give the slot back"]
 pub struct Reservation<C: Clock = DefaultClock> {
     owner: Owner<C>,
-    act: Instant,
+    act: Timestamp,
     /// What it took; worth 0 if there is nothing to give back.
-    claim: Claim,
+    claim: ReservationClaim,
 }
 
 impl<C: Clock> Reservation<C> {
     #[inline]
-    pub(super) fn new(limiter: &Limiter<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
+    pub(super) fn new(
+        limiter: &Limiter<C>,
+        admitted: &Admission,
+        cost: u64,
+        now: Timestamp,
+    ) -> Self {
         Self::of(
             Owner::One {
                 limiter: limiter.clone(),
@@ -56,13 +61,18 @@ impl<C: Clock> Reservation<C> {
     }
 
     #[cfg(feature = "std")]
-    pub(crate) fn of_key(key: Spot<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
+    pub(crate) fn of_key(
+        key: OwnedKey<C>,
+        admitted: &Admission,
+        cost: u64,
+        now: Timestamp,
+    ) -> Self {
         Self::of(Owner::Key { key }, admitted, cost, now)
     }
 
     #[inline]
-    fn of(owner: Owner<C>, admitted: &Admitted, cost: u64, now: Instant) -> Self {
-        let Admitted {
+    fn of(owner: Owner<C>, admitted: &Admission, cost: u64, now: Timestamp) -> Self {
+        let Admission {
             normal,
             clock,
             tat,
@@ -78,7 +88,7 @@ impl<C: Clock> Reservation<C> {
         Self {
             owner,
             act: now + Duration::from_nanos(delay),
-            claim: Claim {
+            claim: ReservationClaim {
                 worth: if normal.kind == Kind::Unlimited {
                     0
                 } else {
@@ -100,13 +110,13 @@ impl<C: Clock> Reservation<C> {
     }
 
     /// How long to wait from `now` on.
-    pub fn delay_from(&self, now: Instant) -> Duration {
+    pub fn delay_from(&self, now: Timestamp) -> Duration {
         self.act.saturating_since(now)
     }
 
     /// When to act. Slots are apart to the tick; told in nanoseconds they are rounded up, so two
     /// may seem closer by less than one.
-    pub fn act_at(&self) -> Instant {
+    pub fn act_at(&self) -> Timestamp {
         self.act
     }
 
@@ -116,7 +126,7 @@ impl<C: Clock> Reservation<C> {
         self.cancel_at(|| self.owner.now());
     }
 
-    pub(crate) fn cancel_at(&self, now: impl Fn() -> Instant) {
+    pub(crate) fn cancel_at(&self, now: impl Fn() -> Timestamp) {
         if self.claim.worth == 0 || self.act < now() {
             return;
         }
@@ -152,7 +162,7 @@ impl<C: Clock> Reservation<C> {
                 return;
             };
             let given = cell.given.load(Ordering::Relaxed);
-            let mut back = token_bucket::Cancelled {
+            let mut back = token_bucket::TokenRefund {
                 give: 0,
                 shifts: false,
             };

@@ -1,29 +1,29 @@
 //! What the clones of a limiter share: the first generation inline, and what only the rare
 //! operations need.
 
-use super::cell::{Cell, Reach, Sealed};
-use super::change::{Carry, Claim, Later};
-use crate::chunks::Chunks;
-use crate::clock::{Clock, Instant};
-use crate::limit::{Limit, Normal};
+use super::cell::{Generation, Reach, Sealed};
+use super::change::{Carry, NextGeneration, ReservationClaim};
+use crate::chunks::AppendVec;
+use crate::clock::{Clock, Timestamp};
+use crate::limit::{Limit, TickLimit};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
 use alloc::boxed::Box;
 
 /// Generation 0 lives in line, so that a limiter that never changes costs one cache line to decide.
 #[cfg_attr(not(ratekeeper_loom), repr(C, align(64)))]
-pub(super) struct Shared<C> {
+pub(super) struct Generations<C> {
     generation: AtomicU32,
-    first: Cell,
-    cold: OnceBox<Cold>,
+    first: Generation,
+    cold: OnceBox<ColdState>,
     clock: C,
 }
 
 /// What is made when the first rare operation comes: a cancel, a settle, a change, a wait that
 /// waits.
-pub(super) struct Cold {
+pub(super) struct ColdState {
     lock: Lock,
     /// Generations 1 and on: they never move, and stay until the limiter is dropped.
-    later: Chunks<Later>,
+    later: AppendVec<NextGeneration>,
     changes: AtomicU64,
     granted: AtomicU64,
     settled_up: AtomicU64,
@@ -35,7 +35,7 @@ pub(super) struct Cold {
 /// Units that came on top of a limiter's promise, or that a caller gave back too late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct Adjustments {
     /// Tokens an operator granted.
     pub granted: u64,
     /// Units that cost more than was charged when they were admitted, and were charged afterwards.
@@ -47,9 +47,9 @@ pub struct Counts {
     pub changes: u64,
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> Generations<C> {
     pub(super) fn new(limit: Limit, clock: C) -> Self {
-        let first = Cell::new(&limit, clock.now());
+        let first = Generation::new(&limit, clock.now());
         Self {
             generation: AtomicU32::new(0),
             first,
@@ -65,7 +65,7 @@ impl<C: Clock> Shared<C> {
 
     /// The cell that is current, or was a moment ago.
     #[inline(always)]
-    pub(super) fn probable(&self) -> (u32, &Cell) {
+    pub(super) fn probable(&self) -> (u32, &Generation) {
         match self.generation.load(Ordering::Acquire) {
             0 => (0, &self.first),
             generation => (generation, self.cell(generation)),
@@ -74,7 +74,10 @@ impl<C: Clock> Shared<C> {
 
     /// Runs `verb` on the cell that is current, again if that cell ends meanwhile.
     #[inline]
-    pub(super) fn on_current<T>(&self, mut verb: impl FnMut(&Cell, u32) -> Result<T, Sealed>) -> T {
+    pub(super) fn on_current<T>(
+        &self,
+        mut verb: impl FnMut(&Generation, u32) -> Result<T, Sealed>,
+    ) -> T {
         match verb(&self.first, 0) {
             Ok(done) => done,
             Err(Sealed) => self.on_later(verb),
@@ -82,7 +85,7 @@ impl<C: Clock> Shared<C> {
     }
 
     #[inline(never)]
-    fn on_later<T>(&self, mut verb: impl FnMut(&Cell, u32) -> Result<T, Sealed>) -> T {
+    fn on_later<T>(&self, mut verb: impl FnMut(&Generation, u32) -> Result<T, Sealed>) -> T {
         let mut over = 0;
         loop {
             let (generation, cell) = self.current_after(over);
@@ -95,7 +98,7 @@ impl<C: Clock> Shared<C> {
 
     /// The current cell, once it is a later one than that of the generation `over`.
     #[inline]
-    fn current_after(&self, over: u32) -> (u32, &Cell) {
+    fn current_after(&self, over: u32) -> (u32, &Generation) {
         let mut round = 0;
         loop {
             let (generation, cell) = self.current();
@@ -109,13 +112,13 @@ impl<C: Clock> Shared<C> {
     }
 
     #[inline]
-    pub(super) fn current(&self) -> (u32, &Cell) {
+    pub(super) fn current(&self) -> (u32, &Generation) {
         let generation = self.generation.load(Ordering::Acquire);
         (generation, self.cell(generation))
     }
 
     #[inline(never)]
-    pub(super) fn cell(&self, generation: u32) -> &Cell {
+    pub(super) fn cell(&self, generation: u32) -> &Generation {
         match self.later(generation) {
             Some(later) => &later.cell,
             None => &self.first,
@@ -124,24 +127,24 @@ impl<C: Clock> Shared<C> {
 
     /// A generation after the first.
     #[inline]
-    fn later(&self, generation: u32) -> Option<&Later> {
+    fn later(&self, generation: u32) -> Option<&NextGeneration> {
         self.cold
             .get()?
             .later
             .get(u64::from(generation.checked_sub(1)?))
     }
 
-    pub(super) fn cold(&self) -> &Cold {
-        self.cold.get_or_init(|| Box::new(Cold::new()))
+    pub(super) fn cold(&self) -> &ColdState {
+        self.cold.get_or_init(|| Box::new(ColdState::new()))
     }
 
     #[cfg(feature = "std")]
-    pub(super) fn cold_if_any(&self) -> Option<&Cold> {
+    pub(super) fn cold_if_any(&self) -> Option<&ColdState> {
         self.cold.get()
     }
 
     /// Ends the current generation and starts the next with `limit`.
-    pub(super) fn change(&self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Instant) {
+    pub(super) fn change(&self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Timestamp) {
         let cold = self.cold();
         let _held = cold.lock.hold();
         let (generation, cell) = self.current();
@@ -155,7 +158,7 @@ impl<C: Clock> Shared<C> {
     /// Starts a generation of the same limit whose origin is near `now`, if the current one is too
     /// far from it.
     #[cold]
-    pub(super) fn rebase(&self, now: Instant) {
+    pub(super) fn rebase(&self, now: Timestamp) {
         let cold = self.cold();
         let _held = cold.lock.hold();
         let (generation, cell) = self.current();
@@ -167,19 +170,20 @@ impl<C: Clock> Shared<C> {
 
     fn succeed(
         &self,
-        cold: &Cold,
+        cold: &ColdState,
         generation: u32,
-        cell: &Cell,
+        cell: &Generation,
         limit: &Limit,
         carry: Carry,
-        now: impl FnOnce() -> Instant,
+        now: impl FnOnce() -> Timestamp,
     ) {
         // Room first: nothing may fail between the seal and the successor.
         let Some(next) = generation.checked_add(1) else {
             return;
         };
         cell.hand_over(
-            cold.later.get_or_make(u64::from(generation), Later::empty),
+            cold.later
+                .get_or_make(u64::from(generation), NextGeneration::empty),
             limit,
             carry,
             now,
@@ -189,7 +193,11 @@ impl<C: Clock> Shared<C> {
 
     /// Runs `verb` on the current cell and its limit under the lock that checks never take: the
     /// cell cannot end meanwhile, and `now` is not beyond its horizon.
-    pub(super) fn locked(&self, now: impl Fn() -> Instant, verb: impl FnOnce(&Cell, &Normal, u32)) {
+    pub(super) fn locked(
+        &self,
+        now: impl Fn() -> Timestamp,
+        verb: impl FnOnce(&Generation, &TickLimit, u32),
+    ) {
         let cold = self.cold();
         let mut held = cold.lock.hold();
         loop {
@@ -205,17 +213,22 @@ impl<C: Clock> Shared<C> {
     }
 
     /// What a claim made in `generation` is in the current one; none if nothing of it is left.
-    pub(super) fn follow(&self, claim: Claim, generation: u32, current: u32) -> Option<Claim> {
+    pub(super) fn follow(
+        &self,
+        claim: ReservationClaim,
+        generation: u32,
+        current: u32,
+    ) -> Option<ReservationClaim> {
         (generation..current).try_fold(claim, |claim, at| {
             self.later(at + 1)?.follow(self.cell(at), claim)
         })
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn adjustments(&self) -> Adjustments {
         let Some(cold) = self.cold.get() else {
-            return Counts::default();
+            return Adjustments::default();
         };
-        Counts {
+        Adjustments {
             granted: cold.granted.load(Ordering::Relaxed),
             settled_up: cold.settled_up.load(Ordering::Relaxed),
             not_returned: cold.not_returned.load(Ordering::Relaxed),
@@ -224,11 +237,11 @@ impl<C: Clock> Shared<C> {
     }
 }
 
-impl Cold {
+impl ColdState {
     fn new() -> Self {
         Self {
             lock: Lock::new(),
-            later: Chunks::new(),
+            later: AppendVec::new(),
             changes: AtomicU64::new(0),
             granted: AtomicU64::new(0),
             settled_up: AtomicU64::new(0),
@@ -258,13 +271,13 @@ mod tests {
 
     #[test]
     fn a_limiters_shared_part_is_two_cache_lines() {
-        assert_eq!(size_of::<Shared<crate::clock::ManualClock>>(), 128);
+        assert_eq!(size_of::<Generations<crate::clock::ManualClock>>(), 128);
     }
 
     #[test]
     fn ten_thousand_changes_keep_the_level() {
         let clock = ManualClock::new();
-        let shared = Shared::new(Limit::per_second(10), clock.clone());
+        let shared = Generations::new(Limit::per_second(10), clock.clone());
         for burst in 0..10_000 {
             shared.change(
                 &Limit::per_second(10).burst(10 + burst % 2),
@@ -272,6 +285,6 @@ mod tests {
                 || clock.now(),
             );
         }
-        assert_eq!(shared.counts().changes, 9_999);
+        assert_eq!(shared.adjustments().changes, 9_999);
     }
 }

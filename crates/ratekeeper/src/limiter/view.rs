@@ -2,24 +2,24 @@
 
 #[cfg(feature = "std")]
 use super::cell::step;
-use super::cell::{Attempt, Cell, Quick, Reach, Sealed, decision, look};
+use super::cell::{Attempt, FastDecision, Generation, Reach, Sealed, decision, look};
 use super::change::Carry;
 use super::{Charge, Limiter, Reservation, ReserveError};
 use crate::algorithm::token_bucket::Step;
-use crate::clock::{Clock, Instant, nanos};
-use crate::decision::{Decision, Denied, Outcome};
-use crate::limit::{Algorithm, Kind, Limit, Normal};
+use crate::clock::{Clock, Timestamp, nanos};
+use crate::decision::{Decision, DeniedError, Outcome};
+use crate::limit::{Algorithm, Kind, Limit, TickLimit};
 use crate::sync::Ordering;
 use core::time::Duration;
 
 /// A limiter at one instant, with the limiter's verbs; what [`Limiter::at`] returns.
 pub struct At<'a, C: Clock> {
     limiter: &'a Limiter<C>,
-    now: Instant,
+    now: Timestamp,
 }
 
 /// How long a caller would wait.
-pub(super) enum Patience {
+pub(super) enum MaxWait {
     /// As a check does.
     OfACheck,
     /// So many nanoseconds, for a slot of its own.
@@ -27,15 +27,15 @@ pub(super) enum Patience {
 }
 
 /// Why nothing was taken.
-pub(super) enum Refused {
+pub(super) enum NotAdmitted {
     Denied(Decision),
     /// The algorithm has no slots to give out ahead of time.
     NoSlots(Algorithm),
 }
 
 /// An admission, before it is dressed as what the caller asked for.
-pub(crate) struct Admitted {
-    pub(crate) normal: Normal,
+pub(crate) struct Admission {
+    pub(crate) normal: TickLimit,
     pub(crate) generation: u32,
     pub(crate) clock: u64,
     /// The state that the call left behind.
@@ -49,7 +49,7 @@ pub(crate) struct Admitted {
 
 impl<'a, C: Clock> At<'a, C> {
     #[inline]
-    pub(super) fn new(limiter: &'a Limiter<C>, now: Instant) -> Self {
+    pub(super) fn new(limiter: &'a Limiter<C>, now: Timestamp) -> Self {
         Self { limiter, now }
     }
 
@@ -64,7 +64,7 @@ impl<'a, C: Clock> At<'a, C> {
     pub fn check_n(&self, cost: u64) -> Decision {
         // The common case in a straight line: the limit refills, the instant is in reach, nobody
         // comes in between.
-        match self.limiter.shared.probable().1.quick(self.now, cost) {
+        match self.limiter.shared.probable().1.decide_fast(self.now, cost) {
             Some(quick) => quick.decision(),
             None => check_on_current(self.limiter, self.now, cost),
         }
@@ -83,7 +83,7 @@ impl<'a, C: Clock> At<'a, C> {
                         .decision,
                 ));
             }
-            if let Some(quick) = cell.quick(self.now, cost) {
+            if let Some(quick) = cell.decide_fast(self.now, cost) {
                 return Ok(Some(quick.decision()));
             }
             let patience = patience_of_a_check(normal);
@@ -123,8 +123,8 @@ impl<'a, C: Clock> At<'a, C> {
     /// What a call would be told, wherever its instant lies from the cell.
     fn look(
         &self,
-        cell: &Cell,
-        normal: &Normal,
+        cell: &Generation,
+        normal: &TickLimit,
         cost: u64,
         patience: u64,
     ) -> Result<Decision, Sealed> {
@@ -139,12 +139,12 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// See [`Limiter::take`].
     #[inline]
-    pub fn take(&self, cost: u64) -> Result<Charge<C>, Denied> {
-        match self.admit(cost, Patience::OfACheck) {
+    pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
+        match self.admit(cost, MaxWait::OfACheck) {
             Ok(admitted) => Ok(Charge::new(self.limiter, &admitted, cost)),
-            Err(Refused::Denied(decision)) => Err(Denied(decision)),
+            Err(NotAdmitted::Denied(decision)) => Err(DeniedError(decision)),
             // Only a slot is refused by the algorithm.
-            Err(Refused::NoSlots(_)) => Err(Denied(self.peek_n(cost))),
+            Err(NotAdmitted::NoSlots(_)) => Err(DeniedError(self.peek_n(cost))),
         }
     }
 
@@ -161,10 +161,10 @@ impl<'a, C: Clock> At<'a, C> {
         cost: u64,
         longest: Duration,
     ) -> Result<Reservation<C>, ReserveError> {
-        match self.admit(cost, Patience::Slot(nanos(longest))) {
+        match self.admit(cost, MaxWait::Slot(nanos(longest))) {
             Ok(admitted) => Ok(Reservation::new(self.limiter, &admitted, cost, self.now)),
-            Err(Refused::Denied(decision)) => Err(ReserveError::Denied(Denied(decision))),
-            Err(Refused::NoSlots(algorithm)) => Err(ReserveError::NoSlots(algorithm)),
+            Err(NotAdmitted::Denied(decision)) => Err(ReserveError::Denied(DeniedError(decision))),
+            Err(NotAdmitted::NoSlots(algorithm)) => Err(ReserveError::NoSlots(algorithm)),
         }
     }
 
@@ -262,19 +262,19 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// Takes `cost`: the way of every verb that keeps something.
     #[inline]
-    pub(super) fn admit(&self, cost: u64, patience: Patience) -> Result<Admitted, Refused> {
+    pub(super) fn admit(&self, cost: u64, patience: MaxWait) -> Result<Admission, NotAdmitted> {
         let (generation, cell) = self.limiter.shared.probable();
         // Before the state moves: a gift that comes in between then counts against the caller, not
         // for it.
         let given = cell.given.load(Ordering::Acquire);
         let refunded = cell.refunded.load(Ordering::Acquire);
-        match cell.quick(self.now, cost) {
-            Some(Quick {
+        match cell.decide_fast(self.now, cost) {
+            Some(FastDecision {
                 limit: normal,
                 clock,
                 ahead,
                 wait: 0,
-            }) => Ok(Admitted {
+            }) => Ok(Admission {
                 normal,
                 generation,
                 clock,
@@ -290,13 +290,13 @@ impl<'a, C: Clock> At<'a, C> {
     /// The same for any limit, in any generation, at any instant.
     #[cold]
     #[inline(never)]
-    fn admit_on_current(&self, cost: u64, patience: Patience) -> Result<Admitted, Refused> {
+    fn admit_on_current(&self, cost: u64, patience: MaxWait) -> Result<Admission, NotAdmitted> {
         self.on_current(|cell, normal, generation| {
             // Before the state moves: a gift that comes in between then counts against the caller,
             // not for it.
             let given = cell.given.load(Ordering::Acquire);
             let refunded = cell.refunded.load(Ordering::Acquire);
-            let mut admitted = Admitted {
+            let mut admitted = Admission {
                 normal: *normal,
                 generation,
                 clock: 0,
@@ -309,27 +309,29 @@ impl<'a, C: Clock> At<'a, C> {
                 return Ok(Some(Ok(admitted)));
             }
             if normal.is_machine() {
-                if let Patience::Slot(_) = patience {
+                if let MaxWait::Slot(_) = patience {
                     // What is over says nothing of what came after it.
                     cell.read()?;
-                    return Ok(Some(Err(Refused::NoSlots(cell.limit().judged_by()))));
+                    return Ok(Some(Err(NotAdmitted::NoSlots(
+                        cell.limit().algorithm_kind(),
+                    ))));
                 }
                 let call = cell.window_step(normal, self.now, cost, true, false)?;
                 admitted.tat = call.charged_in;
                 return Ok(Some(if call.decision.is_allowed() {
                     Ok(admitted)
                 } else {
-                    Err(Refused::Denied(call.decision))
+                    Err(NotAdmitted::Denied(call.decision))
                 }));
             }
             let patience = match patience {
-                Patience::OfACheck => patience_of_a_check(normal),
-                Patience::Slot(longest) => longest.saturating_mul(normal.ticks),
+                MaxWait::OfACheck => patience_of_a_check(normal),
+                MaxWait::Slot(longest) => longest.saturating_mul(normal.ticks),
             };
             let Reach::Clock(clock) = cell.reach(normal, self.now) else {
                 return Ok(self
                     .out_of_reach(cell, normal, cost, patience)?
-                    .map(|denied| Err(Refused::Denied(denied))));
+                    .map(|denied| Err(NotAdmitted::Denied(denied))));
             };
             admitted.clock = clock;
             let Attempt { step, tat } = cell.attempt(normal, clock, cost, patience)?;
@@ -338,7 +340,7 @@ impl<'a, C: Clock> At<'a, C> {
                     (admitted.tat, admitted.wait) = (tat, wait);
                     Ok(Some(Ok(admitted)))
                 }
-                _ => Ok(Some(Err(Refused::Denied(decision(
+                _ => Ok(Some(Err(NotAdmitted::Denied(decision(
                     normal,
                     step,
                     tat.saturating_sub(clock),
@@ -372,8 +374,8 @@ impl<'a, C: Clock> At<'a, C> {
     #[cold]
     fn out_of_reach(
         &self,
-        cell: &Cell,
-        normal: &Normal,
+        cell: &Generation,
+        normal: &TickLimit,
         cost: u64,
         patience: u64,
     ) -> Result<Option<Decision>, Sealed> {
@@ -390,7 +392,7 @@ impl<'a, C: Clock> At<'a, C> {
     #[inline]
     fn on_current<T>(
         &self,
-        mut verb: impl FnMut(&Cell, &Normal, u32) -> Result<Option<T>, Sealed>,
+        mut verb: impl FnMut(&Generation, &TickLimit, u32) -> Result<Option<T>, Sealed>,
     ) -> T {
         loop {
             let done = self.limiter.shared.on_current(|cell, generation| {
@@ -409,7 +411,7 @@ impl<'a, C: Clock> At<'a, C> {
 }
 
 /// How long a call that only asks would wait: not at all for tokens; a queue tells it its start.
-pub(crate) fn patience_of_a_check(normal: &Normal) -> u64 {
+pub(crate) fn patience_of_a_check(normal: &TickLimit) -> u64 {
     if normal.kind == Kind::Pacing {
         u64::MAX
     } else {
@@ -421,12 +423,12 @@ pub(crate) fn patience_of_a_check(normal: &Normal) -> u64 {
 /// caller, but what it leads to is not: windows and logs all come this way.
 #[cold]
 #[inline(never)]
-fn check_on_current<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64) -> Decision {
+fn check_on_current<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {
     check_window_or_other(limiter, now, cost)
 }
 
 #[inline(never)]
-fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64) -> Decision {
+fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {
     let (_, cell) = limiter.shared.probable();
     let normal = cell.normal();
     if normal.is_machine()
@@ -438,6 +440,6 @@ fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Instant, cost: u64
 }
 
 #[inline]
-fn unlimited(normal: &Normal) -> Decision {
+fn unlimited(normal: &TickLimit) -> Decision {
     Decision::new(normal, Outcome::Allowed, 0, 0)
 }

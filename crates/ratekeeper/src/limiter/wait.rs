@@ -7,13 +7,13 @@
 //! tries, and wakes the next when it has. All of them are in a list of who to wake when the limiter
 //! is closed.
 
-use super::view::{Patience, Refused};
+use super::view::{MaxWait, NotAdmitted};
 use super::waiters::{Ticket, Waiters, thread_waker};
 use super::{Limiter, Reservation};
-use crate::clock::{Clock, Instant, nanos};
+use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, ReserveError};
 use crate::keyed::Key;
-use crate::limit::Normal;
+use crate::limit::TickLimit;
 use core::fmt;
 use core::task::Waker;
 use core::time::Duration;
@@ -94,7 +94,7 @@ impl<C: Clock> Limiter<C> {
     #[inline]
     pub fn wait_n(&self, cost: u64) -> Wait<'_, C> {
         Wait {
-            who: Who::One(self),
+            who: WaitTarget::One(self),
             cost,
             deadline: Deadline::None,
             slot: None,
@@ -121,7 +121,7 @@ impl<C: Clock> Limiter<C> {
 /// order. Dropping it gives back what no later waiter has been promised.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Wait<'a, C: Clock> {
-    who: Who<'a, C>,
+    who: WaitTarget<'a, C>,
     cost: u64,
     deadline: Deadline,
     /// In a box: most waits never have one, and a wait is moved before it is polled.
@@ -129,12 +129,12 @@ pub struct Wait<'a, C: Clock> {
 }
 
 /// What is waited for.
-enum Who<'a, C: Clock> {
+enum WaitTarget<'a, C: Clock> {
     One(&'a Limiter<C>),
     Key(Key<'a, C>),
 }
 
-impl<C: Clock> Who<'_, C> {
+impl<C: Clock> WaitTarget<'_, C> {
     #[inline]
     fn clock(&self) -> &C {
         match self {
@@ -176,14 +176,14 @@ impl<C: Clock> Who<'_, C> {
         }
     }
 
-    fn normal(&self) -> Normal {
+    fn normal(&self) -> TickLimit {
         match self {
             Self::One(limiter) => limiter.shared.current().1.normal(),
             Self::Key(key) => key.terms().normal,
         }
     }
 
-    fn check(&self, now: Instant, cost: u64) -> Decision {
+    fn check(&self, now: Timestamp, cost: u64) -> Decision {
         match self {
             Self::One(limiter) => limiter.at(now).check_n(cost),
             Self::Key(key) => key.at(now).check_n(cost),
@@ -193,25 +193,25 @@ impl<C: Clock> Who<'_, C> {
     /// Takes the next slot; none if it is there already.
     fn slot(
         &self,
-        now: Instant,
+        now: Timestamp,
         cost: u64,
         longest: u64,
-    ) -> Result<Option<Reservation<C>>, Refused> {
+    ) -> Result<Option<Reservation<C>>, NotAdmitted> {
         match self {
-            Self::One(limiter) => match limiter.at(now).admit(cost, Patience::Slot(longest))? {
+            Self::One(limiter) => match limiter.at(now).admit(cost, MaxWait::Slot(longest))? {
                 admitted if admitted.wait == 0 => Ok(None),
                 admitted => Ok(Some(Reservation::new(limiter, &admitted, cost, now))),
             },
             Self::Key(key) => match key.slot(now, cost, longest) {
                 Ok(slot) => Ok(Some(slot).filter(|slot| slot.act_at() > now)),
-                Err(ReserveError::Denied(denied)) => Err(Refused::Denied(denied.decision())),
-                Err(ReserveError::NoSlots(algorithm)) => Err(Refused::NoSlots(algorithm)),
+                Err(ReserveError::Denied(denied)) => Err(NotAdmitted::Denied(denied.decision())),
+                Err(ReserveError::NoSlots(algorithm)) => Err(NotAdmitted::NoSlots(algorithm)),
             },
         }
     }
 
     /// How long the wait would be without a deadline.
-    fn delay_at(&self, now: Instant, cost: u64) -> Duration {
+    fn delay_at(&self, now: Timestamp, cost: u64) -> Duration {
         match self {
             Self::One(limiter) => limiter.at(now).peek_slot(cost),
             Self::Key(key) => key.peek_slot(now, cost),
@@ -223,34 +223,34 @@ enum Deadline {
     None,
     /// Nanoseconds.
     Within(u64),
-    Until(Instant),
+    Until(Timestamp),
 }
 
 /// A wait that has begun and not ended.
 struct Slot<C: Clock> {
     /// None: in line.
     reservation: Option<Reservation<C>>,
-    deadline: Instant,
+    deadline: Timestamp,
     ticket: Ticket,
     /// The timer, and when it rings.
     #[cfg(feature = "tokio")]
-    sleep: Option<(Instant, crate::clock::Sleep)>,
+    sleep: Option<(Timestamp, crate::clock::Sleep)>,
 }
 
 /// What a look at a wait came to.
-enum Look {
+enum WaitPoll {
     Ended(Result<(), WaitError>),
     /// Nothing to do before that, unless woken.
-    Until(Instant),
+    Until(Timestamp),
 }
 
 /// Longer than any wait: whoever waits for another to wake it.
-const FOR_EVER: Instant = Instant::from_unix_nanos(u64::MAX);
+const FOR_EVER: Timestamp = Timestamp::from_unix_nanos(u64::MAX);
 
 impl<'a, C: Clock> Wait<'a, C> {
     pub(crate) fn of_key(key: Key<'a, C>, cost: u64) -> Self {
         Self {
-            who: Who::Key(key),
+            who: WaitTarget::Key(key),
             cost,
             deadline: Deadline::None,
             slot: None,
@@ -266,7 +266,7 @@ impl<'a, C: Clock> Wait<'a, C> {
 
     /// Waits until `deadline` at the latest. A slot that comes later is an error at once, and takes
     /// nothing.
-    pub fn until(mut self, deadline: Instant) -> Self {
+    pub fn until(mut self, deadline: Timestamp) -> Self {
         self.deadline = Deadline::Until(deadline);
         self
     }
@@ -289,8 +289,8 @@ impl<'a, C: Clock> Wait<'a, C> {
         let waker = thread_waker();
         loop {
             match self.look(&waker) {
-                Look::Ended(ended) => return ended,
-                Look::Until(at) => self.who.clock().park_until(at),
+                WaitPoll::Ended(ended) => return ended,
+                WaitPoll::Until(at) => self.who.clock().park_until(at),
             }
         }
     }
@@ -298,7 +298,7 @@ impl<'a, C: Clock> Wait<'a, C> {
     /// Takes what is there already, if nothing is out of the ordinary; otherwise nothing.
     #[inline(always)]
     fn at_once(&self) -> bool {
-        let Who::One(limiter) = self.who else {
+        let WaitTarget::One(limiter) = self.who else {
             return false;
         };
         let now = limiter.clock().now();
@@ -309,7 +309,7 @@ impl<'a, C: Clock> Wait<'a, C> {
                 .shared
                 .probable()
                 .1
-                .quick(now, self.cost)
+                .decide_fast(now, self.cost)
                 .is_some_and(|quick| quick.wait == 0)
     }
 
@@ -345,14 +345,14 @@ impl<'a, C: Clock> Wait<'a, C> {
         let reservation = match who.slot(now, cost, patience) {
             Ok(None) => return Some(Ok(())),
             Ok(slot) => slot,
-            Err(Refused::NoSlots(_)) => {
+            Err(NotAdmitted::NoSlots(_)) => {
                 // Nobody in line and room: no need to stand in it.
                 if who.is_queue_empty() && who.check(now, cost).is_allowed() {
                     return Some(Ok(()));
                 }
                 None
             }
-            Err(Refused::Denied(denied)) => {
+            Err(NotAdmitted::Denied(denied)) => {
                 return Some(Err(match denied.retry_after() {
                     Some(_) => WaitError::Deadline {
                         delay: who.delay_at(now, cost),
@@ -378,23 +378,23 @@ impl<'a, C: Clock> Wait<'a, C> {
 
     /// Sees whether the wait is over; if not, `waker` is woken when the limiter is closed or the
     /// line moves on.
-    fn look(&mut self, waker: &Waker) -> Look {
+    fn look(&mut self, waker: &Waker) -> WaitPoll {
         let (who, waiters) = (&self.who, self.who.waiters());
         let Some(slot) = &mut self.slot else {
-            return Look::Ended(Ok(()));
+            return WaitPoll::Ended(Ok(()));
         };
         if !waiters.register(&mut slot.ticket, waker) {
             self.give_up_slot(true);
-            return Look::Ended(Err(WaitError::Closed));
+            return WaitPoll::Ended(Err(WaitError::Closed));
         }
         let now = who.clock().now();
         let ended = match &slot.reservation {
             Some(reservation) if now < reservation.act_at() => {
-                return Look::Until(reservation.act_at());
+                return WaitPoll::Until(reservation.act_at());
             }
             Some(_) => Ok(()),
             None if !waiters.is_first(&slot.ticket, who.queue()) => match now < slot.deadline {
-                true => return Look::Until(slot.deadline),
+                true => return WaitPoll::Until(slot.deadline),
                 false => Err(WaitError::Deadline {
                     delay: Duration::ZERO,
                 }),
@@ -407,18 +407,18 @@ impl<'a, C: Clock> Wait<'a, C> {
                     Some(delay) if now + delay > slot.deadline => {
                         Err(WaitError::Deadline { delay })
                     }
-                    Some(delay) => return Look::Until(now + delay),
+                    Some(delay) => return WaitPoll::Until(now + delay),
                 }
             }
         };
         self.give_up_slot(ended.is_err());
-        Look::Ended(ended)
+        WaitPoll::Ended(ended)
     }
 }
 
 #[cfg(feature = "tokio")]
 mod asynchronous {
-    use super::{Look, Wait, WaitError};
+    use super::{Wait, WaitError, WaitPoll};
     use crate::clock::Clock;
     use core::future::Future;
     use core::pin::Pin;
@@ -450,8 +450,8 @@ mod asynchronous {
             }
             loop {
                 let at = match self.look(cx.waker()) {
-                    Look::Ended(ended) => return Poll::Ready(ended),
-                    Look::Until(at) => at,
+                    WaitPoll::Ended(ended) => return Poll::Ready(ended),
+                    WaitPoll::Until(at) => at,
                 };
                 let Some(slot) = &mut self.slot else {
                     return Poll::Ready(Ok(()));

@@ -1,49 +1,49 @@
 //! Windows, logs and refundable buckets on a cell: packed into its word while the numbers fit, else
 //! behind a short lock.
 
-use super::cell::{Cell, SEALED, Sealed};
+use super::cell::{Generation, SEALED, Sealed};
 use crate::algorithm::fixed_window::FixedWindow;
 use crate::algorithm::refundable_bucket::RefundableBucket;
 use crate::algorithm::sliding_log::Ring;
 use crate::algorithm::sliding_window::SlidingWindow;
 use crate::algorithm::sliding_window_strict::SlidingWindowStrict;
-use crate::algorithm::{Judged, Machine, Refund, Windowed};
-use crate::chunks::Chunks;
-use crate::clock::Instant;
+use crate::algorithm::{Refund, StateMachine, StepResult, WindowLimit};
+use crate::chunks::AppendVec;
+use crate::clock::Timestamp;
 use crate::decision::Decision;
-use crate::limit::{Kind, Normal};
+use crate::limit::{Kind, TickLimit};
 use crate::sync::{AtomicU64, Lock, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 /// A state of more than a word. The lock guards the words; a sealed cell's state is read by its
 /// successor only.
-pub(crate) struct Wide {
+pub(crate) struct LargeWords {
     pub(super) lock: Lock,
     words: [AtomicU64; MOST_WORDS],
     /// The times of a log, by place in its ring.
-    times: Chunks<AtomicU64>,
+    times: AppendVec<AtomicU64>,
 }
 
 /// As many words as a state may have that is not a log.
 pub(crate) const MOST_WORDS: usize = 12;
 
 /// A call's decision, and what names the window it was charged in.
-pub(crate) struct Windowwise {
+pub(crate) struct WindowDecision {
     pub(crate) decision: Decision,
     pub(crate) charged_in: u64,
 }
 
 /// Something done to a state: what becomes of the state (none: it stays) and what the caller
 /// learns.
-pub(crate) trait Act {
+pub(crate) trait StateOp {
     type Out;
-    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Self::Out);
+    fn on<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Self::Out);
 }
 
 /// A call of `cost`; with `write` an admission is written.
 pub(crate) struct Step<'a> {
-    pub(crate) limit: &'a Normal,
+    pub(crate) limit: &'a TickLimit,
     pub(crate) now: u64,
     pub(crate) cost: u64,
     pub(crate) write: bool,
@@ -51,13 +51,13 @@ pub(crate) struct Step<'a> {
     pub(crate) kept: bool,
 }
 
-impl Act for Step<'_> {
-    type Out = Windowwise;
+impl StateOp for Step<'_> {
+    type Out = WindowDecision;
 
     // Always: out of line the state and the figures go through memory, which costs more than the
     // decision.
     #[inline(always)]
-    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Windowwise) {
+    fn on<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, WindowDecision) {
         let judged = state.step(limit, self.now, self.cost);
         // Who only asks is told what is there now.
         let told = if self.write {
@@ -67,7 +67,7 @@ impl Act for Step<'_> {
         };
         let decision = M::decision(self.limit, &told, self.now);
         match judged {
-            Judged::Admit(after, _) => {
+            StepResult::Admit(after, _) => {
                 let after = if self.kept {
                     after.kept(limit, self.cost)
                 } else {
@@ -76,7 +76,7 @@ impl Act for Step<'_> {
                 let written = (self.write && self.cost > 0).then_some(after);
                 (
                     written,
-                    Windowwise {
+                    WindowDecision {
                         decision,
                         charged_in: after.charged_in(),
                     },
@@ -87,7 +87,7 @@ impl Act for Step<'_> {
                 let here = state.charge_more(limit, self.now, 0);
                 (
                     None,
-                    Windowwise {
+                    WindowDecision {
                         decision,
                         charged_in: here.charged_in(),
                     },
@@ -95,7 +95,7 @@ impl Act for Step<'_> {
             }
             _ => (
                 None,
-                Windowwise {
+                WindowDecision {
                     decision,
                     charged_in: 0,
                 },
@@ -110,10 +110,10 @@ pub(crate) struct GiveBack {
     pub(crate) refund: Refund,
 }
 
-impl Act for GiveBack {
+impl StateOp for GiveBack {
     type Out = ();
 
-    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, ()) {
+    fn on<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, ()) {
         (Some(state.give_back(limit, self.now, &self.refund)), ())
     }
 }
@@ -124,10 +124,10 @@ pub(crate) struct ChargeMore {
     pub(crate) extra: u64,
 }
 
-impl Act for ChargeMore {
+impl StateOp for ChargeMore {
     type Out = ();
 
-    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, ()) {
+    fn on<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, ()) {
         (Some(state.charge_more(limit, self.now, self.extra)), ())
     }
 }
@@ -138,10 +138,10 @@ pub(crate) struct Grant {
     pub(crate) tokens: u64,
 }
 
-impl Act for Grant {
+impl StateOp for Grant {
     type Out = u64;
 
-    fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, u64) {
+    fn on<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, u64) {
         let (after, gift) = state.grant(limit, self.now, self.tokens);
         (Some(after), gift)
     }
@@ -179,7 +179,11 @@ macro_rules! with_machine {
 /// what the caller learns.
 #[cfg(feature = "std")]
 #[inline]
-pub(crate) fn act_on_word<A: Act>(limit: &Normal, word: u64, act: &A) -> (Option<u64>, A::Out) {
+pub(crate) fn act_on_word<A: StateOp>(
+    limit: &TickLimit,
+    word: u64,
+    act: &A,
+) -> (Option<u64>, A::Out) {
     with_machine!(limit.kind, M => {
         let limit = M::limit(limit);
         let (after, out) = act.on(&limit, M::unpack(&limit, word));
@@ -189,7 +193,7 @@ pub(crate) fn act_on_word<A: Act>(limit: &Normal, word: u64, act: &A) -> (Option
 
 /// Runs `act` on a state of [`MOST_WORDS`] words or less.
 #[cfg(feature = "std")]
-pub(crate) fn act_on_words<A: Act>(limit: &Normal, words: &mut [u64], act: &A) -> A::Out {
+pub(crate) fn act_on_words<A: StateOp>(limit: &TickLimit, words: &mut [u64], act: &A) -> A::Out {
     with_machine!(limit.kind, M => {
         let (after, out) = act.on(&M::limit(limit), M::from_words(|at| words[at]));
         if let Some(after) = after {
@@ -201,7 +205,7 @@ pub(crate) fn act_on_words<A: Act>(limit: &Normal, words: &mut [u64], act: &A) -
 
 /// A packed state as strict as both.
 #[cfg(feature = "std")]
-pub(crate) fn join_word(limit: &Normal, a: u64, b: u64) -> u64 {
+pub(crate) fn join_word(limit: &TickLimit, a: u64, b: u64) -> u64 {
     with_machine!(limit.kind, M => {
         let limit = M::limit(limit);
         M::unpack(&limit, a).join(&limit, M::unpack(&limit, b)).pack(&limit)
@@ -216,7 +220,7 @@ pub(crate) fn refundable_tat(words: &[u64]) -> u128 {
 
 /// Leaves in `words` a state as strict as both.
 #[cfg(feature = "std")]
-pub(crate) fn join_words(limit: &Normal, words: &mut [u64], other: &[u64]) {
+pub(crate) fn join_words(limit: &TickLimit, words: &mut [u64], other: &[u64]) {
     let load = |from: &[u64]| -> [u64; MOST_WORDS] {
         core::array::from_fn(|at| from.get(at).copied().unwrap_or(0))
     };
@@ -227,18 +231,18 @@ pub(crate) fn join_words(limit: &Normal, words: &mut [u64], other: &[u64]) {
     });
 }
 
-impl Cell {
+impl Generation {
     /// One call of `cost` at `now`; with `write` an admission is written, as a final charge if it
     /// is `kept`.
     #[inline(never)]
     pub(super) fn window_step(
         &self,
-        limit: &Normal,
-        now: Instant,
+        limit: &TickLimit,
+        now: Timestamp,
         cost: u64,
         write: bool,
         kept: bool,
-    ) -> Result<Windowwise, Sealed> {
+    ) -> Result<WindowDecision, Sealed> {
         self.window_call(limit, now, cost, write, kept)
     }
 
@@ -246,12 +250,12 @@ impl Cell {
     #[inline(always)]
     pub(super) fn window_call(
         &self,
-        limit: &Normal,
-        now: Instant,
+        limit: &TickLimit,
+        now: Timestamp,
         cost: u64,
         write: bool,
         kept: bool,
-    ) -> Result<Windowwise, Sealed> {
+    ) -> Result<WindowDecision, Sealed> {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
             return self.log_step(limit, now, cost, write);
@@ -269,7 +273,7 @@ impl Cell {
     }
 
     /// Settles a charge: gives back what is unused, if it is still counted.
-    pub(super) fn window_give_back(&self, limit: &Normal, now: Instant, refund: Refund) {
+    pub(super) fn window_give_back(&self, limit: &TickLimit, now: Timestamp, refund: Refund) {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
             return self.log_give_back(limit, refund.charged_in, refund.unused);
@@ -278,7 +282,7 @@ impl Cell {
     }
 
     /// An operator's gift: up to `tokens` less are counted. Returns how many.
-    pub(super) fn window_grant(&self, limit: &Normal, now: Instant, tokens: u64) -> u64 {
+    pub(super) fn window_grant(&self, limit: &TickLimit, now: Timestamp, tokens: u64) -> u64 {
         if limit.kind == Kind::Log {
             let Ok(seen) = self.window_step(limit, now, 0, false, false) else {
                 return 0;
@@ -287,7 +291,7 @@ impl Cell {
             let (wide, windowed) = (self.wide(), limit.windowed());
             let _held = wide.lock.hold();
             let ring = wide.ring(&windowed);
-            if let (Judged::Admit(ring, _), _) =
+            if let (StepResult::Admit(ring, _), _) =
                 ring.step(&windowed, |at| wide.time(at), now.as_unix_nanos(), 0)
             {
                 let gift = gift.min(ring.length);
@@ -310,7 +314,7 @@ impl Cell {
     }
 
     /// Charges `extra` now; the window is full at most.
-    pub(super) fn window_charge(&self, limit: &Normal, now: Instant, extra: u64) {
+    pub(super) fn window_charge(&self, limit: &TickLimit, now: Timestamp, extra: u64) {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
             return self.log_charge(limit, now, extra);
@@ -319,7 +323,7 @@ impl Cell {
     }
 
     /// What a sealed window had admitted and still counted.
-    pub(super) fn window_used(&self, limit: &Normal, word: u64, now: Instant) -> u64 {
+    pub(super) fn window_used(&self, limit: &TickLimit, word: u64, now: Timestamp) -> u64 {
         let now = now.as_unix_nanos();
         let remaining =
             |decision: Decision| limit.capacity - decision.remaining().min(limit.capacity);
@@ -331,11 +335,11 @@ impl Cell {
                 .step(&windowed, |at| wide.time(at), now, 0);
             return remaining(Decision::windowed(limit, &judged, now));
         }
-        struct Used<'a>(&'a Normal, u64);
-        impl Act for Used<'_> {
+        struct Used<'a>(&'a TickLimit, u64);
+        impl StateOp for Used<'_> {
             type Out = Decision;
 
-            fn on<M: Machine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Decision) {
+            fn on<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Decision) {
                 (
                     None,
                     M::decision(self.0, &state.step(limit, self.1, 0), self.1),
@@ -359,11 +363,11 @@ impl Cell {
                 .set_log(from.log(&windowed).collect::<Vec<u64>>().into_iter());
             return true;
         }
-        struct Copy<'a>(&'a Cell, &'a Normal);
-        impl Act for Copy<'_> {
+        struct Copy<'a>(&'a Generation, &'a TickLimit);
+        impl StateOp for Copy<'_> {
             type Out = ();
 
-            fn on<M: Machine>(&self, _: &M::Limit, state: M) -> (Option<M>, ()) {
+            fn on<M: StateMachine>(&self, _: &M::Limit, state: M) -> (Option<M>, ()) {
                 self.0.store(self.1, state);
                 (None, ())
             }
@@ -382,18 +386,22 @@ impl Cell {
         self.wide().set_state(RefundableBucket::settled_at(tat));
     }
 
-    pub(crate) fn wide(&self) -> &Wide {
-        self.wide.get_or_init(|| Box::new(Wide::new()))
+    pub(crate) fn wide(&self) -> &LargeWords {
+        self.wide.get_or_init(|| Box::new(LargeWords::new()))
     }
 
     /// Runs `act` on the state, whichever machine it belongs to.
     #[inline(always)]
-    fn act<A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
+    fn act<A: StateOp>(&self, limit: &TickLimit, act: &A) -> Result<A::Out, Sealed> {
         with_machine!(limit.kind, M => self.act_as::<M, A>(limit, act))
     }
 
     #[inline(always)]
-    fn act_as<M: Machine, A: Act>(&self, limit: &Normal, act: &A) -> Result<A::Out, Sealed> {
+    fn act_as<M: StateMachine, A: StateOp>(
+        &self,
+        limit: &TickLimit,
+        act: &A,
+    ) -> Result<A::Out, Sealed> {
         let limit = M::limit(limit);
         if M::fits_a_word(&limit) {
             let mut word = self.word.load(Ordering::Acquire);
@@ -425,7 +433,7 @@ impl Cell {
     }
 
     /// Runs `act` on the state of a sealed cell, of which `word` was the word.
-    fn act_on<A: Act>(&self, limit: &Normal, word: u64, act: &A) -> A::Out {
+    fn act_on<A: StateOp>(&self, limit: &TickLimit, word: u64, act: &A) -> A::Out {
         with_machine!(limit.kind, M => {
             let limit = M::limit(limit);
             let state = if M::fits_a_word(&limit) { M::unpack(&limit, word) } else { self.wide().state::<M>() };
@@ -434,7 +442,7 @@ impl Cell {
     }
 
     /// Sets the state of a cell that nobody else knows yet.
-    fn store<M: Machine>(&self, limit: &Normal, state: M) {
+    fn store<M: StateMachine>(&self, limit: &TickLimit, state: M) {
         let limit = M::limit(limit);
         if M::fits_a_word(&limit) {
             self.word
@@ -446,11 +454,11 @@ impl Cell {
 
     fn log_step(
         &self,
-        limit: &Normal,
+        limit: &TickLimit,
         now: u64,
         cost: u64,
         write: bool,
-    ) -> Result<Windowwise, Sealed> {
+    ) -> Result<WindowDecision, Sealed> {
         let (wide, windowed) = (self.wide(), limit.windowed());
         let _held = wide.lock.hold();
         self.read()?;
@@ -465,28 +473,28 @@ impl Cell {
             judged.unwritten(|| step(0).0)
         };
         let decision = Decision::windowed(limit, &told, now);
-        if let (Judged::Admit(ring, _), true) = (judged, write && cost > 0) {
+        if let (StepResult::Admit(ring, _), true) = (judged, write && cost > 0) {
             wide.push(ring, charged_at, cost);
         }
-        Ok(Windowwise {
+        Ok(WindowDecision {
             decision,
             charged_in: charged_at,
         })
     }
 
-    fn log_charge(&self, limit: &Normal, now: u64, extra: u64) {
+    fn log_charge(&self, limit: &TickLimit, now: u64, extra: u64) {
         let (wide, windowed) = (self.wide(), limit.windowed());
         let _held = wide.lock.hold();
         let (judged, charged_at) = wide
             .ring(&windowed)
             .step(&windowed, |at| wide.time(at), now, 0);
-        if let Judged::Admit(ring, told) = judged {
+        if let StepResult::Admit(ring, told) = judged {
             wide.push(ring, charged_at, extra.min(told.remaining));
         }
     }
 
     /// Takes out up to `unused` entries of the instant `charged_at`, and closes the gap.
-    fn log_give_back(&self, limit: &Normal, charged_at: u64, unused: u64) {
+    fn log_give_back(&self, limit: &TickLimit, charged_at: u64, unused: u64) {
         let (wide, windowed) = (self.wide(), limit.windowed());
         let _held = wide.lock.hold();
         let (mut ring, mut left, mut kept) = (wide.ring(&windowed), unused, 0);
@@ -504,20 +512,20 @@ impl Cell {
     }
 }
 
-impl Wide {
+impl LargeWords {
     fn new() -> Self {
         Self {
             lock: Lock::new(),
             words: core::array::from_fn(|_| AtomicU64::new(0)),
-            times: Chunks::new(),
+            times: AppendVec::new(),
         }
     }
 
-    fn state<M: Machine>(&self) -> M {
+    fn state<M: StateMachine>(&self) -> M {
         M::from_words(|at| self.words[at].load(Ordering::Relaxed))
     }
 
-    fn set_state<M: Machine>(&self, state: M) {
+    fn set_state<M: StateMachine>(&self, state: M) {
         state.to_words(|at, word| self.words[at].store(word, Ordering::Relaxed));
     }
 
@@ -533,7 +541,7 @@ impl Wide {
     }
 
     /// The times of a log, oldest first.
-    pub(crate) fn log(&self, limit: &Windowed) -> impl Iterator<Item = u64> {
+    pub(crate) fn log(&self, limit: &WindowLimit) -> impl Iterator<Item = u64> {
         let ring = self.ring(limit);
         (0..ring.length).map(move |age| self.time(ring.place(age)))
     }
@@ -550,7 +558,7 @@ impl Wide {
         }
     }
 
-    fn ring(&self, limit: &Windowed) -> Ring {
+    fn ring(&self, limit: &WindowLimit) -> Ring {
         let [head, length, size] =
             [0, 1, 2].map(|at: usize| self.words[at].load(Ordering::Relaxed));
         // A ring that is not there yet, or was made for fewer, begins at 0.

@@ -1,7 +1,7 @@
 //! What is asked: which limit, for which key.
 
-use crate::keyed::line::{Line, Rule};
-use crate::keyed::terms::Terms;
+use crate::keyed::line::{RegisteredLimit, Rule};
+use crate::keyed::terms::LimitVersion;
 use crate::limit::Limit;
 use core::fmt;
 use core::time::Duration;
@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// A limit that is registered with a store. A handle: cheap to clone.
 #[derive(Clone)]
 pub struct LimitHandle {
-    pub(crate) first: Arc<Terms>,
+    pub(crate) first: Arc<LimitVersion>,
 }
 
 impl LimitHandle {
@@ -37,8 +37,8 @@ impl LimitHandle {
         }
     }
 
-    fn line(&self) -> &Line {
-        &self.first.line
+    fn line(&self) -> &RegisteredLimit {
+        &self.first.registered
     }
 }
 

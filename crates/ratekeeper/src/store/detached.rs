@@ -6,48 +6,48 @@ use core::fmt;
 /// Why what was detached is not settled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum NotSettled {
+pub enum SettleError {
     /// It was, before.
-    Before,
+    AlreadySettled,
     /// Its time is over: permits have gone back, charges stay.
     Expired,
     /// What it charged was counted by a process that this one knows nothing of, such as the one
     /// before a restart.
-    Elsewhere,
+    UnknownCharge,
     /// No store of this kind has written it.
-    Unreadable,
+    InvalidReceipt,
     /// The store that knows the counts does not answer. It may have settled it all the same: then
     /// the next try is told so.
     Unreachable,
 }
 
-impl fmt::Display for NotSettled {
+impl fmt::Display for SettleError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Before => "it was settled before",
+            Self::AlreadySettled => "it was settled before",
             Self::Expired => "its time is over: permits have gone back, charges stay",
-            Self::Elsewhere => {
+            Self::UnknownCharge => {
                 "it was charged by a process whose counts are gone or are not shared"
             }
-            Self::Unreadable => "it is no receipt of this store",
+            Self::InvalidReceipt => "it is no receipt of this store",
             Self::Unreachable => "the store does not answer; try again",
         })
     }
 }
 
-impl core::error::Error for NotSettled {}
+impl core::error::Error for SettleError {}
 
 /// Why a verdict is not detached. It was cancelled.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum NotDetached {
+pub enum DetachError {
     /// More are waiting to be settled than the store keeps.
     TooMany,
     /// The store cannot do it.
     Unable,
 }
 
-impl fmt::Display for NotDetached {
+impl fmt::Display for DetachError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::TooMany => {
@@ -58,4 +58,4 @@ impl fmt::Display for NotDetached {
     }
 }
 
-impl core::error::Error for NotDetached {}
+impl core::error::Error for DetachError {}

@@ -10,17 +10,18 @@ mod grouped;
 mod straight;
 
 use super::{
-    Ask, Census, LimitHandle, NotDetached, NotSettled, Permits, Receipt, Source, Store, Verdict,
+    Ask, DetachError, LimitHandle, LimitKeyStats, Permits, Receipt, SettleError, Source, Store,
+    Verdict,
 };
-use crate::algorithm::token_bucket::Charged;
-use crate::clock::{Clock, DefaultClock, Instant, SystemClock};
+use crate::algorithm::token_bucket::ChargeRecord;
+use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::Decision;
 use crate::keyed::line::Rule;
-use crate::keyed::table::{BYTES_A_KEY, Booking, Cap, Figures, Standing, Table};
-use crate::keyed::terms::{Call, Terms};
-use crate::keyed::{TooManyLimits, charge_more, give_back, grant, is_refundable, reset};
+use crate::keyed::table::{BYTES_A_KEY, ChargeOrigin, KeyedStats, RefundTotals, Table, TableSize};
+use crate::keyed::terms::{CallResult, LimitVersion};
+use crate::keyed::{TooManyLimitsError, charge_more, give_back, grant, is_refundable, reset};
 use crate::limit::{Kind, Limit};
-use crate::limiter::{Carry, Counts};
+use crate::limiter::{Adjustments, Carry};
 use crate::sync::Ordering;
 use core::fmt;
 use detached::Detached;
@@ -40,7 +41,7 @@ use std::vec::Vec;
 ///
 /// let verdict = store.decide_now(&[Ask::new(&per_user, "u1"), Ask::new(&everyone, "")], SystemClock.now());
 /// assert!(verdict.is_allowed());
-/// # Ok::<_, ratekeeper::TooManyLimits>(())
+/// # Ok::<_, ratekeeper::TooManyLimitsError>(())
 /// ```
 ///
 /// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). A handle: clones share it.
@@ -56,7 +57,7 @@ struct Inner<C> {
 
 /// Makes a [`MemoryStore`]; what [`MemoryStore::builder`] returns.
 pub struct MemoryStoreBuilder<C: Clock = DefaultClock> {
-    cap: Cap,
+    cap: TableSize,
     clock: C,
 }
 
@@ -69,7 +70,7 @@ impl MemoryStore {
     /// To choose how many keys, how much memory, or another clock.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder {
-            cap: Cap::default(),
+            cap: TableSize::default(),
             clock: SystemClock,
         }
     }
@@ -148,22 +149,22 @@ impl<C: Clock> MemoryStore<C> {
     /// same name included.
     ///
     /// It is an error once there have been 16 million limits and changes of limits.
-    pub fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    pub fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         self.register(name, Rule::Rate(limit))
     }
 
     /// Registers a limit on how many are in flight.
-    pub fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    pub fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         self.register(name, Rule::InFlight(limit))
     }
 
-    fn register(&self, name: &str, rule: Rule) -> Result<LimitHandle, TooManyLimits> {
+    fn register(&self, name: &str, rule: Rule) -> Result<LimitHandle, TooManyLimitsError> {
         let number = self.inner.lines.fetch_add(1, Ordering::Relaxed);
         let first = self
             .inner
             .table
             .new_line(number, name, rule)
-            .ok_or(TooManyLimits(()))?;
+            .ok_or(TooManyLimitsError(()))?;
         Ok(LimitHandle { first })
     }
 
@@ -186,7 +187,9 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         let same_sort = matches!(handle.first.rule, Rule::Rate(_)) == matches!(rule, Rule::Rate(_));
         if same_sort && table.knows(&handle.first) {
-            table.change(&handle.first.line, rule, carry, || table.clock().now());
+            table.change(&handle.first.registered, rule, carry, || {
+                table.clock().now()
+            });
         }
     }
 
@@ -196,8 +199,8 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// What came on top of a limit's promise, or was not given back.
-    pub fn counts(&self, handle: &LimitHandle) -> Counts {
-        handle.first.line.counts()
+    pub fn counts(&self, handle: &LimitHandle) -> Adjustments {
+        handle.first.registered.counts()
     }
 
     /// How many keys of a limit have used something that has not come back yet. Reads the whole
@@ -205,14 +208,14 @@ impl<C: Clock> MemoryStore<C> {
     pub fn live(&self, handle: &LimitHandle) -> u64 {
         let table = &self.inner.table;
         match table.knows(&handle.first) {
-            true => table.live(&handle.first.line, table.clock().now()),
+            true => table.live(&handle.first.registered, table.clock().now()),
             false => 0,
         }
     }
 
     /// How many keys of each of these limits are live, and how many were evicted, in their order.
     /// Reads the whole table, once.
-    pub fn census(&self, limits: &[LimitHandle]) -> Vec<Census> {
+    pub fn census(&self, limits: &[LimitHandle]) -> Vec<LimitKeyStats> {
         let table = &self.inner.table;
         table.census(
             limits.iter().map(|handle| &*handle.first),
@@ -221,7 +224,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
-    pub fn figures(&self) -> Figures {
+    pub fn figures(&self) -> KeyedStats {
         let table = &self.inner.table;
         table.figures(table.clock().now())
     }
@@ -256,20 +259,20 @@ impl<C: Clock> MemoryStore<C> {
     fn key_of_a_rate(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
         let (table, first) = (&self.inner.table, &*handle.first);
         let is_rate = matches!(first.rule, Rule::Rate(_));
-        (is_rate && table.knows(first)).then(|| table.hash_in(first.line.number, key))
+        (is_rate && table.knows(first)).then(|| table.hash_in(first.registered.number, key))
     }
 }
 
 /// # Deciding
 impl<C: Clock> MemoryStore<C> {
     /// Charges every ask, or none of them, at an instant of your choice.
-    pub fn decide_now(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+    pub fn decide_now(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
         let mut verdict = Verdict::new(Source::Memory);
         self.decide_in_place(asks, now, &mut verdict);
         verdict
     }
 
-    fn decide_in_place(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) {
+    fn decide_in_place(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) {
         verdict.table = Some(self.inner.table.id);
         if self.inner.detached.is_overdue(now) {
             self.end_overdue(now);
@@ -290,11 +293,11 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Corrects what a verdict charged, at an instant of your choice; see [`Store::settle`].
-    pub fn settle_now(&self, verdict: Verdict, actual: &[u64], now: Instant) {
+    pub fn settle_now(&self, verdict: Verdict, actual: &[u64], now: Timestamp) {
         self.settle_at(verdict, actual, || now);
     }
 
-    fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Instant) {
+    fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Timestamp) {
         // What another store charged is none of this one's business.
         if verdict.table == Some(self.inner.table.id) {
             self.settle_charges(verdict.statuses().map(|status| status.charged), actual, now);
@@ -305,12 +308,12 @@ impl<C: Clock> MemoryStore<C> {
         &self,
         charges: impl Iterator<Item = Option<Receipt>>,
         actual: &[u64],
-        now: impl Fn() -> Instant,
+        now: impl Fn() -> Timestamp,
     ) {
         let table = &self.inner.table;
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
-                Some(receipt) if receipt.permit || receipt.booking == Booking::ELSEWHERE => {}
+                Some(receipt) if receipt.permit || receipt.booking == ChargeOrigin::ELSEWHERE => {}
                 Some(Receipt {
                     hash,
                     booking,
@@ -345,21 +348,21 @@ impl<C: Clock> MemoryStore<C> {
 /// so waiting is no use to it.
 fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
     match longest {
-        Some(longest) if reserve == 0 => decision.to_a_patient_caller(longest),
+        Some(longest) if reserve == 0 => decision.with_max_wait(longest),
         _ => decision,
     }
 }
 
 /// What an ask for `cost` charged, before `later` more that were charged with it as one.
 fn receipt(
-    terms: &Terms,
+    terms: &LimitVersion,
     hash: u64,
     cost: u64,
     later: u64,
-    call: &Call,
-    standing: &Standing,
+    call: &CallResult,
+    standing: &RefundTotals,
 ) -> Receipt {
-    let Standing {
+    let RefundTotals {
         given, refunded, ..
     } = *standing;
     let normal = &terms.normal;
@@ -370,7 +373,7 @@ fn receipt(
     } else {
         later.saturating_mul(normal.token)
     };
-    let charged = Charged::new(
+    let charged = ChargeRecord::new(
         normal,
         call.charged.saturating_sub(later),
         call.clock,
@@ -389,11 +392,11 @@ fn receipt(
 }
 
 impl<C: Clock> Store for MemoryStore<C> {
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits> {
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         self.limit(name, limit)
     }
 
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits> {
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError> {
         self.concurrency(name, limit)
     }
 
@@ -405,7 +408,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.set_concurrency(handle, limit);
     }
 
-    fn now(&self) -> Instant {
+    fn now(&self) -> Timestamp {
         self.clock().now()
     }
 
@@ -413,15 +416,15 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.decide_now(asks, self.clock().now())
     }
 
-    async fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> Verdict {
+    async fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> Verdict {
         self.decide_now(asks, now)
     }
 
-    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         Some(self.decide_now(asks, now))
     }
 
-    fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+    fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
         verdict.clear(Source::Memory);
         self.decide_in_place(asks, now, verdict);
         true
@@ -432,7 +435,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     #[cfg(feature = "tokio")]
-    fn sleep_until(&self, at: Instant) -> crate::Sleep {
+    fn sleep_until(&self, at: Timestamp) -> crate::Sleep {
         self.clock().sleep_until(at)
     }
 
@@ -440,11 +443,11 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.settle_at(verdict, actual, || self.clock().now());
     }
 
-    async fn detach(&self, verdict: Verdict, until: Instant) -> Result<Vec<u8>, NotDetached> {
+    async fn detach(&self, verdict: Verdict, until: Timestamp) -> Result<Vec<u8>, DetachError> {
         self.detach_now(verdict, until, self.clock().now())
     }
 
-    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), NotSettled> {
+    async fn settle_detached(&self, receipt: &[u8], actual: &[u64]) -> Result<(), SettleError> {
         self.settle_detached_now(receipt, actual, self.clock().now())
     }
 
@@ -456,7 +459,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.reset(handle, key);
     }
 
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>> {
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         Some(self.census(limits))
     }
 }

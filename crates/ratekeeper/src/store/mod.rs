@@ -6,15 +6,15 @@ mod detached;
 mod memory;
 mod verdict;
 
-pub use crate::keyed::table::Census;
+pub use crate::keyed::table::LimitKeyStats;
 pub use ask::{Ask, LimitHandle, Mode};
-pub use detached::{NotDetached, NotSettled};
+pub use detached::{DetachError, SettleError};
 pub use memory::{MemoryStore, MemoryStoreBuilder, TooManyKeys};
 pub use verdict::{AskOutcome, Source, Status, Verdict};
 pub(crate) use verdict::{Permits, Receipt};
 
-use crate::clock::Instant;
-use crate::keyed::TooManyLimits;
+use crate::clock::Timestamp;
+use crate::keyed::TooManyLimitsError;
 use crate::keyed::table::FEW;
 use crate::limit::Limit;
 use core::fmt;
@@ -28,7 +28,7 @@ use std::vec::Vec;
 /// is generic over it runs on both:
 ///
 /// ```
-/// use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimits};
+/// use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimitsError};
 ///
 /// struct Gate<S> {
 ///     store: S,
@@ -61,10 +61,10 @@ use std::vec::Vec;
 /// a [`MemoryStore`] to register them with, and to fall back on.
 pub trait Store: Send + Sync {
     /// Registers a limit; see [`MemoryStore::limit`].
-    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimits>;
+    fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError>;
 
     /// Registers a limit on how many are in flight.
-    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimits>;
+    fn concurrency(&self, name: &str, limit: u64) -> Result<LimitHandle, TooManyLimitsError>;
 
     /// Changes a limit for every key, at once, each keeping the tokens it has.
     fn set_limit(&self, handle: &LimitHandle, limit: Limit);
@@ -73,28 +73,28 @@ pub trait Store: Send + Sync {
     fn set_concurrency(&self, handle: &LimitHandle, limit: u64);
 
     /// What its clock says.
-    fn now(&self) -> Instant;
+    fn now(&self) -> Timestamp;
 
     /// Charges every ask, or none of them.
     fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send;
 
     /// The same for a caller who has just read [`now`](Self::now), so that it is not read twice. A
     /// store that goes by a time of its own ignores it, as all do that do not say otherwise.
-    fn decide_at(&self, asks: &[Ask<'_>], now: Instant) -> impl Future<Output = Verdict> + Send {
+    fn decide_at(&self, asks: &[Ask<'_>], now: Timestamp) -> impl Future<Output = Verdict> + Send {
         let _ = now;
         self.decide(asks)
     }
 
     /// Decides if it need not ask elsewhere, for a caller who would rather not wait; none if it
     /// must, and then nothing was charged.
-    fn decide_here(&self, asks: &[Ask<'_>], now: Instant) -> Option<Verdict> {
+    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         let _ = (asks, now);
         None
     }
 
     /// The same, told to `verdict` in place of what it says: verdicts are large to move. False if
     /// it must ask elsewhere, and then nothing is told.
-    fn decide_into(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) -> bool {
+    fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
         self.decide_here(asks, now)
             .map(|decided| *verdict = decided)
             .is_some()
@@ -109,7 +109,7 @@ pub trait Store: Send + Sync {
 
     /// A future that is ready at `at`, by its clock.
     #[cfg(feature = "tokio")]
-    fn sleep_until(&self, at: Instant) -> crate::Sleep {
+    fn sleep_until(&self, at: Timestamp) -> crate::Sleep {
         crate::Sleep::real(at.saturating_since(self.now()))
     }
 
@@ -119,7 +119,7 @@ pub trait Store: Send + Sync {
     fn decide_within(
         &self,
         asks: &[Ask<'_>],
-        now: Instant,
+        now: Timestamp,
         within: Duration,
     ) -> impl Future<Output = Verdict> + Send {
         let _ = within;
@@ -150,7 +150,7 @@ pub trait Store: Send + Sync {
     /// servers: the first bytes of a key, as many as `tag` says; all of it if nobody says. What is
     /// kept together is charged all or nothing; what is not is charged in each place, and given
     /// back if another denies. A store in one place has no use for it.
-    fn tag_by(&self, handle: &LimitHandle, tag: Option<TagOf>) {
+    fn tag_by(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
         let _ = (handle, tag);
     }
 
@@ -169,7 +169,7 @@ pub trait Store: Send + Sync {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use ratekeeper::{Ask, Limit, MemoryStore, NotSettled, Store};
+    /// use ratekeeper::{Ask, Limit, MemoryStore, SettleError, Store};
     ///
     /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = MemoryStore::new();
@@ -178,19 +178,19 @@ pub trait Store: Send + Sync {
     /// let receipt = store.detach(verdict, store.now() + Duration::from_secs(60)).await?;
     /// // … elsewhere, later …
     /// store.settle_detached(&receipt, &[120]).await?;
-    /// assert_eq!(store.settle_detached(&receipt, &[0]).await, Err(NotSettled::Before));
+    /// assert_eq!(store.settle_detached(&receipt, &[0]).await, Err(SettleError::Before));
     /// # Ok(()) }
     /// ```
     fn detach(
         &self,
         verdict: Verdict,
-        until: Instant,
-    ) -> impl Future<Output = Result<Vec<u8>, NotDetached>> + Send {
+        until: Timestamp,
+    ) -> impl Future<Output = Result<Vec<u8>, DetachError>> + Send {
         let _ = until;
         async move {
             let nothing: Vec<u64> = verdict.statuses().map(|_| 0).collect();
             self.settle(verdict, &nothing).await;
-            Err(NotDetached::Unable)
+            Err(DetachError::Unable)
         }
     }
 
@@ -199,9 +199,9 @@ pub trait Store: Send + Sync {
         &self,
         receipt: &[u8],
         actual: &[u64],
-    ) -> impl Future<Output = Result<(), NotSettled>> + Send {
+    ) -> impl Future<Output = Result<(), SettleError>> + Send {
         let _ = (receipt, actual);
-        async { Err(NotSettled::Unreadable) }
+        async { Err(SettleError::InvalidReceipt) }
     }
 
     /// Gives a key up to `tokens` of what it has used; see
@@ -218,11 +218,11 @@ pub trait Store: Send + Sync {
 
     /// What became of the keys of each of these limits, in their order; none if the store cannot
     /// count them. It may take long, but no longer for many limits than for one.
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<Census>>;
+    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>>;
 }
 
 /// How many bytes at the front of a key say with what others it is kept; see [`Store::tag_by`].
-pub type TagOf = Arc<dyn Fn(&[u8]) -> usize + Send + Sync>;
+pub type ShardPrefix = Arc<dyn Fn(&[u8]) -> usize + Send + Sync>;
 
 /// What becomes of an ask while the store that knows the counts cannot be reached.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]

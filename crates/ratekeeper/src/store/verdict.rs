@@ -1,10 +1,10 @@
 //! What is answered: who decided, what each ask came to, and what all of them did.
 
 use super::Mode;
-use crate::algorithm::token_bucket::Charged;
+use crate::algorithm::token_bucket::ChargeRecord;
 use crate::clock::nanos;
 use crate::decision::{Decision, Outcome};
-use crate::keyed::table::{Booking, FEW};
+use crate::keyed::table::{ChargeOrigin, FEW};
 use core::any::Any;
 use core::fmt;
 use core::time::Duration;
@@ -95,9 +95,9 @@ pub struct Status {
 pub(crate) struct Receipt {
     pub(crate) hash: u64,
     /// [`ELSEWHERE`](Booking::ELSEWHERE) if the charge is not of the memory store.
-    pub(crate) booking: Booking,
+    pub(crate) booking: ChargeOrigin,
     pub(crate) cost: u64,
-    pub(crate) charged: Charged,
+    pub(crate) charged: ChargeRecord,
     pub(crate) permit: bool,
 }
 
@@ -116,13 +116,13 @@ impl Status {
     #[inline]
     #[must_use]
     pub fn settled_by(mut self, mark: [u64; 2], cost: u64) -> Self {
-        let charged = Charged {
+        let charged = ChargeRecord {
             tat: mark[1],
             ahead: 0,
             refunded: 0,
             given: 0,
         };
-        let (hash, booking) = (mark[0], Booking::ELSEWHERE);
+        let (hash, booking) = (mark[0], ChargeOrigin::ELSEWHERE);
         self.charged = Some(Receipt {
             hash,
             booking,
@@ -137,7 +137,7 @@ impl Status {
     pub fn settles_by(&self) -> Option<([u64; 2], u64)> {
         let receipt = self
             .charged
-            .filter(|receipt| receipt.booking == Booking::ELSEWHERE)?;
+            .filter(|receipt| receipt.booking == ChargeOrigin::ELSEWHERE)?;
         Some(([receipt.hash, receipt.charged.tat], receipt.cost))
     }
 

@@ -2,7 +2,7 @@
 //! beyond waits.
 
 use proptest::prelude::*;
-use ratekeeper::Instant;
+use ratekeeper::Timestamp;
 use ratekeeper::adaptive::{Control, Controller, Sample};
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ struct Service {
     controller: Controller,
     places: u64,
     takes: Duration,
-    now: Instant,
+    now: Timestamp,
     least: u64,
     most: u64,
 }
@@ -25,7 +25,7 @@ impl Service {
             controller,
             places,
             takes: Duration::from_millis(10),
-            now: Instant::UNIX_EPOCH,
+            now: Timestamp::UNIX_EPOCH,
             least,
             most,
         }
@@ -134,7 +134,7 @@ fn aimd_by_the_book() {
         latency: Duration::from_millis(millis),
         in_flight,
         dropped,
-        now: Instant::UNIX_EPOCH,
+        now: Timestamp::UNIX_EPOCH,
     };
     assert_eq!(aimd.sample(sample(10, 19, false)), 40); // less than half in use
     assert_eq!(aimd.sample(sample(10, 20, false)), 41);
@@ -191,7 +191,7 @@ proptest! {
         let least = min.max(1);
         for (latency, in_flight, dropped, at) in seen {
             let before = (controller.limit(), controller.probing_until().is_some());
-            let sample = Sample { latency: Duration::from_nanos(latency), in_flight, dropped, now: Instant::from_unix_nanos(at) };
+            let sample = Sample { latency: Duration::from_nanos(latency), in_flight, dropped, now: Timestamp::from_unix_nanos(at) };
             let limit = controller.sample(sample);
             prop_assert_eq!(limit, twin.sample(sample), "the same in, the same out");
             prop_assert!((least..=max.max(least)).contains(&limit));

@@ -1,7 +1,9 @@
 //! Permits, what counts as what, and what any order of calls keeps to.
 
 use proptest::prelude::*;
-use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, Outcome};
+use ratekeeper::adaptive::{
+    AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, RequestOutcome,
+};
 use ratekeeper::{Clock, ManualClock};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -18,7 +20,7 @@ fn wave(
     gate: &AdaptiveConcurrency<ManualClock>,
     clock: &ManualClock,
     took: Duration,
-    outcome: Outcome,
+    outcome: RequestOutcome,
 ) -> usize {
     let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire().ok()).collect();
     clock.advance(took);
@@ -39,7 +41,7 @@ fn at_most_the_limit_are_in_flight_and_permits_come_back() {
     );
     drop(first);
     assert_eq!(gate.in_flight(), 1);
-    second.finish(Outcome::Success);
+    second.finish(RequestOutcome::Success);
     assert_eq!(gate.in_flight(), 0);
     assert!(gate.try_acquire().is_ok());
 }
@@ -71,7 +73,7 @@ fn numbers_that_cannot_be_are_brought_into_their_range() {
             .tolerate_drops(f64::NAN),
     );
     for _ in 0..100 {
-        wave(&gate, &clock, MS, Outcome::Success);
+        wave(&gate, &clock, MS, RequestOutcome::Success);
         assert!((5..=200).contains(&gate.limit()));
     }
 }
@@ -83,12 +85,12 @@ fn a_limit_in_use_grows_and_an_idle_one_does_not() {
         for _ in 0..1_000 {
             let permit = gate.try_acquire().unwrap();
             clock.advance(10 * MS);
-            permit.finish(Outcome::Success);
+            permit.finish(RequestOutcome::Success);
         }
         assert_eq!(gate.limit(), 20, "{}", control.name());
         let mut most = 0;
         for _ in 0..500 {
-            wave(&gate, &clock, 10 * MS, Outcome::Success);
+            wave(&gate, &clock, 10 * MS, RequestOutcome::Success);
             most = most.max(gate.limit());
         }
         assert!(most > 40, "{}: {most}", control.name());
@@ -100,7 +102,7 @@ fn drops_shrink_every_control_to_its_least() {
     for control in [Control::aimd().into(), Control::from(Control::gradient2())] {
         let (gate, clock) = build(AdaptiveConcurrency::builder().min(7).control(control));
         for _ in 0..40 {
-            wave(&gate, &clock, 60 * MS, Outcome::Dropped);
+            wave(&gate, &clock, 60 * MS, RequestOutcome::Dropped);
         }
         assert_eq!(gate.limit(), 7, "{}", control.name());
         assert!(gate.snapshot().drops > 280);
@@ -111,9 +113,9 @@ fn drops_shrink_every_control_to_its_least() {
 fn what_takes_longer_than_the_timeout_counts_as_dropped() {
     let (gate, clock) =
         build(AdaptiveConcurrency::builder().control(Control::aimd().timeout(100 * MS)));
-    wave(&gate, &clock, 99 * MS, Outcome::Success);
+    wave(&gate, &clock, 99 * MS, RequestOutcome::Success);
     assert_eq!((gate.limit(), gate.snapshot().drops), (21, 0));
-    wave(&gate, &clock, 200 * MS, Outcome::Success);
+    wave(&gate, &clock, 200 * MS, RequestOutcome::Success);
     assert_eq!((gate.limit(), gate.snapshot().drops), (18, 21));
 }
 
@@ -135,14 +137,14 @@ fn a_hundredth_may_be_dropped() {
         // The first ten close the first window: nothing dropped among them.
         held.by_ref()
             .take(10)
-            .for_each(|permit| permit.finish(Outcome::Success));
+            .for_each(|permit| permit.finish(RequestOutcome::Success));
         assert_eq!(gate.limit(), 201);
-        held.next().unwrap().finish(Outcome::Dropped);
+        held.next().unwrap().finish(RequestOutcome::Dropped);
         held.by_ref()
             .take(150)
-            .for_each(|permit| permit.finish(Outcome::Success));
+            .for_each(|permit| permit.finish(RequestOutcome::Success));
         clock.advance(Duration::from_secs(2));
-        held.next().unwrap().finish(Outcome::Success);
+        held.next().unwrap().finish(RequestOutcome::Success);
         assert_eq!(gate.limit(), limit);
     }
 }
@@ -151,7 +153,12 @@ fn a_hundredth_may_be_dropped() {
 fn a_permit_that_is_dropped_or_ignored_says_nothing() {
     let (gate, clock) = build(AdaptiveConcurrency::builder().control(Control::aimd().timeout(MS)));
     for _ in 0..50 {
-        wave(&gate, &clock, Duration::from_secs(60), Outcome::Ignored);
+        wave(
+            &gate,
+            &clock,
+            Duration::from_secs(60),
+            RequestOutcome::Ignored,
+        );
         let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire().ok()).collect();
         clock.advance(Duration::from_secs(60));
         drop(held);
@@ -167,7 +174,7 @@ fn a_permit_that_is_dropped_or_ignored_says_nothing() {
 #[test]
 fn a_snapshot_tells_the_latencies() {
     let (gate, clock) = build(AdaptiveConcurrency::builder());
-    wave(&gate, &clock, 64 * MS, Outcome::Success);
+    wave(&gate, &clock, 64 * MS, RequestOutcome::Success);
     let seen = gate.snapshot();
     assert_eq!((seen.short, seen.long), (Some(64 * MS), Some(64 * MS)));
     assert_eq!(
@@ -188,7 +195,7 @@ fn a_probe_ends_although_nothing_finishes() {
         lasting
             .by_ref()
             .take(10)
-            .for_each(|permit| permit.finish(Outcome::Success));
+            .for_each(|permit| permit.finish(RequestOutcome::Success));
         if gate.snapshot().probing {
             probed = true;
             let (low, held) = (gate.limit(), gate.in_flight());
@@ -201,7 +208,7 @@ fn a_probe_ends_although_nothing_finishes() {
             assert!(gate.try_acquire().is_ok());
             break;
         }
-        lasting.for_each(|permit| permit.finish(Outcome::Success));
+        lasting.for_each(|permit| permit.finish(RequestOutcome::Success));
     }
     assert!(probed);
 }
@@ -227,8 +234,8 @@ fn many_threads_never_hold_more_than_the_greatest_limit_and_lose_no_permit() {
                     inside.fetch_sub(1, Ordering::SeqCst);
                     match (i + thread) % 5 {
                         0 => drop(permit),
-                        1 => permit.finish(Outcome::Dropped),
-                        _ => permit.finish(Outcome::Success),
+                        1 => permit.finish(RequestOutcome::Dropped),
+                        _ => permit.finish(RequestOutcome::Success),
                     }
                 }
             });
@@ -243,7 +250,7 @@ fn many_threads_never_hold_more_than_the_greatest_limit_and_lose_no_permit() {
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Acquire,
-    Finish(usize, Outcome),
+    Finish(usize, RequestOutcome),
     Drop(usize),
     Wait(u64),
 }
@@ -251,7 +258,7 @@ enum Step {
 fn steps() -> impl Strategy<Value = Step> {
     prop_oneof![
         6 => Just(Step::Acquire),
-        4 => (any::<usize>(), prop_oneof![4 => Just(Outcome::Success), 1 => Just(Outcome::Dropped), 1 => Just(Outcome::Ignored)])
+        4 => (any::<usize>(), prop_oneof![4 => Just(RequestOutcome::Success), 1 => Just(RequestOutcome::Dropped), 1 => Just(RequestOutcome::Ignored)])
             .prop_map(|(which, outcome)| Step::Finish(which, outcome)),
         1 => any::<usize>().prop_map(Step::Drop),
         2 => (0..3_000_000_000_u64).prop_map(Step::Wait),
@@ -331,9 +338,9 @@ fn one_in_twenty_dropped_is_too_many_at_any_rate() {
                 .expect("room");
                 clock.advance(Duration::from_secs(1) / RATE as u32);
                 let outcome = if request % every == every - 1 {
-                    Outcome::Dropped
+                    RequestOutcome::Dropped
                 } else {
-                    Outcome::Success
+                    RequestOutcome::Success
                 };
                 match known {
                     true => permit.finish_at(outcome, clock.now()),

@@ -2,7 +2,9 @@
 
 use proptest::prelude::*;
 use ratekeeper::ManualClock;
-use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptivePermit, Control, Outcome, Partition};
+use ratekeeper::adaptive::{
+    AdaptiveConcurrency, AdaptivePermit, Control, Partition, RequestOutcome,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -92,7 +94,7 @@ fn after_the_limit_shrank_the_owner_is_first() {
     assert_eq!(lives.len(), 20);
     lives
         .drain(10..)
-        .for_each(|permit| permit.finish(Outcome::Dropped));
+        .for_each(|permit| permit.finish(RequestOutcome::Dropped));
     assert_eq!((gate.limit(), gate.in_flight_in(live)), (10, (10, 5)));
     assert!(gate.try_acquire_in(live).is_err());
     assert!(gate.try_acquire().is_err());
@@ -126,9 +128,9 @@ fn threads_never_pass_the_limit_and_lose_nothing() {
                     most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
                     inside.fetch_sub(1, Ordering::SeqCst);
                     permit.finish(if i % 7 == 0 {
-                        Outcome::Dropped
+                        RequestOutcome::Dropped
                     } else {
-                        Outcome::Success
+                        RequestOutcome::Success
                     });
                 }
             });
@@ -148,7 +150,7 @@ fn threads_never_pass_the_limit_and_lose_nothing() {
 fn acquire<C: ratekeeper::Clock>(
     gate: &AdaptiveConcurrency<C>,
     partition: Option<Partition>,
-) -> Result<AdaptivePermit<C>, ratekeeper::AtCapacity> {
+) -> Result<AdaptivePermit<C>, ratekeeper::AtCapacityError> {
     match partition {
         Some(partition) => gate.try_acquire_in(partition),
         None => gate.try_acquire(),
@@ -225,7 +227,7 @@ proptest! {
                 }
                 Step::Finish(which, dropped) if !held.is_empty() => {
                     let (_, permit) = held.swap_remove(which % held.len());
-                    permit.finish(if dropped { Outcome::Dropped } else { Outcome::Success });
+                    permit.finish(if dropped { RequestOutcome::Dropped } else { RequestOutcome::Success });
                 }
                 Step::Wait(nanos) => clock.advance(Duration::from_nanos(nanos)),
                 _ => {}

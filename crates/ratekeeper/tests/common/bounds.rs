@@ -20,7 +20,7 @@ pub(crate) fn broken(limit: &Limit, admitted: &[Admitted]) -> Option<String> {
     }
     let rate = limit.rate().expect("a finite rate");
     let (most, window) = (rate.count(), rate.period().as_nanos() as u64);
-    match limit.judged_by() {
+    match limit.algorithm_kind() {
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let events: Vec<_> = admitted
                 .iter()

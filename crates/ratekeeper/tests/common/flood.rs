@@ -3,7 +3,7 @@
 //! keys were told is counted.
 
 use super::bounds::{self, Admitted};
-use ratekeeper::{Clock, Figures, Instant, Keyed, Limit, ManualClock};
+use ratekeeper::{Clock, Keyed, KeyedStats, Limit, ManualClock, Timestamp};
 
 pub(crate) struct Flood {
     pub(crate) limit: Limit,
@@ -19,7 +19,7 @@ pub(crate) struct Report {
     pub(crate) abusers: [Abuser; 2],
     /// New keys that were turned away, in each tenth of the flood.
     pub(crate) denied: [u64; 10],
-    pub(crate) figures: Figures,
+    pub(crate) figures: KeyedStats,
     /// The most keys that the table told of at any time it was asked.
     pub(crate) most_keys: u64,
     /// Resident bytes beyond those of before there was a table, at the end of each tenth.
@@ -40,7 +40,7 @@ impl Report {
 }
 
 /// Slots of the table: two for each key it was made for, in lines of four.
-pub(crate) fn slots(figures: &Figures) -> u64 {
+pub(crate) fn slots(figures: &KeyedStats) -> u64 {
     (2 * figures.max_keys).next_multiple_of(4)
 }
 
@@ -83,7 +83,7 @@ impl Flood {
         for number in 0..self.keys {
             let now =
                 start + (u128::from(number) * 1_000_000_000 / u128::from(self.per_second)) as u64;
-            let at = Instant::from_unix_nanos(now);
+            let at = Timestamp::from_unix_nanos(now);
             let call = |key: u64| keyed.key(&key).at(at).check();
             if call(scattered(number)).is_denied() {
                 denied[(number * 10 / self.keys) as usize] += 1;
@@ -112,13 +112,13 @@ impl Flood {
                 let tenth = (number * 10 / self.keys) as usize;
                 used[tenth] = resident().saturating_sub(empty);
                 clock.set(at);
-                most_keys = most_keys.max(keyed.figures().keys);
+                most_keys = most_keys.max(keyed.stats().keys);
             }
         }
         for abuser in &mut abusers {
             abuser.broken = bounds::broken(&self.limit, &abuser.admitted);
         }
-        let figures = keyed.figures();
+        let figures = keyed.stats();
         Report {
             abusers,
             denied,

@@ -21,7 +21,7 @@ impl From<Decision> for Told {
     fn from(decision: Decision) -> Self {
         Self {
             outcome: decision.outcome(),
-            limit: decision.limit(),
+            limit: decision.capacity(),
             remaining: decision.remaining(),
             retry_after: decision.retry_after(),
             reset_after: decision.reset_after(),
@@ -63,7 +63,7 @@ enum State {
 
 impl Model {
     pub(crate) fn new(limit: Limit) -> Self {
-        let state = match limit.judged_by() {
+        let state = match limit.algorithm_kind() {
             _ if limit.is_unlimited() => State::Unlimited,
             Algorithm::TokenBucket | Algorithm::LeakyBucket => State::Bucket(Bucket {
                 rule: Rule::decided(&limit),

@@ -4,7 +4,7 @@ use super::oracle::Rule;
 use proptest::prelude::*;
 use proptest::strategy::BoxedStrategy;
 use proptest::test_runner::FileFailurePersistence;
-use ratekeeper::{Algorithm, Clock, Instant, Limit, Limiter, ManualClock};
+use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
 
 const SECOND: u64 = 1_000_000_000;
@@ -31,8 +31,8 @@ pub(crate) fn limiter(limit: Limit) -> (Limiter<ManualClock>, u64) {
     (Limiter::with_clock(limit, clock), birth)
 }
 
-pub(crate) fn instant(nanos: u64) -> Instant {
-    Instant::from_unix_nanos(nanos)
+pub(crate) fn instant(nanos: u64) -> Timestamp {
+    Timestamp::from_unix_nanos(nanos)
 }
 
 pub(crate) fn nanos(nanos: i128) -> Duration {
@@ -57,7 +57,7 @@ pub(crate) fn limits() -> BoxedStrategy<Limit> {
         2 => (1_u64..=58, 0_u64..200).prop_map(|(count, burst)| of_nanos(count, 1, burst)),
         3 => rounded(),
         2 => longest(),
-        1 => (0_u64..20).prop_map(|burst| Limit::none().burst(burst)),
+        1 => (0_u64..20).prop_map(|burst| Limit::deny_all().burst(burst)),
     ]
     .boxed()
 }
@@ -217,7 +217,9 @@ pub(crate) fn any_limits() -> BoxedStrategy<Limit> {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                 bucket.burst(count).algorithm(algorithm)
             }
-            Algorithm::Pacing => Limit::of(count.max(1), Duration::from_nanos(window)).queue(count),
+            Algorithm::Pacing => {
+                Limit::of(count.max(1), Duration::from_nanos(window)).paced_max_queue(count)
+            }
             _ => Limit::of(count, Duration::from_nanos(window)).algorithm(algorithm),
         })
         .boxed()
@@ -227,20 +229,20 @@ pub(crate) fn any_limits() -> BoxedStrategy<Limit> {
 /// (queues).
 pub(crate) fn same_kind(limit: &Limit, (count, other): (u64, u64)) -> Option<Limit> {
     let rate = limit.rate()?;
-    match limit.judged_by() {
+    match limit.algorithm_kind() {
         Algorithm::Pacing => None,
         Algorithm::TokenBucket | Algorithm::LeakyBucket => {
             let period = rate.period() * u32::try_from(other).expect("small");
             Some(
                 Limit::of(count, period)
                     .burst(other)
-                    .algorithm(limit.judged_by()),
+                    .algorithm(limit.algorithm_kind()),
             )
         }
         // Where a few bits are all that a counter has, what a change clips is another test's
         // matter.
         _ if rate.period() < Duration::from_micros(1) => None,
-        _ => Some(Limit::of(count, rate.period()).algorithm(limit.judged_by())),
+        _ => Some(Limit::of(count, rate.period()).algorithm(limit.algorithm_kind())),
     }
 }
 

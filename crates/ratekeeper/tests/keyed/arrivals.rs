@@ -3,7 +3,7 @@
 
 use super::common::traces::cases;
 use proptest::prelude::*;
-use ratekeeper::{Arrivals, Clock, Instant, ManualClock, NotAThrottle, Outcome, Throttle};
+use ratekeeper::{Clock, GcraParams, GcraParamsError, KeyedGcra, ManualClock, Outcome, Timestamp};
 use std::collections::HashMap;
 use std::time::Duration;
 
@@ -18,8 +18,8 @@ struct Numbers {
 }
 
 impl Numbers {
-    fn throttle(&self) -> Result<Throttle, NotAThrottle> {
-        Throttle::new(self.burst, self.count, self.period)
+    fn throttle(&self) -> Result<GcraParams, GcraParamsError> {
+        GcraParams::new(self.burst, self.count, self.period)
     }
 
     /// The interval and the tolerance.
@@ -46,7 +46,7 @@ struct Told {
 }
 
 impl Model {
-    fn check(&mut self, key: u64, by: &Numbers, cost: u64, now: Instant) -> Told {
+    fn check(&mut self, key: u64, by: &Numbers, cost: u64, now: Timestamp) -> Told {
         let (interval, tolerance) = by.nanos();
         let now = i128::from(now.as_unix_nanos());
         let before = self.0.get(&key).copied().unwrap_or(0);
@@ -72,11 +72,11 @@ impl Model {
 }
 
 fn check(
-    arrivals: &Arrivals<ManualClock>,
+    arrivals: &KeyedGcra<ManualClock>,
     key: u64,
     by: &Numbers,
     cost: u64,
-    now: Instant,
+    now: Timestamp,
 ) -> Told {
     let decision = arrivals.check(&key, &by.throttle().unwrap(), cost, now);
     let nanos = |time: Duration| time.as_nanos() as i128;
@@ -130,10 +130,10 @@ fn calls(keys: u64) -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..200)
 }
 
-fn arrivals(most: usize) -> (Arrivals<ManualClock>, ManualClock) {
+fn arrivals(most: usize) -> (KeyedGcra<ManualClock>, ManualClock) {
     let clock = ManualClock::new();
     (
-        Arrivals::builder()
+        KeyedGcra::builder()
             .max_keys(most)
             .clock(clock.clone())
             .build(),
@@ -153,7 +153,7 @@ proptest! {
         let mut model = Model::default();
         for Call { key, by, cost, pass, back } in calls {
             clock.advance(Duration::from_nanos(pass));
-            let now = Instant::from_unix_nanos(clock.now().as_unix_nanos() - back);
+            let now = Timestamp::from_unix_nanos(clock.now().as_unix_nanos() - back);
             let told = check(&arrivals, key, &numbers[by], cost, now);
             prop_assert_eq!(told, model.check(key, &numbers[by], cost, now));
         }
@@ -181,7 +181,7 @@ proptest! {
 fn threads_share_a_key() {
     let (arrivals, clock) = arrivals(10);
     let (by, now) = (
-        Throttle::new(500, 1, Duration::from_secs(1)).unwrap(),
+        GcraParams::new(500, 1, Duration::from_secs(1)).unwrap(),
         clock.now(),
     );
     let admitted: usize = std::thread::scope(|scope| {
@@ -202,25 +202,28 @@ fn threads_share_a_key() {
 #[test]
 fn what_is_asked_for_takes_no_room() {
     let (arrivals, clock) = arrivals(10);
-    let by = Throttle::new(1, 1, Duration::from_secs(1)).unwrap();
+    let by = GcraParams::new(1, 1, Duration::from_secs(1)).unwrap();
     assert!(arrivals.check("a", &by, 0, clock.now()).is_allowed());
     assert!(arrivals.check("a", &by, 2, clock.now()).is_never());
-    assert_eq!(arrivals.figures().keys, 0);
+    assert_eq!(arrivals.stats().keys, 0);
 }
 
 #[test]
 fn numbers_that_limit_nothing_are_refused() {
     let second = Duration::from_secs(1);
-    assert_eq!(Throttle::new(0, 1, second), Err(NotAThrottle::Zero));
-    assert_eq!(Throttle::new(1, 0, second), Err(NotAThrottle::Zero));
-    assert_eq!(Throttle::new(1, 1, Duration::ZERO), Err(NotAThrottle::Zero));
+    assert_eq!(GcraParams::new(0, 1, second), Err(GcraParamsError::Zero));
+    assert_eq!(GcraParams::new(1, 0, second), Err(GcraParamsError::Zero));
     assert_eq!(
-        Throttle::new(1, 1, Duration::MAX),
-        Err(NotAThrottle::TooSlow)
+        GcraParams::new(1, 1, Duration::ZERO),
+        Err(GcraParamsError::Zero)
     );
-    assert!(Throttle::new(u64::MAX, u64::MAX, Duration::MAX).is_ok());
     assert_eq!(
-        Throttle::new(1, 3, second).unwrap().interval(),
+        GcraParams::new(1, 1, Duration::MAX),
+        Err(GcraParamsError::TooSlow)
+    );
+    assert!(GcraParams::new(u64::MAX, u64::MAX, Duration::MAX).is_ok());
+    assert_eq!(
+        GcraParams::new(1, 3, second).unwrap().interval(),
         Duration::from_nanos(333_333_334)
     );
 }
@@ -228,13 +231,13 @@ fn numbers_that_limit_nothing_are_refused() {
 #[test]
 fn instants_out_of_reach_are_turned_away() {
     let (arrivals, _) = arrivals(10);
-    let by = Throttle::new(1, 1, Duration::from_secs(1)).unwrap();
+    let by = GcraParams::new(1, 1, Duration::from_secs(1)).unwrap();
     assert!(
         arrivals
-            .check("a", &by, 1, Instant::from_unix_nanos(u64::MAX))
+            .check("a", &by, 1, Timestamp::from_unix_nanos(u64::MAX))
             .is_never()
     );
-    let early = arrivals.check("a", &by, 1, Instant::from_unix_nanos(0));
+    let early = arrivals.check("a", &by, 1, Timestamp::from_unix_nanos(0));
     assert!(early.is_denied() && early.retry_after().is_some());
     assert_eq!(early.remaining(), 0);
 }

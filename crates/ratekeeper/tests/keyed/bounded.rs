@@ -37,7 +37,9 @@ fn limits() -> impl Strategy<Value = Limit> {
                     .burst(count)
                     .algorithm(algorithm)
             }
-            Algorithm::Pacing => Limit::of(1, Duration::from_nanos(window / 4)).queue(count),
+            Algorithm::Pacing => {
+                Limit::of(1, Duration::from_nanos(window / 4)).paced_max_queue(count)
+            }
             _ => Limit::of(count, Duration::from_nanos(window)).algorithm(algorithm),
         };
         if refundable {
@@ -107,7 +109,7 @@ fn checked(
             }
         }
     }
-    let figures = keyed.figures();
+    let figures = keyed.stats();
     prop_assert!(figures.keys <= slots(&figures), "{:?}", figures);
     Ok(admitted)
 }
@@ -124,7 +126,7 @@ proptest! {
         for (key, admitted) in checked(limit, most, &ops)? {
             let admitted: Vec<_> = admitted.into_iter().map(|(admitted, _)| admitted).collect();
             prop_assert_eq!(bounds::broken(&limit, &admitted), None, "key {}: {:?}", key, admitted);
-            if limit.judged_by() == Algorithm::SlidingWindow {
+            if limit.algorithm_kind() == Algorithm::SlidingWindow {
                 prop_assert_eq!(bounds::broken_weighted(&limit, &admitted), None, "key {}: {:?}", key, admitted);
             }
         }
@@ -139,7 +141,7 @@ proptest! {
         limit in limits(), most in 1_usize..20, ops in prop::collection::vec(ops(true), 1..150),
     ) {
         let own_instant = !limit.is_refundable()
-            && matches!(limit.judged_by(), Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing);
+            && matches!(limit.algorithm_kind(), Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing);
         for (key, admitted) in checked(limit, most, &ops)? {
             let counts = admitted.into_iter().filter(|(_, stale)| own_instant || !stale);
             let admitted: Vec<_> = counts.map(|(admitted, _)| admitted).collect();
@@ -530,7 +532,7 @@ proptest! {
     #[test]
     fn windows_that_settle_keep_their_bound_on_the_net_cost(
         // A queue tells its starts to `check` only; what a settle shortens there is not a start.
-        limit in limits().prop_filter("a queue", |limit| limit.judged_by() != Algorithm::Pacing), most in 1_usize..20,
+        limit in limits().prop_filter("a queue", |limit| limit.algorithm_kind() != Algorithm::Pacing), most in 1_usize..20,
         ops in prop::collection::vec((ops(false), any::<bool>(), 0_usize..8, 0_u64..4), 1..120),
     ) {
         let (keyed, clock) = keyed(limit, most);
@@ -549,7 +551,7 @@ proptest! {
                     }
                 }
                 Op::Churn(keys) => {
-                    (new..new + keys).for_each(|key| assert!(keyed.check(&key).limit() > 0));
+                    (new..new + keys).for_each(|key| assert!(keyed.check(&key).capacity() > 0));
                     new += keys;
                 }
             }
@@ -591,11 +593,11 @@ fn churning_keys_resets_nobody() {
             );
         }
         assert!(
-            keyed.figures().evicted_live > 0,
+            keyed.stats().evicted_live > 0,
             "{algorithm}: {:?}",
-            keyed.figures()
+            keyed.stats()
         );
-        assert!(keyed.figures().keys <= slots(&keyed.figures()));
+        assert!(keyed.stats().keys <= slots(&keyed.stats()));
         // What was displaced does not weigh on anybody for longer than it would have on its own
         // key.
         clock.advance(Duration::from_secs(180));
@@ -620,7 +622,7 @@ fn fresh_keys_make_room_and_nobody_is_denied() {
             );
             clock.advance(Duration::from_secs(3));
         }
-        let figures = keyed.figures();
+        let figures = keyed.stats();
         assert_eq!(figures.evicted_live, 0, "{algorithm}");
         assert!(
             figures.evicted_fresh >= 20_000 - slots(&figures),
@@ -662,7 +664,7 @@ fn a_peek_takes_no_room() {
         assert!(keyed.check_n(&key, 0).is_allowed());
         assert!(keyed.check_n(&key, 6).is_never());
     }
-    let figures = keyed.figures();
+    let figures = keyed.stats();
     assert_eq!((figures.live, figures.evicted_live), (0, 0), "{figures:?}");
 }
 
@@ -679,7 +681,7 @@ fn a_cap_in_bytes_bounds_what_is_held() {
             let _ = keyed.check_n(&key, 1 + key % 7);
             clock.advance(Duration::from_millis(1));
         }
-        let figures = keyed.figures();
+        let figures = keyed.stats();
         assert!(figures.bytes <= 64 * 1_024, "{algorithm}: {figures:?}");
         assert!(figures.keys <= slots(&figures), "{algorithm}: {figures:?}");
     }
@@ -690,7 +692,7 @@ fn a_cap_in_bytes_bounds_what_is_held() {
 fn a_key_weighs_at_most_72_bytes() {
     let (keyed, _) = keyed(Limit::per_second(5), 10_000);
     let slack = 2 * 7 * 8; // To begin on a cache line.
-    assert_eq!(keyed.figures().bytes, 10_000 * 72 + slack);
+    assert_eq!(keyed.stats().bytes, 10_000 * 72 + slack);
 }
 
 /// A charge of a key that was displaced gives back to nobody else.

@@ -46,14 +46,14 @@ proptest! {
         let mut charges = Vec::new();
         for op in ops {
             match op {
-                Op::Charge { key, cost } => match (holding.key(&key).take(cost), free.key(&key).charge(cost)) {
+                Op::Charge { key, cost } => match (holding.key(&key).take(cost), free.key(&key).take_token(cost)) {
                     (Ok(charge), (told, taken)) => {
                         prop_assert!(told.is_allowed());
                         prop_assert_eq!(charge.cost(), taken.cost());
                         let seen = free.key(&key).peek_n(0);
                         prop_assert_eq!(
-                            (told.limit(), told.remaining(), told.reset_after()),
-                            (seen.limit(), seen.remaining(), seen.reset_after())
+                            (told.capacity(), told.remaining(), told.reset_after()),
+                            (seen.capacity(), seen.remaining(), seen.reset_after())
                         );
                         charges.push((charge, taken));
                     }
@@ -78,7 +78,7 @@ proptest! {
             for key in 0..3 {
                 prop_assert_eq!(holding.key(&key).peek(), free.key(&key).peek());
             }
-            prop_assert_eq!(holding.counts(), free.counts());
+            prop_assert_eq!(holding.adjustments(), free.adjustments());
         }
     }
 }
@@ -87,7 +87,7 @@ proptest! {
 fn what_another_table_charged_is_left_as_it_is() {
     let tables =
         [(); 2].map(|()| Keyed::<str, _>::with_clock(Limit::per_hour(10), ManualClock::new()));
-    let [(_, mine), (_, other)] = tables.each_ref().map(|table| table.key("a").charge(4));
+    let [(_, mine), (_, other)] = tables.each_ref().map(|table| table.key("a").take_token(4));
     tables[0].settle(other, 0);
     assert_eq!(
         tables
@@ -107,11 +107,11 @@ fn what_another_table_charged_is_left_as_it_is() {
 #[test]
 fn without_a_limit_there_is_nothing_to_settle() {
     let keyed = Keyed::<str, _>::with_clock(Limit::unlimited(), ManualClock::new());
-    let (decision, taken) = keyed.key("a").charge(4);
+    let (decision, taken) = keyed.key("a").take_token(4);
     assert!(decision.is_unlimited());
     keyed.set_limit(Limit::per_hour(10));
     keyed.settle(taken, 0);
-    assert_eq!(keyed.counts().not_returned, 0);
+    assert_eq!(keyed.adjustments().not_returned, 0);
 }
 
 /// A table of two keys has one line.
@@ -125,11 +125,14 @@ fn what_comes_back_to_a_key_is_not_the_matter_of_those_around_it() {
             .clock(clock.clone())
             .build();
         let alone = Keyed::<str, _>::with_clock(limit, clock.clone());
-        let mut charges = [&keyed, &alone]
-            .map(|keyed| [5, 4].map(|cost| keyed.key("a").charge(cost).1).into_iter());
+        let mut charges = [&keyed, &alone].map(|keyed| {
+            [5, 4]
+                .map(|cost| keyed.key("a").take_token(cost).1)
+                .into_iter()
+        });
         let around = keyed.key("b");
-        drop(keyed.key("b").charge(1));
-        let (_, settled) = keyed.key("b").charge(2);
+        drop(keyed.key("b").take_token(1));
+        let (_, settled) = keyed.key("b").take_token(2);
         keyed.settle(settled, 0);
         if let (Ok(first), Ok(_second)) = (around.reserve(9), around.reserve(1)) {
             first.cancel();
@@ -145,6 +148,6 @@ fn what_comes_back_to_a_key_is_not_the_matter_of_those_around_it() {
             alone.key("a").peek(),
             "{algorithm:?}"
         );
-        assert_eq!(keyed.counts().not_returned, 0, "{algorithm:?}");
+        assert_eq!(keyed.adjustments().not_returned, 0, "{algorithm:?}");
     }
 }

@@ -140,7 +140,7 @@ proptest! {
                 let told = if at == now { told(&view, cost, verb) } else { told(&view.at(instant(at)), cost, verb) };
                 let before = model.0.clone();
                 let known = model.told(told, |model| modelled(model, at, cost, verb));
-                if !known && keyed.figures().evicted_fresh > 0 {
+                if !known && keyed.stats().evicted_fresh > 0 {
                     return Ok(());
                 }
                 prop_assert!(known, "{:?} {} of key {} at {}: {:?}\nnot of {:?}", verb, cost, key, at, told, before);
@@ -150,7 +150,7 @@ proptest! {
                 models.values_mut().for_each(|model| model.change(next, now));
             }
         }
-        prop_assert_eq!(keyed.figures().evicted_live, 0);
+        prop_assert_eq!(keyed.stats().evicted_live, 0);
     }
 }
 
@@ -368,7 +368,7 @@ proptest! {
                 }
                 same
             });
-            if possible.is_empty() && keyed.figures().evicted_fresh > 0 {
+            if possible.is_empty() && keyed.stats().evicted_fresh > 0 {
                 return Ok(());
             }
             prop_assert!(
@@ -379,7 +379,7 @@ proptest! {
                 was_reset.insert(key);
             }
         }
-        prop_assert_eq!(keyed.figures().evicted_live, 0);
+        prop_assert_eq!(keyed.stats().evicted_live, 0);
     }
 }
 
@@ -399,7 +399,7 @@ fn a_table_tells_its_limit_and_counts_what_came_on_top() {
         (keyed.burst(), keyed.limit()),
         (20, Limit::per_second(2).burst(20))
     );
-    let counts = keyed.counts();
+    let counts = keyed.adjustments();
     assert_eq!((counts.granted, counts.changes), (3, 1));
     let handle = keyed.clone();
     assert!(
@@ -420,5 +420,5 @@ fn setting_the_limit_that_is_in_force_does_nothing() {
     keyed.set_limit(Limit::per_second(1).burst(10));
     charge.settle(4);
     assert_eq!(keyed.key(&1).tokens(), 6.0);
-    assert_eq!(keyed.counts().changes, 0);
+    assert_eq!(keyed.adjustments().changes, 0);
 }

@@ -78,7 +78,7 @@ fn the_first_lines_of_the_docs() {
         5
     );
     assert!(per_user.check("u2").is_allowed());
-    assert_eq!(per_user.figures().max_keys, 1_000_000);
+    assert_eq!(per_user.stats().max_keys, 1_000_000);
     let per_user = Keyed::<str>::builder(Limit::per_hour(5))
         .max_keys(10_000)
         .build();

@@ -1,6 +1,6 @@
 //! Waiting for a key's turn.
 
-use ratekeeper::{Algorithm, Clock, Instant, Keyed, Limit, ManualClock, WaitError};
+use ratekeeper::{Algorithm, Clock, Keyed, Limit, ManualClock, Timestamp, WaitError};
 use std::sync::Mutex;
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ fn waiters_of_a_key_stand_in_line_and_hold_up_no_other_key() {
             for served_by_now in 1..=3 {
                 let wake = loop {
                     match clock.next_wake() {
-                        Some(at) if at < Instant::from_unix_nanos(u64::MAX) => break at,
+                        Some(at) if at < Timestamp::from_unix_nanos(u64::MAX) => break at,
                         _ => std::thread::yield_now(),
                     }
                 };

@@ -1,14 +1,14 @@
 //! One refundable bucket, reached in every way there is.
 
 use ratekeeper::{
-    Ask, Charge, Clock, Decision, Keyed, Limit, LimitHandle, Limiter, ManualClock, MemoryStore,
-    Mode, Taken, Verdict,
+    Ask, Charge, ChargeToken, Clock, Decision, Keyed, Limit, LimitHandle, Limiter, ManualClock,
+    MemoryStore, Mode, Verdict,
 };
 
 /// Something that was charged.
 pub(crate) enum Ticket {
     Charge(Charge<ManualClock>),
-    Taken(Taken),
+    Taken(ChargeToken),
     Verdict(Box<Verdict>),
 }
 
@@ -95,7 +95,7 @@ impl Bucket for Limiter<ManualClock> {
     }
 
     fn not_returned(&self) -> u64 {
-        self.counts().not_returned
+        self.adjustments().not_returned
     }
 }
 
@@ -105,7 +105,7 @@ impl Bucket for Keyed<str, ManualClock> {
     }
 
     fn take(&mut self, cost: u64) -> (Decision, Option<Ticket>) {
-        let (decision, taken) = self.key("k").charge(cost);
+        let (decision, taken) = self.key("k").take_token(cost);
         (
             decision,
             decision.is_allowed().then_some(Ticket::Taken(taken)),
@@ -140,7 +140,7 @@ impl Bucket for Keyed<str, ManualClock> {
     }
 
     fn not_returned(&self) -> u64 {
-        self.counts().not_returned
+        self.adjustments().not_returned
     }
 }
 

@@ -227,7 +227,7 @@ fn the_word_changes_nothing_where_refunds_are_exact() {
         );
     }
     assert_eq!(Limit::unlimited().refundable(), Limit::unlimited());
-    assert_eq!(Limit::none().refundable(), Limit::none());
+    assert_eq!(Limit::deny_all().refundable(), Limit::deny_all());
     let limit = Limit::per_hour(8).burst(12).refundable();
     assert_eq!(limit.share(4).to_string(), "8/4h burst 3 refundable");
     assert_eq!(

@@ -204,7 +204,11 @@ fn play(
 
 /// The figures of a decision.
 fn figures(decision: Decision) -> impl PartialEq + std::fmt::Debug {
-    let outcome = (decision.outcome(), decision.limit(), decision.remaining());
+    let outcome = (
+        decision.outcome(),
+        decision.capacity(),
+        decision.remaining(),
+    );
     (
         outcome,
         decision.retry_after(),

@@ -60,7 +60,7 @@ fn steps() -> impl Strategy<Value = Step> {
 fn limit_of(kind: Kind, burst: u64) -> Limit {
     match kind {
         Kind::Interval(interval) => whole_interval(interval, burst),
-        Kind::Frozen => Limit::none().burst(burst),
+        Kind::Frozen => Limit::deny_all().burst(burst),
         Kind::Unlimited => Limit::unlimited(),
     }
 }
@@ -381,7 +381,7 @@ proptest! {
                 prop_assert!(after * scale <= exact && (after + 2) * scale > exact, "{} of {}/{}", after, exact, scale);
             }
         }
-        prop_assert_eq!(world.limiter.counts().changes, 1);
+        prop_assert_eq!(world.limiter.adjustments().changes, 1);
     }
 
     /// The same for any rates: keep mints nothing.
@@ -485,7 +485,7 @@ proptest! {
         }
         let was = world.limiter.at(instant(world.now)).tokens();
         let level = world.level();
-        world.limiter.at(instant(world.now)).set_limit(Limit::none().burst(burst));
+        world.limiter.at(instant(world.now)).set_limit(Limit::deny_all().burst(burst));
         let then = instant(world.now.saturating_add(passed >> (passed % 64)));
         let frozen = world.limiter.at(then).tokens();
         prop_assert!(frozen <= was && frozen > was - 1e-5, "{} of {}", frozen, was);
@@ -590,7 +590,10 @@ fn setting_the_limit_that_is_in_force_does_nothing() {
     let before = look(&limiter, now);
     at.set_limit(whole_interval(10, 3));
     at.set_burst(3);
-    assert_eq!((look(&limiter, now), limiter.counts().changes), (before, 0));
+    assert_eq!(
+        (look(&limiter, now), limiter.adjustments().changes),
+        (before, 0)
+    );
     at.cancel(slot);
     assert_eq!(at.peek().remaining(), 3);
 }

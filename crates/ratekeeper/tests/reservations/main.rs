@@ -605,7 +605,7 @@ fn a_wait_beyond_the_horizon_is_never_and_takes_nothing() {
 /// nothing for later.
 #[test]
 fn rate_zero_spends_what_is_there_and_promises_nothing() {
-    let (limiter, now) = limiter(Limit::none().burst(3));
+    let (limiter, now) = limiter(Limit::deny_all().burst(3));
     let at = limiter.at(instant(now));
     let slot = at.reserve(2).unwrap();
     assert_eq!(slot.act_at(), instant(now));

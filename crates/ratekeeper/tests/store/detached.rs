@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use ratekeeper::{
-    Ask, AskOutcome, Clock, Instant, Limit, LimitHandle, ManualClock, MemoryStore, Mode,
-    NotSettled, Verdict,
+    Ask, AskOutcome, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, SettleError,
+    Timestamp, Verdict,
 };
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn store() -> (Store, ManualClock) {
     )
 }
 
-fn later(clock: &ManualClock, seconds: u64) -> Instant {
+fn later(clock: &ManualClock, seconds: u64) -> Timestamp {
     clock.now() + Duration::from_secs(seconds)
 }
 
@@ -49,14 +49,14 @@ fn a_receipt_settles_once() {
     for _ in 0..3 {
         assert_eq!(
             store.settle_detached_now(&receipt, &[0], clock.now()),
-            Err(NotSettled::Before)
+            Err(SettleError::AlreadySettled)
         );
     }
     assert_eq!(remaining(&store, &limit), 9);
     clock.advance(Duration::from_secs(60));
     assert_eq!(
         store.settle_detached_now(&receipt, &[0], clock.now()),
-        Err(NotSettled::Expired)
+        Err(SettleError::Expired)
     );
 }
 
@@ -73,7 +73,7 @@ fn a_receipt_that_comes_too_late_gives_nothing_back() {
     clock.advance(Duration::from_secs(60));
     assert_eq!(
         store.settle_detached_now(&receipt, &[0], clock.now()),
-        Err(NotSettled::Expired)
+        Err(SettleError::Expired)
     );
     assert_eq!(remaining(&store, &limit), 6);
 }
@@ -109,7 +109,7 @@ fn permits_are_out_until_settled_or_until_their_time_is_over() {
     );
     assert_eq!(
         store.settle_detached_now(&forgotten, &[], clock.now()),
-        Err(NotSettled::Expired)
+        Err(SettleError::Expired)
     );
     assert_eq!(remaining(&store, &slots), 2);
 }
@@ -126,7 +126,7 @@ fn a_receipt_of_another_process_is_refused() {
     drop(second.decide_now(&[Ask::new(&limits[1], "k").cost(4)], clock.now()));
     assert_eq!(
         second.settle_detached_now(&receipt, &[0], clock.now()),
-        Err(NotSettled::Elsewhere)
+        Err(SettleError::UnknownCharge)
     );
     assert_eq!(remaining(&second, &limits[1]), 6);
     for length in (0..receipt.len()).chain([receipt.len() + 1]) {
@@ -134,7 +134,7 @@ fn a_receipt_of_another_process_is_refused() {
         cut.resize(length, 0);
         assert_eq!(
             first.settle_detached_now(&cut, &[0], clock.now()),
-            Err(NotSettled::Unreadable),
+            Err(SettleError::InvalidReceipt),
             "{length}"
         );
     }
@@ -235,7 +235,7 @@ struct World {
 impl World {
     fn new(limits: [usize; 3]) -> Self {
         let (store, clock) = store();
-        clock.set(Instant::from_unix(Duration::from_secs(1_700_000_000)));
+        clock.set(Timestamp::from_unix(Duration::from_secs(1_700_000_000)));
         let limit = |at: usize| {
             let limit: Limit = LIMITS[at].parse().unwrap();
             (store.limit("x", limit).unwrap(), limit)
@@ -334,7 +334,7 @@ impl World {
                 );
                 assert_eq!(
                     self.store.settle_detached_now(&receipt, &[0; 4], now),
-                    Err(NotSettled::Before)
+                    Err(SettleError::AlreadySettled)
                 );
             }
         }

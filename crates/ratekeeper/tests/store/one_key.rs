@@ -1,8 +1,8 @@
 //! What an operator does to one key, and what becomes of the keys of each limit.
 
 use ratekeeper::{
-    Algorithm, Ask, Census, Clock, Instant, Keyed, Limit, LimitHandle, ManualClock, MemoryStore,
-    Store,
+    Algorithm, Ask, Clock, Keyed, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore,
+    Store, Timestamp,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -149,7 +149,9 @@ fn a_queue_is_shortened_by_a_grant_and_empty_after_a_reset() {
     let queue = store
         .limit(
             "queue",
-            Limit::per_second(1).algorithm(Algorithm::Pacing).queue(10),
+            Limit::per_second(1)
+                .algorithm(Algorithm::Pacing)
+                .paced_max_queue(10),
         )
         .unwrap();
     let delay = || {
@@ -238,11 +240,11 @@ fn grants_resets_and_settles_mix_as_they_do_for_a_keyed_limiter() {
                 );
             }
         }
-        assert_eq!(store.counts(&handle), keyed.counts(), "{limit}");
+        assert_eq!(store.counts(&handle), keyed.adjustments(), "{limit}");
         assert!(
-            keyed.counts().granted > 100,
+            keyed.adjustments().granted > 100,
             "{limit}: {:?}",
-            keyed.counts()
+            keyed.adjustments()
         );
     }
 }
@@ -301,7 +303,7 @@ fn a_census_says_what_live_says() {
     );
     assert_eq!(store.census(&[]), []);
     drop(held);
-    assert_eq!(store.census(&limits[8..9]), [Census::default()]);
+    assert_eq!(store.census(&limits[8..9]), [LimitKeyStats::default()]);
 }
 
 #[test]
@@ -378,7 +380,7 @@ fn evictions_of_all_limits_are_those_of_the_table() {
         clock.advance(round % 3 * SECOND);
     }
     let (census, figures) = (store.census(&limits), store.figures());
-    let sum = |count: fn(&Census) -> u64| census.iter().map(count).sum::<u64>();
+    let sum = |count: fn(&LimitKeyStats) -> u64| census.iter().map(count).sum::<u64>();
     assert_eq!(sum(|one| one.live), figures.live);
     assert_eq!(sum(|one| one.evicted_fresh), figures.evicted_fresh);
     assert_eq!(sum(|one| one.evicted_live), figures.evicted_live);
@@ -402,11 +404,18 @@ fn handles_of_another_store_are_nobodys() {
         store.reset(limit, b"live-1");
         assert_eq!((left(&other, limit, "live-1"), store.live(limit)), (4, 0));
     }
-    assert_eq!(store.census(&foreign), [Census::default(); 7]);
+    assert_eq!(store.census(&foreign), [LimitKeyStats::default(); 7]);
     assert_eq!(store.census(&limits), before);
     // Among others they do not disturb.
     let mixed = store.census(&[foreign[1].clone(), limits[1].clone(), foreign[2].clone()]);
-    assert_eq!(mixed, [Census::default(), before[1], Census::default()]);
+    assert_eq!(
+        mixed,
+        [
+            LimitKeyStats::default(),
+            before[1],
+            LimitKeyStats::default()
+        ]
+    );
     let changes = limits
         .iter()
         .chain(&foreign)
@@ -420,7 +429,7 @@ fn a_caller_may_bring_the_instant() {
     let (store, clock) = store();
     let limit = store.limit("a", Limit::per_minute(1)).unwrap();
     let ask = [Ask::new(&limit, "k")];
-    let passes = |now: Instant| at_once(store.decide_at(&ask, now)).is_allowed();
+    let passes = |now: Timestamp| at_once(store.decide_at(&ask, now)).is_allowed();
     let now = Store::now(&store);
     assert_eq!(now, clock.now());
     assert!(passes(now) && !passes(now));

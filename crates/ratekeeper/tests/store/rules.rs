@@ -18,7 +18,7 @@ fn left(
     store: &MemoryStore<ManualClock>,
     limit: &LimitHandle,
     key: &str,
-    now: ratekeeper::Instant,
+    now: ratekeeper::Timestamp,
 ) -> u64 {
     let verdict = store.decide_now(&[Ask::new(limit, key).mode(Mode::Peek)], now);
     verdict
@@ -198,7 +198,7 @@ fn a_class_sees_a_smaller_bucket_and_may_not_go_into_debt() {
     let verdict = store.decide_now(&[low().cost(6)], now);
     assert!(verdict.is_allowed());
     let decision = verdict.statuses().next().unwrap().decision();
-    assert_eq!((decision.limit(), decision.remaining()), (6, 0));
+    assert_eq!((decision.capacity(), decision.remaining()), (6, 0));
     assert_eq!(decision.reset_after(), 6 * SECOND);
     let denied = store.decide_now(&[low()], now);
     assert_eq!(
@@ -556,7 +556,7 @@ fn unlimited_asks_pass_and_none_stops_all() {
     let (store, clock) = store();
     let (free, none) = (
         store.limit("free", Limit::unlimited()).unwrap(),
-        store.limit("none", Limit::none()).unwrap(),
+        store.limit("none", Limit::deny_all()).unwrap(),
     );
     let now = clock.now();
     assert!(

@@ -90,10 +90,10 @@ fn asked(picks: &[Pick], limits: &[Limit]) -> Vec<Asked> {
         .map(|pick| {
             let like = *first.entry((pick.limit, pick.key)).or_insert(*pick);
             let bucket = matches!(
-                limits[pick.limit].judged_by(),
+                limits[pick.limit].algorithm_kind(),
                 Algorithm::TokenBucket | Algorithm::LeakyBucket
             );
-            let queue = limits[pick.limit].judged_by() == Algorithm::Pacing;
+            let queue = limits[pick.limit].algorithm_kind() == Algorithm::Pacing;
             let unit = limits[pick.limit]
                 .fills_in()
                 .map_or(1_000, |fill| fill.as_nanos() as u64 / 64)
@@ -206,7 +206,7 @@ proptest! {
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                     Limit::of(1, Duration::from_nanos(window / 4)).burst(*count).algorithm(*algorithm)
                 }
-                Algorithm::Pacing => Limit::of(1, Duration::from_nanos(window / 4)).queue(*count),
+                Algorithm::Pacing => Limit::of(1, Duration::from_nanos(window / 4)).paced_max_queue(*count),
                 _ => Limit::of(*count, Duration::from_nanos(*window)).algorithm(*algorithm),
             })
             .collect();
@@ -233,7 +233,7 @@ proptest! {
             for (at, call) in merged {
                 // A window or log judges a stale call at what is stored; when that is cannot be
                 // seen from outside.
-                let judged_by = limits[at.0].judged_by();
+                let judged_by = limits[at.0].algorithm_kind();
                 let bucket = [Algorithm::TokenBucket, Algorithm::LeakyBucket, Algorithm::Pacing].contains(&judged_by);
                 if bucket || back == 0 {
                     admitted.entry(at).or_default().push(call);

@@ -2,7 +2,7 @@
 //! limit.
 
 use proptest::prelude::*;
-use ratekeeper::{Ask, Clock, Instant, Limit, ManualClock, MemoryStore, Verdict};
+use ratekeeper::{Ask, Clock, Limit, ManualClock, MemoryStore, Timestamp, Verdict};
 use std::time::Duration;
 
 const BURST: u64 = 4;
@@ -39,7 +39,7 @@ proptest! {
         let store = MemoryStore::builder().max_keys(100).clock(clock.clone()).build();
         let limit = store.limit("x", Limit::of(1, Duration::from_nanos(1)).burst(BURST)).unwrap();
         let start = clock.now();
-        let at = |now: Instant| now.saturating_since(start).as_nanos() as u64;
+        let at = |now: Timestamp| now.saturating_since(start).as_nanos() as u64;
         // When it acts, what it costs, and what to settle it by.
         let mut acts: Vec<(u64, u64, Option<Verdict>)> = Vec::new();
         for op in ops {

@@ -7,7 +7,7 @@ use crate::config::kind::Kind;
 use crate::config::tree::{Data, Value};
 use crate::pressure::{AdaptiveLimit, Shed};
 use ratekeeper::Class;
-use ratekeeper::adaptive::{Control, Queue};
+use ratekeeper::adaptive::{Control, QueueConfig};
 use std::time::Duration;
 
 /// How important requests are.
@@ -54,7 +54,7 @@ pub(super) fn adaptive(
 }
 
 /// Who waits for a place, and for how long.
-fn queue(reader: &mut Reader<'_>, adaptive: &mut Section<'_>) -> Option<Queue> {
+fn queue(reader: &mut Reader<'_>, adaptive: &mut Section<'_>) -> Option<QueueConfig> {
     let is_written = adaptive.has("queue");
     let room = adaptive.get(reader, "queue", scalar::number);
     let [interval, target] = ["queue_interval", "queue_target"].map(|name| {
@@ -68,11 +68,11 @@ fn queue(reader: &mut Reader<'_>, adaptive: &mut Section<'_>) -> Option<Queue> {
     });
     match room {
         Some(room) => Some(
-            Queue::of(usize::try_from(room).ok()?)
+            QueueConfig::of(usize::try_from(room).ok()?)
                 .interval(interval?)
                 .target(target?),
         ),
-        None => Some(Queue::of(0)),
+        None => Some(QueueConfig::of(0)),
     }
 }
 

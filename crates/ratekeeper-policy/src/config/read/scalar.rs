@@ -13,7 +13,7 @@ use crate::policy::{Reserve, Rollout, StatusRange};
 use crate::policy_limit::{ParsePolicyLimitError, PolicyLimit};
 use crate::preflight::Preflight;
 use ipnet::IpNet;
-use ratekeeper::{Algorithm, Instant, OnFailure, ParseLimitError};
+use ratekeeper::{Algorithm, OnFailure, ParseLimitError, Timestamp};
 use std::net::IpAddr;
 use std::time::Duration;
 
@@ -236,7 +236,7 @@ pub(super) fn prefix(_: &Kind, value: &Value) -> Read<String> {
     }
 }
 
-pub(super) fn time(_: &Kind, value: &Value) -> Read<Instant> {
+pub(super) fn time(_: &Kind, value: &Value) -> Read<Timestamp> {
     let Data::Time(time) = &value.data else {
         return Err(Wrong::Kind);
     };

@@ -9,7 +9,8 @@ use arc_swap::ArcSwapOption;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use ratekeeper::{
-    Ask, Clock, Decision, Instant, Limit, LimitHandle, Mode, Source, Store, TooManyLimits, Verdict,
+    Ask, Clock, Decision, Limit, LimitHandle, Mode, Source, Store, Timestamp, TooManyLimitsError,
+    Verdict,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -171,7 +172,7 @@ impl<C: Clock> Envoy<C> {
         &self,
         config: EnvoyConfig,
         settings: Settings,
-    ) -> Result<(), TooManyLimits> {
+    ) -> Result<(), TooManyLimitsError> {
         self.rules.store(Some(Arc::new(self.registry.register(
             &self.store,
             config,
@@ -469,11 +470,11 @@ impl<C: Clock> Envoy<C> {
     }
 
     /// What is left of the time that the caller has, for another call to the store.
-    fn left(&self, within: Option<Duration>, start: Instant) -> Option<Duration> {
+    fn left(&self, within: Option<Duration>, start: Timestamp) -> Option<Duration> {
         within.map(|within| within.saturating_sub(self.store.now().saturating_since(start)))
     }
 
-    async fn decide(&self, asks: &[Ask<'_>], now: Instant, within: Option<Duration>) -> Verdict {
+    async fn decide(&self, asks: &[Ask<'_>], now: Timestamp, within: Option<Duration>) -> Verdict {
         if let Some(verdict) = self.store.decide_here(asks, now) {
             return verdict;
         }

@@ -6,7 +6,7 @@ use super::http1::Informed;
 use crate::gateway::address_limit::AddressSlot;
 use crate::gateway::drain::{Drain, Stage};
 use axum::http::HeaderValue;
-use ratekeeper::{Clock, CoarseClock, Instant};
+use ratekeeper::{Clock, CoarseClock, Timestamp};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock};
@@ -17,7 +17,7 @@ use tokio::sync::OwnedSemaphorePermit;
 const UNKNOWN: &str = "unknown";
 
 /// The zero of all times here.
-static BEGINNING: LazyLock<Instant> = LazyLock::new(|| CoarseClock.now());
+static BEGINNING: LazyLock<Timestamp> = LazyLock::new(|| CoarseClock.now());
 
 /// Milliseconds since the process began, never 0, give or take a tick of the kernel: nobody's
 /// patience is measured finer, and each request asks.

@@ -1,7 +1,7 @@
 //! Calls of `CL.THROTTLE` as programs write them, read in one go, so that memory is asked for all
 //! their keys at once.
 
-use ratekeeper::Throttle;
+use ratekeeper::GcraParams;
 
 /// So many calls are read ahead.
 pub(super) const MOST: usize = 16;
@@ -12,7 +12,7 @@ pub(super) struct Call<'a> {
     pub(super) key: &'a [u8],
     pub(super) limit: u64,
     pub(super) quantity: u64,
-    pub(super) by: Throttle,
+    pub(super) by: GcraParams,
 }
 
 /// The calls at the start of some bytes, and how many bytes they have. What is written in any other
@@ -56,7 +56,7 @@ impl<'a> Batch<'a> {
 #[inline]
 fn call<'a>(
     input: &'a [u8],
-    last: &mut ([u64; 3], Option<Throttle>),
+    last: &mut ([u64; 3], Option<GcraParams>),
 ) -> Option<(Call<'a>, &'a [u8])> {
     let (has_quantity, rest) = match input {
         [b'*', b'6', b'\r', b'\n', rest @ ..] => (true, rest),

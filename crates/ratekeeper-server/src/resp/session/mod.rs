@@ -18,7 +18,7 @@ pub(crate) use throttle::{Totals, figures, seconds, signed};
 use batch::Batch;
 use commands::Client;
 use parse::Parser;
-use ratekeeper::{Arrivals, Clock, Instant};
+use ratekeeper::{Clock, KeyedGcra, Timestamp};
 use transaction::Transaction;
 
 /// Answers are sent once there are so many bytes of them: a few letters may ask for much.
@@ -76,8 +76,8 @@ impl Session {
     pub(crate) fn run<C: Clock>(
         &mut self,
         input: &[u8],
-        arrivals: &Arrivals<C>,
-        now: Instant,
+        arrivals: &KeyedGcra<C>,
+        now: Timestamp,
         totals: &mut Totals,
         out: &mut Vec<u8>,
     ) -> (usize, Step) {
@@ -105,8 +105,8 @@ impl Session {
     fn run_commands<C: Clock>(
         &mut self,
         input: &[u8],
-        arrivals: &Arrivals<C>,
-        now: Instant,
+        arrivals: &KeyedGcra<C>,
+        now: Timestamp,
         totals: &mut Totals,
         out: &mut Vec<u8>,
     ) -> (usize, Step) {

@@ -4,7 +4,7 @@ use super::batch::Call;
 use super::parse::{Arguments, integer};
 use super::quoted::Quoted;
 use super::reply::Reply;
-use ratekeeper::{Arrivals, Clock, Decision, Instant, NotAThrottle, Throttle};
+use ratekeeper::{Clock, Decision, GcraParams, GcraParamsError, KeyedGcra, Timestamp};
 use std::fmt;
 use std::time::Duration;
 
@@ -41,8 +41,8 @@ impl fmt::Display for Wrong<'_> {
 /// Reads one call, decides on it and answers it.
 pub(super) fn throttle<C: Clock>(
     arguments: Arguments<'_>,
-    arrivals: &Arrivals<C>,
-    now: Instant,
+    arrivals: &KeyedGcra<C>,
+    now: Timestamp,
     totals: &mut Totals,
     reply: &mut Reply<'_>,
 ) {
@@ -56,8 +56,8 @@ pub(super) fn throttle<C: Clock>(
 #[inline]
 pub(super) fn decide<C: Clock>(
     call: &Call<'_>,
-    arrivals: &Arrivals<C>,
-    now: Instant,
+    arrivals: &KeyedGcra<C>,
+    now: Timestamp,
     totals: &mut Totals,
     reply: &mut Reply<'_>,
 ) {
@@ -72,8 +72,8 @@ pub(super) fn decide<C: Clock>(
 
 /// What a call is judged by.
 #[inline]
-pub(super) fn of(limit: u64, count: u64, period: u64) -> Result<Throttle, NotAThrottle> {
-    Throttle::new(limit, count, Duration::from_secs(period))
+pub(super) fn of(limit: u64, count: u64, period: u64) -> Result<GcraParams, GcraParamsError> {
+    GcraParams::new(limit, count, Duration::from_secs(period))
 }
 
 fn read(arguments: Arguments<'_>) -> Result<Call<'_>, Wrong<'_>> {
@@ -99,7 +99,7 @@ fn read(arguments: Arguments<'_>) -> Result<Call<'_>, Wrong<'_>> {
     // It came from a signed number.
     let limit = max_burst + 1;
     let by = of(limit, count, period).map_err(|wrong| match wrong {
-        NotAThrottle::Zero => Wrong::Zero(if count == 0 { "count" } else { "period" }),
+        GcraParamsError::Zero => Wrong::Zero(if count == 0 { "count" } else { "period" }),
         _ => Wrong::TooSlow,
     })?;
     Ok(Call {

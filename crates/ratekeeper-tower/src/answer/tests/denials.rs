@@ -224,7 +224,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     );
     let for_now = Policies::new()
         .policy(login())
-        .deny(listed.until(ratekeeper::Instant::from_unix_nanos(until)));
+        .deny(listed.until(ratekeeper::Timestamp::from_unix_nanos(until)));
     gate_.replace(for_now).unwrap();
     let body = problem(&gate_.decide_now(&Subject::new().path("/x")));
     assert_eq!(

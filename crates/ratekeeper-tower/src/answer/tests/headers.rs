@@ -182,7 +182,7 @@ fn what_never_refills_has_no_reset() {
 #[test]
 fn where_nothing_is_ever_admitted_there_is_no_time_to_tell() {
     for limit in [
-        Limit::none(),
+        Limit::deny_all(),
         Limit::per_minute(0).algorithm(Algorithm::FixedWindow),
     ] {
         let (gate, _) = gate(Policies::new().policy(Policy::new("shut").limit(limit)));
@@ -281,7 +281,7 @@ fn a_class_is_told_what_it_may_use() {
 
 #[test]
 fn a_queue_of_none_has_the_window_of_its_one() {
-    let limit = Limit::per_minute(6).queue(0);
+    let limit = Limit::per_minute(6).paced_max_queue(0);
     let (gate, _) = gate(Policies::new().policy(Policy::new("paced").limit(limit)));
     let headers = told(Dialect::Ietf, &gate.decide_now(&Subject::new()), None);
     assert_eq!(

@@ -24,7 +24,7 @@ fn limits() -> impl Strategy<Value = PolicyLimit> {
                 Algorithm::TokenBucket | Algorithm::LeakyBucket => {
                     limit.burst(room).algorithm(algorithm)
                 }
-                Algorithm::Pacing => limit.queue(room - 1),
+                Algorithm::Pacing => limit.paced_max_queue(room - 1),
                 _ => limit.algorithm(algorithm),
             })
         },
@@ -88,7 +88,7 @@ proptest! {
             for (((name, policy), (same, limit)), status) in policy.iter().zip(&limit).zip(verdict.limits()) {
                 prop_assert_eq!(name, same);
                 let (q, r) = (policy["q"], limit["r"]);
-                prop_assert_eq!((q, r), (status.decision().limit(), status.decision().remaining()));
+                prop_assert_eq!((q, r), (status.decision().capacity(), status.decision().remaining()));
                 let Some(w) = policy.get("w") else {
                     prop_assert!(status.limit().rate().is_none() && !limit.contains_key("t"));
                     continue;

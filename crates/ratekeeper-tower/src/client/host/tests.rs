@@ -5,7 +5,7 @@ use super::{Host, Turn};
 use crate::client::RetryBudget;
 use crate::client::told::{Allowance, Told};
 use proptest::prelude::*;
-use ratekeeper::{Algorithm, Clock, Instant, Limit, Limiter, ManualClock};
+use ratekeeper::{Algorithm, Clock, Limit, Limiter, ManualClock, Timestamp};
 use std::time::Duration;
 
 /// How a server says what is left.
@@ -55,7 +55,7 @@ fn judge(limiter: &Limiter<ManualClock>, says: Says) -> Told {
 
 /// One request on its way: judged at one time, answered at another.
 struct Way {
-    sent: Instant,
+    sent: Timestamp,
     judged_at: u64,
     answered_at: u64,
     told: Option<Told>,

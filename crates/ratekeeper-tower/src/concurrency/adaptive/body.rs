@@ -4,7 +4,7 @@ use super::says_overloaded;
 use super::serving::Serving;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
-use ratekeeper::adaptive::Outcome;
+use ratekeeper::adaptive::RequestOutcome;
 use ratekeeper::{Clock, SystemClock};
 use std::fmt;
 use std::pin::Pin;
@@ -18,15 +18,15 @@ pin_project! {
         body: B,
         serving: Option<Serving<C>>,
         // What the head of the response said.
-        promised: Outcome,
+        promised: RequestOutcome,
     }
 
     impl<B, C: Clock> PinnedDrop for Timed<B, C> {
         fn drop(this: Pin<&mut Self>) {
             // A client that hangs up says nothing; but what is known to be dropped stays so.
             let this = this.project();
-            if *this.promised == Outcome::Dropped {
-                end(this.serving, Outcome::Dropped);
+            if *this.promised == RequestOutcome::Dropped {
+                end(this.serving, RequestOutcome::Dropped);
             }
         }
     }
@@ -35,7 +35,7 @@ pin_project! {
 impl<B: Body, C: Clock> Timed<B, C> {
     /// The outcome is what the head of the response says.
     #[inline]
-    pub(super) fn new(body: B, serving: Option<Serving<C>>, promised: Outcome) -> Self {
+    pub(super) fn new(body: B, serving: Option<Serving<C>>, promised: RequestOutcome) -> Self {
         // Nobody may ever poll a body that is at its end already.
         if body.is_end_stream() {
             if let Some(serving) = serving {
@@ -56,7 +56,7 @@ impl<B: Body, C: Clock> Timed<B, C> {
 }
 
 #[inline]
-fn end<C: Clock>(serving: &mut Option<Serving<C>>, outcome: Outcome) {
+fn end<C: Clock>(serving: &mut Option<Serving<C>>, outcome: RequestOutcome) {
     if let Some(serving) = serving.take() {
         serving.finish(outcome);
     }
@@ -75,14 +75,14 @@ impl<B: Body, C: Clock> Body for Timed<B, C> {
         match &frame {
             Some(Ok(frame)) => {
                 if frame.trailers_ref().is_some_and(says_overloaded) {
-                    end(this.serving, Outcome::Dropped);
+                    end(this.serving, RequestOutcome::Dropped);
                 } else if this.body.is_end_stream() {
                     // Readers stop where is_end_stream says so: they may hold the body, but poll it
                     // no more.
                     end(this.serving, *this.promised);
                 }
             }
-            Some(Err(_)) => end(this.serving, Outcome::Dropped),
+            Some(Err(_)) => end(this.serving, RequestOutcome::Dropped),
             None => end(this.serving, *this.promised),
         }
         Poll::Ready(frame)

@@ -4,7 +4,7 @@ use super::says_overloaded;
 use crate::NotReached;
 use http::response::Parts;
 use http::{Response, StatusCode};
-use ratekeeper::adaptive::Outcome;
+use ratekeeper::adaptive::RequestOutcome;
 
 /// How a response went by its status and, of gRPC, by its headers: what
 /// [`AdaptiveConcurrencyLayer`](super::AdaptiveConcurrencyLayer) goes by unless told.
@@ -15,34 +15,36 @@ pub struct ByHead;
 pub trait Classify: Clone + sealed::Sealed {}
 
 impl Classify for ByHead {}
-impl<F: Fn(&Parts) -> Outcome + Clone> Classify for F {}
+impl<F: Fn(&Parts) -> RequestOutcome + Clone> Classify for F {}
 
 pub(super) mod sealed {
-    use super::{ByHead, NotReached, Outcome, Parts, Response, StatusCode, says_overloaded};
+    use super::{ByHead, NotReached, Parts, RequestOutcome, Response, StatusCode, says_overloaded};
 
     pub trait Sealed {
         /// The response is as it was.
         #[doc(hidden)]
-        fn outcome<B>(&self, response: &mut Response<B>) -> Outcome;
+        fn outcome<B>(&self, response: &mut Response<B>) -> RequestOutcome;
     }
 
     impl Sealed for ByHead {
         #[inline]
-        fn outcome<B>(&self, response: &mut Response<B>) -> Outcome {
+        fn outcome<B>(&self, response: &mut Response<B>) -> RequestOutcome {
             match response.status() {
-                _ if never_reached(response) => Outcome::Ignored,
-                StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => Outcome::Dropped,
-                StatusCode::TOO_MANY_REQUESTS => Outcome::Ignored,
-                _ if says_overloaded(response.headers()) => Outcome::Dropped,
-                _ => Outcome::Success,
+                _ if never_reached(response) => RequestOutcome::Ignored,
+                StatusCode::SERVICE_UNAVAILABLE | StatusCode::GATEWAY_TIMEOUT => {
+                    RequestOutcome::Dropped
+                }
+                StatusCode::TOO_MANY_REQUESTS => RequestOutcome::Ignored,
+                _ if says_overloaded(response.headers()) => RequestOutcome::Dropped,
+                _ => RequestOutcome::Success,
             }
         }
     }
 
-    impl<F: Fn(&Parts) -> Outcome + Clone> Sealed for F {
-        fn outcome<B>(&self, response: &mut Response<B>) -> Outcome {
+    impl<F: Fn(&Parts) -> RequestOutcome + Clone> Sealed for F {
+        fn outcome<B>(&self, response: &mut Response<B>) -> RequestOutcome {
             if never_reached(response) {
-                return Outcome::Ignored;
+                return RequestOutcome::Ignored;
             }
             // A head by itself, for as long as it is looked at.
             let (mut head, ()) = Response::new(()).into_parts();

@@ -9,8 +9,8 @@ use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use ratekeeper::adaptive::{Line, LinePermit, Outcome, Place, Turn};
-use ratekeeper::{AdaptivePermit, AtCapacity, Class, Clock, Instant, SystemClock};
+use ratekeeper::adaptive::{AdaptiveQueue, QueueTicket, QueueWait, QueuedPermit, RequestOutcome};
+use ratekeeper::{AdaptivePermit, AtCapacityError, Class, Clock, SystemClock, Timestamp};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -50,16 +50,16 @@ pin_project! {
 
 /// A request that waits in line, and what is called when its turn has come.
 pub(super) struct Queued<S, B, C: Clock> {
-    turn: Turn<C>,
-    line: Line<C>,
-    deadline: Option<Instant>,
+    turn: QueueWait<C>,
+    line: AdaptiveQueue<C>,
+    deadline: Option<Timestamp>,
     service: S,
     request: Request<B>,
 }
 
 /// Why there is no permit.
 pub(super) enum NoPermit {
-    Now(AtCapacity),
+    Now(AtCapacityError),
     LineIsFull,
     WaitedTooLong,
     /// Nobody waits for the answer any more.
@@ -91,9 +91,9 @@ impl NoPermit {
 
 impl<S, B, C: Clock> Queued<S, B, C> {
     pub(super) fn new(
-        line: Line<C>,
-        place: Place<C>,
-        deadline: Option<Instant>,
+        line: AdaptiveQueue<C>,
+        place: QueueTicket<C>,
+        deadline: Option<Timestamp>,
         service: S,
         request: Request<B>,
     ) -> Self {
@@ -110,7 +110,7 @@ impl<S, B, C: Clock> Queued<S, B, C> {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<AdaptivePermit<C>, NoPermit>> {
         let turn = ready!(Pin::new(&mut self.turn).poll(cx));
-        Poll::Ready(turn.map(LinePermit::into_inner).ok_or_else(|| {
+        Poll::Ready(turn.map(QueuedPermit::into_inner).ok_or_else(|| {
             let too_late = self
                 .deadline
                 .is_some_and(|deadline| deadline <= self.line.gate().clock().now());
@@ -179,7 +179,7 @@ where
                         }
                         Err(error) => {
                             if let Some(serving) = serving.take() {
-                                serving.finish(Outcome::Dropped);
+                                serving.finish(RequestOutcome::Dropped);
                             }
                             Err(error)
                         }

@@ -1,9 +1,9 @@
 //! The adaptive limit, as a layer.
 
-use super::{AdaptiveConcurrencyService, ByHead, Queue};
+use super::{AdaptiveConcurrencyService, ByHead, QueueConfig};
 use crate::head::Head;
 use http::response::Parts;
-use ratekeeper::adaptive::{Line, Outcome, Partition};
+use ratekeeper::adaptive::{AdaptiveQueue, Partition, RequestOutcome};
 use ratekeeper::{AdaptiveConcurrency, Clock, SystemClock};
 use std::fmt;
 use std::sync::Arc;
@@ -36,7 +36,7 @@ use tower_layer::Layer;
 /// all of the limit.
 ///
 /// [`classify`](Self::classify) decides otherwise. The 503 is a problem of the type
-/// `temporary-reduced-capacity`; it carries the [`AtCapacity`](ratekeeper::AtCapacity), and where
+/// `temporary-reduced-capacity`; it carries the [`AtCapacity`](ratekeeper::AtCapacityError), and where
 /// no class was said [`NoRoom`](crate::NoRoom), by which a [`ShedLayer`](crate::ShedLayer) further
 /// out learns of the pressure. All services of a layer and its clones share the limit.
 pub struct AdaptiveConcurrencyLayer<C: Clock = SystemClock, J = ByHead> {
@@ -48,7 +48,7 @@ type OfHead<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;
 
 pub(super) struct Shared<C: Clock> {
     pub(super) gate: AdaptiveConcurrency<C>,
-    pub(super) line: Option<Line<C>>,
+    pub(super) line: Option<AdaptiveQueue<C>>,
     pub(super) partition: Option<OfHead<Option<Partition>>>,
 }
 
@@ -92,7 +92,7 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
     /// Decides by the head of a response how it went. What never reached the service still says
     /// nothing, errors are still dropped, and a client that hangs up before the end of the body
     /// still says nothing.
-    pub fn classify<F: Fn(&Parts) -> Outcome + Clone>(
+    pub fn classify<F: Fn(&Parts) -> RequestOutcome + Clone>(
         self,
         judge: F,
     ) -> AdaptiveConcurrencyLayer<C, F> {
@@ -119,8 +119,8 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
     ///
     /// Those who wait are served when a request of this layer ends: give the gate to nobody else.
     #[must_use]
-    pub fn queue(self, queue: Queue) -> Self {
-        self.with(|shared| shared.line = Some(Line::new(shared.gate.clone(), queue)))
+    pub fn queue(self, queue: QueueConfig) -> Self {
+        self.with(|shared| shared.line = Some(AdaptiveQueue::new(shared.gate.clone(), queue)))
     }
 
     /// The gate, to look at it.
@@ -130,7 +130,7 @@ impl<C: Clock, J> AdaptiveConcurrencyLayer<C, J> {
 
     /// How many wait in line.
     pub fn queued(&self) -> usize {
-        self.shared.line.as_ref().map_or(0, Line::len)
+        self.shared.line.as_ref().map_or(0, AdaptiveQueue::len)
     }
 }
 

@@ -11,7 +11,7 @@ pub use body::Timed;
 pub use classify::{ByHead, Classify};
 pub use future::AdaptiveResponseFuture;
 pub use layer::AdaptiveConcurrencyLayer;
-pub use ratekeeper::adaptive::Queue;
+pub use ratekeeper::adaptive::QueueConfig;
 pub use service::AdaptiveConcurrencyService;
 
 use crate::answer::GRPC_STATUS;

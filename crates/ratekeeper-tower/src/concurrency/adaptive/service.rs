@@ -11,7 +11,7 @@ use crate::identity::Client;
 use http::{Request, Response};
 use http_body::Body;
 use ratekeeper::adaptive::Partition;
-use ratekeeper::{AdaptivePermit, AtCapacity, Class, Clock, SystemClock};
+use ratekeeper::{AdaptivePermit, AtCapacityError, Class, Clock, SystemClock};
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -80,7 +80,7 @@ impl<C: Clock> Shared<C> {
         &self,
         class: Class,
         partition: Option<Partition>,
-    ) -> Result<AdaptivePermit<C>, Option<AtCapacity>> {
+    ) -> Result<AdaptivePermit<C>, Option<AtCapacityError>> {
         // Nobody passes those who wait.
         if self.line.as_ref().is_some_and(|line| !line.is_empty()) {
             return Err(None);
@@ -98,7 +98,7 @@ impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
         request: Request<B>,
         class: Class,
         partition: Option<Partition>,
-        busy: Option<AtCapacity>,
+        busy: Option<AtCapacityError>,
     ) -> AdaptiveResponseFuture<S, B, C, J>
     where
         S: Service<Request<B>>,
@@ -145,7 +145,7 @@ impl<S: Clone, C: Clock, J: Clone> AdaptiveConcurrencyService<S, C, J> {
 }
 
 impl NoPermit {
-    pub(super) fn at_capacity(&self) -> Option<AtCapacity> {
+    pub(super) fn at_capacity(&self) -> Option<AtCapacityError> {
         match self {
             Self::Now(busy) => Some(*busy),
             _ => None,

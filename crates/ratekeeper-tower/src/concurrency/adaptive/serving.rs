@@ -1,17 +1,17 @@
 //! A request in flight under an adaptive limit: its permit, and whoever waits for it.
 
-use ratekeeper::adaptive::{Line, Outcome};
+use ratekeeper::adaptive::{AdaptiveQueue, RequestOutcome};
 use ratekeeper::{AdaptivePermit, Clock};
 
 /// Dropping it is a client that hung up, which says nothing.
 pub(super) struct Serving<C: Clock> {
     permit: Option<AdaptivePermit<C>>,
-    line: Option<Line<C>>,
+    line: Option<AdaptiveQueue<C>>,
 }
 
 impl<C: Clock> Serving<C> {
     #[inline]
-    pub(super) fn new(permit: AdaptivePermit<C>, line: Option<Line<C>>) -> Self {
+    pub(super) fn new(permit: AdaptivePermit<C>, line: Option<AdaptiveQueue<C>>) -> Self {
         Self {
             permit: Some(permit),
             line,
@@ -19,7 +19,7 @@ impl<C: Clock> Serving<C> {
     }
 
     #[inline]
-    pub(super) fn finish(mut self, outcome: Outcome) {
+    pub(super) fn finish(mut self, outcome: RequestOutcome) {
         if let Some(permit) = self.permit.take() {
             permit.finish(outcome);
         }

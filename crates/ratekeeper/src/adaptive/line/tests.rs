@@ -1,8 +1,8 @@
 //! The line against a model: whoever comes, leaves, finishes or is served, in any order.
 
-use super::{Line, Place};
-use crate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Class, Queue};
-use crate::clock::{Clock, Instant, ManualClock};
+use super::{AdaptiveQueue, QueueTicket};
+use crate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Class, QueueConfig};
+use crate::clock::{Clock, ManualClock, Timestamp};
 use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
@@ -47,8 +47,8 @@ proptest! {
     fn nobody_is_forgotten_passed_or_woken_for_nothing(steps in prop::collection::vec(step(), 1..120)) {
         let clock = ManualClock::new();
         let gate = AdaptiveConcurrency::builder().min(LIMIT).max(LIMIT).start(LIMIT).build_with_clock(clock.clone());
-        let line = Line::new(gate.clone(), Queue::of(ROOM));
-        let mut waiting: Vec<(Place<ManualClock>, Arc<Alarm>)> = Vec::new();
+        let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(ROOM));
+        let mut waiting: Vec<(QueueTicket<ManualClock>, Arc<Alarm>)> = Vec::new();
         let mut flying: Vec<AdaptivePermit<ManualClock>> = Vec::new();
         // The time that passed since the line was last empty, as the line may know it.
         let mut not_empty_for = 0;
@@ -65,7 +65,7 @@ proptest! {
                             None => prop_assert_eq!(waiting.len(), ROOM),
                             Some(place) => {
                                 let alarm = Arc::<Alarm>::default();
-                                prop_assert!(line.look(place.number, &Waker::from(Arc::clone(&alarm))).is_none());
+                                prop_assert!(line.poll_ticket(place.number, &Waker::from(Arc::clone(&alarm))).is_none());
                                 waiting.push((place, alarm));
                             }
                         },
@@ -94,7 +94,7 @@ proptest! {
                 prop_assert_eq!(first, Some(&place), "whose turn it was");
             }
             for (place, alarm) in std::mem::take(&mut waiting) {
-                match line.look(place.number, &Waker::from(Arc::clone(&alarm))) {
+                match line.poll_ticket(place.number, &Waker::from(Arc::clone(&alarm))) {
                     Some(permit) => {
                         prop_assert!(woken.contains(&place.number));
                         flying.push(permit);
@@ -121,10 +121,10 @@ fn how_long_may_be_waited() {
         .max(1)
         .start(1)
         .build_with_clock(clock.clone());
-    let line = Line::new(gate.clone(), Queue::of(10));
+    let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(10));
     let _held = gate.try_acquire().unwrap();
     let join = || line.join(Class::CriticalPlus, None).unwrap();
-    let millis = |until: Instant| (until - clock.now()).as_millis();
+    let millis = |until: Timestamp| (until - clock.now()).as_millis();
     let first = join();
     assert_eq!(millis(first.until()), 100);
     clock.advance(Duration::from_millis(99));
@@ -148,12 +148,12 @@ fn other_numbers_hold_for_who_comes_then() {
         .max(1)
         .start(1)
         .build_with_clock(ManualClock::new());
-    let line = Line::new(gate.clone(), Queue::of(1));
+    let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(1));
     let held = gate.try_acquire().unwrap();
     let join = || line.join(Class::CriticalPlus, None);
     let first = join().unwrap();
     assert!(join().is_none());
-    line.set_queue(Queue::of(0));
+    line.set_queue(QueueConfig::of(0));
     assert!(join().is_none());
     assert_eq!(line.len(), 1);
     drop(held);
@@ -172,7 +172,7 @@ fn other_numbers_hold_for_who_comes_then() {
 
 mod turns {
     use super::*;
-    use crate::adaptive::{NoTurn, Outcome};
+    use crate::adaptive::{AdaptiveQueueError, RequestOutcome};
     use core::task::Context;
     use std::boxed::Box;
     use std::pin::Pin;
@@ -192,7 +192,7 @@ mod turns {
             .max(1)
             .start(1)
             .build_with_clock(clock.clone());
-        let line = Line::new(gate.clone(), Queue::of(2));
+        let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(2));
         let Poll::Ready(Ok(first)) = poll(&mut Box::pin(line.acquire())) else {
             panic!("it is free")
         };
@@ -203,19 +203,19 @@ mod turns {
         assert_eq!(line.len(), 2);
         assert_eq!(
             poll(&mut Box::pin(line.acquire())).map(Result::err),
-            Poll::Ready(Some(NoTurn::LineIsFull))
+            Poll::Ready(Some(AdaptiveQueueError::QueueFull))
         );
         clock.advance(Duration::from_millis(30));
         assert_eq!(
             poll(&mut third).map(Result::err),
-            Poll::Ready(Some(NoTurn::TooLate))
+            Poll::Ready(Some(AdaptiveQueueError::DeadlineExceeded))
         );
         let late = line.acquire_as(Class::Critical, None, Some(deadline));
         assert_eq!(
             poll(&mut Box::pin(late)).map(Result::err),
-            Poll::Ready(Some(NoTurn::TooLate))
+            Poll::Ready(Some(AdaptiveQueueError::DeadlineExceeded))
         );
-        first.finish(Outcome::Success);
+        first.finish(RequestOutcome::Success);
         let Poll::Ready(Ok(second)) = poll(&mut second) else {
             panic!("it is next")
         };
@@ -224,7 +224,7 @@ mod turns {
         clock.advance(Duration::from_millis(100));
         assert_eq!(
             poll(&mut fourth).map(Result::err),
-            Poll::Ready(Some(NoTurn::WaitedTooLong))
+            Poll::Ready(Some(AdaptiveQueueError::Timeout))
         );
         let mut gone = Box::pin(line.acquire());
         assert!(poll(&mut gone).is_pending());

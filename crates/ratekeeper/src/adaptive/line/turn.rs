@@ -1,16 +1,16 @@
 //! Waiting in line, and the permit that comes of it.
 
-use super::{Line, Place};
-use crate::adaptive::{AdaptivePermit, Class, Outcome, Partition};
-use crate::clock::{Clock, DefaultClock, Instant, Sleep};
+use super::{AdaptiveQueue, QueueTicket};
+use crate::adaptive::{AdaptivePermit, Class, Partition, RequestOutcome};
+use crate::clock::{Clock, DefaultClock, Sleep, Timestamp};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
 /// # Waiting
-impl<C: Clock> Line<C> {
+impl<C: Clock> AdaptiveQueue<C> {
     /// Takes a permit, after a wait in line if there is none.
-    pub async fn acquire(&self) -> Result<LinePermit<C>, NoTurn> {
+    pub async fn acquire(&self) -> Result<QueuedPermit<C>, AdaptiveQueueError> {
         self.acquire_as(Class::CriticalPlus, None, None).await
     }
 
@@ -20,57 +20,59 @@ impl<C: Clock> Line<C> {
         &self,
         class: Class,
         partition: Option<Partition>,
-        deadline: Option<Instant>,
-    ) -> Result<LinePermit<C>, NoTurn> {
+        deadline: Option<Timestamp>,
+    ) -> Result<QueuedPermit<C>, AdaptiveQueueError> {
         let clock = self.gate().clock();
         let is_over = || deadline.is_some_and(|deadline| deadline <= clock.now());
         if is_over() {
-            return Err(NoTurn::TooLate);
+            return Err(AdaptiveQueueError::DeadlineExceeded);
         }
         // Nobody passes those who wait.
         if self.is_empty()
             && let Ok(permit) = self.gate().try_acquire_as(class, partition)
         {
-            return Ok(LinePermit::new(permit, self.clone()));
+            return Ok(QueuedPermit::new(permit, self.clone()));
         }
-        let place = self.join(class, partition).ok_or(NoTurn::LineIsFull)?;
+        let place = self
+            .join(class, partition)
+            .ok_or(AdaptiveQueueError::QueueFull)?;
         let until = deadline.map_or(place.until, |deadline| deadline.min(place.until));
         let turn = place.wait(clock.sleep_until(until)).await;
         turn.ok_or_else(|| {
             if is_over() {
-                NoTurn::TooLate
+                AdaptiveQueueError::DeadlineExceeded
             } else {
-                NoTurn::WaitedTooLong
+                AdaptiveQueueError::Timeout
             }
         })
     }
 }
 
-impl<C: Clock> Place<C> {
+impl<C: Clock> QueueTicket<C> {
     /// Waits for its turn, as long as `sleep` is not over: give it a timer of yours, for
     /// [`until`](Self::until) or for less.
-    pub fn wait(self, sleep: Sleep) -> Turn<C> {
-        Turn { place: self, sleep }
+    pub fn wait(self, sleep: Sleep) -> QueueWait<C> {
+        QueueWait { place: self, sleep }
     }
 }
 
 /// A wait in line; what [`Place::wait`] returns. None if there was no turn before the time was
 /// over. Dropping it leaves the line.
 #[must_use = "futures do nothing unless polled"]
-pub struct Turn<C: Clock = DefaultClock> {
-    place: Place<C>,
+pub struct QueueWait<C: Clock = DefaultClock> {
+    place: QueueTicket<C>,
     sleep: Sleep,
 }
 
-impl<C: Clock> Future for Turn<C> {
-    type Output = Option<LinePermit<C>>;
+impl<C: Clock> Future for QueueWait<C> {
+    type Output = Option<QueuedPermit<C>>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self {
-            place: Place { line, number, .. },
+            place: QueueTicket { line, number, .. },
             sleep,
         } = &mut *self;
-        let permit = match line.look(*number, cx.waker()) {
+        let permit = match line.poll_ticket(*number, cx.waker()) {
             Some(permit) => Some(permit),
             None => {
                 // Where no timer runs, `poll` is ready at once and nobody waits at all.
@@ -79,13 +81,13 @@ impl<C: Clock> Future for Turn<C> {
                 line.leave(*number)
             }
         };
-        Poll::Ready(permit.map(|permit| LinePermit::new(permit, line.clone())))
+        Poll::Ready(permit.map(|permit| QueuedPermit::new(permit, line.clone())))
     }
 }
 
-impl<C: Clock> Unpin for Turn<C> {}
+impl<C: Clock> Unpin for QueueWait<C> {}
 
-impl<C: Clock> fmt::Debug for Turn<C> {
+impl<C: Clock> fmt::Debug for QueueWait<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Turn").field(&self.place).finish()
     }
@@ -95,14 +97,14 @@ impl<C: Clock> fmt::Debug for Turn<C> {
 /// [`finish`](Self::finish) it and say how it went; one that is dropped counts as
 /// [`Outcome::Ignored`].
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct LinePermit<C: Clock = DefaultClock> {
+pub struct QueuedPermit<C: Clock = DefaultClock> {
     /// None once it is back.
     permit: Option<AdaptivePermit<C>>,
-    line: Line<C>,
+    line: AdaptiveQueue<C>,
 }
 
-impl<C: Clock> LinePermit<C> {
-    fn new(permit: AdaptivePermit<C>, line: Line<C>) -> Self {
+impl<C: Clock> QueuedPermit<C> {
+    fn new(permit: AdaptivePermit<C>, line: AdaptiveQueue<C>) -> Self {
         Self {
             permit: Some(permit),
             line,
@@ -110,7 +112,7 @@ impl<C: Clock> LinePermit<C> {
     }
 
     /// Gives it back, as [`AdaptivePermit::finish`] does.
-    pub fn finish(mut self, outcome: Outcome) {
+    pub fn finish(mut self, outcome: RequestOutcome) {
         if let Some(permit) = self.permit.take() {
             permit.finish(outcome);
         }
@@ -124,7 +126,7 @@ impl<C: Clock> LinePermit<C> {
     }
 }
 
-impl<C: Clock> Drop for LinePermit<C> {
+impl<C: Clock> Drop for QueuedPermit<C> {
     fn drop(&mut self) {
         drop(self.permit.take());
         // Whoever waits for it looks after it is back.
@@ -132,7 +134,7 @@ impl<C: Clock> Drop for LinePermit<C> {
     }
 }
 
-impl<C: Clock> fmt::Debug for LinePermit<C> {
+impl<C: Clock> fmt::Debug for QueuedPermit<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LinePermit")
             .field("permit", &self.permit)
@@ -143,23 +145,23 @@ impl<C: Clock> fmt::Debug for LinePermit<C> {
 /// Why there is no permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum NoTurn {
+pub enum AdaptiveQueueError {
     /// As many wait as may.
-    LineIsFull,
+    QueueFull,
     /// It waited as long as the [queue](super::Queue) lets anybody wait.
-    WaitedTooLong,
+    Timeout,
     /// Nobody waits for the answer any more.
-    TooLate,
+    DeadlineExceeded,
 }
 
-impl fmt::Display for NoTurn {
+impl fmt::Display for AdaptiveQueueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::LineIsFull => "as many are in flight as are served well, and as many wait as may",
-            Self::WaitedTooLong => "no permit came back in the time that may be waited",
-            Self::TooLate => "no permit came back before the deadline",
+            Self::QueueFull => "as many are in flight as are served well, and as many wait as may",
+            Self::Timeout => "no permit came back in the time that may be waited",
+            Self::DeadlineExceeded => "no permit came back before the deadline",
         })
     }
 }
 
-impl std::error::Error for NoTurn {}
+impl std::error::Error for AdaptiveQueueError {}

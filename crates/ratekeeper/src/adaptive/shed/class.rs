@@ -60,23 +60,23 @@ impl fmt::Display for Class {
 }
 
 impl FromStr for Class {
-    type Err = NotAClass;
+    type Err = ParseClassError;
 
     /// By its name, in any case.
-    fn from_str(text: &str) -> Result<Self, NotAClass> {
+    fn from_str(text: &str) -> Result<Self, ParseClassError> {
         let named = |class: &Self| class.name().eq_ignore_ascii_case(text);
         Self::ALL
             .into_iter()
             .find(named)
-            .ok_or_else(|| NotAClass(text.chars().take(40).collect()))
+            .ok_or_else(|| ParseClassError(text.chars().take(40).collect()))
     }
 }
 
 /// A text that is the name of no [`Class`].
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct NotAClass(String);
+pub struct ParseClassError(String);
 
-impl fmt::Display for NotAClass {
+impl fmt::Display for ParseClassError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -86,4 +86,4 @@ impl fmt::Display for NotAClass {
     }
 }
 
-impl core::error::Error for NotAClass {}
+impl core::error::Error for ParseClassError {}

@@ -12,7 +12,7 @@
 //! It enters the next class only where the pressure did not fall for some ticks with all of the
 //! classes below shed: a backlog that drains is no reason to shed what is more important.
 
-use crate::clock::Instant;
+use crate::clock::Timestamp;
 use core::time::Duration;
 
 pub(super) const CLASSES: usize = 4;
@@ -55,7 +55,7 @@ pub(super) struct Control {
     offered: [f64; CLASSES],
     pressure: f64,
     /// When the level last went up.
-    raised: Option<Instant>,
+    raised: Option<Timestamp>,
     /// For how many ticks all classes below the edge were shed and the pressure did not fall.
     patience: u32,
 }
@@ -95,7 +95,7 @@ impl Control {
     /// pressure.
     pub(super) fn step(
         &mut self,
-        now: Instant,
+        now: Timestamp,
         ticks: u64,
         offered: [u64; CLASSES],
         pressure: f64,

@@ -6,6 +6,6 @@ mod control;
 #[cfg(feature = "std")]
 mod shedder;
 
-pub use class::{Class, NotAClass};
+pub use class::{Class, ParseClassError};
 #[cfg(feature = "std")]
-pub use shedder::{ClassFigures, Shedder, ShedderBuilder, Shedding};
+pub use shedder::{ClassStats, Shedder, ShedderBuilder, ShedderStats};

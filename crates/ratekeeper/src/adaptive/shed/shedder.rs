@@ -3,7 +3,7 @@
 
 use super::class::Class;
 use super::control::{CLASSES, Control, Settings};
-use crate::clock::{Clock, DefaultClock, Instant};
+use crate::clock::{Clock, DefaultClock, Timestamp};
 use core::fmt;
 use core::time::Duration;
 use std::boxed::Box;
@@ -46,10 +46,10 @@ use std::sync::{Mutex, PoisonError};
 /// A handle: clones share everything. To ask takes no lock and allocates nothing; the call that
 /// finds a tick due takes it.
 pub struct Shedder<C: Clock = DefaultClock> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<ShedderState<C>>,
 }
 
-struct Shared<C> {
+struct ShedderState<C> {
     /// In parts of a class; see [`PART`].
     level: AtomicU32,
     /// When the next tick is due, in nanoseconds since 1970.
@@ -57,15 +57,15 @@ struct Shared<C> {
     every: Duration,
     rest: Duration,
     seed: u64,
-    counts: Counts,
-    control: Mutex<Ticking>,
+    counts: ClassCounters,
+    control: Mutex<TickState>,
     source: Option<Box<dyn Fn() -> f64 + Send + Sync>>,
     clock: C,
 }
 
 /// Written by every request: on cache lines of their own.
 #[repr(align(128))]
-struct Counts {
+struct ClassCounters {
     /// The lowest class first.
     offered: [AtomicU64; CLASSES],
     shed: [AtomicU64; CLASSES],
@@ -76,14 +76,14 @@ struct Counts {
 }
 
 /// What the counts were at the last tick.
-struct Ticking {
+struct TickState {
     control: Control,
-    seen: Seen,
-    at: Instant,
+    seen: CounterSnapshot,
+    at: Timestamp,
 }
 
 #[derive(Clone, Copy, Default)]
-struct Seen {
+struct CounterSnapshot {
     offered: [u64; CLASSES],
     shed: [u64; CLASSES],
     refused: u64,
@@ -166,21 +166,21 @@ impl ShedderBuilder {
     /// The same on a clock of your choice.
     pub fn build_with_clock<C: Clock>(self, clock: C) -> Shedder<C> {
         let now = clock.now();
-        let ticking = Ticking {
+        let ticking = TickState {
             control: Control::new(self.settings),
-            seen: Seen::default(),
+            seen: CounterSnapshot::default(),
             at: now,
         };
         let zeros = || core::array::from_fn(|_| AtomicU64::new(0));
         let zero = || AtomicU64::new(0);
         Shedder {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ShedderState {
                 level: AtomicU32::new(0),
                 due: AtomicU64::new((now + self.settings.every).as_unix_nanos()),
                 every: self.settings.every,
                 rest: self.settings.rest,
                 seed: mixed(self.seed),
-                counts: Counts {
+                counts: ClassCounters {
                     offered: zeros(),
                     shed: zeros(),
                     refused: zero(),
@@ -283,7 +283,7 @@ impl<C: Clock> Shedder<C> {
     }
 
     /// Everything at a glance.
-    pub fn snapshot(&self) -> Shedding {
+    pub fn snapshot(&self) -> ShedderStats {
         let shared = &*self.shared;
         let pressure = shared
             .control
@@ -296,14 +296,14 @@ impl<C: Clock> Shedder<C> {
             let shed = shared.counts.shed[class.rank()].load(Relaxed);
             let offered = shared.counts.offered[class.rank()].load(Relaxed);
             let share = f64::from(shared.shed_of(class)) / f64::from(PART);
-            ClassFigures {
+            ClassStats {
                 class,
                 admitted: offered.saturating_sub(shed),
                 shed,
                 share,
             }
         });
-        Shedding {
+        ShedderStats {
             pressure,
             level: self.level(),
             classes,
@@ -311,7 +311,7 @@ impl<C: Clock> Shedder<C> {
     }
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> ShedderState<C> {
     /// How much of a class is shed, in parts.
     #[inline]
     fn shed_of(&self, class: Class) -> u32 {
@@ -333,7 +333,7 @@ impl<C: Clock> Shared<C> {
     }
 
     #[cold]
-    fn look(&self, now: Instant) {
+    fn look(&self, now: Timestamp) {
         // One looks; the others go on with the level as it is.
         let Ok(mut ticking) = self.control.try_lock() else {
             return;
@@ -362,7 +362,7 @@ impl<C: Clock> Shared<C> {
     }
 
     /// The pressure by what was said between two looks; 0 if nothing was.
-    fn said(&self, before: &Seen, seen: &Seen) -> f64 {
+    fn said(&self, before: &CounterSnapshot, seen: &CounterSnapshot) -> f64 {
         let samples = seen.samples.saturating_sub(before.samples);
         let sum = seen.pressure.saturating_sub(before.pressure) as f64 / THOUSANDTHS;
         let mean = if samples > 0 {
@@ -384,8 +384,8 @@ impl<C: Clock> Shared<C> {
     }
 }
 
-impl Counts {
-    fn seen(&self) -> Seen {
+impl ClassCounters {
+    fn seen(&self) -> CounterSnapshot {
         let all =
             |counts: &[AtomicU64; CLASSES]| core::array::from_fn(|rank| counts[rank].load(Relaxed));
         // Shed before offered: what is shed was offered before.
@@ -393,7 +393,7 @@ impl Counts {
         let refused = self.refused.load(Relaxed);
         let offered = all(&self.offered);
         let samples = self.samples.load(Relaxed);
-        Seen {
+        CounterSnapshot {
             offered,
             shed,
             refused,
@@ -414,16 +414,16 @@ fn mixed(mut bits: u64) -> u64 {
 /// What a [`Shedder`] does at present.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct Shedding {
+pub struct ShedderStats {
     /// The pressure of the last tick; 1 is as much as is well.
     pub pressure: f64,
     /// How much is shed, counted in classes.
     pub level: f64,
     /// The classes, the most important first.
-    pub classes: [ClassFigures; 4],
+    pub classes: [ClassStats; 4],
 }
 
-impl Shedding {
+impl ShedderStats {
     /// The lowest class of which not all is shed.
     pub fn lowest_served(&self) -> Class {
         let served = self
@@ -438,7 +438,7 @@ impl Shedding {
 /// What became of the requests of one class since the start.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct ClassFigures {
+pub struct ClassStats {
     /// Which.
     pub class: Class,
     /// How many passed.

@@ -5,14 +5,14 @@
 //! where it was booked: once the key has left the slot, was reset, or was judged by another plan,
 //! the account is in another epoch, and what was booked before does not come back.
 
-use super::{LANES, MOST_TERMS, Place, SLOTS, TERMS_BITS, Table, WORDS, begin_on_a_line, zeroed};
-use crate::algorithm::token_bucket::Cancelled;
+use super::{LANES, MOST_TERMS, SLOTS, Slot, TERMS_BITS, Table, WORDS, begin_on_a_line, zeroed};
+use crate::algorithm::token_bucket::TokenRefund;
 use crate::clock::Clock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::boxed::Box;
 
 /// The accounts of all slots. Where nothing comes back and nobody leaves they stay untouched.
-pub(super) struct Accounts {
+pub(super) struct RefundCounters {
     /// Two for each slot, those of a line in a cache line.
     words: Box<[AtomicU64]>,
     offset: usize,
@@ -25,7 +25,7 @@ pub(super) const BYTES_A_LINE: usize = SLOTS * (2 * 8 + 4);
 
 /// The account of one slot. Only who has claimed its entry writes it.
 #[derive(Clone, Copy)]
-pub(crate) struct Account<'a> {
+pub(crate) struct SlotRefunds<'a> {
     which: u8,
     epoch: &'a AtomicU32,
     given: &'a AtomicU64,
@@ -34,7 +34,7 @@ pub(crate) struct Account<'a> {
 
 /// How an account stood before a charge; the default is that there is none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Standing {
+pub(crate) struct RefundTotals {
     /// Which of the slots that a key may have, counted from 1; 0 is in none.
     which: u8,
     epoch: u32,
@@ -46,7 +46,7 @@ pub(crate) struct Standing {
 
 /// By which terms something was charged, and where it was booked; the default is nothing, by none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Booking {
+pub(crate) struct ChargeOrigin {
     /// Which of the slots that the key may have, then the terms.
     at: u32,
     epoch: u32,
@@ -66,7 +66,7 @@ const _: () = assert!(
     "a slot beside the terms"
 );
 
-impl Booking {
+impl ChargeOrigin {
     /// Stands for a charge that is not of a table.
     pub(crate) const ELSEWHERE: Self = Self {
         at: u32::MAX,
@@ -79,18 +79,18 @@ impl Booking {
     }
 }
 
-impl Standing {
+impl RefundTotals {
     /// The booking of a charge by these terms.
     #[inline]
-    pub(crate) fn booked_by(&self, terms: u32) -> Booking {
-        Booking {
+    pub(crate) fn booked_by(&self, terms: u32) -> ChargeOrigin {
+        ChargeOrigin {
             at: u32::from(self.which) << TERMS_BITS | terms,
             epoch: self.epoch,
         }
     }
 }
 
-impl Accounts {
+impl RefundCounters {
     pub(super) fn try_new(lines: usize) -> Option<Self> {
         let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
         let (offset, epochs) = (
@@ -112,8 +112,8 @@ impl Accounts {
 impl<C: Clock> Table<C> {
     /// The account of the key of that hash, which is there.
     #[inline(always)]
-    pub(super) fn account(&self, hash: u64, place: Place) -> Account<'_> {
-        let Accounts { words, offset, .. } = &self.accounts;
+    pub(super) fn account(&self, hash: u64, place: Slot) -> SlotRefunds<'_> {
+        let RefundCounters { words, offset, .. } = &self.accounts;
         let at = place.0 - self.offset;
         let slot = at % WORDS;
         let which = if self.line(hash, 0) + slot == place.0 {
@@ -123,7 +123,7 @@ impl<C: Clock> Table<C> {
         };
         // Where its line begins there, and two words for each slot before it.
         let words = &words[offset + at + slot..][..2];
-        Account {
+        SlotRefunds {
             which: which as u8,
             epoch: self.epoch(place),
             given: &words[0],
@@ -143,21 +143,21 @@ impl<C: Clock> Table<C> {
     }
 
     #[inline]
-    fn epoch(&self, place: Place) -> &AtomicU32 {
+    fn epoch(&self, place: Slot) -> &AtomicU32 {
         let at = place.0 - self.offset;
         &self.accounts.epochs[at / WORDS * SLOTS + at % WORDS]
     }
 
     /// Makes all that was charged so far to who is there give nothing back. Only who has claimed
     /// the entry does.
-    pub(super) fn void(&self, place: Place) {
+    pub(super) fn void(&self, place: Slot) {
         end(self.epoch(place));
     }
 
     /// How the account of that key stands. To be read before its state moves: what comes back in
     /// between then counts against who is charged, not for them.
     #[inline(always)]
-    pub(crate) fn standing(&self, hash: u64, place: Place) -> Standing {
+    pub(crate) fn standing(&self, hash: u64, place: Slot) -> RefundTotals {
         self.account(hash, place).standing()
     }
 
@@ -165,14 +165,14 @@ impl<C: Clock> Table<C> {
     /// known.
     #[inline(always)]
     pub(crate) fn touch_accounts(&self, hash: u64) {
-        let Accounts { words, offset, .. } = &self.accounts;
+        let RefundCounters { words, offset, .. } = &self.accounts;
         words[self.line(hash, 0) - self.offset + offset].load(Ordering::Relaxed);
     }
 }
 
-impl Account<'_> {
+impl SlotRefunds<'_> {
     #[inline(always)]
-    fn standing(&self) -> Standing {
+    fn standing(&self) -> RefundTotals {
         let Self {
             which,
             epoch,
@@ -183,7 +183,7 @@ impl Account<'_> {
             given.load(Ordering::Acquire),
             refunded.load(Ordering::Acquire),
         );
-        Standing {
+        RefundTotals {
             which: *which,
             epoch: epoch.load(Ordering::Acquire),
             given,
@@ -192,7 +192,7 @@ impl Account<'_> {
     }
 
     /// How it stands, if what was booked so is still on it, by those terms.
-    pub(crate) fn of(&self, booking: Booking, terms: u32) -> Option<Standing> {
+    pub(crate) fn of(&self, booking: ChargeOrigin, terms: u32) -> Option<RefundTotals> {
         Some(self.standing())
             .filter(|standing| standing.epoch != LAST && standing.booked_by(terms) == booking)
     }
@@ -208,7 +208,7 @@ impl Account<'_> {
     }
 
     /// So much comes back.
-    pub(crate) fn refund(&self, back: &Cancelled) {
+    pub(crate) fn refund(&self, back: &TokenRefund) {
         if back.shifts {
             self.give(back.give);
         }

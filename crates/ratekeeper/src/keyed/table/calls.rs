@@ -1,12 +1,12 @@
 //! Calls on one key: found, absent, or in other terms than it is to be judged by.
 
-use super::{Account, LANES, Seen, Standing, Table, tag};
-use crate::clock::{Clock, Instant};
+use super::{EntryView, LANES, RefundTotals, SlotRefunds, Table, tag};
+use crate::clock::{Clock, Timestamp};
 use crate::decision::Decision;
-use crate::keyed::terms::{Asked, Call, State, Terms};
-use crate::keyed::wide::{Budget, WideState};
+use crate::keyed::terms::{CallRequest, CallResult, EntryState, LimitVersion};
+use crate::keyed::wide::{ByteBudget, LargeState};
 use crate::limit::Kind;
-use crate::limiter::cell::{Quick, REACH, Reach, reach};
+use crate::limiter::cell::{FastDecision, REACH, Reach, reach};
 use crate::sync::{Ordering, back_off, relax};
 
 impl<C: Clock> Table<C> {
@@ -17,31 +17,31 @@ impl<C: Clock> Table<C> {
     #[inline(always)]
     pub(crate) fn check(
         &self,
-        first: &Terms,
+        first: &LimitVersion,
         hash: u64,
-        now: impl FnOnce() -> Instant,
+        now: impl FnOnce() -> Timestamp,
         cost: u64,
     ) -> Decision {
         let terms = self.current(first);
         let seen = self.glance(hash, terms.id, 0);
         let now = now();
-        match seen.and_then(|seen| self.quick(terms, &seen, now, cost)) {
+        match seen.and_then(|seen| self.decide_fast(terms, &seen, now, cost)) {
             Some(quick) => quick.decision(),
-            None => self.check_anyhow(first, hash, now, cost),
+            None => self.check_slow(first, hash, now, cost),
         }
     }
 
     #[inline(never)]
-    fn check_anyhow(&self, first: &Terms, hash: u64, now: Instant, cost: u64) -> Decision {
+    fn check_slow(&self, first: &LimitVersion, hash: u64, now: Timestamp, cost: u64) -> Decision {
         let terms = self.current(first);
         for lane in 1..LANES {
             if let Some(seen) = self.glance(hash, terms.id, lane)
-                && let Some(quick) = self.quick(terms, &seen, now, cost)
+                && let Some(quick) = self.decide_fast(terms, &seen, now, cost)
             {
                 return quick.decision();
             }
         }
-        let asked = Asked {
+        let asked = CallRequest {
             now,
             cost,
             longest: None,
@@ -49,24 +49,24 @@ impl<C: Clock> Table<C> {
             write: true,
             kept: true,
         };
-        self.call(first, hash, &asked).0.decision
+        self.decide(first, hash, &asked).0.decision
     }
 
     /// The same for a call that keeps what it takes, with the terms it was judged by and how the
     /// key's account stood before; none where it is not the common case.
     #[inline(always)]
-    pub(crate) fn straight<'a>(
+    pub(crate) fn take_fast<'a>(
         &'a self,
-        first: &'a Terms,
+        first: &'a LimitVersion,
         hash: u64,
-        now: Instant,
+        now: Timestamp,
         cost: u64,
-    ) -> Option<(Quick, &'a Terms, Standing)> {
+    ) -> Option<(FastDecision, &'a LimitVersion, RefundTotals)> {
         self.touch_accounts(hash);
         let terms = self.current(first);
         let seen = self.glance(hash, terms.id, 0)?;
         let standing = self.standing(hash, seen.place);
-        Some((self.quick(terms, &seen, now, cost)?, terms, standing))
+        Some((self.decide_fast(terms, &seen, now, cost)?, terms, standing))
     }
 
     /// One call of a bucket without patience, where nothing is out of the ordinary. As
@@ -74,7 +74,13 @@ impl<C: Clock> Table<C> {
     ///
     /// [`Cell::quick`]: crate::limiter::cell::Cell
     #[inline(always)]
-    fn quick(&self, terms: &Terms, seen: &Seen, now: Instant, cost: u64) -> Option<Quick> {
+    fn decide_fast(
+        &self,
+        terms: &LimitVersion,
+        seen: &EntryView,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<FastDecision> {
         let (limit, tat) = (terms.normal, seen.word());
         let charge = cost.checked_mul(limit.token)?;
         let room = limit.capacity.checked_sub(charge)?;
@@ -85,7 +91,7 @@ impl<C: Clock> Table<C> {
         let clock = elapsed * limit.ticks;
         let ahead = tat.saturating_sub(clock);
         if ahead > room {
-            return Some(Quick {
+            return Some(FastDecision {
                 limit,
                 clock,
                 ahead,
@@ -93,7 +99,7 @@ impl<C: Clock> Table<C> {
             });
         }
         let passed = cost == 0 || self.swap(seen, tat.max(clock) + charge);
-        passed.then_some(Quick {
+        passed.then_some(FastDecision {
             limit,
             clock,
             ahead: ahead + charge,
@@ -102,16 +108,16 @@ impl<C: Clock> Table<C> {
     }
 
     /// One call on one key, the terms it was judged by, and how the key's account stood before.
-    pub(crate) fn call<'a>(
+    pub(crate) fn decide<'a>(
         &'a self,
-        first: &'a Terms,
+        first: &'a LimitVersion,
         hash: u64,
-        asked: &Asked,
-    ) -> (Call, &'a Terms, Standing) {
+        asked: &CallRequest,
+    ) -> (CallResult, &'a LimitVersion, RefundTotals) {
         for round in 0.. {
             let terms = self.current(first);
             if terms.normal.kind == Kind::Unlimited {
-                return (terms.judge_word(0, asked), terms, Standing::default());
+                return (terms.judge_word(0, asked), terms, RefundTotals::default());
             }
             let call = match self.find(hash) {
                 Some(seen) if seen.terms() != terms.id => {
@@ -123,8 +129,8 @@ impl<C: Clock> Table<C> {
             };
             match call {
                 Some((call, _)) if call.late => {
-                    if !self.rebase(&terms.line, asked.now) {
-                        return (terms.no_room(), terms, Standing::default());
+                    if !self.rebase(&terms.registered, asked.now) {
+                        return (terms.no_room(), terms, RefundTotals::default());
                     }
                 }
                 Some((call, standing)) => return (call, terms, standing),
@@ -140,24 +146,25 @@ impl<C: Clock> Table<C> {
     #[cold]
     fn call_other(
         &self,
-        terms: &Terms,
+        terms: &LimitVersion,
         hash: u64,
-        seen: &Seen,
-        asked: &Asked,
-    ) -> Option<(Call, Standing)> {
+        seen: &EntryView,
+        asked: &CallRequest,
+    ) -> Option<(CallResult, RefundTotals)> {
         let from = self.terms(seen.terms());
-        if from.line.number != terms.line.number {
+        if from.registered.number != terms.registered.number {
             let state = match from.fits_a_word() {
-                true => State::Word(seen.word()),
+                true => EntryState::Word(seen.word()),
                 false => {
                     let state = self.wides.lock(seen.word());
-                    self.is_still(seen).then(|| State::Wide(state.clone()))?
+                    self.is_still(seen)
+                        .then(|| EntryState::Wide(state.clone()))?
                 }
             };
             let state = self.bring(state, from.id, terms, self.present(asked.now))?;
             let (call, _) = terms.judge(state, asked, &self.wides.budget.of_one());
             if call.late || call.decision.is_denied() || !asked.write || asked.cost == 0 {
-                return Some((call, Standing::default()));
+                return Some((call, RefundTotals::default()));
             }
         }
         self.convert(seen, hash, terms, asked.now);
@@ -166,11 +173,11 @@ impl<C: Clock> Table<C> {
 
     fn call_word(
         &self,
-        terms: &Terms,
+        terms: &LimitVersion,
         hash: u64,
-        seen: &Seen,
-        asked: &Asked,
-    ) -> Option<(Call, Standing)> {
+        seen: &EntryView,
+        asked: &CallRequest,
+    ) -> Option<(CallResult, RefundTotals)> {
         let standing = self.standing(hash, seen.place);
         let call = terms.judge_word(seen.word(), asked);
         match call.after {
@@ -185,30 +192,35 @@ impl<C: Clock> Table<C> {
 
     fn call_wide(
         &self,
-        terms: &Terms,
+        terms: &LimitVersion,
         hash: u64,
-        seen: &Seen,
-        asked: &Asked,
-    ) -> Option<(Call, Standing)> {
+        seen: &EntryView,
+        asked: &CallRequest,
+    ) -> Option<(CallResult, RefundTotals)> {
         let mut state = self.wides.lock(seen.word());
         // A claimer that comes now waits for this lock.
         self.is_still(seen).then(|| {
             let standing = self.standing(hash, seen.place);
             (
-                terms.judge_wide(&mut state, asked, &self.wides.budget),
+                terms.judge_large(&mut state, asked, &self.wides.budget),
                 standing,
             )
         })
     }
 
-    fn call_absent(&self, terms: &Terms, hash: u64, asked: &Asked) -> Option<(Call, Standing)> {
+    fn call_absent(
+        &self,
+        terms: &LimitVersion,
+        hash: u64,
+        asked: &CallRequest,
+    ) -> Option<(CallResult, RefundTotals)> {
         if let Some(denied) = terms.denied_by_floor(hash, asked) {
-            return Some((denied, Standing::default()));
+            return Some((denied, RefundTotals::default()));
         }
         let one = self.wides.budget.of_one();
         let (call, _) = terms.judge(self.start(hash, terms)?, asked, &one);
         if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
-            return Some((call, Standing::default()));
+            return Some((call, RefundTotals::default()));
         }
         let _held = self.stripe(hash).inserting.hold();
         if self.find(hash).is_some() {
@@ -217,12 +229,12 @@ impl<C: Clock> Table<C> {
         // Again: the key may have come and gone meanwhile.
         let (call, state) = terms.judge(self.start(hash, terms)?, asked, &one);
         if call.decision.is_denied() {
-            return Some((call, Standing::default()));
+            return Some((call, RefundTotals::default()));
         }
         if terms.normal.kind == Kind::InFlight {
             return Some((
                 self.put_in_flight(terms, hash, asked, call),
-                Standing::default(),
+                RefundTotals::default(),
             ));
         }
         let room = self.make_room(hash, asked.now);
@@ -234,7 +246,13 @@ impl<C: Clock> Table<C> {
     }
 
     /// What is in flight has no floor to go to: without room it is turned away.
-    fn put_in_flight(&self, terms: &Terms, hash: u64, asked: &Asked, call: Call) -> Call {
+    fn put_in_flight(
+        &self,
+        terms: &LimitVersion,
+        hash: u64,
+        asked: &CallRequest,
+        call: CallResult,
+    ) -> CallResult {
         match self.make_room(hash, asked.now) {
             Some(place) => {
                 self.release_to(place, tag(hash, terms.id), call.after.unwrap_or(0));
@@ -248,11 +266,11 @@ impl<C: Clock> Table<C> {
     /// state, and the state it leaves if it writes one. A key that is not in the table starts from
     /// the floor.
     #[inline]
-    pub(crate) fn arrive<T>(
+    pub(crate) fn decide_gcra<T>(
         &self,
-        terms: &Terms,
+        terms: &LimitVersion,
         hash: u64,
-        now: Instant,
+        now: Timestamp,
         judge: impl Fn(u64) -> (T, Option<u64>),
     ) -> T {
         if let Some(seen) = self.glance(hash, terms.id, 0)
@@ -261,20 +279,20 @@ impl<C: Clock> Table<C> {
         {
             return told;
         }
-        self.arrive_anyhow(terms, hash, now, judge)
+        self.decide_gcra_slow(terms, hash, now, judge)
     }
 
     #[inline(never)]
-    fn arrive_anyhow<T>(
+    fn decide_gcra_slow<T>(
         &self,
-        terms: &Terms,
+        terms: &LimitVersion,
         hash: u64,
-        now: Instant,
+        now: Timestamp,
         judge: impl Fn(u64) -> (T, Option<u64>),
     ) -> T {
         let start = || match terms.start(hash) {
-            State::Word(word) => word,
-            State::Wide(_) => unreachable!("its states are words"),
+            EntryState::Word(word) => word,
+            EntryState::Wide(_) => unreachable!("its states are words"),
         };
         loop {
             if let Some(seen) = self.find(hash) {
@@ -302,14 +320,14 @@ impl<C: Clock> Table<C> {
                     hash,
                     terms,
                     now,
-                    State::Word(after),
+                    EntryState::Word(after),
                 );
             }
             return told;
         }
     }
 
-    pub(super) fn is_still(&self, seen: &Seen) -> bool {
+    pub(super) fn is_still(&self, seen: &EntryView) -> bool {
         self.state_at(seen.place).load(Ordering::Acquire) == seen.stored
             && self.tag_at(seen.place).load(Ordering::Acquire) == seen.tag
     }
@@ -332,13 +350,13 @@ impl<C: Clock> Table<C> {
     /// Runs `change` on the state of a key, alone, with its account unless it has no place.
     /// `absent` says what of a key that is not in the table. A key that is judged by another plan
     /// by now stays with that. False if it was displaced and stays so.
-    pub(crate) fn alter(
+    pub(crate) fn update(
         &self,
-        first: &Terms,
+        first: &LimitVersion,
         hash: u64,
-        now: Instant,
-        absent: Absent,
-        change: impl FnOnce(&Terms, Altered<'_>, Option<Account<'_>>),
+        now: Timestamp,
+        absent: AbsentKey,
+        change: impl FnOnce(&LimitVersion, StateMut<'_>, Option<SlotRefunds<'_>>),
     ) -> bool {
         let mut round = 0;
         loop {
@@ -358,7 +376,7 @@ impl<C: Clock> Table<C> {
                 reach(&terms.normal, terms.origin, now),
                 terms.normal.is_machine(),
             ) {
-                if !self.rebase(&terms.line, now) {
+                if !self.rebase(&terms.registered, now) {
                     return true;
                 }
                 continue;
@@ -370,7 +388,7 @@ impl<C: Clock> Table<C> {
                     let mut word = seen.word();
                     change(
                         terms,
-                        Altered::Word(&mut word),
+                        StateMut::Word(&mut word),
                         Some(self.account(hash, seen.place)),
                     );
                     self.release_as(&seen, word);
@@ -380,7 +398,7 @@ impl<C: Clock> Table<C> {
                     let mut state = self.wides.lock(seen.word());
                     change(
                         terms,
-                        Altered::Wide(&mut state, &self.wides.budget),
+                        StateMut::Wide(&mut state, &self.wides.budget),
                         Some(self.account(hash, seen.place)),
                     );
                     drop(state);
@@ -391,10 +409,10 @@ impl<C: Clock> Table<C> {
                     let Some(start) = self.start(hash, terms) else {
                         continue;
                     };
-                    if absent != Absent::Comes && terms.is_fresh(&start, now) {
+                    if absent != AbsentKey::Comes && terms.is_fresh(&start, now) {
                         return true;
                     }
-                    if absent == Absent::StaysOut {
+                    if absent == AbsentKey::StaysOut {
                         return false;
                     }
                     let _held = self.stripe(hash).inserting.hold();
@@ -406,8 +424,8 @@ impl<C: Clock> Table<C> {
                     };
                     let (room, budget) = (self.make_room(hash, now), self.wides.budget.of_one());
                     let state = match &mut start {
-                        State::Word(word) => Altered::Word(word),
-                        State::Wide(state) => Altered::Wide(state, &budget),
+                        EntryState::Word(word) => StateMut::Word(word),
+                        EntryState::Wide(state) => StateMut::Wide(state, &budget),
                     };
                     change(terms, state, room.map(|place| self.account(hash, place)));
                     self.put(room, hash, terms, now, start);
@@ -420,7 +438,7 @@ impl<C: Clock> Table<C> {
 
 /// What becomes of a key that is not in the table when its state is to be altered.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Absent {
+pub(crate) enum AbsentKey {
     /// One that would start from fresh stays so: there is nothing to alter.
     StaysFresh,
     /// The same, and one that was displaced stays so.
@@ -430,7 +448,7 @@ pub(crate) enum Absent {
 }
 
 /// The state of a key that is one's own for the moment.
-pub(crate) enum Altered<'a> {
+pub(crate) enum StateMut<'a> {
     Word(&'a mut u64),
-    Wide(&'a mut WideState, &'a Budget),
+    Wide(&'a mut LargeState, &'a ByteBudget),
 }

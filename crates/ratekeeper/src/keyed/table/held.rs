@@ -1,10 +1,10 @@
 //! Several entries at once: claimed in the order of their addresses, worked on, and left all
 //! together or as they were.
 
-use super::{Place, STRIPES, Seen, Standing, Table, tag};
+use super::{EntryView, RefundTotals, STRIPES, Slot, Table, tag};
 use crate::algorithm::Refund;
-use crate::clock::{Clock, Instant};
-use crate::keyed::terms::{Asked, Call, State, Terms};
+use crate::clock::{Clock, Timestamp};
+use crate::keyed::terms::{CallRequest, CallResult, EntryState, LimitVersion};
 use crate::limit::Kind;
 use crate::limiter::cell::{Reach, reach};
 use crate::sync::{Guard, Ordering, relax};
@@ -16,8 +16,8 @@ pub(crate) const FEW: usize = 8;
 impl<C: Clock> Table<C> {
     /// Whether terms are of this table.
     #[inline]
-    pub(crate) fn knows(&self, terms: &Terms) -> bool {
-        terms.line.table == self.id
+    pub(crate) fn knows(&self, terms: &LimitVersion) -> bool {
+        terms.registered.table == self.id
     }
 
     /// Whether two hashes are the same key, as far as the table can tell.
@@ -29,13 +29,13 @@ impl<C: Clock> Table<C> {
     /// Makes the entries of several keys one's own, at the same time; none if something came in
     /// between. Keys that are not in the table are put in first, unless that has been tried too
     /// often already.
-    pub(crate) fn hold<'a>(
+    pub(crate) fn transact<'a>(
         &'a self,
-        keys: &[(&'a Terms, u64)],
-        now: Instant,
+        keys: &[(&'a LimitVersion, u64)],
+        now: Timestamp,
         tries: u32,
-    ) -> Option<Held<'a, C>> {
-        let mut held = Held {
+    ) -> Option<Transaction<'a, C>> {
+        let mut held = Transaction {
             table: self,
             ones: SmallVec::new(),
             locks: SmallVec::new(),
@@ -43,11 +43,11 @@ impl<C: Clock> Table<C> {
         let mut without_room: SmallVec<[usize; FEW]> = SmallVec::new();
         for (first, hash) in keys.iter().copied() {
             let terms = self.current(first);
-            let mut one = One {
+            let mut one = TransactionEntry {
                 terms,
                 hash,
                 seen: None,
-                state: Working::Word(0),
+                state: WorkingState::Word(0),
                 claimed: false,
                 undo: None,
             };
@@ -56,7 +56,7 @@ impl<C: Clock> Table<C> {
                     reach(&terms.normal, terms.origin, now),
                     terms.normal.is_machine(),
                 ) {
-                    self.rebase(&terms.line, now);
+                    self.rebase(&terms.registered, now);
                     return None;
                 }
                 one.seen = self.find_or_put(terms, hash, now, tries)?;
@@ -76,7 +76,7 @@ impl<C: Clock> Table<C> {
                     .map(|stripe| self.stripes[*stripe].inserting.hold()),
             );
         }
-        let mut order: SmallVec<[(Option<Place>, usize); FEW]> = held
+        let mut order: SmallVec<[(Option<Slot>, usize); FEW]> = held
             .ones
             .iter()
             .enumerate()
@@ -95,7 +95,7 @@ impl<C: Clock> Table<C> {
             match place {
                 None if one.terms.normal.kind == Kind::Unlimited => {}
                 None if self.find(one.hash).is_some() => return None,
-                None => one.state = Working::OutOfTable(self.start(one.hash, one.terms)?),
+                None => one.state = WorkingState::OutOfTable(self.start(one.hash, one.terms)?),
                 Some(_) => self.hold_one(one)?,
             }
         }
@@ -104,11 +104,11 @@ impl<C: Clock> Table<C> {
 
     fn find_or_put(
         &self,
-        terms: &Terms,
+        terms: &LimitVersion,
         hash: u64,
-        now: Instant,
+        now: Timestamp,
         tries: u32,
-    ) -> Option<Option<Seen>> {
+    ) -> Option<Option<EntryView>> {
         const ENOUGH: u32 = 16;
         let mut seen = self.find(hash);
         if seen.is_none() && tries < ENOUGH {
@@ -135,7 +135,7 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    fn hold_one(&self, one: &mut One<'_>) -> Option<()> {
+    fn hold_one(&self, one: &mut TransactionEntry<'_>) -> Option<()> {
         let mut seen = one.seen?;
         for round in 0.. {
             seen.stored = self.read(seen.place);
@@ -148,9 +148,9 @@ impl<C: Clock> Table<C> {
             relax(round);
         }
         one.state = if one.terms.fits_a_word() {
-            Working::Word(seen.word())
+            WorkingState::Word(seen.word())
         } else {
-            Working::Handle(seen.word())
+            WorkingState::Handle(seen.word())
         };
         (one.seen, one.claimed) = (Some(seen), true);
         Some(())
@@ -159,37 +159,37 @@ impl<C: Clock> Table<C> {
 
 /// Entries that are one's own for the moment, and what is to become of them. Dropped, they stay
 /// what they were.
-pub(crate) struct Held<'a, C: Clock> {
+pub(crate) struct Transaction<'a, C: Clock> {
     table: &'a Table<C>,
-    ones: SmallVec<[One<'a>; FEW]>,
+    ones: SmallVec<[TransactionEntry<'a>; FEW]>,
     locks: SmallVec<[Guard<'a>; FEW]>,
 }
 
-struct One<'a> {
-    terms: &'a Terms,
+struct TransactionEntry<'a> {
+    terms: &'a LimitVersion,
     hash: u64,
-    seen: Option<Seen>,
-    state: Working,
+    seen: Option<EntryView>,
+    state: WorkingState,
     claimed: bool,
     /// What was logged, and when: to be taken back if it comes to nothing.
     undo: Option<(u64, u64)>,
 }
 
 /// A state that is being worked on.
-enum Working {
+enum WorkingState {
     Word(u64),
     Handle(u64),
     /// There is no room for it: what becomes of it goes into the floor.
-    OutOfTable(State),
+    OutOfTable(EntryState),
 }
 
-impl<C: Clock> Held<'_, C> {
-    pub(crate) fn terms(&self, at: usize) -> &Terms {
+impl<C: Clock> Transaction<'_, C> {
+    pub(crate) fn terms(&self, at: usize) -> &LimitVersion {
         self.ones[at].terms
     }
 
     /// How its account stands.
-    pub(crate) fn standing(&self, at: usize) -> Standing {
+    pub(crate) fn standing(&self, at: usize) -> RefundTotals {
         let one = &self.ones[at];
         one.seen
             .map(|seen| self.table.standing(one.hash, seen.place))
@@ -203,20 +203,20 @@ impl<C: Clock> Held<'_, C> {
     /// Whether there is no room for it, nor a floor it could go to.
     pub(crate) fn has_no_room(&self, at: usize) -> bool {
         let one = &self.ones[at];
-        one.terms.normal.kind == Kind::InFlight && matches!(one.state, Working::OutOfTable(_))
+        one.terms.normal.kind == Kind::InFlight && matches!(one.state, WorkingState::OutOfTable(_))
     }
 
     /// One call on what is held.
-    pub(crate) fn judge(&mut self, at: usize, asked: &Asked) -> Call {
+    pub(crate) fn judge(&mut self, at: usize, asked: &CallRequest) -> CallResult {
         let (table, one) = (self.table, &mut self.ones[at]);
         match &mut one.state {
-            Working::Word(word) => {
+            WorkingState::Word(word) => {
                 let call = one.terms.judge_word(*word, asked);
                 *word = call.after.unwrap_or(*word);
                 call
             }
-            Working::Handle(handle) => {
-                let call = one.terms.judge_wide(
+            WorkingState::Handle(handle) => {
+                let call = one.terms.judge_large(
                     &mut table.wides.lock(*handle),
                     asked,
                     &table.wides.budget,
@@ -227,12 +227,12 @@ impl<C: Clock> Held<'_, C> {
                 }
                 call
             }
-            Working::OutOfTable(_) if one.terms.normal.kind == Kind::InFlight => {
+            WorkingState::OutOfTable(_) if one.terms.normal.kind == Kind::InFlight => {
                 one.terms.no_room()
             }
-            Working::OutOfTable(state) => {
+            WorkingState::OutOfTable(state) => {
                 let (call, after) = one.terms.judge(
-                    core::mem::replace(state, State::FRESH),
+                    core::mem::replace(state, EntryState::FRESH),
                     asked,
                     &table.wides.budget.of_one(),
                 );
@@ -246,9 +246,11 @@ impl<C: Clock> Held<'_, C> {
     pub(crate) fn commit(mut self) {
         for one in self.ones.drain(..) {
             match (one.state, one.seen) {
-                (Working::Word(word), Some(seen)) => self.table.release_as(&seen, word),
-                (Working::Handle(_), Some(seen)) => self.table.release(&seen),
-                (Working::OutOfTable(state), _) => self.table.sink(one.hash, one.terms.id, state),
+                (WorkingState::Word(word), Some(seen)) => self.table.release_as(&seen, word),
+                (WorkingState::Handle(_), Some(seen)) => self.table.release(&seen),
+                (WorkingState::OutOfTable(state), _) => {
+                    self.table.sink(one.hash, one.terms.id, state)
+                }
                 _ => {}
             }
         }
@@ -256,10 +258,12 @@ impl<C: Clock> Held<'_, C> {
     }
 }
 
-impl<C: Clock> Drop for Held<'_, C> {
+impl<C: Clock> Drop for Transaction<'_, C> {
     fn drop(&mut self) {
         for one in &self.ones {
-            if let (Working::Handle(handle), Some((charged_in, units))) = (&one.state, one.undo) {
+            if let (WorkingState::Handle(handle), Some((charged_in, units))) =
+                (&one.state, one.undo)
+            {
                 let refund = Refund {
                     charged_in,
                     cost: units,

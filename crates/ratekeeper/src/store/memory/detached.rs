@@ -5,9 +5,9 @@
 //! settling takes it out, so that it is done once. Permits whose time is over go back with the next
 //! decision.
 
-use super::super::{NotDetached, NotSettled, Receipt, Verdict};
+use super::super::{DetachError, Receipt, SettleError, Verdict};
 use super::MemoryStore;
-use crate::clock::{Clock, Instant};
+use crate::clock::{Clock, Timestamp};
 use core::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::boxed::Box;
 use std::collections::{BTreeSet, HashMap};
@@ -52,7 +52,7 @@ impl Detached {
 
     /// Whether something is over that has not been taken out.
     #[inline]
-    pub(super) fn is_overdue(&self, now: Instant) -> bool {
+    pub(super) fn is_overdue(&self, now: Timestamp) -> bool {
         now.as_unix_nanos() >= self.earliest.load(Relaxed)
     }
 
@@ -75,9 +75,9 @@ impl<C: Clock> MemoryStore<C> {
     pub fn detach_now(
         &self,
         mut verdict: Verdict,
-        until: Instant,
-        now: Instant,
-    ) -> Result<Vec<u8>, NotDetached> {
+        until: Timestamp,
+        now: Timestamp,
+    ) -> Result<Vec<u8>, DetachError> {
         let detached = &self.inner.detached;
         if detached.is_overdue(now) {
             self.end_overdue(now);
@@ -91,7 +91,7 @@ impl<C: Clock> MemoryStore<C> {
                 drop(kept);
                 let nothing: Vec<u64> = verdict.statuses().map(|_| 0).collect();
                 self.settle_now(verdict, &nothing, now);
-                return Err(NotDetached::TooMany);
+                return Err(DetachError::TooMany);
             }
             kept.last += 1;
             let number = kept.last;
@@ -119,22 +119,25 @@ impl<C: Clock> MemoryStore<C> {
         &self,
         receipt: &[u8],
         actual: &[u64],
-        now: Instant,
-    ) -> Result<(), NotSettled> {
-        let words = <[u8; BYTES]>::try_from(receipt).map_err(|_| NotSettled::Unreadable)?;
+        now: Timestamp,
+    ) -> Result<(), SettleError> {
+        let words = <[u8; BYTES]>::try_from(receipt).map_err(|_| SettleError::InvalidReceipt)?;
         let word =
             |at: usize| u64::from_be_bytes(core::array::from_fn(|byte| words[8 * at + byte]));
         let (store, number, until) = (word(0), word(1), word(2));
         let detached = &self.inner.detached;
         if store != detached.store {
-            return Err(NotSettled::Elsewhere);
+            return Err(SettleError::UnknownCharge);
         }
         if now.as_unix_nanos() >= until {
-            return Err(NotSettled::Expired);
+            return Err(SettleError::Expired);
         }
         let charges = {
             let mut kept = detached.lock();
-            let charges = kept.charges.remove(&number).ok_or(NotSettled::Before)?;
+            let charges = kept
+                .charges
+                .remove(&number)
+                .ok_or(SettleError::AlreadySettled)?;
             kept.ends.remove(&(until, number));
             detached.set_earliest(&kept);
             charges
@@ -146,7 +149,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Takes out what is over: its permits go back.
     #[cold]
-    pub(super) fn end_overdue(&self, now: Instant) {
+    pub(super) fn end_overdue(&self, now: Timestamp) {
         let detached = &self.inner.detached;
         let mut over: Vec<Charges> = Vec::new();
         {

@@ -3,23 +3,23 @@
 
 use super::super::{Ask, FEW, Mode, Status, Verdict};
 use super::{MemoryStore, patient, receipt};
-use crate::clock::{Clock, Instant, nanos};
-use crate::keyed::table::{Held, Standing};
-use crate::keyed::terms::{Asked, Call, Terms};
+use crate::clock::{Clock, Timestamp, nanos};
+use crate::keyed::table::{RefundTotals, Transaction};
+use crate::keyed::terms::{CallRequest, CallResult, LimitVersion};
 use crate::limit::Kind;
 use crate::sync::relax;
 use smallvec::SmallVec;
 
 /// The asks of a call that are about one bucket.
 struct Group<'a> {
-    first: &'a Terms,
+    first: &'a LimitVersion,
     hash: u64,
     enforce: Part,
     shadow: Part,
     peek: Part,
     /// The terms it was judged by, and how the account of the key stood before.
     terms: u32,
-    standing: Standing,
+    standing: RefundTotals,
 }
 
 /// Those of one mode: their costs add.
@@ -30,7 +30,7 @@ struct Part {
     cost: Option<u64>,
     reserve: u64,
     longest: Option<u64>,
-    call: Option<Call>,
+    call: Option<CallResult>,
 }
 
 impl Part {
@@ -47,9 +47,9 @@ impl Part {
         self.asks += 1;
     }
 
-    fn asked(&self, now: Instant, write: bool) -> Asked {
+    fn asked(&self, now: Timestamp, write: bool) -> CallRequest {
         // What cannot be counted never fits.
-        Asked {
+        CallRequest {
             now,
             cost: self.cost.unwrap_or(u64::MAX),
             longest: self.longest,
@@ -76,14 +76,14 @@ enum Charging {
     Done,
     Denied,
     /// A log may not grow, or a permit has no place: what its group is told.
-    NoRoom(usize, Call),
+    NoRoom(usize, CallResult),
 }
 
 impl<C: Clock> MemoryStore<C> {
     /// The same for keys that are not in the table or asked about twice, states of more than a
     /// word, and whoever was interrupted.
     #[inline(never)]
-    pub(super) fn decide_anyhow(&self, asks: &[Ask<'_>], now: Instant, verdict: &mut Verdict) {
+    pub(super) fn decide_anyhow(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) {
         let table = &self.inner.table;
         let mut groups: SmallVec<[Group<'_>; FEW]> = SmallVec::new();
         let mut group_of: SmallVec<[Option<usize>; FEW]> = SmallVec::new();
@@ -93,7 +93,7 @@ impl<C: Clock> MemoryStore<C> {
                 group_of.push(None);
                 continue;
             }
-            let hash = table.hash_in(first.line.number, ask.key);
+            let hash = table.hash_in(first.registered.number, ask.key);
             let known = groups
                 .iter()
                 .position(|group| table.share_a_bucket(group.hash, hash));
@@ -106,7 +106,7 @@ impl<C: Clock> MemoryStore<C> {
                     shadow,
                     peek,
                     terms: 0,
-                    standing: Standing::default(),
+                    standing: RefundTotals::default(),
                 });
                 groups.len() - 1
             });
@@ -121,7 +121,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
                 let asked = group.enforce.asked(now, true);
-                let (call, terms, standing) = table.call(group.first, group.hash, &asked);
+                let (call, terms, standing) = table.decide(group.first, group.hash, &asked);
                 (group.terms, group.standing, group.enforce.call) =
                     (terms.id, standing, Some(call));
                 !group.enforce.is_denied()
@@ -132,13 +132,13 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Judges every group without writing; true if none denies.
-    fn look(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
+    fn look(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
         let table = &self.inner.table;
         for group in groups.iter_mut() {
             let (first, hash) = (group.first, group.hash);
             for part in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
                 if part.asks > 0 {
-                    part.call = Some(table.call(first, hash, &part.asked(now, false)).0);
+                    part.call = Some(table.decide(first, hash, &part.asked(now, false)).0);
                 }
             }
         }
@@ -148,7 +148,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     /// Judges every group and, if none denies, charges all; whether it did.
-    fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Instant) -> bool {
+    fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
         let table = &self.inner.table;
         for tries in 0.. {
             if tries > 0 {
@@ -159,7 +159,7 @@ impl<C: Clock> MemoryStore<C> {
             }
             // Who only looks has seen all there is to see.
             let writes = |group: &Group<'_>| group.enforce.takes() || group.shadow.takes();
-            let wanted: SmallVec<[(&Terms, u64); FEW]> = groups
+            let wanted: SmallVec<[(&LimitVersion, u64); FEW]> = groups
                 .iter()
                 .filter(|group| writes(group))
                 .map(|group| (group.first, group.hash))
@@ -167,7 +167,7 @@ impl<C: Clock> MemoryStore<C> {
             if wanted.is_empty() {
                 return true;
             }
-            let Some(mut held) = table.hold(&wanted, now, tries) else {
+            let Some(mut held) = table.transact(&wanted, now, tries) else {
                 continue;
             };
             match Self::charge(&mut held, groups, now, writes) {
@@ -190,9 +190,9 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Judges the groups on what is held for them; if none denies, leaves what they charge in it.
     fn charge(
-        held: &mut Held<'_, C>,
+        held: &mut Transaction<'_, C>,
         groups: &mut [Group<'_>],
-        now: Instant,
+        now: Timestamp,
         writes: impl Fn(&Group<'_>) -> bool,
     ) -> Charging {
         let writing = || {
@@ -202,7 +202,7 @@ impl<C: Clock> MemoryStore<C> {
                 .filter(|(_, group)| writes(group))
                 .enumerate()
         };
-        let fits = |held: &mut Held<'_, C>, at: usize, part: &Part| {
+        let fits = |held: &mut Transaction<'_, C>, at: usize, part: &Part| {
             part.asks == 0
                 || held
                     .judge(at, &part.asked(now, false))

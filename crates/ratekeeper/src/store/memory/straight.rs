@@ -3,18 +3,18 @@
 
 use super::super::{Ask, FEW, Mode, Status, Verdict};
 use super::{MemoryStore, patient, receipt};
-use crate::clock::{Clock, Instant, nanos};
-use crate::keyed::table::{Seen, Standing};
-use crate::keyed::terms::{Asked, Call, Terms};
+use crate::clock::{Clock, Timestamp, nanos};
+use crate::keyed::table::{EntryView, RefundTotals};
+use crate::keyed::terms::{CallRequest, CallResult, LimitVersion};
 use smallvec::SmallVec;
 
 struct One<'a> {
-    terms: &'a Terms,
+    terms: &'a LimitVersion,
     hash: u64,
-    seen: Seen,
-    standing: Standing,
-    asked: Asked,
-    call: Call,
+    seen: EntryView,
+    standing: RefundTotals,
+    asked: CallRequest,
+    call: CallResult,
 }
 
 impl<C: Clock> MemoryStore<C> {
@@ -26,7 +26,7 @@ impl<C: Clock> MemoryStore<C> {
     pub(super) fn decide_straight(
         &self,
         asks: &[Ask<'_>],
-        now: Instant,
+        now: Timestamp,
         verdict: &mut Verdict,
     ) -> Option<()> {
         let table = &self.inner.table;
@@ -37,7 +37,7 @@ impl<C: Clock> MemoryStore<C> {
         }
         for ask in asks {
             let first = &*ask.limit.first;
-            let hash = table.hash_in(first.line.number, ask.key);
+            let hash = table.hash_in(first.registered.number, ask.key);
             if !table.knows(first) || ones.iter().any(|one| table.share_a_bucket(one.hash, hash)) {
                 return None;
             }
@@ -46,7 +46,7 @@ impl<C: Clock> MemoryStore<C> {
             let seen = table.seek(hash, terms.id).filter(|_| terms.fits_a_word())?;
             let standing = table.standing(hash, seen.place);
             let (longest, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
-            let asked = Asked {
+            let asked = CallRequest {
                 now,
                 cost: ask.cost,
                 longest,
@@ -68,7 +68,7 @@ impl<C: Clock> MemoryStore<C> {
                 call,
             });
         }
-        let mut writes: SmallVec<[(Seen, u64); FEW]> = SmallVec::new();
+        let mut writes: SmallVec<[(EntryView, u64); FEW]> = SmallVec::new();
         if !denied {
             writes.extend(
                 ones.iter()
@@ -84,7 +84,7 @@ impl<C: Clock> MemoryStore<C> {
                 // It would have fitted, and is told what there is.
                 let unwritten = one.terms.judge_word(
                     one.seen.word(),
-                    &Asked {
+                    &CallRequest {
                         write: false,
                         ..one.asked
                     },

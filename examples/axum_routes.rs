@@ -38,13 +38,13 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         .plan(Plan::new("pro").limit(Limit::per_hour(5)))
         .policy(
             Policy::new("visitors")
-                .when(visitor)
-                .per(Attribute::Ip)
+                .matching(visitor)
+                .key(Attribute::Ip)
                 .limit(Limit::per_hour(1)),
         )
         .policy(
             Policy::new("customers")
-                .per(Attribute::ApiKey)
+                .key(Attribute::ApiKey)
                 .plan(Attribute::Plan, None),
         );
     let by_plan = RateLimitLayer::new(Engine::new(MemoryStore::new(), policies)?)

@@ -5,7 +5,7 @@
 
 use ratekeeper::MemoryStore;
 use ratekeeper_policy::config::Config;
-use ratekeeper_policy::{Ending, Engine, Policies, Subject};
+use ratekeeper_policy::{Completion, Engine, Policies, Subject};
 
 const FILE: &str = r#"
 [[policy]]
@@ -33,7 +33,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         };
         println!("attempt {}: {told}", attempt + 1);
         if verdict.is_allowed() {
-            engine.settle(verdict, Ending::status(status)).await; // a 200 gives it back
+            engine.settle(verdict, Completion::status(status)).await; // a 200 gives it back
         }
     }
 
@@ -47,7 +47,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     println!("retry after {:?}", explained.verdict().retry_after());
 
-    engine.replace(read(&FILE.replace("3/min", "6/min"))?)?; // what was left stays, the rate is the new one
+    engine.set_policies(read(&FILE.replace("3/min", "6/min"))?)?; // what was left stays, the rate is the new one
     println!("now {:?}", engine.peek(&caller, 1).await.retry_after());
     Ok(())
 }

@@ -20,12 +20,12 @@ pub fn engine(policies: usize) -> Engine<MemoryStore> {
             .parse()
             .expect("a pattern");
         Policy::new(format!("service{number}"))
-            .when(Match::new().path(path))
-            .per("ip")
+            .matching(Match::new().path(path))
+            .key("ip")
             .limit(wide())
     };
     let everywhere = Policies::new()
-        .policy(Policy::new("each").per("user").limit(wide()))
+        .policy(Policy::new("each").key("user").limit(wide()))
         .policy(Policy::new("all").limit(wide()));
     let all = (2..policies).map(one).fold(everywhere, Policies::policy);
     Engine::new(MemoryStore::builder().max_keys(10_000).build(), all).expect("they are right")

@@ -209,15 +209,15 @@ fn wide() -> Limit {
 /// Two apply to every request, the others to paths that nobody asks for.
 fn engine<C: Clock>(clock: C) -> Result<Engine<MemoryStore<C>>, String> {
     let mut policies = Policies::new()
-        .policy(Policy::new("each").per("ip").limit(wide()))
+        .policy(Policy::new("each").key("ip").limit(wide()))
         .policy(Policy::new("all").limit(wide()));
     for number in 2..POLICIES {
         let path = format!("/service{number}/**")
             .parse()
             .map_err(|error| format!("{error:?}"))?;
         let of_path = Policy::new(format!("service{number}"))
-            .when(Match::new().path(path))
-            .per("ip");
+            .matching(Match::new().path(path))
+            .key("ip");
         policies = policies.policy(of_path.limit(wide()));
     }
     let store = MemoryStore::builder().max_keys(10_000).clock(clock).build();

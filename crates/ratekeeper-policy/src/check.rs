@@ -3,7 +3,7 @@
 mod pressure;
 
 use crate::matching::Match;
-use crate::policies::{Listed, Policies};
+use crate::policies::{ListEntry, Policies};
 use crate::policy::{Action, Limits, Policy, Reserve};
 use crate::policy_limit::PolicyLimit;
 use ratekeeper::{Algorithm, MicrosLimit, WindowCounter};
@@ -13,7 +13,7 @@ use std::time::Duration;
 
 /// Something that is wrong with policies, or doubtful.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Problem {
+pub struct PolicyFinding {
     pub(crate) severity: Severity,
     pub(crate) item: Item,
     /// The key of the item that it is about, as it is written in a file.
@@ -51,25 +51,25 @@ const FEWEST_LEASED: u64 = 16;
 /// Nothing blocks for ever.
 const LONGEST: Duration = crate::engine::LONGEST;
 
-impl Problem {
+impl PolicyFinding {
     /// Whether it cannot be.
     pub fn is_error(&self) -> bool {
         self.severity == Severity::Error
     }
 }
 
-impl fmt::Display for Problem {
+impl fmt::Display for PolicyFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.message)
     }
 }
 
 /// The findings so far.
-struct Findings(Vec<Problem>);
+struct Findings(Vec<PolicyFinding>);
 
 impl Findings {
     fn error(&mut self, item: Item, key: &'static str, message: String) {
-        self.0.push(Problem {
+        self.0.push(PolicyFinding {
             severity: Severity::Error,
             item,
             key,
@@ -79,7 +79,7 @@ impl Findings {
     }
 
     fn warn(&mut self, item: Item, key: &'static str, message: String) {
-        self.0.push(Problem {
+        self.0.push(PolicyFinding {
             severity: Severity::Warning,
             item,
             key,
@@ -97,13 +97,13 @@ impl Findings {
 
 impl Policies {
     /// Everything that is wrong or doubtful, in the order of the policies.
-    pub fn problems(&self) -> Vec<Problem> {
+    pub fn problems(&self) -> Vec<PolicyFinding> {
         let mut found = Findings(Vec::new());
         self.check_plans(&mut found);
         let (mut names, mut finals) = (HashSet::new(), Vec::new());
         for (at, policy) in self.policies.iter().enumerate() {
             self.check_policy(at, policy, names.insert(&policy.name), &finals, &mut found);
-            if policy.last {
+            if policy.stop {
                 finals.push(policy);
             }
         }
@@ -136,7 +136,7 @@ impl Policies {
                     found.at(index);
                 }
             }
-            if plan.priority.is_some() && !self.minds_classes() {
+            if plan.class.is_some() && !self.minds_classes() {
                 let message = format!(
                     "the plan `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
                 );
@@ -201,7 +201,7 @@ impl Policies {
         }
         match &policy.limits {
             Limits::Own(limits) => {
-                if limits.is_empty() && policy.adaptive.is_none() && policy.priority.is_none() {
+                if limits.is_empty() && policy.adaptive.is_none() && policy.class.is_none() {
                     found.error(
                         item(),
                         "name",
@@ -213,7 +213,7 @@ impl Policies {
                 for (index, limit) in limits.iter().enumerate() {
                     check_limit(policy, limit, &mut |severity, message| {
                         let key = if limits.len() == 1 { "limit" } else { "limits" };
-                        found.0.push(Problem {
+                        found.0.push(PolicyFinding {
                             severity,
                             item: item(),
                             key,
@@ -258,14 +258,20 @@ impl Policies {
                 }
             }
         }
-        if policy.when.is_impossible() {
+        if policy.matching.is_impossible() {
             found.warn(
                 item(),
                 "match",
                 format!("the policy `{name}` can never match: no request meets its conditions; mend `match`"),
             );
         }
-        for path in policy.when.paths.iter().flatten().map(ToString::to_string) {
+        for path in policy
+            .matching
+            .paths
+            .iter()
+            .flatten()
+            .map(ToString::to_string)
+        {
             if let Some(segment) = placeholder(&path) {
                 let message = format!(
                     "`{segment}` in the path `{path}` is taken as it stands; write `*` for any one segment"
@@ -284,13 +290,13 @@ impl Policies {
                 found.warn(item(), "adaptive", message)
             });
         }
-        if policy.priority.is_some() && !self.minds_classes() {
+        if policy.class.is_some() && !self.minds_classes() {
             let message = format!(
                 "the policy `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
             );
             found.warn(item(), "class", message);
         }
-        if let Some(class) = &policy.class {
+        if let Some(class) = &policy.reserves {
             self.check_class(at, policy, class, found);
         }
         if policy.leased.is_some()
@@ -368,7 +374,7 @@ impl Policies {
         &self,
         at: usize,
         policy: &Policy,
-        class: &crate::policy::Class,
+        class: &crate::policy::ReserveClasses,
         found: &mut Findings,
     ) {
         let item = || Item::Policy(at);
@@ -433,7 +439,7 @@ impl Policies {
             && !self
                 .policies
                 .iter()
-                .any(|policy| narrow(&policy.when) || by_endpoint(policy))
+                .any(|policy| narrow(&policy.matching) || by_endpoint(policy))
         {
             found.warn(Item::Policy(at), "name", format!("`{}` is one limit for all endpoints, what is cheap and what is dear alike; add a policy with `match = {{ path = \"…\" }}` for what is dear", policy.name));
         }
@@ -448,15 +454,21 @@ impl Policies {
             }
         };
         for (allow, list) in [(true, &self.allow), (false, &self.deny)] {
-            for (at, Listed { when, until, .. }) in list.iter().enumerate() {
-                if when.is_impossible() {
+            for (
+                at,
+                ListEntry {
+                    matching, until, ..
+                },
+            ) in list.iter().enumerate()
+            {
+                if matching.is_impossible() {
                     found.warn(
                         item(allow, at),
                         "",
                         "this entry can never match: no request meets its conditions".to_owned(),
                     );
                 }
-                if *when == Match::new() {
+                if *matching == Match::new() {
                     found.error(
                         item(allow, at),
                         "",
@@ -485,7 +497,7 @@ fn hides(earlier: &Policy, later: &Policy) -> bool {
         Limits::Own(_) => true,
         Limits::Plan { default, .. } => default.is_some(),
     };
-    keyed && planned && later.when.implies(&earlier.when)
+    keyed && planned && later.matching.implies(&earlier.matching)
 }
 
 fn check_limit(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Severity, String)) {

@@ -98,28 +98,28 @@ mod trusted_peers;
 
 pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
 pub use attribute::{Attribute, credentials};
-pub use check::{Problem, Severity};
+pub use check::{PolicyFinding, Severity};
 pub use deadline::{grpc_timeout, request_start};
 pub use engine::{
-    Account, AdaptiveFigures, Ban, ByNameError, Ending, Engine, EngineError, EngineOptions,
-    Explanation, KeySelector, Level, LimitStatus, LoadSource, Override, OverrideError,
-    PolicyFigures, PolicyKey, PressureFigures, Reason, Refused, SharedOverride, Standing, TopKey,
-    Tried, Usage, Verdict,
+    AdaptiveStats, Ban, ByNameError, Completion, Engine, EngineError, EngineOptions, Explanation,
+    KeySelector, KeyState, LimitState, LimitStatus, LoadSource, MaybeReady, OverloadStats,
+    Override, OverrideError, PolicyKey, PolicyStats, PolicyTrace, PolicyVerdict, Reason,
+    RejectionStats, SharedOverride, TopKey, Utilization, VerdictSummary,
 };
 pub use fingerprint::{Fingerprint, FingerprintError, FingerprintSecret, KeyName};
 pub use host::host_name;
-pub use matching::{Match, Why};
+pub use matching::{Match, MismatchReason};
 pub use path::PathCase;
 pub use pattern::{HostPattern, PathPattern, PatternError};
-pub use policies::{Listed, Plan, Policies};
+pub use policies::{ListEntry, Plan, Policies};
 pub use policy::{
-    Action, Class, Cost, Count, DenialStatus, Missing, Penalty, Policy, Reserve, Rollout,
+    Action, Cost, Count, DenialStatus, Missing, Penalty, Policy, Reserve, ReserveClasses, Rollout,
     StatusRange,
 };
 pub use policy_limit::{ParsePolicyLimitError, PolicyLimit};
 pub use preflight::Preflight;
 pub use pressure::{AdaptiveLimit, Shed};
 pub use request_check::{RequestError, RequestParts, check_headers, check_hosts, check_path};
-pub use stats::{Counts, HistogramCounts};
+pub use stats::{DecisionStats, HistogramSnapshot};
 pub use subject::{Headers, Subject};
 pub use trusted_peers::TrustedPeers;

@@ -126,7 +126,7 @@ impl Match {
 /// Why a policy is not about a request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Why {
+pub enum MismatchReason {
     /// The request has nothing of that name to be matched by.
     Missing(Attribute),
     /// Another method.
@@ -151,7 +151,7 @@ pub enum Why {
     After(Box<str>),
 }
 
-impl fmt::Display for Why {
+impl fmt::Display for MismatchReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Missing(name) => write!(f, "the request has no {name} to be matched by"),
@@ -196,22 +196,27 @@ impl Match {
     }
 
     /// The first condition that does not hold.
-    pub(crate) fn why_not(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> Option<Why> {
-        let unless_missing = |attribute: Attribute, why: Why| match subject.has(&attribute) {
-            true => why,
-            false => Why::Missing(attribute),
-        };
+    pub(crate) fn why_not(
+        &self,
+        subject: &Subject<'_>,
+        path: Option<&Path<'_>>,
+    ) -> Option<MismatchReason> {
+        let unless_missing =
+            |attribute: Attribute, why: MismatchReason| match subject.has(&attribute) {
+                true => why,
+                false => MismatchReason::Missing(attribute),
+            };
         self.first_failure(subject, path, PathTest::AnyReading)
             .map(|failure| match failure {
-                Failure::Method => unless_missing(Attribute::Method, Why::Method),
-                Failure::Path => unless_missing(Attribute::Path, Why::Path),
-                Failure::Host => unless_missing(Attribute::Host, Why::Host),
-                Failure::Ip => unless_missing(Attribute::Ip, Why::Ip),
-                Failure::Header(name) => Why::Header(name.into()),
+                Failure::Method => unless_missing(Attribute::Method, MismatchReason::Method),
+                Failure::Path => unless_missing(Attribute::Path, MismatchReason::Path),
+                Failure::Host => unless_missing(Attribute::Host, MismatchReason::Host),
+                Failure::Ip => unless_missing(Attribute::Ip, MismatchReason::Ip),
+                Failure::Header(name) => MismatchReason::Header(name.into()),
                 Failure::Attribute(name) => {
-                    unless_missing(name.clone(), Why::Attribute(name.clone()))
+                    unless_missing(name.clone(), MismatchReason::Attribute(name.clone()))
                 }
-                Failure::Not => Why::Not,
+                Failure::Not => MismatchReason::Not,
             })
     }
 

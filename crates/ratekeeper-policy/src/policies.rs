@@ -29,8 +29,8 @@ pub struct Policies {
     pub(crate) ipv6_prefix: u8,
     pub(crate) plans: Vec<Plan>,
     pub(crate) policies: Vec<Policy>,
-    pub(crate) allow: Vec<Listed>,
-    pub(crate) deny: Vec<Listed>,
+    pub(crate) allow: Vec<ListEntry>,
+    pub(crate) deny: Vec<ListEntry>,
     pub(crate) on_failure: OnFailure,
     pub(crate) shed: Option<Shed>,
 }
@@ -40,13 +40,13 @@ pub struct Policies {
 pub struct Plan {
     pub(crate) name: String,
     pub(crate) limits: Vec<PolicyLimit>,
-    pub(crate) priority: Option<ratekeeper::Class>,
+    pub(crate) class: Option<ratekeeper::Class>,
 }
 
 /// An entry of the allow list or the deny list.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Listed {
-    pub(crate) when: Match,
+pub struct ListEntry {
+    pub(crate) matching: Match,
     pub(crate) until: Option<Timestamp>,
     pub(crate) reason: Option<String>,
 }
@@ -84,7 +84,7 @@ impl Policies {
             .allow
             .iter()
             .chain(&self.deny)
-            .flat_map(|entry| entry.when.attributes());
+            .flat_map(|entry| entry.matching.attributes());
         let mut all: Vec<&Attribute> = self
             .policies
             .iter()
@@ -116,7 +116,7 @@ impl Policies {
         let limit = Limit::per_minute(100).burst(20);
         Self::new().policy(
             Policy::new("default")
-                .per(crate::Attribute::Ip)
+                .key(crate::Attribute::Ip)
                 .limit(limit),
         )
     }
@@ -137,14 +137,14 @@ impl Policies {
 
     /// Who passes whatever the limits say.
     #[must_use]
-    pub fn allow(mut self, entry: Listed) -> Self {
+    pub fn allow(mut self, entry: ListEntry) -> Self {
         self.allow.push(entry);
         self
     }
 
     /// Who never passes, unless it is on the allow list.
     #[must_use]
-    pub fn deny(mut self, entry: Listed) -> Self {
+    pub fn deny(mut self, entry: ListEntry) -> Self {
         self.deny.push(entry);
         self
     }
@@ -223,7 +223,7 @@ impl Plan {
         Self {
             name: name.into(),
             limits: Vec::new(),
-            priority: None,
+            class: None,
         }
     }
 
@@ -237,17 +237,17 @@ impl Plan {
     /// How important requests of this plan are, where [some are shed](Policies::shed): `class` in a
     /// file.
     #[must_use]
-    pub fn priority(mut self, class: ratekeeper::Class) -> Self {
-        self.priority = Some(class);
+    pub fn class(mut self, class: ratekeeper::Class) -> Self {
+        self.class = Some(class);
         self
     }
 }
 
-impl Listed {
+impl ListEntry {
     /// Whoever these conditions hold of.
-    pub fn new(when: Match) -> Self {
+    pub fn new(matching: Match) -> Self {
         Self {
-            when,
+            matching,
             until: None,
             reason: None,
         }

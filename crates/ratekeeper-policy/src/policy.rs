@@ -23,7 +23,7 @@ use std::time::Duration;
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {
     pub(crate) name: String,
-    pub(crate) when: Match,
+    pub(crate) matching: Match,
     pub(crate) key: Vec<Attribute>,
     pub(crate) missing: Missing,
     pub(crate) tag: Vec<Attribute>,
@@ -33,14 +33,14 @@ pub struct Policy {
     pub(crate) failure_status: Vec<StatusRange>,
     pub(crate) action: Action,
     pub(crate) status: DenialStatus,
-    pub(crate) class: Option<Class>,
+    pub(crate) reserves: Option<ReserveClasses>,
     pub(crate) rollout: Rollout,
-    pub(crate) last: bool,
+    pub(crate) stop: bool,
     pub(crate) penalty: Option<Penalty>,
     pub(crate) on_failure: Option<OnFailure>,
     pub(crate) leased: Option<Duration>,
     pub(crate) adaptive: Option<AdaptiveLimit>,
-    pub(crate) priority: Option<ratekeeper::Class>,
+    pub(crate) class: Option<ratekeeper::Class>,
 }
 
 impl Policy {
@@ -54,7 +54,7 @@ impl Policy {
             Cost::Attribute { attribute, .. } => Some(attribute),
             Cost::Units(_) => None,
         };
-        let class = self.class.as_ref().map(|class| &class.attribute);
+        let class = self.reserves.as_ref().map(|class| &class.attribute);
         let own = self
             .key
             .iter()
@@ -62,7 +62,7 @@ impl Policy {
             .chain(plan)
             .chain(cost)
             .chain(class);
-        own.chain(self.when.attributes()).collect()
+        own.chain(self.matching.attributes()).collect()
     }
 }
 
@@ -196,7 +196,7 @@ impl StatusRange {
 
 /// Classes of requests that may not use a limit up: each leaves a part of it to the others.
 #[derive(Clone, PartialEq, Debug)]
-pub struct Class {
+pub struct ReserveClasses {
     pub(crate) attribute: Attribute,
     pub(crate) default: Option<String>,
     pub(crate) reserves: Vec<(String, Reserve)>,
@@ -271,7 +271,7 @@ impl Policy {
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
-            when: Match::new(),
+            matching: Match::new(),
             key: Vec::new(),
             missing: Missing::default(),
             tag: Vec::new(),
@@ -284,14 +284,14 @@ impl Policy {
             }],
             action: Action::Enforce,
             status: DenialStatus::TooManyRequests,
-            class: None,
+            reserves: None,
             rollout: Rollout::ALL,
-            last: false,
+            stop: false,
             penalty: None,
             on_failure: None,
             leased: None,
             adaptive: None,
-            priority: None,
+            class: None,
         }
     }
 
@@ -312,15 +312,15 @@ impl Policy {
 
     /// Which requests it is about: `match` in a file.
     #[must_use]
-    pub fn when(mut self, when: Match) -> Self {
-        self.when = when;
+    pub fn matching(mut self, matching: Match) -> Self {
+        self.matching = matching;
         self
     }
 
     /// Counted by this, and by what was said before: `key` in a file. See
     /// [`missing`](Self::missing) for a request without it.
     #[must_use]
-    pub fn per(mut self, attribute: impl Into<Attribute>) -> Self {
+    pub fn key(mut self, attribute: impl Into<Attribute>) -> Self {
         self.key.push(attribute.into());
         self
     }
@@ -400,8 +400,8 @@ impl Policy {
 
     /// Requests have classes, by an attribute; what each leaves to the others.
     #[must_use]
-    pub fn class(mut self, class: Class) -> Self {
-        self.class = Some(class);
+    pub fn reserves(mut self, class: ReserveClasses) -> Self {
+        self.reserves = Some(class);
         self
     }
 
@@ -416,8 +416,8 @@ impl Policy {
     /// How important its requests are, where [some are shed](crate::Policies::shed): `class` in a
     /// file.
     #[must_use]
-    pub fn priority(mut self, class: ratekeeper::Class) -> Self {
-        self.priority = Some(class);
+    pub fn class(mut self, class: ratekeeper::Class) -> Self {
+        self.class = Some(class);
         self
     }
 
@@ -430,8 +430,8 @@ impl Policy {
 
     /// No policy after it applies to a request it is about: `final` in a file.
     #[must_use]
-    pub fn last(mut self) -> Self {
-        self.last = true;
+    pub fn stop(mut self) -> Self {
+        self.stop = true;
         self
     }
 
@@ -489,7 +489,7 @@ impl Policy {
 
     /// Whether its conditions or its key need the path of a request.
     pub(crate) fn looks_at_the_path(&self) -> bool {
-        self.when.looks_at_the_path()
+        self.matching.looks_at_the_path()
             || self
                 .key
                 .iter()
@@ -503,7 +503,7 @@ impl Policy {
     }
 }
 
-impl Class {
+impl ReserveClasses {
     /// Requests are of the class that an attribute names.
     pub fn by(attribute: impl Into<Attribute>) -> Self {
         Self {

@@ -138,7 +138,7 @@ impl Shed {
 
     /// The class of requests of which nothing says how important they are.
     #[must_use]
-    pub fn otherwise(mut self, class: Class) -> Self {
+    pub fn default_class(mut self, class: Class) -> Self {
         self.default = class;
         self
     }

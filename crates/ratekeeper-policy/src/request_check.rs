@@ -200,7 +200,7 @@ impl RequestChecks {
             .allow
             .iter()
             .chain(&policies.deny)
-            .for_each(|entry| checks.add_match(&entry.when));
+            .for_each(|entry| checks.add_match(&entry.matching));
         checks
     }
 
@@ -241,7 +241,7 @@ impl RequestChecks {
     }
 
     fn add_policy(&mut self, policy: &Policy) {
-        self.add_match(&policy.when);
+        self.add_match(&policy.matching);
         policy.key.iter().for_each(|attribute| self.add(attribute));
         if let Limits::Plan { attribute, .. } = &policy.limits {
             self.add(attribute);
@@ -249,7 +249,7 @@ impl RequestChecks {
         if let Cost::Attribute { attribute, .. } = &policy.cost {
             self.add(attribute);
         }
-        if let Some(class) = &policy.class {
+        if let Some(class) = &policy.reserves {
             self.add(&class.attribute);
         }
     }
@@ -294,7 +294,7 @@ impl RequestChecks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::policies::Listed;
+    use crate::policies::ListEntry;
 
     #[test]
     fn a_dot_segment_is_refused_however_it_is_spelled() {
@@ -464,16 +464,16 @@ mod tests {
         );
         assert!(none.check(request("/"), &["x-key"], false).is_err());
         let not = Match::new().unless(Match::new().path("/x".parse().unwrap()));
-        let listed = RequestChecks::new(&Policies::new().deny(Listed::new(not)));
+        let listed = RequestChecks::new(&Policies::new().deny(ListEntry::new(not)));
         assert_eq!(
             listed.check(request("/.."), &[], false),
             Err(RequestError::DotSegment)
         );
-        let there = Policy::new("there").when(Match::new().header("x-there"));
+        let there = Policy::new("there").matching(Match::new().header("x-there"));
         let by_key = RequestChecks::new(
             &Policies::new()
                 .policy(there)
-                .policy(Policy::new("key").per("header:X-Key")),
+                .policy(Policy::new("key").key("header:X-Key")),
         );
         assert_eq!(
             by_key.check(request("/"), &[], false),

@@ -152,7 +152,7 @@ impl<'a> Subject<'a> {
 
     /// Whoever asks does not wait: where others would wait in line, it is turned away.
     #[must_use]
-    pub fn at_once(mut self) -> Self {
+    pub fn no_wait(mut self) -> Self {
         self.at_once = true;
         self
     }

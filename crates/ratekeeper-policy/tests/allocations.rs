@@ -1,7 +1,9 @@
 //! Nothing is allocated to decide over a few of many policies, nor to say who asks.
 
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore};
-use ratekeeper_policy::{Engine, Listed, Match, Penalty, Policies, Policy, PolicyLimit, Subject};
+use ratekeeper_policy::{
+    Engine, ListEntry, Match, Penalty, Policies, Policy, PolicyLimit, Subject,
+};
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -20,16 +22,16 @@ fn at(path: &str) -> Match {
 fn hundred(mine: Policy) -> Policies {
     let others = (0..97).map(|n| {
         Policy::new(format!("other-{n}"))
-            .when(at(&format!("/api/other-{n}/**")))
-            .per("ip")
+            .matching(at(&format!("/api/other-{n}/**")))
+            .key("ip")
             .limit(Limit::per_minute(5))
     });
     let all = [
         mine,
         Policy::new("api")
-            .when(at("/api/**"))
-            .per("user")
-            .per("endpoint")
+            .matching(at("/api/**"))
+            .key("user")
+            .key("endpoint")
             .limit(Limit::per_minute(1_000)),
         Policy::new("all").limit(Limit::per_second(1_000_000)),
     ];
@@ -81,8 +83,8 @@ fn caller() -> Subject<'static> {
 
 fn mine() -> Policy {
     Policy::new("mine")
-        .when(at("/api/mine/*").method("GET"))
-        .per("ip")
+        .matching(at("/api/mine/*").method("GET"))
+        .key("ip")
 }
 
 #[test]
@@ -124,13 +126,13 @@ fn headers_allocate_nothing() {
             ]
         });
     let policy = Policy::new("mine")
-        .when(
+        .matching(
             at("/api/mine/*")
                 .header("accept")
                 .header_is("x-flag", ["2"])
                 .host("*.example.com".parse().unwrap()),
         )
-        .per("header:x-tenant");
+        .key("header:x-tenant");
     let (gate, _) = gate(hundred(policy.limit(Limit::per_second(1_000_000))));
     let with_headers = || {
         caller()
@@ -207,7 +209,7 @@ fn an_override_of_another_key_allocates_nothing_and_one_of_this_key_neither() {
 fn a_hundred_policies_that_say_no_path_allocate_nothing() {
     let by_host = |n: u32| {
         Policy::new(format!("host-{n}"))
-            .when(Match::new().host(format!("h{n}.example").parse().unwrap()))
+            .matching(Match::new().host(format!("h{n}.example").parse().unwrap()))
     };
     let policies = (0..97).fold(Policies::new(), |policies, n| {
         policies.policy(by_host(n).limit(Limit::per_minute(5)))
@@ -217,7 +219,7 @@ fn a_hundred_policies_that_say_no_path_allocate_nothing() {
         .fold(policies, |policies, key| {
             policies.policy(
                 Policy::new(key)
-                    .per(key)
+                    .key(key)
                     .limit(Limit::per_second(1_000_000)),
             )
         });
@@ -232,14 +234,14 @@ fn lists_allocate_nothing() {
     let later = clock.now() + Duration::from_secs(60);
     let policies = hundred(mine().limit(Limit::per_second(1_000_000)));
     let policies = policies
-        .allow(Listed::new(network("10.0.0.0/8")).until(later))
-        .deny(Listed::new(network("192.0.2.0/24")));
-    gate.replace(policies.clone()).unwrap();
+        .allow(ListEntry::new(network("10.0.0.0/8")).until(later))
+        .deny(ListEntry::new(network("192.0.2.0/24")));
+    gate.set_policies(policies.clone()).unwrap();
     assert_eq!(run(&gate, caller), (960, 0));
-    gate.replace(
+    gate.set_policies(
         policies
             .clone()
-            .deny(Listed::new(network("203.0.113.0/24"))),
+            .deny(ListEntry::new(network("203.0.113.0/24"))),
     )
     .unwrap();
     assert_eq!(run(&gate, caller), (0, 0));
@@ -291,7 +293,7 @@ fn a_settled_request_allocates_nothing() {
     let end = || {
         gate.settle_now(
             gate.decide_now(&caller()),
-            ratekeeper_policy::Ending::status(200),
+            ratekeeper_policy::Completion::status(200),
         )
     };
     (0..40).for_each(|_| end());

@@ -3,8 +3,8 @@
 
 use ratekeeper::{Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
-    Class, Cost, Engine, HostPattern, Listed, Match, PathCase, PathPattern, PatternError, Plan,
-    Policies, Policy, PolicyLimit, Reserve, Subject,
+    Cost, Engine, HostPattern, ListEntry, Match, PathCase, PathPattern, PatternError, Plan,
+    Policies, Policy, PolicyLimit, Reserve, ReserveClasses, Subject,
 };
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ fn no_spelling_of_a_path_goes_round_a_limit() {
     let login = gate(
         Policies::new().policy(
             Policy::new("login")
-                .when(at("/api/login"))
+                .matching(at("/api/login"))
                 .limit(Limit::per_minute(1)),
         ),
     );
@@ -95,21 +95,21 @@ fn a_path_that_services_read_differently_gets_no_exception() {
     let limited = || Policy::new("all").limit(Limit::per_minute(1));
     let public = || at("/public/**");
     let gates = [
-        gate(Policies::new().policy(limited().when(Match::new().unless(public())))),
+        gate(Policies::new().policy(limited().matching(Match::new().unless(public())))),
         gate(
             Policies::new()
                 .policy(
                     Policy::new("free")
-                        .when(public())
+                        .matching(public())
                         .limit(Limit::unlimited())
-                        .last(),
+                        .stop(),
                 )
                 .policy(limited()),
         ),
         gate(
             Policies::new()
                 .policy(limited())
-                .allow(Listed::new(public())),
+                .allow(ListEntry::new(public())),
         ),
     ];
     for (at, gate) in gates.iter().enumerate() {
@@ -144,8 +144,8 @@ fn case_of_paths_makes_no_difference_where_services_ignore_it() {
     let policy = || {
         let login = at("/API/login").path("/v1/**".parse().unwrap());
         Policy::new("login")
-            .when(login)
-            .per("path")
+            .matching(login)
+            .key("path")
             .limit(Limit::per_minute(1))
     };
     let spellings = ["/api/login", "/API/LOGIN", "/Api/%4cogin/", "/api%2FLogin"];
@@ -171,7 +171,7 @@ fn case_of_paths_makes_no_difference_where_services_ignore_it() {
     let except = gate(
         Policies::new()
             .path_case(PathCase::Insensitive)
-            .policy(policy().when(not)),
+            .policy(policy().matching(not)),
     );
     assert!(
         !meets(&except, &Subject::new().path("/pUBLIC/x"))
@@ -184,8 +184,8 @@ fn a_path_of_any_bytes_and_length_is_one_bucket_and_no_trouble() {
     let gate = gate(
         Policies::new().policy(
             Policy::new("each")
-                .when(at("/a/**"))
-                .per("path")
+                .matching(at("/a/**"))
+                .key("path")
                 .limit(Limit::per_minute(1)),
         ),
     );
@@ -221,8 +221,8 @@ fn no_spelling_of_a_host_goes_round_a_limit() {
     let one = gate(
         Policies::new().policy(
             Policy::new("one")
-                .when(host("api.example.com"))
-                .per("host")
+                .matching(host("api.example.com"))
+                .key("host")
                 .limit(Limit::per_minute(1)),
         ),
     );
@@ -274,7 +274,13 @@ fn a_host_that_is_no_name_is_no_pattern() {
 #[test]
 fn a_header_that_is_there_twice_hides_nothing() {
     let policies = |when| {
-        gate(Policies::new().policy(Policy::new("bot").when(when).limit(Limit::per_minute(1))))
+        gate(
+            Policies::new().policy(
+                Policy::new("bot")
+                    .matching(when)
+                    .limit(Limit::per_minute(1)),
+            ),
+        )
     };
     let says = policies(Match::new().header_is("x-bot", ["yes"]));
     let twice = vec![("x-bot", "no"), ("X-BOT", "yes")];
@@ -294,7 +300,7 @@ fn an_address_is_an_attribute_like_others() {
     let only = gate(
         Policies::new().policy(
             Policy::new("one")
-                .when(Match::new().attribute("ip", "10.0.0.1"))
+                .matching(Match::new().attribute("ip", "10.0.0.1"))
                 .limit(Limit::per_minute(1)),
         ),
     );
@@ -310,7 +316,7 @@ fn an_address_is_an_attribute_like_others() {
         );
     }
     let listed =
-        gate(Policies::new().deny(Listed::new(Match::new().attribute("ip", "2001:DB8::1"))));
+        gate(Policies::new().deny(ListEntry::new(Match::new().attribute("ip", "2001:DB8::1"))));
     assert!(
         listed
             .decide_now(&Subject::new().ip("2001:db8:0::1".parse().unwrap()))
@@ -319,7 +325,7 @@ fn an_address_is_an_attribute_like_others() {
     let route = gate(
         Policies::new().policy(
             Policy::new("route")
-                .when(Match::new().attribute("endpoint", "/users/{id}"))
+                .matching(Match::new().attribute("endpoint", "/users/{id}"))
                 .limit(Limit::per_minute(1)),
         ),
     );
@@ -334,7 +340,7 @@ fn an_address_is_an_attribute_like_others() {
 #[test]
 fn a_network_of_mapped_addresses_is_one_of_ipv4() {
     let deny = |network: &str| {
-        gate(Policies::new().deny(Listed::new(Match::new().ip(network.parse().unwrap()))))
+        gate(Policies::new().deny(ListEntry::new(Match::new().ip(network.parse().unwrap()))))
     };
     for network in ["::ffff:10.0.0.0/104", "64:ff9b::10.0.0.0/104", "10.0.0.0/8"] {
         for ip in ["10.0.0.1", "::ffff:10.0.0.1", "64:ff9b::10.0.0.1"] {
@@ -353,8 +359,8 @@ fn huge_values_are_keys_like_others() {
     let gate = gate(
         Policies::new().policy(
             Policy::new("each")
-                .per("user")
-                .per("blob")
+                .key("user")
+                .key("blob")
                 .limit(Limit::per_minute(1)),
         ),
     );
@@ -372,7 +378,7 @@ fn a_cost_that_overflows_never_passes() {
         attribute: "n".into(),
         default: 2,
     };
-    let class = Class::by("class")
+    let class = ReserveClasses::by("class")
         .reserve("low", Reserve::Units(u64::MAX))
         .reserve("mid", Reserve::Percent(100.0));
     let gate = gate(
@@ -382,7 +388,7 @@ fn a_cost_that_overflows_never_passes() {
                 .limit(Limit::per_minute(10))
                 .limit(Limit::unlimited())
                 .cost(cost)
-                .class(class),
+                .reserves(class),
         ),
     );
     let huge = [
@@ -426,9 +432,9 @@ fn ten_thousand_policies_are_no_trouble() {
     let policies = |many: u64| {
         let each = (0..MANY).map(|n| {
             let policy = Policy::new(format!("p{n}"))
-                .when(at(&format!("/s{}/p{n}/*/x/**", n % 7)))
+                .matching(at(&format!("/s{}/p{n}/*/x/**", n % 7)))
                 .limit(Limit::per_minute(many));
-            if n % 2 == 0 { policy.last() } else { policy }
+            if n % 2 == 0 { policy.stop() } else { policy }
         });
         each.fold(Policies::new(), Policies::policy)
             .policy(Policy::new("all").limit(Limit::per_minute(1_000)))
@@ -439,8 +445,8 @@ fn ten_thousand_policies_are_no_trouble() {
         let verdict = gate.decide_now(&Subject::new().path(&path));
         assert_eq!(verdict.limits().next().unwrap().policy(), format!("p{n}"));
     }
-    gate.replace(policies(6)).unwrap();
-    gate.replace(Policies::new()).unwrap();
+    gate.set_policies(policies(6)).unwrap();
+    gate.set_policies(Policies::new()).unwrap();
 }
 
 /// Every policy applies to every request.
@@ -463,7 +469,7 @@ fn thousands_of_asks_at_once_are_all_or_nothing() {
 
     let each = (0..500).map(|n| {
         Policy::new(format!("p{n}"))
-            .per("user")
+            .key("user")
             .limit(Limit::per_hour(3))
     });
     let gate = gate(each.fold(Policies::new(), Policies::policy));
@@ -481,7 +487,7 @@ fn plans_by_the_thousand() {
     let plans = (0..2_000).fold(Policies::new(), |policies, n| {
         policies.plan(Plan::new(format!("plan-{n}")).limit(Limit::per_hour(1 + n % 5)))
     });
-    let gate = gate(plans.policy(Policy::new("api").per("user").plan("plan", Some("plan-0"))));
+    let gate = gate(plans.policy(Policy::new("api").key("user").plan("plan", Some("plan-0"))));
     let passes = |plan: &str| {
         (0..9)
             .filter(|_| {
@@ -505,7 +511,7 @@ fn stars_do_not_multiply() {
             .map(|at| if at == n { "/a" } else { "/*" })
             .collect();
         Policy::new(format!("p{n}"))
-            .when(at(&path))
+            .matching(at(&path))
             .limit(Limit::per_minute(9))
     });
     let gate = gate(deep.fold(Policies::new(), Policies::policy));
@@ -524,7 +530,7 @@ fn a_pattern_has_a_bounded_number_of_segments() {
     let gate = gate(
         Policies::new().policy(
             Policy::new("long")
-                .when(at(&longest))
+                .matching(at(&longest))
                 .limit(Limit::per_minute(1)),
         ),
     );
@@ -552,7 +558,7 @@ fn little_stack_is_enough() {
         let gate = gate(
             Policies::new().policy(
                 Policy::new("long")
-                    .when(at(&longest))
+                    .matching(at(&longest))
                     .limit(Limit::per_minute(1)),
             ),
         );

@@ -19,19 +19,19 @@ fn engine() -> Engine<MemoryStore> {
     let policies = Policies::new()
         .policy(
             Policy::new("login")
-                .when(login)
-                .per(Attribute::Ip)
+                .matching(login)
+                .key(Attribute::Ip)
                 .limit(Limit::per_day(2)),
         )
         .policy(
             Policy::new("tenant")
-                .per(Attribute::header("X-Tenant"))
+                .key(Attribute::header("X-Tenant"))
                 .limit(Limit::per_day(5)),
         )
         .policy(
             Policy::new("both")
-                .per(Attribute::Ip)
-                .per(Attribute::User)
+                .key(Attribute::Ip)
+                .key(Attribute::User)
                 .limit(Limit::per_day(5)),
         )
         .policy(Policy::new("all").limit(Limit::per_day(9)));

@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, SettleError, Store, Timestamp};
 use ratekeeper_policy::{
-    Action, Cost, Count, Ending, Engine, Match, Policies, Policy, PolicyLimit, StatusRange,
-    Subject, Verdict,
+    Action, Completion, Cost, Count, Engine, Match, Policies, Policy, PolicyLimit, PolicyVerdict,
+    StatusRange, Subject,
 };
 use std::future::Future;
 use std::pin::pin;
@@ -65,7 +65,7 @@ fn rich() -> Policies {
         .policy(Policy::new("tokens").cost(told).limit(Limit::per_hour(200)))
         .policy(
             Policy::new("failures")
-                .per("user")
+                .key("user")
                 .count(Count::Failures)
                 .limit(Limit::per_hour(20)),
         )
@@ -86,7 +86,7 @@ fn rich() -> Policies {
         )
         .policy(
             Policy::new("flight")
-                .per("user")
+                .key("user")
                 .limit(PolicyLimit::Concurrent(5)),
         )
 }
@@ -96,7 +96,7 @@ fn the_cost_at_the_end_is_of_what_was_reserved() {
     let (gate, _) = gate(rich());
     let ann = Subject::new().user("ann");
     let receipt = reserve(&gate, &ann, None);
-    now(gate.settle_detached(&receipt, Ending::status(200).cost(30))).unwrap();
+    now(gate.settle_detached(&receipt, Completion::status(200).cost(30))).unwrap();
     let figures = |numbers: [u64; 6]| {
         let names = ["requests", "double", "tokens", "failures", "odd", "flight"];
         names
@@ -112,14 +112,14 @@ fn the_cost_at_the_end_is_of_what_was_reserved() {
     );
     let receipt = reserve(&gate, &ann, Some(10));
     assert_eq!(left(&gate, &ann), figures([39, 68, 100, 10, 29, 4]));
-    now(gate.settle_detached(&receipt, Ending::status(409).cost(3))).unwrap();
+    now(gate.settle_detached(&receipt, Completion::status(409).cost(3))).unwrap();
     assert_eq!(
         left(&gate, &ann),
         figures([46, 82, 167, 17, 39, 5]),
         "three, and a failure"
     );
     assert_eq!(
-        now(gate.settle_detached(&receipt, Ending::unknown())),
+        now(gate.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::AlreadySettled)
     );
     let receipt = reserve(&gate, &ann, Some(10));
@@ -136,22 +136,22 @@ fn who_met_no_limit_settles_once_too() {
     let (gate, clock) = gate(
         Policies::new().policy(
             Policy::new("login")
-                .when(Match::new().path("/login".parse().unwrap()))
+                .matching(Match::new().path("/login".parse().unwrap()))
                 .limit(Limit::per_hour(5)),
         ),
     );
     let receipt = reserve(&gate, &Subject::new().path("/other"), None);
     assert_eq!(
-        now(gate.settle_detached(&receipt, Ending::unknown())),
+        now(gate.settle_detached(&receipt, Completion::unknown())),
         Ok(())
     );
     assert_eq!(
-        now(gate.settle_detached(&receipt, Ending::unknown())),
+        now(gate.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::AlreadySettled)
     );
     clock.advance(MINUTE);
     assert_eq!(
-        now(gate.settle_detached(&receipt, Ending::unknown())),
+        now(gate.settle_detached(&receipt, Completion::unknown())),
         Err(SettleError::Expired)
     );
 }
@@ -206,14 +206,14 @@ fn policies_that_change_in_between_do_not_change_what_was_reserved() {
         .policy(Policy::new("tokens").cost(told).limit(Limit::per_hour(200)))
         .policy(
             Policy::new("failures")
-                .per("user")
+                .key("user")
                 .count(Count::Successes)
                 .limit(Limit::per_hour(20)),
         )
         .policy(Policy::new("requests").limit(Limit::per_hour(60)));
-    gate.replace(changed).unwrap();
+    gate.set_policies(changed).unwrap();
     let before = left(&gate, &ann);
-    now(gate.settle_detached(&receipts[0], Ending::status(200))).unwrap();
+    now(gate.settle_detached(&receipts[0], Completion::status(200))).unwrap();
     let after = left(&gate, &ann);
     assert_eq!(after[0], before[0], "it costs what it cost");
     assert_eq!(
@@ -229,8 +229,8 @@ fn policies_that_change_in_between_do_not_change_what_was_reserved() {
         before[2],
         "what was charged by the limit of before does not come back"
     );
-    gate.replace(rich()).unwrap();
-    now(gate.settle_detached(&receipts[2], Ending::failed().cost(1))).unwrap();
+    gate.set_policies(rich()).unwrap();
+    now(gate.settle_detached(&receipts[2], Completion::failed().cost(1))).unwrap();
 }
 
 #[test]
@@ -248,7 +248,7 @@ fn what_no_engine_wrote_is_refused() {
         let mut changed = receipt.clone();
         changed[at] ^= 0x80;
         // Whatever it says, nobody panics.
-        let _ = now(gate.settle_detached(&changed, Ending::unknown()));
+        let _ = now(gate.settle_detached(&changed, Completion::unknown()));
     }
 }
 
@@ -261,17 +261,17 @@ enum Step {
     },
     Settle {
         which: usize,
-        ending: Option<Ending>,
+        ending: Option<Completion>,
     },
     Advance(u64),
 }
 
-fn ending() -> impl Strategy<Value = Ending> {
+fn ending() -> impl Strategy<Value = Completion> {
     let how = prop_oneof![
-        Just(Ending::unknown()),
-        Just(Ending::failed()),
-        Just(Ending::succeeded()),
-        prop::sample::select(vec![200, 404, 409, 500, 503, 504]).prop_map(Ending::status),
+        Just(Completion::unknown()),
+        Just(Completion::failed()),
+        Just(Completion::succeeded()),
+        prop::sample::select(vec![200, 404, 409, 500, 503, 504]).prop_map(Completion::status),
     ];
     (how, prop::option::of(0..30_u64)).prop_map(|(ending, cost)| match cost {
         Some(cost) => ending.cost(cost),
@@ -288,7 +288,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-fn told(verdict: &Verdict) -> (bool, Option<Duration>, Vec<u64>) {
+fn told(verdict: &PolicyVerdict) -> (bool, Option<Duration>, Vec<u64>) {
     let left = verdict
         .limits()
         .map(|limit| limit.decision().remaining())
@@ -308,10 +308,10 @@ fn run(
     detached: bool,
 ) -> Vec<(bool, Option<Duration>, Vec<u64>)> {
     enum Kept {
-        Itself(Verdict),
+        Itself(PolicyVerdict),
         Receipt(Vec<u8>),
     }
-    let settle = |kept: Kept, ending: Option<Ending>| match (kept, ending) {
+    let settle = |kept: Kept, ending: Option<Completion>| match (kept, ending) {
         (Kept::Itself(verdict), Some(ending)) => now(gate.settle(verdict, ending)),
         (Kept::Itself(verdict), None) => now(gate.cancel(verdict)),
         (Kept::Receipt(receipt), Some(ending)) => {

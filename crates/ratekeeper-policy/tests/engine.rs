@@ -2,9 +2,9 @@
 
 use ratekeeper::{Algorithm, AskOutcome, Limit, ManualClock, MemoryStore, Source};
 use ratekeeper_policy::{
-    Action, Attribute, Ban, Class, Cost, Count, Ending, Engine, EngineError, Listed, Match,
-    Missing, OverrideError, Penalty, Plan, Policies, Policy, PolicyLimit, Reason, Reserve, Rollout,
-    Subject, Why,
+    Action, Attribute, Ban, Completion, Cost, Count, Engine, EngineError, ListEntry, Match,
+    MismatchReason, Missing, OverrideError, Penalty, Plan, Policies, Policy, PolicyLimit, Reason,
+    Reserve, ReserveClasses, Rollout, Subject,
 };
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -46,8 +46,8 @@ fn every_policy_that_matches_applies_all_or_nothing() {
         Policies::new()
             .policy(
                 Policy::new("narrow")
-                    .when(at("/login"))
-                    .per("ip")
+                    .matching(at("/login"))
+                    .key("ip")
                     .limit(Limit::per_minute(2)),
             )
             .policy(Policy::new("wide").limit(Limit::per_minute(5))),
@@ -76,10 +76,10 @@ fn final_stops_the_search_unless_the_policy_skips_the_request() {
         Policies::new()
             .policy(
                 Policy::new("user")
-                    .per("user")
+                    .key("user")
                     .missing(Missing::Skip)
                     .limit(Limit::per_minute(3))
-                    .last(),
+                    .stop(),
             )
             .policy(Policy::new("rest").limit(Limit::per_minute(1))),
     );
@@ -89,8 +89,13 @@ fn final_stops_the_search_unless_the_policy_skips_the_request() {
 
 #[test]
 fn no_policy_no_limit() {
-    let (gate, _) =
-        gate(Policies::new().policy(Policy::new("x").when(at("/x")).limit(Limit::per_minute(1))));
+    let (gate, _) = gate(
+        Policies::new().policy(
+            Policy::new("x")
+                .matching(at("/x"))
+                .limit(Limit::per_minute(1)),
+        ),
+    );
     let verdict = gate.decide_now(&Subject::new().path("/y"));
     assert!(
         verdict.is_allowed()
@@ -111,7 +116,7 @@ fn a_plan_is_chosen_by_an_attribute() {
             )
             .policy(
                 Policy::new("api")
-                    .per("user")
+                    .key("user")
                     .plan(Attribute::Plan, default),
             )
     };
@@ -152,7 +157,7 @@ fn permits_are_held_by_the_verdict() {
     drop(held);
     let verdict = gate.decide_now(&Subject::new());
     assert!(verdict.is_allowed());
-    gate.settle_now(verdict, Ending::status(200));
+    gate.settle_now(verdict, Completion::status(200));
     assert_eq!(passes(&gate, &Subject::new(), 9), 9);
 }
 
@@ -161,18 +166,18 @@ fn only_failures_count_once_they_are_settled() {
     let (gate, _) = gate(
         Policies::new().policy(
             Policy::new("login")
-                .per("ip")
+                .key("ip")
                 .limit(Limit::per_minute(2).algorithm(Algorithm::SlidingLog))
                 .count(Count::Failures),
         ),
     );
     let caller = ip("10.0.0.1");
     for _ in 0..10 {
-        gate.settle_now(gate.decide_now(&caller), Ending::status(204));
+        gate.settle_now(gate.decide_now(&caller), Completion::status(204));
     }
-    gate.settle_now(gate.decide_now(&caller), Ending::status(401));
+    gate.settle_now(gate.decide_now(&caller), Completion::status(401));
     // One whose end nobody knows counts.
-    gate.settle_now(gate.decide_now(&caller), Ending::unknown());
+    gate.settle_now(gate.decide_now(&caller), Completion::unknown());
     assert!(gate.decide_now(&caller).is_denied());
 }
 
@@ -191,7 +196,7 @@ fn requests_in_flight_count_as_failures_until_they_are_settled() {
     ];
     assert!(gate.decide_now(&Subject::new()).is_denied());
     for verdict in in_flight {
-        gate.settle_now(verdict, Ending::succeeded());
+        gate.settle_now(verdict, Completion::succeeded());
     }
     assert_eq!(passes(&gate, &Subject::new(), 5), 2);
 }
@@ -208,7 +213,7 @@ fn five_pending_successes_are_never_denied_under_five_an_hour() {
         if pending.len() == 5 {
             gate.settle_now(
                 pending.remove(call as usize * 7 % 5).unwrap(),
-                Ending::status(200),
+                Completion::status(200),
             );
         }
         clock.advance(SECOND * (call * 37 % 400) as u32);
@@ -223,7 +228,7 @@ fn a_request_that_was_charged_its_cost_and_has_no_permit_need_not_be_settled() {
     let (all, _) = gate(Policies::new().policy(Policy::new("all").limit(Limit::per_minute(2))));
     assert!(
         all.decide_now(&Subject::new())
-            .is_settled_by(&Ending::status(200))
+            .is_settled_by(&Completion::status(200))
     );
 
     let login = Policy::new("login")
@@ -231,7 +236,7 @@ fn a_request_that_was_charged_its_cost_and_has_no_permit_need_not_be_settled() {
         .count(Count::Failures);
     let (failures, _) = gate(Policies::new().policy(login));
     let verdict = failures.decide_now(&Subject::new());
-    let settled = [401, 200].map(|status| verdict.is_settled_by(&Ending::status(status)));
+    let settled = [401, 200].map(|status| verdict.is_settled_by(&Completion::status(status)));
     assert_eq!(
         settled,
         [false, false],
@@ -244,7 +249,7 @@ fn a_request_that_was_charged_its_cost_and_has_no_permit_need_not_be_settled() {
     let (in_flight, _) = gate(Policies::new().policy(slots));
     let verdict = in_flight.decide_now(&Subject::new());
     assert!(
-        verdict.is_allowed() && !verdict.is_settled_by(&Ending::status(200)),
+        verdict.is_allowed() && !verdict.is_settled_by(&Completion::status(200)),
         "it holds a place"
     );
 }
@@ -258,8 +263,8 @@ fn only_successes_count() {
                 .count(Count::Successes),
         ),
     );
-    gate.settle_now(gate.decide_now(&Subject::new()), Ending::status(422));
-    gate.settle_now(gate.decide_now(&Subject::new()), Ending::status(201));
+    gate.settle_now(gate.decide_now(&Subject::new()), Completion::status(422));
+    gate.settle_now(gate.decide_now(&Subject::new()), Completion::status(201));
     assert!(gate.decide_now(&Subject::new()).is_denied());
 }
 
@@ -276,12 +281,12 @@ fn a_cost_comes_from_an_attribute_and_is_corrected_at_the_end() {
                 .cost(cost),
         ),
     );
-    let left = |verdict: &ratekeeper_policy::Verdict| {
+    let left = |verdict: &ratekeeper_policy::PolicyVerdict| {
         verdict.limits().next().unwrap().decision().remaining()
     };
     let verdict = gate.decide_now(&Subject::new().with("tokens", "60"));
     assert_eq!(left(&verdict), 40);
-    gate.settle_now(verdict, Ending::status(200).cost(25));
+    gate.settle_now(verdict, Completion::status(200).cost(25));
     assert_eq!(left(&gate.peek_now(&Subject::new(), 0)), 75);
     assert_eq!(left(&gate.decide_now(&Subject::new())), 65);
     assert_eq!(
@@ -328,7 +333,7 @@ fn a_shadow_counts_and_turns_nobody_away() {
 fn a_rollout_enforces_for_its_share_of_keys_and_always_the_same() {
     let rollout = |percent| {
         let policy = Policy::new("new")
-            .per("user")
+            .key("user")
             .limit(Limit::deny_all())
             .rollout(Rollout::percent(percent).unwrap());
         gate(Policies::new().policy(policy)).0
@@ -369,12 +374,17 @@ fn a_delay_makes_callers_wait_up_to_a_point() {
 
 #[test]
 fn a_class_leaves_what_it_must_to_the_others() {
-    let class = Class::by("priority")
+    let class = ReserveClasses::by("priority")
         .default("batch")
         .reserve("batch", Reserve::Percent(50.0))
         .reserve("normal", Reserve::Units(2));
-    let (gate, _) =
-        gate(Policies::new().policy(Policy::new("api").limit(Limit::per_minute(10)).class(class)));
+    let (gate, _) = gate(
+        Policies::new().policy(
+            Policy::new("api")
+                .limit(Limit::per_minute(10))
+                .reserves(class),
+        ),
+    );
     assert_eq!(passes(&gate, &Subject::new(), 20), 5);
     assert_eq!(
         passes(&gate, &Subject::new().with("priority", "normal"), 20),
@@ -384,9 +394,13 @@ fn a_class_leaves_what_it_must_to_the_others() {
         passes(&gate, &Subject::new().with("priority", "batch"), 20),
         0
     );
-    let class = Class::by("priority").reserve("batch", Reserve::Units(1));
+    let class = ReserveClasses::by("priority").reserve("batch", Reserve::Units(1));
     let (open, _) = self::gate(
-        Policies::new().policy(Policy::new("api").limit(Limit::per_minute(10)).class(class)),
+        Policies::new().policy(
+            Policy::new("api")
+                .limit(Limit::per_minute(10))
+                .reserves(class),
+        ),
     );
     assert_eq!(
         passes(&open, &Subject::new().with("priority", "urgent"), 20),
@@ -400,11 +414,11 @@ fn lists_go_before_limits_and_the_allow_list_before_the_deny_list() {
     let clock = ManualClock::new();
     let network = |text: &str| Match::new().ip(text.parse().unwrap());
     let policies = Policies::new()
-        .policy(Policy::new("all").per("ip").limit(Limit::per_minute(1)))
-        .allow(Listed::new(network("10.0.0.0/8")).until(later(&clock, MINUTE)))
-        .deny(Listed::new(network("10.0.0.0/16")).reason("abuse"))
-        .deny(Listed::new(Match::new().attribute("user", "mallory")))
-        .deny(Listed::new(Match::new().attribute("user", "bob")).until(later(&clock, SECOND)));
+        .policy(Policy::new("all").key("ip").limit(Limit::per_minute(1)))
+        .allow(ListEntry::new(network("10.0.0.0/8")).until(later(&clock, MINUTE)))
+        .deny(ListEntry::new(network("10.0.0.0/16")).reason("abuse"))
+        .deny(ListEntry::new(Match::new().attribute("user", "mallory")))
+        .deny(ListEntry::new(Match::new().attribute("user", "bob")).until(later(&clock, SECOND)));
     let store = MemoryStore::builder().clock(clock.clone()).build();
     let gate = Engine::new(store, policies).unwrap();
     assert_eq!(passes(&gate, &ip("10.0.0.1"), 9), 9);
@@ -435,7 +449,7 @@ fn who_is_turned_away_too_often_is_banned_for_a_while() {
     let (gate, clock) = gate(
         Policies::new().policy(
             Policy::new("api")
-                .per("ip")
+                .key("ip")
                 .limit(Limit::per_second(1))
                 .penalty(penalty),
         ),
@@ -472,7 +486,7 @@ fn who_waits_for_its_verdict_is_banned_as_well() {
     let (gate, _) = gate(
         Policies::new().policy(
             Policy::new("api")
-                .per("ip")
+                .key("ip")
                 .limit(Limit::per_hour(1))
                 .penalty(penalty),
         ),
@@ -542,7 +556,7 @@ fn off_lets_everything_in_and_says_so() {
 #[tokio::test]
 async fn an_operator_bans_overrides_grants_and_frees_one_key() {
     let (gate, clock) =
-        gate(Policies::new().policy(Policy::new("api").per("user").limit(Limit::per_minute(2))));
+        gate(Policies::new().policy(Policy::new("api").key("user").limit(Limit::per_minute(2))));
     let (ann, bob) = (Subject::new().user("ann"), Subject::new().user("bob"));
     gate.ban("api", &ann, MINUTE, Some("scraping")).unwrap();
     let verdict = gate.decide_now(&ann);
@@ -574,7 +588,7 @@ async fn an_operator_bans_overrides_grants_and_frees_one_key() {
             .to_string(),
         "5/min"
     );
-    gate.free("api", &ann).await.unwrap();
+    gate.reset_key("api", &ann).await.unwrap();
     assert_eq!(passes(&gate, &ann, 9), 2);
     gate.grant("api", &ann, 1).await.unwrap();
     assert_eq!(passes(&gate, &ann, 9), 1);
@@ -609,26 +623,26 @@ async fn explain_says_why_and_when() {
         Policies::new()
             .policy(
                 Policy::new("post")
-                    .when(Match::new().method("POST"))
+                    .matching(Match::new().method("POST"))
                     .limit(Limit::per_minute(1)),
             )
             .policy(
                 Policy::new("orders")
-                    .when(at("/orders"))
+                    .matching(at("/orders"))
                     .limit(Limit::per_minute(1)),
             )
             .policy(
                 Policy::new("user")
-                    .per("user")
+                    .key("user")
                     .missing(Missing::Skip)
                     .limit(Limit::per_minute(1)),
             )
             .policy(
                 Policy::new("all")
-                    .per("ip")
+                    .key("ip")
                     .limit(Limit::per_minute(1))
                     .limit(PolicyLimit::Concurrent(1))
-                    .last(),
+                    .stop(),
             )
             .policy(Policy::new("behind").limit(Limit::per_minute(1))),
     );
@@ -643,21 +657,21 @@ async fn explain_says_why_and_when() {
     assert_eq!(
         why,
         [
-            Why::Method,
-            Why::Path,
-            Why::NoKey(Attribute::User),
-            Why::After("all".into())
+            MismatchReason::Method,
+            MismatchReason::Path,
+            MismatchReason::NoKey(Attribute::User),
+            MismatchReason::After("all".into())
         ]
     );
     let standing = explained.tried()[3].outcome.as_ref().unwrap();
     assert_eq!((&*standing.key, standing.levels.len()), ("ip=10.0.0.1", 2));
     assert!(explained.verdict().is_denied());
     let now = ratekeeper::Clock::now(gate.store().clock());
-    assert_eq!(explained.admitted_at(), Some(now + MINUTE));
+    assert_eq!(explained.allowed_at(), Some(now + MINUTE));
     assert_eq!(standing.levels[1].outcome, AskOutcome::Allowed);
     // Asking changed nothing.
     assert_eq!(
-        gate.explain(&subject, 1).await.admitted_at(),
+        gate.explain(&subject, 1).await.allowed_at(),
         Some(now + MINUTE)
     );
     assert_eq!(gate.totals(), (1, 0));
@@ -669,7 +683,7 @@ fn policies_that_cannot_be_are_refused_and_the_old_ones_stay() {
     let twice = Policies::new()
         .policy(Policy::new("a").limit(Limit::per_minute(9)))
         .policy(Policy::new("a").limit(Limit::per_minute(1)));
-    let error = gate.replace(twice).unwrap_err();
+    let error = gate.set_policies(twice).unwrap_err();
     assert!(matches!(&error, EngineError::Policies(_)));
     assert_eq!(
         error.to_string(),
@@ -680,7 +694,7 @@ fn policies_that_cannot_be_are_refused_and_the_old_ones_stay() {
 
 #[test]
 fn a_reload_keeps_counts_and_carries_levels_over() {
-    let policy = |name: &str, limit: Limit| Policy::new(name).per("user").limit(limit);
+    let policy = |name: &str, limit: Limit| Policy::new(name).key("user").limit(limit);
     let (gate, clock) = gate(
         Policies::new()
             .policy(policy("same", Limit::per_minute(10)))
@@ -688,7 +702,7 @@ fn a_reload_keeps_counts_and_carries_levels_over() {
     );
     let ann = Subject::new().user("ann");
     assert_eq!(passes(&gate, &ann, 7), 7);
-    gate.replace(
+    gate.set_policies(
         Policies::new()
             .policy(policy("new", Limit::per_minute(100)))
             .policy(policy("changed", Limit::per_minute(20).burst(20)))
@@ -720,12 +734,12 @@ fn a_reload_keeps_counts_and_carries_levels_over() {
         ]
     );
     // What was taken out and comes back finds its counts.
-    gate.replace(Policies::new()).unwrap();
-    gate.replace(Policies::new().policy(policy("same", Limit::per_minute(10))))
+    gate.set_policies(Policies::new()).unwrap();
+    gate.set_policies(Policies::new().policy(policy("same", Limit::per_minute(10))))
         .unwrap();
     assert_eq!(left(&gate), [("same".into(), 3)]);
     // Counted by something else it is another limit.
-    gate.replace(Policies::new().policy(policy("same", Limit::per_minute(10)).per("tenant")))
+    gate.set_policies(Policies::new().policy(policy("same", Limit::per_minute(10)).key("tenant")))
         .unwrap();
     assert_eq!(
         gate.peek_now(&ann.clone().tenant("t"), 0)
@@ -748,7 +762,7 @@ fn a_limit_among_several_is_known_by_its_period() {
     };
     let (gate, _) = gate(several(&[Limit::per_minute(10), Limit::per_hour(100)]));
     assert_eq!(passes(&gate, &Subject::new(), 4), 4);
-    gate.replace(several(&[Limit::per_hour(200), Limit::per_day(1_000)]))
+    gate.set_policies(several(&[Limit::per_hour(200), Limit::per_day(1_000)]))
         .unwrap();
     let left: Vec<_> = gate
         .peek_now(&Subject::new(), 0)
@@ -762,7 +776,7 @@ fn a_limit_among_several_is_known_by_its_period() {
 async fn figures_add_up() {
     let (gate, _) = gate(
         Policies::new()
-            .policy(Policy::new("user").per("user").limit(Limit::per_minute(2)))
+            .policy(Policy::new("user").key("user").limit(Limit::per_minute(2)))
             .policy(
                 Policy::new("watch")
                     .limit(Limit::per_minute(3))
@@ -774,7 +788,7 @@ async fn figures_add_up() {
         passes(&gate, &Subject::new().user(user), many);
     }
     assert_eq!(gate.totals(), (4, 3));
-    let figures = gate.figures().await;
+    let figures = gate.policy_stats().await;
     let counts: Vec<_> = figures
         .iter()
         .map(|policy| {
@@ -791,7 +805,7 @@ async fn figures_add_up() {
     assert_eq!(figures[0].keys.unwrap().live, 2);
     assert_eq!(figures[0].usage.number(), 4.0);
     assert_eq!(figures[2].usage.number(), 0.5);
-    let top = gate.heaviest(10);
+    let top = gate.most_active(10);
     assert_eq!(
         top.iter()
             .map(|key| (key.count, key.at_least))
@@ -819,7 +833,7 @@ fn the_limits_that_nodes_compare() {
             .unwrap()
             .shared_limits()
     };
-    let policy = |limit: Limit| Policy::new("api").per(Attribute::User).limit(limit);
+    let policy = |limit: Limit| Policy::new("api").key(Attribute::User).limit(limit);
     let one = of(Policies::new().policy(policy(Limit::per_minute(5))));
     assert_eq!(one.len(), 1);
     assert!(
@@ -842,7 +856,7 @@ fn the_limits_that_nodes_compare() {
         one,
         of(Policies::new().policy(
             Policy::new("api")
-                .per(Attribute::Ip)
+                .key(Attribute::Ip)
                 .limit(Limit::per_minute(5))
         ))
     );
@@ -859,7 +873,7 @@ fn the_limits_that_nodes_compare() {
     )
     .unwrap();
     engine
-        .replace(Policies::new().policy(policy(Limit::per_minute(5))))
+        .set_policies(Policies::new().policy(policy(Limit::per_minute(5))))
         .unwrap();
     assert_eq!(engine.shared_limits(), one);
 }

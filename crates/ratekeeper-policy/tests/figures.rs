@@ -7,7 +7,7 @@ fn by_user(limits: &[Limit]) -> Policies {
     Policies::new().policy(
         limits
             .iter()
-            .fold(Policy::new("a").per("user"), |policy, limit| {
+            .fold(Policy::new("a").key("user"), |policy, limit| {
                 policy.limit(*limit)
             }),
     )
@@ -23,17 +23,17 @@ async fn keys_that_were_forgotten_stay_counted_when_limits_change() {
     for user in 0..1_000 {
         drop(gate.decide_now(&Subject::new().user(&user.to_string())));
     }
-    let before = gate.figures().await[0].keys.unwrap();
+    let before = gate.policy_stats().await[0].keys.unwrap();
     assert!(before.evicted_live > 0, "{before:?}");
     let others = [
         by_user(&[Limit::per_hour(5)]),
         by_user(&[Limit::per_hour(9)]),
     ];
     let other_key =
-        Policies::new().policy(Policy::new("a").per("tenant").limit(Limit::per_hour(5)));
+        Policies::new().policy(Policy::new("a").key("tenant").limit(Limit::per_hour(5)));
     for policies in others.into_iter().chain([other_key]) {
-        gate.replace(policies).unwrap();
-        let after = gate.figures().await[0].keys.unwrap();
+        gate.set_policies(policies).unwrap();
+        let after = gate.policy_stats().await[0].keys.unwrap();
         assert!(
             after.evicted_live >= before.evicted_live,
             "{before:?} {after:?}"
@@ -55,5 +55,5 @@ async fn a_key_is_one_key_however_many_limits_it_has() {
     for user in ["ann", "bob", "ann"] {
         drop(gate.decide_now(&Subject::new().user(user)));
     }
-    assert_eq!(gate.figures().await[0].keys.unwrap().live, 2);
+    assert_eq!(gate.policy_stats().await[0].keys.unwrap().live, 2);
 }

@@ -2,8 +2,8 @@
 
 use ratekeeper::{Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
-    Action, Attribute, ByNameError, Engine, Match, Missing, OverrideError, Policies, Policy,
-    Reason, Rollout, Subject, Why,
+    Action, Attribute, ByNameError, Engine, Match, MismatchReason, Missing, OverrideError,
+    Policies, Policy, Reason, Rollout, Subject,
 };
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -25,7 +25,7 @@ fn per_user(missing: Missing) -> Gate {
         Policies::new()
             .policy(
                 Policy::new("user")
-                    .per("user")
+                    .key("user")
                     .missing(missing)
                     .limit(Limit::per_minute(2)),
             )
@@ -87,7 +87,7 @@ fn without_an_address_there_is_one_bucket() {
     );
     assert_eq!(of_five(&gate, &Subject::new().user("unknown")), 2);
     let by_address =
-        self::gate(Policies::new().policy(Policy::new("ip").per("ip").limit(Limit::per_minute(2))));
+        self::gate(Policies::new().policy(Policy::new("ip").key("ip").limit(Limit::per_minute(2))));
     assert_eq!(
         (
             of_five(&by_address, &Subject::new()),
@@ -104,7 +104,7 @@ fn a_policy_may_skip_such_requests() {
     let explained = now(gate.explain(&ip("203.0.113.7"), 1));
     assert!(matches!(
         &explained.tried()[0].outcome,
-        Err(Why::NoKey(Attribute::User))
+        Err(MismatchReason::NoKey(Attribute::User))
     ));
 }
 
@@ -141,7 +141,7 @@ fn a_policy_may_deny_such_requests() {
         matches!(verdict.reason(), Reason::MissingAttribute { policy, attribute: Attribute::User } if **policy == *"user")
     );
     drop(verdict);
-    assert_eq!(now(gate.figures())[0].counts.denied, 1);
+    assert_eq!(now(gate.policy_stats())[0].counts.denied, 1);
     // The policies behind it are not charged.
     let verdict = gate.decide_now(&Subject::new().user("ann"));
     assert!(verdict.is_allowed());
@@ -155,12 +155,12 @@ fn a_policy_that_only_watches_denies_nothing() {
         Policy::new("user").rollout(Rollout::percent(0.0).unwrap()),
     ] {
         let policy = policy
-            .per("user")
+            .key("user")
             .missing(Missing::Deny)
             .limit(Limit::per_minute(2));
         let gate = gate(Policies::new().policy(policy));
         assert_eq!(of_five(&gate, &ip("203.0.113.7")), 5);
-        let counts = now(gate.figures())[0].counts;
+        let counts = now(gate.policy_stats())[0].counts;
         assert_eq!((counts.denied, counts.shadow_denied), (0, 5));
         assert!(
             now(gate.explain(&ip("203.0.113.7"), 1)).tried()[0]
@@ -175,8 +175,8 @@ fn a_policy_that_only_watches_denies_nothing() {
 #[test]
 fn only_the_part_that_is_missing_is_replaced() {
     let policy = Policy::new("both")
-        .per("user")
-        .per("method")
+        .key("user")
+        .key("method")
         .limit(Limit::per_minute(2));
     let gate = gate(Policies::new().policy(policy));
     assert_eq!(of_five(&gate, &ip("203.0.113.7").method("GET")), 2);
@@ -230,7 +230,7 @@ fn an_operator_names_such_a_key_by_its_address() {
     assert_eq!(of_five(&gate, &address), 2);
     // The fingerprint of the key is not that of a user.
     let seen = gate
-        .heaviest(10)
+        .most_active(10)
         .into_iter()
         .find(|top| top.policy == "user")
         .unwrap();
@@ -256,13 +256,13 @@ fn a_policy_that_applied_to_no_request_is_known() {
     let rare = |path: &str| {
         let when = Match::new().path(path.parse().unwrap());
         Policy::new("rare")
-            .when(when)
-            .per("user")
+            .matching(when)
+            .key("user")
             .limit(Limit::per_minute(2))
     };
     let skips = |missing| {
         Policy::new("user")
-            .per("user")
+            .key("user")
             .missing(missing)
             .limit(Limit::per_minute(2))
     };
@@ -275,7 +275,7 @@ fn a_policy_that_applied_to_no_request_is_known() {
     };
     let gate = gate(policies("/rare", Missing::Skip));
     let unmatched = || {
-        now(gate.figures())
+        now(gate.policy_stats())
             .iter()
             .map(|policy| policy.unmatched)
             .collect::<Vec<_>>()
@@ -290,7 +290,7 @@ fn a_policy_that_applied_to_no_request_is_known() {
     );
     assert_eq!(unmatched(), [Some(5), Some(5), None]);
     // Another rule that denies the request counts as one that applied.
-    gate.replace(policies("/rare", Missing::Deny)).unwrap();
+    gate.set_policies(policies("/rare", Missing::Deny)).unwrap();
     assert!(gate.decide_now(&ip("203.0.113.7").path("/")).is_denied());
     assert_eq!(unmatched(), [Some(6), None, None]);
     assert!(
@@ -299,7 +299,8 @@ fn a_policy_that_applied_to_no_request_is_known() {
     );
     assert_eq!(unmatched(), [None; 3]);
     // One that is about other requests begins anew.
-    gate.replace(policies("/other", Missing::Deny)).unwrap();
+    gate.set_policies(policies("/other", Missing::Deny))
+        .unwrap();
     assert!(
         gate.decide_now(&ip("203.0.113.7").path("/").user("ann"))
             .is_allowed()
@@ -318,10 +319,10 @@ fn another_rule_keeps_the_counts() {
         (2, 2)
     );
     let skipping = Policy::new("user")
-        .per("user")
+        .key("user")
         .missing(Missing::Skip)
         .limit(Limit::per_minute(2));
-    gate.replace(Policies::new().policy(skipping)).unwrap();
+    gate.set_policies(Policies::new().policy(skipping)).unwrap();
     assert_eq!(
         (
             of_five(&gate, &ip("203.0.113.7")),

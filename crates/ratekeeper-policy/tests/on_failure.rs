@@ -6,7 +6,7 @@ use ratekeeper::{
     Status, Store, Timestamp, TooManyLimitsError,
 };
 use ratekeeper_policy::{
-    Action, Attribute, DenialStatus, Ending, Engine, Match, Penalty, Plan, Policies, Policy,
+    Action, Attribute, Completion, DenialStatus, Engine, Match, Penalty, Plan, Policies, Policy,
     PolicyLimit, Reason, Subject,
 };
 use std::collections::BTreeMap;
@@ -219,12 +219,12 @@ fn every_limit_is_told_what_its_policy_says_else_what_all_say() {
             )
             .policy(
                 Policy::new("plan")
-                    .when(at("/a"))
+                    .matching(at("/a"))
                     .plan(Attribute::Plan, None),
             )
             .policy(
                 Policy::new("penalty")
-                    .when(at("/b"))
+                    .matching(at("/b"))
                     .limit(Limit::per_minute(1))
                     .penalty(penalty),
             )
@@ -246,13 +246,14 @@ fn every_limit_is_told_what_its_policy_says_else_what_all_say() {
 fn a_reload_tells_what_changed_and_resets_nothing() {
     let policies = |all, own: Option<OnFailure>| {
         let policy = Policy::new("a")
-            .per(Attribute::User)
+            .key(Attribute::User)
             .limit(Limit::per_hour(10));
         let policy = own.map_or(policy.clone(), |own| policy.on_failure(own));
-        Policies::new()
-            .on_failure(all)
-            .policy(policy)
-            .policy(Policy::new("b").when(at("/b")).limit(Limit::per_hour(5)))
+        Policies::new().on_failure(all).policy(policy).policy(
+            Policy::new("b")
+                .matching(at("/b"))
+                .limit(Limit::per_hour(5)),
+        )
     };
     let gate = gate(policies(LocalShare, None));
     let ann = Subject::new().user("ann");
@@ -267,7 +268,8 @@ fn a_reload_tells_what_changed_and_resets_nothing() {
     for _ in 0..4 {
         assert!(now(gate.decide(&ann)).is_allowed());
     }
-    gate.replace(policies(LocalShare, Some(Closed))).unwrap();
+    gate.set_policies(policies(LocalShare, Some(Closed)))
+        .unwrap();
     assert_eq!(
         told(&gate),
         [
@@ -277,8 +279,9 @@ fn a_reload_tells_what_changed_and_resets_nothing() {
         ],
         "a, b, bob's"
     );
-    gate.replace(policies(LocalShare, Some(Closed))).unwrap();
-    gate.replace(policies(Open, None)).unwrap();
+    gate.set_policies(policies(LocalShare, Some(Closed)))
+        .unwrap();
+    gate.set_policies(policies(Open, None)).unwrap();
     assert_eq!(
         told(&gate),
         [
@@ -300,12 +303,13 @@ fn a_reload_tells_what_changed_and_resets_nothing() {
 
     // Wrong policies change nothing, and who was away for a while is told when it is back.
     assert!(
-        gate.replace(policies(Closed, None).policy(Policy::new("b")))
+        gate.set_policies(policies(Closed, None).policy(Policy::new("b")))
             .is_err()
     );
-    gate.replace(Policies::new().on_failure(Closed)).unwrap();
+    gate.set_policies(Policies::new().on_failure(Closed))
+        .unwrap();
     assert_eq!(told(&gate)[1], [LocalShare, Open]);
-    gate.replace(policies(Closed, None)).unwrap();
+    gate.set_policies(policies(Closed, None)).unwrap();
     assert_eq!(told(&gate)[1], [LocalShare, Open, Closed]);
     assert_eq!(left(&gate), 6);
 }
@@ -317,7 +321,7 @@ fn closed_is_a_503_whatever_the_status_of_the_policy() {
         DenialStatus::ServiceUnavailable,
     ] {
         let policy = Policy::new("a")
-            .per(Attribute::User)
+            .key(Attribute::User)
             .limit(Limit::per_hour(1))
             .status(status);
         let penalty = Penalty {
@@ -345,10 +349,10 @@ fn closed_is_a_503_whatever_the_status_of_the_policy() {
         }
         let explanation = now(gate.explain(&ann, 1));
         assert_eq!(
-            (explanation.verdict().status(), explanation.admitted_at()),
+            (explanation.verdict().status(), explanation.allowed_at()),
             (503, None)
         );
-        let figures = &now(gate.figures())[0];
+        let figures = &now(gate.policy_stats())[0];
         assert_eq!(
             (figures.counts.denied, figures.counts.errors, figures.bans),
             (2, 2, 0)
@@ -382,9 +386,9 @@ fn open_passes_and_says_so() {
             (verdict.status(), verdict.source(), verdict.reason().name()),
             (200, Source::Open, "limits")
         );
-        now(gate.settle(verdict, Ending::status(500)));
+        now(gate.settle(verdict, Completion::status(500)));
     }
-    assert_eq!(now(gate.figures())[0].counts.errors, 1);
+    assert_eq!(now(gate.policy_stats())[0].counts.errors, 1);
 }
 
 /// Whatever else is in the answer of a store.
@@ -446,7 +450,7 @@ fn nobody_is_banned_while_the_store_is_gone_and_bans_are_there_when_it_is_back()
         ban: HOUR,
     };
     let policy = Policy::new("a")
-        .per(Attribute::User)
+        .key(Attribute::User)
         .limit(Limit::of(1, SECOND))
         .penalty(penalty);
     let gate = gate(Policies::new().policy(policy));
@@ -454,7 +458,7 @@ fn nobody_is_banned_while_the_store_is_gone_and_bans_are_there_when_it_is_back()
     for _ in 0..3 {
         let _ = now(gate.decide(&ann));
     }
-    let bans = || now(gate.figures())[0].bans;
+    let bans = || now(gate.policy_stats())[0].bans;
     assert!(matches!(now(gate.decide(&ann)).reason(), Reason::Ban(_)) && bans() == 1);
     cut_off(&gate, true);
     for subject in [&ann, &bob] {
@@ -481,7 +485,7 @@ fn a_deadline_is_passed_on_and_what_is_left_of_it_to_penalties() {
         ban: HOUR,
     };
     let policy = Policy::new("a")
-        .per(Attribute::User)
+        .key(Attribute::User)
         .limit(Limit::per_hour(1))
         .penalty(penalty);
     let gate = gate(Policies::new().policy(policy));
@@ -506,7 +510,7 @@ fn a_deadline_is_passed_on_and_what_is_left_of_it_to_penalties() {
 #[test]
 fn every_verb_works_on_any_store() {
     let told = Policy::new("a")
-        .per(Attribute::User)
+        .key(Attribute::User)
         .limit(Limit::per_hour(5))
         .limit(PolicyLimit::Concurrent(2));
     let gate = gate(
@@ -525,7 +529,7 @@ fn every_verb_works_on_any_store() {
     assert_eq!(left(), [4, 1, 99]);
     now(gate.cancel(first));
     assert_eq!(left(), [5, 2, 100]);
-    now(gate.settle(now(gate.decide_n(&ann, 3)), Ending::succeeded()));
+    now(gate.settle(now(gate.decide_n(&ann, 3)), Completion::succeeded()));
     now(gate.grant("a", &ann, 1)).unwrap();
     assert_eq!(left(), [3, 2, 97]);
     assert!(now(gate.explain(&ann, 4)).verdict().is_denied());
@@ -536,19 +540,19 @@ fn every_verb_works_on_any_store() {
     assert!(
         matches!(now(gate.decide(&ann)).reason(), Reason::Ban(_)) && gate.overrides().len() == 2
     );
-    now(gate.free("a", &ann)).unwrap();
+    now(gate.reset_key("a", &ann)).unwrap();
     assert_eq!(left(), [5, 2, 97]);
-    gate.replace(Policies::new().policy(told)).unwrap();
+    gate.set_policies(Policies::new().policy(told)).unwrap();
     assert_eq!(left(), [5, 2]);
-    let figures = now(gate.figures());
+    let figures = now(gate.policy_stats());
     assert_eq!(
         (
             figures.len(),
             figures[0].keys,
             gate.totals(),
-            gate.replaced()
+            gate.reload_count()
         ),
         (1, None, (2, 1), 1)
     );
-    assert!(!gate.heaviest(1).is_empty() && gate.times().count == 0);
+    assert!(!gate.most_active(1).is_empty() && gate.decision_times().count == 0);
 }

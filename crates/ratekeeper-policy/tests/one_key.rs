@@ -3,9 +3,9 @@
 
 use ratekeeper::{Limit, ManualClock, MemoryStore, Store};
 use ratekeeper_policy::{
-    Attribute, Ban, Class, Engine, EngineOptions, Fingerprint, FingerprintSecret, KeySelector,
-    Match, OverrideError, Penalty, Policies, Policy, PolicyLimit, Reason, Reserve, SharedOverride,
-    Subject,
+    Attribute, Ban, Engine, EngineOptions, Fingerprint, FingerprintSecret, KeySelector, Match,
+    OverrideError, Penalty, Policies, Policy, PolicyLimit, Reason, Reserve, ReserveClasses,
+    SharedOverride, Subject,
 };
 use std::sync::Barrier;
 use std::time::Duration;
@@ -28,7 +28,7 @@ fn passes(gate: &Gate, subject: &Subject<'_>, many: u32) -> u32 {
 }
 
 fn by_user(name: &str, many: u64) -> Policy {
-    Policy::new(name).per("user").limit(Limit::per_hour(many))
+    Policy::new(name).key("user").limit(Limit::per_hour(many))
 }
 
 fn user(name: &'static str) -> Subject<'static> {
@@ -153,13 +153,13 @@ async fn what_is_explained_of_a_ban_is_when_the_request_passes() {
         ),
         (Some("b"), Some(MINUTE))
     );
-    let at = explained.admitted_at().unwrap();
+    let at = explained.allowed_at().unwrap();
     clock.set(at - NANO);
     assert!(gate.decide_now(&ann).is_denied());
     clock.set(at);
     assert!(gate.decide_now(&ann).is_allowed());
     assert_eq!(
-        gate.explain(&ann, 9).await.admitted_at(),
+        gate.explain(&ann, 9).await.allowed_at(),
         None,
         "its limits never admit it"
     );
@@ -188,7 +188,7 @@ fn they_survive_a_reload() {
     .unwrap();
     gate.ban("b", &user("bob"), MINUTE, None).unwrap();
     assert_eq!(passes(&gate, &user("ann"), 2), 2);
-    gate.replace(policies(4)).unwrap();
+    gate.set_policies(policies(4)).unwrap();
     assert_eq!(
         (
             passes(&gate, &user("ann"), 9),
@@ -197,10 +197,10 @@ fn they_survive_a_reload() {
         (3, 0)
     );
     // Gone with its policy, and back with it.
-    gate.replace(Policies::new().policy(by_user("new", 100)))
+    gate.set_policies(Policies::new().policy(by_user("new", 100)))
         .unwrap();
     assert!(gate.decide_now(&user("bob")).is_allowed());
-    gate.replace(policies(3)).unwrap();
+    gate.set_policies(policies(3)).unwrap();
     assert!(matches!(
         gate.decide_now(&user("bob")).reason(),
         Reason::Ban(Ban::Operator(_))
@@ -213,7 +213,7 @@ fn they_survive_a_reload() {
 #[test]
 fn a_policy_that_counts_by_something_else_has_no_bans_of_before() {
     let by =
-        |name: &str| Policies::new().policy(Policy::new("a").per(name).limit(Limit::per_hour(3)));
+        |name: &str| Policies::new().policy(Policy::new("a").key(name).limit(Limit::per_hour(3)));
     let (gate, _) = gate(by("user"));
     gate.ban("a", &user("acme"), MINUTE, None).unwrap();
     gate.override_limits(
@@ -224,10 +224,10 @@ fn a_policy_that_counts_by_something_else_has_no_bans_of_before() {
         None,
     )
     .unwrap();
-    gate.replace(by("tenant")).unwrap();
+    gate.set_policies(by("tenant")).unwrap();
     assert!(gate.decide_now(&Subject::new().tenant("acme")).is_allowed());
     assert_eq!(passes(&gate, &Subject::new().tenant("ann"), 9), 3);
-    gate.replace(by("user")).unwrap();
+    gate.set_policies(by("user")).unwrap();
     assert!(gate.decide_now(&user("acme")).is_denied());
 }
 
@@ -250,7 +250,7 @@ async fn freeing_a_key_frees_what_stood_in_as_well() {
     gate.override_limits("a", &ann, &[Limit::per_hour(5).into()], MINUTE, None)
         .unwrap();
     assert_eq!(passes(&gate, &ann, 9), 5);
-    gate.free("a", &ann).await.unwrap();
+    gate.reset_key("a", &ann).await.unwrap();
     assert_eq!(passes(&gate, &ann, 9), 3);
     gate.override_limits("a", &ann, &[Limit::per_hour(5).into()], MINUTE, None)
         .unwrap();
@@ -291,7 +291,7 @@ async fn free_lifts_bans_and_penalties_of_one_key() {
         ));
     }
     gate.ban("a", &ann, MINUTE, None).unwrap();
-    gate.free("a", &ann).await.unwrap();
+    gate.reset_key("a", &ann).await.unwrap();
     assert_eq!(passes(&gate, &ann, 2), 1);
     // The denials are forgotten too: one is not enough for a ban.
     assert!(matches!(gate.peek_now(&ann, 1).reason(), Reason::Limits));
@@ -299,7 +299,7 @@ async fn free_lifts_bans_and_penalties_of_one_key() {
         gate.decide_now(&bob).reason(),
         Reason::Ban(Ban::Penalty)
     ));
-    assert_eq!(gate.figures().await[0].bans, 2);
+    assert_eq!(gate.policy_stats().await[0].bans, 2);
 }
 
 #[tokio::test]
@@ -370,7 +370,7 @@ async fn threads_that_are_turned_away_together_bring_one_ban() {
             (50..50 + THREADS).contains(&denied),
             "{denied} in round {round}"
         );
-        assert_eq!(gate.figures().await[0].bans, 1);
+        assert_eq!(gate.policy_stats().await[0].bans, 1);
         assert_eq!(
             gate.peek_now(&user("ann"), 1)
                 .retry_after()
@@ -418,9 +418,9 @@ fn penalties_that_would_last_for_ever_are_refused() {
 /// Classes of a later load are not those that the override was made with.
 #[test]
 fn an_override_goes_by_the_classes_in_force() {
-    let with = |class| Policies::new().policy(by_user("a", 10).class(class));
-    let one = Class::by("priority").reserve("low", Reserve::Units(5));
-    let two = Class::by("priority")
+    let with = |class| Policies::new().policy(by_user("a", 10).reserves(class));
+    let one = ReserveClasses::by("priority").reserve("low", Reserve::Units(5));
+    let two = ReserveClasses::by("priority")
         .reserve("high", Reserve::Units(1))
         .reserve("low", Reserve::Units(5));
     let (gate, _) = gate(with(one));
@@ -432,7 +432,7 @@ fn an_override_goes_by_the_classes_in_force() {
         None,
     )
     .unwrap();
-    gate.replace(with(two)).unwrap();
+    gate.set_policies(with(two)).unwrap();
     assert_eq!(passes(&gate, &user("ann").with("priority", "low"), 99), 15);
     assert_eq!(passes(&gate, &user("ann").with("priority", "high"), 99), 4);
 }
@@ -442,8 +442,8 @@ fn as_many_as_are_kept_and_no_more() {
     let (gate, clock) = gate(
         Policies::new().policy(
             Policy::new("a")
-                .when(Match::new())
-                .per("user")
+                .matching(Match::new())
+                .key("user")
                 .limit(Limit::per_hour(1)),
         ),
     );
@@ -584,7 +584,7 @@ fn what_is_said_of_a_policy_that_is_not_here_waits_for_it() {
             .policy(by_user("b", 3)),
     );
     let all = [said(&gate, "b", &user("ann"), None, MINUTE)];
-    gate.replace(Policies::new().policy(by_user("a", 3)))
+    gate.set_policies(Policies::new().policy(by_user("a", 3)))
         .unwrap();
     gate.share_overrides(shared(), &all).unwrap();
     assert_eq!(
@@ -592,11 +592,11 @@ fn what_is_said_of_a_policy_that_is_not_here_waits_for_it() {
         (1, 0)
     );
     // By something else it is another key, whatever its name.
-    gate.replace(Policies::new().policy(Policy::new("b").per("ip").limit(Limit::per_hour(3))))
+    gate.set_policies(Policies::new().policy(Policy::new("b").key("ip").limit(Limit::per_hour(3))))
         .unwrap();
     gate.share_overrides(shared(), &all).unwrap();
     assert_eq!(gate.overrides().len(), 0);
-    gate.replace(Policies::new().policy(by_user("b", 3)))
+    gate.set_policies(Policies::new().policy(by_user("b", 3)))
         .unwrap();
     gate.share_overrides(shared(), &all).unwrap();
     assert!(gate.decide_now(&user("ann")).is_denied());
@@ -702,13 +702,16 @@ fn counters_are_found_by_a_fingerprint_where_the_key_was_seen() {
         now(gate.grant("a", by_fingerprint, 1)),
         Err(not_seen.clone())
     );
-    assert_eq!(now(gate.free("a", by_fingerprint)), Err(not_seen.clone()));
+    assert_eq!(
+        now(gate.reset_key("a", by_fingerprint)),
+        Err(not_seen.clone())
+    );
     assert_eq!(gate.value_seen(&ann[0].0, ann[0].1), None);
     assert_eq!(passes(&gate, &user("ann"), 9), 3);
     assert_eq!(now(gate.grant("a", by_fingerprint, 1)), Ok(()));
     assert_eq!(passes(&gate, &user("ann"), 9), 1);
     gate.ban("a", by_fingerprint, MINUTE, None).unwrap();
-    assert_eq!(now(gate.free("a", by_fingerprint)), Ok(()));
+    assert_eq!(now(gate.reset_key("a", by_fingerprint)), Ok(()));
     assert_eq!(
         (passes(&gate, &user("ann"), 9), gate.overrides().len()),
         (3, 0)
@@ -723,12 +726,17 @@ fn counters_are_found_by_a_fingerprint_where_the_key_was_seen() {
     // Whoever was named by a value is known as long as something is said of it.
     gate.ban("a", &user("eve"), MINUTE, None).unwrap();
     let eve = [fingerprint_of(&gate, "user", &user("eve"))];
-    assert_eq!(now(gate.free("a", KeySelector::new(&nobody, &eve))), Ok(()));
-    // By something else it is another key.
-    gate.replace(Policies::new().policy(Policy::new("a").per("tenant").limit(Limit::per_hour(3))))
-        .unwrap();
     assert_eq!(
-        (gate.heaviest(9), gate.value_seen(&ann[0].0, ann[0].1)),
+        now(gate.reset_key("a", KeySelector::new(&nobody, &eve))),
+        Ok(())
+    );
+    // By something else it is another key.
+    gate.set_policies(
+        Policies::new().policy(Policy::new("a").key("tenant").limit(Limit::per_hour(3))),
+    )
+    .unwrap();
+    assert_eq!(
+        (gate.most_active(9), gate.value_seen(&ann[0].0, ann[0].1)),
         (vec![], None)
     );
 }
@@ -746,8 +754,8 @@ fn a_key_of_several_parts_may_mix_values_and_fingerprints() {
     let (gate, _) = gate(
         Policies::new().policy(
             Policy::new("a")
-                .per("ip")
-                .per("api_key")
+                .key("ip")
+                .key("api_key")
                 .limit(Limit::per_hour(3)),
         ),
     );
@@ -781,7 +789,7 @@ fn a_key_of_several_parts_may_mix_values_and_fingerprints() {
 #[test]
 fn fingerprints_are_the_same_everywhere_and_with_the_same_secret_elsewhere() {
     let policies =
-        || Policies::new().policy(Policy::new("a").per("api_key").limit(Limit::per_hour(1)));
+        || Policies::new().policy(Policy::new("a").key("api_key").limit(Limit::per_hour(1)));
     let store = || {
         MemoryStore::builder()
             .max_keys(100)
@@ -805,7 +813,7 @@ fn fingerprints_are_the_same_everywhere_and_with_the_same_secret_elsewhere() {
             &*standing.fingerprint,
             ban.key(),
             ban.fingerprint(),
-            &*gate.heaviest(1)[0].key,
+            &*gate.most_active(1)[0].key,
             &*denied,
         ];
         for one in shown {
@@ -835,7 +843,7 @@ fn what_was_said_before_the_fleet_agreed_on_a_secret_still_holds() {
     assert_ne!(before, after);
     assert_eq!(after, gate.key_of("a", &user("ann")).unwrap().fingerprint);
     assert_eq!(
-        gate.heaviest(1)[0].key,
+        gate.most_active(1)[0].key,
         gate.key_of("a", &user("bob")).unwrap().fingerprint
     );
     assert_eq!(gate.lift("a", &user("ann")), Ok(true));

@@ -3,8 +3,8 @@
 use ratekeeper::adaptive::Control;
 use ratekeeper::{Class, Limit, Load, ManualClock, MemoryStore};
 use ratekeeper_policy::{
-    Action, AdaptiveLimit, Attribute, Ending, Engine, EngineOptions, LoadSource, Match, Plan,
-    Policies, Policy, Reason, Shed, Subject, Verdict,
+    Action, AdaptiveLimit, Attribute, Completion, Engine, EngineOptions, LoadSource, Match, Plan,
+    Policies, Policy, PolicyVerdict, Reason, Shed, Subject,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,12 +37,12 @@ fn adaptive() -> Policy {
 }
 
 fn in_flight(engine: &OnManual) -> (u64, u64) {
-    let seen = engine.pressure().unwrap().limits[0].snapshot;
+    let seen = engine.overload_stats().unwrap().limits[0].snapshot;
     (seen.in_flight, seen.limit)
 }
 
 /// As many as pass, and the first that does not.
-fn fill(engine: &OnManual) -> (Vec<Verdict>, Verdict) {
+fn fill(engine: &OnManual) -> (Vec<PolicyVerdict>, PolicyVerdict) {
     let mut held = Vec::new();
     loop {
         let verdict = engine.decide_now(&Subject::new());
@@ -58,7 +58,7 @@ fn as_many_are_in_flight_as_the_adaptive_limit_says() {
     let (engine, _) = engine(Policies::new().policy(adaptive()));
     let (held, refused) = fill(&engine);
     assert_eq!(held.len(), 10);
-    assert!(held.iter().all(Verdict::holds_places));
+    assert!(held.iter().all(PolicyVerdict::holds_places));
     assert!(matches!(refused.reason(), Reason::AtCapacity) && !refused.is_never());
     assert_eq!(
         (refused.status(), refused.policy(), refused.retry_after()),
@@ -68,7 +68,7 @@ fn as_many_are_in_flight_as_the_adaptive_limit_says() {
     assert!(!refused.holds_places());
     drop(held);
     assert_eq!(in_flight(&engine), (0, 10));
-    let counts = tokio_free(engine.figures());
+    let counts = tokio_free(engine.policy_stats());
     assert_eq!(counts[0].counts.denied, 1);
     assert_eq!(engine.totals(), (10, 1));
 }
@@ -86,17 +86,17 @@ fn tokio_free<T>(future: impl Future<Output = T>) -> T {
 #[test]
 fn the_end_of_a_request_moves_the_limit() {
     for (ending, limit) in [
-        (Ending::status(200), 11),
-        (Ending::status(404), 11),
-        (Ending::succeeded(), 11),
-        (Ending::status(503), 9),
-        (Ending::status(504), 9),
-        (Ending::status(502), 9),
-        (Ending::failed(), 9),
-        (Ending::status(429), 10),
-        (Ending::status(500), 10),
-        (Ending::unknown(), 10),
-        (Ending::status(200).cut_off(), 10),
+        (Completion::status(200), 11),
+        (Completion::status(404), 11),
+        (Completion::succeeded(), 11),
+        (Completion::status(503), 9),
+        (Completion::status(504), 9),
+        (Completion::status(502), 9),
+        (Completion::failed(), 9),
+        (Completion::status(429), 10),
+        (Completion::status(500), 10),
+        (Completion::unknown(), 10),
+        (Completion::status(200).cut_off(), 10),
     ] {
         let (engine, clock) = engine(Policies::new().policy(adaptive()));
         let (held, _) = fill(&engine);
@@ -114,16 +114,16 @@ fn latency_is_measured_to_the_end() {
     let (held, _) = fill(&engine);
     clock.advance(64 * MS);
     held.into_iter()
-        .for_each(|verdict| engine.settle_now(verdict, Ending::status(200)));
+        .for_each(|verdict| engine.settle_now(verdict, Completion::status(200)));
     assert_eq!(
-        engine.pressure().unwrap().limits[0].snapshot.short,
+        engine.overload_stats().unwrap().limits[0].snapshot.short,
         Some(64 * MS)
     );
 }
 
 #[test]
 fn who_looks_or_is_turned_away_or_cancels_takes_no_place() {
-    let policy = adaptive().per(Attribute::User).limit(Limit::per_minute(1));
+    let policy = adaptive().key(Attribute::User).limit(Limit::per_minute(1));
     let (engine, _) = engine(Policies::new().policy(policy));
     let ann = Subject::new().user("ann");
     assert!(engine.peek_now(&ann, 1).is_allowed());
@@ -164,9 +164,9 @@ fn in_shadow_nobody_is_turned_away_and_it_is_counted() {
     let held: Vec<_> = (0..15)
         .map(|_| engine.decide_now(&Subject::new()))
         .collect();
-    assert!(held.iter().all(Verdict::is_allowed));
+    assert!(held.iter().all(PolicyVerdict::is_allowed));
     assert_eq!(in_flight(&engine), (10, 10));
-    assert_eq!(tokio_free(engine.figures())[0].counts.shadow_denied, 5);
+    assert_eq!(tokio_free(engine.policy_stats())[0].counts.shadow_denied, 5);
 }
 
 #[test]
@@ -175,19 +175,19 @@ fn a_reload_keeps_what_was_found_out() {
     let (held, _) = fill(&engine);
     clock.advance(20 * MS);
     held.into_iter()
-        .for_each(|verdict| engine.settle_now(verdict, Ending::status(200)));
+        .for_each(|verdict| engine.settle_now(verdict, Completion::status(200)));
     let still = engine.decide_now(&Subject::new());
     engine
-        .replace(Policies::new().policy(adaptive().limit(Limit::per_minute(9))))
+        .set_policies(Policies::new().policy(adaptive().limit(Limit::per_minute(9))))
         .unwrap();
     assert_eq!(in_flight(&engine), (1, 11));
     // Other numbers: it begins where it was.
     let other = Policy::new("api").adaptive(AdaptiveLimit::new().between(3, 40));
-    engine.replace(Policies::new().policy(other)).unwrap();
+    engine.set_policies(Policies::new().policy(other)).unwrap();
     assert_eq!(in_flight(&engine), (0, 11));
-    engine.settle_now(still, Ending::status(200));
-    engine.replace(Policies::new()).unwrap();
-    assert!(engine.pressure().is_none());
+    engine.settle_now(still, Completion::status(200));
+    engine.set_policies(Policies::new()).unwrap();
+    assert!(engine.overload_stats().is_none());
 }
 
 #[test]
@@ -228,24 +228,24 @@ fn important() -> Policies {
         .plan(
             Plan::new("free")
                 .limit(Limit::unlimited())
-                .priority(Class::SheddablePlus),
+                .class(Class::SheddablePlus),
         )
         .plan(Plan::new("pro").limit(Limit::unlimited()))
         .policy(
             Policy::new("export")
-                .when(path("/export"))
-                .priority(Class::Sheddable),
+                .matching(path("/export"))
+                .class(Class::Sheddable),
         )
         .policy(
             Policy::new("pay")
-                .when(path("/pay"))
-                .priority(Class::CriticalPlus),
+                .matching(path("/pay"))
+                .class(Class::CriticalPlus),
         )
         .policy(
             Policy::new("plans")
-                .when(path("/api"))
+                .matching(path("/api"))
                 .plan(Attribute::Plan, None)
-                .priority(Class::Critical),
+                .class(Class::Critical),
         )
 }
 
@@ -312,7 +312,7 @@ fn the_least_important_go_first_and_come_back_slowly() {
     assert!(!press(&engine, &clock, &subjects, 10)[0]);
     clock.advance(Duration::from_secs(600));
     assert_eq!(press(&engine, &clock, &subjects, 2), [true; 5]);
-    let figures = engine.pressure().unwrap().shed.unwrap();
+    let figures = engine.overload_stats().unwrap().shed.unwrap();
     assert!(figures.classes.iter().all(|class| class.admitted > 0) && figures.level == 0.0);
 }
 
@@ -363,13 +363,13 @@ fn a_gate_keeps_room_for_the_more_important() {
             3
         );
         held.extend((0..7).map(|_| engine.decide_now(&high)));
-        assert!(held[20..].iter().all(Verdict::is_allowed));
+        assert!(held[20..].iter().all(PolicyVerdict::is_allowed));
         let full = engine.decide_now(&high);
         assert!(matches!(full.reason(), Reason::AtCapacity), "{full:?}");
         drop(full);
         clock.advance(100 * MS);
         held.into_iter()
-            .for_each(|verdict| engine.settle_now(verdict, Ending::status(200)));
+            .for_each(|verdict| engine.settle_now(verdict, Completion::status(200)));
     }
 }
 
@@ -378,13 +378,13 @@ fn a_gate_keeps_room_for_the_more_important() {
 fn where_nobody_says_how_important_it_is_all_have_all_of_a_gate() {
     let gate = Policy::new("all").adaptive(AdaptiveLimit::new().between(10, 10));
     let batch = Policy::new("batch")
-        .when(Match::new().path("/batch".parse().unwrap()))
-        .priority(Class::Sheddable);
+        .matching(Match::new().path("/batch".parse().unwrap()))
+        .class(Class::Sheddable);
     let (engine, _) = engine(Policies::new().policy(batch).policy(gate));
     let batch = Subject::new().path("/batch");
     let held: Vec<_> = (0..20)
         .map(|_| engine.decide_now(&batch))
-        .filter(Verdict::is_allowed)
+        .filter(PolicyVerdict::is_allowed)
         .collect();
     assert_eq!((held.len(), fill(&engine).0.len()), (3, 7));
 }

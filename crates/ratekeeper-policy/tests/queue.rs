@@ -4,7 +4,8 @@
 use ratekeeper::adaptive::QueueConfig;
 use ratekeeper::{Class, Clock, Limit, ManualClock, MemoryStore, Timestamp};
 use ratekeeper_policy::{
-    Action, AdaptiveLimit, Ending, Engine, Match, Policies, Policy, Reason, Shed, Subject, Verdict,
+    Action, AdaptiveLimit, Completion, Engine, Match, MaybeReady, Policies, Policy, PolicyVerdict,
+    Reason, Shed, Subject,
 };
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
@@ -30,14 +31,14 @@ fn one(name: &str, queue: usize) -> Policy {
 }
 
 /// A request on its way to a verdict.
-type Asking = Pin<Box<dyn Future<Output = Verdict>>>;
+type Asking = Pin<Box<dyn Future<Output = PolicyVerdict>>>;
 
 fn ask(engine: &OnManual, subject: Subject<'static>) -> Asking {
     let engine = engine.clone();
     Box::pin(async move { engine.decide(&subject).await })
 }
 
-fn poll(asking: &mut Asking) -> Option<Verdict> {
+fn poll(asking: &mut Asking) -> Option<PolicyVerdict> {
     match asking
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
@@ -58,7 +59,7 @@ fn wait_as(engine: &OnManual, subject: Subject<'static>) -> Asking {
     asking
 }
 
-fn pass(engine: &OnManual) -> Verdict {
+fn pass(engine: &OnManual) -> PolicyVerdict {
     let verdict = poll(&mut ask(engine, Subject::new())).unwrap();
     assert!(verdict.is_allowed(), "{verdict:?}");
     verdict
@@ -66,7 +67,7 @@ fn pass(engine: &OnManual) -> Verdict {
 
 /// How many are in flight, and how many wait, at the first gate.
 fn stand(engine: &OnManual) -> (u64, u64) {
-    let pressure = engine.pressure().unwrap();
+    let pressure = engine.overload_stats().unwrap();
     (
         pressure.limits[0].snapshot.in_flight,
         pressure.limits[0].queued,
@@ -94,16 +95,19 @@ fn who_finds_no_place_waits_and_the_first_that_came_is_next() {
         "what waits is charged nothing"
     );
     clock.advance(20 * MS);
-    engine.settle_now(held, Ending::status(200));
+    engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut second).is_none());
     let first = poll(&mut first).unwrap();
     assert!(first.is_allowed() && first.holds_places());
     assert_eq!(first.decided_at(), clock.now());
     assert_eq!((stand(&engine), left()), ((1, 1), 1));
     clock.advance(20 * MS);
-    engine.settle_now(first, Ending::status(200));
+    engine.settle_now(first, Completion::status(200));
     // The wait is not part of the latency.
-    assert_eq!(engine.pressure().unwrap().limits[0].snapshot.short, None);
+    assert_eq!(
+        engine.overload_stats().unwrap().limits[0].snapshot.short,
+        None
+    );
     let second = poll(&mut second).unwrap();
     assert!(second.is_allowed());
     drop(second);
@@ -128,9 +132,9 @@ fn the_wait_is_not_part_of_the_latency() {
     clock.advance(64 * MS);
     served
         .into_iter()
-        .for_each(|verdict| engine.settle_now(verdict, Ending::status(200)));
+        .for_each(|verdict| engine.settle_now(verdict, Completion::status(200)));
     assert_eq!(
-        engine.pressure().unwrap().limits[0].snapshot.short,
+        engine.overload_stats().unwrap().limits[0].snapshot.short,
         Some(64 * MS)
     );
 }
@@ -165,14 +169,14 @@ fn a_backlog_is_waited_in_briefly_and_the_newest_comes_first() {
         // Always somebody waits.
         let mut next = wait(&engine);
         clock.advance(45 * MS);
-        engine.settle_now(held, Ending::status(200));
+        engine.settle_now(held, Completion::status(200));
         held = poll(&mut old).unwrap();
         assert!(held.is_allowed() && poll(&mut next).is_none());
         old = next;
     }
     clock.advance(10 * MS);
     let (mut second, mut newest) = (wait(&engine), wait(&engine));
-    engine.settle_now(held, Ending::status(200));
+    engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut old).is_none() && poll(&mut second).is_none());
     let _held = poll(&mut newest).unwrap();
     // 5 ms for who came into it, and an interval for who came before it was one.
@@ -211,7 +215,7 @@ fn who_hangs_up_leaves_nothing_behind() {
     };
     let (engine, _) = engine(policies());
     let b = |engine: &OnManual| {
-        let limit = &engine.pressure().unwrap().limits[1];
+        let limit = &engine.overload_stats().unwrap().limits[1];
         (limit.snapshot.in_flight, limit.queued)
     };
     // One that has a place of b alone.
@@ -249,7 +253,7 @@ fn places_of_several_gates() {
     let path = Match::new().path("/b".parse().unwrap());
     let policies = Policies::new()
         .policy(one("a", 5))
-        .policy(one("b", 5).when(path));
+        .policy(one("b", 5).matching(path));
     let alone = Policies::new().policy(one("b", 5));
     let (engine, clock) = engine(policies);
     let b = Subject::new().path("/b");
@@ -263,10 +267,10 @@ fn places_of_several_gates() {
     drop(both);
     assert_eq!(stand(&engine), (0, 0));
     // Somebody else holds b: by rules that have only that.
-    engine.replace(alone).unwrap();
+    engine.set_policies(alone).unwrap();
     let held = pass(&engine);
     engine
-        .replace(Policies::new().policy(one("a", 5)).policy(one("b", 5)))
+        .set_policies(Policies::new().policy(one("a", 5)).policy(one("b", 5)))
         .unwrap();
     let mut waiting = wait(&engine);
     assert_eq!(stand(&engine), (1, 0));
@@ -288,14 +292,14 @@ fn who_cannot_wait_is_turned_away() {
     let policies = Policies::new().policy(one("api", 10));
     let (engine, _) = engine(policies);
     let _held = pass(&engine);
-    let at_capacity = |verdict: Verdict| {
+    let at_capacity = |verdict: PolicyVerdict| {
         assert!(
             matches!(verdict.reason(), Reason::AtCapacity),
             "{verdict:?}"
         )
     };
     at_capacity(engine.decide_now(&Subject::new()));
-    at_capacity(poll(&mut ask(&engine, Subject::new().at_once())).unwrap());
+    at_capacity(poll(&mut ask(&engine, Subject::new().no_wait())).unwrap());
     let by_name = engine.clone();
     let mut by_name: Asking =
         Box::pin(async move { by_name.decide_by("api", b"x", 1, false).await.unwrap() });
@@ -310,19 +314,19 @@ fn who_cannot_wait_is_turned_away() {
 #[test]
 fn a_verdict_that_comes_later_waits_too() {
     let (engine, _) = engine(Policies::new().policy(one("api", 1)));
-    let Ok(held) = engine.decide_or_later(&Subject::new(), 1) else {
+    let MaybeReady::Ready(held) = engine.try_decide(&Subject::new(), 1) else {
         panic!("there is room")
     };
-    let Err(later) = engine.decide_or_later(&Subject::new(), 1) else {
+    let MaybeReady::Pending(later) = engine.try_decide(&Subject::new(), 1) else {
         panic!("there is none")
     };
     let mut later: Asking = Box::pin(later);
     assert!(poll(&mut later).is_none());
-    let Ok(full) = engine.decide_or_later(&Subject::new(), 1) else {
+    let MaybeReady::Ready(full) = engine.try_decide(&Subject::new(), 1) else {
         panic!("it need not wait")
     };
     assert!(matches!(full.reason(), Reason::QueueFull));
-    engine.settle_now(held, Ending::status(200));
+    engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut later).unwrap().is_allowed());
 }
 
@@ -371,31 +375,31 @@ fn a_reload_loses_nobody_who_waits() {
     let held = pass(&engine);
     // A queue, where there was none: who was let in before serves it.
     engine
-        .replace(with(limit().queue(QueueConfig::of(3))))
+        .set_policies(with(limit().queue(QueueConfig::of(3))))
         .unwrap();
     assert_eq!(stand(&engine), (1, 0), "the gate is the same");
     let (mut first, mut second, mut third) = (wait(&engine), wait(&engine), wait(&engine));
-    engine.settle_now(held, Ending::status(200));
+    engine.settle_now(held, Completion::status(200));
     let held = poll(&mut first).unwrap();
     // A shorter one, then none: those who wait stay.
     engine
-        .replace(with(limit().queue(QueueConfig::of(1))))
+        .set_policies(with(limit().queue(QueueConfig::of(1))))
         .unwrap();
     assert_eq!(stand(&engine), (1, 2));
     assert!(matches!(
         poll(&mut ask(&engine, Subject::new())).unwrap().reason(),
         Reason::QueueFull
     ));
-    engine.replace(with(limit())).unwrap();
-    engine.settle_now(held, Ending::status(200));
+    engine.set_policies(with(limit())).unwrap();
+    engine.settle_now(held, Completion::status(200));
     let held = poll(&mut second).unwrap();
     // Other numbers are another gate: who waits at the old one is served there.
     engine
-        .replace(with(limit().between(1, 5).queue(QueueConfig::of(3))))
+        .set_policies(with(limit().between(1, 5).queue(QueueConfig::of(3))))
         .unwrap();
     assert_eq!(stand(&engine), (0, 0));
     clock.advance(10 * MS);
-    engine.settle_now(held, Ending::status(200));
+    engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut third).unwrap().is_allowed());
 }
 
@@ -486,7 +490,7 @@ fn what_began_long_ago_is_late_however_important_it_is() {
     assert!(late(&Subject::new().headers(&none)));
     assert!(late(&Subject::new().start(now - 2_000 * MS).headers(&long)));
     assert!(!late(&Subject::new().headers(&headers("soon"))));
-    let figures = engine.pressure().unwrap().shed.unwrap();
+    let figures = engine.overload_stats().unwrap().shed.unwrap();
     let of = |class: Class| {
         figures
             .classes
@@ -544,14 +548,14 @@ fn under_threads_nobody_is_forgotten() {
                         if nth % 2 == 0 {
                             drop(verdict)
                         } else {
-                            engine.settle_now(verdict, Ending::status(200))
+                            engine.settle_now(verdict, Completion::status(200))
                         }
                     }
                 });
             });
         }
     });
-    let limit = &engine.pressure().unwrap().limits[0];
+    let limit = &engine.overload_stats().unwrap().limits[0];
     assert_eq!((limit.snapshot.in_flight, limit.queued), (0, 0));
     assert_eq!(engine.totals(), ((THREADS * EACH) as u64, 0));
 }

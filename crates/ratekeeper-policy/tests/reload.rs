@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, AskOutcome, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
-    Action, Attribute, Count, Ending, Engine, Match, Penalty, Plan, Policies, Policy, PolicyLimit,
-    Reason, Subject, Verdict,
+    Action, Attribute, Completion, Count, Engine, Match, Penalty, Plan, Policies, Policy,
+    PolicyLimit, PolicyVerdict, Reason, Subject,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
@@ -34,7 +34,7 @@ fn left(gate: &Gate, subject: &Subject<'_>) -> Vec<u64> {
         .collect()
 }
 
-fn limit_of(verdict: &Verdict, policy: &str) -> Option<u64> {
+fn limit_of(verdict: &PolicyVerdict, policy: &str) -> Option<u64> {
     verdict
         .limits()
         .find(|limit| limit.policy() == policy)
@@ -58,7 +58,7 @@ fn nth_load(n: u64) -> Policies {
     let at = |path: &str| Match::new().path(path.parse().unwrap());
     let mut policies = Policies::new();
     let guest = Policy::new("guest")
-        .when(at("/guest"))
+        .matching(at("/guest"))
         .limit(Limit::per_hour(50));
     if n % 3 == 1 {
         policies = policies.policy(guest.clone());
@@ -66,13 +66,13 @@ fn nth_load(n: u64) -> Policies {
     policies = policies
         .policy(
             Policy::new("same")
-                .when(at("/same"))
-                .per("user")
+                .matching(at("/same"))
+                .key("user")
                 .limit(Limit::per_hour(1_000)),
         )
         .policy(
             Policy::new("changed")
-                .when(at("/changed"))
+                .matching(at("/changed"))
                 .limit(Limit::per_hour(burst_of(n))),
         );
     if n % 3 == 2 {
@@ -125,7 +125,7 @@ fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
             // As long as somebody decides; dozens at least.
             while deciding.load(Ordering::SeqCst) > 0 || loads.load(Ordering::Relaxed) < 60 {
                 let n = loads.fetch_add(1, Ordering::Relaxed) + 1;
-                gate.replace(nth_load(n)).unwrap();
+                gate.set_policies(nth_load(n)).unwrap();
                 in_force.store(n, Ordering::SeqCst);
                 let verdict = gate.peek_now(&Subject::new().path("/changed"), 1);
                 assert_eq!(
@@ -147,14 +147,14 @@ fn a_reload_in_the_middle_of_many_decisions_loses_none_and_mints_nothing() {
         DECISIONS / THREADS * THREADS,
         "no decision is lost"
     );
-    assert_eq!(gate.replaced(), loads.load(Ordering::Relaxed));
+    assert_eq!(gate.reload_count(), loads.load(Ordering::Relaxed));
     assert_eq!(
         same.load(Ordering::Relaxed),
         1_000,
         "what is unchanged admits its burst, no more and no less"
     );
     let last = loads.load(Ordering::Relaxed);
-    gate.replace(nth_load(1)).unwrap();
+    gate.set_policies(nth_load(1)).unwrap();
     let guests = guest.load(Ordering::Relaxed)
         + u64::from(passes(&gate, &Subject::new().path("/guest"), 60));
     assert_eq!(guests, 50, "what comes and goes keeps its counts");
@@ -186,7 +186,7 @@ fn the_next_decision_of_another_thread_is_by_the_new_limit() {
             }
         });
         for n in 2..300 {
-            gate.replace(policies(n)).unwrap();
+            gate.set_policies(policies(n)).unwrap();
             go.store(n, Ordering::SeqCst);
             while done.load(Ordering::SeqCst) < n {
                 std::thread::yield_now();
@@ -209,19 +209,19 @@ fn a_limit_among_several_changes_alone() {
     let held = [gate.decide_now(&anybody), gate.decide_now(&anybody)];
     assert_eq!(passes(&gate, &anybody, 4), 4);
     assert_eq!(left(&gate, &anybody), [4, 94, 1]);
-    gate.replace(several(20, 3)).unwrap();
+    gate.set_policies(several(20, 3)).unwrap();
     assert_eq!(left(&gate, &anybody), [4, 94, 1]);
-    gate.replace(several(3, 2)).unwrap();
+    gate.set_policies(several(3, 2)).unwrap();
     assert_eq!(left(&gate, &anybody), [3, 94, 0]);
     drop(held);
     assert_eq!(left(&gate, &anybody), [3, 94, 2]);
-    gate.replace(several(10, 3)).unwrap();
+    gate.set_policies(several(10, 3)).unwrap();
     assert_eq!(left(&gate, &anybody), [3, 94, 3]);
     // In another order they are still themselves.
     let policy = Policy::new("api")
         .limit(PolicyLimit::Concurrent(3))
         .limit(Limit::per_hour(100));
-    gate.replace(Policies::new().policy(policy.limit(Limit::per_minute(10))))
+    gate.set_policies(Policies::new().policy(policy.limit(Limit::per_minute(10))))
         .unwrap();
     assert_eq!(left(&gate, &anybody), [3, 94, 3]);
 }
@@ -242,7 +242,7 @@ fn the_same_limits_in_another_order_are_the_same() {
     );
     let (gate, _) = gate(of_limits(&[few, many]));
     assert_eq!(passes(&gate, &Subject::new(), 4), 4);
-    gate.replace(of_limits(&[many, few])).unwrap();
+    gate.set_policies(of_limits(&[many, few])).unwrap();
     assert_eq!(left(&gate, &Subject::new()), [16, 6]);
 }
 
@@ -260,9 +260,9 @@ fn a_limit_that_changes_goes_on_from_the_one_it_replaces() {
             Limit::per_minute(10),
             hour,
         ]));
-        gate.replace(of_limits(&[hour])).unwrap();
+        gate.set_policies(of_limits(&[hour])).unwrap();
         assert_eq!(passes(&gate, &Subject::new(), 18), 18);
-        gate.replace(of_limits(&[next])).unwrap();
+        gate.set_policies(of_limits(&[next])).unwrap();
         assert_eq!(left(&gate, &Subject::new()), [2], "{next}");
     }
 }
@@ -288,7 +288,7 @@ proptest! {
         let (mut in_force, mut all): (Vec<(Limit, u64)>, u64) = (Vec::new(), 0);
         for (counts, many) in &loads {
             let limits = limits(counts);
-            gate.replace(of_limits(&limits)).unwrap();
+            gate.set_policies(of_limits(&limits)).unwrap();
             in_force.retain(|(limit, _)| limits.contains(limit));
             for limit in limits {
                 if !in_force.iter().any(|(known, _)| *known == limit) {
@@ -318,9 +318,9 @@ fn another_algorithm_mints_nothing() {
         for to in Algorithm::ALL {
             let (gate, _) = gate(by(from));
             let mut passed = passes(&gate, &Subject::new(), 4);
-            gate.replace(by(to)).unwrap();
+            gate.set_policies(by(to)).unwrap();
             passed += passes(&gate, &Subject::new(), 20);
-            gate.replace(by(from)).unwrap();
+            gate.set_policies(by(from)).unwrap();
             passed += passes(&gate, &Subject::new(), 20);
             let most = [from, to]
                 .map(|by| Limit::per_hour(10).algorithm(by).capacity())
@@ -344,7 +344,7 @@ fn a_plan_keeps_its_counts_by_its_name() {
         let policies = plans.iter().fold(Policies::new(), add);
         policies.policy(
             Policy::new("api")
-                .per("user")
+                .key("user")
                 .plan(Attribute::Plan, Some(default)),
         )
     };
@@ -353,15 +353,15 @@ fn a_plan_keeps_its_counts_by_its_name() {
     let pro = Subject::new().user("ann").plan("pro");
     assert_eq!((passes(&gate, &free, 4), passes(&gate, &pro, 30)), (4, 30));
     // In another order, one with another limit, one more.
-    gate.replace(plans(&[("gold", 7), ("pro", 50), ("free", 10)], "gold"))
+    gate.set_policies(plans(&[("gold", 7), ("pro", 50), ("free", 10)], "gold"))
         .unwrap();
     assert_eq!((left(&gate, &free), left(&gate, &pro)), (vec![6], vec![50]));
     assert_eq!(left(&gate, &Subject::new().user("ann")), [7]);
     // One that is gone gives way to the default, and is as it was when it is back.
-    gate.replace(plans(&[("gold", 7), ("free", 10)], "gold"))
+    gate.set_policies(plans(&[("gold", 7), ("free", 10)], "gold"))
         .unwrap();
     assert_eq!(left(&gate, &pro), [7]);
-    gate.replace(plans(&[("pro", 50), ("free", 10)], "free"))
+    gate.set_policies(plans(&[("pro", 50), ("free", 10)], "free"))
         .unwrap();
     assert_eq!(left(&gate, &pro), [50]);
 }
@@ -371,28 +371,28 @@ fn another_key_is_another_limit_and_the_old_one_is_not_forgotten() {
     let by = |key: &[&str]| {
         Policies::new().policy(key.iter().fold(
             Policy::new("api").limit(Limit::per_hour(5)),
-            |policy, name| policy.per(*name),
+            |policy, name| policy.key(*name),
         ))
     };
     let (gate, _) = gate(by(&["user"]));
     let ann = Subject::new().user("ann").tenant("ann");
     assert_eq!(passes(&gate, &ann, 3), 3);
-    gate.replace(by(&["tenant"])).unwrap();
+    gate.set_policies(by(&["tenant"])).unwrap();
     assert_eq!(
         left(&gate, &ann),
         [5],
         "a tenant is no user, whatever its name"
     );
-    gate.replace(by(&["user", "tenant"])).unwrap();
+    gate.set_policies(by(&["user", "tenant"])).unwrap();
     assert_eq!(left(&gate, &ann), [5]);
-    gate.replace(by(&["user"])).unwrap();
+    gate.set_policies(by(&["user"])).unwrap();
     assert_eq!(left(&gate, &ann), [2]);
 }
 
 #[test]
 fn a_penalty_changes_and_bans_that_are_out_stay_out() {
     let with = |penalty: Option<Penalty>, many| {
-        let policy = Policy::new("api").per("user").limit(Limit::per_hour(many));
+        let policy = Policy::new("api").key("user").limit(Limit::per_hour(many));
         Policies::new().policy(match penalty {
             None => policy,
             Some(penalty) => policy.penalty(penalty),
@@ -408,14 +408,16 @@ fn a_penalty_changes_and_bans_that_are_out_stay_out() {
     assert_eq!(passes(&gate, &ann, 3), 1);
     assert!(matches!(gate.decide_now(&ann).reason(), Reason::Ban(_)));
     // Other limits and another number of denials: the ban is the same.
-    gate.replace(with(Some(penalty(5, MINUTE)), 100)).unwrap();
+    gate.set_policies(with(Some(penalty(5, MINUTE)), 100))
+        .unwrap();
     let verdict = gate.decide_now(&ann);
     assert!(matches!(verdict.reason(), Reason::Ban(_)) && verdict.retry_after() == Some(MINUTE));
     // Without a penalty there is no ban; with one again it is there for what is left of it.
-    gate.replace(with(None, 1)).unwrap();
+    gate.set_policies(with(None, 1)).unwrap();
     assert!(matches!(gate.decide_now(&ann).reason(), Reason::Limits));
     clock.advance(10 * SECOND);
-    gate.replace(with(Some(penalty(1, MINUTE)), 1)).unwrap();
+    gate.set_policies(with(Some(penalty(1, MINUTE)), 1))
+        .unwrap();
     assert_eq!(
         gate.decide_now(&ann).retry_after(),
         Some(3_600 * SECOND - 10 * SECOND)
@@ -436,7 +438,7 @@ fn a_policy_that_only_watches_now_turns_nobody_away_banned_or_not() {
     };
     let policy = || {
         Policy::new("api")
-            .per("user")
+            .key("user")
             .limit(Limit::per_hour(1))
             .penalty(penalty)
     };
@@ -444,7 +446,7 @@ fn a_policy_that_only_watches_now_turns_nobody_away_banned_or_not() {
     let ann = Subject::new().user("ann");
     assert_eq!(passes(&gate, &ann, 3), 1);
     assert!(matches!(gate.decide_now(&ann).reason(), Reason::Ban(_)));
-    gate.replace(Policies::new().policy(policy().action(Action::Shadow)))
+    gate.set_policies(Policies::new().policy(policy().action(Action::Shadow)))
         .unwrap();
     let verdict = gate.decide_now(&ann);
     assert!(verdict.is_allowed(), "{verdict:?}");
@@ -461,7 +463,7 @@ fn a_policy_that_only_watches_now_turns_nobody_away_banned_or_not() {
 fn what_was_in_flight_comes_back_after_a_reload() {
     let policy = || {
         Policy::new("login")
-            .per("user")
+            .key("user")
             .limit(Limit::per_hour(3))
             .limit(PolicyLimit::Concurrent(2))
     };
@@ -470,14 +472,14 @@ fn what_was_in_flight_comes_back_after_a_reload() {
     let ann = Subject::new().user("ann");
     let (first, second) = (gate.decide_now(&ann), gate.decide_now(&ann));
     assert_eq!(left(&gate, &ann), [1, 0]);
-    gate.replace(policies().policy(Policy::new("more").limit(Limit::per_hour(9))))
+    gate.set_policies(policies().policy(Policy::new("more").limit(Limit::per_hour(9))))
         .unwrap();
-    gate.settle_now(first, Ending::status(200));
+    gate.settle_now(first, Completion::status(200));
     assert_eq!(left(&gate, &ann)[..2], [2, 1]);
     // Its policy is gone, and so are its limits: what comes back is there when they are.
-    gate.replace(Policies::new()).unwrap();
-    gate.settle_now(second, Ending::status(200));
-    gate.replace(policies()).unwrap();
+    gate.set_policies(Policies::new()).unwrap();
+    gate.settle_now(second, Completion::status(200));
+    gate.set_policies(policies()).unwrap();
     assert_eq!(left(&gate, &ann), [3, 2]);
 }
 
@@ -509,11 +511,11 @@ fn a_reload_that_is_refused_changes_nothing() {
         })),
     ];
     for wrong in refused {
-        gate.replace(wrong).unwrap_err();
+        gate.set_policies(wrong).unwrap_err();
         assert_eq!(gate.policies(), before);
         assert_eq!(left(&gate, &Subject::new()), [6, 16]);
     }
-    assert_eq!((gate.replaced(), gate.totals()), (0, (4, 0)));
+    assert_eq!((gate.reload_count(), gate.totals()), (0, (4, 0)));
     assert_eq!(passes(&gate, &Subject::new(), 20), 6);
 }
 
@@ -524,6 +526,6 @@ fn a_thousand_reloads_are_as_good_as_one() {
     let (gate, _) = gate(nth_load(0));
     let ann = Subject::new().user("ann").path("/same");
     assert_eq!(passes(&gate, &ann, 400), 400);
-    (1..1_000).for_each(|n| gate.replace(nth_load(n)).unwrap());
+    (1..1_000).for_each(|n| gate.set_policies(nth_load(n)).unwrap());
     assert_eq!(left(&gate, &ann), [600]);
 }

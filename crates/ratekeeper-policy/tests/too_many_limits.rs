@@ -125,7 +125,7 @@ fn ready<T>(future: impl Future<Output = T>) -> T {
 }
 
 fn by_user(name: &str) -> Policy {
-    Policy::new(name).per(Attribute::User)
+    Policy::new(name).key(Attribute::User)
 }
 
 fn before() -> Policies {
@@ -165,20 +165,20 @@ fn a_reload_that_finds_no_room_for_a_limit_changes_nothing() {
 
     // There is room for the limit of `c`, and none for that of `d`.
     assert_eq!(
-        engine.replace(after()).unwrap_err(),
+        engine.set_policies(after()).unwrap_err(),
         EngineError::TooManyLimits
     );
     assert_eq!(engine.policies(), before());
     assert_eq!(*engine.store().calls.lock().unwrap(), [""; 0]);
-    assert_eq!((left(), engine.replaced()), (vec![9, 5], 0));
+    assert_eq!((left(), engine.reload_count()), (vec![9, 5], 0));
     // A reload to what is in force is one that changes nothing.
-    engine.replace(before()).unwrap();
+    engine.set_policies(before()).unwrap();
     assert_eq!(left(), [9, 5]);
 
     // With room for one more it is done as a whole: the limit of `c` is there from the attempt
     // before.
     engine.store().room.store(1, SeqCst);
-    engine.replace(after()).unwrap();
+    engine.set_policies(after()).unwrap();
     assert_eq!(engine.store().room.load(SeqCst), 0);
     assert_eq!(
         left(),

@@ -306,11 +306,11 @@ fn the_tag_of_a_policy_does_that() {
         let cluster = RedisCluster::start();
         let store = connect(&cluster.url()).await;
         let user = Policy::new("user")
-            .per(Attribute::named("tenant"))
-            .per(Attribute::User)
+            .key(Attribute::named("tenant"))
+            .key(Attribute::User)
             .limit(limit("3/w"));
         let tenant = Policy::new("tenant")
-            .per(Attribute::named("tenant"))
+            .key(Attribute::named("tenant"))
             .limit(limit("5/w"));
         let apart = Policies::new().policy(user.clone()).policy(tenant.clone());
         let together = Policies::new()
@@ -333,7 +333,7 @@ fn the_tag_of_a_policy_does_that() {
             store.status().counts.round_trips - before
         };
         assert!(calls().await > 12, "their slots are the same by chance");
-        engine.replace(together).unwrap();
+        engine.set_policies(together).unwrap();
         assert_eq!(calls().await, 8);
     });
 }

@@ -6,7 +6,7 @@ mod common;
 use common::{LONG, connect, limit, now, run};
 use ratekeeper::{Ask, LimitHandle, Mode, OnFailure, Source, Store};
 use ratekeeper_policy::config::Config;
-use ratekeeper_policy::{Attribute, Engine, Policies, Policy, Subject};
+use ratekeeper_policy::{Attribute, Engine, MaybeReady, Policies, Policy, Subject};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use ratekeeper_testkit::auditor::{Admission, Bound, Report};
@@ -520,7 +520,7 @@ fn an_engine_decides_without_a_future_what_is_held_and_by_redis_what_is_not() {
             Subject::new().user("ann").path("/login"),
         );
         let begin = Instant::now();
-        while engine.decide_or_later(&read, 1).is_err() {
+        while engine.try_decide(&read, 1).is_pending() {
             // Whoever waits is answered, and a lease is fetched.
             assert!(engine.decide(&read).await.is_allowed());
             assert!(
@@ -529,7 +529,7 @@ fn an_engine_decides_without_a_future_what_is_held_and_by_redis_what_is_not() {
                 engine.store().status()
             );
         }
-        let Ok(verdict) = engine.decide_or_later(&read, 1) else {
+        let MaybeReady::Ready(verdict) = engine.try_decide(&read, 1) else {
             panic!("it is held")
         };
         assert_eq!(
@@ -538,17 +538,17 @@ fn an_engine_decides_without_a_future_what_is_held_and_by_redis_what_is_not() {
         );
         assert_eq!(engine.decide(&read).await.source(), Source::Lease);
         // One of its limits is exact: so is all of it. And to peek is to ask.
-        assert!(engine.decide_or_later(&login, 1).is_err());
+        assert!(engine.try_decide(&login, 1).is_pending());
         assert_eq!(engine.decide(&login).await.source(), Source::Redis);
         assert_eq!(engine.peek(&read, 1).await.source(), Source::Redis);
         // Back to exact.
         let exact = Policies::new().policy(
             Policy::new("api")
-                .per(Attribute::User)
+                .key(Attribute::User)
                 .limit(limit("16/d burst 1600")),
         );
-        engine.replace(exact).unwrap();
-        assert!(engine.decide_or_later(&read, 1).is_err());
+        engine.set_policies(exact).unwrap();
+        assert!(engine.try_decide(&read, 1).is_pending());
         assert_eq!(engine.decide(&read).await.source(), Source::Redis);
     });
 }

@@ -95,13 +95,13 @@ fn wide() -> Limit {
 /// Two of ten policies apply.
 fn engine(count: Count) -> Engine<MemoryStore<ManualClock>> {
     let mut policies = Policies::new()
-        .policy(Policy::new("each").per("ip").limit(wide()).count(count))
+        .policy(Policy::new("each").key("ip").limit(wide()).count(count))
         .policy(Policy::new("all").limit(wide()));
     for number in 2..10 {
         let path = format!("/service{number}/**").parse().unwrap();
         policies = policies.policy(
             Policy::new(format!("s{number}"))
-                .when(Match::new().path(path))
+                .matching(Match::new().path(path))
                 .limit(wide()),
         );
     }

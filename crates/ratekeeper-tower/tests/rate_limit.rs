@@ -195,7 +195,7 @@ async fn without_an_address_all_share_one_bucket() {
     );
     // Policies by address hold for them too.
     let policies =
-        Policies::new().policy(Policy::new("each").per("ip").limit(Limit::per_minute(1)));
+        Policies::new().policy(Policy::new("each").key("ip").limit(Limit::per_minute(1)));
     let service = app().layer(RateLimitLayer::new(
         Engine::new(MemoryStore::new(), policies).unwrap(),
     ));
@@ -222,7 +222,7 @@ async fn a_request_without_the_attribute_of_a_policy_is_counted_by_its_address()
         (Missing::Skip, StatusCode::OK, StatusCode::OK),
     ] {
         let policy = Policy::new("each")
-            .per("header:x-api-key")
+            .key("header:x-api-key")
             .missing(missing)
             .limit(Limit::per_minute(1));
         let service = app().layer(RateLimitLayer::new(
@@ -237,7 +237,7 @@ async fn a_request_without_the_attribute_of_a_policy_is_counted_by_its_address()
         );
     }
     let policy = Policy::new("each")
-        .per(Attribute::User)
+        .key(Attribute::User)
         .missing(Missing::Deny)
         .limit(Limit::per_minute(1));
     let service = app().layer(RateLimitLayer::new(
@@ -670,9 +670,9 @@ async fn policies_go_by_route_user_and_plan() {
             .plan(Plan::new("pro").limit(Limit::per_minute(3)))
             .policy(
                 Policy::new("api")
-                    .when(Match::new().path("/users/**".parse().unwrap()))
-                    .per(Attribute::User)
-                    .per(Attribute::Endpoint)
+                    .matching(Match::new().path("/users/**".parse().unwrap()))
+                    .key(Attribute::User)
+                    .key(Attribute::Endpoint)
                     .plan(Attribute::Plan, Some("free")),
             ),
     );
@@ -736,7 +736,7 @@ fn peers(network: &str) -> TrustedPeers {
 async fn a_user_header_is_believed_on_connections_from_its_own_peers_only() {
     let policies = || {
         let policy = Policy::new("user")
-            .per(Attribute::User)
+            .key(Attribute::User)
             .missing(Missing::Skip)
             .limit(Limit::per_minute(1));
         Policies::new().policy(policy)
@@ -797,7 +797,7 @@ async fn the_route_is_known_within_the_router_and_not_around_it() {
     let policies = || {
         Policies::new().policy(
             Policy::new("route")
-                .per(Attribute::Endpoint)
+                .key(Attribute::Endpoint)
                 .limit(Limit::per_minute(1)),
         )
     };

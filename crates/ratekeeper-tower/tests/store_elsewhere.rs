@@ -63,7 +63,7 @@ impl Store for Elsewhere {
 
 #[tokio::test]
 async fn a_hook_hears_of_the_client_that_asked() {
-    let policies = Policies::new().policy(Policy::new("each").per("ip").limit(Limit::per_hour(1)));
+    let policies = Policies::new().policy(Policy::new("each").key("ip").limit(Limit::per_hour(1)));
     let engine = Engine::new(Elsewhere(MemoryStore::new()), policies).unwrap();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let hears = Arc::clone(&heard);

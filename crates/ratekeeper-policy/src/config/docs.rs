@@ -31,7 +31,7 @@ impl Config {
         {
             let cells = [
                 cell(&policy.name),
-                conditions(&policy.when),
+                conditions(&policy.matching),
                 counted_for(&policy.key),
                 how_many(policy),
                 beyond(policy),

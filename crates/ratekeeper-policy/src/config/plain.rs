@@ -83,15 +83,15 @@ pub(crate) fn read(variables: &Variables, found: &mut Vec<Diagnostic>) -> Plain 
         };
         policies = policies.policy(match name {
             PER_USER => Policy::new("per_user")
-                .per(Attribute::User)
+                .key(Attribute::User)
                 .missing(Missing::Skip)
                 .limit(limit)
-                .last(),
+                .stop(),
             PER_IP => Policy::new("per_ip")
-                .per(Attribute::Ip)
+                .key(Attribute::Ip)
                 .missing(Missing::Skip)
                 .limit(limit)
-                .last(),
+                .stop(),
             _ => Policy::new("default").limit(limit),
         });
         from.push(name);

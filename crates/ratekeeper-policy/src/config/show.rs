@@ -12,8 +12,10 @@ use super::time::{duration_text, instant_text};
 use super::{Config, EnvoyService, KeysShown, Loaded, RedisConfig, Secret, UserHeader, keys};
 use crate::attribute::Attribute;
 use crate::matching::{HeaderTest, Match};
-use crate::policies::{Listed, Policies};
-use crate::policy::{Action, Class, Cost, Count, Limits, Missing, Policy, Reserve, Rollout};
+use crate::policies::{ListEntry, Policies};
+use crate::policy::{
+    Action, Cost, Count, Limits, Missing, Policy, Reserve, ReserveClasses, Rollout,
+};
 use crate::policy_limit::PolicyLimit;
 use ratekeeper::OnFailure;
 use std::fmt::{Display, Write as _};
@@ -59,10 +61,13 @@ impl Config {
             deny,
             ..
         } = &mut config.policies;
-        let listed = allow.iter_mut().chain(deny).map(|entry| &mut entry.when);
+        let listed = allow
+            .iter_mut()
+            .chain(deny)
+            .map(|entry| &mut entry.matching);
         for when in policies
             .iter_mut()
-            .map(|policy| &mut policy.when)
+            .map(|policy| &mut policy.matching)
             .chain(listed)
         {
             let mut next = Some(when);
@@ -191,7 +196,7 @@ impl Writer<'_> {
                 &format!("plans.{index}"),
             );
             self.limits(&plan.limits);
-            self.optional("class", plan.priority.map(text));
+            self.optional("class", plan.class.map(text));
         }
         for (index, policy) in policies.policies.iter().enumerate() {
             self.table("[[policy]]", &format!("policy.{index}"));
@@ -316,8 +321,8 @@ impl Writer<'_> {
 
     fn policy(&mut self, policy: &Policy) {
         self.line("name", text(&policy.name));
-        if policy.when != Match::new() {
-            let conditions = self.conditions(&policy.when);
+        if policy.matching != Match::new() {
+            let conditions = self.conditions(&policy.matching);
             self.line("match", inline(conditions));
         }
         self.line("key", list(policy.key.iter().map(text)));
@@ -381,15 +386,15 @@ impl Writer<'_> {
         self.optional(
             "class",
             policy
-                .class
+                .reserves
                 .as_ref()
                 .map(class)
-                .or(policy.priority.map(text)),
+                .or(policy.class.map(text)),
         );
         if policy.rollout != Rollout::ALL {
             self.line("rollout", policy.rollout.as_percent().to_string());
         }
-        if policy.last {
+        if policy.stop {
             self.line("final", "true".to_owned());
         }
         if let Some(penalty) = policy.penalty {
@@ -412,8 +417,8 @@ impl Writer<'_> {
         }
     }
 
-    fn listed(&mut self, entry: &Listed) {
-        for (key, value) in self.conditions(&entry.when) {
+    fn listed(&mut self, entry: &ListEntry) {
+        for (key, value) in self.conditions(&entry.matching) {
             self.line(&key, value);
         }
         self.optional("until", entry.until.map(instant_text));
@@ -483,7 +488,7 @@ impl Writer<'_> {
     }
 }
 
-fn class(class: &Class) -> String {
+fn class(class: &ReserveClasses) -> String {
     let reserves = class.reserves.iter().map(|(class, reserve)| match reserve {
         Reserve::Units(units) => (name(class), units.to_string()),
         Reserve::Percent(percent) => (name(class), format!("\"{percent}%\"")),

@@ -40,7 +40,7 @@ impl Config {
         for (list, entries) in [("allow", &policies.allow), ("deny", &policies.deny)] {
             for attribute in entries
                 .iter()
-                .filter_map(|entry| self.unmatched(&entry.when))
+                .filter_map(|entry| self.unmatched(&entry.matching))
             {
                 found.push(self.sentence(
                     &format!("an entry of [[{list}]] matches"),
@@ -55,7 +55,7 @@ impl Config {
     fn unprovided_by(&self, policy: &Policy, found: &mut Vec<String>) {
         let lacks = |attribute: &&Attribute| !self.identity.provides(attribute);
         let name = &policy.name;
-        if let Some(attribute) = self.unmatched(&policy.when) {
+        if let Some(attribute) = self.unmatched(&policy.matching) {
             let what = format!("the policy `{name}` matches");
             found.push(self.sentence(&what, attribute, "it applies to no request"));
             return;
@@ -93,7 +93,7 @@ impl Config {
             ));
         }
         if let Some(class) = policy
-            .class
+            .reserves
             .as_ref()
             .filter(|class| lacks(&&class.attribute))
         {

@@ -1,7 +1,7 @@
 //! The policy, plan and key that a verdict is accounted for by, for logs.
 
 use super::asking::{Asked, Role};
-use super::{Engine, Verdict, key};
+use super::{Engine, PolicyVerdict, key};
 use crate::policy::Limits;
 use ratekeeper::Store;
 
@@ -9,7 +9,7 @@ use ratekeeper::Store;
 /// that it counted by.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Account {
+pub struct VerdictSummary {
     /// The name of the policy.
     pub policy: String,
     /// The plan whose limits applied; none where the policy has limits of its own.
@@ -22,7 +22,7 @@ pub struct Account {
 impl<S: Store> Engine<S> {
     /// The policy, plan and key that a verdict of this engine is accounted for by. None if no
     /// policy with a limit applied, or if the reason is none of a policy.
-    pub fn account(&self, verdict: &Verdict) -> Option<Account> {
+    pub fn summary(&self, verdict: &PolicyVerdict) -> Option<VerdictSummary> {
         let (ruling, asked) = verdict.accounted()?;
         let by_plan = matches!(ruling.policy.limits, Limits::Plan { .. });
         let plan = |asked: &Asked| match asked.role {
@@ -41,7 +41,7 @@ impl<S: Store> Engine<S> {
                 &self.inner.overrides.secret(),
             )
         });
-        Some(Account {
+        Some(VerdictSummary {
             policy: ruling.policy.name.clone(),
             plan,
             key,

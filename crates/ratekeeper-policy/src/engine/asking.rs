@@ -5,9 +5,9 @@ use super::overrides::{InForce, Override};
 use super::reason::{Ban, Reason};
 use super::rules::{Rules, Ruling, Slot};
 use crate::attribute::Attribute;
-use crate::matching::Why;
+use crate::matching::MismatchReason;
 use crate::path::Path;
-use crate::policy::{Action, Class, Cost, Limits, Missing, Reserve};
+use crate::policy::{Action, Cost, Limits, Missing, Reserve, ReserveClasses};
 use crate::subject::Subject;
 use ratekeeper::{Ask, Mode, Timestamp};
 use smallvec::SmallVec;
@@ -92,7 +92,7 @@ impl Request<'_, '_> {
         self.path.is_none_or(Path::has_one_reading)
             || ruling
                 .policy
-                .when
+                .matching
                 .holds_in_every_reading(self.subject, self.path)
     }
 }
@@ -112,7 +112,7 @@ pub(super) enum Lacking<'a> {
     Plan(&'a Attribute),
 }
 
-impl From<Lacking<'_>> for Why {
+impl From<Lacking<'_>> for MismatchReason {
     fn from(lacking: Lacking<'_>) -> Self {
         match lacking {
             Lacking::Key(attribute) => Self::NoKey(attribute.clone()),
@@ -150,12 +150,12 @@ impl Asking {
             let ruling = &rules.policies[number as usize];
             if ruling
                 .policy
-                .when
+                .matching
                 .holds_on_path(request.subject, request.path)
                 && self
                     .apply(rules, number, ruling, overrides, request)
                     .is_ok()
-                && ruling.policy.last
+                && ruling.policy.stop
                 && request.holds_in_every_reading(ruling)
             {
                 break;
@@ -169,21 +169,25 @@ impl Asking {
         rules: &Rules,
         overrides: &InForce,
         request: &Request<'_, '_>,
-        mut told: impl FnMut(&Ruling, Result<Applied<'_>, Why>, &Self),
+        mut told: impl FnMut(&Ruling, Result<Applied<'_>, MismatchReason>, &Self),
     ) {
         let mut last = None::<&Ruling>;
         for (number, ruling) in (0..).zip(&rules.policies) {
             let (before, start) = (self.asked.len(), self.keys.len());
             let applied = match last {
-                Some(last) => Err(Why::After(last.policy.name.as_str().into())),
-                None => match ruling.policy.when.why_not(request.subject, request.path) {
+                Some(last) => Err(MismatchReason::After(last.policy.name.as_str().into())),
+                None => match ruling
+                    .policy
+                    .matching
+                    .why_not(request.subject, request.path)
+                {
                     Some(why) => Err(why),
                     None => self
                         .apply(rules, number, ruling, overrides, request)
-                        .map_err(Why::from),
+                        .map_err(MismatchReason::from),
                 },
             };
-            if applied.is_ok() && ruling.policy.last && request.holds_in_every_reading(ruling) {
+            if applied.is_ok() && ruling.policy.stop && request.holds_in_every_reading(ruling) {
                 last = Some(ruling);
             }
             let applied = applied.map(|lacks| Applied {
@@ -253,7 +257,7 @@ impl Asking {
             });
             return Ok(Some(*lacks));
         }
-        let reserve = policy.class.as_ref().and_then(|class| class.of(subject));
+        let reserve = policy.reserves.as_ref().and_then(|class| class.of(subject));
         let units = policy.cost.of(subject).saturating_mul(request.cost);
         let range = start as u32..self.keys.len() as u32;
         let ask = |role, mode, cost, reserve, instead| {
@@ -273,9 +277,9 @@ impl Asking {
             self.asked.push(ask(Role::Ban, Mode::Enforce, 1, 0, None));
         }
         if self.class.is_none() {
-            let of_plan = || rules.source.plans.get(set).and_then(|plan| plan.priority);
+            let of_plan = || rules.source.plans.get(set).and_then(|plan| plan.class);
             let by_plan = matches!(policy.limits, Limits::Plan { .. });
-            self.class = by_plan.then(of_plan).flatten().or(policy.priority);
+            self.class = by_plan.then(of_plan).flatten().or(policy.class);
         }
         if ruling.gate.is_some() {
             self.gates.push((number, enforced));
@@ -419,7 +423,7 @@ impl Ruling {
     }
 }
 
-impl Class {
+impl ReserveClasses {
     /// What the class of a subject leaves to others.
     fn of(&self, subject: &Subject<'_>) -> Option<Reserve> {
         let named = |class: &[u8]| {

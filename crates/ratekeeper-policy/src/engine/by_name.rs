@@ -4,7 +4,7 @@
 use super::asking::{Asking, Lacking, Request};
 use super::reason::Reason;
 use super::rules::Rules;
-use super::{Engine, OverrideError, PolicyKey, Verdict};
+use super::{Engine, OverrideError, PolicyKey, PolicyVerdict};
 use crate::attribute::Attribute;
 use crate::subject::{Headers, Subject};
 use ratekeeper::{Store, Timestamp};
@@ -66,7 +66,7 @@ impl<S: Store> Engine<S> {
         value: &[u8],
         cost: u64,
         peek: bool,
-    ) -> Result<Verdict, ByNameError> {
+    ) -> Result<PolicyVerdict, ByNameError> {
         let verdict = self.begin_by(policy, value, cost)?;
         Ok(self.ask_for(verdict, peek, None).await)
     }
@@ -93,9 +93,14 @@ impl<S: Store> Engine<S> {
         Ok(key)
     }
 
-    fn begin_by(&self, policy: &str, value: &[u8], cost: u64) -> Result<Verdict, ByNameError> {
+    fn begin_by(
+        &self,
+        policy: &str,
+        value: &[u8],
+        cost: u64,
+    ) -> Result<PolicyVerdict, ByNameError> {
         let now = self.inner.store.now();
-        let mut verdict = Verdict::new(self.inner.rules.load(), now);
+        let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
         let (rules, asking) = verdict.parts.asking_by();
         // Whoever asks so holds no place when it is answered: it is not worth a wait either.
         asking.at_once = true;

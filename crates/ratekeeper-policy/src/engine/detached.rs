@@ -5,8 +5,8 @@
 //! count, what a cost is multiplied by. The policies may change in between.
 
 use super::asking::{Asked, FEW};
-use super::verdict::Verdict;
-use super::{Ending, Engine, Ruling};
+use super::verdict::PolicyVerdict;
+use super::{Completion, Engine, Ruling};
 use crate::policy::{Cost, Count, StatusRange};
 use crate::subject::Subject;
 use ratekeeper::{DetachError, SettleError, Store, Timestamp};
@@ -29,7 +29,7 @@ impl<S: Store> Engine<S> {
         subject: &Subject<'_>,
         cost: Option<u64>,
         max_wait: Option<Duration>,
-    ) -> Verdict {
+    ) -> PolicyVerdict {
         let mut verdict = self.begin(subject, cost.unwrap_or(1));
         let asking = &mut verdict.parts.asking;
         (asking.max_wait, asking.scales, asking.acts_later) = (max_wait, cost.is_some(), true);
@@ -37,7 +37,11 @@ impl<S: Store> Engine<S> {
     }
 
     /// Takes a verdict apart from this process: see [`Store::detach`].
-    pub async fn detach(&self, verdict: Verdict, until: Timestamp) -> Result<Vec<u8>, DetachError> {
+    pub async fn detach(
+        &self,
+        verdict: PolicyVerdict,
+        until: Timestamp,
+    ) -> Result<Vec<u8>, DetachError> {
         let (mut verdict, store) = (verdict, &self.inner.store);
         let mut receipt = vec![VERSION];
         put(&mut receipt, verdict.parts.asking.asked.len() as u64);
@@ -55,7 +59,11 @@ impl<S: Store> Engine<S> {
     }
 
     /// Settles what was [detached](Self::detach), as [`settle`](Self::settle) does.
-    pub async fn settle_detached(&self, receipt: &[u8], ending: Ending) -> Result<(), SettleError> {
+    pub async fn settle_detached(
+        &self,
+        receipt: &[u8],
+        ending: Completion,
+    ) -> Result<(), SettleError> {
         let (charged, receipt) = read(receipt).ok_or(SettleError::InvalidReceipt)?;
         let actual: SmallVec<[u64; FEW]> = charged
             .iter()
@@ -104,7 +112,7 @@ impl Charged {
         }
     }
 
-    pub(super) fn actual(&self, ending: &Ending) -> u64 {
+    pub(super) fn actual(&self, ending: &Completion) -> u64 {
         let failed = || {
             ending.failed_with(|status| self.failures.iter().any(|range| range.contains(status)))
         };

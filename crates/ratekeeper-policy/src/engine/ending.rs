@@ -6,14 +6,14 @@ use ratekeeper::adaptive::RequestOutcome;
 /// How a request ended, for the policies that count only some, and for those whose cost is known
 /// only then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Ending {
+pub struct Completion {
     status: Option<u16>,
     failed: Option<bool>,
     cost: Option<u64>,
     cut_off: bool,
 }
 
-impl Ending {
+impl Completion {
     /// With this HTTP status, whose sense is up to each policy.
     pub fn status(status: u16) -> Self {
         Self {
@@ -45,7 +45,7 @@ impl Ending {
 }
 
 /// # What it really cost
-impl Ending {
+impl Completion {
     /// So much, for the policies that do not have a fixed cost; for all, if [a cost was
     /// reserved](super::Engine::reserve).
     #[must_use]

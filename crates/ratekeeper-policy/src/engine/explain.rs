@@ -6,9 +6,9 @@ use super::asking::{Applied, Asking, Request, Role};
 use super::key;
 use super::overrides::Override;
 use super::reason::{Reason, reason_of};
-use super::verdict::{Verdict, outcome};
+use super::verdict::{PolicyVerdict, outcome};
 use crate::attribute::Attribute;
-use crate::matching::Why;
+use crate::matching::MismatchReason;
 use crate::policy::Missing;
 use crate::policy_limit::PolicyLimit;
 use crate::subject::Subject;
@@ -19,22 +19,22 @@ use std::time::Duration;
 /// What would become of a request, and why. Asking changes nothing.
 #[derive(Debug)]
 pub struct Explanation {
-    verdict: Verdict,
-    tried: Vec<Tried>,
+    verdict: PolicyVerdict,
+    tried: Vec<PolicyTrace>,
 }
 
 /// What one policy made of the request.
 #[derive(Debug)]
-pub struct Tried {
+pub struct PolicyTrace {
     /// Its name.
     pub policy: String,
     /// Why it does not apply, or where it stands.
-    pub outcome: Result<Standing, Why>,
+    pub outcome: Result<KeyState, MismatchReason>,
 }
 
 /// Where a policy stands with the key of a request.
 #[derive(Debug)]
-pub struct Standing {
+pub struct KeyState {
     /// The key in words, such as `ip=203.0.113.7`; empty if all share one bucket. What opens doors
     /// is shown by its fingerprint.
     pub key: String,
@@ -43,7 +43,7 @@ pub struct Standing {
     /// The attribute of the key that the request lacks, and what happens therefore.
     pub missing: Option<(Attribute, Missing)>,
     /// Its limits.
-    pub levels: Vec<Level>,
+    pub levels: Vec<LimitState>,
     /// What an operator said of the key.
     pub instead: Option<Arc<Override>>,
     /// How long a penalty still bans the key.
@@ -54,7 +54,7 @@ pub struct Standing {
 
 /// Where a limit stands with the key of a request.
 #[derive(Clone, Copy, Debug)]
-pub struct Level {
+pub struct LimitState {
     /// The limit.
     pub limit: PolicyLimit,
     /// What the request would cost.
@@ -70,17 +70,17 @@ pub struct Level {
 
 impl Explanation {
     /// What would be decided.
-    pub fn verdict(&self) -> &Verdict {
+    pub fn verdict(&self) -> &PolicyVerdict {
         &self.verdict
     }
 
     /// Every policy, in order.
-    pub fn tried(&self) -> &[Tried] {
+    pub fn tried(&self) -> &[PolicyTrace] {
         &self.tried
     }
 
     /// When the request would be admitted if nobody else comes; none if never, or if nobody knows.
-    pub fn admitted_at(&self) -> Option<Timestamp> {
+    pub fn allowed_at(&self) -> Option<Timestamp> {
         match self.verdict.is_allowed() {
             true => Some(self.verdict.parts.now + self.verdict.delay()),
             // Without the attribute it is denied for ever, whatever else denies it now.
@@ -159,7 +159,7 @@ impl<S: Store> Engine<S> {
                             .any(|asked| asked.mode == ratekeeper::Mode::Shadow)
                             || mine.is_empty() && lacks.is_some() && only_counted;
                         let levels = Vec::new();
-                        let standing = Standing {
+                        let standing = KeyState {
                             key,
                             fingerprint,
                             missing,
@@ -185,12 +185,12 @@ impl<S: Store> Engine<S> {
             (None, None) => reason_of(&asking, &answer),
         };
         asking.banned = banned;
-        let mut verdict = Verdict::new(rules, now);
+        let mut verdict = PolicyVerdict::new(rules, now);
         verdict.parts.asking = asking;
         verdict.answered(answer);
         verdict.parts.reason = reason;
         let statuses: Vec<_> = verdict.statuses().collect();
-        let stand = |(range, mut standing): (std::ops::Range<usize>, Standing)| {
+        let stand = |(range, mut standing): (std::ops::Range<usize>, KeyState)| {
             for (asked, status) in &statuses[range] {
                 let decision = status.decision();
                 if asked.role == Role::Ban {
@@ -202,7 +202,7 @@ impl<S: Store> Engine<S> {
                     false => Some(now + decision.delay()),
                 };
                 let limit = asked.slot(verdict.ruling(asked)).limit;
-                standing.levels.push(Level {
+                standing.levels.push(LimitState {
                     limit,
                     cost: asked.cost,
                     decision,
@@ -214,7 +214,7 @@ impl<S: Store> Engine<S> {
         };
         let tried = tried
             .into_iter()
-            .map(|(policy, outcome)| Tried {
+            .map(|(policy, outcome)| PolicyTrace {
                 policy,
                 outcome: outcome.map(stand),
             })

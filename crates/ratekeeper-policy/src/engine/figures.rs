@@ -6,7 +6,7 @@ use super::rules::Ruling;
 use crate::attribute::Attribute;
 use crate::policy::{Action, Rollout};
 use crate::policy_limit::PolicyLimit;
-use crate::stats::{Counts, Heavy, HistogramCounts, SeenKey};
+use crate::stats::{DecisionStats, Heavy, HistogramSnapshot, SeenKey};
 use ratekeeper::{Ask, LimitHandle, LimitKeyStats, Mode, Store};
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -15,7 +15,7 @@ use std::sync::atomic::Ordering;
 /// What one policy has counted since the engine was made, over all reloads.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct PolicyFigures {
+pub struct PolicyStats {
     /// Its name.
     pub policy: String,
     /// By what it counts, in words.
@@ -30,13 +30,13 @@ pub struct PolicyFigures {
     pub rollout: Rollout,
     /// What became of the requests it applied to. One that another policy turned away is in none of
     /// these, unless this one only watches and would have turned it away too.
-    pub counts: Counts,
+    pub counts: DecisionStats,
     /// Bans by its penalty.
     pub bans: u64,
     /// The number of requests since the policy is in force, if it applied to none of them.
     pub unmatched: Option<u64>,
     /// How full it is; see [`Usage`].
-    pub usage: Usage,
+    pub usage: Utilization,
     /// Keys that have used something which has not come back yet, and keys that were forgotten.
     /// None if the store cannot count.
     pub keys: Option<LimitKeyStats>,
@@ -44,14 +44,14 @@ pub struct PolicyFigures {
 
 /// How full a policy is.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub enum Usage {
+pub enum Utilization {
     /// One bucket for all: the share of it that is used, from 0 to 1.
     Share(f64),
     /// The cost that was admitted within its window, estimated as a sliding window counter does.
     Admitted(u64),
 }
 
-impl Usage {
+impl Utilization {
     /// The number alone.
     pub fn number(self) -> f64 {
         match self {
@@ -91,7 +91,7 @@ fn limits_of(ruling: &Ruling) -> Vec<PolicyLimit> {
 /// # Figures
 impl<S: Store> Engine<S> {
     /// What each policy has counted. Looks at the whole store once, so not for every request.
-    pub async fn figures(&self) -> Vec<PolicyFigures> {
+    pub async fn policy_stats(&self) -> Vec<PolicyStats> {
         let rules = self.inner.rules.load_full();
         let handles = |ruling: &Ruling| -> Vec<LimitHandle> {
             ruling
@@ -145,7 +145,7 @@ impl<S: Store> Engine<S> {
                 evicted_fresh,
                 evicted_live,
             });
-            figures.push(PolicyFigures {
+            figures.push(PolicyStats {
                 policy: ruling.policy.name.clone(),
                 key: ruling.key_name.to_string(),
                 by: ruling.policy.key.clone(),
@@ -162,11 +162,11 @@ impl<S: Store> Engine<S> {
         figures
     }
 
-    async fn usage(&self, ruling: &Ruling) -> Usage {
+    async fn usage(&self, ruling: &Ruling) -> Utilization {
         let store = &self.inner.store;
         let now = store.now();
         if !ruling.policy.key.is_empty() {
-            return Usage::Admitted(ruling.figures.tally.in_window(now));
+            return Utilization::Admitted(ruling.figures.tally.in_window(now));
         }
         let mut fullest = 0.0_f64;
         for slot in ruling.sets.iter().flatten() {
@@ -182,7 +182,7 @@ impl<S: Store> Engine<S> {
                 fullest = fullest.max(1.0 - remaining as f64 / limit.max(1) as f64);
             }
         }
-        Usage::Share(fullest)
+        Utilization::Share(fullest)
     }
 
     pub(super) fn requests(&self) -> u64 {
@@ -198,17 +198,17 @@ impl<S: Store> Engine<S> {
 
     /// How long decisions took, of those that were timed; see
     /// [`EngineOptions`](super::EngineOptions).
-    pub fn times(&self) -> HistogramCounts {
+    pub fn decision_times(&self) -> HistogramSnapshot {
         self.inner.figures.times.read()
     }
 
     /// How often other policies have taken the place of those it was made with.
-    pub fn replaced(&self) -> u64 {
+    pub fn reload_count(&self) -> u64 {
         self.inner.figures.reloads.load(Ordering::Relaxed)
     }
 
     /// The keys with most requests.
-    pub fn heaviest(&self, many: usize) -> Vec<TopKey> {
+    pub fn most_active(&self, many: usize) -> Vec<TopKey> {
         self.top(self.inner.figures.heaviest.top(many))
     }
 

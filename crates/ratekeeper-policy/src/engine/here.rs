@@ -1,6 +1,6 @@
 //! Deciding without a future to wait on, where the store is in this process.
 
-use super::{Ending, Engine, Subject, Verdict};
+use super::{Completion, Engine, PolicyVerdict, Subject};
 use ratekeeper::{Clock, MemoryStore, Store};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -14,25 +14,25 @@ impl<S: Store + 'static> Engine<S> {
         clippy::result_large_err,
         reason = "few have to wait, and they move it once"
     )]
-    pub fn decide_or_later(
+    pub fn try_decide(
         &self,
         subject: &Subject<'_>,
         cost: u64,
-    ) -> Result<Verdict, impl Future<Output = Verdict> + Send + use<S>> {
+    ) -> MaybeReady<PolicyVerdict, impl Future<Output = PolicyVerdict> + Send + use<S>> {
         let mut verdict = self.begin(subject, cost);
         let in_line = self.press(&mut verdict, true);
         if in_line.is_none() && self.inner.store.is_here() {
-            return Ok(self.ask_pressed_here(verdict, false));
+            return MaybeReady::Ready(self.ask_pressed_here(verdict, false));
         }
         // A store that is elsewhere may still know this one.
         let is_known = in_line.is_none()
             && (!verdict.is_open() || verdict.ask_store_here(&self.inner.store, false));
         if is_known && !verdict.is_to_be_punished() {
             self.count(&verdict);
-            return Ok(verdict);
+            return MaybeReady::Ready(verdict);
         }
         let engine = self.clone();
-        Err(async move {
+        MaybeReady::Pending(async move {
             if let Some(in_line) = in_line {
                 Box::pin(engine.wait_in_line(&mut verdict, in_line, None)).await;
             }
@@ -45,35 +45,35 @@ impl<S: Store + 'static> Engine<S> {
 
     /// Settles, as [`settle`](Self::settle) does, if the store is in this process or there is
     /// nothing to settle. If not, what settles.
-    pub fn settle_or_later(
+    pub fn try_settle(
         &self,
-        verdict: Verdict,
-        ending: Ending,
-    ) -> Result<(), impl Future<Output = ()> + Send + use<S>> {
+        verdict: PolicyVerdict,
+        ending: Completion,
+    ) -> MaybeReady<(), impl Future<Output = ()> + Send + use<S>> {
         let mut verdict = verdict;
         self.finish(&mut verdict, &ending);
         // Most requests end as they were charged: they need no future to be moved into.
         if verdict.is_settled(&ending) {
-            return Ok(());
+            return MaybeReady::Ready(());
         }
         let (engine, here) = (self.clone(), self.inner.store.is_here());
-        here_or_later(here, async move { engine.settle(verdict, ending).await })
+        ready_or_pending(here, async move { engine.settle(verdict, ending).await })
     }
 
     /// Cancels, as [`cancel`](Self::cancel) does, if the store is in this process. If not, what
     /// cancels.
-    pub fn cancel_or_later(
+    pub fn try_cancel(
         &self,
-        verdict: Verdict,
-    ) -> Result<(), impl Future<Output = ()> + Send + use<S>> {
+        verdict: PolicyVerdict,
+    ) -> MaybeReady<(), impl Future<Output = ()> + Send + use<S>> {
         let (engine, here) = (self.clone(), self.inner.store.is_here());
-        here_or_later(here, async move { engine.cancel(verdict).await })
+        ready_or_pending(here, async move { engine.cancel(verdict).await })
     }
 }
 
 impl<S: Store> Engine<S> {
     /// As `ask` does, without a future to move the verdict through.
-    fn ask_here(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> Verdict {
+    fn ask_here(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> PolicyVerdict {
         let mut verdict = self.begin(subject, cost);
         if !peek {
             // Who cannot wait does not.
@@ -83,13 +83,13 @@ impl<S: Store> Engine<S> {
     }
 
     /// What `ask_pressed` does where the store is here.
-    pub(super) fn ask_pressed_here(&self, mut verdict: Verdict, peek: bool) -> Verdict {
+    pub(super) fn ask_pressed_here(&self, mut verdict: PolicyVerdict, peek: bool) -> PolicyVerdict {
         if verdict.is_open() && !verdict.ask_store_here(&self.inner.store, peek) {
-            at_once(self.ask_and_wait(&mut verdict, peek, None));
+            now_or_never(self.ask_and_wait(&mut verdict, peek, None));
         }
         if !peek {
             if verdict.is_to_be_punished() {
-                at_once(self.punish(&verdict, None));
+                now_or_never(self.punish(&verdict, None));
             }
             self.count(&verdict);
         }
@@ -101,50 +101,73 @@ impl<S: Store> Engine<S> {
 impl<C: Clock> Engine<MemoryStore<C>> {
     /// See [`decide`](Self::decide). Where an adaptive limit has a queue, nobody waits here:
     /// whoever finds no place is turned away, as without one.
-    pub fn decide_now(&self, subject: &Subject<'_>) -> Verdict {
+    pub fn decide_now(&self, subject: &Subject<'_>) -> PolicyVerdict {
         self.ask_here(subject, 1, false)
     }
 
     /// See [`decide_n`](Self::decide_n).
-    pub fn decide_n_now(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+    pub fn decide_n_now(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         self.ask_here(subject, cost, false)
     }
 
     /// See [`peek`](Self::peek).
-    pub fn peek_now(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+    pub fn peek_now(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         self.ask_here(subject, cost, true)
     }
 
     /// See [`settle`](Self::settle).
-    pub fn settle_now(&self, verdict: Verdict, ending: Ending) {
+    pub fn settle_now(&self, verdict: PolicyVerdict, ending: Completion) {
         let mut verdict = verdict;
         self.finish(&mut verdict, &ending);
         if !verdict.is_settled(&ending) {
-            at_once(self.settle(verdict, ending));
+            now_or_never(self.settle(verdict, ending));
         }
     }
 
     /// See [`cancel`](Self::cancel).
-    pub fn cancel_now(&self, verdict: Verdict) {
-        at_once(self.cancel(verdict));
+    pub fn cancel_now(&self, verdict: PolicyVerdict) {
+        now_or_never(self.cancel(verdict));
     }
 }
 
-/// Runs a future that is ready when it is polled, if it is.
-fn here_or_later<F: Future<Output = ()>>(here: bool, future: F) -> Result<(), F> {
-    match here {
-        true => {
-            at_once(future);
-            Ok(())
+/// A result that is there already, or the future that produces it.
+#[derive(Debug)]
+pub enum MaybeReady<T, F> {
+    /// The result.
+    Ready(T),
+    /// A future that has to be awaited for it.
+    Pending(F),
+}
+
+impl<T, F> MaybeReady<T, F> {
+    /// The result, if it is there.
+    pub fn ready(self) -> Option<T> {
+        match self {
+            Self::Ready(result) => Some(result),
+            Self::Pending(_) => None,
         }
-        false => Err(future),
+    }
+
+    /// Whether the future has to be awaited.
+    pub fn is_pending(&self) -> bool {
+        matches!(self, Self::Pending(_))
     }
 }
 
-/// What a store in this process answers, it answers when it is asked.
-fn at_once<T>(answer: impl Future<Output = T>) -> T {
-    match pin!(answer).poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(answer) => answer,
-        Poll::Pending => unreachable!("a store that is here never waits"),
+/// Runs a future of a store in this process at once; other futures are returned.
+fn ready_or_pending<F: Future<Output = ()>>(is_local: bool, future: F) -> MaybeReady<(), F> {
+    if is_local {
+        now_or_never(future);
+        MaybeReady::Ready(())
+    } else {
+        MaybeReady::Pending(future)
+    }
+}
+
+/// The output of a future of a store in this process, which is ready at the first poll.
+fn now_or_never<T>(future: impl Future<Output = T>) -> T {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => unreachable!("a store in this process never waits"),
     }
 }

@@ -20,25 +20,26 @@ mod rules;
 mod shared;
 mod verdict;
 
-pub use account::Account;
+pub use account::VerdictSummary;
 pub use by_name::ByNameError;
-pub use ending::Ending;
-pub use explain::{Explanation, Level, Standing, Tried};
-pub use figures::{PolicyFigures, TopKey, Usage};
+pub use ending::Completion;
+pub use explain::{Explanation, KeyState, LimitState, PolicyTrace};
+pub use figures::{PolicyStats, TopKey, Utilization};
+pub use here::MaybeReady;
 pub use operator::KeySelector;
 pub(crate) use overrides::LONGEST;
 pub use overrides::{Override, OverrideError};
-pub use places::Refused;
-pub use pressure::{AdaptiveFigures, LoadSource, PressureFigures};
+pub use places::RejectionStats;
+pub use pressure::{AdaptiveStats, LoadSource, OverloadStats};
 pub use reason::{Ban, Reason};
 pub use rules::EngineError;
 pub use shared::{PolicyKey, SharedOverride};
-pub use verdict::{LimitStatus, Verdict};
+pub use verdict::{LimitStatus, PolicyVerdict};
 
 use crate::attribute::Attribute;
 use crate::fingerprint::FingerprintSecret;
 use crate::path::Path;
-use crate::policies::{Listed, Policies};
+use crate::policies::{ListEntry, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
 use crate::subject::Subject;
 use arc_swap::ArcSwap;
@@ -184,7 +185,7 @@ impl<S: Store> Engine<S> {
     /// Goes by other policies from the next decision on. What is the same keeps its counts; a limit
     /// that changed keeps the tokens that are left. After an error nothing has changed: the
     /// policies are wrong, or the store takes no more limits.
-    pub fn replace(&self, policies: Policies) -> Result<(), EngineError> {
+    pub fn set_policies(&self, policies: Policies) -> Result<(), EngineError> {
         let mut registry = self
             .inner
             .registry
@@ -222,9 +223,10 @@ impl<S: Store> Engine<S> {
             self.inner.figures.shadow_denied.forget(gone.number);
         }
         for old in &before.policies {
-            let (when, by) = (&old.policy.when, &old.policy.key);
+            let (when, by) = (&old.policy.matching, &old.policy.key);
             let same = now.policies.iter().find(|new| new.number == old.number);
-            if let Some(new) = same.filter(|new| new.policy.when != *when || new.policy.key != *by)
+            if let Some(new) =
+                same.filter(|new| new.policy.matching != *when || new.policy.key != *by)
             {
                 new.figures.forget_applied(requests);
             }
@@ -250,13 +252,13 @@ impl<S: Store> Engine<S> {
     /// Decides on one request, and charges it if it passes. It may wait for a place where an
     /// adaptive limit [has a queue](crate::AdaptiveLimit::queue), and is charged nothing until it
     /// has one.
-    pub async fn decide(&self, subject: &Subject<'_>) -> Verdict {
+    pub async fn decide(&self, subject: &Subject<'_>) -> PolicyVerdict {
         self.ask(subject, 1, false, None).await
     }
 
     /// Decides on a request that costs more or less than one; each policy multiplies it by its own
     /// cost.
-    pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+    pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         self.ask(subject, cost, false, None).await
     }
 
@@ -267,18 +269,18 @@ impl<S: Store> Engine<S> {
         subject: &Subject<'_>,
         cost: u64,
         within: Duration,
-    ) -> Verdict {
+    ) -> PolicyVerdict {
         self.ask(subject, cost, false, Some(within)).await
     }
 
     /// Says what would be decided, and charges nothing.
-    pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+    pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         self.ask(subject, cost, true, None).await
     }
 
     /// Corrects what a request was charged, now that it has ended: policies that do not count it
     /// get it back, those whose cost is known only now are charged that. Permits go back.
-    pub async fn settle(&self, verdict: Verdict, ending: Ending) {
+    pub async fn settle(&self, verdict: PolicyVerdict, ending: Completion) {
         let mut verdict = verdict;
         self.finish(&mut verdict, &ending);
         if verdict.is_settled(&ending) {
@@ -293,7 +295,7 @@ impl<S: Store> Engine<S> {
 
     /// Gives back everything a request was charged: it came to nothing before it reached what the
     /// limits protect.
-    pub async fn cancel(&self, verdict: Verdict) {
+    pub async fn cancel(&self, verdict: PolicyVerdict) {
         let mut verdict = verdict;
         if let Some(inner) = verdict.parts.take_answer() {
             let nothing: SmallVec<[u64; FEW]> =
@@ -308,12 +310,17 @@ impl<S: Store> Engine<S> {
         cost: u64,
         peek: bool,
         within: Option<Duration>,
-    ) -> Verdict {
+    ) -> PolicyVerdict {
         self.ask_for(self.begin(subject, cost), peek, within).await
     }
 
     /// What a verdict lacks that has begun.
-    async fn ask_for(&self, mut verdict: Verdict, peek: bool, within: Option<Duration>) -> Verdict {
+    async fn ask_for(
+        &self,
+        mut verdict: PolicyVerdict,
+        peek: bool,
+        within: Option<Duration>,
+    ) -> PolicyVerdict {
         let (began, mut within) = (verdict.parts.now, within);
         if !peek && let Some(in_line) = self.press(&mut verdict, true) {
             let latest = within.map(|within| began + within);
@@ -327,10 +334,10 @@ impl<S: Store> Engine<S> {
     /// The same of one that no pressure is against.
     async fn ask_pressed(
         &self,
-        mut verdict: Verdict,
+        mut verdict: PolicyVerdict,
         peek: bool,
         within: Option<Duration>,
-    ) -> Verdict {
+    ) -> PolicyVerdict {
         if self.inner.store.is_here() {
             return self.ask_pressed_here(verdict, peek);
         }
@@ -347,7 +354,12 @@ impl<S: Store> Engine<S> {
     }
 
     /// Asks the store what it is to be asked.
-    async fn ask_and_wait(&self, verdict: &mut Verdict, peek: bool, within: Option<Duration>) {
+    async fn ask_and_wait(
+        &self,
+        verdict: &mut PolicyVerdict,
+        peek: bool,
+        within: Option<Duration>,
+    ) {
         let asks = verdict.parts.asking.asks(verdict.rules(), peek);
         let answer = self.ask_store(&asks, verdict.parts.now, within).await;
         drop(asks);
@@ -355,7 +367,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// What is left to do once a store elsewhere has decided.
-    async fn conclude(&self, verdict: Verdict, within: Option<Duration>) -> Verdict {
+    async fn conclude(&self, verdict: PolicyVerdict, within: Option<Duration>) -> PolicyVerdict {
         if verdict.is_to_be_punished() {
             Box::pin(self.punish(&verdict, within)).await;
         }
@@ -381,9 +393,9 @@ impl<S: Store> Engine<S> {
     }
 
     /// A verdict on which nothing is missing but the answer of the store, if it is to be asked.
-    fn begin(&self, subject: &Subject<'_>, cost: u64) -> Verdict {
+    fn begin(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         let now = self.inner.store.now();
-        let mut verdict = Verdict::new(self.inner.rules.load(), now);
+        let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
         let (rules, asking) = verdict.parts.asking_by();
         let path = rules.path_of(subject);
         if let Some(reason) = rules.without_limits(subject, path.as_ref(), now) {
@@ -411,7 +423,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Counts the denial against the keys it was for, where a policy has a penalty.
-    async fn punish(&self, verdict: &Verdict, within: Option<Duration>) {
+    async fn punish(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
         let (mut last, now) = (None, verdict.parts.now);
         for (asked, status) in verdict.statuses() {
             let ruling = verdict.ruling(asked);
@@ -446,7 +458,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Adds a verdict to the figures.
-    fn count(&self, verdict: &Verdict) {
+    fn count(&self, verdict: &PolicyVerdict) {
         let figures = &self.inner.figures;
         let allowed = verdict.is_allowed();
         figures.all.add(if allowed {
@@ -507,7 +519,7 @@ impl<S: Store> Engine<S> {
 
     /// One that an adaptive limit turned away.
     #[cold]
-    fn count_refused(&self, verdict: &Verdict) {
+    fn count_refused(&self, verdict: &PolicyVerdict) {
         if let Some(ruling) = verdict.binding() {
             ruling.figures.tally.add(Event::Denied);
             ruling.figures.refusals.add(&verdict.parts.reason);
@@ -517,7 +529,7 @@ impl<S: Store> Engine<S> {
     fn count_policy(
         &self,
         of_policy: Option<(&Asked, AskOutcome, u64)>,
-        verdict: &Verdict,
+        verdict: &PolicyVerdict,
         allowed: bool,
         failed: bool,
     ) {
@@ -567,7 +579,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Times one decision in so many.
-    fn time(&self, verdict: &Verdict) {
+    fn time(&self, verdict: &PolicyVerdict) {
         thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
         let every = self.inner.options.timed_every;
         if every == 0 {
@@ -616,18 +628,18 @@ impl Rules {
         if !self.source.enabled {
             return Some(Reason::Off);
         }
-        let lasts = |entry: &Listed| entry.until.is_none_or(|until| now < until);
+        let lasts = |entry: &ListEntry| entry.until.is_none_or(|until| now < until);
         if self
             .source
             .allow
             .iter()
-            .any(|entry| lasts(entry) && entry.when.holds_in_every_reading(subject, path))
+            .any(|entry| lasts(entry) && entry.matching.holds_in_every_reading(subject, path))
         {
             return Some(Reason::AllowList);
         }
-        let holds = |entry: &&Listed| lasts(entry) && entry.when.holds(subject, path);
+        let holds = |entry: &&ListEntry| lasts(entry) && entry.matching.holds(subject, path);
         // The one that lasts longest, of equals the first: until then nobody passes.
-        let end = |entry: &&Listed| (entry.until.is_none(), entry.until);
+        let end = |entry: &&ListEntry| (entry.until.is_none(), entry.until);
         let found = self
             .source
             .deny

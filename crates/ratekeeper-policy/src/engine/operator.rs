@@ -154,7 +154,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// Lifts whatever was said of a key, bans and penalties too, and makes its limits full again.
-    pub async fn free<'a>(
+    pub async fn reset_key<'a>(
         &self,
         policy: &str,
         key: impl Into<KeySelector<'a>>,

@@ -5,8 +5,8 @@ use super::parts::Parts;
 use super::pressure::Told;
 use super::reason::Reason;
 use super::rules::Registry;
-use super::verdict::Verdict;
-use super::{Ending, Engine};
+use super::verdict::PolicyVerdict;
+use super::{Completion, Engine};
 use crate::policy::Policy;
 use crate::stats::Event;
 use ratekeeper::adaptive::{AdaptiveQueue, QueueTicket, RequestOutcome};
@@ -42,11 +42,11 @@ impl Refusals {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn counts(&self) -> Refused {
+    pub(super) fn counts(&self) -> RejectionStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [at_capacity, queue_full, waited_too_long] =
             [&self.at_capacity, &self.queue_full, &self.waited_too_long].map(read);
-        Refused {
+        RejectionStats {
             at_capacity,
             queue_full,
             waited_too_long,
@@ -57,7 +57,7 @@ impl Refusals {
 /// How many requests an adaptive limit turned away, over all reloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Refused {
+pub struct RejectionStats {
     /// They found no place, and did not wait.
     pub at_capacity: u64,
     /// They found no place, and as many waiting as may.
@@ -134,7 +134,7 @@ impl<S: Store> Engine<S> {
     /// wait and the policy has a queue, says where it waits.
     pub(super) fn take_places(
         &self,
-        verdict: &mut Verdict,
+        verdict: &mut PolicyVerdict,
         from: usize,
         may_wait: bool,
     ) -> Option<InLine> {
@@ -186,7 +186,7 @@ impl<S: Store> Engine<S> {
     /// Waits in the lines of its gates, one after the other, until `latest` at most.
     pub(super) async fn wait_in_line(
         &self,
-        verdict: &mut Verdict,
+        verdict: &mut PolicyVerdict,
         first: InLine,
         latest: Option<Timestamp>,
     ) {
@@ -219,7 +219,7 @@ impl<S: Store> Engine<S> {
     }
 
     /// A request has ended: what it held is measured and free.
-    pub(super) fn finish(&self, verdict: &mut Verdict, ending: &Ending) {
+    pub(super) fn finish(&self, verdict: &mut PolicyVerdict, ending: &Completion) {
         if !verdict.parts.permits.is_empty() {
             verdict
                 .parts

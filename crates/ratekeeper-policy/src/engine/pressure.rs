@@ -3,10 +3,10 @@
 //! whoever is turned away here costs next to nothing.
 
 use super::Engine;
-use super::places::{InLine, Refused};
+use super::places::{InLine, RejectionStats};
 use super::reason::Reason;
 use super::rules::{Registry, Rules};
-use super::verdict::Verdict;
+use super::verdict::PolicyVerdict;
 use crate::deadline::grpc_timeout;
 use crate::pressure::Shed;
 use crate::subject::Subject;
@@ -108,7 +108,7 @@ impl Registry {
 impl<S: Store> Engine<S> {
     /// Turns a request away that comes too late, is shed, or finds no room; else holds its place
     /// until it has ended. If it may wait and has to, says where.
-    pub(super) fn press(&self, verdict: &mut Verdict, may_wait: bool) -> Option<InLine> {
+    pub(super) fn press(&self, verdict: &mut PolicyVerdict, may_wait: bool) -> Option<InLine> {
         let parts = &mut *verdict.parts;
         let (rules, asking) = (
             parts.rules.as_deref().expect("a verdict has rules"),
@@ -180,9 +180,9 @@ impl Rules {
 /// How things stand under pressure.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct PressureFigures {
+pub struct OverloadStats {
     /// The adaptive limits, in the order of the policies.
-    pub limits: Vec<AdaptiveFigures>,
+    pub limits: Vec<AdaptiveStats>,
     /// What is shed; none where nothing ever is.
     pub shed: Option<ShedderStats>,
     /// How many were turned away because nobody waited for them any more.
@@ -192,7 +192,7 @@ pub struct PressureFigures {
 /// How one adaptive limit stands.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
-pub struct AdaptiveFigures {
+pub struct AdaptiveStats {
     /// The policy.
     pub policy: String,
     /// What it goes by: `gradient2` or `aimd`.
@@ -202,18 +202,18 @@ pub struct AdaptiveFigures {
     /// How many wait in line for a place.
     pub queued: u64,
     /// How many were turned away.
-    pub refused: Refused,
+    pub refused: RejectionStats,
 }
 
 impl<S: Store> Engine<S> {
     /// How adaptive limits stand, and what is shed; none where there is neither.
-    pub fn pressure(&self) -> Option<PressureFigures> {
+    pub fn overload_stats(&self) -> Option<OverloadStats> {
         let rules = self.inner.rules.load();
         let figures = |ruling: &super::rules::Ruling| {
             let line = ruling.gate.as_ref()?;
             let (policy, control) = (ruling.policy.name.clone(), line.gate().control().name());
             let (snapshot, queued) = (line.gate().snapshot(), line.len() as u64);
-            Some(AdaptiveFigures {
+            Some(AdaptiveStats {
                 policy,
                 control,
                 snapshot,
@@ -224,7 +224,7 @@ impl<S: Store> Engine<S> {
         let limits: Vec<_> = rules.policies.iter().filter_map(figures).collect();
         let shed = rules.sheds.as_ref().map(|sheds| sheds.shedder.snapshot());
         let late = self.inner.figures.late.load(Ordering::Relaxed);
-        (!limits.is_empty() || shed.is_some()).then_some(PressureFigures { limits, shed, late })
+        (!limits.is_empty() || shed.is_some()).then_some(OverloadStats { limits, shed, late })
     }
 }
 

@@ -5,7 +5,7 @@ use super::key::front;
 use super::places::Refusals;
 use super::pressure::{Sheds, Told};
 use crate::attribute::Attribute;
-use crate::check::Problem;
+use crate::check::PolicyFinding;
 use crate::index::Index;
 use crate::policies::Policies;
 use crate::policy::{Limits, Penalty, Policy};
@@ -235,7 +235,7 @@ enum Set {
 #[non_exhaustive]
 pub enum EngineError {
     /// They are wrong.
-    Policies(Vec<Problem>),
+    Policies(Vec<PolicyFinding>),
     /// The store keeps no more limits.
     TooManyLimits,
 }
@@ -272,16 +272,16 @@ impl Rules {
         registry: &mut Registry,
         store: &impl Store,
     ) -> Result<Self, EngineError> {
-        let errors: Vec<Problem> = source
+        let errors: Vec<PolicyFinding> = source
             .problems()
             .into_iter()
-            .filter(Problem::is_error)
+            .filter(PolicyFinding::is_error)
             .collect();
         if !errors.is_empty() {
             return Err(EngineError::Policies(errors));
         }
         let index = Index::new(
-            source.policies.iter().map(|policy| &policy.when),
+            source.policies.iter().map(|policy| &policy.matching),
             source.path_case,
         );
         let needs_path = source.policies.iter().any(Policy::looks_at_the_path)
@@ -289,7 +289,7 @@ impl Rules {
                 .allow
                 .iter()
                 .chain(&source.deny)
-                .any(|entry| entry.when.looks_at_the_path());
+                .any(|entry| entry.matching.looks_at_the_path());
         let plans = (0..)
             .zip(&source.plans)
             .map(|(at, plan)| (plan.name.as_bytes().into(), at))

@@ -1,6 +1,6 @@
 //! What an engine says of a request.
 
-use super::Ending;
+use super::Completion;
 use super::asking::{Asked, FEW, Role};
 use super::parts::{Parts, Place};
 use super::reason::{Ban, Reason, reason_of};
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// It holds the permits that the request took: keep it until the request has ended, then drop it or
 /// [settle](super::Engine::settle) it.
 #[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
-pub struct Verdict {
+pub struct PolicyVerdict {
     /// Apart: it is large to move.
     pub(super) parts: Place,
 }
@@ -88,7 +88,7 @@ pub(super) fn outcome(asked: &Asked, status: &Status) -> AskOutcome {
     }
 }
 
-impl Verdict {
+impl PolicyVerdict {
     /// Of nothing yet.
     pub(super) fn new(rules: Guard<Arc<Rules>>, now: Timestamp) -> Self {
         let mut parts = Place::take();
@@ -155,7 +155,7 @@ impl Verdict {
     }
 }
 
-impl Verdict {
+impl PolicyVerdict {
     /// Whether the request passes. If not, nothing was charged.
     pub fn is_allowed(&self) -> bool {
         match &self.parts.reason {
@@ -405,13 +405,13 @@ impl Verdict {
 
     /// Whether nothing is left to do for a request that ends so: it holds no places, and was
     /// charged what it costs. Then it need not be [settled](super::Engine::settle).
-    pub fn is_settled_by(&self, ending: &Ending) -> bool {
+    pub fn is_settled_by(&self, ending: &Completion) -> bool {
         !self.holds_places() && self.is_settled(ending)
     }
 
     /// Whether a request that ended so was charged what it costs. A policy that counts only some
     /// requests is told of the end of each.
-    pub(super) fn is_settled(&self, ending: &Ending) -> bool {
+    pub(super) fn is_settled(&self, ending: &Completion) -> bool {
         let is_settled = |asked: &Asked| {
             self.ruling(asked).policy.count == Count::All
                 && self.actual(asked, ending) == asked.cost
@@ -420,7 +420,7 @@ impl Verdict {
     }
 
     /// What the asks really cost, now that it is known how the request ended.
-    pub(super) fn settled(&self, ending: &Ending) -> SmallVec<[u64; FEW]> {
+    pub(super) fn settled(&self, ending: &Completion) -> SmallVec<[u64; FEW]> {
         self.parts
             .asking
             .asked
@@ -429,7 +429,7 @@ impl Verdict {
             .collect()
     }
 
-    fn actual(&self, asked: &Asked, ending: &Ending) -> u64 {
+    fn actual(&self, asked: &Asked, ending: &Completion) -> u64 {
         let ruling = self.ruling(asked);
         let counts = match ruling.policy.count {
             Count::All => true,
@@ -448,7 +448,7 @@ impl Verdict {
     }
 }
 
-impl fmt::Debug for Verdict {
+impl fmt::Debug for PolicyVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Verdict")
             .field("allowed", &self.is_allowed())

@@ -33,7 +33,7 @@ struct Stripe {
 
 /// How long decisions took: how many were at or below each bound.
 #[derive(Clone, PartialEq, Debug)]
-pub struct HistogramCounts {
+pub struct HistogramSnapshot {
     /// Upper bounds in seconds, ascending, each with how many took at most that long. The last
     /// bound is infinite.
     pub buckets: Vec<(f64, u64)>,
@@ -60,7 +60,7 @@ impl Histogram {
 
     /// What was recorded so far. The count is that of the last bucket, whatever is recorded
     /// meanwhile.
-    pub(crate) fn read(&self) -> HistogramCounts {
+    pub(crate) fn read(&self) -> HistogramSnapshot {
         let sum = |of: &dyn Fn(&Stripe) -> &AtomicU64| {
             self.stripes
                 .iter()
@@ -77,7 +77,7 @@ impl Histogram {
             (bound, count)
         });
         let buckets = buckets.collect();
-        HistogramCounts {
+        HistogramSnapshot {
             buckets,
             count,
             sum_seconds: sum(&|stripe| &stripe.nanos) as f64 / 1e9,
@@ -89,7 +89,7 @@ impl Histogram {
 mod tests {
     use super::*;
 
-    fn up_to(counts: &HistogramCounts, bound: f64) -> u64 {
+    fn up_to(counts: &HistogramSnapshot, bound: f64) -> u64 {
         counts
             .buckets
             .iter()

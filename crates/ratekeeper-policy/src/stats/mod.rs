@@ -7,7 +7,7 @@ mod stripes;
 mod tally;
 
 pub(crate) use histogram::Histogram;
-pub use histogram::HistogramCounts;
+pub use histogram::HistogramSnapshot;
 pub(crate) use sketch::{Heavy, KeyBytes, SeenKey, Sketch};
-pub use tally::Counts;
+pub use tally::DecisionStats;
 pub(crate) use tally::{Event, Tally};

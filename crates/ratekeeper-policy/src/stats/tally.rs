@@ -27,7 +27,7 @@ const EVENTS: usize = 5;
 
 /// How often each outcome was met.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Counts {
+pub struct DecisionStats {
     /// Admitted at once.
     pub allowed: u64,
     /// Turned away.
@@ -95,7 +95,7 @@ impl Tally {
     }
 
     /// The counts so far.
-    pub(crate) fn read(&self) -> Counts {
+    pub(crate) fn read(&self) -> DecisionStats {
         let count = |event: Event| {
             let each = self
                 .stripes
@@ -103,7 +103,7 @@ impl Tally {
                 .map(|stripe| stripe.events[event as usize].load(Relaxed));
             each.fold(0, u64::wrapping_add)
         };
-        Counts {
+        DecisionStats {
             allowed: count(Event::Allowed),
             denied: count(Event::Denied),
             shadow_denied: count(Event::ShadowDenied),
@@ -250,7 +250,7 @@ mod tests {
         }
         assert_eq!(
             tally.read(),
-            Counts {
+            DecisionStats {
                 allowed: 1,
                 denied: 2,
                 shadow_denied: 3,

@@ -5,8 +5,8 @@ use ipnet::IpNet;
 use ratekeeper::{Algorithm, Limit};
 use ratekeeper_policy::config::{Certificate, Config, KeysShown, Listen};
 use ratekeeper_policy::{
-    Action, Attribute, Class, Cost, Count, DenialStatus, Listed, Match, Penalty, Plan, Policies,
-    Policy, PolicyLimit, Reserve, Rollout, StatusRange, TrustedPeers,
+    Action, Attribute, Cost, Count, DenialStatus, ListEntry, Match, Penalty, Plan, Policies,
+    Policy, PolicyLimit, Reserve, ReserveClasses, Rollout, StatusRange, TrustedPeers,
 };
 
 #[test]
@@ -61,15 +61,15 @@ fn the_example_means_what_it_says() {
         )
         .policy(
             Policy::new("login")
-                .when(Match::new().method("POST").path("/login".parse().unwrap()))
-                .per(Attribute::Ip)
+                .matching(Match::new().method("POST").path("/login".parse().unwrap()))
+                .key(Attribute::Ip)
                 .limit(Limit::per_minute(5).algorithm(Algorithm::SlidingLog))
                 .count(Count::Failures),
         )
         .policy(
             Policy::new("api")
-                .when(Match::new().path("/api/**".parse().unwrap()))
-                .per(Attribute::User)
+                .matching(Match::new().path("/api/**".parse().unwrap()))
+                .key(Attribute::User)
                 .plan(Attribute::Plan, Some("free")),
         )
         .policy(
@@ -215,7 +215,7 @@ fn every_key_is_read() {
         )
         .policy(
             Policy::new("all \"keys\"")
-                .when(
+                .matching(
                     Match::new()
                         .method("GET")
                         .path("/a".parse().unwrap())
@@ -235,7 +235,7 @@ fn every_key_is_read() {
                         .attribute("zone", "a")
                         .unless(Match::new().method("HEAD").attribute("user", "root")),
                 )
-                .per("header:x-tenant")
+                .key("header:x-tenant")
                 .limit(limit("10/s burst 20 leaky_bucket"))
                 .limit(limit("1000/h leaky_bucket"))
                 .limit(limit("20 concurrent"))
@@ -249,14 +249,14 @@ fn every_key_is_read() {
                         .map(|(first, last)| StatusRange { first, last }),
                 )
                 .action(Action::Delay { max: seconds(60) })
-                .class(
-                    Class::by("kind")
+                .reserves(
+                    ReserveClasses::by("kind")
                         .default("batch")
                         .reserve("batch", Reserve::Units(2))
                         .reserve("crawler", Reserve::Percent(50.0)),
                 )
                 .rollout(Rollout::percent(12.5).unwrap())
-                .last()
+                .stop()
                 .penalty(Penalty {
                     denials: 20,
                     within: seconds(600),
@@ -265,7 +265,7 @@ fn every_key_is_read() {
         )
         .policy(
             Policy::new("watch")
-                .when(Match::new().path("/w".parse().unwrap()))
+                .matching(Match::new().path("/w".parse().unwrap()))
                 .plan("plan", Some("pro"))
                 .cost(Cost::Units(0))
                 .action(Action::Shadow)
@@ -276,13 +276,13 @@ fn every_key_is_read() {
                 .count(Count::Failures),
         )
         .allow(
-            Listed::new(Match::new().ip("192.0.2.0/24".parse().unwrap()))
+            ListEntry::new(Match::new().ip("192.0.2.0/24".parse().unwrap()))
                 .until(ratekeeper::Timestamp::from_unix(seconds(
                     1_893_456_000 - 3600,
                 )))
                 .reason("ours"),
         )
-        .deny(Listed::new(
+        .deny(ListEntry::new(
             Match::new()
                 .header_is("user-agent", ["bad"])
                 .unless(Match::new().attribute("user", "root")),

@@ -9,16 +9,16 @@ fn limit(text: &str) -> PolicyLimit {
 
 fn per_user(text: &str) -> Policy {
     Policy::new("per_user")
-        .per(Attribute::User)
+        .key(Attribute::User)
         .limit(limit(text))
-        .last()
+        .stop()
 }
 
 fn per_ip(text: &str) -> Policy {
     Policy::new("per_ip")
-        .per(Attribute::Ip)
+        .key(Attribute::Ip)
         .limit(limit(text))
-        .last()
+        .stop()
 }
 
 fn default(text: &str) -> Policy {

@@ -101,8 +101,8 @@ fn every_key_of_redis_is_read() {
         Some(Path::new("/etc/ssl/ours.pem"))
     );
     let login = Policy::new("login")
-        .when(Match::new().path("/login".parse().unwrap()))
-        .per(Attribute::Ip);
+        .matching(Match::new().path("/login".parse().unwrap()))
+        .key(Attribute::Ip);
     let expected = Policies::new()
         .on_failure(OnFailure::Open)
         .policy(

@@ -9,7 +9,7 @@ use std::time::Duration;
 #[tokio::test]
 async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
     let policy = Policy::new("api")
-        .per("user")
+        .key("user")
         .limit(Limit::per_minute(60).burst(10));
     let (engine, _) = gate(Policies::new().policy(policy));
     let left = |user: &str| {
@@ -43,7 +43,7 @@ async fn an_operator_and_one_key() -> Result<(), Box<dyn std::error::Error>> {
         );
     }
 
-    engine.free("api", &caller).await?;
+    engine.reset_key("api", &caller).await?;
     assert!(engine.decide_now(&caller).is_allowed());
 
     assert!(engine.overrides().is_empty());
@@ -85,12 +85,12 @@ fn a_ban_is_a_429_that_no_override_lifts_and_that_does_not_grow() {
 /// What the page says of counters beside the trace.
 #[test]
 fn another_key_or_a_plan_starts_afresh() {
-    let own = Policy::new("api").per("user").limit(Limit::per_hour(5));
+    let own = Policy::new("api").key("user").limit(Limit::per_hour(5));
     let caller = Subject::new().user("42").tenant("acme").plan("free");
     let (engine, _) = gate(Policies::new().policy(own.clone()));
     assert!(engine.decide_n_now(&caller, 5).is_allowed());
     let left = |policies: Policies| {
-        engine.replace(policies).unwrap();
+        engine.set_policies(policies).unwrap();
         engine
             .peek_now(&caller, 0)
             .limits()
@@ -98,9 +98,9 @@ fn another_key_or_a_plan_starts_afresh() {
             .map(|limit| limit.decision().remaining())
     };
     let plan = |name: &str| Policies::new().plan(Plan::new(name).limit(Limit::per_hour(5)));
-    let planned = Policy::new("api").per("user").plan("plan", Some("free"));
+    let planned = Policy::new("api").key("user").plan("plan", Some("free"));
     assert_eq!(
-        left(Policies::new().policy(own.clone().per("tenant"))),
+        left(Policies::new().policy(own.clone().key("tenant"))),
         Some(5)
     );
     assert_eq!(left(plan("free").policy(planned)), Some(5));

@@ -81,7 +81,7 @@ fn every_file_loads_and_every_trace_comes_out() {
             // The file takes the place of the one above while the requests of that are remembered.
             (Some((_, "reload")), Some((gate, _))) => {
                 trace.remove(0);
-                gate.replace(config.policies).unwrap();
+                gate.set_policies(config.policies).unwrap();
             }
             _ => running = Some(gate(config.policies)),
         }

@@ -28,7 +28,7 @@
 use crate::page::Page;
 use crate::{Gate, Wrong, time};
 use ratekeeper::{AskOutcome, ManualClock};
-use ratekeeper_policy::{Ban, Ending, Reason, Subject, Verdict};
+use ratekeeper_policy::{Ban, Completion, MaybeReady, PolicyVerdict, Reason, Subject};
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;
@@ -62,21 +62,21 @@ enum When {
 struct Course {
     times: Option<usize>,
     apart: Duration,
-    ending: Option<Ending>,
+    ending: Option<Completion>,
     in_flight_as: Option<String>,
 }
 
 /// Requests that have not ended.
 #[derive(Default)]
 struct Under {
-    in_flight: HashMap<String, Verdict>,
+    in_flight: HashMap<String, PolicyVerdict>,
     waiting: HashMap<String, Waiting>,
 }
 
 /// One that waits for a place.
-type Waiting = Pin<Box<dyn Future<Output = Verdict>>>;
+type Waiting = Pin<Box<dyn Future<Output = PolicyVerdict>>>;
 
-fn poll(waiting: &mut Waiting) -> Option<Verdict> {
+fn poll(waiting: &mut Waiting) -> Option<PolicyVerdict> {
     match waiting
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
@@ -117,7 +117,7 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
                 .remove(name)
                 .ok_or_else(|| format!("`{name}` does not wait"))?;
             let verdict = poll(&mut one)
-                .filter(Verdict::is_allowed)
+                .filter(PolicyVerdict::is_allowed)
                 .ok_or_else(|| format!("`{name}` does not pass"))?;
             in_flight.insert(name.to_owned(), verdict);
             return Ok(());
@@ -165,7 +165,7 @@ fn step(line: &str, gate: &Gate, clock: &ManualClock, under_way: &mut Under) -> 
     Ok(())
 }
 
-fn decide(gate: &Gate, words: &[String]) -> Result<Verdict, Waiting> {
+fn decide(gate: &Gate, words: &[String]) -> Result<PolicyVerdict, Waiting> {
     let pairs = words[2..].iter().filter_map(|word| word.split_once('='));
     let (headers, others): (Vec<_>, Vec<_>) =
         pairs.partition(|(name, _)| name.starts_with("header:"));
@@ -180,8 +180,10 @@ fn decide(gate: &Gate, words: &[String]) -> Result<Verdict, Waiting> {
     let subject = others
         .into_iter()
         .fold(request, |subject, (name, value)| subject.with(name, value));
-    gate.decide_or_later(&subject, 1)
-        .map_err(|later| Box::pin(later) as Waiting)
+    match gate.try_decide(&subject, 1) {
+        MaybeReady::Ready(verdict) => Ok(verdict),
+        MaybeReady::Pending(later) => Err(Box::pin(later) as Waiting),
+    }
 }
 
 /// Method, path, and `name=value`; quotes hold spaces together.
@@ -225,9 +227,9 @@ fn expand(words: Vec<String>) -> Result<Vec<Vec<String>>, String> {
         .collect())
 }
 
-fn ending(text: &str, before: Option<Ending>) -> Option<Ending> {
+fn ending(text: &str, before: Option<Completion>) -> Option<Completion> {
     match text.split_once(' ')? {
-        ("ends", status) => Some(Ending::status(status.parse().ok()?)),
+        ("ends", status) => Some(Completion::status(status.parse().ok()?)),
         ("costs", cost) => Some(before.unwrap_or_default().cost(cost.parse().ok()?)),
         _ => None,
     }
@@ -278,7 +280,7 @@ fn read(text: &str) -> Result<(Answer, Course), String> {
 }
 
 impl Answer {
-    fn of(verdict: &Verdict) -> Self {
+    fn of(verdict: &PolicyVerdict) -> Self {
         let policy = verdict.policy().unwrap_or_default();
         let by = match verdict.reason() {
             Reason::Limits => policy.to_owned(),

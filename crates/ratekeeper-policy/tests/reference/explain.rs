@@ -13,7 +13,7 @@ fn seen(explained: &Explanation) -> String {
         "{:?} {:?} {:?}",
         explained.verdict(),
         explained.tried(),
-        explained.admitted_at()
+        explained.allowed_at()
     )
 }
 
@@ -47,7 +47,7 @@ proptest! {
             if !listed {
                 assert_says(verdict, &says)?;
             }
-            let told = |verdict: &ratekeeper_policy::Verdict| {
+            let told = |verdict: &ratekeeper_policy::PolicyVerdict| {
                 let (retry_after, delay) = (verdict.retry_after(), verdict.delay());
                 (verdict.is_allowed(), verdict.is_never(), verdict.policy().map(str::to_owned), verdict.status(), retry_after, delay)
             };
@@ -79,17 +79,17 @@ proptest! {
         let subject = who.subject();
         let explained = at_once(pair.gate.explain(&subject, cost));
         // What is told holds by the limits in force; those of an operator end at their time.
-        let stand_in = |tried: &ratekeeper_policy::Tried| tried.outcome.as_ref().is_ok_and(|standing| standing.instead.is_some());
+        let stand_in = |tried: &ratekeeper_policy::PolicyTrace| tried.outcome.as_ref().is_ok_and(|standing| standing.instead.is_some());
         if explained.tried().iter().any(stand_in) {
             return Ok(());
         }
         if explained.verdict().is_denied() {
-            let permits = |tried: &ratekeeper_policy::Tried| {
+            let permits = |tried: &ratekeeper_policy::PolicyTrace| {
                 let levels = tried.outcome.iter().flat_map(|standing| &standing.levels);
                 levels.into_iter().any(|level| level.outcome == AskOutcome::Denied && level.admits_at.is_none())
             };
             let permits = explained.tried().iter().any(permits);
-            match explained.admitted_at() {
+            match explained.allowed_at() {
                 Some(at) if !permits => {
                     let wait = at.saturating_since(pair.clock.now());
                     prop_assert!(wait > Duration::ZERO);
@@ -112,7 +112,7 @@ proptest! {
             let says = pair.naive.decide(who, cost, now, false);
             let verdict = pair.gate.decide_n_now(&subject, cost);
             assert_says(&verdict, &says)?;
-            prop_assert_eq!(nanos(explained.admitted_at().unwrap().saturating_since(pair.clock.now())), says.delay);
+            prop_assert_eq!(nanos(explained.allowed_at().unwrap().saturating_since(pair.clock.now())), says.delay);
         }
     }
 }

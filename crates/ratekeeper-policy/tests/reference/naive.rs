@@ -4,7 +4,7 @@ use super::history::{Event, History, Kind, Request, Told};
 use super::matching::{holds, key, value};
 use super::spec::{Does, Limits, Operation, Rule, Share, Spec, Who};
 use ratekeeper::{AskOutcome, Outcome};
-use ratekeeper_policy::{Count, Counts, Missing};
+use ratekeeper_policy::{Count, DecisionStats, Missing};
 use std::collections::BTreeMap;
 
 /// Sets from here on are limits that stand in for others.
@@ -29,7 +29,7 @@ pub(crate) struct Naive {
     stand_ins: Vec<Kind>,
     bans_of: Vec<u64>,
     /// What each policy made of requests, and all of them together.
-    pub(crate) counts: Vec<Counts>,
+    pub(crate) counts: Vec<DecisionStats>,
     pub(crate) totals: (u64, u64),
 }
 
@@ -72,7 +72,7 @@ impl Naive {
     pub(crate) fn new(spec: &Spec, start: u64) -> Self {
         let (limits, denials, bans, said_bans, said_limits, stand_ins) = Default::default();
         let (counts, bans_of) = (
-            vec![Counts::default(); spec.rules.len()],
+            vec![DecisionStats::default(); spec.rules.len()],
             vec![0; spec.rules.len()],
         );
         let (spec, totals) = (spec.clone(), (0, 0));

@@ -4,8 +4,8 @@ use super::history::Kind;
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit, Timestamp};
 use ratekeeper_policy::{
-    Action, Class, Cost, Count, DenialStatus, Listed, Match, Missing, Penalty, Plan, Policies,
-    Policy, PolicyLimit, Reserve, Rollout, Subject,
+    Action, Cost, Count, DenialStatus, ListEntry, Match, Missing, Penalty, Plan, Policies, Policy,
+    PolicyLimit, Reserve, ReserveClasses, Rollout, Subject,
 };
 use std::time::Duration;
 
@@ -218,7 +218,7 @@ impl Spec {
             policies = policies.policy(rule.build(&Self::name(number)));
         }
         let entry = |entry: &Entry| {
-            let listed = Listed::new(entry.when.build());
+            let listed = ListEntry::new(entry.when.build());
             match entry.until {
                 None => listed,
                 Some(until) => listed.until(start + Duration::from_nanos(until)),
@@ -237,13 +237,13 @@ impl Spec {
 impl Rule {
     fn build(&self, name: &str) -> Policy {
         let mut policy = Policy::new(name)
-            .when(self.when.build())
+            .matching(self.when.build())
             .count(self.count)
             .missing(self.missing);
         policy = self
             .key
             .iter()
-            .fold(policy, |policy, name| policy.per(*name));
+            .fold(policy, |policy, name| policy.key(*name));
         policy = match &self.limits {
             Limits::Own(limits) => limits
                 .iter()
@@ -272,10 +272,10 @@ impl Rule {
                 Share::Units(units) => Reserve::Units(units),
                 Share::Percent(percent) => Reserve::Percent(percent as f64),
             };
-            let class = Class::by("priority")
+            let class = ReserveClasses::by("priority")
                 .reserve("low", share(low))
                 .reserve("mid", share(mid));
-            policy = policy.class(match default {
+            policy = policy.reserves(match default {
                 None => class,
                 Some(default) => class.default(default),
             });
@@ -283,7 +283,7 @@ impl Rule {
         policy =
             policy.rollout(Rollout::percent(if self.rolled_out { 100.0 } else { 0.0 }).unwrap());
         if self.last {
-            policy = policy.last();
+            policy = policy.stop();
         }
         if let Some((denials, within, ban)) = self.penalty {
             let (within, ban) = (Duration::from_nanos(within), Duration::from_nanos(ban));

@@ -6,7 +6,7 @@ use super::spec::{Operation, Spec, Who, operations, requests, specs};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use ratekeeper::{Clock, ManualClock, MemoryStore};
-use ratekeeper_policy::{Ending, Engine, Policies, Verdict};
+use ratekeeper_policy::{Completion, Engine, Policies, PolicyVerdict};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
@@ -109,7 +109,7 @@ fn told(limit: &ratekeeper_policy::LimitStatus<'_>) -> Told {
     }
 }
 
-pub(crate) fn assert_says(verdict: &Verdict, says: &Says) -> Result<(), TestCaseError> {
+pub(crate) fn assert_says(verdict: &PolicyVerdict, says: &Says) -> Result<(), TestCaseError> {
     prop_assert_eq!(
         verdict.is_allowed(),
         says.allowed,
@@ -158,7 +158,7 @@ pub(crate) struct Pair {
     pub(crate) clock: ManualClock,
     pub(crate) naive: Naive,
     /// Requests that have not ended.
-    flying: Vec<(Verdict, Says, Step)>,
+    flying: Vec<(PolicyVerdict, Says, Step)>,
 }
 
 impl Pair {
@@ -191,7 +191,7 @@ impl Pair {
         }
     }
 
-    fn land(&mut self, (verdict, says, step): (Verdict, Says, Step)) {
+    fn land(&mut self, (verdict, says, step): (PolicyVerdict, Says, Step)) {
         let (status, percent) = step.ending;
         let least = says
             .limits
@@ -204,7 +204,7 @@ impl Pair {
         let cost = percent
             .zip(least)
             .map(|(percent, cost)| (u128::from(cost) * u128::from(percent) / 100) as u64);
-        let ending = status.map_or_else(Ending::unknown, Ending::status);
+        let ending = status.map_or_else(Completion::unknown, Completion::status);
         let ending = cost.map_or(ending, |cost| ending.cost(cost));
         self.gate.settle_now(verdict, ending);
         self.naive.settle(
@@ -219,9 +219,9 @@ impl Pair {
         if let Some(gone) = step.reload {
             let policies = self.gate.policies();
             if gone {
-                self.gate.replace(Policies::new()).unwrap();
+                self.gate.set_policies(Policies::new()).unwrap();
             }
-            self.gate.replace(policies).unwrap();
+            self.gate.set_policies(policies).unwrap();
         }
         let (who, now) = (step.who.get(pool), self.now());
         if let Some((operation, policy)) = &step.operation {
@@ -244,7 +244,7 @@ impl Pair {
                         )
                         .is_ok()
                 }
-                Operation::Free => at_once(self.gate.free(&name, &subject)).is_ok(),
+                Operation::Free => at_once(self.gate.reset_key(&name, &subject)).is_ok(),
             };
             prop_assert_eq!(done, self.naive.operate(operation, policy, who, now));
         }
@@ -282,7 +282,7 @@ proptest! {
             pair.step(step, &pool)?;
         }
         prop_assert_eq!(pair.gate.totals(), pair.naive.totals);
-        let figures = at_once(pair.gate.figures());
+        let figures = at_once(pair.gate.policy_stats());
         for (number, policy) in figures.iter().enumerate() {
             prop_assert_eq!((policy.counts, policy.bans), (pair.naive.counts[number], pair.naive.bans_of(number)));
         }

@@ -95,8 +95,8 @@ fn of_store<C: Clock>(app: &App<C>, status: &ratekeeper_redis::Status) -> Vec<Fi
 }
 
 async fn of_keys<C: Clock>(app: &App<C>) -> Vec<Finding> {
-    let (mut findings, top) = (Vec::new(), app.engine.heaviest(16));
-    for policy in app.engine.figures().await {
+    let (mut findings, top) = (Vec::new(), app.engine.most_active(16));
+    for policy in app.engine.policy_stats().await {
         let (name, requests) = (&policy.policy, policy.counts.allowed + policy.counts.denied);
         let heaviest = top
             .iter()

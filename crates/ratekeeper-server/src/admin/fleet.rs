@@ -111,7 +111,7 @@ impl<C: Clock> Fleet<C> {
             return;
         };
         let mut applied = self.applied.lock().unwrap_or_else(PoisonError::into_inner);
-        let (notices, replaced) = (self.redis.notices(), self.engine.replaced());
+        let (notices, replaced) = (self.redis.notices(), self.engine.reload_count());
         let same = Arc::ptr_eq(&notices, &applied.notices) && replaced == applied.replaced;
         if same && applied.secret == Some(secret) {
             return;

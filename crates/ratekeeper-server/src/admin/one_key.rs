@@ -220,7 +220,7 @@ pub(super) async fn perform<C: Clock>(
                     .map_err(|trouble| unavailable(&trouble, "nothing was reset"))?;
             }
             engine
-                .free(&asked.policy, selector)
+                .reset_key(&asked.policy, selector)
                 .await
                 .map_err(|error| admin.refused(&asked.policy, &error))?;
             admin.reachable("not all of it may be reset")?;

@@ -1,14 +1,14 @@
 //! How hard the service is pressed, as `/admin/status` tells it.
 
 use ratekeeper::{Class, ShedderStats};
-use ratekeeper_policy::{AdaptiveFigures, PressureFigures};
+use ratekeeper_policy::{AdaptiveStats, OverloadStats};
 use serde_json::{Value, json};
 use std::time::Duration;
 
 /// All of a class that is shed but for this share counts as all of it.
 const NEARLY_ALL: f64 = 0.999;
 
-pub(super) fn told(pressure: &PressureFigures) -> Value {
+pub(super) fn told(pressure: &OverloadStats) -> Value {
     json!({
         "limits": pressure.limits.iter().map(limit).collect::<Vec<_>>(),
         "shed": pressure.shed.as_ref().map(shed),
@@ -16,8 +16,8 @@ pub(super) fn told(pressure: &PressureFigures) -> Value {
     })
 }
 
-fn limit(figures: &AdaptiveFigures) -> Value {
-    let AdaptiveFigures {
+fn limit(figures: &AdaptiveStats) -> Value {
+    let AdaptiveStats {
         policy,
         control,
         snapshot,

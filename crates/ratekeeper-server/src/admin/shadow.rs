@@ -34,7 +34,7 @@ pub(crate) struct Watching {
 pub(super) async fn shadow<C: Clock>(State(admin): State<Arc<Admin<C>>>) -> Response {
     let engine = &admin.app().engine;
     let keys = engine.most_shadow_denied(LOOKED_AT);
-    let figures = engine.figures().await;
+    let figures = engine.policy_stats().await;
     let watches = figures.iter().filter(|policy| {
         policy.action == Action::Shadow
             || policy.rollout != Rollout::ALL

@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use ratekeeper::{Clock, Store, Timestamp};
-use ratekeeper_policy::{Action, PolicyFigures, Usage};
+use ratekeeper_policy::{Action, PolicyStats, Utilization};
 use ratekeeper_tower::breaker;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -143,7 +143,7 @@ impl Status {
     pub(crate) async fn of<C: Clock>(app: &App<C>, started: Timestamp) -> Self {
         let now = app.engine.store().now();
         let (allowed, blocked) = app.totals();
-        let figures = app.engine.figures().await;
+        let figures = app.engine.policy_stats().await;
         let keys = figures
             .iter()
             .map(|policy| policy.keys.map(|census| census.live))
@@ -189,7 +189,7 @@ impl Status {
             upstreams: peers().map(|peer| UpstreamStatus::of(peer)).collect(),
             waiting: app.waits.waiting() as u64,
             overrides: app.engine.overrides().len() as u64,
-            pressure: app.engine.pressure().as_ref().map(pressure::told),
+            pressure: app.engine.overload_stats().as_ref().map(pressure::told),
             reloads: Reloads {
                 taken: app.reloads.taken.load(Relaxed),
                 refused: app.reloads.refused.load(Relaxed),
@@ -223,7 +223,7 @@ impl StoreStatus {
 }
 
 impl PolicyStatus {
-    fn of(figures: &PolicyFigures) -> Self {
+    fn of(figures: &PolicyStats) -> Self {
         let counts = &figures.counts;
         Self {
             policy: figures.policy.clone(),
@@ -250,8 +250,8 @@ impl PolicyStatus {
             keys: figures.keys.map(|census| census.live),
             usage: figures.usage.number(),
             usage_is: match figures.usage {
-                Usage::Share(_) => "share",
-                Usage::Admitted(_) => "cost",
+                Utilization::Share(_) => "share",
+                Utilization::Admitted(_) => "cost",
             }
             .to_owned(),
         }

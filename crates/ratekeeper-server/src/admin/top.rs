@@ -61,7 +61,11 @@ pub(super) async fn top<C: Clock>(
 ) -> Result<Response, Problem> {
     let many = query::how_many(&uri, SHOWN, MOST)?;
     let engine = &admin.app().engine;
-    let heaviest = engine.heaviest(many).into_iter().map(Key::from).collect();
+    let heaviest = engine
+        .most_active(many)
+        .into_iter()
+        .map(Key::from)
+        .collect();
     let most_denied = engine
         .most_denied(many)
         .into_iter()

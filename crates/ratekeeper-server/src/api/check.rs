@@ -11,7 +11,7 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::{LimitStatus, Verdict};
+use ratekeeper_policy::{LimitStatus, PolicyVerdict};
 use ratekeeper_tower::{retry_after, whole_millis};
 use serde::Serialize;
 use std::future::poll_fn;
@@ -37,10 +37,10 @@ pub(super) async fn check<C: Clock>(
     Ok(response)
 }
 
-async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>, from: Source) -> Verdict {
+async fn judge<C: Clock>(app: &App<C>, request: &CheckRequest<'_>, from: Source) -> PolicyVerdict {
     let identity = app.identity.load();
     // The request is served elsewhere, if at all: it holds no place here, and waits for none.
-    let subject = request.who.subject(&identity, from).at_once();
+    let subject = request.who.subject(&identity, from).no_wait();
     match request.peek {
         true => app.engine.peek(&subject, request.cost).await,
         false => app.engine.decide_n(&subject, request.cost).await,
@@ -141,7 +141,7 @@ impl<'a> Limit<'a> {
 }
 
 impl<'a> Answer<'a> {
-    pub(super) fn new(verdict: &'a Verdict) -> Self {
+    pub(super) fn new(verdict: &'a PolicyVerdict) -> Self {
         Self {
             allowed: verdict.is_allowed(),
             source: verdict.source().name(),
@@ -155,12 +155,12 @@ impl<'a> Answer<'a> {
     }
 }
 
-fn answer(verdict: &Verdict) -> Response {
+fn answer(verdict: &PolicyVerdict) -> Response {
     told(verdict, &Answer::new(verdict))
 }
 
 /// What is told of a verdict, with the status and the headers that it has.
-pub(super) fn told(verdict: &Verdict, body: &impl Serialize) -> Response {
+pub(super) fn told(verdict: &PolicyVerdict, body: &impl Serialize) -> Response {
     let status = StatusCode::from_u16(verdict.status()).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response = json(status, "application/json", body);
     if verdict.is_denied() {

@@ -3,7 +3,7 @@
 use super::check_request::Who;
 use super::json::{Fields, invalid};
 use super::problem::Problem;
-use ratekeeper_policy::Ending;
+use ratekeeper_policy::Completion;
 use std::time::Duration;
 
 const EXAMPLE: &str =
@@ -51,7 +51,7 @@ impl<'a> ReserveRequest<'a> {
 #[derive(PartialEq, Debug)]
 pub(super) struct SettleRequest {
     pub(super) id: String,
-    pub(super) ending: Ending,
+    pub(super) ending: Completion,
 }
 
 impl SettleRequest {
@@ -64,10 +64,10 @@ impl SettleRequest {
             .whole_number_within("status", 100..=999)?
             .and_then(|status| u16::try_from(status).ok());
         let ending = match (status, fields.yes_or_no("failed")?) {
-            (None, None) => Ending::unknown(),
-            (Some(status), None) => Ending::status(status),
-            (None, Some(true)) => Ending::failed(),
-            (None, Some(false)) => Ending::succeeded(),
+            (None, None) => Completion::unknown(),
+            (Some(status), None) => Completion::status(status),
+            (None, Some(true)) => Completion::failed(),
+            (None, Some(false)) => Completion::succeeded(),
             (Some(_), Some(_)) => {
                 let detail = "`status` and `failed` both say how it ended; send one of them";
                 return Err(invalid(detail.to_owned()));

@@ -8,7 +8,7 @@ use crate::commands::config as config_command;
 use crate::commands::terminal::{self, escape};
 use crate::{CANNOT, NO, api, print, store};
 use ratekeeper::MemoryStore;
-use ratekeeper_policy::{Engine, EngineOptions, Explanation, Level, Tried};
+use ratekeeper_policy::{Engine, EngineOptions, Explanation, LimitState, PolicyTrace};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::process::ExitCode;
@@ -278,7 +278,7 @@ impl Told {
 }
 
 impl ToldPolicy {
-    fn new(tried: &Tried) -> Self {
+    fn new(tried: &PolicyTrace) -> Self {
         let standing = tried.outcome.as_ref().ok();
         Self {
             policy: tried.policy.clone(),
@@ -303,7 +303,7 @@ impl ToldPolicy {
 }
 
 impl ToldLimit {
-    fn new(level: &Level) -> Self {
+    fn new(level: &LimitState) -> Self {
         let decision = &level.decision;
         let counted = |figure: u64| (!decision.is_unlimited()).then_some(figure);
         Self {

@@ -6,7 +6,7 @@ use crate::observe::traces::Decided;
 use crate::store::AnyStore;
 use axum::http::{Method, Uri};
 use ratekeeper::{SystemClock, Timestamp};
-use ratekeeper_policy::{Account, Engine, Verdict, config};
+use ratekeeper_policy::{Engine, PolicyVerdict, VerdictSummary, config};
 use ratekeeper_tower::{Denial, Head};
 use serde::Serialize;
 use std::fs::File;
@@ -260,7 +260,7 @@ struct Found {
     decided_at: Option<Timestamp>,
     verdict: Option<&'static str>,
     policies: Vec<String>,
-    account: Option<Account>,
+    account: Option<VerdictSummary>,
     retry_after_ms: Option<u64>,
     client: Option<IpAddr>,
     upstream: Option<String>,
@@ -289,12 +289,12 @@ impl Notes {
     pub(crate) fn decision(
         head: &Head<'_>,
         engine: &Engine<AnyStore<SystemClock>>,
-        verdict: &Verdict,
+        verdict: &PolicyVerdict,
     ) {
         let Some(notes) = head.extensions.get::<Self>() else {
             return;
         };
-        let account = engine.account(verdict);
+        let account = engine.summary(verdict);
         let mut found = notes.found();
         (found.decided_at, found.account) = (Some(verdict.decided_at()), account);
     }

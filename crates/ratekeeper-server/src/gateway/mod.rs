@@ -75,7 +75,7 @@ pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
     let policies = limit.map(|limit| {
         let policy = Policy::new("limit").limit(limit);
         Policies::new().policy(match by {
-            Some(attribute) => policy.per(attribute).missing(missing),
+            Some(attribute) => policy.key(attribute).missing(missing),
             None => policy,
         })
     });

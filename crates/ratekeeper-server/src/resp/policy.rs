@@ -3,7 +3,7 @@
 use super::session::{Arguments, Quoted, Reply, figures, integer, seconds, signed};
 use crate::store::AnyStore;
 use ratekeeper::Clock;
-use ratekeeper_policy::{Engine, Verdict};
+use ratekeeper_policy::{Engine, PolicyVerdict};
 
 /// Asks the policy and answers.
 pub(super) async fn answer<C: Clock>(
@@ -29,7 +29,7 @@ pub(super) async fn answer<C: Clock>(
 
 /// The five numbers of `CL.THROTTLE`, of the limit that turned it away, else of the one with the
 /// least left.
-fn told(verdict: &Verdict) -> [i64; 5] {
+fn told(verdict: &PolicyVerdict) -> [i64; 5] {
     let denied = i64::from(verdict.is_denied());
     let retry = verdict.retry_after().map_or(-1, seconds);
     match verdict.tightest() {

@@ -224,7 +224,7 @@ impl<C: Clock> Reload<C> {
         let settings = settings(&config);
         self.app
             .engine
-            .replace(config.policies)
+            .set_policies(config.policies)
             .map_err(|error| vec![error.to_string()])?;
         if let Some(limits) = limits {
             self.app

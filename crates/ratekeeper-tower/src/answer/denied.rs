@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::{Response, StatusCode};
 use ratekeeper::Decision;
-use ratekeeper_policy::{DenialStatus, Reason, Verdict};
+use ratekeeper_policy::{DenialStatus, PolicyVerdict, Reason};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -237,7 +237,7 @@ impl<'a> Denial<'a> {
 
     /// What the limits that only watch say of a request that passes; none if they have nothing to
     /// say.
-    pub(crate) fn of_shadows(verdict: &'a Verdict) -> Option<Self> {
+    pub(crate) fn of_shadows(verdict: &'a PolicyVerdict) -> Option<Self> {
         let watching = || {
             named(verdict).filter(|(_, status)| status.is_shadow() && status.decision().is_denied())
         };
@@ -264,7 +264,7 @@ impl<'a> Denial<'a> {
 
     /// Of a verdict that turns the request away. What an operator noted beside a ban or in the deny
     /// list is not told.
-    pub(crate) fn of(verdict: &'a Verdict) -> Self {
+    pub(crate) fn of(verdict: &'a PolicyVerdict) -> Self {
         if let Reason::Shed(_) = verdict.reason() {
             // A herd that left together comes back one by one: by the moment, for a key may be one
             // for all.

@@ -23,7 +23,7 @@ pub use numbers::{retry_after, whole_millis, whole_seconds};
 pub(crate) use refused::refused;
 
 use http::HeaderMap;
-use ratekeeper_policy::{LimitStatus, Verdict};
+use ratekeeper_policy::{LimitStatus, PolicyVerdict};
 use std::time::Duration;
 
 /// Writes what a verdict says of its limits. `retry_after` is what the response says in
@@ -31,7 +31,7 @@ use std::time::Duration;
 pub(crate) fn write(
     dialects: Dialects,
     headers: &mut HeaderMap,
-    verdict: &Verdict,
+    verdict: &PolicyVerdict,
     retry_after: Option<u64>,
     unix_now: Duration,
 ) {
@@ -49,7 +49,7 @@ pub(crate) fn write(
 }
 
 /// The limits of a verdict, each by a name of its own.
-fn named(verdict: &Verdict) -> impl Iterator<Item = (PolicyName<'_>, LimitStatus<'_>)> {
+fn named(verdict: &PolicyVerdict) -> impl Iterator<Item = (PolicyName<'_>, LimitStatus<'_>)> {
     // The limits of one policy stand together.
     verdict.limits().scan(PolicyName::from(""), |last, status| {
         let nth = if last.policy == status.policy() {

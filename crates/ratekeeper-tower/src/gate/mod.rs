@@ -10,7 +10,7 @@ use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use http::HeaderMap;
 use ratekeeper::Sleep;
-use ratekeeper_policy::{Ending, RequestError};
+use ratekeeper_policy::{Completion, RequestError};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::time::Duration;
@@ -111,10 +111,10 @@ pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
 
     /// Whether nothing is left to do for a request that ends so: then neither of the next two is
     /// called, and the ticket may be kept for as long as anybody likes.
-    fn is_settled(&self, ticket: &Self::Ticket, ending: &Ending) -> bool;
+    fn is_settled(&self, ticket: &Self::Ticket, ending: &Completion) -> bool;
 
     /// The request has ended.
-    fn settle(&self, ticket: Self::Ticket, ending: Ending);
+    fn settle(&self, ticket: Self::Ticket, ending: Completion);
 
     /// Gives back what the request was charged: it never reached the service.
     fn cancel(&self, ticket: Self::Ticket);

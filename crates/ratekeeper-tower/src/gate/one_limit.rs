@@ -10,8 +10,8 @@ use ratekeeper::{
     ReserveError, Sleep, SystemClock, Timestamp,
 };
 use ratekeeper_policy::{
-    Action, Count, DenialStatus, Ending, IPV6_PREFIX, RequestError, RequestParts, check_headers,
-    check_hosts, check_path,
+    Action, Completion, Count, DenialStatus, IPV6_PREFIX, RequestError, RequestParts,
+    check_headers, check_hosts, check_path,
 };
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;
@@ -182,7 +182,7 @@ impl<C: Clock> OneLimit<C> {
 
     /// Whether a request that ended so stays counted.
     #[inline(never)]
-    fn counts(&self, ending: &Ending) -> bool {
+    fn counts(&self, ending: &Completion) -> bool {
         match (self.count, ending.is_failure()) {
             (Count::All, _) | (_, None) => true,
             (Count::Failures, Some(failed)) => failed,
@@ -324,11 +324,11 @@ impl<C: Clock> Gate for OneLimit<C> {
     }
 
     #[inline]
-    fn is_settled(&self, _: &Ticket<C>, ending: &Ending) -> bool {
+    fn is_settled(&self, _: &Ticket<C>, ending: &Completion) -> bool {
         self.count == Count::All || self.counts(ending)
     }
 
-    fn settle(&self, ticket: Ticket<C>, ending: Ending) {
+    fn settle(&self, ticket: Ticket<C>, ending: Completion) {
         if !self.counts(&ending) {
             self.cancel(ticket);
         }

@@ -7,8 +7,8 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
 use ratekeeper::{AskOutcome, MemoryStore, Sleep, Store};
 use ratekeeper_policy::{
-    Ending, Engine, Headers, RequestError, Subject, TrustedPeers, Verdict, credentials,
-    request_start,
+    Completion, Engine, Headers, MaybeReady, PolicyVerdict, RequestError, Subject, TrustedPeers,
+    credentials, request_start,
 };
 use smallvec::SmallVec;
 use std::convert::Infallible;
@@ -33,7 +33,7 @@ pub struct ByPolicies<S = MemoryStore> {
 }
 
 /// Is told of each decision.
-pub(crate) type OnDecision = dyn Fn(&Head<'_>, &Verdict) + Send + Sync;
+pub(crate) type OnDecision = dyn Fn(&Head<'_>, &PolicyVerdict) + Send + Sync;
 
 /// Adds to a subject what only you know.
 pub(crate) type Attributes = dyn for<'a> Fn(&Head<'a>, Subject<'a>) -> Subject<'a> + Send + Sync;
@@ -129,7 +129,7 @@ impl<S: Store> ByPolicies<S> {
             }
         }
         if self.at_once {
-            subject = subject.at_once();
+            subject = subject.no_wait();
         }
         match &self.attributes {
             Some(attributes) => attributes(head, subject),
@@ -141,7 +141,7 @@ impl<S: Store> ByPolicies<S> {
 impl<S: Store> sealed::Sealed for ByPolicies<S> {}
 
 impl<S: Store + 'static> Gate for ByPolicies<S> {
-    type Ticket = Verdict;
+    type Ticket = PolicyVerdict;
     type Seat = Infallible;
 
     /// Which policies apply follows from more.
@@ -151,7 +151,7 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
     }
 
     #[inline(always)]
-    fn pass(&self, seat: Infallible) -> Result<Verdict, Option<Verdict>> {
+    fn pass(&self, seat: Infallible) -> Result<PolicyVerdict, Option<PolicyVerdict>> {
         match seat {}
     }
 
@@ -180,26 +180,23 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
         &self,
         head: &Head<'_>,
         cost: u64,
-        ticket: &mut Option<Verdict>,
-    ) -> Option<Later<Verdict>> {
+        ticket: &mut Option<PolicyVerdict>,
+    ) -> Option<Later<PolicyVerdict>> {
         let headers = InMap(head.headers);
-        match self
-            .engine
-            .decide_or_later(&self.subject(head, &headers), cost)
-        {
-            Ok(verdict) => {
+        match self.engine.try_decide(&self.subject(head, &headers), cost) {
+            MaybeReady::Ready(verdict) => {
                 *ticket = Some(verdict);
                 None
             }
-            Err(later) => Some(Box::pin(later)),
+            MaybeReady::Pending(later) => Some(Box::pin(later)),
         }
     }
 
-    fn is_allowed(&self, ticket: &Verdict) -> bool {
+    fn is_allowed(&self, ticket: &PolicyVerdict) -> bool {
         ticket.is_allowed()
     }
 
-    fn delay(&self, ticket: &Verdict) -> Duration {
+    fn delay(&self, ticket: &PolicyVerdict) -> Duration {
         ticket.delay()
     }
 
@@ -208,15 +205,15 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
         store.sleep_until(store.now() + time)
     }
 
-    fn denial<'a>(&'a self, ticket: &'a Verdict) -> Denial<'a> {
+    fn denial<'a>(&'a self, ticket: &'a PolicyVerdict) -> Denial<'a> {
         Denial::of(ticket)
     }
 
-    fn shadow<'a>(&'a self, ticket: &'a Verdict) -> Option<Denial<'a>> {
+    fn shadow<'a>(&'a self, ticket: &'a PolicyVerdict) -> Option<Denial<'a>> {
         Denial::of_shadows(ticket)
     }
 
-    fn status(&self, ticket: &Verdict) -> Option<RateLimitStatus> {
+    fn status(&self, ticket: &PolicyVerdict) -> Option<RateLimitStatus> {
         let tightest = ticket.tightest()?;
         let decision = tightest.decision();
         (!decision.is_unlimited()).then(|| RateLimitStatus {
@@ -232,7 +229,7 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
 
     fn tell(
         &self,
-        ticket: &Verdict,
+        ticket: &PolicyVerdict,
         dialects: Dialects,
         headers: &mut HeaderMap,
         retry_after: Option<u64>,
@@ -251,32 +248,32 @@ impl<S: Store + 'static> Gate for ByPolicies<S> {
         self.on_decision.is_some()
     }
 
-    fn observe(&self, head: &Head<'_>, ticket: &Verdict) {
+    fn observe(&self, head: &Head<'_>, ticket: &PolicyVerdict) {
         if let Some(hook) = &self.on_decision {
             hook(head, ticket);
         }
     }
 
-    fn key_hash(&self, ticket: &Verdict) -> u64 {
+    fn key_hash(&self, ticket: &PolicyVerdict) -> u64 {
         ticket.key_hash()
     }
 
-    fn keeps(&self, ticket: &Verdict) -> bool {
+    fn keeps(&self, ticket: &PolicyVerdict) -> bool {
         ticket.holds_places()
     }
 
-    fn is_settled(&self, ticket: &Verdict, ending: &Ending) -> bool {
+    fn is_settled(&self, ticket: &PolicyVerdict, ending: &Completion) -> bool {
         ticket.is_settled_by(ending)
     }
 
-    fn settle(&self, ticket: Verdict, ending: Ending) {
-        if let Err(later) = self.engine.settle_or_later(ticket, ending) {
+    fn settle(&self, ticket: PolicyVerdict, ending: Completion) {
+        if let MaybeReady::Pending(later) = self.engine.try_settle(ticket, ending) {
             in_background(later);
         }
     }
 
-    fn cancel(&self, ticket: Verdict) {
-        if let Err(later) = self.engine.cancel_or_later(ticket) {
+    fn cancel(&self, ticket: PolicyVerdict) {
+        if let MaybeReady::Pending(later) = self.engine.try_cancel(ticket) {
             in_background(later);
         }
     }

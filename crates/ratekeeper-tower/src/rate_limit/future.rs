@@ -12,7 +12,7 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use ratekeeper::Sleep;
-use ratekeeper_policy::Ending;
+use ratekeeper_policy::Completion;
 use std::fmt;
 use std::marker::PhantomData;
 use std::pin::Pin;
@@ -111,7 +111,7 @@ pub struct Kept<G: Gate>(Option<Box<Unsettled<G>>>);
 struct Unsettled<G: Gate> {
     shared: Arc<Shared<G>>,
     ticket: G::Ticket,
-    ending: Ending,
+    ending: Completion,
 }
 
 impl<G: Gate> crate::body::Held for Kept<G> {
@@ -347,7 +347,7 @@ impl<G: Gate> Counted<G> {
             answer::expose(response.headers_mut(), options.dialects);
         }
         let reached = response.extensions().get::<crate::NotReached>().is_none();
-        reached && gate.is_settled(ticket, &Ending::status(response.status().as_u16()))
+        reached && gate.is_settled(ticket, &Completion::status(response.status().as_u16()))
     }
 }
 
@@ -365,11 +365,11 @@ fn settled<R: Body, G: Gate, F: Form<R, Kept<G>>, E>(
     let response = match ready!(polled) {
         Ok(response) => response,
         Err(error) => {
-            gate.settle(ticket, Ending::failed());
+            gate.settle(ticket, Completion::failed());
             return Poll::Ready(Err(error));
         }
     };
-    let ending = Ending::status(response.status().as_u16());
+    let ending = Completion::status(response.status().as_u16());
     if response.extensions().get::<crate::NotReached>().is_some() {
         gate.cancel(ticket);
     } else if gate.keeps(&ticket) {

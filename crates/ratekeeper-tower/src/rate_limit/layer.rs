@@ -12,7 +12,7 @@ use bytes::Bytes;
 use http::{HeaderName, Response};
 use ratekeeper::{Clock, Keyed, Limit, Store};
 use ratekeeper_policy::{
-    Action, Count, DenialStatus, Engine, Preflight, Subject, TrustedPeers, Verdict,
+    Action, Count, DenialStatus, Engine, PolicyVerdict, Preflight, Subject, TrustedPeers,
 };
 use std::fmt;
 use std::marker::PhantomData;
@@ -174,7 +174,10 @@ impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
     /// Called with every verdict of the policies, before the request goes on or is answered: for
     /// logs.
     #[must_use]
-    pub fn on_decision(self, hook: impl Fn(&Head<'_>, &Verdict) + Send + Sync + 'static) -> Self {
+    pub fn on_decision(
+        self,
+        hook: impl Fn(&Head<'_>, &PolicyVerdict) + Send + Sync + 'static,
+    ) -> Self {
         self.with_gate(|gate| gate.on_decision = Some(Arc::new(hook)))
     }
 }

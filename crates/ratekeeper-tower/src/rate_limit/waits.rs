@@ -1,6 +1,6 @@
 //! Who waits where a limit delays, and how long it took those who have waited.
 
-use ratekeeper_policy::HistogramCounts;
+use ratekeeper_policy::HistogramSnapshot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;
@@ -44,7 +44,7 @@ impl Waits {
     }
 
     /// How long those waited whose turn has come. Who hung up before is not among them.
-    pub fn times(&self) -> HistogramCounts {
+    pub fn times(&self) -> HistogramSnapshot {
         let mut count = 0;
         let bounds = BOUNDS
             .iter()
@@ -55,7 +55,7 @@ impl Waits {
             (bound, count)
         });
         let buckets = buckets.collect();
-        HistogramCounts {
+        HistogramSnapshot {
             buckets,
             count,
             sum_seconds: self.0.nanos.load(Relaxed) as f64 / 1e9,

@@ -1,7 +1,7 @@
 //! A whole file: the settings, then the policies, and what is wrong with them taken together.
 
 use super::{Reader, Section, gateway, policy, pressure, scalar, settings, store};
-use crate::check::{Item, Problem};
+use crate::check::{Item, PolicyFinding};
 use crate::config::keys::FILE;
 use crate::config::tree::{Data, Entry, Spot, Value};
 use crate::config::{
@@ -151,7 +151,7 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> Read {
 }
 
 /// Where the file says what a problem is about.
-fn spot_of(entries: &[Entry], problem: &Problem) -> Spot {
+fn spot_of(entries: &[Entry], problem: &PolicyFinding) -> Spot {
     let (table, index) = match problem.item {
         Item::Plan(index) => ("plans", index),
         Item::Policy(index) => ("policy", index),

@@ -4,8 +4,10 @@ use super::{Reader, Section, matching, pressure, scalar, store};
 use crate::attribute::Attribute;
 use crate::config::kind::{Kind, Table};
 use crate::config::tree::{Data, Entry, Spot, Value};
-use crate::policies::{Listed, Plan};
-use crate::policy::{Action, Class, Cost, Count, DenialStatus, Limits, Missing, Penalty, Policy};
+use crate::policies::{ListEntry, Plan};
+use crate::policy::{
+    Action, Cost, Count, DenialStatus, Limits, Missing, Penalty, Policy, ReserveClasses,
+};
 use crate::policy_limit::PolicyLimit;
 use ratekeeper::Algorithm;
 use std::time::Duration;
@@ -29,7 +31,7 @@ pub(super) fn plan(reader: &mut Reader<'_>, table: &'static Table, entry: &Entry
     );
     let algorithm = section.get(reader, "algorithm", scalar::algorithm);
     plan.limits = limits(reader, &mut section, algorithm).unwrap_or_default();
-    plan.priority = section.get(reader, "class", pressure::class);
+    plan.class = section.get(reader, "class", pressure::class);
     section.close();
     plan
 }
@@ -84,7 +86,7 @@ pub(super) fn policy(
             .unwrap_or_default(),
     );
     if let Some(mut when) = section.table(reader, "match") {
-        policy.when = matching::conditions(reader, &mut when);
+        policy.matching = matching::conditions(reader, &mut when);
         when.close();
     }
     let attribute = reader.attribute();
@@ -133,13 +135,13 @@ pub(super) fn policy(
     let is_word =
         |entry: &Entry| entry.name == "class" && !matches!(entry.value.data, Data::Table(_));
     match section.entries.iter().any(is_word) {
-        true => policy.priority = section.get(reader, "class", pressure::class),
-        false => policy.class = class(reader, section),
+        true => policy.class = section.get(reader, "class", pressure::class),
+        false => policy.reserves = class(reader, section),
     }
     policy.rollout = section
         .get(reader, "rollout", scalar::percent)
         .unwrap_or(policy.rollout);
-    policy.last = section.get(reader, "final", scalar::bool).unwrap_or(false);
+    policy.stop = section.get(reader, "final", scalar::bool).unwrap_or(false);
     policy.penalty = penalty(reader, section);
     policy.on_failure = section.get(reader, "on_failure", scalar::on_failure);
     if policy.on_failure.is_some() && in_memory {
@@ -253,11 +255,11 @@ fn action(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Action {
     }
 }
 
-fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<Class> {
+fn class(reader: &mut Reader<'_>, section: &mut Section<'_>) -> Option<ReserveClasses> {
     let mut inner = section.table(reader, "class")?;
     let known = reader.attribute();
     let attribute = inner.get(reader, "attribute", known);
-    let mut class = Class::by(attribute.unwrap_or(Attribute::Custom("class".into())));
+    let mut class = ReserveClasses::by(attribute.unwrap_or(Attribute::Custom("class".into())));
     class.default = inner.get(reader, "default", scalar::text);
     if let Some((kind, entries)) = inner.named(reader, "reserve") {
         for entry in entries {
@@ -294,7 +296,7 @@ pub(super) fn listed(
     reader: &mut Reader<'_>,
     (table, entries, at): (&'static Table, &[Entry], Spot),
     name: &str,
-) -> Listed {
+) -> ListEntry {
     let mut section = Section::open(
         reader,
         table,
@@ -302,7 +304,7 @@ pub(super) fn listed(
         format!("[[{name}]]"),
         String::new(),
     );
-    let mut listed = Listed::new(matching::conditions(reader, &mut section));
+    let mut listed = ListEntry::new(matching::conditions(reader, &mut section));
     listed.until = section.get(reader, "until", scalar::time);
     listed.reason = section.get(reader, "reason", scalar::text);
     section.close();

@@ -7,7 +7,7 @@ use crate::gateway;
 use crate::run::log;
 use crate::store::AnyStore;
 use ratekeeper::Clock;
-use ratekeeper_policy::PressureFigures;
+use ratekeeper_policy::OverloadStats;
 use ratekeeper_tower::breaker::State;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -38,13 +38,13 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         app.engine.top_missed(),
     );
 
-    let policies = app.engine.figures().await;
+    let policies = app.engine.policy_stats().await;
     let help = "Share used of a policy with one bucket for all, else the cost admitted in its last window.";
     let mut usage = page.family("ratelimit_current_usage", help, Kind::Gauge);
     for policy in &policies {
         usage.sample(&[("policy", &policy.policy)], policy.usage.number());
     }
-    let times = app.engine.times();
+    let times = app.engine.decision_times();
     let store = &[("store", app.engine.store().name())][..];
     for (name, help, labels) in [
         (
@@ -153,7 +153,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         "Requests with a forwarding header from a peer that is not trusted, which was ignored.";
     page.family("ratekeeper_untrusted_forwarding_total", help, Kind::Counter)
         .sample(&[], app.seen.untrusted());
-    if let Some(pressure) = app.engine.pressure() {
+    if let Some(pressure) = app.engine.overload_stats() {
         pressure_figures(&mut page, &pressure);
     }
     store_figures(&mut page, app.engine.store());
@@ -198,8 +198,8 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
     page.into_text()
 }
 
-fn pressure_figures(page: &mut Page, pressure: &PressureFigures) {
-    let PressureFigures {
+fn pressure_figures(page: &mut Page, pressure: &OverloadStats) {
+    let OverloadStats {
         limits, shed, late, ..
     } = pressure;
     let mut limit = page.family(

@@ -20,7 +20,7 @@ use axum::response::Response;
 use context::Parent;
 use export::Collector;
 use ratekeeper::AskOutcome;
-use ratekeeper_policy::Verdict;
+use ratekeeper_policy::PolicyVerdict;
 use ratekeeper_policy::config::Config;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
@@ -78,7 +78,7 @@ pub(crate) struct Decided {
 }
 
 impl Decided {
-    pub(crate) fn of(verdict: &Verdict) -> Self {
+    pub(crate) fn of(verdict: &PolicyVerdict) -> Self {
         let is_denied = |outcome| {
             matches!(
                 outcome,

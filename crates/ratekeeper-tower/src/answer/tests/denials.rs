@@ -7,8 +7,8 @@ use http::StatusCode;
 use prost::Message as _;
 use ratekeeper::{Clock as _, Limit};
 use ratekeeper_policy::{
-    Action, Cost, DenialStatus, Listed, Match, Penalty, Policies, Policy, PolicyLimit, Subject,
-    Verdict,
+    Action, Cost, DenialStatus, ListEntry, Match, Penalty, Policies, Policy, PolicyLimit,
+    PolicyVerdict, Subject,
 };
 use serde_json::{Value, json};
 use std::time::Duration;
@@ -21,14 +21,14 @@ fn login() -> Policy {
 }
 
 /// The second request, 500 ms after the first.
-fn second(policies: Policies) -> Verdict {
+fn second(policies: Policies) -> PolicyVerdict {
     let (gate, clock) = gate(policies);
     drop(gate.decide_now(&Subject::new()));
     clock.advance(Duration::from_millis(500));
     gate.decide_now(&Subject::new())
 }
 
-fn problem(verdict: &Verdict) -> Value {
+fn problem(verdict: &PolicyVerdict) -> Value {
     let response = denied(Asker::Problem, &Denial::of(verdict));
     assert_eq!(
         response.headers()["content-type"],
@@ -198,7 +198,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
         within: minute,
         ban: 10 * minute,
     };
-    let (gate_, _) = gate(Policies::new().policy(login().per("user").penalty(penalty)));
+    let (gate_, _) = gate(Policies::new().policy(login().key("user").penalty(penalty)));
     let ann = Subject::new().user("ann");
     (0..2).for_each(|_| drop(gate_.decide_now(&ann)));
     let body = problem(&gate_.decide_now(&ann));
@@ -212,7 +212,8 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
 
     let (gate_, clock) = gate(Policies::new().policy(login()));
     let until = clock.now().as_unix_nanos() + 5_000_000_000;
-    let listed = Listed::new(Match::new().path("/x".parse().unwrap())).reason("a secret of ours");
+    let listed =
+        ListEntry::new(Match::new().path("/x".parse().unwrap())).reason("a secret of ours");
     let for_ever = gate(Policies::new().policy(login()).deny(listed.clone())).0;
     let body = problem(&for_ever.decide_now(&Subject::new().path("/x")));
     assert_eq!(
@@ -225,7 +226,7 @@ fn who_is_banned_or_listed_is_told_that_its_use_is_abnormal() {
     let for_now = Policies::new()
         .policy(login())
         .deny(listed.until(ratekeeper::Timestamp::from_unix_nanos(until)));
-    gate_.replace(for_now).unwrap();
+    gate_.set_policies(for_now).unwrap();
     let body = problem(&gate_.decide_now(&Subject::new().path("/x")));
     assert_eq!(
         told(&body),

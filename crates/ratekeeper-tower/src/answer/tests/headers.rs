@@ -4,7 +4,9 @@ use super::super::{Dialect, Dialects, Figures, expose};
 use super::{gate, joined, lines, told};
 use http::{HeaderMap, HeaderValue};
 use ratekeeper::{Algorithm, Limit};
-use ratekeeper_policy::{Action, Class, Cost, Policies, Policy, PolicyLimit, Reserve, Subject};
+use ratekeeper_policy::{
+    Action, Cost, Policies, Policy, PolicyLimit, Reserve, ReserveClasses, Subject,
+};
 use std::time::Duration;
 
 /// 57 of 100 a minute remain.
@@ -249,12 +251,12 @@ fn a_rate_that_is_not_exact_still_has_a_whole_window() {
 
 #[test]
 fn a_class_is_told_what_it_may_use() {
-    let class = Class::by("class")
+    let class = ReserveClasses::by("class")
         .reserve("batch", Reserve::Units(50))
         .reserve("none", Reserve::Units(100));
     let policy = Policy::new("api")
         .limit(Limit::per_minute(100))
-        .class(class);
+        .reserves(class);
     let (gate, _) = gate(Policies::new().policy(policy));
     let told_to = |class: &str| {
         lines(&told(

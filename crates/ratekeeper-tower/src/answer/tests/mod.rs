@@ -8,7 +8,7 @@ mod properties;
 use super::{Dialects, write};
 use http::HeaderMap;
 use ratekeeper::{Clock, ManualClock, MemoryStore};
-use ratekeeper_policy::{Engine, Policies, Verdict};
+use ratekeeper_policy::{Engine, Policies, PolicyVerdict};
 use std::time::Duration;
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -43,7 +43,11 @@ fn lines(headers: &HeaderMap) -> Vec<String> {
 }
 
 /// What a verdict writes at a second after 1970 that is easy to read.
-fn told(dialects: impl Into<Dialects>, verdict: &Verdict, retry_after: Option<u64>) -> HeaderMap {
+fn told(
+    dialects: impl Into<Dialects>,
+    verdict: &PolicyVerdict,
+    retry_after: Option<u64>,
+) -> HeaderMap {
     let mut headers = HeaderMap::new();
     write(
         dialects.into(),

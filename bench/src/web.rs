@@ -10,7 +10,7 @@ use governor::middleware::StateInformationMiddleware;
 use ratekeeper::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore};
 use ratekeeper_policy::{Engine, Match, Policies, Policy};
 use ratekeeper_tower::{
-    AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Dialects, Key, OneLimit, RateLimit,
+    AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Dialects, Key, LimitDecider, RateLimit,
     RateLimitLayer,
 };
 use std::convert::Infallible;
@@ -55,7 +55,7 @@ pub trait Put {
     fn put<S: Web>(self, app: S) -> Self::Into;
 
     /// Of one that knows its peers by itself where axum serves it.
-    fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into
+    fn put_around<C: Clock>(self, app: RateLimit<Router, LimitDecider<C>, AxumBody>) -> Self::Into
     where
         Self: Sized,
     {
@@ -168,7 +168,7 @@ impl Who {
     }
 }
 
-fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<OneLimit<C>> {
+fn per_ip<C: Clock>(clock: C) -> RateLimitLayer<LimitDecider<C>> {
     RateLimitLayer::keyed(Keyed::with_clock(wide(), clock), Key::ip())
 }
 

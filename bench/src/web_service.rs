@@ -12,7 +12,7 @@ use axum::response::Response;
 use axum::serve::IncomingStream;
 use axum::{Router, ServiceExt};
 use ratekeeper::{Clock, SystemClock};
-use ratekeeper_tower::{AxumBody, OneLimit, RateLimit};
+use ratekeeper_tower::{AxumBody, LimitDecider, RateLimit};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io::Read;
@@ -71,7 +71,7 @@ impl Put for OnSocket {
         on_a_free_port(app.into_make_service_with_connect_info::<SocketAddr>())
     }
 
-    fn put_around<C: Clock>(self, app: RateLimit<Router, OneLimit<C>, AxumBody>) -> Self::Into {
+    fn put_around<C: Clock>(self, app: RateLimit<Router, LimitDecider<C>, AxumBody>) -> Self::Into {
         on_a_free_port(app)
     }
 

@@ -220,12 +220,12 @@ fn one_decision((store, handle): &Node) -> [f64; 2] {
     thread_local!(static PLACE: Cell<usize> = const { Cell::new(0) });
     let in_memory = move || {
         let key = &keys[PLACE.with(turn)];
-        let verdict = memory.decide_here(&[Ask::new(&own, key)], memory.now());
+        let verdict = memory.try_decide(&[Ask::new(&own, key)], memory.now());
         verdict.is_some_and(|verdict| verdict.is_allowed())
     };
     let on_lease = move || {
         let key = &ours[PLACE.with(turn)];
-        let verdict = leased.decide_here(&[Ask::new(&limit, key)], leased.now());
+        let verdict = leased.try_decide(&[Ask::new(&limit, key)], leased.now());
         match verdict {
             Some(verdict) => verdict.is_allowed(),
             None => missed.fetch_add(1, Relaxed) < u64::MAX,

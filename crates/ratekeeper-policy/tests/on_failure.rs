@@ -2,8 +2,8 @@
 //! answers.
 
 use ratekeeper::{
-    Ask, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore, Mode, OnFailure, Source,
-    Status, Store, Timestamp, TooManyLimitsError,
+    Ask, AskResult, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore, Mode, OnFailure,
+    Source, Store, Timestamp, TooManyLimitsError,
 };
 use ratekeeper_policy::{
     Action, Attribute, Completion, DenialStatus, Engine, Match, Penalty, Plan, Policies, Policy,
@@ -95,7 +95,7 @@ impl Cut {
             let judged = self
                 .share
                 .decide_now(&[Ask::new(&handle, b"")], Store::now(&self.share));
-            verdict.push(Status::new(
+            verdict.push(AskResult::new(
                 judged.statuses().next().unwrap().decision(),
                 ask.mode,
             ));
@@ -159,7 +159,7 @@ impl Store for Cut {
         Store::reset(&self.counters, handle, key).await;
     }
 
-    fn census(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
+    fn key_stats(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         None
     }
 }

@@ -75,11 +75,11 @@ impl Store for Limited {
         self.inner.decide(asks).await
     }
 
-    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
-        Store::decide_here(&self.inner, asks, now)
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
+        Store::try_decide(&self.inner, asks, now)
     }
 
-    fn is_here(&self) -> bool {
+    fn is_local(&self) -> bool {
         true
     }
 
@@ -91,12 +91,12 @@ impl Store for Limited {
         self.record(format!("lease {staleness:?}"));
     }
 
-    fn share_as(&self, _: &LimitHandle, name: &str) {
-        self.record(format!("share_as {name}"));
+    fn set_shared_name(&self, _: &LimitHandle, name: &str) {
+        self.record(format!("set_shared_name {name}"));
     }
 
-    fn tag_by(&self, _: &LimitHandle, tag: Option<ShardPrefix>) {
-        self.record(format!("tag_by {}", tag.is_some()));
+    fn set_shard_prefix(&self, _: &LimitHandle, tag: Option<ShardPrefix>) {
+        self.record(format!("set_shard_prefix {}", tag.is_some()));
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {
@@ -111,8 +111,8 @@ impl Store for Limited {
         Store::reset(&self.inner, handle, key).await;
     }
 
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
-        Store::census(&self.inner, limits)
+    fn key_stats(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
+        Store::key_stats(&self.inner, limits)
     }
 }
 

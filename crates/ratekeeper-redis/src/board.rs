@@ -9,7 +9,7 @@ use crate::keeper::Way;
 use crate::random::random_bytes;
 use crate::reply::{BOARD, SHORT};
 use crate::store::{Inner, RedisStore};
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use ratekeeper::{Clock, Timestamp};
 use redis::Value;
 use std::collections::HashMap;
@@ -33,7 +33,7 @@ const PIECE: usize = 256;
 /// Something that a node has left for all.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Notice {
+pub struct SharedNotice {
     /// What it is known by: there is one of a name.
     pub name: Box<str>,
     /// What it says.
@@ -43,7 +43,7 @@ pub struct Notice {
 }
 
 /// What is on the board, as of the last look.
-pub type Notices = Arc<[Notice]>;
+pub type Notices = Arc<[SharedNotice]>;
 
 /// # Notices
 ///
@@ -52,7 +52,12 @@ pub type Notices = Arc<[Notice]>;
 impl RedisStore {
     /// Leaves a notice for all nodes, in place of one of the same name. It is in
     /// [`notices`](Self::notices) afterwards.
-    pub async fn put_notice(&self, name: &str, text: &str, lasts: Duration) -> Result<(), Trouble> {
+    pub async fn put_notice(
+        &self,
+        name: &str,
+        text: &str,
+        lasts: Duration,
+    ) -> Result<(), StoreError> {
         let lasts = u64::try_from(lasts.as_millis())
             .unwrap_or(u64::MAX)
             .clamp(1, 1 << 50);
@@ -65,7 +70,7 @@ impl RedisStore {
             true => Ok(()),
             false => {
                 let message = "the board of notices is full; take some down".to_owned();
-                Err(Trouble::Refused {
+                Err(StoreError::Refused {
                     code: "FULL".to_owned(),
                     message,
                 })
@@ -74,7 +79,7 @@ impl RedisStore {
     }
 
     /// Takes a notice down; whether it was there.
-    pub async fn remove_notice(&self, name: &str) -> Result<bool, Trouble> {
+    pub async fn remove_notice(&self, name: &str) -> Result<bool, StoreError> {
         self.inner
             .board
             .order(Order::Remove {
@@ -84,7 +89,7 @@ impl RedisStore {
     }
 
     /// Looks at the board now.
-    pub async fn read_notices(&self) -> Result<Notices, Trouble> {
+    pub async fn read_notices(&self) -> Result<Notices, StoreError> {
         self.inner.board.order(Order::Look).await?;
         Ok(self.notices())
     }
@@ -109,7 +114,7 @@ pub(crate) struct Door {
     began: AtomicBool,
 }
 
-type Told = oneshot::Sender<Result<bool, Trouble>>;
+type Told = oneshot::Sender<Result<bool, StoreError>>;
 
 enum Order {
     Put {
@@ -132,12 +137,12 @@ impl Door {
         }
     }
 
-    async fn order(&self, order: Order) -> Result<bool, Trouble> {
+    async fn order(&self, order: Order) -> Result<bool, StoreError> {
         let (told, hears) = oneshot::channel();
         self.orders
             .try_send((order, told))
-            .map_err(|_| Trouble::QueueFull)?;
-        hears.await.unwrap_or(Err(Trouble::Broken))
+            .map_err(|_| StoreError::QueueFull)?;
+        hears.await.unwrap_or(Err(StoreError::Broken))
     }
 }
 
@@ -223,7 +228,7 @@ impl Caretaker {
         }
     }
 
-    async fn carry_out(&mut self, wire: &mut Wire, order: Order) -> Result<bool, Trouble> {
+    async fn carry_out(&mut self, wire: &mut Wire, order: Order) -> Result<bool, StoreError> {
         let version = self.version();
         let done = match order {
             Order::Look => true,
@@ -248,7 +253,7 @@ impl Caretaker {
     }
 
     /// Reads what has changed, and puts back what was lost.
-    async fn look(&mut self, wire: &mut Wire) -> Result<(), Trouble> {
+    async fn look(&mut self, wire: &mut Wire) -> Result<(), StoreError> {
         let known = self.known.clone();
         let mut read = wire.read(&known).await?;
         if read.version == known {
@@ -296,12 +301,12 @@ impl Caretaker {
     fn take(&mut self, read: Read) {
         self.known = read.version;
         self.held = read.held;
-        let mut notices: Vec<Notice> = self
+        let mut notices: Vec<SharedNotice> = self
             .held
             .iter()
             .filter_map(|(name, held)| {
                 let text = held.rest.strip_prefix(' ')?;
-                Some(Notice {
+                Some(SharedNotice {
                     name: name.as_str().into(),
                     text: text.into(),
                     until: held.until,
@@ -325,7 +330,7 @@ impl Wire {
     }
 
     /// Leaves the secret that the nodes had agreed on, if Redis has none.
-    async fn put_back_secret(&mut self) -> Result<(), Trouble> {
+    async fn put_back_secret(&mut self) -> Result<(), StoreError> {
         let Some(inner) = self.inner.upgrade() else {
             return Ok(());
         };
@@ -339,10 +344,10 @@ impl Wire {
     }
 
     /// What is there.
-    async fn read(&mut self, known: &str) -> Result<Read, Trouble> {
+    async fn read(&mut self, known: &str) -> Result<Read, StoreError> {
         let answer = self.ask(&["see", known]).await?;
-        let here = self.now().ok_or(Trouble::Broken)?;
-        let unreadable = || Trouble::Protocol("its answer to our script is not ours".to_owned());
+        let here = self.now().ok_or(StoreError::Broken)?;
+        let unreadable = || StoreError::Protocol("its answer to our script is not ours".to_owned());
         let Value::Array(values) = answer else {
             return Err(unreadable());
         };
@@ -374,7 +379,7 @@ impl Wire {
     }
 
     /// Runs the script. Whatever it does comes to the same if it is done twice.
-    async fn ask(&mut self, words: &[&str]) -> Result<Value, Trouble> {
+    async fn ask(&mut self, words: &[&str]) -> Result<Value, StoreError> {
         let mut command = redis::cmd("EVAL");
         command
             .arg(include_str!("script/board.lua"))
@@ -388,7 +393,7 @@ impl Wire {
             self.way.cut();
         }
         let first = self.way.send(&self.key, &command, BOARD).await;
-        if !matches!(first, Err(Trouble::Unreachable(_))) {
+        if !matches!(first, Err(StoreError::Unreachable(_))) {
             if first.is_err() {
                 self.way.cut();
             }

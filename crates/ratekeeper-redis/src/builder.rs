@@ -18,7 +18,7 @@ use crate::script::Scripts;
 use crate::secret::Agreed;
 use crate::sentinel::Sentinels;
 use crate::store::{Inner, RedisStore};
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use ratekeeper::{MemoryStore, OnFailure};
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -343,7 +343,7 @@ impl RedisStoreBuilder {
 
 impl Keeper {
     /// The first look: an error if this Redis will never do.
-    async fn look(&self, inner: &Inner) -> Result<(), Trouble> {
+    async fn look(&self, inner: &Inner) -> Result<(), StoreError> {
         let version = match self.find().await {
             Ok(()) => self.version().await,
             Err(trouble) => Err(trouble),
@@ -354,7 +354,7 @@ impl Keeper {
                     "it is Redis {}.{}; {} or newer is needed",
                     version.0, version.1, OLDEST.0
                 );
-                return Err(Trouble::Refused {
+                return Err(StoreError::Refused {
                     code: "VERSION".to_owned(),
                     message,
                 });
@@ -367,7 +367,7 @@ impl Keeper {
             Err(trouble) => trouble,
         };
         let passes = match &trouble {
-            Trouble::Refused { code, .. } => [
+            StoreError::Refused { code, .. } => [
                 "LOADING",
                 "READONLY",
                 "MASTERDOWN",
@@ -377,7 +377,7 @@ impl Keeper {
                 "CLUSTERDOWN",
             ]
             .contains(&code.as_str()),
-            Trouble::Protocol(_) => false,
+            StoreError::Protocol(_) => false,
             _ => true,
         };
         if !passes {
@@ -398,7 +398,7 @@ pub enum ConnectError {
     /// The certificates cannot be.
     Certificates(PathBuf, String),
     /// Redis answers that it will not do.
-    Unusable(Trouble),
+    Unusable(StoreError),
     /// The system has no memory, or no thread, for it.
     Memory(String),
 }

@@ -1,7 +1,7 @@
 //! One connection to a server.
 
 use crate::reply::{Measured, ReplyLimit};
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use redis::aio::{AsyncStream, MultiplexedConnection};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, RedisConnectionInfo, Value};
 use rustls::pki_types::ServerName;
@@ -35,21 +35,21 @@ type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 
 impl Endpoint {
     /// A new connection.
-    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, Trouble> {
+    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, StoreError> {
         match tokio::time::timeout(timeout, self.open()).await {
             Ok(connected) => connected,
-            Err(_) => Err(Trouble::unreachable(&format_args!(
+            Err(_) => Err(StoreError::unreachable(&format_args!(
                 "no connection within {timeout:?}"
             ))),
         }
     }
 
-    async fn open(&self) -> Result<Connection, Trouble> {
+    async fn open(&self) -> Result<Connection, StoreError> {
         let limit = Arc::new(ReplyLimit::default());
         let stream = self
             .stream()
             .await
-            .map_err(|error| Trouble::unreachable(&error))?;
+            .map_err(|error| StoreError::unreachable(&error))?;
         let stream = Measured::new(stream, Arc::clone(&limit));
         // Answers are waited for as long as callers do, which they say themselves.
         let config = AsyncConnectionConfig::new()
@@ -132,7 +132,7 @@ impl Drop for Driver {
 }
 
 /// What a server answered: a value, or its error.
-pub(crate) type Reply = Result<Value, Trouble>;
+pub(crate) type Reply = Result<Value, StoreError>;
 
 impl Connection {
     /// Sends a command, whose reply is no longer than that.
@@ -141,7 +141,11 @@ impl Connection {
     }
 
     /// The same, which tells an answer from none.
-    pub(crate) async fn ask(&mut self, command: &Cmd, max_reply: usize) -> Result<Reply, Trouble> {
+    pub(crate) async fn ask(
+        &mut self,
+        command: &Cmd,
+        max_reply: usize,
+    ) -> Result<Reply, StoreError> {
         self.limit.at_least(max_reply);
         let answer = self.client.send_packed_command(command).await;
         answer
@@ -154,7 +158,7 @@ impl Connection {
         &mut self,
         commands: &Pipeline,
         max_reply: usize,
-    ) -> Result<Vec<Reply>, Trouble> {
+    ) -> Result<Vec<Reply>, StoreError> {
         self.limit.at_least(max_reply);
         let answers = self
             .client
@@ -167,17 +171,17 @@ impl Connection {
 
 fn reply(answer: Value) -> Reply {
     match answer {
-        Value::ServerError(error) => Err(Trouble::of(&error.into())),
+        Value::ServerError(error) => Err(StoreError::of(&error.into())),
         answer => Ok(answer),
     }
 }
 
 /// What went wrong on a connection: the reply that was too long, or what the client says.
-fn trouble_of(limit: &ReplyLimit, error: &redis::RedisError) -> Trouble {
+fn trouble_of(limit: &ReplyLimit, error: &redis::RedisError) -> StoreError {
     match limit.exceeded() {
         Some(bytes) if error.is_io_error() => {
-            Trouble::Protocol(format!("its reply is longer than {bytes} bytes"))
+            StoreError::Protocol(format!("its reply is longer than {bytes} bytes"))
         }
-        _ => Trouble::of(error),
+        _ => StoreError::of(error),
     }
 }

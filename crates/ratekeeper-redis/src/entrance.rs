@@ -5,7 +5,7 @@ use crate::cluster::{Cluster, Servers, slot};
 use crate::lane::Door;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, Questions};
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -20,12 +20,12 @@ impl Entrance {
         &self,
         questions: Questions,
         timeout: Duration,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, StoreError> {
         match self {
             Self::Lane(door) => door
                 .decide(questions, 0, timeout)?
                 .await
-                .unwrap_or(Err(Trouble::Broken)),
+                .unwrap_or(Err(StoreError::Broken)),
             Self::Cluster(cluster) => cluster.decide(questions, timeout).await,
         }
     }
@@ -61,7 +61,7 @@ impl Entrance {
         &self,
         amendments: Vec<Amendment>,
         timeout: Duration,
-    ) -> impl Future<Output = Result<Vec<Option<u64>>, Trouble>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<Option<u64>>, StoreError>> + Send + use<> {
         enum Queued<L, C> {
             Lane(L),
             Cluster(C),
@@ -72,7 +72,7 @@ impl Entrance {
         };
         async move {
             match queued {
-                Queued::Lane(outcome) => outcome?.await.unwrap_or(Err(Trouble::Broken)),
+                Queued::Lane(outcome) => outcome?.await.unwrap_or(Err(StoreError::Broken)),
                 Queued::Cluster(outcome) => outcome.await,
             }
         }
@@ -83,7 +83,7 @@ impl Entrance {
         &self,
         amendments: Vec<Amendment>,
         timeout: Duration,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), StoreError> {
         match self {
             Self::Lane(door) => door.amend(amendments, 0, timeout).map(drop),
             Self::Cluster(cluster) => cluster.amend_later(amendments, timeout),

@@ -5,7 +5,7 @@ use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::connection::Connection;
 use crate::reply::LIST;
 use crate::sentinel::Sentinels;
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use redis::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,9 +22,9 @@ const MOST_PRIMARIES: usize = 64;
 /// What was found.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Examined {
+pub struct Inspected {
     /// The server, or each primary of a Cluster.
-    pub servers: Vec<Examination>,
+    pub servers: Vec<Inspection>,
     /// How many of a Cluster's 16,384 slots are served; none if it is no Cluster.
     pub slots: Option<u64>,
 }
@@ -32,7 +32,7 @@ pub struct Examined {
 /// What one server says of itself; none where it does not say it, or may not.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Examination {
+pub struct Inspection {
     /// Which one of a Cluster.
     pub name: Option<String>,
     /// Its version, as `7.2.4`.
@@ -57,7 +57,7 @@ impl RedisStoreBuilder {
     /// # Errors
     ///
     /// If the url cannot be read, or none of the servers answers.
-    pub async fn examine(&self) -> Result<Examined, ConnectError> {
+    pub async fn examine(&self) -> Result<Inspected, ConnectError> {
         let (url, ca_file, auth) = self.place();
         match Place::of(url, ca_file)? {
             Place::One(client) => one(client.connect(PATIENCE).await).await,
@@ -76,20 +76,20 @@ impl RedisStoreBuilder {
     }
 }
 
-async fn one(connected: Result<Connection, Trouble>) -> Result<Examined, ConnectError> {
+async fn one(connected: Result<Connection, StoreError>) -> Result<Inspected, ConnectError> {
     let mut connection = connected.map_err(ConnectError::Unusable)?;
     let found = examine(&mut connection, None)
         .await
         .map_err(ConnectError::Unusable)?;
-    Ok(Examined {
+    Ok(Inspected {
         servers: vec![found],
         slots: None,
     })
 }
 
 /// The first seed that answers knows the others.
-async fn cluster(seeds: &[Address], dial: &Dial) -> Result<Examined, Trouble> {
-    let mut worst = Trouble::Unreachable("no seed answers".to_owned());
+async fn cluster(seeds: &[Address], dial: &Dial) -> Result<Inspected, StoreError> {
+    let mut worst = StoreError::Unreachable("no seed answers".to_owned());
     for seed in seeds {
         match of_cluster(seed, dial).await {
             Ok(found) => return Ok(found),
@@ -99,11 +99,11 @@ async fn cluster(seeds: &[Address], dial: &Dial) -> Result<Examined, Trouble> {
     Err(worst)
 }
 
-async fn of_cluster(seed: &Address, dial: &Dial) -> Result<Examined, Trouble> {
+async fn of_cluster(seed: &Address, dial: &Dial) -> Result<Inspected, StoreError> {
     let connect = async |address: &Address| {
         let client = dial
             .endpoint(address)
-            .map_err(|error| Trouble::Unreachable(error.to_string()))?;
+            .map_err(|error| StoreError::Unreachable(error.to_string()))?;
         client.connect(PATIENCE).await
     };
     let mut connection = connect(seed).await?;
@@ -120,14 +120,14 @@ async fn of_cluster(seed: &Address, dial: &Dial) -> Result<Examined, Trouble> {
         slots = slots.min(slots_of(&mut connection).await?);
         servers.push(examine(&mut connection, Some(address.to_string())).await?);
     }
-    Ok(Examined {
+    Ok(Inspected {
         servers,
         slots: Some(slots),
     })
 }
 
 /// How many slots are served, as one node sees it.
-async fn slots_of(connection: &mut Connection) -> Result<u64, Trouble> {
+async fn slots_of(connection: &mut Connection) -> Result<u64, StoreError> {
     let said = text(connection, &["CLUSTER", "INFO"]).await?;
     Ok(fields(&said)
         .get("cluster_slots_ok")
@@ -155,7 +155,7 @@ fn primary(line: &str, seed: &Address) -> Option<Address> {
 async fn examine(
     connection: &mut Connection,
     name: Option<String>,
-) -> Result<Examination, Trouble> {
+) -> Result<Inspection, StoreError> {
     // Who may not ask for this may still decide: what is not known is left out.
     let said = text(connection, &["INFO"]).await.unwrap_or_default();
     let said = fields(&said);
@@ -164,7 +164,7 @@ async fn examine(
     for _ in 0..QUESTIONS {
         let (start, asked) = (Instant::now(), SystemTime::now());
         let (seconds, micros) = match time(connection).await {
-            Err(Trouble::Refused { .. }) => break,
+            Err(StoreError::Refused { .. }) => break,
             told => told?,
         };
         let took = start.elapsed();
@@ -179,7 +179,7 @@ async fn examine(
             ));
         }
     }
-    Ok(Examination {
+    Ok(Inspection {
         name,
         version: of("valkey_version").or_else(|| of("redis_version")),
         role: of("role"),
@@ -199,22 +199,22 @@ fn fields(text: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-async fn ask(connection: &mut Connection, words: &[&str]) -> Result<Value, Trouble> {
+async fn ask(connection: &mut Connection, words: &[&str]) -> Result<Value, StoreError> {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| {
         command.arg(*word);
     });
     tokio::time::timeout(PATIENCE, connection.send(&command, LIST))
         .await
-        .unwrap_or(Err(Trouble::TimedOut))
+        .unwrap_or(Err(StoreError::TimedOut))
 }
 
-async fn text(connection: &mut Connection, words: &[&str]) -> Result<String, Trouble> {
+async fn text(connection: &mut Connection, words: &[&str]) -> Result<String, StoreError> {
     let answer = ask(connection, words).await?;
-    redis::from_redis_value(answer).map_err(|error| Trouble::Protocol(error.to_string()))
+    redis::from_redis_value(answer).map_err(|error| StoreError::Protocol(error.to_string()))
 }
 
-async fn time(connection: &mut Connection) -> Result<(u64, u64), Trouble> {
+async fn time(connection: &mut Connection) -> Result<(u64, u64), StoreError> {
     let answer = ask(connection, &["TIME"]).await?;
-    redis::from_redis_value(answer).map_err(|error| Trouble::Protocol(error.to_string()))
+    redis::from_redis_value(answer).map_err(|error| StoreError::Protocol(error.to_string()))
 }

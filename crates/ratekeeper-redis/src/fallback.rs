@@ -11,7 +11,9 @@ use ratekeeper::{
     Ask, Clock, Limit, LimitHandle, MemoryStore, MicrosLimit, Mode, OnFailure, Outcome, Source,
     Timestamp,
 };
-use ratekeeper::{DetachError, SettleError, Status, TooManyKeys, TooManyLimitsError, Verdict};
+use ratekeeper::{
+    AskResult, DetachError, SettleError, TooManyKeysError, TooManyLimitsError, Verdict,
+};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +65,7 @@ impl Fallback {
         max_keys: usize,
         max_bytes: Option<usize>,
         nodes: u64,
-    ) -> Result<Self, TooManyKeys> {
+    ) -> Result<Self, TooManyKeysError> {
         let mut builder = MemoryStore::builder().max_keys(max_keys);
         if let Some(bytes) = max_bytes {
             builder = builder.max_bytes(bytes);
@@ -79,7 +81,7 @@ impl Fallback {
     }
 
     /// One for limits of another store on the same Redis.
-    pub(crate) fn unused(&self) -> Result<Self, TooManyKeys> {
+    pub(crate) fn unused(&self) -> Result<Self, TooManyKeysError> {
         Self::new(self.max_keys, self.max_bytes, self.nodes())
     }
 
@@ -219,7 +221,7 @@ impl Fallback {
                     verdict.push(*status);
                     places.push(at);
                 }
-                None => verdict.push(Status::new(passes(limit.as_deref()), ask.mode)),
+                None => verdict.push(AskResult::new(passes(limit.as_deref()), ask.mode)),
             }
         }
         verdict.hold(Box::new(Part { own, places }));
@@ -238,7 +240,7 @@ impl Fallback {
                 }) => closed(form),
                 limit => passes(limit),
             };
-            verdict.push(Status::new(decision, ask.mode));
+            verdict.push(AskResult::new(decision, ask.mode));
         }
         verdict
     }

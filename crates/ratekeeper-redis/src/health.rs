@@ -1,6 +1,6 @@
 //! Whether the store can be reached: the breaker, and what happened.
 
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
@@ -17,7 +17,7 @@ pub(crate) struct Health {
     /// Counts how often the breaker opened: connections of before are not used again.
     era: AtomicU64,
     /// Since when something fails, and what it was last.
-    trouble: Mutex<Option<(Instant, Trouble)>>,
+    trouble: Mutex<Option<(Instant, StoreError)>>,
     opened: Arc<tokio::sync::Notify>,
     /// One for each primary of a Cluster.
     parts: Mutex<Vec<Arc<Health>>>,
@@ -84,7 +84,7 @@ impl Health {
     }
 
     /// Since when it fails, and why: of several what fails for longest.
-    pub(crate) fn trouble(&self) -> Option<(Instant, Trouble)> {
+    pub(crate) fn trouble(&self) -> Option<(Instant, StoreError)> {
         let own = self.lock().clone();
         let of_parts = self
             .parts()
@@ -104,7 +104,7 @@ impl Health {
         self.era.fetch_add(1, Relaxed);
     }
 
-    pub(crate) fn count(&self, trouble: &Trouble) {
+    pub(crate) fn count(&self, trouble: &StoreError) {
         let at = TROUBLES
             .iter()
             .position(|name| *name == trouble.name())
@@ -113,7 +113,7 @@ impl Health {
     }
 
     /// A call failed.
-    pub(crate) fn failed(&self, trouble: &Trouble) {
+    pub(crate) fn failed(&self, trouble: &StoreError) {
         let mut known = self.lock();
         let first = known.is_none();
         let since = known
@@ -131,7 +131,7 @@ impl Health {
     }
 
     /// Probes failed, again and again: nobody is to ask.
-    pub(crate) fn broke(&self, trouble: &Trouble) {
+    pub(crate) fn broke(&self, trouble: &StoreError) {
         for _ in 0..FAILURES {
             self.failed(trouble);
         }
@@ -158,7 +158,7 @@ impl Health {
         self.opened.notified().await;
     }
 
-    fn lock(&self) -> MutexGuard<'_, Option<(Instant, Trouble)>> {
+    fn lock(&self) -> MutexGuard<'_, Option<(Instant, StoreError)>> {
         self.trouble.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

@@ -12,7 +12,7 @@ use crate::script::PERMIT_LIVES;
 use crate::script::amend::{Amend, Amendment};
 use crate::secret::Known;
 use crate::store::Inner;
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use redis::Value;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -86,12 +86,12 @@ impl Way {
         key: &str,
         command: &redis::Cmd,
         max_reply: usize,
-    ) -> Result<Value, Trouble> {
+    ) -> Result<Value, StoreError> {
         match self {
             Self::One(link, _) => {
                 tokio::time::timeout(PATIENCE, link.send(command, max_reply, false))
                     .await
-                    .unwrap_or(Err(Trouble::TimedOut))
+                    .unwrap_or(Err(StoreError::TimedOut))
             }
             Self::Cluster(cluster) => {
                 let slot = slot(key.as_bytes());
@@ -99,7 +99,7 @@ impl Way {
                     .await
                     .unwrap_or_else(|_| {
                         cluster.gave_up(slot);
-                        Err(Trouble::TimedOut)
+                        Err(StoreError::TimedOut)
                     })
             }
         }
@@ -181,7 +181,7 @@ impl Keeper {
     }
 
     /// Finds out where Redis is now.
-    async fn look_around(&mut self, health: &Health) -> Result<(), Trouble> {
+    async fn look_around(&mut self, health: &Health) -> Result<(), StoreError> {
         match &self.way {
             Way::One(link, server) => {
                 if health.is_open() {
@@ -208,7 +208,7 @@ impl Keeper {
     }
 
     /// Finds out whether decisions are made, after a heartbeat that came to this.
-    async fn judge(&mut self, inner: &Inner, beat: Result<(), Trouble>) {
+    async fn judge(&mut self, inner: &Inner, beat: Result<(), StoreError>) {
         let health = &inner.health;
         if beat.is_err() {
             self.way.cut();
@@ -239,7 +239,7 @@ impl Keeper {
     }
 
     /// The first heartbeat, and whether decisions are made in time.
-    pub(crate) async fn begin(&self, inner: &Inner) -> Result<(), Trouble> {
+    pub(crate) async fn begin(&self, inner: &Inner) -> Result<(), StoreError> {
         self.beat(inner).await?;
         match &self.way {
             Way::One(..) => self.probe(inner).await,
@@ -247,7 +247,7 @@ impl Keeper {
                 cluster.tend(false).await?;
                 // That a primary is away does not keep this node from starting.
                 match inner.health.trouble() {
-                    Some((_, trouble @ Trouble::Refused { .. })) => Err(trouble),
+                    Some((_, trouble @ StoreError::Refused { .. })) => Err(trouble),
                     _ => Ok(()),
                 }
             }
@@ -256,7 +256,7 @@ impl Keeper {
 
     /// Looks whether decisions are made. The primaries of a Cluster were looked at by its
     /// [`tend`](Cluster::tend).
-    async fn probe(&self, inner: &Inner) -> Result<(), Trouble> {
+    async fn probe(&self, inner: &Inner) -> Result<(), StoreError> {
         let questions = probe::questions(&probe::key(inner.limits.prefix(), 0));
         let lanes = inner.lanes.iter().filter_map(Entrance::lane);
         probe::run(&inner.health, lanes, &questions, 0, inner.timeout).await
@@ -279,7 +279,7 @@ impl Keeper {
     }
 
     /// Says that this node is alive, learns who else is, and agrees on the secret.
-    pub(crate) async fn beat(&self, inner: &Inner) -> Result<(), Trouble> {
+    pub(crate) async fn beat(&self, inner: &Inner) -> Result<(), StoreError> {
         let (nodes, secret) = (
             format!("{}:nodes", self.fleet),
             format!("{}:secret", self.fleet),
@@ -298,7 +298,7 @@ impl Keeper {
         command.arg(&digest);
         let answer = self.way.send(&nodes, &command, SHORT).await?;
         let Value::Array(answer) = answer else {
-            return Err(Trouble::Protocol("no list".to_owned()));
+            return Err(StoreError::Protocol("no list".to_owned()));
         };
         let [
             Value::Int(nodes),
@@ -306,7 +306,7 @@ impl Keeper {
             Value::Int(others),
         ] = &answer[..]
         else {
-            return Err(Trouble::Protocol("not three values".to_owned()));
+            return Err(StoreError::Protocol("not three values".to_owned()));
         };
         let others = u64::try_from(*others).unwrap_or(0);
         match inner.limits_check.seen(&digest, others, Instant::now()) {
@@ -342,10 +342,10 @@ impl Keeper {
 
     /// A key of the fleet itself holds what is not ours. What is known goes on: decisions do not
     /// need that key.
-    fn tell_spoilt(&self, inner: &Inner, spoilt: Option<&str>) -> Result<(), Trouble> {
+    fn tell_spoilt(&self, inner: &Inner, spoilt: Option<&str>) -> Result<(), StoreError> {
         let was_told = self.spoilt.swap(spoilt.is_some(), Relaxed);
         let Some(key) = spoilt else { return Ok(()) };
-        let trouble = Trouble::BadKey(format!("{}:{key}", self.fleet));
+        let trouble = StoreError::BadKey(format!("{}:{key}", self.fleet));
         if !was_told {
             inner.health.count(&trouble);
             tracing::warn!(target: "ratekeeper::redis", "{trouble}");
@@ -358,7 +358,7 @@ impl Keeper {
     }
 
     /// Learns where everything is.
-    pub(crate) async fn find(&self) -> Result<(), Trouble> {
+    pub(crate) async fn find(&self) -> Result<(), StoreError> {
         match &self.way {
             Way::One(..) => Ok(()),
             Way::Cluster(cluster) => cluster.learn().await,
@@ -366,14 +366,16 @@ impl Keeper {
     }
 
     /// Which version it is; none if it does not say.
-    pub(crate) async fn version(&self) -> Result<Option<(u64, u64)>, Trouble> {
+    pub(crate) async fn version(&self) -> Result<Option<(u64, u64)>, StoreError> {
         let mut command = redis::cmd("INFO");
         command.arg("server");
         let text = match self.way.send(&self.fleet, &command, SHORT).await {
             Ok(Value::BulkString(text)) => text,
-            Err(trouble @ (Trouble::Unreachable(_) | Trouble::TimedOut)) => return Err(trouble),
+            Err(trouble @ (StoreError::Unreachable(_) | StoreError::TimedOut)) => {
+                return Err(trouble);
+            }
             // What the sentinels say is not said of it.
-            Err(trouble @ Trouble::Refused { .. }) if trouble.is_of_sentinels() => {
+            Err(trouble @ StoreError::Refused { .. }) if trouble.is_of_sentinels() => {
                 return Err(trouble);
             }
             _ => return Ok(None),

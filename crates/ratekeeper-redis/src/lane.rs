@@ -10,7 +10,7 @@ use crate::piece::{pieces, tell, tell_amended, tell_decided};
 use crate::script::Scripts;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, Questions};
-use crate::trouble::{Redirect, Trouble};
+use crate::trouble::{Redirect, StoreError};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
@@ -69,8 +69,8 @@ pub(crate) enum Work {
     Amend(Vec<Amendment>, Tell<Vec<Option<u64>>>),
 }
 
-pub(crate) type Tell<T> = Option<oneshot::Sender<Result<T, Trouble>>>;
-pub(crate) type Told<T> = oneshot::Receiver<Result<T, Trouble>>;
+pub(crate) type Tell<T> = Option<oneshot::Sender<Result<T, StoreError>>>;
+pub(crate) type Told<T> = oneshot::Receiver<Result<T, StoreError>>;
 
 /// Where jobs are handed in.
 #[derive(Clone)]
@@ -119,7 +119,7 @@ impl Door {
         questions: Questions,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Answer>, Trouble> {
+    ) -> Result<Told<Answer>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, false)?;
         Ok(receiver)
@@ -131,7 +131,7 @@ impl Door {
         questions: Questions,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Answer>, Trouble> {
+    ) -> Result<Told<Answer>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, true)?;
         Ok(receiver)
@@ -143,7 +143,7 @@ impl Door {
         amendment: Amendment,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Vec<Option<u64>>>, Trouble> {
+    ) -> Result<Told<Vec<Option<u64>>>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(
             Work::Amend(vec![amendment], Some(sender)),
@@ -160,7 +160,7 @@ impl Door {
         amendments: Vec<Amendment>,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Vec<Option<u64>>>, Trouble> {
+    ) -> Result<Told<Vec<Option<u64>>>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(Work::Amend(amendments, Some(sender)), slot, timeout, false)?;
         Ok(receiver)
@@ -172,8 +172,8 @@ impl Door {
         slot: u16,
         timeout: Duration,
         is_probe: bool,
-    ) -> Result<(), Trouble> {
-        let place = Place::take(&self.waiting, self.most_waiting).ok_or(Trouble::QueueFull)?;
+    ) -> Result<(), StoreError> {
+        let place = Place::take(&self.waiting, self.most_waiting).ok_or(StoreError::QueueFull)?;
         let (deadline, is_patient) = (
             Instant::now() + timeout,
             is_probe || timeout >= self.timeout,
@@ -193,9 +193,9 @@ impl Door {
     }
 
     /// Takes what was handed in elsewhere, and keeps its deadline.
-    pub(crate) fn take_over(&self, job: Job) -> Result<(), Trouble> {
+    pub(crate) fn take_over(&self, job: Job) -> Result<(), StoreError> {
         let deadline = job.deadline;
-        self.jobs.send(job).map_err(|_| Trouble::Broken)?;
+        self.jobs.send(job).map_err(|_| StoreError::Broken)?;
         self.alarm.ring_if_before(deadline);
         Ok(())
     }
@@ -301,7 +301,7 @@ impl Lane {
                 is_unanswered,
             }) => {
                 if is_patient {
-                    health.failed(&Trouble::TimedOut);
+                    health.failed(&StoreError::TimedOut);
                 }
                 *unanswered += u32::from(is_unanswered);
                 // The server may be well, and the connection forgotten by something on the way.
@@ -316,7 +316,7 @@ impl Lane {
         let (mut failed, mut counts, mut redirected) = (None, false, Vec::new());
         for (piece, answer) in pieces.into_iter().zip(answers) {
             let is_asked_for = piece.jobs.iter().any(|at| !batch[*at].is_probe);
-            if is_asked_for && matches!(answer, Ok(_) | Err(Trouble::Refused { .. })) {
+            if is_asked_for && matches!(answer, Ok(_) | Err(StoreError::Refused { .. })) {
                 health.counts.round_trips.fetch_add(1, Relaxed);
             }
             if elsewhere.is_some()
@@ -348,7 +348,7 @@ impl Lane {
         };
         let mut batch: Vec<Option<Job>> = batch.into_iter().map(Some).collect();
         for (piece, answer) in &redirected {
-            let Some(redirect) = answer.as_ref().err().and_then(Trouble::redirect) else {
+            let Some(redirect) = answer.as_ref().err().and_then(StoreError::redirect) else {
                 continue;
             };
             let alone = redirect == Redirect::Later && piece.jobs.len() > 1;
@@ -410,10 +410,10 @@ async fn until_nobody_waits<T>(
         {
             is_patient |= job.is_patient && !job.is_probe;
             is_unanswered |= job.is_patient;
-            job.fail(&Trouble::TimedOut);
+            job.fail(&StoreError::TimedOut);
         }
         for job in queue.waiting.iter_mut().filter(|job| job.deadline <= now) {
-            job.fail(&Trouble::TimedOut);
+            job.fail(&StoreError::TimedOut);
         }
         queue.waiting.retain(Job::is_waiting);
     }
@@ -440,7 +440,7 @@ impl Job {
         }
     }
 
-    pub(crate) fn fail(&mut self, trouble: &Trouble) {
+    pub(crate) fn fail(&mut self, trouble: &StoreError) {
         match &mut self.work {
             Work::Decide(_, told) => tell(told, Err(trouble.clone())),
             Work::Amend(_, told) => tell(told, Err(trouble.clone())),

@@ -59,11 +59,11 @@ mod sentinel;
 mod store;
 mod trouble;
 
-pub use board::{Notice, Notices};
+pub use board::{Notices, SharedNotice};
 pub use builder::{ConnectError, RedisStoreBuilder};
-pub use examine::{Examination, Examined};
+pub use examine::{Inspected, Inspection};
 pub use key::derived_secret;
-pub use lease::table::LeaseCounts;
-pub use limits_check::OtherLimits;
-pub use store::{Counts, RedisStore, Status};
-pub use trouble::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, Trouble};
+pub use lease::table::LeaseStats;
+pub use limits_check::LimitsMismatch;
+pub use store::{RedisStats, RedisStatus, RedisStore};
+pub use trouble::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, StoreError};

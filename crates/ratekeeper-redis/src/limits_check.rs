@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Nodes of the same prefix that have other limits than this one.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct OtherLimits {
+pub struct LimitsMismatch {
     /// How many there are.
     pub nodes: u64,
     /// For how long there have been any.
@@ -18,7 +18,7 @@ pub struct OtherLimits {
     pub is_reported: bool,
 }
 
-impl fmt::Display for OtherLimits {
+impl fmt::Display for LimitsMismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let nodes = if self.nodes == 1 {
             "1 other node has"
@@ -57,9 +57,9 @@ struct Difference {
 }
 
 impl Difference {
-    fn at(&self, now: Instant) -> OtherLimits {
+    fn at(&self, now: Instant) -> LimitsMismatch {
         let lasts = now.saturating_duration_since(self.since);
-        OtherLimits {
+        LimitsMismatch {
             nodes: self.nodes,
             lasts,
             is_reported: self.is_reported,
@@ -70,7 +70,7 @@ impl Difference {
 /// What is to be logged.
 #[derive(PartialEq, Eq, Debug)]
 pub(crate) enum Report {
-    Differ(OtherLimits),
+    Differ(LimitsMismatch),
     Agree,
 }
 
@@ -123,7 +123,7 @@ impl LimitsCheck {
         Some(Report::Differ(others))
     }
 
-    pub(crate) fn other_limits(&self, now: Instant) -> Option<OtherLimits> {
+    pub(crate) fn other_limits(&self, now: Instant) -> Option<LimitsMismatch> {
         self.lock()
             .difference
             .as_ref()
@@ -198,7 +198,7 @@ mod tests {
         let lasts = GRACE;
         assert_eq!(
             check.seen(&own, 3, at(160)),
-            Some(Report::Differ(OtherLimits {
+            Some(Report::Differ(LimitsMismatch {
                 nodes: 3,
                 lasts,
                 is_reported: true

@@ -3,7 +3,7 @@
 use crate::connection::{Connection, Endpoint, Reply};
 use crate::script::{Call, Script};
 use crate::sentinel::Sentinels;
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use redis::{Pipeline, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -25,14 +25,14 @@ pub(crate) enum At {
 
 impl Server {
     /// A new connection.
-    async fn connect(&self) -> Result<Connection, Trouble> {
+    async fn connect(&self) -> Result<Connection, StoreError> {
         match &self.at {
             At::One(endpoint) => endpoint
                 .connect(self.connect_timeout)
                 .await
                 .map_err(|trouble| match (trouble, &self.name) {
-                    (Trouble::Unreachable(why), Some(name)) => {
-                        Trouble::Unreachable(format!("{name}: {why}"))
+                    (StoreError::Unreachable(why), Some(name)) => {
+                        StoreError::Unreachable(format!("{name}: {why}"))
                     }
                     (trouble, _) => trouble,
                 }),
@@ -68,7 +68,7 @@ enum State {
     /// Somebody makes one, and goes on doing so if who asked first gives up.
     Connecting,
     /// Why there is none, for those who waited for it.
-    Failed(Trouble),
+    Failed(StoreError),
     Connected(Connection),
 }
 
@@ -88,7 +88,7 @@ impl Link {
         }
     }
 
-    async fn connection(&self) -> Result<Connection, Trouble> {
+    async fn connection(&self) -> Result<Connection, StoreError> {
         let mut has_waited = false;
         loop {
             let changed = self.slot.changed.notified();
@@ -126,7 +126,7 @@ impl Link {
 
     /// Runs scripts, all in one piece; what came of each.
     pub(crate) async fn run(&self, calls: &[Sent<'_>], time: Option<u64>) -> Vec<Reply> {
-        let mut results: Vec<Reply> = calls.iter().map(|_| Err(Trouble::Broken)).collect();
+        let mut results: Vec<Reply> = calls.iter().map(|_| Err(StoreError::Broken)).collect();
         let mut left: Vec<usize> = (0..calls.len()).collect();
         for last in [false, true] {
             let mut connection = match self.connection().await {
@@ -144,7 +144,7 @@ impl Link {
             for at in &left {
                 results[*at] = Err(trouble.clone());
             }
-            if last || !matches!(trouble, Trouble::Unreachable(_)) {
+            if last || !matches!(trouble, StoreError::Unreachable(_)) {
                 break;
             }
             self.cut();
@@ -155,7 +155,7 @@ impl Link {
         }
         if results
             .iter()
-            .any(|result| result.as_ref().is_err_and(Trouble::ends_the_connection))
+            .any(|result| result.as_ref().is_err_and(StoreError::ends_the_connection))
         {
             self.cut();
         }
@@ -168,17 +168,17 @@ impl Link {
         command: &redis::Cmd,
         max_reply: usize,
         asking: bool,
-    ) -> Result<Value, Trouble> {
+    ) -> Result<Value, StoreError> {
         let mut connection = self.connection().await?;
         let sent = if asking {
             let mut pipeline = Pipeline::new();
             pipeline.cmd("ASKING").add_command(command.clone());
             let answers = connection.ask_all(&pipeline, max_reply).await;
-            answers.and_then(|mut answers| answers.pop().unwrap_or(Err(Trouble::Broken)))
+            answers.and_then(|mut answers| answers.pop().unwrap_or(Err(StoreError::Broken)))
         } else {
             connection.send(command, max_reply).await
         };
-        if sent.as_ref().is_err_and(Trouble::ends_the_connection) {
+        if sent.as_ref().is_err_and(StoreError::ends_the_connection) {
             self.cut();
         }
         sent
@@ -202,7 +202,7 @@ async fn run_on(
     time: Option<u64>,
     left: &mut Vec<usize>,
     results: &mut [Reply],
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     let max_reply = calls
         .iter()
         .map(|sent| sent.call.max_reply())
@@ -228,7 +228,7 @@ async fn run_on(
         };
         let mut unknown = Vec::new();
         let mut note = |at: usize, answer: Reply| {
-            if answer.as_ref().is_err_and(Trouble::is_no_script) {
+            if answer.as_ref().is_err_and(StoreError::is_no_script) {
                 unknown.push(at);
             }
             results[at] = answer;
@@ -255,7 +255,7 @@ async fn run_on(
                         *at,
                         answers
                             .next()
-                            .ok_or_else(|| Trouble::Protocol("too few answers".to_owned()))?,
+                            .ok_or_else(|| StoreError::Protocol("too few answers".to_owned()))?,
                     );
                 }
             }

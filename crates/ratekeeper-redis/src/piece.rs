@@ -5,7 +5,7 @@ use crate::link::Sent;
 use crate::script::amend::{self, Amendment};
 use crate::script::decide;
 use crate::script::{Scripts, Unreadable};
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use redis::Value;
 
 /// What goes in one call: jobs of a batch.
@@ -98,9 +98,9 @@ impl Piece {
 
 /// Tells everyone in a piece what it came to; an error if it came to none.
 pub(crate) fn tell_decided<'j>(
-    answer: Result<Value, Trouble>,
+    answer: Result<Value, StoreError>,
     jobs: impl Iterator<Item = &'j mut Job>,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     let mut asked: Vec<_> = jobs
         .filter_map(|job| match &mut job.work {
             Work::Decide(questions, told) => Some((&*questions, told)),
@@ -126,9 +126,9 @@ pub(crate) fn tell_decided<'j>(
 
 /// The same of corrections.
 pub(crate) fn tell_amended<'j>(
-    answer: Result<Value, Trouble>,
+    answer: Result<Value, StoreError>,
     jobs: impl Iterator<Item = &'j mut Job>,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     let came = answer.and_then(|reply| amend::decode(reply).map_err(unreadable));
     let mut at = 0;
     for job in jobs {
@@ -138,19 +138,19 @@ pub(crate) fn tell_amended<'j>(
             let own = came
                 .as_ref()
                 .map(|came| came.get(from..at).unwrap_or_default().to_vec());
-            tell(told, own.map_err(Trouble::clone));
+            tell(told, own.map_err(StoreError::clone));
         }
     }
     came.map(drop)
 }
 
 /// Tells it, if that has not happened. Who does not listen any more has gone elsewhere.
-pub(crate) fn tell<T>(to: &mut Tell<T>, what: Result<T, Trouble>) {
+pub(crate) fn tell<T>(to: &mut Tell<T>, what: Result<T, StoreError>) {
     if let Some(to) = to.take() {
         drop(to.send(what));
     }
 }
 
-fn unreadable(_: Unreadable) -> Trouble {
-    Trouble::Protocol("its answer to our script is not ours".to_owned())
+fn unreadable(_: Unreadable) -> StoreError {
+    StoreError::Protocol("its answer to our script is not ours".to_owned())
 }

@@ -7,7 +7,7 @@ use crate::health::Health;
 use crate::lane::Door;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Question, Questions};
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use ratekeeper::{MicrosLimit, Mode};
 use std::sync::Arc;
 use std::time::Duration;
@@ -54,7 +54,7 @@ pub(crate) async fn run(
     questions: &Questions,
     slot: u16,
     timeout: Duration,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     let is_well = health.is_well_itself();
     let in_a_row = if is_well { 1 } else { IN_A_ROW };
     for door in doors {
@@ -76,14 +76,14 @@ async fn ask(
     slot: u16,
     timeout: Duration,
     in_a_row: u32,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     once(door, questions, slot, PATIENCE).await?;
     amend(door, &questions[0], slot).await?;
     let mut made = 0;
     for tried in 1..=TRIES {
         match once(door, questions, slot, timeout).await {
             Ok(()) => made += 1,
-            Err(Trouble::TimedOut) if tried + in_a_row <= TRIES => made = 0,
+            Err(StoreError::TimedOut) if tried + in_a_row <= TRIES => made = 0,
             Err(trouble) => return Err(trouble),
         }
         if made == in_a_row {
@@ -96,7 +96,7 @@ async fn ask(
 /// An amendment that changes nothing. Without the right to run that script refunds are lost. And
 /// once the server knows it, a refund is never sent a second time, with its text, behind decisions
 /// that were queued after it.
-async fn amend(door: &Door, question: &Question, slot: u16) -> Result<(), Trouble> {
+async fn amend(door: &Door, question: &Question, slot: u16) -> Result<(), StoreError> {
     let amendment = Amendment {
         key: Arc::clone(&question.key),
         limit: question.limit,
@@ -104,7 +104,7 @@ async fn amend(door: &Door, question: &Question, slot: u16) -> Result<(), Troubl
     };
     door.probe_amendment(amendment, slot, PATIENCE)?
         .await
-        .unwrap_or(Err(Trouble::Broken))
+        .unwrap_or(Err(StoreError::Broken))
         .map(drop)
 }
 
@@ -113,9 +113,9 @@ async fn once(
     questions: &Questions,
     slot: u16,
     timeout: Duration,
-) -> Result<(), Trouble> {
+) -> Result<(), StoreError> {
     door.probe(Arc::clone(questions), slot, timeout)?
         .await
-        .unwrap_or(Err(Trouble::Broken))
+        .unwrap_or(Err(StoreError::Broken))
         .map(drop)
 }

@@ -6,7 +6,7 @@ use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, GiveBack};
 use crate::script::decide::{Cold, FEW, Figures, Question, Questions};
 use ratekeeper::{
-    Ask, Decision, MicrosLimit, Mode, Outcome, Source, Status, Verdict, WindowCounter,
+    Ask, AskResult, Decision, MicrosLimit, Mode, Outcome, Source, Verdict, WindowCounter,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -109,7 +109,7 @@ impl Request {
                     (decision, receipt)
                 }
             };
-            verdict.push(Status::new(decision, ask.mode));
+            verdict.push(AskResult::new(decision, ask.mode));
             receipts.push(receipt);
         }
         (verdict, receipts)

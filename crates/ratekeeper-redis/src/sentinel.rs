@@ -4,7 +4,7 @@ use crate::address::{Address, Dial};
 use crate::builder::ConnectError;
 use crate::connection::{Connection, Endpoint};
 use crate::reply::SHORT;
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use redis::Value;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -55,7 +55,7 @@ impl Sentinels {
     }
 
     /// A connection to the primary: the first one named that says that it is one.
-    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, Trouble> {
+    pub(crate) async fn connect(&self, timeout: Duration) -> Result<Connection, StoreError> {
         let mut answers = self.ask();
         let mut tried: Vec<Address> = Vec::new();
         let mut worst = None;
@@ -67,37 +67,40 @@ impl Sentinels {
                     self.primary(address, timeout).await
                 }
                 Ok(Err(trouble)) => Err(trouble),
-                Err(_) => Err(Trouble::TimedOut),
+                Err(_) => Err(StoreError::TimedOut),
             };
             match connected {
                 Ok(connection) => return Ok(connection),
                 // What a server says is worth more than that a sentinel is not there.
-                Err(trouble) if worst.is_none() || matches!(trouble, Trouble::Refused { .. }) => {
+                Err(trouble)
+                    if worst.is_none() || matches!(trouble, StoreError::Refused { .. }) =>
+                {
                     worst = Some(trouble)
                 }
                 Err(_) => {}
             }
         }
-        Err(worst.unwrap_or(Trouble::TimedOut))
+        Err(worst.unwrap_or(StoreError::TimedOut))
     }
 
-    async fn primary(&self, address: Address, timeout: Duration) -> Result<Connection, Trouble> {
-        let unreachable = |error: ConnectError| Trouble::Unreachable(format!("{address}: {error}"));
+    async fn primary(&self, address: Address, timeout: Duration) -> Result<Connection, StoreError> {
+        let unreachable =
+            |error: ConnectError| StoreError::Unreachable(format!("{address}: {error}"));
         let endpoint = self.dial.endpoint(&address).map_err(unreachable)?;
         let mut connection = endpoint.connect(timeout).await?;
         let role = redis::cmd("ROLE");
         let role = match tokio::time::timeout(timeout, connection.send(&role, SHORT)).await {
             Ok(Ok(Value::Array(role))) => role,
             // Who may not ask may still write, or is told that this is a replica.
-            Ok(Err(Trouble::Refused { code, .. })) if code == "NOPERM" => Vec::new(),
+            Ok(Err(StoreError::Refused { code, .. })) if code == "NOPERM" => Vec::new(),
             Ok(Err(trouble)) => return Err(trouble),
-            Ok(_) => return Err(Trouble::Protocol("no role".to_owned())),
-            Err(_) => return Err(Trouble::TimedOut),
+            Ok(_) => return Err(StoreError::Protocol("no role".to_owned())),
+            Err(_) => return Err(StoreError::TimedOut),
         };
         match role.first() {
             Some(Value::BulkString(role)) if role != b"master" => {
                 let message = format!("the sentinels name {address}, which is no primary yet");
-                Err(Trouble::Refused {
+                Err(StoreError::Refused {
                     code: "READONLY".to_owned(),
                     message,
                 })
@@ -127,7 +130,7 @@ impl Sentinels {
         other > same
     }
 
-    fn ask(&self) -> tokio::task::JoinSet<Result<Address, Trouble>> {
+    fn ask(&self) -> tokio::task::JoinSet<Result<Address, StoreError>> {
         let ask = |sentinel: &Arc<Sentinel>| {
             let (sentinel, master) = (Arc::clone(sentinel), self.master.clone());
             async move {
@@ -138,7 +141,7 @@ impl Sentinels {
                             "the sentinel {} does not answer within {PATIENCE:?}",
                             sentinel.address
                         );
-                        Err(Trouble::Unreachable(why))
+                        Err(StoreError::Unreachable(why))
                     })
             }
         };
@@ -151,17 +154,17 @@ impl Sentinels {
 }
 
 impl Sentinel {
-    async fn ask(&self, master: &str) -> Result<Address, Trouble> {
+    async fn ask(&self, master: &str) -> Result<Address, StoreError> {
         let kept = self.kept().take();
         let was_kept = kept.is_some();
         match self.ask_on(kept, master).await {
             // It may have been closed since.
-            Err(Trouble::Unreachable(_)) if was_kept => self.ask_on(None, master).await,
+            Err(StoreError::Unreachable(_)) if was_kept => self.ask_on(None, master).await,
             answer => answer,
         }
     }
 
-    async fn ask_on(&self, kept: Option<Connection>, master: &str) -> Result<Address, Trouble> {
+    async fn ask_on(&self, kept: Option<Connection>, master: &str) -> Result<Address, StoreError> {
         let mut connection = match kept {
             Some(connection) => connection,
             None => self
@@ -187,7 +190,7 @@ impl Sentinel {
                 "the sentinel {} knows no primary called {master}; check the name behind the hosts in the url",
                 self.address
             );
-            return Err(Trouble::Refused {
+            return Err(StoreError::Refused {
                 code: "SENTINEL".to_owned(),
                 message,
             });
@@ -199,16 +202,18 @@ impl Sentinel {
         address
             .map(|(host, port)| Address { host, port })
             .ok_or_else(|| {
-                Trouble::Protocol(format!("the sentinel {} names no address", self.address))
+                StoreError::Protocol(format!("the sentinel {} names no address", self.address))
             })
     }
 
     /// What is wrong with a sentinel is not wrong with the server.
-    fn says(&self, trouble: Trouble) -> Trouble {
+    fn says(&self, trouble: StoreError) -> StoreError {
         let at = &self.address;
         match trouble {
-            Trouble::Unreachable(why) => Trouble::Unreachable(format!("the sentinel {at}: {why}")),
-            Trouble::Refused { code, message } => {
+            StoreError::Unreachable(why) => {
+                StoreError::Unreachable(format!("the sentinel {at}: {why}"))
+            }
+            StoreError::Refused { code, message } => {
                 let message = match code.as_str() {
                     "NOAUTH" => {
                         format!("the sentinel {at} wants a password; set sentinel_password")
@@ -225,7 +230,7 @@ impl Sentinel {
                     }
                     _ => format!("the sentinel {at} refuses: {code} {message}"),
                 };
-                Trouble::Refused {
+                StoreError::Refused {
                     code: "SENTINEL".to_owned(),
                     message,
                 }

@@ -7,20 +7,20 @@ use crate::entrance::Entrance;
 use crate::fallback::Fallback;
 use crate::health::{Health, TROUBLES};
 use crate::key::{Secret, Tag};
-use crate::lease::table::{Here, LeaseCounts, Leases};
+use crate::lease::table::{Here, LeaseStats, Leases};
 use crate::limits::{Limits, Registered, Rule};
-use crate::limits_check::{LimitsCheck, OtherLimits};
+use crate::limits_check::{LimitsCheck, LimitsMismatch};
 use crate::permits::Permits;
 use crate::request::{Receipt, Request};
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, BEFORE};
 use crate::script::decide::{Answer, FEW, Question};
 use crate::secret::Agreed;
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use ratekeeper::{
     Ask, Clock, DetachError, Limit, LimitHandle, LimitKeyStats, MemoryStore, MicrosLimit,
-    OnFailure, SettleError, ShardPrefix, Source, Store, Timestamp, TooManyKeys, TooManyLimitsError,
-    Verdict,
+    OnFailure, SettleError, ShardPrefix, Source, Store, Timestamp, TooManyKeysError,
+    TooManyLimitsError, Verdict,
 };
 use smallvec::SmallVec;
 use std::fmt;
@@ -49,7 +49,7 @@ pub(crate) struct Inner {
     pub(crate) permits: Arc<Permits>,
     pub(crate) leases: Leases,
     /// Why the last heartbeat of this node failed, if it did.
-    pub(crate) heartbeat: Arc<Mutex<Option<Trouble>>>,
+    pub(crate) heartbeat: Arc<Mutex<Option<StoreError>>>,
     pub(crate) limits_check: Arc<LimitsCheck>,
     pub(crate) board: Arc<board::Door>,
     pub(crate) timeout: Duration,
@@ -64,24 +64,24 @@ pub(crate) struct Inner {
 /// How the store is.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub struct Status {
+pub struct RedisStatus {
     /// What is wrong and for how long; none if nothing is.
-    pub trouble: Option<(Duration, Trouble)>,
+    pub trouble: Option<(Duration, StoreError)>,
     /// Why the last heartbeat of this node failed, if it did. Other nodes do not count it then, and
     /// where decisions are made all the same nothing else is wrong.
-    pub heartbeat: Option<Trouble>,
+    pub heartbeat: Option<StoreError>,
     /// Nodes of the same prefix that have other limits than this one, if there are any.
-    pub other_limits: Option<OtherLimits>,
+    pub other_limits: Option<LimitsMismatch>,
     /// How many nodes share it, this one included, as far as is known.
     pub nodes: u64,
     /// What happened since the start.
-    pub counts: Counts,
+    pub counts: RedisStats,
 }
 
 /// What happened since the start.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Counts {
+pub struct RedisStats {
     /// Requests that Redis decided.
     pub decisions: u64,
     /// Calls of Redis that answered, for decisions and corrections.
@@ -95,19 +95,19 @@ pub struct Counts {
     /// Units that were spent without Redis and that it has charged when it came back.
     pub debited: u64,
     /// What became of leases.
-    pub leases: LeaseCounts,
+    pub leases: LeaseStats,
 }
 
 type Limited = SmallVec<[Option<Arc<Registered>>; FEW]>;
 
 impl RedisStore {
     /// How it is.
-    pub fn status(&self) -> Status {
+    pub fn status(&self) -> RedisStatus {
         let Inner {
             health, fallback, ..
         } = &*self.inner;
         let (counts, leases) = (&health.counts, self.inner.leases.counts());
-        Status {
+        RedisStatus {
             trouble: health
                 .trouble()
                 .map(|(since, trouble)| (since.elapsed(), trouble)),
@@ -117,7 +117,7 @@ impl RedisStore {
                 .limits_check
                 .other_limits(std::time::Instant::now()),
             nodes: fallback.nodes(),
-            counts: Counts {
+            counts: RedisStats {
                 decisions: counts.decisions.load(Relaxed),
                 round_trips: counts.round_trips.load(Relaxed),
                 fallbacks: counts.fallbacks.load(Relaxed),
@@ -155,7 +155,7 @@ impl RedisStore {
     /// registered with such a store, and forgotten by dropping it. The counts are in Redis: limits
     /// of one name and one algorithm are the same limit in both stores. Its limits are decided
     /// exactly: [`lease`](Store::lease) has no effect.
-    pub fn with_own_limits(&self) -> Result<Self, TooManyKeys> {
+    pub fn with_own_limits(&self) -> Result<Self, TooManyKeysError> {
         let Inner {
             limits,
             fallback,
@@ -199,7 +199,7 @@ impl RedisStore {
     }
 
     /// Whether Redis answers.
-    pub fn is_well(&self) -> bool {
+    pub fn is_healthy(&self) -> bool {
         self.inner.health.is_well()
     }
 
@@ -261,22 +261,22 @@ impl RedisStore {
         &self,
         asks: &[Ask<'_>],
         left: Duration,
-        failed: Option<Trouble>,
+        failed: Option<StoreError>,
     ) -> Verdict {
         let inner = &self.inner;
         let limits = self.limits_of(asks);
         let trouble = match inner.secret.get() {
-            _ if failed.is_some() => failed.unwrap_or(Trouble::Broken),
-            _ if inner.health.is_open() => Trouble::Broken,
-            _ if left.is_zero() => Trouble::TimedOut,
-            None => Trouble::NoSecret,
+            _ if failed.is_some() => failed.unwrap_or(StoreError::Broken),
+            _ if inner.health.is_open() => StoreError::Broken,
+            _ if left.is_zero() => StoreError::TimedOut,
+            None => StoreError::NoSecret,
             Some(secret) => match self.ask(asks, &limits, &secret, left).await {
                 Ok(verdict) => return verdict,
                 Err(trouble) => trouble,
             },
         };
         inner.health.count(&trouble);
-        if let Trouble::BadKey(_) = trouble {
+        if let StoreError::BadKey(_) = trouble {
             tracing::warn!(target: "ratekeeper::redis", "{trouble}");
         }
         inner.health.counts.fallbacks.fetch_add(1, Relaxed);
@@ -291,7 +291,7 @@ impl RedisStore {
         limits: &Limited,
         secret: &Secret,
         timeout: Duration,
-    ) -> Result<Verdict, Trouble> {
+    ) -> Result<Verdict, StoreError> {
         let inner = &self.inner;
         let request = Request::new(asks, limits, secret, || inner.permits.name());
         let Some(first) = request.questions.first() else {
@@ -306,7 +306,7 @@ impl RedisStore {
         let figures = match lane.decide(Arc::clone(&request.questions), timeout).await {
             Ok(Answer::Told { figures }) => figures,
             Ok(Answer::BadKey(at)) => {
-                return Err(Trouble::BadKey(
+                return Err(StoreError::BadKey(
                     String::from_utf8_lossy(&request.questions[at].key).into_owned(),
                 ));
             }
@@ -429,13 +429,13 @@ impl Inner {
         drop(self.lanes[self.lane_of(key)].amend_later(vec![amendment], OPERATOR_WAITS));
     }
 
-    pub(crate) fn heartbeat(&self) -> MutexGuard<'_, Option<Trouble>> {
+    pub(crate) fn heartbeat(&self) -> MutexGuard<'_, Option<StoreError>> {
         self.heartbeat
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn report<T>(&self, result: Result<T, Trouble>) {
+    fn report<T>(&self, result: Result<T, StoreError>) {
         if let Err(trouble) = result {
             self.health.count(&trouble);
             tracing::warn!(target: "ratekeeper::redis", "a correction of what was charged is lost: {trouble}");
@@ -517,7 +517,7 @@ impl Store for RedisStore {
     }
 
     #[inline]
-    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         let mut verdict = None;
         self.here(asks, now, &mut verdict);
         verdict
@@ -540,13 +540,13 @@ impl Store for RedisStore {
         }
     }
 
-    fn share_as(&self, handle: &LimitHandle, name: &str) {
+    fn set_shared_name(&self, handle: &LimitHandle, name: &str) {
         if self.inner.names.knows(handle) {
             self.change(handle, |_, known| *known = name.into());
         }
     }
 
-    fn tag_by(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
+    fn set_shard_prefix(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
         if self.inner.names.knows(handle) {
             // Where all keys are in one place they lie together anyway.
             let tag = tag.map_or_else(Tag::default, Tag::by);
@@ -680,7 +680,7 @@ impl Store for RedisStore {
         self.inner.leases.forgive(&Ask::new(handle, key));
     }
 
-    fn census(&self, _limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
+    fn key_stats(&self, _limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         None
     }
 }

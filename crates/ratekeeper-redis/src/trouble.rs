@@ -5,7 +5,7 @@ use std::fmt;
 /// Why the store did not answer, or not with a decision.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum Trouble {
+pub enum StoreError {
     /// It did not answer in time.
     TimedOut,
     /// More callers wait for it than may.
@@ -84,7 +84,7 @@ fn shown(text: &str, max: usize) -> String {
     shown
 }
 
-impl Trouble {
+impl StoreError {
     pub(crate) fn unreachable(why: &dyn fmt::Display) -> Self {
         Self::Unreachable(shown(&why.to_string(), MAX_TEXT))
     }
@@ -182,7 +182,7 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut => f.write_str(
@@ -260,7 +260,7 @@ impl fmt::Display for Trouble {
     }
 }
 
-impl std::error::Error for Trouble {}
+impl std::error::Error for StoreError {}
 
 #[cfg(test)]
 mod tests {

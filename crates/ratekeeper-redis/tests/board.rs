@@ -4,7 +4,7 @@ mod common;
 
 use common::{connect, run};
 use ratekeeper::Store;
-use ratekeeper_redis::{RedisStore, Trouble};
+use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{RedisSentinels, RedisServer};
 use std::time::{Duration, Instant};
 
@@ -203,7 +203,7 @@ fn without_redis_who_puts_something_is_told_and_what_was_read_stays() {
         redis.kill();
         assert!(matches!(
             store.put_notice("b", "y", HOUR).await,
-            Err(Trouble::Unreachable(_))
+            Err(StoreError::Unreachable(_))
         ));
         assert!(store.remove_notice("a").await.is_err());
         sees(&store, &[("a", "x")]);
@@ -214,7 +214,7 @@ fn without_redis_who_puts_something_is_told_and_what_was_read_stays() {
         redis.stop_signal();
         assert_eq!(
             store.put_notice("c", "z", HOUR).await,
-            Err(Trouble::TimedOut)
+            Err(StoreError::TimedOut)
         );
         redis.cont();
         put(&store, "c", "z").await;

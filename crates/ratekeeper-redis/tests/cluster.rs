@@ -9,7 +9,7 @@ use common::{ALGORITHMS, Load, Pace, connect, judge, limit, load_time, run, unti
 use failover::{BUCKET, Fleet, LOG};
 use ratekeeper::{Ask, LimitHandle, Mode, SettleError, ShardPrefix, Source, Store};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, Subject};
-use ratekeeper_redis::{RedisStore, Trouble};
+use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{RedisCluster, RedisServer};
 use std::sync::Arc;
 use std::time::Duration;
@@ -257,8 +257,8 @@ fn a_tag_keeps_limits_in_one_slot_and_exact() {
                 .position(|byte| *byte == b'/')
                 .unwrap_or(key.len())
         });
-        store.tag_by(&user, Some(Arc::clone(&tag)));
-        store.tag_by(&tenant, Some(tag));
+        store.set_shard_prefix(&user, Some(Arc::clone(&tag)));
+        store.set_shard_prefix(&tenant, Some(tag));
         for number in 0..6 {
             let (whose, who) = (format!("tenant{number}"), format!("tenant{number}/user"));
             let asks = [Ask::new(&user, &who), Ask::new(&tenant, &whose)];
@@ -435,7 +435,7 @@ fn a_tagged_slot_moves() {
         println!("while they moved: {}", waits.await.unwrap());
         let after = store.decide(&asks).await;
         assert_eq!(after.source(), Source::Redis, "{:?}", store.status());
-        assert!(store.is_well(), "{:?}", store.status());
+        assert!(store.is_healthy(), "{:?}", store.status());
     });
 }
 
@@ -551,7 +551,7 @@ fn the_others_go_on_without_one() {
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
         println!("asked again {:.1?} after it is back", begin.elapsed());
-        until("all is well", || store.is_well()).await;
+        until("all is well", || store.is_healthy()).await;
     });
 }
 
@@ -699,7 +699,7 @@ fn what_is_not_a_cluster_is_told() {
             cluster.nodes()[4].port()
         );
         let store = connect(&seeds).await;
-        assert!(store.is_well(), "{:?}", store.status());
+        assert!(store.is_healthy(), "{:?}", store.status());
         // Nobody there is not an error: it falls back, and says why.
         let store = RedisStore::builder(format!("redis+cluster://127.0.0.1:{gone}"))
             .connect()
@@ -711,7 +711,10 @@ fn what_is_not_a_cluster_is_told() {
             Source::LocalShare
         );
         assert!(
-            matches!(store.status().trouble, Some((_, Trouble::Unreachable(_)))),
+            matches!(
+                store.status().trouble,
+                Some((_, StoreError::Unreachable(_)))
+            ),
             "{:?}",
             store.status()
         );

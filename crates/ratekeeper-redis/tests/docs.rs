@@ -145,7 +145,7 @@ async fn everything(redis: &RedisServer, url: &str) -> bool {
         well &= store.decide(&[Ask::new(&slots, "ann")]).await.source() == Source::Redis;
     }
     well &= board_is_well(redis, &store).await;
-    well && store.is_well()
+    well && store.is_healthy()
         && store
             .status()
             .counts

@@ -6,7 +6,7 @@ mod common;
 
 use common::{Event, LONG, Load, Pace, judge, limit, load_time, now, run, until};
 use ratekeeper::{LimitHandle, Source, Store};
-use ratekeeper_redis::{RedisStore, Trouble};
+use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::auditor::Bound;
 use ratekeeper_testkit::{Connection, Fault, FaultProxy, RedisServer, Reply};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -111,7 +111,7 @@ struct Aftermath {
     /// Which nodes had fallen back before it, as one does on a slow machine: their shares had
     /// begun.
     began_before: Vec<bool>,
-    statuses: Vec<ratekeeper_redis::Status>,
+    statuses: Vec<ratekeeper_redis::RedisStatus>,
 }
 
 impl Aftermath {
@@ -588,7 +588,7 @@ fn it_loads_its_data() {
         assert!(!server.command(&["EVAL", fill, "0"]).is_error());
         let fleet = Fleet::start([server.url(); NODES]).await;
         let store = fleet.nodes[0].0.clone();
-        let loading = || matches!(store.status().trouble, Some((_, Trouble::Refused { code, .. })) if code == "LOADING");
+        let loading = || matches!(store.status().trouble, Some((_, StoreError::Refused { code, .. })) if code == "LOADING");
         let mut seen = false;
         let after = fleet
             .suffers(

@@ -5,7 +5,7 @@ mod common;
 
 use common::{limit, run, until, until_redis};
 use ratekeeper::{LimitHandle, Source, Store};
-use ratekeeper_redis::{RedisStore, Trouble};
+use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisServer};
 use std::time::{Duration, Instant};
 
@@ -17,7 +17,7 @@ const WATCHED: Duration = Duration::from_millis(3_500);
 /// Asks until Redis is known not to decide, and then for a while: nobody waits, and it is never
 /// said to be well.
 async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
-    until("it is found out", || !store.is_well()).await;
+    until("it is found out", || !store.is_healthy()).await;
     let mut fast = 0;
     while fast < 20 {
         let begin = Instant::now();
@@ -71,10 +71,10 @@ fn a_redis_that_is_too_far_away() {
             server.command(&["ZCARD", "ratekeeper:nodes"]).int(),
             Some(1)
         );
-        assert_eq!(store.status().trouble.unwrap().1, Trouble::TimedOut);
+        assert_eq!(store.status().trouble.unwrap().1, StoreError::TimedOut);
         proxy.set(Fault::None);
         println!("found after {:.1?}", until_redis(&store, &handle).await);
-        until("it is said", || store.is_well()).await;
+        until("it is said", || store.is_healthy()).await;
     });
 }
 
@@ -89,7 +89,7 @@ fn one_that_is_too_far_away_from_the_start() {
             .connect()
             .await
             .unwrap();
-        assert!(!store.is_well(), "{:?}", store.status());
+        assert!(!store.is_healthy(), "{:?}", store.status());
         let handle = store.limit("x", limit("100/s")).unwrap();
         stays_degraded(&store, &handle).await;
     });
@@ -131,7 +131,7 @@ fn a_user_that_may_send_heartbeats_but_not_decide() {
         assert_eq!(store.status().counts.debited, 0);
         set_user(&server, "+evalsha");
         until_redis(&store, &handle).await;
-        until("it is said", || store.is_well()).await;
+        until("it is said", || store.is_healthy()).await;
         until("it is charged", || store.status().counts.debited > 0).await;
     });
 }
@@ -147,7 +147,7 @@ fn a_user_that_may_decide_but_not_send_heartbeats() {
         let begin = Instant::now();
         while begin.elapsed() < WATCHED {
             assert_eq!(common::source(&store, &handle, "ann").await, Source::Redis);
-            assert!(store.is_well(), "{:?}", store.status());
+            assert!(store.is_healthy(), "{:?}", store.status());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let told = store.status().heartbeat.unwrap().to_string();
@@ -166,6 +166,6 @@ fn a_node_that_nobody_asks() {
         set_user(&server, "-evalsha");
         until("it is told", || store.status().trouble.is_some()).await;
         set_user(&server, "+evalsha");
-        until("it is over", || store.is_well()).await;
+        until("it is over", || store.is_healthy()).await;
     });
 }

@@ -37,8 +37,7 @@ fn a_decision_on_leases_allocates_nothing() {
                 let mut here = 0;
                 let allocated = allocation_counter::measure(|| {
                     for _ in 0..100 {
-                        here +=
-                            u64::from(black_box(store.decide_here(asks, store.now())).is_some());
+                        here += u64::from(black_box(store.try_decide(asks, store.now())).is_some());
                     }
                 });
                 if here == 100 && allocated.count_total == 0 {

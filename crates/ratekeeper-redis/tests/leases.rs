@@ -360,7 +360,7 @@ fn what_cannot_be_leased_asks_redis() {
                 Source::Redis,
                 "{other:?}"
             );
-            assert!(store.decide_here(&[other], store.now()).is_none());
+            assert!(store.try_decide(&[other], store.now()).is_none());
         }
         for text in [
             "10/s burst 15",
@@ -435,14 +435,14 @@ fn a_change_of_the_limit_or_back_to_exact_drops_what_is_held() {
         store.set_limit(&handle, limit("1000/s burst 4000"));
         assert!(
             store
-                .decide_here(&[Ask::new(&handle, "x")], store.now())
+                .try_decide(&[Ask::new(&handle, "x")], store.now())
                 .is_none()
         );
         until_leased(&store, &handle, "x").await;
         store.lease(&handle, Some(Duration::from_millis(200)));
         assert!(
             store
-                .decide_here(&[Ask::new(&handle, "x")], store.now())
+                .try_decide(&[Ask::new(&handle, "x")], store.now())
                 .is_none()
         );
         until_leased(&store, &handle, "x").await;

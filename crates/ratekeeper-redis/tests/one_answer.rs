@@ -137,7 +137,7 @@ fn micros(time: Duration) -> u128 {
 
 /// What a caller is told.
 fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
-    let one = |status: &ratekeeper::Status| {
+    let one = |status: &ratekeeper::AskResult| {
         let decision = status.decision();
         (
             status.outcome(),

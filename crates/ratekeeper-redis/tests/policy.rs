@@ -91,7 +91,10 @@ fn each_limit_by_its_own_choice() {
             (both.source(), both.is_allowed(), both.binding()),
             (Source::Closed, false, Some(1))
         );
-        let outcomes: Vec<_> = both.statuses().map(ratekeeper::Status::outcome).collect();
+        let outcomes: Vec<_> = both
+            .statuses()
+            .map(ratekeeper::AskResult::outcome)
+            .collect();
         assert_eq!(outcomes[0], AskOutcome::Allowed);
         assert_eq!(outcomes[1], AskOutcome::Denied);
         let shadow = store

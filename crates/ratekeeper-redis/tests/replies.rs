@@ -5,7 +5,7 @@ mod common;
 
 use common::{LONG, limit, run, until};
 use ratekeeper::{Source, Store};
-use ratekeeper_redis::{RedisStore, Trouble};
+use ratekeeper_redis::{RedisStore, StoreError};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -86,7 +86,7 @@ fn serve(
 }
 
 /// What it is told that a store on such a server has, which decided at once by itself.
-fn trouble(hostile: &Hostile) -> Trouble {
+fn trouble(hostile: &Hostile) -> StoreError {
     run(async {
         let store = RedisStore::builder(&hostile.url)
             .timeout(LONG)
@@ -123,7 +123,7 @@ fn a_reply_without_end_ends_the_connection() {
         let hostile = Hostile::start(begin.to_vec(), more);
         let trouble = trouble(&hostile);
         assert!(
-            matches!(&trouble, Trouble::Protocol(why) if why.contains("longer than")),
+            matches!(&trouble, StoreError::Protocol(why) if why.contains("longer than")),
             "{trouble:?}"
         );
         let taken = hostile.taken.load(Relaxed);

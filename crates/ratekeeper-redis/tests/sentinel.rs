@@ -6,7 +6,7 @@ mod failover;
 use common::{connect, limit, run, source, until_redis};
 use failover::Fleet;
 use ratekeeper::{Source, Store};
-use ratekeeper_redis::{RedisStore, Trouble};
+use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{RedisSentinels, RedisServer};
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ fn one_sentinel_is_enough_and_none_is_told() {
         all.sentinels()[0].kill();
         all.sentinels()[1].stop_signal();
         let store = connect(&all.url()).await;
-        assert!(store.is_well(), "{:?}", store.status());
+        assert!(store.is_healthy(), "{:?}", store.status());
         let handle = store.limit("x", limit("10/h")).unwrap();
         assert_eq!(source(&store, &handle, "ann").await, Source::Redis);
         all.sentinels()[2].kill();
@@ -127,7 +127,7 @@ fn one_sentinel_is_enough_and_none_is_told() {
         assert_eq!(source(&store, &handle, "ann").await, Source::LocalShare);
         let told = store.status().trouble.map(|(_, trouble)| trouble);
         assert!(
-            matches!(&told, Some(Trouble::Unreachable(why)) if why.contains("the sentinel")),
+            matches!(&told, Some(StoreError::Unreachable(why)) if why.contains("the sentinel")),
             "{told:?}"
         );
     });

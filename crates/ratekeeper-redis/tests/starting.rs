@@ -4,7 +4,7 @@ mod common;
 
 use common::{LONG, limit, run, until, until_redis};
 use ratekeeper::{Ask, LimitHandle, Source, Store};
-use ratekeeper_redis::{ConnectError, RedisStore, Trouble};
+use ratekeeper_redis::{ConnectError, RedisStore, StoreError};
 use ratekeeper_testkit::RedisServer;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -38,7 +38,7 @@ fn decides(url: &str) {
 
 fn code(error: &ConnectError) -> &str {
     match error {
-        ConnectError::Unusable(Trouble::Refused { code, .. }) => code,
+        ConnectError::Unusable(StoreError::Refused { code, .. }) => code,
         other => panic!("{other:?}"),
     }
 }
@@ -54,11 +54,11 @@ fn redis_comes_later() {
         assert_eq!(verdict.source(), Source::LocalShare);
         let status = store.status();
         let (_, trouble) = status.trouble.expect("it is in trouble");
-        assert!(matches!(trouble, Trouble::Unreachable(_)), "{trouble:?}");
-        assert!(!store.is_well());
+        assert!(matches!(trouble, StoreError::Unreachable(_)), "{trouble:?}");
+        assert!(!store.is_healthy());
         server.restart();
         println!("found after {:.1?}", until_redis(&store, &handle).await);
-        assert!(store.status().trouble.is_none() && store.is_well());
+        assert!(store.status().trouble.is_none() && store.is_healthy());
         for allowed in [true, true, true, false] {
             let verdict = store.decide(&[Ask::new(&handle, "other")]).await;
             assert_eq!(
@@ -212,7 +212,7 @@ fn something_that_is_not_redis() {
     ] {
         let error = why_not(&says(words));
         assert!(
-            matches!(error, ConnectError::Unusable(Trouble::Protocol(_))),
+            matches!(error, ConnectError::Unusable(StoreError::Protocol(_))),
             "{error:?}"
         );
         assert!(error.to_string().contains("not a Redis"), "{error}");
@@ -262,7 +262,7 @@ fn over_tls() {
         Ok(store) => {
             let (_, trouble) = store.status().trouble.expect("it cannot be trusted");
             assert!(
-                matches!(&trouble, Trouble::Unreachable(why) if why.contains("ertificate")),
+                matches!(&trouble, StoreError::Unreachable(why) if why.contains("ertificate")),
                 "{trouble:?}"
             );
         }

@@ -14,7 +14,8 @@ use ratekeeper::{Clock, OnFailure};
 use ratekeeper_policy::config::{Config, Identity, KeysShown};
 use ratekeeper_policy::{Engine, EngineError, EngineOptions};
 use ratekeeper_tower::{
-    self as tower, ByPolicies, IdentityHints, Preflight, PreflightStats, RateLimitLayer, Waits,
+    self as tower, DelayStats, IdentityHints, PolicyDecider, Preflight, PreflightStats,
+    RateLimitLayer,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
@@ -36,9 +37,9 @@ pub(crate) struct App<C: Clock> {
     pub(crate) ids: Ids,
     pub(crate) identity: ArcSwap<Identity>,
     /// The same limits for whole requests: what `/auth` asks.
-    pub(crate) layer: ArcSwap<RateLimitLayer<ByPolicies<AnyStore<C>>>>,
+    pub(crate) layer: ArcSwap<RateLimitLayer<PolicyDecider<AnyStore<C>>>>,
     /// Who waits where a policy delays: at `/auth`, or in the gateway.
-    pub(crate) waits: Waits,
+    pub(crate) waits: DelayStats,
     /// How preflight requests are counted, at `/auth` or in the gateway.
     pub(crate) preflight: Preflight,
     pub(crate) preflights: PreflightStats,
@@ -79,7 +80,7 @@ impl<C: Clock> App<C> {
         options.plain_keys = config.stats.keys == KeysShown::Plain;
         options.fingerprints = store::fingerprint_secret(&config.store);
         let engine = Engine::with_options(store.clone(), config.policies.clone(), options)?;
-        let (seen, waits) = (tower::Identity::direct().hints(HINTS), Waits::new());
+        let (seen, waits) = (tower::Identity::direct().hints(HINTS), DelayStats::new());
         let preflights = PreflightStats::default();
         Ok(Self {
             layer: ArcSwap::from_pointee(auth_layer(
@@ -171,8 +172,8 @@ fn auth_layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     preflight: Preflight,
     believed: &Identity,
-    (seen, waits, preflights): (&tower::Identity, &Waits, &PreflightStats),
-) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
+    (seen, waits, preflights): (&tower::Identity, &DelayStats, &PreflightStats),
+) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
     let layer = gateway::layer(engine, believed, seen, waits)
         .at_once()
         .http_status();

@@ -128,16 +128,16 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.decide_within(asks, now, within).await)
     }
 
-    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
-        either!(self, store => store.decide_here(asks, now))
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
+        either!(self, store => store.try_decide(asks, now))
     }
 
     fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
         either!(self, store => store.decide_into(asks, now, verdict))
     }
 
-    fn is_here(&self) -> bool {
-        either!(self, store => store.is_here())
+    fn is_local(&self) -> bool {
+        either!(self, store => store.is_local())
     }
 
     fn sleep_until(&self, at: Timestamp) -> Sleep {
@@ -152,12 +152,12 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => store.lease(handle, staleness));
     }
 
-    fn share_as(&self, handle: &LimitHandle, name: &str) {
-        either!(self, store => store.share_as(handle, name));
+    fn set_shared_name(&self, handle: &LimitHandle, name: &str) {
+        either!(self, store => store.set_shared_name(handle, name));
     }
 
-    fn tag_by(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
-        either!(self, store => store.tag_by(handle, tag));
+    fn set_shard_prefix(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
+        either!(self, store => store.set_shard_prefix(handle, tag));
     }
 
     async fn settle(&self, verdict: Verdict, actual: &[u64]) {
@@ -180,7 +180,7 @@ impl<C: Clock> Store for AnyStore<C> {
         either!(self, store => Store::reset(store, handle, key).await);
     }
 
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
-        either!(self, store => Store::census(store, limits))
+    fn key_stats(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
+        either!(self, store => Store::key_stats(store, limits))
     }
 }

@@ -307,14 +307,15 @@ pub use body::ResponseBody;
 pub use breaker::{CircuitBreaker, CircuitBreakerLayer};
 pub use concurrency::{AdaptiveConcurrencyLayer, ConcurrencyLayer};
 pub use deadline::Deadline;
-pub use gate::{ByPolicies, Gate, OneLimit, RateLimitStatus};
+pub use gate::{Decider, LimitDecider, PolicyDecider, RateLimitStatus};
 pub use head::Head;
 pub use identity::{Client, Forwarding, Identity, IdentityHints, PeerAddr, peer};
 pub use key::{Key, KeyWriter};
 #[cfg(feature = "axum")]
-pub use rate_limit::{AxumBody, RateLimitOfConnection};
+pub use rate_limit::{AxumBody, ConnectionRateLimit};
 pub use rate_limit::{
-    Enum, Form, Kept, PreflightStats, RateLimit, RateLimitLayer, ResponseFuture, Waits,
+    BodyKind, DelayStats, EitherBody, Pending, PreflightStats, RateLimit, RateLimitLayer,
+    ResponseFuture,
 };
 pub use shed::ShedLayer;
 // What the options of a layer are said in.
@@ -328,4 +329,4 @@ pub struct NotReached;
 /// A mark on a response: the service has no room for what it answers, whoever asks. A [`ShedLayer`]
 /// further out takes it for pressure. Insert it into a response of your own for the same.
 #[derive(Clone, Copy, Debug)]
-pub struct NoRoom;
+pub struct NoCapacity;

@@ -10,7 +10,7 @@ use http_body_util::BodyExt;
 use ratekeeper::adaptive::RequestOutcome;
 use ratekeeper::{AdaptiveConcurrency, AtCapacityError, Class, Clock, ManualClock, Shedder};
 use ratekeeper_tower::concurrency::QueueConfig;
-use ratekeeper_tower::{AdaptiveConcurrencyLayer, Deadline, NoRoom, NotReached, ShedLayer};
+use ratekeeper_tower::{AdaptiveConcurrencyLayer, Deadline, NoCapacity, NotReached, ShedLayer};
 use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::pin::{Pin, pin};
@@ -237,7 +237,7 @@ async fn whoever_finds_no_permit_gets_a_503_at_once_and_the_service_stays_ready(
     );
     assert!(
         denied.extensions().get::<NotReached>().is_some()
-            && denied.extensions().get::<NoRoom>().is_some()
+            && denied.extensions().get::<NoCapacity>().is_some()
     );
     let body = denied.into_body().collect().await.unwrap().to_bytes();
     assert!(
@@ -552,7 +552,7 @@ async fn room_is_kept_for_the_more_important() {
         .collect();
     let denied = service.clone().oneshot(of(Class::Sheddable)).await.unwrap();
     assert_eq!(denied.status(), StatusCode::SERVICE_UNAVAILABLE);
-    assert!(denied.extensions().get::<NoRoom>().is_none());
+    assert!(denied.extensions().get::<NoCapacity>().is_none());
     let _next: Vec<_> = (0..2)
         .map(|_| sent(&service, of(Class::SheddablePlus)))
         .collect();
@@ -580,7 +580,7 @@ async fn a_shedder_outside_learns_that_there_is_no_room() {
         Shedder::builder().build_with_clock(clock.clone()),
         clock.clone(),
     );
-    let shed = shed.otherwise(Class::Sheddable);
+    let shed = shed.default_class(Class::Sheddable);
     let service = shed.layer(AdaptiveConcurrencyLayer::new(gate).layer(OnceReady::default()));
     for _ in 0..20 {
         service.clone().oneshot(get("/")).await.unwrap();

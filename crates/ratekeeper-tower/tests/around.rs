@@ -8,7 +8,7 @@ use axum::extract::{ConnectInfo, Path};
 use axum::routing::get;
 use http::{Request, Response};
 use ratekeeper::{Algorithm, Carry, Keyed, Limit, ManualClock};
-use ratekeeper_tower::{Dialects, Key, OneLimit, PeerAddr, RateLimitLayer};
+use ratekeeper_tower::{Dialects, Key, LimitDecider, PeerAddr, RateLimitLayer};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -16,7 +16,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tower::Service;
 
-fn hourly(many: u64) -> RateLimitLayer<OneLimit<ManualClock>> {
+fn hourly(many: u64) -> RateLimitLayer<LimitDecider<ManualClock>> {
     RateLimitLayer::keyed(
         Keyed::with_clock(Limit::per_hour(many), ManualClock::new()),
         Key::ip(),

@@ -42,9 +42,9 @@ fn text(body: Body) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-fn on<F>(layer: RateLimitLayer<ratekeeper_tower::OneLimit<ManualClock>, F>) -> Router
+fn on<F>(layer: RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>, F>) -> Router
 where
-    RateLimitLayer<ratekeeper_tower::OneLimit<ManualClock>, F>: AxumLayer,
+    RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>, F>: AxumLayer,
 {
     layer
         .on(Router::new().route("/", get(async || "Hello, World!")))
@@ -56,21 +56,21 @@ trait AxumLayer {
     fn on(self, app: Router) -> Router;
 }
 
-impl AxumLayer for RateLimitLayer<ratekeeper_tower::OneLimit<ManualClock>> {
+impl AxumLayer for RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>> {
     fn on(self, app: Router) -> Router {
         app.layer(self)
     }
 }
 
 impl AxumLayer
-    for RateLimitLayer<ratekeeper_tower::OneLimit<ManualClock>, ratekeeper_tower::AxumBody>
+    for RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>, ratekeeper_tower::AxumBody>
 {
     fn on(self, app: Router) -> Router {
         app.layer(self)
     }
 }
 
-fn hourly(many: u64) -> RateLimitLayer<ratekeeper_tower::OneLimit<ManualClock>> {
+fn hourly(many: u64) -> RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>> {
     RateLimitLayer::keyed(
         Keyed::with_clock(Limit::per_hour(many), ManualClock::new()),
         Key::ip(),

@@ -60,7 +60,7 @@ fn it_opens_at_half_of_twenty_calls_and_not_before() {
     // The twentieth is a success, and still half of them have failed.
     succeed(&breaker, 1);
     assert_eq!(breaker.state(), State::Open);
-    let figures = breaker.figures();
+    let figures = breaker.stats();
     assert_eq!(
         (
             figures.calls,
@@ -113,8 +113,8 @@ fn four_in_five_slow_calls_open_it_and_exactly_as_long_is_not_slow() {
     assert_eq!(
         (
             breaker.state(),
-            breaker.figures().slow,
-            breaker.figures().failures
+            breaker.stats().slow,
+            breaker.stats().failures
         ),
         (State::Open, 16, 0)
     );
@@ -140,10 +140,7 @@ fn without_a_time_no_call_is_slow() {
         clock.advance(millis(400));
         call.success();
     }
-    assert_eq!(
-        (breaker.state(), breaker.figures().slow),
-        (State::Closed, 0)
-    );
+    assert_eq!((breaker.state(), breaker.stats().slow), (State::Closed, 0));
 }
 
 #[test]
@@ -155,7 +152,7 @@ fn what_is_ignored_or_dropped_does_not_count() {
     }
     fail(&breaker, 19);
     assert_eq!(
-        (breaker.state(), breaker.figures().calls),
+        (breaker.state(), breaker.stats().calls),
         (State::Closed, 19)
     );
 }
@@ -173,7 +170,7 @@ fn open_tells_the_time_left_and_counts_whom_it_rejects() {
     clock.advance(millis(4_999));
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), millis(1));
     assert_eq!(
-        (breaker.state(), breaker.figures().rejected),
+        (breaker.state(), breaker.stats().rejected),
         (State::Open, 2)
     );
     clock.advance(millis(1));
@@ -213,10 +210,7 @@ fn one_probe_that_fails_opens_it_again_and_the_others_have_no_say() {
     let [first, second, third] = probes(&breaker);
     first.success();
     second.failure();
-    assert_eq!(
-        (breaker.state(), breaker.figures().opened),
-        (State::Open, 2)
-    );
+    assert_eq!((breaker.state(), breaker.stats().opened), (State::Open, 2));
     third.success();
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), secs(10));
 }
@@ -251,7 +245,7 @@ fn a_call_from_before_has_no_say_in_half_open() {
     let _probes = probes(&breaker);
     later.failure();
     assert_eq!(
-        (breaker.state(), breaker.figures().calls),
+        (breaker.state(), breaker.stats().calls),
         (State::HalfOpen, 22)
     );
 }
@@ -396,10 +390,10 @@ fn forced_open_lets_nothing_through() {
     clock.advance(secs(1_000));
     assert_eq!(breaker.try_acquire().unwrap_err().retry_after(), secs(5));
     assert_eq!(
-        (breaker.state(), breaker.figures().rejected),
+        (breaker.state(), breaker.stats().rejected),
         (State::ForcedOpen, 1)
     );
-    assert_eq!(breaker.figures().opened, 0, "it has not opened by itself");
+    assert_eq!(breaker.stats().opened, 0, "it has not opened by itself");
     breaker.force(Force::Auto);
     assert_eq!(breaker.state(), State::Closed);
 }
@@ -411,7 +405,7 @@ fn forced_closed_lets_everything_through_and_remembers_nothing() {
     breaker.force(Force::Closed);
     fail(&breaker, 100);
     assert_eq!(
-        (breaker.state(), breaker.figures().failures),
+        (breaker.state(), breaker.stats().failures),
         (State::ForcedClosed, 120)
     );
     let late = breaker.try_acquire().unwrap();
@@ -432,10 +426,7 @@ fn metrics_only_counts_and_never_rejects() {
         (breaker.recent().calls, breaker.recent().failures),
         (150, 100)
     );
-    assert_eq!(
-        (breaker.figures().rejected, breaker.figures().opened),
-        (0, 0)
-    );
+    assert_eq!((breaker.stats().rejected, breaker.stats().opened), (0, 0));
     // Said twice, it forgets nothing.
     breaker.force(Force::MetricsOnly);
     assert_eq!(breaker.recent().calls, 150);
@@ -467,7 +458,7 @@ fn clones_share_everything() {
     let (breaker, _) = breaker();
     fail(&breaker.clone(), 20);
     assert_eq!(
-        (breaker.state(), breaker.figures().failures),
+        (breaker.state(), breaker.stats().failures),
         (State::Open, 20)
     );
 }
@@ -490,7 +481,7 @@ fn tens_of_thousands_of_changes_of_state_wrap_nothing() {
     clock.advance(secs(5));
     probes(&breaker).into_iter().for_each(Call::success);
     assert_eq!(
-        (breaker.state(), breaker.figures().opened),
+        (breaker.state(), breaker.stats().opened),
         (State::Closed, 40_001)
     );
     fail(&breaker, 20);

@@ -5,7 +5,7 @@ mod support;
 use http::{Request, Response, StatusCode};
 use http_body_util::{BodyExt, Empty};
 use ratekeeper::ManualClock;
-use ratekeeper_tower::breaker::{Open, Outcome, State};
+use ratekeeper_tower::breaker::{CircuitOpenError, Outcome, State};
 use ratekeeper_tower::{CircuitBreaker, CircuitBreakerLayer};
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -61,7 +61,7 @@ async fn server_errors_open_it_and_then_callers_get_a_503_that_says_when() {
     );
     let open = response
         .extensions()
-        .get::<Open>()
+        .get::<CircuitOpenError>()
         .expect("an outer layer can tell whose 503 it is");
     assert_eq!(open.retry_after(), Duration::from_millis(3_500));
     assert_eq!(
@@ -111,10 +111,7 @@ async fn client_errors_say_nothing_about_the_service() {
             service.clone().oneshot(get("/")).await.unwrap();
         }
     }
-    assert_eq!(
-        (breaker.state(), breaker.figures().calls),
-        (State::Closed, 0)
-    );
+    assert_eq!((breaker.state(), breaker.stats().calls), (State::Closed, 0));
 }
 
 #[tokio::test]
@@ -158,10 +155,7 @@ async fn a_client_that_hangs_up_is_no_failure_and_leaves_no_probe_behind() {
     for _ in 0..30 {
         hang_up().await;
     }
-    assert_eq!(
-        (breaker.state(), breaker.figures().calls),
-        (State::Closed, 0)
-    );
+    assert_eq!((breaker.state(), breaker.stats().calls), (State::Closed, 0));
 
     (0..20).for_each(|_| breaker.try_acquire().unwrap().failure());
     clock.advance(Duration::from_secs(5));
@@ -187,7 +181,7 @@ async fn slow_is_the_time_to_the_head_and_the_body_may_take_its_time() {
         clock.advance(Duration::from_secs(60));
         response.into_body().collect().await.unwrap();
     }
-    assert_eq!((breaker.figures().calls, breaker.figures().slow), (5, 0));
+    assert_eq!((breaker.stats().calls, breaker.stats().slow), (5, 0));
 
     let late = clock.clone();
     let service = CircuitBreakerLayer::new(breaker.clone()).layer(service_fn(move |_| {
@@ -195,7 +189,7 @@ async fn slow_is_the_time_to_the_head_and_the_body_may_take_its_time() {
         ready(answer(200))
     }));
     service.oneshot(get("/")).await.unwrap();
-    assert_eq!((breaker.figures().calls, breaker.figures().slow), (6, 1));
+    assert_eq!((breaker.stats().calls, breaker.stats().slow), (6, 1));
 }
 
 #[tokio::test]
@@ -218,10 +212,7 @@ async fn a_closure_decides_what_is_a_failure() {
     for code in ["14", "5", "14", "0"] {
         service.clone().oneshot(Request::new(code)).await.unwrap();
     }
-    assert_eq!(
-        (breaker.figures().calls, breaker.figures().failures),
-        (2, 2)
-    );
+    assert_eq!((breaker.stats().calls, breaker.stats().failures), (2, 2));
 }
 
 #[tokio::test]
@@ -234,7 +225,7 @@ async fn the_service_that_was_readied_is_the_one_that_is_called() {
         let mut clone = service.clone();
         clone.ready().await.unwrap().call(get("/")).await.unwrap();
     }
-    assert_eq!(breaker.figures().calls, 6);
+    assert_eq!(breaker.stats().calls, 6);
 }
 
 #[tokio::test]

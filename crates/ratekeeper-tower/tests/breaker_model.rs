@@ -332,7 +332,7 @@ fn run(ops: &[Op], seen: &mut BTreeSet<(&'static str, &'static str)>) -> Result<
             (recent.calls, recent.failures, recent.slow),
             (calls as u64, failures as u64, slow as u64)
         );
-        let figures = breaker.figures();
+        let figures = breaker.stats();
         prop_assert_eq!(
             (
                 figures.calls,

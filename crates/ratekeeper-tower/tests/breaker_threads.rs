@@ -50,7 +50,7 @@ fn counts_add_up() {
             });
         }
     });
-    let (figures, recent) = (breaker.figures(), breaker.recent());
+    let (figures, recent) = (breaker.stats(), breaker.recent());
     assert_eq!(
         (figures.calls, figures.failures),
         (THREADS * 750, THREADS * 250)
@@ -82,8 +82,8 @@ fn many_failures_at_once_open_it_once() {
         assert_eq!(
             (
                 breaker.state(),
-                breaker.figures().opened,
-                breaker.figures().failures
+                breaker.stats().opened,
+                breaker.stats().failures
             ),
             (State::Open, 1, 40)
         );
@@ -94,7 +94,7 @@ fn many_failures_at_once_open_it_once() {
 fn there_are_never_more_than_three_probes() {
     let (breaker, _) = half_open();
     let (inside, most, rejected) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let before = breaker.figures().rejected;
+    let before = breaker.stats().rejected;
     thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
@@ -113,7 +113,7 @@ fn there_are_never_more_than_three_probes() {
         }
     });
     assert!((1..=3).contains(&most.into_inner()));
-    assert_eq!(breaker.figures().rejected - before, rejected.into_inner());
+    assert_eq!(breaker.stats().rejected - before, rejected.into_inner());
     [(); 3]
         .map(|()| breaker.try_acquire().unwrap())
         .into_iter()

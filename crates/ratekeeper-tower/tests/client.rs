@@ -439,7 +439,7 @@ async fn what_is_idempotent_is_tried_again_and_nothing_else() {
         assert_eq!(calls(vec![status(code)], get(), retries()), 1, "{code}");
     }
     assert_eq!(calls(vec![status(503), ok()], get(), retries()), 2);
-    assert_eq!(calls(vec![status(503)], get(), retries().most(0)), 1);
+    assert_eq!(calls(vec![status(503)], get(), retries().max_retries(0)), 1);
     let (refused, reset) = (
         Answer::Error(std::io::ErrorKind::ConnectionRefused),
         Answer::Error(std::io::ErrorKind::ConnectionReset),
@@ -506,7 +506,7 @@ async fn a_retry_comes_after_the_backoff_and_after_what_the_server_said() {
 async fn the_budget_bounds_what_all_tries_amount_to() {
     let clock = ManualClock::new();
     let server = Server::new([status(503)]);
-    let retries = retries().most(10).budget(RetryBudget::new(0.1, 0));
+    let retries = retries().max_retries(10).budget(RetryBudget::new(0.1, 0));
     let client = ClientLayer::with_clock(clock.clone())
         .retry(retries)
         .layer(server.clone());

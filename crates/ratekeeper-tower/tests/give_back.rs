@@ -8,8 +8,8 @@ use ratekeeper::{Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Count, Engine, Policies, Policy, PolicyLimit};
 use ratekeeper_tower::breaker::State;
 use ratekeeper_tower::{
-    ByPolicies, CircuitBreaker, CircuitBreakerLayer, ConcurrencyLayer, Key, NotReached, OneLimit,
-    RateLimitLayer,
+    CircuitBreaker, CircuitBreakerLayer, ConcurrencyLayer, Key, LimitDecider, NotReached,
+    PolicyDecider, RateLimitLayer,
 };
 use std::convert::Infallible;
 use std::future::{pending, ready};
@@ -19,7 +19,7 @@ use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn limited(limit: Limit) -> (RateLimitLayer<OneLimit<ManualClock>>, ManualClock) {
+fn limited(limit: Limit) -> (RateLimitLayer<LimitDecider<ManualClock>>, ManualClock) {
     let clock = ManualClock::new();
     let keyed = Keyed::builder(limit)
         .max_keys(1_000)
@@ -31,7 +31,7 @@ fn limited(limit: Limit) -> (RateLimitLayer<OneLimit<ManualClock>>, ManualClock)
 fn by_policy(
     policy: Policy,
 ) -> (
-    RateLimitLayer<ByPolicies<MemoryStore<ManualClock>>>,
+    RateLimitLayer<PolicyDecider<MemoryStore<ManualClock>>>,
     ManualClock,
 ) {
     let clock = ManualClock::new();
@@ -201,10 +201,7 @@ async fn what_never_reached_the_service_says_nothing_about_it() {
         assert_eq!(response.status(), 503);
         assert!(response.extensions().get::<NotReached>().is_some());
     }
-    assert_eq!(
-        (breaker.state(), breaker.figures().calls),
-        (State::Closed, 0)
-    );
+    assert_eq!((breaker.state(), breaker.stats().calls), (State::Closed, 0));
 }
 
 /// gRPC has no status of HTTP, and a browser no use for JSON.

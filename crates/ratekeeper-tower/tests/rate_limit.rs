@@ -14,8 +14,8 @@ use ratekeeper_policy::{
     Attribute, Count, Engine, Match, Missing, Plan, Policies, Policy, PolicyLimit,
 };
 use ratekeeper_tower::{
-    CircuitBreaker, CircuitBreakerLayer, DenialStatus, Dialect, Identity, Key, OneLimit, PeerAddr,
-    RateLimitLayer, RateLimitStatus, TrustedPeers, Waits,
+    CircuitBreaker, CircuitBreakerLayer, DelayStats, DenialStatus, Dialect, Identity, Key,
+    LimitDecider, PeerAddr, RateLimitLayer, RateLimitStatus, TrustedPeers,
 };
 use std::convert::Infallible;
 use std::net::SocketAddr;
@@ -26,7 +26,7 @@ use tower::{Layer, Service, ServiceExt};
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn limited(key: Key, limit: Limit) -> (RateLimitLayer<OneLimit<ManualClock>>, ManualClock) {
+fn limited(key: Key, limit: Limit) -> (RateLimitLayer<LimitDecider<ManualClock>>, ManualClock) {
     let clock = ManualClock::new();
     let keyed = Keyed::builder(limit)
         .max_keys(1_000)
@@ -484,8 +484,8 @@ async fn who_is_over_the_limit_waits_if_that_is_not_too_long() {
 #[tokio::test]
 async fn only_so_many_wait_and_who_leaves_makes_room() {
     let (layer, clock) = limited(Key::all(), Limit::per_second(1).burst(1));
-    let waits = Waits::new();
-    let service = app().layer(layer.delay(60 * SECOND).max_waiting(1).waits(&waits));
+    let waits = DelayStats::new();
+    let service = app().layer(layer.delay(60 * SECOND).max_waiting(1).delay_stats(&waits));
     assert_eq!(call(&service, hello("10.0.0.1")).await.status(), 200);
     let mut waiting = Box::pin(call(&service, hello("10.0.0.1")));
     assert!(futures_poll(&mut waiting).is_pending());
@@ -497,7 +497,7 @@ async fn only_so_many_wait_and_who_leaves_makes_room() {
     assert_eq!(waits.waiting(), 1);
     drop(waiting);
     assert_eq!(
-        (waits.waiting(), waits.times().count),
+        (waits.waiting(), waits.delays().count),
         (0, 0),
         "it left before its turn"
     );
@@ -505,7 +505,7 @@ async fn only_so_many_wait_and_who_leaves_makes_room() {
     assert!(futures_poll(&mut waiting).is_pending());
     clock.advance(60 * SECOND);
     assert_eq!(waiting.await.status(), 200);
-    let times = waits.times();
+    let times = waits.delays();
     assert_eq!(
         (waits.waiting(), times.count, times.sum_seconds),
         (0, 1, 1.0)

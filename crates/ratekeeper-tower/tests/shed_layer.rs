@@ -54,7 +54,7 @@ fn trusting() -> Identity {
 async fn who_is_shed_is_told_when_to_come_again_and_the_service_never_hears_of_it() {
     let (clock, shedder) = under_pressure();
     let inner = OnceReady::default();
-    let layer = ShedLayer::with_clock(shedder, clock).otherwise(Class::Sheddable);
+    let layer = ShedLayer::with_clock(shedder, clock).default_class(Class::Sheddable);
     let mut service = layer.layer(inner.clone());
     let mut waits = Vec::new();
     for _ in 0..20 {
@@ -135,7 +135,7 @@ async fn the_first_that_says_something_says_how_important_it_is() {
 #[tokio::test]
 async fn a_header_is_believed_from_trusted_proxies_only() {
     let (clock, shedder) = under_pressure();
-    let layer = ShedLayer::with_clock(shedder, clock).otherwise(Class::Sheddable);
+    let layer = ShedLayer::with_clock(shedder, clock).default_class(Class::Sheddable);
     let header = HeaderName::from_static("x-class");
     let status = async |layer: &ShedLayer<ManualClock>, request| {
         layer
@@ -242,7 +242,7 @@ async fn the_class_and_the_deadline_go_on_as_extensions() {
         clock.clone(),
     );
     let layer = layer
-        .otherwise(Class::SheddablePlus)
+        .default_class(Class::SheddablePlus)
         .within(Duration::from_secs(1))
         .extension();
     let inner = service_fn(|request: Request<Text>| {
@@ -283,7 +283,7 @@ async fn it_learns_from_the_gates_inside() {
             Shedder::builder().build_with_clock(clock.clone()),
             clock.clone(),
         );
-        let layer = layer.otherwise(Class::Sheddable);
+        let layer = layer.default_class(Class::Sheddable);
         let service = layer.layer(gate.layer(OnceReady::default()));
         for _ in 0..20 {
             service.clone().oneshot(get("/")).await.unwrap();
@@ -308,7 +308,7 @@ async fn those_with_the_same_key_fare_alike() {
     shedder.tick();
     let key = Key::header(HeaderName::from_static("x-user"));
     let layer = ShedLayer::with_clock(shedder, clock)
-        .otherwise(Class::Sheddable)
+        .default_class(Class::Sheddable)
         .alike(key);
     let service = layer.layer(OnceReady::default());
     let mut passed = 0;

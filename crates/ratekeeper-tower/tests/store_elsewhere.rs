@@ -56,7 +56,7 @@ impl Store for Elsewhere {
         Store::reset(&self.0, handle, key).await;
     }
 
-    fn census(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
+    fn key_stats(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         None
     }
 }

@@ -227,6 +227,7 @@ pub use limiter::{Wait, WaitError};
 pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
 pub use store::{
-    Ask, AskOutcome, DetachError, LimitHandle, LimitKeyStats, MemoryStore, MemoryStoreBuilder,
-    Mode, OnFailure, SettleError, ShardPrefix, Source, Status, Store, TooManyKeys, Verdict,
+    Ask, AskOutcome, AskResult, DetachError, LimitHandle, LimitKeyStats, MemoryStore,
+    MemoryStoreBuilder, Mode, OnFailure, SettleError, ShardPrefix, Source, Store, TooManyKeysError,
+    Verdict,
 };

@@ -156,7 +156,7 @@ impl Store for Remote {
         self.ask(|answer| Message::Reset(limit, key, answer))
     }
 
-    fn census(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
+    fn key_stats(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
         // Too far away to be counted.
         None
     }
@@ -355,7 +355,7 @@ async fn a_remote_store_has_its_own_time() {
             .await
             .is_allowed()
     );
-    assert_eq!(remote.census(std::slice::from_ref(&limit)), None);
+    assert_eq!(remote.key_stats(std::slice::from_ref(&limit)), None);
 }
 
 /// Polls once.

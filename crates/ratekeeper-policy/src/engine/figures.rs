@@ -114,7 +114,7 @@ impl<S: Store> Engine<S> {
             owners.push(number);
             all.push(handle.clone());
         }
-        let census = self.inner.store.census(&all);
+        let census = self.inner.store.key_stats(&all);
         let mut evicted = HashMap::<u32, (u64, u64)>::new();
         for (number, one) in owners
             .iter()

@@ -21,7 +21,7 @@ impl<S: Store + 'static> Engine<S> {
     ) -> MaybeReady<PolicyVerdict, impl Future<Output = PolicyVerdict> + Send + use<S>> {
         let mut verdict = self.begin(subject, cost);
         let in_line = self.press(&mut verdict, true);
-        if in_line.is_none() && self.inner.store.is_here() {
+        if in_line.is_none() && self.inner.store.is_local() {
             return MaybeReady::Ready(self.ask_pressed_here(verdict, false));
         }
         // A store that is elsewhere may still know this one.
@@ -56,7 +56,7 @@ impl<S: Store + 'static> Engine<S> {
         if verdict.is_settled(&ending) {
             return MaybeReady::Ready(());
         }
-        let (engine, here) = (self.clone(), self.inner.store.is_here());
+        let (engine, here) = (self.clone(), self.inner.store.is_local());
         ready_or_pending(here, async move { engine.settle(verdict, ending).await })
     }
 
@@ -66,7 +66,7 @@ impl<S: Store + 'static> Engine<S> {
         &self,
         verdict: PolicyVerdict,
     ) -> MaybeReady<(), impl Future<Output = ()> + Send + use<S>> {
-        let (engine, here) = (self.clone(), self.inner.store.is_here());
+        let (engine, here) = (self.clone(), self.inner.store.is_local());
         ready_or_pending(here, async move { engine.cancel(verdict).await })
     }
 }

@@ -338,7 +338,7 @@ impl<S: Store> Engine<S> {
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        if self.inner.store.is_here() {
+        if self.inner.store.is_local() {
             return self.ask_pressed_here(verdict, peek);
         }
         if verdict.is_open() {

@@ -180,9 +180,9 @@ impl Change {
             Self::Limit(handle, PolicyLimit::Concurrent(many)) => {
                 store.set_concurrency(&handle, many)
             }
-            Self::SharedName(handle, name) => store.share_as(&handle, &name),
+            Self::SharedName(handle, name) => store.set_shared_name(&handle, &name),
             Self::Tag(handle, parts) => {
-                store.tag_by(
+                store.set_shard_prefix(
                     &handle,
                     (parts > 0)
                         .then(|| Arc::new(move |key: &[u8]| front(key, parts)) as ShardPrefix),

@@ -8,7 +8,7 @@ use super::rules::{Rules, Ruling};
 use crate::policy::{Cost, Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
 use arc_swap::Guard;
-use ratekeeper::{AskOutcome, Decision, Mode, Source, Status, Store, Timestamp};
+use ratekeeper::{AskOutcome, AskResult, Decision, Mode, Source, Store, Timestamp};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ const SHED_FOR: Duration = Duration::from_secs(5);
 pub struct LimitStatus<'a> {
     ruling: &'a Ruling,
     asked: &'a Asked,
-    status: &'a Status,
+    status: &'a AskResult,
 }
 
 impl<'a> LimitStatus<'a> {
@@ -79,7 +79,7 @@ impl fmt::Debug for LimitStatus<'_> {
 }
 
 /// What became of an ask. One that was only peeked at has the mode it was meant with.
-pub(super) fn outcome(asked: &Asked, status: &Status) -> AskOutcome {
+pub(super) fn outcome(asked: &Asked, status: &AskResult) -> AskOutcome {
     match status.outcome() {
         AskOutcome::Denied | AskOutcome::Never if asked.mode == Mode::Shadow => {
             AskOutcome::ShadowDenied
@@ -326,14 +326,14 @@ impl PolicyVerdict {
         asked.role != Role::Ban && asked.slot(self.ruling(asked)).limit.rate().is_none()
     }
 
-    pub(super) fn statuses(&self) -> impl Iterator<Item = (&Asked, &Status)> {
+    pub(super) fn statuses(&self) -> impl Iterator<Item = (&Asked, &AskResult)> {
         // Of one who was not asked there are none.
         let statuses = self.parts.inner.statuses();
         self.parts.asking.asked.iter().zip(statuses)
     }
 
     /// The asks that turned the request away. Where nobody decided, nobody did.
-    fn turned_away(&self) -> impl Iterator<Item = (&Asked, &Status)> {
+    fn turned_away(&self) -> impl Iterator<Item = (&Asked, &AskResult)> {
         let statuses = self.statuses().filter(|_| self.source() != Source::Open);
         statuses
             .filter(|(asked, status)| asked.mode != Mode::Shadow && status.decision().is_denied())
@@ -342,7 +342,7 @@ impl PolicyVerdict {
     /// How long until the limits that were looked at admit it, whatever else is against it; none if
     /// they never do.
     pub(super) fn limits_admit_after(&self) -> Option<Duration> {
-        let after = |(_, status): (&Asked, &Status)| match status.decision() {
+        let after = |(_, status): (&Asked, &AskResult)| match status.decision() {
             decision if decision.is_never() => None,
             decision => Some(decision.retry_after().unwrap_or_default()),
         };
@@ -360,7 +360,7 @@ impl PolicyVerdict {
                 .iter()
                 .find(|ruling| *ruling.policy.name == *ban.policy()),
             Reason::Limits | Reason::Ban(Ban::Penalty) => {
-                let weight = |status: &Status| match status.decision() {
+                let weight = |status: &AskResult| match status.decision() {
                     decision if decision.is_never() => (true, Duration::ZERO),
                     decision => (false, decision.retry_after().unwrap_or_default()),
                 };

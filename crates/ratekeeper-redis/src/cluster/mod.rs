@@ -19,7 +19,7 @@ use crate::link::{At, Link, Server};
 use crate::script::Scripts;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, FEW, Questions};
-use crate::trouble::{Redirect, Trouble};
+use crate::trouble::{Redirect, StoreError};
 use slots::SLOTS;
 use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
@@ -83,11 +83,11 @@ struct Node {
 }
 
 impl Map {
-    fn node(&self, slot: u16) -> Result<&Arc<Node>, Trouble> {
+    fn node(&self, slot: u16) -> Result<&Arc<Node>, StoreError> {
         let owner = self.owners[usize::from(slot % SLOTS)];
         self.nodes
             .get(usize::from(owner))
-            .ok_or_else(|| Trouble::Refused {
+            .ok_or_else(|| StoreError::Refused {
                 code: "CLUSTERDOWN".to_owned(),
                 message: format!("nobody has the slot {slot}"),
             })
@@ -134,10 +134,10 @@ impl Cluster {
     }
 
     /// Where a slot is asked about, if its primary is not in trouble.
-    fn door(map: &Map, slot: u16) -> Result<&Door, Trouble> {
+    fn door(map: &Map, slot: u16) -> Result<&Door, StoreError> {
         let node = map.node(slot)?;
         if node.health.is_open() {
-            Err(Trouble::Broken)
+            Err(StoreError::Broken)
         } else {
             Ok(node.door(slot))
         }
@@ -171,12 +171,12 @@ impl Cluster {
         &self,
         questions: Questions,
         timeout: Duration,
-    ) -> Result<Answer, Trouble> {
+    ) -> Result<Answer, StoreError> {
         let map = self.map();
         let parts = parts::of(&questions);
         if let [part] = &parts[..] {
             let told = Self::door(&map, part.slot)?.decide(questions, part.slot, timeout)?;
-            return told.await.unwrap_or(Err(Trouble::Broken));
+            return told.await.unwrap_or(Err(StoreError::Broken));
         }
         // Nothing is charged anywhere if one is known to be in trouble.
         let doors = parts
@@ -187,11 +187,11 @@ impl Cluster {
             .iter()
             .zip(doors)
             .map(|(part, door)| door.decide(part.questions(&questions), part.slot, timeout));
-        let asked: SmallVec<[Result<Told<Answer>, Trouble>; 4]> = asked.collect();
-        let mut answers: SmallVec<[Result<Answer, Trouble>; 4]> = SmallVec::new();
+        let asked: SmallVec<[Result<Told<Answer>, StoreError>; 4]> = asked.collect();
+        let mut answers: SmallVec<[Result<Answer, StoreError>; 4]> = SmallVec::new();
         for told in asked {
             answers.push(match told {
-                Ok(told) => told.await.unwrap_or(Err(Trouble::Broken)),
+                Ok(told) => told.await.unwrap_or(Err(StoreError::Broken)),
                 Err(trouble) => Err(trouble),
             });
         }
@@ -208,7 +208,7 @@ impl Cluster {
         &self,
         amendments: Vec<Amendment>,
         timeout: Duration,
-    ) -> impl Future<Output = Result<Vec<Option<u64>>, Trouble>> + Send + use<> {
+    ) -> impl Future<Output = Result<Vec<Option<u64>>, StoreError>> + Send + use<> {
         let map = self.map();
         let mut came = vec![None; amendments.len()];
         let mut handed_in = Vec::new();
@@ -222,7 +222,7 @@ impl Cluster {
         }
         async move {
             for (places, told) in handed_in {
-                match told.await.unwrap_or(Err(Trouble::Broken)) {
+                match told.await.unwrap_or(Err(StoreError::Broken)) {
                     Ok(own) => places.iter().zip(own).for_each(|(at, one)| came[*at] = one),
                     Err(trouble) => failed = Some(trouble),
                 }
@@ -235,7 +235,7 @@ impl Cluster {
         &self,
         amendments: Vec<Amendment>,
         timeout: Duration,
-    ) -> Result<(), Trouble> {
+    ) -> Result<(), StoreError> {
         let map = self.map();
         let mut failed = None;
         for (slot, places) in by_slot(&amendments) {
@@ -252,11 +252,11 @@ impl Cluster {
     }
 
     /// A node that was not known; its lanes run from now on.
-    fn node(&self, address: &Address) -> Result<Arc<Node>, Trouble> {
+    fn node(&self, address: &Address) -> Result<Arc<Node>, StoreError> {
         let endpoint = self
             .dial
             .endpoint(address)
-            .map_err(|error| Trouble::Unreachable(format!("{address}: {error}")))?;
+            .map_err(|error| StoreError::Unreachable(format!("{address}: {error}")))?;
         let Lanes {
             scripts,
             timeout,
@@ -301,7 +301,7 @@ impl Cluster {
     }
 
     /// A node says that another has this slot.
-    fn moved(&self, slot: u16, to: &Address) -> Result<Arc<Node>, Trouble> {
+    fn moved(&self, slot: u16, to: &Address) -> Result<Arc<Node>, StoreError> {
         self.is_stale.store(true, Relaxed);
         self.health.wake();
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
@@ -325,7 +325,7 @@ impl Cluster {
     }
 
     /// Another node that is to be asked, whoever has the slot.
-    fn other(&self, address: &Address) -> Result<Arc<Node>, Trouble> {
+    fn other(&self, address: &Address) -> Result<Arc<Node>, StoreError> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         if let Some(known) = map.nodes.iter().find(|node| node.address == *address) {
             return Ok(Arc::clone(known));
@@ -374,13 +374,13 @@ impl Elsewhere {
         };
         job.redirected = job.redirected.saturating_add(1);
         if job.is_late() {
-            return job.fail(&Trouble::TimedOut);
+            return job.fail(&StoreError::TimedOut);
         }
         let slot = job.slot;
         let node = match redirect {
             Redirect::To { .. } if job.redirected > MOST_REDIRECTED => {
                 let message = "its nodes send us to each other".to_owned();
-                Err(Trouble::Refused {
+                Err(StoreError::Refused {
                     code: "CLUSTERDOWN".to_owned(),
                     message,
                 })
@@ -407,7 +407,7 @@ impl Elsewhere {
             Ok(node) if redirect == Redirect::Later && !at_once => drop(tokio::spawn(async move {
                 tokio::time::sleep(ON_THE_WAY).await;
                 if job.is_late() {
-                    job.fail(&Trouble::TimedOut);
+                    job.fail(&StoreError::TimedOut);
                 } else {
                     // If it is gone, so is who waits.
                     drop(node.door(slot).take_over(job));

@@ -4,7 +4,7 @@ use super::slot;
 use crate::request::Receipt;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Answer, FEW, Figures, Question, Questions};
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use ratekeeper::{MicrosLimit, Mode};
 use smallvec::SmallVec;
 
@@ -42,8 +42,8 @@ pub(super) fn of(questions: &Questions) -> Parts {
 pub(super) fn together(
     questions: &Questions,
     parts: &Parts,
-    answers: SmallVec<[Result<Answer, Trouble>; 4]>,
-) -> (Result<Answer, Trouble>, Vec<Amendment>) {
+    answers: SmallVec<[Result<Answer, StoreError>; 4]>,
+) -> (Result<Answer, StoreError>, Vec<Amendment>) {
     let mut all: SmallVec<[Option<Figures>; FEW]> = SmallVec::from_elem(None, questions.len());
     let mut failed = None;
     let mut charged: SmallVec<[usize; 8]> = SmallVec::new();
@@ -77,7 +77,7 @@ pub(super) fn together(
     }
     let answer = failed.unwrap_or_else(|| match all.into_iter().collect() {
         Some(figures) => Ok(Answer::Told { figures }),
-        None => Err(Trouble::Broken),
+        None => Err(StoreError::Broken),
     });
     (answer, back)
 }

@@ -5,7 +5,7 @@ use super::{Cluster, Map, NOBODY, Node, SLOTS, slot};
 use crate::address::Address;
 use crate::probe;
 use crate::reply::LIST;
-use crate::trouble::{Redirect, Trouble};
+use crate::trouble::{Redirect, StoreError};
 use redis::{Cmd, Value};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -26,7 +26,7 @@ impl Cluster {
 
     /// Learns who has what if that may have changed, and looks whether every primary is well, asked
     /// or not.
-    pub(crate) async fn tend(&self, is_time: bool) -> Result<(), Trouble> {
+    pub(crate) async fn tend(&self, is_time: bool) -> Result<(), StoreError> {
         let learnt = match is_time || self.is_stale.load(Relaxed) || !self.health.is_well() {
             true => self.learn().await,
             false => Ok(()),
@@ -45,7 +45,7 @@ impl Cluster {
     }
 
     /// Asks who has what: those that are well first, then the others, then the seeds.
-    pub(crate) async fn learn(&self) -> Result<(), Trouble> {
+    pub(crate) async fn learn(&self) -> Result<(), StoreError> {
         self.is_stale.store(false, Relaxed);
         let map = self.map();
         let mut known: Vec<&Arc<Node>> = map.nodes.iter().collect();
@@ -69,28 +69,30 @@ impl Cluster {
             match self.ask_seed(seed).await {
                 Ok(ranges) => return self.take(&map, &ranges),
                 // What one of them says is worth more than that another is not there.
-                Err(trouble) if failed.is_none() || matches!(trouble, Trouble::Refused { .. }) => {
+                Err(trouble)
+                    if failed.is_none() || matches!(trouble, StoreError::Refused { .. }) =>
+                {
                     failed = Some(trouble);
                 }
                 Err(_) => {}
             }
         }
         self.is_stale.store(true, Relaxed);
-        Err(failed.unwrap_or(Trouble::Broken))
+        Err(failed.unwrap_or(StoreError::Broken))
     }
 
-    async fn ask_seed(&self, seed: &Address) -> Result<Vec<Range>, Trouble> {
+    async fn ask_seed(&self, seed: &Address) -> Result<Vec<Range>, StoreError> {
         let endpoint = self
             .dial
             .endpoint(seed)
-            .map_err(|error| Trouble::Unreachable(format!("{seed}: {error}")))?;
+            .map_err(|error| StoreError::Unreachable(format!("{seed}: {error}")))?;
         let mut connection = endpoint.connect(self.lanes.connect_timeout).await?;
         let command = who_has_what();
         let sent = connection.send(&command, LIST);
         read(
             tokio::time::timeout(PATIENCE, sent)
                 .await
-                .unwrap_or(Err(Trouble::TimedOut)),
+                .unwrap_or(Err(StoreError::TimedOut)),
             seed,
         )
     }
@@ -99,13 +101,13 @@ impl Cluster {
         &self,
         address: &Address,
         link: &crate::link::Link,
-    ) -> Result<Vec<Range>, Trouble> {
+    ) -> Result<Vec<Range>, StoreError> {
         let answer = tokio::time::timeout(PATIENCE, link.send(&who_has_what(), LIST, false)).await;
-        read(answer.unwrap_or(Err(Trouble::TimedOut)), address)
+        read(answer.unwrap_or(Err(StoreError::TimedOut)), address)
     }
 
     /// Takes over what a node says, on top of what was known.
-    fn take(&self, before: &Map, ranges: &[Range]) -> Result<(), Trouble> {
+    fn take(&self, before: &Map, ranges: &[Range]) -> Result<(), StoreError> {
         let mut map = self.map.write().unwrap_or_else(PoisonError::into_inner);
         let mut nodes: Vec<Arc<Node>> = Vec::new();
         let mut owners = vec![NOBODY; usize::from(SLOTS)];
@@ -173,12 +175,12 @@ impl Cluster {
         slot: u16,
         command: &Cmd,
         max_reply: usize,
-    ) -> Result<Value, Trouble> {
+    ) -> Result<Value, StoreError> {
         let mut node = self.map().node(slot)?.clone();
         let mut asking = false;
         for _ in 0..TRIES {
             let sent = node.link.send(command, max_reply, asking).await;
-            let redirect = sent.as_ref().err().and_then(Trouble::redirect);
+            let redirect = sent.as_ref().err().and_then(StoreError::redirect);
             match redirect {
                 Some(Redirect::To {
                     host,
@@ -209,7 +211,7 @@ impl Cluster {
                 None => return sent,
             }
         }
-        Err(Trouble::TimedOut)
+        Err(StoreError::TimedOut)
     }
 
     /// Gives up the connection to who has this slot and did not answer.
@@ -243,21 +245,23 @@ fn who_has_what() -> Cmd {
     command
 }
 
-fn read(answer: Result<Value, Trouble>, asked: &Address) -> Result<Vec<Range>, Trouble> {
+fn read(answer: Result<Value, StoreError>, asked: &Address) -> Result<Vec<Range>, StoreError> {
     match answer {
         Ok(answer) => match slots::read(&answer, asked) {
             Some(ranges) if !ranges.is_empty() => Ok(ranges),
             Some(_) => {
                 let message = format!("{asked} knows of no primary");
-                Err(Trouble::Refused {
+                Err(StoreError::Refused {
                     code: "CLUSTERDOWN".to_owned(),
                     message,
                 })
             }
-            None => Err(Trouble::Protocol("CLUSTER SLOTS".to_owned())),
+            None => Err(StoreError::Protocol("CLUSTER SLOTS".to_owned())),
         },
-        Err(Trouble::Refused { code, message }) if message.contains("cluster support disabled") => {
-            Err(Trouble::Refused {
+        Err(StoreError::Refused { code, message })
+            if message.contains("cluster support disabled") =>
+        {
+            Err(StoreError::Refused {
                 code: code.replace("ERR", "NOCLUSTER"),
                 message,
             })

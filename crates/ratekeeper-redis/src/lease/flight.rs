@@ -5,7 +5,7 @@ use super::held::Wish;
 use super::table::Leased;
 use crate::script::decide::{Answer, Figures, Question};
 use crate::store::Inner;
-use crate::trouble::Trouble;
+use crate::trouble::StoreError;
 use ratekeeper::{Clock, Mode};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -15,7 +15,7 @@ use tokio::sync::{Notify, mpsc};
 pub(crate) struct Flight {
     is_over: AtomicBool,
     over: Notify,
-    trouble: Mutex<Option<Trouble>>,
+    trouble: Mutex<Option<StoreError>>,
 }
 
 impl Flight {
@@ -28,7 +28,7 @@ impl Flight {
     }
 
     /// Ready when it has ended; it does within the store's timeout.
-    pub(crate) async fn ended(&self) -> Result<(), Trouble> {
+    pub(crate) async fn ended(&self) -> Result<(), StoreError> {
         let mut over = std::pin::pin!(self.over.notified());
         over.as_mut().enable();
         if !self.is_over.load(Ordering::Acquire) {
@@ -42,7 +42,7 @@ impl Flight {
         trouble.map_or(Ok(()), Err)
     }
 
-    fn end(&self, trouble: Option<Trouble>) {
+    fn end(&self, trouble: Option<StoreError>) {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
         self.is_over.store(true, Ordering::Release);
         self.over.notify_waiters();
@@ -64,7 +64,7 @@ impl Drop for Fetch {
     /// Whoever waits for it is told, whatever became of it.
     fn drop(&mut self) {
         if !self.flight.is_over.load(Ordering::Acquire) {
-            self.flight.end(Some(Trouble::Broken));
+            self.flight.end(Some(StoreError::Broken));
         }
     }
 }
@@ -85,8 +85,8 @@ async fn fly(fetch: Fetch, inner: &Inner) {
     fetch.flight.end(trouble);
 }
 
-async fn ask(fetch: &Fetch, inner: &Inner) -> Result<Figures, Trouble> {
-    let secret = inner.secret.get().ok_or(Trouble::NoSecret)?;
+async fn ask(fetch: &Fetch, inner: &Inner) -> Result<Figures, StoreError> {
+    let secret = inner.secret.get().ok_or(StoreError::NoSecret)?;
     let key = secret.name(&fetch.limit.stem, &fetch.key);
     let lane = &inner.lanes[inner.lane_of(&key)];
     let question = Question {
@@ -100,8 +100,8 @@ async fn ask(fetch: &Fetch, inner: &Inner) -> Result<Figures, Trouble> {
         lease: Some(fetch.wish),
     };
     match lane.decide(Arc::new([question]), inner.timeout).await? {
-        Answer::Told { figures, .. } => figures.first().copied().ok_or(Trouble::Broken),
-        Answer::BadKey(_) => Err(Trouble::BadKey(
+        Answer::Told { figures, .. } => figures.first().copied().ok_or(StoreError::Broken),
+        Answer::BadKey(_) => Err(StoreError::BadKey(
             String::from_utf8_lossy(&secret.name(&fetch.limit.stem, &fetch.key)).into_owned(),
         )),
     }

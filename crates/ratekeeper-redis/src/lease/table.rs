@@ -6,7 +6,9 @@ use super::held::{Held, Manner, Spent, Wish};
 use crate::key::Stem;
 use crate::limits::Limits;
 use crate::script::decide::Figures;
-use ratekeeper::{Ask, Decision, MicrosLimit, Mode, Outcome, Source, Status, Timestamp, Verdict};
+use ratekeeper::{
+    Ask, AskResult, Decision, MicrosLimit, Mode, Outcome, Source, Timestamp, Verdict,
+};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
@@ -47,7 +49,7 @@ struct Inside {
     entries: HashMap<u64, Entry, BuildHasherDefault<Ready>>,
     /// With so many entries it is time to look which are idle.
     crowded: usize,
-    counts: LeaseCounts,
+    counts: LeaseStats,
 }
 
 /// One key.
@@ -66,7 +68,7 @@ struct Entry {
 /// What became of leases since the start.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct LeaseCounts {
+pub struct LeaseStats {
     /// Times that Redis was asked for one, and answered.
     pub calls: u64,
     /// Tokens that it gave.
@@ -470,10 +472,10 @@ impl Leases {
             .map(|entry| (Arc::clone(&entry.limit), entry.key.clone()))
     }
 
-    pub(crate) fn counts(&self) -> LeaseCounts {
-        let mut all = LeaseCounts::default();
+    pub(crate) fn counts(&self) -> LeaseStats {
+        let mut all = LeaseStats::default();
         for shard in &self.shards {
-            let LeaseCounts {
+            let LeaseStats {
                 calls,
                 granted,
                 spent,
@@ -536,14 +538,14 @@ impl Entry {
     /// What is told to who has paid: what is held here, and what Redis had left when it was last
     /// asked.
     #[inline]
-    fn paid(&self, ask: &Ask<'_>, now: u64) -> Status {
+    fn paid(&self, ask: &Ask<'_>, now: u64) -> AskResult {
         let remaining = self.held.left(now) + self.held.elsewhere;
-        Status::new(self.told(Outcome::Allowed, remaining, now, 0), ask.mode)
+        AskResult::new(self.told(Outcome::Allowed, remaining, now, 0), ask.mode)
     }
 
-    fn denied(&self, ask: &Ask<'_>, now: u64, until: u64) -> Status {
+    fn denied(&self, ask: &Ask<'_>, now: u64, until: u64) -> AskResult {
         let remaining = self.held.left(now).min(ask.cost - 1);
-        Status::new(
+        AskResult::new(
             self.told(
                 Outcome::Denied,
                 remaining,

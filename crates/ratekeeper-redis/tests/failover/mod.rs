@@ -5,7 +5,7 @@
 
 use crate::common::{Event, Load, Pace, judge, limit, now, until};
 use ratekeeper::{LimitHandle, Source, Store};
-use ratekeeper_redis::{RedisStore, Status};
+use ratekeeper_redis::{RedisStatus, RedisStore};
 use ratekeeper_testkit::auditor::Bound;
 use std::time::{Duration, Instant};
 
@@ -82,7 +82,7 @@ impl Fleet {
             own.all(|caller| caller.redis_seen.load(std::sync::atomic::Ordering::Relaxed) >= since)
         };
         until("Redis decides for every caller", || (0..NODES).all(seen)).await;
-        let well = || self.nodes.iter().all(|(store, _)| store.is_well());
+        let well = || self.nodes.iter().all(|(store, _)| store.is_healthy());
         until("every node finds all of it well", well).await;
         println!(
             "Redis decides everywhere {:.1?} after a primary answered",
@@ -90,7 +90,8 @@ impl Fleet {
         );
         tokio::time::sleep(Duration::from_millis(300)).await;
         let longest = self.load.longest();
-        let statuses: Vec<Status> = self.nodes.iter().map(|(store, _)| store.status()).collect();
+        let statuses: Vec<RedisStatus> =
+            self.nodes.iter().map(|(store, _)| store.status()).collect();
         println!(
             "the longest decision took {longest:.1?}; {:?}",
             statuses[0].counts
@@ -104,7 +105,7 @@ impl Fleet {
 
 pub struct Aftermath {
     pub events: Vec<Event>,
-    pub statuses: Vec<Status>,
+    pub statuses: Vec<RedisStatus>,
 }
 
 impl Aftermath {

@@ -79,7 +79,7 @@ async fn look<C: Clock>(app: &App<C>) -> Vec<Finding> {
     findings
 }
 
-fn of_store<C: Clock>(app: &App<C>, status: &ratekeeper_redis::Status) -> Vec<Finding> {
+fn of_store<C: Clock>(app: &App<C>, status: &ratekeeper_redis::RedisStatus) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some((since, trouble)) = &status.trouble {
         let (seconds, by) = (since.as_secs(), app.engine.policies().default_on_failure());

@@ -6,7 +6,7 @@ use ratekeeper::Clock;
 use ratekeeper_policy::{
     Attribute, Engine, FingerprintSecret, KeyName, PolicyKey, PolicyLimit, SharedOverride,
 };
-use ratekeeper_redis::{Notice, Notices, RedisStore, Trouble};
+use ratekeeper_redis::{Notices, RedisStore, SharedNotice, StoreError};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -74,7 +74,7 @@ impl<C: Clock> Fleet<C> {
 
     /// Learns what is in force before anybody is decided on, if Redis answers.
     pub(crate) async fn begin(&self) {
-        if !self.redis.is_well() {
+        if !self.redis.is_healthy() {
             // It has just been waited for.
             tracing::warn!(
                 "bans and overrides of other nodes are not known yet; they hold when Redis answers"
@@ -134,14 +134,14 @@ impl<C: Clock> Fleet<C> {
 
     /// An error while nodes have not agreed on a secret: until then keys have other fingerprints
     /// here than elsewhere.
-    pub(super) fn has_secret(&self) -> Result<(), Trouble> {
+    pub(super) fn has_secret(&self) -> Result<(), StoreError> {
         shared_fingerprint_secret(&self.redis)
             .map(drop)
-            .ok_or(Trouble::NoSecret)
+            .ok_or(StoreError::NoSecret)
     }
 
     /// Says it on all nodes.
-    pub(super) async fn say(&self, saying: &Saying<'_>) -> Result<(), Trouble> {
+    pub(super) async fn say(&self, saying: &Saying<'_>) -> Result<(), StoreError> {
         self.has_secret()?;
         let name = saying.key.name;
         let text = Text {
@@ -168,7 +168,7 @@ impl<C: Clock> Fleet<C> {
     }
 
     /// Ends what was said of a key on all nodes: whether there was something.
-    pub(super) async fn lift(&self, key: &PolicyKey) -> Result<bool, Trouble> {
+    pub(super) async fn lift(&self, key: &PolicyKey) -> Result<bool, StoreError> {
         self.has_secret()?;
         let mut lifted = false;
         for ban in [true, false] {
@@ -187,7 +187,7 @@ fn called(ban: bool, name: &KeyName) -> String {
 }
 
 /// What a notice says, if it is of ours.
-fn read(notice: &Notice, words: &HashMap<KeyName, String>) -> Option<SharedOverride> {
+fn read(notice: &SharedNotice, words: &HashMap<KeyName, String>) -> Option<SharedOverride> {
     let name = name_of(notice.name.split_once(':')?.1)?;
     let text: Text = serde_json::from_str(&notice.text).ok()?;
     let limits = text.limits.map(|limits| {

@@ -14,7 +14,7 @@ use axum::response::Response;
 use ratekeeper::Clock;
 use ratekeeper_policy::config::{self, KeysShown};
 use ratekeeper_policy::{KeySelector, OverrideError, PolicyKey, PolicyLimit};
-use ratekeeper_redis::Trouble;
+use ratekeeper_redis::StoreError;
 use serde::Serialize;
 use std::time::Duration;
 
@@ -371,7 +371,7 @@ impl<C: Clock> Admin<C> {
     }
 }
 
-fn unavailable(trouble: &Trouble, then: &str) -> Problem {
+fn unavailable(trouble: &StoreError, then: &str) -> Problem {
     Problem::new(Code::Unavailable, format!("{trouble}; {then}"))
 }
 

@@ -35,7 +35,7 @@ use axum::http::HeaderName;
 use ratekeeper::{Clock, SystemClock};
 use ratekeeper_policy::config::{Config, Gateway, Watch};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, TrustedPeers, config};
-use ratekeeper_tower::{ByPolicies, Forwarding, Identity, RateLimitLayer, Waits};
+use ratekeeper_tower::{DelayStats, Forwarding, Identity, PolicyDecider, RateLimitLayer};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;
@@ -49,7 +49,7 @@ const ALL: &str = "all";
 const LAST_ARRIVALS: Duration = Duration::from_millis(100);
 
 /// Who decides on requests.
-type Gate = ByPolicies<AnyStore<SystemClock>>;
+type Gate = PolicyDecider<AnyStore<SystemClock>>;
 
 /// What is to be started; an error is a sentence.
 pub(crate) fn start(args: ProxyArgs) -> Result<Start, String> {
@@ -342,11 +342,11 @@ pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
     believed: &config::Identity,
     seen: &Identity,
-    waits: &Waits,
-) -> RateLimitLayer<ByPolicies<AnyStore<C>>> {
+    waits: &DelayStats,
+) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
     let mut layer = RateLimitLayer::new(engine.clone())
         .identity(identity(believed, seen))
-        .waits(waits)
+        .delay_stats(waits)
         .strict();
     let name = |name: &Option<String>| {
         name.as_ref()

@@ -6,14 +6,14 @@ use hyper::{Request, Response};
 use ratekeeper::{MemoryStore, SystemClock};
 use ratekeeper_policy::Engine;
 use ratekeeper_policy::config::Config;
-use ratekeeper_tower::{ByPolicies, Identity, PeerAddr, RateLimitLayer};
+use ratekeeper_tower::{Identity, PeerAddr, PolicyDecider, RateLimitLayer};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-pub(crate) type ByGroup = RateLimitLayer<ByPolicies<MemoryStore<SystemClock>>>;
+pub(crate) type ByGroup = RateLimitLayer<PolicyDecider<MemoryStore<SystemClock>>>;
 
 pub(crate) fn of(group: &Group) -> ByGroup {
     let loaded = Config::parse("ratekeeper.toml", &group.file(""), []);

@@ -156,14 +156,14 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
     }
 
     /// Makes it, closed.
-    pub fn build(self) -> Result<CircuitBreaker<C>, InvalidBreaker> {
+    pub fn build(self) -> Result<CircuitBreaker<C>, CircuitBreakerError> {
         self.check()?;
         Ok(CircuitBreaker::from_builder(self))
     }
 
-    fn check(&self) -> Result<(), InvalidBreaker> {
+    fn check(&self) -> Result<(), CircuitBreakerError> {
         let number = |setting, given: u64, least, most| match given < least || given > most {
-            true => Err(InvalidBreaker::Number {
+            true => Err(CircuitBreakerError::Number {
                 setting,
                 given,
                 least,
@@ -172,7 +172,7 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
             false => Ok(()),
         };
         let time = |setting, given: Duration| match given < SHORTEST || given > LONGEST {
-            true => Err(InvalidBreaker::Time { setting, given }),
+            true => Err(CircuitBreakerError::Time { setting, given }),
             false => Ok(()),
         };
         number("failure_percent", self.failure_percent.into(), 1, 100)?;
@@ -186,7 +186,7 @@ impl<C: Clock> CircuitBreakerBuilder<C> {
         time("open_at_most", self.open_at_most)?;
         time("probe_deadline", self.probe_deadline)?;
         match self.open_at_most < self.open_for {
-            true => Err(InvalidBreaker::Shrinks {
+            true => Err(CircuitBreakerError::Shrinks {
                 open_for: self.open_for,
                 open_at_most: self.open_at_most,
             }),
@@ -206,7 +206,7 @@ const LONGEST: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Why there is no such breaker.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
-pub enum InvalidBreaker {
+pub enum CircuitBreakerError {
     /// A number out of its range.
     #[non_exhaustive]
     Number {
@@ -237,7 +237,7 @@ pub enum InvalidBreaker {
     },
 }
 
-impl fmt::Display for InvalidBreaker {
+impl fmt::Display for CircuitBreakerError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Number {
@@ -275,4 +275,4 @@ impl fmt::Display for InvalidBreaker {
     }
 }
 
-impl std::error::Error for InvalidBreaker {}
+impl std::error::Error for CircuitBreakerError {}

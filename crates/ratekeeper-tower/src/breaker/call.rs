@@ -81,11 +81,11 @@ impl<C: Clock> fmt::Debug for Call<C> {
 
 /// The breaker is open: do not call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Open {
+pub struct CircuitOpenError {
     pub(super) retry_after: Duration,
 }
 
-impl Open {
+impl CircuitOpenError {
     /// How long it stays open. Where nobody knows, while the probes are out or somebody forced it
     /// open, a guess.
     pub fn retry_after(&self) -> Duration {
@@ -93,7 +93,7 @@ impl Open {
     }
 }
 
-impl fmt::Display for Open {
+impl fmt::Display for CircuitOpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -103,4 +103,4 @@ impl fmt::Display for Open {
     }
 }
 
-impl std::error::Error for Open {}
+impl std::error::Error for CircuitOpenError {}

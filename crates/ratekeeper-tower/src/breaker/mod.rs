@@ -19,11 +19,11 @@ mod state;
 mod window;
 mod word;
 
-pub use builder::{CircuitBreakerBuilder, InvalidBreaker};
-pub use call::{Call, Open};
+pub use builder::{CircuitBreakerBuilder, CircuitBreakerError};
+pub use call::{Call, CircuitOpenError};
 pub use future::ResponseFuture;
 pub use layer::{CircuitBreakerLayer, Outcome};
 pub use mode::{Force, State};
 pub use service::CircuitBreakerService;
-pub use state::{CircuitBreaker, Figures};
+pub use state::{CircuitBreaker, CircuitBreakerStats};
 pub use window::Recent;

@@ -2,7 +2,7 @@
 //! timer, no tower.
 
 use super::builder::CircuitBreakerBuilder;
-use super::call::{Call, Open, Pass};
+use super::call::{Call, CircuitOpenError, Pass};
 use super::mode::{Force, State};
 use super::probes::{Probes, Slot, Taken};
 use super::window::{Recent, Window};
@@ -65,7 +65,7 @@ struct Totals {
 /// What has happened to a [`CircuitBreaker`] since it was made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
-pub struct Figures {
+pub struct CircuitBreakerStats {
     /// Calls that succeeded or failed; those that were ignored are not among them.
     pub calls: u64,
     /// Those that failed.
@@ -112,7 +112,7 @@ impl<C: Clock> CircuitBreaker<C> {
     }
 
     /// Asks whether to call. Say afterwards how it went.
-    pub fn try_acquire(&self) -> Result<Call<C>, Open> {
+    pub fn try_acquire(&self) -> Result<Call<C>, CircuitOpenError> {
         let shared = &*self.shared;
         loop {
             let word = shared.load();
@@ -218,7 +218,7 @@ impl<C: Clock> CircuitBreaker<C> {
     }
 
     /// What it has seen since it was made.
-    pub fn figures(&self) -> Figures {
+    pub fn stats(&self) -> CircuitBreakerStats {
         let Totals {
             calls,
             failures,
@@ -228,7 +228,7 @@ impl<C: Clock> CircuitBreaker<C> {
         } = &self.shared.totals;
         let [calls, failures, slow, rejected, opened] =
             [calls, failures, slow, rejected, opened].map(|count| count.load(Relaxed));
-        Figures {
+        CircuitBreakerStats {
             calls,
             failures,
             slow,
@@ -330,9 +330,9 @@ impl<C: Clock> Shared<C> {
             .is_ok()
     }
 
-    fn reject(&self, retry_after: Duration) -> Open {
+    fn reject(&self, retry_after: Duration) -> CircuitOpenError {
         self.totals.rejected.fetch_add(1, Relaxed);
-        Open { retry_after }
+        CircuitOpenError { retry_after }
     }
 
     fn since_born(&self, now: Timestamp) -> u64 {
@@ -383,7 +383,7 @@ impl<C: Clock> fmt::Debug for CircuitBreaker<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CircuitBreaker")
             .field("state", &self.state())
-            .field("figures", &self.figures())
+            .field("figures", &self.stats())
             .finish()
     }
 }

@@ -52,7 +52,7 @@ impl Default for Retries {
 impl Retries {
     /// How often a request is tried again at most; twice unless set.
     #[must_use]
-    pub fn most(mut self, many: u32) -> Self {
+    pub fn max_retries(mut self, many: u32) -> Self {
         self.most = many;
         self
     }

@@ -1,7 +1,7 @@
 //! The service that takes a permit first.
 
 use super::{Gate, ResponseFuture};
-use crate::NoRoom;
+use crate::NoCapacity;
 use crate::answer::{self, Asker, Denial};
 use crate::body::ResponseBody;
 use http::{Request, Response, StatusCode};
@@ -44,7 +44,7 @@ where
                 let mut response = answer::denied(Asker::of(request.headers()), &denial);
                 response.extensions_mut().insert(busy);
                 if self.status == StatusCode::SERVICE_UNAVAILABLE {
-                    response.extensions_mut().insert(NoRoom);
+                    response.extensions_mut().insert(NoCapacity);
                 }
                 ResponseFuture::denied(response)
             }

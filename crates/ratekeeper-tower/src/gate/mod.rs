@@ -3,8 +3,8 @@
 mod one_limit;
 mod policies;
 
-pub use one_limit::OneLimit;
-pub use policies::ByPolicies;
+pub use one_limit::LimitDecider;
+pub use policies::PolicyDecider;
 
 use crate::answer::{Denial, Dialects};
 use crate::head::Head;
@@ -33,7 +33,7 @@ pub struct RateLimitStatus {
 }
 
 /// Decides on requests. Its tickets are what it remembers of one until the request has ended.
-pub trait Gate: sealed::Sealed + Clone + Send + Sync + 'static {
+pub trait Decider: sealed::Sealed + Clone + Send + Sync + 'static {
     /// What is remembered of a request; it holds the permits that the request took.
     type Ticket: Send + Unpin + 'static;
 

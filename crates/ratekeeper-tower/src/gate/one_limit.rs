@@ -1,6 +1,6 @@
 //! One limit for each key, without policies.
 
-use super::{Gate, Later, RateLimitStatus, sealed};
+use super::{Decider, Later, RateLimitStatus, sealed};
 use crate::answer::{Denial, Dialects, Figures};
 use crate::head::Head;
 use crate::key::{Key, of_ipv4, of_ipv6};
@@ -21,7 +21,7 @@ use std::time::Duration;
 /// The same limit for each key; see [`RateLimitLayer::per_ip`](crate::RateLimitLayer::per_ip). A
 /// handle: clones share the keys.
 #[derive(Clone)]
-pub struct OneLimit<C: Clock = DefaultClock> {
+pub struct LimitDecider<C: Clock = DefaultClock> {
     pub(crate) keyed: Keyed<[u8], C>,
     pub(crate) key: Key,
     pub(crate) name: Arc<str>,
@@ -51,13 +51,13 @@ impl<C: Clock> Ticket<C> {
     }
 }
 
-impl OneLimit {
+impl LimitDecider {
     pub(crate) fn new(key: Key, limit: Limit) -> Self {
         Self::on(Keyed::with_clock(limit, SystemClock), key)
     }
 }
 
-impl<C: Clock> OneLimit<C> {
+impl<C: Clock> LimitDecider<C> {
     pub(crate) fn on(keyed: Keyed<[u8], C>, key: Key) -> Self {
         Self {
             keyed,
@@ -195,9 +195,9 @@ impl<C: Clock> OneLimit<C> {
     }
 }
 
-impl<C: Clock> sealed::Sealed for OneLimit<C> {}
+impl<C: Clock> sealed::Sealed for LimitDecider<C> {}
 
-impl<C: Clock> Gate for OneLimit<C> {
+impl<C: Clock> Decider for LimitDecider<C> {
     type Ticket = Ticket<C>;
     type Seat = HashedKey;
 

@@ -1,6 +1,6 @@
 //! An engine of policies: which limits apply follows from the request.
 
-use super::{Gate, Later, RateLimitStatus, sealed};
+use super::{Decider, Later, RateLimitStatus, sealed};
 use crate::answer::{self, Denial, Dialects};
 use crate::head::Head;
 use http::header::{AUTHORIZATION, HOST};
@@ -19,7 +19,7 @@ use std::time::Duration;
 
 /// An engine of policies; see [`RateLimitLayer::new`](crate::RateLimitLayer::new). A handle: clones
 /// share the engine.
-pub struct ByPolicies<S = MemoryStore> {
+pub struct PolicyDecider<S = MemoryStore> {
     pub(crate) engine: Engine<S>,
     /// The header that names the user, and the peers that set it.
     pub(crate) user: Option<(HeaderName, TrustedPeers)>,
@@ -54,7 +54,7 @@ impl Headers for InMap<'_> {
     }
 }
 
-impl<S> Clone for ByPolicies<S> {
+impl<S> Clone for PolicyDecider<S> {
     fn clone(&self) -> Self {
         Self {
             engine: self.engine.clone(),
@@ -69,7 +69,7 @@ impl<S> Clone for ByPolicies<S> {
     }
 }
 
-impl<S: Store> ByPolicies<S> {
+impl<S: Store> PolicyDecider<S> {
     pub(crate) fn new(engine: Engine<S>) -> Self {
         Self {
             engine,
@@ -138,9 +138,9 @@ impl<S: Store> ByPolicies<S> {
     }
 }
 
-impl<S: Store> sealed::Sealed for ByPolicies<S> {}
+impl<S: Store> sealed::Sealed for PolicyDecider<S> {}
 
-impl<S: Store + 'static> Gate for ByPolicies<S> {
+impl<S: Store + 'static> Decider for PolicyDecider<S> {
     type Ticket = PolicyVerdict;
     type Seat = Infallible;
 

@@ -1,7 +1,7 @@
 //! Around a whole router of axum, which then is served as it is.
 
-use super::{AxumBody, Form, Kept, RateLimit, RateLimitLayer, ResponseFuture, Shared};
-use crate::gate::Gate;
+use super::{AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, ResponseFuture, Shared};
+use crate::gate::Decider;
 use axum::body::Body;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::extract::{ConnectInfo, Request};
@@ -18,7 +18,7 @@ use std::task::{Context, Poll};
 use tower_layer::Layer;
 use tower_service::Service;
 
-impl<G: Gate, F> RateLimitLayer<G, F> {
+impl<G: Decider, F> RateLimitLayer<G, F> {
     /// Puts the limit around all of a router, where it costs less than by [`Router::layer`]: axum
     /// keeps what it layers on its routes in boxes, and what is around the router needs none.
     ///
@@ -66,10 +66,10 @@ where
 impl<S, G, L> Service<IncomingStream<'_, L>> for RateLimit<S, G, AxumBody>
 where
     S: Clone,
-    G: Gate,
+    G: Decider,
     L: Listener<Addr = SocketAddr>,
 {
-    type Response = RateLimitOfConnection<S, G>;
+    type Response = ConnectionRateLimit<S, G>;
     type Error = Infallible;
     type Future = Ready<Result<Self::Response, Infallible>>;
 
@@ -86,7 +86,7 @@ where
             peer,
             extensions,
         };
-        ready(Ok(RateLimitOfConnection {
+        ready(Ok(ConnectionRateLimit {
             inner: self.inner.clone(),
             connection: Arc::new(connection),
         }))
@@ -97,13 +97,13 @@ where
 /// look for it in each request. [`axum::serve`](fn@axum::serve) makes it from a [`RateLimit`].
 ///
 /// Handlers and layers inside find the peer where axum puts it, as [`ConnectInfo`].
-pub struct RateLimitOfConnection<S, G: Gate> {
+pub struct ConnectionRateLimit<S, G: Decider> {
     inner: S,
     connection: Arc<Connection<G>>,
 }
 
 /// What is known of all requests of a connection.
-struct Connection<G: Gate> {
+struct Connection<G: Decider> {
     shared: Arc<Shared<G>>,
     peer: SocketAddr,
     seat: Option<G::Seat>,
@@ -131,11 +131,11 @@ fn extensions_of(peer: SocketAddr) -> Extensions {
     extensions
 }
 
-impl<S, G> Service<Request> for RateLimitOfConnection<S, G>
+impl<S, G> Service<Request> for ConnectionRateLimit<S, G>
 where
     S: Service<Request, Response = Response> + Clone,
-    G: Gate,
-    AxumBody: Form<Body, Kept<G>, Body = Body>,
+    G: Decider,
+    AxumBody: BodyKind<Body, Pending<G>, Body = Body>,
 {
     type Response = Response;
     type Error = S::Error;
@@ -158,7 +158,7 @@ where
     }
 }
 
-impl<S: Clone, G: Gate> Clone for RateLimitOfConnection<S, G> {
+impl<S: Clone, G: Decider> Clone for ConnectionRateLimit<S, G> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
@@ -167,7 +167,7 @@ impl<S: Clone, G: Gate> Clone for RateLimitOfConnection<S, G> {
     }
 }
 
-impl<S: fmt::Debug, G: Gate> fmt::Debug for RateLimitOfConnection<S, G> {
+impl<S: fmt::Debug, G: Decider> fmt::Debug for ConnectionRateLimit<S, G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { inner, connection } = self;
         f.debug_struct("RateLimitOfConnection")

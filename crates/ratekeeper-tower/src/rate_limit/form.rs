@@ -6,7 +6,7 @@ use http_body::Body;
 
 /// What the body of a response is, where the service's is `R` and something may be held until it
 /// ends.
-pub trait Form<R, H>: sealed::Sealed {
+pub trait BodyKind<R, H>: sealed::Sealed {
     /// The type of all bodies.
     type Body;
 
@@ -22,11 +22,11 @@ pub trait Form<R, H>: sealed::Sealed {
 
 /// [`ResponseBody`], whatever the service's is.
 #[derive(Clone, Copy, Debug)]
-pub struct Enum;
+pub struct EitherBody;
 
-impl sealed::Sealed for Enum {}
+impl sealed::Sealed for EitherBody {}
 
-impl<R: Body, H: Held> Form<R, H> for Enum {
+impl<R: Body, H: Held> BodyKind<R, H> for EitherBody {
     type Body = ResponseBody<R, H>;
 
     #[inline]
@@ -53,7 +53,7 @@ pub struct AxumBody;
 impl sealed::Sealed for AxumBody {}
 
 #[cfg(feature = "axum")]
-impl<H: Held + Send + 'static> Form<axum::body::Body, H> for AxumBody {
+impl<H: Held + Send + 'static> BodyKind<axum::body::Body, H> for AxumBody {
     type Body = axum::body::Body;
 
     #[inline]

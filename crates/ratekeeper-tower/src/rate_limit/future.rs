@@ -1,11 +1,11 @@
 //! The response: of the inner service with what the limits say, or that of who is turned away.
 
 use super::Shared;
-use super::form::{Enum, Form};
+use super::form::{BodyKind, EitherBody};
 use super::service::Fate;
 use super::waits::Waiting;
 use crate::answer;
-use crate::gate::{Gate, Later};
+use crate::gate::{Decider, Later};
 use crate::identity::Client;
 use bytes::Bytes;
 use http::{Request, Response};
@@ -23,10 +23,10 @@ use tower_service::Service;
 
 pin_project! {
     /// The response of a service behind a limit.
-    pub struct ResponseFuture<S, B, G, F = Enum>
+    pub struct ResponseFuture<S, B, G, F = EitherBody>
     where
         S: Service<Request<B>>,
-        G: Gate,
+        G: Decider,
     {
         #[pin]
         state: State<S, B, G, S::Future>,
@@ -40,7 +40,7 @@ pin_project! {
     #[project = StateProjection]
     enum State<S, B, G, F>
     where
-        G: Gate,
+        G: Decider,
     {
         /// The inner service is at it.
         Running {
@@ -56,7 +56,7 @@ pin_project! {
 }
 
 /// A request that the inner service was not called with.
-enum Aside<S, B, G: Gate> {
+enum Aside<S, B, G: Decider> {
     Denied(Box<Response<Bytes>>),
     /// Its turn has not come.
     Waiting(Box<Next<S, B, G>>),
@@ -65,7 +65,7 @@ enum Aside<S, B, G: Gate> {
 }
 
 /// What goes on when the store has answered.
-struct Unanswered<S, B, G: Gate> {
+struct Unanswered<S, B, G: Decider> {
     later: Later<G::Ticket>,
     client: Client,
     service: S,
@@ -73,7 +73,7 @@ struct Unanswered<S, B, G: Gate> {
 }
 
 /// What is called when its turn has come.
-struct Next<S, B, G: Gate> {
+struct Next<S, B, G: Decider> {
     sleep: Sleep,
     service: S,
     request: Request<B>,
@@ -83,19 +83,19 @@ struct Next<S, B, G: Gate> {
 }
 
 /// A request, and what it was counted by; without a ticket it was not.
-pub(super) struct Counted<G: Gate> {
+pub(super) struct Counted<G: Decider> {
     pub(super) shared: Arc<Shared<G>>,
     pub(super) ticket: Option<G::Ticket>,
 }
 
 /// A request that waits for its turn. Whoever hangs up before it comes was counted for nothing, and
 /// gets it back.
-struct Uncalled<G: Gate> {
+struct Uncalled<G: Decider> {
     shared: Arc<Shared<G>>,
     ticket: Option<G::Ticket>,
 }
 
-impl<G: Gate> Drop for Uncalled<G> {
+impl<G: Decider> Drop for Uncalled<G> {
     fn drop(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             self.shared.gate.cancel(ticket);
@@ -106,15 +106,15 @@ impl<G: Gate> Drop for Uncalled<G> {
 /// What a request keeps until its response has ended: permits, and its last word on what it cost.
 ///
 /// Few requests do: it has memory of its own, so that the bodies of all others are small.
-pub struct Kept<G: Gate>(Option<Box<Unsettled<G>>>);
+pub struct Pending<G: Decider>(Option<Box<Unsettled<G>>>);
 
-struct Unsettled<G: Gate> {
+struct Unsettled<G: Decider> {
     shared: Arc<Shared<G>>,
     ticket: G::Ticket,
     ending: Completion,
 }
 
-impl<G: Gate> crate::body::Held for Kept<G> {
+impl<G: Decider> crate::body::Held for Pending<G> {
     fn ended(&mut self) {
         if let Some(Unsettled {
             shared,
@@ -128,7 +128,7 @@ impl<G: Gate> crate::body::Held for Kept<G> {
 }
 
 /// The body was dropped before its end, or failed: that says nothing of how long the service takes.
-impl<G: Gate> Drop for Kept<G> {
+impl<G: Decider> Drop for Pending<G> {
     fn drop(&mut self) {
         if let Some(Unsettled {
             shared,
@@ -141,13 +141,13 @@ impl<G: Gate> Drop for Kept<G> {
     }
 }
 
-impl<G: Gate> fmt::Debug for Kept<G> {
+impl<G: Decider> fmt::Debug for Pending<G> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Kept").field(&self.0.is_some()).finish()
     }
 }
 
-impl<S: Service<Request<B>>, B, G: Gate, F> ResponseFuture<S, B, G, F> {
+impl<S: Service<Request<B>>, B, G: Decider, F> ResponseFuture<S, B, G, F> {
     #[inline]
     pub(super) fn running(future: S::Future, counted: Counted<G>) -> Self {
         Self {
@@ -208,8 +208,8 @@ impl<S, B, G, F, R> Future for ResponseFuture<S, B, G, F>
 where
     S: Service<Request<B>, Response = Response<R>>,
     R: Body,
-    G: Gate,
-    F: Form<R, Kept<G>>,
+    G: Decider,
+    F: BodyKind<R, Pending<G>>,
 {
     type Output = Result<Response<F::Body>, S::Error>;
 
@@ -232,7 +232,7 @@ where
     }
 }
 
-impl<S, B, G: Gate> Aside<S, B, G> {
+impl<S, B, G: Decider> Aside<S, B, G> {
     fn waiting(
         delay: Duration,
         service: S,
@@ -264,7 +264,7 @@ impl<S, B, G: Gate> Aside<S, B, G> {
     }
 }
 
-impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
+impl<S: Service<Request<B>>, B, G: Decider> State<S, B, G, S::Future> {
     fn aside(aside: Aside<S, B, G>) -> Self {
         Self::Aside { aside: Some(aside) }
     }
@@ -333,7 +333,7 @@ impl<S: Service<Request<B>>, B, G: Gate> State<S, B, G, S::Future> {
     }
 }
 
-impl<G: Gate> Counted<G> {
+impl<G: Decider> Counted<G> {
     /// Says in the response what the limits say. Whether that was all there is to do: else the
     /// request is to be settled.
     #[inline]
@@ -353,7 +353,7 @@ impl<G: Gate> Counted<G> {
 
 /// What became of a request that is to be settled: now, or when the body of its response has ended.
 #[inline(never)]
-fn settled<R: Body, G: Gate, F: Form<R, Kept<G>>, E>(
+fn settled<R: Body, G: Decider, F: BodyKind<R, Pending<G>>, E>(
     polled: Poll<Result<Response<R>, E>>,
     counted: &mut Counted<G>,
 ) -> Poll<Result<Response<F::Body>, E>> {
@@ -373,7 +373,7 @@ fn settled<R: Body, G: Gate, F: Form<R, Kept<G>>, E>(
     if response.extensions().get::<crate::NotReached>().is_some() {
         gate.cancel(ticket);
     } else if gate.keeps(&ticket) {
-        let kept = Kept(Some(Box::new(Unsettled {
+        let kept = Pending(Some(Box::new(Unsettled {
             shared: Arc::clone(&counted.shared),
             ticket,
             ending,
@@ -385,7 +385,7 @@ fn settled<R: Body, G: Gate, F: Form<R, Kept<G>>, E>(
     Poll::Ready(Ok(response.map(F::plain)))
 }
 
-impl<S: Service<Request<B>>, B, G: Gate, F> fmt::Debug for ResponseFuture<S, B, G, F> {
+impl<S: Service<Request<B>>, B, G: Decider, F> fmt::Debug for ResponseFuture<S, B, G, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -1,10 +1,10 @@
 //! The layer: what a web developer writes.
 
-use super::form::Enum;
+use super::form::EitherBody;
 use super::options::Options;
-use super::{PreflightStats, RateLimit, Shared, Waits};
+use super::{DelayStats, PreflightStats, RateLimit, Shared};
 use crate::answer::{Denial, Dialects};
-use crate::gate::{ByPolicies, Gate, OneLimit};
+use crate::gate::{Decider, LimitDecider, PolicyDecider};
 use crate::head::Head;
 use crate::identity::Identity;
 use crate::key::Key;
@@ -31,7 +31,7 @@ use tower_layer::Layer;
 ///
 /// All clones of a layer, and all services made by it, share its buckets: give the same layer to
 /// several routes, and they share them; give each its own, and they do not.
-pub struct RateLimitLayer<G, F = Enum> {
+pub struct RateLimitLayer<G, F = EitherBody> {
     /// In one place: axum clones a layer and makes a service of it for each request, unless it is
     /// told the state first.
     shared: Arc<Shared<G>>,
@@ -39,7 +39,7 @@ pub struct RateLimitLayer<G, F = Enum> {
 }
 
 /// # One limit
-impl RateLimitLayer<OneLimit> {
+impl RateLimitLayer<LimitDecider> {
     /// So much for each client address. Behind a proxy say whom you trust:
     /// [`identity`](Self::identity).
     pub fn per_ip(limit: Limit) -> Self {
@@ -48,7 +48,7 @@ impl RateLimitLayer<OneLimit> {
 
     /// So much for each key.
     pub fn by(key: Key, limit: Limit) -> Self {
-        Self::of(OneLimit::new(key, limit))
+        Self::of(LimitDecider::new(key, limit))
     }
 
     /// So much for all together.
@@ -57,14 +57,14 @@ impl RateLimitLayer<OneLimit> {
     }
 }
 
-impl<C: Clock> RateLimitLayer<OneLimit<C>> {
+impl<C: Clock> RateLimitLayer<LimitDecider<C>> {
     /// Over a table of yours: with another size, another clock, or shared with something else.
     pub fn keyed(keyed: Keyed<[u8], C>, key: Key) -> Self {
-        Self::of(OneLimit::on(keyed, key))
+        Self::of(LimitDecider::on(keyed, key))
     }
 }
 
-impl<C: Clock, F> RateLimitLayer<OneLimit<C>, F> {
+impl<C: Clock, F> RateLimitLayer<LimitDecider<C>, F> {
     /// What the limit is called in answers; `default` unless said.
     #[must_use]
     pub fn name(self, name: &str) -> Self {
@@ -111,16 +111,16 @@ impl<C: Clock, F> RateLimitLayer<OneLimit<C>, F> {
 }
 
 /// # Policies
-impl<S: Store + 'static> RateLimitLayer<ByPolicies<S>> {
+impl<S: Store + 'static> RateLimitLayer<PolicyDecider<S>> {
     /// By the policies of an engine: which limits apply follows from the request. On a store of
     /// this process nothing is waited for; on one that a fleet shares a request waits for its
     /// answer.
     pub fn new(engine: Engine<S>) -> Self {
-        Self::of(ByPolicies::new(engine))
+        Self::of(PolicyDecider::new(engine))
     }
 }
 
-impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
+impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
     /// The header that names the user, believed on connections from these peers only: those that
     /// set it, and replace what clients send. On all others it is ignored. This is separate from
     /// [`identity`](Self::identity): a proxy that forwards addresses does not necessarily remove
@@ -182,7 +182,7 @@ impl<S: Store + 'static, F> RateLimitLayer<ByPolicies<S>, F> {
     }
 }
 
-impl<G: Gate> RateLimitLayer<G> {
+impl<G: Decider> RateLimitLayer<G> {
     fn of(gate: G) -> Self {
         Self {
             shared: Arc::new(Shared {
@@ -195,7 +195,7 @@ impl<G: Gate> RateLimitLayer<G> {
 }
 
 /// # Options
-impl<G: Gate, F> RateLimitLayer<G, F> {
+impl<G: Decider, F> RateLimitLayer<G, F> {
     /// For axum: responses have axum's own body, as the routes behind the layer have, so that axum
     /// need not put it into a box.
     ///
@@ -346,12 +346,12 @@ impl<G: Gate, F> RateLimitLayer<G, F> {
 
     /// Counts those who wait with `waits`, to be read at any time.
     #[must_use]
-    pub fn waits(self, waits: &Waits) -> Self {
+    pub fn delay_stats(self, waits: &DelayStats) -> Self {
         self.with(|options| options.waits = waits.clone())
     }
 }
 
-impl<S, G: Gate, F> Layer<S> for RateLimitLayer<G, F> {
+impl<S, G: Decider, F> Layer<S> for RateLimitLayer<G, F> {
     type Service = RateLimit<S, G, F>;
 
     fn layer(&self, inner: S) -> RateLimit<S, G, F> {

@@ -11,15 +11,15 @@ mod service;
 mod waits;
 
 #[cfg(feature = "axum")]
-pub use around::RateLimitOfConnection;
+pub use around::ConnectionRateLimit;
 #[cfg(feature = "axum")]
 pub use form::AxumBody;
-pub use form::{Enum, Form};
-pub use future::{Kept, ResponseFuture};
+pub use form::{BodyKind, EitherBody};
+pub use future::{Pending, ResponseFuture};
 pub use layer::RateLimitLayer;
 pub use preflight::PreflightStats;
 pub use service::RateLimit;
-pub use waits::Waits;
+pub use waits::DelayStats;
 
 use options::Options;
 

@@ -3,7 +3,7 @@
 use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use crate::identity::Identity;
-use crate::rate_limit::Waits;
+use crate::rate_limit::DelayStats;
 use crate::rate_limit::preflight::Preflights;
 use bytes::Bytes;
 use http::Response;
@@ -32,7 +32,7 @@ pub(crate) struct Options {
     pub(crate) preflights: Preflights,
     pub(crate) max_waiting: usize,
     /// Those who wait, at all services of the layer.
-    pub(crate) waits: Waits,
+    pub(crate) waits: DelayStats,
 }
 
 impl Default for Options {
@@ -51,7 +51,7 @@ impl Default for Options {
             plain_http: false,
             preflights: Preflights::new(Preflight::default()),
             max_waiting: 1_024,
-            waits: Waits::new(),
+            waits: DelayStats::new(),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The limit of preflight requests of CORS, and what became of them.
 
-use crate::gate::OneLimit;
+use crate::gate::LimitDecider;
 use crate::head::Head;
 use crate::key::Key;
 use http::Method;
@@ -52,7 +52,7 @@ impl PreflightStats {
 pub(crate) struct Preflights {
     mode: Preflight,
     /// Made when the first one comes: most services never see one.
-    limit: Arc<OnceLock<OneLimit>>,
+    limit: Arc<OnceLock<LimitDecider>>,
     pub(crate) stats: PreflightStats,
 }
 
@@ -79,7 +79,7 @@ impl Preflights {
     }
 
     /// The limit of their own, if they have one.
-    pub(crate) fn limit(&self) -> Option<&OneLimit> {
+    pub(crate) fn limit(&self) -> Option<&LimitDecider> {
         match self.mode {
             Preflight::Limit(limit) => Some(self.limit.get_or_init(|| limit_of(limit))),
             _ => None,
@@ -87,8 +87,8 @@ impl Preflights {
     }
 }
 
-fn limit_of(limit: Limit) -> OneLimit {
-    let mut one = OneLimit::new(Key::ip(), limit);
+fn limit_of(limit: Limit) -> LimitDecider {
+    let mut one = LimitDecider::new(Key::ip(), limit);
     one.name = NAME.into();
     one
 }

@@ -1,16 +1,16 @@
 //! The service: decides before the inner one is called.
 
 use super::Shared;
-use super::form::{Enum, Form};
+use super::form::{BodyKind, EitherBody};
 use super::future::{Counted, ResponseFuture};
 use super::preflight::is_preflight;
 use super::waits::Waiting;
 use crate::NotReached;
 use crate::answer::{self, Asker, Denial, Jitter};
-use crate::gate::{Gate, Later, OneLimit};
+use crate::gate::{Decider, Later, LimitDecider};
 use crate::head::Head;
 use crate::identity::{Client, peer};
-use crate::rate_limit::future::Kept;
+use crate::rate_limit::future::Pending;
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Method, Request, Response};
@@ -25,7 +25,7 @@ use std::time::Duration;
 use tower_service::Service;
 
 /// A service behind a limit; made by [`RateLimitLayer`](crate::RateLimitLayer).
-pub struct RateLimit<S, G, F = Enum> {
+pub struct RateLimit<S, G, F = EitherBody> {
     pub(super) inner: S,
     pub(super) shared: Arc<Shared<G>>,
     form: PhantomData<fn() -> F>,
@@ -45,8 +45,8 @@ impl<S, G, F, B, R> Service<Request<B>> for RateLimit<S, G, F>
 where
     S: Service<Request<B>, Response = Response<R>> + Clone,
     R: Body,
-    G: Gate,
-    F: Form<R, Kept<G>>,
+    G: Decider,
+    F: BodyKind<R, Pending<G>>,
 {
     type Response = Response<F::Body>;
     type Error = S::Error;
@@ -61,7 +61,7 @@ where
     }
 }
 
-impl<S, G: Gate, F> RateLimit<S, G, F> {
+impl<S, G: Decider, F> RateLimit<S, G, F> {
     /// Calls it, once it is ready, with a request that came over a connection from this peer: for
     /// servers that know it, and need not put it into the extensions of each request to be found
     /// there. They are not looked at: `None` is a peer that nobody knows.
@@ -83,7 +83,7 @@ impl<S, G: Gate, F> RateLimit<S, G, F> {
 }
 
 /// What becomes of a request. What few need has memory of its own.
-pub(super) enum Fate<G: Gate> {
+pub(super) enum Fate<G: Decider> {
     /// The inner service is called.
     Passes,
     Denied(Box<Response<Bytes>>),
@@ -98,7 +98,7 @@ fn take_ready<S: Clone>(service: &mut S) -> S {
     std::mem::replace(service, clone)
 }
 
-impl<G: Gate> Counted<G> {
+impl<G: Decider> Counted<G> {
     /// What becomes of a request, which is decided on unless it has a ticket already.
     #[inline(never)]
     fn judge<B>(&mut self, request: &mut Request<B>, peer: Option<IpAddr>) -> Fate<G> {
@@ -184,7 +184,7 @@ impl<G: Gate> Counted<G> {
     }
 }
 
-impl<G: Gate> Shared<G> {
+impl<G: Decider> Shared<G> {
     /// Where a peer stands, for all of its requests.
     #[inline]
     pub(super) fn seat(&self, peer: Option<IpAddr>) -> Option<G::Seat> {
@@ -279,7 +279,7 @@ impl<G: Gate> Shared<G> {
 
     /// Decides on a preflight request by the limit of their own: the response if it is denied.
     #[inline(never)]
-    fn judge_preflight(&self, limit: &OneLimit, head: &Head<'_>) -> Option<Response<Bytes>> {
+    fn judge_preflight(&self, limit: &LimitDecider, head: &Head<'_>) -> Option<Response<Bytes>> {
         let mut ticket = None;
         // A limit of this process has nobody to wait for.
         let _ = limit.decide(head, 1, &mut ticket);
@@ -306,7 +306,7 @@ impl<G: Gate> Shared<G> {
 
     /// The response of who is turned away, with what the limits say, if it was they.
     #[inline(never)]
-    fn turn_away<D: Gate>(
+    fn turn_away<D: Decider>(
         &self,
         head: &Head<'_>,
         mut denial: Denial<'_>,

@@ -21,7 +21,7 @@ const BOUNDS: [u64; 15] = [
 /// ([`RateLimitLayer::waits`](crate::RateLimitLayer::waits)), and they are counted together; their
 /// bounds on who may wait hold together, too.
 #[derive(Clone, Debug, Default)]
-pub struct Waits(Arc<Counts>);
+pub struct DelayStats(Arc<Counts>);
 
 // No stripes by thread: whoever comes here is about to sleep.
 #[derive(Debug, Default)]
@@ -32,7 +32,7 @@ struct Counts {
     nanos: AtomicU64,
 }
 
-impl Waits {
+impl DelayStats {
     /// Nobody has waited yet.
     pub fn new() -> Self {
         Self::default()
@@ -44,7 +44,7 @@ impl Waits {
     }
 
     /// How long those waited whose turn has come. Who hung up before is not among them.
-    pub fn times(&self) -> HistogramSnapshot {
+    pub fn delays(&self) -> HistogramSnapshot {
         let mut count = 0;
         let bounds = BOUNDS
             .iter()
@@ -77,7 +77,7 @@ impl Waits {
 
 /// A place among those who wait.
 pub(super) struct Waiting {
-    waits: Waits,
+    waits: DelayStats,
     wait: Duration,
 }
 
@@ -103,7 +103,7 @@ mod tests {
 
     #[test]
     fn who_hangs_up_leaves_its_place_and_no_time() {
-        let waits = Waits::new();
+        let waits = DelayStats::new();
         let wait = |ms| waits.enter(2, Duration::from_millis(ms));
         let (one, two) = (wait(1).unwrap(), wait(2_000).unwrap());
         assert!(wait(1).is_none());
@@ -113,8 +113,8 @@ mod tests {
         assert_eq!(
             (
                 waits.waiting(),
-                waits.times().count,
-                waits.times().sum_seconds
+                waits.delays().count,
+                waits.delays().sum_seconds
             ),
             (0, 1, 2.0)
         );
@@ -122,11 +122,11 @@ mod tests {
 
     #[test]
     fn a_bound_belongs_to_its_bucket_and_the_last_has_everything() {
-        let waits = Waits::new();
+        let waits = DelayStats::new();
         for nanos in [1_000_000, 1_000_001, u64::MAX / 4] {
             waits.enter(1, Duration::from_nanos(nanos)).unwrap().end();
         }
-        let buckets = waits.times().buckets;
+        let buckets = waits.delays().buckets;
         assert_eq!(
             (buckets[0], buckets[1], buckets[14]),
             ((0.001, 1), (0.0025, 2), (60.0, 2))

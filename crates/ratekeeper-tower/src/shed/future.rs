@@ -1,6 +1,6 @@
 //! The response of a service behind a shedder; it tells the shedder who found no room further in.
 
-use crate::NoRoom;
+use crate::NoCapacity;
 use crate::body::ResponseBody;
 use bytes::Bytes;
 use http::Response;
@@ -62,7 +62,7 @@ where
                 let result = ready!(inner.poll(cx));
                 if result
                     .as_ref()
-                    .is_ok_and(|response| response.extensions().get::<NoRoom>().is_some())
+                    .is_ok_and(|response| response.extensions().get::<NoCapacity>().is_some())
                 {
                     shedder.refused();
                 }

@@ -98,7 +98,7 @@ impl<C: Clock> ShedLayer<C> {
 
     /// What a request is of which nothing says how important it is; `critical` unless said.
     #[must_use]
-    pub fn otherwise(self, class: Class) -> Self {
+    pub fn default_class(self, class: Class) -> Self {
         self.with(|shared| shared.otherwise = class)
     }
 

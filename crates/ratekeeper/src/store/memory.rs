@@ -118,9 +118,10 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     }
 
     /// Makes it, if the memory can be reserved: for a cap that comes from a configuration.
-    pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeys> {
+    pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeysError> {
         // Half of a cap in bytes is for states that do not fit the table.
-        let table = Table::try_new(self.cap, self.clock, BYTES_A_KEY).ok_or(TooManyKeys(()))?;
+        let table =
+            Table::try_new(self.cap, self.clock, BYTES_A_KEY).ok_or(TooManyKeysError(()))?;
         Ok(MemoryStore {
             inner: Arc::new(Inner {
                 table,
@@ -133,15 +134,15 @@ impl<C: Clock> MemoryStoreBuilder<C> {
 
 /// More keys than the system has memory for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct TooManyKeys(());
+pub struct TooManyKeysError(());
 
-impl fmt::Display for TooManyKeys {
+impl fmt::Display for TooManyKeysError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("the system has no memory for a store of as many keys; lower max_keys")
     }
 }
 
-impl core::error::Error for TooManyKeys {}
+impl core::error::Error for TooManyKeysError {}
 
 /// # Limits
 impl<C: Clock> MemoryStore<C> {
@@ -215,7 +216,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// How many keys of each of these limits are live, and how many were evicted, in their order.
     /// Reads the whole table, once.
-    pub fn census(&self, limits: &[LimitHandle]) -> Vec<LimitKeyStats> {
+    pub fn key_stats(&self, limits: &[LimitHandle]) -> Vec<LimitKeyStats> {
         let table = &self.inner.table;
         table.census(
             limits.iter().map(|handle| &*handle.first),
@@ -420,7 +421,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.decide_now(asks, now)
     }
 
-    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         Some(self.decide_now(asks, now))
     }
 
@@ -430,7 +431,7 @@ impl<C: Clock> Store for MemoryStore<C> {
         true
     }
 
-    fn is_here(&self) -> bool {
+    fn is_local(&self) -> bool {
         true
     }
 
@@ -459,8 +460,8 @@ impl<C: Clock> Store for MemoryStore<C> {
         self.reset(handle, key);
     }
 
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
-        Some(self.census(limits))
+    fn key_stats(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
+        Some(self.key_stats(limits))
     }
 }
 

@@ -9,8 +9,8 @@ mod verdict;
 pub use crate::keyed::table::LimitKeyStats;
 pub use ask::{Ask, LimitHandle, Mode};
 pub use detached::{DetachError, SettleError};
-pub use memory::{MemoryStore, MemoryStoreBuilder, TooManyKeys};
-pub use verdict::{AskOutcome, Source, Status, Verdict};
+pub use memory::{MemoryStore, MemoryStoreBuilder, TooManyKeysError};
+pub use verdict::{AskOutcome, AskResult, Source, Verdict};
 pub(crate) use verdict::{Permits, Receipt};
 
 use crate::clock::Timestamp;
@@ -87,7 +87,7 @@ pub trait Store: Send + Sync {
 
     /// Decides if it need not ask elsewhere, for a caller who would rather not wait; none if it
     /// must, and then nothing was charged.
-    fn decide_here(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
+    fn try_decide(&self, asks: &[Ask<'_>], now: Timestamp) -> Option<Verdict> {
         let _ = (asks, now);
         None
     }
@@ -95,7 +95,7 @@ pub trait Store: Send + Sync {
     /// The same, told to `verdict` in place of what it says: verdicts are large to move. False if
     /// it must ask elsewhere, and then nothing is told.
     fn decide_into(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) -> bool {
-        self.decide_here(asks, now)
+        self.try_decide(asks, now)
             .map(|decided| *verdict = decided)
             .is_some()
     }
@@ -103,7 +103,7 @@ pub trait Store: Send + Sync {
     /// Whether it need never ask elsewhere: [`decide_here`](Self::decide_here) and
     /// [`decide_into`](Self::decide_into) always decide, and every future of it is
     /// ready when it is first polled.
-    fn is_here(&self) -> bool {
+    fn is_local(&self) -> bool {
         false
     }
 
@@ -142,7 +142,7 @@ pub trait Store: Send + Sync {
     /// Under which name other processes know this limit, if they share its counts: by default the
     /// one it was registered with. Limits of one name and one algorithm are one limit there. A
     /// store of one process has no use for it.
-    fn share_as(&self, handle: &LimitHandle, name: &str) {
+    fn set_shared_name(&self, handle: &LimitHandle, name: &str) {
         let _ = (handle, name);
     }
 
@@ -150,7 +150,7 @@ pub trait Store: Send + Sync {
     /// servers: the first bytes of a key, as many as `tag` says; all of it if nobody says. What is
     /// kept together is charged all or nothing; what is not is charged in each place, and given
     /// back if another denies. A store in one place has no use for it.
-    fn tag_by(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
+    fn set_shard_prefix(&self, handle: &LimitHandle, tag: Option<ShardPrefix>) {
         let _ = (handle, tag);
     }
 
@@ -218,7 +218,7 @@ pub trait Store: Send + Sync {
 
     /// What became of the keys of each of these limits, in their order; none if the store cannot
     /// count them. It may take long, but no longer for many limits than for one.
-    fn census(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>>;
+    fn key_stats(&self, limits: &[LimitHandle]) -> Option<Vec<LimitKeyStats>>;
 }
 
 /// How many bytes at the front of a key say with what others it is kept; see [`Store::tag_by`].

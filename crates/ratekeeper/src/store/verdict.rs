@@ -84,7 +84,7 @@ impl AskOutcome {
 
 /// What one ask came to, with its limit's figures; see [`Verdict::statuses`].
 #[derive(Clone, Copy, Debug)]
-pub struct Status {
+pub struct AskResult {
     decision: Decision,
     mode: Mode,
     /// What was charged, to be settled by: by which terms, to whom, how much.
@@ -101,7 +101,7 @@ pub(crate) struct Receipt {
     pub(crate) permit: bool,
 }
 
-impl Status {
+impl AskResult {
     /// For those who write a store: what an ask of that mode came to, with nothing to settle.
     pub fn new(decision: Decision, mode: Mode) -> Self {
         Self {
@@ -167,7 +167,7 @@ impl Status {
 /// dropping it gives them back.
 #[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
 pub struct Verdict {
-    statuses: SmallVec<[Status; FEW]>,
+    statuses: SmallVec<[AskResult; FEW]>,
     source: Source,
     /// The table of the memory store that decided; none if another did.
     pub(super) table: Option<u64>,
@@ -225,7 +225,7 @@ impl Verdict {
 
     /// For those who write a store: what the next ask came to.
     #[inline]
-    pub fn push(&mut self, status: Status) {
+    pub fn push(&mut self, status: AskResult) {
         self.statuses.push(status);
     }
 
@@ -248,7 +248,7 @@ impl Verdict {
     /// Which ask turned it away, by its index: one that never admits it, else the one that takes
     /// longest.
     pub fn binding(&self) -> Option<usize> {
-        let weight = |status: &Status| match status.decision.retry_after() {
+        let weight = |status: &AskResult| match status.decision.retry_after() {
             _ if status.decision.is_never() => (true, 0),
             after => (false, after.map_or(0, nanos)),
         };
@@ -293,11 +293,11 @@ impl Verdict {
     }
 
     /// What each ask came to, in their order. Asks for the same limit and key are judged as one.
-    pub fn statuses(&self) -> impl ExactSizeIterator<Item = &Status> {
+    pub fn statuses(&self) -> impl ExactSizeIterator<Item = &AskResult> {
         self.statuses.iter()
     }
 
-    fn turned_away(&self) -> impl Iterator<Item = (usize, &Status)> {
+    fn turned_away(&self) -> impl Iterator<Item = (usize, &AskResult)> {
         let statuses = self.statuses.iter().enumerate();
         statuses.filter(|(_, status)| status.decides() && status.decision.is_denied())
     }

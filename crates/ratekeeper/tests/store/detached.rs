@@ -200,7 +200,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration, Duration)> {
-    let one = |status: &ratekeeper::Status| {
+    let one = |status: &ratekeeper::AskResult| {
         let decision = status.decision();
         (
             status.outcome(),

@@ -283,7 +283,7 @@ fn a_census_says_what_live_says() {
     // twice.
     store.set_limit(&limits[0], Limit::per_hour(20));
     limits.push(limits[3].clone());
-    let census = store.census(&limits);
+    let census = store.key_stats(&limits);
     assert_eq!(
         census.iter().map(|one| one.live).collect::<Vec<_>>(),
         [10, 20, 30, 40, 50, 60, 70, 0, 5, 40]
@@ -298,12 +298,12 @@ fn a_census_says_what_live_says() {
         );
     }
     assert_eq!(
-        at_once(async { Store::census(&store, &limits) }),
+        at_once(async { Store::key_stats(&store, &limits) }),
         Some(census)
     );
-    assert_eq!(store.census(&[]), []);
+    assert_eq!(store.key_stats(&[]), []);
     drop(held);
-    assert_eq!(store.census(&limits[8..9]), [LimitKeyStats::default()]);
+    assert_eq!(store.key_stats(&limits[8..9]), [LimitKeyStats::default()]);
 }
 
 #[test]
@@ -319,7 +319,7 @@ fn evictions_are_counted_by_the_limit_whose_key_went() {
         .into();
     let flood = |limit| assert!((0..10_000).all(|key| take(&store, limit, &format!("{key}"), 1)));
     flood(&limits[0]);
-    let [a, b, quiet] = store.census(&limits)[..] else {
+    let [a, b, quiet] = store.key_stats(&limits)[..] else {
         panic!("three limits")
     };
     assert!(
@@ -332,7 +332,7 @@ fn evictions_are_counted_by_the_limit_whose_key_went() {
     clock.advance(3_600 * SECOND);
     let there = a.live;
     flood(&limits[1]);
-    let [a, b, quiet] = store.census(&limits)[..] else {
+    let [a, b, quiet] = store.key_stats(&limits)[..] else {
         panic!("three limits")
     };
     assert_eq!((a.live, quiet), Default::default());
@@ -379,7 +379,7 @@ fn evictions_of_all_limits_are_those_of_the_table() {
         }
         clock.advance(round % 3 * SECOND);
     }
-    let (census, figures) = (store.census(&limits), store.figures());
+    let (census, figures) = (store.key_stats(&limits), store.figures());
     let sum = |count: fn(&LimitKeyStats) -> u64| census.iter().map(count).sum::<u64>();
     assert_eq!(sum(|one| one.live), figures.live);
     assert_eq!(sum(|one| one.evicted_fresh), figures.evicted_fresh);
@@ -398,16 +398,16 @@ fn handles_of_another_store_are_nobodys() {
         .map(|limit| other.limit("foreign", limit).unwrap())
         .collect();
     assert!(foreign.iter().all(|limit| take(&other, limit, "live-1", 6)));
-    let before = store.census(&limits);
+    let before = store.key_stats(&limits);
     for limit in &foreign {
         store.grant(limit, b"live-1", 6);
         store.reset(limit, b"live-1");
         assert_eq!((left(&other, limit, "live-1"), store.live(limit)), (4, 0));
     }
-    assert_eq!(store.census(&foreign), [LimitKeyStats::default(); 7]);
-    assert_eq!(store.census(&limits), before);
+    assert_eq!(store.key_stats(&foreign), [LimitKeyStats::default(); 7]);
+    assert_eq!(store.key_stats(&limits), before);
     // Among others they do not disturb.
-    let mixed = store.census(&[foreign[1].clone(), limits[1].clone(), foreign[2].clone()]);
+    let mixed = store.key_stats(&[foreign[1].clone(), limits[1].clone(), foreign[2].clone()]);
     assert_eq!(
         mixed,
         [
@@ -460,7 +460,7 @@ fn the_same_through_the_trait() {
             (Some(Limit::per_hour(20)), Some(5))
         );
         let live = store
-            .census(&[rate, slots])
+            .key_stats(&[rate, slots])
             .expect("it can count")
             .iter()
             .map(|one| one.live)

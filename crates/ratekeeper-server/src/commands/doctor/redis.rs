@@ -5,8 +5,8 @@ use crate::store;
 use ratekeeper::{Ask, Limit, Source, Store};
 use ratekeeper_policy::config::{Config, RedisConfig};
 use ratekeeper_redis::{
-    ConnectError, Examination, Examined, MAXMEMORY_ADVICE, MAXMEMORY_POLICY, RedisStoreBuilder,
-    Trouble,
+    ConnectError, Inspected, Inspection, MAXMEMORY_ADVICE, MAXMEMORY_POLICY, RedisStoreBuilder,
+    StoreError,
 };
 use std::time::Duration;
 
@@ -66,15 +66,15 @@ async fn decide(builder: RedisStoreBuilder) -> Result<(), ConnectError> {
         }
     }
     Err(ConnectError::Unusable(
-        trouble().unwrap_or(Trouble::TimedOut),
+        trouble().unwrap_or(StoreError::TimedOut),
     ))
 }
 
 /// Whether another finding has the cause.
 fn is_explained(error: &ConnectError, findings: &[Finding]) -> bool {
     let cause = match error {
-        ConnectError::Unusable(Trouble::TimedOut) => "redis_latency",
-        ConnectError::Unusable(Trouble::Refused { code, .. }) if code == "READONLY" => {
+        ConnectError::Unusable(StoreError::TimedOut) => "redis_latency",
+        ConnectError::Unusable(StoreError::Refused { code, .. }) if code == "READONLY" => {
             "redis_replica"
         }
         _ => return false,
@@ -82,7 +82,7 @@ fn is_explained(error: &ConnectError, findings: &[Finding]) -> bool {
     findings.iter().any(|finding| finding.code == cause)
 }
 
-fn judge(found: &Examined, config: &RedisConfig) -> Vec<Finding> {
+fn judge(found: &Inspected, config: &RedisConfig) -> Vec<Finding> {
     let mut findings = Vec::new();
     if let Some(slots) = found.slots.filter(|slots| *slots < ALL_SLOTS) {
         let says = format!(
@@ -101,7 +101,7 @@ fn judge(found: &Examined, config: &RedisConfig) -> Vec<Finding> {
     findings
 }
 
-fn of_one(name: &str, server: &Examination, timeout: Duration) -> Vec<Finding> {
+fn of_one(name: &str, server: &Inspection, timeout: Duration) -> Vec<Finding> {
     let mut findings = Vec::new();
     let mut found = |code: &str, says: String| findings.push(Finding::new(code, says));
     if server.role.as_deref() == Some("slave") {
@@ -156,7 +156,7 @@ fn of_one(name: &str, server: &Examination, timeout: Duration) -> Vec<Finding> {
 }
 
 /// What becomes of keys when the memory of Redis is full.
-fn eviction(name: &str, server: &Examination) -> Option<Finding> {
+fn eviction(name: &str, server: &Inspection) -> Option<Finding> {
     const CODE: &str = "redis_eviction";
     let policy = server
         .eviction

@@ -475,7 +475,7 @@ impl<C: Clock> Envoy<C> {
     }
 
     async fn decide(&self, asks: &[Ask<'_>], now: Timestamp, within: Option<Duration>) -> Verdict {
-        if let Some(verdict) = self.store.decide_here(asks, now) {
+        if let Some(verdict) = self.store.try_decide(asks, now) {
             return verdict;
         }
         match within {

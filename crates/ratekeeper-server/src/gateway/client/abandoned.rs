@@ -10,7 +10,7 @@ use crate::gateway::body::Reply;
 use crate::gateway::drain::Stage;
 use axum::http::Response;
 use http_body::Body;
-use ratekeeper_tower::{Kept, ResponseBody};
+use ratekeeper_tower::{Pending, ResponseBody};
 use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ pub(super) enum Exchange {
     /// The upstream has not answered yet.
     Unanswered(Limited),
     /// The rest of its answer.
-    Body(ResponseBody<Reply, Kept<Gate>>),
+    Body(ResponseBody<Reply, Pending<Gate>>),
     /// The exchange broke off because of the client. Nobody hears of the end of the work: the
     /// permit waits for the timeout.
-    Permit(Kept<Gate>),
+    Permit(Pending<Gate>),
 }
 
 /// The exchanges that a connection has left behind.
@@ -107,7 +107,7 @@ async fn finished(exchange: Exchange) {
 }
 
 /// Until it is dropped.
-async fn hold(permit: Kept<Gate>) {
+async fn hold(permit: Pending<Gate>) {
     let _permit = permit;
     pending::<()>().await;
 }
@@ -132,8 +132,8 @@ pub(crate) struct BrokenByClient;
 
 /// The permit of a request that broke off because of its client, out of the response to it.
 pub(super) fn permit_of_broken(
-    response: &mut Response<ResponseBody<Reply, Kept<Gate>>>,
-) -> Option<Kept<Gate>> {
+    response: &mut Response<ResponseBody<Reply, Pending<Gate>>>,
+) -> Option<Pending<Gate>> {
     response.extensions_mut().remove::<BrokenByClient>()?;
     response.body_mut().take_held()
 }

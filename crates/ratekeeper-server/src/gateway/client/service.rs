@@ -18,7 +18,7 @@ use axum::http::{
 };
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use ratekeeper_tower::{Kept, RateLimit, ResponseBody, ResponseFuture};
+use ratekeeper_tower::{Pending, RateLimit, ResponseBody, ResponseFuture};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;
@@ -321,7 +321,7 @@ impl Drop for Answering {
 
 /// Leaves out the body of a response to HEAD, for hyper would send it in HTTP/2. Its length stays
 /// in the head.
-fn discard_body(response: &mut Response<ResponseBody<Reply, Kept<Gate>>>) {
+fn discard_body(response: &mut Response<ResponseBody<Reply, Pending<Gate>>>) {
     if let Some(length) = response.body().size_hint().exact() {
         response
             .headers_mut()
@@ -333,7 +333,7 @@ fn discard_body(response: &mut Response<ResponseBody<Reply, Kept<Gate>>>) {
 
 /// The body of an answer on its way to the client: with it ends the request.
 pub(super) struct ToClient {
-    body: ResponseBody<Reply, Kept<Gate>>,
+    body: ResponseBody<Reply, Pending<Gate>>,
     entry: Option<Box<Entry>>,
     _span: Option<Box<Span>>,
     under_way: Option<UnderWay>,

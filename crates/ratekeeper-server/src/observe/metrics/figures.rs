@@ -135,7 +135,7 @@ pub(crate) async fn page<C: Clock>(app: &App<C>) -> String {
         Kind::Gauge,
     )
     .sample(&[], app.waits.waiting() as u64);
-    let waited = app.waits.times();
+    let waited = app.waits.delays();
     page.family(
         "ratekeeper_wait_seconds",
         "Seconds that requests waited for their turn.",

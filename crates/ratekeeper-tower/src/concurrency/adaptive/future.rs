@@ -2,7 +2,7 @@
 
 use super::serving::Serving;
 use super::{ByHead, Classify, Timed};
-use crate::NoRoom;
+use crate::NoCapacity;
 use crate::answer::{self, Asker, Denial};
 use crate::body::ResponseBody;
 use bytes::Bytes;
@@ -80,7 +80,7 @@ impl NoPermit {
         // A gate that knows classes keeps room by itself: whom it turns away for that is no
         // pressure.
         if request.extensions().get::<Class>().is_none() {
-            response.extensions_mut().insert(NoRoom);
+            response.extensions_mut().insert(NoCapacity);
         }
         if let Some(busy) = self.at_capacity() {
             response.extensions_mut().insert(busy);

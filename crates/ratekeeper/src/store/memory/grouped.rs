@@ -1,7 +1,7 @@
 //! The other way: asks about one bucket are one group, and the groups are held together, charged or
 //! left as they were.
 
-use super::super::{Ask, FEW, Mode, Status, Verdict};
+use super::super::{Ask, AskResult, FEW, Mode, Verdict};
 use super::{MemoryStore, patient, receipt};
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::keyed::table::{RefundTotals, Transaction};
@@ -259,7 +259,7 @@ impl<C: Clock> MemoryStore<C> {
         verdict: &mut Verdict,
     ) {
         for (ask, group) in asks.iter().zip(group_of) {
-            let mut status = Status::new(ask.limit.first.nothing_left().decision, ask.mode);
+            let mut status = AskResult::new(ask.limit.first.nothing_left().decision, ask.mode);
             // Otherwise it is not a limit of this store.
             if let Some(group) = group.map(|at| &mut groups[at]) {
                 let Group {
@@ -279,7 +279,7 @@ impl<C: Clock> MemoryStore<C> {
                     ..
                 } = part
                 {
-                    status = Status::new(patient(call.decision, *longest, *reserve), ask.mode);
+                    status = AskResult::new(patient(call.decision, *longest, *reserve), ask.mode);
                     let takes = charged
                         && ask.mode != Mode::Peek
                         && ask.cost > 0

@@ -1,7 +1,7 @@
 //! The straight way: every key is in the table, its state is a word, it is asked about once, and
 //! nobody comes in between.
 
-use super::super::{Ask, FEW, Mode, Status, Verdict};
+use super::super::{Ask, AskResult, FEW, Mode, Verdict};
 use super::{MemoryStore, patient, receipt};
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::keyed::table::{EntryView, RefundTotals};
@@ -89,11 +89,11 @@ impl<C: Clock> MemoryStore<C> {
                         ..one.asked
                     },
                 );
-                verdict.push(Status::new(unwritten.decision, ask.mode));
+                verdict.push(AskResult::new(unwritten.decision, ask.mode));
                 continue;
             }
             let told = patient(one.call.decision, one.asked.longest, one.asked.reserve);
-            let mut status = Status::new(told, ask.mode);
+            let mut status = AskResult::new(told, ask.mode);
             if charged {
                 status.charged = Some(receipt(
                     one.terms,

@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release --example paid_api
 
-use ratekeeper::{Limit, Limiter, WaitError};
+use ratekeeper::{Limit, Limiter, limiter::WaitError};
 use std::time::{Duration, Instant};
 
 /// The API: it takes 20 ms, and bills you for every call above 5 a second.

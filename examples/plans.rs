@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release --example plans
 
-use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimitsError};
+use ratekeeper::{Ask, Limit, MemoryStore, Store, keyed::TooManyLimitsError, store::LimitHandle};
 
 struct Plan {
     name: &'static str,

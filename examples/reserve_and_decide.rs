@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release --example reserve_and_decide
 
-use ratekeeper::{Limit, Limiter, ReserveError};
+use ratekeeper::{Limit, Limiter, decision::ReserveError};
 use std::time::Duration;
 
 fn main() -> Result<(), ReserveError> {

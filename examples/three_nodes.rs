@@ -6,7 +6,7 @@
 //! Without an address, and without REDIS_URL, it starts a redis-server of its own and ends it
 //! again.
 
-use ratekeeper::{Ask, Limit, LimitHandle, OnFailure, Store};
+use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::OnFailure};
 use ratekeeper_redis::RedisStore;
 use redis::AsyncCommands;
 use redis::aio::MultiplexedConnection;

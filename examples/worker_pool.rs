@@ -3,7 +3,7 @@
 //!
 //!     cargo run --release --example worker_pool
 
-use ratekeeper::{Limit, Limiter, WaitError};
+use ratekeeper::{Limit, Limiter, limiter::WaitError};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;

@@ -7,7 +7,7 @@ use axum::http::{HeaderName, HeaderValue};
 use axum::response::Response;
 use axum::routing::get;
 use governor::middleware::StateInformationMiddleware;
-use ratekeeper::{AdaptiveConcurrency, Clock, Concurrency, Keyed, Limit, MemoryStore};
+use ratekeeper::{Clock, Concurrency, Keyed, Limit, MemoryStore, adaptive::AdaptiveConcurrency};
 use ratekeeper_policy::{Engine, Match, Policies, Policy};
 use ratekeeper_tower::{
     AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Dialects, Key, LimitDecider, RateLimit,

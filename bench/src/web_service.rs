@@ -11,7 +11,7 @@ use axum::http::Extensions;
 use axum::response::Response;
 use axum::serve::IncomingStream;
 use axum::{Router, ServiceExt};
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use ratekeeper_tower::{AxumBody, LimitDecider, RateLimit};
 use std::convert::Infallible;
 use std::future::{Ready, ready};

@@ -1,6 +1,6 @@
 //! What the fuzz targets of `ratekeeper` run.
 
-use ratekeeper::{Carry, Limit, Limiter, ManualClock, Timestamp};
+use ratekeeper::{Limit, Limiter, ManualClock, Timestamp, limiter::Carry};
 use std::time::Duration;
 
 /// Any text: a limit that prints back to itself, or an error that points into it.

@@ -1,6 +1,6 @@
 //! Bytes of a client that speaks RESP, or does not.
 
-use ratekeeper::{Clock, KeyedGcra, ManualClock};
+use ratekeeper::{Clock, ManualClock, keyed::KeyedGcra};
 
 #[allow(
     dead_code,

@@ -5,7 +5,7 @@ use super::Group;
 use crate::harness::{self, Contestant};
 use crate::peers::mutex_windows as naive;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use ratekeeper::{Adaptive, Limit, Limiter, Load, SystemClock};
+use ratekeeper::{Limit, Limiter, adaptive::Adaptive, adaptive::Load, clock::SystemClock};
 use serde_json::json;
 
 pub(super) const GROUP: Group = Group {

@@ -5,7 +5,7 @@ use super::Group;
 use super::redis::{has_redis, script_calls};
 use crate::harness::{Contestant, one_thread};
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Source, Store};
+use ratekeeper::{Ask, Limit, MemoryStore, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use serde_json::json;

@@ -6,7 +6,7 @@ use crate::harness::{self, Contestant};
 use crate::peers::limitador::Limitador;
 use crate::policies::{SIZES, engine, path, subject, wide};
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use ratekeeper::{Ask, Clock, MemoryStore, SystemClock};
+use ratekeeper::{Ask, Clock, MemoryStore, clock::SystemClock};
 use serde_json::json;
 use std::process::Command;
 use std::time::Instant;

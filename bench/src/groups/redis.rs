@@ -5,7 +5,7 @@ use super::Group;
 use crate::harness::median;
 use crate::peers::lua_bucket::LuaBucket;
 use crate::report::{Bound, Findings, Goal, Ratio, Row, object, table};
-use ratekeeper::{Ask, Limit, LimitHandle, Source, Store};
+use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use serde_json::json;

@@ -2,7 +2,7 @@
 //! easier.
 
 use crate::harness::Contestant;
-use ratekeeper::{Clock, Limit, SystemClock};
+use ratekeeper::{Clock, Limit, clock::SystemClock};
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 

@@ -1,8 +1,8 @@
-//! How busy this container or machine is, for [`ratekeeper::Adaptive`] limits: cgroup v2, else
+//! How busy this container or machine is, for [`ratekeeper::adaptive::Adaptive`] limits: cgroup v2, else
 //! `/proc` (Linux).
 //!
 //! ```no_run
-//! use ratekeeper::{Adaptive, Limit};
+//! use ratekeeper::{adaptive::Adaptive, Limit};
 //! use ratekeeper_load::LoadReader;
 //!
 //! let adaptive = Adaptive::between(Limit::per_second(50), Limit::per_second(500)).build(LoadReader::new().into_fn());
@@ -14,7 +14,7 @@
 
 mod parse;
 
-use ratekeeper::Load;
+use ratekeeper::adaptive::Load;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
@@ -66,7 +66,7 @@ impl LoadReader {
         }
     }
 
-    /// The same as a function, for [`ratekeeper::AdaptiveBuilder::build`].
+    /// The same as a function, for [`ratekeeper::adaptive::AdaptiveBuilder::build`].
     pub fn into_fn(self) -> impl Fn() -> Load + Send + Sync + 'static {
         move || self.read()
     }

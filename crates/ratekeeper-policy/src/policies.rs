@@ -7,7 +7,7 @@ use crate::path::PathCase;
 use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
 use crate::pressure::Shed;
-use ratekeeper::{Limit, OnFailure, Timestamp};
+use ratekeeper::{Limit, Timestamp, store::OnFailure};
 
 /// Everything that decides which limits apply.
 ///
@@ -40,7 +40,7 @@ pub struct Policies {
 pub struct Plan {
     pub(crate) name: String,
     pub(crate) limits: Vec<PolicyLimit>,
-    pub(crate) class: Option<ratekeeper::Class>,
+    pub(crate) class: Option<ratekeeper::adaptive::Class>,
 }
 
 /// An entry of the allow list or the deny list.
@@ -237,7 +237,7 @@ impl Plan {
     /// How important requests of this plan are, where [some are shed](Policies::shed): `class` in a
     /// file.
     #[must_use]
-    pub fn class(mut self, class: ratekeeper::Class) -> Self {
+    pub fn class(mut self, class: ratekeeper::adaptive::Class) -> Self {
         self.class = Some(class);
         self
     }

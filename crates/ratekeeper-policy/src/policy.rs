@@ -4,7 +4,7 @@ use crate::attribute::Attribute;
 use crate::matching::Match;
 use crate::policy_limit::PolicyLimit;
 use crate::pressure::AdaptiveLimit;
-use ratekeeper::OnFailure;
+use ratekeeper::store::OnFailure;
 use std::time::Duration;
 
 /// Which requests, counted by what, how many of them.
@@ -40,7 +40,7 @@ pub struct Policy {
     pub(crate) on_failure: Option<OnFailure>,
     pub(crate) leased: Option<Duration>,
     pub(crate) adaptive: Option<AdaptiveLimit>,
-    pub(crate) class: Option<ratekeeper::Class>,
+    pub(crate) class: Option<ratekeeper::adaptive::Class>,
 }
 
 impl Policy {
@@ -416,7 +416,7 @@ impl Policy {
     /// How important its requests are, where [some are shed](crate::Policies::shed): `class` in a
     /// file.
     #[must_use]
-    pub fn class(mut self, class: ratekeeper::Class) -> Self {
+    pub fn class(mut self, class: ratekeeper::adaptive::Class) -> Self {
         self.class = Some(class);
         self
     }

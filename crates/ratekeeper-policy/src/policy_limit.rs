@@ -1,6 +1,6 @@
 //! A limit of a policy: a rate, or how many are in flight.
 
-use ratekeeper::{Algorithm, Limit, ParseLimitError};
+use ratekeeper::{Algorithm, Limit, limit::ParseLimitError};
 use std::fmt;
 use std::str::FromStr;
 

@@ -1,6 +1,6 @@
 //! How CORS preflight requests are counted.
 
-use ratekeeper::{Limit, ParseLimitError};
+use ratekeeper::{Limit, limit::ParseLimitError};
 use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
@@ -16,7 +16,7 @@ use std::time::Duration;
 ///
 /// assert_eq!(Preflight::default(), "600/min burst 100".parse()?);
 /// assert_eq!("count".parse(), Ok(Preflight::Count));
-/// # Ok::<_, ratekeeper::ParseLimitError>(())
+/// # Ok::<_, ratekeeper::limit::ParseLimitError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]

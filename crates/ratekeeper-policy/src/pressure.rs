@@ -1,7 +1,7 @@
 //! What policies say for when there is too much: how many may be in flight, and who goes first.
 
 use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveConcurrencyBuilder, Control, QueueConfig};
-use ratekeeper::{Class, ShedderBuilder};
+use ratekeeper::{adaptive::Class, adaptive::ShedderBuilder};
 use std::time::Duration;
 
 /// A limit on how many requests of a policy are in flight, all keys together, that finds its number
@@ -97,7 +97,7 @@ impl AdaptiveLimit {
 /// Under pressure the least important requests are turned away first: `[shed]` in a file.
 ///
 /// An adaptive limit keeps room for the more important by itself ([how
-/// much](ratekeeper::AdaptiveConcurrency::try_acquire_as)). What presses is how far it is in use,
+/// much](ratekeeper::adaptive::AdaptiveConcurrency::try_acquire_as)). What presses is how far it is in use,
 /// so this begins where even the most important are too many; and the load of the machine, if it is
 /// said from when on, and the engine is [told](crate::EngineOptions::load) of it.
 ///
@@ -182,7 +182,7 @@ impl Shed {
     }
 
     pub(crate) fn builder(&self) -> ShedderBuilder {
-        let builder = ratekeeper::Shedder::builder().rest(self.rest);
+        let builder = ratekeeper::adaptive::Shedder::builder().rest(self.rest);
         match self.spare {
             Some(class) => builder.spare(class),
             None => builder,

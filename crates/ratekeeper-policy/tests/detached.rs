@@ -1,7 +1,7 @@
 //! Requests that are reserved here and settled elsewhere, by a receipt.
 
 use proptest::prelude::*;
-use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, SettleError, Store, Timestamp};
+use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, Store, Timestamp, store::SettleError};
 use ratekeeper_policy::{
     Action, Completion, Cost, Count, Engine, Match, Policies, Policy, PolicyLimit, PolicyVerdict,
     StatusRange, Subject,

@@ -1,6 +1,6 @@
 //! What an engine decides, by the manual clock.
 
-use ratekeeper::{Algorithm, AskOutcome, Limit, ManualClock, MemoryStore, Source};
+use ratekeeper::{Algorithm, Limit, ManualClock, MemoryStore, store::AskOutcome, store::Source};
 use ratekeeper_policy::{
     Action, Attribute, Ban, Completion, Cost, Count, Engine, EngineError, ListEntry, Match,
     MismatchReason, Missing, OverrideError, Penalty, Plan, Policies, Policy, PolicyLimit, Reason,

@@ -2,8 +2,8 @@
 //! answers.
 
 use ratekeeper::{
-    Ask, AskResult, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore, Mode, OnFailure,
-    Source, Store, Timestamp, TooManyLimitsError,
+    Ask, Limit, ManualClock, MemoryStore, Mode, Store, Timestamp, keyed::TooManyLimitsError,
+    store::AskResult, store::LimitHandle, store::LimitKeyStats, store::OnFailure, store::Source,
 };
 use ratekeeper_policy::{
     Action, Attribute, Completion, DenialStatus, Engine, Match, Penalty, Plan, Policies, Policy,

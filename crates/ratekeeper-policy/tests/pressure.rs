@@ -1,7 +1,7 @@
 //! Too much: adaptive limits of policies, and requests that are shed by how important they are.
 
 use ratekeeper::adaptive::Control;
-use ratekeeper::{Class, Limit, Load, ManualClock, MemoryStore};
+use ratekeeper::{Limit, ManualClock, MemoryStore, adaptive::Class, adaptive::Load};
 use ratekeeper_policy::{
     Action, AdaptiveLimit, Attribute, Completion, Engine, EngineOptions, LoadSource, Match, Plan,
     Policies, Policy, PolicyVerdict, Reason, Shed, Subject,

@@ -2,7 +2,7 @@
 //! manual clock.
 
 use ratekeeper::adaptive::QueueConfig;
-use ratekeeper::{Class, Clock, Limit, ManualClock, MemoryStore, Timestamp};
+use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, Timestamp, adaptive::Class};
 use ratekeeper_policy::{
     Action, AdaptiveLimit, Completion, Engine, Match, MaybeReady, Policies, Policy, PolicyVerdict,
     Reason, Shed, Subject,

@@ -2,7 +2,7 @@
 //! minted.
 
 use proptest::prelude::*;
-use ratekeeper::{Algorithm, AskOutcome, Limit, ManualClock, MemoryStore};
+use ratekeeper::{Algorithm, Limit, ManualClock, MemoryStore, store::AskOutcome};
 use ratekeeper_policy::{
     Action, Attribute, Completion, Count, Engine, Match, Penalty, Plan, Policies, Policy,
     PolicyLimit, PolicyVerdict, Reason, Subject,

@@ -2,8 +2,8 @@
 //! nothing of it.
 
 use ratekeeper::{
-    Ask, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore, OnFailure, ShardPrefix,
-    Store, Timestamp, TooManyLimitsError, Verdict,
+    Ask, Limit, ManualClock, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
+    store::LimitHandle, store::LimitKeyStats, store::OnFailure, store::ShardPrefix,
 };
 use ratekeeper_policy::{Attribute, Engine, EngineError, Policies, Policy, PolicyLimit, Subject};
 use std::sync::Mutex;

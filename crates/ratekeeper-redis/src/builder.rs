@@ -19,7 +19,7 @@ use crate::secret::Agreed;
 use crate::sentinel::Sentinels;
 use crate::store::{Inner, RedisStore};
 use crate::trouble::StoreError;
-use ratekeeper::{MemoryStore, OnFailure};
+use ratekeeper::{MemoryStore, store::OnFailure};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
@@ -149,7 +149,7 @@ impl RedisStoreBuilder {
     }
 
     /// How much memory those may take; see
-    /// [`MemoryStoreBuilder::max_bytes`](ratekeeper::MemoryStoreBuilder::max_bytes).
+    /// [`MemoryStoreBuilder::max_bytes`](ratekeeper::store::MemoryStoreBuilder::max_bytes).
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.max_bytes = Some(bytes);
         self

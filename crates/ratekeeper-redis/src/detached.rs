@@ -10,7 +10,7 @@ use crate::request::Receipt;
 use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, Once};
 use crate::script::decide::Cold;
-use ratekeeper::{MicrosLimit, SettleError, Timestamp, WindowCounter};
+use ratekeeper::{Timestamp, limit::MicrosLimit, limit::WindowCounter, store::SettleError};
 use std::fmt::Write;
 use std::sync::Arc;
 

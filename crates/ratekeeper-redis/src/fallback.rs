@@ -8,11 +8,12 @@
 use crate::limits::{Registered, Rule};
 use crate::script::decide::FEW;
 use ratekeeper::{
-    Ask, Clock, Limit, LimitHandle, MemoryStore, MicrosLimit, Mode, OnFailure, Outcome, Source,
-    Timestamp,
+    Ask, Clock, Limit, MemoryStore, Mode, Outcome, Timestamp, limit::MicrosLimit,
+    store::LimitHandle, store::OnFailure, store::Source,
 };
 use ratekeeper::{
-    AskResult, DetachError, SettleError, TooManyKeysError, TooManyLimitsError, Verdict,
+    Verdict, keyed::TooManyLimitsError, store::AskResult, store::DetachError, store::SettleError,
+    store::TooManyKeysError,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;

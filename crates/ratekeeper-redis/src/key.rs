@@ -8,7 +8,7 @@
 //! key lie in one slot. It is short, which is enough to spread them and tells less.
 
 use hmac::{Hmac, KeyInit, Mac};
-use ratekeeper::{MicrosLimit, ShardPrefix, WindowCounter};
+use ratekeeper::{limit::MicrosLimit, limit::WindowCounter, store::ShardPrefix};
 use sha2::{Digest, Sha256};
 use std::fmt;
 use std::sync::Arc;

@@ -24,7 +24,7 @@
 //!   own clock.
 //! - All or nothing: several limits are one round trip, and charged together or not at all.
 //! - It never hangs: a decision ends within its timeout (10 ms), by each limit's
-//!   [`OnFailure`](ratekeeper::OnFailure), and [`Verdict::source`](ratekeeper::Verdict::source)
+//!   [`OnFailure`](ratekeeper::store::OnFailure), and [`Verdict::source`](ratekeeper::Verdict::source)
 //!   says so. Redis need not be there at the start.
 //! - Keys are hashed with a secret before they leave the process.
 //!

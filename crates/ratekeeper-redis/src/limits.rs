@@ -4,7 +4,7 @@
 use crate::key::{Stem, Tag};
 use crate::lease::table::Leased;
 use crate::lease::terms;
-use ratekeeper::{Limit, LimitHandle, MicrosLimit, OnFailure};
+use ratekeeper::{Limit, limit::MicrosLimit, store::LimitHandle, store::OnFailure};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 

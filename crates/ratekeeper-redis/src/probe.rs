@@ -8,7 +8,7 @@ use crate::lane::Door;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Question, Questions};
 use crate::trouble::StoreError;
-use ratekeeper::{MicrosLimit, Mode};
+use ratekeeper::{Mode, limit::MicrosLimit};
 use std::sync::Arc;
 use std::time::Duration;
 

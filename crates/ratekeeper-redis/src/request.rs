@@ -6,7 +6,8 @@ use crate::script::PermitName;
 use crate::script::amend::{Amend, Amendment, GiveBack};
 use crate::script::decide::{Cold, FEW, Figures, Question, Questions};
 use ratekeeper::{
-    Ask, AskResult, Decision, MicrosLimit, Mode, Outcome, Source, Verdict, WindowCounter,
+    Ask, Decision, Mode, Outcome, Verdict, limit::MicrosLimit, limit::WindowCounter,
+    store::AskResult, store::Source,
 };
 use smallvec::SmallVec;
 use std::sync::Arc;

@@ -18,9 +18,10 @@ use crate::script::decide::{Answer, FEW, Question};
 use crate::secret::Agreed;
 use crate::trouble::StoreError;
 use ratekeeper::{
-    Ask, Clock, DetachError, Limit, LimitHandle, LimitKeyStats, MemoryStore, MicrosLimit,
-    OnFailure, SettleError, ShardPrefix, Source, Store, Timestamp, TooManyKeysError,
-    TooManyLimitsError, Verdict,
+    Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
+    limit::MicrosLimit, store::DetachError, store::LimitHandle, store::LimitKeyStats,
+    store::OnFailure, store::SettleError, store::ShardPrefix, store::Source,
+    store::TooManyKeysError,
 };
 use smallvec::SmallVec;
 use std::fmt;

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{limit, run};
-use ratekeeper::{Ask, Mode, Source, Store};
+use ratekeeper::{Ask, Mode, Store, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use std::time::Duration;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LONG, limit, run};
-use ratekeeper::{Ask, LimitHandle, Store};
+use ratekeeper::{Ask, Store, store::LimitHandle};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use std::sync::Arc;

@@ -7,7 +7,9 @@ mod failover;
 
 use common::{ALGORITHMS, Load, Pace, connect, judge, limit, load_time, run, until};
 use failover::{BUCKET, Fleet, LOG};
-use ratekeeper::{Ask, LimitHandle, Mode, SettleError, ShardPrefix, Source, Store};
+use ratekeeper::{
+    Ask, Mode, Store, store::LimitHandle, store::SettleError, store::ShardPrefix, store::Source,
+};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, Subject};
 use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{RedisCluster, RedisServer};

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{LONG, limit, run, until, until_redis};
-use ratekeeper::{Ask, Source, Store};
+use ratekeeper::{Ask, Store, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use std::io::{Read, Write};

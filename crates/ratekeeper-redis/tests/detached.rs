@@ -5,7 +5,10 @@ mod common;
 use common::{connect, limit, run, until, until_redis};
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
-use ratekeeper::{Ask, AskOutcome, LimitHandle, Mode, SettleError, Source, Store, Verdict};
+use ratekeeper::{
+    Ask, Mode, Store, Verdict, store::AskOutcome, store::LimitHandle, store::SettleError,
+    store::Source,
+};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::{Fault, FaultProxy, RedisServer};
 use std::sync::Arc;
@@ -309,7 +312,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration)> {
-    let one = |status: &ratekeeper::AskResult| {
+    let one = |status: &ratekeeper::store::AskResult| {
         let decision = status.decision();
         (
             status.outcome(),

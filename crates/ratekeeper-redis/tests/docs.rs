@@ -1,7 +1,7 @@
 //! What docs/distributed.md says and can be tried: its configuration, its Redis user, the names,
 //! ages and weights of keys.
 
-use ratekeeper::{Ask, Limit, LimitHandle, OnFailure, Source, Store};
+use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::OnFailure, store::Source};
 use ratekeeper_policy::config::Config;
 use ratekeeper_redis::{MAXMEMORY_ADVICE, RedisStore};
 use ratekeeper_testkit::{RedisServer, Reply};

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{Event, LONG, Load, Pace, judge, limit, load_time, now, run, until};
-use ratekeeper::{LimitHandle, Source, Store};
+use ratekeeper::{Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::auditor::Bound;
 use ratekeeper_testkit::{Connection, Fault, FaultProxy, RedisServer, Reply};

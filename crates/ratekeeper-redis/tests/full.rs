@@ -3,7 +3,7 @@
 mod common;
 
 use common::{connect, limit, run, until_redis};
-use ratekeeper::{Ask, LimitHandle, Source, Store};
+use ratekeeper::{Ask, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{MAXMEMORY_ADVICE, MAXMEMORY_POLICY, RedisStore};
 use ratekeeper_testkit::RedisServer;
 

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LONG, limit, run};
-use ratekeeper::{Ask, LimitHandle, OnFailure, Source, Store};
+use ratekeeper::{Ask, Store, store::LimitHandle, store::OnFailure, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::{Connection, RedisServer};
 

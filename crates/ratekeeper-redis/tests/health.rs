@@ -4,7 +4,7 @@
 mod common;
 
 use common::{limit, run, until, until_redis};
-use ratekeeper::{LimitHandle, Source, Store};
+use ratekeeper::{Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisServer};
 use std::time::{Duration, Instant};

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{PATIENCE, connect, limit, run};
-use ratekeeper::{Ask, LimitHandle, Store};
+use ratekeeper::{Ask, Store, store::LimitHandle};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use std::hint::black_box;

@@ -5,7 +5,7 @@
 mod common;
 
 use common::{PATIENCE, limit, load_time, now, run, until};
-use ratekeeper::{Ask, LimitHandle, OnFailure, Source, Store};
+use ratekeeper::{Ask, Store, store::LimitHandle, store::OnFailure, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::auditor::{Admission, Bound};
 use ratekeeper_testkit::{Fault, FaultProxy, RedisCluster, RedisSentinels, RedisServer};

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LONG, connect, limit, now, run};
-use ratekeeper::{Ask, LimitHandle, Mode, OnFailure, Source, Store};
+use ratekeeper::{Ask, Mode, Store, store::LimitHandle, store::OnFailure, store::Source};
 use ratekeeper_policy::config::Config;
 use ratekeeper_policy::{Attribute, Engine, MaybeReady, Policies, Policy, Subject};
 use ratekeeper_redis::RedisStore;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{ALGORITHMS, Event, Load, Pace, connect, judge, limit, load_time, run};
-use ratekeeper::{Ask, LimitHandle, Source, Store};
+use ratekeeper::{Ask, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use ratekeeper_testkit::auditor::{Bound, Hold, check_holds};

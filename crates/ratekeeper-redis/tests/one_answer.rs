@@ -4,7 +4,8 @@
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 use ratekeeper::{
-    Ask, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Source, Store, Verdict,
+    Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Store, Verdict, store::LimitHandle,
+    store::Source,
 };
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::{RedisCluster, RedisServer};
@@ -137,7 +138,7 @@ fn micros(time: Duration) -> u128 {
 
 /// What a caller is told.
 fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
-    let one = |status: &ratekeeper::AskResult| {
+    let one = |status: &ratekeeper::store::AskResult| {
         let decision = status.decision();
         (
             status.outcome(),

@@ -3,7 +3,7 @@
 mod common;
 
 use common::{connect, limit, run, source, until, until_redis};
-use ratekeeper::{Ask, Mode, Source, Store};
+use ratekeeper::{Ask, Mode, Store, store::Source};
 use ratekeeper_testkit::RedisServer;
 use std::time::Instant;
 

@@ -4,7 +4,9 @@
 mod common;
 
 use common::{LONG, limit, run, until, until_redis};
-use ratekeeper::{Ask, AskOutcome, LimitHandle, OnFailure, Source, Store, Verdict};
+use ratekeeper::{
+    Ask, Store, Verdict, store::AskOutcome, store::LimitHandle, store::OnFailure, store::Source,
+};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::{RedisServer, Reply};
 use std::time::{Duration, Instant};
@@ -93,7 +95,7 @@ fn each_limit_by_its_own_choice() {
         );
         let outcomes: Vec<_> = both
             .statuses()
-            .map(ratekeeper::AskResult::outcome)
+            .map(ratekeeper::store::AskResult::outcome)
             .collect();
         assert_eq!(outcomes[0], AskOutcome::Allowed);
         assert_eq!(outcomes[1], AskOutcome::Denied);

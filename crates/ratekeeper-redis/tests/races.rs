@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LONG, limit, run};
-use ratekeeper::{Ask, LimitHandle, Mode, Source, Store};
+use ratekeeper::{Ask, Mode, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::{Fault, FaultProxy, RedisServer, naive};
 use std::collections::BTreeMap;

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{LONG, limit, run, until};
-use ratekeeper::{Source, Store};
+use ratekeeper::{Store, store::Source};
 use ratekeeper_redis::{RedisStore, StoreError};
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

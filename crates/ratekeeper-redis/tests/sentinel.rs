@@ -5,7 +5,7 @@ mod failover;
 
 use common::{connect, limit, run, source, until_redis};
 use failover::Fleet;
-use ratekeeper::{Source, Store};
+use ratekeeper::{Store, store::Source};
 use ratekeeper_redis::{RedisStore, StoreError};
 use ratekeeper_testkit::{RedisSentinels, RedisServer};
 use std::time::Duration;

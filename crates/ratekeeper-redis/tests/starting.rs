@@ -3,7 +3,7 @@
 mod common;
 
 use common::{LONG, limit, run, until, until_redis};
-use ratekeeper::{Ask, LimitHandle, Source, Store};
+use ratekeeper::{Ask, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{ConnectError, RedisStore, StoreError};
 use ratekeeper_testkit::RedisServer;
 use std::io::{Read, Write};

@@ -10,7 +10,7 @@ use crate::observe::traces::Tracer;
 use crate::resp::Totals;
 use crate::store::{self, AnyStore};
 use arc_swap::ArcSwap;
-use ratekeeper::{Clock, OnFailure};
+use ratekeeper::{Clock, store::OnFailure};
 use ratekeeper_policy::config::{Config, Identity, KeysShown};
 use ratekeeper_policy::{Engine, EngineError, EngineOptions};
 use ratekeeper_tower::{

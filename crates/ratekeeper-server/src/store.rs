@@ -1,8 +1,9 @@
 //! The store of this service: in memory, or on Redis with the rest of the fleet.
 
 use ratekeeper::{
-    Ask, Clock, DetachError, Limit, LimitHandle, LimitKeyStats, MemoryStore, OnFailure,
-    SettleError, ShardPrefix, Sleep, Store, Timestamp, TooManyLimitsError, Verdict,
+    Ask, Clock, Limit, MemoryStore, Store, Timestamp, Verdict, clock::Sleep,
+    keyed::TooManyLimitsError, store::DetachError, store::LimitHandle, store::LimitKeyStats,
+    store::OnFailure, store::SettleError, store::ShardPrefix,
 };
 use ratekeeper_policy::FingerprintSecret;
 use ratekeeper_policy::config::{RedisConfig, StoreConfig};

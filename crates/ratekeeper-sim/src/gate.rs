@@ -4,7 +4,7 @@ use ratekeeper::adaptive::{
     AdaptiveConcurrency, AdaptivePermit, AdaptiveQueue, Partition, QueueWait, QueuedPermit,
     RequestOutcome,
 };
-use ratekeeper::{Class, Clock, Concurrency, Permit, Shedder, Timestamp};
+use ratekeeper::{Clock, Concurrency, Permit, Timestamp, adaptive::Class, adaptive::Shedder};
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use crate::{Classed, Plan, Queued, SECOND, Shed, Stream};
 use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveQueue, Control, QueueConfig};
-use ratekeeper::{Class, Concurrency, ManualClock, Shedder};
+use ratekeeper::{Concurrency, ManualClock, adaptive::Class, adaptive::Shedder};
 use std::time::Duration;
 
 /// The adaptive limits by name. AIMD takes half of the clients' patience for its timeout; the

@@ -1,6 +1,6 @@
 //! Who gets through when there is too much, by how important it is.
 
-use ratekeeper::Class;
+use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{
     Backend, MINUTE, Outcome, Plan, SECOND, Scenario, Stream, classed, controls, four_classes, shed,
 };

@@ -186,7 +186,7 @@ fn a_partition_keeps_its_guarantee_while_another_floods() {
             let scenario =
                 Scenario::new([Stream::of(60.0), Stream::of(10.0 * peak())], MINUTE).seed(seed);
             let outcome = scenario.run(|clock| {
-                let gate = ratekeeper::AdaptiveConcurrency::builder()
+                let gate = ratekeeper::adaptive::AdaptiveConcurrency::builder()
                     .control(control)
                     .partition("live", 0.6)
                     .unwrap();

@@ -17,7 +17,7 @@ impl Held for () {}
 
 impl<C: ratekeeper::Clock> Held for ratekeeper::Permit<C> {}
 
-impl<C: ratekeeper::Clock> Held for ratekeeper::KeyPermit<C> {}
+impl<C: ratekeeper::Clock> Held for ratekeeper::keyed::KeyPermit<C> {}
 
 fn end(held: &mut Option<impl Held>) {
     if let Some(mut held) = held.take() {

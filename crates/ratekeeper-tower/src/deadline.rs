@@ -15,7 +15,7 @@ pub(crate) const GRPC_TIMEOUT: HeaderName = HeaderName::from_static("grpc-timeou
 ///
 /// ```
 /// use std::time::Duration;
-/// use ratekeeper::{Clock, SystemClock};
+/// use ratekeeper::{Clock, clock::SystemClock};
 /// use ratekeeper_tower::Deadline;
 ///
 /// let mut request = http::Request::new(());

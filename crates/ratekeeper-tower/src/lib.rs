@@ -226,12 +226,12 @@
 //! # Under pressure
 //!
 //! A number that was right yesterday is wrong when the machine or a backend slows down. An [`AdaptiveConcurrencyLayer`] finds
-//! it by how long requests take, to the end of their bodies, and by those that are dropped. Told the [`Class`](ratekeeper::Class) of a
+//! it by how long requests take, to the end of their bodies, and by those that are dropped. Told the [`Class`](ratekeeper::adaptive::Class) of a
 //! request, it keeps room for the more important, `sheddable` making room first and `critical_plus` last. A [`ShedLayer`] outside of
 //! it says the class, and sheds by what a limit cannot see; where no class is said, it sheds by who finds no room:
 //!
 //! ```
-//! use ratekeeper::{AdaptiveConcurrency, Class};
+//! use ratekeeper::{adaptive::AdaptiveConcurrency, adaptive::Class};
 //! use ratekeeper_tower::concurrency::Queue;
 //! use ratekeeper_tower::{AdaptiveConcurrencyLayer, ShedLayer};
 //!

@@ -8,7 +8,10 @@ use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use ratekeeper::adaptive::RequestOutcome;
-use ratekeeper::{AdaptiveConcurrency, AtCapacityError, Class, Clock, ManualClock, Shedder};
+use ratekeeper::{
+    Clock, ManualClock, adaptive::AdaptiveConcurrency, adaptive::AtCapacityError, adaptive::Class,
+    adaptive::Shedder,
+};
 use ratekeeper_tower::concurrency::QueueConfig;
 use ratekeeper_tower::{AdaptiveConcurrencyLayer, Deadline, NoCapacity, NotReached, ShedLayer};
 use std::convert::Infallible;

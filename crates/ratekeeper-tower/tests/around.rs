@@ -7,7 +7,7 @@ use axum::body::Body;
 use axum::extract::{ConnectInfo, Path};
 use axum::routing::get;
 use http::{Request, Response};
-use ratekeeper::{Algorithm, Carry, Keyed, Limit, ManualClock};
+use ratekeeper::{Algorithm, Keyed, Limit, ManualClock, limiter::Carry};
 use ratekeeper_tower::{Dialects, Key, LimitDecider, PeerAddr, RateLimitLayer};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::{Body, Frame};
 use http_body_util::BodyExt;
-use ratekeeper::{BusyError, Concurrency, KeyedConcurrency};
+use ratekeeper::{Concurrency, concurrency::BusyError, keyed::KeyedConcurrency};
 use ratekeeper_tower::{CircuitBreakerLayer, ConcurrencyLayer, ResponseBody};
 use std::convert::Infallible;
 use std::future::{pending, ready};

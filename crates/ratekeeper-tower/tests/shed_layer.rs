@@ -5,7 +5,7 @@ mod support;
 use bytes::Bytes;
 use http::{HeaderName, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use ratekeeper::{Class, Clock, ManualClock, Shedder};
+use ratekeeper::{Clock, ManualClock, adaptive::Class, adaptive::Shedder};
 use ratekeeper_tower::{
     ConcurrencyLayer, Deadline, Identity, Key, NotReached, PeerAddr, ShedLayer,
 };

@@ -4,8 +4,8 @@
 use axum::body::Body;
 use axum::http::{Request, Response};
 use ratekeeper::{
-    Ask, Limit, LimitHandle, LimitKeyStats, MemoryStore, Store, Timestamp, TooManyLimitsError,
-    Verdict,
+    Ask, Limit, MemoryStore, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
+    store::LimitHandle, store::LimitKeyStats,
 };
 use ratekeeper_policy::{Engine, Policies, Policy};
 use ratekeeper_tower::RateLimitLayer;

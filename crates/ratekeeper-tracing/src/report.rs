@@ -2,7 +2,7 @@
 
 use crate::log_record::{Origin, is_log_record};
 use crate::sampler::Sampler;
-use ratekeeper::{Clock, CoarseClock};
+use ratekeeper::{Clock, clock::CoarseClock};
 use tracing_core::callsite::Callsite;
 use tracing_core::field::{FieldSet, Value};
 use tracing_core::metadata::Kind;

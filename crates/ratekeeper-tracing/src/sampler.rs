@@ -5,7 +5,7 @@ use crate::log_record::{self, Origin};
 use crate::report::Reporting;
 use crate::rules::Rules;
 use crate::site::{Site, Sites};
-use ratekeeper::{Clock, CoarseClock, Timestamp};
+use ratekeeper::{Clock, Timestamp, clock::CoarseClock};
 use std::fmt;
 use std::sync::Arc;
 use tracing_core::subscriber::Interest;

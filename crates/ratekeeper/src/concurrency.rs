@@ -24,7 +24,7 @@ pub use acquire::{Acquire, AcquireError};
 /// assert_eq!(busy.to_string(), "2 of 2 in flight; when one comes back is not known");
 /// drop(first);
 /// assert!(gate.try_acquire().is_ok());
-/// # Ok::<_, ratekeeper::BusyError>(())
+/// # Ok::<_, ratekeeper::concurrency::BusyError>(())
 /// ```
 ///
 /// Whoever waits is served in order, and nobody passes those who wait:
@@ -35,7 +35,7 @@ pub use acquire::{Acquire, AcquireError};
 ///
 /// let gate = Concurrency::new(2);
 /// let permit = gate.acquire_n(2).within(Duration::from_secs(1)).blocking()?; // or .await
-/// # Ok::<_, ratekeeper::AcquireError>(())
+/// # Ok::<_, ratekeeper::concurrency::AcquireError>(())
 /// ```
 pub struct Concurrency<C: Clock = DefaultClock> {
     shared: Arc<ConcurrencyState<C>>,

@@ -57,7 +57,7 @@
 //!
 //! ```
 //! use std::time::Duration;
-//! use ratekeeper::{Limit, Limiter, WaitError};
+//! use ratekeeper::{Limit, Limiter, limiter::WaitError};
 //!
 //! let limiter = Limiter::new(Limit::per_hour(1));
 //! limiter.wait().blocking()?;                       // there is one
@@ -80,7 +80,7 @@
 //! assert_eq!(second.delay(), Duration::from_secs(1));
 //! second.cancel(); // too long: let the next caller have it
 //! assert_eq!(limiter.reserve(1)?.delay(), Duration::from_secs(1));
-//! # Ok::<_, ratekeeper::ReserveError>(())
+//! # Ok::<_, ratekeeper::decision::ReserveError>(())
 //! ```
 //!
 //! # Many keys
@@ -181,53 +181,25 @@ extern crate alloc;
 pub mod adaptive;
 mod algorithm;
 mod chunks;
-mod clock;
-mod concurrency;
-mod decision;
+pub mod clock;
+pub mod concurrency;
+pub mod decision;
 #[cfg(feature = "std")]
-mod keyed;
-mod limit;
-mod limiter;
+pub mod keyed;
+pub mod limit;
+pub mod limiter;
 mod sometimes;
 #[cfg(feature = "std")]
-mod store;
+pub mod store;
 mod sync;
 
-pub use adaptive::{
-    Adaptive, AdaptiveBuilder, AdaptiveConcurrency, AdaptivePermit, AtCapacityError, Control, Load,
-    RateChange,
-};
-pub use adaptive::{Class, ParseClassError};
+pub use clock::{Clock, ManualClock, Timestamp};
+pub use concurrency::{Concurrency, Permit};
+pub use decision::{Decision, Outcome};
 #[cfg(feature = "std")]
-pub use adaptive::{ClassStats, Shedder, ShedderBuilder, ShedderStats};
-#[cfg(feature = "fast-clock")]
-pub use clock::FastClock;
-#[cfg(feature = "tokio")]
-pub use clock::Sleep;
-pub use clock::{Clock, DefaultClock, ManualClock, Timestamp};
-#[cfg(feature = "std")]
-pub use clock::{CoarseClock, SystemClock};
-#[cfg(feature = "std")]
-pub use concurrency::{Acquire, AcquireError};
-pub use concurrency::{BusyError, Concurrency, Permit};
-pub use decision::{Decision, DeniedError, Outcome, ReserveError};
-#[cfg(feature = "std")]
-pub use keyed::{
-    ChargeToken, GcraParams, GcraParamsError, HashedKey, Key, KeyPermit, Keyed, KeyedBuilder,
-    KeyedConcurrency, KeyedConcurrencyBuilder, KeyedGcra, KeyedGcraBuilder, KeyedStats,
-    TooManyLimitsError,
-};
-pub use limit::{
-    Algorithm, Effective, Limit, MicrosLimit, ParseLimitError, ParseLimitErrorKind, Rate,
-    RateError, WindowCounter,
-};
-pub use limiter::{Adjustments, At, Carry, Charge, Limiter, Reservation};
-#[cfg(feature = "std")]
-pub use limiter::{Wait, WaitError};
+pub use keyed::Keyed;
+pub use limit::{Algorithm, Limit, Rate};
+pub use limiter::{Charge, Limiter, Reservation};
 pub use sometimes::Sometimes;
 #[cfg(feature = "std")]
-pub use store::{
-    Ask, AskOutcome, AskResult, DetachError, LimitHandle, LimitKeyStats, MemoryStore,
-    MemoryStoreBuilder, Mode, OnFailure, SettleError, ShardPrefix, Source, Store, TooManyKeysError,
-    Verdict,
-};
+pub use store::{Ask, MemoryStore, Mode, Store, Verdict};

@@ -1,6 +1,6 @@
 //! A limit that follows a scripted load, on the manual clock.
 
-use ratekeeper::{Adaptive, Limit, Load, ManualClock, RateChange};
+use ratekeeper::{Limit, ManualClock, adaptive::Adaptive, adaptive::Load, adaptive::RateChange};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 

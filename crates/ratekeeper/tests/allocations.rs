@@ -136,7 +136,8 @@ fn up_to_eight_asks_allocate_nothing() {
             assert_eq!(verdict.statuses().count(), asked);
             // Turned away by one that is enforced, and for no other reason.
             let denies = |(ask, status): (&Ask<'_>, _)| {
-                ask.mode == Mode::Enforce && !ratekeeper::AskResult::decision(status).is_allowed()
+                ask.mode == Mode::Enforce
+                    && !ratekeeper::store::AskResult::decision(status).is_allowed()
             };
             let denied = asks.iter().zip(verdict.statuses()).any(denies);
             assert_eq!(verdict.is_allowed(), !denied);

@@ -1,6 +1,6 @@
 //! Permits in flight.
 
-use ratekeeper::{AcquireError, Concurrency, ManualClock};
+use ratekeeper::{Concurrency, ManualClock, concurrency::AcquireError};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Changing a limit while it is in use.
 
-use ratekeeper::{Carry, Clock, Limit, Limiter, ManualClock, Timestamp};
+use ratekeeper::{Clock, Limit, Limiter, ManualClock, Timestamp, limiter::Carry};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

@@ -1,6 +1,6 @@
 //! What logs really take of the allocator, against `max_bytes`.
 
-use ratekeeper::{Algorithm, Ask, Clock, Limit, LimitHandle, ManualClock, MemoryStore};
+use ratekeeper::{Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore, store::LimitHandle};
 use std::time::Duration;
 
 /// A cap that is small for the traffic below.

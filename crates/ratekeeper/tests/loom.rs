@@ -5,7 +5,7 @@
 #![cfg(ratekeeper_loom)]
 
 use loom::thread;
-use ratekeeper::{Carry, Limit, Limiter, ManualClock};
+use ratekeeper::{Limit, Limiter, ManualClock, limiter::Carry};
 use std::time::Duration;
 
 fn limiter(limit: Limit) -> Limiter<ManualClock> {

@@ -7,7 +7,7 @@
 
 use loom::thread;
 use ratekeeper::{
-    Algorithm, Ask, Clock, Keyed, Limit, LimitHandle, ManualClock, MemoryStore, Verdict,
+    Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Verdict, store::LimitHandle,
 };
 use std::time::Duration;
 

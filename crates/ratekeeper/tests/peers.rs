@@ -1,6 +1,6 @@
 //! What other limiters get wrong, tried on this one. Each test names the peer and the defect.
 
-use ratekeeper::{Clock, Limit, Limiter, ManualClock, Timestamp, WaitError};
+use ratekeeper::{Clock, Limit, Limiter, ManualClock, Timestamp, limiter::WaitError};
 use std::time::Duration;
 
 const SECOND: Duration = Duration::from_secs(1);

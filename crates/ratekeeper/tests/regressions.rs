@@ -1,8 +1,8 @@
 //! What the oracles found once, each as small as it gets.
 
 use ratekeeper::{
-    Algorithm, Ask, AskOutcome, Charge, Clock, Keyed, KeyedConcurrency, Limit, LimitHandle,
-    Limiter, ManualClock, MemoryStore, Mode, Outcome, Reservation, Timestamp,
+    Algorithm, Ask, Charge, Clock, Keyed, Limit, Limiter, ManualClock, MemoryStore, Mode, Outcome,
+    Reservation, Timestamp, keyed::KeyedConcurrency, store::AskOutcome, store::LimitHandle,
 };
 use std::time::Duration;
 
@@ -203,7 +203,7 @@ fn full_of_permits(
     clock: &ManualClock,
 ) -> (
     MemoryStore<ManualClock>,
-    ratekeeper::LimitHandle,
+    ratekeeper::store::LimitHandle,
     Vec<ratekeeper::Verdict>,
 ) {
     let store = MemoryStore::builder()

@@ -3,8 +3,8 @@
 #![cfg(feature = "tokio")]
 
 use ratekeeper::{
-    Algorithm, Ask, AskOutcome, Clock, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore,
-    Mode, Store, Timestamp, TooManyLimitsError, Verdict,
+    Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Store, Timestamp, Verdict,
+    keyed::TooManyLimitsError, store::AskOutcome, store::LimitHandle, store::LimitKeyStats,
 };
 use std::future::Future;
 use std::time::Duration;

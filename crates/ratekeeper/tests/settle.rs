@@ -6,7 +6,7 @@ mod common;
 use common::oracle::{self, Event, Rule};
 use common::traces::{cases, fine, instant, limiter, limits, nanos, whole_interval};
 use proptest::prelude::*;
-use ratekeeper::{Carry, Charge, Clock, Limit, Limiter, ManualClock, Reservation};
+use ratekeeper::{Charge, Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
 use std::sync::Mutex;
 
 /// One thing that happens. Times are in quarters of a token's time.

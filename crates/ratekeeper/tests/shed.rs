@@ -2,7 +2,7 @@
 //! far too much comes.
 
 use proptest::prelude::*;
-use ratekeeper::{Class, ManualClock, Shedder};
+use ratekeeper::{ManualClock, adaptive::Class, adaptive::Shedder};
 use std::time::Duration;
 
 const TICK: Duration = Duration::from_millis(100);

@@ -1,6 +1,6 @@
 //! What things weigh. (The shared part of a limiter, 128 bytes, is asserted beside its definition.)
 
-use ratekeeper::{Charge, ChargeToken, Decision, Limit, Limiter, Reservation};
+use ratekeeper::{Charge, Decision, Limit, Limiter, Reservation, keyed::ChargeToken};
 
 #[test]
 fn what_callers_hold_is_small() {

@@ -287,7 +287,7 @@ proptest! {
         match limit.to_string().parse::<Limit>() {
             Ok(parsed) => prop_assert_eq!(parsed, limit),
             // Only what code clips is refused in text.
-            Err(error) => prop_assert_eq!(error.kind(), ratekeeper::ParseLimitErrorKind::Fill),
+            Err(error) => prop_assert_eq!(error.kind(), ratekeeper::limit::ParseLimitErrorKind::Fill),
         }
     }
 

@@ -1,6 +1,8 @@
 //! Many threads on one limiter: exactly what the limit says, whatever the interleaving.
 
-use ratekeeper::{Carry, Clock, CoarseClock, Limit, Limiter, ManualClock, SystemClock};
+use ratekeeper::{
+    Clock, Limit, Limiter, ManualClock, clock::CoarseClock, clock::SystemClock, limiter::Carry,
+};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -142,7 +144,7 @@ fn all_real_clocks_tell_the_time_since_1970() {
     assert!(near(SystemClock.now()));
     assert!(near(CoarseClock.now()));
     #[cfg(feature = "fast-clock")]
-    assert!(near(ratekeeper::FastClock.now()));
+    assert!(near(ratekeeper::clock::FastClock.now()));
 }
 
 #[test]
@@ -158,5 +160,5 @@ fn real_clocks_do_not_run_backwards_in_one_thread() {
     check(SystemClock);
     check(CoarseClock);
     #[cfg(feature = "fast-clock")]
-    check(ratekeeper::FastClock);
+    check(ratekeeper::clock::FastClock);
 }

@@ -1,6 +1,8 @@
 //! Waiting: FIFO, deadlines, dropping, closing; on the manual clock.
 
-use ratekeeper::{AcquireError, Clock, Concurrency, Limit, Limiter, ManualClock, WaitError};
+use ratekeeper::{
+    Clock, Concurrency, Limit, Limiter, ManualClock, concurrency::AcquireError, limiter::WaitError,
+};
 use std::time::Duration;
 
 const MS: Duration = Duration::from_millis(1);
@@ -126,7 +128,7 @@ mod blocking {
 #[cfg(feature = "tokio")]
 mod asynchronous {
     use super::*;
-    use ratekeeper::Wait;
+    use ratekeeper::limiter::Wait;
     use std::future::Future;
     use std::pin::pin;
     use std::sync::{Arc, Mutex};

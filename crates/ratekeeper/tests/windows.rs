@@ -403,7 +403,7 @@ fn a_queue_turns_away_who_would_wait_too_long() {
 
 mod live {
     use super::*;
-    use ratekeeper::Carry;
+    use ratekeeper::limiter::Carry;
 
     #[test]
     fn a_window_keeps_its_counts_when_only_the_number_changes() {
@@ -499,7 +499,7 @@ mod live {
 
 mod waiting {
     use super::*;
-    use ratekeeper::WaitError;
+    use ratekeeper::limiter::WaitError;
     use std::sync::Mutex;
 
     #[test]

@@ -5,7 +5,7 @@
 //! `quirk` (where Go does what we do not) are skipped there, because what we do instead is asserted
 //! below, by the id of the trace.
 
-use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, Timestamp, WaitError};
+use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, Timestamp, limiter::WaitError};
 use serde_json::Value;
 use std::collections::HashMap;
 use std::time::Duration;

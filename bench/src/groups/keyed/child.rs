@@ -4,7 +4,7 @@ use super::subject::{Subject, Who};
 use crate::harness::thread_time;
 use crate::keys::Key;
 use crate::peers::keyed::SHUT;
-use ratekeeper::FastClock;
+use ratekeeper::clock::FastClock;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
 

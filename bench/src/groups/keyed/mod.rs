@@ -13,7 +13,7 @@ use crate::peers::keyed::{Numbers, OPEN, SHUT};
 use crate::report::Findings;
 use apart::Apart;
 use measured::{Case, Measured, Setting, many};
-use ratekeeper::{Clock, FastClock, SystemClock};
+use ratekeeper::{Clock, clock::FastClock, clock::SystemClock};
 use serde_json::{Value, json};
 use std::net::IpAddr;
 use std::time::Duration;

@@ -8,7 +8,7 @@ use crate::web::{Put, Web, Who};
 use axum::body::{Body, HttpBody};
 use axum::extract::ConnectInfo;
 use axum::http::{HeaderValue, Request, header::HOST};
-use ratekeeper::SystemClock;
+use ratekeeper::clock::SystemClock;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::pin::{Pin, pin};

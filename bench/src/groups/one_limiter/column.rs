@@ -5,7 +5,7 @@ use crate::harness::Contestant;
 use crate::peers::clocks::Ours;
 use crate::peers::{self, OPEN, SHUT, bare_word, leaky_bucket, mutex_bucket, ratelimit};
 use governor::clock::{MonotonicClock, QuantaClock};
-use ratekeeper::{Clock, CoarseClock, FastClock, SystemClock};
+use ratekeeper::{Clock, clock::CoarseClock, clock::FastClock, clock::SystemClock};
 
 /// A column of the tables: a verb, its outcome, and how many threads share the limiter.
 #[derive(Clone, Copy, PartialEq, Eq)]

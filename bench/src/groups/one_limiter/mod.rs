@@ -10,7 +10,7 @@ use crate::harness::{self, Contestant};
 use crate::report::{Findings, Row, object, table};
 use column::Column;
 use measured::Measured;
-use ratekeeper::{Clock, CoarseClock, FastClock, SystemClock};
+use ratekeeper::{Clock, clock::CoarseClock, clock::FastClock, clock::SystemClock};
 use serde_json::json;
 use std::hint::black_box;
 

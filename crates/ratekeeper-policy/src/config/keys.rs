@@ -10,7 +10,7 @@ use super::kind::{Default, Key, Kind, MOST, Table};
 use crate::check::MOST_DENIALS;
 use gateway::GATEWAY;
 use pressure::{ADAPTIVE, PRIORITY, SHED};
-use ratekeeper::OnFailure;
+use ratekeeper::store::OnFailure;
 use std::time::Duration;
 use tls::SERVER_TLS;
 use watch::{LOG, TRACES};

@@ -17,7 +17,7 @@ use crate::policy::{
     Action, Cost, Count, Limits, Missing, Policy, Reserve, ReserveClasses, Rollout,
 };
 use crate::policy_limit::PolicyLimit;
-use ratekeeper::OnFailure;
+use ratekeeper::store::OnFailure;
 use std::fmt::{Display, Write as _};
 
 /// What stands where a secret was.

@@ -68,7 +68,7 @@ pub(crate) struct Asking {
     /// holds on lease.
     pub(crate) acts_later: bool,
     /// How important the request is; none if nobody says.
-    pub(crate) class: Option<ratekeeper::Class>,
+    pub(crate) class: Option<ratekeeper::adaptive::Class>,
     /// Until when anybody waits for the answer, if that is known.
     pub(crate) deadline: Option<Timestamp>,
     /// Whether the caller does not wait in line.

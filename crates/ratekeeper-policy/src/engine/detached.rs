@@ -9,7 +9,7 @@ use super::verdict::PolicyVerdict;
 use super::{Completion, Engine, Ruling};
 use crate::policy::{Cost, Count, StatusRange};
 use crate::subject::Subject;
-use ratekeeper::{DetachError, SettleError, Store, Timestamp};
+use ratekeeper::{Store, Timestamp, store::DetachError, store::SettleError};
 use smallvec::SmallVec;
 use std::time::Duration;
 

@@ -12,7 +12,7 @@ use crate::matching::MismatchReason;
 use crate::policy::Missing;
 use crate::policy_limit::PolicyLimit;
 use crate::subject::Subject;
-use ratekeeper::{AskOutcome, Decision, Store, Timestamp};
+use ratekeeper::{Decision, Store, Timestamp, store::AskOutcome};
 use std::sync::Arc;
 use std::time::Duration;
 

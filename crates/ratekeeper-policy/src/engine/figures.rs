@@ -7,7 +7,7 @@ use crate::attribute::Attribute;
 use crate::policy::{Action, Rollout};
 use crate::policy_limit::PolicyLimit;
 use crate::stats::{DecisionStats, Heavy, HistogramSnapshot, SeenKey};
-use ratekeeper::{Ask, LimitHandle, LimitKeyStats, Mode, Store};
+use ratekeeper::{Ask, Mode, Store, store::LimitHandle, store::LimitKeyStats};
 use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;

@@ -45,7 +45,7 @@ use crate::subject::Subject;
 use arc_swap::ArcSwap;
 use asking::{Asked, FEW, Request, Role};
 use overrides::Overrides;
-use ratekeeper::{Ask, AskOutcome, Mode, Source, Store, Timestamp};
+use ratekeeper::{Ask, Mode, Store, Timestamp, store::AskOutcome, store::Source};
 use rules::{Registry, Rules, Ruling};
 use smallvec::SmallVec;
 use std::cell::Cell;

@@ -8,7 +8,7 @@ use crate::attribute::Attribute;
 use crate::fingerprint::{Fingerprint, KeyName};
 use crate::policy::Missing;
 use crate::policy_limit::PolicyLimit;
-use ratekeeper::{LimitHandle, Store};
+use ratekeeper::{Store, store::LimitHandle};
 use std::slice;
 use std::sync::Arc;
 use std::time::Duration;

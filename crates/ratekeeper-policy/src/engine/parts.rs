@@ -5,7 +5,7 @@ use super::places::Held;
 use super::reason::Reason;
 use super::rules::Rules;
 use arc_swap::Guard;
-use ratekeeper::{Source, Timestamp};
+use ratekeeper::{Timestamp, store::Source};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};

@@ -10,7 +10,7 @@ use super::{Completion, Engine};
 use crate::policy::Policy;
 use crate::stats::Event;
 use ratekeeper::adaptive::{AdaptiveQueue, QueueTicket, RequestOutcome};
-use ratekeeper::{AdaptivePermit, Class, Store, Timestamp};
+use ratekeeper::{Store, Timestamp, adaptive::AdaptivePermit, adaptive::Class};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A place that a request holds, and the policy whose it is, by its place among the rules.

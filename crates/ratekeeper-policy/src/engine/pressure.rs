@@ -11,7 +11,10 @@ use crate::deadline::grpc_timeout;
 use crate::pressure::Shed;
 use crate::subject::Subject;
 use ratekeeper::adaptive::{AdaptiveConcurrency, Snapshot};
-use ratekeeper::{Class, Clock, Load, Shedder, ShedderStats, Store, Timestamp};
+use ratekeeper::{
+    Clock, Store, Timestamp, adaptive::Class, adaptive::Load, adaptive::Shedder,
+    adaptive::ShedderStats,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

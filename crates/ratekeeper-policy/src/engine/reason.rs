@@ -3,7 +3,7 @@
 use super::asking::{Asking, Role};
 use super::overrides::Override;
 use crate::attribute::Attribute;
-use ratekeeper::{Class, Mode, Source, Timestamp};
+use ratekeeper::{Mode, Timestamp, adaptive::Class, store::Source};
 use std::sync::Arc;
 
 /// What a verdict goes back to.

@@ -15,7 +15,8 @@ use crate::request_check::RequestChecks;
 use crate::stats::Tally;
 use ratekeeper::adaptive::{AdaptiveQueue, QueueConfig};
 use ratekeeper::{
-    Algorithm, Limit, LimitHandle, OnFailure, ShardPrefix, Store, TooManyLimitsError,
+    Algorithm, Limit, Store, keyed::TooManyLimitsError, store::LimitHandle, store::OnFailure,
+    store::ShardPrefix,
 };
 use std::collections::HashMap;
 use std::fmt::{self, Write};

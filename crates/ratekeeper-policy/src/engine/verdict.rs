@@ -8,7 +8,9 @@ use super::rules::{Rules, Ruling};
 use crate::policy::{Cost, Count, DenialStatus};
 use crate::policy_limit::PolicyLimit;
 use arc_swap::Guard;
-use ratekeeper::{AskOutcome, AskResult, Decision, Mode, Source, Store, Timestamp};
+use ratekeeper::{
+    Decision, Mode, Store, Timestamp, store::AskOutcome, store::AskResult, store::Source,
+};
 use smallvec::SmallVec;
 use std::fmt;
 use std::sync::Arc;

@@ -3,7 +3,7 @@
 
 use crate::bad::table;
 use crate::{clean, load, said};
-use ratekeeper::{Limit, OnFailure};
+use ratekeeper::{Limit, store::OnFailure};
 use ratekeeper_policy::config::{RedisUrl, RedisUrlError};
 use ratekeeper_policy::{Attribute, Match, Policies, Policy};
 use std::path::Path;

@@ -27,7 +27,7 @@
 
 use crate::page::Page;
 use crate::{Gate, Wrong, time};
-use ratekeeper::{AskOutcome, ManualClock};
+use ratekeeper::{ManualClock, store::AskOutcome};
 use ratekeeper_policy::{Ban, Completion, MaybeReady, PolicyVerdict, Reason, Subject};
 use std::collections::HashMap;
 use std::fmt;

@@ -3,7 +3,7 @@
 use super::spec::{Spec, requests, specs};
 use super::traces::{Pair, assert_says, at_once, cases, nanos, steps};
 use proptest::prelude::*;
-use ratekeeper::{AskOutcome, Clock};
+use ratekeeper::{Clock, store::AskOutcome};
 use ratekeeper_policy::Explanation;
 use std::time::Duration;
 

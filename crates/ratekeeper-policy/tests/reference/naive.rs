@@ -3,7 +3,7 @@
 use super::history::{Event, History, Kind, Request, Told};
 use super::matching::{holds, key, value};
 use super::spec::{Does, Limits, Operation, Rule, Share, Spec, Who};
-use ratekeeper::{AskOutcome, Outcome};
+use ratekeeper::{Outcome, store::AskOutcome};
 use ratekeeper_policy::{Count, DecisionStats, Missing};
 use std::collections::BTreeMap;
 

@@ -5,7 +5,7 @@ use crate::request::Receipt;
 use crate::script::amend::{Amend, Amendment};
 use crate::script::decide::{Answer, FEW, Figures, Question, Questions};
 use crate::trouble::StoreError;
-use ratekeeper::{MicrosLimit, Mode};
+use ratekeeper::{Mode, limit::MicrosLimit};
 use smallvec::SmallVec;
 
 /// The questions of one slot, by their places in the request.

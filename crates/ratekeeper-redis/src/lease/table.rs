@@ -7,7 +7,8 @@ use crate::key::Stem;
 use crate::limits::Limits;
 use crate::script::decide::Figures;
 use ratekeeper::{
-    Ask, AskResult, Decision, MicrosLimit, Mode, Outcome, Source, Timestamp, Verdict,
+    Ask, Decision, Mode, Outcome, Timestamp, Verdict, limit::MicrosLimit, store::AskResult,
+    store::Source,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;

@@ -1,7 +1,7 @@
 //! Which limits can be leased, and how.
 
 use super::held::Manner;
-use ratekeeper::{MicrosLimit, WindowCounter};
+use ratekeeper::{limit::MicrosLimit, limit::WindowCounter};
 use std::time::Duration;
 
 /// The shortest life of a lease, in microseconds: a shorter one is over when its answer is there.

@@ -2,7 +2,7 @@
 
 use super::decide::Cold;
 use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
-use ratekeeper::MicrosLimit;
+use ratekeeper::limit::MicrosLimit;
 use std::sync::Arc;
 
 /// One correction of one key.

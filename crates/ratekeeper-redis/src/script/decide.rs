@@ -2,7 +2,7 @@
 
 use super::{Call, Gathered, Integers, PermitName, Unreadable, put};
 use crate::lease::held::Wish;
-use ratekeeper::{MicrosLimit, Mode};
+use ratekeeper::{Mode, limit::MicrosLimit};
 use smallvec::SmallVec;
 use std::sync::Arc;
 

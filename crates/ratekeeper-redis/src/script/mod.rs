@@ -8,7 +8,7 @@ pub(crate) mod amend;
 pub(crate) mod decide;
 
 use crate::reply::SHORT;
-use ratekeeper::{MicrosLimit, WindowCounter};
+use ratekeeper::{limit::MicrosLimit, limit::WindowCounter};
 use redis::Cmd;
 use std::collections::HashMap;
 use std::sync::Arc;

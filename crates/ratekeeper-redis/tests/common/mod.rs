@@ -3,7 +3,7 @@
 
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
-use ratekeeper::{Ask, Limit, LimitHandle, Source, Store};
+use ratekeeper::{Ask, Limit, Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::auditor::{Admission, Bound, Report, Violation};
 use std::future::Future;

@@ -4,7 +4,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test takes what it needs")]
 
 use crate::common::{Event, Load, Pace, judge, limit, now, until};
-use ratekeeper::{LimitHandle, Source, Store};
+use ratekeeper::{Store, store::LimitHandle, store::Source};
 use ratekeeper_redis::{RedisStatus, RedisStore};
 use ratekeeper_testkit::auditor::Bound;
 use std::time::{Duration, Instant};

@@ -1,6 +1,6 @@
 //! How hard the service is pressed, as `/admin/status` tells it.
 
-use ratekeeper::{Class, ShedderStats};
+use ratekeeper::{adaptive::Class, adaptive::ShedderStats};
 use ratekeeper_policy::{AdaptiveStats, OverloadStats};
 use serde_json::{Value, json};
 use std::time::Duration;

@@ -31,7 +31,7 @@ use axum::middleware::from_fn_with_state;
 use axum::response::Response;
 use axum::routing::{get, post};
 pub(crate) use problem::{Code, NO_SNIFF, Problem, quoted};
-use ratekeeper::{Clock, OnFailure};
+use ratekeeper::{Clock, store::OnFailure};
 use serde::Serialize;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;

@@ -14,7 +14,7 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue};
 use axum::http::{Extensions, Request, StatusCode};
 use axum::response::Response;
-use ratekeeper::{Clock, SettleError, Store};
+use ratekeeper::{Clock, Store, store::SettleError};
 use ratekeeper_tower::whole_millis;
 use serde::Serialize;
 use std::sync::Arc;

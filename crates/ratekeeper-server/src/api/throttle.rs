@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
-use ratekeeper::{Clock, Decision, Source};
+use ratekeeper::{Clock, Decision, store::Source};
 use ratekeeper_tower::{retry_after, whole_millis};
 use serde::Serialize;
 use std::sync::Arc;

@@ -11,8 +11,8 @@
 
 use crate::store::AnyStore;
 use ratekeeper::{
-    Algorithm, Ask, Clock, Decision, Limit, LimitHandle, Limiter, ManualClock, MemoryStore, Mode,
-    Source, Store, Timestamp,
+    Algorithm, Ask, Clock, Decision, Limit, Limiter, ManualClock, MemoryStore, Mode, Store,
+    Timestamp, store::LimitHandle, store::Source,
 };
 use ratekeeper_policy::config::StoreConfig;
 use std::collections::HashMap;

@@ -3,7 +3,7 @@
 use super::config::{EnvoyConfig, Limited, RuleConfig};
 use super::matching::Level;
 use crate::store::AnyStore;
-use ratekeeper::{Clock, LimitHandle, OnFailure, Store, TooManyLimitsError};
+use ratekeeper::{Clock, Store, keyed::TooManyLimitsError, store::LimitHandle, store::OnFailure};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -32,7 +32,7 @@ use crate::store::AnyStore;
 use access_log::{AccessLog, Writing};
 use address_limit::AddressLimit;
 use axum::http::HeaderName;
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use ratekeeper_policy::config::{Config, Gateway, Watch};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, TrustedPeers, config};
 use ratekeeper_tower::{DelayStats, Forwarding, Identity, PolicyDecider, RateLimitLayer};

@@ -1,6 +1,6 @@
 //! How busy this container or machine is, for shedding by it.
 
-use ratekeeper::Load;
+use ratekeeper::adaptive::Load;
 use ratekeeper_load::LoadReader;
 use ratekeeper_policy::LoadSource;
 use std::sync::{Mutex, PoisonError};

@@ -20,7 +20,7 @@ use crate::net::stream::Stream;
 use crate::net::tls::OwnCertificate;
 use crate::net::worker::{LAST_CALL, greeted};
 use connection::Connection;
-use ratekeeper::{Clock, KeyedGcra};
+use ratekeeper::{Clock, keyed::KeyedGcra};
 use session::Password;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};

@@ -6,7 +6,7 @@ use super::{Options, Shared, serve};
 use crate::app::App;
 use crate::store::AnyStore;
 use proptest::prelude::*;
-use ratekeeper::{Clock, KeyedGcra, ManualClock, MemoryStore};
+use ratekeeper::{Clock, ManualClock, MemoryStore, keyed::KeyedGcra};
 use ratekeeper_policy::config::{Config, KeysShown};
 use std::net::SocketAddr;
 use std::sync::Arc;

@@ -23,7 +23,7 @@ use crate::run::systemd::Notify;
 use crate::run::{log, welcome};
 use crate::store::{self, AnyStore};
 use crate::{api, gateway, resp};
-use ratekeeper::{KeyedGcra, MemoryStore, SystemClock};
+use ratekeeper::{MemoryStore, clock::SystemClock, keyed::KeyedGcra};
 use ratekeeper_policy::Policies;
 use ratekeeper_policy::config::{Certificate, Config, Listen, Server, StoreConfig, Upstream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};

@@ -3,7 +3,7 @@
 use crate::table::{Asked, Group};
 use axum::body::Body;
 use hyper::{Request, Response};
-use ratekeeper::{MemoryStore, SystemClock};
+use ratekeeper::{MemoryStore, clock::SystemClock};
 use ratekeeper_policy::Engine;
 use ratekeeper_policy::config::Config;
 use ratekeeper_tower::{Identity, PeerAddr, PolicyDecider, RateLimitLayer};

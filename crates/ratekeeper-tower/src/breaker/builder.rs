@@ -1,7 +1,7 @@
 //! Every number of a breaker, and what is wrong with those that make no sense.
 
 use super::CircuitBreaker;
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use super::CircuitBreaker;
 use super::probes::Slot;
-use ratekeeper::{Clock, SystemClock, Timestamp};
+use ratekeeper::{Clock, Timestamp, clock::SystemClock};
 use std::fmt;
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use bytes::Bytes;
 use http::Response;
 use http::response::Parts;
 use pin_project_lite::pin_project;
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -2,7 +2,7 @@
 
 use super::{CircuitBreaker, CircuitBreakerService};
 use http::response::Parts;
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
 use tower_layer::Layer;
 

@@ -5,7 +5,7 @@ use crate::answer::{self, Asker, Denial};
 use crate::body::ResponseBody;
 use http::response::Parts;
 use http::{Request, Response};
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
 use std::task::{Context, Poll};
 use tower_service::Service;

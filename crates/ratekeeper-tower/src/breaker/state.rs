@@ -7,7 +7,7 @@ use super::mode::{Force, State};
 use super::probes::{Probes, Slot, Taken};
 use super::window::{Recent, Window};
 use super::word::{Kind, Word};
-use ratekeeper::{Clock, SystemClock, Timestamp};
+use ratekeeper::{Clock, Timestamp, clock::SystemClock};
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst};

@@ -9,7 +9,7 @@ use super::{ClientError, Once, Repeat};
 use crate::deadline::Deadline;
 use http::{Request, Response};
 use pin_project_lite::pin_project;
-use ratekeeper::{Clock, Reservation, Sleep, SystemClock, Timestamp};
+use ratekeeper::{Clock, Reservation, Timestamp, clock::Sleep, clock::SystemClock};
 use std::error::Error;
 use std::fmt;
 use std::pin::Pin;

@@ -7,7 +7,9 @@ use crate::head::Head;
 use crate::identity::Client;
 use http::Request;
 use http::header::HOST;
-use ratekeeper::{Clock, Keyed, Limiter, Reservation, ReserveError, SystemClock, Timestamp};
+use ratekeeper::{
+    Clock, Keyed, Limiter, Reservation, Timestamp, clock::SystemClock, decision::ReserveError,
+};
 use std::borrow::Cow;
 use std::fmt;
 use std::sync::Arc;

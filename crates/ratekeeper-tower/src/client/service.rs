@@ -3,7 +3,7 @@
 use super::layer::Shared;
 use super::{ClientError, ClientFuture, Once, Repeat};
 use http::{Request, Response};
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use std::error::Error;
 use std::fmt;
 use std::sync::Arc;

@@ -3,7 +3,10 @@
 use crate::body::Held;
 use http::Request;
 use http::request::Parts;
-use ratekeeper::{BusyError, Clock, Concurrency, KeyPermit, KeyedConcurrency, Permit, SystemClock};
+use ratekeeper::{
+    Clock, Concurrency, Permit, clock::SystemClock, concurrency::BusyError, keyed::KeyPermit,
+    keyed::KeyedConcurrency,
+};
 use std::fmt;
 use std::hash::Hash;
 

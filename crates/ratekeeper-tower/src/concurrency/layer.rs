@@ -3,7 +3,7 @@
 use super::{ConcurrencyService, PerKey};
 use http::StatusCode;
 use http::request::Parts;
-use ratekeeper::{Clock, Concurrency, KeyedConcurrency};
+use ratekeeper::{Clock, Concurrency, keyed::KeyedConcurrency};
 use std::hash::Hash;
 use tower_layer::Layer;
 
@@ -12,7 +12,7 @@ use tower_layer::Layer;
 ///
 /// A request is in flight until the body of its response ends, is dropped, or the client hangs up.
 /// All services of a layer and its clones share the permits. The answer carries the
-/// [`Busy`](ratekeeper::BusyError) as an extension.
+/// [`Busy`](ratekeeper::concurrency::BusyError) as an extension.
 ///
 /// ```
 /// use ratekeeper_tower::ConcurrencyLayer;

@@ -9,7 +9,7 @@ pub use policies::PolicyDecider;
 use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use http::HeaderMap;
-use ratekeeper::Sleep;
+use ratekeeper::clock::Sleep;
 use ratekeeper_policy::{Completion, RequestError};
 use std::net::IpAddr;
 use std::pin::Pin;

@@ -6,8 +6,8 @@ use crate::head::Head;
 use crate::key::{Key, of_ipv4, of_ipv6};
 use http::HeaderMap;
 use ratekeeper::{
-    Algorithm, ChargeToken, Clock, Decision, DefaultClock, HashedKey, Keyed, Limit, Reservation,
-    ReserveError, Sleep, SystemClock, Timestamp,
+    Algorithm, Clock, Decision, Keyed, Limit, Reservation, Timestamp, clock::DefaultClock,
+    clock::Sleep, clock::SystemClock, decision::ReserveError, keyed::ChargeToken, keyed::HashedKey,
 };
 use ratekeeper_policy::{
     Action, Completion, Count, DenialStatus, IPV6_PREFIX, RequestError, RequestParts,
@@ -78,7 +78,7 @@ impl<C: Clock> LimitDecider<C> {
         clippy::result_large_err,
         reason = "it is compiled into its caller, and stays where it is made"
     )]
-    fn take(&self, key: &ratekeeper::Key<'_, C>, cost: u64) -> Result<Ticket<C>, Ticket<C>> {
+    fn take(&self, key: &ratekeeper::keyed::Key<'_, C>, cost: u64) -> Result<Ticket<C>, Ticket<C>> {
         let now = self.keyed.clock().now();
         let key = key.at(now);
         let at_once = if let Action::Delay { .. } = self.action {
@@ -100,7 +100,12 @@ impl<C: Clock> LimitDecider<C> {
     }
 
     #[inline(never)]
-    fn take_anyhow(&self, key: &ratekeeper::Key<'_, C>, cost: u64, now: Timestamp) -> Ticket<C> {
+    fn take_anyhow(
+        &self,
+        key: &ratekeeper::keyed::Key<'_, C>,
+        cost: u64,
+        now: Timestamp,
+    ) -> Ticket<C> {
         let ticket = match self.action {
             Action::Delay { max } => self.take_or_wait(key, cost, now, max),
             // A queue knows itself how long one may wait in it.
@@ -125,7 +130,12 @@ impl<C: Clock> LimitDecider<C> {
 
     /// The ticket of who is over the limit.
     #[inline(never)]
-    fn over(&self, key: &ratekeeper::Key<'_, C>, decision: Decision, now: Timestamp) -> Ticket<C> {
+    fn over(
+        &self,
+        key: &ratekeeper::keyed::Key<'_, C>,
+        decision: Decision,
+        now: Timestamp,
+    ) -> Ticket<C> {
         let spread = self.secret.hash_one(key.hashed());
         Ticket {
             decision,
@@ -140,7 +150,7 @@ impl<C: Clock> LimitDecider<C> {
     #[inline(never)]
     fn take_or_wait(
         &self,
-        key: &ratekeeper::Key<'_, C>,
+        key: &ratekeeper::keyed::Key<'_, C>,
         cost: u64,
         now: Timestamp,
         longest: Duration,

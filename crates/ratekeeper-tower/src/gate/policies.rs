@@ -5,7 +5,7 @@ use crate::answer::{self, Denial, Dialects};
 use crate::head::Head;
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
-use ratekeeper::{AskOutcome, MemoryStore, Sleep, Store};
+use ratekeeper::{MemoryStore, Store, clock::Sleep, store::AskOutcome};
 use ratekeeper_policy::{
     Completion, Engine, Headers, MaybeReady, PolicyVerdict, RequestError, Subject, TrustedPeers,
     credentials, request_start,

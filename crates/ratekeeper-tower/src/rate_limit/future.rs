@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use ratekeeper::Sleep;
+use ratekeeper::clock::Sleep;
 use ratekeeper_policy::Completion;
 use std::fmt;
 use std::marker::PhantomData;

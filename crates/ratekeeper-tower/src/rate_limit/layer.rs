@@ -141,7 +141,7 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
     }
 
     /// The header in which a [trusted](Self::identity) proxy says how important a request is, by
-    /// the name of its [class](ratekeeper::Class), where the policies
+    /// the name of its [class](ratekeeper::adaptive::Class), where the policies
     /// [shed](ratekeeper_policy::Policies::shed). From anybody else it says nothing.
     #[must_use]
     pub fn class_header(self, name: HeaderName) -> Self {

@@ -5,7 +5,7 @@ use crate::body::ResponseBody;
 use bytes::Bytes;
 use http::Response;
 use pin_project_lite::pin_project;
-use ratekeeper::{Clock, Shedder, SystemClock};
+use ratekeeper::{Clock, adaptive::Shedder, clock::SystemClock};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

@@ -6,7 +6,7 @@ use crate::head::Head;
 use crate::identity::{self, Client, Identity};
 use crate::key::Key;
 use http::{HeaderName, Request};
-use ratekeeper::{Class, Clock, Shedder, SystemClock, Timestamp};
+use ratekeeper::{Clock, Timestamp, adaptive::Class, adaptive::Shedder, clock::SystemClock};
 use ratekeeper_policy::request_start;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};

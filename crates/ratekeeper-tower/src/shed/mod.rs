@@ -4,7 +4,7 @@
 //! ```
 //! use axum::{Router, routing::get};
 //! use http::HeaderName;
-//! use ratekeeper::{Class, Shedder};
+//! use ratekeeper::{adaptive::Class, adaptive::Shedder};
 //! use ratekeeper_tower::{Identity, ShedLayer};
 //!
 //! let shed = ShedLayer::new(Shedder::new())
@@ -19,7 +19,7 @@
 //!
 //! # Where the pressure comes from
 //!
-//! From whatever the [`Shedder`](ratekeeper::Shedder) is told, and by itself from the gates inside:
+//! From whatever the [`Shedder`](ratekeeper::adaptive::Shedder) is told, and by itself from the gates inside:
 //! a response that carries [`NoRoom`](crate::NoRoom), as those of
 //! [`AdaptiveConcurrencyLayer`](crate::AdaptiveConcurrencyLayer) and of
 //! [`ConcurrencyLayer::unavailable`](crate::ConcurrencyLayer::unavailable) do, counts as refused.

@@ -6,7 +6,7 @@ use crate::answer::{self, Asker, Denial, Jitter};
 use crate::body::ResponseBody;
 use crate::head::Head;
 use http::{Request, Response};
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -41,7 +41,7 @@ pub struct RateChange {
 ///
 /// ```
 /// use std::time::Duration;
-/// use ratekeeper::{Adaptive, Limit, Load, ManualClock};
+/// use ratekeeper::{adaptive::Adaptive, Limit, adaptive::Load, ManualClock};
 ///
 /// let clock = ManualClock::new();
 /// let adaptive = Adaptive::between(Limit::per_second(100), Limit::per_second(300))

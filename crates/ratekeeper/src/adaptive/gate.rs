@@ -140,7 +140,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     /// grows until 30 % of it are as many as are served well.
     ///
     /// ```
-    /// use ratekeeper::{AdaptiveConcurrency, Class};
+    /// use ratekeeper::{adaptive::AdaptiveConcurrency, adaptive::Class};
     ///
     /// let gate = AdaptiveConcurrency::builder().start(20).build();
     /// let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire_as(Class::Sheddable, None).ok()).collect();

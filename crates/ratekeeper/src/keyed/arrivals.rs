@@ -21,14 +21,14 @@ use std::sync::Arc;
 ///
 /// ```
 /// use std::time::Duration;
-/// use ratekeeper::{KeyedGcra, Clock, GcraParams};
+/// use ratekeeper::{keyed::KeyedGcra, Clock, keyed::GcraParams};
 ///
 /// let arrivals = KeyedGcra::new();
 /// let now = arrivals.clock().now();
 /// let thirty_a_minute = Throttle::new(16, 30, Duration::from_secs(60))?;
 /// assert_eq!(arrivals.check("user-42", &thirty_a_minute, 1, now).remaining(), 15);
 /// assert!(arrivals.check("user-42", &thirty_a_minute, 17, now).is_never());
-/// # Ok::<_, ratekeeper::GcraParamsError>(())
+/// # Ok::<_, ratekeeper::keyed::GcraParamsError>(())
 /// ```
 ///
 /// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is, and keys for which there is no room

@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// A limit on how many are in flight at once for each key. A key is forgotten when none of it is.
 ///
 /// ```
-/// use ratekeeper::KeyedConcurrency;
+/// use ratekeeper::keyed::KeyedConcurrency;
 ///
 /// let per_tenant = KeyedConcurrency::<str>::new(2);
 /// let first = per_tenant.try_acquire("acme")?;
@@ -25,7 +25,7 @@ use std::sync::Arc;
 /// assert!(per_tenant.try_acquire("emca").is_ok());
 /// drop(first);
 /// assert_eq!(per_tenant.in_flight("acme"), 1);
-/// # Ok::<_, ratekeeper::BusyError>(())
+/// # Ok::<_, ratekeeper::concurrency::BusyError>(())
 /// ```
 ///
 /// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is. What is in flight is never

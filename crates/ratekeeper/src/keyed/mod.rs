@@ -51,7 +51,7 @@ use terms::LimitVersion;
 /// let address = IpAddr::from(Ipv4Addr::LOCALHOST);
 /// let slot = per_address.key(&address).reserve(1)?;
 /// assert_eq!(per_address.key(&address).peek().remaining(), 9);
-/// # Ok::<_, ratekeeper::ReserveError>(())
+/// # Ok::<_, ratekeeper::decision::ReserveError>(())
 /// ```
 ///
 /// # What it costs
@@ -103,7 +103,7 @@ impl<K: ?Sized> Keyed<K> {
     /// To choose how many keys, how much memory, or another clock.
     ///
     /// ```
-    /// use ratekeeper::{FastClock, Keyed, Limit};
+    /// use ratekeeper::{clock::FastClock, Keyed, Limit};
     ///
     /// let per_user = Keyed::<str>::builder(Limit::per_minute(100)).max_keys(50_000).clock(FastClock).build();
     /// ```
@@ -314,7 +314,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         });
     }
 
-    /// Ends every wait, now and later, with [`WaitError::Closed`](crate::WaitError::Closed). The
+    /// Ends every wait, now and later, with [`WaitError::Closed`](crate::limiter::WaitError::Closed). The
     /// other verbs go on.
     pub fn close(&self) {
         self.inner.waiters.close();

@@ -36,7 +36,7 @@ impl Limit {
     ///
     /// assert_eq!(Limit::per_second_f64(0.1)?.to_string(), "1/10s");
     /// assert!(Limit::per_second_f64(f64::NAN).is_err());
-    /// # Ok::<_, ratekeeper::RateError>(())
+    /// # Ok::<_, ratekeeper::limit::RateError>(())
     /// ```
     pub fn per_second_f64(rate: f64) -> Result<Self, RateError> {
         if !rate.is_finite() || rate < 0.0 {

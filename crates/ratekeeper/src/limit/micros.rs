@@ -81,7 +81,7 @@ impl Limit {
     /// The integers that a store decides with which counts in microseconds.
     ///
     /// ```
-    /// use ratekeeper::{MicrosLimit, Limit};
+    /// use ratekeeper::{limit::MicrosLimit, Limit};
     ///
     /// let MicrosLimit::Bucket { per_micro, token, capacity, .. } = Limit::per_second(3).burst(5).in_micros() else { panic!() };
     /// assert_eq!((per_micro, token, capacity), (3, 1_000_000, 5_000_000)); // a token is a third of a second, exactly

@@ -319,7 +319,7 @@ impl Limit {
     ///     // … it succeeds …
     ///     charge.settle(0);
     /// }
-    /// # Ok::<_, ratekeeper::DeniedError>(())
+    /// # Ok::<_, ratekeeper::decision::DeniedError>(())
     /// ```
     #[must_use]
     pub const fn refundable(self) -> Self {

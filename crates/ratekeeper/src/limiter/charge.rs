@@ -22,7 +22,7 @@ use core::fmt;
 /// // … the work turns out to cost 120 …
 /// charge.settle(120);
 /// assert_eq!(limiter.peek().remaining(), 880);
-/// # Ok::<_, ratekeeper::DeniedError>(())
+/// # Ok::<_, ratekeeper::decision::DeniedError>(())
 /// ```
 #[must_use = "settle the charge when the true cost is known, or drop it with `drop(charge)` to keep it"]
 pub struct Charge<C: Clock = DefaultClock> {

@@ -97,7 +97,7 @@ impl<C: Clock> Limiter<C> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use ratekeeper::{Clock, Limit, Limiter, SystemClock};
+    /// use ratekeeper::{Clock, Limit, Limiter, clock::SystemClock};
     ///
     /// let limiter = Limiter::new(Limit::per_second(1));
     /// let start = SystemClock.now();

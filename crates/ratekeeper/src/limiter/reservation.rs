@@ -31,7 +31,7 @@ use core::time::Duration;
 /// if later.delay() > Duration::from_secs(1) {
 ///     later.cancel(); // the next caller gets the slot
 /// }
-/// # Ok::<_, ratekeeper::ReserveError>(())
+/// # Ok::<_, ratekeeper::decision::ReserveError>(())
 /// ```
 #[must_use = "a reservation takes its slot whether or not you act; cancel it to give the slot back"]
 pub struct Reservation<C: Clock = DefaultClock> {

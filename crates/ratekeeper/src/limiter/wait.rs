@@ -83,7 +83,7 @@ impl<C: Clock> Limiter<C> {
     ///     limiter.wait().blocking()?; // one every millisecond
     /// }
     /// limiter.wait_n(1).within(Duration::from_secs(2)).blocking()?;
-    /// # Ok::<_, ratekeeper::WaitError>(())
+    /// # Ok::<_, ratekeeper::limiter::WaitError>(())
     /// ```
     #[inline]
     pub fn wait(&self) -> Wait<'_, C> {

@@ -33,7 +33,7 @@ use std::vec::Vec;
 /// all or nothing.
 ///
 /// ```
-/// use ratekeeper::{Ask, Clock, Limit, MemoryStore, SystemClock};
+/// use ratekeeper::{Ask, Clock, Limit, MemoryStore, clock::SystemClock};
 ///
 /// let store = MemoryStore::new();
 /// let per_user = store.limit("user", Limit::per_minute(60))?;
@@ -41,7 +41,7 @@ use std::vec::Vec;
 ///
 /// let verdict = store.decide_now(&[Ask::new(&per_user, "u1"), Ask::new(&everyone, "")], SystemClock.now());
 /// assert!(verdict.is_allowed());
-/// # Ok::<_, ratekeeper::TooManyLimitsError>(())
+/// # Ok::<_, ratekeeper::keyed::TooManyLimitsError>(())
 /// ```
 ///
 /// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). A handle: clones share it.
@@ -83,14 +83,14 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStoreBuilder<C> {
-    /// See [`KeyedBuilder::max_keys`](crate::KeyedBuilder::max_keys).
+    /// See [`KeyedBuilder::max_keys`](crate::keyed::KeyedBuilder::max_keys).
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.cap.keys = keys;
         self
     }
 
-    /// See [`KeyedBuilder::max_bytes`](crate::KeyedBuilder::max_bytes).
+    /// See [`KeyedBuilder::max_bytes`](crate::keyed::KeyedBuilder::max_bytes).
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.cap.bytes = Some(bytes);
@@ -436,7 +436,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 
     #[cfg(feature = "tokio")]
-    fn sleep_until(&self, at: Timestamp) -> crate::Sleep {
+    fn sleep_until(&self, at: Timestamp) -> crate::clock::Sleep {
         self.clock().sleep_until(at)
     }
 

@@ -28,7 +28,7 @@ use std::vec::Vec;
 /// is generic over it runs on both:
 ///
 /// ```
-/// use ratekeeper::{Ask, Limit, LimitHandle, MemoryStore, Store, TooManyLimitsError};
+/// use ratekeeper::{Ask, Limit, store::LimitHandle, MemoryStore, Store, keyed::TooManyLimitsError};
 ///
 /// struct Gate<S> {
 ///     store: S,
@@ -109,8 +109,8 @@ pub trait Store: Send + Sync {
 
     /// A future that is ready at `at`, by its clock.
     #[cfg(feature = "tokio")]
-    fn sleep_until(&self, at: Timestamp) -> crate::Sleep {
-        crate::Sleep::real(at.saturating_since(self.now()))
+    fn sleep_until(&self, at: Timestamp) -> crate::clock::Sleep {
+        crate::clock::Sleep::real(at.saturating_since(self.now()))
     }
 
     /// The same for a caller who needs the answer `within` some time: a store that has to ask
@@ -169,7 +169,7 @@ pub trait Store: Send + Sync {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use ratekeeper::{Ask, Limit, MemoryStore, SettleError, Store};
+    /// use ratekeeper::{Ask, Limit, MemoryStore, store::SettleError, Store};
     ///
     /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
     /// let store = MemoryStore::new();

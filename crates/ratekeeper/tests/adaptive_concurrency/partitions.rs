@@ -150,7 +150,7 @@ fn threads_never_pass_the_limit_and_lose_nothing() {
 fn acquire<C: ratekeeper::Clock>(
     gate: &AdaptiveConcurrency<C>,
     partition: Option<Partition>,
-) -> Result<AdaptivePermit<C>, ratekeeper::AtCapacityError> {
+) -> Result<AdaptivePermit<C>, ratekeeper::adaptive::AtCapacityError> {
     match partition {
         Some(partition) => gate.try_acquire_in(partition),
         None => gate.try_acquire(),

@@ -3,7 +3,7 @@
 //! keys were told is counted.
 
 use super::bounds::{self, Admitted};
-use ratekeeper::{Clock, Keyed, KeyedStats, Limit, ManualClock, Timestamp};
+use ratekeeper::{Clock, Keyed, Limit, ManualClock, Timestamp, keyed::KeyedStats};
 
 pub(crate) struct Flood {
     pub(crate) limit: Limit,

@@ -3,7 +3,10 @@
 
 use super::common::traces::cases;
 use proptest::prelude::*;
-use ratekeeper::{Clock, GcraParams, GcraParamsError, KeyedGcra, ManualClock, Outcome, Timestamp};
+use ratekeeper::{
+    Clock, ManualClock, Outcome, Timestamp, keyed::GcraParams, keyed::GcraParamsError,
+    keyed::KeyedGcra,
+};
 use std::collections::HashMap;
 use std::time::Duration;
 

@@ -6,7 +6,9 @@ use super::common::flood::slots;
 use super::common::oracle::Event;
 use super::common::traces::{cases, instant, whole_interval};
 use proptest::prelude::*;
-use ratekeeper::{Algorithm, Carry, Charge, Clock, Keyed, Limit, ManualClock, Reservation};
+use ratekeeper::{
+    Algorithm, Charge, Clock, Keyed, Limit, ManualClock, Reservation, limiter::Carry,
+};
 use std::collections::BTreeMap;
 use std::time::Duration;
 

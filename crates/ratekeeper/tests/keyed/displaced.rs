@@ -6,7 +6,8 @@
 use super::common::traces::cases;
 use proptest::prelude::*;
 use ratekeeper::{
-    Algorithm, Ask, Carry, Clock, Keyed, Limit, LimitHandle, ManualClock, MemoryStore, Verdict,
+    Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Verdict, limiter::Carry,
+    store::LimitHandle,
 };
 use std::time::Duration;
 

@@ -3,7 +3,7 @@
 use super::common::model::{Model, Told};
 use super::common::traces::{Step, any_limits, cases, instant, moved_by, same_kind, steps};
 use proptest::prelude::*;
-use ratekeeper::{Carry, Charge, Clock, Keyed, Limit, Limiter, ManualClock, Reservation};
+use ratekeeper::{Charge, Clock, Keyed, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
@@ -81,7 +81,7 @@ fn calls() -> impl Strategy<Value = Call> {
     })
 }
 
-fn told(view: &ratekeeper::Key<'_, ManualClock>, cost: u64, verb: Verb) -> Told {
+fn told(view: &ratekeeper::keyed::Key<'_, ManualClock>, cost: u64, verb: Verb) -> Told {
     Told::from(match verb {
         Verb::Check => view.check_n(cost),
         Verb::Peek => view.peek_n(cost),

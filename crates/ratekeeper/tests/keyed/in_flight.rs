@@ -2,7 +2,7 @@
 
 use super::common::traces::cases;
 use proptest::prelude::*;
-use ratekeeper::{KeyPermit, KeyedConcurrency};
+use ratekeeper::{keyed::KeyPermit, keyed::KeyedConcurrency};
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 

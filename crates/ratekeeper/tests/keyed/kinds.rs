@@ -94,6 +94,6 @@ fn the_first_lines_of_the_docs() {
     assert!(per_user.is_closed());
     assert_eq!(
         per_user.key("u2").wait().blocking(),
-        Err(ratekeeper::WaitError::Closed)
+        Err(ratekeeper::limiter::WaitError::Closed)
     );
 }

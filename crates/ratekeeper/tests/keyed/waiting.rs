@@ -1,6 +1,6 @@
 //! Waiting for a key's turn.
 
-use ratekeeper::{Algorithm, Clock, Keyed, Limit, ManualClock, Timestamp, WaitError};
+use ratekeeper::{Algorithm, Clock, Keyed, Limit, ManualClock, Timestamp, limiter::WaitError};
 use std::sync::Mutex;
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! One refundable bucket, reached in every way there is.
 
 use ratekeeper::{
-    Ask, Charge, ChargeToken, Clock, Decision, Keyed, Limit, LimitHandle, Limiter, ManualClock,
-    MemoryStore, Mode, Verdict,
+    Ask, Charge, Clock, Decision, Keyed, Limit, Limiter, ManualClock, MemoryStore, Mode, Verdict,
+    keyed::ChargeToken, store::LimitHandle,
 };
 
 /// Something that was charged.

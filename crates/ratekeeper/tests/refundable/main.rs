@@ -5,7 +5,9 @@ mod faces;
 mod traces;
 
 use faces::{Bucket, faces};
-use ratekeeper::{Algorithm, Carry, Clock, Limit, Limiter, ManualClock, ReserveError};
+use ratekeeper::{
+    Algorithm, Clock, Limit, Limiter, ManualClock, decision::ReserveError, limiter::Carry,
+};
 use std::time::Duration;
 
 /// Numbers that look random, the same in each run.

@@ -4,7 +4,7 @@ use super::common::oracle::Event;
 use super::common::traces::{cases, instant, limiter, limits, whole_interval};
 use super::{Op, World, level, look, ops};
 use proptest::prelude::*;
-use ratekeeper::{Carry, Clock, Limit, Limiter, ManualClock, Reservation};
+use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
 use std::time::Duration;
 
 /// Parts a token, so that every interval from 1 to 10 ns brings whole parts a nanosecond.

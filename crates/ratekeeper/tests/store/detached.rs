@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use ratekeeper::{
-    Ask, AskOutcome, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, SettleError,
-    Timestamp, Verdict,
+    Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Timestamp, Verdict, store::AskOutcome,
+    store::LimitHandle, store::SettleError,
 };
 use std::time::Duration;
 
@@ -200,7 +200,7 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration, Duration)> {
-    let one = |status: &ratekeeper::AskResult| {
+    let one = |status: &ratekeeper::store::AskResult| {
         let decision = status.decision();
         (
             status.outcome(),

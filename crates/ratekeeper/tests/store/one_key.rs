@@ -1,8 +1,8 @@
 //! What an operator does to one key, and what becomes of the keys of each limit.
 
 use ratekeeper::{
-    Algorithm, Ask, Clock, Keyed, Limit, LimitHandle, LimitKeyStats, ManualClock, MemoryStore,
-    Store, Timestamp,
+    Algorithm, Ask, Clock, Keyed, Limit, ManualClock, MemoryStore, Store, Timestamp,
+    store::LimitHandle, store::LimitKeyStats,
 };
 use std::future::Future;
 use std::pin::pin;

@@ -1,8 +1,8 @@
 //! The rules one by one, as a person would say them.
 
 use ratekeeper::{
-    Ask, AskOutcome, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Source, Store,
-    Verdict,
+    Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Store, Verdict, store::AskOutcome,
+    store::LimitHandle, store::Source,
 };
 use std::time::Duration;
 

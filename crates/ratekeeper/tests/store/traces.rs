@@ -6,8 +6,8 @@ use super::common::traces::{Step, any_limits, cases, instant, moved_by, same_kin
 use super::reference::{Asked, Reference, Says};
 use proptest::prelude::*;
 use ratekeeper::{
-    Algorithm, Ask, AskOutcome, Clock, Limit, LimitHandle, ManualClock, MemoryStore, Mode, Outcome,
-    Source, Verdict,
+    Algorithm, Ask, Clock, Limit, ManualClock, MemoryStore, Mode, Outcome, Verdict,
+    store::AskOutcome, store::LimitHandle, store::Source,
 };
 use std::collections::BTreeMap;
 use std::time::Duration;

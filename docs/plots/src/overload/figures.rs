@@ -6,7 +6,7 @@ use super::{
 };
 use crate::figures::legend;
 use crate::svg::{Anchor, Frame, INK, MUTED, OFFERED, Svg};
-use ratekeeper::Class;
+use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{MILLI, Outcome, SECOND};
 
 pub(crate) fn all() -> Vec<(String, String)> {

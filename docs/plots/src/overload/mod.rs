@@ -9,7 +9,7 @@ pub(crate) use figures::all as figures;
 pub(crate) use tables::all as tables;
 
 use crate::svg::{ADMITTED, OVER};
-use ratekeeper::Class;
+use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{
     Backend, MILLI, MINUTE, Open, Outcome, Plan, SECOND, Scenario, Stream, adaptive, burst_load,
     classed, controls, fixed, four_classes, queued, shed,

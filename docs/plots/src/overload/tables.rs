@@ -5,7 +5,7 @@ use super::{
     steps, uneven,
 };
 use crate::tables::Table;
-use ratekeeper::Class;
+use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{MILLI, MINUTE, Outcome, SECOND, Scenario};
 
 pub(crate) fn all() -> Vec<Table> {

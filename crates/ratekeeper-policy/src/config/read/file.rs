@@ -10,7 +10,7 @@ use crate::config::{
 };
 use crate::path::PathCase;
 use crate::policies::Policies;
-use ratekeeper::OnFailure;
+use ratekeeper::store::OnFailure;
 
 type Settings = (
     Server,

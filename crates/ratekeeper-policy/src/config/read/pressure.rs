@@ -6,7 +6,7 @@ use crate::config::Identity;
 use crate::config::kind::Kind;
 use crate::config::tree::{Data, Value};
 use crate::pressure::{AdaptiveLimit, Shed};
-use ratekeeper::Class;
+use ratekeeper::adaptive::Class;
 use ratekeeper::adaptive::{Control, QueueConfig};
 use std::time::Duration;
 

@@ -13,7 +13,7 @@ use crate::policy::{Reserve, Rollout, StatusRange};
 use crate::policy_limit::{ParsePolicyLimitError, PolicyLimit};
 use crate::preflight::Preflight;
 use ipnet::IpNet;
-use ratekeeper::{Algorithm, OnFailure, ParseLimitError, Timestamp};
+use ratekeeper::{Algorithm, Timestamp, limit::ParseLimitError, store::OnFailure};
 use std::net::IpAddr;
 use std::time::Duration;
 

@@ -4,7 +4,7 @@ use super::settings::settings;
 use super::{Reader, Section, scalar};
 use crate::config::StoreConfig;
 use crate::config::redis::RedisConfig;
-use ratekeeper::OnFailure;
+use ratekeeper::store::OnFailure;
 
 /// The keys that say something whatever the kind.
 const OF_EVERY_KIND: [&str; 4] = ["kind", "max_keys", "max_bytes", "key_secret"];

@@ -2,7 +2,7 @@
 
 use super::Finding;
 use crate::store;
-use ratekeeper::{Ask, Limit, Source, Store};
+use ratekeeper::{Ask, Limit, Store, store::Source};
 use ratekeeper_policy::config::{Config, RedisConfig};
 use ratekeeper_redis::{
     ConnectError, Inspected, Inspection, MAXMEMORY_ADVICE, MAXMEMORY_POLICY, RedisStoreBuilder,

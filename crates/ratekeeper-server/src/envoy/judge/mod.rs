@@ -9,8 +9,8 @@ use arc_swap::ArcSwapOption;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
 use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimitResponse};
 use ratekeeper::{
-    Ask, Clock, Decision, Limit, LimitHandle, Mode, Source, Store, Timestamp, TooManyLimitsError,
-    Verdict,
+    Ask, Clock, Decision, Limit, Mode, Store, Timestamp, Verdict, keyed::TooManyLimitsError,
+    store::LimitHandle, store::Source,
 };
 use smallvec::SmallVec;
 use std::collections::HashMap;

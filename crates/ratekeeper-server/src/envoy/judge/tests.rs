@@ -5,7 +5,7 @@ use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descri
 };
 use envoy_types::pb::envoy::service::ratelimit::v3::rate_limit_response::DescriptorStatus;
 use envoy_types::pb::google::protobuf::UInt64Value;
-use ratekeeper::{ManualClock, MemoryStore, OnFailure};
+use ratekeeper::{ManualClock, MemoryStore, store::OnFailure};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 

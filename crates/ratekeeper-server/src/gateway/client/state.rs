@@ -6,7 +6,7 @@ use super::http1::Informed;
 use crate::gateway::address_limit::AddressSlot;
 use crate::gateway::drain::{Drain, Stage};
 use axum::http::HeaderValue;
-use ratekeeper::{Clock, CoarseClock, Timestamp};
+use ratekeeper::{Clock, Timestamp, clock::CoarseClock};
 use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, OnceLock};

@@ -17,7 +17,7 @@ pub(crate) use timer::{Overdue, Progress, Timer, Times};
 pub(crate) use trouble::Trouble;
 
 use foldhash::fast::FixedState;
-use ratekeeper::CoarseClock;
+use ratekeeper::clock::CoarseClock;
 use ratekeeper_policy::config::{Balance, Gateway, Upstream};
 use ratekeeper_tower::CircuitBreaker;
 use ratekeeper_tower::breaker::{Call, State};

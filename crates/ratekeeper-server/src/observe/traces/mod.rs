@@ -19,7 +19,7 @@ use axum::middleware::Next;
 use axum::response::Response;
 use context::Parent;
 use export::Collector;
-use ratekeeper::AskOutcome;
+use ratekeeper::store::AskOutcome;
 use ratekeeper_policy::PolicyVerdict;
 use ratekeeper_policy::config::Config;
 use std::sync::Arc;

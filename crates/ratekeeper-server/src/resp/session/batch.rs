@@ -1,7 +1,7 @@
 //! Calls of `CL.THROTTLE` as programs write them, read in one go, so that memory is asked for all
 //! their keys at once.
 
-use ratekeeper::GcraParams;
+use ratekeeper::keyed::GcraParams;
 
 /// So many calls are read ahead.
 pub(super) const MOST: usize = 16;

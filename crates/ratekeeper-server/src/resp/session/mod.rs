@@ -18,7 +18,7 @@ pub(crate) use throttle::{Totals, figures, seconds, signed};
 use batch::Batch;
 use commands::Client;
 use parse::Parser;
-use ratekeeper::{Clock, KeyedGcra, Timestamp};
+use ratekeeper::{Clock, Timestamp, keyed::KeyedGcra};
 use transaction::Transaction;
 
 /// Answers are sent once there are so many bytes of them: a few letters may ask for much.

@@ -4,7 +4,9 @@ use super::batch::Call;
 use super::parse::{Arguments, integer};
 use super::quoted::Quoted;
 use super::reply::Reply;
-use ratekeeper::{Clock, Decision, GcraParams, GcraParamsError, KeyedGcra, Timestamp};
+use ratekeeper::{
+    Clock, Decision, Timestamp, keyed::GcraParams, keyed::GcraParamsError, keyed::KeyedGcra,
+};
 use std::fmt;
 use std::time::Duration;
 

@@ -5,7 +5,7 @@ use super::serving::Serving;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use ratekeeper::adaptive::RequestOutcome;
-use ratekeeper::{Clock, SystemClock};
+use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

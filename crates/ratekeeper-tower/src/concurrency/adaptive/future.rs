@@ -10,7 +10,10 @@ use http::{Request, Response, StatusCode};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use ratekeeper::adaptive::{AdaptiveQueue, QueueTicket, QueueWait, QueuedPermit, RequestOutcome};
-use ratekeeper::{AdaptivePermit, AtCapacityError, Class, Clock, SystemClock, Timestamp};
+use ratekeeper::{
+    Clock, Timestamp, adaptive::AdaptivePermit, adaptive::AtCapacityError, adaptive::Class,
+    clock::SystemClock,
+};
 use std::fmt;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};

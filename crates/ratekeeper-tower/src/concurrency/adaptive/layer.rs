@@ -4,7 +4,7 @@ use super::{AdaptiveConcurrencyService, ByHead, QueueConfig};
 use crate::head::Head;
 use http::response::Parts;
 use ratekeeper::adaptive::{AdaptiveQueue, Partition, RequestOutcome};
-use ratekeeper::{AdaptiveConcurrency, Clock, SystemClock};
+use ratekeeper::{Clock, adaptive::AdaptiveConcurrency, clock::SystemClock};
 use std::fmt;
 use std::sync::Arc;
 use tower_layer::Layer;
@@ -13,7 +13,7 @@ use tower_layer::Layer;
 /// at once.
 ///
 /// ```
-/// use ratekeeper::AdaptiveConcurrency;
+/// use ratekeeper::adaptive::AdaptiveConcurrency;
 /// use ratekeeper_tower::AdaptiveConcurrencyLayer;
 /// use ratekeeper_tower::concurrency::Queue;
 ///
@@ -30,13 +30,13 @@ use tower_layer::Layer;
 /// - a client that hangs up, a 429 (which speaks of who asked) and what never reached the service
 ///   ([`NotReached`](crate::NotReached)) say nothing.
 ///
-/// A [`Class`](ratekeeper::Class) among the extensions of a request says how important it is, and
-/// room is kept for those above it ([how much](ratekeeper::AdaptiveConcurrency::try_acquire_as));
+/// A [`Class`](ratekeeper::adaptive::Class) among the extensions of a request says how important it is, and
+/// room is kept for those above it ([how much](ratekeeper::adaptive::AdaptiveConcurrency::try_acquire_as));
 /// [`ShedLayer::extension`](crate::ShedLayer::extension) leaves it there. Whoever says nothing has
 /// all of the limit.
 ///
 /// [`classify`](Self::classify) decides otherwise. The 503 is a problem of the type
-/// `temporary-reduced-capacity`; it carries the [`AtCapacity`](ratekeeper::AtCapacityError), and where
+/// `temporary-reduced-capacity`; it carries the [`AtCapacity`](ratekeeper::adaptive::AtCapacityError), and where
 /// no class was said [`NoRoom`](crate::NoRoom), by which a [`ShedLayer`](crate::ShedLayer) further
 /// out learns of the pressure. All services of a layer and its clones share the limit.
 pub struct AdaptiveConcurrencyLayer<C: Clock = SystemClock, J = ByHead> {

@@ -11,7 +11,9 @@ use crate::identity::Client;
 use http::{Request, Response};
 use http_body::Body;
 use ratekeeper::adaptive::Partition;
-use ratekeeper::{AdaptivePermit, AtCapacityError, Class, Clock, SystemClock};
+use ratekeeper::{
+    Clock, adaptive::AdaptivePermit, adaptive::AtCapacityError, adaptive::Class, clock::SystemClock,
+};
 use std::fmt;
 use std::sync::Arc;
 use std::task::{Context, Poll};

@@ -1,7 +1,7 @@
 //! A request in flight under an adaptive limit: its permit, and whoever waits for it.
 
 use ratekeeper::adaptive::{AdaptiveQueue, RequestOutcome};
-use ratekeeper::{AdaptivePermit, Clock};
+use ratekeeper::{Clock, adaptive::AdaptivePermit};
 
 /// Dropping it is a client that hung up, which says nothing.
 pub(super) struct Serving<C: Clock> {

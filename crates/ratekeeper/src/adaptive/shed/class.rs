@@ -7,7 +7,7 @@ use core::str::FromStr;
 /// How important a request is. A greater class is shed later.
 ///
 /// ```
-/// use ratekeeper::Class;
+/// use ratekeeper::adaptive::Class;
 ///
 /// assert!(Class::Critical > Class::SheddablePlus);
 /// assert_eq!("sheddable_plus".parse(), Ok(Class::SheddablePlus));

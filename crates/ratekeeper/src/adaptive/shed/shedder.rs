@@ -22,7 +22,7 @@ use std::sync::{Mutex, PoisonError};
 ///
 /// ```
 /// use std::time::Duration;
-/// use ratekeeper::{Class, ManualClock, Shedder};
+/// use ratekeeper::{adaptive::Class, ManualClock, adaptive::Shedder};
 ///
 /// let clock = ManualClock::new();
 /// let shedder = Shedder::builder().build_with_clock(clock.clone());

@@ -36,7 +36,7 @@ pub fn identity(data: &[u8]) {
 
     let proxy = IpAddr::from([10, 0, 0, 1]);
     let found = client(proxy, &lines);
-    assert_eq!(found, ratekeeper_policy::canonical(found));
+    assert_eq!(found, ratekeeper_policy::address::canonical(found));
     assert!(
         found == proxy || lines.iter().any(|line| stands_in(found, line.as_bytes())),
         "{found} in {lines:?}"
@@ -66,7 +66,7 @@ fn stands_in(ip: IpAddr, line: &[u8]) -> bool {
         .collect();
     let is = |text: &str| {
         text.parse()
-            .is_ok_and(|address| ratekeeper_policy::canonical(address) == ip)
+            .is_ok_and(|address| ratekeeper_policy::address::canonical(address) == ip)
     };
     let mut runs = text.split(|c: char| !(c.is_ascii_hexdigit() || c == ':' || c == '.'));
     runs.any(|run| is(run) || run.rsplit_once(':').is_some_and(|(host, _)| is(host)))

@@ -1,7 +1,7 @@
 //! What the fuzz targets of `ratekeeper-policy` run.
 
-use ratekeeper_policy::PathPattern;
 use ratekeeper_policy::config::{Config, Place};
+use ratekeeper_policy::matching::PathPattern;
 
 /// Any text as a file: what is said of it lies within it, and what is good is shown as a file that
 /// loads to the same.

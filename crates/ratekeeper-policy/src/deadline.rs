@@ -7,7 +7,7 @@ use std::time::Duration;
 /// it is nonsense.
 ///
 /// ```
-/// assert_eq!(ratekeeper_policy::grpc_timeout(b"250m"), Some(std::time::Duration::from_millis(250)));
+/// assert_eq!(ratekeeper_policy::request::grpc_timeout(b"250m"), Some(std::time::Duration::from_millis(250)));
 /// ```
 pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;
@@ -32,7 +32,7 @@ pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
 /// or a whole number since 1970 of which its size tells the unit. None if it is nonsense.
 ///
 /// ```
-/// use ratekeeper_policy::request_start;
+/// use ratekeeper_policy::request::request_start;
 ///
 /// assert_eq!(request_start(b"t=1700000000.123"), request_start(b"1700000000123"));
 /// ```

@@ -15,12 +15,12 @@ const DIGITS: usize = 16;
 /// A fingerprint of the value of an attribute, written `#` and 16 hexadecimal digits.
 ///
 /// ```
-/// use ratekeeper_policy::Fingerprint;
+/// use ratekeeper_policy::fingerprint::Fingerprint;
 ///
 /// let fingerprint: Fingerprint = "#f8c0a1b2c3d4e5f6".parse()?;
 /// assert_eq!(fingerprint.to_string(), "#f8c0a1b2c3d4e5f6");
 /// assert!("#f8c0".parse::<Fingerprint>().is_err());
-/// # Ok::<_, ratekeeper_policy::FingerprintError>(())
+/// # Ok::<_, ratekeeper_policy::fingerprint::FingerprintError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fingerprint(u64);

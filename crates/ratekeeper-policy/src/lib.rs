@@ -73,53 +73,36 @@
 //! - Spellings of one path (`/login/`, `//login`, `/%6cogin`) are one path.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod address;
+pub mod address;
 mod attribute;
-mod check;
 #[cfg(feature = "config")]
 pub mod config;
 mod deadline;
-mod engine;
-mod fingerprint;
+pub mod engine;
+pub mod fingerprint;
 mod host;
 mod index;
-mod matching;
+pub mod matching;
+pub mod overload;
 mod path;
 mod pattern;
 mod policies;
-mod policy;
+pub mod policy;
 mod policy_limit;
 mod preflight;
-mod pressure;
+pub mod request;
 mod request_check;
-mod stats;
+pub mod stats;
 mod subject;
 mod trusted_peers;
+pub mod validate;
 
-pub use address::{IPV6_PREFIX, canonical, canonical_network, client};
-pub use attribute::{Attribute, credentials};
-pub use check::{PolicyFinding, Severity};
-pub use deadline::{grpc_timeout, request_start};
+pub use attribute::Attribute;
 pub use engine::{
-    AdaptiveStats, Ban, ByNameError, Completion, Engine, EngineError, EngineOptions, Explanation,
-    KeySelector, KeyState, LimitState, LimitStatus, LoadSource, MaybeReady, OverloadStats,
-    Override, OverrideError, PolicyKey, PolicyStats, PolicyTrace, PolicyVerdict, Reason,
-    RejectionStats, SharedOverride, TopKey, Utilization, VerdictSummary,
+    Completion, Engine, EngineError, EngineOptions, Explanation, PolicyVerdict, Reason,
 };
-pub use fingerprint::{Fingerprint, FingerprintError, FingerprintSecret, KeyName};
-pub use host::host_name;
-pub use matching::{Match, MismatchReason};
-pub use path::PathCase;
-pub use pattern::{HostPattern, PathPattern, PatternError};
+pub use matching::Match;
 pub use policies::{ListEntry, Plan, Policies};
-pub use policy::{
-    Action, Cost, Count, DenialStatus, Missing, Penalty, Policy, Reserve, ReserveClasses, Rollout,
-    StatusRange,
-};
-pub use policy_limit::{ParsePolicyLimitError, PolicyLimit};
-pub use preflight::Preflight;
-pub use pressure::{AdaptiveLimit, Shed};
-pub use request_check::{RequestError, RequestParts, check_headers, check_hosts, check_path};
-pub use stats::{DecisionStats, HistogramSnapshot};
+pub use policy::{Action, Cost, Count, Missing, Policy};
+pub use policy_limit::PolicyLimit;
 pub use subject::{Headers, Subject};
-pub use trusted_peers::TrustedPeers;

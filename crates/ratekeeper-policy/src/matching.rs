@@ -3,10 +3,12 @@
 use crate::address;
 use crate::attribute::Attribute;
 use crate::path::Path;
-use crate::pattern::{HostPattern, PathPattern};
 use crate::subject::Subject;
 use ipnet::IpNet;
 use std::fmt;
+
+pub use crate::path::PathCase;
+pub use crate::pattern::{HostPattern, PathPattern, PatternError};
 
 /// Conditions on a request. All must hold; none means that every request will do.
 ///
@@ -14,7 +16,7 @@ use std::fmt;
 /// use ratekeeper_policy::Match;
 ///
 /// let orders = Match::new().method("POST").path("/api/orders/**".parse()?).unless(Match::new().attribute("plan", "pro"));
-/// # Ok::<_, ratekeeper_policy::PatternError>(())
+/// # Ok::<_, ratekeeper_policy::matching::PatternError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Match {

@@ -3,10 +3,10 @@
 use crate::address::IPV6_PREFIX;
 use crate::attribute::Attribute;
 use crate::matching::Match;
+use crate::overload::Shed;
 use crate::path::PathCase;
 use crate::policy::{Limits, Policy};
 use crate::policy_limit::PolicyLimit;
-use crate::pressure::Shed;
 use ratekeeper::{Limit, Timestamp, store::OnFailure};
 
 /// Everything that decides which limits apply.

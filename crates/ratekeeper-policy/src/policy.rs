@@ -2,10 +2,12 @@
 
 use crate::attribute::Attribute;
 use crate::matching::Match;
+use crate::overload::AdaptiveLimit;
 use crate::policy_limit::PolicyLimit;
-use crate::pressure::AdaptiveLimit;
 use ratekeeper::store::OnFailure;
 use std::time::Duration;
+
+pub use crate::policy_limit::ParsePolicyLimitError;
 
 /// Which requests, counted by what, how many of them.
 ///
@@ -18,7 +20,7 @@ use std::time::Duration;
 ///     .per(Attribute::Ip)
 ///     .limit(Limit::per_minute(5).algorithm(Algorithm::SlidingLog))
 ///     .count(Count::Failures);
-/// # Ok::<_, ratekeeper_policy::PatternError>(())
+/// # Ok::<_, ratekeeper_policy::matching::PatternError>(())
 /// ```
 #[derive(Clone, PartialEq, Debug)]
 pub struct Policy {

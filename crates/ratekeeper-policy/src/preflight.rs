@@ -12,7 +12,7 @@ use std::time::Duration;
 /// it; anybody can send them, so they are not free either.
 ///
 /// ```
-/// use ratekeeper_policy::Preflight;
+/// use ratekeeper_policy::request::Preflight;
 ///
 /// assert_eq!(Preflight::default(), "600/min burst 100".parse()?);
 /// assert_eq!("count".parse(), Ok(Preflight::Count));

@@ -90,7 +90,7 @@ pub struct RequestParts<'a, H> {
 /// for separators.
 ///
 /// ```
-/// use ratekeeper_policy::check_path;
+/// use ratekeeper_policy::request::check_path;
 ///
 /// assert!(check_path(b"/api/v1.2/...").is_ok());
 /// for path in ["/api/../x", "/api/%2e%2E/x", "/api/..;a=b/x", "/api%2f..%5cx", "/."] {

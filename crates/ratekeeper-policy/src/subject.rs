@@ -158,7 +158,7 @@ impl<'a> Subject<'a> {
     }
 
     /// When the request began, by a clock that is believed: how long its caller [has
-    /// patience](crate::Shed::patience) counts from then. Nothing began in the future.
+    /// patience](crate::overload::Shed::patience) counts from then. Nothing began in the future.
     #[must_use]
     pub fn start(mut self, start: Timestamp) -> Self {
         self.start = Some(start);

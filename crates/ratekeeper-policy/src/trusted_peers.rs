@@ -8,7 +8,7 @@ use std::net::IpAddr;
 /// address.
 ///
 /// ```
-/// use ratekeeper_policy::TrustedPeers;
+/// use ratekeeper_policy::request::TrustedPeers;
 ///
 /// let peers = TrustedPeers::none().network("10.0.0.0/8".parse()?);
 /// assert!(peers.contains(Some("10.1.2.3".parse()?)));

@@ -2,7 +2,7 @@
 
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
-    Engine, ListEntry, Match, Penalty, Policies, Policy, PolicyLimit, Subject,
+    Engine, ListEntry, Match, Policies, Policy, PolicyLimit, Subject, policy::Penalty,
 };
 use std::hint::black_box;
 use std::time::Duration;

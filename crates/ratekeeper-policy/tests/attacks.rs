@@ -3,8 +3,9 @@
 
 use ratekeeper::{Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
-    Cost, Engine, HostPattern, ListEntry, Match, PathCase, PathPattern, PatternError, Plan,
-    Policies, Policy, PolicyLimit, Reserve, ReserveClasses, Subject,
+    Cost, Engine, ListEntry, Match, Plan, Policies, Policy, PolicyLimit, Subject,
+    matching::HostPattern, matching::PathCase, matching::PathPattern, matching::PatternError,
+    policy::Reserve, policy::ReserveClasses,
 };
 use std::time::Duration;
 

@@ -2,7 +2,7 @@
 //! know, and no other policy.
 
 use ratekeeper::{Limit, MemoryStore};
-use ratekeeper_policy::{Attribute, ByNameError, Engine, Match, Policies, Policy, Subject};
+use ratekeeper_policy::{Attribute, Engine, Match, Policies, Policy, Subject, engine::ByNameError};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, Store, Timestamp, store::SettleError};
 use ratekeeper_policy::{
     Action, Completion, Cost, Count, Engine, Match, Policies, Policy, PolicyLimit, PolicyVerdict,
-    StatusRange, Subject,
+    Subject, policy::StatusRange,
 };
 use std::future::Future;
 use std::pin::pin;

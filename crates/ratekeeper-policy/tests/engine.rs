@@ -2,9 +2,10 @@
 
 use ratekeeper::{Algorithm, Limit, ManualClock, MemoryStore, store::AskOutcome, store::Source};
 use ratekeeper_policy::{
-    Action, Attribute, Ban, Completion, Cost, Count, Engine, EngineError, ListEntry, Match,
-    MismatchReason, Missing, OverrideError, Penalty, Plan, Policies, Policy, PolicyLimit, Reason,
-    Reserve, ReserveClasses, Rollout, Subject,
+    Action, Attribute, Completion, Cost, Count, Engine, EngineError, ListEntry, Match, Missing,
+    Plan, Policies, Policy, PolicyLimit, Reason, Subject, engine::Ban, engine::OverrideError,
+    matching::MismatchReason, policy::Penalty, policy::Reserve, policy::ReserveClasses,
+    policy::Rollout,
 };
 use std::collections::VecDeque;
 use std::pin::pin;

@@ -2,8 +2,8 @@
 
 use ratekeeper::{Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{
-    Action, Attribute, ByNameError, Engine, Match, MismatchReason, Missing, OverrideError,
-    Policies, Policy, Reason, Rollout, Subject,
+    Action, Attribute, Engine, Match, Missing, Policies, Policy, Reason, Subject,
+    engine::ByNameError, engine::OverrideError, matching::MismatchReason, policy::Rollout,
 };
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

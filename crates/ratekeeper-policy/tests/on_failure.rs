@@ -6,8 +6,8 @@ use ratekeeper::{
     store::AskResult, store::LimitHandle, store::LimitKeyStats, store::OnFailure, store::Source,
 };
 use ratekeeper_policy::{
-    Action, Attribute, Completion, DenialStatus, Engine, Match, Penalty, Plan, Policies, Policy,
-    PolicyLimit, Reason, Subject,
+    Action, Attribute, Completion, Engine, Match, Plan, Policies, Policy, PolicyLimit, Reason,
+    Subject, policy::DenialStatus, policy::Penalty,
 };
 use std::collections::BTreeMap;
 use std::pin::pin;

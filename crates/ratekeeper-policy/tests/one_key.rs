@@ -3,9 +3,10 @@
 
 use ratekeeper::{Limit, ManualClock, MemoryStore, Store};
 use ratekeeper_policy::{
-    Attribute, Ban, Engine, EngineOptions, Fingerprint, FingerprintSecret, KeySelector, Match,
-    OverrideError, Penalty, Policies, Policy, PolicyLimit, Reason, Reserve, ReserveClasses,
-    SharedOverride, Subject,
+    Attribute, Engine, EngineOptions, Match, Policies, Policy, PolicyLimit, Reason, Subject,
+    engine::Ban, engine::KeySelector, engine::OverrideError, engine::SharedOverride,
+    fingerprint::Fingerprint, fingerprint::FingerprintSecret, policy::Penalty, policy::Reserve,
+    policy::ReserveClasses,
 };
 use std::sync::Barrier;
 use std::time::Duration;

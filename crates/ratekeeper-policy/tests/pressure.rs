@@ -3,8 +3,8 @@
 use ratekeeper::adaptive::Control;
 use ratekeeper::{Limit, ManualClock, MemoryStore, adaptive::Class, adaptive::Load};
 use ratekeeper_policy::{
-    Action, AdaptiveLimit, Attribute, Completion, Engine, EngineOptions, LoadSource, Match, Plan,
-    Policies, Policy, PolicyVerdict, Reason, Shed, Subject,
+    Action, Attribute, Completion, Engine, EngineOptions, Match, Plan, Policies, Policy,
+    PolicyVerdict, Reason, Subject, engine::LoadSource, overload::AdaptiveLimit, overload::Shed,
 };
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -4,8 +4,8 @@
 use ratekeeper::adaptive::QueueConfig;
 use ratekeeper::{Clock, Limit, ManualClock, MemoryStore, Timestamp, adaptive::Class};
 use ratekeeper_policy::{
-    Action, AdaptiveLimit, Completion, Engine, Match, MaybeReady, Policies, Policy, PolicyVerdict,
-    Reason, Shed, Subject,
+    Action, Completion, Engine, Match, Policies, Policy, PolicyVerdict, Reason, Subject,
+    engine::MaybeReady, overload::AdaptiveLimit, overload::Shed,
 };
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};

@@ -4,8 +4,8 @@
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit, ManualClock, MemoryStore, store::AskOutcome};
 use ratekeeper_policy::{
-    Action, Attribute, Completion, Count, Engine, Match, Penalty, Plan, Policies, Policy,
-    PolicyLimit, PolicyVerdict, Reason, Subject,
+    Action, Attribute, Completion, Count, Engine, Match, Plan, Policies, Policy, PolicyLimit,
+    PolicyVerdict, Reason, Subject, policy::Penalty,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;

@@ -6,7 +6,7 @@ mod common;
 use common::{LONG, connect, limit, now, run};
 use ratekeeper::{Ask, Mode, Store, store::LimitHandle, store::OnFailure, store::Source};
 use ratekeeper_policy::config::Config;
-use ratekeeper_policy::{Attribute, Engine, MaybeReady, Policies, Policy, Subject};
+use ratekeeper_policy::{Attribute, Engine, Policies, Policy, Subject, engine::MaybeReady};
 use ratekeeper_redis::RedisStore;
 use ratekeeper_testkit::RedisServer;
 use ratekeeper_testkit::auditor::{Admission, Bound, Report};

@@ -5,8 +5,8 @@ use ratekeeper::{
     keyed::TooManyLimitsError, store::DetachError, store::LimitHandle, store::LimitKeyStats,
     store::OnFailure, store::SettleError, store::ShardPrefix,
 };
-use ratekeeper_policy::FingerprintSecret;
 use ratekeeper_policy::config::{RedisConfig, StoreConfig};
+use ratekeeper_policy::fingerprint::FingerprintSecret;
 use ratekeeper_redis::{RedisStore, RedisStoreBuilder};
 use std::time::Duration;
 

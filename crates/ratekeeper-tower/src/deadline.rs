@@ -29,5 +29,5 @@ pub struct Deadline(
 
 /// How long a gRPC client waits. None if it does not say, or nonsense.
 pub(crate) fn grpc_timeout(headers: &HeaderMap) -> Option<Duration> {
-    ratekeeper_policy::grpc_timeout(headers.get(GRPC_TIMEOUT)?.as_bytes())
+    ratekeeper_policy::request::grpc_timeout(headers.get(GRPC_TIMEOUT)?.as_bytes())
 }

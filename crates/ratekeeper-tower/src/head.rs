@@ -3,7 +3,7 @@
 use crate::identity::Client;
 use http::header::{HeaderName, HeaderValue, Keys};
 use http::{Extensions, HeaderMap, Method, Request, Uri};
-use ratekeeper_policy::RequestParts;
+use ratekeeper_policy::request::RequestParts;
 use std::net::IpAddr;
 
 /// A request without its body, and who sent it.

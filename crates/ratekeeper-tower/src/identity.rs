@@ -14,7 +14,7 @@ use forwarding::KNOWN;
 use hops::Hops;
 use http::{HeaderMap, HeaderName};
 use ipnet::IpNet;
-use ratekeeper_policy::{TrustedPeers, canonical};
+use ratekeeper_policy::{address::canonical, request::TrustedPeers};
 use std::net::IpAddr;
 use std::slice;
 use std::sync::Arc;

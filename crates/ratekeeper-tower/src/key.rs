@@ -185,7 +185,7 @@ pub(crate) fn of_ipv4(ip: Ipv4Addr) -> [u8; 5] {
 #[inline]
 pub(crate) fn of_ipv6(ip: Ipv6Addr, prefix: u8) -> [u8; 17] {
     let mut key = [ADDRESS; 17];
-    if let IpAddr::V6(client) = ratekeeper_policy::client(ip.into(), prefix) {
+    if let IpAddr::V6(client) = ratekeeper_policy::address::client(ip.into(), prefix) {
         key[1..].copy_from_slice(&client.octets());
     }
     key

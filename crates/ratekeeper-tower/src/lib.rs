@@ -319,7 +319,9 @@ pub use rate_limit::{
 };
 pub use shed::ShedLayer;
 // What the options of a layer are said in.
-pub use ratekeeper_policy::{Count, DenialStatus, Preflight, TrustedPeers};
+pub use ratekeeper_policy::{
+    Count, policy::DenialStatus, request::Preflight, request::TrustedPeers,
+};
 
 /// A mark on a response: what it answers never reached the service, so whoever counted the request
 /// gives it back.

@@ -1,6 +1,6 @@
 //! What is wrong or doubtful, and where: one line each.
 
-use crate::check::Severity;
+use crate::validate::Severity;
 use std::fmt;
 
 /// Something that is wrong with a configuration, or doubtful.

@@ -7,7 +7,7 @@ mod tls;
 mod watch;
 
 use super::kind::{Default, Key, Kind, MOST, Table};
-use crate::check::MOST_DENIALS;
+use crate::validate::MOST_DENIALS;
 use gateway::GATEWAY;
 use pressure::{ADAPTIVE, PRIORITY, SHED};
 use ratekeeper::store::OnFailure;
@@ -216,7 +216,7 @@ static IDENTITY: Table = Table {
             "How many bits of an IPv6 address name a client.",
             "56",
         )
-        .or(Default::Number(crate::IPV6_PREFIX as u64)),
+        .or(Default::Number(crate::address::IPV6_PREFIX as u64)),
         key(
             "user",
             Kind::Table(&USER_HEADER),

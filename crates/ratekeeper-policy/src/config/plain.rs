@@ -6,9 +6,9 @@ use super::env::{Variables, truth};
 use super::kind::either;
 use super::nearest::nearest;
 use crate::attribute::Attribute;
-use crate::check::Severity;
 use crate::policies::Policies;
 use crate::policy::{Missing, Policy};
+use crate::validate::Severity;
 use ratekeeper::{Algorithm, Limit};
 use std::ops::RangeInclusive;
 

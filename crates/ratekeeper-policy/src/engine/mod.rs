@@ -118,7 +118,7 @@ pub struct EngineOptions {
     /// What fingerprints are made with; none for a secret of this process. See
     /// [`share_overrides`](Engine::share_overrides), too.
     pub fingerprints: Option<FingerprintSecret>,
-    /// How busy the machine is, for [`Shed`](crate::Shed)ding by it. Asked ten times a second at
+    /// How busy the machine is, for [`Shed`](crate::overload::Shed)ding by it. Asked ten times a second at
     /// most.
     pub load: Option<LoadSource>,
 }
@@ -250,7 +250,7 @@ impl<S: Store> Engine<S> {
 /// # Deciding
 impl<S: Store> Engine<S> {
     /// Decides on one request, and charges it if it passes. It may wait for a place where an
-    /// adaptive limit [has a queue](crate::AdaptiveLimit::queue), and is charged nothing until it
+    /// adaptive limit [has a queue](crate::overload::AdaptiveLimit::queue), and is charged nothing until it
     /// has one.
     pub async fn decide(&self, subject: &Subject<'_>) -> PolicyVerdict {
         self.ask(subject, 1, false, None).await

@@ -8,7 +8,7 @@ use super::reason::Reason;
 use super::rules::{Registry, Rules};
 use super::verdict::PolicyVerdict;
 use crate::deadline::grpc_timeout;
-use crate::pressure::Shed;
+use crate::overload::Shed;
 use crate::subject::Subject;
 use ratekeeper::adaptive::{AdaptiveConcurrency, Snapshot};
 use ratekeeper::{

@@ -5,14 +5,14 @@ use super::key::front;
 use super::places::Refusals;
 use super::pressure::{Sheds, Told};
 use crate::attribute::Attribute;
-use crate::check::PolicyFinding;
 use crate::index::Index;
+use crate::overload::AdaptiveLimit;
 use crate::policies::Policies;
 use crate::policy::{Limits, Penalty, Policy};
 use crate::policy_limit::PolicyLimit;
-use crate::pressure::AdaptiveLimit;
 use crate::request_check::RequestChecks;
 use crate::stats::Tally;
+use crate::validate::PolicyFinding;
 use ratekeeper::adaptive::{AdaptiveQueue, QueueConfig};
 use ratekeeper::{
     Algorithm, Limit, Store, keyed::TooManyLimitsError, store::LimitHandle, store::OnFailure,

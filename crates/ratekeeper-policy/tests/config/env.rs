@@ -2,7 +2,7 @@
 
 use crate::{EXAMPLE, clean, load, said};
 use ratekeeper_policy::config::{Config, KeysShown};
-use ratekeeper_policy::{Policies, TrustedPeers};
+use ratekeeper_policy::{Policies, request::TrustedPeers};
 
 #[test]
 fn variables_alone_are_enough() {

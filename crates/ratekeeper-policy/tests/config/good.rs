@@ -5,8 +5,9 @@ use ipnet::IpNet;
 use ratekeeper::{Algorithm, Limit};
 use ratekeeper_policy::config::{Certificate, Config, KeysShown, Listen};
 use ratekeeper_policy::{
-    Action, Attribute, Cost, Count, DenialStatus, ListEntry, Match, Penalty, Plan, Policies,
-    Policy, PolicyLimit, Reserve, ReserveClasses, Rollout, StatusRange, TrustedPeers,
+    Action, Attribute, Cost, Count, ListEntry, Match, Plan, Policies, Policy, PolicyLimit,
+    policy::DenialStatus, policy::Penalty, policy::Reserve, policy::ReserveClasses,
+    policy::Rollout, policy::StatusRange, request::TrustedPeers,
 };
 
 #[test]

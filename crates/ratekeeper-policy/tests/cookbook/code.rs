@@ -3,7 +3,9 @@
 use crate::gate;
 use crate::page::Page;
 use ratekeeper::Limit;
-use ratekeeper_policy::{DenialStatus, Penalty, Plan, Policies, Policy, PolicyLimit, Subject};
+use ratekeeper_policy::{
+    Plan, Policies, Policy, PolicyLimit, Subject, policy::DenialStatus, policy::Penalty,
+};
 use std::time::Duration;
 
 #[tokio::test]

@@ -28,7 +28,9 @@
 use crate::page::Page;
 use crate::{Gate, Wrong, time};
 use ratekeeper::{ManualClock, store::AskOutcome};
-use ratekeeper_policy::{Ban, Completion, MaybeReady, PolicyVerdict, Reason, Subject};
+use ratekeeper_policy::{
+    Completion, PolicyVerdict, Reason, Subject, engine::Ban, engine::MaybeReady,
+};
 use std::collections::HashMap;
 use std::fmt;
 use std::pin::Pin;

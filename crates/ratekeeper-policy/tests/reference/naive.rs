@@ -4,7 +4,7 @@ use super::history::{Event, History, Kind, Request, Told};
 use super::matching::{holds, key, value};
 use super::spec::{Does, Limits, Operation, Rule, Share, Spec, Who};
 use ratekeeper::{Outcome, store::AskOutcome};
-use ratekeeper_policy::{Count, DecisionStats, Missing};
+use ratekeeper_policy::{Count, Missing, stats::DecisionStats};
 use std::collections::BTreeMap;
 
 /// Sets from here on are limits that stand in for others.

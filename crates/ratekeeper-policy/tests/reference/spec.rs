@@ -4,8 +4,9 @@ use super::history::Kind;
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit, Timestamp};
 use ratekeeper_policy::{
-    Action, Cost, Count, DenialStatus, ListEntry, Match, Missing, Penalty, Plan, Policies, Policy,
-    PolicyLimit, Reserve, ReserveClasses, Rollout, Subject,
+    Action, Cost, Count, ListEntry, Match, Missing, Plan, Policies, Policy, PolicyLimit, Subject,
+    policy::DenialStatus, policy::Penalty, policy::Reserve, policy::ReserveClasses,
+    policy::Rollout,
 };
 use std::time::Duration;
 

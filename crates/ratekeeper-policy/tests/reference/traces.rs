@@ -98,7 +98,7 @@ pub(crate) fn steps(most: usize) -> BoxedStrategy<Vec<Step>> {
     prop::collection::vec(step, 1..most).boxed()
 }
 
-fn told(limit: &ratekeeper_policy::LimitStatus<'_>) -> Told {
+fn told(limit: &ratekeeper_policy::engine::LimitStatus<'_>) -> Told {
     let decision = limit.decision();
     Told {
         outcome: decision.outcome(),

@@ -4,7 +4,8 @@
 use crate::store::{AnyStore, shared_fingerprint_secret};
 use ratekeeper::Clock;
 use ratekeeper_policy::{
-    Attribute, Engine, FingerprintSecret, KeyName, PolicyKey, PolicyLimit, SharedOverride,
+    Attribute, Engine, PolicyLimit, engine::PolicyKey, engine::SharedOverride,
+    fingerprint::FingerprintSecret, fingerprint::KeyName,
 };
 use ratekeeper_redis::{Notices, RedisStore, SharedNotice, StoreError};
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,9 @@ use crate::store::AnyStore;
 use axum::response::Response;
 use ratekeeper::Clock;
 use ratekeeper_policy::config::{self, KeysShown};
-use ratekeeper_policy::{KeySelector, OverrideError, PolicyKey, PolicyLimit};
+use ratekeeper_policy::{
+    PolicyLimit, engine::KeySelector, engine::OverrideError, engine::PolicyKey,
+};
 use ratekeeper_redis::StoreError;
 use serde::Serialize;
 use std::time::Duration;

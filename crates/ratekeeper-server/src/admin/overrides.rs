@@ -4,8 +4,8 @@ use super::{Admin, told};
 use axum::extract::State;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::Override;
 use ratekeeper_policy::config::KeysShown;
+use ratekeeper_policy::engine::Override;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

@@ -1,7 +1,7 @@
 //! How hard the service is pressed, as `/admin/status` tells it.
 
 use ratekeeper::{adaptive::Class, adaptive::ShedderStats};
-use ratekeeper_policy::{AdaptiveStats, OverloadStats};
+use ratekeeper_policy::{engine::AdaptiveStats, engine::OverloadStats};
 use serde_json::{Value, json};
 use std::time::Duration;
 

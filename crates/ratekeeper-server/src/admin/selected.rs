@@ -6,7 +6,9 @@ use crate::api::json::{Fields, invalid};
 use crate::api::{Code, Problem, quoted};
 use ratekeeper::Clock;
 use ratekeeper_policy::config::Identity;
-use ratekeeper_policy::{Attribute, Fingerprint, OverrideError, PolicyKey};
+use ratekeeper_policy::{
+    Attribute, engine::OverrideError, engine::PolicyKey, fingerprint::Fingerprint,
+};
 
 /// The field `subject` of a request of an operator.
 pub(super) struct Selected<'a> {

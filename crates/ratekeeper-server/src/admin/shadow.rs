@@ -5,7 +5,7 @@ use super::{Admin, told};
 use axum::extract::State;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::{Action, Rollout};
+use ratekeeper_policy::{Action, policy::Rollout};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

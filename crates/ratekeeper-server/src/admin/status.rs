@@ -10,7 +10,7 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use ratekeeper::{Clock, Store, Timestamp};
-use ratekeeper_policy::{Action, PolicyStats, Utilization};
+use ratekeeper_policy::{Action, engine::PolicyStats, engine::Utilization};
 use ratekeeper_tower::breaker;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;

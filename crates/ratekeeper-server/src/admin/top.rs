@@ -6,7 +6,7 @@ use axum::extract::State;
 use axum::http::Uri;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::TopKey;
+use ratekeeper_policy::engine::TopKey;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::{LimitStatus, PolicyVerdict};
+use ratekeeper_policy::{PolicyVerdict, engine::LimitStatus};
 use ratekeeper_tower::{retry_after, whole_millis};
 use serde::Serialize;
 use std::future::poll_fn;

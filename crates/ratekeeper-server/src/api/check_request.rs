@@ -4,7 +4,7 @@ use super::json::{self, Fields, Json, MOST_FIELDS, invalid, missing, too_many};
 use super::problem::{Code, Problem, quoted};
 use axum::http::Extensions;
 use ratekeeper_policy::config::{Identity, UserHeader};
-use ratekeeper_policy::{Attribute, Subject, credentials};
+use ratekeeper_policy::{Attribute, Subject, request::credentials};
 use std::borrow::Cow;
 use std::net::IpAddr;
 

@@ -1,8 +1,8 @@
 //! The header that names the user: taken out of requests of peers that may not set it.
 
 use axum::http::{HeaderMap, HeaderName};
-use ratekeeper_policy::TrustedPeers;
 use ratekeeper_policy::config::Identity;
+use ratekeeper_policy::request::TrustedPeers;
 use std::net::IpAddr;
 
 /// The header that names the user, and the peers that set it. Requests go through

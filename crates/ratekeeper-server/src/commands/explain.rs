@@ -8,7 +8,9 @@ use crate::commands::config as config_command;
 use crate::commands::terminal::{self, escape};
 use crate::{CANNOT, NO, api, print, store};
 use ratekeeper::MemoryStore;
-use ratekeeper_policy::{Engine, EngineOptions, Explanation, LimitState, PolicyTrace};
+use ratekeeper_policy::{
+    Engine, EngineOptions, Explanation, engine::LimitState, engine::PolicyTrace,
+};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write;
 use std::process::ExitCode;

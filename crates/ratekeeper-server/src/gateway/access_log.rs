@@ -6,7 +6,7 @@ use crate::observe::traces::Decided;
 use crate::store::AnyStore;
 use axum::http::{Method, Uri};
 use ratekeeper::{Timestamp, clock::SystemClock};
-use ratekeeper_policy::{Engine, PolicyVerdict, VerdictSummary, config};
+use ratekeeper_policy::{Engine, PolicyVerdict, config, engine::VerdictSummary};
 use ratekeeper_tower::{Denial, Head};
 use serde::Serialize;
 use std::fs::File;

@@ -1,7 +1,7 @@
 //! The connections of each address: at most so many, so that one cannot have all that there may be.
 
 use super::client::now;
-use ratekeeper_policy::{canonical, client};
+use ratekeeper_policy::{address::canonical, address::client};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::net::IpAddr;

@@ -34,7 +34,7 @@ use address_limit::AddressLimit;
 use axum::http::HeaderName;
 use ratekeeper::{Clock, clock::SystemClock};
 use ratekeeper_policy::config::{Config, Gateway, Watch};
-use ratekeeper_policy::{Attribute, Engine, Policies, Policy, TrustedPeers, config};
+use ratekeeper_policy::{Attribute, Engine, Policies, Policy, config, request::TrustedPeers};
 use ratekeeper_tower::{DelayStats, Forwarding, Identity, PolicyDecider, RateLimitLayer};
 use std::sync::Arc;
 use std::time::Duration;

@@ -2,7 +2,7 @@
 
 use ratekeeper::adaptive::Load;
 use ratekeeper_load::LoadReader;
-use ratekeeper_policy::LoadSource;
+use ratekeeper_policy::engine::LoadSource;
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 

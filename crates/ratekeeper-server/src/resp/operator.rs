@@ -7,7 +7,7 @@ use crate::api::token;
 use crate::store::AnyStore;
 use ratekeeper::{Clock, Store};
 use ratekeeper_policy::config::{KeysShown, Secret};
-use ratekeeper_policy::{ByNameError, PolicyKey};
+use ratekeeper_policy::{engine::ByNameError, engine::PolicyKey};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ impl Options {
     fn check(&self, peer: Option<SocketAddr>, is_authenticated: bool) -> Result<(), &'static str> {
         // A peer without an address is on a Unix socket.
         let is_local =
-            peer.is_none_or(|peer| ratekeeper_policy::canonical(peer.ip()).is_loopback());
+            peer.is_none_or(|peer| ratekeeper_policy::address::canonical(peer.ip()).is_loopback());
         match (&self.token, is_authenticated) {
             (Some(_), true) => Ok(()),
             (Some(_), false) => Err(
@@ -63,7 +63,7 @@ pub(super) async fn reset<C: Clock>(
         at_ms: shared.app.engine.store().now().as_unix_nanos() / 1_000_000,
         who: peer.map_or_else(
             || "unix".to_owned(),
-            |peer| ratekeeper_policy::canonical(peer.ip()).to_string(),
+            |peer| ratekeeper_policy::address::canonical(peer.ip()).to_string(),
         ),
         action: "reset".to_owned(),
         policy: Some(String::from_utf8_lossy(&name[..name.len().min(MAX_NAME)]).into_owned()),

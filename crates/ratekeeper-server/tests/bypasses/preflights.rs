@@ -5,7 +5,7 @@ use crate::layer;
 use crate::service::echo;
 use crate::support::{Server, config_file, directory, eventually, ratekeeper};
 use crate::table::{Asked, Group};
-use ratekeeper_policy::Preflight;
+use ratekeeper_policy::request::Preflight;
 use std::fs;
 
 const PREFLIGHT: Asked = Asked {

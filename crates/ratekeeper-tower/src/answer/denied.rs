@@ -12,7 +12,7 @@ use http::header::{
 };
 use http::{Response, StatusCode};
 use ratekeeper::Decision;
-use ratekeeper_policy::{DenialStatus, PolicyVerdict, Reason};
+use ratekeeper_policy::{PolicyVerdict, Reason, policy::DenialStatus};
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::time::Duration;

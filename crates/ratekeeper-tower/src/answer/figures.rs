@@ -2,7 +2,7 @@
 
 use super::numbers::{integer, whole_seconds};
 use ratekeeper::{Algorithm, Decision, Limit};
-use ratekeeper_policy::LimitStatus;
+use ratekeeper_policy::engine::LimitStatus;
 use std::fmt;
 use std::time::Duration;
 

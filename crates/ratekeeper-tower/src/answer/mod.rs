@@ -23,7 +23,7 @@ pub use numbers::{retry_after, whole_millis, whole_seconds};
 pub(crate) use refused::refused;
 
 use http::HeaderMap;
-use ratekeeper_policy::{LimitStatus, PolicyVerdict};
+use ratekeeper_policy::{PolicyVerdict, engine::LimitStatus};
 use std::time::Duration;
 
 /// Writes what a verdict says of its limits. `retry_after` is what the response says in

@@ -4,7 +4,7 @@ use super::escape::Json;
 use bytes::Bytes;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue, X_CONTENT_TYPE_OPTIONS};
 use http::{Response, StatusCode};
-use ratekeeper_policy::RequestError;
+use ratekeeper_policy::request::RequestError;
 
 /// The response. It has this status for callers of gRPC, too: nothing may take it for an answer of
 /// the service.

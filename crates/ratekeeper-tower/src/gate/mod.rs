@@ -10,7 +10,7 @@ use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use http::HeaderMap;
 use ratekeeper::clock::Sleep;
-use ratekeeper_policy::{Completion, RequestError};
+use ratekeeper_policy::{Completion, request::RequestError};
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::time::Duration;

@@ -10,8 +10,8 @@ use ratekeeper::{
     clock::Sleep, clock::SystemClock, decision::ReserveError, keyed::ChargeToken, keyed::HashedKey,
 };
 use ratekeeper_policy::{
-    Action, Completion, Count, DenialStatus, IPV6_PREFIX, RequestError, RequestParts,
-    check_headers, check_hosts, check_path,
+    Action, Completion, Count, address::IPV6_PREFIX, policy::DenialStatus, request::RequestError,
+    request::RequestParts, request::check_headers, request::check_hosts, request::check_path,
 };
 use std::hash::{BuildHasher, RandomState};
 use std::net::IpAddr;

@@ -7,8 +7,8 @@ use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
 use ratekeeper::{MemoryStore, Store, clock::Sleep, store::AskOutcome};
 use ratekeeper_policy::{
-    Completion, Engine, Headers, MaybeReady, PolicyVerdict, RequestError, Subject, TrustedPeers,
-    credentials, request_start,
+    Completion, Engine, Headers, PolicyVerdict, Subject, engine::MaybeReady, request::RequestError,
+    request::TrustedPeers, request::credentials, request::request_start,
 };
 use smallvec::SmallVec;
 use std::convert::Infallible;

@@ -12,7 +12,8 @@ use bytes::Bytes;
 use http::{HeaderName, Response};
 use ratekeeper::{Clock, Keyed, Limit, Store};
 use ratekeeper_policy::{
-    Action, Count, DenialStatus, Engine, PolicyVerdict, Preflight, Subject, TrustedPeers,
+    Action, Count, Engine, PolicyVerdict, Subject, policy::DenialStatus, request::Preflight,
+    request::TrustedPeers,
 };
 use std::fmt;
 use std::marker::PhantomData;
@@ -149,13 +150,13 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
     }
 
     /// The header in which a [trusted](Self::identity) proxy says when a request began, where the
-    /// policies [go by it](ratekeeper_policy::Shed::patience). From anybody else it says nothing.
+    /// policies [go by it](ratekeeper_policy::overload::Shed::patience). From anybody else it says nothing.
     #[must_use]
     pub fn start_header(self, name: HeaderName) -> Self {
         self.with_gate(|gate| gate.start = Some(name))
     }
 
-    /// Nobody waits in the [lines](ratekeeper_policy::AdaptiveLimit::queue) of adaptive limits: for
+    /// Nobody waits in the [lines](ratekeeper_policy::overload::AdaptiveLimit::queue) of adaptive limits: for
     /// services that only answer whether a request may pass, and hold no place for it.
     #[must_use]
     pub fn at_once(self) -> Self {

@@ -7,7 +7,7 @@ use crate::rate_limit::DelayStats;
 use crate::rate_limit::preflight::Preflights;
 use bytes::Bytes;
 use http::Response;
-use ratekeeper_policy::Preflight;
+use ratekeeper_policy::request::Preflight;
 use std::sync::Arc;
 
 type Ask<T> = Arc<dyn Fn(&Head<'_>) -> T + Send + Sync>;

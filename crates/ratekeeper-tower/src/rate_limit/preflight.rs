@@ -6,7 +6,7 @@ use crate::key::Key;
 use http::Method;
 use http::header::{ACCESS_CONTROL_REQUEST_METHOD, ORIGIN};
 use ratekeeper::Limit;
-use ratekeeper_policy::Preflight;
+use ratekeeper_policy::request::Preflight;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 

@@ -15,7 +15,7 @@ use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Method, Request, Response};
 use http_body::Body;
-use ratekeeper_policy::RequestError;
+use ratekeeper_policy::request::RequestError;
 use std::fmt;
 use std::marker::PhantomData;
 use std::net::IpAddr;

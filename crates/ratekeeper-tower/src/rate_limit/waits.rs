@@ -1,6 +1,6 @@
 //! Who waits where a limit delays, and how long it took those who have waited.
 
-use ratekeeper_policy::HistogramSnapshot;
+use ratekeeper_policy::stats::HistogramSnapshot;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::time::Duration;

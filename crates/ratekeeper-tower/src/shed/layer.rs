@@ -7,7 +7,7 @@ use crate::identity::{self, Client, Identity};
 use crate::key::Key;
 use http::{HeaderName, Request};
 use ratekeeper::{Clock, Timestamp, adaptive::Class, adaptive::Shedder, clock::SystemClock};
-use ratekeeper_policy::request_start;
+use ratekeeper_policy::request::request_start;
 use std::fmt;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

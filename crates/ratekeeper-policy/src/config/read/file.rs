@@ -1,7 +1,6 @@
 //! A whole file: the settings, then the policies, and what is wrong with them taken together.
 
 use super::{Reader, Section, gateway, policy, pressure, scalar, settings, store};
-use crate::check::{Item, PolicyFinding};
 use crate::config::keys::FILE;
 use crate::config::tree::{Data, Entry, Spot, Value};
 use crate::config::{
@@ -10,6 +9,7 @@ use crate::config::{
 };
 use crate::path::PathCase;
 use crate::policies::Policies;
+use crate::validate::{Item, PolicyFinding};
 use ratekeeper::store::OnFailure;
 
 type Settings = (

@@ -5,7 +5,7 @@ use super::{Reader, Section, Wrong, scalar};
 use crate::config::Identity;
 use crate::config::kind::Kind;
 use crate::config::tree::{Data, Value};
-use crate::pressure::{AdaptiveLimit, Shed};
+use crate::overload::{AdaptiveLimit, Shed};
 use ratekeeper::adaptive::Class;
 use ratekeeper::adaptive::{Control, QueueConfig};
 use std::time::Duration;

@@ -89,7 +89,7 @@ pub(super) fn network(_: &Kind, value: &Value) -> Read<(IpNet, bool)> {
         Err(_) => text.parse::<IpNet>().map_err(|_| Wrong::Kind)?,
     };
     // Clients have their IPv4 address, however it was written: so must what they are compared with.
-    let canonical = match crate::canonical(net.addr()) {
+    let canonical = match crate::address::canonical(net.addr()) {
         address @ IpAddr::V4(_) if net.prefix_len() >= 96 && net.addr().is_ipv6() => {
             IpNet::new(address, net.prefix_len() - 96).unwrap_or(net)
         }

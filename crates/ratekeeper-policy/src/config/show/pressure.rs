@@ -3,7 +3,7 @@
 use super::{Writer, inline, text};
 use crate::config::Identity;
 use crate::config::time::duration_text;
-use crate::pressure::{AdaptiveLimit, Shed};
+use crate::overload::{AdaptiveLimit, Shed};
 
 impl Writer<'_> {
     /// Only where it is written: that is what turns it on.

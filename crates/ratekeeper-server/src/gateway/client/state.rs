@@ -123,7 +123,7 @@ impl Client {
         tls: bool,
         admission: Option<Admission>,
     ) -> Self {
-        let ip = peer.map(|peer| ratekeeper_policy::canonical(peer.ip()));
+        let ip = peer.map(|peer| ratekeeper_policy::address::canonical(peer.ip()));
         let node = match ip {
             Some(ip) if ip.is_ipv6() => format!("\"[{ip}]\""),
             Some(ip) => ip.to_string(),

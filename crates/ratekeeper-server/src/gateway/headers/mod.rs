@@ -11,7 +11,7 @@ use axum::http::header::{
     SET_COOKIE, TE, TRAILER, TRANSFER_ENCODING, UPGRADE, VIA,
 };
 use axum::http::uri::Authority;
-use ratekeeper_policy::{HostPattern, RequestError, check_hosts};
+use ratekeeper_policy::{matching::HostPattern, request::RequestError, request::check_hosts};
 use smallvec::SmallVec;
 
 /// Headers that are of one connection, beside those that Connection names.

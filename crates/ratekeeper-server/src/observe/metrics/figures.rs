@@ -7,7 +7,7 @@ use crate::gateway;
 use crate::run::log;
 use crate::store::AnyStore;
 use ratekeeper::Clock;
-use ratekeeper_policy::OverloadStats;
+use ratekeeper_policy::engine::OverloadStats;
 use ratekeeper_tower::breaker::State;
 use std::sync::atomic::Ordering::Relaxed;
 

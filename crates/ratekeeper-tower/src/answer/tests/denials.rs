@@ -7,8 +7,8 @@ use http::StatusCode;
 use prost::Message as _;
 use ratekeeper::{Clock as _, Limit};
 use ratekeeper_policy::{
-    Action, Cost, DenialStatus, ListEntry, Match, Penalty, Policies, Policy, PolicyLimit,
-    PolicyVerdict, Subject,
+    Action, Cost, ListEntry, Match, Policies, Policy, PolicyLimit, PolicyVerdict, Subject,
+    policy::DenialStatus, policy::Penalty,
 };
 use serde_json::{Value, json};
 use std::time::Duration;

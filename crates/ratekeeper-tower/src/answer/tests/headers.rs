@@ -5,7 +5,7 @@ use super::{gate, joined, lines, told};
 use http::{HeaderMap, HeaderValue};
 use ratekeeper::{Algorithm, Limit};
 use ratekeeper_policy::{
-    Action, Cost, Policies, Policy, PolicyLimit, Reserve, ReserveClasses, Subject,
+    Action, Cost, Policies, Policy, PolicyLimit, Subject, policy::Reserve, policy::ReserveClasses,
 };
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! What is wrong or doubtful with what is said for when there is too much.
 
 use super::{Findings, Item};
+use crate::overload::AdaptiveLimit;
 use crate::policies::Policies;
-use crate::pressure::AdaptiveLimit;
 use ratekeeper::adaptive::QueueConfig;
 
 /// An adaptive limit whose numbers cannot be.

@@ -17,7 +17,7 @@ use hyper::service::service_fn;
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 use ratekeeper::Limit;
-use ratekeeper_tower::{PeerAddr, RateLimitLayer};
+use ratekeeper_tower::{RateLimitLayer, identity::PeerAddr};
 use std::convert::Infallible;
 use tower::{Layer, ServiceExt};
 

@@ -10,8 +10,8 @@ use governor::middleware::StateInformationMiddleware;
 use ratekeeper::{Clock, Concurrency, Keyed, Limit, MemoryStore, adaptive::AdaptiveConcurrency};
 use ratekeeper_policy::{Engine, Match, Policies, Policy};
 use ratekeeper_tower::{
-    AdaptiveConcurrencyLayer, AxumBody, ConcurrencyLayer, Dialects, Key, LimitDecider, RateLimit,
-    RateLimitLayer,
+    AdaptiveConcurrencyLayer, ConcurrencyLayer, Dialects, Key, RateLimit, RateLimitLayer,
+    decider::LimitDecider, rate_limit::AxumBody,
 };
 use std::convert::Infallible;
 use std::time::Duration;

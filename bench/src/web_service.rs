@@ -12,7 +12,7 @@ use axum::response::Response;
 use axum::serve::IncomingStream;
 use axum::{Router, ServiceExt};
 use ratekeeper::{Clock, clock::SystemClock};
-use ratekeeper_tower::{AxumBody, LimitDecider, RateLimit};
+use ratekeeper_tower::{RateLimit, decider::LimitDecider, rate_limit::AxumBody};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::io::Read;

@@ -1,7 +1,7 @@
 //! What the fuzz target of `ratekeeper-tower` runs.
 
 use http::{HeaderMap, HeaderValue};
-use ratekeeper_tower::{Forwarding, Identity};
+use ratekeeper_tower::{Identity, identity::Forwarding};
 use std::net::IpAddr;
 
 /// Any header of any lines: the client is the peer or an address that stands in it, a stranger is

@@ -18,7 +18,7 @@ use ratekeeper::{Limit, Timestamp, store::OnFailure};
 /// let policies = Policies::new()
 ///     .plan(Plan::new("free").limit(Limit::per_minute(60).burst(10)))
 ///     .plan(Plan::new("pro").limit(Limit::per_minute(600).burst(100)))
-///     .policy(Policy::new("api").per(Attribute::User).plan(Attribute::Plan, Some("free")))
+///     .policy(Policy::new("api").key(Attribute::User).plan(Attribute::Plan, Some("free")))
 ///     .policy(Policy::new("everything").limit(Limit::per_minute(100_000)));
 /// assert!(policies.problems().iter().all(|problem| !problem.is_error()));
 /// ```

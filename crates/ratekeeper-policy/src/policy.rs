@@ -16,8 +16,8 @@ pub use crate::policy_limit::ParsePolicyLimitError;
 /// use ratekeeper_policy::{Attribute, Count, Match, Policy};
 ///
 /// let login = Policy::new("login")
-///     .when(Match::new().method("POST").path("/login".parse()?))
-///     .per(Attribute::Ip)
+///     .matching(Match::new().method("POST").path("/login".parse()?))
+///     .key(Attribute::Ip)
 ///     .limit(Limit::per_minute(5).algorithm(Algorithm::SlidingLog))
 ///     .count(Count::Failures);
 /// # Ok::<_, ratekeeper_policy::matching::PatternError>(())

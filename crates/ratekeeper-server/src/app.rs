@@ -14,8 +14,8 @@ use ratekeeper::{Clock, store::OnFailure};
 use ratekeeper_policy::config::{Config, Identity, KeysShown};
 use ratekeeper_policy::{Engine, EngineError, EngineOptions};
 use ratekeeper_tower::{
-    self as tower, DelayStats, IdentityHints, PolicyDecider, Preflight, PreflightStats,
-    RateLimitLayer,
+    self as tower, Preflight, RateLimitLayer, decider::PolicyDecider, identity::IdentityHints,
+    rate_limit::DelayStats, rate_limit::PreflightStats,
 };
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};

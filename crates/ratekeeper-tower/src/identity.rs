@@ -78,7 +78,7 @@ impl Default for IdentityHints {
     fn default() -> Self {
         Self {
             untrusted: "trust its address with Identity::trust",
-            no_peer: "insert ratekeeper_tower::PeerAddr into their extensions, or serve axum with \
+            no_peer: "insert ratekeeper_tower::identity::PeerAddr into their extensions, or serve axum with \
                       into_make_service_with_connect_info::<SocketAddr>() and the feature \"axum\" of ratekeeper-tower; \
                       if a proxy sends them over a Unix socket, trust it with Identity::trust_unix",
         }

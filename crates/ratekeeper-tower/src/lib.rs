@@ -79,7 +79,7 @@
 //!
 //! ```
 //! use ratekeeper::Limit;
-//! use ratekeeper_tower::{Forwarding, Identity, RateLimitLayer};
+//! use ratekeeper_tower::{identity::Forwarding, Identity, RateLimitLayer};
 //!
 //! let identity =
 //! Identity::direct().trust("10.0.0.0/8".parse()?).header(Forwarding::XForwardedFor); let layer =
@@ -175,11 +175,11 @@
 //! let policies = Policies::new()
 //!     .plan(Plan::new("free").limit(Limit::per_minute(60).burst(10)))
 //!     .plan(Plan::new("pro").limit(Limit::per_minute(600).burst(100)).limit(PolicyLimit::Concurrent(20)))
-//!     .policy(Policy::new("visitors").per(Attribute::Ip).limit(Limit::per_minute(300)))
+//!     .policy(Policy::new("visitors").key(Attribute::Ip).limit(Limit::per_minute(300)))
 //!     .policy(
 //!         Policy::new("api")
-//!             .when(Match::new().path("/api/**".parse()?))
-//!             .per(Attribute::User)
+//!             .matching(Match::new().path("/api/**".parse()?))
+//!             .key(Attribute::User)
 //!             .plan(Attribute::Plan, Some("free")),
 //!     );
 //! let layer = RateLimitLayer::new(Engine::new(MemoryStore::new(), policies)?)
@@ -288,47 +288,31 @@
 //! Neither is on unless you say so; without them insert [`PeerAddr`].
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod answer;
 mod body;
 pub mod breaker;
 pub mod client;
 pub mod concurrency;
 mod deadline;
-mod gate;
+pub mod decider;
 mod head;
-mod identity;
-mod key;
-mod rate_limit;
+pub mod identity;
+pub mod key;
+pub mod rate_limit;
+pub mod response;
 mod route;
 pub mod shed;
 
-pub use answer::{Denial, Dialect, Dialects, retry_after, whole_millis, whole_seconds};
 pub use body::ResponseBody;
 pub use breaker::{CircuitBreaker, CircuitBreakerLayer};
 pub use concurrency::{AdaptiveConcurrencyLayer, ConcurrencyLayer};
 pub use deadline::Deadline;
-pub use gate::{Decider, LimitDecider, PolicyDecider, RateLimitStatus};
 pub use head::Head;
-pub use identity::{Client, Forwarding, Identity, IdentityHints, PeerAddr, peer};
-pub use key::{Key, KeyWriter};
-#[cfg(feature = "axum")]
-pub use rate_limit::{AxumBody, ConnectionRateLimit};
-pub use rate_limit::{
-    BodyKind, DelayStats, EitherBody, Pending, PreflightStats, RateLimit, RateLimitLayer,
-    ResponseFuture,
-};
+pub use identity::{Client, Identity};
+pub use key::Key;
+pub use rate_limit::{RateLimit, RateLimitLayer};
+pub use response::{Denial, Dialect, Dialects};
 pub use shed::ShedLayer;
-// What the options of a layer are said in.
+// Types that the options of a layer take.
 pub use ratekeeper_policy::{
     Count, policy::DenialStatus, request::Preflight, request::TrustedPeers,
 };
-
-/// A mark on a response: what it answers never reached the service, so whoever counted the request
-/// gives it back.
-#[derive(Clone, Copy, Debug)]
-pub struct NotReached;
-
-/// A mark on a response: the service has no room for what it answers, whoever asks. A [`ShedLayer`]
-/// further out takes it for pressure. Insert it into a response of your own for the same.
-#[derive(Clone, Copy, Debug)]
-pub struct NoCapacity;

@@ -13,7 +13,9 @@ use ratekeeper::{
     adaptive::Shedder,
 };
 use ratekeeper_tower::concurrency::QueueConfig;
-use ratekeeper_tower::{AdaptiveConcurrencyLayer, Deadline, NoCapacity, NotReached, ShedLayer};
+use ratekeeper_tower::{
+    AdaptiveConcurrencyLayer, Deadline, ShedLayer, response::NoCapacity, response::NotReached,
+};
 use std::convert::Infallible;
 use std::future::{pending, ready};
 use std::pin::{Pin, pin};

@@ -7,7 +7,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body_util::Full;
 use ratekeeper::{Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Count, Engine, Match, Policies, Policy};
-use ratekeeper_tower::{Dialect, Dialects, Key, PeerAddr, RateLimitLayer};
+use ratekeeper_tower::{Dialect, Dialects, Key, RateLimitLayer, identity::PeerAddr};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::net::SocketAddr;

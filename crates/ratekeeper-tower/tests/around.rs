@@ -8,7 +8,7 @@ use axum::extract::{ConnectInfo, Path};
 use axum::routing::get;
 use http::{Request, Response};
 use ratekeeper::{Algorithm, Keyed, Limit, ManualClock, limiter::Carry};
-use ratekeeper_tower::{Dialects, Key, LimitDecider, PeerAddr, RateLimitLayer};
+use ratekeeper_tower::{Dialects, Key, RateLimitLayer, decider::LimitDecider, identity::PeerAddr};
 use std::net::{IpAddr, SocketAddr};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

@@ -8,7 +8,7 @@ use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use ratekeeper::{Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Engine, Policies, Policy, PolicyLimit};
-use ratekeeper_tower::{Key, PeerAddr, RateLimitLayer};
+use ratekeeper_tower::{Key, RateLimitLayer, identity::PeerAddr};
 use std::net::SocketAddr;
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
@@ -42,9 +42,9 @@ fn text(body: Body) -> String {
     String::from_utf8(bytes.to_vec()).unwrap()
 }
 
-fn on<F>(layer: RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>, F>) -> Router
+fn on<F>(layer: RateLimitLayer<ratekeeper_tower::decider::LimitDecider<ManualClock>, F>) -> Router
 where
-    RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>, F>: AxumLayer,
+    RateLimitLayer<ratekeeper_tower::decider::LimitDecider<ManualClock>, F>: AxumLayer,
 {
     layer
         .on(Router::new().route("/", get(async || "Hello, World!")))
@@ -56,21 +56,24 @@ trait AxumLayer {
     fn on(self, app: Router) -> Router;
 }
 
-impl AxumLayer for RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>> {
+impl AxumLayer for RateLimitLayer<ratekeeper_tower::decider::LimitDecider<ManualClock>> {
     fn on(self, app: Router) -> Router {
         app.layer(self)
     }
 }
 
 impl AxumLayer
-    for RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>, ratekeeper_tower::AxumBody>
+    for RateLimitLayer<
+        ratekeeper_tower::decider::LimitDecider<ManualClock>,
+        ratekeeper_tower::rate_limit::AxumBody,
+    >
 {
     fn on(self, app: Router) -> Router {
         app.layer(self)
     }
 }
 
-fn hourly(many: u64) -> RateLimitLayer<ratekeeper_tower::LimitDecider<ManualClock>> {
+fn hourly(many: u64) -> RateLimitLayer<ratekeeper_tower::decider::LimitDecider<ManualClock>> {
     RateLimitLayer::keyed(
         Keyed::with_clock(Limit::per_hour(many), ManualClock::new()),
         Key::ip(),

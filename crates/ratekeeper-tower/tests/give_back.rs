@@ -8,8 +8,8 @@ use ratekeeper::{Keyed, Limit, ManualClock, MemoryStore};
 use ratekeeper_policy::{Count, Engine, Policies, Policy, PolicyLimit};
 use ratekeeper_tower::breaker::State;
 use ratekeeper_tower::{
-    CircuitBreaker, CircuitBreakerLayer, ConcurrencyLayer, Key, LimitDecider, NotReached,
-    PolicyDecider, RateLimitLayer,
+    CircuitBreaker, CircuitBreakerLayer, ConcurrencyLayer, Key, RateLimitLayer,
+    decider::LimitDecider, decider::PolicyDecider, response::NotReached,
 };
 use std::convert::Infallible;
 use std::future::{pending, ready};

@@ -4,7 +4,7 @@
 //! who listens.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use ratekeeper_tower::{Forwarding, Identity, IdentityHints};
+use ratekeeper_tower::{Identity, identity::Forwarding, identity::IdentityHints};
 use std::cell::RefCell;
 use std::fmt::{self, Write};
 use std::net::IpAddr;

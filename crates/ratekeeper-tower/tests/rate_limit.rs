@@ -14,8 +14,9 @@ use ratekeeper_policy::{
     Attribute, Count, Engine, Match, Missing, Plan, Policies, Policy, PolicyLimit,
 };
 use ratekeeper_tower::{
-    CircuitBreaker, CircuitBreakerLayer, DelayStats, DenialStatus, Dialect, Identity, Key,
-    LimitDecider, PeerAddr, RateLimitLayer, RateLimitStatus, TrustedPeers,
+    CircuitBreaker, CircuitBreakerLayer, DenialStatus, Dialect, Identity, Key, RateLimitLayer,
+    TrustedPeers, decider::LimitDecider, decider::RateLimitStatus, identity::PeerAddr,
+    rate_limit::DelayStats,
 };
 use std::convert::Infallible;
 use std::net::SocketAddr;

@@ -7,7 +7,7 @@ use http::{HeaderName, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use ratekeeper::{Clock, ManualClock, adaptive::Class, adaptive::Shedder};
 use ratekeeper_tower::{
-    ConcurrencyLayer, Deadline, Identity, Key, NotReached, PeerAddr, ShedLayer,
+    ConcurrencyLayer, Deadline, Identity, Key, ShedLayer, identity::PeerAddr, response::NotReached,
 };
 use std::convert::Infallible;
 use std::future::ready;

@@ -63,7 +63,7 @@ use std::time::Duration;
 /// use ratekeeper_policy::{Attribute, Engine, Match, Policies, Policy, Subject};
 ///
 /// let policies = Policies::new()
-///     .policy(Policy::new("login").when(Match::new().path("/login".parse()?)).per(Attribute::Ip).limit(Limit::per_minute(5)))
+///     .policy(Policy::new("login").matching(Match::new().path("/login".parse()?)).key(Attribute::Ip).limit(Limit::per_minute(5)))
 ///     .policy(Policy::new("everything").limit(Limit::per_minute(100_000)));
 /// let engine = Engine::new(MemoryStore::new(), policies)?;
 ///

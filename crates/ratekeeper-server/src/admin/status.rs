@@ -167,7 +167,7 @@ impl Status {
         Self {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             now_ms: now.as_unix_nanos() / 1_000_000,
-            uptime_ms: ratekeeper_tower::whole_millis(now.saturating_since(started)),
+            uptime_ms: ratekeeper_tower::response::whole_millis(now.saturating_since(started)),
             serving: if app.gateway.get().is_some() {
                 "gateway"
             } else {

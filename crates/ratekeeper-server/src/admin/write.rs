@@ -10,7 +10,7 @@ use axum::http::header::AUTHORIZATION;
 use axum::http::{HeaderMap, Method, Request};
 use axum::response::{IntoResponse, Response};
 use ratekeeper::{Clock, Store};
-use ratekeeper_tower::PeerAddr;
+use ratekeeper_tower::identity::PeerAddr;
 use serde::Serialize;
 use std::sync::Arc;
 

@@ -12,7 +12,7 @@ use axum::http::{Request, StatusCode};
 use axum::response::Response;
 use ratekeeper::Clock;
 use ratekeeper_policy::{PolicyVerdict, engine::LimitStatus};
-use ratekeeper_tower::{retry_after, whole_millis};
+use ratekeeper_tower::{response::retry_after, response::whole_millis};
 use serde::Serialize;
 use std::future::poll_fn;
 use std::sync::Arc;

@@ -236,7 +236,7 @@ pub(crate) enum Source {
 impl Source {
     /// The peer of a request to the HTTP API.
     pub(crate) fn of(extensions: &Extensions) -> Self {
-        Self::Peer(ratekeeper_tower::peer(extensions))
+        Self::Peer(ratekeeper_tower::identity::peer(extensions))
     }
 }
 

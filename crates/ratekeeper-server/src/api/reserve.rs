@@ -15,7 +15,7 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue};
 use axum::http::{Extensions, Request, StatusCode};
 use axum::response::Response;
 use ratekeeper::{Clock, Store, store::SettleError};
-use ratekeeper_tower::whole_millis;
+use ratekeeper_tower::response::whole_millis;
 use serde::Serialize;
 use std::sync::Arc;
 

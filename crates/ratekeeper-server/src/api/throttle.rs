@@ -11,7 +11,7 @@ use axum::http::header::{CACHE_CONTROL, HeaderValue, RETRY_AFTER};
 use axum::http::{Request, StatusCode};
 use axum::response::{IntoResponse, Response};
 use ratekeeper::{Clock, Decision, store::Source};
-use ratekeeper_tower::{retry_after, whole_millis};
+use ratekeeper_tower::{response::retry_after, response::whole_millis};
 use serde::Serialize;
 use std::sync::Arc;
 use std::time::Duration;

@@ -271,8 +271,10 @@ impl Told {
             status: verdict.status(),
             reason: verdict.reason().name().to_owned(),
             policy: verdict.policy().map(ToOwned::to_owned),
-            retry_after_ms: verdict.retry_after().map(ratekeeper_tower::whole_millis),
-            delay_ms: ratekeeper_tower::whole_millis(verdict.delay()),
+            retry_after_ms: verdict
+                .retry_after()
+                .map(ratekeeper_tower::response::whole_millis),
+            delay_ms: ratekeeper_tower::response::whole_millis(verdict.delay()),
             never: verdict.is_never(),
             tried: explanation.tried().iter().map(ToldPolicy::new).collect(),
         }
@@ -314,7 +316,9 @@ impl ToldLimit {
             remaining: counted(decision.remaining()),
             cost: level.cost,
             outcome: level.outcome.name().to_owned(),
-            retry_after_ms: decision.retry_after().map(ratekeeper_tower::whole_millis),
+            retry_after_ms: decision
+                .retry_after()
+                .map(ratekeeper_tower::response::whole_millis),
         }
     }
 }

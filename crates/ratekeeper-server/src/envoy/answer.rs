@@ -12,7 +12,7 @@ use envoy_types::pb::envoy::service::ratelimit::v3::{RateLimitRequest, RateLimit
 use envoy_types::pb::google::protobuf::value::Kind;
 use envoy_types::pb::google::protobuf::{self, ListValue, Struct, Value};
 use ratekeeper::{Algorithm, Decision, Timestamp, Verdict};
-use ratekeeper_tower::{retry_after, whole_seconds};
+use ratekeeper_tower::{response::retry_after, response::whole_seconds};
 use std::time::Duration;
 
 /// The decisions of the store and what they come to.

@@ -281,7 +281,9 @@ impl Notes {
         });
         if let Some(denial) = denial {
             found.policies = denial.policies().map(ToOwned::to_owned).collect();
-            found.retry_after_ms = denial.retry_after().map(ratekeeper_tower::whole_millis);
+            found.retry_after_ms = denial
+                .retry_after()
+                .map(ratekeeper_tower::response::whole_millis);
         }
     }
 

@@ -35,7 +35,9 @@ use axum::http::HeaderName;
 use ratekeeper::{Clock, clock::SystemClock};
 use ratekeeper_policy::config::{Config, Gateway, Watch};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, config, request::TrustedPeers};
-use ratekeeper_tower::{DelayStats, Forwarding, Identity, PolicyDecider, RateLimitLayer};
+use ratekeeper_tower::{
+    Identity, RateLimitLayer, decider::PolicyDecider, identity::Forwarding, rate_limit::DelayStats,
+};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::Semaphore;

@@ -16,7 +16,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use pin_project_lite::pin_project;
-use ratekeeper_tower::PeerAddr;
+use ratekeeper_tower::identity::PeerAddr;
 use std::convert::Infallible;
 use std::fmt;
 use std::io;

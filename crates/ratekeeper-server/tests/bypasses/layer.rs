@@ -6,7 +6,7 @@ use hyper::{Request, Response};
 use ratekeeper::{MemoryStore, clock::SystemClock};
 use ratekeeper_policy::Engine;
 use ratekeeper_policy::config::Config;
-use ratekeeper_tower::{Identity, PeerAddr, PolicyDecider, RateLimitLayer};
+use ratekeeper_tower::{Identity, RateLimitLayer, decider::PolicyDecider, identity::PeerAddr};
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::task::{Context, Poll};

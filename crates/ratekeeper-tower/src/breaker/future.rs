@@ -1,8 +1,8 @@
 //! The response of a service behind a breaker; it tells the breaker how the call went.
 
 use super::{Call, Outcome};
-use crate::NotReached;
 use crate::body::ResponseBody;
+use crate::response::NotReached;
 use bytes::Bytes;
 use http::Response;
 use http::response::Parts;

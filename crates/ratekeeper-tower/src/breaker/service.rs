@@ -1,8 +1,8 @@
 //! The service that asks the breaker first.
 
 use super::{CircuitBreaker, Outcome, ResponseFuture};
-use crate::answer::{self, Asker, Denial};
 use crate::body::ResponseBody;
+use crate::response::{self, Asker, Denial};
 use http::response::Parts;
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
@@ -41,7 +41,7 @@ where
             Ok(call) => ResponseFuture::calling(call, self.inner.call(request), self.judge.clone()),
             Err(open) => {
                 let denial = Denial::open(open.retry_after());
-                let mut response = answer::denied(Asker::of(request.headers()), &denial);
+                let mut response = response::denied(Asker::of(request.headers()), &denial);
                 response.extensions_mut().insert(open);
                 ResponseFuture::rejected(response)
             }

@@ -4,7 +4,7 @@
 //! RateLimit field of drafts 8 to 11, of draft 7, of draft 6, and X-RateLimit-…, whose Reset is a
 //! time since 1970 or a number of seconds.
 
-use crate::answer::GRPC_STATUS;
+use crate::response::GRPC_STATUS;
 use http::header::{DATE, RETRY_AFTER};
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use std::time::{Duration, SystemTime};

@@ -1,9 +1,9 @@
 //! The service that takes a permit first.
 
 use super::{Gate, ResponseFuture};
-use crate::NoCapacity;
-use crate::answer::{self, Asker, Denial};
 use crate::body::ResponseBody;
+use crate::response::NoCapacity;
+use crate::response::{self, Asker, Denial};
 use http::{Request, Response, StatusCode};
 use http_body::Body;
 use ratekeeper::Concurrency;
@@ -41,7 +41,7 @@ where
             Ok(permit) => ResponseFuture::calling(self.inner.call(request), permit),
             Err(busy) => {
                 let denial = Denial::too_many_in_flight(self.status);
-                let mut response = answer::denied(Asker::of(request.headers()), &denial);
+                let mut response = response::denied(Asker::of(request.headers()), &denial);
                 response.extensions_mut().insert(busy);
                 if self.status == StatusCode::SERVICE_UNAVAILABLE {
                     response.extensions_mut().insert(NoCapacity);

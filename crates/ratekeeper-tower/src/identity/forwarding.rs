@@ -33,7 +33,7 @@ impl Forwarding {
     /// The header of this name, in any case.
     ///
     /// ```
-    /// use ratekeeper_tower::Forwarding;
+    /// use ratekeeper_tower::identity::Forwarding;
     ///
     /// assert_eq!(Forwarding::named("X-Forwarded-For")?, Forwarding::XForwardedFor);
     /// assert_eq!(Forwarding::named("X-Real-IP")?.name(), "x-real-ip");
@@ -70,7 +70,7 @@ impl Forwarding {
     ///
     /// ```
     /// use http::{HeaderMap, HeaderValue};
-    /// use ratekeeper_tower::Forwarding;
+    /// use ratekeeper_tower::identity::Forwarding;
     ///
     /// let mut headers = HeaderMap::new();
     /// headers.insert("x-forwarded-for", HeaderValue::from_static("1.1.1.1, 203.0.113.7"));

@@ -6,13 +6,13 @@ use std::net::{IpAddr, SocketAddr};
 /// The address at the other end of the connection: a request extension that a server inserts.
 ///
 /// ```
-/// use ratekeeper_tower::PeerAddr;
+/// use ratekeeper_tower::identity::PeerAddr;
 ///
 /// # let stream_peer = "203.0.113.7:4711".parse()?;
 /// # let mut request = http::Request::new(());
 /// // In the loop that accepts connections: let (stream, stream_peer) = listener.accept().await?;
 /// request.extensions_mut().insert(PeerAddr(stream_peer));
-/// assert_eq!(ratekeeper_tower::peer(request.extensions()), Some(stream_peer.ip()));
+/// assert_eq!(ratekeeper_tower::identity::peer(request.extensions()), Some(stream_peer.ip()));
 /// # Ok::<_, std::net::AddrParseError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

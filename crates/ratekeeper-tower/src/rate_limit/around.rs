@@ -1,7 +1,7 @@
 //! Around a whole router of axum, which then is served as it is.
 
 use super::{AxumBody, BodyKind, Pending, RateLimit, RateLimitLayer, ResponseFuture, Shared};
-use crate::gate::Decider;
+use crate::decider::Decider;
 use axum::body::Body;
 use axum::extract::connect_info::IntoMakeServiceWithConnectInfo;
 use axum::extract::{ConnectInfo, Request};

@@ -4,9 +4,9 @@ use super::Shared;
 use super::form::{BodyKind, EitherBody};
 use super::service::Fate;
 use super::waits::Waiting;
-use crate::answer;
-use crate::gate::{Decider, Later};
+use crate::decider::{Decider, Later};
 use crate::identity::Client;
+use crate::response;
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
@@ -344,9 +344,12 @@ impl<G: Decider> Counted<G> {
         let Shared { gate, options } = &*self.shared;
         gate.tell(ticket, options.dialects, response.headers_mut(), None);
         if options.expose {
-            answer::expose(response.headers_mut(), options.dialects);
+            response::expose(response.headers_mut(), options.dialects);
         }
-        let reached = response.extensions().get::<crate::NotReached>().is_none();
+        let reached = response
+            .extensions()
+            .get::<crate::response::NotReached>()
+            .is_none();
         reached && gate.is_settled(ticket, &Completion::status(response.status().as_u16()))
     }
 }
@@ -370,7 +373,11 @@ fn settled<R: Body, G: Decider, F: BodyKind<R, Pending<G>>, E>(
         }
     };
     let ending = Completion::status(response.status().as_u16());
-    if response.extensions().get::<crate::NotReached>().is_some() {
+    if response
+        .extensions()
+        .get::<crate::response::NotReached>()
+        .is_some()
+    {
         gate.cancel(ticket);
     } else if gate.keeps(&ticket) {
         let kept = Pending(Some(Box::new(Unsettled {

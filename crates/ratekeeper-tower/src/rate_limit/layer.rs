@@ -3,11 +3,11 @@
 use super::form::EitherBody;
 use super::options::Options;
 use super::{DelayStats, PreflightStats, RateLimit, Shared};
-use crate::answer::{Denial, Dialects};
-use crate::gate::{Decider, LimitDecider, PolicyDecider};
+use crate::decider::{Decider, LimitDecider, PolicyDecider};
 use crate::head::Head;
 use crate::identity::Identity;
 use crate::key::Key;
+use crate::response::{Denial, Dialects};
 use bytes::Bytes;
 use http::{HeaderName, Response};
 use ratekeeper::{Clock, Keyed, Limit, Store};
@@ -127,7 +127,7 @@ impl<S: Store + 'static, F> RateLimitLayer<PolicyDecider<S>, F> {
     /// [`identity`](Self::identity): a proxy that forwards addresses does not necessarily remove
     /// such a header.
     ///
-    /// The peer is that of the connection ([`PeerAddr`](crate::PeerAddr)), not the client that a
+    /// The peer is that of the connection ([`PeerAddr`](crate::identity::PeerAddr)), not the client that a
     /// proxy names.
     #[must_use]
     pub fn user_header(self, name: HeaderName, from: impl Into<TrustedPeers>) -> Self {
@@ -324,7 +324,7 @@ impl<G: Decider, F> RateLimitLayer<G, F> {
         self.with(|options| options.hook = Some(Arc::new(hook)))
     }
 
-    /// Leaves a [`RateLimitStatus`](crate::RateLimitStatus) among the extensions of each request
+    /// Leaves a [`RateLimitStatus`](crate::decider::RateLimitStatus) among the extensions of each request
     /// that is counted, for handlers.
     #[must_use]
     pub fn extension(self) -> Self {

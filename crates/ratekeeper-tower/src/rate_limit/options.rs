@@ -1,10 +1,10 @@
 //! What can be chosen for a layer, whoever decides.
 
-use crate::answer::{Denial, Dialects};
 use crate::head::Head;
 use crate::identity::Identity;
 use crate::rate_limit::DelayStats;
 use crate::rate_limit::preflight::Preflights;
+use crate::response::{Denial, Dialects};
 use bytes::Bytes;
 use http::Response;
 use ratekeeper_policy::request::Preflight;

@@ -1,6 +1,6 @@
 //! The limit of preflight requests of CORS, and what became of them.
 
-use crate::gate::LimitDecider;
+use crate::decider::LimitDecider;
 use crate::head::Head;
 use crate::key::Key;
 use http::Method;

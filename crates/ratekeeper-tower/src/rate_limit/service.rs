@@ -5,12 +5,12 @@ use super::form::{BodyKind, EitherBody};
 use super::future::{Counted, ResponseFuture};
 use super::preflight::is_preflight;
 use super::waits::Waiting;
-use crate::NotReached;
-use crate::answer::{self, Asker, Denial, Jitter};
-use crate::gate::{Decider, Later, LimitDecider};
+use crate::decider::{Decider, Later, LimitDecider};
 use crate::head::Head;
 use crate::identity::{Client, peer};
 use crate::rate_limit::future::Pending;
+use crate::response::NotReached;
+use crate::response::{self, Asker, Denial, Jitter};
 use bytes::Bytes;
 use http::header::RETRY_AFTER;
 use http::{Method, Request, Response};
@@ -67,7 +67,7 @@ impl<S, G: Decider, F> RateLimit<S, G, F> {
     /// there. They are not looked at: `None` is a peer that nobody knows.
     ///
     /// Layers further in still look there. If one of them counts by address, insert
-    /// [`PeerAddr`](crate::PeerAddr) as well.
+    /// [`PeerAddr`](crate::identity::PeerAddr) as well.
     #[inline]
     pub fn call_from<B>(
         &mut self,
@@ -299,7 +299,7 @@ impl<G: Decider> Shared<G> {
     /// The response to a request that the service may read differently.
     #[inline(never)]
     fn refuse(&self, error: &RequestError) -> Response<Bytes> {
-        let mut response = answer::refused(error);
+        let mut response = response::refused(error);
         response.extensions_mut().insert(NotReached);
         response
     }
@@ -332,7 +332,7 @@ impl<G: Decider> Shared<G> {
             Asker::of(head.headers)
         };
         let mut response = match &options.denied {
-            None => answer::denied(asker, &denial),
+            None => response::denied(asker, &denial),
             Some(denied) => {
                 let mut response = denied(&denial);
                 if let Some(after) = retry_after {
@@ -353,7 +353,7 @@ impl<G: Decider> Shared<G> {
             );
         }
         if options.expose {
-            answer::expose(response.headers_mut(), options.dialects);
+            response::expose(response.headers_mut(), options.dialects);
         }
         // A limit further out gives back what it counted.
         response.extensions_mut().insert(NotReached);

@@ -1,7 +1,7 @@
 //! The response of a service behind a shedder; it tells the shedder who found no room further in.
 
-use crate::NoCapacity;
 use crate::body::ResponseBody;
+use crate::response::NoCapacity;
 use bytes::Bytes;
 use http::Response;
 use pin_project_lite::pin_project;

@@ -2,9 +2,9 @@
 
 use super::ResponseFuture;
 use super::layer::Shared;
-use crate::answer::{self, Asker, Denial, Jitter};
 use crate::body::ResponseBody;
 use crate::head::Head;
+use crate::response::{self, Asker, Denial, Jitter};
 use http::{Request, Response};
 use ratekeeper::{Clock, clock::SystemClock};
 use std::fmt;
@@ -41,7 +41,7 @@ where
         let deadline = shared.deadline_of(&head);
         if deadline.is_some_and(|(deadline, now)| deadline.0 <= now) {
             let denial = Denial::too_late();
-            return ResponseFuture::denied(answer::denied(Asker::of(request.headers()), &denial));
+            return ResponseFuture::denied(response::denied(Asker::of(request.headers()), &denial));
         }
         let class = shared.class_of(&head);
         if !shared.admits(class, &head) {
@@ -50,7 +50,7 @@ where
                 percent: JITTER,
                 hash: shared.spread(),
             };
-            let mut response = answer::denied(Asker::of(request.headers()), &denial);
+            let mut response = response::denied(Asker::of(request.headers()), &denial);
             response.extensions_mut().insert(class);
             return ResponseFuture::denied(response);
         }

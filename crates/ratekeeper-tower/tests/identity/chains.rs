@@ -2,7 +2,7 @@
 
 use super::{ip, lines, trusting};
 use http::header::FORWARDED;
-use ratekeeper_tower::{Forwarding, Identity};
+use ratekeeper_tower::{Identity, identity::Forwarding};
 
 /// The peer in every case that does not say otherwise: a trusted proxy.
 const PROXY: &str = "10.0.0.1";

@@ -1,7 +1,7 @@
 //! The last hop of a forwarding header, removed once it is known which proxy wrote it.
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use ratekeeper_tower::Forwarding;
+use ratekeeper_tower::identity::Forwarding;
 
 /// The lines of one header.
 type Lines<'a> = &'a [&'a [u8]];

@@ -7,7 +7,7 @@ mod peers;
 mod reference;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use ratekeeper_tower::{Forwarding, Identity};
+use ratekeeper_tower::{Identity, identity::Forwarding};
 use std::net::IpAddr;
 
 /// An identity that trusts these networks and reads this header.

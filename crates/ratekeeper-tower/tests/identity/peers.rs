@@ -2,7 +2,7 @@
 
 use super::ip;
 use http::{Extensions, HeaderMap};
-use ratekeeper_tower::{Identity, PeerAddr, peer};
+use ratekeeper_tower::{Identity, identity::PeerAddr, identity::peer};
 use std::net::SocketAddr;
 
 fn socket(text: &str) -> SocketAddr {

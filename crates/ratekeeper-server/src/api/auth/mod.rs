@@ -27,7 +27,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::any;
 use original::OriginalError;
 use ratekeeper::Clock;
-use ratekeeper_tower::peer;
+use ratekeeper_tower::identity::peer;
 use std::convert::Infallible;
 use std::future::{Ready, ready};
 use std::sync::Arc;

@@ -8,7 +8,7 @@ use super::Proxy;
 use crate::api::problem::{Code, Problem};
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderValue, Method, Request, Uri, header};
-use ratekeeper_tower::{Forwarding, PeerAddr};
+use ratekeeper_tower::{identity::Forwarding, identity::PeerAddr};
 use std::net::{IpAddr, SocketAddr};
 
 /// The reason why a request cannot be decided on.

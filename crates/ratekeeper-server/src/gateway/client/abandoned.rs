@@ -10,7 +10,7 @@ use crate::gateway::body::Reply;
 use crate::gateway::drain::Stage;
 use axum::http::Response;
 use http_body::Body;
-use ratekeeper_tower::{Pending, ResponseBody};
+use ratekeeper_tower::{ResponseBody, rate_limit::Pending};
 use std::future::{pending, poll_fn};
 use std::pin::{Pin, pin};
 use std::sync::Arc;

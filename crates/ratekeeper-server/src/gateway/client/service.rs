@@ -18,7 +18,7 @@ use axum::http::{
 };
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
-use ratekeeper_tower::{Pending, RateLimit, ResponseBody, ResponseFuture};
+use ratekeeper_tower::{RateLimit, ResponseBody, rate_limit::Pending, rate_limit::ResponseFuture};
 use std::cell::RefCell;
 use std::convert::Infallible;
 use std::error::Error;

@@ -13,7 +13,7 @@ use axum::body::Bytes;
 use axum::http::header::RETRY_AFTER;
 use axum::http::{HeaderMap, HeaderValue, Request, Response, StatusCode, Version};
 use ratekeeper_policy::Attribute;
-use ratekeeper_tower::NotReached;
+use ratekeeper_tower::response::NotReached;
 use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -391,9 +391,10 @@ fn recovering() -> Problem {
 fn unavailable(problem: Problem, retry_after: Option<Duration>) -> Response<Reply> {
     let mut response = problem.plain();
     let wait = retry_after.unwrap_or(UNKNOWN_WAIT);
-    response
-        .headers_mut()
-        .insert(RETRY_AFTER, ratekeeper_tower::retry_after(wait).into());
+    response.headers_mut().insert(
+        RETRY_AFTER,
+        ratekeeper_tower::response::retry_after(wait).into(),
+    );
     unreached(response)
 }
 

@@ -1,7 +1,7 @@
 //! What a response says about how it went.
 
 use super::says_overloaded;
-use crate::NotReached;
+use crate::response::NotReached;
 use http::response::Parts;
 use http::{Response, StatusCode};
 use ratekeeper::adaptive::RequestOutcome;

@@ -2,9 +2,9 @@
 
 use super::serving::Serving;
 use super::{ByHead, Classify, Timed};
-use crate::NoCapacity;
-use crate::answer::{self, Asker, Denial};
 use crate::body::ResponseBody;
+use crate::response::NoCapacity;
+use crate::response::{self, Asker, Denial};
 use bytes::Bytes;
 use http::{Request, Response, StatusCode};
 use http_body::Body;
@@ -79,7 +79,7 @@ impl NoPermit {
             Self::WaitedTooLong => Denial::waited_too_long(),
             Self::TooLate => Denial::too_late(),
         };
-        let mut response = answer::denied(Asker::of(request.headers()), &denial);
+        let mut response = response::denied(Asker::of(request.headers()), &denial);
         // A gate that knows classes keeps room by itself: whom it turns away for that is no
         // pressure.
         if request.extensions().get::<Class>().is_none() {

@@ -28,7 +28,7 @@ use tower_layer::Layer;
 ///   is one that was dropped: the limit shrinks;
 /// - whatever else is answered is one that was served, and its latency moves the limit;
 /// - a client that hangs up, a 429 (which speaks of who asked) and what never reached the service
-///   ([`NotReached`](crate::NotReached)) say nothing.
+///   ([`NotReached`](crate::response::NotReached)) say nothing.
 ///
 /// A [`Class`](ratekeeper::adaptive::Class) among the extensions of a request says how important it is, and
 /// room is kept for those above it ([how much](ratekeeper::adaptive::AdaptiveConcurrency::try_acquire_as));

@@ -14,7 +14,7 @@ pub use layer::AdaptiveConcurrencyLayer;
 pub use ratekeeper::adaptive::QueueConfig;
 pub use service::AdaptiveConcurrencyService;
 
-use crate::answer::GRPC_STATUS;
+use crate::response::GRPC_STATUS;
 
 /// The numbers of gRPC's statuses that say that there was too much to do: DEADLINE_EXCEEDED and
 /// UNAVAILABLE.

@@ -5,7 +5,7 @@ use super::escape::{Html, Json};
 use super::figures::PolicyName;
 use super::numbers::{retry_after, whole_millis};
 use super::{grpc, named};
-use crate::NotReached;
+use crate::response::NotReached;
 use bytes::Bytes;
 use http::header::{
     CACHE_CONTROL, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER, X_CONTENT_TYPE_OPTIONS,

@@ -64,3 +64,13 @@ fn named(verdict: &PolicyVerdict) -> impl Iterator<Item = (PolicyName<'_>, Limit
         Some((*last, status))
     })
 }
+
+/// A mark on a response: what it answers never reached the service, so whoever counted the request
+/// gives it back.
+#[derive(Clone, Copy, Debug)]
+pub struct NotReached;
+
+/// A mark on a response: the service has no room for what it answers, whoever asks. A [`ShedLayer`]
+/// further out takes it for pressure. Insert it into a response of your own for the same.
+#[derive(Clone, Copy, Debug)]
+pub struct NoCapacity;

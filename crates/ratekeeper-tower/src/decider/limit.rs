@@ -1,9 +1,9 @@
 //! One limit for each key, without policies.
 
 use super::{Decider, Later, RateLimitStatus, sealed};
-use crate::answer::{Denial, Dialects, Figures};
 use crate::head::Head;
 use crate::key::{Key, of_ipv4, of_ipv6};
+use crate::response::{Denial, Dialects, Figures};
 use http::HeaderMap;
 use ratekeeper::{
     Algorithm, Clock, Decision, Keyed, Limit, Reservation, Timestamp, clock::DefaultClock,

@@ -1,8 +1,8 @@
 //! An engine of policies: which limits apply follows from the request.
 
 use super::{Decider, Later, RateLimitStatus, sealed};
-use crate::answer::{self, Denial, Dialects};
 use crate::head::Head;
+use crate::response::{self, Denial, Dialects};
 use http::header::{AUTHORIZATION, HOST};
 use http::{HeaderMap, HeaderName};
 use ratekeeper::{MemoryStore, Store, clock::Sleep, store::AskOutcome};
@@ -234,7 +234,7 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
         headers: &mut HeaderMap,
         retry_after: Option<u64>,
     ) {
-        answer::write(
+        response::write(
             dialects,
             headers,
             ticket,

@@ -1,13 +1,13 @@
 //! Who decides: one limit for each key, or an engine of policies.
 
-mod one_limit;
-mod policies;
+mod limit;
+mod policy;
 
-pub use one_limit::LimitDecider;
-pub use policies::PolicyDecider;
+pub use limit::LimitDecider;
+pub use policy::PolicyDecider;
 
-use crate::answer::{Denial, Dialects};
 use crate::head::Head;
+use crate::response::{Denial, Dialects};
 use http::HeaderMap;
 use ratekeeper::clock::Sleep;
 use ratekeeper_policy::{Completion, request::RequestError};

@@ -13,7 +13,7 @@ const LARGEST_INTEGER: u64 = 999_999_999_999_999;
 ///
 /// ```
 /// use std::time::Duration;
-/// use ratekeeper_tower::retry_after;
+/// use ratekeeper_tower::response::retry_after;
 ///
 /// assert_eq!(retry_after(Duration::from_secs(10)), 10);
 /// assert_eq!(retry_after(Duration::from_millis(10_001)), 11);

@@ -236,7 +236,7 @@ async fn names_tell_the_limit_and_every_key_but_the_secret_ends() {
     );
     let name = key_of(&redis, 'b');
     assert!(
-        name.starts_with("ratekeeper:login,ip_60s_1:b:") && name.len() == 26 + 22,
+        name.starts_with("ratekeeper:login,ip_60s_1:b:") && name.len() == 28 + 22,
         "{name}"
     );
     let ages = [

@@ -1,15 +1,15 @@
 //! A batch in calls: what goes together, and who is told what of the answer.
 
-use crate::lane::{Job, Tell, Work};
-use crate::link::Sent;
+use crate::batched_connection::{Job, ReplySender, Work};
+use crate::reconnecting::ScriptRequest;
 use crate::script::amend::{self, Amendment};
 use crate::script::decide;
-use crate::script::{Scripts, Unreadable};
-use crate::trouble::StoreError;
+use crate::script::{InvalidReplyError, Scripts};
+use crate::store_error::StoreError;
 use redis::Value;
 
 /// What goes in one call: jobs of a batch.
-pub(crate) struct Piece {
+pub(crate) struct ScriptCall {
     pub(crate) decides: bool,
     slot: u16,
     asking: bool,
@@ -18,8 +18,8 @@ pub(crate) struct Piece {
 }
 
 /// A batch in as few calls as can be. What goes back goes first, so that it can be taken.
-pub(crate) fn pieces(batch: &[Job]) -> Vec<Piece> {
-    let mut pieces: Vec<Piece> = Vec::new();
+pub(crate) fn pieces(batch: &[Job]) -> Vec<ScriptCall> {
+    let mut pieces: Vec<ScriptCall> = Vec::new();
     for decides in [false, true] {
         for (at, job) in batch
             .iter()
@@ -32,14 +32,14 @@ pub(crate) fn pieces(batch: &[Job]) -> Vec<Piece> {
                 alone,
                 ..
             } = *job;
-            let same = |piece: &&mut Piece| {
+            let same = |piece: &&mut ScriptCall| {
                 (piece.decides, piece.slot, piece.asking) == (decides, slot, asking)
                     && !piece.alone
                     && !alone
             };
             match pieces.iter_mut().find(same) {
                 Some(piece) => piece.jobs.push(at),
-                None => pieces.push(Piece {
+                None => pieces.push(ScriptCall {
                     decides,
                     slot,
                     asking,
@@ -52,7 +52,7 @@ pub(crate) fn pieces(batch: &[Job]) -> Vec<Piece> {
     pieces
 }
 
-impl Piece {
+impl ScriptCall {
     /// Its jobs, where they are.
     pub(crate) fn jobs_of<'j>(&self, batch: &'j mut [Job]) -> impl Iterator<Item = &'j mut Job> {
         // They are in the order of the batch.
@@ -63,7 +63,7 @@ impl Piece {
             .filter_map(move |(at, job)| own.next_if_eq(&at).map(|_| job))
     }
 
-    pub(crate) fn call<'s>(&self, batch: &[Job], scripts: &'s Scripts) -> Sent<'s> {
+    pub(crate) fn call<'s>(&self, batch: &[Job], scripts: &'s Scripts) -> ScriptRequest<'s> {
         let jobs = || self.jobs.iter().map(|at| &batch[*at].work);
         let asking = self.asking;
         if self.decides {
@@ -71,7 +71,7 @@ impl Piece {
                 Work::Decide(questions, _) => Some(questions),
                 Work::Amend(..) => None,
             });
-            return Sent {
+            return ScriptRequest {
                 call: decide::encode(questions),
                 script: &scripts.decide,
                 again: true,
@@ -87,7 +87,7 @@ impl Piece {
         };
         // A refund that arrives twice gives too much.
         let again = amendments().all(Amendment::may_arrive_twice);
-        Sent {
+        ScriptRequest {
             call: amend::encode(amendments()),
             script: &scripts.amend,
             again,
@@ -145,12 +145,12 @@ pub(crate) fn tell_amended<'j>(
 }
 
 /// Tells it, if that has not happened. Who does not listen any more has gone elsewhere.
-pub(crate) fn tell<T>(to: &mut Tell<T>, what: Result<T, StoreError>) {
+pub(crate) fn tell<T>(to: &mut ReplySender<T>, what: Result<T, StoreError>) {
     if let Some(to) = to.take() {
         drop(to.send(what));
     }
 }
 
-fn unreadable(_: Unreadable) -> StoreError {
+fn unreadable(_: InvalidReplyError) -> StoreError {
     StoreError::Protocol("its answer to our script is not ours".to_owned())
 }

@@ -1,11 +1,11 @@
 //! What servers say of themselves, for whoever looks for mistakes in how they are set up.
 
-use crate::address::{Address, Dial, Place};
+use crate::address::{Address, Deployment, Dialer};
 use crate::builder::{ConnectError, RedisStoreBuilder};
 use crate::connection::Connection;
 use crate::reply::LIST;
 use crate::sentinel::Sentinels;
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use redis::Value;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -22,7 +22,7 @@ const MOST_PRIMARIES: usize = 64;
 /// What was found.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Inspected {
+pub struct InspectionReport {
     /// The server, or each primary of a Cluster.
     pub servers: Vec<Inspection>,
     /// How many of a Cluster's 16,384 slots are served; none if it is no Cluster.
@@ -57,11 +57,11 @@ impl RedisStoreBuilder {
     /// # Errors
     ///
     /// If the url cannot be read, or none of the servers answers.
-    pub async fn examine(&self) -> Result<Inspected, ConnectError> {
+    pub async fn inspect(&self) -> Result<InspectionReport, ConnectError> {
         let (url, ca_file, auth) = self.place();
-        match Place::of(url, ca_file)? {
-            Place::One(client) => one(client.connect(PATIENCE).await).await,
-            Place::Sentinels {
+        match Deployment::of(url, ca_file)? {
+            Deployment::One(client) => one(client.connect(PATIENCE).await).await,
+            Deployment::Sentinels {
                 sentinels,
                 master,
                 dial,
@@ -69,26 +69,26 @@ impl RedisStoreBuilder {
                 let sentinels = Sentinels::new(&sentinels, master, dial, auth)?;
                 one(sentinels.connect(PATIENCE).await).await
             }
-            Place::Cluster { seeds, dial } => {
+            Deployment::Cluster { seeds, dial } => {
                 cluster(&seeds, &dial).await.map_err(ConnectError::Unusable)
             }
         }
     }
 }
 
-async fn one(connected: Result<Connection, StoreError>) -> Result<Inspected, ConnectError> {
+async fn one(connected: Result<Connection, StoreError>) -> Result<InspectionReport, ConnectError> {
     let mut connection = connected.map_err(ConnectError::Unusable)?;
-    let found = examine(&mut connection, None)
+    let found = inspect(&mut connection, None)
         .await
         .map_err(ConnectError::Unusable)?;
-    Ok(Inspected {
+    Ok(InspectionReport {
         servers: vec![found],
         slots: None,
     })
 }
 
 /// The first seed that answers knows the others.
-async fn cluster(seeds: &[Address], dial: &Dial) -> Result<Inspected, StoreError> {
+async fn cluster(seeds: &[Address], dial: &Dialer) -> Result<InspectionReport, StoreError> {
     let mut worst = StoreError::Unreachable("no seed answers".to_owned());
     for seed in seeds {
         match of_cluster(seed, dial).await {
@@ -99,7 +99,7 @@ async fn cluster(seeds: &[Address], dial: &Dial) -> Result<Inspected, StoreError
     Err(worst)
 }
 
-async fn of_cluster(seed: &Address, dial: &Dial) -> Result<Inspected, StoreError> {
+async fn of_cluster(seed: &Address, dial: &Dialer) -> Result<InspectionReport, StoreError> {
     let connect = async |address: &Address| {
         let client = dial
             .endpoint(address)
@@ -118,9 +118,9 @@ async fn of_cluster(seed: &Address, dial: &Dial) -> Result<Inspected, StoreError
         let mut connection = connect(&address).await?;
         // Each knows best what is its own.
         slots = slots.min(slots_of(&mut connection).await?);
-        servers.push(examine(&mut connection, Some(address.to_string())).await?);
+        servers.push(inspect(&mut connection, Some(address.to_string())).await?);
     }
-    Ok(Inspected {
+    Ok(InspectionReport {
         servers,
         slots: Some(slots),
     })
@@ -152,7 +152,7 @@ fn primary(line: &str, seed: &Address) -> Option<Address> {
     })
 }
 
-async fn examine(
+async fn inspect(
     connection: &mut Connection,
     name: Option<String>,
 ) -> Result<Inspection, StoreError> {

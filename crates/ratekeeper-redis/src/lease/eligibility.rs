@@ -1,6 +1,6 @@
 //! Which limits can be leased, and how.
 
-use super::held::Manner;
+use super::node::LeaseSettings;
 use ratekeeper::{limit::MicrosLimit, limit::WindowCounter};
 use std::time::Duration;
 
@@ -14,12 +14,12 @@ const FEWEST: u64 = 16;
 /// A lease of a window ends with the window, so that it is spent where it was counted. Those of a
 /// log are counted from when they were given, for a window that is longer by their life (see
 /// [`stretched`]).
-pub(crate) fn manner(form: &MicrosLimit, staleness: Duration) -> Option<Manner> {
+pub(crate) fn manner(form: &MicrosLimit, staleness: Duration) -> Option<LeaseSettings> {
     let staleness = u64::try_from(staleness.as_micros()).unwrap_or(u64::MAX);
     // A quarter of the time it takes to be whole again, so that what is out is never most of it.
     let of = |whole: u64, burst: u64| {
         let lives = (whole / 4).min(staleness).max(SHORTEST);
-        (whole >= 4 * SHORTEST && burst >= FEWEST).then_some(Manner { lives, burst })
+        (whole >= 4 * SHORTEST && burst >= FEWEST).then_some(LeaseSettings { lives, burst })
     };
     match *form {
         MicrosLimit::Bucket {
@@ -44,7 +44,7 @@ pub(crate) fn manner(form: &MicrosLimit, staleness: Duration) -> Option<Manner> 
             most,
         } => {
             let lives = (window / 100).min(staleness);
-            (lives >= SHORTEST && most >= FEWEST).then_some(Manner { lives, burst: most })
+            (lives >= SHORTEST && most >= FEWEST).then_some(LeaseSettings { lives, burst: most })
         }
         _ => None,
     }

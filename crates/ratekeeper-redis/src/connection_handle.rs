@@ -1,21 +1,21 @@
 //! Where a store hands in what it asks: a lane, or a Cluster, which has lanes to each of its
 //! primaries.
 
+use crate::batched_connection::BatchHandle;
 use crate::cluster::{Cluster, Servers, slot};
-use crate::lane::Door;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, Questions};
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use std::sync::Arc;
 use std::time::Duration;
 
 #[derive(Clone)]
-pub(crate) enum Entrance {
-    Lane(Door),
+pub(crate) enum ConnectionHandle {
+    Lane(BatchHandle),
     Cluster(Arc<Cluster>),
 }
 
-impl Entrance {
+impl ConnectionHandle {
     pub(crate) async fn decide(
         &self,
         questions: Questions,
@@ -31,7 +31,7 @@ impl Entrance {
     }
 
     /// The lane to the one server there is; none in a Cluster.
-    pub(crate) fn lane(&self) -> Option<&Door> {
+    pub(crate) fn lane(&self) -> Option<&BatchHandle> {
         match self {
             Self::Lane(door) => Some(door),
             Self::Cluster(_) => None,

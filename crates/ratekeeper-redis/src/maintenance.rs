@@ -2,17 +2,17 @@
 //! looks whether a server that was in trouble is well again.
 
 use crate::cluster::{Cluster, slot};
-use crate::entrance::Entrance;
+use crate::connection_handle::ConnectionHandle;
 use crate::health::Health;
 use crate::limits_check::Report;
-use crate::link::{Link, Server};
 use crate::probe;
+use crate::reconnecting::{ReconnectingConnection, Server};
 use crate::reply::SHORT;
 use crate::script::PERMIT_LIVES;
 use crate::script::amend::{Amend, Amendment};
-use crate::secret::Known;
+use crate::secret::SecretKnowledge;
 use crate::store::Inner;
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use redis::Value;
 use std::sync::atomic::AtomicBool;
 use std::sync::atomic::Ordering::Relaxed;
@@ -34,9 +34,9 @@ const REMAPPED: Duration = Duration::from_secs(10);
 /// So many amendments go in one piece.
 const PIECE: usize = 64;
 
-pub(crate) struct Keeper {
+pub(crate) struct Maintenance {
     inner: Weak<Inner>,
-    way: Way,
+    way: RedisRoute,
     /// None if it is not counted among the nodes.
     node: Option<u64>,
     /// What the keys of the fleet itself begin with.
@@ -53,14 +53,14 @@ pub(crate) struct Keeper {
 }
 
 /// How Redis is spoken to beside the lanes.
-pub(crate) enum Way {
-    One(Link, Arc<Server>),
+pub(crate) enum RedisRoute {
+    One(ReconnectingConnection, Arc<Server>),
     Cluster(Arc<Cluster>),
 }
 
-impl Way {
+impl RedisRoute {
     pub(crate) fn to(server: Arc<Server>) -> Self {
-        Self::One(Link::new(Arc::clone(&server)), server)
+        Self::One(ReconnectingConnection::new(Arc::clone(&server)), server)
     }
 
     /// Another one to the same Redis.
@@ -117,8 +117,13 @@ impl Way {
     }
 }
 
-impl Keeper {
-    pub(crate) fn new(inner: &Arc<Inner>, way: Way, node: Option<u64>, prefix: &str) -> Self {
+impl Maintenance {
+    pub(crate) fn new(
+        inner: &Arc<Inner>,
+        way: RedisRoute,
+        node: Option<u64>,
+        prefix: &str,
+    ) -> Self {
         let inner = Arc::downgrade(inner);
         let fleet = way.fleet(prefix);
         let now = Instant::now();
@@ -183,7 +188,7 @@ impl Keeper {
     /// Finds out where Redis is now.
     async fn look_around(&mut self, health: &Health) -> Result<(), StoreError> {
         match &self.way {
-            Way::One(link, server) => {
+            RedisRoute::One(link, server) => {
                 if health.is_open() {
                     // Whatever was wrong may be with the connection.
                     link.cut();
@@ -194,7 +199,7 @@ impl Keeper {
                 }
                 Ok(())
             }
-            Way::Cluster(cluster) => {
+            RedisRoute::Cluster(cluster) => {
                 // Nodes may say again and again that something has moved.
                 tokio::time::sleep(SOONEST.saturating_sub(self.looked.elapsed())).await;
                 self.looked = Instant::now();
@@ -242,8 +247,8 @@ impl Keeper {
     pub(crate) async fn begin(&self, inner: &Inner) -> Result<(), StoreError> {
         self.beat(inner).await?;
         match &self.way {
-            Way::One(..) => self.probe(inner).await,
-            Way::Cluster(cluster) => {
+            RedisRoute::One(..) => self.probe(inner).await,
+            RedisRoute::Cluster(cluster) => {
                 cluster.tend(false).await?;
                 // That a primary is away does not keep this node from starting.
                 match inner.health.trouble() {
@@ -258,7 +263,7 @@ impl Keeper {
     /// [`tend`](Cluster::tend).
     async fn probe(&self, inner: &Inner) -> Result<(), StoreError> {
         let questions = probe::questions(&probe::key(inner.limits.prefix(), 0));
-        let lanes = inner.lanes.iter().filter_map(Entrance::lane);
+        let lanes = inner.lanes.iter().filter_map(ConnectionHandle::lane);
         probe::run(&inner.health, lanes, &questions, 0, inner.timeout).await
     }
 
@@ -318,9 +323,9 @@ impl Keeper {
         }
         let mut spoilt = None;
         match inner.secret.seen(secret) {
-            Known::Same => {}
-            Known::Differs(why) => tracing::warn!(target: "ratekeeper::redis", "{why}"),
-            Known::Spoilt => spoilt = Some("secret"),
+            SecretKnowledge::Same => {}
+            SecretKnowledge::Differs(why) => tracing::warn!(target: "ratekeeper::redis", "{why}"),
+            SecretKnowledge::Spoilt => spoilt = Some("secret"),
         }
         match u64::try_from(*nodes) {
             Ok(nodes) => {
@@ -360,8 +365,8 @@ impl Keeper {
     /// Learns where everything is.
     pub(crate) async fn find(&self) -> Result<(), StoreError> {
         match &self.way {
-            Way::One(..) => Ok(()),
-            Way::Cluster(cluster) => cluster.learn().await,
+            RedisRoute::One(..) => Ok(()),
+            RedisRoute::Cluster(cluster) => cluster.learn().await,
         }
     }
 

@@ -5,7 +5,7 @@ use super::{Cluster, Map, NOBODY, Node, SLOTS, slot};
 use crate::address::Address;
 use crate::probe;
 use crate::reply::LIST;
-use crate::trouble::{Redirect, StoreError};
+use crate::store_error::{Redirect, StoreError};
 use redis::{Cmd, Value};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, PoisonError};
@@ -100,7 +100,7 @@ impl Cluster {
     async fn ask(
         &self,
         address: &Address,
-        link: &crate::link::Link,
+        link: &crate::reconnecting::ReconnectingConnection,
     ) -> Result<Vec<Range>, StoreError> {
         let answer = tokio::time::timeout(PATIENCE, link.send(&who_has_what(), LIST, false)).await;
         read(answer.unwrap_or(Err(StoreError::TimedOut)), address)

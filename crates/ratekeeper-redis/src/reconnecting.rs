@@ -3,7 +3,7 @@
 use crate::connection::{Connection, Endpoint, Reply};
 use crate::script::{Call, Script};
 use crate::sentinel::Sentinels;
-use crate::trouble::StoreError;
+use crate::store_error::StoreError;
 use redis::{Pipeline, Value};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -50,13 +50,13 @@ impl Server {
 }
 
 /// A connection that is made again when it breaks.
-pub(crate) struct Link {
+pub(crate) struct ReconnectingConnection {
     server: Arc<Server>,
-    slot: Arc<Slot>,
+    slot: Arc<ConnectionSlot>,
 }
 
 #[derive(Default)]
-struct Slot {
+struct ConnectionSlot {
     state: Mutex<State>,
     changed: Notify,
 }
@@ -72,7 +72,7 @@ enum State {
     Connected(Connection),
 }
 
-impl Link {
+impl ReconnectingConnection {
     pub(crate) fn new(server: Arc<Server>) -> Self {
         Self {
             server,
@@ -125,7 +125,7 @@ impl Link {
     }
 
     /// Runs scripts, all in one piece; what came of each.
-    pub(crate) async fn run(&self, calls: &[Sent<'_>], time: Option<u64>) -> Vec<Reply> {
+    pub(crate) async fn run(&self, calls: &[ScriptRequest<'_>], time: Option<u64>) -> Vec<Reply> {
         let mut results: Vec<Reply> = calls.iter().map(|_| Err(StoreError::Broken)).collect();
         let mut left: Vec<usize> = (0..calls.len()).collect();
         for last in [false, true] {
@@ -186,7 +186,7 @@ impl Link {
 }
 
 /// A script to be run.
-pub(crate) struct Sent<'a> {
+pub(crate) struct ScriptRequest<'a> {
     pub(crate) call: Call,
     pub(crate) script: &'a Script,
     /// Whether it may be sent a second time where nobody knows whether the first arrived.
@@ -198,7 +198,7 @@ pub(crate) struct Sent<'a> {
 /// Runs those that are `left`, which becomes those that were not answered.
 async fn run_on(
     connection: &mut Connection,
-    calls: &[Sent<'_>],
+    calls: &[ScriptRequest<'_>],
     time: Option<u64>,
     left: &mut Vec<usize>,
     results: &mut [Reply],
@@ -219,7 +219,7 @@ async fn run_on(
             _ => true,
         };
         let command = |(place, at): (usize, &usize)| {
-            let Sent { call, script, .. } = &calls[*at];
+            let ScriptRequest { call, script, .. } = &calls[*at];
             if by_text(place, *at) {
                 call.by_text(script, time)
             } else {
@@ -266,7 +266,7 @@ async fn run_on(
     Ok(())
 }
 
-impl Slot {
+impl ConnectionSlot {
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -3,14 +3,14 @@
 //! A lane has one connection and one call under way. Idle, it sends what comes at once; busy, it
 //! gathers. No timer decides.
 
-use crate::cluster::Elsewhere;
+use crate::cluster::ClusterRouter;
 use crate::health::Health;
-use crate::link::{Link, Sent};
-use crate::piece::{pieces, tell, tell_amended, tell_decided};
+use crate::reconnecting::{ReconnectingConnection, ScriptRequest};
 use crate::script::Scripts;
 use crate::script::amend::Amendment;
 use crate::script::decide::{Answer, Questions};
-use crate::trouble::{Redirect, StoreError};
+use crate::script_call::{pieces, tell, tell_amended, tell_decided};
+use crate::store_error::{Redirect, StoreError};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::pin;
@@ -43,13 +43,13 @@ pub(crate) struct Job {
     pub(crate) alone: bool,
     /// Whether nobody has asked for it: it is not counted.
     is_probe: bool,
-    _place: Place,
+    _place: QueueSlot,
 }
 
 /// A place among those that wait.
-struct Place(Arc<AtomicUsize>);
+struct QueueSlot(Arc<AtomicUsize>);
 
-impl Place {
+impl QueueSlot {
     /// None if all are taken.
     fn take(taken: &Arc<AtomicUsize>, most: usize) -> Option<Self> {
         let place = Self(Arc::clone(taken));
@@ -57,7 +57,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for QueueSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Relaxed);
     }
@@ -65,36 +65,36 @@ impl Drop for Place {
 
 /// With whoever is to be told, until that has happened: what is under way comes back for all.
 pub(crate) enum Work {
-    Decide(Questions, Tell<Answer>),
-    Amend(Vec<Amendment>, Tell<Vec<Option<u64>>>),
+    Decide(Questions, ReplySender<Answer>),
+    Amend(Vec<Amendment>, ReplySender<Vec<Option<u64>>>),
 }
 
-pub(crate) type Tell<T> = Option<oneshot::Sender<Result<T, StoreError>>>;
-pub(crate) type Told<T> = oneshot::Receiver<Result<T, StoreError>>;
+pub(crate) type ReplySender<T> = Option<oneshot::Sender<Result<T, StoreError>>>;
+pub(crate) type ReplyReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
 
 /// Where jobs are handed in.
 #[derive(Clone)]
-pub(crate) struct Door {
+pub(crate) struct BatchHandle {
     jobs: mpsc::UnboundedSender<Job>,
     waiting: Arc<AtomicUsize>,
     /// So many may wait. Beyond that the server is too slow for the load, and callers are told at
     /// once.
     most_waiting: usize,
-    alarm: Arc<Alarm>,
+    alarm: Arc<DeadlineAlarm>,
     /// How long the server may take.
     timeout: Duration,
 }
 
 /// Until when a lane that is busy does not look at what was handed in. Who has less time than that
 /// wakes it.
-struct Alarm {
+struct DeadlineAlarm {
     epoch: Instant,
     /// In nanoseconds since then; 0 while it looks anyway.
     at: AtomicU64,
     ring: Notify,
 }
 
-impl Alarm {
+impl DeadlineAlarm {
     fn set(&self, at: Option<Instant>) {
         self.at.store(at.map_or(0, |at| self.nanos(at)), Relaxed);
         // Either the lane sees the job after this, or who hands it in sees the time.
@@ -113,13 +113,13 @@ impl Alarm {
     }
 }
 
-impl Door {
+impl BatchHandle {
     pub(crate) fn decide(
         &self,
         questions: Questions,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Answer>, StoreError> {
+    ) -> Result<ReplyReceiver<Answer>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, false)?;
         Ok(receiver)
@@ -131,7 +131,7 @@ impl Door {
         questions: Questions,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Answer>, StoreError> {
+    ) -> Result<ReplyReceiver<Answer>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(Work::Decide(questions, Some(sender)), slot, timeout, true)?;
         Ok(receiver)
@@ -143,7 +143,7 @@ impl Door {
         amendment: Amendment,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Vec<Option<u64>>>, StoreError> {
+    ) -> Result<ReplyReceiver<Vec<Option<u64>>>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(
             Work::Amend(vec![amendment], Some(sender)),
@@ -160,7 +160,7 @@ impl Door {
         amendments: Vec<Amendment>,
         slot: u16,
         timeout: Duration,
-    ) -> Result<Told<Vec<Option<u64>>>, StoreError> {
+    ) -> Result<ReplyReceiver<Vec<Option<u64>>>, StoreError> {
         let (sender, receiver) = oneshot::channel();
         self.hand_in(Work::Amend(amendments, Some(sender)), slot, timeout, false)?;
         Ok(receiver)
@@ -173,7 +173,8 @@ impl Door {
         timeout: Duration,
         is_probe: bool,
     ) -> Result<(), StoreError> {
-        let place = Place::take(&self.waiting, self.most_waiting).ok_or(StoreError::QueueFull)?;
+        let place =
+            QueueSlot::take(&self.waiting, self.most_waiting).ok_or(StoreError::QueueFull)?;
         let (deadline, is_patient) = (
             Instant::now() + timeout,
             is_probe || timeout >= self.timeout,
@@ -201,10 +202,10 @@ impl Door {
     }
 }
 
-pub(crate) struct Lane {
+pub(crate) struct BatchedConnection {
     queue: Queue,
-    alarm: Arc<Alarm>,
-    link: Link,
+    alarm: Arc<DeadlineAlarm>,
+    link: ReconnectingConnection,
     /// So many calls in a row were not answered on this connection.
     unanswered: u32,
     scripts: Arc<Scripts>,
@@ -212,7 +213,7 @@ pub(crate) struct Lane {
     /// For tests: the time the scripts go by.
     time: Option<Arc<AtomicU64>>,
     /// In a Cluster: where to go with what the server does not have.
-    elsewhere: Option<Elsewhere>,
+    elsewhere: Option<ClusterRouter>,
 }
 
 /// What waits, oldest first.
@@ -221,28 +222,28 @@ struct Queue {
     waiting: VecDeque<Job>,
 }
 
-impl Lane {
+impl BatchedConnection {
     pub(crate) fn new(
-        link: Link,
+        link: ReconnectingConnection,
         scripts: Arc<Scripts>,
         health: Arc<Health>,
         timeout: Duration,
         most_waiting: usize,
         time: Option<Arc<AtomicU64>>,
-        elsewhere: Option<Elsewhere>,
-    ) -> (Door, Self) {
+        elsewhere: Option<ClusterRouter>,
+    ) -> (BatchHandle, Self) {
         let (jobs, incoming) = mpsc::unbounded_channel();
         let queue = Queue {
             incoming,
             waiting: VecDeque::new(),
         };
-        let alarm = Arc::new(Alarm {
+        let alarm = Arc::new(DeadlineAlarm {
             epoch: Instant::now(),
             at: AtomicU64::new(0),
             ring: Notify::new(),
         });
         (
-            Door {
+            BatchHandle {
                 jobs,
                 waiting: Arc::default(),
                 most_waiting,
@@ -287,7 +288,7 @@ impl Lane {
             elsewhere,
         } = self;
         let pieces = pieces(&batch);
-        let calls: Vec<Sent<'_>> = pieces
+        let calls: Vec<ScriptRequest<'_>> = pieces
             .iter()
             .map(|piece| piece.call(&batch, scripts))
             .collect();
@@ -296,7 +297,7 @@ impl Lane {
         alarm.set(None);
         let answers = match ended {
             Ok(answers) => answers,
-            Err(GivenUp {
+            Err(BatchAbandoned {
                 is_patient,
                 is_unanswered,
             }) => {
@@ -366,7 +367,7 @@ impl Lane {
 }
 
 /// Nobody in a batch waits any more.
-struct GivenUp {
+struct BatchAbandoned {
     /// Somebody did as long as the server may take.
     is_patient: bool,
     /// Somebody did long enough to doubt the connection.
@@ -378,8 +379,8 @@ async fn until_nobody_waits<T>(
     asking: impl Future<Output = T>,
     batch: &mut [Job],
     queue: &mut Queue,
-    alarm: &Alarm,
-) -> Result<T, GivenUp> {
+    alarm: &DeadlineAlarm,
+) -> Result<T, BatchAbandoned> {
     let mut asking = pin!(asking);
     let (mut is_patient, mut is_unanswered) = (false, false);
     while batch.iter().any(Job::is_waiting) {
@@ -417,7 +418,7 @@ async fn until_nobody_waits<T>(
         }
         queue.waiting.retain(Job::is_waiting);
     }
-    Err(GivenUp {
+    Err(BatchAbandoned {
         is_patient,
         is_unanswered,
     })

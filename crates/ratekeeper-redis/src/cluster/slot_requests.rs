@@ -3,33 +3,33 @@
 use super::slot;
 use crate::request::Receipt;
 use crate::script::amend::{Amend, Amendment};
-use crate::script::decide::{Answer, FEW, Figures, Question, Questions};
-use crate::trouble::StoreError;
+use crate::script::decide::{Answer, BucketInfo, FEW, Question, Questions};
+use crate::store_error::StoreError;
 use ratekeeper::{Mode, limit::MicrosLimit};
 use smallvec::SmallVec;
 
 /// The questions of one slot, by their places in the request.
-pub(super) struct Part {
+pub(super) struct SlotRequest {
     pub(super) slot: u16,
     places: SmallVec<[usize; 4]>,
 }
 
-pub(super) type Parts = SmallVec<[Part; 4]>;
+pub(super) type SlotRequests = SmallVec<[SlotRequest; 4]>;
 
-impl Part {
+impl SlotRequest {
     pub(super) fn questions(&self, all: &Questions) -> Questions {
         self.places.iter().map(|at| all[*at].clone()).collect()
     }
 }
 
 /// A request by slots.
-pub(super) fn of(questions: &Questions) -> Parts {
-    let mut parts = Parts::new();
+pub(super) fn of(questions: &Questions) -> SlotRequests {
+    let mut parts = SlotRequests::new();
     for (at, question) in questions.iter().enumerate() {
         let slot = slot(&question.key);
         match parts.iter_mut().find(|part| part.slot == slot) {
             Some(part) => part.places.push(at),
-            None => parts.push(Part {
+            None => parts.push(SlotRequest {
                 slot,
                 places: SmallVec::from_slice(&[at]),
             }),
@@ -41,21 +41,21 @@ pub(super) fn of(questions: &Questions) -> Parts {
 /// What the parts come to together, and what gives back that which is not to stay charged.
 pub(super) fn together(
     questions: &Questions,
-    parts: &Parts,
+    parts: &SlotRequests,
     answers: SmallVec<[Result<Answer, StoreError>; 4]>,
 ) -> (Result<Answer, StoreError>, Vec<Amendment>) {
-    let mut all: SmallVec<[Option<Figures>; FEW]> = SmallVec::from_elem(None, questions.len());
+    let mut all: SmallVec<[Option<BucketInfo>; FEW]> = SmallVec::from_elem(None, questions.len());
     let mut failed = None;
     let mut charged: SmallVec<[usize; 8]> = SmallVec::new();
     let mut denied = false;
     for (part, answer) in parts.iter().zip(answers) {
         match answer {
-            Ok(Answer::Told { figures }) => {
+            Ok(Answer::ReplyReceiver { figures }) => {
                 let own = || part.places.iter().zip(&figures);
                 let fits = own().all(|(at, told)| told.fits || questions[*at].mode == Mode::Shadow);
                 denied |= !fits;
                 if fits {
-                    let takes = |(at, told): &(&usize, &Figures)| {
+                    let takes = |(at, told): &(&usize, &BucketInfo)| {
                         told.fits && questions[**at].mode != Mode::Peek
                     };
                     charged.extend(own().filter(takes).map(|(at, _)| *at));
@@ -76,13 +76,13 @@ pub(super) fn together(
         }
     }
     let answer = failed.unwrap_or_else(|| match all.into_iter().collect() {
-        Some(figures) => Ok(Answer::Told { figures }),
+        Some(figures) => Ok(Answer::ReplyReceiver { figures }),
         None => Err(StoreError::Broken),
     });
     (answer, back)
 }
 
-fn given_back(question: &Question, figures: &Figures) -> Option<Amendment> {
+fn given_back(question: &Question, figures: &BucketInfo) -> Option<Amendment> {
     if !question.permits.is_empty() {
         let what = Amend::Permits {
             live: 0,
@@ -99,7 +99,7 @@ fn given_back(question: &Question, figures: &Figures) -> Option<Amendment> {
 
 /// The figures of before the charge, as far as they can be told: a window or log still says when it
 /// is fresh after it.
-fn before(question: &Question, figures: &Figures) -> Figures {
+fn before(question: &Question, figures: &BucketInfo) -> BucketInfo {
     let cost = question.cost;
     let first = match question.limit {
         MicrosLimit::Unlimited => figures.first,
@@ -110,5 +110,5 @@ fn before(question: &Question, figures: &Figures) -> Figures {
             figures.first.saturating_add(cost).min(most)
         }
     };
-    Figures { first, ..*figures }
+    BucketInfo { first, ..*figures }
 }

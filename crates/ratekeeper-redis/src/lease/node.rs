@@ -6,7 +6,7 @@
 
 /// How leases of a limit are asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Manner {
+pub(crate) struct LeaseSettings {
     /// How long a lease lives, in microseconds.
     pub(crate) lives: u64,
     /// Tokens in a full bucket, or the count of a window.
@@ -15,7 +15,7 @@ pub(crate) struct Manner {
 
 /// What a lease is asked for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Wish {
+pub(crate) struct LeaseDemand {
     /// Not worth it with fewer tokens.
     pub(crate) least: u64,
     pub(crate) want: u64,
@@ -28,7 +28,7 @@ pub(crate) struct Wish {
 /// As much as this is asked for, however long a lease lives.
 const MOST_AHEAD: u64 = 100_000_000;
 
-impl Manner {
+impl LeaseSettings {
     /// The most that one ask may cost to be decided here.
     pub(crate) fn most(&self) -> u64 {
         self.burst / 8
@@ -54,7 +54,7 @@ pub(crate) struct Lease {
 
 /// What one node holds of one key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) struct Held {
+pub(crate) struct HeldLease {
     /// The one that ends first comes first.
     leases: [Lease; 2],
     /// Tokens that were asked for since then, and in the span before.
@@ -80,7 +80,7 @@ pub(crate) struct Held {
 
 /// What becomes of one ask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Spent {
+pub(crate) enum SpendOutcome {
     /// It is paid for. `mark` names the lease, to give back to.
     Paid { mark: u64 },
     /// It is turned away until then.
@@ -89,7 +89,7 @@ pub(crate) enum Spent {
     Unknown,
 }
 
-impl Held {
+impl HeldLease {
     /// Of a key that was asked for once, for `cost`.
     pub(crate) fn asked_first(now: u64, cost: u64) -> Self {
         Self {
@@ -101,10 +101,10 @@ impl Held {
 
     /// Takes `cost` from what is held, or knows that it cannot be had.
     #[inline]
-    pub(crate) fn spend(&mut self, now: u64, cost: u64) -> Spent {
+    pub(crate) fn spend(&mut self, now: u64, cost: u64) -> SpendOutcome {
         self.asked = self.asked.saturating_add(cost);
         if let Some(mark) = self.take(now, cost) {
-            return Spent::Paid { mark };
+            return SpendOutcome::Paid { mark };
         }
         let scarce = if cost >= self.denied {
             self.denied_until
@@ -113,9 +113,9 @@ impl Held {
         };
         let until = scarce.max(self.pause_until);
         if now < until {
-            Spent::Denied { until }
+            SpendOutcome::Denied { until }
         } else {
-            Spent::Unknown
+            SpendOutcome::Unknown
         }
     }
 
@@ -178,7 +178,12 @@ impl Held {
     /// What to ask Redis for, if it is worth it: a key that is asked for now and then is better
     /// asked about each time. From here on it is being asked for, until [`granted`](Self::granted)
     /// or [`failed`](Self::failed).
-    pub(crate) fn wish(&mut self, now: u64, cost: u64, manner: &Manner) -> Option<Wish> {
+    pub(crate) fn wish(
+        &mut self,
+        now: u64,
+        cost: u64,
+        manner: &LeaseSettings,
+    ) -> Option<LeaseDemand> {
         if self.fetching || now < self.pause_until {
             return None;
         }
@@ -198,7 +203,7 @@ impl Held {
         }
         self.fetching = true;
         self.low = want / 2;
-        Some(Wish {
+        Some(LeaseDemand {
             least: cost.max(1),
             want,
             lives: manner.lives,
@@ -213,8 +218,8 @@ impl Held {
         now: u64,
         tokens: u64,
         lives: u64,
-        wish: &Wish,
-        manner: &Manner,
+        wish: &LeaseDemand,
+        manner: &LeaseSettings,
     ) {
         self.fetching = false;
         self.denied_until = 0;
@@ -252,7 +257,13 @@ impl Held {
     }
 
     /// Redis has nothing to spare for `cost`, and will not for so many nanoseconds since `sent`.
-    pub(crate) fn denied(&mut self, sent: u64, cost: u64, retry_after: u64, manner: &Manner) {
+    pub(crate) fn denied(
+        &mut self,
+        sent: u64,
+        cost: u64,
+        retry_after: u64,
+        manner: &LeaseSettings,
+    ) {
         self.fetching = false;
         (self.denied, self.denied_until) = (cost, sent + retry_after.min(manner.lives * 1_000));
         self.pause_until = sent + manner.pause();
@@ -278,7 +289,7 @@ impl Held {
     }
 
     /// Whether forgetting it changes no decision: nothing is held, awaited or remembered.
-    pub(crate) fn is_idle(&self, now: u64, manner: &Manner) -> bool {
+    pub(crate) fn is_idle(&self, now: u64, manner: &LeaseSettings) -> bool {
         !self.fetching
             && self.left(now) == 0
             && now >= self.denied_until.max(self.pause_until)

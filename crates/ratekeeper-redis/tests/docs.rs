@@ -381,7 +381,7 @@ fn the_guide_says_what_the_errors_say_about_a_full_redis() {
         .map_or(section, |(section, _)| section)
         .replace('\n', " ");
     assert!(section.to_lowercase().contains(advice), "{section}");
-    let oom = table("What Redis refuses is told")
+    let oom = table("Errors of Redis are reported with the remedy")
         .into_iter()
         .find(|row| row[0] == "`OOM`")
         .unwrap();

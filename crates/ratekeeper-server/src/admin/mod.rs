@@ -6,10 +6,10 @@ mod doctor;
 mod explain;
 pub(crate) mod fleet;
 mod one_key;
+mod overload;
 pub(crate) mod overrides;
 mod page;
 mod playground;
-mod pressure;
 mod query;
 mod selected;
 pub(crate) mod shadow;
@@ -17,7 +17,7 @@ pub(crate) mod status;
 mod stream;
 pub(crate) mod top;
 mod web_pages;
-mod write;
+mod writes;
 
 pub(crate) use status::{PolicyStatus, RuleStatus, Status, Totals};
 pub(crate) use top::{Key, Top};
@@ -39,7 +39,7 @@ use ratekeeper::{Clock, Store, Timestamp};
 use ratekeeper_policy::config::{KeysShown, Secret};
 use std::sync::Arc;
 use tokio::sync::watch;
-use write::Verb;
+use writes::Verb;
 
 const METRICS: &str = "/metrics";
 const STATUS: &str = "/admin/status";
@@ -114,7 +114,7 @@ pub(crate) fn router<C: Clock>(admin: Arc<Admin<C>>) -> Router {
     for verb in Verb::ALL {
         router = router.route(
             verb.path(),
-            post(move |admin, request| write::write::<C>(admin, verb, request)),
+            post(move |admin, request| writes::write::<C>(admin, verb, request)),
         );
     }
     router

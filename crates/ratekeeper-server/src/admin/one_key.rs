@@ -4,7 +4,7 @@ use super::audit::Entry;
 use super::fleet::Saying;
 use super::overrides::Row;
 use super::selected::Selected;
-use super::write::Verb;
+use super::writes::Verb;
 use super::{Admin, told};
 use crate::api::check_request::Source;
 use crate::api::json::{Fields, Json, invalid, missing};

@@ -3,7 +3,7 @@
 //! or number, defaults left out.
 
 use super::config::Unit;
-use super::judge::Trouble;
+use super::decide::Trouble;
 use crate::api::{Code as ProblemCode, Problem, body, json as answer};
 use crate::app::App;
 use axum::body::Body;

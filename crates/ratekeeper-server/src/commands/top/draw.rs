@@ -1,7 +1,7 @@
 //! A view on a terminal.
 
 use super::numbers::{count, rate, share, time};
-use super::pressure::Pressure;
+use super::overload::Pressure;
 use super::text;
 use super::view::{Pane, Row, View};
 use crate::admin::Status;

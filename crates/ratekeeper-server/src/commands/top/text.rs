@@ -3,7 +3,7 @@
 
 use super::Snapshot;
 use super::numbers::{count, share, time};
-use super::pressure::Pressure;
+use super::overload::Pressure;
 use super::view::rows;
 use crate::admin::{Key, Status};
 use crate::commands::terminal::escape;

@@ -1,7 +1,7 @@
 //! gRPC: the rate limit service, health and reflection, on plain HTTP/2.
 
+use super::decide::Trouble;
 use super::health::Truth;
-use super::judge::Trouble;
 use super::request_body::RequestBody;
 use crate::app::App;
 use crate::gateway::{BodyRate, Streams};

@@ -1,8 +1,8 @@
 //! The clients of the gateway: their connections, what they may do on them and for how long.
 
 mod abandoned;
-mod about;
 mod connection;
+mod forwarded_headers;
 mod frame_reader;
 mod http1;
 mod io;

@@ -1,7 +1,7 @@
 //! What is known of a client's connection: who it is, what it is doing, since when.
 
 use super::abandoned::Abandoned;
-use super::about::About;
+use super::forwarded_headers::About;
 use super::http1::Informed;
 use crate::gateway::address_limit::AddressSlot;
 use crate::gateway::drain::{Drain, Stage};

@@ -1,6 +1,6 @@
 //! Connections to upstreams, plain or in TLS.
 
-use super::trouble::Trouble;
+use super::error::Trouble;
 use crate::net::stream::{Batched, Stream};
 use ratekeeper_policy::config::Upstream;
 use rustls::pki_types::ServerName;

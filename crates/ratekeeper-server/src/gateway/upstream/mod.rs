@@ -1,20 +1,20 @@
 //! The services behind the gateway: which one gets a request, and whether it is well.
 
 mod connect;
+mod error;
 mod health;
+mod http1;
 mod http2;
-mod link;
 mod pool;
 mod timer;
-mod trouble;
 
 pub(crate) use connect::Connector;
+pub(crate) use error::Trouble;
 pub(crate) use health::{Check, watch as watch_health};
+pub(crate) use http1::{Fault, Head, Link, MAX_HEADERS};
 pub(crate) use http2::{Http2Body, Http2Error, Http2Exchange, Http2Pool, Received};
-pub(crate) use link::{Fault, Head, Link, MAX_HEADERS};
 pub(crate) use pool::{Pool, TIDY_INTERVAL};
 pub(crate) use timer::{Overdue, Progress, Timer, Times};
-pub(crate) use trouble::Trouble;
 
 use foldhash::fast::FixedState;
 use ratekeeper::clock::CoarseClock;

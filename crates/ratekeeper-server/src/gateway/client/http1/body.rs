@@ -1,6 +1,6 @@
 //! The body of a request, for whoever sends it on.
 
-use super::wire::{Ends, WeakWire, broken};
+use super::socket::{Ends, WeakWire, broken};
 use crate::gateway::body::BodyError;
 use axum::body::Bytes;
 use http_body::{Body, Frame, SizeHint};

@@ -5,16 +5,16 @@
 //! task, or, to an upstream in HTTP/2, in that of hyper. What the guard refuses never comes that
 //! far.
 
-mod answer;
 mod body;
 mod request;
+mod response;
+mod socket;
 mod switch;
-mod wire;
 
 pub(crate) use body::ClientBody;
 pub(super) use request::{Bounds, too_many_headers};
+pub(crate) use socket::{Informed, Wire};
 pub(crate) use switch::{Switch, Switched};
-pub(crate) use wire::{Informed, Wire};
 
 use super::service::{Answering, OfClient, ToClient};
 use super::state::Client;
@@ -22,12 +22,13 @@ use crate::api::Problem;
 use crate::gateway::body::FromClient;
 use crate::gateway::http1::{MessageSink, MessageWriter, Outgoing, PollBudget, Trailers};
 use crate::net::stream::yield_to_others;
-use answer::write_head;
 use axum::body::Bytes;
 use axum::http::{Response, StatusCode, Version};
 use http_body::Body;
 use pin_project_lite::pin_project;
 use request::{Asked, Head};
+use response::write_head;
+use socket::NoHead;
 use std::error::Error;
 use std::io;
 use std::pin::Pin;
@@ -36,7 +37,6 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 use tokio::io::AsyncWrite;
 use tokio::time::{Sleep, sleep};
-use wire::NoHead;
 
 /// So much of a body that nobody wants is taken, so that the connection can be used again.
 const MOST_UNWANTED: usize = 64 * 1024;

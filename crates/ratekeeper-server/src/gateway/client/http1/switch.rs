@@ -1,7 +1,7 @@
 //! A connection that changes to another protocol, from where it was asked for to who speaks it
 //! then.
 
-use super::wire::{Ends, Wire};
+use super::socket::{Ends, Wire};
 use bytes::Buf;
 use std::io;
 use std::pin::Pin;

@@ -1,7 +1,7 @@
 //! The body of a response on its way from an upstream.
 
 use super::connection::StreamGuard;
-use super::piece_buffer::PieceBuffer;
+use super::frame_buffer::PieceBuffer;
 use super::upload::Upload;
 use axum::body::Bytes;
 use axum::http::HeaderMap;

@@ -8,7 +8,7 @@
 mod connection;
 mod download;
 mod exchange;
-mod piece_buffer;
+mod frame_buffer;
 mod upload;
 
 pub(crate) use download::Http2Body;

@@ -1,7 +1,7 @@
 //! What Envoy is told: a complete status for each descriptor, headers, metadata.
 
 use super::config::Unit;
-use super::judge::{Few, Found, Part};
+use super::decide::{Few, Found, Part};
 use super::rules::Settings;
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;

@@ -1,8 +1,8 @@
 //! A request of Envoy, asked of the store: all its descriptors at once, all or nothing.
 
-use super::answer::{self, Outcome};
 use super::config::{EnvoyConfig, Limited, overriding};
 use super::matching::{self, Place};
+use super::response::{self, Outcome};
 use super::rules::{Registry, Rule, RuleFigures, Rules, Settings};
 use crate::store::AnyStore;
 use arc_swap::ArcSwapOption;
@@ -238,16 +238,16 @@ impl<C: Clock> Envoy<C> {
         let rules = rules.as_deref().filter(|rules| rules.settings.enabled);
         let response =
             match rules.and_then(|rules| Some((rules, rules.domains.get(&request.domain)?))) {
-                None => answer::no_limits(request.descriptors.len()),
+                None => response::no_limits(request.descriptors.len()),
                 Some((rules, level)) => {
                     let mut keys = Vec::with_capacity(64);
                     let (found, parts) = self.found(rules, level, request, &mut keys)?;
                     let outcome = self.asked(&found, &keys, &rules.settings, within).await?;
                     count(&found, &outcome);
-                    answer::response(request, &rules.settings, &found, &parts, &outcome)
+                    response::response(request, &rules.settings, &found, &parts, &outcome)
                 }
             };
-        if answer::is_over(&response) {
+        if response::is_over(&response) {
             &self.denied
         } else {
             &self.allowed

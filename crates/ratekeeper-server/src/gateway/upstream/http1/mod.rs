@@ -5,7 +5,7 @@
 //! from what the client sent and read into what the client gets, with nothing in between.
 
 mod head;
-mod sending;
+mod request_body;
 
 pub(crate) use head::{Head, MAX_HEADERS};
 
@@ -20,7 +20,7 @@ use bytes::{Buf, BytesMut};
 use head::Length;
 use http_body::{Frame, SizeHint};
 use ratekeeper_policy::config::Upstream;
-use sending::Sending;
+use request_body::Sending;
 use std::fmt;
 use std::io;
 use std::task::{Context, Poll, ready};

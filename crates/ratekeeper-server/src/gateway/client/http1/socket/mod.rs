@@ -1,9 +1,9 @@
 //! What comes from a client of HTTP/1, and is answered in between: heads, and bodies as somebody
 //! asks for them.
 
-use super::answer::write_informational;
 use super::body::ClientBody;
 use super::request::{self, Bounds, Head, Length};
+use super::response::write_informational;
 use crate::api::{Code, Problem};
 use crate::gateway::body::BodyError;
 use crate::gateway::client::state::Client;

@@ -325,7 +325,7 @@ fn a_strange_answer_of_the_service_is_no_trouble_for_the_client() {
     assert!(trailers.contains("x-sum: 7"), "{trailers}");
 }
 
-/// README's own line, asked by clients that do not send the header.
+/// The option of docs/getting-started.md, asked by clients that do not send the header.
 #[test]
 fn requests_without_the_header_are_counted_by_their_address() {
     for (missing, allowed) in [

@@ -262,13 +262,13 @@ pub(crate) fn figure() -> String {
         20.0,
         32.0,
         18,
-        "Four nodes, one key of “1000/s burst 2000”, each asked 1,000 times a second",
+        "Four nodes, one key of “1000/s burst 2000”, 1,000 calls a second to each",
     );
     svg.note(
         20.0,
         54.0,
         Anchor::Start,
-        "admitted by all of them since the beginning",
+        "allowed by all of them since the start",
     );
     let seconds: Vec<_> = (0..=LENGTH / SECOND)
         .map(|s| (s * SECOND, format!("{s} s")))
@@ -322,6 +322,6 @@ pub(crate) fn figure() -> String {
         "burst + rate · time",
     );
     svg.finish(
-        "What four nodes admit: exactly, on leases, and by counts that are exchanged every second",
+        "What four nodes allow: exactly, with leases, and with counts exchanged every second",
     )
 }

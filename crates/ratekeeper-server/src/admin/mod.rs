@@ -58,7 +58,7 @@ pub(crate) struct Admin<C: Clock> {
     options: Options,
     started: Timestamp,
     /// Those who listen to what happens.
-    listeners: stream::Listeners,
+    listeners: stream::EventStreams,
     /// The other nodes, where there may be some.
     fleet: Option<Arc<Fleet<C>>>,
 }
@@ -86,7 +86,7 @@ impl<C: Clock> Admin<C> {
             reload,
             options,
             started,
-            listeners: stream::Listeners::default(),
+            listeners: stream::EventStreams::default(),
             fleet,
         })
     }

@@ -1,7 +1,7 @@
 //! Who an operator means: by values, and by fingerprints of what the operator was shown.
 
 use super::Admin;
-use crate::api::check_request::Who;
+use crate::api::check_request::CheckSubject;
 use crate::api::json::{Fields, invalid};
 use crate::api::{Code, Problem, quoted};
 use ratekeeper::Clock;
@@ -12,14 +12,14 @@ use ratekeeper_policy::{
 
 /// The field `subject` of a request of an operator.
 pub(super) struct Selected<'a> {
-    pub(super) who: Who<'a>,
+    pub(super) who: CheckSubject<'a>,
     pub(super) fingerprints: Vec<(Attribute, Fingerprint)>,
 }
 
 impl<'a> Selected<'a> {
     pub(super) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
         let mut fingerprints: Vec<(Attribute, Fingerprint)> = Vec::new();
-        let who = Who::read_but(fields, |attribute, text| match text.parse() {
+        let who = CheckSubject::read_but(fields, |attribute, text| match text.parse() {
             Ok(fingerprint) => {
                 fingerprints.push((attribute, fingerprint));
                 Ok(true)
@@ -90,7 +90,10 @@ impl<'a> Selected<'a> {
     }
 
     /// The values in place of the fingerprints, where they were seen here lately.
-    pub(super) fn with_values<C: Clock>(self, admin: &Admin<C>) -> Result<Who<'a>, Problem> {
+    pub(super) fn with_values<C: Clock>(
+        self,
+        admin: &Admin<C>,
+    ) -> Result<CheckSubject<'a>, Problem> {
         let Self {
             mut who,
             fingerprints,

@@ -21,7 +21,7 @@ pub(super) const MOST_REQUESTS: usize = 100;
 /// A request that makes sense.
 #[derive(PartialEq, Debug)]
 pub(super) struct CheckRequest<'a> {
-    pub(super) who: Who<'a>,
+    pub(super) who: CheckSubject<'a>,
     pub(super) cost: u64,
     pub(super) peek: bool,
 }
@@ -50,7 +50,7 @@ impl<'a> CheckRequest<'a> {
     }
 
     fn read(mut fields: Fields<'a>) -> Result<Self, Problem> {
-        let who = Who::read(&mut fields)?;
+        let who = CheckSubject::read(&mut fields)?;
         let cost = fields.whole_number("cost")?.unwrap_or(1);
         let peek = fields.yes_or_no("peek")?.unwrap_or(false);
         Ok(Self { who, cost, peek })
@@ -59,14 +59,14 @@ impl<'a> CheckRequest<'a> {
 
 /// Who asks: the field `subject`.
 #[derive(PartialEq, Debug)]
-pub(crate) struct Who<'a> {
+pub(crate) struct CheckSubject<'a> {
     ip: Option<IpAddr>,
     headers: Vec<(String, String)>,
     /// Everything else by its name.
     attributes: Vec<(Cow<'a, str>, Cow<'a, str>)>,
 }
 
-impl<'a> Who<'a> {
+impl<'a> CheckSubject<'a> {
     pub(crate) fn read(fields: &mut Fields<'a>) -> Result<Self, Problem> {
         Self::read_but(fields, |_, _| Ok(false))
     }

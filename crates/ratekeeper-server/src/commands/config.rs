@@ -2,7 +2,7 @@
 
 use crate::cli::{ConfigCommand, Format};
 use crate::envoy;
-use crate::envoy::config::{EnvoyConfig, Wrong};
+use crate::envoy::config::{ConfigError, EnvoyConfig};
 use crate::run::serve::Start;
 use crate::{CANNOT, NO, print};
 use ratekeeper_policy::config::{self, Config, Diagnostic, Loaded, Place};
@@ -39,14 +39,14 @@ pub(crate) fn refused(loaded: &Loaded) -> ExitCode {
 }
 
 #[derive(Serialize)]
-struct Checked<'a> {
+struct CheckedFile<'a> {
     errors: usize,
     warnings: usize,
-    problems: Vec<Told<'a>>,
+    problems: Vec<FindingReport<'a>>,
 }
 
 #[derive(Serialize)]
-struct Told<'a> {
+struct FindingReport<'a> {
     severity: &'static str,
     file: Option<&'a str>,
     line: Option<usize>,
@@ -55,7 +55,7 @@ struct Told<'a> {
     message: &'a str,
 }
 
-impl<'a> Told<'a> {
+impl<'a> FindingReport<'a> {
     fn new(diagnostic: &'a Diagnostic) -> Self {
         let severity = if diagnostic.is_error() {
             "error"
@@ -88,8 +88,8 @@ impl<'a> Told<'a> {
 }
 
 /// What is wrong with a file of Envoy's limits.
-impl<'a> From<&'a Wrong> for Told<'a> {
-    fn from(wrong: &'a Wrong) -> Self {
+impl<'a> From<&'a ConfigError> for FindingReport<'a> {
+    fn from(wrong: &'a ConfigError) -> Self {
         let number = |number: u64| usize::try_from(number).unwrap_or(usize::MAX);
         let (line, column) = wrong
             .at
@@ -135,10 +135,10 @@ fn check(file: Option<&Path>, envoy_config: Option<&Path>, format: Format) -> Ex
             let problems = loaded
                 .diagnostics
                 .iter()
-                .map(Told::new)
-                .chain(wrong.iter().map(Told::from))
+                .map(FindingReport::new)
+                .chain(wrong.iter().map(FindingReport::from))
                 .collect();
-            let checked = Checked {
+            let checked = CheckedFile {
                 errors,
                 warnings,
                 problems,

@@ -1,7 +1,7 @@
 //! What Envoy is told: a complete status for each descriptor, headers, metadata.
 
 use super::config::Unit;
-use super::decide::{Few, Found, Part};
+use super::decide::{Few, MatchedDescriptor, Part};
 use super::rules::Settings;
 use envoy_types::pb::envoy::config::core::v3::HeaderValue;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::rate_limit_descriptor::RateLimitOverride;
@@ -16,7 +16,7 @@ use ratekeeper_tower::{response::retry_after, response::whole_seconds};
 use std::time::Duration;
 
 /// The decisions of the store and what they come to.
-pub(super) struct Outcome {
+pub(super) struct DescriptorOutcome {
     /// What the store decided on each limit, before hits that do not fit used anything up.
     judged: Few<Decision>,
     /// The figures of each limit, after everything that was charged.
@@ -32,14 +32,14 @@ pub(super) struct Outcome {
 
 /// How long a denied request has to wait.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Wait {
+enum RetryAfter {
     For(Duration),
     Forever,
 }
 
-impl Outcome {
+impl DescriptorOutcome {
     pub(super) fn new(
-        found: &[Found<'_>],
+        found: &[MatchedDescriptor<'_>],
         judged: Few<Decision>,
         is_denied: bool,
         now: Timestamp,
@@ -75,20 +75,20 @@ impl Outcome {
     }
 
     /// When the same request has room in a limit that it was over.
-    fn wait(&self, at: usize) -> Wait {
+    fn wait(&self, at: usize) -> RetryAfter {
         let (judged, now) = (&self.judged[at], &self.decisions[at]);
         match judged.retry_after() {
-            _ if judged.is_never() => Wait::Forever,
+            _ if judged.is_never() => RetryAfter::Forever,
             // What was left is used up since. Not earlier than this, and for windows just then.
-            _ if now.remaining() < judged.remaining() => Wait::For(now.reset_after()),
-            Some(wait) => Wait::For(wait),
+            _ if now.remaining() < judged.remaining() => RetryAfter::For(now.reset_after()),
+            Some(wait) => RetryAfter::For(wait),
             // A look at a limit that has nothing left.
-            None => Wait::For(judged.reset_after()),
+            None => RetryAfter::For(judged.reset_after()),
         }
     }
 
     /// When the same request would pass: all limits have room again, and one of the quotas has.
-    fn retry_after(&self, found: &[Found<'_>]) -> Wait {
+    fn retry_after(&self, found: &[MatchedDescriptor<'_>]) -> RetryAfter {
         let waits = |quota: bool| {
             let denying = (0..found.len()).filter(move |at| is_over_limit(found, self, *at));
             denying
@@ -99,7 +99,7 @@ impl Outcome {
         waits(false)
             .chain(quotas)
             .max()
-            .unwrap_or(Wait::For(Duration::ZERO))
+            .unwrap_or(RetryAfter::For(Duration::ZERO))
     }
 }
 
@@ -124,9 +124,9 @@ pub(super) fn is_over(response: &RateLimitResponse) -> bool {
 pub(super) fn response(
     request: &RateLimitRequest,
     settings: &Settings,
-    found: &[Found<'_>],
+    found: &[MatchedDescriptor<'_>],
     parts: &[Part],
-    outcome: &Outcome,
+    outcome: &DescriptorOutcome,
 ) -> RateLimitResponse {
     let status = |part: &Part| match part {
         Part::None => DescriptorStatus {
@@ -166,12 +166,12 @@ pub(super) fn response(
 
 /// Whether a descriptor is told OVER_LIMIT: an exhausted quota too, though another may have room; a
 /// shadow never.
-fn is_over_limit(found: &[Found<'_>], outcome: &Outcome, at: usize) -> bool {
+fn is_over_limit(found: &[MatchedDescriptor<'_>], outcome: &DescriptorOutcome, at: usize) -> bool {
     outcome.over[at] && !found[at].is_shadow()
 }
 
 fn status(
-    found: &Found<'_>,
+    found: &MatchedDescriptor<'_>,
     decision: &Decision,
     is_over: bool,
     now: Timestamp,
@@ -200,7 +200,7 @@ fn status(
 }
 
 /// A window ends whether somebody has come or not; Envoy's clients are told when.
-fn until_reset(found: &Found<'_>, decision: &Decision, now: Timestamp) -> Duration {
+fn until_reset(found: &MatchedDescriptor<'_>, decision: &Decision, now: Timestamp) -> Duration {
     let limit = &found.told.limit;
     let reset = decision.reset_after();
     match limit
@@ -218,7 +218,11 @@ fn until_reset(found: &Found<'_>, decision: &Decision, now: Timestamp) -> Durati
 }
 
 /// Retry-After for who is turned away; and, if wanted, the figures of the tightest limit.
-fn headers(settings: &Settings, found: &[Found<'_>], outcome: &Outcome) -> Vec<HeaderValue> {
+fn headers(
+    settings: &Settings,
+    found: &[MatchedDescriptor<'_>],
+    outcome: &DescriptorOutcome,
+) -> Vec<HeaderValue> {
     let header = |key: &str, value: u64| HeaderValue {
         key: key.into(),
         value: value.to_string(),
@@ -226,7 +230,7 @@ fn headers(settings: &Settings, found: &[Found<'_>], outcome: &Outcome) -> Vec<H
     };
     let mut headers = Vec::new();
     if outcome.is_over
-        && let Wait::For(wait) = outcome.retry_after(found)
+        && let RetryAfter::For(wait) = outcome.retry_after(found)
         && !wait.is_zero()
     {
         headers.push(header("Retry-After", retry_after(wait)));
@@ -255,9 +259,9 @@ fn headers(settings: &Settings, found: &[Found<'_>], outcome: &Outcome) -> Vec<H
 /// limits that have room.
 fn metadata(
     request: &RateLimitRequest,
-    found: &[Found<'_>],
+    found: &[MatchedDescriptor<'_>],
     parts: &[Part],
-    outcome: &Outcome,
+    outcome: &DescriptorOutcome,
 ) -> Struct {
     let descriptors = request.descriptors.iter().map(|descriptor| {
         let entries = descriptor

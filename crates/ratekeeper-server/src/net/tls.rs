@@ -1,7 +1,7 @@
 //! TLS on both sides: our own certificates, loaded again when their files change, and whom we
 //! trust.
 
-use crate::net::stream::Batched;
+use crate::net::stream::BatchedStream;
 use arc_swap::ArcSwap;
 use ratekeeper_policy::config::{Certificate, Gateway, Upstream, Watch};
 use rustls::crypto::ring;
@@ -22,7 +22,7 @@ const BOTH: [&[u8]; 2] = [b"h2", b"http/1.1"];
 
 /// What a listener speaks inside TLS.
 #[derive(Clone, Copy)]
-pub(crate) enum Speaks {
+pub(crate) enum Protocols {
     /// HTTP/2 or HTTP/1.1.
     Both,
     Http1,
@@ -31,7 +31,7 @@ pub(crate) enum Speaks {
     Other,
 }
 
-impl Speaks {
+impl Protocols {
     fn names(self) -> Vec<Vec<u8>> {
         let names = match self {
             Self::Both => &BOTH[..],
@@ -46,13 +46,13 @@ impl Speaks {
 /// Our own certificate.
 pub(crate) struct OwnCertificate {
     files: Certificate,
-    speaks: Speaks,
+    speaks: Protocols,
     config: ArcSwap<ServerConfig>,
 }
 
 impl OwnCertificate {
     /// From its files; an error is a sentence.
-    pub(crate) fn load(files: &Certificate, speaks: Speaks) -> Result<Arc<Self>, String> {
+    pub(crate) fn load(files: &Certificate, speaks: Protocols) -> Result<Arc<Self>, String> {
         Ok(Arc::new(Self {
             files: files.clone(),
             speaks,
@@ -65,8 +65,9 @@ impl OwnCertificate {
         &self,
         stream: TcpStream,
         within: Duration,
-    ) -> io::Result<TlsStream<Batched>> {
-        let handshake = TlsAcceptor::from(self.config.load_full()).accept(Batched::new(stream));
+    ) -> io::Result<TlsStream<BatchedStream>> {
+        let handshake =
+            TlsAcceptor::from(self.config.load_full()).accept(BatchedStream::new(stream));
         Ok(TlsStream::Server(
             timeout(within, Box::pin(handshake)).await??,
         ))
@@ -115,7 +116,7 @@ impl OwnCertificate {
     }
 }
 
-fn server(files: &Certificate, speaks: Speaks) -> Result<ServerConfig, String> {
+fn server(files: &Certificate, speaks: Protocols) -> Result<ServerConfig, String> {
     let chain = certificates(&files.cert)?;
     let key = key(files)?;
     let wrong = |error: rustls::Error| together(files, &error);

@@ -1,7 +1,7 @@
 //! `RATEKEEPER.RESET`: who may reset a key of a policy, and the audit of it.
 
 use super::Shared;
-use super::session::{Arguments, Quoted, Reply};
+use super::session::{Arguments, QuotedBytes, Reply};
 use crate::admin::audit::{Entry, Outcome};
 use crate::api::token;
 use crate::store::AnyStore;
@@ -90,7 +90,7 @@ pub(super) async fn reset<C: Clock>(
                 });
             }
             Err(Failure::ByName(error)) => {
-                reply.error(format_args!("ERR policy '{}': {error}", Quoted(name)));
+                reply.error(format_args!("ERR policy '{}': {error}", QuotedBytes(name)));
                 refused(&mut entry, Outcome::Refused, &error.to_string());
             }
             Err(Failure::Store(error)) => {

@@ -30,7 +30,7 @@ pub(crate) struct Reload<C: Clock> {
 
 /// Loads the configuration again whenever its file changes, from before it is loaded for the first
 /// time: no change is missed.
-pub(crate) struct Watched<C: Clock> {
+pub(crate) struct WatchedFiles<C: Clock> {
     watches: Vec<Watch>,
     reload: Arc<OnceLock<Arc<Reload<C>>>>,
     /// Whether the file changed and nobody was told yet.
@@ -39,7 +39,7 @@ pub(crate) struct Watched<C: Clock> {
     unwatched: Vec<String>,
 }
 
-impl<C: Clock> Watched<C> {
+impl<C: Clock> WatchedFiles<C> {
     /// Without a file there is nothing to watch.
     pub(crate) fn new(file: Option<&Path>) -> Self {
         let (reload, missed) = (Arc::new(OnceLock::new()), Arc::new(AtomicBool::new(false)));

@@ -6,7 +6,7 @@ use ratekeeper_policy::{Policies, Policy};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// Where a listener is, and whether it speaks TLS.
-pub(crate) struct At {
+pub(crate) struct ListenAddress {
     pub(crate) listen: Listen,
     pub(crate) tls: bool,
 }
@@ -14,13 +14,13 @@ pub(crate) struct At {
 /// Where it listens.
 #[derive(Default)]
 pub(crate) struct Listeners {
-    pub(crate) http: Option<At>,
-    pub(crate) grpc: Option<At>,
-    pub(crate) resp: Option<At>,
-    pub(crate) admin: Option<At>,
+    pub(crate) http: Option<ListenAddress>,
+    pub(crate) grpc: Option<ListenAddress>,
+    pub(crate) resp: Option<ListenAddress>,
+    pub(crate) admin: Option<ListenAddress>,
 }
 
-impl At {
+impl ListenAddress {
     /// With the scheme that is spoken there, of two: without TLS and with it.
     fn url(&self, [plain, tls]: [&str; 2]) -> String {
         match &self.listen {
@@ -171,8 +171,8 @@ mod tests {
         welcome(listeners, None, policies, &Config::default().store)
     }
 
-    fn at(listen: &str, tls: bool) -> Option<At> {
-        Some(At {
+    fn at(listen: &str, tls: bool) -> Option<ListenAddress> {
+        Some(ListenAddress {
             listen: listen.parse().unwrap(),
             tls,
         })

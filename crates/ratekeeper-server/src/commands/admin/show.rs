@@ -2,7 +2,7 @@
 
 use crate::admin::audit::Entry;
 use crate::admin::overrides::Row;
-use crate::admin::shadow::Watching;
+use crate::admin::shadow::ShadowReport;
 use crate::admin::status::{PolicyStatus, Status, UpstreamStatus};
 use crate::admin::top::{Key, Top};
 use comfy_table::presets::NOTHING;
@@ -242,11 +242,11 @@ pub(super) fn overrides(rows: &[Row]) -> String {
     )
 }
 
-pub(super) fn shadow(watching: &[Watching]) -> String {
+pub(super) fn shadow(watching: &[ShadowReport]) -> String {
     if watching.is_empty() {
         return "no policy only watches\n".to_owned();
     }
-    let row = |one: &Watching| {
+    let row = |one: &ShadowReport| {
         vec![
             one.policy.clone(),
             one.mode.clone(),

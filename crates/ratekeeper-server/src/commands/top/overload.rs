@@ -7,8 +7,8 @@ use serde_json::Value;
 
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(super) struct Pressure {
-    pub(super) limits: Vec<Moving>,
+pub(super) struct Overload {
+    pub(super) limits: Vec<AdaptiveLimits>,
     pub(super) shed: Option<Shed>,
     late: u64,
 }
@@ -16,7 +16,7 @@ pub(super) struct Pressure {
 /// A limit that moves.
 #[derive(Deserialize, Default)]
 #[serde(default)]
-pub(super) struct Moving {
+pub(super) struct AdaptiveLimits {
     pub(super) policy: String,
     algorithm: String,
     limit: f64,
@@ -53,7 +53,7 @@ struct Class {
     shed: u64,
 }
 
-impl Pressure {
+impl Overload {
     /// None if there is nothing of it, or nothing that is understood.
     pub(super) fn of(value: Option<&Value>) -> Option<Self> {
         Self::deserialize(value?)
@@ -67,14 +67,14 @@ impl Pressure {
             (self.late > 0).then(|| format!("{} came after their deadline", count(self.late)));
         self.limits
             .iter()
-            .map(Moving::line)
+            .map(AdaptiveLimits::line)
             .chain(self.shed.iter().map(Shed::line))
             .chain(late)
             .collect()
     }
 }
 
-impl Moving {
+impl AdaptiveLimits {
     fn line(&self) -> String {
         let Self {
             limit,

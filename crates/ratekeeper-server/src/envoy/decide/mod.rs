@@ -1,9 +1,9 @@
 //! A request of Envoy, asked of the store: all its descriptors at once, all or nothing.
 
-use super::config::{EnvoyConfig, Limited, overriding};
-use super::matching::{self, Place};
-use super::response::{self, Outcome};
-use super::rules::{Registry, Rule, RuleFigures, Rules, Settings};
+use super::config::{EnvoyConfig, LimitRef, overriding};
+use super::matching::{self, RuleIndex};
+use super::response::{self, DescriptorOutcome};
+use super::rules::{Registry, Rule, RuleStats, Rules, Settings};
 use crate::store::AnyStore;
 use arc_swap::ArcSwapOption;
 use envoy_types::pb::envoy::extensions::common::ratelimit::v3::RateLimitDescriptor;
@@ -49,7 +49,7 @@ pub(crate) struct Envoy<C: Clock> {
 
 /// Why there is no answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum DecideError {
     /// The request says nothing that could be answered.
     Invalid(&'static str),
     /// Nobody knows: whoever asks decides by its own failure mode.
@@ -57,24 +57,24 @@ pub(crate) enum Trouble {
 }
 
 /// What is known of one descriptor.
-pub(super) struct Found<'r> {
+pub(super) struct MatchedDescriptor<'r> {
     /// None if the request brought its limit along.
     pub(super) rule: Option<&'r Rule>,
-    pub(super) told: Told,
-    handle: Handle<'r>,
+    pub(super) told: DescriptorStatus,
+    handle: LimitHandleRef<'r>,
     bucket: Range<usize>,
     hits: Hits,
 }
 
 /// How its limit is told.
 #[derive(Clone, Copy)]
-pub(super) struct Told {
+pub(super) struct DescriptorStatus {
     pub(super) limit: Limit,
     pub(super) requests_per_unit: u32,
     pub(super) unit: i32,
 }
 
-enum Handle<'r> {
+enum LimitHandleRef<'r> {
     Rule(&'r LimitHandle),
     Override(LimitHandle),
 }
@@ -104,7 +104,7 @@ pub(super) enum Part {
     Asked(usize),
 }
 
-impl Found<'_> {
+impl MatchedDescriptor<'_> {
     pub(super) fn is_quota(&self) -> bool {
         self.rule.is_some_and(|rule| rule.config.quota)
     }
@@ -131,8 +131,8 @@ impl Found<'_> {
 
     fn handle(&self) -> &LimitHandle {
         match &self.handle {
-            Handle::Rule(handle) => handle,
-            Handle::Override(handle) => handle,
+            LimitHandleRef::Rule(handle) => handle,
+            LimitHandleRef::Override(handle) => handle,
         }
     }
 
@@ -186,7 +186,7 @@ impl<C: Clock> Envoy<C> {
         (self.allowed.load(Relaxed), self.denied.load(Relaxed))
     }
 
-    pub(crate) fn figures(&self) -> Vec<RuleFigures> {
+    pub(crate) fn figures(&self) -> Vec<RuleStats> {
         self.rules
             .load()
             .iter()
@@ -209,19 +209,19 @@ impl<C: Clock> Envoy<C> {
         &self,
         request: &RateLimitRequest,
         within: Option<Duration>,
-    ) -> Result<RateLimitResponse, Trouble> {
+    ) -> Result<RateLimitResponse, DecideError> {
         if request.domain.is_empty() {
-            return Err(Trouble::Invalid(
+            return Err(DecideError::Invalid(
                 "the domain is empty; name one of the configuration",
             ));
         }
         if request.descriptors.is_empty() {
-            return Err(Trouble::Invalid(
+            return Err(DecideError::Invalid(
                 "there are no descriptors; send at least one",
             ));
         }
         if request.descriptors.len() > MAX_DESCRIPTORS {
-            return Err(Trouble::Invalid(
+            return Err(DecideError::Invalid(
                 "there are more than 128 descriptors; send fewer, in several requests",
             ));
         }
@@ -230,7 +230,7 @@ impl<C: Clock> Envoy<C> {
             .iter()
             .any(|descriptor| descriptor.entries.len() > MAX_ENTRIES)
         {
-            return Err(Trouble::Invalid(
+            return Err(DecideError::Invalid(
                 "a descriptor has more than 64 entries; send fewer",
             ));
         }
@@ -262,8 +262,8 @@ impl<C: Clock> Envoy<C> {
         level: &matching::Level,
         request: &RateLimitRequest,
         keys: &mut Vec<u8>,
-    ) -> Result<(Few<Found<'r>>, Few<Part>), Trouble> {
-        let mut found: Few<Found<'r>> = SmallVec::new();
+    ) -> Result<(Few<MatchedDescriptor<'r>>, Few<Part>), DecideError> {
+        let mut found: Few<MatchedDescriptor<'r>> = SmallVec::new();
         let mut parts: Few<Part> = SmallVec::new();
         let mut replacing: Few<&'r str> = SmallVec::new();
         for descriptor in &request.descriptors {
@@ -271,19 +271,19 @@ impl<C: Clock> Envoy<C> {
             let hits = hits(request, descriptor);
             if let Some(own) = &descriptor.limit {
                 let Some(limit) = overriding(own.requests_per_unit, own.unit) else {
-                    return Err(Trouble::Invalid(
+                    return Err(DecideError::Invalid(
                         "the limit of a descriptor has no unit; send one from SECOND on",
                     ));
                 };
                 matching::whole(&request.domain, entries(descriptor), keys);
-                let handle = Handle::Override(self.overriding(&limit, rules.settings)?);
-                let told = Told {
+                let handle = LimitHandleRef::Override(self.overriding(&limit, rules.settings)?);
+                let told = DescriptorStatus {
                     limit,
                     requests_per_unit: own.requests_per_unit,
                     unit: own.unit,
                 };
                 parts.push(Part::Asked(found.len()));
-                found.push(Found {
+                found.push(MatchedDescriptor {
                     rule: None,
                     told,
                     handle,
@@ -292,7 +292,7 @@ impl<C: Clock> Envoy<C> {
                 });
                 continue;
             }
-            let Some(Place(place)) = matching::find(level, entries(descriptor), keys) else {
+            let Some(RuleIndex(place)) = matching::find(level, entries(descriptor), keys) else {
                 parts.push(Part::None);
                 continue;
             };
@@ -300,22 +300,22 @@ impl<C: Clock> Envoy<C> {
             replacing.extend(rule.config.replaces.iter().map(String::as_str));
             match (rule.config.limit, &rule.known.handle) {
                 (
-                    Limited::To {
+                    LimitRef::To {
                         limit,
                         requests_per_unit,
                         unit,
                     },
                     Some(handle),
                 ) => {
-                    let told = Told {
+                    let told = DescriptorStatus {
                         limit,
                         requests_per_unit,
                         unit,
                     };
                     parts.push(Part::Asked(found.len()));
                     let (rule, handle, bucket) =
-                        (Some(rule), Handle::Rule(handle), start..keys.len());
-                    found.push(Found {
+                        (Some(rule), LimitHandleRef::Rule(handle), start..keys.len());
+                    found.push(MatchedDescriptor {
                         rule,
                         told,
                         handle,
@@ -333,7 +333,7 @@ impl<C: Clock> Envoy<C> {
     }
 
     /// The handle of a limit that a request brought along. Other nodes know it by what it says.
-    fn overriding(&self, limit: &Limit, settings: Settings) -> Result<LimitHandle, Trouble> {
+    fn overriding(&self, limit: &Limit, settings: Settings) -> Result<LimitHandle, DecideError> {
         if let Some(handle) = self
             .overrides
             .read()
@@ -349,7 +349,7 @@ impl<C: Clock> Envoy<C> {
         if let Some(handle) = overrides.get(limit) {
             return Ok(handle.clone());
         }
-        let full = Trouble::Unavailable(
+        let full = DecideError::Unavailable(
             "as many different limits were sent as are told apart; send fewer, or restart",
         );
         if overrides.len() >= MOST_OVERRIDES {
@@ -366,11 +366,11 @@ impl<C: Clock> Envoy<C> {
 
     async fn asked(
         &self,
-        found: &[Found<'_>],
+        found: &[MatchedDescriptor<'_>],
         keys: &[u8],
         settings: &Settings,
         within: Option<Duration>,
-    ) -> Result<Outcome, Trouble> {
+    ) -> Result<DescriptorOutcome, DecideError> {
         for of in found {
             if let Hits::Refund(hits) = of.hits {
                 let given = self
@@ -387,16 +387,16 @@ impl<C: Clock> Envoy<C> {
         let asks: Few<Ask<'_>> = found.iter().map(|found| found.ask(keys)).collect();
         let now = self.store.now();
         if asks.is_empty() {
-            return Ok(Outcome::new(found, SmallVec::new(), false, now));
+            return Ok(DescriptorOutcome::new(found, SmallVec::new(), false, now));
         }
         let verdict = self.decide(&asks, now, within).await;
         if verdict.is_denied() && verdict.source() == Source::Closed {
-            return Err(Trouble::Unavailable(
+            return Err(DecideError::Unavailable(
                 "the store does not answer, and limits are closed then",
             ));
         }
         let charged = verdict.is_allowed();
-        let mut outcome = Outcome::new(found, decisions(&verdict), !charged, now);
+        let mut outcome = DescriptorOutcome::new(found, decisions(&verdict), !charged, now);
         let consume = settings.denied_hits_consume;
         if outcome.is_over && charged && !consume {
             // Quotas deny together. The limits that had room get back what they were charged.
@@ -433,10 +433,10 @@ impl<C: Clock> Envoy<C> {
     /// exceeded; what was taken in between is looked at again.
     async fn use_up(
         &self,
-        found: &[Found<'_>],
+        found: &[MatchedDescriptor<'_>],
         keys: &[u8],
         mut short: Few<usize>,
-        outcome: &mut Outcome,
+        outcome: &mut DescriptorOutcome,
         within: Option<Duration>,
     ) {
         for _ in 0..USE_UP_ATTEMPTS {
@@ -510,7 +510,7 @@ fn entries(descriptor: &RateLimitDescriptor) -> impl ExactSizeIterator<Item = (&
 }
 
 /// Limits that another one replaces are neither asked nor told.
-fn drop_replaced(replacing: &[&str], found: &mut Few<Found<'_>>, parts: &mut [Part]) {
+fn drop_replaced(replacing: &[&str], found: &mut Few<MatchedDescriptor<'_>>, parts: &mut [Part]) {
     let mut at = 0;
     for part in parts {
         let Part::Asked(ask) = part else { continue };
@@ -525,7 +525,7 @@ fn drop_replaced(replacing: &[&str], found: &mut Few<Found<'_>>, parts: &mut [Pa
     }
 }
 
-fn count(found: &[Found<'_>], outcome: &Outcome) {
+fn count(found: &[MatchedDescriptor<'_>], outcome: &DescriptorOutcome) {
     for (found, over) in found.iter().zip(&outcome.over) {
         let Some(rule) = found.rule else { continue };
         let counts = &rule.known.counts;

@@ -105,7 +105,10 @@ impl Judge {
     }
 
     /// In memory there is nothing to wait for.
-    pub(super) fn answer(&self, request: &RateLimitRequest) -> Result<RateLimitResponse, Trouble> {
+    pub(super) fn answer(
+        &self,
+        request: &RateLimitRequest,
+    ) -> Result<RateLimitResponse, DecideError> {
         match pin!(self.envoy.judge(request, None)).poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(answer) => answer,
             Poll::Pending => unreachable!(),
@@ -423,11 +426,11 @@ fn a_descriptor_may_bring_its_limit() {
     assert_eq!((limit.requests_per_unit, limit.unit), (7, 6));
     assert!(matches!(
         judge.answer(&request(&[own(1, 0)])),
-        Err(Trouble::Invalid(_))
+        Err(DecideError::Invalid(_))
     ));
     assert!(matches!(
         judge.answer(&request(&[own(1, 99)])),
-        Err(Trouble::Invalid(_))
+        Err(DecideError::Invalid(_))
     ));
 }
 
@@ -601,10 +604,13 @@ fn what_cannot_be_answered_is_told_and_what_is_unknown_passes() {
         domain: String::new(),
         ..request(&[of("minute")])
     };
-    assert!(matches!(judge.answer(&nowhere), Err(Trouble::Invalid(_))));
+    assert!(matches!(
+        judge.answer(&nowhere),
+        Err(DecideError::Invalid(_))
+    ));
     assert!(matches!(
         judge.answer(&request(&[])),
-        Err(Trouble::Invalid(_))
+        Err(DecideError::Invalid(_))
     ));
     let elsewhere = RateLimitRequest {
         domain: "e".into(),

@@ -5,10 +5,10 @@ use axum::http::Version;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 #[derive(Default)]
-pub(crate) struct About(Mutex<Kept>);
+pub(crate) struct ForwardedHeaders(Mutex<CachedHeaders>);
 
 #[derive(Default)]
-struct Kept {
+struct CachedHeaders {
     /// None where there is nothing yet.
     version: Option<Version>,
     has_host: bool,
@@ -19,7 +19,7 @@ struct Kept {
 /// What is longer is not kept: there may be many clients.
 const LONGEST: usize = 512;
 
-impl About {
+impl ForwardedHeaders {
     /// Adds to `head` what `write` adds to it for this host, or added last time.
     pub(crate) fn add(
         &self,
@@ -41,7 +41,7 @@ impl About {
         write(head);
         let lines = &head[start..];
         if lines.len() <= LONGEST {
-            let Kept {
+            let CachedHeaders {
                 version: kept_version,
                 has_host,
                 host: kept_host,
@@ -55,7 +55,7 @@ impl About {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Kept> {
+    fn lock(&self) -> MutexGuard<'_, CachedHeaders> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn what_is_kept_is_for_the_same_host_and_version_and_no_other() {
-        let about = About::default();
+        let about = ForwardedHeaders::default();
         let said = |host: Option<&str>, version: Version, text: &str| {
             let mut head = b"first\r\n".to_vec();
             about.add(host.map(str::as_bytes), version, &mut head, |head| {

@@ -1,8 +1,8 @@
 //! What can go wrong on the way to an upstream, in words: all of them for the log, few for the
 //! client.
 
-use super::Fault;
-use super::timer::Overdue;
+use super::H1Error;
+use super::timer::TimeoutKind;
 use crate::api::{Code, Problem};
 use std::error::Error;
 use std::fmt;
@@ -10,7 +10,7 @@ use std::io;
 use std::time::Duration;
 
 #[derive(Debug)]
-pub(crate) enum Trouble {
+pub(crate) enum UpstreamError {
     /// Its name has no address, or nobody answers there.
     Connect(io::Error),
     /// Not within this time.
@@ -24,13 +24,13 @@ pub(crate) enum Trouble {
     /// It did not process the request, and it cannot be sent again.
     Refused(h2::Error),
     /// The same over a connection of HTTP/1.1.
-    Fault(Fault),
-    Late(Overdue),
+    Fault(H1Error),
+    Late(TimeoutKind),
     /// It answered what was not asked for.
     Strange(&'static str),
 }
 
-impl Trouble {
+impl UpstreamError {
     /// What the client is told: where the upstream is stays between us and the log.
     pub(crate) fn problem(&self) -> Problem {
         let what = match self {
@@ -43,12 +43,12 @@ impl Trouble {
             }
             Self::Broken(_)
             | Self::Http2(_)
-            | Self::Fault(Fault::Io(_) | Fault::Closed | Fault::Body(_)) => {
+            | Self::Fault(H1Error::Io(_) | H1Error::Closed | H1Error::Body(_)) => {
                 "broke off; try again later"
             }
-            Self::Strange(_) | Self::Fault(Fault::Wrong(_)) => "answered what was not asked for",
+            Self::Strange(_) | Self::Fault(H1Error::Wrong(_)) => "answered what was not asked for",
             Self::Late(overdue) => {
-                let (Overdue::Idle(time) | Overdue::Total(time)) = overdue;
+                let (TimeoutKind::Idle(time) | TimeoutKind::Total(time)) = overdue;
                 let detail =
                     format!("the service behind this gateway did not answer within {time:?}");
                 return Problem::new(Code::SlowUpstream, detail);
@@ -61,7 +61,7 @@ impl Trouble {
     }
 }
 
-impl fmt::Display for Trouble {
+impl fmt::Display for UpstreamError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Connect(error) => write!(f, "cannot connect: {error}"),
@@ -76,8 +76,8 @@ impl fmt::Display for Trouble {
             Self::Http2(error) => write!(f, "broke off: {error}"),
             Self::Refused(error) => write!(f, "refused a request unprocessed: {error}"),
             Self::Fault(fault) => fault.fmt(f),
-            Self::Late(Overdue::Idle(time)) => write!(f, "silent for {time:?}"),
-            Self::Late(Overdue::Total(time)) => write!(f, "not done within {time:?}"),
+            Self::Late(TimeoutKind::Idle(time)) => write!(f, "silent for {time:?}"),
+            Self::Late(TimeoutKind::Total(time)) => write!(f, "not done within {time:?}"),
             Self::Strange(what) => f.write_str(what),
         }
     }

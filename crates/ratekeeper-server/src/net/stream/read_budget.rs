@@ -14,19 +14,19 @@ const MAX_TURN: usize = 32 * 1024;
 pub(crate) const MAX_FRAMES_PER_TURN: usize = MAX_TURN / 10;
 
 /// A stream that yields to other tasks after [`MAX_TURN`] bytes were read from it.
-pub(crate) struct ReadTurns<S> {
+pub(crate) struct ReadBudget<S> {
     stream: S,
     /// Bytes read in this turn.
     read: usize,
 }
 
-impl<S> ReadTurns<S> {
+impl<S> ReadBudget<S> {
     pub(crate) fn new(stream: S) -> Self {
         Self { stream, read: 0 }
     }
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for ReadTurns<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ReadBudget<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -49,7 +49,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for ReadTurns<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for ReadTurns<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ReadBudget<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -94,7 +94,7 @@ mod tests {
     #[test]
     fn a_long_burst_is_read_in_turns() {
         let burst = vec![0; 3 * MAX_TURN];
-        let mut stream = ReadTurns::new(&burst[..]);
+        let mut stream = ReadBudget::new(&burst[..]);
         let mut cx = Context::from_waker(Waker::noop());
         let (mut room, mut turns) = (vec![0; 1024], vec![0]);
         loop {

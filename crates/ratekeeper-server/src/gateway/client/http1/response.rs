@@ -1,6 +1,6 @@
 //! The head of an answer as a client of HTTP/1 gets it, and how the body that follows it ends.
 
-use super::request::Asked;
+use super::request::ParsedRequest;
 use crate::gateway::http1::{Framing, put_header};
 use axum::http::header::{CONNECTION, CONTENT_LENGTH, DATE};
 use axum::http::{HeaderMap, Response, StatusCode, Version};
@@ -14,7 +14,7 @@ use std::time::SystemTime;
 pub(super) fn write_head<B: Body>(
     head: &mut Vec<u8>,
     response: &Response<B>,
-    asked: &mut Asked,
+    asked: &mut ParsedRequest,
 ) -> Framing {
     let (status, headers) = (response.status(), response.headers());
     let framing = framing(response, asked);
@@ -35,11 +35,11 @@ pub(super) fn write_head<B: Body>(
     // What has no body may still say how long it would be, but for what never has one.
     let tells_length =
         framing == Framing::Empty && status != StatusCode::NO_CONTENT && !status.is_informational();
-    let Told {
+    let ResponseFraming {
         mut date,
         mut connection,
         mut length,
-    } = Told::default();
+    } = ResponseFraming::default();
     for (name, value) in headers {
         let value = value.as_bytes();
         if *name == CONTENT_LENGTH {
@@ -85,14 +85,14 @@ pub(super) fn write_head<B: Body>(
 
 /// What a head has said already.
 #[derive(Default)]
-struct Told {
+struct ResponseFraming {
     date: bool,
     connection: bool,
     length: bool,
 }
 
 /// How the body of an answer ends (RFC 9112, 6.3).
-fn framing<B: Body>(response: &Response<B>, asked: &Asked) -> Framing {
+fn framing<B: Body>(response: &Response<B>, asked: &ParsedRequest) -> Framing {
     let status = response.status();
     if asked.is_head
         || status.is_informational()
@@ -164,7 +164,7 @@ mod tests {
     use http_body_util::{BodyExt, Full, StreamBody, combinators::BoxBody};
     use std::convert::Infallible;
 
-    const ASKED: Asked = Asked {
+    const ASKED: ParsedRequest = ParsedRequest {
         version: Version::HTTP_11,
         is_head: false,
         keep: true,
@@ -185,7 +185,7 @@ mod tests {
         status: u16,
         headers: &[(&'static str, &'static str)],
         body: BoxBody<Bytes, Infallible>,
-        mut asked: Asked,
+        mut asked: ParsedRequest,
     ) -> (String, Framing, bool) {
         let mut response = Response::new(body);
         *response.status_mut() = StatusCode::from_u16(status).unwrap();
@@ -253,7 +253,7 @@ mod tests {
             written(200, &[], unknown(), ASKED),
             said("transfer-encoding: chunked", Framing::Chunked, true)
         );
-        let old = Asked {
+        let old = ParsedRequest {
             version: Version::HTTP_10,
             ..ASKED
         };
@@ -273,7 +273,7 @@ mod tests {
 
     #[test]
     fn what_has_no_body_may_say_how_long_it_would_be() {
-        let head = Asked {
+        let head = ParsedRequest {
             is_head: true,
             ..ASKED
         };
@@ -301,7 +301,7 @@ mod tests {
 
     #[test]
     fn whether_the_connection_is_kept_is_said_once() {
-        let last = Asked {
+        let last = ParsedRequest {
             keep: false,
             ..ASKED
         };

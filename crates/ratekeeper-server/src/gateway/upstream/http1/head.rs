@@ -1,6 +1,6 @@
 //! The head of an answer, and how the body that follows it ends.
 
-use super::Fault;
+use super::H1Error;
 use crate::gateway::headers;
 use axum::body::Bytes;
 use axum::http::header::{
@@ -51,7 +51,7 @@ pub(super) enum Length {
 }
 
 /// Reads a head, and says how long it is; none if more must be read.
-pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>, Fault> {
+pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>, H1Error> {
     let config = httparse::ParserConfig::default();
     let (mut usual, mut many) = ([const { MaybeUninit::uninit() }; USUAL_HEADERS], Vec::new());
     let mut response = httparse::Response::new(&mut []);
@@ -64,26 +64,26 @@ pub(super) fn read(bytes: &[u8], asked: &Method) -> Result<Option<(usize, Head)>
     let end = match parsed {
         Ok(httparse::Status::Complete(end)) if end <= MAX_HEAD_BYTES => end,
         Ok(httparse::Status::Partial) if bytes.len() <= MAX_HEAD_BYTES => return Ok(None),
-        Ok(_) => return Err(Fault::Wrong("answered with a head of more than 400 KiB")),
+        Ok(_) => return Err(H1Error::Wrong("answered with a head of more than 400 KiB")),
         Err(httparse::Error::TooManyHeaders) => {
-            return Err(Fault::Wrong("answered with more than 1,000 headers"));
+            return Err(H1Error::Wrong("answered with more than 1,000 headers"));
         }
-        Err(_) => return Err(Fault::Wrong("answered what is not HTTP/1")),
+        Err(_) => return Err(H1Error::Wrong("answered what is not HTTP/1")),
     };
     let status = response
         .code
         .and_then(|code| StatusCode::from_u16(code).ok());
-    let status = status.ok_or(Fault::Wrong("answered with a status that is none"))?;
+    let status = status.ok_or(H1Error::Wrong("answered with a status that is none"))?;
     let is_http10 = response.version == Some(0);
     // All values are parts of one copy.
     let copy = Bytes::copy_from_slice(&bytes[..end]);
-    let mut found = Found {
+    let mut found = HeadEnd {
         keep: !is_http10,
-        ..Found::default()
+        ..HeadEnd::default()
     };
     let mut map = HeaderMap::with_capacity(response.headers.len() + 4);
     for header in &*response.headers {
-        let wrong = || Fault::Wrong("answered with a header that is none");
+        let wrong = || H1Error::Wrong("answered with a header that is none");
         let name = HeaderName::from_bytes(header.name.as_bytes()).map_err(|_| wrong())?;
         if found.goes_on(&name, header.value)? {
             let value = copy.slice(place(bytes, header.value));
@@ -124,7 +124,7 @@ fn place(bytes: &[u8], part: &[u8]) -> Range<usize> {
 
 /// What the headers say of the connection and the body.
 #[derive(Default)]
-struct Found {
+struct HeadEnd {
     keep: bool,
     closes: bool,
     known: Option<u64>,
@@ -135,19 +135,22 @@ struct Found {
     length_is_odd: bool,
 }
 
-impl Found {
+impl HeadEnd {
     /// Whether a header goes on to the client.
-    fn goes_on(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, Fault> {
+    fn goes_on(&mut self, name: &HeaderName, value: &[u8]) -> Result<bool, H1Error> {
         if *name == CONTENT_LENGTH {
             // The same number may be said again, by two headers or in a list.
             let is_plain =
                 value == b"0" || !value.starts_with(b"0") && value.iter().all(u8::is_ascii_digit);
             self.length_is_odd |= self.known.is_some() || !is_plain;
             for said in value.split(|byte| *byte == b',').map(<[u8]>::trim_ascii) {
-                let said = number(said)
-                    .ok_or(Fault::Wrong("answered with a Content-Length that is none"))?;
+                let said = number(said).ok_or(H1Error::Wrong(
+                    "answered with a Content-Length that is none",
+                ))?;
                 if self.known.replace(said).is_some_and(|known| known != said) {
-                    return Err(Fault::Wrong("answered with two different Content-Lengths"));
+                    return Err(H1Error::Wrong(
+                        "answered with two different Content-Lengths",
+                    ));
                 }
             }
         } else if *name == CONNECTION {
@@ -162,7 +165,7 @@ impl Found {
         } else if *name == TRANSFER_ENCODING {
             // Chunks are taken apart and made again; other codings are not.
             if self.chunked || !value.eq_ignore_ascii_case(b"chunked") {
-                return Err(Fault::Wrong(
+                return Err(H1Error::Wrong(
                     "answered in a coding that is of one connection",
                 ));
             }
@@ -182,10 +185,10 @@ impl Found {
         status: StatusCode,
         asked: &Method,
         is_http10: bool,
-    ) -> Result<Length, Fault> {
+    ) -> Result<Length, H1Error> {
         if self.chunked {
             if is_http10 {
-                return Err(Fault::Wrong(
+                return Err(H1Error::Wrong(
                     "answered in chunks, which HTTP/1.0 does not know",
                 ));
             }
@@ -233,7 +236,7 @@ mod tests {
         }
     }
 
-    fn head(text: &str) -> Result<Head, Fault> {
+    fn head(text: &str) -> Result<Head, H1Error> {
         let (end, head) = read(text.as_bytes(), &Method::GET)?.expect("a whole head");
         assert_eq!(end, text.len());
         Ok(head)

@@ -9,10 +9,10 @@ mod request_body;
 
 pub(crate) use head::{Head, MAX_HEADERS};
 
-use super::timer::{Timer, Times};
-use crate::gateway::body::{BodyError, Sent};
-use crate::gateway::headers::Onward;
-use crate::gateway::http1::{Chunks, Piece, empty_line_end, fill, take};
+use super::timer::{Timeouts, Timer};
+use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::headers::RequestHeaderRewriter;
+use crate::gateway::http1::{ChunkEvent, Chunks, empty_line_end, fill, take};
 use crate::net::stream::Stream;
 use axum::body::Bytes;
 use axum::http::{Method, Request, Version};
@@ -20,7 +20,7 @@ use bytes::{Buf, BytesMut};
 use head::Length;
 use http_body::{Frame, SizeHint};
 use ratekeeper_policy::config::Upstream;
-use request_body::Sending;
+use request_body::RequestWriter;
 use std::fmt;
 use std::io;
 use std::task::{Context, Poll, ready};
@@ -36,11 +36,11 @@ const HTTP2_PIECE: u64 = 16 * 1024;
 /// A body up to this size that came with its head is taken at once.
 const WHOLE: u64 = 16 * 1024;
 
-pub(crate) struct Link {
+pub(crate) struct H1UpstreamConn {
     stream: Stream,
     read: BytesMut,
-    sending: Sending,
-    receiving: Receiving,
+    sending: RequestWriter,
+    receiving: ReceiveState,
     /// What was asked last.
     method: Method,
     /// How long a piece of the body may be.
@@ -59,7 +59,7 @@ pub(crate) struct Link {
 
 /// What comes next.
 #[derive(Debug)]
-enum Receiving {
+enum ReceiveState {
     Head,
     Known(u64),
     Chunked(Chunks),
@@ -69,7 +69,7 @@ enum Receiving {
 
 /// Why there is no answer, or no more of it.
 #[derive(Debug)]
-pub(crate) enum Fault {
+pub(crate) enum H1Error {
     Io(io::Error),
     /// It was closed too early.
     Closed,
@@ -79,7 +79,7 @@ pub(crate) enum Fault {
     Body(BodyError),
 }
 
-impl fmt::Display for Fault {
+impl fmt::Display for H1Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Io(error) => write!(f, "broke off: {error}"),
@@ -92,15 +92,15 @@ impl fmt::Display for Fault {
     }
 }
 
-impl std::error::Error for Fault {}
+impl std::error::Error for H1Error {}
 
-impl Link {
-    pub(crate) fn new(stream: Stream, times: Times) -> Box<Self> {
+impl H1UpstreamConn {
+    pub(crate) fn new(stream: Stream, times: Timeouts) -> Box<Self> {
         Box::new(Self {
             stream,
             read: BytesMut::new(),
-            sending: Sending::default(),
-            receiving: Receiving::Over,
+            sending: RequestWriter::default(),
+            receiving: ReceiveState::Over,
             method: Method::GET,
             piece: u64::MAX,
             scanned: 0,
@@ -114,7 +114,7 @@ impl Link {
     /// Whether another request can be sent.
     pub(crate) fn is_free(&self) -> bool {
         self.keep
-            && matches!(self.receiving, Receiving::Over)
+            && matches!(self.receiving, ReceiveState::Over)
             && self.read.is_empty()
             && !self.sending.is_busy()
     }
@@ -132,9 +132,9 @@ impl Link {
     /// Takes a request on. Its body goes with it.
     pub(crate) fn begin(
         &mut self,
-        request: &mut Request<Sent>,
+        request: &mut Request<BodyProgressReport>,
         upstream: &Upstream,
-        onward: &Onward<'_>,
+        onward: &RequestHeaderRewriter<'_>,
     ) {
         self.method.clone_from(request.method());
         self.piece = if onward.version == Version::HTTP_2 {
@@ -142,25 +142,25 @@ impl Link {
         } else {
             u64::MAX
         };
-        self.receiving = Receiving::Head;
+        self.receiving = ReceiveState::Head;
         (self.scanned, self.tried) = (0, 0);
         self.sending.begin(request, upstream, onward);
     }
 
     /// The body of a request of which the upstream has nothing yet.
-    pub(crate) fn unsent(&mut self) -> Option<Sent> {
+    pub(crate) fn unsent(&mut self) -> Option<BodyProgressReport> {
         self.sending.stop()
     }
 
     /// The head of the answer, or of one before it that only informs: then there will be another.
-    pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, Fault>> {
+    pub(crate) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Head, H1Error>> {
         let mut broken = None;
         if self.sending.is_busy()
             && let Poll::Ready(Err(fault)) = self.sending.poll(&mut self.stream, cx)
         {
             // Who does not read on may have answered already.
             match fault {
-                Fault::Io(_) if self.sending.has_begun() => {
+                H1Error::Io(_) if self.sending.has_begun() => {
                     self.cease();
                     broken = Some(fault);
                 }
@@ -179,18 +179,18 @@ impl Link {
                 if !head.only_informs() {
                     self.keep &= head.keep;
                     self.receiving = match head.length {
-                        Length::Known(0) => Receiving::Over,
-                        Length::Known(length) => Receiving::Known(length),
-                        Length::Chunked => Receiving::Chunked(Chunks::new()),
-                        Length::Close => Receiving::Close,
+                        Length::Known(0) => ReceiveState::Over,
+                        Length::Known(length) => ReceiveState::Known(length),
+                        Length::Chunked => ReceiveState::Chunked(Chunks::new()),
+                        Length::Close => ReceiveState::Close,
                     };
                 }
                 return Poll::Ready(Ok(head));
             }
             match ready!(fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
                 Ok(true) => {}
-                Ok(false) => return Poll::Ready(Err(broken.unwrap_or(Fault::Closed))),
-                Err(error) => return Poll::Ready(Err(broken.unwrap_or(Fault::Io(error)))),
+                Ok(false) => return Poll::Ready(Err(broken.unwrap_or(H1Error::Closed))),
+                Err(error) => return Poll::Ready(Err(broken.unwrap_or(H1Error::Io(error)))),
             }
         }
     }
@@ -223,15 +223,15 @@ impl Link {
 
     /// Whether anything of the answer has come.
     pub(crate) fn has_heard(&self) -> bool {
-        !self.read.is_empty() || !matches!(self.receiving, Receiving::Head)
+        !self.read.is_empty() || !matches!(self.receiving, ReceiveState::Head)
     }
 
     /// The body, if all of it came with the head.
     pub(crate) fn whole_body(&mut self) -> Option<Bytes> {
         match self.receiving {
-            Receiving::Over => Some(Bytes::new()),
-            Receiving::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
-                self.receiving = Receiving::Over;
+            ReceiveState::Over => Some(Bytes::new()),
+            ReceiveState::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
+                self.receiving = ReceiveState::Over;
                 Some(take(&mut self.read, length))
             }
             _ => None,
@@ -242,7 +242,7 @@ impl Link {
     pub(crate) fn poll_frame(
         &mut self,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Fault>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, H1Error>>> {
         if self.sending.is_busy()
             && let Poll::Ready(Err(_)) = self.sending.poll(&mut self.stream, cx)
         {
@@ -251,62 +251,62 @@ impl Link {
         }
         loop {
             let room = match &mut self.receiving {
-                Receiving::Head | Receiving::Over => return Poll::Ready(None),
-                Receiving::Known(left) => {
+                ReceiveState::Head | ReceiveState::Over => return Poll::Ready(None),
+                ReceiveState::Known(left) => {
                     if !self.read.is_empty() {
                         let data = take(&mut self.read, self.piece.min(*left));
                         *left -= data.len() as u64;
                         if *left == 0 {
-                            self.receiving = Receiving::Over;
+                            self.receiving = ReceiveState::Over;
                         }
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
                     usize::try_from(*left).unwrap_or(usize::MAX).min(BODY_ROOM)
                 }
-                Receiving::Close => {
+                ReceiveState::Close => {
                     if !self.read.is_empty() {
                         let data = take(&mut self.read, self.piece);
                         return Poll::Ready(Some(Ok(Frame::data(data))));
                     }
                     BODY_ROOM
                 }
-                Receiving::Chunked(chunks) => {
+                ReceiveState::Chunked(chunks) => {
                     let piece = chunks
                         .next(&mut self.read, self.piece)
-                        .map_err(|wrong| Fault::Wrong(wrong.0))?;
+                        .map_err(|wrong| H1Error::Wrong(wrong.0))?;
                     if chunks.is_over() {
-                        self.receiving = Receiving::Over;
+                        self.receiving = ReceiveState::Over;
                     }
                     match piece {
-                        Piece::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                        Piece::Trailers(trailers) => {
+                        ChunkEvent::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                        ChunkEvent::Trailers(trailers) => {
                             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                         }
-                        Piece::Over => return Poll::Ready(None),
-                        Piece::More => BODY_ROOM,
+                        ChunkEvent::Over => return Poll::Ready(None),
+                        ChunkEvent::More => BODY_ROOM,
                     }
                 }
             };
             match ready!(fill(&mut self.stream, &mut self.read, room, cx)) {
                 Ok(true) => {}
-                Ok(false) if matches!(self.receiving, Receiving::Close) => {
-                    self.receiving = Receiving::Over
+                Ok(false) if matches!(self.receiving, ReceiveState::Close) => {
+                    self.receiving = ReceiveState::Over
                 }
-                Ok(false) => return Poll::Ready(Some(Err(Fault::Closed))),
-                Err(error) => return Poll::Ready(Some(Err(Fault::Io(error)))),
+                Ok(false) => return Poll::Ready(Some(Err(H1Error::Closed))),
+                Err(error) => return Poll::Ready(Some(Err(H1Error::Io(error)))),
             }
         }
     }
 
     /// Whether all of the answer has come.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.receiving, Receiving::Over)
+        matches!(self.receiving, ReceiveState::Over)
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
         match self.receiving {
-            Receiving::Known(left) => SizeHint::with_exact(left),
-            Receiving::Over => SizeHint::with_exact(0),
+            ReceiveState::Known(left) => SizeHint::with_exact(left),
+            ReceiveState::Over => SizeHint::with_exact(0),
             _ => SizeHint::default(),
         }
     }
@@ -330,14 +330,14 @@ mod tests {
     #[tokio::test]
     async fn a_head_that_comes_line_by_line_is_tried_a_few_times() {
         let (near, mut far) = UnixStream::pair().unwrap();
-        let times = Times {
+        let times = Timeouts {
             begun: Instant::now(),
             idle: Duration::from_secs(60),
             total: None,
             sent: None,
         };
-        let mut link = Link::new(Stream::Unix(near), times);
-        link.receiving = Receiving::Head;
+        let mut link = H1UpstreamConn::new(Stream::Unix(near), times);
+        link.receiving = ReceiveState::Head;
         let (mut tries, mut tried) = (0, 0);
         far.write_all(b"HTTP/1.1 204 No Content\r\n").await.unwrap();
         for _ in 0..900 {

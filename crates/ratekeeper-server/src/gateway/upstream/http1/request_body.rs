@@ -1,8 +1,8 @@
 //! A request on its way to an upstream.
 
-use super::Fault;
-use crate::gateway::body::{BodyError, Sent};
-use crate::gateway::headers::{self, Onward};
+use super::H1Error;
+use crate::gateway::body::{BodyError, BodyProgressReport};
+use crate::gateway::headers::{self, RequestHeaderRewriter};
 use crate::gateway::http1::{Framing, MessageWriter, PollBudget, Trailers, WriteError, put_header};
 use crate::gateway::upstream::authority;
 use crate::net::stream::Stream;
@@ -14,19 +14,19 @@ use std::io::Write;
 use std::task::{Context, Poll, ready};
 
 #[derive(Default)]
-pub(super) struct Sending {
-    writer: MessageWriter<Sent>,
+pub(super) struct RequestWriter {
+    writer: MessageWriter<BodyProgressReport>,
 }
 
-impl Sending {
+impl RequestWriter {
     /// Takes a request on: writes its head down, and keeps its body.
     pub(super) fn begin(
         &mut self,
-        request: &mut Request<Sent>,
+        request: &mut Request<BodyProgressReport>,
         upstream: &Upstream,
-        onward: &Onward<'_>,
+        onward: &RequestHeaderRewriter<'_>,
     ) {
-        let body = std::mem::replace(request.body_mut(), Sent::empty());
+        let body = std::mem::replace(request.body_mut(), BodyProgressReport::empty());
         let has_body = !body.is_end_stream();
         // The length goes by what comes, not by what the header says.
         let framing = match body.size_hint().exact() {
@@ -94,9 +94,9 @@ impl Sending {
     }
 
     /// Sends nothing more. The body, if the upstream has nothing of the request yet.
-    pub(super) fn stop(&mut self) -> Option<Sent> {
+    pub(super) fn stop(&mut self) -> Option<BodyProgressReport> {
         let body = self.writer.stop();
-        (!self.has_begun()).then(|| body.unwrap_or_else(Sent::empty))
+        (!self.has_begun()).then(|| body.unwrap_or_else(BodyProgressReport::empty))
     }
 
     /// Sends as much as is taken; ready when that is all.
@@ -104,14 +104,14 @@ impl Sending {
         &mut self,
         stream: &mut Stream,
         cx: &mut Context<'_>,
-    ) -> Poll<Result<(), Fault>> {
-        ready!(self.writer.poll_begun(stream, cx)).map_err(Fault::Io)?;
+    ) -> Poll<Result<(), H1Error>> {
+        ready!(self.writer.poll_begun(stream, cx)).map_err(H1Error::Io)?;
         self.writer
             .poll(stream, &mut PollBudget::new(), cx)
             .map_err(|error| match error {
-                WriteError::Io(error) => Fault::Io(error),
-                WriteError::Body(error) => Fault::Body(error),
-                WriteError::Length => Fault::Body(BodyError::Length),
+                WriteError::Io(error) => H1Error::Io(error),
+                WriteError::Body(error) => H1Error::Body(error),
+                WriteError::Length => H1Error::Body(BodyError::Length),
             })
     }
 }

@@ -13,13 +13,13 @@ const MAX_PIECE: usize = 16 * 1024;
 
 /// A queue of bytes.
 #[derive(Default)]
-pub(super) struct PieceBuffer {
+pub(super) struct FrameBuffer {
     pieces: VecDeque<Bytes>,
     /// What comes after them.
     tail: BytesMut,
 }
 
-impl PieceBuffer {
+impl FrameBuffer {
     pub(super) fn push(&mut self, piece: Bytes) {
         if piece.len() < SMALL {
             self.tail.extend_from_slice(&piece);
@@ -64,7 +64,7 @@ mod tests {
 
     #[test]
     fn small_pieces_come_out_together_and_large_ones_in_parts() {
-        let mut buffer = PieceBuffer::default();
+        let mut buffer = FrameBuffer::default();
         (0..100u8).for_each(|byte| buffer.push(Bytes::copy_from_slice(&[byte])));
         buffer.push(Bytes::from(vec![7; MAX_PIECE + 1]));
         let lengths: Vec<usize> = std::iter::from_fn(|| buffer.pop())
@@ -77,7 +77,7 @@ mod tests {
     proptest! {
         #[test]
         fn what_goes_in_comes_out_in_order(sizes in prop::collection::vec((0usize..40_000, any::<bool>()), 0..40)) {
-            let (mut buffer, mut put, mut got) = (PieceBuffer::default(), Vec::new(), Vec::new());
+            let (mut buffer, mut put, mut got) = (FrameBuffer::default(), Vec::new(), Vec::new());
             for (at, (size, takes)) in sizes.into_iter().enumerate() {
                 let piece: Vec<u8> = (0..size).map(|byte| (byte * 7 + at) as u8).collect();
                 put.extend_from_slice(&piece);

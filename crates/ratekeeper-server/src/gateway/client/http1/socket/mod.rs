@@ -2,13 +2,13 @@
 //! asks for them.
 
 use super::body::ClientBody;
-use super::request::{self, Bounds, Head, Length};
+use super::request::{self, Head, HeadLimits, Length};
 use super::response::write_informational;
 use crate::api::{Code, Problem};
 use crate::gateway::body::BodyError;
 use crate::gateway::client::state::Client;
 use crate::gateway::guard::{Guard, Refusal};
-use crate::gateway::http1::{Chunks, Piece, fill, take};
+use crate::gateway::http1::{ChunkEvent, Chunks, fill, take};
 use crate::net::stream::Stream;
 use axum::body::Bytes;
 use axum::http::{HeaderMap, StatusCode};
@@ -33,23 +33,23 @@ const CONTINUE: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// A connection of which one task reads heads, and the body of a request what belongs to it. That
 /// may be polled by another task, and outlive its request, where the upstream speaks HTTP/2.
 #[derive(Clone)]
-pub(crate) struct Wire(Arc<Mutex<Ends>>);
+pub(crate) struct ClientSocket(Arc<Mutex<SocketState>>);
 
 /// The same for who does not hold the connection.
-pub(super) struct WeakWire(Weak<Mutex<Ends>>);
+pub(super) struct WeakClientSocket(Weak<Mutex<SocketState>>);
 
-impl WeakWire {
+impl WeakClientSocket {
     /// None if the connection has ended.
-    pub(super) fn upgrade(&self) -> Option<Wire> {
-        self.0.upgrade().map(Wire)
+    pub(super) fn upgrade(&self) -> Option<ClientSocket> {
+        self.0.upgrade().map(ClientSocket)
     }
 }
 
-pub(super) struct Ends {
+pub(super) struct SocketState {
     pub(super) stream: Stream,
     client: Arc<Client>,
     guard: Guard,
-    bounds: Bounds,
+    bounds: HeadLimits,
     /// What was read and not yet taken. The guard has let it pass, but for the last bytes of it, so
     /// many: they may be of another protocol.
     pub(super) read: BytesMut,
@@ -64,7 +64,7 @@ pub(super) struct Ends {
     ended: bool,
     /// Which request is at hand: a body may be asked for longer than anybody wants it.
     pub(super) number: u64,
-    coming: Coming,
+    coming: NextHead,
     /// Whether nobody will ask for the rest of the body.
     pub(super) unwanted: bool,
     /// Who asked for the body last, and who waits for its end.
@@ -79,22 +79,27 @@ pub(super) struct Ends {
 }
 
 /// What is still to come of a request.
-enum Coming {
+enum NextHead {
     Nothing,
     Known(u64),
     Chunks(Chunks),
 }
 
 /// Why there is no request.
-pub(super) enum NoHead {
+pub(super) enum HeadError {
     Problem(Problem),
     Io(io::Error),
 }
 
-impl Wire {
+impl ClientSocket {
     /// `first` was read from the stream already.
-    pub(crate) fn new(stream: Stream, client: Arc<Client>, bounds: Bounds, first: &[u8]) -> Self {
-        let mut ends = Ends {
+    pub(crate) fn new(
+        stream: Stream,
+        client: Arc<Client>,
+        bounds: HeadLimits,
+        first: &[u8],
+    ) -> Self {
+        let mut ends = SocketState {
             stream,
             client,
             guard: Guard::new(2 * bounds.bytes),
@@ -106,7 +111,7 @@ impl Wire {
             refused: None,
             ended: false,
             number: 0,
-            coming: Coming::Nothing,
+            coming: NextHead::Nothing,
             unwanted: false,
             asks: None,
             waits: None,
@@ -122,18 +127,18 @@ impl Wire {
         Self(Arc::new(Mutex::new(ends)))
     }
 
-    pub(super) fn lock(&self) -> MutexGuard<'_, Ends> {
+    pub(super) fn lock(&self) -> MutexGuard<'_, SocketState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A way to tell the client something before its answer.
-    pub(crate) fn informed(&self) -> Informed {
-        Informed(self.weak())
+    pub(crate) fn informed(&self) -> InformationalSender {
+        InformationalSender(self.weak())
     }
 
     /// For who does not hold the connection.
-    fn weak(&self) -> WeakWire {
-        WeakWire(Arc::downgrade(&self.0))
+    fn weak(&self) -> WeakClientSocket {
+        WeakClientSocket(Arc::downgrade(&self.0))
     }
 
     /// The body of the request at hand, if it has one.
@@ -142,9 +147,12 @@ impl Wire {
     }
 }
 
-impl Ends {
+impl SocketState {
     /// The next request; none if there is none.
-    pub(super) fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<Result<Option<Head>, NoHead>> {
+    pub(super) fn poll_head(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Head>, HeadError>> {
         loop {
             // Some clients send an empty line behind a body.
             while self.read.starts_with(b"\r\n") {
@@ -157,21 +165,21 @@ impl Ends {
                 self.read[self.tried..].contains(&b'\n') || self.read.len() >= self.bounds.bytes;
             if is_new
                 && let Some((length, head)) =
-                    request::read(&self.read, self.bounds).map_err(NoHead::Problem)?
+                    request::read(&self.read, self.bounds).map_err(HeadError::Problem)?
             {
                 self.read.advance(length);
                 self.tried = 0;
                 self.number += 1;
                 self.coming = match head.length {
-                    Length::Known(0) => Coming::Nothing,
-                    Length::Known(length) => Coming::Known(length),
-                    Length::Chunked => Coming::Chunks(Chunks::new()),
+                    Length::Known(0) => NextHead::Nothing,
+                    Length::Known(length) => NextHead::Known(length),
+                    Length::Chunked => NextHead::Chunks(Chunks::new()),
                 };
                 (self.unwanted, self.expects, self.upgrades) = (false, head.expects, head.upgrades);
                 return Poll::Ready(Ok(Some(head)));
             }
             if let Some(refusal) = self.refused {
-                return Poll::Ready(Err(NoHead::Problem(told(refusal))));
+                return Poll::Ready(Err(HeadError::Problem(told(refusal))));
             }
             self.tried = self.read.len();
             if self.tried == 0 && std::mem::take(&mut self.is_large) {
@@ -181,7 +189,7 @@ impl Ends {
                 // To the front of the buffer again, which was used last and is near.
                 let _ = self.read.try_reclaim(HEAD_ROOM);
             }
-            if !ready!(self.poll_fill(HEAD_ROOM, cx)).map_err(NoHead::Io)? {
+            if !ready!(self.poll_fill(HEAD_ROOM, cx)).map_err(HeadError::Io)? {
                 return Poll::Ready(Ok(None));
             }
             // What was refused may have begun before.
@@ -257,7 +265,7 @@ impl Ends {
 
     /// Whether more of the body is to come.
     pub(super) fn is_coming(&self) -> bool {
-        !matches!(self.coming, Coming::Nothing)
+        !matches!(self.coming, NextHead::Nothing)
     }
 
     /// Whether nobody will ask for what is to come.
@@ -279,9 +287,9 @@ impl Ends {
     /// What is known of its length.
     pub(super) fn size_hint(&self) -> SizeHint {
         match self.coming {
-            Coming::Nothing => SizeHint::with_exact(0),
-            Coming::Known(left) => SizeHint::with_exact(left),
-            Coming::Chunks(_) => SizeHint::default(),
+            NextHead::Nothing => SizeHint::with_exact(0),
+            NextHead::Known(left) => SizeHint::with_exact(left),
+            NextHead::Chunks(_) => SizeHint::default(),
         }
     }
 
@@ -309,30 +317,30 @@ impl Ends {
     fn poll_body(&mut self, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         loop {
             match &mut self.coming {
-                Coming::Nothing => return Poll::Ready(None),
-                Coming::Known(left) if !self.read.is_empty() => {
+                NextHead::Nothing => return Poll::Ready(None),
+                NextHead::Known(left) if !self.read.is_empty() => {
                     let data = take(&mut self.read, *left);
                     *left -= data.len() as u64;
                     if *left == 0 {
-                        self.coming = Coming::Nothing;
+                        self.coming = NextHead::Nothing;
                     }
                     return Poll::Ready(Some(Ok(Frame::data(data))));
                 }
-                Coming::Known(_) => {}
-                Coming::Chunks(chunks) => {
+                NextHead::Known(_) => {}
+                NextHead::Chunks(chunks) => {
                     let piece = chunks
                         .next(&mut self.read, u64::MAX)
                         .map_err(|wrong| broken(wrong.0))?;
                     if chunks.is_over() {
-                        self.coming = Coming::Nothing;
+                        self.coming = NextHead::Nothing;
                     }
                     match piece {
-                        Piece::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                        Piece::Trailers(trailers) => {
+                        ChunkEvent::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
+                        ChunkEvent::Trailers(trailers) => {
                             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
                         }
-                        Piece::Over => return Poll::Ready(None),
-                        Piece::More => {}
+                        ChunkEvent::Over => return Poll::Ready(None),
+                        ChunkEvent::More => {}
                     }
                 }
             }
@@ -413,9 +421,9 @@ impl Ends {
 }
 
 /// A client that can be told something before its answer.
-pub(crate) struct Informed(WeakWire);
+pub(crate) struct InformationalSender(WeakClientSocket);
 
-impl Informed {
+impl InformationalSender {
     /// Passes on an answer that only informs, if not too much of that kind waits already.
     pub(crate) fn tell(&self, status: StatusCode, headers: &HeaderMap, cx: &mut Context<'_>) {
         let Some(wire) = self.0.upgrade() else { return };
@@ -452,7 +460,7 @@ impl BodyError {
 }
 
 /// Whoever asks for a body is not woken by a socket that is gone.
-impl Drop for Ends {
+impl Drop for SocketState {
     fn drop(&mut self) {
         if let Some(asks) = self.asks.take() {
             asks.wake();

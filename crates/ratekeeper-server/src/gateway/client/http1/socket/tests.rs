@@ -1,7 +1,7 @@
 //! Requests as they come in pieces, over a socket that stands for a client's.
 
 use super::*;
-use crate::gateway::client::state::UnderWay;
+use crate::gateway::client::state::InFlightRequest;
 use http_body::Body;
 use http_body_util::BodyExt;
 use proptest::prelude::*;
@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use tokio::io::AsyncWriteExt;
 use tokio::net::UnixStream;
 
-const BOUNDS: Bounds = Bounds {
+const BOUNDS: HeadLimits = HeadLimits {
     bytes: 1_024,
     headers: 16,
 };
@@ -24,7 +24,7 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
     runtime.block_on(async {
         let (mut far, near) = UnixStream::pair().unwrap();
         let client = Arc::new(Client::new(None, false, false, None));
-        let wire = Wire::new(Stream::Unix(near), client, BOUNDS, b"");
+        let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
         let sending = async {
             for piece in bytes.chunks(piece) {
                 // Who does not listen any more has refused something.
@@ -44,8 +44,8 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
                 let head = match poll_fn(|cx| wire.lock().poll_head(cx)).await {
                     Ok(Some(head)) => head,
                     Ok(None) => return (heard, "ended"),
-                    Err(NoHead::Problem(_)) => return (heard, "refused"),
-                    Err(NoHead::Io(_)) => return (heard, "broke off"),
+                    Err(HeadError::Problem(_)) => return (heard, "refused"),
+                    Err(HeadError::Io(_)) => return (heard, "broke off"),
                 };
                 let body = match wire.body(head.length) {
                     Some(body) => body.collect().await.map(|body| body.to_bytes().to_vec()),
@@ -66,7 +66,7 @@ fn heard(bytes: &[u8], piece: usize) -> (Vec<(String, Vec<u8>)>, &'static str) {
 async fn a_body_takes_nothing_of_the_next_request_and_does_not_hold_the_connection() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
-    let wire = Wire::new(Stream::Unix(near), client, BOUNDS, b"");
+    let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
     let post = b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n";
     far.write_all(&[&post[..], b"1st"].concat()).await.unwrap();
     let head = poll_fn(|cx| wire.lock().poll_head(cx))
@@ -115,7 +115,7 @@ async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
     let asked = async |next: &[u8]| {
         let (mut far, near) = UnixStream::pair().unwrap();
         let client = Arc::new(Client::new(None, false, false, None));
-        let wire = Wire::new(Stream::Unix(near), Arc::clone(&client), BOUNDS, b"");
+        let wire = ClientSocket::new(Stream::Unix(near), Arc::clone(&client), BOUNDS, b"");
         far.write_all(b"GET / HTTP/1.1\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n")
             .await
             .unwrap();
@@ -156,12 +156,12 @@ async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
     wire.lock().take_interim(false);
     let next = poll_fn(|cx| wire.lock().poll_head(cx)).await;
     assert!(
-        matches!(next, Err(NoHead::Problem(_))),
+        matches!(next, Err(HeadError::Problem(_))),
         "what the guard did not see is no request yet"
     );
 
     let (wire, far, client) = asked(b"").await;
-    let _asked = UnderWay::new(&client);
+    let _asked = InFlightRequest::new(&client);
     drop(far);
     poll_fn(|cx| wire.lock().poll_gone(cx)).await;
 }
@@ -172,7 +172,7 @@ async fn who_may_change_its_protocol_is_listened_to_before_it_does() {
 async fn an_empty_line_that_comes_in_two_pieces_is_skipped_like_one_that_comes_at_once() {
     let (mut far, near) = UnixStream::pair().unwrap();
     let client = Arc::new(Client::new(None, false, false, None));
-    let wire = Wire::new(Stream::Unix(near), client, BOUNDS, b"");
+    let wire = ClientSocket::new(Stream::Unix(near), client, BOUNDS, b"");
     for piece in [&b"\r"[..], b"\n "] {
         far.write_all(piece).await.unwrap();
         // The runtime looks for events meanwhile.

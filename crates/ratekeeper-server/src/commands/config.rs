@@ -5,7 +5,7 @@ use crate::envoy;
 use crate::envoy::config::{EnvoyConfig, Wrong};
 use crate::run::serve::Start;
 use crate::{CANNOT, NO, print};
-use ratekeeper_policy::config::{self, Config, Diagnostic, Loaded, Place};
+use ratekeeper_policy::config::{self, Config, Diagnostic, Loaded, Location};
 use ratekeeper_policy::{Count, Policies, PolicyLimit};
 use serde::Serialize;
 use std::path::Path;
@@ -71,15 +71,15 @@ impl<'a> Told<'a> {
             variable: None,
             message,
         };
-        match &diagnostic.place {
-            Place::Nowhere => nowhere,
-            Place::File { file, line, column } => Self {
+        match &diagnostic.location {
+            Location::Nowhere => nowhere,
+            Location::File { file, line, column } => Self {
                 file: Some(file),
                 line: Some(*line),
                 column: Some(*column),
                 ..nowhere
             },
-            Place::Variable(name) => Self {
+            Location::Variable(name) => Self {
                 variable: Some(name),
                 ..nowhere
             },
@@ -257,7 +257,7 @@ impl Mode {
 /// how it is used. `config check`, `serve`, `proxy` and a reload show the same.
 pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, modes: &[Mode]) -> Vec<Diagnostic> {
     let mut all = loaded.to_vec();
-    let mut warn = |message: String| all.push(Diagnostic::warning(Place::Nowhere, message));
+    let mut warn = |message: String| all.push(Diagnostic::warning(Location::Nowhere, message));
     let serves = modes.contains(&Mode::Serve);
     if serves {
         unheard(&config.policies).into_iter().for_each(&mut warn);
@@ -281,8 +281,8 @@ pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, modes: &[Mode]) -
 
 /// A warning as the log has it, which has a word for its severity.
 pub(crate) fn for_log(warning: &Diagnostic) -> String {
-    match warning.place {
-        Place::Nowhere => warning.message.clone(),
+    match warning.location {
+        Location::Nowhere => warning.message.clone(),
         _ => warning.to_string(),
     }
 }

@@ -20,13 +20,13 @@ pub fn known_attribute(
     declared: &[String],
 ) -> Result<Attribute, UnknownAttributeError> {
     let attribute = Attribute::named(name);
-    match attribute.is_built_in() || declared.iter().any(|known| known == name) {
-        true => Ok(attribute),
-        false => Err(UnknownAttributeError {
-            name: name.to_owned(),
-            suggestion: suggestion(name, declared),
-        }),
+    if attribute.is_built_in() || declared.iter().any(|known| known == name) {
+        return Ok(attribute);
     }
+    Err(UnknownAttributeError {
+        name: name.to_owned(),
+        suggestion: suggestion(name, declared),
+    })
 }
 
 /// The error for an attribute name that is neither built in nor declared.

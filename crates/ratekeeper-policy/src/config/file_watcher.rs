@@ -170,7 +170,8 @@ impl<F: FnMut()> WatchThread<F> {
             }
             // Watch first, then read: a change in between wakes us again.
             self.update_directories();
-            let (mut now, start) = (ContentHash::of(&self.path), Instant::now());
+            let mut now = ContentHash::of(&self.path);
+            let start = Instant::now();
             while now != self.seen
                 && now.is_none_or(|now| now.len == 0)
                 && start.elapsed() < EMPTY_FILE_GRACE

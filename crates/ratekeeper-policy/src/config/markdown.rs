@@ -117,7 +117,7 @@ fn phrases(matching: &Match) -> Vec<String> {
     let mut phrases = Vec::new();
     match (&matching.methods, &matching.paths) {
         (Some(methods), Some(paths)) => {
-            phrases.push(format!("{} {}", codes(methods), codes(paths)))
+            phrases.push(format!("{} {}", codes(methods), codes(paths)));
         }
         (Some(methods), None) => phrases.push(codes(methods)),
         (None, Some(paths)) => phrases.push(codes(paths)),
@@ -144,9 +144,10 @@ fn phrases(matching: &Match) -> Vec<String> {
         });
     }
     for (attribute, values) in &matching.attributes {
-        phrases.push(match attribute.is_secret() {
-            true => format!("of certain {}s", noun(attribute)),
-            false => format!("of the {} {}", noun(attribute), codes(values)),
+        phrases.push(if attribute.is_secret() {
+            format!("of certain {}s", noun(attribute))
+        } else {
+            format!("of the {} {}", noun(attribute), codes(values))
         });
     }
     if let Some(not) = &matching.not {

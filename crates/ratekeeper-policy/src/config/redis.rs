@@ -313,9 +313,10 @@ fn check_path(scheme: &str, path_and_query: &str) -> Result<(), RedisUrlError> {
         Some((_, "sentinel")) => {
             let (name, database) = path.split_once('/').unwrap_or((path, ""));
             let is_name = |c: char| c.is_ascii_alphanumeric() || "-._".contains(c);
-            match !name.is_empty() && name.chars().all(is_name) && is_database(database) {
-                true => Ok(()),
-                false => Err(RedisUrlError::Primary),
+            if !name.is_empty() && name.chars().all(is_name) && is_database(database) {
+                Ok(())
+            } else {
+                Err(RedisUrlError::Primary)
             }
         }
         Some(_) if is_path && (path.is_empty() || path == "0") => Ok(()),

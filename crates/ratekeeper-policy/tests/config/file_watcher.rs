@@ -57,7 +57,7 @@ fn rename_over(directory: &Path, name: &str, text: &str) {
 #[test]
 fn written_in_place() {
     let watched = watch("a.toml", |directory| {
-        fs::write(directory.join("a.toml"), "1").unwrap()
+        fs::write(directory.join("a.toml"), "1").unwrap();
     });
     for text in ["2", "3", "and a longer one"] {
         fs::write(watched.path("a.toml"), text).unwrap();
@@ -68,7 +68,7 @@ fn written_in_place() {
 #[test]
 fn emptied_for_good() {
     let watched = watch("a.toml", |directory| {
-        fs::write(directory.join("a.toml"), "1").unwrap()
+        fs::write(directory.join("a.toml"), "1").unwrap();
     });
     fs::write(watched.path("a.toml"), "").unwrap();
     watched.sees("");
@@ -79,7 +79,7 @@ fn emptied_for_good() {
 #[test]
 fn replaced_by_an_editor() {
     let watched = watch("a.toml", |directory| {
-        fs::write(directory.join("a.toml"), "1").unwrap()
+        fs::write(directory.join("a.toml"), "1").unwrap();
     });
     for text in ["2", "3", "4"] {
         rename_over(watched.directory.path(), "a.toml", text);
@@ -90,7 +90,7 @@ fn replaced_by_an_editor() {
 #[test]
 fn deleted_and_back() {
     let watched = watch("a.toml", |directory| {
-        fs::write(directory.join("a.toml"), "1").unwrap()
+        fs::write(directory.join("a.toml"), "1").unwrap();
     });
     fs::remove_file(watched.path("a.toml")).unwrap();
     fs::write(watched.path("a.toml"), "2").unwrap();
@@ -100,7 +100,7 @@ fn deleted_and_back() {
 #[test]
 fn deletion_and_return_are_reported() {
     let watched = watch("a.toml", |directory| {
-        fs::write(directory.join("a.toml"), "1").unwrap()
+        fs::write(directory.join("a.toml"), "1").unwrap();
     });
     fs::remove_file(watched.path("a.toml")).unwrap();
     watched.sees("");
@@ -160,7 +160,7 @@ mod links {
         fs::write(elsewhere.path().join("one"), "1").unwrap();
         fs::write(elsewhere.path().join("two"), "2").unwrap();
         let watched = watch("a.toml", |directory| {
-            symlink(elsewhere.path().join("one"), directory.join("a.toml")).unwrap()
+            symlink(elsewhere.path().join("one"), directory.join("a.toml")).unwrap();
         });
         // What it points to changes,
         fs::write(elsewhere.path().join("one"), "1b").unwrap();
@@ -194,7 +194,7 @@ mod links {
 #[test]
 fn touching_it_or_its_neighbours_is_not_a_change() {
     let watched = watch("a.toml", |directory| {
-        fs::write(directory.join("a.toml"), "1").unwrap()
+        fs::write(directory.join("a.toml"), "1").unwrap();
     });
     fs::write(watched.path("b.toml"), "2").unwrap();
     rename_over(watched.directory.path(), "a.toml", "1");
@@ -207,7 +207,7 @@ fn touching_it_or_its_neighbours_is_not_a_change() {
 #[test]
 fn dropping_the_watcher_stops_its_thread() {
     let watched = watch("a.toml", |directory| {
-        fs::write(directory.join("a.toml"), "1").unwrap()
+        fs::write(directory.join("a.toml"), "1").unwrap();
     });
     let Watched {
         directory,

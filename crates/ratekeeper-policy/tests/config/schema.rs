@@ -28,9 +28,10 @@ fn the_committed_schema_is_current() {
 fn conforms(schema: &Value, value: &Value) -> Result<(), String> {
     let fails = |why: &str| Err(format!("{value} {why}: {schema}"));
     if let Some(any) = schema["anyOf"].as_array() {
-        return match any.iter().any(|one| conforms(one, value).is_ok()) {
-            true => Ok(()),
-            false => fails("is none of"),
+        return if any.iter().any(|one| conforms(one, value).is_ok()) {
+            Ok(())
+        } else {
+            fails("is none of")
         };
     }
     if let Some(words) = schema["enum"].as_array() {

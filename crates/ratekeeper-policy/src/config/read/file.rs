@@ -141,9 +141,10 @@ pub(crate) fn read(reader: &mut Reader<'_>, entries: &[Entry]) -> ParsedFile {
             continue;
         }
         let at = position_of(entries, &finding);
-        match finding.is_error() {
-            true => reader.error(at, finding.message),
-            false => reader.warn(at, finding.message),
+        if finding.is_error() {
+            reader.error(at, finding.message);
+        } else {
+            reader.warn(at, finding.message);
         }
     }
     ParsedFile {

@@ -65,7 +65,8 @@ fn header(
     entry: &Entry,
     matching: Match,
 ) -> Match {
-    let (name, place) = (entry.name.escape_debug(), section.describe());
+    let name = entry.name.escape_debug();
+    let table = section.describe();
     if !scalar::is_header_name(&entry.name) {
         reader.error(
             entry.at,
@@ -81,7 +82,7 @@ fn header(
         reader.error(
             entry.at,
             format!(
-                "the header `{name}` appears twice {place}, because names are case-insensitive; \
+                "the header `{name}` appears twice {table}, because names are case-insensitive; \
                  remove one"
             ),
         );
@@ -101,7 +102,7 @@ fn header(
             };
             match each(
                 reader,
-                &format!("the header `{name}` {place}"),
+                &format!("the header `{name}` {table}"),
                 (*texts, secret),
                 &entry.value,
                 text,
@@ -115,7 +116,7 @@ fn header(
                 "true, a string or a list of strings; to require that it is absent, use `not`";
             reader.error(
                 entry.value.at,
-                format!("the header `{name}` {place} must be {expected}"),
+                format!("the header `{name}` {table} must be {expected}"),
             );
             matching
         }
@@ -130,7 +131,8 @@ fn attribute(
     entry: &Entry,
     matching: Match,
 ) -> Match {
-    let (name, place) = (entry.name.escape_debug(), section.describe());
+    let name = entry.name.escape_debug();
+    let table = section.describe();
     let attribute = Attribute::named(&entry.name);
     let help = match &attribute {
         Attribute::Custom(name) if name.is_empty() => {
@@ -145,7 +147,7 @@ fn attribute(
                 reader.error(entry.at, error.to_string());
                 return matching;
             }
-            let what = format!("the attribute `{name}` {place}");
+            let what = format!("the attribute `{name}` {table}");
             return match each(
                 reader,
                 &what,

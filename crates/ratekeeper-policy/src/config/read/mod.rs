@@ -81,6 +81,7 @@ impl<'a> Reader<'a> {
             .push(Diagnostic::warning(self.text.location(at), message.into()));
     }
 
+    /// The number of errors so far.
     pub(crate) fn error_count(&self) -> usize {
         self.errors
     }
@@ -230,6 +231,7 @@ impl<'v> Section<'v> {
             .map_or(self.at, |entry| entry.at)
     }
 
+    /// Whether a key is written.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.entries.iter().any(|entry| entry.name == name)
     }
@@ -287,7 +289,8 @@ impl<'v> Section<'v> {
         name: &'static str,
     ) -> Option<Section<'v>> {
         let (key, value) = self.find(name)?;
-        let (value, table) = (value?, key.key_type.table()?);
+        let value = value?;
+        let table = key.key_type.table()?;
         let entries = self.entries_of(reader, key, value)?;
         let (title, path) = match (self.title.is_empty(), self.path.is_empty()) {
             (true, _) => (format!("[{name}]"), String::new()),
@@ -350,6 +353,7 @@ impl<'v> Section<'v> {
         tables
     }
 
+    /// The entries of a value that must be a table.
     fn entries_of(
         &self,
         reader: &mut Reader<'_>,

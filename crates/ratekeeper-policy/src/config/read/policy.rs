@@ -140,9 +140,10 @@ pub(super) fn policy(
     policy.adaptive = overload::adaptive(reader, section);
     let is_word =
         |entry: &Entry| entry.name == "class" && !matches!(entry.value.data, Data::Table(_));
-    match section.entries.iter().any(is_word) {
-        true => policy.class = section.get(reader, "class", overload::class),
-        false => policy.reserves = class(reader, section),
+    if section.entries.iter().any(is_word) {
+        policy.class = section.get(reader, "class", overload::class);
+    } else {
+        policy.reserves = class(reader, section);
     }
     policy.rollout = section
         .get(reader, "rollout", scalar::percent)

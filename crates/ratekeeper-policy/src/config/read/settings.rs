@@ -269,15 +269,16 @@ fn proxies(
     section: &mut Section<'_>,
     name: &'static str,
 ) -> Option<(Vec<IpNet>, bool)> {
-    let (mut warnings, mut unix) = (Vec::new(), false);
+    let mut warnings = Vec::new();
+    let mut unix = false;
     let read = |key_type: &KeyType, value: &Value| {
         if matches!((key_type, &value.data), (KeyType::Proxy, Data::String(text)) if text == "unix")
         {
             unix = true;
             return Ok(None);
         }
-        let (network, more) = scalar::network(key_type, value)?;
-        if more {
+        let (network, has_host_bits) = scalar::network(key_type, value)?;
+        if has_host_bits {
             warnings.push((
                 value.at,
                 format!(

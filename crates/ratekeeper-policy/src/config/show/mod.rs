@@ -366,14 +366,13 @@ impl Writer<'_> {
             Count::Successes => self.line("count", text("successes")),
         }
         if policy.failure_status != Policy::new("").failure_status {
-            let ranges =
-                policy
-                    .failure_status
-                    .iter()
-                    .map(|range| match range.first == range.last {
-                        true => range.first.to_string(),
-                        false => format!("\"{}-{}\"", range.first, range.last),
-                    });
+            let ranges = policy.failure_status.iter().map(|range| {
+                if range.first == range.last {
+                    range.first.to_string()
+                } else {
+                    format!("\"{}-{}\"", range.first, range.last)
+                }
+            });
             self.line("failure_status", list(ranges));
         }
         match policy.action {
@@ -435,7 +434,7 @@ impl Writer<'_> {
     fn conditions(&self, matching: &Match) -> Vec<(String, String)> {
         let mut keys = Vec::new();
         let mut add = |key: &str, value: Option<String>| {
-            keys.extend(value.map(|value| (key.to_owned(), value)))
+            keys.extend(value.map(|value| (key.to_owned(), value)));
         };
         add(
             "method",
@@ -494,9 +493,10 @@ impl Writer<'_> {
     }
 
     fn values(&self, attribute: &Attribute, values: &[String]) -> String {
-        match self.hide && attribute.is_secret() {
-            true => list(values.iter().map(|_| text(HIDDEN))),
-            false => list(values.iter().map(text)),
+        if self.hide && attribute.is_secret() {
+            list(values.iter().map(|_| text(HIDDEN)))
+        } else {
+            list(values.iter().map(text))
         }
     }
 }

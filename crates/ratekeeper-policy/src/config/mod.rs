@@ -14,8 +14,8 @@
 //! assert!(loaded.config.is_none());
 //! assert_eq!(
 //!     loaded.diagnostics[0].to_string(),
-//!     "ratekeeper.toml:6:1: error: unknown key `limt` in [[policy]] \"login\"; did you mean
-//! `limit`?" );
+//!     "ratekeeper.toml:6:1: error: unknown key `limt` in [[policy]] \"login\"; did you mean `limit`?"
+//! );
 //! ```
 
 mod attributes;
@@ -199,7 +199,7 @@ pub enum KeyDisplay {
 /// The result of loading a configuration.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Loaded {
+pub struct LoadedConfig {
     /// The configuration; none if there are errors.
     pub config: Option<Config>,
     /// All errors and warnings, in the order of the file, then those about variables.
@@ -209,7 +209,7 @@ pub struct Loaded {
     provenance: Provenance,
 }
 
-impl Loaded {
+impl LoadedConfig {
     /// Whether there are errors, so that there is no configuration.
     pub fn has_errors(&self) -> bool {
         self.diagnostics.iter().any(Diagnostic::is_error)
@@ -218,7 +218,10 @@ impl Loaded {
 
 impl Config {
     /// Reads the file, if there is one, and the variables, which override it.
-    pub fn load(file: Option<&Path>, env: impl IntoIterator<Item = (String, String)>) -> Loaded {
+    pub fn load(
+        file: Option<&Path>,
+        env: impl IntoIterator<Item = (String, String)>,
+    ) -> LoadedConfig {
         let Some(path) = file else {
             return Self::parse("", "", env);
         };
@@ -253,7 +256,7 @@ impl Config {
         name: &str,
         text: &str,
         env: impl IntoIterator<Item = (String, String)>,
-    ) -> Loaded {
+    ) -> LoadedConfig {
         let variables = env
             .into_iter()
             .filter(|(_, value)| !value.trim().is_empty())
@@ -262,7 +265,7 @@ impl Config {
         let mut tree = match file.parse() {
             Ok(tree) => tree,
             Err(diagnostics) => {
-                return Loaded {
+                return LoadedConfig {
                     config: None,
                     diagnostics,
                     unreadable: false,
@@ -306,7 +309,7 @@ impl Config {
         diagnostics.sort_by(|one, other| one.location.cmp(&other.location));
         let has_errors = diagnostics.iter().any(Diagnostic::is_error);
         let config = parsed.config(policies).filter(|_| !has_errors);
-        Loaded {
+        LoadedConfig {
             config,
             diagnostics,
             unreadable: false,
@@ -334,8 +337,8 @@ fn read_regular_file(path: &Path) -> io::Result<Vec<u8>> {
 }
 
 /// The result of loading with one error only.
-fn failed(diagnostic: Diagnostic) -> Loaded {
-    Loaded {
+fn failed(diagnostic: Diagnostic) -> LoadedConfig {
+    LoadedConfig {
         config: None,
         diagnostics: vec![diagnostic],
         unreadable: false,

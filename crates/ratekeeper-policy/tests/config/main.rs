@@ -20,13 +20,13 @@ mod show;
 mod simple_env;
 mod store;
 
-use ratekeeper_policy::config::{Config, Loaded};
+use ratekeeper_policy::config::{Config, LoadedConfig};
 
 /// The first file of docs/policies.md.
 const EXAMPLE: &str = include_str!("example.toml");
 
 /// Loads a file with variables.
-fn load(text: &str, env: &[(&str, &str)]) -> Loaded {
+fn load(text: &str, env: &[(&str, &str)]) -> LoadedConfig {
     Config::parse(
         "ratekeeper.toml",
         text,

@@ -5,7 +5,7 @@ use crate::envoy;
 use crate::envoy::config::{EnvoyConfig, Wrong};
 use crate::run::serve::Start;
 use crate::{CANNOT, NO, print};
-use ratekeeper_policy::config::{self, Config, Diagnostic, Loaded, Location};
+use ratekeeper_policy::config::{self, Config, Diagnostic, LoadedConfig, Location};
 use ratekeeper_policy::{Count, Policies, PolicyLimit};
 use serde::Serialize;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
             envoy_config,
             format,
         } => check(file.as_deref(), envoy_config.as_deref(), *format),
-        ConfigCommand::Show { file } => printed(file.as_deref(), Loaded::show),
+        ConfigCommand::Show { file } => printed(file.as_deref(), LoadedConfig::show),
         ConfigCommand::Docs { file } => printed(Some(file), |loaded| {
             loaded.config.as_ref().map(Config::to_markdown)
         }),
@@ -26,12 +26,12 @@ pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
 }
 
 /// Loads what `serve` would go by.
-pub(crate) fn load(file: Option<&Path>) -> Loaded {
+pub(crate) fn load(file: Option<&Path>) -> LoadedConfig {
     Config::load(file, config::environment())
 }
 
 /// Tells what is wrong, on standard error, and the code to end with.
-pub(crate) fn refused(loaded: &Loaded) -> ExitCode {
+pub(crate) fn refused(loaded: &LoadedConfig) -> ExitCode {
     for diagnostic in &loaded.diagnostics {
         eprintln!("{diagnostic}");
     }
@@ -314,7 +314,7 @@ fn unheard(policies: &Policies) -> Vec<String> {
 }
 
 /// Prints what becomes of a configuration that is right; what is doubtful goes to standard error.
-fn printed(file: Option<&Path>, text: impl Fn(&Loaded) -> Option<String>) -> ExitCode {
+fn printed(file: Option<&Path>, text: impl Fn(&LoadedConfig) -> Option<String>) -> ExitCode {
     let loaded = load(file);
     let Some(text) = text(&loaded) else {
         let code = refused(&loaded);

@@ -142,7 +142,7 @@ pub(super) static GATEWAY: TableSpec = TableSpec {
         key(
             "total_timeout",
             WAIT,
-            "Timeout of a whole request. If not set, there is none.",
+            "Timeout of a whole request. If not set, unlimited.",
             "\"5min\"",
         ),
         wait(
@@ -203,7 +203,7 @@ pub(super) static GATEWAY: TableSpec = TableSpec {
                 min: 0,
                 max: MAX_INTEGER,
             },
-            "Maximum size of the body of a request, in bytes. If not set, there is none.",
+            "Maximum size of the body of a request, in bytes. If not set, unlimited.",
             "10_000_000",
         ),
         key(

@@ -260,7 +260,7 @@ static STORE: TableSpec = TableSpec {
         key(
             "url",
             KeyType::RedisUrl,
-            "URL of Redis, such as redis://127.0.0.1:6379. Required for `key_type = \"redis\"`. \
+            "URL of Redis, such as redis://127.0.0.1:6379. Required for `kind = \"redis\"`. \
              redis+sentinel:// and redis+cluster:// take several hosts.",
             "\"redis://127.0.0.1:6379\"",
         )

@@ -13,13 +13,14 @@ const KEY: KeySpec = key(
     "\"key.pem\"",
 );
 
-const CLIENT_CA: KeySpec = key(
-    "client_ca",
-    KeyType::Text,
+const CLIENT_CA: KeySpec = client_ca(
     "File with CA certificates (PEM). Clients must present a certificate signed by one of them. If \
      not set, no client certificate is required.",
-    "\"clients.pem\"",
 );
+
+const fn client_ca(doc: &'static str) -> KeySpec {
+    key("client_ca", KeyType::Text, doc, "\"clients.pem\"")
+}
 
 /// The certificate of the gateway.
 pub(super) static TLS: TableSpec = TableSpec {
@@ -73,7 +74,10 @@ static LISTENER_TLS: TableSpec = TableSpec {
     keys: &[
         cert("File with a certificate of its own and the chain, in PEM form. Needs `key` as well."),
         KEY,
-        CLIENT_CA,
+        client_ca(
+            "File with CA certificates (PEM) for clients of this listener. If not set, that of \
+             [server.tls], if any.",
+        ),
         key(
             "off",
             KeyType::Bool,

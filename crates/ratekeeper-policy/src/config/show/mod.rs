@@ -9,7 +9,7 @@ use super::diagnostic::Location;
 use super::key_type::{DefaultValue, KeyType};
 use super::provenance::Provenance;
 use super::time::{duration_text, timestamp_text};
-use super::{Config, EnvoyConfig, KeyDisplay, Loaded, RedisConfig, Secret, UserHeader, keys};
+use super::{Config, EnvoyConfig, KeyDisplay, LoadedConfig, RedisConfig, Secret, UserHeader, keys};
 use crate::attribute::Attribute;
 use crate::matching::{HeaderTest, Match};
 use crate::policies::{ListEntry, Policies};
@@ -26,7 +26,7 @@ const HIDDEN: &str = "(hidden)";
 /// The replacement for a secret that has a minimum length.
 const HIDDEN_KEY: &str = "(hidden, 16 bytes or more)";
 
-impl Loaded {
+impl LoadedConfig {
     /// The effective configuration as TOML for people: with the provenance of each value, and
     /// secrets hidden. None if there are errors.
     pub fn show(&self) -> Option<String> {

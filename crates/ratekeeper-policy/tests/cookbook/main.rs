@@ -9,7 +9,7 @@ mod trace;
 
 use page::{Block, Page};
 use ratekeeper::{ManualClock, MemoryStore};
-use ratekeeper_policy::config::{Config, Loaded};
+use ratekeeper_policy::config::{Config, LoadedConfig};
 use ratekeeper_policy::{Engine, Policies};
 
 type Gate = Engine<MemoryStore<ManualClock>>;
@@ -27,7 +27,7 @@ fn gate(policies: Policies) -> (Gate, ManualClock) {
 }
 
 /// Loads a block: a file, or the variables of a shell.
-fn load(block: &Block) -> Option<Loaded> {
+fn load(block: &Block) -> Option<LoadedConfig> {
     match block.language {
         "toml" => Some(Config::parse("ratekeeper.toml", &block.text(), [])),
         "sh" => {

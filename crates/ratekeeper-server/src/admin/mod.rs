@@ -36,7 +36,7 @@ use axum::response::Response;
 use axum::routing::{get, post};
 use fleet::Fleet;
 use ratekeeper::{Clock, Store, Timestamp};
-use ratekeeper_policy::config::{KeysShown, Secret};
+use ratekeeper_policy::config::{KeyDisplay, Secret};
 use std::sync::Arc;
 use tokio::sync::watch;
 use writes::Verb;
@@ -70,7 +70,7 @@ pub(crate) struct Options {
     /// What operators must have who change something.
     pub(crate) token: Option<Secret>,
     /// How keys are shown.
-    pub(crate) keys: KeysShown,
+    pub(crate) keys: KeyDisplay,
     /// Becomes true when everything stops.
     pub(crate) stopped: watch::Receiver<bool>,
 }

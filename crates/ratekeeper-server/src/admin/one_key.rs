@@ -12,7 +12,7 @@ use crate::api::{Code, Problem, quoted};
 use crate::store::AnyStore;
 use axum::response::Response;
 use ratekeeper::Clock;
-use ratekeeper_policy::config::{self, KeysShown};
+use ratekeeper_policy::config::{self, KeyDisplay};
 use ratekeeper_policy::{
     PolicyLimit, engine::KeySelector, engine::OverrideError, engine::PolicyKey,
 };
@@ -246,7 +246,7 @@ pub(super) async fn perform<C: Clock>(
 impl<C: Clock> Admin<C> {
     /// A key by its fingerprint, or as it is where `[stats] keys` says so.
     fn shown(&self, key: &PolicyKey) -> String {
-        if self.options.keys == KeysShown::Plain {
+        if self.options.keys == KeyDisplay::Plain {
             key.words.clone()
         } else {
             key.fingerprint.clone()

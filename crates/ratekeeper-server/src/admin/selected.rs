@@ -5,7 +5,7 @@ use crate::api::check_request::CheckSubject;
 use crate::api::json::{Fields, invalid};
 use crate::api::{Code, Problem, quoted};
 use ratekeeper::Clock;
-use ratekeeper_policy::config::Identity;
+use ratekeeper_policy::config::IdentityConfig;
 use ratekeeper_policy::{
     Attribute, engine::OverrideError, engine::PolicyKey, fingerprint::Fingerprint,
 };
@@ -49,7 +49,11 @@ impl<'a> Selected<'a> {
 
     /// An error if something is said that is no part of the key: what is done would not depend on
     /// it.
-    pub(super) fn check_is_key(&self, key: &PolicyKey, identity: &Identity) -> Result<(), Problem> {
+    pub(super) fn check_is_key(
+        &self,
+        key: &PolicyKey,
+        identity: &IdentityConfig,
+    ) -> Result<(), Problem> {
         let is_part = |given: &Attribute| {
             key.by.iter().any(|part| makes(given, part, identity))
                 || key.is_by_address && *given == Attribute::Ip
@@ -110,7 +114,7 @@ impl<'a> Selected<'a> {
 }
 
 /// Whether what is given makes a part of a key, or a half of it.
-fn makes(given: &Attribute, part: &Attribute, identity: &Identity) -> bool {
+fn makes(given: &Attribute, part: &Attribute, identity: &IdentityConfig) -> bool {
     let is_header = |name: Option<&str>| name.is_some_and(|name| *given == Attribute::header(name));
     given == part
         || match part {

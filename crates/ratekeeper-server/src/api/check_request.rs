@@ -3,7 +3,7 @@
 use super::json::{self, Fields, Json, MOST_FIELDS, invalid, missing, too_many};
 use super::problem::{Code, Problem, quoted};
 use axum::http::Extensions;
-use ratekeeper_policy::config::{Identity, UserHeader};
+use ratekeeper_policy::config::{IdentityConfig, UserHeader};
 use ratekeeper_policy::{Attribute, Subject, request::credentials};
 use std::borrow::Cow;
 use std::net::IpAddr;
@@ -212,7 +212,7 @@ impl<'a> CheckSubject<'a> {
 
     /// Who asks. A user or an API key that is not named is taken from the header that the
     /// configuration names; the user only if `from` may set it.
-    pub(crate) fn subject<'s>(&'s self, identity: &'s Identity, from: Source) -> Subject<'s> {
+    pub(crate) fn subject<'s>(&'s self, identity: &'s IdentityConfig, from: Source) -> Subject<'s> {
         let mut subject = identified(&self.headers, identity, from);
         if let Some(ip) = self.ip {
             subject = subject.ip(ip);
@@ -243,7 +243,7 @@ impl Source {
 /// Who the headers say is asking, by those of them that are believed.
 pub(crate) fn identified<'a>(
     headers: &'a Vec<(String, String)>,
-    identity: &'a Identity,
+    identity: &'a IdentityConfig,
     from: Source,
 ) -> Subject<'a> {
     let mut subject = Subject::new().headers(headers);

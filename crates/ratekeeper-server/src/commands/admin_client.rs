@@ -175,7 +175,10 @@ impl Client {
             Transport::Plain => Stream::Plain(TcpStream::connect(&self.authority).await?),
             Transport::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
             Transport::Tls(name) => {
-                let config = tls::client(self.tls.ca_file.as_deref(), self.tls.client_certificate().as_ref());
+                let config = tls::client(
+                    self.tls.ca_file.as_deref(),
+                    self.tls.client_certificate().as_ref(),
+                );
                 let connector = TlsConnector::from(Arc::new(config.map_err(io::Error::other)?));
                 let stream = BatchedStream::new(TcpStream::connect(&self.authority).await?);
                 Stream::Tls(Box::new(TlsStream::Client(

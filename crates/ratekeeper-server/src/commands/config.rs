@@ -5,7 +5,7 @@ use crate::envoy;
 use crate::envoy::config::{ConfigError, EnvoyConfig};
 use crate::run::serve::Start;
 use crate::{CANNOT, NO, print};
-use ratekeeper_policy::config::{self, Config, Diagnostic, Loaded, Place};
+use ratekeeper_policy::config::{self, Config, Diagnostic, LoadedConfig, Location};
 use ratekeeper_policy::{Count, Policies, PolicyLimit};
 use serde::Serialize;
 use std::path::Path;
@@ -18,7 +18,7 @@ pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
             envoy_config,
             format,
         } => check(file.as_deref(), envoy_config.as_deref(), *format),
-        ConfigCommand::Show { file } => printed(file.as_deref(), Loaded::show),
+        ConfigCommand::Show { file } => printed(file.as_deref(), LoadedConfig::show),
         ConfigCommand::Docs { file } => printed(Some(file), |loaded| {
             loaded.config.as_ref().map(Config::to_markdown)
         }),
@@ -26,12 +26,12 @@ pub(crate) fn run(command: &ConfigCommand) -> ExitCode {
 }
 
 /// Loads what `serve` would go by.
-pub(crate) fn load(file: Option<&Path>) -> Loaded {
+pub(crate) fn load(file: Option<&Path>) -> LoadedConfig {
     Config::load(file, config::environment())
 }
 
 /// Tells what is wrong, on standard error, and the code to end with.
-pub(crate) fn refused(loaded: &Loaded) -> ExitCode {
+pub(crate) fn refused(loaded: &LoadedConfig) -> ExitCode {
     for diagnostic in &loaded.diagnostics {
         eprintln!("{diagnostic}");
     }
@@ -71,15 +71,15 @@ impl<'a> FindingReport<'a> {
             variable: None,
             message,
         };
-        match &diagnostic.place {
-            Place::Nowhere => nowhere,
-            Place::File { file, line, column } => Self {
+        match &diagnostic.location {
+            Location::Nowhere => nowhere,
+            Location::File { file, line, column } => Self {
                 file: Some(file),
                 line: Some(*line),
                 column: Some(*column),
                 ..nowhere
             },
-            Place::Variable(name) => Self {
+            Location::Variable(name) => Self {
                 variable: Some(name),
                 ..nowhere
             },
@@ -257,7 +257,7 @@ impl Mode {
 /// how it is used. `config check`, `serve`, `proxy` and a reload show the same.
 pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, modes: &[Mode]) -> Vec<Diagnostic> {
     let mut all = loaded.to_vec();
-    let mut warn = |message: String| all.push(Diagnostic::warning(Place::Nowhere, message));
+    let mut warn = |message: String| all.push(Diagnostic::warning(Location::Nowhere, message));
     let serves = modes.contains(&Mode::Serve);
     if serves {
         unheard(&config.policies).into_iter().for_each(&mut warn);
@@ -281,8 +281,8 @@ pub(crate) fn warnings(loaded: &[Diagnostic], config: &Config, modes: &[Mode]) -
 
 /// A warning as the log has it, which has a word for its severity.
 pub(crate) fn for_log(warning: &Diagnostic) -> String {
-    match warning.place {
-        Place::Nowhere => warning.message.clone(),
+    match warning.location {
+        Location::Nowhere => warning.message.clone(),
         _ => warning.to_string(),
     }
 }
@@ -314,7 +314,7 @@ fn unheard(policies: &Policies) -> Vec<String> {
 }
 
 /// Prints what becomes of a configuration that is right; what is doubtful goes to standard error.
-fn printed(file: Option<&Path>, text: impl Fn(&Loaded) -> Option<String>) -> ExitCode {
+fn printed(file: Option<&Path>, text: impl Fn(&LoadedConfig) -> Option<String>) -> ExitCode {
     let loaded = load(file);
     let Some(text) = text(&loaded) else {
         let code = refused(&loaded);

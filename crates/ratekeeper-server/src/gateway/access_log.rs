@@ -450,7 +450,7 @@ fn timestamp(time: SystemTime) -> Timestamp {
 fn rfc3339(time: Timestamp) -> String {
     const NANOS: u64 = 1_000_000_000;
     let nanos = time.as_unix_nanos();
-    let seconds = config::instant_text(Timestamp::from_unix_nanos(nanos - nanos % NANOS));
+    let seconds = config::timestamp_text(Timestamp::from_unix_nanos(nanos - nanos % NANOS));
     format!(
         "{}.{:06}Z",
         seconds.trim_end_matches('Z'),

@@ -33,7 +33,7 @@ use access_log::{AccessLog, WriterThread};
 use address_limit::AddressLimit;
 use axum::http::HeaderName;
 use ratekeeper::{Clock, clock::SystemClock};
-use ratekeeper_policy::config::{Config, Gateway, Watch};
+use ratekeeper_policy::config::{Config, FileWatcher, GatewayConfig};
 use ratekeeper_policy::{Attribute, Engine, Policies, Policy, config, request::TrustedPeers};
 use ratekeeper_tower::{
     Identity, RateLimitLayer, decider::PolicyDecider, identity::Forwarding, rate_limit::DelayStats,
@@ -111,7 +111,7 @@ fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
         Ok(attribute) => Ok(Some(attribute)),
         Err(unknown) => {
             let meant = unknown
-                .meant()
+                .suggestion()
                 .map(|meant| format!("did you mean `{meant}`? "));
             Err(format!(
                 "--by {by}: not a known attribute; {}use {NAMES}",
@@ -123,7 +123,7 @@ fn counted_by(by: &str) -> Result<Option<Attribute>, String> {
 
 /// What all workers of a gateway share.
 pub(crate) struct Shared {
-    gateway: Gateway,
+    gateway: GatewayConfig,
     layer: RateLimitLayer<GatewayDecider>,
     identity: Identity,
     forwarding: Forwarding,
@@ -150,8 +150,8 @@ pub(crate) struct WorkerState {
 }
 
 /// What must be held on to as long as the gateway runs.
-pub(crate) struct HeldPermit {
-    _watches: Vec<Watch>,
+pub(crate) struct GatewayGuard {
+    _watches: Vec<FileWatcher>,
     _writing: Option<WriterThread>,
 }
 
@@ -160,7 +160,7 @@ impl Shared {
     pub(crate) fn new(
         app: &App<SystemClock>,
         config: &Config,
-    ) -> Result<(Arc<Self>, HeldPermit), String> {
+    ) -> Result<(Arc<Self>, GatewayGuard), String> {
         let gateway = config.gateway.clone();
         let log = AccessLog::open(&gateway.access_log, gateway.access_log_every);
         let log = log.map_err(|error| {
@@ -215,7 +215,7 @@ impl Shared {
         };
         Ok((
             Arc::new(shared),
-            HeldPermit {
+            GatewayGuard {
                 _watches: watches,
                 _writing: writing,
             },
@@ -343,7 +343,7 @@ pub(crate) async fn serve(listener: Listener, shared: Arc<Shared>, workers: usiz
 /// The limits of the engine, by whom the configuration believes. What it sees is counted by `seen`.
 pub(crate) fn layer<C: Clock>(
     engine: &Engine<AnyStore<C>>,
-    believed: &config::Identity,
+    believed: &config::IdentityConfig,
     seen: &Identity,
     waits: &DelayStats,
 ) -> RateLimitLayer<PolicyDecider<AnyStore<C>>> {
@@ -377,7 +377,7 @@ pub(crate) fn layer<C: Clock>(
 }
 
 /// Whom the configuration believes, as a clone of one that believes nobody.
-fn identity(believed: &config::Identity, nobody: &Identity) -> Identity {
+fn identity(believed: &config::IdentityConfig, nobody: &Identity) -> Identity {
     let proxies = believed.trusted_proxies.iter().copied();
     let identity = nobody
         .clone()
@@ -390,7 +390,7 @@ fn identity(believed: &config::Identity, nobody: &Identity) -> Identity {
     }
 }
 
-fn forwarding(believed: &config::Identity) -> Forwarding {
+fn forwarding(believed: &config::IdentityConfig) -> Forwarding {
     // The configuration has names of headers only.
     Forwarding::named(&believed.header).unwrap_or_default()
 }

@@ -1,7 +1,7 @@
 //! The certificates of the listeners, by `[server.tls]`.
 
 use crate::net::tls::{OwnCertificate, Protocols};
-use ratekeeper_policy::config::{Certificate, Listen, ListenerTls, Server, Watch};
+use ratekeeper_policy::config::{Certificate, FileWatcher, Listen, ListenerTls, ServerConfig};
 use std::sync::Arc;
 
 /// None where a listener is off, is a Unix socket, or speaks without TLS.
@@ -11,13 +11,13 @@ pub(crate) struct Certificates {
     pub(crate) resp: Option<Arc<OwnCertificate>>,
     pub(crate) admin: Option<Arc<OwnCertificate>>,
     /// They are loaded again when their files change, as long as these are there.
-    _watches: Vec<Watch>,
+    _watches: Vec<FileWatcher>,
 }
 
 impl Certificates {
     /// An error is a sentence. A gateway has its own for `http`.
-    pub(crate) fn load(server: &Server, gateway: bool) -> Result<Self, String> {
-        let Server {
+    pub(crate) fn load(server: &ServerConfig, gateway: bool) -> Result<Self, String> {
+        let ServerConfig {
             http,
             grpc,
             resp,

@@ -3,7 +3,7 @@
 
 use crate::net::stream::BatchedStream;
 use arc_swap::ArcSwap;
-use ratekeeper_policy::config::{Certificate, Gateway, Upstream, Watch};
+use ratekeeper_policy::config::{Certificate, FileWatcher, GatewayConfig, Upstream};
 use rustls::crypto::ring;
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -88,10 +88,10 @@ impl OwnCertificate {
     }
 
     /// Loads it again whenever one of its files changes, until these are dropped.
-    pub(crate) fn watch(self: &Arc<Self>) -> Vec<Watch> {
+    pub(crate) fn watch(self: &Arc<Self>) -> Vec<FileWatcher> {
         let watch = |path: &Path| {
             let own = Arc::clone(self);
-            match Watch::new(path, move || own.load_again()) {
+            match FileWatcher::new(path, move || own.load_again()) {
                 Ok(watch) => Some(watch),
                 Err(error) => {
                     tracing::warn!(
@@ -180,7 +180,7 @@ fn authorities(file: &Path) -> Result<RootCertStore, String> {
 /// TLS to another service, by whom the gateway trusts; none if it is not an `https://` one.
 pub(crate) fn connector_to(
     service: &Upstream,
-    gateway: &Gateway,
+    gateway: &GatewayConfig,
 ) -> Result<Option<TlsConnector>, String> {
     let mut gateway = gateway.clone();
     gateway.upstreams = vec![service.clone()];
@@ -188,7 +188,7 @@ pub(crate) fn connector_to(
 }
 
 /// How `https://` upstreams are spoken to; none if there are none. An error is a sentence.
-pub(crate) fn connector(gateway: &Gateway) -> Result<Option<TlsConnector>, String> {
+pub(crate) fn connector(gateway: &GatewayConfig) -> Result<Option<TlsConnector>, String> {
     if !gateway.upstreams.iter().any(|upstream| upstream.is_tls()) {
         return Ok(None);
     }

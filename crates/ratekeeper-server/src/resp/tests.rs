@@ -7,7 +7,7 @@ use crate::app::App;
 use crate::store::AnyStore;
 use proptest::prelude::*;
 use ratekeeper::{Clock, ManualClock, MemoryStore, keyed::KeyedGcra};
-use ratekeeper_policy::config::{Config, KeysShown};
+use ratekeeper_policy::config::{Config, KeyDisplay};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -826,7 +826,7 @@ async fn worker(most: usize) -> (SocketAddr, ManualClock, watch::Sender<bool>, J
             arrivals,
             Options {
                 token: None,
-                keys: KeysShown::Fingerprint,
+                keys: KeyDisplay::Fingerprint,
             },
         )),
         stopped,

@@ -25,7 +25,7 @@ use crate::store::{self, AnyStore};
 use crate::{api, gateway, resp};
 use ratekeeper::{MemoryStore, clock::SystemClock, keyed::KeyedGcra};
 use ratekeeper_policy::Policies;
-use ratekeeper_policy::config::{Certificate, Config, Listen, Server, StoreConfig, Upstream};
+use ratekeeper_policy::config::{Certificate, Config, Listen, ServerConfig, StoreConfig, Upstream};
 use rustix::process::{Resource, Rlimit, Signal, getrlimit, setrlimit};
 use std::io::{self, Write};
 use std::num::NonZero;
@@ -157,7 +157,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
         runtime.spawn(Arc::clone(fleet).run());
     }
     // Only now: whoever connects is answered at once, also where Redis has kept the start waiting.
-    let Server {
+    let ServerConfig {
         http,
         grpc,
         resp,
@@ -388,7 +388,7 @@ pub(crate) fn run(start: &Start) -> Result<(), StartError> {
 /// How many connections all listeners take together.
 pub(crate) fn most_connections(config: &Config) -> u64 {
     let cores = thread::available_parallelism().map_or(1, NonZero::get);
-    let Server {
+    let ServerConfig {
         http,
         grpc,
         resp,

@@ -1,7 +1,7 @@
 //! What is printed at the start: in at most six lines where it listens, what applies, where that is
 //! counted, and whether fingerprints last; and three lines to try.
 
-use ratekeeper_policy::config::{Gateway, Listen, StoreConfig};
+use ratekeeper_policy::config::{GatewayConfig, Listen, StoreConfig};
 use ratekeeper_policy::{Policies, Policy};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -50,7 +50,7 @@ impl ListenAddress {
 /// The text for a server that listens there. The lines run as they are in any shell with curl.
 pub(crate) fn welcome(
     listeners: &Listeners,
-    gateway: Option<&Gateway>,
+    gateway: Option<&GatewayConfig>,
     policies: &Policies,
     store: &StoreConfig,
 ) -> String {

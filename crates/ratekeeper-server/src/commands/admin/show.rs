@@ -8,7 +8,7 @@ use crate::admin::top::{Key, Top};
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use ratekeeper::Timestamp;
-use ratekeeper_policy::config::instant_text;
+use ratekeeper_policy::config::timestamp_text;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -304,7 +304,7 @@ pub(super) fn audit(entries: &[Entry]) -> String {
 
 /// In UTC, to the second.
 fn when(ms: u64) -> String {
-    instant_text(Timestamp::from_unix_nanos(
+    timestamp_text(Timestamp::from_unix_nanos(
         (ms / 1_000).saturating_mul(1_000_000_000),
     ))
 }

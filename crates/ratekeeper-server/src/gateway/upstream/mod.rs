@@ -18,7 +18,7 @@ pub(crate) use timer::{Progress, TimeoutKind, Timeouts, Timer};
 
 use foldhash::fast::FixedState;
 use ratekeeper::clock::CoarseClock;
-use ratekeeper_policy::config::{Balance, Gateway, Upstream};
+use ratekeeper_policy::config::{Balance, GatewayConfig, Upstream};
 use ratekeeper_tower::CircuitBreaker;
 use ratekeeper_tower::breaker::{Call, State};
 use smallvec::SmallVec;
@@ -112,7 +112,7 @@ pub(crate) struct NoUpstreamError {
 }
 
 impl Upstreams {
-    pub(crate) fn new(gateway: &Gateway) -> Self {
+    pub(crate) fn new(gateway: &GatewayConfig) -> Self {
         let peers = gateway.upstreams.iter().map(|upstream| {
             Arc::new(Peer {
                 upstream: upstream.clone(),

@@ -50,7 +50,7 @@ pub(crate) static HANDLING: [&str; 3] = ["class", "start", "deadline"];
 const HEADER: &str = "header:";
 
 /// What is in the name of something that opens doors.
-const OPENS_DOORS: [&str; 10] = [
+const SECRET_NAMES: [&str; 10] = [
     "authorization",
     "cookie",
     "token",
@@ -117,7 +117,7 @@ impl Attribute {
             // A name of your own may be anything: `access_token` is as telling as `x-access-token`.
             Self::Header(name) | Self::Custom(name) => {
                 let name = name.to_ascii_lowercase().replace('_', "-");
-                OPENS_DOORS.iter().any(|part| name.contains(part))
+                SECRET_NAMES.iter().any(|part| name.contains(part))
             }
             _ => false,
         }
@@ -127,10 +127,10 @@ impl Attribute {
 /// What `Authorization` says without its scheme, which is the same in any case, as are the spaces
 /// after it: `bearer  x` is the key that `Bearer x` is, and has no limit of its own.
 pub fn credentials(authorization: &[u8]) -> &[u8] {
-    let said = authorization.trim_ascii();
-    match said.iter().position(u8::is_ascii_whitespace) {
-        Some(space) => said[space..].trim_ascii_start(),
-        None => said,
+    let value = authorization.trim_ascii();
+    match value.iter().position(u8::is_ascii_whitespace) {
+        Some(space) => value[space..].trim_ascii_start(),
+        None => value,
     }
 }
 

@@ -8,14 +8,14 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 
 /// The numbers of policies, in order. So many need no memory of their own.
-pub(crate) type Numbers = SmallVec<[u32; 32]>;
+pub(crate) type PolicyNumbers = SmallVec<[u32; 32]>;
 
 /// Policies by their paths.
 #[derive(Default)]
 pub(crate) struct Index {
     root: Node,
     /// Those that ask for no path.
-    anywhere: Vec<u32>,
+    without_path: Vec<u32>,
 }
 
 #[derive(Default)]
@@ -24,9 +24,9 @@ struct Node {
     exactly: HashMap<Box<[u8]>, Node, RandomState>,
     any: Option<Box<Node>>,
     /// Whose pattern ends here.
-    here: Vec<u32>,
+    ends_here: Vec<u32>,
     /// Whose pattern ends in `**` here.
-    beyond: Vec<u32>,
+    prefix_of: Vec<u32>,
 }
 
 impl Index {
@@ -34,7 +34,7 @@ impl Index {
         let mut index = Self::default();
         for (number, when) in (0..).zip(matches) {
             match &when.paths {
-                None => index.anywhere.push(number),
+                None => index.without_path.push(number),
                 Some(paths) => paths
                     .iter()
                     .for_each(|pattern| index.root.insert(pattern, number, case)),
@@ -45,7 +45,7 @@ impl Index {
 
     /// Those whose path condition holds, each once and in order.
     pub(crate) fn find(&self, path: Option<&Path<'_>>) -> impl Iterator<Item = u32> {
-        let mut found = Numbers::new();
+        let mut found = PolicyNumbers::new();
         for reading in path.into_iter().flat_map(Path::readings) {
             self.root.collect(reading, &mut found);
         }
@@ -53,13 +53,13 @@ impl Index {
         found.dedup();
         // Both are in order, and none is in both. Those of any path may be many: they are not
         // copied.
-        let (mut found, mut anywhere) = (
+        let (mut found, mut without_path) = (
             found.into_iter().peekable(),
-            self.anywhere.iter().copied().peekable(),
+            self.without_path.iter().copied().peekable(),
         );
-        std::iter::from_fn(move || match (found.peek(), anywhere.peek()) {
-            (Some(here), Some(there)) if here > there => anywhere.next(),
-            (None, _) => anywhere.next(),
+        std::iter::from_fn(move || match (found.peek(), without_path.peek()) {
+            (Some(by_path), Some(any)) if by_path > any => without_path.next(),
+            (None, _) => without_path.next(),
             _ => found.next(),
         })
     }
@@ -80,17 +80,17 @@ impl Node {
                 Segment::Any => node.any.get_or_insert_default(),
             };
         }
-        if pattern.open {
-            node.beyond.push(number)
+        if pattern.matches_rest {
+            node.prefix_of.push(number)
         } else {
-            node.here.push(number)
+            node.ends_here.push(number)
         }
     }
 
-    fn collect(&self, path: &[std::borrow::Cow<'_, [u8]>], found: &mut Numbers) {
-        add(found, &self.beyond);
+    fn collect(&self, path: &[std::borrow::Cow<'_, [u8]>], found: &mut PolicyNumbers) {
+        add(found, &self.prefix_of);
         let Some((first, rest)) = path.split_first() else {
-            add(found, &self.here);
+            add(found, &self.ends_here);
             return;
         };
         // A tree is as deep as its longest pattern, however long the path is.
@@ -104,7 +104,7 @@ impl Node {
 }
 
 /// Mostly there is none to add, which is known here at less cost.
-fn add(found: &mut Numbers, numbers: &[u32]) {
+fn add(found: &mut PolicyNumbers, numbers: &[u32]) {
     if !numbers.is_empty() {
         found.extend_from_slice(numbers);
     }

@@ -178,7 +178,7 @@ impl fmt::Display for MismatchReason {
 impl Match {
     /// Whether it holds, `path` being that of the subject, in any reading of the path.
     pub(crate) fn holds(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
-        self.first_failure(subject, path, PathTest::AnyReading)
+        self.first_failed(subject, path, PathTest::AnyReading)
             .is_none()
     }
 
@@ -188,17 +188,17 @@ impl Match {
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
     ) -> bool {
-        self.first_failure(subject, path, PathTest::EveryReading)
+        self.first_failed(subject, path, PathTest::EveryReading)
             .is_none()
     }
 
     /// Whether it holds of a request of whose path any reading is known to match.
     pub(crate) fn holds_on_path(&self, subject: &Subject<'_>, path: Option<&Path<'_>>) -> bool {
-        self.first_failure(subject, path, PathTest::Known).is_none()
+        self.first_failed(subject, path, PathTest::Known).is_none()
     }
 
     /// The first condition that does not hold.
-    pub(crate) fn why_not(
+    pub(crate) fn mismatch(
         &self,
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
@@ -208,26 +208,28 @@ impl Match {
                 true => why,
                 false => MismatchReason::Missing(attribute),
             };
-        self.first_failure(subject, path, PathTest::AnyReading)
+        self.first_failed(subject, path, PathTest::AnyReading)
             .map(|failure| match failure {
-                Failure::Method => unless_missing(Attribute::Method, MismatchReason::Method),
-                Failure::Path => unless_missing(Attribute::Path, MismatchReason::Path),
-                Failure::Host => unless_missing(Attribute::Host, MismatchReason::Host),
-                Failure::Ip => unless_missing(Attribute::Ip, MismatchReason::Ip),
-                Failure::Header(name) => MismatchReason::Header(name.into()),
-                Failure::Attribute(name) => {
+                FailedCondition::Method => {
+                    unless_missing(Attribute::Method, MismatchReason::Method)
+                }
+                FailedCondition::Path => unless_missing(Attribute::Path, MismatchReason::Path),
+                FailedCondition::Host => unless_missing(Attribute::Host, MismatchReason::Host),
+                FailedCondition::Ip => unless_missing(Attribute::Ip, MismatchReason::Ip),
+                FailedCondition::Header(name) => MismatchReason::Header(name.into()),
+                FailedCondition::Attribute(name) => {
                     unless_missing(name.clone(), MismatchReason::Attribute(name.clone()))
                 }
-                Failure::Not => MismatchReason::Not,
+                FailedCondition::Not => MismatchReason::Not,
             })
     }
 
-    fn first_failure(
+    fn first_failed(
         &self,
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
         test: PathTest,
-    ) -> Option<Failure<'_>> {
+    ) -> Option<FailedCondition<'_>> {
         let is = |attribute: &Attribute, test: &dyn Fn(&[u8]) -> bool| {
             subject.bytes(attribute).is_some_and(test)
         };
@@ -238,7 +240,7 @@ impl Match {
                     .any(|one| one.as_bytes().eq_ignore_ascii_case(there))
             })
         {
-            return Some(Failure::Method);
+            return Some(FailedCondition::Method);
         }
         let matches = |path: &Path<'_>, paths: &[PathPattern]| match test {
             PathTest::Known => true,
@@ -255,31 +257,31 @@ impl Match {
         if let Some(paths) = &self.paths
             && !path.is_some_and(|path| matches(path, paths))
         {
-            return Some(Failure::Path);
+            return Some(FailedCondition::Path);
         }
         if let Some(hosts) = &self.hosts
             && !is(&Attribute::Host, &|there| {
                 hosts.iter().any(|pattern| pattern.matches(there))
             })
         {
-            return Some(Failure::Host);
+            return Some(FailedCondition::Host);
         }
         if let Some(networks) = &self.ips
             && !subject
                 .address()
                 .is_some_and(|ip| networks.iter().any(|network| network.contains(&ip)))
         {
-            return Some(Failure::Ip);
+            return Some(FailedCondition::Ip);
         }
         for (name, test) in &self.headers {
             let holds = match test {
                 HeaderTest::Present => subject.has_header(name),
                 HeaderTest::OneOf(values) => values
                     .iter()
-                    .any(|value| subject.header_says(name, value.as_bytes())),
+                    .any(|value| subject.header_has_value(name, value.as_bytes())),
             };
             if !holds {
-                return Some(Failure::Header(name));
+                return Some(FailedCondition::Header(name));
             }
         }
         for (attribute, values) in &self.attributes {
@@ -296,7 +298,7 @@ impl Match {
                 }),
             };
             if !holds {
-                return Some(Failure::Attribute(attribute));
+                return Some(FailedCondition::Attribute(attribute));
             }
         }
         match &self.not {
@@ -305,9 +307,9 @@ impl Match {
                     PathTest::EveryReading => PathTest::AnyReading,
                     PathTest::AnyReading | PathTest::Known => PathTest::EveryReading,
                 };
-                not.first_failure(subject, path, test)
+                not.first_failed(subject, path, test)
                     .is_none()
-                    .then_some(Failure::Not)
+                    .then_some(FailedCondition::Not)
             }
             None => None,
         }
@@ -352,8 +354,8 @@ impl Match {
             }
     }
 
-    pub(crate) fn looks_at_the_path(&self) -> bool {
-        self.paths.is_some() || self.not.as_ref().is_some_and(|not| not.looks_at_the_path())
+    pub(crate) fn uses_path(&self) -> bool {
+        self.paths.is_some() || self.not.as_ref().is_some_and(|not| not.uses_path())
     }
 
     /// Whether nothing can hold: a list of which one must be that has none.
@@ -379,7 +381,7 @@ enum PathTest {
 }
 
 /// The condition that does not hold.
-enum Failure<'a> {
+enum FailedCondition<'a> {
     Method,
     Path,
     Host,

@@ -72,12 +72,12 @@ impl AdaptiveLimit {
     }
 
     /// Whether anybody may wait.
-    pub(crate) fn queues(&self) -> bool {
+    pub(crate) fn has_queue(&self) -> bool {
         self.queue.most > 0
     }
 
     /// Whether the two differ in nothing but who may wait.
-    pub(crate) fn is_alike(&self, other: &Self) -> bool {
+    pub(crate) fn same_except_queue(&self, other: &Self) -> bool {
         *self
             == Self {
                 queue: self.queue,

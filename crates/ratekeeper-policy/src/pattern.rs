@@ -41,7 +41,7 @@ pub(crate) fn decoded_byte(bytes: &[u8]) -> Option<(u8, &[u8])> {
 }
 
 /// As deep as a tree of patterns may be: it is walked, and taken down, by calls within calls.
-const MOST_SEGMENTS: usize = 256;
+const MAX_SEGMENTS: usize = 256;
 
 /// One segment of a pattern.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
@@ -59,7 +59,7 @@ pub struct PathPattern {
     text: Box<str>,
     pub(crate) segments: Vec<Segment>,
     /// Whether it ends in `**`.
-    pub(crate) open: bool,
+    pub(crate) matches_rest: bool,
 }
 
 impl PathPattern {
@@ -76,7 +76,7 @@ impl PathPattern {
 
     /// Whether one reading matches, which is in lower case where case makes no difference.
     pub(crate) fn matches(&self, path: &Segments<'_>, case: PathCase) -> bool {
-        let fits = if self.open {
+        let fits = if self.matches_rest {
             path.len() >= self.segments.len()
         } else {
             path.len() == self.segments.len()
@@ -96,10 +96,10 @@ impl PathPattern {
 
     /// Whether a path exists that both match, and this one matches every path of the other.
     pub(crate) fn covers(&self, other: &Self) -> bool {
-        let fits = if self.open {
+        let fits = if self.matches_rest {
             other.segments.len() >= self.segments.len()
         } else {
-            !other.open && other.segments.len() == self.segments.len()
+            !other.matches_rest && other.segments.len() == self.segments.len()
         };
         fits && self
             .segments
@@ -110,7 +110,7 @@ impl PathPattern {
 
     /// Whether every path is one of it.
     pub(crate) fn is_everything(&self) -> bool {
-        self.open && self.segments.is_empty()
+        self.matches_rest && self.segments.is_empty()
     }
 }
 
@@ -122,7 +122,7 @@ impl FromStr for PathPattern {
         if path.contains(['?', '#']) {
             return Err(PatternError::Query);
         }
-        let (rest, open) = match path.strip_suffix("**") {
+        let (rest, matches_rest) = match path.strip_suffix("**") {
             Some(rest) if rest.is_empty() || rest.ends_with('/') => (rest, true),
             _ => (path, false),
         };
@@ -141,13 +141,13 @@ impl FromStr for PathPattern {
             .filter(|segment| !segment.is_empty())
             .map(read)
             .collect::<Result<Vec<_>, _>>()?;
-        if segments.len() > MOST_SEGMENTS {
+        if segments.len() > MAX_SEGMENTS {
             return Err(PatternError::TooLong);
         }
         Ok(Self {
             text: text.into(),
             segments,
-            open,
+            matches_rest,
         })
     }
 }
@@ -162,12 +162,12 @@ impl fmt::Display for PathPattern {
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct HostPattern {
     text: Box<str>,
-    under: bool,
+    matches_subdomains: bool,
 }
 
 impl HostPattern {
     fn name(&self) -> &str {
-        if self.under {
+        if self.matches_subdomains {
             &self.text[2..]
         } else {
             &self.text
@@ -183,10 +183,12 @@ impl HostPattern {
     pub(crate) fn matches(&self, host: &[u8]) -> bool {
         let name = self.name().as_bytes();
         match host.len().checked_sub(name.len()) {
-            Some(before) if host[before..].eq_ignore_ascii_case(name) => match self.under {
-                true => before > 1 && host[before - 1] == b'.',
-                false => before == 0,
-            },
+            Some(before) if host[before..].eq_ignore_ascii_case(name) => {
+                match self.matches_subdomains {
+                    true => before > 1 && host[before - 1] == b'.',
+                    false => before == 0,
+                }
+            }
             _ => false,
         }
     }
@@ -197,8 +199,8 @@ impl FromStr for HostPattern {
 
     fn from_str(text: &str) -> Result<Self, PatternError> {
         let text = text.trim_end_matches('.');
-        let under = text.starts_with("*.");
-        let name = if under { &text[2..] } else { text };
+        let matches_subdomains = text.starts_with("*.");
+        let name = if matches_subdomains { &text[2..] } else { text };
         // A name may end in the dot of the root, which says nothing.
         let name = name.strip_suffix('.').unwrap_or(name);
         let bracketed = name.starts_with('[') && name.ends_with(']');
@@ -211,7 +213,7 @@ impl FromStr for HostPattern {
         }
         Ok(Self {
             text: text.to_ascii_lowercase().into(),
-            under,
+            matches_subdomains,
         })
     }
 }

@@ -490,8 +490,8 @@ impl Policy {
     }
 
     /// Whether its conditions or its key need the path of a request.
-    pub(crate) fn looks_at_the_path(&self) -> bool {
-        self.matching.looks_at_the_path()
+    pub(crate) fn uses_path(&self) -> bool {
+        self.matching.uses_path()
             || self
                 .key
                 .iter()

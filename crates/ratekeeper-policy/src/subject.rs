@@ -37,15 +37,15 @@ pub struct Subject<'a> {
     endpoint: Option<&'a [u8]>,
     headers: Option<&'a dyn Headers>,
     /// Names of your own. (A `SmallVec` would pin the lifetime.)
-    custom: [Option<(&'a str, &'a [u8])>; INLINE],
+    custom: [Option<(&'a str, &'a [u8])>; INLINE_ATTRIBUTES],
     more: Vec<(&'a str, &'a [u8])>,
-    at_once: bool,
+    no_wait: bool,
     start: Option<Timestamp>,
     deadline: Option<Timestamp>,
 }
 
 /// So many names of your own need no memory of their own.
-const INLINE: usize = 4;
+const INLINE_ATTRIBUTES: usize = 4;
 
 /// The headers of a request, wherever they are kept.
 pub trait Headers: Sync {
@@ -90,28 +90,28 @@ impl<'a> Subject<'a> {
     /// Who is signed in.
     #[must_use]
     pub fn user(mut self, user: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.user = there(user.as_ref());
+        self.user = non_empty(user.as_ref());
         self
     }
 
     /// The key the client showed.
     #[must_use]
     pub fn api_key(mut self, key: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.api_key = there(key.as_ref());
+        self.api_key = non_empty(key.as_ref());
         self
     }
 
     /// What the client pays for.
     #[must_use]
     pub fn plan(mut self, plan: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.plan = there(plan.as_ref());
+        self.plan = non_empty(plan.as_ref());
         self
     }
 
     /// Whose customer the client is.
     #[must_use]
     pub fn tenant(mut self, tenant: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
-        self.tenant = there(tenant.as_ref());
+        self.tenant = non_empty(tenant.as_ref());
         self
     }
 
@@ -153,7 +153,7 @@ impl<'a> Subject<'a> {
     /// Whoever asks does not wait: where others would wait in line, it is turned away.
     #[must_use]
     pub fn no_wait(mut self) -> Self {
-        self.at_once = true;
+        self.no_wait = true;
         self
     }
 
@@ -196,10 +196,10 @@ impl<'a> Subject<'a> {
                     self.ip = Some(address::canonical(ip));
                 }
             }
-            "user" => self.user = there(value),
-            "api_key" => self.api_key = there(value),
-            "plan" => self.plan = there(value),
-            "tenant" => self.tenant = there(value),
+            "user" => self.user = non_empty(value),
+            "api_key" => self.api_key = non_empty(value),
+            "plan" => self.plan = non_empty(value),
+            "tenant" => self.tenant = non_empty(value),
             "method" => self.method = Some(value),
             "path" => self.path = Some(path_of(value)),
             "host" => self.host = Some(value),
@@ -255,7 +255,7 @@ fn without_origin(target: &[u8]) -> &[u8] {
 }
 
 /// Nobody is called nothing: who is named by an empty text is not named.
-fn there(value: &[u8]) -> Option<&[u8]> {
+fn non_empty(value: &[u8]) -> Option<&[u8]> {
     (!value.is_empty()).then_some(value)
 }
 
@@ -265,8 +265,8 @@ impl<'a> Subject<'a> {
         self.ip
     }
 
-    pub(crate) fn is_at_once(&self) -> bool {
-        self.at_once
+    pub(crate) fn is_no_wait(&self) -> bool {
+        self.no_wait
     }
 
     /// When the request began, and until when its caller waits, as far as is said.
@@ -286,7 +286,7 @@ impl<'a> Subject<'a> {
         self.headers.and_then(|headers| headers.header(name))
     }
 
-    pub(crate) fn header_says(&self, name: &str, value: &[u8]) -> bool {
+    pub(crate) fn header_has_value(&self, name: &str, value: &[u8]) -> bool {
         self.headers
             .is_some_and(|headers| headers.says(name, value))
     }
@@ -306,7 +306,7 @@ impl<'a> Subject<'a> {
             Attribute::Host => self.host.map(host_name),
             Attribute::Header(name) => self.header(name),
             Attribute::Custom(name) => self
-                .own()
+                .custom_attributes()
                 .find(|(known, _)| **known == **name)
                 .map(|(_, value)| *value),
         }
@@ -314,12 +314,12 @@ impl<'a> Subject<'a> {
 
     /// An attribute of the user's own.
     pub(crate) fn custom(&self, name: &str) -> Option<&'a [u8]> {
-        self.own()
+        self.custom_attributes()
             .find(|(known, _)| *known == name)
             .map(|(_, value)| *value)
     }
 
-    fn own(&self) -> impl Iterator<Item = &(&'a str, &'a [u8])> {
+    fn custom_attributes(&self) -> impl Iterator<Item = &(&'a str, &'a [u8])> {
         self.custom.iter().flatten().chain(&self.more)
     }
 
@@ -333,7 +333,7 @@ impl<'a> Subject<'a> {
     }
 
     /// Whether the framework named the route.
-    pub(crate) fn names_its_route(&self) -> bool {
+    pub(crate) fn has_named_endpoint(&self) -> bool {
         self.endpoint.is_some()
     }
 
@@ -355,7 +355,7 @@ impl fmt::Debug for Subject<'_> {
             .map(Attribute::name);
         f.debug_set()
             .entries(known)
-            .entries(self.own().map(|(name, _)| name))
+            .entries(self.custom_attributes().map(|(name, _)| name))
             .finish()
     }
 }

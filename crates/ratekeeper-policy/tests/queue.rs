@@ -98,7 +98,7 @@ fn who_finds_no_place_waits_and_the_first_that_came_is_next() {
     engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut second).is_none());
     let first = poll(&mut first).unwrap();
-    assert!(first.is_allowed() && first.holds_places());
+    assert!(first.is_allowed() && first.holds_permits());
     assert_eq!(first.decided_at(), clock.now());
     assert_eq!((stand(&engine), left()), ((1, 1), 1));
     clock.advance(20 * MS);

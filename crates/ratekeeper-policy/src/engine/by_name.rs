@@ -1,7 +1,7 @@
 //! One policy by its name, on the value of the one attribute that it counts by: for callers who
 //! know no requests.
 
-use super::asking::{Asking, Lacking, Request};
+use super::query::{ApplyError, Query, RequestContext};
 use super::reason::Reason;
 use super::rules::Rules;
 use super::{Engine, OverrideError, PolicyKey, PolicyVerdict};
@@ -68,19 +68,19 @@ impl<S: Store> Engine<S> {
         peek: bool,
     ) -> Result<PolicyVerdict, ByNameError> {
         let verdict = self.begin_by(policy, value, cost)?;
-        Ok(self.ask_for(verdict, peek, None).await)
+        Ok(self.complete(verdict, peek, None).await)
     }
 
     /// Makes the limits of a key full again, as [`reset_limits`](Self::reset_limits) does, and says
     /// which key that is.
     pub async fn reset_by(&self, policy: &str, value: &[u8]) -> Result<PolicyKey, ByNameError> {
         let rules = self.inner.rules.load_full();
-        let ruling = rules
+        let rule = rules
             .policies
             .iter()
-            .find(|ruling| ruling.policy.name == policy)
+            .find(|rule| rule.policy.name == policy)
             .ok_or(ByNameError::NoPolicy)?;
-        let attribute = only(&ruling.policy.key)?;
+        let attribute = only(&rule.policy.key)?;
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
         let wrong = |error| match error {
@@ -101,10 +101,10 @@ impl<S: Store> Engine<S> {
     ) -> Result<PolicyVerdict, ByNameError> {
         let now = self.inner.store.now();
         let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
-        let (rules, asking) = verdict.parts.asking_by();
+        let (rules, query) = verdict.state.rules_and_query();
         // Whoever asks so holds no place when it is answered: it is not worth a wait either.
-        asking.at_once = true;
-        verdict.parts.reason = self.gather_by(rules, asking, policy, value, cost, now)?;
+        query.no_wait = true;
+        verdict.state.reason = self.gather_by(rules, query, policy, value, cost, now)?;
         Ok(verdict)
     }
 
@@ -112,7 +112,7 @@ impl<S: Store> Engine<S> {
     fn gather_by(
         &self,
         rules: &Rules,
-        asking: &mut Asking,
+        query: &mut Query,
         policy: &str,
         value: &[u8],
         cost: u64,
@@ -120,9 +120,9 @@ impl<S: Store> Engine<S> {
     ) -> Result<Reason, ByNameError> {
         let mut named = (0..)
             .zip(&rules.policies)
-            .filter(|(_, ruling)| ruling.policy.name == policy);
-        let (number, ruling) = named.next().ok_or(ByNameError::NoPolicy)?;
-        let attribute = only(&ruling.policy.key)?;
+            .filter(|(_, rule)| rule.policy.name == policy);
+        let (number, rule) = named.next().ok_or(ByNameError::NoPolicy)?;
+        let attribute = only(&rule.policy.key)?;
         let header = OneHeader::new(attribute, value);
         let subject = subject(attribute, value, &header);
         // The value is all there is: nothing is counted instead of it.
@@ -133,26 +133,26 @@ impl<S: Store> Engine<S> {
         if let Some(reason) = rules.without_limits(&subject, path.as_ref(), now) {
             return Ok(reason);
         }
-        let request = Request {
+        let request = RequestContext {
             subject: &subject,
             path: path.as_ref(),
             cost,
             now,
         };
-        let applied = asking.apply(
+        let applied = query.apply(
             rules,
             number,
-            ruling,
+            rule,
             &self.inner.overrides.in_force(),
             &request,
         );
-        applied.map_err(|lacking| match lacking {
-            Lacking::Key(attribute) => ByNameError::NotA(attribute.clone()),
-            Lacking::Plan(attribute) => ByNameError::NoPlan(attribute.clone()),
+        applied.map_err(|error| match error {
+            ApplyError::MissingKey(attribute) => ByNameError::NotA(attribute.clone()),
+            ApplyError::MissingPlan(attribute) => ByNameError::NoPlan(attribute.clone()),
         })?;
-        Ok(match asking.denied_without_limits(rules) {
+        Ok(match query.denied_without_limits(rules) {
             Some(reason) => reason,
-            None if !asking.limits_something() => Reason::NoPolicy,
+            None if !query.limits_something() => Reason::NoPolicy,
             None => Reason::Limits,
         })
     }

@@ -2,9 +2,9 @@
 //! it.
 
 use super::Engine;
-use super::asking::{Applied, Asking, Request, Role};
 use super::key;
 use super::overrides::Override;
+use super::query::{AppliedPolicy, Query, RequestContext, Role};
 use super::reason::{Reason, reason_of};
 use super::verdict::{PolicyVerdict, outcome};
 use crate::attribute::Attribute;
@@ -45,7 +45,7 @@ pub struct KeyState {
     /// Its limits.
     pub levels: Vec<LimitState>,
     /// What an operator said of the key.
-    pub instead: Option<Arc<Override>>,
+    pub replacement: Option<Arc<Override>>,
     /// How long a penalty still bans the key.
     pub banned_for: Option<Duration>,
     /// Whether it only watches, this key at least.
@@ -65,7 +65,7 @@ pub struct LimitState {
     pub outcome: AskOutcome,
     /// When it would be admitted here: now, later, or none for never and for permits, of which
     /// nobody knows.
-    pub admits_at: Option<Timestamp>,
+    pub allowed_at: Option<Timestamp>,
 }
 
 impl Explanation {
@@ -82,30 +82,30 @@ impl Explanation {
     /// When the request would be admitted if nobody else comes; none if never, or if nobody knows.
     pub fn allowed_at(&self) -> Option<Timestamp> {
         match self.verdict.is_allowed() {
-            true => Some(self.verdict.parts.now + self.verdict.delay()),
+            true => Some(self.verdict.state.now + self.verdict.delay()),
             // Without the attribute it is denied for ever, whatever else denies it now.
             false
                 if self
                     .verdict
-                    .parts
-                    .asking
-                    .lacking
+                    .state
+                    .query
+                    .missing_denials
                     .iter()
-                    .any(|lacking| lacking.is_enforced) =>
+                    .any(|denial| denial.is_enforced) =>
             {
                 None
             }
             // On leaving the deny list it may meet a ban, and after that the limits.
             false => {
-                let limits = self.verdict.parts.now
+                let limits = self.verdict.state.now
                     + self
                         .verdict
                         .retry_after()?
-                        .max(self.verdict.limits_admit_after()?);
+                        .max(self.verdict.limits_retry_after()?);
                 Some(
                     self.verdict
-                        .parts
-                        .asking
+                        .state
+                        .query
                         .banned
                         .as_ref()
                         .map_or(limits, |ban| ban.until().max(limits)),
@@ -122,92 +122,92 @@ impl<S: Store> Engine<S> {
         let now = inner.store.now();
         let (rules, secret) = (inner.rules.load(), inner.overrides.secret());
         let path = rules.path_of(subject);
-        let request = Request {
+        let request = RequestContext {
             subject,
             path: path.as_ref(),
             cost,
             now,
         };
         let mut tried = Vec::with_capacity(rules.policies.len());
-        let mut asking = Asking::default();
-        asking.gather_explained(
+        let mut query = Query::default();
+        query.gather_explained(
             &rules,
             &inner.overrides.in_force(),
             &request,
-            |ruling, applied, asking| {
+            |rule, applied, query| {
                 let outcome = applied.map(
-                    |Applied {
-                         asked: range,
+                    |AppliedPolicy {
+                         items: range,
                          key: bytes,
-                         lacks,
+                         missing,
                      }| {
-                        let mine = &asking.asked[range.clone()];
-                        let by = &ruling.policy.key;
+                        let mine = &query.items[range.clone()];
+                        let by = &rule.policy.key;
                         let (key, fingerprint) = (
-                            key::shown(by, bytes, &secret),
+                            key::display(by, bytes, &secret),
                             key::fingerprint(by, bytes, &secret),
                         );
                         let missing =
-                            lacks.map(|attribute| (attribute.clone(), ruling.policy.missing));
-                        let instead = mine.iter().find_map(|asked| asked.instead.clone());
-                        let only_counted = asking
-                            .lacking
+                            missing.map(|attribute| (attribute.clone(), rule.policy.missing));
+                        let replacement = mine.iter().find_map(|item| item.replacement.clone());
+                        let only_counted = query
+                            .missing_denials
                             .last()
-                            .is_some_and(|lacking| !lacking.is_enforced);
+                            .is_some_and(|denial| !denial.is_enforced);
                         let shadow = mine
                             .iter()
-                            .any(|asked| asked.mode == ratekeeper::Mode::Shadow)
-                            || mine.is_empty() && lacks.is_some() && only_counted;
+                            .any(|item| item.mode == ratekeeper::Mode::Shadow)
+                            || mine.is_empty() && missing.is_some() && only_counted;
                         let levels = Vec::new();
                         let standing = KeyState {
                             key,
                             fingerprint,
                             missing,
                             levels,
-                            instead,
+                            replacement,
                             banned_for: None,
                             shadow,
                         };
                         (range, standing)
                     },
                 );
-                tried.push((ruling.policy.name.clone(), outcome));
+                tried.push((rule.policy.name.clone(), outcome));
             },
         );
-        let answer = inner.store.decide_at(&asking.asks(&rules, true), now).await;
-        let banned = asking.banned.clone();
+        let answer = inner.store.decide_at(&query.asks(&rules, true), now).await;
+        let banned = query.banned.clone();
         let reason = match (
             rules.without_limits(subject, path.as_ref(), now),
-            asking.denied_without_limits(&rules),
+            query.denied_without_limits(&rules),
         ) {
             (Some(reason), _) | (None, Some(reason)) => reason,
-            (None, None) if !asking.limits_something() => Reason::NoPolicy,
-            (None, None) => reason_of(&asking, &answer),
+            (None, None) if !query.limits_something() => Reason::NoPolicy,
+            (None, None) => reason_of(&query, &answer),
         };
-        asking.banned = banned;
+        query.banned = banned;
         let mut verdict = PolicyVerdict::new(rules, now);
-        verdict.parts.asking = asking;
-        verdict.answered(answer);
-        verdict.parts.reason = reason;
+        verdict.state.query = query;
+        verdict.set_store_verdict(answer);
+        verdict.state.reason = reason;
         let statuses: Vec<_> = verdict.statuses().collect();
         let stand = |(range, mut standing): (std::ops::Range<usize>, KeyState)| {
-            for (asked, status) in &statuses[range] {
+            for (item, status) in &statuses[range] {
                 let decision = status.decision();
-                if asked.role == Role::Ban {
+                if item.role == Role::Ban {
                     standing.banned_for = decision.retry_after();
                     continue;
                 }
-                let admits_at = match decision.is_denied() {
+                let allowed_at = match decision.is_denied() {
                     true => decision.retry_after().map(|after| now + after),
                     false => Some(now + decision.delay()),
                 };
-                let limit = asked.slot(verdict.ruling(asked)).limit;
+                let limit = item.slot(verdict.rule(item)).limit;
                 standing.levels.push(LimitState {
                     limit,
-                    cost: asked.cost,
+                    cost: item.cost,
                     decision,
-                    outcome: outcome(asked, status),
-                    admits_at,
+                    outcome: outcome(item, status),
+                    allowed_at,
                 });
             }
             standing

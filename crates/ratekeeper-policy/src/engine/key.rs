@@ -12,7 +12,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 /// The keys of one request, one behind the other. So many bytes need no memory of their own.
-pub(crate) type Keys = SmallVec<[u8; 256]>;
+pub(crate) type KeyBuffer = SmallVec<[u8; 256]>;
 
 /// Set in the length of a part that stands for an attribute the request lacks.
 const SUBSTITUTE: u32 = 1 << 31;
@@ -25,7 +25,7 @@ const SHARED: &[u8] = b"shared";
 
 /// The first attribute of a key that a request lacks.
 #[derive(Clone, Copy)]
-pub(crate) struct Lacks<'a> {
+pub(crate) struct MissingKeyPart<'a> {
     pub(crate) attribute: &'a Attribute,
     /// Whether the request has no address either, and the address was to be counted.
     pub(crate) is_unknown: bool,
@@ -39,13 +39,13 @@ pub(crate) struct Lacks<'a> {
 /// apart (case of hosts and methods, spellings of a path, addresses of one household) is not told
 /// apart here.
 pub(crate) fn write<'a>(
-    keys: &mut Keys,
+    keys: &mut KeyBuffer,
     (key, missing): (&'a [Attribute], Missing),
     subject: &Subject<'_>,
     path: Option<&Path<'_>>,
     ipv6_prefix: u8,
-) -> Result<Option<Lacks<'a>>, &'a Attribute> {
-    let mut lacks = None;
+) -> Result<Option<MissingKeyPart<'a>>, &'a Attribute> {
+    let mut missing_part = None;
     for attribute in key {
         let start = keys.len();
         // The most common key in one piece.
@@ -61,7 +61,7 @@ pub(crate) fn write<'a>(
                 keys.truncate(start + 4);
                 let is_unknown =
                     substitute(keys, missing, subject, ipv6_prefix).ok_or(attribute)?;
-                lacks.get_or_insert(Lacks {
+                missing_part.get_or_insert(MissingKeyPart {
                     attribute,
                     is_unknown,
                 });
@@ -71,13 +71,13 @@ pub(crate) fn write<'a>(
         let length = u32::try_from(keys.len() - start - 4).unwrap_or(u32::MAX) & !SUBSTITUTE;
         keys[start..start + 4].copy_from_slice(&(length | mark).to_le_bytes());
     }
-    Ok(lacks)
+    Ok(missing_part)
 }
 
 /// Appends the value of an attribute; none if the request does not have it.
 #[inline(always)]
 fn write_value(
-    keys: &mut Keys,
+    keys: &mut KeyBuffer,
     attribute: &Attribute,
     subject: &Subject<'_>,
     path: Option<&Path<'_>>,
@@ -89,7 +89,7 @@ fn write_value(
             let (method, route) = subject.route()?;
             keys.extend(method.iter().map(u8::to_ascii_uppercase));
             keys.push(b' ');
-            match subject.names_its_route() {
+            match subject.has_named_endpoint() {
                 true => keys.extend_from_slice(route),
                 false => write_path(keys, path),
             }
@@ -114,7 +114,7 @@ fn write_value(
 /// [`UNKNOWN`]; none if nothing is.
 #[cold]
 fn substitute(
-    keys: &mut Keys,
+    keys: &mut KeyBuffer,
     missing: Missing,
     subject: &Subject<'_>,
     ipv6_prefix: u8,
@@ -134,7 +134,7 @@ fn substitute(
     Some(false)
 }
 
-fn write_address(keys: &mut Keys, address: IpAddr, ipv6_prefix: u8) {
+fn write_address(keys: &mut KeyBuffer, address: IpAddr, ipv6_prefix: u8) {
     match address::client(address, ipv6_prefix) {
         IpAddr::V4(v4) => keys.extend_from_slice(&v4.octets()),
         IpAddr::V6(v6) => keys.extend_from_slice(&v6.octets()),
@@ -142,7 +142,7 @@ fn write_address(keys: &mut Keys, address: IpAddr, ipv6_prefix: u8) {
 }
 
 /// How many bytes the first so many parts of a key are.
-pub(crate) fn front(key: &[u8], parts: usize) -> usize {
+pub(crate) fn prefix_len(key: &[u8], parts: usize) -> usize {
     let mut at = 0;
     for _ in 0..parts {
         let Some((length, _)) = key[at..].split_first_chunk::<4>() else {
@@ -155,7 +155,7 @@ pub(crate) fn front(key: &[u8], parts: usize) -> usize {
     at
 }
 
-fn write_path(keys: &mut Keys, path: Option<&Path<'_>>) {
+fn write_path(keys: &mut KeyBuffer, path: Option<&Path<'_>>) {
     for segment in path.into_iter().flat_map(Path::key) {
         keys.push(b'/');
         // A slash inside a segment stays apart from one between two.
@@ -170,7 +170,7 @@ fn write_path(keys: &mut Keys, path: Option<&Path<'_>>) {
 
 /// A part of a key.
 #[derive(Clone, Copy)]
-pub(crate) struct Part<'a> {
+pub(crate) struct KeyPart<'a> {
     pub(crate) attribute: &'a Attribute,
     pub(crate) value: &'a [u8],
     /// Whether the value stands for an attribute that the request lacks.
@@ -178,14 +178,17 @@ pub(crate) struct Part<'a> {
 }
 
 /// The parts of a key.
-pub(crate) fn parts<'a>(key: &'a [Attribute], bytes: &'a [u8]) -> impl Iterator<Item = Part<'a>> {
+pub(crate) fn parts<'a>(
+    key: &'a [Attribute],
+    bytes: &'a [u8],
+) -> impl Iterator<Item = KeyPart<'a>> {
     let mut rest = bytes;
     key.iter().map_while(move |attribute| {
         let (length, after) = rest.split_first_chunk::<4>()?;
         let length = u32::from_le_bytes(*length);
         let (value, after) = after.split_at(((length & !SUBSTITUTE) as usize).min(after.len()));
         rest = after;
-        Some(Part {
+        Some(KeyPart {
             attribute,
             value,
             is_substitute: length & SUBSTITUTE != 0,
@@ -193,7 +196,7 @@ pub(crate) fn parts<'a>(key: &'a [Attribute], bytes: &'a [u8]) -> impl Iterator<
     })
 }
 
-impl Part<'_> {
+impl KeyPart<'_> {
     pub(crate) fn fingerprint(&self, secret: &FingerprintSecret) -> Fingerprint {
         match self.is_substitute {
             true => secret.of_substitute(self.attribute, self.value),
@@ -203,14 +206,14 @@ impl Part<'_> {
 
     /// The part in words: `user=42`, or what is counted instead of a user: `ip=203.0.113.7`,
     /// `unknown`, `shared`.
-    pub(crate) fn shown(&self, secret: &FingerprintSecret) -> String {
+    pub(crate) fn display(&self, secret: &FingerprintSecret) -> String {
         match (self.is_substitute, address_in(self.value)) {
             (true, Some(address)) => format!("{}={address}", Attribute::Ip),
             (true, None) => String::from_utf8_lossy(self.value).into_owned(),
             (false, _) => format!(
                 "{}={}",
                 self.attribute,
-                shown_value(self.attribute, self.value, secret)
+                display_value(self.attribute, self.value, secret)
             ),
         }
     }
@@ -237,19 +240,19 @@ pub(crate) fn name(
 
 /// A key by its fingerprints: `ip=#f8c0a1b2c3d4e5f6 user=#0123456789abcdef`.
 pub(crate) fn fingerprint(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
-    listed(key.iter().zip(fingerprints(key, bytes, secret)))
+    join_attributes(key.iter().zip(fingerprints(key, bytes, secret)))
 }
 
 /// Attributes with something of each: `ip=… user=…`.
-pub(crate) fn listed<'a>(
+pub(crate) fn join_attributes<'a>(
     parts: impl Iterator<Item = (&'a Attribute, impl fmt::Display)>,
 ) -> String {
-    spaced(parts.map(|(attribute, value)| format!("{attribute}={value}")))
+    join_parts(parts.map(|(attribute, value)| format!("{attribute}={value}")))
 }
 
 /// The parts of a key in words, one behind the other. An address that stands for several attributes
 /// is there once.
-pub(crate) fn spaced(parts: impl Iterator<Item = String>) -> String {
+pub(crate) fn join_parts(parts: impl Iterator<Item = String>) -> String {
     let mut all: Vec<String> = Vec::new();
     for part in parts {
         if !all.contains(&part) {
@@ -261,19 +264,19 @@ pub(crate) fn spaced(parts: impl Iterator<Item = String>) -> String {
 
 /// The key in words, for whoever asks: `ip=1.2.3.4 user=42`. What opens doors is shown by its
 /// fingerprint.
-pub(crate) fn shown(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
-    spaced(parts(key, bytes).map(|part| part.shown(secret)))
+pub(crate) fn display(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
+    join_parts(parts(key, bytes).map(|part| part.display(secret)))
 }
 
 /// The value of an attribute in words.
-fn shown_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
-    const LONGEST: usize = 64;
+fn display_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
+    const MAX_SHOWN_CHARS: usize = 64;
     match address_in(value).filter(|_| *attribute == Attribute::Ip) {
         Some(ip) => ip.to_string(),
         None if attribute.is_secret() => secret.of(attribute, value).to_string(),
         None => {
             let value = String::from_utf8_lossy(value);
-            match value.char_indices().nth(LONGEST) {
+            match value.char_indices().nth(MAX_SHOWN_CHARS) {
                 None => value.escape_debug().to_string(),
                 Some((end, _)) => format!("{}…", value[..end].escape_debug()),
             }
@@ -291,7 +294,7 @@ fn address_in(value: &[u8]) -> Option<IpAddr> {
 }
 
 /// The same for a key on every node and after every restart: who is in a rollout stays in it.
-pub(crate) fn lasting_hash(policy: &str, key: &[u8]) -> u64 {
+pub(crate) fn stable_hash(policy: &str, key: &[u8]) -> u64 {
     // FNV-1a, with its last bits stirred by the finish of SplitMix64: the share is taken from the
     // top.
     let bytes = policy.bytes().chain([0]).chain(key.iter().copied());
@@ -314,7 +317,7 @@ mod tests {
         let path = subject
             .raw_path()
             .map(|path| Path::new(path, PathCase::Sensitive));
-        let mut keys = Keys::new();
+        let mut keys = KeyBuffer::new();
         write(&mut keys, (&key, Missing::Skip), subject, path.as_ref(), 56)
             .ok()
             .map(|_| keys.to_vec())
@@ -346,12 +349,16 @@ mod tests {
             key_of(&["one", "other"], &subject).unwrap(),
             key_of(&["one"], &subject).unwrap(),
         );
-        assert_eq!(both[..front(&both, 1)], one);
+        assert_eq!(both[..prefix_len(&both, 1)], one);
         assert_eq!(
-            (front(&both, 0), front(&both, 2), front(&both, 9)),
+            (
+                prefix_len(&both, 0),
+                prefix_len(&both, 2),
+                prefix_len(&both, 9)
+            ),
             (0, both.len(), both.len())
         );
-        assert_eq!(front(&[255, 255, 255, 255, 1], 1), 5);
+        assert_eq!(prefix_len(&[255, 255, 255, 255, 1], 1), 5);
     }
 
     #[test]
@@ -424,7 +431,7 @@ mod tests {
             key_of(&names, &subject).unwrap(),
             FingerprintSecret::new(&[7; 32]),
         );
-        let shown = shown(&key, &bytes, &secret);
+        let shown = display(&key, &bytes, &secret);
         let [api_key, authorization] =
             [&key[1], &key[2]].map(|attribute| secret.of(attribute, b"s3cret"));
         for telling in [
@@ -456,7 +463,7 @@ mod tests {
     #[test]
     fn a_rollout_takes_its_share_and_grows_without_losing_anybody() {
         let keys: Vec<u64> = (0..20_000u32)
-            .map(|user| lasting_hash("api", &user.to_le_bytes()))
+            .map(|user| stable_hash("api", &user.to_le_bytes()))
             .collect();
         let among = |percent: f64| {
             keys.iter()
@@ -477,6 +484,6 @@ mod tests {
                 .all(|key| !few.includes(*key) || more.includes(*key))
         );
         // These numbers are in the hands of users: they must not change.
-        assert_eq!(lasting_hash("", b""), 0x25fc_6dd3_6ce0_4b20);
+        assert_eq!(stable_hash("", b""), 0x25fc_6dd3_6ce0_4b20);
     }
 }

@@ -1,40 +1,40 @@
 //! The engine: from a subject to a verdict, over any store.
 
-mod account;
-mod asking;
 mod by_name;
-mod checks;
+mod check_request;
+mod completion;
 mod detached;
-mod ending;
 mod explain;
-mod figures;
-mod here;
+mod fleet_overrides;
 mod key;
 mod operator;
+mod overload;
 mod overrides;
-mod parts;
-mod places;
-mod pressure;
+mod permits;
+mod query;
 mod reason;
 mod rules;
-mod shared;
+mod stats;
+mod sync;
 mod verdict;
+mod verdict_pool;
+mod verdict_summary;
 
-pub use account::VerdictSummary;
 pub use by_name::ByNameError;
-pub use ending::Completion;
+pub use completion::Completion;
 pub use explain::{Explanation, KeyState, LimitState, PolicyTrace};
-pub use figures::{PolicyStats, TopKey, Utilization};
-pub use here::MaybeReady;
+pub use fleet_overrides::{PolicyKey, SharedOverride};
 pub use operator::KeySelector;
-pub(crate) use overrides::LONGEST;
+pub use overload::{AdaptiveStats, LoadSource, OverloadStats};
+pub(crate) use overrides::MAX_OVERRIDE_DURATION;
 pub use overrides::{Override, OverrideError};
-pub use places::RejectionStats;
-pub use pressure::{AdaptiveStats, LoadSource, OverloadStats};
+pub use permits::RejectionStats;
 pub use reason::{Ban, Reason};
 pub use rules::EngineError;
-pub use shared::{PolicyKey, SharedOverride};
+pub use stats::{PolicyStats, TopKey, Utilization};
+pub use sync::MaybeReady;
 pub use verdict::{LimitStatus, PolicyVerdict};
+pub use verdict_summary::VerdictSummary;
 
 use crate::attribute::Attribute;
 use crate::fingerprint::FingerprintSecret;
@@ -43,10 +43,10 @@ use crate::policies::{ListEntry, Policies};
 use crate::stats::{Event, Histogram, Sketch, Tally};
 use crate::subject::Subject;
 use arc_swap::ArcSwap;
-use asking::{Asked, FEW, Request, Role};
 use overrides::Overrides;
+use query::{INLINE_ITEMS, QueryItem, RequestContext, Role};
 use ratekeeper::{Ask, Mode, Store, Timestamp, store::AskOutcome, store::Source};
-use rules::{Registry, Rules, Ruling};
+use rules::{Registry, Rule, Rules};
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::collections::HashMap;
@@ -85,14 +85,14 @@ struct Inner<S> {
     /// Held by whoever changes the rules.
     registry: Mutex<Registry>,
     overrides: Overrides,
-    figures: Figures,
+    stats: EngineStats,
     options: EngineOptions,
     /// Tells keys apart in the figures, quickly.
-    quick: foldhash::fast::RandomState,
+    key_hasher: foldhash::fast::RandomState,
 }
 
 /// What is counted of all requests together.
-struct Figures {
+struct EngineStats {
     all: Tally,
     times: Histogram,
     heaviest: Sketch,
@@ -151,7 +151,7 @@ impl<S: Store> Engine<S> {
         registry.load = options.load.clone();
         let rules = Rules::new(policies, &mut registry, &store)?;
         registry.apply(&store);
-        let figures = Figures {
+        let stats = EngineStats {
             all: Tally::new(Duration::ZERO),
             times: Histogram::new(),
             heaviest: Sketch::new(options.top),
@@ -170,9 +170,9 @@ impl<S: Store> Engine<S> {
                         .fingerprints
                         .unwrap_or_else(FingerprintSecret::random),
                 ),
-                figures,
+                stats,
                 options,
-                quick: foldhash::fast::RandomState::default(),
+                key_hasher: foldhash::fast::RandomState::default(),
             }),
         })
     }
@@ -197,7 +197,7 @@ impl<S: Store> Engine<S> {
         let rules = match Rules::new(policies, &mut next, &self.inner.store) {
             Ok(rules) => Arc::new(rules),
             Err(error) => {
-                registry.keep_spares(next);
+                registry.adopt_spares(next);
                 return Err(error);
             }
         };
@@ -218,9 +218,9 @@ impl<S: Store> Engine<S> {
             .iter()
             .filter(|old| kept.get(&old.number) != Some(&&*old.policy.key))
         {
-            self.inner.figures.heaviest.forget(gone.number);
-            self.inner.figures.most_denied.forget(gone.number);
-            self.inner.figures.shadow_denied.forget(gone.number);
+            self.inner.stats.heaviest.forget(gone.number);
+            self.inner.stats.most_denied.forget(gone.number);
+            self.inner.stats.shadow_denied.forget(gone.number);
         }
         for old in &before.policies {
             let (when, by) = (&old.policy.matching, &old.policy.key);
@@ -228,10 +228,10 @@ impl<S: Store> Engine<S> {
             if let Some(new) =
                 same.filter(|new| new.policy.matching != *when || new.policy.key != *by)
             {
-                new.figures.forget_applied(requests);
+                new.counters.forget_applied(requests);
             }
         }
-        self.inner.figures.reloads.fetch_add(1, Ordering::Relaxed);
+        self.inner.stats.reloads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
@@ -280,14 +280,14 @@ impl<S: Store> Engine<S> {
 
     /// Corrects what a request was charged, now that it has ended: policies that do not count it
     /// get it back, those whose cost is known only now are charged that. Permits go back.
-    pub async fn settle(&self, verdict: PolicyVerdict, ending: Completion) {
+    pub async fn settle(&self, verdict: PolicyVerdict, completion: Completion) {
         let mut verdict = verdict;
-        self.finish(&mut verdict, &ending);
-        if verdict.is_settled(&ending) {
+        self.finish(&mut verdict, &completion);
+        if verdict.is_settled(&completion) {
             return;
         }
-        let actual = verdict.settled(&ending);
-        let inner = { verdict }.parts.take_answer();
+        let actual = verdict.settled(&completion);
+        let inner = { verdict }.state.take_store_verdict();
         if let Some(inner) = inner {
             self.inner.store.settle(inner, &actual).await;
         }
@@ -297,9 +297,9 @@ impl<S: Store> Engine<S> {
     /// limits protect.
     pub async fn cancel(&self, verdict: PolicyVerdict) {
         let mut verdict = verdict;
-        if let Some(inner) = verdict.parts.take_answer() {
-            let nothing: SmallVec<[u64; FEW]> =
-                verdict.parts.asking.asked.iter().map(|_| 0).collect();
+        if let Some(inner) = verdict.state.take_store_verdict() {
+            let nothing: SmallVec<[u64; INLINE_ITEMS]> =
+                verdict.state.query.items.iter().map(|_| 0).collect();
             self.inner.store.settle(inner, &nothing).await;
         }
     }
@@ -311,72 +311,71 @@ impl<S: Store> Engine<S> {
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        self.ask_for(self.begin(subject, cost), peek, within).await
+        self.complete(self.begin(subject, cost), peek, within).await
     }
 
     /// What a verdict lacks that has begun.
-    async fn ask_for(
+    async fn complete(
         &self,
         mut verdict: PolicyVerdict,
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        let (began, mut within) = (verdict.parts.now, within);
-        if !peek && let Some(in_line) = self.press(&mut verdict, true) {
+        let (began, mut within) = (verdict.state.now, within);
+        if !peek && let Some(queued) = self.check_overload(&mut verdict, true) {
             let latest = within.map(|within| began + within);
             // Few wait: they have memory of their own, so that the futures of all others are small.
-            Box::pin(self.wait_in_line(&mut verdict, in_line, latest)).await;
-            within = latest.map(|latest| latest.saturating_since(verdict.parts.now));
+            Box::pin(self.wait_in_queue(&mut verdict, queued, latest)).await;
+            within = latest.map(|latest| latest.saturating_since(verdict.state.now));
         }
-        self.ask_pressed(verdict, peek, within).await
+        self.complete_at_store(verdict, peek, within).await
     }
 
     /// The same of one that no pressure is against.
-    async fn ask_pressed(
+    async fn complete_at_store(
         &self,
         mut verdict: PolicyVerdict,
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
         if self.inner.store.is_local() {
-            return self.ask_pressed_here(verdict, peek);
+            return self.complete_sync(verdict, peek);
         }
-        if verdict.is_open() {
+        if verdict.needs_store() {
             // Who asks elsewhere has memory of its own, so that the futures of all others are
             // small.
-            Box::pin(self.ask_and_wait(&mut verdict, peek, within)).await;
+            Box::pin(self.query_store(&mut verdict, peek, within)).await;
         }
         if peek {
             verdict
         } else {
-            self.conclude(verdict, within).await
+            self.finish_decision(verdict, within).await
         }
     }
 
     /// Asks the store what it is to be asked.
-    async fn ask_and_wait(
-        &self,
-        verdict: &mut PolicyVerdict,
-        peek: bool,
-        within: Option<Duration>,
-    ) {
-        let asks = verdict.parts.asking.asks(verdict.rules(), peek);
-        let answer = self.ask_store(&asks, verdict.parts.now, within).await;
+    async fn query_store(&self, verdict: &mut PolicyVerdict, peek: bool, within: Option<Duration>) {
+        let asks = verdict.state.query.asks(verdict.rules(), peek);
+        let answer = self.decide_at_store(&asks, verdict.state.now, within).await;
         drop(asks);
-        verdict.answered(answer);
+        verdict.set_store_verdict(answer);
     }
 
     /// What is left to do once a store elsewhere has decided.
-    async fn conclude(&self, verdict: PolicyVerdict, within: Option<Duration>) -> PolicyVerdict {
-        if verdict.is_to_be_punished() {
-            Box::pin(self.punish(&verdict, within)).await;
+    async fn finish_decision(
+        &self,
+        verdict: PolicyVerdict,
+        within: Option<Duration>,
+    ) -> PolicyVerdict {
+        if verdict.needs_penalty() {
+            Box::pin(self.apply_penalties(&verdict, within)).await;
         }
         self.count(&verdict);
         verdict
     }
 
     /// Asks for a request that began at `now`, and of whose time some may have gone by.
-    async fn ask_store(
+    async fn decide_at_store(
         &self,
         asks: &[Ask<'_>],
         now: Timestamp,
@@ -396,51 +395,51 @@ impl<S: Store> Engine<S> {
     fn begin(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         let now = self.inner.store.now();
         let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
-        let (rules, asking) = verdict.parts.asking_by();
+        let (rules, query) = verdict.state.rules_and_query();
         let path = rules.path_of(subject);
         if let Some(reason) = rules.without_limits(subject, path.as_ref(), now) {
-            verdict.parts.reason = reason;
+            verdict.state.reason = reason;
             return verdict;
         }
-        asking.class = rules.class_of(subject);
-        (asking.deadline, asking.at_once) = (rules.deadline_of(subject, now), subject.is_at_once());
-        asking.gather(
+        query.class = rules.class_of(subject);
+        (query.deadline, query.no_wait) = (rules.deadline_of(subject, now), subject.is_no_wait());
+        query.gather(
             rules,
             &self.inner.overrides.in_force(),
-            &Request {
+            &RequestContext {
                 subject,
                 path: path.as_ref(),
                 cost,
                 now,
             },
         );
-        if let Some(reason) = asking.denied_without_limits(rules) {
-            verdict.parts.reason = reason;
-        } else if asking.limits_something() {
-            verdict.parts.reason = Reason::Limits;
+        if let Some(reason) = query.denied_without_limits(rules) {
+            verdict.state.reason = reason;
+        } else if query.limits_something() {
+            verdict.state.reason = Reason::Limits;
         }
         verdict
     }
 
     /// Counts the denial against the keys it was for, where a policy has a penalty.
-    async fn punish(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
-        let (mut last, now) = (None, verdict.parts.now);
-        for (asked, status) in verdict.statuses() {
-            let ruling = verdict.ruling(asked);
-            let turned_away = asked.mode != Mode::Shadow && status.decision().is_denied();
-            let Some(penalty) = ruling
+    async fn apply_penalties(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
+        let (mut last, now) = (None, verdict.state.now);
+        for (item, status) in verdict.statuses() {
+            let rule = verdict.rule(item);
+            let is_denial = item.mode != Mode::Shadow && status.decision().is_denied();
+            let Some(penalty) = rule
                 .penalty
                 .as_ref()
-                .filter(|_| turned_away && last != Some(asked.policy))
+                .filter(|_| is_denial && last != Some(item.policy))
             else {
                 continue;
             };
-            last = Some(asked.policy);
-            let key = verdict.parts.asking.key(asked);
+            last = Some(item.policy);
+            let key = verdict.state.query.key(item);
             let one_too_many = match &penalty.denials {
                 None => true,
                 Some(denials) => self
-                    .ask_store(&[Ask::new(denials, key)], now, within)
+                    .decide_at_store(&[Ask::new(denials, key)], now, within)
                     .await
                     .is_denied(),
             };
@@ -448,46 +447,48 @@ impl<S: Store> Engine<S> {
                 continue;
             }
             let ban = self
-                .ask_store(&[Ask::new(&penalty.ban, key)], now, within)
+                .decide_at_store(&[Ask::new(&penalty.ban, key)], now, within)
                 .await;
             // Where nobody decided, nobody remembers.
             if ban.is_allowed() && ban.source() != Source::Open {
-                ruling.figures.bans.fetch_add(1, Ordering::Relaxed);
+                rule.counters.bans.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
     /// Adds a verdict to the figures.
     fn count(&self, verdict: &PolicyVerdict) {
-        let figures = &self.inner.figures;
+        let stats = &self.inner.stats;
         let allowed = verdict.is_allowed();
-        figures.all.add(if allowed {
+        stats.all.add(if allowed {
             Event::Allowed
         } else {
             Event::Denied
         });
         if let Reason::Ban(Ban::Operator(_)) | Reason::MissingAttribute { .. } =
-            &verdict.parts.reason
+            &verdict.state.reason
         {
-            if let Some(ruling) = verdict.binding() {
-                ruling.figures.applied();
-                ruling.figures.tally.add(Event::Denied);
+            if let Some(rule) = verdict.binding() {
+                rule.counters.applied();
+                rule.counters.tally.add(Event::Denied);
             }
         } else {
             // Those that are enforced deny.
-            for lacking in &verdict.parts.asking.lacking {
-                let figures = &verdict.rules().policies[lacking.policy as usize].figures;
-                figures.applied();
-                figures.tally.add(Event::ShadowDenied);
+            for denial in &verdict.state.query.missing_denials {
+                let counters = &verdict.rules().policies[denial.policy as usize].counters;
+                counters.applied();
+                counters.tally.add(Event::ShadowDenied);
             }
         }
-        for (policy, _) in &verdict.parts.asking.gates {
-            verdict.rules().policies[*policy as usize].figures.applied();
+        for (policy, _) in &verdict.state.query.adaptive_policies {
+            verdict.rules().policies[*policy as usize]
+                .counters
+                .applied();
         }
-        match &verdict.parts.reason {
-            Reason::TooLate => _ = figures.late.fetch_add(1, Ordering::Relaxed),
+        match &verdict.state.reason {
+            Reason::TooLate => _ = stats.late.fetch_add(1, Ordering::Relaxed),
             Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
-                self.count_refused(verdict)
+                self.count_rejection(verdict)
             }
             _ => {}
         }
@@ -495,21 +496,21 @@ impl<S: Store> Engine<S> {
             verdict.source(),
             Source::Open | Source::Closed | Source::LocalShare
         );
-        let mut of_policy: Option<(&Asked, AskOutcome, u64)> = None;
-        for (asked, status) in verdict.statuses() {
-            let outcome = verdict::outcome(asked, status);
-            let units = if asked.role == Role::Ban || verdict.is_a_permit(asked) {
+        let mut of_policy: Option<(&QueryItem, AskOutcome, u64)> = None;
+        for (item, status) in verdict.statuses() {
+            let outcome = verdict::outcome(item, status);
+            let units = if item.role == Role::Ban || verdict.is_concurrency(item) {
                 0
             } else {
-                asked.cost
+                item.cost
             };
             of_policy = match of_policy.take() {
-                Some((first, worst, most)) if first.policy == asked.policy => {
+                Some((first, worst, most)) if first.policy == item.policy => {
                     Some((first, worse(worst, outcome), most.max(units)))
                 }
                 done => {
                     self.count_policy(done, verdict, allowed, failed);
-                    Some((asked, outcome, units))
+                    Some((item, outcome, units))
                 }
             };
         }
@@ -519,26 +520,26 @@ impl<S: Store> Engine<S> {
 
     /// One that an adaptive limit turned away.
     #[cold]
-    fn count_refused(&self, verdict: &PolicyVerdict) {
-        if let Some(ruling) = verdict.binding() {
-            ruling.figures.tally.add(Event::Denied);
-            ruling.figures.refusals.add(&verdict.parts.reason);
+    fn count_rejection(&self, verdict: &PolicyVerdict) {
+        if let Some(rule) = verdict.binding() {
+            rule.counters.tally.add(Event::Denied);
+            rule.counters.rejections.add(&verdict.state.reason);
         }
     }
 
     fn count_policy(
         &self,
-        of_policy: Option<(&Asked, AskOutcome, u64)>,
+        of_policy: Option<(&QueryItem, AskOutcome, u64)>,
         verdict: &PolicyVerdict,
         allowed: bool,
         failed: bool,
     ) {
-        let Some((asked, outcome, units)) = of_policy else {
+        let Some((item, outcome, units)) = of_policy else {
             return;
         };
-        let ruling = verdict.ruling(asked);
-        ruling.figures.applied();
-        let tally = &ruling.figures.tally;
+        let rule = verdict.rule(item);
+        rule.counters.applied();
+        let tally = &rule.counters.tally;
         let denied = matches!(outcome, AskOutcome::Denied | AskOutcome::Never);
         match outcome {
             AskOutcome::Denied | AskOutcome::Never => tally.add(Event::Denied),
@@ -552,27 +553,24 @@ impl<S: Store> Engine<S> {
             tally.add(Event::Error);
         }
         if allowed {
-            tally.admitted(units, verdict.parts.now);
+            tally.add_cost(units, verdict.state.now);
         }
-        if ruling.policy.key.is_empty() {
+        if rule.policy.key.is_empty() {
             return;
         }
-        let key = verdict.parts.asking.key(asked);
+        let key = verdict.state.query.key(item);
         let (hash, number) = (
-            self.inner.quick.hash_one((ruling.number, key)),
-            ruling.number,
+            self.inner.key_hasher.hash_one((rule.number, key)),
+            rule.number,
         );
-        let long = || self.key_listed(ruling, key).into();
-        self.inner.figures.heaviest.add(hash, number, 1, key, long);
+        let long = || self.display_key(rule, key).into();
+        self.inner.stats.heaviest.add(hash, number, 1, key, long);
         if denied {
-            self.inner
-                .figures
-                .most_denied
-                .add(hash, number, 1, key, long);
+            self.inner.stats.most_denied.add(hash, number, 1, key, long);
         }
         if outcome == AskOutcome::ShadowDenied {
             self.inner
-                .figures
+                .stats
                 .shadow_denied
                 .add(hash, number, 1, key, long);
         }
@@ -580,26 +578,26 @@ impl<S: Store> Engine<S> {
 
     /// Times one decision in so many.
     fn time(&self, verdict: &PolicyVerdict) {
-        thread_local!(static TURN: Cell<u32> = const { Cell::new(0) });
+        thread_local!(static DECISIONS: Cell<u32> = const { Cell::new(0) });
         let every = self.inner.options.timed_every;
         if every == 0 {
             return;
         }
-        let turn = TURN.get().wrapping_add(1);
-        TURN.set(turn);
+        let turn = DECISIONS.get().wrapping_add(1);
+        DECISIONS.set(turn);
         if turn.is_multiple_of(every) {
             self.inner
-                .figures
+                .stats
                 .times
-                .record(self.inner.store.now().saturating_since(verdict.parts.now));
+                .record(self.inner.store.now().saturating_since(verdict.state.now));
         }
     }
 
     /// A key as lists show it.
-    fn key_listed(&self, ruling: &Ruling, key: &[u8]) -> String {
-        let (by, secret) = (&ruling.policy.key, self.inner.overrides.secret());
+    fn display_key(&self, rule: &Rule, key: &[u8]) -> String {
+        let (by, secret) = (&rule.policy.key, self.inner.overrides.secret());
         match self.inner.options.plain_keys {
-            true => key::shown(by, key, &secret),
+            true => key::display(by, key, &secret),
             false => key::fingerprint(by, key, &secret),
         }
     }

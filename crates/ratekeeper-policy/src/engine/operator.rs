@@ -1,8 +1,8 @@
 //! What an operator does to one key: ban it, give it other limits, give it tokens, free it.
 
-use super::key::{self, Keys};
-use super::overrides::{LONGEST, Override, OverrideError, Shown, What};
-use super::rules::{Rules, Ruling};
+use super::key::{self, KeyBuffer};
+use super::overrides::{KeyDisplay, MAX_OVERRIDE_DURATION, Override, OverrideError, OverrideKind};
+use super::rules::{Rule, Rules};
 use super::{Engine, PolicyKey, Subject};
 use crate::attribute::Attribute;
 use crate::fingerprint::{Fingerprint, KeyName};
@@ -52,7 +52,7 @@ pub(super) struct SelectedKey {
     /// Whether an address stands for an attribute that the subject lacks.
     pub(super) is_by_address: bool,
     /// None where it is known by fingerprints that were not seen here lately.
-    pub(super) bytes: Option<Keys>,
+    pub(super) bytes: Option<KeyBuffer>,
 }
 
 /// # One key
@@ -70,7 +70,7 @@ impl<S: Store> Engine<S> {
         lasts: Duration,
         reason: Option<&str>,
     ) -> Result<Arc<Override>, OverrideError> {
-        self.put(policy, key.into(), lasts, reason, |_| Ok(What::Ban))
+        self.insert_override(policy, key.into(), lasts, reason, |_| Ok(OverrideKind::Ban))
     }
 
     /// Gives a key other limits for so long. They start full, unless the key had the same ones
@@ -87,8 +87,8 @@ impl<S: Store> Engine<S> {
         if limits.is_empty() {
             return Err(OverrideError::NoLimits);
         }
-        self.put(policy, key.into(), lasts, reason, |ruling| {
-            self.stand_in(ruling, limits)
+        self.insert_override(policy, key.into(), lasts, reason, |rule| {
+            self.register_replacement(rule, limits)
         })
     }
 
@@ -101,7 +101,7 @@ impl<S: Store> Engine<S> {
         limits: Option<&[PolicyLimit]>,
         lasts: Duration,
     ) -> Result<PolicyKey, OverrideError> {
-        check(lasts)?;
+        check_duration(lasts)?;
         if limits.is_some_and(<[_]>::is_empty) {
             return Err(OverrideError::NoLimits);
         }
@@ -120,11 +120,11 @@ impl<S: Store> Engine<S> {
         key: impl Into<KeySelector<'a>>,
     ) -> Result<bool, OverrideError> {
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key.into())?;
+        let (rule, key) = self.select(&rules, policy, key.into())?;
         Ok(self
             .inner
             .overrides
-            .remove(ruling.number, &key.name, self.inner.store.now()))
+            .remove(rule.number, &key.name, self.inner.store.now()))
     }
 
     /// Gives a key tokens, as far as there is room for them.
@@ -135,17 +135,17 @@ impl<S: Store> Engine<S> {
         tokens: u64,
     ) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key.into())?;
+        let (rule, key) = self.select(&rules, policy, key.into())?;
         let bytes = key.bytes.ok_or(OverrideError::NotSeen(key.fingerprint))?;
-        let instead = self
+        let replacement = self
             .inner
             .overrides
-            .said_of(ruling, &key.name, self.inner.store.now())
+            .for_name(rule, &key.name, self.inner.store.now())
             .limits;
-        let own = ruling.sets.iter().flatten();
-        for slot in instead
+        let own = rule.sets.iter().flatten();
+        for slot in replacement
             .iter()
-            .flat_map(|instead| instead.slots())
+            .flat_map(|replacement| replacement.slots())
             .chain(own)
         {
             self.inner.store.grant(&slot.handle, &bytes, tokens).await;
@@ -179,22 +179,22 @@ impl<S: Store> Engine<S> {
         lift: bool,
     ) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key)?;
+        let (rule, key) = self.select(&rules, policy, key)?;
         let bytes = key.bytes.ok_or(OverrideError::NotSeen(key.fingerprint))?;
         let now = self.inner.store.now();
-        let instead = self.inner.overrides.said_of(ruling, &key.name, now).limits;
+        let replacement = self.inner.overrides.for_name(rule, &key.name, now).limits;
         if lift {
-            self.inner.overrides.remove(ruling.number, &key.name, now);
+            self.inner.overrides.remove(rule.number, &key.name, now);
         }
-        let penalty = ruling
+        let penalty = rule
             .penalty
             .iter()
             .flat_map(|penalty| penalty.denials.iter().chain([&penalty.ban]));
-        let slots = ruling
-            .sets
-            .iter()
-            .flatten()
-            .chain(instead.iter().flat_map(|instead| instead.slots()));
+        let slots = rule.sets.iter().flatten().chain(
+            replacement
+                .iter()
+                .flat_map(|replacement| replacement.slots()),
+        );
         // In a list: held across an await, the closures above would make a future that cannot move
         // to another thread.
         let handles: Vec<&LimitHandle> = slots.map(|slot| &slot.handle).chain(penalty).collect();
@@ -208,12 +208,9 @@ impl<S: Store> Engine<S> {
     /// under any policy.
     pub fn value_seen(&self, attribute: &Attribute, fingerprint: Fingerprint) -> Option<Vec<u8>> {
         let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
-        self.find_seen(|number, bytes| {
-            let ruling = rules
-                .policies
-                .iter()
-                .find(|ruling| ruling.number == number)?;
-            let parts = key::parts(&ruling.policy.key, bytes);
+        self.find_in_top_lists(|number, bytes| {
+            let rule = rules.policies.iter().find(|rule| rule.number == number)?;
+            let parts = key::parts(&rule.policy.key, bytes);
             let mut values =
                 parts.filter(|part| part.attribute == attribute && !part.is_substitute);
             values
@@ -224,8 +221,8 @@ impl<S: Store> Engine<S> {
 
     /// The first thing that `find` makes of the keys in the lists of the heaviest, with the numbers
     /// of their policies.
-    fn find_seen<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
-        let figures = &self.inner.figures;
+    fn find_in_top_lists<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
+        let figures = &self.inner.stats;
         let lists = [
             &figures.heaviest,
             &figures.most_denied,
@@ -240,51 +237,51 @@ impl<S: Store> Engine<S> {
         self.inner.overrides.list(self.inner.store.now())
     }
 
-    fn put(
+    fn insert_override(
         &self,
         policy: &str,
         key: KeySelector<'_>,
         lasts: Duration,
         reason: Option<&str>,
-        what: impl FnOnce(&Ruling) -> Result<What, OverrideError>,
+        what: impl FnOnce(&Rule) -> Result<OverrideKind, OverrideError>,
     ) -> Result<Arc<Override>, OverrideError> {
-        check(lasts)?;
+        check_duration(lasts)?;
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key)?;
+        let (rule, key) = self.select(&rules, policy, key)?;
         let now = self.inner.store.now();
-        let shown = Shown {
+        let shown = KeyDisplay {
             words: Some(key.words.into()),
             fingerprint: key.fingerprint.into(),
         };
-        let entry = Override::new(&ruling.policy, shown, what(ruling)?, now + lasts, reason);
-        self.inner.overrides.put(
-            ruling.number,
+        let entry = Override::new(&rule.policy, shown, what(rule)?, now + lasts, reason);
+        self.inner.overrides.insert(
+            rule.number,
             key.name,
-            entry.of_bytes(key.bytes.as_deref()),
+            entry.with_bytes(key.bytes.as_deref()),
             now,
         )
     }
 
     /// The policy of that name, and the key of it that is meant.
-    pub(super) fn find<'r>(
+    pub(super) fn select<'r>(
         &self,
         rules: &'r Rules,
         policy: &str,
         selector: KeySelector<'_>,
-    ) -> Result<(&'r Ruling, SelectedKey), OverrideError> {
-        let ruling = rules
+    ) -> Result<(&'r Rule, SelectedKey), OverrideError> {
+        let rule = rules
             .policies
             .iter()
-            .find(|ruling| ruling.policy.name == policy)
+            .find(|rule| rule.policy.name == policy)
             .ok_or(OverrideError::NoPolicy)?;
-        let (by, secret) = (&ruling.policy.key, self.inner.overrides.secret());
+        let (by, secret) = (&rule.policy.key, self.inner.overrides.secret());
         let path = rules.path_of(selector.subject);
         // A bucket that several callers share is not meant by who leaves the attribute out.
-        let missing = match (ruling.policy.missing, selector.subject.address()) {
+        let missing = match (rule.policy.missing, selector.subject.address()) {
             (missing @ (Missing::Address | Missing::Deny), Some(_)) => missing,
             _ => Missing::Skip,
         };
-        let write = |bytes: &mut Keys, key| {
+        let write = |bytes: &mut KeyBuffer, key| {
             let written = key::write(
                 bytes,
                 (key, missing),
@@ -296,7 +293,7 @@ impl<S: Store> Engine<S> {
         };
         let selected = |bytes: &[u8]| SelectedKey {
             name: key::name(policy, by, bytes, &secret),
-            words: key::shown(by, bytes, &secret),
+            words: key::display(by, bytes, &secret),
             fingerprint: key::fingerprint(by, bytes, &secret),
             is_by_address: key::parts(by, bytes).any(|part| part.is_substitute),
             bytes: Some(bytes.into()),
@@ -305,9 +302,9 @@ impl<S: Store> Engine<S> {
             .iter()
             .any(|attribute| selector.fingerprint(attribute).is_some())
         {
-            let mut bytes = Keys::new();
+            let mut bytes = KeyBuffer::new();
             write(&mut bytes, by)?;
-            return Ok((ruling, selected(&bytes)));
+            return Ok((rule, selected(&bytes)));
         }
         let (mut fingerprints, mut words) =
             (Vec::with_capacity(by.len()), Vec::with_capacity(by.len()));
@@ -318,48 +315,48 @@ impl<S: Store> Engine<S> {
                 words.push(format!("{attribute}={fingerprint}"));
                 continue;
             }
-            let (mut bytes, key) = (Keys::new(), slice::from_ref(attribute));
+            let (mut bytes, key) = (KeyBuffer::new(), slice::from_ref(attribute));
             write(&mut bytes, key)?;
             for part in key::parts(key, &bytes) {
                 is_by_address |= part.is_substitute;
                 fingerprints.push(part.fingerprint(&secret));
-                words.push(part.shown(&secret));
+                words.push(part.display(&secret));
             }
         }
         let name = secret.name(policy, fingerprints.iter().copied());
         let is_it = |bytes: &[u8]| key::name(policy, by, bytes, &secret) == name;
-        let seen = self.find_seen(|number, bytes| {
-            (number == ruling.number && is_it(bytes)).then(|| bytes.to_vec())
+        let seen = self.find_in_top_lists(|number, bytes| {
+            (number == rule.number && is_it(bytes)).then(|| bytes.to_vec())
         });
-        let said = || {
-            let said = self
+        let from_overrides = || {
+            let key_overrides = self
                 .inner
                 .overrides
-                .said_of(ruling, &name, self.inner.store.now());
-            [said.ban, said.limits]
+                .for_name(rule, &name, self.inner.store.now());
+            [key_overrides.ban, key_overrides.limits]
                 .into_iter()
                 .flatten()
                 .find_map(|entry| entry.bytes().map(<[u8]>::to_vec))
         };
-        let key = match seen.or_else(said) {
+        let key = match seen.or_else(from_overrides) {
             Some(bytes) => SelectedKey {
                 is_by_address,
                 ..selected(&bytes)
             },
             None => SelectedKey {
                 name,
-                words: key::spaced(words.into_iter()),
-                fingerprint: key::listed(by.iter().zip(fingerprints)),
+                words: key::join_parts(words.into_iter()),
+                fingerprint: key::join_attributes(by.iter().zip(fingerprints)),
                 is_by_address,
                 bytes: None,
             },
         };
-        Ok((ruling, key))
+        Ok((rule, key))
     }
 }
 
-fn check(lasts: Duration) -> Result<(), OverrideError> {
-    if lasts.is_zero() || lasts > LONGEST {
+fn check_duration(lasts: Duration) -> Result<(), OverrideError> {
+    if lasts.is_zero() || lasts > MAX_OVERRIDE_DURATION {
         Err(OverrideError::Duration)
     } else {
         Ok(())

@@ -1,7 +1,7 @@
 //! What a verdict goes back to.
 
-use super::asking::{Asking, Role};
 use super::overrides::Override;
+use super::query::{Query, Role};
 use crate::attribute::Attribute;
 use ratekeeper::{Mode, Timestamp, adaptive::Class, store::Source};
 use std::sync::Arc;
@@ -80,20 +80,19 @@ impl Reason {
 }
 
 /// What the answer of a store to these asks goes back to.
-pub(super) fn reason_of(asking: &Asking, answer: &ratekeeper::Verdict) -> Reason {
+pub(super) fn reason_of(query: &Query, answer: &ratekeeper::Verdict) -> Reason {
     let denying = || {
-        asking
-            .asked
+        query
+            .items
             .iter()
             .zip(answer.statuses())
             .filter(|(_, status)| status.decision().is_denied())
     };
-    let banned = denying().any(|(asked, _)| asked.role == Role::Ban);
+    let banned = denying().any(|(item, _)| item.role == Role::Ban);
     match answer.source() {
         // Who only watches closes nothing.
         Source::Closed
-            if denying().any(|_| true)
-                && denying().all(|(asked, _)| asked.mode == Mode::Shadow) =>
+            if denying().any(|_| true) && denying().all(|(item, _)| item.mode == Mode::Shadow) =>
         {
             Reason::Limits
         }

@@ -1,9 +1,9 @@
 //! Policies as an engine runs them: with their limits registered, and found by path.
 
 use super::LoadSource;
-use super::key::front;
-use super::places::Refusals;
-use super::pressure::{Sheds, Told};
+use super::key::prefix_len;
+use super::overload::{LoadShedder, SharedClock};
+use super::permits::RejectionCounters;
 use crate::attribute::Attribute;
 use crate::index::Index;
 use crate::overload::AdaptiveLimit;
@@ -28,7 +28,7 @@ use std::time::Duration;
 pub(crate) struct Rules {
     pub(crate) source: Policies,
     /// In the order of the policies.
-    pub(crate) policies: Vec<Ruling>,
+    pub(crate) policies: Vec<Rule>,
     pub(crate) index: Index,
     /// Whether any condition is about the path.
     pub(crate) needs_path: bool,
@@ -37,28 +37,28 @@ pub(crate) struct Rules {
     /// The plans by name.
     pub(crate) plans: HashMap<Box<[u8]>, usize>,
     /// Who sheds, if anybody does.
-    pub(crate) sheds: Option<Arc<Sheds>>,
+    pub(crate) shedder: Option<Arc<LoadShedder>>,
 }
 
 /// One policy, with what it has in the store.
-pub(crate) struct Ruling {
+pub(crate) struct Rule {
     pub(crate) policy: Policy,
     /// Told apart from all others for as long as the engine lives; the same after a reload.
     pub(crate) number: u32,
     pub(crate) key_name: Box<str>,
     /// Its own limits, or those of each plan.
     pub(crate) sets: Vec<Vec<Slot>>,
-    pub(crate) penalty: Option<PenaltySlots>,
-    pub(crate) figures: Arc<Counted>,
+    pub(crate) penalty: Option<PenaltyHandles>,
+    pub(crate) counters: Arc<PolicyCounters>,
     /// How many may be in flight, where that is found out, and who waits for a place.
-    pub(crate) gate: Option<AdaptiveQueue<Told>>,
+    pub(crate) adaptive_queue: Option<AdaptiveQueue<SharedClock>>,
 }
 
 /// What is counted of a policy, over all reloads.
-pub(crate) struct Counted {
+pub(crate) struct PolicyCounters {
     pub(crate) tally: Tally,
     pub(crate) bans: AtomicU64,
-    pub(crate) refusals: Refusals,
+    pub(crate) rejections: RejectionCounters,
     /// Whether it was logged that requests share the bucket `unknown`.
     warned_unknown: AtomicBool,
     /// Whether it applied to any request.
@@ -67,11 +67,11 @@ pub(crate) struct Counted {
     since: AtomicU64,
 }
 
-impl Ruling {
+impl Rule {
     /// Logs, once, that requests have neither an attribute of the key nor an address.
     #[cold]
     pub(crate) fn warn_unknown(&self, attribute: &Attribute) {
-        if self.figures.warned_unknown.swap(true, Ordering::Relaxed) {
+        if self.counters.warned_unknown.swap(true, Ordering::Relaxed) {
             return;
         }
         let what = match attribute {
@@ -86,12 +86,12 @@ impl Ruling {
     }
 }
 
-impl Counted {
+impl PolicyCounters {
     fn new(window: Duration, since: u64) -> Self {
         Self {
             tally: Tally::new(window),
             bans: AtomicU64::new(0),
-            refusals: Refusals::default(),
+            rejections: RejectionCounters::default(),
             warned_unknown: AtomicBool::new(false),
             has_applied: AtomicBool::new(false),
             since: AtomicU64::new(since),
@@ -128,7 +128,7 @@ pub(crate) struct Slot {
 }
 
 /// A penalty is two limits: one that the denials use up, and one that a ban uses up.
-pub(crate) struct PenaltySlots {
+pub(crate) struct PenaltyHandles {
     /// None: the first denial is one too many.
     pub(crate) denials: Option<LimitHandle>,
     pub(crate) ban: LimitHandle,
@@ -143,20 +143,20 @@ pub(crate) struct Registry {
     /// What is left to do before the policies of the last load are in force.
     changes: Vec<Change>,
     /// What a store elsewhere is to do with the limits of a policy, by its number.
-    handling: HashMap<u32, Handling>,
+    handling: HashMap<u32, StoreOptions>,
     numbers: HashMap<String, u32>,
-    figures: HashMap<u32, Arc<Counted>>,
+    counters: HashMap<u32, Arc<PolicyCounters>>,
     /// By policy, what it counts by, and whose limits they are.
-    limits: HashMap<(u32, Vec<Attribute>, Set), Vec<Registered>>,
+    limits: HashMap<(u32, Vec<Attribute>, Set), Vec<LimitRegistration>>,
     /// How often policies were loaded.
     loads: u64,
     /// How many requests there have been.
     pub(super) requests: u64,
     /// Adaptive limits by the number of their policy, and what they were made by.
-    pub(super) gates: HashMap<u32, (AdaptiveLimit, AdaptiveQueue<Told>)>,
+    pub(super) adaptive_queues: HashMap<u32, (AdaptiveLimit, AdaptiveQueue<SharedClock>)>,
     /// The clock of all of them.
-    pub(super) clock: Told,
-    pub(super) shed: Option<Arc<Sheds>>,
+    pub(super) clock: SharedClock,
+    pub(super) load_shedder: Option<Arc<LoadShedder>>,
     pub(super) load: Option<LoadSource>,
 }
 
@@ -169,9 +169,9 @@ enum Change {
     /// By how many attributes of its key a limit is kept together.
     Tag(LimitHandle, usize),
     /// The window of the figures of a policy.
-    Window(Arc<Counted>, Duration),
+    Window(Arc<PolicyCounters>, Duration),
     /// How long callers may wait in the queue of an adaptive limit, and how many.
-    Queue(AdaptiveQueue<Told>, QueueConfig),
+    Queue(AdaptiveQueue<SharedClock>, QueueConfig),
 }
 
 impl Change {
@@ -186,24 +186,24 @@ impl Change {
                 store.set_shard_prefix(
                     &handle,
                     (parts > 0)
-                        .then(|| Arc::new(move |key: &[u8]| front(key, parts)) as ShardPrefix),
+                        .then(|| Arc::new(move |key: &[u8]| prefix_len(key, parts)) as ShardPrefix),
                 );
             }
-            Self::Window(figures, window) => figures.tally.set_window(window),
-            Self::Queue(line, queue) => line.set_queue(queue),
+            Self::Window(counters, window) => counters.tally.set_window(window),
+            Self::Queue(queue, config) => queue.set_queue(config),
         }
     }
 }
 
 /// A limit as it is or was in force, and where.
 #[derive(Clone)]
-struct Registered {
+struct LimitRegistration {
     limit: PolicyLimit,
     handle: LimitHandle,
     /// The last load that had it; 0 if it was never in force.
     load: u64,
     /// What the store was told to do with it, once it was told.
-    handling: Option<Handling>,
+    handling: Option<StoreOptions>,
     /// How many attributes of its key the store was told to keep it together by; none if it was not
     /// told.
     tag: usize,
@@ -211,7 +211,7 @@ struct Registered {
 
 /// What a store elsewhere is to do with a limit.
 #[derive(Clone, Copy, PartialEq, Eq)]
-struct Handling {
+struct StoreOptions {
     /// While it cannot be reached.
     on_failure: OnFailure,
     /// Whether this process may decide by leases, and how old what it knows may be.
@@ -285,12 +285,12 @@ impl Rules {
             source.policies.iter().map(|policy| &policy.matching),
             source.path_case,
         );
-        let needs_path = source.policies.iter().any(Policy::looks_at_the_path)
+        let needs_path = source.policies.iter().any(Policy::uses_path)
             || source
                 .allow
                 .iter()
                 .chain(&source.deny)
-                .any(|entry| entry.matching.looks_at_the_path());
+                .any(|entry| entry.matching.uses_path());
         let plans = (0..)
             .zip(&source.plans)
             .map(|(at, plan)| (plan.name.as_bytes().into(), at))
@@ -298,19 +298,19 @@ impl Rules {
         registry.loads += 1;
         let mut policies = Vec::with_capacity(source.policies.len());
         for policy in &source.policies {
-            policies.push(registry.ruling(policy, &source, store)?);
+            policies.push(registry.rule(policy, &source, store)?);
         }
         let handling = |Policy {
                             on_failure, leased, ..
-                        }: &Policy| Handling {
+                        }: &Policy| StoreOptions {
             on_failure: on_failure.unwrap_or(source.on_failure),
             leased: *leased,
         };
         registry.handling = policies
             .iter()
-            .map(|ruling| (ruling.number, handling(&ruling.policy)))
+            .map(|rule| (rule.number, handling(&rule.policy)))
             .collect();
-        let sheds = registry.sheds(source.shed, store.now());
+        let shedder = registry.load_shedder(source.shed, store.now());
         Ok(Self {
             checks: RequestChecks::new(&source),
             source,
@@ -318,7 +318,7 @@ impl Rules {
             index,
             needs_path,
             plans,
-            sheds,
+            shedder,
         })
     }
 
@@ -367,25 +367,25 @@ impl Registry {
         self.changes
             .drain(..)
             .for_each(|change| change.apply(store));
-        for ((number, _, set), known) in &mut self.limits {
+        for ((number, _, set), registered) in &mut self.limits {
             let Some(policy) = self.handling.get(number) else {
                 continue;
             };
-            known
+            registered
                 .iter_mut()
-                .for_each(|one| one.handle_as(set, *policy, store));
+                .for_each(|one| one.apply_options(set, *policy, store));
         }
     }
 
     /// Takes over the limits that a load registered before it failed. A store cannot be rid of
     /// them, and the next load may need them.
-    pub(crate) fn keep_spares(&mut self, failed: Self) {
+    pub(crate) fn adopt_spares(&mut self, failed: Self) {
         self.numbers = failed.numbers;
         for (at, registered) in failed.limits {
             let known = self.limits.entry(at).or_default();
             // A load only ever adds to them.
             let spares = registered.into_iter().skip(known.len());
-            known.extend(spares.map(|one| Registered {
+            known.extend(spares.map(|one| LimitRegistration {
                 load: 0,
                 handling: None,
                 tag: 0,
@@ -396,26 +396,32 @@ impl Registry {
 
     /// Every limit of a policy that is or was in force, with the number of the policy. Those of
     /// penalties count no requests.
-    pub(crate) fn ever(&self) -> impl Iterator<Item = (u32, &LimitHandle)> {
+    pub(crate) fn all_registered(&self) -> impl Iterator<Item = (u32, &LimitHandle)> {
         let counts = |set: &Set| !matches!(set, Set::Denials | Set::Ban);
         let limits = self
             .limits
             .iter()
             .filter(move |((_, _, set), _)| counts(set));
-        limits.flat_map(|((number, ..), known)| known.iter().map(|one| (*number, &one.handle)))
+        limits.flat_map(|((number, ..), registered)| {
+            registered.iter().map(|one| (*number, &one.handle))
+        })
     }
 
     /// Puts off a change to the queue in front of an adaptive limit.
-    pub(super) fn set_queue_later(&mut self, line: &AdaptiveQueue<Told>, queue: QueueConfig) {
-        self.changes.push(Change::Queue(line.clone(), queue));
+    pub(super) fn set_queue_later(
+        &mut self,
+        queue: &AdaptiveQueue<SharedClock>,
+        config: QueueConfig,
+    ) {
+        self.changes.push(Change::Queue(queue.clone(), config));
     }
 
-    fn ruling(
+    fn rule(
         &mut self,
         policy: &Policy,
         source: &Policies,
         store: &impl Store,
-    ) -> Result<Ruling, EngineError> {
+    ) -> Result<Rule, EngineError> {
         let next = u32::try_from(self.numbers.len()).map_err(|_| EngineError::TooManyLimits)?;
         let number = *self.numbers.entry(policy.name.clone()).or_insert(next);
         let sets = match &policy.limits {
@@ -444,22 +450,25 @@ impl Registry {
             .find_map(|slot| period(&slot.limit))
             .unwrap_or_default();
         let requests = self.requests;
-        let figures = self
-            .figures
+        let counters = self
+            .counters
             .entry(number)
-            .or_insert_with(|| Arc::new(Counted::new(window, requests)));
-        let figures = Arc::clone(figures);
+            .or_insert_with(|| Arc::new(PolicyCounters::new(window, requests)));
+        let counters = Arc::clone(counters);
         self.changes
-            .push(Change::Window(Arc::clone(&figures), window));
-        let (gate, key_name) = (self.gate(number, policy), policy.key_name().into());
-        Ok(Ruling {
+            .push(Change::Window(Arc::clone(&counters), window));
+        let (adaptive_queue, key_name) = (
+            self.adaptive_queue(number, policy),
+            policy.key_name().into(),
+        );
+        Ok(Rule {
             policy: policy.clone(),
             number,
             key_name,
             sets,
             penalty,
-            figures,
-            gate,
+            counters,
+            adaptive_queue,
         })
     }
 
@@ -489,7 +498,7 @@ impl Registry {
         policy: &Policy,
         penalty: &Penalty,
         store: &impl Store,
-    ) -> Result<PenaltySlots, TooManyLimitsError> {
+    ) -> Result<PenaltyHandles, TooManyLimitsError> {
         let (denials, ban) = penalty_limits(penalty);
         let ban = self
             .handles(number, policy, Set::Ban, &[ban], store)?
@@ -501,7 +510,7 @@ impl Registry {
                     .remove(0),
             ),
         };
-        Ok(PenaltySlots { denials, ban })
+        Ok(PenaltyHandles { denials, ban })
     }
 
     /// Handles for these limits: those that were there stay, those that changed are to be changed
@@ -521,30 +530,30 @@ impl Registry {
             ..
         } = self;
         let names = shared_names(policy, &set, limits);
-        let known = all.entry((number, policy.key.clone(), set)).or_default();
-        let mut taken = vec![false; known.len()];
+        let registered = all.entry((number, policy.key.clone(), set)).or_default();
+        let mut taken = vec![false; registered.len()];
         let mut chosen: Vec<Option<usize>> = vec![None; limits.len()];
-        let latest = known.iter().map(|old| old.load).max();
+        let latest = registered.iter().map(|old| old.load).max();
         // The same limit first. Then those that were in force last, whose levels it is to carry on:
         // one of the same period, then any of the same sort, in their order. Then what was in force
         // once.
-        let ways: [(Alike, bool); 5] = [
+        let match_order: [(LimitMatcher, bool); 5] = [
             (PolicyLimit::eq, false),
             (same_period, true),
-            (same_sort, true),
+            (same_kind, true),
             (same_period, false),
-            (same_sort, false),
+            (same_kind, false),
         ];
-        for (alike, only_latest) in ways {
+        for (alike, only_latest) in match_order {
             for (limit, chosen) in limits
                 .iter()
                 .zip(&mut chosen)
                 .filter(|(_, chosen)| chosen.is_none())
             {
-                let fits = |old: &Registered| {
+                let fits = |old: &LimitRegistration| {
                     alike(&old.limit, limit) && (!only_latest || Some(old.load) == latest)
                 };
-                let found = (0..taken.len()).find(|at| !taken[*at] && fits(&known[*at]));
+                let found = (0..taken.len()).find(|at| !taken[*at] && fits(&registered[*at]));
                 if let Some(at) = found {
                     (taken[at], *chosen) = (true, Some(at));
                 }
@@ -559,23 +568,23 @@ impl Registry {
                         PolicyLimit::Rate(rate) => store.limit(&policy.name, *rate)?,
                         PolicyLimit::Concurrent(many) => store.concurrency(&policy.name, *many)?,
                     };
-                    known.push(Registered {
+                    registered.push(LimitRegistration {
                         limit: *limit,
                         handle,
                         load: *loads,
                         handling: None,
                         tag: 0,
                     });
-                    known.len() - 1
+                    registered.len() - 1
                 }
             };
-            let Registered {
+            let LimitRegistration {
                 limit: old,
                 handle,
                 load,
                 tag,
                 ..
-            } = &mut known[at];
+            } = &mut registered[at];
             if old != limit {
                 changes.push(Change::Limit(handle.clone(), *limit));
                 *old = *limit;
@@ -593,39 +602,39 @@ impl Registry {
     }
 
     /// A handle for a limit that stands in for those of a policy, for whoever it is put on.
-    pub(crate) fn stand_in(
+    pub(crate) fn register_replacement(
         &mut self,
-        ruling: &Ruling,
+        rule: &Rule,
         limit: PolicyLimit,
         store: &impl Store,
     ) -> Result<Slot, TooManyLimitsError> {
-        let (number, set) = (ruling.number, Set::Instead(limit));
+        let (number, set) = (rule.number, Set::Instead(limit));
         let slot = self
-            .slots(number, &ruling.policy, set.clone(), &[limit], store)?
+            .slots(number, &rule.policy, set.clone(), &[limit], store)?
             .remove(0);
         self.changes
             .drain(..)
             .for_each(|change| change.apply(store));
-        let known = self
+        let registered = self
             .limits
-            .get_mut(&(number, ruling.policy.key.clone(), set.clone()))
+            .get_mut(&(number, rule.policy.key.clone(), set.clone()))
             .into_iter()
             .flatten();
         if let Some(policy) = self.handling.get(&number) {
-            known.for_each(|one| one.handle_as(&set, *policy, store));
+            registered.for_each(|one| one.apply_options(&set, *policy, store));
         }
         Ok(slot)
     }
 }
 
-impl Registered {
+impl LimitRegistration {
     /// Tells the store what to do with a limit of a policy, unless it knows.
-    fn handle_as(&mut self, set: &Set, policy: Handling, store: &impl Store) {
+    fn apply_options(&mut self, set: &Set, policy: StoreOptions, store: &impl Store) {
         let handling = match set {
             Set::Own | Set::Plan(_) | Set::Instead(_) => policy,
             // A node's share of a ban begins used up, and would ban everybody. The limits beside it
             // decide.
-            Set::Denials | Set::Ban => Handling {
+            Set::Denials | Set::Ban => StoreOptions {
                 on_failure: OnFailure::Open,
                 leased: None,
             },
@@ -688,14 +697,14 @@ fn shared_names(policy: &Policy, set: &Set, limits: &[PolicyLimit]) -> Vec<Strin
 }
 
 /// Whether a limit can take the place of another.
-type Alike = fn(&PolicyLimit, &PolicyLimit) -> bool;
+type LimitMatcher = fn(&PolicyLimit, &PolicyLimit) -> bool;
 
-fn same_sort(old: &PolicyLimit, new: &PolicyLimit) -> bool {
+fn same_kind(old: &PolicyLimit, new: &PolicyLimit) -> bool {
     old.rate().is_some() == new.rate().is_some()
 }
 
 fn same_period(old: &PolicyLimit, new: &PolicyLimit) -> bool {
-    same_sort(old, new) && period(old) == period(new)
+    same_kind(old, new) && period(old) == period(new)
 }
 
 fn period(limit: &PolicyLimit) -> Option<Duration> {

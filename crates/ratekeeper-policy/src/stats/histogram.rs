@@ -53,7 +53,7 @@ impl Histogram {
     #[inline]
     pub(crate) fn record(&self, took: Duration) {
         let nanos = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
-        let stripe = self.stripes.mine();
+        let stripe = self.stripes.current();
         stripe.buckets[BOUNDS.partition_point(|bound| *bound < nanos)].fetch_add(1, Relaxed);
         stripe.nanos.fetch_add(nanos, Relaxed);
     }

@@ -8,6 +8,6 @@ mod tally;
 
 pub(crate) use histogram::Histogram;
 pub use histogram::HistogramSnapshot;
-pub(crate) use sketch::{Heavy, KeyBytes, SeenKey, Sketch};
+pub(crate) use sketch::{HeavyHitter, KeyBytes, Sketch, StoredKey};
 pub use tally::DecisionStats;
 pub(crate) use tally::{Event, Tally};

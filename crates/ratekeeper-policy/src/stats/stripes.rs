@@ -8,16 +8,16 @@ const STRIPES: usize = 8;
 /// Copies of `T` on cache lines of their own. Threads beyond the eighth share, so `T` must bear
 /// several writers.
 #[derive(Debug, Default)]
-pub(super) struct Striped<T>([Line<T>; STRIPES]);
+pub(super) struct Striped<T>([CacheAligned<T>; STRIPES]);
 
 #[derive(Debug, Default)]
 #[repr(align(64))]
-struct Line<T>(T);
+struct CacheAligned<T>(T);
 
 impl<T> Striped<T> {
     /// The copy of the calling thread.
     #[inline]
-    pub(super) fn mine(&self) -> &T {
+    pub(super) fn current(&self) -> &T {
         static THREADS: AtomicUsize = AtomicUsize::new(0);
         thread_local! {
             static STRIPE: usize = THREADS.fetch_add(1, Relaxed) % STRIPES;
@@ -42,8 +42,8 @@ mod tests {
             for thread in 0..4 * STRIPES {
                 let striped = &striped;
                 scope.spawn(move || {
-                    striped.mine().lock().unwrap().push(thread);
-                    assert!(std::ptr::eq(striped.mine(), striped.mine()));
+                    striped.current().lock().unwrap().push(thread);
+                    assert!(std::ptr::eq(striped.current(), striped.current()));
                 });
             }
         });
@@ -66,7 +66,7 @@ mod tests {
 
     #[test]
     fn copies_share_no_cache_line() {
-        assert_eq!(size_of::<Line<u64>>(), 64);
+        assert_eq!(size_of::<CacheAligned<u64>>(), 64);
         assert_eq!(align_of::<Striped<u64>>(), 64);
     }
 }

@@ -63,7 +63,7 @@ struct Stripe {
 
 const COST_BITS: u32 = 48;
 /// A window's cost stops here, at 281 TB if the cost is in bytes.
-const MOST_COST: u64 = (1 << COST_BITS) - 1;
+const MAX_COST: u64 = (1 << COST_BITS) - 1;
 
 impl Tally {
     /// Nothing counted yet. A zero `window` means that admitted cost is not followed.
@@ -77,7 +77,7 @@ impl Tally {
     /// Counts one outcome.
     #[inline]
     pub(crate) fn add(&self, event: Event) {
-        self.stripes.mine().events[event as usize].fetch_add(1, Relaxed);
+        self.stripes.current().events[event as usize].fetch_add(1, Relaxed);
     }
 
     /// Counts admitted cost into the window of `now`.
@@ -85,12 +85,12 @@ impl Tally {
     /// What comes a window late is counted where it belongs. What comes two windows late, or early,
     /// starts the thread's share of the figure anew: a clock that jumps cannot leave it stuck.
     #[inline]
-    pub(crate) fn admitted(&self, cost: u64, now: Timestamp) {
+    pub(crate) fn add_cost(&self, cost: u64, now: Timestamp) {
         let window = self.window.load(Relaxed);
         if window > 0 {
             self.stripes
-                .mine()
-                .admitted(cost, now.as_unix_nanos(), window);
+                .current()
+                .add_cost(cost, now.as_unix_nanos(), window);
         }
     }
 
@@ -162,7 +162,7 @@ impl Tally {
 
 impl Stripe {
     #[inline]
-    fn admitted(&self, cost: u64, now: u64, window: u64) {
+    fn add_cost(&self, cost: u64, now: u64, window: u64) {
         let latest = self.latest.load(Acquire);
         // Mostly the same window as before: a multiplication costs less than the division.
         let same = now.wrapping_sub(latest.wrapping_mul(window)) < window;
@@ -174,12 +174,12 @@ impl Stripe {
         let fresh = number << COST_BITS;
         let word = &self.windows[(number & 1) as usize];
         let _ = word.fetch_update(Relaxed, Relaxed, |held| {
-            let before = if held & !MOST_COST == fresh {
-                held & MOST_COST
+            let before = if held & !MAX_COST == fresh {
+                held & MAX_COST
             } else {
                 0
             };
-            Some(fresh | before.saturating_add(cost).min(MOST_COST))
+            Some(fresh | before.saturating_add(cost).min(MAX_COST))
         });
     }
 
@@ -204,8 +204,8 @@ impl Stripe {
 
     fn cost_in(&self, number: u64) -> u64 {
         let held = self.windows[(number & 1) as usize].load(Relaxed);
-        if held & !MOST_COST == number << COST_BITS {
-            held & MOST_COST
+        if held & !MAX_COST == number << COST_BITS {
+            held & MAX_COST
         } else {
             0
         }
@@ -268,12 +268,12 @@ mod tests {
     #[test]
     fn the_window_before_counts_by_the_share_that_is_still_inside() {
         let (tally, start) = tally();
-        tally.admitted(100, at(start));
+        tally.add_cost(100, at(start));
         assert_eq!(tally.in_window(at(start)), 100);
         assert_eq!(tally.in_window(at(start + SECOND - 1)), 100);
         assert_eq!(tally.in_window(at(start + SECOND)), 100);
         assert_eq!(tally.in_window(at(start + SECOND + SECOND / 4)), 75);
-        tally.admitted(7, at(start + SECOND + SECOND / 4));
+        tally.add_cost(7, at(start + SECOND + SECOND / 4));
         assert_eq!(tally.in_window(at(start + SECOND + SECOND / 2)), 57);
         assert_eq!(
             tally.in_window(at(start + SECOND + SECOND / 2 + 1)),
@@ -288,11 +288,11 @@ mod tests {
     fn nothing_comes_back_when_the_bits_of_the_number_come_round() {
         const ROUND: u64 = 1 << 16;
         let (tally, start) = tally();
-        tally.admitted(100, at(start));
+        tally.add_cost(100, at(start));
         for later in [ROUND - 1, ROUND, ROUND + 1, 2 * ROUND] {
             assert_eq!(tally.in_window(at(start + later * SECOND)), 0);
         }
-        tally.admitted(1, at(start + ROUND * SECOND));
+        tally.add_cost(1, at(start + ROUND * SECOND));
         assert_eq!(tally.in_window(at(start + ROUND * SECOND)), 1);
     }
 
@@ -300,17 +300,17 @@ mod tests {
     fn the_epoch_itself_is_a_window_like_any_other() {
         let (tally, _) = tally();
         assert_eq!(tally.in_window(at(0)), 0);
-        tally.admitted(3, at(0));
+        tally.add_cost(3, at(0));
         assert_eq!(tally.in_window(at(0)), 3);
-        tally.admitted(2, at(u64::MAX));
+        tally.add_cost(2, at(u64::MAX));
         assert_eq!(tally.in_window(at(u64::MAX)), 2);
     }
 
     #[test]
     fn what_comes_late_counts_where_it_belongs() {
         let (tally, start) = tally();
-        tally.admitted(10, at(start + SECOND));
-        tally.admitted(4, at(start));
+        tally.add_cost(10, at(start + SECOND));
+        tally.add_cost(4, at(start));
         assert_eq!(tally.in_window(at(start + SECOND + SECOND / 2)), 12);
         // A reader whose clock is a little behind sees all of what is there.
         assert_eq!(tally.in_window(at(start + SECOND - 1)), 14);
@@ -319,17 +319,17 @@ mod tests {
     #[test]
     fn a_clock_that_jumped_ahead_and_came_back_leaves_nothing_stuck() {
         let (tally, start) = tally();
-        tally.admitted(5, at(start + 1_000 * SECOND));
-        tally.admitted(1, at(start));
+        tally.add_cost(5, at(start + 1_000 * SECOND));
+        tally.add_cost(1, at(start));
         assert_eq!(tally.in_window(at(start)), 1);
-        tally.admitted(1, at(start + SECOND));
+        tally.add_cost(1, at(start + SECOND));
         assert_eq!(tally.in_window(at(start + SECOND)), 2);
     }
 
     #[test]
     fn a_window_changes_live() {
         let (tally, start) = tally();
-        tally.admitted(5, at(start));
+        tally.add_cost(5, at(start));
         tally.set_window(Duration::from_secs(1));
         assert_eq!(
             tally.in_window(at(start)),
@@ -339,21 +339,21 @@ mod tests {
         for seconds in [3_600, 1, 60] {
             tally.set_window(Duration::from_secs(seconds));
             assert_eq!(tally.in_window(at(start)), 0);
-            tally.admitted(7, at(start));
+            tally.add_cost(7, at(start));
             assert_eq!(tally.in_window(at(start)), 7);
         }
         tally.set_window(Duration::ZERO);
-        tally.admitted(7, at(start));
+        tally.add_cost(7, at(start));
         assert_eq!(tally.in_window(at(start)), 0);
     }
 
     #[test]
     fn a_huge_cost_stops_at_the_most_a_window_holds() {
         let (tally, start) = tally();
-        tally.admitted(u64::MAX, at(start));
-        tally.admitted(u64::MAX, at(start));
-        assert_eq!(tally.in_window(at(start)), MOST_COST);
-        assert_eq!(tally.in_window(at(start + SECOND)), MOST_COST);
+        tally.add_cost(u64::MAX, at(start));
+        tally.add_cost(u64::MAX, at(start));
+        assert_eq!(tally.in_window(at(start)), MAX_COST);
+        assert_eq!(tally.in_window(at(start + SECOND)), MAX_COST);
         assert_eq!(tally.in_window(at(start + 2 * SECOND)), 0);
     }
 
@@ -372,7 +372,7 @@ mod tests {
                         let now = at(start + window * SECOND);
                         barrier.wait();
                         for _ in 0..EACH {
-                            tally.admitted(1, now);
+                            tally.add_cost(1, now);
                             tally.add(Event::Allowed);
                         }
                         barrier.wait();
@@ -404,7 +404,7 @@ mod tests {
                 let number = now / window;
                 let share = of(&exact, number - 1) * (window - now % window);
                 prop_assert_eq!(tally.in_window(at(now)), of(&exact, number) + share.div_ceil(window));
-                tally.admitted(cost, at(now));
+                tally.add_cost(cost, at(now));
                 *exact.entry(number).or_default() += cost;
                 prop_assert_eq!(tally.in_window(at(now)), of(&exact, number) + share.div_ceil(window));
             }

@@ -79,14 +79,14 @@ proptest! {
         let subject = who.subject();
         let explained = at_once(pair.gate.explain(&subject, cost));
         // What is told holds by the limits in force; those of an operator end at their time.
-        let stand_in = |tried: &ratekeeper_policy::engine::PolicyTrace| tried.outcome.as_ref().is_ok_and(|standing| standing.instead.is_some());
+        let stand_in = |tried: &ratekeeper_policy::engine::PolicyTrace| tried.outcome.as_ref().is_ok_and(|standing| standing.replacement.is_some());
         if explained.tried().iter().any(stand_in) {
             return Ok(());
         }
         if explained.verdict().is_denied() {
             let permits = |tried: &ratekeeper_policy::engine::PolicyTrace| {
                 let levels = tried.outcome.iter().flat_map(|standing| &standing.levels);
-                levels.into_iter().any(|level| level.outcome == AskOutcome::Denied && level.admits_at.is_none())
+                levels.into_iter().any(|level| level.outcome == AskOutcome::Denied && level.allowed_at.is_none())
             };
             let permits = explained.tried().iter().any(permits);
             match explained.allowed_at() {

@@ -259,7 +259,7 @@ impl<S: Store + 'static> Decider for PolicyDecider<S> {
     }
 
     fn keeps(&self, ticket: &PolicyVerdict) -> bool {
-        ticket.holds_places()
+        ticket.holds_permits()
     }
 
     fn is_settled(&self, ticket: &PolicyVerdict, ending: &Completion) -> bool {

@@ -11,13 +11,13 @@ fn none() -> Box<str> {
     unreachable!("no key here is long")
 }
 
-fn heavy(fingerprint: u64, policy: u32, count: u64, error: u64) -> Heavy {
-    Heavy {
+fn heavy(fingerprint: u64, policy: u32, count: u64, error: u64) -> HeavyHitter {
+    HeavyHitter {
         fingerprint,
         policy,
         count,
         error,
-        key: SeenKey::default(),
+        key: StoredKey::default(),
     }
 }
 
@@ -60,8 +60,8 @@ fn a_newcomer_takes_the_least_and_inherits_its_count() {
     );
 }
 
-fn bytes(key: &[u8]) -> SeenKey {
-    SeenKey::Bytes(KeyBytes::new(key))
+fn bytes(key: &[u8]) -> StoredKey {
+    StoredKey::Bytes(KeyBytes::new(key))
 }
 
 #[test]
@@ -83,15 +83,15 @@ fn a_key_is_kept_with_its_slot_and_a_long_one_by_what_it_is_called() {
             .into_iter()
             .map(|heavy| heavy.key)
             .collect::<Vec<_>>(),
-        [bytes(&longest), SeenKey::Long("user:1".into())]
+        [bytes(&longest), StoredKey::Long("user:1".into())]
     );
     let found = |key: &[u8]| sketch.find(|policy, known| (known == key).then_some(policy));
     assert_eq!(
         (found(&longest), found(&too_long), found(b"ann")),
         (Some(1), None, None)
     );
-    for newcomer in 3..7 {
-        sketch.add(newcomer, 1, 99, b"ann", none);
+    for insert in 3..7 {
+        sketch.add(insert, 1, 99, b"ann", none);
     }
     assert!(
         sketch.top(9).iter().all(|heavy| heavy.key == bytes(b"ann")),
@@ -119,7 +119,7 @@ fn a_name_that_panics_changes_nothing() {
 fn a_set_that_is_held_drops_newcomers_and_counts_them() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
-    let held = sketch.sets[0].hold();
+    let held = sketch.sets[0].lock_owners();
     sketch.add(1, 1, 1, NO_KEY, none);
     sketch.add(2, 1, 5, NO_KEY, none);
     drop(held);
@@ -136,7 +136,7 @@ fn a_newcomer_that_another_thread_brought_meanwhile_gets_no_second_slot() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
     // What a thread does that looked for the key just before.
-    sketch.sets[0].newcomer(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || panic!("it has a slot"));
+    sketch.sets[0].insert(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || panic!("it has a slot"));
     assert_eq!(sketch.top(9), [heavy(1, 1, 3, 0)]);
 }
 
@@ -170,10 +170,10 @@ fn no_slots_count_nothing_and_zero_is_a_key_like_any_other() {
 #[test]
 fn a_count_stops_before_it_wraps() {
     let sketch = Sketch::new(4);
-    for _ in 0..2 * (MOST_COUNT / MOST_WEIGHT) {
+    for _ in 0..2 * (MAX_COUNT / MAX_WEIGHT) {
         sketch.add(1, 1, u64::MAX, NO_KEY, none);
     }
-    assert_eq!(sketch.top(1), [heavy(1, 1, MOST_COUNT, 0)]);
+    assert_eq!(sketch.top(1), [heavy(1, 1, MAX_COUNT, 0)]);
 }
 
 #[derive(Clone, Debug)]

@@ -1,11 +1,11 @@
 //! Places under adaptive limits: taken before anything is charged, waited for where a policy has a
 //! queue, and given back to whoever waits.
 
-use super::parts::Parts;
-use super::pressure::Told;
+use super::overload::SharedClock;
 use super::reason::Reason;
 use super::rules::Registry;
 use super::verdict::PolicyVerdict;
+use super::verdict_pool::VerdictState;
 use super::{Completion, Engine};
 use crate::policy::Policy;
 use crate::stats::Event;
@@ -14,23 +14,23 @@ use ratekeeper::{Store, Timestamp, adaptive::AdaptivePermit, adaptive::Class};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A place that a request holds, and the policy whose it is, by its place among the rules.
-pub(super) type Held = (u32, AdaptivePermit<Told>);
+pub(super) type PolicyPermit = (u32, AdaptivePermit<SharedClock>);
 
 /// A request that waits in line for the nth of its gates.
-pub(super) struct InLine {
-    nth: usize,
-    place: QueueTicket<Told>,
+pub(super) struct QueuedRequest {
+    index: usize,
+    ticket: QueueTicket<SharedClock>,
 }
 
 /// Whom an adaptive limit turned away, and for what.
 #[derive(Default)]
-pub(crate) struct Refusals {
+pub(crate) struct RejectionCounters {
     at_capacity: AtomicU64,
     queue_full: AtomicU64,
     waited_too_long: AtomicU64,
 }
 
-impl Refusals {
+impl RejectionCounters {
     /// Counts a request that was turned away for this.
     pub(super) fn add(&self, reason: &Reason) {
         let counter = match reason {
@@ -42,7 +42,7 @@ impl Refusals {
         counter.fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(super) fn counts(&self) -> RejectionStats {
+    pub(super) fn stats(&self) -> RejectionStats {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let [at_capacity, queue_full, waited_too_long] =
             [&self.at_capacity, &self.queue_full, &self.waited_too_long].map(read);
@@ -70,39 +70,43 @@ impl Registry {
     /// The gate of a policy and the line in front of it: the same as before if it is to be the
     /// same, else one that begins where that was. Whoever waits in another line is served there, by
     /// those who hold places behind it.
-    pub(super) fn gate(&mut self, number: u32, policy: &Policy) -> Option<AdaptiveQueue<Told>> {
+    pub(super) fn adaptive_queue(
+        &mut self,
+        number: u32,
+        policy: &Policy,
+    ) -> Option<AdaptiveQueue<SharedClock>> {
         let limit = policy.adaptive?;
         let build = |start: u64| {
-            let gate = limit
+            let concurrency = limit
                 .builder()
                 .start(start)
                 .build_with_clock(self.clock.clone());
-            AdaptiveQueue::new(gate, limit.queue)
+            AdaptiveQueue::new(concurrency, limit.queue)
         };
-        let line = match self.gates.get(&number) {
-            Some((known, line)) if known.is_alike(&limit) => {
-                let line = line.clone();
-                self.set_queue_later(&line, limit.queue);
-                line
+        let queue = match self.adaptive_queues.get(&number) {
+            Some((known, queue)) if known.same_except_queue(&limit) => {
+                let queue = queue.clone();
+                self.set_queue_later(&queue, limit.queue);
+                queue
             }
-            Some((_, line)) => build(line.gate().limit()),
+            Some((_, queue)) => build(queue.gate().limit()),
             None => build(limit.start),
         };
-        self.gates.insert(number, (limit, line.clone()));
-        Some(line)
+        self.adaptive_queues.insert(number, (limit, queue.clone()));
+        Some(queue)
     }
 }
 
-impl Parts {
+impl VerdictState {
     /// Turns the request away for one of its gates.
-    fn refuse(&mut self, reason: Reason, number: u32) {
-        self.free(None);
-        (self.reason, self.full) = (reason, number);
+    fn reject(&mut self, reason: Reason, number: u32) {
+        self.release_permits(None);
+        (self.reason, self.rejecting_policy) = (reason, number);
     }
 
     /// Gives its places back to whoever waits for them, and says how the request ended, if that
     /// says something.
-    pub(super) fn free(&mut self, ended: Option<(RequestOutcome, Timestamp)>) {
+    pub(super) fn release_permits(&mut self, ended: Option<(RequestOutcome, Timestamp)>) {
         if self.permits.is_empty() {
             return;
         }
@@ -114,17 +118,17 @@ impl Parts {
                 Some((outcome, now)) => permit.finish_at(outcome, now),
                 None => drop(permit),
             }
-            let Some(line) = rules.policies[number as usize]
-                .gate
+            let Some(queue) = rules.policies[number as usize]
+                .adaptive_queue
                 .as_ref()
-                .filter(|line| !line.is_empty())
+                .filter(|queue| !queue.is_empty())
             else {
                 continue;
             };
             if let Some((_, now)) = ended {
-                line.gate().clock().tell(now);
+                queue.gate().clock().tell(now);
             }
-            line.serve();
+            queue.serve();
         }
     }
 }
@@ -132,98 +136,100 @@ impl Parts {
 impl<S: Store> Engine<S> {
     /// Takes a place at each gate from the nth on. Who finds none is turned away; or, if it may
     /// wait and the policy has a queue, says where it waits.
-    pub(super) fn take_places(
+    pub(super) fn acquire_permits(
         &self,
         verdict: &mut PolicyVerdict,
         from: usize,
         may_wait: bool,
-    ) -> Option<InLine> {
-        let parts = &mut *verdict.parts;
-        let (rules, asking) = (
-            parts.rules.as_deref().expect("a verdict has rules"),
-            &parts.asking,
+    ) -> Option<QueuedRequest> {
+        let state = &mut *verdict.state;
+        let (rules, query) = (
+            state.rules.as_deref().expect("a verdict has rules"),
+            &state.query,
         );
         // A gate keeps room for the more important, once anything says how important a request is.
-        let class = asking
+        let class = query
             .class
             .or_else(|| rules.default_class())
             .unwrap_or(Class::CriticalPlus);
-        let may_wait = may_wait && !asking.at_once;
-        for (nth, &(number, enforced)) in asking.gates.iter().enumerate().skip(from) {
-            let ruling = &rules.policies[number as usize];
-            let Some(line) = &ruling.gate else { continue };
-            let gate = line.gate();
-            let waits =
-                may_wait && enforced && ruling.policy.adaptive.is_some_and(|limit| limit.queues());
-            // Nobody passes those who wait.
-            let permit = match waits && !line.is_empty() {
-                true => None,
-                false => gate.try_acquire_as_at(class, None, parts.now).ok(),
+        let may_wait = may_wait && !query.no_wait;
+        for (index, &(number, enforced)) in query.adaptive_policies.iter().enumerate().skip(from) {
+            let rule = &rules.policies[number as usize];
+            let Some(queue) = &rule.adaptive_queue else {
+                continue;
             };
-            if let Some(sheds) = &rules.sheds {
-                sheds.hear(gate);
+            let concurrency = queue.gate();
+            let can_wait =
+                may_wait && enforced && rule.policy.adaptive.is_some_and(|limit| limit.has_queue());
+            // Nobody passes those who wait.
+            let permit = match can_wait && !queue.is_empty() {
+                true => None,
+                false => concurrency.try_acquire_as_at(class, None, state.now).ok(),
+            };
+            if let Some(shedder) = &rules.shedder {
+                shedder.report(concurrency);
             }
             match permit {
-                Some(permit) => parts.permits.push((number, permit)),
-                None if waits => {
-                    gate.clock().tell(parts.now);
-                    let place = line.join(class, None);
-                    if place.is_none() {
-                        parts.refuse(Reason::QueueFull, number);
+                Some(permit) => state.permits.push((number, permit)),
+                None if can_wait => {
+                    concurrency.clock().tell(state.now);
+                    let ticket = queue.join(class, None);
+                    if ticket.is_none() {
+                        state.reject(Reason::QueueFull, number);
                     }
-                    return place.map(|place| InLine { nth, place });
+                    return ticket.map(|ticket| QueuedRequest { index, ticket });
                 }
                 None if enforced => {
-                    parts.refuse(Reason::AtCapacity, number);
+                    state.reject(Reason::AtCapacity, number);
                     return None;
                 }
-                None => ruling.figures.tally.add(Event::ShadowDenied),
+                None => rule.counters.tally.add(Event::ShadowDenied),
             }
         }
         None
     }
 
     /// Waits in the lines of its gates, one after the other, until `latest` at most.
-    pub(super) async fn wait_in_line(
+    pub(super) async fn wait_in_queue(
         &self,
         verdict: &mut PolicyVerdict,
-        first: InLine,
+        first: QueuedRequest,
         latest: Option<Timestamp>,
     ) {
         let store = &self.inner.store;
         let mut next = Some(first);
-        while let Some(InLine { nth, place }) = next.take() {
-            let deadline = verdict.parts.asking.deadline;
+        while let Some(QueuedRequest { index, ticket }) = next.take() {
+            let deadline = verdict.state.query.deadline;
             let until = [deadline, latest]
                 .into_iter()
                 .flatten()
-                .fold(place.until(), Ord::min);
-            let turn = place.wait(store.sleep_until(until)).await;
-            let (parts, now) = (&mut *verdict.parts, store.now());
-            let number = parts.asking.gates[nth].0;
+                .fold(ticket.until(), Ord::min);
+            let permit = ticket.wait(store.sleep_until(until)).await;
+            let (state, now) = (&mut *verdict.state, store.now());
+            let number = state.query.adaptive_policies[index].0;
             // What is charged is charged now.
-            parts.now = now;
-            match turn {
+            state.now = now;
+            match permit {
                 Some(permit) => {
                     let mut permit = permit.into_inner();
                     permit.restart_at(now);
-                    parts.permits.push((number, permit));
-                    next = self.take_places(verdict, nth + 1, true);
+                    state.permits.push((number, permit));
+                    next = self.acquire_permits(verdict, index + 1, true);
                 }
                 None if deadline.is_some_and(|deadline| deadline <= now) => {
-                    parts.refuse(Reason::TooLate, number)
+                    state.reject(Reason::TooLate, number)
                 }
-                None => parts.refuse(Reason::WaitedTooLong, number),
+                None => state.reject(Reason::WaitedTooLong, number),
             }
         }
     }
 
     /// A request has ended: what it held is measured and free.
-    pub(super) fn finish(&self, verdict: &mut PolicyVerdict, ending: &Completion) {
-        if !verdict.parts.permits.is_empty() {
+    pub(super) fn finish(&self, verdict: &mut PolicyVerdict, completion: &Completion) {
+        if !verdict.state.permits.is_empty() {
             verdict
-                .parts
-                .free(Some((ending.outcome(), self.inner.store.now())));
+                .state
+                .release_permits(Some((completion.outcome(), self.inner.store.now())));
         }
     }
 }

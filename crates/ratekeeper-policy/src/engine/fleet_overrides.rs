@@ -3,8 +3,8 @@
 
 use super::Engine;
 use super::operator::KeySelector;
-use super::overrides::{ByName, Override, OverrideError, Shown, What};
-use super::rules::Ruling;
+use super::overrides::{KeyDisplay, Override, OverrideError, OverrideKind, OverrideMap};
+use super::rules::Rule;
 use crate::attribute::Attribute;
 use crate::fingerprint::{FingerprintSecret, KeyName};
 use crate::policy_limit::PolicyLimit;
@@ -70,10 +70,10 @@ impl<S: Store> Engine<S> {
         key: impl Into<KeySelector<'a>>,
     ) -> Result<PolicyKey, OverrideError> {
         let rules = self.inner.rules.load();
-        let (ruling, key) = self.find(&rules, policy, key.into())?;
+        let (rule, key) = self.select(&rules, policy, key.into())?;
         Ok(PolicyKey {
-            policy: ruling.policy.name.clone(),
-            by: ruling.policy.key.clone(),
+            policy: rule.policy.name.clone(),
+            by: rule.policy.key.clone(),
             words: key.words,
             fingerprint: key.fingerprint,
             name: key.name,
@@ -94,45 +94,45 @@ impl<S: Store> Engine<S> {
         said: &[SharedOverride],
     ) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
-        let by_name: HashMap<&str, &Ruling> = rules
+        let by_name: HashMap<&str, &Rule> = rules
             .policies
             .iter()
-            .map(|ruling| (ruling.policy.name.as_str(), ruling))
+            .map(|rule| (rule.policy.name.as_str(), rule))
             .collect();
-        let mut shared = ByName::default();
+        let mut shared = OverrideMap::default();
         for one in said {
             // Where it counts by something else the same name is another key.
-            let ruling = by_name
+            let rule = by_name
                 .get(one.policy.as_str())
-                .filter(|ruling| ruling.policy.key == one.by);
-            let Some(ruling) = ruling else { continue };
+                .filter(|rule| rule.policy.key == one.by);
+            let Some(rule) = rule else { continue };
             let what = match &one.limits {
-                None => What::Ban,
-                Some(limits) => self.stand_in(ruling, limits)?,
+                None => OverrideKind::Ban,
+                Some(limits) => self.register_replacement(rule, limits)?,
             };
-            let key = Shown {
+            let key = KeyDisplay {
                 words: one.words.as_deref().map(Into::into),
                 fingerprint: one.fingerprint.as_str().into(),
             };
-            let entry = Override::new(&ruling.policy, key, what, one.until, one.reason.as_deref());
+            let entry = Override::new(&rule.policy, key, what, one.until, one.reason.as_deref());
             shared.add(
-                ruling.number,
+                rule.number,
                 one.name,
-                Arc::new(entry.said_by(one.node.as_deref())),
+                Arc::new(entry.from_node(one.node.as_deref())),
             );
         }
         self.inner
             .overrides
-            .share(secret, shared, self.inner.store.now());
+            .set_shared(secret, shared, self.inner.store.now());
         Ok(())
     }
 
     /// These limits of a policy in place of its own.
-    pub(super) fn stand_in(
+    pub(super) fn register_replacement(
         &self,
-        ruling: &Ruling,
+        rule: &Rule,
         limits: &[PolicyLimit],
-    ) -> Result<What, OverrideError> {
+    ) -> Result<OverrideKind, OverrideError> {
         let mut registry = self
             .inner
             .registry
@@ -144,10 +144,11 @@ impl<S: Store> Engine<S> {
             .enumerate()
             .filter(|(at, limit)| !limits[..*at].contains(limit))
             .map(|(_, limit)| limit);
-        let slots = once.map(|limit| registry.stand_in(ruling, *limit, &self.inner.store));
+        let slots =
+            once.map(|limit| registry.register_replacement(rule, *limit, &self.inner.store));
         slots
             .collect::<Result<_, _>>()
-            .map(What::Limits)
+            .map(OverrideKind::Limits)
             .map_err(|_| OverrideError::TooManyLimits)
     }
 }

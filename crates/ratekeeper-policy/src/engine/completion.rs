@@ -1,6 +1,6 @@
 //! How a request ended.
 
-use super::Ruling;
+use super::Rule;
 use ratekeeper::adaptive::RequestOutcome;
 
 /// How a request ended, for the policies that count only some, and for those whose cost is known
@@ -68,8 +68,8 @@ impl Completion {
         self
     }
 
-    pub(super) fn failed_in(&self, ruling: &Ruling) -> Option<bool> {
-        self.failed_with(|status| ruling.policy.is_failure(status))
+    pub(super) fn failed_in(&self, rule: &Rule) -> Option<bool> {
+        self.failed_with(|status| rule.policy.is_failure(status))
     }
 
     /// Whether it failed, by what is taken for a failure.

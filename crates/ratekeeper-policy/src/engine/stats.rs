@@ -2,11 +2,11 @@
 
 use super::Engine;
 use super::key;
-use super::rules::Ruling;
+use super::rules::Rule;
 use crate::attribute::Attribute;
 use crate::policy::{Action, Rollout};
 use crate::policy_limit::PolicyLimit;
-use crate::stats::{DecisionStats, Heavy, HistogramSnapshot, SeenKey};
+use crate::stats::{DecisionStats, HeavyHitter, HistogramSnapshot, StoredKey};
 use ratekeeper::{Ask, Mode, Store, store::LimitHandle, store::LimitKeyStats};
 use std::collections::HashMap;
 use std::sync::PoisonError;
@@ -48,7 +48,7 @@ pub enum Utilization {
     /// One bucket for all: the share of it that is used, from 0 to 1.
     Share(f64),
     /// The cost that was admitted within its window, estimated as a sliding window counter does.
-    Admitted(u64),
+    Allowed(u64),
 }
 
 impl Utilization {
@@ -56,7 +56,7 @@ impl Utilization {
     pub fn number(self) -> f64 {
         match self {
             Self::Share(share) => share,
-            Self::Admitted(cost) => cost as f64,
+            Self::Allowed(cost) => cost as f64,
         }
     }
 }
@@ -78,9 +78,9 @@ pub struct TopKey {
     pub at_least: u64,
 }
 
-fn limits_of(ruling: &Ruling) -> Vec<PolicyLimit> {
+fn limits_of(rule: &Rule) -> Vec<PolicyLimit> {
     let mut limits = Vec::new();
-    for slot in ruling.sets.iter().flatten() {
+    for slot in rule.sets.iter().flatten() {
         if !limits.contains(&slot.limit) {
             limits.push(slot.limit);
         }
@@ -93,9 +93,8 @@ impl<S: Store> Engine<S> {
     /// What each policy has counted. Looks at the whole store once, so not for every request.
     pub async fn policy_stats(&self) -> Vec<PolicyStats> {
         let rules = self.inner.rules.load_full();
-        let handles = |ruling: &Ruling| -> Vec<LimitHandle> {
-            ruling
-                .sets
+        let handles = |rule: &Rule| -> Vec<LimitHandle> {
+            rule.sets
                 .iter()
                 .flatten()
                 .map(|slot| slot.handle.clone())
@@ -109,7 +108,7 @@ impl<S: Store> Engine<S> {
             .registry
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-            .ever()
+            .all_registered()
         {
             owners.push(number);
             all.push(handle.clone());
@@ -127,9 +126,9 @@ impl<S: Store> Engine<S> {
         let mut census_in_force = census.as_deref().unwrap_or_default().iter();
         let requests = self.requests();
         let mut figures = Vec::with_capacity(rules.policies.len());
-        for ruling in &rules.policies {
+        for rule in &rules.policies {
             // A request is charged to all limits of a set: its key is one, however many they are.
-            let live = ruling.sets.iter().map(|set| {
+            let live = rule.sets.iter().map(|set| {
                 census_in_force
                     .by_ref()
                     .take(set.len())
@@ -139,37 +138,37 @@ impl<S: Store> Engine<S> {
             });
             let live = live.sum();
             let (evicted_fresh, evicted_live) =
-                evicted.get(&ruling.number).copied().unwrap_or_default();
+                evicted.get(&rule.number).copied().unwrap_or_default();
             let keys = census.is_some().then_some(LimitKeyStats {
                 live,
                 evicted_fresh,
                 evicted_live,
             });
             figures.push(PolicyStats {
-                policy: ruling.policy.name.clone(),
-                key: ruling.key_name.to_string(),
-                by: ruling.policy.key.clone(),
-                limits: limits_of(ruling),
-                action: ruling.policy.action,
-                rollout: ruling.policy.rollout,
-                counts: ruling.figures.tally.read(),
-                bans: ruling.figures.bans.load(Ordering::Relaxed),
-                unmatched: ruling.figures.unmatched(requests),
-                usage: self.usage(ruling).await,
+                policy: rule.policy.name.clone(),
+                key: rule.key_name.to_string(),
+                by: rule.policy.key.clone(),
+                limits: limits_of(rule),
+                action: rule.policy.action,
+                rollout: rule.policy.rollout,
+                counts: rule.counters.tally.read(),
+                bans: rule.counters.bans.load(Ordering::Relaxed),
+                unmatched: rule.counters.unmatched(requests),
+                usage: self.usage(rule).await,
                 keys,
             });
         }
         figures
     }
 
-    async fn usage(&self, ruling: &Ruling) -> Utilization {
+    async fn usage(&self, rule: &Rule) -> Utilization {
         let store = &self.inner.store;
         let now = store.now();
-        if !ruling.policy.key.is_empty() {
-            return Utilization::Admitted(ruling.figures.tally.in_window(now));
+        if !rule.policy.key.is_empty() {
+            return Utilization::Allowed(rule.counters.tally.in_window(now));
         }
         let mut fullest = 0.0_f64;
-        for slot in ruling.sets.iter().flatten() {
+        for slot in rule.sets.iter().flatten() {
             let verdict = store
                 .decide_at(&[Ask::new(&slot.handle, b"").cost(0).mode(Mode::Peek)], now)
                 .await;
@@ -192,39 +191,39 @@ impl<S: Store> Engine<S> {
 
     /// All requests: how many passed, and how many were turned away. Peeks are not among them.
     pub fn totals(&self) -> (u64, u64) {
-        let counts = self.inner.figures.all.read();
+        let counts = self.inner.stats.all.read();
         (counts.allowed, counts.denied)
     }
 
     /// How long decisions took, of those that were timed; see
     /// [`EngineOptions`](super::EngineOptions).
     pub fn decision_times(&self) -> HistogramSnapshot {
-        self.inner.figures.times.read()
+        self.inner.stats.times.read()
     }
 
     /// How often other policies have taken the place of those it was made with.
     pub fn reload_count(&self) -> u64 {
-        self.inner.figures.reloads.load(Ordering::Relaxed)
+        self.inner.stats.reloads.load(Ordering::Relaxed)
     }
 
     /// The keys with most requests.
     pub fn most_active(&self, many: usize) -> Vec<TopKey> {
-        self.top(self.inner.figures.heaviest.top(many))
+        self.top(self.inner.stats.heaviest.top(many))
     }
 
     /// The keys that were turned away most often.
     pub fn most_denied(&self, many: usize) -> Vec<TopKey> {
-        self.top(self.inner.figures.most_denied.top(many))
+        self.top(self.inner.stats.most_denied.top(many))
     }
 
     /// The keys that would have been turned away most often by policies that only watch.
     pub fn most_shadow_denied(&self, many: usize) -> Vec<TopKey> {
-        self.top(self.inner.figures.shadow_denied.top(many))
+        self.top(self.inner.stats.shadow_denied.top(many))
     }
 
     /// Requests that are in none of the lists because two newcomers met in one place.
     pub fn top_missed(&self) -> u64 {
-        let figures = &self.inner.figures;
+        let figures = &self.inner.stats;
         let lists = [
             &figures.heaviest,
             &figures.most_denied,
@@ -237,32 +236,32 @@ impl<S: Store> Engine<S> {
 
     /// Starts all lists anew.
     pub fn clear_top(&self) {
-        self.inner.figures.shadow_denied.clear();
-        self.inner.figures.heaviest.clear();
-        self.inner.figures.most_denied.clear();
+        self.inner.stats.shadow_denied.clear();
+        self.inner.stats.heaviest.clear();
+        self.inner.stats.most_denied.clear();
     }
 
-    fn top(&self, keys: Vec<Heavy>) -> Vec<TopKey> {
+    fn top(&self, keys: Vec<HeavyHitter>) -> Vec<TopKey> {
         let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
-        let by_number: HashMap<u32, &Ruling> = rules
+        let by_number: HashMap<u32, &Rule> = rules
             .policies
             .iter()
-            .map(|ruling| (ruling.number, ruling))
+            .map(|rule| (rule.number, rule))
             .collect();
-        let shown = |heavy: Heavy| {
+        let shown = |heavy: HeavyHitter| {
             // Those of policies that have gone are about to be forgotten.
-            let ruling = by_number.get(&heavy.policy)?;
+            let rule = by_number.get(&heavy.policy)?;
             let (key, fingerprint) = match heavy.key {
-                SeenKey::Long(label) => (label.into(), None),
-                SeenKey::Bytes(bytes) => {
+                StoredKey::Long(label) => (label.into(), None),
+                StoredKey::Bytes(bytes) => {
                     let bytes = bytes.as_slice();
                     (
-                        self.key_listed(ruling, bytes),
-                        Some(key::fingerprint(&ruling.policy.key, bytes, &secret)),
+                        self.display_key(rule, bytes),
+                        Some(key::fingerprint(&rule.policy.key, bytes, &secret)),
                     )
                 }
             };
-            let policy = ruling.policy.name.clone();
+            let policy = rule.policy.name.clone();
             Some(TopKey {
                 policy,
                 key,

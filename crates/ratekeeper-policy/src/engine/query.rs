@@ -1,9 +1,9 @@
 //! From a request to what the store is asked: which policies apply, by what they count, how much.
 
-use super::key::{self, Keys, Lacks};
-use super::overrides::{InForce, Override};
+use super::key::{self, KeyBuffer, MissingKeyPart};
+use super::overrides::{ActiveOverrides, Override};
 use super::reason::{Ban, Reason};
-use super::rules::{Rules, Ruling, Slot};
+use super::rules::{Rule, Rules, Slot};
 use crate::attribute::Attribute;
 use crate::matching::MismatchReason;
 use crate::path::Path;
@@ -16,10 +16,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 /// As many asks as a store decides without memory of its own.
-pub(crate) const FEW: usize = 8;
+pub(crate) const INLINE_ITEMS: usize = 8;
 
 /// One limit that a request is asked about.
-pub(crate) struct Asked {
+pub(crate) struct QueryItem {
     /// The policy, by its place among the rules.
     pub(crate) policy: u32,
     pub(crate) role: Role,
@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     reserve: u64,
     pub(crate) key: Range<u32>,
     /// What stands in for the limits of the policy.
-    pub(crate) instead: Option<Arc<Override>>,
+    pub(crate) replacement: Option<Arc<Override>>,
 }
 
 /// What an ask is for.
@@ -42,7 +42,7 @@ pub(crate) enum Role {
 }
 
 /// A policy with `missing = "deny"`, of whose key the request lacks an attribute.
-pub(crate) struct LackingDenial {
+pub(crate) struct MissingDenial {
     /// The policy, by its place among the rules.
     pub(crate) policy: u32,
     /// The attribute, by its place in the key.
@@ -53,32 +53,32 @@ pub(crate) struct LackingDenial {
 
 /// Everything a request is asked about.
 #[derive(Default)]
-pub(crate) struct Asking {
-    pub(crate) asked: SmallVec<[Asked; FEW]>,
-    pub(crate) keys: Keys,
+pub(crate) struct Query {
+    pub(crate) items: SmallVec<[QueryItem; INLINE_ITEMS]>,
+    pub(crate) keys: KeyBuffer,
     /// An operator's ban.
     pub(crate) banned: Option<Arc<Override>>,
     /// The policies that deny requests which lack an attribute, as this one does.
-    pub(crate) lacking: SmallVec<[LackingDenial; 1]>,
+    pub(crate) missing_denials: SmallVec<[MissingDenial; 1]>,
     /// How long the caller would wait, if it says so.
     pub(crate) max_wait: Option<Duration>,
     /// Whether the caller said what it costs.
-    pub(crate) scales: bool,
+    pub(crate) explicit_cost: bool,
     /// Whether the caller acts later: it is counted where every node counts, not by what this one
     /// holds on lease.
-    pub(crate) acts_later: bool,
+    pub(crate) is_reservation: bool,
     /// How important the request is; none if nobody says.
     pub(crate) class: Option<ratekeeper::adaptive::Class>,
     /// Until when anybody waits for the answer, if that is known.
     pub(crate) deadline: Option<Timestamp>,
     /// Whether the caller does not wait in line.
-    pub(crate) at_once: bool,
+    pub(crate) no_wait: bool,
     /// The policies with an adaptive limit, and whether they enforce it.
-    pub(crate) gates: SmallVec<[(u32, bool); 2]>,
+    pub(crate) adaptive_policies: SmallVec<[(u32, bool); 2]>,
 }
 
 /// Who asks, for how much, and when.
-pub(crate) struct Request<'a, 's> {
+pub(crate) struct RequestContext<'a, 's> {
     pub(crate) subject: &'a Subject<'s>,
     /// Its path, if any condition is about paths.
     pub(crate) path: Option<&'a Path<'s>>,
@@ -86,11 +86,11 @@ pub(crate) struct Request<'a, 's> {
     pub(crate) now: Timestamp,
 }
 
-impl Request<'_, '_> {
+impl RequestContext<'_, '_> {
     /// Whether the conditions of a policy, which hold, do so however services read the path.
-    fn holds_in_every_reading(&self, ruling: &Ruling) -> bool {
+    fn holds_in_every_reading(&self, rule: &Rule) -> bool {
         self.path.is_none_or(Path::has_one_reading)
-            || ruling
+            || rule
                 .policy
                 .matching
                 .holds_in_every_reading(self.subject, self.path)
@@ -98,42 +98,47 @@ impl Request<'_, '_> {
 }
 
 /// A policy that applies to a request.
-pub(crate) struct Applied<'a> {
+pub(crate) struct AppliedPolicy<'a> {
     /// What the request is asked about.
-    pub(crate) asked: Range<usize>,
+    pub(crate) items: Range<usize>,
     pub(crate) key: &'a [u8],
     /// The attribute of the key that the request lacks.
-    pub(crate) lacks: Option<&'a Attribute>,
+    pub(crate) missing: Option<&'a Attribute>,
 }
 
 /// What a policy would need to apply and a request does not have.
-pub(super) enum Lacking<'a> {
-    Key(&'a Attribute),
-    Plan(&'a Attribute),
+pub(super) enum ApplyError<'a> {
+    MissingKey(&'a Attribute),
+    MissingPlan(&'a Attribute),
 }
 
-impl From<Lacking<'_>> for MismatchReason {
-    fn from(lacking: Lacking<'_>) -> Self {
-        match lacking {
-            Lacking::Key(attribute) => Self::NoKey(attribute.clone()),
-            Lacking::Plan(attribute) => Self::NoPlan(attribute.clone()),
+impl From<ApplyError<'_>> for MismatchReason {
+    fn from(error: ApplyError<'_>) -> Self {
+        match error {
+            ApplyError::MissingKey(attribute) => Self::NoKey(attribute.clone()),
+            ApplyError::MissingPlan(attribute) => Self::NoPlan(attribute.clone()),
         }
     }
 }
 
-impl Asking {
+impl Query {
     /// Asks nothing, and keeps no memory beyond its own.
     pub(crate) fn clear(&mut self) {
-        (self.banned, self.max_wait, self.scales, self.acts_later) = (None, None, false, false);
-        (self.class, self.deadline, self.at_once) = (None, None, false);
-        self.asked.clear();
+        (
+            self.banned,
+            self.max_wait,
+            self.explicit_cost,
+            self.is_reservation,
+        ) = (None, None, false, false);
+        (self.class, self.deadline, self.no_wait) = (None, None, false);
+        self.items.clear();
         self.keys.clear();
-        self.gates.clear();
-        self.lacking.clear();
-        if self.asked.spilled()
+        self.adaptive_policies.clear();
+        self.missing_denials.clear();
+        if self.items.spilled()
             || self.keys.spilled()
-            || self.gates.spilled()
-            || self.lacking.spilled()
+            || self.adaptive_policies.spilled()
+            || self.missing_denials.spilled()
         {
             *self = Self::default();
         }
@@ -141,22 +146,25 @@ impl Asking {
 
     /// Whether any policy that applies has a limit.
     pub(crate) fn limits_something(&self) -> bool {
-        !self.asked.is_empty() || !self.gates.is_empty()
+        !self.items.is_empty() || !self.adaptive_policies.is_empty()
     }
 
     /// Every policy that applies, found by the path.
-    pub(crate) fn gather(&mut self, rules: &Rules, overrides: &InForce, request: &Request<'_, '_>) {
+    pub(crate) fn gather(
+        &mut self,
+        rules: &Rules,
+        overrides: &ActiveOverrides,
+        request: &RequestContext<'_, '_>,
+    ) {
         for number in rules.index.find(request.path) {
-            let ruling = &rules.policies[number as usize];
-            if ruling
+            let rule = &rules.policies[number as usize];
+            if rule
                 .policy
                 .matching
                 .holds_on_path(request.subject, request.path)
-                && self
-                    .apply(rules, number, ruling, overrides, request)
-                    .is_ok()
-                && ruling.policy.stop
-                && request.holds_in_every_reading(ruling)
+                && self.apply(rules, number, rule, overrides, request).is_ok()
+                && rule.policy.stop
+                && request.holds_in_every_reading(rule)
             {
                 break;
             }
@@ -167,35 +175,31 @@ impl Asking {
     pub(crate) fn gather_explained(
         &mut self,
         rules: &Rules,
-        overrides: &InForce,
-        request: &Request<'_, '_>,
-        mut told: impl FnMut(&Ruling, Result<Applied<'_>, MismatchReason>, &Self),
+        overrides: &ActiveOverrides,
+        request: &RequestContext<'_, '_>,
+        mut report: impl FnMut(&Rule, Result<AppliedPolicy<'_>, MismatchReason>, &Self),
     ) {
-        let mut last = None::<&Ruling>;
-        for (number, ruling) in (0..).zip(&rules.policies) {
-            let (before, start) = (self.asked.len(), self.keys.len());
+        let mut last = None::<&Rule>;
+        for (number, rule) in (0..).zip(&rules.policies) {
+            let (before, start) = (self.items.len(), self.keys.len());
             let applied = match last {
                 Some(last) => Err(MismatchReason::After(last.policy.name.as_str().into())),
-                None => match ruling
-                    .policy
-                    .matching
-                    .why_not(request.subject, request.path)
-                {
+                None => match rule.policy.matching.mismatch(request.subject, request.path) {
                     Some(why) => Err(why),
                     None => self
-                        .apply(rules, number, ruling, overrides, request)
+                        .apply(rules, number, rule, overrides, request)
                         .map_err(MismatchReason::from),
                 },
             };
-            if applied.is_ok() && ruling.policy.stop && request.holds_in_every_reading(ruling) {
-                last = Some(ruling);
+            if applied.is_ok() && rule.policy.stop && request.holds_in_every_reading(rule) {
+                last = Some(rule);
             }
-            let applied = applied.map(|lacks| Applied {
-                asked: before..self.asked.len(),
+            let applied = applied.map(|missing| AppliedPolicy {
+                items: before..self.items.len(),
                 key: &self.keys[start..],
-                lacks: lacks.map(|lacks| lacks.attribute),
+                missing: missing.map(|missing| missing.attribute),
             });
-            told(ruling, applied, self);
+            report(rule, applied, self);
         }
     }
 
@@ -203,33 +207,36 @@ impl Asking {
         &mut self,
         rules: &Rules,
         number: u32,
-        ruling: &'r Ruling,
-        overrides: &InForce,
-        request: &Request<'_, '_>,
-    ) -> Result<Option<Lacks<'r>>, Lacking<'r>> {
-        let Request {
+        rule: &'r Rule,
+        overrides: &ActiveOverrides,
+        request: &RequestContext<'_, '_>,
+    ) -> Result<Option<MissingKeyPart<'r>>, ApplyError<'r>> {
+        let RequestContext {
             subject, path, now, ..
         } = *request;
-        let policy = &ruling.policy;
-        let set = ruling.set_for(rules, subject).map_err(Lacking::Plan)?;
+        let policy = &rule.policy;
+        let set = rule
+            .set_for(rules, subject)
+            .map_err(ApplyError::MissingPlan)?;
         let start = self.keys.len();
         let by = (&*policy.key, policy.missing);
-        let lacks = match key::write(&mut self.keys, by, subject, path, rules.source.ipv6_prefix) {
-            Ok(lacks) => lacks,
+        let missing = match key::write(&mut self.keys, by, subject, path, rules.source.ipv6_prefix)
+        {
+            Ok(missing) => missing,
             Err(missing) => {
                 self.keys.truncate(start);
-                return Err(Lacking::Key(missing));
+                return Err(ApplyError::MissingKey(missing));
             }
         };
-        if let Some(lacks) = &lacks
-            && lacks.is_unknown
+        if let Some(missing) = &missing
+            && missing.is_unknown
         {
-            ruling.warn_unknown(lacks.attribute);
+            rule.warn_unknown(missing.attribute);
         }
         let key = &self.keys[start..];
         // The one that lasts longest: until then the request does not pass.
-        let said = overrides.said(ruling, key, now);
-        if let Some(ban) = said.ban
+        let key_overrides = overrides.for_key(rule, key, now);
+        if let Some(ban) = key_overrides.ban
             && self
                 .banned
                 .as_ref()
@@ -237,66 +244,66 @@ impl Asking {
         {
             self.banned = Some(ban);
         }
-        let instead = said.limits;
+        let replacement = key_overrides.limits;
         let enforced = policy.action != Action::Shadow
             && policy
                 .rollout
-                .includes_all_or(|| key::lasting_hash(&policy.name, key));
-        if let Some(lacks) = &lacks
+                .includes_all_or(|| key::stable_hash(&policy.name, key));
+        if let Some(missing) = &missing
             && policy.missing == Missing::Deny
         {
             let attribute = policy
                 .key
                 .iter()
-                .position(|attribute| attribute == lacks.attribute)
+                .position(|attribute| attribute == missing.attribute)
                 .unwrap_or_default();
-            self.lacking.push(LackingDenial {
+            self.missing_denials.push(MissingDenial {
                 policy: number,
                 attribute,
                 is_enforced: enforced,
             });
-            return Ok(Some(*lacks));
+            return Ok(Some(*missing));
         }
         let reserve = policy.reserves.as_ref().and_then(|class| class.of(subject));
         let units = policy.cost.of(subject).saturating_mul(request.cost);
         let range = start as u32..self.keys.len() as u32;
-        let ask = |role, mode, cost, reserve, instead| {
+        let ask = |role, mode, cost, reserve, replacement| {
             let (policy, key) = (number, range.clone());
-            Asked {
+            QueryItem {
                 policy,
                 role,
                 mode,
                 cost,
                 reserve,
                 key,
-                instead,
+                replacement,
             }
         };
         // Who only watches bans nobody either, not even whom it banned before it did.
-        if enforced && ruling.penalty.is_some() {
-            self.asked.push(ask(Role::Ban, Mode::Enforce, 1, 0, None));
+        if enforced && rule.penalty.is_some() {
+            self.items.push(ask(Role::Ban, Mode::Enforce, 1, 0, None));
         }
         if self.class.is_none() {
             let of_plan = || rules.source.plans.get(set).and_then(|plan| plan.class);
             let by_plan = matches!(policy.limits, Limits::Plan { .. });
             self.class = by_plan.then(of_plan).flatten().or(policy.class);
         }
-        if ruling.gate.is_some() {
-            self.gates.push((number, enforced));
+        if rule.adaptive_queue.is_some() {
+            self.adaptive_policies.push((number, enforced));
         }
         let mode = if enforced {
             Mode::Enforce
         } else {
             Mode::Shadow
         };
-        let slots = instead
+        let slots = replacement
             .as_ref()
-            .map_or(&ruling.sets[set][..], |instead| instead.slots());
+            .map_or(&rule.sets[set][..], |replacement| replacement.slots());
         for (slot, Slot { limit, .. }) in (0..).zip(slots) {
             // A permit is one request, however much it costs; and a reserve is of units.
             let cost = if limit.rate().is_some() { units } else { 1 };
             let reserve = reserve.map_or(0, |reserve| reserve.of(limit.capacity()));
-            self.asked.push(ask(
+            self.items.push(ask(
                 Role::Limit {
                     set: set as u32,
                     slot,
@@ -304,10 +311,10 @@ impl Asking {
                 mode,
                 cost,
                 reserve,
-                instead.clone(),
+                replacement.clone(),
             ));
         }
-        Ok(lacks)
+        Ok(missing)
     }
 
     /// What denies the request before any limit is looked at: a ban by an operator, or an attribute
@@ -316,9 +323,12 @@ impl Asking {
         if let Some(ban) = self.banned.take() {
             return Some(Reason::Ban(Ban::Operator(ban)));
         }
-        let lacking = self.lacking.iter().find(|lacking| lacking.is_enforced)?;
-        let policy = &rules.policies[lacking.policy as usize].policy;
-        let attribute = policy.key.get(lacking.attribute)?.clone();
+        let denial = self
+            .missing_denials
+            .iter()
+            .find(|denial| denial.is_enforced)?;
+        let policy = &rules.policies[denial.policy as usize].policy;
+        let attribute = policy.key.get(denial.attribute)?.clone();
         Some(Reason::MissingAttribute {
             policy: policy.name.as_str().into(),
             attribute,
@@ -326,7 +336,11 @@ impl Asking {
     }
 
     /// What the store is asked.
-    pub(crate) fn asks<'a>(&'a self, rules: &'a Rules, peek: bool) -> SmallVec<[Ask<'a>; FEW]> {
+    pub(crate) fn asks<'a>(
+        &'a self,
+        rules: &'a Rules,
+        peek: bool,
+    ) -> SmallVec<[Ask<'a>; INLINE_ITEMS]> {
         let mut asks = SmallVec::new();
         self.ask(rules, peek, &mut asks);
         asks
@@ -338,12 +352,12 @@ impl Asking {
         &'a self,
         rules: &'a Rules,
         peek: bool,
-        asks: &mut SmallVec<[Ask<'a>; FEW]>,
+        asks: &mut SmallVec<[Ask<'a>; INLINE_ITEMS]>,
     ) {
-        let ask = |asked: &'a Asked| {
-            let ruling = &rules.policies[asked.policy as usize];
-            let (key, cost, reserve) = (self.key(asked), asked.cost, asked.reserve);
-            if let (Role::Ban, Some(penalty)) = (asked.role, &ruling.penalty) {
+        let ask = |item: &'a QueryItem| {
+            let rule = &rules.policies[item.policy as usize];
+            let (key, cost, reserve) = (self.key(item), item.cost, item.reserve);
+            if let (Role::Ban, Some(penalty)) = (item.role, &rule.penalty) {
                 return Ask {
                     limit: &penalty.ban,
                     key,
@@ -353,14 +367,14 @@ impl Asking {
                     max_wait: None,
                 };
             }
-            let Slot { limit, handle } = asked.slot(ruling);
-            let mode = if peek { Mode::Peek } else { asked.mode };
-            let max_wait = match (ruling.policy.action, self.max_wait) {
+            let Slot { limit, handle } = item.slot(rule);
+            let mode = if peek { Mode::Peek } else { item.mode };
+            let max_wait = match (rule.policy.action, self.max_wait) {
                 _ if limit.rate().is_none() => None,
                 (Action::Delay { max }, callers) => {
                     Some(callers.map_or(max, |callers| callers.min(max)))
                 }
-                (_, callers) => callers.or(self.acts_later.then_some(Duration::ZERO)),
+                (_, callers) => callers.or(self.is_reservation.then_some(Duration::ZERO)),
             };
             Ask {
                 limit: handle,
@@ -371,27 +385,27 @@ impl Asking {
                 max_wait,
             }
         };
-        for asked in &self.asked {
-            asks.push(ask(asked));
+        for item in &self.items {
+            asks.push(ask(item));
         }
     }
 
     #[inline]
-    pub(crate) fn key(&self, asked: &Asked) -> &[u8] {
-        &self.keys[asked.key.start as usize..asked.key.end as usize]
+    pub(crate) fn key(&self, item: &QueryItem) -> &[u8] {
+        &self.keys[item.key.start as usize..item.key.end as usize]
     }
 }
 
-impl Asked {
+impl QueryItem {
     /// The limit it is about. Not for a ban, which has none of its own.
     #[inline]
-    pub(crate) fn slot<'a>(&'a self, ruling: &'a Ruling) -> &'a Slot {
+    pub(crate) fn slot<'a>(&'a self, rule: &'a Rule) -> &'a Slot {
         let Role::Limit { set, slot } = self.role else {
             unreachable!("a ban has no limit of its own")
         };
-        match &self.instead {
-            Some(instead) => &instead.slots()[slot as usize],
-            None => &ruling.sets[set as usize][slot as usize],
+        match &self.replacement {
+            Some(replacement) => &replacement.slots()[slot as usize],
+            None => &rule.sets[set as usize][slot as usize],
         }
     }
 }
@@ -406,7 +420,7 @@ impl Rules {
     }
 }
 
-impl Ruling {
+impl Rule {
     /// Which set of limits is for this subject; an error names the attribute that says no known
     /// plan.
     fn set_for(&self, rules: &Rules, subject: &Subject<'_>) -> Result<usize, &Attribute> {

@@ -33,8 +33,8 @@ const FREE: u64 = 0;
 
 /// Counts stop here, and one event adds so much less that threads between an addition and the check
 /// that follows it cannot carry a count over.
-const MOST_COUNT: u64 = 1 << 62;
-const MOST_WEIGHT: u64 = 1 << 48;
+const MAX_COUNT: u64 = 1 << 62;
+const MAX_WEIGHT: u64 = 1 << 48;
 
 /// The heaviest keys, at 128 bytes a slot, and memory for keys that are not short.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ struct Slot {
 struct Owner {
     error: u64,
     policy: u32,
-    key: SeenKey,
+    key: StoredKey,
 }
 
 /// A key that takes more bytes is kept by what it is called: the memory of all slots together has a
@@ -74,14 +74,14 @@ pub(crate) const MAX_KEY_BYTES: usize = 1024;
 
 /// What is kept of a key beside its hash.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) enum SeenKey {
+pub(crate) enum StoredKey {
     /// All of it.
     Bytes(KeyBytes),
     /// What it is called, where it is too long to be kept.
     Long(Box<str>),
 }
 
-impl Default for SeenKey {
+impl Default for StoredKey {
     fn default() -> Self {
         Self::Bytes(KeyBytes::default())
     }
@@ -89,10 +89,10 @@ impl Default for SeenKey {
 
 /// The bytes of a key, which may hold a secret and so are not printed.
 #[derive(Clone, PartialEq, Eq, Default)]
-pub(crate) struct KeyBytes(SmallVec<[u8; SHORT_KEY]>);
+pub(crate) struct KeyBytes(SmallVec<[u8; INLINE_KEY_BYTES]>);
 
 /// A key of so many bytes is kept without memory of its own.
-const SHORT_KEY: usize = 64;
+const INLINE_KEY_BYTES: usize = 64;
 
 impl KeyBytes {
     pub(crate) fn new(bytes: &[u8]) -> Self {
@@ -118,7 +118,7 @@ impl fmt::Debug for KeyBytes {
 
 /// One of the heaviest keys: its true weight is at least `count - error` and at most `count`.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(crate) struct Heavy {
+pub(crate) struct HeavyHitter {
     /// The hash of the key.
     pub(crate) fingerprint: u64,
     /// The number of its policy.
@@ -128,7 +128,7 @@ pub(crate) struct Heavy {
     /// By how much `count` may be too high.
     pub(crate) error: u64,
     /// The key.
-    pub(crate) key: SeenKey,
+    pub(crate) key: StoredKey,
 }
 
 impl Sketch {
@@ -155,7 +155,7 @@ impl Sketch {
         long: impl FnOnce() -> Box<str>,
     ) {
         let fingerprint = fingerprint.max(FREE + 1);
-        let weight = weight.min(MOST_WEIGHT);
+        let weight = weight.min(MAX_WEIGHT);
         let Some(set) = self.sets.get(self.set_of(fingerprint)) else {
             return;
         };
@@ -163,14 +163,14 @@ impl Sketch {
             Some(slot) => _ = slot.add(weight),
             // What weighs nothing displaces nobody.
             None if weight == 0 => (),
-            None => set.newcomer(fingerprint, policy, weight, key, long),
+            None => set.insert(fingerprint, policy, weight, key, long),
         }
     }
 
     /// The `n` heaviest, heaviest first; of equals the lower fingerprint first.
-    pub(crate) fn top(&self, n: usize) -> Vec<Heavy> {
+    pub(crate) fn top(&self, n: usize) -> Vec<HeavyHitter> {
         let order = |count: u64, fingerprint: u64| (std::cmp::Reverse(count), fingerprint);
-        let mut seen: Vec<_> = self.sets.iter().flat_map(Set::taken).collect();
+        let mut seen: Vec<_> = self.sets.iter().flat_map(Set::entries).collect();
         seen.sort_unstable_by_key(|&(fingerprint, count)| order(count, fingerprint));
         // Keys are copied for those few only, each while its set is held; whoever lost its slot
         // since is left out.
@@ -187,7 +187,7 @@ impl Sketch {
     /// policies.
     pub(crate) fn find<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
         self.sets.iter().find_map(|set| {
-            let owners = set.hold();
+            let owners = set.lock_owners();
             let taken = set
                 .slots
                 .0
@@ -195,8 +195,8 @@ impl Sketch {
                 .zip(owners.iter())
                 .filter(|(slot, _)| slot.fingerprint.load(Relaxed) != FREE);
             taken.into_iter().find_map(|(_, owner)| match &owner.key {
-                SeenKey::Bytes(bytes) => find(owner.policy, bytes.as_slice()),
-                SeenKey::Long(_) => None,
+                StoredKey::Bytes(bytes) => find(owner.policy, bytes.as_slice()),
+                StoredKey::Long(_) => None,
             })
         })
     }
@@ -212,7 +212,7 @@ impl Sketch {
     /// Forgets everything.
     pub(crate) fn clear(&self) {
         for set in &self.sets {
-            let mut owners = set.hold();
+            let mut owners = set.lock_owners();
             for (slot, owner) in set.slots.0.iter().zip(owners.iter_mut()) {
                 slot.free(0);
                 *owner = Owner::default();
@@ -224,7 +224,7 @@ impl Sketch {
     /// Forgets the keys of one policy. What the sketch says of the others stays true.
     pub(crate) fn forget(&self, policy: u32) {
         for set in &self.sets {
-            let mut owners = set.hold();
+            let mut owners = set.lock_owners();
             // A key without a slot may weigh as much as the least count: whoever takes a freed slot
             // inherits that.
             let least = set
@@ -262,7 +262,7 @@ impl Set {
 
     /// Gives the slot with the least count to a key that has none.
     #[cold]
-    fn newcomer(
+    fn insert(
         &self,
         fingerprint: u64,
         policy: u32,
@@ -295,10 +295,10 @@ impl Set {
         // Before anything changes, since it may panic.
         let owner = &mut owners[at];
         match &mut owner.key {
-            _ if key.len() > MAX_KEY_BYTES => owner.key = SeenKey::Long(long()),
+            _ if key.len() > MAX_KEY_BYTES => owner.key = StoredKey::Long(long()),
             // The memory of the key before is used again.
-            SeenKey::Bytes(bytes) => bytes.set(key),
-            SeenKey::Long(_) => owner.key = SeenKey::Bytes(KeyBytes::new(key)),
+            StoredKey::Bytes(bytes) => bytes.set(key),
+            StoredKey::Long(_) => owner.key = StoredKey::Bytes(KeyBytes::new(key)),
         }
         // The name first: hits of the old key that come between the two count into the error, not
         // beside it.
@@ -309,8 +309,8 @@ impl Set {
 
     /// Fingerprints and counts. Held, so that no key is met twice on its way from one slot to
     /// another.
-    fn taken(&self) -> impl Iterator<Item = (u64, u64)> {
-        let _held = self.hold();
+    fn entries(&self) -> impl Iterator<Item = (u64, u64)> {
+        let _held = self.lock_owners();
         let each = self
             .slots
             .0
@@ -320,8 +320,8 @@ impl Set {
             .filter(|&(fingerprint, _)| fingerprint != FREE)
     }
 
-    fn heavy(&self, fingerprint: u64) -> Option<Heavy> {
-        let owners = self.hold();
+    fn heavy(&self, fingerprint: u64) -> Option<HeavyHitter> {
+        let owners = self.lock_owners();
         let at = self
             .slots
             .0
@@ -333,7 +333,7 @@ impl Set {
             ref key,
         } = owners[at];
         let count = self.slots.0[at].count.load(Relaxed);
-        Some(Heavy {
+        Some(HeavyHitter {
             fingerprint,
             policy,
             count,
@@ -342,7 +342,7 @@ impl Set {
         })
     }
 
-    fn hold(&self) -> MutexGuard<'_, [Owner; SLOTS]> {
+    fn lock_owners(&self) -> MutexGuard<'_, [Owner; SLOTS]> {
         self.owners.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -354,10 +354,10 @@ impl Slot {
         // Release and acquire: a thread that adds to a slot after it changed hands sees by then to
         // whom, so that it errs once at most.
         let before = self.count.fetch_add(weight, AcqRel);
-        if before >= MOST_COUNT {
-            self.count.fetch_min(MOST_COUNT, Relaxed);
+        if before >= MAX_COUNT {
+            self.count.fetch_min(MAX_COUNT, Relaxed);
         }
-        before.min(MOST_COUNT)
+        before.min(MAX_COUNT)
     }
 
     fn free(&self, count: u64) {

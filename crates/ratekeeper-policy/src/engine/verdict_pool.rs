@@ -1,7 +1,7 @@
 //! Where the parts of a verdict are while it lasts.
 
-use super::asking::Asking;
-use super::places::Held;
+use super::permits::PolicyPermit;
+use super::query::Query;
 use super::reason::Reason;
 use super::rules::Rules;
 use arc_swap::Guard;
@@ -12,126 +12,126 @@ use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
 /// What there is of a verdict.
-pub(super) struct Parts {
+pub(super) struct VerdictState {
     /// None only among the spare ones.
     pub(super) rules: Option<Guard<Arc<Rules>>>,
-    pub(super) asking: Asking,
+    pub(super) query: Query,
     /// What the store said, if it was asked; else of no asks. Always there: it is large to move.
     pub(super) inner: ratekeeper::Verdict,
-    pub(super) is_answered: bool,
+    pub(super) has_store_verdict: bool,
     pub(super) reason: Reason,
     /// Whether no limit is against it.
-    pub(super) fits: bool,
+    pub(super) is_within_limits: bool,
     /// When it was decided.
     pub(super) now: Timestamp,
     /// Places among those in flight under adaptive limits.
-    pub(super) permits: SmallVec<[Held; 2]>,
+    pub(super) permits: SmallVec<[PolicyPermit; 2]>,
     /// The policy whose adaptive limit had no room, by its place among the rules.
-    pub(super) full: u32,
+    pub(super) rejecting_policy: u32,
 }
 
-impl Parts {
+impl VerdictState {
     pub(super) fn rules(&self) -> &Rules {
         self.rules.as_deref().expect("a verdict has rules")
     }
 
     /// What the store said, if it was asked.
-    pub(super) fn answer(&self) -> Option<&ratekeeper::Verdict> {
-        self.is_answered.then_some(&self.inner)
+    pub(super) fn store_verdict(&self) -> Option<&ratekeeper::Verdict> {
+        self.has_store_verdict.then_some(&self.inner)
     }
 
     /// The same, to be settled.
-    pub(super) fn take_answer(&mut self) -> Option<ratekeeper::Verdict> {
-        let answered = std::mem::take(&mut self.is_answered);
-        answered
+    pub(super) fn take_store_verdict(&mut self) -> Option<ratekeeper::Verdict> {
+        let set_store_verdict = std::mem::take(&mut self.has_store_verdict);
+        set_store_verdict
             .then(|| std::mem::replace(&mut self.inner, ratekeeper::Verdict::new(Source::Memory)))
     }
 
     /// The rules, and what is asked by them.
-    pub(super) fn asking_by(&mut self) -> (&Rules, &mut Asking) {
+    pub(super) fn rules_and_query(&mut self) -> (&Rules, &mut Query) {
         (
             self.rules.as_deref().expect("a verdict has rules"),
-            &mut self.asking,
+            &mut self.query,
         )
     }
 }
 
 /// Where the parts of a verdict are. They come from those that earlier verdicts left on this
 /// thread, so that none are allocated for each; and they are filled where they are.
-pub(super) struct Place(Option<Box<Parts>>);
+pub(super) struct PooledState(Option<Box<VerdictState>>);
 
 /// As many are kept by a thread for later: about 100 KB.
-const MOST_SPARE: usize = 64;
+const MAX_POOLED: usize = 64;
 
 /// What is large is not moved.
-type Spare = Box<Parts>;
+type Spare = Box<VerdictState>;
 
-thread_local!(static SPARE: RefCell<Vec<Spare>> = const { RefCell::new(Vec::new()) });
+thread_local!(static POOL: RefCell<Vec<Spare>> = const { RefCell::new(Vec::new()) });
 
-impl Place {
+impl PooledState {
     pub(super) fn take() -> Self {
         // A thread that ends has none.
-        let spare = SPARE
+        let spare = POOL
             .try_with(|spare| spare.borrow_mut().pop())
             .ok()
             .flatten();
         Self(Some(spare.unwrap_or_else(|| {
-            let (asking, reason, now) = (
-                Asking::default(),
+            let (query, reason, now) = (
+                Query::default(),
                 Reason::NoPolicy,
                 Timestamp::from_unix_nanos(0),
             );
             let (inner, permits) = (ratekeeper::Verdict::new(Source::Memory), SmallVec::new());
-            let is_answered = false;
-            Box::new(Parts {
+            let has_store_verdict = false;
+            Box::new(VerdictState {
                 rules: None,
-                asking,
+                query,
                 inner,
-                is_answered,
+                has_store_verdict,
                 reason,
-                fits: true,
+                is_within_limits: true,
                 now,
                 permits,
-                full: 0,
+                rejecting_policy: 0,
             })
         })))
     }
 }
 
-impl Drop for Place {
+impl Drop for PooledState {
     fn drop(&mut self) {
-        let Some(mut parts) = self.0.take() else {
+        let Some(mut state) = self.0.take() else {
             return;
         };
         // Permits go back here, whatever becomes of the place.
-        parts.inner.clear(Source::Memory);
-        parts.is_answered = false;
-        parts.free(None);
-        parts.rules = None;
-        parts.reason = Reason::NoPolicy;
-        parts.fits = true;
-        parts.asking.clear();
-        let _ = SPARE.try_with(|spare| {
+        state.inner.clear(Source::Memory);
+        state.has_store_verdict = false;
+        state.release_permits(None);
+        state.rules = None;
+        state.reason = Reason::NoPolicy;
+        state.is_within_limits = true;
+        state.query.clear();
+        let _ = POOL.try_with(|spare| {
             let mut spare = spare.borrow_mut();
-            if spare.len() < MOST_SPARE {
-                spare.push(parts);
+            if spare.len() < MAX_POOLED {
+                spare.push(state);
             }
         });
     }
 }
 
-impl Deref for Place {
-    type Target = Parts;
+impl Deref for PooledState {
+    type Target = VerdictState;
 
     #[inline]
-    fn deref(&self) -> &Parts {
+    fn deref(&self) -> &VerdictState {
         self.0.as_deref().expect("it is there until it is dropped")
     }
 }
 
-impl DerefMut for Place {
+impl DerefMut for PooledState {
     #[inline]
-    fn deref_mut(&mut self) -> &mut Parts {
+    fn deref_mut(&mut self) -> &mut VerdictState {
         self.0
             .as_deref_mut()
             .expect("it is there until it is dropped")

@@ -3,7 +3,7 @@
 //! whoever is turned away here costs next to nothing.
 
 use super::Engine;
-use super::places::{InLine, RejectionStats};
+use super::permits::{QueuedRequest, RejectionStats};
 use super::reason::Reason;
 use super::rules::{Registry, Rules};
 use super::verdict::PolicyVerdict;
@@ -21,7 +21,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How far an adaptive limit may be in use before that is pressure: a gate that is full has turned
 /// some away already.
-const WELL_USED: f64 = 0.85;
+const TARGET_UTILIZATION: f64 = 0.85;
 
 /// The name of the attribute that says how important a request is.
 const CLASS: &str = "class";
@@ -30,31 +30,31 @@ const CLASS: &str = "class";
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
 /// Who sheds, by which settings.
-pub(crate) struct Sheds {
+pub(crate) struct LoadShedder {
     settings: Shed,
-    shedder: Shedder<Told>,
-    clock: Told,
+    shedder: Shedder<SharedClock>,
+    clock: SharedClock,
 }
 
 /// A clock that shows what the store's clock showed when it was last looked at.
 #[derive(Clone, Default)]
-pub(crate) struct Told(Arc<AtomicU64>);
+pub(crate) struct SharedClock(Arc<AtomicU64>);
 
-impl Told {
+impl SharedClock {
     pub(super) fn tell(&self, now: Timestamp) {
         self.0.store(now.as_unix_nanos(), Ordering::Relaxed);
     }
 }
 
-impl Clock for Told {
+impl Clock for SharedClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_unix_nanos(self.0.load(Ordering::Relaxed))
     }
 }
 
-impl Sheds {
+impl LoadShedder {
     fn new(settings: Shed, load: Option<&LoadSource>, now: Timestamp) -> Self {
-        let clock = Told::default();
+        let clock = SharedClock::default();
         clock.tell(now);
         let mut builder = settings.builder();
         if let Some(load) = load
@@ -75,7 +75,7 @@ impl Sheds {
         }
     }
 
-    fn admits(&self, class: Option<Class>, now: Timestamp) -> Result<(), Class> {
+    fn check(&self, class: Option<Class>, now: Timestamp) -> Result<(), Class> {
         let class = class.unwrap_or(self.settings.default);
         self.clock.tell(now);
         if self.shedder.admit(class) {
@@ -88,60 +88,75 @@ impl Sheds {
     /// What a gate says of the pressure: how far it is in use. That it turns the less important
     /// away says nothing, it keeps room by that; and one that probes is in full use by its own
     /// doing.
-    pub(super) fn hear(&self, gate: &AdaptiveConcurrency<Told>) {
-        if !gate.is_probing() {
-            self.shedder
-                .report(gate.in_flight() as f64 / gate.limit().max(1) as f64 / WELL_USED);
+    pub(super) fn report(&self, concurrency: &AdaptiveConcurrency<SharedClock>) {
+        if !concurrency.is_probing() {
+            self.shedder.report(
+                concurrency.in_flight() as f64
+                    / concurrency.limit().max(1) as f64
+                    / TARGET_UTILIZATION,
+            );
         }
     }
 }
 
 impl Registry {
     /// Who sheds by these settings: the same as before if they are the same.
-    pub(super) fn sheds(&mut self, settings: Option<Shed>, now: Timestamp) -> Option<Arc<Sheds>> {
+    pub(super) fn load_shedder(
+        &mut self,
+        settings: Option<Shed>,
+        now: Timestamp,
+    ) -> Option<Arc<LoadShedder>> {
         let settings = settings?;
-        match &self.shed {
+        match &self.load_shedder {
             Some(known) if known.settings == settings => {}
-            _ => self.shed = Some(Arc::new(Sheds::new(settings, self.load.as_ref(), now))),
+            _ => {
+                self.load_shedder = Some(Arc::new(LoadShedder::new(
+                    settings,
+                    self.load.as_ref(),
+                    now,
+                )))
+            }
         }
-        self.shed.clone()
+        self.load_shedder.clone()
     }
 }
 
 impl<S: Store> Engine<S> {
     /// Turns a request away that comes too late, is shed, or finds no room; else holds its place
     /// until it has ended. If it may wait and has to, says where.
-    pub(super) fn press(&self, verdict: &mut PolicyVerdict, may_wait: bool) -> Option<InLine> {
-        let parts = &mut *verdict.parts;
-        let (rules, asking) = (
-            parts.rules.as_deref().expect("a verdict has rules"),
-            &parts.asking,
+    pub(super) fn check_overload(
+        &self,
+        verdict: &mut PolicyVerdict,
+        may_wait: bool,
+    ) -> Option<QueuedRequest> {
+        let state = &mut *verdict.state;
+        let (rules, query) = (
+            state.rules.as_deref().expect("a verdict has rules"),
+            &state.query,
         );
-        let nothing_to_do =
-            rules.sheds.is_none() && asking.gates.is_empty() && asking.deadline.is_none();
-        if nothing_to_do || !matches!(parts.reason, Reason::Limits | Reason::NoPolicy) {
+        let has_nothing_to_check = rules.shedder.is_none()
+            && query.adaptive_policies.is_empty()
+            && query.deadline.is_none();
+        if has_nothing_to_check || !matches!(state.reason, Reason::Limits | Reason::NoPolicy) {
             return None;
         }
-        if asking
-            .deadline
-            .is_some_and(|deadline| deadline <= parts.now)
-        {
-            parts.reason = Reason::TooLate;
+        if query.deadline.is_some_and(|deadline| deadline <= state.now) {
+            state.reason = Reason::TooLate;
             return None;
         }
         if let Some(Err(class)) = rules
-            .sheds
+            .shedder
             .as_ref()
-            .map(|sheds| sheds.admits(asking.class, parts.now))
+            .map(|shedder| shedder.check(query.class, state.now))
         {
-            parts.reason = Reason::Shed(class);
+            state.reason = Reason::Shed(class);
             return None;
         }
         // Who acts later, and ends elsewhere, holds no place here.
-        if asking.acts_later {
+        if query.is_reservation {
             None
         } else {
-            self.take_places(verdict, 0, may_wait)
+            self.acquire_permits(verdict, 0, may_wait)
         }
     }
 }
@@ -149,18 +164,20 @@ impl<S: Store> Engine<S> {
 impl Rules {
     /// How important requests are of which nothing says it; none where nothing is ever shed.
     pub(super) fn default_class(&self) -> Option<Class> {
-        self.sheds.as_ref().map(|sheds| sheds.settings.default)
+        self.shedder
+            .as_ref()
+            .map(|shedder| shedder.settings.default)
     }
 
     /// Until when anybody waits for the answer to a request that came now; none if nobody says.
     pub(super) fn deadline_of(&self, subject: &Subject<'_>, now: Timestamp) -> Option<Timestamp> {
         let (start, deadline) = subject.times();
-        let Some(sheds) = &self.sheds else {
+        let Some(shedder) = &self.shedder else {
             return deadline;
         };
         // What a client says of itself hurts nobody else.
         let timeout = subject.header(GRPC_TIMEOUT).and_then(grpc_timeout);
-        let longest = [sheds.settings.patience, timeout]
+        let longest = [shedder.settings.patience, timeout]
             .into_iter()
             .flatten()
             .min();
@@ -171,7 +188,7 @@ impl Rules {
 
     /// How important a request is, as far as it says so itself.
     pub(super) fn class_of(&self, subject: &Subject<'_>) -> Option<Class> {
-        self.sheds.as_ref()?;
+        self.shedder.as_ref()?;
         std::str::from_utf8(subject.custom(CLASS)?)
             .ok()?
             .trim()
@@ -205,33 +222,36 @@ pub struct AdaptiveStats {
     /// How many wait in line for a place.
     pub queued: u64,
     /// How many were turned away.
-    pub refused: RejectionStats,
+    pub denied: RejectionStats,
 }
 
 impl<S: Store> Engine<S> {
     /// How adaptive limits stand, and what is shed; none where there is neither.
     pub fn overload_stats(&self) -> Option<OverloadStats> {
         let rules = self.inner.rules.load();
-        let figures = |ruling: &super::rules::Ruling| {
-            let line = ruling.gate.as_ref()?;
-            let (policy, control) = (ruling.policy.name.clone(), line.gate().control().name());
-            let (snapshot, queued) = (line.gate().snapshot(), line.len() as u64);
+        let figures = |rule: &super::rules::Rule| {
+            let queue = rule.adaptive_queue.as_ref()?;
+            let (policy, control) = (rule.policy.name.clone(), queue.gate().control().name());
+            let (snapshot, queued) = (queue.gate().snapshot(), queue.len() as u64);
             Some(AdaptiveStats {
                 policy,
                 control,
                 snapshot,
                 queued,
-                refused: ruling.figures.refusals.counts(),
+                denied: rule.counters.rejections.stats(),
             })
         };
         let limits: Vec<_> = rules.policies.iter().filter_map(figures).collect();
-        let shed = rules.sheds.as_ref().map(|sheds| sheds.shedder.snapshot());
-        let late = self.inner.figures.late.load(Ordering::Relaxed);
+        let shed = rules
+            .shedder
+            .as_ref()
+            .map(|shedder| shedder.shedder.snapshot());
+        let late = self.inner.stats.late.load(Ordering::Relaxed);
         (!limits.is_empty() || shed.is_some()).then_some(OverloadStats { limits, shed, late })
     }
 }
 
-impl fmt::Debug for Sheds {
+impl fmt::Debug for LoadShedder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Sheds")
             .field("settings", &self.settings)

@@ -1,6 +1,6 @@
 //! The policy, plan and key that a verdict is accounted for by, for logs.
 
-use super::asking::{Asked, Role};
+use super::query::{QueryItem, Role};
 use super::{Engine, PolicyVerdict, key};
 use crate::policy::Limits;
 use ratekeeper::Store;
@@ -23,26 +23,26 @@ impl<S: Store> Engine<S> {
     /// The policy, plan and key that a verdict of this engine is accounted for by. None if no
     /// policy with a limit applied, or if the reason is none of a policy.
     pub fn summary(&self, verdict: &PolicyVerdict) -> Option<VerdictSummary> {
-        let (ruling, asked) = verdict.accounted()?;
-        let by_plan = matches!(ruling.policy.limits, Limits::Plan { .. });
-        let plan = |asked: &Asked| match asked.role {
+        let (rule, item) = verdict.summary_source()?;
+        let by_plan = matches!(rule.policy.limits, Limits::Plan { .. });
+        let plan = |item: &QueryItem| match item.role {
             Role::Limit { set, .. } => verdict.rules().source.plans.get(set as usize),
             Role::Ban => None,
         };
-        let plan = asked
+        let plan = item
             .filter(|_| by_plan)
             .and_then(plan)
             .map(|plan| plan.name.clone());
-        let by = &ruling.policy.key;
-        let key = asked.filter(|_| !by.is_empty()).map(|asked| {
+        let by = &rule.policy.key;
+        let key = item.filter(|_| !by.is_empty()).map(|item| {
             key::fingerprint(
                 by,
-                verdict.parts.asking.key(asked),
+                verdict.state.query.key(item),
                 &self.inner.overrides.secret(),
             )
         });
         Some(VerdictSummary {
-            policy: ruling.policy.name.clone(),
+            policy: rule.policy.name.clone(),
             plan,
             key,
         })

@@ -58,14 +58,14 @@ fn as_many_are_in_flight_as_the_adaptive_limit_says() {
     let (engine, _) = engine(Policies::new().policy(adaptive()));
     let (held, refused) = fill(&engine);
     assert_eq!(held.len(), 10);
-    assert!(held.iter().all(PolicyVerdict::holds_places));
+    assert!(held.iter().all(PolicyVerdict::holds_permits));
     assert!(matches!(refused.reason(), Reason::AtCapacity) && !refused.is_never());
     assert_eq!(
         (refused.status(), refused.policy(), refused.retry_after()),
         (503, Some("api"), None)
     );
     assert_eq!(refused.reason().name(), "at_capacity");
-    assert!(!refused.holds_places());
+    assert!(!refused.holds_permits());
     drop(held);
     assert_eq!(in_flight(&engine), (0, 10));
     let counts = tokio_free(engine.policy_stats());

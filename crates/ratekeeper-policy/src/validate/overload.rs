@@ -29,7 +29,7 @@ pub(super) fn check_queue(limit: &AdaptiveLimit, warn: &mut dyn FnMut(String)) {
     let QueueConfig {
         interval, target, ..
     } = limit.queue;
-    if limit.queues() && target > interval {
+    if limit.has_queue() && target > interval {
         warn(format!(
             "`queue_target` is {target:?} and `queue_interval` {interval:?}, but nobody waits longer when there is more to do; \
              make `queue_target` the shorter of the two"
@@ -39,29 +39,29 @@ pub(super) fn check_queue(limit: &AdaptiveLimit, warn: &mut dyn FnMut(String)) {
 
 impl Policies {
     /// Whether it matters how important a request is.
-    pub(super) fn minds_classes(&self) -> bool {
+    pub(super) fn uses_classes(&self) -> bool {
         self.shed.is_some() || self.policies.iter().any(|policy| policy.adaptive.is_some())
     }
 
-    pub(super) fn check_shed(&self, found: &mut Findings) {
+    pub(super) fn check_shed(&self, findings: &mut Findings) {
         let Some(shed) = &self.shed else { return };
         for (key, share) in [("cpu", shed.cpu), ("memory", shed.memory)] {
             if share.is_some_and(|share| !(share > 0.0 && share <= 1.0)) {
-                found.error(
+                findings.error(
                     Item::Shed,
                     key,
                     format!("`{key}` must be a share above 0 and up to 1, as 0.9"),
                 );
             }
         }
-        let presses = shed.cpu.is_some()
+        let has_signal = shed.cpu.is_some()
             || shed.memory.is_some()
             || shed.patience.is_some()
             || self.policies.iter().any(|policy| policy.adaptive.is_some());
-        if !presses {
+        if !has_signal {
             let message = "nothing is ever shed, because nothing says when there is too much; give a policy `adaptive`, or \
                            set `cpu`, `memory` or `patience`";
-            found.warn(Item::Shed, "", message.to_owned());
+            findings.warn(Item::Shed, "", message.to_owned());
         }
     }
 }

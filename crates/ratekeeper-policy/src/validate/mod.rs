@@ -1,6 +1,6 @@
 //! What is wrong with policies, and what is doubtful: found once, for code and for files alike.
 
-mod pressure;
+mod overload;
 
 use crate::matching::Match;
 use crate::policies::{ListEntry, Policies};
@@ -46,10 +46,10 @@ pub(crate) enum Item {
 pub(crate) const MOST_DENIALS: u64 = 10_000;
 
 /// Of fewer tokens nothing is leased.
-const FEWEST_LEASED: u64 = 16;
+const MIN_LEASED_CAPACITY: u64 = 16;
 
 /// Nothing blocks for ever.
-const LONGEST: Duration = crate::engine::LONGEST;
+const MAX_DURATION: Duration = crate::engine::MAX_OVERRIDE_DURATION;
 
 impl PolicyFinding {
     /// Whether it cannot be.
@@ -98,56 +98,62 @@ impl Findings {
 impl Policies {
     /// Everything that is wrong or doubtful, in the order of the policies.
     pub fn problems(&self) -> Vec<PolicyFinding> {
-        let mut found = Findings(Vec::new());
-        self.check_plans(&mut found);
-        let (mut names, mut finals) = (HashSet::new(), Vec::new());
+        let mut findings = Findings(Vec::new());
+        self.check_plans(&mut findings);
+        let (mut names, mut stopping) = (HashSet::new(), Vec::new());
         for (at, policy) in self.policies.iter().enumerate() {
-            self.check_policy(at, policy, names.insert(&policy.name), &finals, &mut found);
+            self.check_policy(
+                at,
+                policy,
+                names.insert(&policy.name),
+                &stopping,
+                &mut findings,
+            );
             if policy.stop {
-                finals.push(policy);
+                stopping.push(policy);
             }
         }
-        self.check_everywhere(&mut found);
-        self.check_shed(&mut found);
-        self.check_lists(&mut found);
-        found.0
+        self.check_single_global_limit(&mut findings);
+        self.check_shed(&mut findings);
+        self.check_lists(&mut findings);
+        findings.0
     }
 
-    fn check_plans(&self, found: &mut Findings) {
+    fn check_plans(&self, findings: &mut Findings) {
         for (at, plan) in self.plans.iter().enumerate() {
             let name = &plan.name;
             if self.plans[..at].iter().any(|earlier| earlier.name == *name) {
-                found.error(
+                findings.error(
                     Item::Plan(at),
                     "",
                     format!("there are two plans named `{name}`; rename one"),
                 );
             }
             if plan.limits.is_empty() {
-                found.error(
+                findings.error(
                     Item::Plan(at),
                     "limits",
                     format!("the plan `{name}` has no limits; give it `limits = [\"60/min\"]`, or \"unlimited\""),
                 );
             }
             for (index, limit) in plan.limits.iter().enumerate() {
-                if let Some(doubt) = doubtful(limit) {
-                    found.warn(Item::Plan(at), "limits", doubt);
-                    found.at(index);
+                if let Some(warning) = limit_warning(limit) {
+                    findings.warn(Item::Plan(at), "limits", warning);
+                    findings.at(index);
                 }
             }
-            if plan.class.is_some() && !self.minds_classes() {
+            if plan.class.is_some() && !self.uses_classes() {
                 let message = format!(
                     "the plan `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
                 );
-                found.warn(Item::Plan(at), "class", message);
+                findings.warn(Item::Plan(at), "class", message);
             }
             let used = self
                 .policies
                 .iter()
                 .any(|policy| matches!(policy.limits, Limits::Plan { .. }));
             if !used {
-                found.warn(Item::Plan(at), "", format!("no policy goes by plans, so the plan `{name}` limits nobody; give a policy `plan = {{ attribute = \"plan\" }}`"));
+                findings.warn(Item::Plan(at), "", format!("no policy goes by plans, so the plan `{name}` limits nobody; give a policy `plan = {{ attribute = \"plan\" }}`"));
             }
         }
     }
@@ -158,20 +164,20 @@ impl Policies {
         at: usize,
         policy: &Policy,
         is_new: bool,
-        finals: &[&Policy],
-        found: &mut Findings,
+        stopping: &[&Policy],
+        findings: &mut Findings,
     ) {
         let item = || Item::Policy(at);
         let name = &policy.name;
         if name.is_empty() {
-            found.error(
+            findings.error(
                 item(),
                 "name",
                 "a policy needs a name that is not empty".to_owned(),
             );
         }
         if !is_new {
-            found.error(
+            findings.error(
                 item(),
                 "name",
                 format!("there are two policies named `{name}`; rename one"),
@@ -180,7 +186,7 @@ impl Policies {
         let mut key = policy.key.clone();
         key.sort();
         if let Some(twice) = key.windows(2).find(|pair| pair[0] == pair[1]) {
-            found.error(
+            findings.error(
                 item(),
                 "key",
                 format!("`{}` is in the key twice; once is enough", twice[0]),
@@ -197,12 +203,12 @@ impl Policies {
                  places; begin the key with {}, or leave the tag out",
                 front.join(", ")
             );
-            found.error(item(), "tag", message);
+            findings.error(item(), "tag", message);
         }
         match &policy.limits {
             Limits::Own(limits) => {
                 if limits.is_empty() && policy.adaptive.is_none() && policy.class.is_none() {
-                    found.error(
+                    findings.error(
                         item(),
                         "name",
                         format!(
@@ -213,7 +219,7 @@ impl Policies {
                 for (index, limit) in limits.iter().enumerate() {
                     check_limit(policy, limit, &mut |severity, message| {
                         let key = if limits.len() == 1 { "limit" } else { "limits" };
-                        found.0.push(PolicyFinding {
+                        findings.0.push(PolicyFinding {
                             severity,
                             item: item(),
                             key,
@@ -238,14 +244,14 @@ impl Policies {
                     } else {
                         format!("those known are {}", known.join(", "))
                     };
-                    found.error(
+                    findings.error(
                         item(),
                         "plan",
                         format!("there is no plan `{missing}`; {known}"),
                     );
                 }
                 if self.plans.is_empty() && default.is_none() {
-                    found.error(
+                    findings.error(
                         item(),
                         "plan",
                         "there are no plans; write one as [plans.free] with `limits`".to_owned(),
@@ -253,13 +259,13 @@ impl Policies {
                 }
                 for limit in self.plans.iter().flat_map(|plan| &plan.limits) {
                     check_waits(policy, limit, &mut |message| {
-                        found.error(item(), "action", message)
+                        findings.error(item(), "action", message)
                     });
                 }
             }
         }
         if policy.matching.is_impossible() {
-            found.warn(
+            findings.warn(
                 item(),
                 "match",
                 format!("the policy `{name}` can never match: no request meets its conditions; mend `match`"),
@@ -276,67 +282,70 @@ impl Policies {
                 let message = format!(
                     "`{segment}` in the path `{path}` is taken as it stands; write `*` for any one segment"
                 );
-                found.warn(item(), "match", message);
+                findings.warn(item(), "match", message);
             }
         }
-        if let Some(earlier) = finals.iter().find(|earlier| hides(earlier, policy)) {
-            found.warn(item(), "match", format!("the policy `{name}` can never match: `{}` before it is final and covers all it is about; move it up", earlier.name));
+        if let Some(earlier) = stopping
+            .iter()
+            .find(|earlier| makes_unreachable(earlier, policy))
+        {
+            findings.warn(item(), "match", format!("the policy `{name}` can never match: `{}` before it is final and covers all it is about; move it up", earlier.name));
         }
         if let Some(limit) = &policy.adaptive {
-            pressure::check_adaptive(limit, &mut |message| {
-                found.error(item(), "adaptive", message)
+            overload::check_adaptive(limit, &mut |message| {
+                findings.error(item(), "adaptive", message)
             });
-            pressure::check_queue(limit, &mut |message| {
-                found.warn(item(), "adaptive", message)
+            overload::check_queue(limit, &mut |message| {
+                findings.warn(item(), "adaptive", message)
             });
         }
-        if policy.class.is_some() && !self.minds_classes() {
+        if policy.class.is_some() && !self.uses_classes() {
             let message = format!(
                 "the policy `{name}` has a `class`, but nothing goes by it; write [shed], give a policy `adaptive`, or leave it out"
             );
-            found.warn(item(), "class", message);
+            findings.warn(item(), "class", message);
         }
         if let Some(class) = &policy.reserves {
-            self.check_class(at, policy, class, found);
+            self.check_class(at, policy, class, findings);
         }
         if policy.leased.is_some()
-            && let Some(why) = self.stays_exact(policy)
+            && let Some(why) = self.lease_blocker(policy)
         {
             let message = format!(
                 "the policy `{name}` is leased, but Redis is asked for each of its requests all the same, because {why}; leave `mode` out"
             );
-            found.warn(item(), "mode", message);
+            findings.warn(item(), "mode", message);
         }
         if let Some(penalty) = &policy.penalty {
             if penalty.denials == 0 || penalty.denials > MOST_DENIALS {
-                found.error(
+                findings.error(
                     item(),
                     "penalty",
                     format!("`denials` must be from 1 to {MOST_DENIALS}"),
                 );
             }
             if penalty.within.is_zero() || penalty.ban.is_zero() {
-                found.error(
+                findings.error(
                     item(),
                     "penalty",
                     "`within` and `ban` must be longer than nothing".to_owned(),
                 );
             }
-            if penalty.within > LONGEST || penalty.ban > LONGEST {
-                found.error(
+            if penalty.within > MAX_DURATION || penalty.ban > MAX_DURATION {
+                findings.error(
                     item(),
                     "penalty",
                     "`within` and `ban` must be no longer than a year".to_owned(),
                 );
             }
             if policy.action == Action::Shadow {
-                found.warn(item(), "penalty", format!("the policy `{name}` only watches, so nobody is turned away and its penalty never comes; remove one of the two"));
+                findings.warn(item(), "penalty", format!("the policy `{name}` only watches, so nobody is turned away and its penalty never comes; remove one of the two"));
             }
         }
     }
 
     /// Why no request of a policy can be decided by leases.
-    fn stays_exact(&self, policy: &Policy) -> Option<String> {
+    fn lease_blocker(&self, policy: &Policy) -> Option<String> {
         match policy.action {
             Action::Shadow => return Some("it only watches".to_owned()),
             Action::Delay { .. } => return Some("it delays".to_owned()),
@@ -363,7 +372,9 @@ impl Policies {
                     refundable: true, ..
                 }) => "gives back what `count` leaves out",
                 Some(MicrosLimit::Unlimited) => return None,
-                Some(_) if limit.capacity() < FEWEST_LEASED => "is too small to be shared out",
+                Some(_) if limit.capacity() < MIN_LEASED_CAPACITY => {
+                    "is too small to be shared out"
+                }
                 Some(_) => return None,
             };
             Some(format!("`{limit}` {why}"))
@@ -375,13 +386,13 @@ impl Policies {
         at: usize,
         policy: &Policy,
         class: &crate::policy::ReserveClasses,
-        found: &mut Findings,
+        findings: &mut Findings,
     ) {
         let item = || Item::Policy(at);
         if let Some(default) = &class.default
             && !class.reserves.iter().any(|(known, _)| known == default)
         {
-            found.warn(item(), "class", format!("the class `{default}` has no reserve, so it leaves nothing to others; name it under `reserve` or leave `default` out"));
+            findings.warn(item(), "class", format!("the class `{default}` has no reserve, so it leaves nothing to others; name it under `reserve` or leave `default` out"));
         }
         let own: &[PolicyLimit] = match &policy.limits {
             Limits::Own(limits) => limits,
@@ -391,7 +402,7 @@ impl Policies {
             if let Reserve::Percent(percent) = reserve
                 && !(0.0..=100.0).contains(percent)
             {
-                found.error(
+                findings.error(
                     item(),
                     "class",
                     format!("the reserve of `{name}` must be from 0% to 100%"),
@@ -405,15 +416,15 @@ impl Policies {
             ) {
                 let capacity = limit.capacity();
                 if capacity != u64::MAX && reserve.of(capacity) >= capacity {
-                    found.warn(item(), "class", format!("the class `{name}` must leave {} of the {capacity} that `{limit}` has, so none of its requests ever passes; lower the reserve", reserve.of(capacity)));
+                    findings.warn(item(), "class", format!("the class `{name}` must leave {} of the {capacity} that `{limit}` has, so none of its requests ever passes; lower the reserve", reserve.of(capacity)));
                 }
             }
         }
     }
 
     /// One limit for all endpoints: what is cheap and what is dear cost the same.
-    fn check_everywhere(&self, found: &mut Findings) {
-        let narrow = |when: &Match| {
+    fn check_single_global_limit(&self, findings: &mut Findings) {
+        let is_specific = |when: &Match| {
             when.paths
                 .as_ref()
                 .is_some_and(|paths| !paths.iter().all(|path| path.is_everything()))
@@ -439,13 +450,13 @@ impl Policies {
             && !self
                 .policies
                 .iter()
-                .any(|policy| narrow(&policy.matching) || by_endpoint(policy))
+                .any(|policy| is_specific(&policy.matching) || by_endpoint(policy))
         {
-            found.warn(Item::Policy(at), "name", format!("`{}` is one limit for all endpoints, what is cheap and what is dear alike; add a policy with `match = {{ path = \"…\" }}` for what is dear", policy.name));
+            findings.warn(Item::Policy(at), "name", format!("`{}` is one limit for all endpoints, what is cheap and what is dear alike; add a policy with `match = {{ path = \"…\" }}` for what is dear", policy.name));
         }
     }
 
-    fn check_lists(&self, found: &mut Findings) {
+    fn check_lists(&self, findings: &mut Findings) {
         let item = |allow: bool, at: usize| {
             if allow {
                 Item::Allow(at)
@@ -462,21 +473,21 @@ impl Policies {
             ) in list.iter().enumerate()
             {
                 if matching.is_impossible() {
-                    found.warn(
+                    findings.warn(
                         item(allow, at),
                         "",
                         "this entry can never match: no request meets its conditions".to_owned(),
                     );
                 }
                 if *matching == Match::new() {
-                    found.error(
+                    findings.error(
                         item(allow, at),
                         "",
                         "this entry is about everybody; say about whom, as in `ip = \"203.0.113.0/24\"`".to_owned(),
                     );
                 }
                 if allow && until.is_none() {
-                    found.warn(
+                    findings.warn(
                         item(allow, at),
                         "",
                         "this entry passes for ever; give it an end, as in `until = 2030-01-01T00:00:00Z`".to_owned(),
@@ -488,7 +499,7 @@ impl Policies {
 }
 
 /// Whether whoever the later policy is about, the earlier one is about too.
-fn hides(earlier: &Policy, later: &Policy) -> bool {
+fn makes_unreachable(earlier: &Policy, later: &Policy) -> bool {
     let keyed = earlier
         .key
         .iter()
@@ -500,19 +511,19 @@ fn hides(earlier: &Policy, later: &Policy) -> bool {
     keyed && planned && later.matching.implies(&earlier.matching)
 }
 
-fn check_limit(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Severity, String)) {
-    if let Some(doubt) = doubtful(limit) {
-        found(Severity::Warning, doubt);
+fn check_limit(policy: &Policy, limit: &PolicyLimit, report: &mut dyn FnMut(Severity, String)) {
+    if let Some(warning) = limit_warning(limit) {
+        report(Severity::Warning, warning);
     }
     check_waits(policy, limit, &mut |message| {
-        found(Severity::Error, message)
+        report(Severity::Error, message)
     });
     if let (crate::policy::Cost::Units(units), capacity) = (&policy.cost, limit.capacity())
         && limit.rate().is_some()
         && *units > capacity
         && capacity > 0
     {
-        found(
+        report(
             Severity::Warning,
             format!(
                 "every request costs {units} and `{limit}` holds {capacity}, so none ever passes; raise the burst or lower the cost"
@@ -522,7 +533,7 @@ fn check_limit(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Sever
 }
 
 /// Windows, logs and permits cannot be waited for.
-fn check_waits(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(String)) {
+fn check_waits(policy: &Policy, limit: &PolicyLimit, report: &mut dyn FnMut(String)) {
     let Action::Delay { max } = policy.action else {
         return;
     };
@@ -533,13 +544,13 @@ fn check_waits(policy: &Policy, limit: &PolicyLimit, found: &mut dyn FnMut(Strin
                 Algorithm::TokenBucket | Algorithm::LeakyBucket | Algorithm::Pacing
             );
         if !waits {
-            found(format!(
+            report(format!(
                 "`{limit}` cannot be waited for; with `action = \"delay\"` use token_bucket or pacing"
             ));
         }
     }
     if max == Duration::ZERO {
-        found("`max_delay` must be longer than nothing".to_owned());
+        report("`max_delay` must be longer than nothing".to_owned());
     }
 }
 
@@ -555,7 +566,7 @@ fn placeholder(path: &str) -> Option<&str> {
 }
 
 /// A burst so small that hardly anybody comes near the rate, or one that cannot be meant.
-fn doubtful(limit: &PolicyLimit) -> Option<String> {
+fn limit_warning(limit: &PolicyLimit) -> Option<String> {
     let rate = limit.rate()?;
     let (written, burst) = (rate.rate()?, rate.capacity());
     let has_burst = matches!(

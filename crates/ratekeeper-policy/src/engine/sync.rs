@@ -20,25 +20,25 @@ impl<S: Store + 'static> Engine<S> {
         cost: u64,
     ) -> MaybeReady<PolicyVerdict, impl Future<Output = PolicyVerdict> + Send + use<S>> {
         let mut verdict = self.begin(subject, cost);
-        let in_line = self.press(&mut verdict, true);
-        if in_line.is_none() && self.inner.store.is_local() {
-            return MaybeReady::Ready(self.ask_pressed_here(verdict, false));
+        let queued = self.check_overload(&mut verdict, true);
+        if queued.is_none() && self.inner.store.is_local() {
+            return MaybeReady::Ready(self.complete_sync(verdict, false));
         }
         // A store that is elsewhere may still know this one.
-        let is_known = in_line.is_none()
-            && (!verdict.is_open() || verdict.ask_store_here(&self.inner.store, false));
-        if is_known && !verdict.is_to_be_punished() {
+        let is_known = queued.is_none()
+            && (!verdict.needs_store() || verdict.try_query_store(&self.inner.store, false));
+        if is_known && !verdict.needs_penalty() {
             self.count(&verdict);
             return MaybeReady::Ready(verdict);
         }
         let engine = self.clone();
         MaybeReady::Pending(async move {
-            if let Some(in_line) = in_line {
-                Box::pin(engine.wait_in_line(&mut verdict, in_line, None)).await;
+            if let Some(queued) = queued {
+                Box::pin(engine.wait_in_queue(&mut verdict, queued, None)).await;
             }
             match is_known {
-                true => engine.conclude(verdict, None).await,
-                false => engine.ask_pressed(verdict, false, None).await,
+                true => engine.finish_decision(verdict, None).await,
+                false => engine.complete_at_store(verdict, false, None).await,
             }
         })
     }
@@ -48,16 +48,19 @@ impl<S: Store + 'static> Engine<S> {
     pub fn try_settle(
         &self,
         verdict: PolicyVerdict,
-        ending: Completion,
+        completion: Completion,
     ) -> MaybeReady<(), impl Future<Output = ()> + Send + use<S>> {
         let mut verdict = verdict;
-        self.finish(&mut verdict, &ending);
+        self.finish(&mut verdict, &completion);
         // Most requests end as they were charged: they need no future to be moved into.
-        if verdict.is_settled(&ending) {
+        if verdict.is_settled(&completion) {
             return MaybeReady::Ready(());
         }
         let (engine, here) = (self.clone(), self.inner.store.is_local());
-        ready_or_pending(here, async move { engine.settle(verdict, ending).await })
+        ready_or_pending(
+            here,
+            async move { engine.settle(verdict, completion).await },
+        )
     }
 
     /// Cancels, as [`cancel`](Self::cancel) does, if the store is in this process. If not, what
@@ -73,23 +76,23 @@ impl<S: Store + 'static> Engine<S> {
 
 impl<S: Store> Engine<S> {
     /// As `ask` does, without a future to move the verdict through.
-    fn ask_here(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> PolicyVerdict {
+    fn decide_sync(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> PolicyVerdict {
         let mut verdict = self.begin(subject, cost);
         if !peek {
             // Who cannot wait does not.
-            self.press(&mut verdict, false);
+            self.check_overload(&mut verdict, false);
         }
-        self.ask_pressed_here(verdict, peek)
+        self.complete_sync(verdict, peek)
     }
 
     /// What `ask_pressed` does where the store is here.
-    pub(super) fn ask_pressed_here(&self, mut verdict: PolicyVerdict, peek: bool) -> PolicyVerdict {
-        if verdict.is_open() && !verdict.ask_store_here(&self.inner.store, peek) {
-            now_or_never(self.ask_and_wait(&mut verdict, peek, None));
+    pub(super) fn complete_sync(&self, mut verdict: PolicyVerdict, peek: bool) -> PolicyVerdict {
+        if verdict.needs_store() && !verdict.try_query_store(&self.inner.store, peek) {
+            now_or_never(self.query_store(&mut verdict, peek, None));
         }
         if !peek {
-            if verdict.is_to_be_punished() {
-                now_or_never(self.punish(&verdict, None));
+            if verdict.needs_penalty() {
+                now_or_never(self.apply_penalties(&verdict, None));
             }
             self.count(&verdict);
         }
@@ -102,25 +105,25 @@ impl<C: Clock> Engine<MemoryStore<C>> {
     /// See [`decide`](Self::decide). Where an adaptive limit has a queue, nobody waits here:
     /// whoever finds no place is turned away, as without one.
     pub fn decide_now(&self, subject: &Subject<'_>) -> PolicyVerdict {
-        self.ask_here(subject, 1, false)
+        self.decide_sync(subject, 1, false)
     }
 
     /// See [`decide_n`](Self::decide_n).
     pub fn decide_n_now(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.ask_here(subject, cost, false)
+        self.decide_sync(subject, cost, false)
     }
 
     /// See [`peek`](Self::peek).
     pub fn peek_now(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.ask_here(subject, cost, true)
+        self.decide_sync(subject, cost, true)
     }
 
     /// See [`settle`](Self::settle).
-    pub fn settle_now(&self, verdict: PolicyVerdict, ending: Completion) {
+    pub fn settle_now(&self, verdict: PolicyVerdict, completion: Completion) {
         let mut verdict = verdict;
-        self.finish(&mut verdict, &ending);
-        if !verdict.is_settled(&ending) {
-            now_or_never(self.settle(verdict, ending));
+        self.finish(&mut verdict, &completion);
+        if !verdict.is_settled(&completion) {
+            now_or_never(self.settle(verdict, completion));
         }
     }
 

@@ -1,10 +1,10 @@
-//! Until when anybody waits for an answer, as requests and proxies write it.
+//! Deadlines and start times as clients and proxies write them.
 
 use ratekeeper::Timestamp;
 use std::time::Duration;
 
-/// How long a gRPC client waits, as its `grpc-timeout` says: up to eight digits and a unit. None if
-/// it is nonsense.
+/// Parses the timeout of a gRPC client in `grpc-timeout`: up to eight digits and a unit. `None` if
+/// it is malformed.
 ///
 /// ```
 /// assert_eq!(ratekeeper_policy::request::grpc_timeout(b"250m"), Some(std::time::Duration::from_millis(250)));
@@ -28,8 +28,9 @@ pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     })
 }
 
-/// A time as proxies write when a request began (`X-Request-Start`): `t=1700000000.123` in seconds,
-/// or a whole number since 1970 of which its size tells the unit. None if it is nonsense.
+/// Parses the start time of a request as proxies write it (`X-Request-Start`): `t=1700000000.123`
+/// in seconds, or a whole number since 1970 whose size determines the unit. `None` if it is
+/// malformed.
 ///
 /// ```
 /// use ratekeeper_policy::request::request_start;

@@ -1,4 +1,4 @@
-//! Which policies a path can concern: a tree of segments instead of a look at every policy.
+//! Path index: finds the policies for a path in a tree of segments, instead of trying each.
 
 use crate::matching::Match;
 use crate::path::{Path, PathCase};
@@ -7,33 +7,33 @@ use foldhash::fast::RandomState;
 use smallvec::SmallVec;
 use std::collections::HashMap;
 
-/// The numbers of policies, in order. So many need no memory of their own.
+/// Indexes of policies, in order; up to 32 are stored inline.
 pub(crate) type PolicyNumbers = SmallVec<[u32; 32]>;
 
-/// Policies by their paths.
+/// Policies by their path patterns.
 #[derive(Default)]
 pub(crate) struct Index {
     root: Node,
-    /// Those that ask for no path.
+    /// Policies without a path condition.
     without_path: Vec<u32>,
 }
 
 #[derive(Default)]
 struct Node {
-    /// What it holds comes from the configuration, so a quick hash will do.
+    /// Keys come from the configuration, so a fast hash is safe.
     exactly: HashMap<Box<[u8]>, Node, RandomState>,
     any: Option<Box<Node>>,
-    /// Whose pattern ends here.
+    /// Policies whose pattern ends here.
     ends_here: Vec<u32>,
-    /// Whose pattern ends in `**` here.
+    /// Policies whose pattern ends in `**` here.
     prefix_of: Vec<u32>,
 }
 
 impl Index {
     pub(crate) fn new<'a>(matches: impl Iterator<Item = &'a Match>, case: PathCase) -> Self {
         let mut index = Self::default();
-        for (number, when) in (0..).zip(matches) {
-            match &when.paths {
+        for (number, matching) in (0..).zip(matches) {
+            match &matching.paths {
                 None => index.without_path.push(number),
                 Some(paths) => paths
                     .iter()
@@ -43,7 +43,7 @@ impl Index {
         index
     }
 
-    /// Those whose path condition holds, each once and in order.
+    /// The policies whose path condition holds, in order, without duplicates.
     pub(crate) fn find(&self, path: Option<&Path<'_>>) -> impl Iterator<Item = u32> {
         let mut found = PolicyNumbers::new();
         for reading in path.into_iter().flat_map(Path::readings) {
@@ -51,8 +51,8 @@ impl Index {
         }
         found.sort_unstable();
         found.dedup();
-        // Both are in order, and none is in both. Those of any path may be many: they are not
-        // copied.
+        // Merges both sorted lists, which are disjoint. Policies without a path may be many, so
+        // they are not copied.
         let (mut found, mut without_path) = (
             found.into_iter().peekable(),
             self.without_path.iter().copied().peekable(),
@@ -93,7 +93,7 @@ impl Node {
             add(found, &self.ends_here);
             return;
         };
-        // A tree is as deep as its longest pattern, however long the path is.
+        // The recursion is as deep as the longest pattern, however long the path is.
         if let Some(node) = self.exactly.get(&**first) {
             node.collect(rest, found);
         }
@@ -103,7 +103,7 @@ impl Node {
     }
 }
 
-/// Mostly there is none to add, which is known here at less cost.
+/// The common case of an empty list is checked here, which is cheaper.
 fn add(found: &mut PolicyNumbers, numbers: &[u32]) {
     if !numbers.is_empty() {
         found.extend_from_slice(numbers);
@@ -140,11 +140,11 @@ mod tests {
             }).collect();
             let path = path.as_ref().map(|path| Path::new(path.as_bytes(), case));
             let found: Vec<u32> = Index::new(matches.iter(), case).find(path.as_ref()).collect();
-            let fits = |when: &Match| match &when.paths {
+            let fits = |matching: &Match| match &matching.paths {
                 None => true,
                 Some(paths) => path.as_ref().is_some_and(|path| paths.iter().any(|pattern| pattern.matches_any(path))),
             };
-            let scanned: Vec<u32> = (0..).zip(&matches).filter(|(_, when)| fits(when)).map(|(number, _)| number).collect();
+            let scanned: Vec<u32> = (0..).zip(&matches).filter(|(_, matching)| fits(matching)).map(|(number, _)| number).collect();
             prop_assert_eq!(found, scanned);
         }
     }

@@ -1,11 +1,10 @@
-//! Peers that are believed about something: networks, and Unix sockets.
+//! Trusted peers: networks, and Unix sockets.
 
 use crate::address::{canonical, canonical_network};
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 use std::net::IpAddr;
 
-/// A set of peers whose word is believed: networks, and peers over a Unix socket, which have no
-/// address.
+/// A set of trusted peers: networks, and peers over a Unix socket, which have no address.
 ///
 /// ```
 /// use ratekeeper_policy::request::TrustedPeers;
@@ -28,7 +27,7 @@ impl TrustedPeers {
         Self::default()
     }
 
-    /// Every peer, whatever its address: only where nothing but trusted programs can connect.
+    /// Every peer, whatever its address: only where only trusted programs can connect.
     pub fn everyone() -> Self {
         Self {
             networks: vec![Ipv4Net::default().into(), Ipv6Net::default().into()],

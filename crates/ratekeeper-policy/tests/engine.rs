@@ -580,11 +580,11 @@ async fn an_operator_bans_overrides_grants_and_frees_one_key() {
         .unwrap();
     assert_eq!(passes(&gate, &ann, 9), 5);
     assert_eq!(
-        gate.explain(&ann, 1).await.tried()[0]
+        gate.explain(&ann, 1).await.traces()[0]
             .outcome
             .as_ref()
             .unwrap()
-            .levels[0]
+            .limits[0]
             .limit
             .to_string(),
         "5/min"
@@ -601,7 +601,7 @@ async fn an_operator_bans_overrides_grants_and_frees_one_key() {
     );
     assert_eq!(
         wrong(gate.ban("api", &Subject::new(), MINUTE, None).unwrap_err()),
-        "the policy counts by user; say which"
+        "the policy counts by user; give its value"
     );
     assert_eq!(
         gate.ban("api", &ann, Duration::MAX, None).unwrap_err(),
@@ -651,7 +651,7 @@ async fn explain_says_why_and_when() {
     let _ = gate.decide_now(&subject);
     let explained = gate.explain(&subject, 1).await;
     let why: Vec<_> = explained
-        .tried()
+        .traces()
         .iter()
         .filter_map(|tried| tried.outcome.as_ref().err().cloned())
         .collect();
@@ -664,12 +664,12 @@ async fn explain_says_why_and_when() {
             MismatchReason::After("all".into())
         ]
     );
-    let standing = explained.tried()[3].outcome.as_ref().unwrap();
-    assert_eq!((&*standing.key, standing.levels.len()), ("ip=10.0.0.1", 2));
+    let standing = explained.traces()[3].outcome.as_ref().unwrap();
+    assert_eq!((&*standing.key, standing.limits.len()), ("ip=10.0.0.1", 2));
     assert!(explained.verdict().is_denied());
     let now = ratekeeper::Clock::now(gate.store().clock());
     assert_eq!(explained.allowed_at(), Some(now + MINUTE));
-    assert_eq!(standing.levels[1].outcome, AskOutcome::Allowed);
+    assert_eq!(standing.limits[1].outcome, AskOutcome::Allowed);
     // Asking changed nothing.
     assert_eq!(
         gate.explain(&subject, 1).await.allowed_at(),

@@ -103,7 +103,7 @@ fn a_policy_may_skip_such_requests() {
     assert_eq!(of_five(&gate, &ip("203.0.113.7")), 5);
     let explained = now(gate.explain(&ip("203.0.113.7"), 1));
     assert!(matches!(
-        &explained.tried()[0].outcome,
+        &explained.traces()[0].outcome,
         Err(MismatchReason::NoKey(Attribute::User))
     ));
 }
@@ -163,7 +163,7 @@ fn a_policy_that_only_watches_denies_nothing() {
         let counts = now(gate.policy_stats())[0].counts;
         assert_eq!((counts.denied, counts.shadow_denied), (0, 5));
         assert!(
-            now(gate.explain(&ip("203.0.113.7"), 1)).tried()[0]
+            now(gate.explain(&ip("203.0.113.7"), 1)).traces()[0]
                 .outcome
                 .as_ref()
                 .unwrap()
@@ -194,19 +194,19 @@ fn explain_says_what_is_counted_instead() {
     ] {
         let gate = per_user(missing);
         let explained = now(gate.explain(&ip("203.0.113.7"), 1));
-        let standing = explained.tried()[0].outcome.as_ref().unwrap();
+        let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!(
             (&*standing.key, &standing.missing),
             (key, &Some((Attribute::User, missing)))
         );
         assert_eq!(explained.verdict().is_denied(), missing == Missing::Deny);
         let explained = now(gate.explain(&ip("203.0.113.7").user("ann"), 1));
-        let standing = explained.tried()[0].outcome.as_ref().unwrap();
+        let standing = explained.traces()[0].outcome.as_ref().unwrap();
         assert_eq!((&*standing.key, &standing.missing), ("user=ann", &None));
     }
     let explained = now(per_user(Missing::Address).explain(&Subject::new(), 1));
     assert_eq!(
-        explained.tried()[0].outcome.as_ref().unwrap().key,
+        explained.traces()[0].outcome.as_ref().unwrap().key,
         "unknown"
     );
 }

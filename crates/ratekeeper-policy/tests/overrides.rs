@@ -805,7 +805,7 @@ fn fingerprints_are_the_same_everywhere_and_with_the_same_secret_elsewhere() {
         assert_eq!(passes(&gate, &caller, 2), 1);
         let key = gate.key_of("a", &caller).unwrap();
         let explained = now(gate.explain(&caller, 1));
-        let standing = explained.tried()[0].outcome.as_ref().unwrap();
+        let standing = explained.traces()[0].outcome.as_ref().unwrap();
         let ban = gate.ban("a", &caller, MINUTE, None).unwrap();
         let denied = gate.most_denied(1).remove(0).fingerprint.unwrap();
         let shown = [

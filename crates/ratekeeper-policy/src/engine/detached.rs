@@ -1,8 +1,7 @@
-//! Requests that are decided here and end elsewhere: reserved, then settled by a receipt, by any
-//! node.
+//! Reservations: requests decided on one node and settled, by a receipt, on any.
 //!
-//! A receipt has what settling goes by, in numbers: what each limit was charged, which endings
-//! count, what a cost is multiplied by. The policies may change in between.
+//! A receipt holds what settling needs as numbers: the charge of each limit, which completions
+//! count, and the cost factor. The policies may change in between.
 
 use super::query::{INLINE_ITEMS, QueryItem};
 use super::verdict::PolicyVerdict;
@@ -13,17 +12,17 @@ use ratekeeper::{Store, Timestamp, store::DetachError, store::SettleError};
 use smallvec::SmallVec;
 use std::time::Duration;
 
-/// The first byte of a receipt.
+/// The format version, the first byte of a receipt.
 const VERSION: u8 = 1;
 
-/// # Reserving now, settling elsewhere
+/// # Reservations
 impl<S: Store> Engine<S> {
-    /// Decides for a caller who acts later, and would wait for `max_wait` before it does: see
-    /// [`Verdict::delay`]. The longest waits of policies hold too. Without a `max_wait` it waits as
-    /// long as the policies say.
+    /// Decides for a caller that acts later, and would wait up to `max_wait` before it does: see
+    /// [`PolicyVerdict::delay`]. The longest waits of policies also hold. Without `max_wait`, it
+    /// waits as long as the policies allow.
     ///
-    /// A cost that is said here is corrected by the one at the [end](Ending::cost) in every policy;
-    /// one that is not, only in those without a fixed cost.
+    /// A `cost` is corrected by the one of the [completion](Completion::cost) in every policy;
+    /// without one, only in policies that have no fixed cost.
     pub async fn reserve(
         &self,
         subject: &Subject<'_>,
@@ -37,7 +36,7 @@ impl<S: Store> Engine<S> {
         self.complete(verdict, false, None).await
     }
 
-    /// Takes a verdict apart from this process: see [`Store::detach`].
+    /// Detaches a verdict from this process, as a receipt: see [`Store::detach`].
     pub async fn detach(
         &self,
         verdict: PolicyVerdict,
@@ -50,7 +49,7 @@ impl<S: Store> Engine<S> {
             ReceiptItem::of(item, verdict.rule(item), verdict.state.query.explicit_cost)
                 .pack(&mut receipt);
         }
-        // Whoever was not asked about any limit can be settled once, too.
+        // A request without limits can also be settled once.
         let inner = match verdict.state.take_store_verdict() {
             Some(inner) => inner,
             None => store.decide(&[]).await,
@@ -59,7 +58,7 @@ impl<S: Store> Engine<S> {
         Ok(receipt)
     }
 
-    /// Settles what was [detached](Self::detach), as [`settle`](Self::settle) does.
+    /// Settles a [detached](Self::detach) verdict, as [`settle`](Self::settle) does.
     pub async fn settle_detached(
         &self,
         receipt: &[u8],
@@ -71,8 +70,7 @@ impl<S: Store> Engine<S> {
         self.inner.store.settle_detached(receipt, &actual).await
     }
 
-    /// Gives back everything that what was [detached](Self::detach) was charged, as
-    /// [`cancel`](Self::cancel) does.
+    /// Cancels a [detached](Self::detach) verdict, as [`cancel`](Self::cancel) does.
     pub async fn cancel_detached(&self, receipt: &[u8]) -> Result<(), SettleError> {
         let (items, receipt) = parse_receipt(receipt).ok_or(SettleError::InvalidReceipt)?;
         let nothing: SmallVec<[u64; INLINE_ITEMS]> = items.iter().map(|_| 0).collect();
@@ -80,19 +78,19 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// What one limit was charged, and what it goes by when the request has ended.
+/// The charge of one limit, with what is needed to settle it.
 #[derive(PartialEq, Debug)]
 pub(super) struct ReceiptItem {
     cost: u64,
     count: Count,
-    /// What counts as a failure; nothing is known of those that count all.
+    /// The statuses that count as failures; empty where all requests count.
     failures: SmallVec<[StatusRange; 1]>,
-    /// What the true cost is multiplied by; none if it does not matter.
+    /// The factor of the actual cost; `None` if the actual cost does not matter.
     cost_factor: Option<u64>,
 }
 
 impl ReceiptItem {
-    /// `scales`: whether the caller said what it costs.
+    /// `explicit_cost`: whether the caller gave a cost.
     pub(super) fn of(item: &QueryItem, rule: &Rule, explicit_cost: bool) -> Self {
         let policy = &rule.policy;
         let failures = match policy.count {
@@ -188,10 +186,10 @@ impl ReceiptItem {
     }
 }
 
-/// Set where a true cost matters.
+/// Flag: a cost factor follows.
 const HAS_COST_FACTOR: u8 = 4;
 
-/// What a receipt says, and the store's own.
+/// Parses a receipt; the rest is the receipt of the store.
 fn parse_receipt(receipt: &[u8]) -> Option<(SmallVec<[ReceiptItem; INLINE_ITEMS]>, &[u8])> {
     let (version, mut rest) = receipt.split_first()?;
     if *version != VERSION {
@@ -203,7 +201,7 @@ fn parse_receipt(receipt: &[u8]) -> Option<(SmallVec<[ReceiptItem; INLINE_ITEMS]
     Some((items, rest))
 }
 
-/// Seven bits a byte, the lowest first; the highest bit says that more follow.
+/// Writes a varint: seven bits a byte, lowest first; the highest bit says that more follow.
 fn write_varint(into: &mut Vec<u8>, mut number: u64) {
     while number > 0x7f {
         into.push(number as u8 | 0x80);
@@ -234,7 +232,7 @@ fn read_varint(from: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// How many follow: each is a byte at least.
+/// Reads a number of items, each of which is at least one byte.
 fn read_count(from: &mut &[u8]) -> Option<usize> {
     let count = usize::try_from(read_varint(from)?).ok()?;
     (count <= from.len()).then_some(count)

@@ -1,5 +1,4 @@
-//! Why a request passes or not: every policy, what it made of the request, and where that leaves
-//! it.
+//! Explanation of a decision: every policy, whether it applies, and the state of its limits.
 
 use super::Engine;
 use super::key;
@@ -16,74 +15,74 @@ use ratekeeper::{Decision, Store, Timestamp, store::AskOutcome};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What would become of a request, and why. Asking changes nothing.
+/// How a request would be decided, and why. Making one charges nothing.
 #[derive(Debug)]
 pub struct Explanation {
     verdict: PolicyVerdict,
-    tried: Vec<PolicyTrace>,
+    traces: Vec<PolicyTrace>,
 }
 
-/// What one policy made of the request.
+/// How one policy was evaluated for the request.
 #[derive(Debug)]
 pub struct PolicyTrace {
-    /// Its name.
+    /// The name of the policy.
     pub policy: String,
-    /// Why it does not apply, or where it stands.
+    /// Why it does not apply, or the state of the key if it does.
     pub outcome: Result<KeyState, MismatchReason>,
 }
 
-/// Where a policy stands with the key of a request.
+/// The state of a policy for the key of a request.
 #[derive(Debug)]
 pub struct KeyState {
-    /// The key in words, such as `ip=203.0.113.7`; empty if all share one bucket. What opens doors
-    /// is shown by its fingerprint.
+    /// The key in plain text, such as `ip=203.0.113.7`; empty if all requests share one bucket.
+    /// Secrets are shown as fingerprints.
     pub key: String,
-    /// The same by its fingerprints, such as `ip=#f8c0a1b2c3d4e5f6`.
+    /// The key by its fingerprints, such as `ip=#f8c0a1b2c3d4e5f6`.
     pub fingerprint: String,
-    /// The attribute of the key that the request lacks, and what happens therefore.
+    /// The attribute of the key that the request lacks, and how the policy handles that.
     pub missing: Option<(Attribute, Missing)>,
-    /// Its limits.
-    pub levels: Vec<LimitState>,
-    /// What an operator said of the key.
+    /// The state of its limits.
+    pub limits: Vec<LimitState>,
+    /// The override by an operator that replaces its limits.
     pub replacement: Option<Arc<Override>>,
-    /// How long a penalty still bans the key.
+    /// Remaining time of a ban by a penalty.
     pub banned_for: Option<Duration>,
-    /// Whether it only watches, this key at least.
+    /// Whether the policy is in shadow mode, for this key at least.
     pub shadow: bool,
 }
 
-/// Where a limit stands with the key of a request.
+/// The state of a limit for the key of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitState {
     /// The limit.
     pub limit: PolicyLimit,
-    /// What the request would cost.
+    /// The cost of the request.
     pub cost: u64,
-    /// Its figures.
+    /// The decision: capacity, remaining, times.
     pub decision: Decision,
-    /// What would become of the request.
+    /// The outcome for the request.
     pub outcome: AskOutcome,
-    /// When it would be admitted here: now, later, or none for never and for permits, of which
-    /// nobody knows.
+    /// When the limit would allow the request: now, later, or `None` for never, and for permits,
+    /// whose release is not known ahead.
     pub allowed_at: Option<Timestamp>,
 }
 
 impl Explanation {
-    /// What would be decided.
+    /// The verdict that the request would get.
     pub fn verdict(&self) -> &PolicyVerdict {
         &self.verdict
     }
 
-    /// Every policy, in order.
-    pub fn tried(&self) -> &[PolicyTrace] {
-        &self.tried
+    /// Every policy, in the order of the configuration.
+    pub fn traces(&self) -> &[PolicyTrace] {
+        &self.traces
     }
 
-    /// When the request would be admitted if nobody else comes; none if never, or if nobody knows.
+    /// When the request would be allowed if no other request comes; `None` if never or unknown.
     pub fn allowed_at(&self) -> Option<Timestamp> {
         match self.verdict.is_allowed() {
             true => Some(self.verdict.state.now + self.verdict.delay()),
-            // Without the attribute it is denied for ever, whatever else denies it now.
+            // A missing attribute denies it for ever, whatever else denies it now.
             false
                 if self
                     .verdict
@@ -95,7 +94,7 @@ impl Explanation {
             {
                 None
             }
-            // On leaving the deny list it may meet a ban, and after that the limits.
+            // When the deny list entry expires, bans and limits still hold.
             false => {
                 let limits = self.verdict.state.now
                     + self
@@ -116,7 +115,8 @@ impl Explanation {
 }
 
 impl<S: Store> Engine<S> {
-    /// Says of every policy whether it applies to a request, why not, and where its limits stand.
+    /// Explains how a request would be decided: for every policy whether it applies, why not, and
+    /// the state of its limits.
     pub async fn explain(&self, subject: &Subject<'_>, cost: u64) -> Explanation {
         let inner = &*self.inner;
         let now = inner.store.now();
@@ -128,7 +128,7 @@ impl<S: Store> Engine<S> {
             cost,
             now,
         };
-        let mut tried = Vec::with_capacity(rules.policies.len());
+        let mut traces = Vec::with_capacity(rules.policies.len());
         let mut query = Query::default();
         query.gather_explained(
             &rules,
@@ -141,7 +141,7 @@ impl<S: Store> Engine<S> {
                          key: bytes,
                          missing,
                      }| {
-                        let mine = &query.items[range.clone()];
+                        let items = &query.items[range.clone()];
                         let by = &rule.policy.key;
                         let (key, fingerprint) = (
                             key::display(by, bytes, &secret),
@@ -149,29 +149,29 @@ impl<S: Store> Engine<S> {
                         );
                         let missing =
                             missing.map(|attribute| (attribute.clone(), rule.policy.missing));
-                        let replacement = mine.iter().find_map(|item| item.replacement.clone());
+                        let replacement = items.iter().find_map(|item| item.replacement.clone());
                         let only_counted = query
                             .missing_denials
                             .last()
                             .is_some_and(|denial| !denial.is_enforced);
-                        let shadow = mine
+                        let shadow = items
                             .iter()
                             .any(|item| item.mode == ratekeeper::Mode::Shadow)
-                            || mine.is_empty() && missing.is_some() && only_counted;
-                        let levels = Vec::new();
-                        let standing = KeyState {
+                            || items.is_empty() && missing.is_some() && only_counted;
+                        let limits = Vec::new();
+                        let key_state = KeyState {
                             key,
                             fingerprint,
                             missing,
-                            levels,
+                            limits,
                             replacement,
                             banned_for: None,
                             shadow,
                         };
-                        (range, standing)
+                        (range, key_state)
                     },
                 );
-                tried.push((rule.policy.name.clone(), outcome));
+                traces.push((rule.policy.name.clone(), outcome));
             },
         );
         let answer = inner.store.decide_at(&query.asks(&rules, true), now).await;
@@ -190,11 +190,11 @@ impl<S: Store> Engine<S> {
         verdict.set_store_verdict(answer);
         verdict.state.reason = reason;
         let statuses: Vec<_> = verdict.statuses().collect();
-        let stand = |(range, mut standing): (std::ops::Range<usize>, KeyState)| {
+        let with_limits = |(range, mut key_state): (std::ops::Range<usize>, KeyState)| {
             for (item, status) in &statuses[range] {
                 let decision = status.decision();
                 if item.role == Role::Ban {
-                    standing.banned_for = decision.retry_after();
+                    key_state.banned_for = decision.retry_after();
                     continue;
                 }
                 let allowed_at = match decision.is_denied() {
@@ -202,7 +202,7 @@ impl<S: Store> Engine<S> {
                     false => Some(now + decision.delay()),
                 };
                 let limit = item.slot(verdict.rule(item)).limit;
-                standing.levels.push(LimitState {
+                key_state.limits.push(LimitState {
                     limit,
                     cost: item.cost,
                     decision,
@@ -210,16 +210,16 @@ impl<S: Store> Engine<S> {
                     allowed_at,
                 });
             }
-            standing
+            key_state
         };
-        let tried = tried
+        let traces = traces
             .into_iter()
             .map(|(policy, outcome)| PolicyTrace {
                 policy,
-                outcome: outcome.map(stand),
+                outcome: outcome.map(with_limits),
             })
             .collect();
         drop(statuses);
-        Explanation { verdict, tried }
+        Explanation { verdict, traces }
     }
 }

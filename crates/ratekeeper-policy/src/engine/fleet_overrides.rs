@@ -1,5 +1,5 @@
-//! What all nodes of a fleet say of keys. They tell each other by names, which say nothing of whose
-//! key it is.
+//! Overrides shared by a fleet: bans and other limits that nodes exchange, under names that do not
+//! reveal the key.
 
 use super::Engine;
 use super::operator::KeySelector;
@@ -12,58 +12,57 @@ use ratekeeper::{Store, Timestamp};
 use std::collections::HashMap;
 use std::sync::{Arc, PoisonError};
 
-/// A ban or other limits, as nodes tell each other.
+/// A ban or other limits, in the form that nodes exchange.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SharedOverride {
     /// The key.
     pub name: KeyName,
     /// Its policy.
     pub policy: String,
-    /// What that counted by when it was said.
+    /// The attributes that the policy counted by at the time.
     pub by: Vec<Attribute>,
-    /// The limits that stand in for those of the policy; none if it is a ban.
+    /// The limits that replace those of the policy; `None` for a ban.
     pub limits: Option<Vec<PolicyLimit>>,
-    /// Until when.
+    /// When it expires.
     pub until: Timestamp,
     /// Why, in the operator's words.
     pub reason: Option<String>,
-    /// The node that said it.
+    /// The node it was set on.
     pub node: Option<String>,
     /// The key by its fingerprints.
     pub fingerprint: String,
-    /// The key in words, where this node knows them.
+    /// The key in plain text, if this node knows it.
     pub words: Option<String>,
 }
 
-/// A key of a policy, as an operator means it.
+/// A key of a policy, resolved from a [`KeySelector`].
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct PolicyKey {
     /// The policy.
     pub policy: String,
-    /// What it counts by.
+    /// The attributes it counts by.
     pub by: Vec<Attribute>,
-    /// In words, such as `user=42`; what opens doors is shown by its fingerprint, and so is what
-    /// only that is known of.
+    /// In plain text, such as `user=42`; secrets, and values of which only the fingerprint is
+    /// known, are shown as fingerprints.
     pub words: String,
     /// By its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`.
     pub fingerprint: String,
-    /// What nodes call it that have the same [`FingerprintSecret`].
+    /// Its name among nodes that have the same [`FingerprintSecret`].
     pub name: KeyName,
-    /// Whether an address stands for an attribute that the subject lacks; see
+    /// Whether an address replaces an attribute that the subject lacks; see
     /// [`Missing`](crate::Missing).
     pub is_by_address: bool,
-    /// Whether its counters can be found: they cannot where it is named by a fingerprint that was
-    /// not seen here lately.
+    /// Whether its counters can be found: not if it is given by a fingerprint that this node has
+    /// not seen lately.
     pub is_seen: bool,
 }
 
 /// # A fleet
 ///
-/// What is said of a key holds on this node. Where nodes tell each other, this is what they say and
-/// hear.
+/// Overrides hold on this node. With these, nodes exchange theirs.
 impl<S: Store> Engine<S> {
-    /// The key that an operator means.
+    /// Resolves a key selector.
     pub fn key_of<'a>(
         &self,
         policy: &str,
@@ -82,16 +81,16 @@ impl<S: Store> Engine<S> {
         })
     }
 
-    /// Goes by what all nodes say, in place of what they said before; what was said here alone
-    /// stays. What is said of a policy that this node does not have is left out: tell it again when
-    /// the policies have changed.
+    /// Replaces the overrides of the fleet; those set on this node alone stay. Overrides for a
+    /// policy that this node does not have are left out: share them again when the policies have
+    /// changed.
     ///
-    /// Fingerprints are made with that secret from now on; names are made with it too. What was
-    /// said here of a fingerprint that another secret made ends.
+    /// From now on fingerprints and names are made with this secret. Overrides that were set here
+    /// by a fingerprint of another secret end.
     pub fn share_overrides(
         &self,
         secret: FingerprintSecret,
-        said: &[SharedOverride],
+        overrides: &[SharedOverride],
     ) -> Result<(), OverrideError> {
         let rules = self.inner.rules.load();
         let by_name: HashMap<&str, &Rule> = rules
@@ -100,25 +99,31 @@ impl<S: Store> Engine<S> {
             .map(|rule| (rule.policy.name.as_str(), rule))
             .collect();
         let mut shared = OverrideMap::default();
-        for one in said {
-            // Where it counts by something else the same name is another key.
+        for shared_override in overrides {
+            // With other key attributes, the same name is another key.
             let rule = by_name
-                .get(one.policy.as_str())
-                .filter(|rule| rule.policy.key == one.by);
+                .get(shared_override.policy.as_str())
+                .filter(|rule| rule.policy.key == shared_override.by);
             let Some(rule) = rule else { continue };
-            let what = match &one.limits {
+            let kind = match &shared_override.limits {
                 None => OverrideKind::Ban,
                 Some(limits) => self.register_replacement(rule, limits)?,
             };
             let key = KeyDisplay {
-                words: one.words.as_deref().map(Into::into),
-                fingerprint: one.fingerprint.as_str().into(),
+                words: shared_override.words.as_deref().map(Into::into),
+                fingerprint: shared_override.fingerprint.as_str().into(),
             };
-            let entry = Override::new(&rule.policy, key, what, one.until, one.reason.as_deref());
+            let entry = Override::new(
+                &rule.policy,
+                key,
+                kind,
+                shared_override.until,
+                shared_override.reason.as_deref(),
+            );
             shared.add(
                 rule.number,
-                one.name,
-                Arc::new(entry.from_node(one.node.as_deref())),
+                shared_override.name,
+                Arc::new(entry.from_node(shared_override.node.as_deref())),
             );
         }
         self.inner
@@ -127,7 +132,7 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// These limits of a policy in place of its own.
+    /// Registers limits that replace those of a policy.
     pub(super) fn register_replacement(
         &self,
         rule: &Rule,
@@ -138,7 +143,7 @@ impl<S: Store> Engine<S> {
             .registry
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        // One that is there twice would be charged twice.
+        // A duplicate would be charged twice.
         let once = limits
             .iter()
             .enumerate()

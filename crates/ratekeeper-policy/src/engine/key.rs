@@ -1,5 +1,5 @@
-//! What a policy counts a request by, as bytes: two requests share a bucket if and only if these
-//! are equal.
+//! Keys: what a policy counts a request by, as bytes. Two requests share a bucket if and only if
+//! these are equal.
 
 use crate::address;
 use crate::attribute::{Attribute, credentials};
@@ -11,10 +11,10 @@ use smallvec::SmallVec;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The keys of one request, one behind the other. So many bytes need no memory of their own.
+/// The keys of one request, concatenated. Up to 256 bytes are stored inline.
 pub(crate) type KeyBuffer = SmallVec<[u8; 256]>;
 
-/// Set in the length of a part that stands for an attribute the request lacks.
+/// Flag in the length of a part: the part replaces an attribute that the request lacks.
 const SUBSTITUTE: u32 = 1 << 31;
 
 /// The substitute where the request has no address either.
@@ -27,17 +27,17 @@ const SHARED: &[u8] = b"shared";
 #[derive(Clone, Copy)]
 pub(crate) struct MissingKeyPart<'a> {
     pub(crate) attribute: &'a Attribute,
-    /// Whether the request has no address either, and the address was to be counted.
+    /// Whether the request has no address either, where the address would be counted instead.
     pub(crate) is_unknown: bool,
 }
 
-/// Appends the key. Says which attribute the request lacks, if any: with `missing = "skip"` as an
-/// error, otherwise a substitute is part of the key. For `"deny"` that is the address: the key is
-/// not counted, but it can be banned and is in a rollout or not.
+/// Appends the key. Returns the attribute that the request lacks, if any: as an error with `missing
+/// = "skip"`, otherwise with a substitute in the key. For `"deny"` the substitute is the address:
+/// the key is not counted, but it can be banned, and belongs to a rollout or not.
 ///
-/// Each part has its length in front: `a` and `bc` are not `ab` and `c`. What servers do not tell
-/// apart (case of hosts and methods, spellings of a path, addresses of one household) is not told
-/// apart here.
+/// Each part is prefixed by its length: `a` and `bc` are not `ab` and `c`. What servers treat as
+/// equal (case of hosts and methods, spellings of a path, addresses of one IPv6 prefix) is equal
+/// here.
 pub(crate) fn write<'a>(
     keys: &mut KeyBuffer,
     (key, missing): (&'a [Attribute], Missing),
@@ -48,7 +48,7 @@ pub(crate) fn write<'a>(
     let mut missing_part = None;
     for attribute in key {
         let start = keys.len();
-        // The most common key in one piece.
+        // Fast path for the most common key.
         if let (Attribute::Ip, Some(IpAddr::V4(v4))) = (attribute, subject.address()) {
             let [a, b, c, d] = v4.octets();
             keys.extend_from_slice(&[4, 0, 0, 0, a, b, c, d]);
@@ -74,7 +74,7 @@ pub(crate) fn write<'a>(
     Ok(missing_part)
 }
 
-/// Appends the value of an attribute; none if the request does not have it.
+/// Appends the value of an attribute; `None` if the request does not have it.
 #[inline(always)]
 fn write_value(
     keys: &mut KeyBuffer,
@@ -110,8 +110,8 @@ fn write_value(
     Some(())
 }
 
-/// Appends what is counted instead of an attribute that the request lacks, and says whether that is
-/// [`UNKNOWN`]; none if nothing is.
+/// Appends the substitute of an attribute that the request lacks, and returns whether it is
+/// [`UNKNOWN`]; `None` if there is no substitute.
 #[cold]
 fn substitute(
     keys: &mut KeyBuffer,
@@ -141,7 +141,7 @@ fn write_address(keys: &mut KeyBuffer, address: IpAddr, ipv6_prefix: u8) {
     }
 }
 
-/// How many bytes the first so many parts of a key are.
+/// The length in bytes of the first `parts` parts of a key.
 pub(crate) fn prefix_len(key: &[u8], parts: usize) -> usize {
     let mut at = 0;
     for _ in 0..parts {
@@ -158,7 +158,7 @@ pub(crate) fn prefix_len(key: &[u8], parts: usize) -> usize {
 fn write_path(keys: &mut KeyBuffer, path: Option<&Path<'_>>) {
     for segment in path.into_iter().flat_map(Path::key) {
         keys.push(b'/');
-        // A slash inside a segment stays apart from one between two.
+        // An escaped slash inside a segment stays distinct from a separator.
         for byte in segment.iter() {
             match byte {
                 b'/' | b'%' => keys.extend_from_slice(&[b'%', *byte]),
@@ -168,12 +168,12 @@ fn write_path(keys: &mut KeyBuffer, path: Option<&Path<'_>>) {
     }
 }
 
-/// A part of a key.
+/// One attribute and its value in a key.
 #[derive(Clone, Copy)]
 pub(crate) struct KeyPart<'a> {
     pub(crate) attribute: &'a Attribute,
     pub(crate) value: &'a [u8],
-    /// Whether the value stands for an attribute that the request lacks.
+    /// Whether the value replaces an attribute that the request lacks.
     pub(crate) is_substitute: bool,
 }
 
@@ -204,8 +204,8 @@ impl KeyPart<'_> {
         }
     }
 
-    /// The part in words: `user=42`, or what is counted instead of a user: `ip=203.0.113.7`,
-    /// `unknown`, `shared`.
+    /// The part in plain text: `user=42`, or the substitute of a user: `ip=203.0.113.7`, `unknown`,
+    /// `shared`.
     pub(crate) fn display(&self, secret: &FingerprintSecret) -> String {
         match (self.is_substitute, address_in(self.value)) {
             (true, Some(address)) => format!("{}={address}", Attribute::Ip),
@@ -228,7 +228,7 @@ pub(crate) fn fingerprints<'a>(
     parts(key, bytes).map(|part| part.fingerprint(secret))
 }
 
-/// What nodes call the key of a policy.
+/// The name of a key among nodes.
 pub(crate) fn name(
     policy: &str,
     key: &[Attribute],
@@ -243,15 +243,15 @@ pub(crate) fn fingerprint(key: &[Attribute], bytes: &[u8], secret: &FingerprintS
     join_attributes(key.iter().zip(fingerprints(key, bytes, secret)))
 }
 
-/// Attributes with something of each: `ip=… user=…`.
+/// Joins attributes with values: `ip=… user=…`.
 pub(crate) fn join_attributes<'a>(
     parts: impl Iterator<Item = (&'a Attribute, impl fmt::Display)>,
 ) -> String {
     join_parts(parts.map(|(attribute, value)| format!("{attribute}={value}")))
 }
 
-/// The parts of a key in words, one behind the other. An address that stands for several attributes
-/// is there once.
+/// Joins the parts of a key, without duplicates: an address that replaces several attributes is
+/// there once.
 pub(crate) fn join_parts(parts: impl Iterator<Item = String>) -> String {
     let mut all: Vec<String> = Vec::new();
     for part in parts {
@@ -262,13 +262,12 @@ pub(crate) fn join_parts(parts: impl Iterator<Item = String>) -> String {
     all.join(" ")
 }
 
-/// The key in words, for whoever asks: `ip=1.2.3.4 user=42`. What opens doors is shown by its
-/// fingerprint.
+/// The key in plain text: `ip=1.2.3.4 user=42`. Secrets are shown as fingerprints.
 pub(crate) fn display(key: &[Attribute], bytes: &[u8], secret: &FingerprintSecret) -> String {
     join_parts(parts(key, bytes).map(|part| part.display(secret)))
 }
 
-/// The value of an attribute in words.
+/// The value of an attribute in plain text.
 fn display_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret) -> String {
     const MAX_SHOWN_CHARS: usize = 64;
     match address_in(value).filter(|_| *attribute == Attribute::Ip) {
@@ -284,7 +283,7 @@ fn display_value(attribute: &Attribute, value: &[u8], secret: &FingerprintSecret
     }
 }
 
-/// The address that these bytes are, if their number is that of one.
+/// The address with these bytes, if their number is that of one.
 fn address_in(value: &[u8]) -> Option<IpAddr> {
     match value.len() {
         4 => <[u8; 4]>::try_from(value).map(IpAddr::from).ok(),
@@ -293,10 +292,11 @@ fn address_in(value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The same for a key on every node and after every restart: who is in a rollout stays in it.
+/// A hash of a key that is the same on every node and after every restart: a key stays in a
+/// rollout.
 pub(crate) fn stable_hash(policy: &str, key: &[u8]) -> u64 {
-    // FNV-1a, with its last bits stirred by the finish of SplitMix64: the share is taken from the
-    // top.
+    // FNV-1a, finished by SplitMix64 so that the top bits are mixed: the rollout share is taken
+    // from them.
     let bytes = policy.bytes().chain([0]).chain(key.iter().copied());
     let mut hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3)
@@ -386,8 +386,8 @@ mod tests {
         assert_ne!(endpoint("POST", "/a"), endpoint("GET", "/a"));
         let host = |host: &str| key_of(&["host"], &Subject::new().host(host));
         assert_eq!(host("A.example:80"), host("a.example."));
-        let authorization = |said: &'static str| {
-            let headers = vec![("Authorization", said)];
+        let authorization = |value: &'static str| {
+            let headers = vec![("Authorization", value)];
             key_of(&["header:authorization"], &Subject::new().headers(&headers))
         };
         for spelling in ["bearer s3cret", "BEARER   s3cret", " Bearer\ts3cret "] {
@@ -483,7 +483,7 @@ mod tests {
             keys.iter()
                 .all(|key| !few.includes(*key) || more.includes(*key))
         );
-        // These numbers are in the hands of users: they must not change.
+        // Rollouts of users depend on these numbers: they must not change.
         assert_eq!(stable_hash("", b""), 0x25fc_6dd3_6ce0_4b20);
     }
 }

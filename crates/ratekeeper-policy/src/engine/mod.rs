@@ -1,4 +1,4 @@
-//! The engine: from a subject to a verdict, over any store.
+//! The policy engine: decides a subject by the policies, over any store.
 
 mod by_name;
 mod check_request;
@@ -56,7 +56,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Decides which limits apply to a request, and asks the store about all of them at once.
+/// Decides requests by policies, over a store.
 ///
 /// ```
 /// use ratekeeper::{Limit, MemoryStore};
@@ -74,7 +74,8 @@ use std::time::Duration;
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// A handle: clones share everything.
+/// It is a handle: clones share everything. All limits of a request are asked of the store in one
+/// call.
 pub struct Engine<S> {
     inner: Arc<Inner<S>>,
 }
@@ -82,44 +83,44 @@ pub struct Engine<S> {
 struct Inner<S> {
     store: S,
     rules: ArcSwap<Rules>,
-    /// Held by whoever changes the rules.
+    /// Locked while the rules change.
     registry: Mutex<Registry>,
     overrides: Overrides,
     stats: EngineStats,
     options: EngineOptions,
-    /// Tells keys apart in the figures, quickly.
+    /// Hashes keys for the lists of top keys.
     key_hasher: foldhash::fast::RandomState,
 }
 
-/// What is counted of all requests together.
+/// Statistics over all policies.
 struct EngineStats {
     all: Tally,
     times: Histogram,
-    heaviest: Sketch,
+    most_active: Sketch,
     most_denied: Sketch,
-    /// By policies that only watch.
+    /// Denials by policies in shadow mode.
     shadow_denied: Sketch,
     reloads: AtomicU64,
-    /// Nobody waited for them any more.
+    /// Requests whose deadline had passed before they were decided.
     late: AtomicU64,
 }
 
-/// How an engine keeps its figures.
+/// Options of an engine: statistics, fingerprints, and the source of the machine load.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct EngineOptions {
-    /// One decision in so many is timed: that takes another look at the clock. 0 for none.
+    /// One of this many decisions is timed, at the cost of another look at the clock. 0 times none.
     pub timed_every: u32,
-    /// How many keys the lists of the heaviest and the most denied are made from.
+    /// Number of keys tracked for the lists of most active and most denied keys.
     pub top: usize,
-    /// Whether those lists have keys as they are, but for what opens doors, instead of
-    /// fingerprints.
+    /// Whether those lists show keys in plain text instead of fingerprints. Secrets are always
+    /// shown as fingerprints.
     pub plain_keys: bool,
-    /// What fingerprints are made with; none for a secret of this process. See
-    /// [`share_overrides`](Engine::share_overrides), too.
+    /// The secret for fingerprints; `None` for a random one of this process. See also
+    /// [`share_overrides`](Engine::share_overrides).
     pub fingerprints: Option<FingerprintSecret>,
-    /// How busy the machine is, for [`Shed`](crate::overload::Shed)ding by it. Asked ten times a second at
-    /// most.
+    /// The load of the machine, for load [shedding](crate::overload::Shed) by it. It is read ten
+    /// times a second at most.
     pub load: Option<LoadSource>,
 }
 
@@ -136,12 +137,12 @@ impl Default for EngineOptions {
 }
 
 impl<S: Store> Engine<S> {
-    /// An engine for these policies.
+    /// Creates an engine for these policies.
     pub fn new(store: S, policies: Policies) -> Result<Self, EngineError> {
         Self::with_options(store, policies, EngineOptions::default())
     }
 
-    /// The same, with figures to your taste.
+    /// Creates an engine with other [options](EngineOptions) than the defaults.
     pub fn with_options(
         store: S,
         policies: Policies,
@@ -154,7 +155,7 @@ impl<S: Store> Engine<S> {
         let stats = EngineStats {
             all: Tally::new(Duration::ZERO),
             times: Histogram::new(),
-            heaviest: Sketch::new(options.top),
+            most_active: Sketch::new(options.top),
             most_denied: Sketch::new(options.top),
             shadow_denied: Sketch::new(options.top),
             reloads: AtomicU64::new(0),
@@ -177,14 +178,14 @@ impl<S: Store> Engine<S> {
         })
     }
 
-    /// The store it asks.
+    /// The store.
     pub fn store(&self) -> &S {
         &self.inner.store
     }
 
-    /// Goes by other policies from the next decision on. What is the same keeps its counts; a limit
-    /// that changed keeps the tokens that are left. After an error nothing has changed: the
-    /// policies are wrong, or the store takes no more limits.
+    /// Replaces the policies, from the next decision on. Limits that are unchanged keep their
+    /// counts; a limit that changed keeps the tokens that are left. On an error nothing has
+    /// changed: the policies are invalid, or the store cannot take more limits.
     pub fn set_policies(&self, policies: Policies) -> Result<(), EngineError> {
         let mut registry = self
             .inner
@@ -202,13 +203,13 @@ impl<S: Store> Engine<S> {
             }
         };
         *registry = next;
-        // One after the other, and then the rules: a decision in between may meet some limits as
-        // they will be.
+        // The store is changed first, limit by limit, and the rules after it: a decision in between
+        // may see some limits in their new form.
         registry.apply(&self.inner.store);
         let before = self.inner.rules.swap(rules);
         let now = self.inner.rules.load();
-        // Where it counts by something else the same bytes are another key.
-        let kept: HashMap<u32, &[Attribute]> = now
+        // With another key attribute, the same bytes are another key.
+        let keys: HashMap<u32, &[Attribute]> = now
             .policies
             .iter()
             .map(|new| (new.number, &*new.policy.key))
@@ -216,17 +217,17 @@ impl<S: Store> Engine<S> {
         for gone in before
             .policies
             .iter()
-            .filter(|old| kept.get(&old.number) != Some(&&*old.policy.key))
+            .filter(|old| keys.get(&old.number) != Some(&&*old.policy.key))
         {
-            self.inner.stats.heaviest.forget(gone.number);
+            self.inner.stats.most_active.forget(gone.number);
             self.inner.stats.most_denied.forget(gone.number);
             self.inner.stats.shadow_denied.forget(gone.number);
         }
         for old in &before.policies {
-            let (when, by) = (&old.policy.matching, &old.policy.key);
+            let (matching, key) = (&old.policy.matching, &old.policy.key);
             let same = now.policies.iter().find(|new| new.number == old.number);
             if let Some(new) =
-                same.filter(|new| new.policy.matching != *when || new.policy.key != *by)
+                same.filter(|new| new.policy.matching != *matching || new.policy.key != *key)
             {
                 new.counters.forget_applied(requests);
             }
@@ -235,13 +236,13 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// The name and the numbers of every limit in force, the same on all nodes that have the same
-    /// policies: for a store that compares them. None where the policies are not enabled.
+    /// The name and parameters of every limit in force, equal on all nodes with equal policies: for
+    /// a store that compares them. Empty while the policies are disabled.
     pub fn shared_limits(&self) -> Vec<String> {
         self.inner.rules.load().shared_limits()
     }
 
-    /// The policies it goes by.
+    /// The policies in force.
     pub fn policies(&self) -> Policies {
         self.inner.rules.load().source.clone()
     }
@@ -249,21 +250,20 @@ impl<S: Store> Engine<S> {
 
 /// # Deciding
 impl<S: Store> Engine<S> {
-    /// Decides on one request, and charges it if it passes. It may wait for a place where an
-    /// adaptive limit [has a queue](crate::overload::AdaptiveLimit::queue), and is charged nothing until it
-    /// has one.
+    /// Decides a request, and charges it if it is allowed. It may wait in the queue of an adaptive
+    /// limit [that has one](crate::overload::AdaptiveLimit::queue), and is charged nothing until it
+    /// leaves the queue.
     pub async fn decide(&self, subject: &Subject<'_>) -> PolicyVerdict {
         self.ask(subject, 1, false, None).await
     }
 
-    /// Decides on a request that costs more or less than one; each policy multiplies it by its own
-    /// cost.
+    /// Decides a request of this cost; each policy multiplies the cost by its own.
     pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         self.ask(subject, cost, false, None).await
     }
 
-    /// The same for a caller who needs the verdict `within` some time. A store that has to ask
-    /// elsewhere falls back before that; one that does not takes no notice.
+    /// Decides a request for a caller that needs the verdict `within` this time. A store that has
+    /// to ask a server falls back before the time is over; a store in memory ignores it.
     pub async fn decide_within(
         &self,
         subject: &Subject<'_>,
@@ -273,13 +273,14 @@ impl<S: Store> Engine<S> {
         self.ask(subject, cost, false, Some(within)).await
     }
 
-    /// Says what would be decided, and charges nothing.
+    /// Returns the verdict that a request would get, and charges nothing.
     pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         self.ask(subject, cost, true, None).await
     }
 
-    /// Corrects what a request was charged, now that it has ended: policies that do not count it
-    /// get it back, those whose cost is known only now are charged that. Permits go back.
+    /// Corrects the charge of a request, now that it has ended: policies that do not count it
+    /// refund it, and policies whose cost is known only now are charged the actual cost. Permits
+    /// are released.
     pub async fn settle(&self, verdict: PolicyVerdict, completion: Completion) {
         let mut verdict = verdict;
         self.finish(&mut verdict, &completion);
@@ -293,8 +294,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Gives back everything a request was charged: it came to nothing before it reached what the
-    /// limits protect.
+    /// Refunds everything a request was charged: it ended before it reached what the limits
+    /// protect.
     pub async fn cancel(&self, verdict: PolicyVerdict) {
         let mut verdict = verdict;
         if let Some(inner) = verdict.state.take_store_verdict() {
@@ -314,7 +315,7 @@ impl<S: Store> Engine<S> {
         self.complete(self.begin(subject, cost), peek, within).await
     }
 
-    /// What a verdict lacks that has begun.
+    /// Completes a verdict: checks for overload, waits in queues, and asks the store.
     async fn complete(
         &self,
         mut verdict: PolicyVerdict,
@@ -324,14 +325,14 @@ impl<S: Store> Engine<S> {
         let (began, mut within) = (verdict.state.now, within);
         if !peek && let Some(queued) = self.check_overload(&mut verdict, true) {
             let latest = within.map(|within| began + within);
-            // Few wait: they have memory of their own, so that the futures of all others are small.
+            // Boxed, so that the futures of the many requests that do not wait stay small.
             Box::pin(self.wait_in_queue(&mut verdict, queued, latest)).await;
             within = latest.map(|latest| latest.saturating_since(verdict.state.now));
         }
         self.complete_at_store(verdict, peek, within).await
     }
 
-    /// The same of one that no pressure is against.
+    /// Asks the store for a verdict that passed the overload check.
     async fn complete_at_store(
         &self,
         mut verdict: PolicyVerdict,
@@ -342,8 +343,7 @@ impl<S: Store> Engine<S> {
             return self.complete_sync(verdict, peek);
         }
         if verdict.needs_store() {
-            // Who asks elsewhere has memory of its own, so that the futures of all others are
-            // small.
+            // Boxed, so that the futures over a local store stay small.
             Box::pin(self.query_store(&mut verdict, peek, within)).await;
         }
         if peek {
@@ -353,7 +353,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Asks the store what it is to be asked.
+    /// Asks the store about all limits of the query.
     async fn query_store(&self, verdict: &mut PolicyVerdict, peek: bool, within: Option<Duration>) {
         let asks = verdict.state.query.asks(verdict.rules(), peek);
         let answer = self.decide_at_store(&asks, verdict.state.now, within).await;
@@ -361,7 +361,7 @@ impl<S: Store> Engine<S> {
         verdict.set_store_verdict(answer);
     }
 
-    /// What is left to do once a store elsewhere has decided.
+    /// Applies penalties and counts the verdict, once the store has decided.
     async fn finish_decision(
         &self,
         verdict: PolicyVerdict,
@@ -374,7 +374,8 @@ impl<S: Store> Engine<S> {
         verdict
     }
 
-    /// Asks for a request that began at `now`, and of whose time some may have gone by.
+    /// Asks the store on behalf of a request that began at `now`, and may have used up part of its
+    /// time.
     async fn decide_at_store(
         &self,
         asks: &[Ask<'_>],
@@ -391,7 +392,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// A verdict on which nothing is missing but the answer of the store, if it is to be asked.
+    /// Starts a verdict: everything but the overload check and the answer of the store.
     fn begin(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
         let now = self.inner.store.now();
         let mut verdict = PolicyVerdict::new(self.inner.rules.load(), now);
@@ -436,27 +437,27 @@ impl<S: Store> Engine<S> {
             };
             last = Some(item.policy);
             let key = verdict.state.query.key(item);
-            let one_too_many = match &penalty.denials {
+            let is_over = match &penalty.denials {
                 None => true,
                 Some(denials) => self
                     .decide_at_store(&[Ask::new(denials, key)], now, within)
                     .await
                     .is_denied(),
             };
-            if !one_too_many {
+            if !is_over {
                 continue;
             }
             let ban = self
                 .decide_at_store(&[Ask::new(&penalty.ban, key)], now, within)
                 .await;
-            // Where nobody decided, nobody remembers.
+            // With the source `Open` nothing was recorded in the store.
             if ban.is_allowed() && ban.source() != Source::Open {
                 rule.counters.bans.fetch_add(1, Ordering::Relaxed);
             }
         }
     }
 
-    /// Adds a verdict to the figures.
+    /// Adds a verdict to the statistics.
     fn count(&self, verdict: &PolicyVerdict) {
         let stats = &self.inner.stats;
         let allowed = verdict.is_allowed();
@@ -473,7 +474,7 @@ impl<S: Store> Engine<S> {
                 rule.counters.tally.add(Event::Denied);
             }
         } else {
-            // Those that are enforced deny.
+            // Enforced ones deny, and so are counted above.
             for denial in &verdict.state.query.missing_denials {
                 let counters = &verdict.rules().policies[denial.policy as usize].counters;
                 counters.applied();
@@ -518,7 +519,7 @@ impl<S: Store> Engine<S> {
         self.time(verdict);
     }
 
-    /// One that an adaptive limit turned away.
+    /// Counts a denial by an adaptive limit.
     #[cold]
     fn count_rejection(&self, verdict: &PolicyVerdict) {
         if let Some(rule) = verdict.binding() {
@@ -546,7 +547,7 @@ impl<S: Store> Engine<S> {
             AskOutcome::ShadowDenied => tally.add(Event::ShadowDenied),
             AskOutcome::Delayed if allowed => tally.add(Event::Delayed),
             AskOutcome::Allowed if allowed => tally.add(Event::Allowed),
-            // Another policy turned it away.
+            // Another policy denied the request.
             _ => {}
         }
         if failed {
@@ -564,7 +565,7 @@ impl<S: Store> Engine<S> {
             rule.number,
         );
         let long = || self.display_key(rule, key).into();
-        self.inner.stats.heaviest.add(hash, number, 1, key, long);
+        self.inner.stats.most_active.add(hash, number, 1, key, long);
         if denied {
             self.inner.stats.most_denied.add(hash, number, 1, key, long);
         }
@@ -576,16 +577,16 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Times one decision in so many.
+    /// Records the decision time of one in `timed_every` decisions.
     fn time(&self, verdict: &PolicyVerdict) {
         thread_local!(static DECISIONS: Cell<u32> = const { Cell::new(0) });
         let every = self.inner.options.timed_every;
         if every == 0 {
             return;
         }
-        let turn = DECISIONS.get().wrapping_add(1);
-        DECISIONS.set(turn);
-        if turn.is_multiple_of(every) {
+        let count = DECISIONS.get().wrapping_add(1);
+        DECISIONS.set(count);
+        if count.is_multiple_of(every) {
             self.inner
                 .stats
                 .times
@@ -593,17 +594,17 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// A key as lists show it.
+    /// A key as the lists of top keys show it.
     fn display_key(&self, rule: &Rule, key: &[u8]) -> String {
-        let (by, secret) = (&rule.policy.key, self.inner.overrides.secret());
+        let (attributes, secret) = (&rule.policy.key, self.inner.overrides.secret());
         match self.inner.options.plain_keys {
-            true => key::display(by, key, &secret),
-            false => key::fingerprint(by, key, &secret),
+            true => key::display(attributes, key, &secret),
+            false => key::fingerprint(attributes, key, &secret),
         }
     }
 }
 
-/// The worse of two, for a policy of several limits.
+/// The worse of two outcomes, for a policy with several limits.
 fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
     let weight = |outcome| match outcome {
         AskOutcome::Allowed => 0,
@@ -616,7 +617,8 @@ fn worse(a: AskOutcome, b: AskOutcome) -> AskOutcome {
 }
 
 impl Rules {
-    /// What is decided without looking at any limit.
+    /// The verdict on requests that need no limit: the engine is disabled, or the request is on a
+    /// list.
     fn without_limits(
         &self,
         subject: &Subject<'_>,
@@ -636,7 +638,7 @@ impl Rules {
             return Some(Reason::AllowList);
         }
         let holds = |entry: &&ListEntry| lasts(entry) && entry.matching.holds(subject, path);
-        // The one that lasts longest, of equals the first: until then nobody passes.
+        // The entry that lasts longest, of equals the first: until then the request is denied.
         let end = |entry: &&ListEntry| (entry.until.is_none(), entry.until);
         let found = self
             .source

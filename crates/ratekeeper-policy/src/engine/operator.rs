@@ -1,4 +1,4 @@
-//! What an operator does to one key: ban it, give it other limits, give it tokens, free it.
+//! Operator API: ban a key, override its limits, grant tokens, reset it.
 
 use super::key::{self, KeyBuffer};
 use super::overrides::{KeyDisplay, MAX_OVERRIDE_DURATION, Override, OverrideError, OverrideKind};
@@ -13,8 +13,7 @@ use std::slice;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// A key of a policy, as an operator names it: by a subject, or by fingerprints of what the
-/// operator was shown.
+/// Selects a key of a policy: by a subject, or by fingerprints as shown to an operator.
 #[derive(Clone, Copy, Debug)]
 pub struct KeySelector<'a> {
     subject: &'a Subject<'a>,
@@ -22,7 +21,7 @@ pub struct KeySelector<'a> {
 }
 
 impl<'a> KeySelector<'a> {
-    /// A key by a subject; the attributes with a fingerprint need none of it.
+    /// Selects a key by a subject; attributes given by fingerprint need not be in the subject.
     pub fn new(subject: &'a Subject<'a>, fingerprints: &'a [(Attribute, Fingerprint)]) -> Self {
         Self {
             subject,
@@ -44,25 +43,25 @@ impl<'a, 's: 'a> From<&'a Subject<'s>> for KeySelector<'a> {
     }
 }
 
-/// The key that a selector means.
+/// The key that a selector resolves to.
 pub(super) struct SelectedKey {
     pub(super) name: KeyName,
     pub(super) words: String,
     pub(super) fingerprint: String,
-    /// Whether an address stands for an attribute that the subject lacks.
+    /// Whether an address replaces an attribute that the subject lacks.
     pub(super) is_by_address: bool,
-    /// None where it is known by fingerprints that were not seen here lately.
+    /// `None` if it is given by fingerprints that were not seen here lately.
     pub(super) bytes: Option<KeyBuffer>,
 }
 
 /// # One key
 ///
-/// A key is that of a policy, taken from a subject: for a policy that counts by `ip`, the subject's
-/// address. Where the value is not known a [fingerprint](KeySelector) of it is enough; what needs
-/// its counters then finds them as long as the key is in one of the [lists](Engine::heaviest) of
-/// keys.
+/// Every method takes a policy and a subject, whose key in that policy is meant: for a policy that
+/// counts by `ip`, the address of the subject. If the value is not known, a
+/// [fingerprint](KeySelector) of it is enough; methods that need the counters of the key then find
+/// them as long as the key is in one of the [lists](Engine::most_active) of keys.
 impl<S: Store> Engine<S> {
-    /// Turns a key away for so long.
+    /// Bans a key for this time.
     pub fn ban<'a>(
         &self,
         policy: &str,
@@ -73,9 +72,9 @@ impl<S: Store> Engine<S> {
         self.insert_override(policy, key.into(), lasts, reason, |_| Ok(OverrideKind::Ban))
     }
 
-    /// Gives a key other limits for so long. They start full, unless the key had the same ones
-    /// before and was not [freed](Self::free) since; what was left of its own is there again
-    /// afterwards.
+    /// Gives a key other limits for this time. They start full, unless the key had the same ones
+    /// before and was not [reset](Self::reset_key) since; afterwards the key has what was left of
+    /// its own limits.
     pub fn override_limits<'a>(
         &self,
         policy: &str,
@@ -92,8 +91,7 @@ impl<S: Store> Engine<S> {
         })
     }
 
-    /// Whether a ban, or other limits, could be said of a key for so long, and of which; nothing
-    /// is.
+    /// Validates a ban, or other limits, for a key without setting them; returns the key.
     pub fn check_override<'a>(
         &self,
         policy: &str,
@@ -113,7 +111,8 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// Ends what was said of a key here: whether there was something. Its limits stay as they are.
+    /// Lifts the override or ban of a key that was set here; returns whether there was one. Its
+    /// limits keep their counts.
     pub fn lift<'a>(
         &self,
         policy: &str,
@@ -127,7 +126,7 @@ impl<S: Store> Engine<S> {
             .remove(rule.number, &key.name, self.inner.store.now()))
     }
 
-    /// Gives a key tokens, as far as there is room for them.
+    /// Grants a key tokens, up to the capacity of its limits.
     pub async fn grant<'a>(
         &self,
         policy: &str,
@@ -153,7 +152,7 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// Lifts whatever was said of a key, bans and penalties too, and makes its limits full again.
+    /// Lifts overrides, bans and penalties of a key, and makes its limits full again.
     pub async fn reset_key<'a>(
         &self,
         policy: &str,
@@ -195,8 +194,7 @@ impl<S: Store> Engine<S> {
                 .iter()
                 .flat_map(|replacement| replacement.slots()),
         );
-        // In a list: held across an await, the closures above would make a future that cannot move
-        // to another thread.
+        // Collected: held across an await, the closures above would make the future not `Send`.
         let handles: Vec<&LimitHandle> = slots.map(|slot| &slot.handle).chain(penalty).collect();
         for handle in handles {
             self.inner.store.reset(handle, &bytes).await;
@@ -204,8 +202,7 @@ impl<S: Store> Engine<S> {
         Ok(())
     }
 
-    /// The value with this fingerprint, as keys have it, if a key with it was seen here lately
-    /// under any policy.
+    /// The value with this fingerprint, if a key with it was seen here lately under any policy.
     pub fn value_seen(&self, attribute: &Attribute, fingerprint: Fingerprint) -> Option<Vec<u8>> {
         let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
         self.find_in_top_lists(|number, bytes| {
@@ -219,20 +216,15 @@ impl<S: Store> Engine<S> {
         })
     }
 
-    /// The first thing that `find` makes of the keys in the lists of the heaviest, with the numbers
-    /// of their policies.
+    /// Searches the lists of top keys, by policy number and key.
     fn find_in_top_lists<T>(&self, mut find: impl FnMut(u32, &[u8]) -> Option<T>) -> Option<T> {
-        let figures = &self.inner.stats;
-        let lists = [
-            &figures.heaviest,
-            &figures.most_denied,
-            &figures.shadow_denied,
-        ];
+        let stats = &self.inner.stats;
+        let lists = [&stats.most_active, &stats.most_denied, &stats.shadow_denied];
         lists.into_iter().find_map(|list| list.find(&mut find))
     }
 
-    /// The overrides and bans in force, the first to end first. Bans by a penalty are in the store;
-    /// [`explain`](Self::explain) shows them.
+    /// The overrides and bans in force, the first to expire first. Bans by a penalty are in the
+    /// store; [`explain`](Self::explain) shows them.
     pub fn overrides(&self) -> Vec<Arc<Override>> {
         self.inner.overrides.list(self.inner.store.now())
     }
@@ -262,7 +254,7 @@ impl<S: Store> Engine<S> {
         )
     }
 
-    /// The policy of that name, and the key of it that is meant.
+    /// The policy of this name, and its selected key.
     pub(super) fn select<'r>(
         &self,
         rules: &'r Rules,
@@ -276,7 +268,7 @@ impl<S: Store> Engine<S> {
             .ok_or(OverrideError::NoPolicy)?;
         let (by, secret) = (&rule.policy.key, self.inner.overrides.secret());
         let path = rules.path_of(selector.subject);
-        // A bucket that several callers share is not meant by who leaves the attribute out.
+        // A shared bucket is not selected by leaving the attribute out.
         let missing = match (rule.policy.missing, selector.subject.address()) {
             (missing @ (Missing::Address | Missing::Deny), Some(_)) => missing,
             _ => Missing::Skip,
@@ -324,9 +316,9 @@ impl<S: Store> Engine<S> {
             }
         }
         let name = secret.name(policy, fingerprints.iter().copied());
-        let is_it = |bytes: &[u8]| key::name(policy, by, bytes, &secret) == name;
+        let is_selected = |bytes: &[u8]| key::name(policy, by, bytes, &secret) == name;
         let seen = self.find_in_top_lists(|number, bytes| {
-            (number == rule.number && is_it(bytes)).then(|| bytes.to_vec())
+            (number == rule.number && is_selected(bytes)).then(|| bytes.to_vec())
         });
         let from_overrides = || {
             let key_overrides = self

@@ -1,6 +1,5 @@
-//! Under pressure: whom nobody waits for any more, who is shed, and who finds as many in flight as
-//! are served well. All of it is known in this process, so it comes before the store is asked:
-//! whoever is turned away here costs next to nothing.
+//! Overload handling: expired deadlines, load shedding, adaptive concurrency. All of it is decided
+//! in this process, before the store is asked, so a denial here is cheap.
 
 use super::Engine;
 use super::permits::{QueuedRequest, RejectionStats};
@@ -19,29 +18,29 @@ use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How far an adaptive limit may be in use before that is pressure: a gate that is full has turned
-/// some away already.
+/// Utilization of an adaptive limit above which there is pressure: a full one already denies some
+/// requests.
 const TARGET_UTILIZATION: f64 = 0.85;
 
-/// The name of the attribute that says how important a request is.
+/// The attribute with the importance of a request.
 const CLASS: &str = "class";
 
-/// The header in which gRPC clients say how long they wait.
+/// The header with the timeout of gRPC clients.
 const GRPC_TIMEOUT: &str = "grpc-timeout";
 
-/// Who sheds, by which settings.
+/// A load shedder, with its settings.
 pub(crate) struct LoadShedder {
     settings: Shed,
     shedder: Shedder<SharedClock>,
     clock: SharedClock,
 }
 
-/// A clock that shows what the store's clock showed when it was last looked at.
+/// A clock that shows the last time read from the clock of the store.
 #[derive(Clone, Default)]
 pub(crate) struct SharedClock(Arc<AtomicU64>);
 
 impl SharedClock {
-    pub(super) fn tell(&self, now: Timestamp) {
+    pub(super) fn set(&self, now: Timestamp) {
         self.0.store(now.as_unix_nanos(), Ordering::Relaxed);
     }
 }
@@ -55,7 +54,7 @@ impl Clock for SharedClock {
 impl LoadShedder {
     fn new(settings: Shed, load: Option<&LoadSource>, now: Timestamp) -> Self {
         let clock = SharedClock::default();
-        clock.tell(now);
+        clock.set(now);
         let mut builder = settings.builder();
         if let Some(load) = load
             .filter(|_| settings.cpu.is_some() || settings.memory.is_some())
@@ -63,7 +62,7 @@ impl LoadShedder {
         {
             builder = builder.pressure(move || {
                 let load = load.read();
-                // What is not known is less than any number.
+                // An unknown load is less than any number.
                 let by = |share: f64, well: Option<f64>| well.map_or(f64::NAN, |well| share / well);
                 by(load.cpu, settings.cpu).max(by(load.memory, settings.memory))
             });
@@ -77,7 +76,7 @@ impl LoadShedder {
 
     fn check(&self, class: Option<Class>, now: Timestamp) -> Result<(), Class> {
         let class = class.unwrap_or(self.settings.default);
-        self.clock.tell(now);
+        self.clock.set(now);
         if self.shedder.admit(class) {
             Ok(())
         } else {
@@ -85,9 +84,9 @@ impl LoadShedder {
         }
     }
 
-    /// What a gate says of the pressure: how far it is in use. That it turns the less important
-    /// away says nothing, it keeps room by that; and one that probes is in full use by its own
-    /// doing.
+    /// Reports the utilization of an adaptive limit as pressure. Denials of less important requests
+    /// say nothing, since capacity is held back from them; nor does a probing limit, which fills
+    /// itself on purpose.
     pub(super) fn report(&self, concurrency: &AdaptiveConcurrency<SharedClock>) {
         if !concurrency.is_probing() {
             self.shedder.report(
@@ -100,7 +99,7 @@ impl LoadShedder {
 }
 
 impl Registry {
-    /// Who sheds by these settings: the same as before if they are the same.
+    /// The shedder for these settings: the existing one if they are unchanged.
     pub(super) fn load_shedder(
         &mut self,
         settings: Option<Shed>,
@@ -122,8 +121,8 @@ impl Registry {
 }
 
 impl<S: Store> Engine<S> {
-    /// Turns a request away that comes too late, is shed, or finds no room; else holds its place
-    /// until it has ended. If it may wait and has to, says where.
+    /// Denies a request that is past its deadline, is shed, or finds no permit; otherwise acquires
+    /// its permits. Returns its place in a queue if it has to wait and may.
     pub(super) fn check_overload(
         &self,
         verdict: &mut PolicyVerdict,
@@ -152,7 +151,7 @@ impl<S: Store> Engine<S> {
             state.reason = Reason::Shed(class);
             return None;
         }
-        // Who acts later, and ends elsewhere, holds no place here.
+        // A reservation ends elsewhere, so it holds no permit here.
         if query.is_reservation {
             None
         } else {
@@ -162,31 +161,31 @@ impl<S: Store> Engine<S> {
 }
 
 impl Rules {
-    /// How important requests are of which nothing says it; none where nothing is ever shed.
+    /// The class of requests that have none; `None` without load shedding.
     pub(super) fn default_class(&self) -> Option<Class> {
         self.shedder
             .as_ref()
             .map(|shedder| shedder.settings.default)
     }
 
-    /// Until when anybody waits for the answer to a request that came now; none if nobody says.
+    /// The deadline of a request that came at `now`, if there is one.
     pub(super) fn deadline_of(&self, subject: &Subject<'_>, now: Timestamp) -> Option<Timestamp> {
         let (start, deadline) = subject.times();
         let Some(shedder) = &self.shedder else {
             return deadline;
         };
-        // What a client says of itself hurts nobody else.
+        // A client can only shorten its own time.
         let timeout = subject.header(GRPC_TIMEOUT).and_then(grpc_timeout);
         let longest = [shedder.settings.patience, timeout]
             .into_iter()
             .flatten()
             .min();
-        // Clocks of machines differ: nothing began in the future.
+        // Clocks of machines differ: a start in the future counts as now.
         let ends = longest.map(|longest| start.map_or(now, |start| start.min(now)) + longest);
         [deadline, ends].into_iter().flatten().min()
     }
 
-    /// How important a request is, as far as it says so itself.
+    /// The importance that the request names in its attribute.
     pub(super) fn class_of(&self, subject: &Subject<'_>) -> Option<Class> {
         self.shedder.as_ref()?;
         std::str::from_utf8(subject.custom(CLASS)?)
@@ -197,39 +196,39 @@ impl Rules {
     }
 }
 
-/// How things stand under pressure.
+/// Statistics of adaptive limits and load shedding.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct OverloadStats {
     /// The adaptive limits, in the order of the policies.
     pub limits: Vec<AdaptiveStats>,
-    /// What is shed; none where nothing ever is.
+    /// Load shedding; `None` if it is not configured.
     pub shed: Option<ShedderStats>,
-    /// How many were turned away because nobody waited for them any more.
+    /// Requests denied because their deadline had passed.
     pub late: u64,
 }
 
-/// How one adaptive limit stands.
+/// Statistics of one adaptive limit.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct AdaptiveStats {
     /// The policy.
     pub policy: String,
-    /// What it goes by: `gradient2` or `aimd`.
+    /// The control algorithm: `gradient2` or `aimd`.
     pub control: &'static str,
-    /// The figures.
+    /// The measurements and the current limit.
     pub snapshot: Snapshot,
-    /// How many wait in line for a place.
+    /// Requests in the queue.
     pub queued: u64,
-    /// How many were turned away.
+    /// Requests denied.
     pub denied: RejectionStats,
 }
 
 impl<S: Store> Engine<S> {
-    /// How adaptive limits stand, and what is shed; none where there is neither.
+    /// Statistics of adaptive limits and load shedding; `None` if neither is configured.
     pub fn overload_stats(&self) -> Option<OverloadStats> {
         let rules = self.inner.rules.load();
-        let figures = |rule: &super::rules::Rule| {
+        let adaptive_stats = |rule: &super::rules::Rule| {
             let queue = rule.adaptive_queue.as_ref()?;
             let (policy, control) = (rule.policy.name.clone(), queue.gate().control().name());
             let (snapshot, queued) = (queue.gate().snapshot(), queue.len() as u64);
@@ -241,7 +240,7 @@ impl<S: Store> Engine<S> {
                 denied: rule.counters.rejections.stats(),
             })
         };
-        let limits: Vec<_> = rules.policies.iter().filter_map(figures).collect();
+        let limits: Vec<_> = rules.policies.iter().filter_map(adaptive_stats).collect();
         let shed = rules
             .shedder
             .as_ref()
@@ -253,18 +252,18 @@ impl<S: Store> Engine<S> {
 
 impl fmt::Debug for LoadShedder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Sheds")
+        f.debug_struct("LoadShedder")
             .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }
 
-/// Says how busy the machine is; what is not known is [`f64::NAN`].
+/// A source for the load of the machine; an unknown value is [`f64::NAN`].
 #[derive(Clone)]
 pub struct LoadSource(Arc<dyn Fn() -> Load + Send + Sync>);
 
 impl LoadSource {
-    /// As this function says.
+    /// Reads the load by a function.
     pub fn new(load: impl Fn() -> Load + Send + Sync + 'static) -> Self {
         Self(Arc::new(load))
     }

@@ -1,5 +1,5 @@
-//! What an operator says of one key, for a while: other limits, or none at all. Kept in memory, and
-//! visible.
+//! Overrides: bans and other limits that an operator sets on one key, for a while. They are kept in
+//! memory.
 
 use super::key;
 use super::rules::{Rule, Slot};
@@ -16,21 +16,21 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many may be in force at once.
+/// Maximum number of overrides in force at once.
 pub(crate) const MAX_OVERRIDES: usize = 10_000;
 
-/// How long one may last: nothing blocks for ever.
+/// Maximum duration of an override: none lasts for ever.
 pub(crate) const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(366 * 86_400);
 
-/// Something an operator said of one key, and until when.
+/// A ban or other limits that an operator set on one key, until a time.
 #[derive(Clone, Debug)]
 pub struct Override {
     policy: Box<str>,
-    /// What the policy counted by when it was said: the same bytes are another key where it counts
-    /// by something else.
+    /// The key attributes of the policy when it was set: with others, the same bytes are another
+    /// key.
     key_attributes: Box<[Attribute]>,
     key: KeyDisplay,
-    /// All of the key, where it is known here: with another secret it has another name.
+    /// The bytes of the key, if known here: with another secret it has another name.
     bytes: Option<KeyBytes>,
     kind: OverrideKind,
     until: Timestamp,
@@ -38,10 +38,10 @@ pub struct Override {
     node: Option<Box<str>>,
 }
 
-/// How a key is shown.
+/// The texts that show a key.
 #[derive(Clone, Debug)]
 pub(crate) struct KeyDisplay {
-    /// None where this node knows no more than its fingerprint.
+    /// `None` if this node knows only the fingerprint.
     pub(crate) words: Option<Box<str>>,
     pub(crate) fingerprint: Box<str>,
 }
@@ -73,7 +73,7 @@ impl Override {
         }
     }
 
-    /// The same of a key that is known here.
+    /// Adds the bytes of the key.
     pub(crate) fn with_bytes(self, bytes: Option<&[u8]>) -> Self {
         Self {
             bytes: bytes.map(KeyBytes::new),
@@ -81,7 +81,7 @@ impl Override {
         }
     }
 
-    /// The same where fingerprints are made with another secret, with its name there; none where
+    /// This override under another fingerprint secret, with the name of its key there; `None` if
     /// the key is not known.
     fn with_secret(&self, secret: &FingerprintSecret) -> Option<(KeyName, Self)> {
         let bytes = self.bytes()?;
@@ -94,12 +94,12 @@ impl Override {
         ))
     }
 
-    /// All of the key, where it is known here.
+    /// The bytes of the key, if known here.
     pub(crate) fn bytes(&self) -> Option<&[u8]> {
         self.bytes.as_ref().map(KeyBytes::as_slice)
     }
 
-    /// The same as another node said it.
+    /// Sets the node that it comes from.
     pub(crate) fn from_node(self, node: Option<&str>) -> Self {
         Self {
             node: node.map(Into::into),
@@ -107,34 +107,34 @@ impl Override {
         }
     }
 
-    /// The policy it is under.
+    /// The policy of the key.
     pub fn policy(&self) -> &str {
         &self.policy
     }
 
-    /// The key in words, such as `user=42`; what opens doors is shown by its fingerprint, and so is
-    /// a key of which this node knows nothing else.
+    /// The key in plain text, such as `user=42`; secrets are shown as fingerprints, and so is a key
+    /// of which this node knows only the fingerprint.
     pub fn key(&self) -> &str {
         self.key.words.as_ref().unwrap_or(&self.key.fingerprint)
     }
 
-    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`: the same value has the same,
-    /// and they say nothing else.
+    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`: equal values have equal ones,
+    /// and they reveal nothing else.
     pub fn fingerprint(&self) -> &str {
         &self.key.fingerprint
     }
 
-    /// The node that said it, where nodes tell each other.
+    /// The node it was set on, in a fleet.
     pub fn node(&self) -> Option<&str> {
         self.node.as_deref()
     }
 
-    /// Whether it is about this key of a ruling, at that time.
+    /// Whether it holds for a rule at a time.
     pub(crate) fn applies(&self, rule: &Rule, now: Timestamp) -> bool {
         now < self.until && *self.key_attributes == *rule.policy.key
     }
 
-    /// The limits that stand in for those of the policy; none if it is a ban.
+    /// The limits that replace those of the policy; `None` for a ban.
     pub fn limits(&self) -> Option<impl Iterator<Item = &PolicyLimit>> {
         match &self.kind {
             OverrideKind::Ban => None,
@@ -142,7 +142,7 @@ impl Override {
         }
     }
 
-    /// Until when.
+    /// When it expires.
     pub fn until(&self) -> Timestamp {
         self.until
     }
@@ -160,7 +160,7 @@ impl Override {
     }
 }
 
-/// What is said of keys, by policy and name.
+/// Overrides by policy and key name.
 #[derive(Clone, Default)]
 pub(crate) struct OverrideMap {
     by_policy: HashMap<u32, HashMap<KeyName, KeyOverrides>>,
@@ -183,7 +183,7 @@ impl OverrideMap {
         self.len += usize::from(slot.replace(entry).is_none());
     }
 
-    /// Whether there was something.
+    /// Removes the overrides of a key; returns whether there were any.
     fn remove(&mut self, policy: u32, name: &KeyName) -> bool {
         let removed = self
             .by_policy
@@ -201,8 +201,7 @@ impl OverrideMap {
             .flat_map(KeyOverrides::all)
     }
 
-    /// The same without what has ended; where fingerprints are made with another secret, by the
-    /// names that keys have there.
+    /// A copy without expired overrides; with another secret, under the key names that it gives.
     fn in_force(&self, now: Timestamp, secret: Option<&FingerprintSecret>) -> Self {
         let mut snapshot = Self::default();
         for (policy, names) in &self.by_policy {
@@ -228,7 +227,7 @@ impl OverrideMap {
 struct OverrideSnapshot {
     secret: FingerprintSecret,
     local: OverrideMap,
-    /// What all nodes say.
+    /// The overrides of the fleet.
     shared: Arc<OverrideMap>,
 }
 
@@ -238,19 +237,19 @@ impl OverrideSnapshot {
     }
 }
 
-/// All that are kept.
+/// All overrides of an engine.
 pub(crate) struct Overrides {
     snapshot: ArcSwap<OverrideSnapshot>,
-    /// Whether there are any: nobody looks further while there are not.
+    /// Whether there are any overrides: while there are none, requests look no further.
     is_non_empty: AtomicBool,
     write_lock: Mutex<()>,
 }
 
-/// Those in force while a request is judged.
+/// The overrides in force while a request is decided.
 pub(crate) struct ActiveOverrides(Option<Guard<Arc<OverrideSnapshot>>>);
 
 impl ActiveOverrides {
-    /// What is said of a key: a ban, the one that lasts longest, and other limits.
+    /// The overrides of a key: the ban that lasts longest, and other limits.
     #[inline]
     pub(crate) fn for_key(&self, rule: &Rule, key: &[u8], now: Timestamp) -> KeyOverrides {
         match &self.0 {
@@ -260,7 +259,7 @@ impl ActiveOverrides {
     }
 }
 
-/// What is said of one key.
+/// The overrides of one key.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyOverrides {
     pub(crate) ban: Option<Arc<Override>>,
@@ -274,7 +273,7 @@ impl KeyOverrides {
 }
 
 impl OverrideSnapshot {
-    /// Keys are named only where something is said of a policy.
+    /// A key is named (hashed) only if its policy has overrides.
     #[inline]
     fn for_key(&self, rule: &Rule, key: &[u8], now: Timestamp) -> KeyOverrides {
         let [local, shared] =
@@ -326,7 +325,7 @@ impl Overrides {
         )
     }
 
-    /// What is said of a key that is known by its name.
+    /// The overrides of a key by its name.
     pub(crate) fn for_name(&self, rule: &Rule, name: &KeyName, now: Timestamp) -> KeyOverrides {
         self.snapshot.load().for_name(rule, name, now)
     }
@@ -350,7 +349,7 @@ impl Overrides {
         Ok(entry)
     }
 
-    /// Whether there was one.
+    /// Removes the overrides of a key; returns whether there were any.
     pub(crate) fn remove(&self, policy: u32, name: &KeyName, now: Timestamp) -> bool {
         let mut removed = false;
         let _ = self.update(now, |snapshot| {
@@ -360,8 +359,7 @@ impl Overrides {
         removed
     }
 
-    /// What all nodes say, in place of what they said before; the secret is the one that its names
-    /// are made with.
+    /// Replaces the overrides of the fleet, and the secret that their names are made with.
     pub(crate) fn set_shared(
         &self,
         secret: FingerprintSecret,
@@ -378,17 +376,17 @@ impl Overrides {
         });
     }
 
-    /// What fingerprints are made with.
+    /// The fingerprint secret.
     pub(crate) fn secret(&self) -> FingerprintSecret {
         self.snapshot.load().secret
     }
 
-    /// Whether there is room for one more.
+    /// Whether the maximum number is reached.
     pub(crate) fn is_full(&self) -> bool {
         self.snapshot.load().len() >= MAX_OVERRIDES
     }
 
-    /// Those in force, the first to end first.
+    /// The overrides in force, the first to expire first.
     pub(crate) fn list(&self, now: Timestamp) -> Vec<Arc<Override>> {
         let snapshot = self.snapshot.load();
         let all = snapshot.local.all().chain(snapshot.shared.all());
@@ -397,7 +395,7 @@ impl Overrides {
         all
     }
 
-    /// A copy, without what has ended, takes the place of what was.
+    /// Copies the overrides without expired ones, changes the copy, and publishes it.
     fn update(
         &self,
         now: Timestamp,
@@ -417,23 +415,23 @@ impl Overrides {
     }
 }
 
-/// Why nothing was said of a key.
+/// Why an override was not set, or a key not selected.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum OverrideError {
     /// No policy has that name.
     NoPolicy,
-    /// The subject lacks what the policy counts by.
+    /// The subject lacks an attribute of the key.
     NoKey(Attribute),
     /// No key with this fingerprint was seen here lately, so its counters cannot be found.
     NotSeen(String),
-    /// As many as are kept are in force.
+    /// The maximum number of overrides is in force.
     TooMany,
-    /// Nothing lasts as long, or nothing is as short.
+    /// The duration is zero or too long.
     Duration,
-    /// Limits are to stand in, and there are none.
+    /// The list of replacement limits is empty.
     NoLimits,
-    /// The store keeps no more limits.
+    /// The store cannot take more limits.
     TooManyLimits,
 }
 
@@ -441,23 +439,22 @@ impl fmt::Display for OverrideError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::NoPolicy => f.write_str("no policy has that name"),
-            Self::NoKey(name) => write!(f, "the policy counts by {name}; say which"),
+            Self::NoKey(name) => write!(f, "the policy counts by {name}; give its value"),
             Self::NotSeen(key) => write!(
                 f,
-                "{key} is none of the keys that this node has seen lately, so its counters cannot be found; give the key itself, or \
-                 ask a node that lists it"
+                "this node has not seen {key} lately, so its counters cannot be found; give the value itself, or ask a node that lists the key"
             ),
             Self::TooMany => write!(
                 f,
-                "{MAX_OVERRIDES} overrides and bans are in force, as many as are kept; lift some, or use the deny list"
+                "the maximum of {MAX_OVERRIDES} overrides and bans is reached; lift some, or use the deny list"
             ),
             Self::Duration => {
-                f.write_str("it must last longer than nothing and no longer than a year")
+                f.write_str("the duration must be longer than zero and at most a year")
             }
-            Self::NoLimits => f.write_str("say which limits stand in for those of the policy"),
-            Self::TooManyLimits => f.write_str(
-                "the store has had as many limits and changes as it can keep; restart it",
-            ),
+            Self::NoLimits => f.write_str("there are no limits in the override; give at least one"),
+            Self::TooManyLimits => {
+                f.write_str("the store cannot take more limits or changes of limits; restart it")
+            }
         }
     }
 }

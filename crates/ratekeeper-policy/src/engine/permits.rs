@@ -1,5 +1,5 @@
-//! Places under adaptive limits: taken before anything is charged, waited for where a policy has a
-//! queue, and given back to whoever waits.
+//! Permits of adaptive limits: acquired before anything is charged, waited for in a queue where a
+//! policy has one, and released to the waiters.
 
 use super::overload::SharedClock;
 use super::reason::Reason;
@@ -13,16 +13,16 @@ use ratekeeper::adaptive::{AdaptiveQueue, QueueTicket, RequestOutcome};
 use ratekeeper::{Store, Timestamp, adaptive::AdaptivePermit, adaptive::Class};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A place that a request holds, and the policy whose it is, by its place among the rules.
+/// A permit under the adaptive limit of a policy, which is an index into the rules.
 pub(super) type PolicyPermit = (u32, AdaptivePermit<SharedClock>);
 
-/// A request that waits in line for the nth of its gates.
+/// A request in the queue of the adaptive policy at `index` of its query.
 pub(super) struct QueuedRequest {
     index: usize,
     ticket: QueueTicket<SharedClock>,
 }
 
-/// Whom an adaptive limit turned away, and for what.
+/// Counters of denials by an adaptive limit, by reason.
 #[derive(Default)]
 pub(crate) struct RejectionCounters {
     at_capacity: AtomicU64,
@@ -31,7 +31,7 @@ pub(crate) struct RejectionCounters {
 }
 
 impl RejectionCounters {
-    /// Counts a request that was turned away for this.
+    /// Counts a denial for this reason.
     pub(super) fn add(&self, reason: &Reason) {
         let counter = match reason {
             Reason::AtCapacity => &self.at_capacity,
@@ -54,22 +54,22 @@ impl RejectionCounters {
     }
 }
 
-/// How many requests an adaptive limit turned away, over all reloads.
+/// Denials by an adaptive limit, by reason, over all reloads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RejectionStats {
-    /// They found no place, and did not wait.
+    /// There was no free permit, and no queue to wait in.
     pub at_capacity: u64,
-    /// They found no place, and as many waiting as may.
+    /// There was no free permit, and the queue was full.
     pub queue_full: u64,
-    /// They waited in line for as long as they might.
+    /// They waited in the queue until its timeout.
     pub waited_too_long: u64,
 }
 
 impl Registry {
-    /// The gate of a policy and the line in front of it: the same as before if it is to be the
-    /// same, else one that begins where that was. Whoever waits in another line is served there, by
-    /// those who hold places behind it.
+    /// The adaptive limit of a policy with its queue: the existing one if its parameters are
+    /// unchanged, else a new one that starts at the current limit of the old. Requests in the old
+    /// queue are served there, as permits of the old limit are released.
     pub(super) fn adaptive_queue(
         &mut self,
         number: u32,
@@ -98,14 +98,13 @@ impl Registry {
 }
 
 impl VerdictState {
-    /// Turns the request away for one of its gates.
+    /// Denies the request for the adaptive limit of a policy, and releases its permits.
     fn reject(&mut self, reason: Reason, number: u32) {
         self.release_permits(None);
         (self.reason, self.rejecting_policy) = (reason, number);
     }
 
-    /// Gives its places back to whoever waits for them, and says how the request ended, if that
-    /// says something.
+    /// Releases the permits to waiters, with the outcome of the request if it is known.
     pub(super) fn release_permits(&mut self, ended: Option<(RequestOutcome, Timestamp)>) {
         if self.permits.is_empty() {
             return;
@@ -126,7 +125,7 @@ impl VerdictState {
                 continue;
             };
             if let Some((_, now)) = ended {
-                queue.gate().clock().tell(now);
+                queue.gate().clock().set(now);
             }
             queue.serve();
         }
@@ -134,8 +133,9 @@ impl VerdictState {
 }
 
 impl<S: Store> Engine<S> {
-    /// Takes a place at each gate from the nth on. Who finds none is turned away; or, if it may
-    /// wait and the policy has a queue, says where it waits.
+    /// Acquires a permit of each adaptive policy from index `from` on. Without a free permit the
+    /// request is denied; or, if it may wait and the policy has a queue, joins the queue and
+    /// returns its ticket.
     pub(super) fn acquire_permits(
         &self,
         verdict: &mut PolicyVerdict,
@@ -147,7 +147,8 @@ impl<S: Store> Engine<S> {
             state.rules.as_deref().expect("a verdict has rules"),
             &state.query,
         );
-        // A gate keeps room for the more important, once anything says how important a request is.
+        // An adaptive limit holds capacity back for important requests, once importance is
+        // configured.
         let class = query
             .class
             .or_else(|| rules.default_class())
@@ -161,7 +162,7 @@ impl<S: Store> Engine<S> {
             let concurrency = queue.gate();
             let can_wait =
                 may_wait && enforced && rule.policy.adaptive.is_some_and(|limit| limit.has_queue());
-            // Nobody passes those who wait.
+            // A newcomer does not overtake the queue.
             let permit = match can_wait && !queue.is_empty() {
                 true => None,
                 false => concurrency.try_acquire_as_at(class, None, state.now).ok(),
@@ -172,7 +173,7 @@ impl<S: Store> Engine<S> {
             match permit {
                 Some(permit) => state.permits.push((number, permit)),
                 None if can_wait => {
-                    concurrency.clock().tell(state.now);
+                    concurrency.clock().set(state.now);
                     let ticket = queue.join(class, None);
                     if ticket.is_none() {
                         state.reject(Reason::QueueFull, number);
@@ -189,7 +190,7 @@ impl<S: Store> Engine<S> {
         None
     }
 
-    /// Waits in the lines of its gates, one after the other, until `latest` at most.
+    /// Waits in the queues of the adaptive policies, one after the other, until `latest` at most.
     pub(super) async fn wait_in_queue(
         &self,
         verdict: &mut PolicyVerdict,
@@ -207,7 +208,7 @@ impl<S: Store> Engine<S> {
             let permit = ticket.wait(store.sleep_until(until)).await;
             let (state, now) = (&mut *verdict.state, store.now());
             let number = state.query.adaptive_policies[index].0;
-            // What is charged is charged now.
+            // The charge is made at this time, not at that of the arrival.
             state.now = now;
             match permit {
                 Some(permit) => {
@@ -224,7 +225,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    /// A request has ended: what it held is measured and free.
+    /// Releases the permits of a request that has ended, with its outcome.
     pub(super) fn finish(&self, verdict: &mut PolicyVerdict, completion: &Completion) {
         if !verdict.state.permits.is_empty() {
             verdict

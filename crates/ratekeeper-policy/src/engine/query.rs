@@ -1,4 +1,4 @@
-//! From a request to what the store is asked: which policies apply, by what they count, how much.
+//! The query of a request to the store: which policies apply, by which keys, at what cost.
 
 use super::key::{self, KeyBuffer, MissingKeyPart};
 use super::overrides::{ActiveOverrides, Override};
@@ -15,79 +15,79 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// As many asks as a store decides without memory of its own.
+/// Items that a query holds inline; as many as a store decides without allocating.
 pub(crate) const INLINE_ITEMS: usize = 8;
 
-/// One limit that a request is asked about.
+/// One limit or ban that the store is asked about.
 pub(crate) struct QueryItem {
-    /// The policy, by its place among the rules.
+    /// The policy, as an index into the rules.
     pub(crate) policy: u32,
     pub(crate) role: Role,
-    /// Enforce or shadow; what is only peeked at has one too.
+    /// Enforce or shadow, also in a peek.
     pub(crate) mode: Mode,
     pub(crate) cost: u64,
     reserve: u64,
     pub(crate) key: Range<u32>,
-    /// What stands in for the limits of the policy.
+    /// An override that replaces the limits of the policy.
     pub(crate) replacement: Option<Arc<Override>>,
 }
 
-/// What an ask is for.
+/// What an item of a query is about.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// A limit: which set, and which of it.
+    /// A limit: the index of its set, and its index in the set.
     Limit { set: u32, slot: u32 },
-    /// Whether the key is banned.
+    /// The ban of the key by a penalty.
     Ban,
 }
 
-/// A policy with `missing = "deny"`, of whose key the request lacks an attribute.
+/// A policy with `missing = "deny"` that applies to a request without an attribute of its key.
 pub(crate) struct MissingDenial {
-    /// The policy, by its place among the rules.
+    /// The policy, as an index into the rules.
     pub(crate) policy: u32,
-    /// The attribute, by its place in the key.
+    /// The attribute, as an index into the key.
     attribute: usize,
-    /// Whether the request is denied; otherwise that is only counted.
+    /// Whether the request is denied; in shadow mode the denial is only counted.
     pub(crate) is_enforced: bool,
 }
 
-/// Everything a request is asked about.
+/// Everything about one request that is decided by the store or before it.
 #[derive(Default)]
 pub(crate) struct Query {
     pub(crate) items: SmallVec<[QueryItem; INLINE_ITEMS]>,
     pub(crate) keys: KeyBuffer,
-    /// An operator's ban.
+    /// A ban by an operator.
     pub(crate) banned: Option<Arc<Override>>,
-    /// The policies that deny requests which lack an attribute, as this one does.
+    /// Policies that deny the request because it lacks an attribute.
     pub(crate) missing_denials: SmallVec<[MissingDenial; 1]>,
-    /// How long the caller would wait, if it says so.
+    /// The longest wait the caller accepts, if it says so.
     pub(crate) max_wait: Option<Duration>,
-    /// Whether the caller said what it costs.
+    /// Whether the caller gave a cost: then the final cost scales all policies.
     pub(crate) explicit_cost: bool,
-    /// Whether the caller acts later: it is counted where every node counts, not by what this one
-    /// holds on lease.
+    /// Whether this is a reservation: the caller acts later, so the charge goes to the shared
+    /// store, not to a lease of this node.
     pub(crate) is_reservation: bool,
-    /// How important the request is; none if nobody says.
+    /// The importance of the request, if it is known.
     pub(crate) class: Option<ratekeeper::adaptive::Class>,
-    /// Until when anybody waits for the answer, if that is known.
+    /// The deadline of the request, if it has one.
     pub(crate) deadline: Option<Timestamp>,
-    /// Whether the caller does not wait in line.
+    /// Whether the caller refuses to wait in a queue.
     pub(crate) no_wait: bool,
     /// The policies with an adaptive limit, and whether they enforce it.
     pub(crate) adaptive_policies: SmallVec<[(u32, bool); 2]>,
 }
 
-/// Who asks, for how much, and when.
+/// A request to be decided: subject, path, cost and time.
 pub(crate) struct RequestContext<'a, 's> {
     pub(crate) subject: &'a Subject<'s>,
-    /// Its path, if any condition is about paths.
+    /// Its path, if any condition uses paths.
     pub(crate) path: Option<&'a Path<'s>>,
     pub(crate) cost: u64,
     pub(crate) now: Timestamp,
 }
 
 impl RequestContext<'_, '_> {
-    /// Whether the conditions of a policy, which hold, do so however services read the path.
+    /// Whether a policy, whose conditions hold, matches in every reading of the path.
     fn holds_in_every_reading(&self, rule: &Rule) -> bool {
         self.path.is_none_or(Path::has_one_reading)
             || rule
@@ -99,14 +99,14 @@ impl RequestContext<'_, '_> {
 
 /// A policy that applies to a request.
 pub(crate) struct AppliedPolicy<'a> {
-    /// What the request is asked about.
+    /// The items of the query that the policy added.
     pub(crate) items: Range<usize>,
     pub(crate) key: &'a [u8],
     /// The attribute of the key that the request lacks.
     pub(crate) missing: Option<&'a Attribute>,
 }
 
-/// What a policy would need to apply and a request does not have.
+/// Why a policy whose conditions hold does not apply: the request lacks an attribute.
 pub(super) enum ApplyError<'a> {
     MissingKey(&'a Attribute),
     MissingPlan(&'a Attribute),
@@ -122,7 +122,7 @@ impl From<ApplyError<'_>> for MismatchReason {
 }
 
 impl Query {
-    /// Asks nothing, and keeps no memory beyond its own.
+    /// Empties the query, and frees memory beyond the inline one.
     pub(crate) fn clear(&mut self) {
         (
             self.banned,
@@ -149,7 +149,7 @@ impl Query {
         !self.items.is_empty() || !self.adaptive_policies.is_empty()
     }
 
-    /// Every policy that applies, found by the path.
+    /// Adds every policy that applies, found by the path index.
     pub(crate) fn gather(
         &mut self,
         rules: &Rules,
@@ -171,7 +171,7 @@ impl Query {
         }
     }
 
-    /// The same by looking at every policy, telling what became of each.
+    /// Does the same by trying every policy, and reports the result of each.
     pub(crate) fn gather_explained(
         &mut self,
         rules: &Rules,
@@ -234,7 +234,7 @@ impl Query {
             rule.warn_unknown(missing.attribute);
         }
         let key = &self.keys[start..];
-        // The one that lasts longest: until then the request does not pass.
+        // The ban that lasts longest wins.
         let key_overrides = overrides.for_key(rule, key, now);
         if let Some(ban) = key_overrides.ban
             && self
@@ -279,7 +279,7 @@ impl Query {
                 replacement,
             }
         };
-        // Who only watches bans nobody either, not even whom it banned before it did.
+        // A policy in shadow mode bans nothing, not even keys banned before it was in shadow mode.
         if enforced && rule.penalty.is_some() {
             self.items.push(ask(Role::Ban, Mode::Enforce, 1, 0, None));
         }
@@ -300,7 +300,7 @@ impl Query {
             .as_ref()
             .map_or(&rule.sets[set][..], |replacement| replacement.slots());
         for (slot, Slot { limit, .. }) in (0..).zip(slots) {
-            // A permit is one request, however much it costs; and a reserve is of units.
+            // A permit is one per request, whatever the cost; and reserves are in units.
             let cost = if limit.rate().is_some() { units } else { 1 };
             let reserve = reserve.map_or(0, |reserve| reserve.of(limit.capacity()));
             self.items.push(ask(
@@ -317,8 +317,7 @@ impl Query {
         Ok(missing)
     }
 
-    /// What denies the request before any limit is looked at: a ban by an operator, or an attribute
-    /// that it lacks.
+    /// The denial that needs no limit: a ban by an operator, or a missing attribute.
     pub(crate) fn denied_without_limits(&mut self, rules: &Rules) -> Option<Reason> {
         if let Some(ban) = self.banned.take() {
             return Some(Reason::Ban(Ban::Operator(ban)));
@@ -335,7 +334,7 @@ impl Query {
         })
     }
 
-    /// What the store is asked.
+    /// The asks for the store.
     pub(crate) fn asks<'a>(
         &'a self,
         rules: &'a Rules,
@@ -346,7 +345,7 @@ impl Query {
         asks
     }
 
-    /// The same, put on a list that is empty: it is large to move.
+    /// Appends the asks to an empty list: the list is large to move.
     #[inline]
     pub(crate) fn ask<'a>(
         &'a self,
@@ -397,7 +396,7 @@ impl Query {
 }
 
 impl QueryItem {
-    /// The limit it is about. Not for a ban, which has none of its own.
+    /// The limit of the item. Panics for a ban, which has none.
     #[inline]
     pub(crate) fn slot<'a>(&'a self, rule: &'a Rule) -> &'a Slot {
         let Role::Limit { set, slot } = self.role else {
@@ -421,7 +420,7 @@ impl Rules {
 }
 
 impl Rule {
-    /// Which set of limits is for this subject; an error names the attribute that says no known
+    /// The index of the limit set for this subject; the error is the attribute that names no known
     /// plan.
     fn set_for(&self, rules: &Rules, subject: &Subject<'_>) -> Result<usize, &Attribute> {
         match &self.policy.limits {
@@ -438,7 +437,7 @@ impl Rule {
 }
 
 impl ReserveClasses {
-    /// What the class of a subject leaves to others.
+    /// The reserve for the class of a subject.
     fn of(&self, subject: &Subject<'_>) -> Option<Reserve> {
         let named = |class: &[u8]| {
             self.reserves
@@ -465,7 +464,7 @@ impl Cost {
     }
 }
 
-/// What is too large to be counted is as much as can be.
+/// Parses a whole number; too large a number becomes `u64::MAX`.
 fn whole_number(digits: &[u8]) -> Option<u64> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;

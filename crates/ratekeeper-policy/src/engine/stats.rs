@@ -1,4 +1,4 @@
-//! What an engine has counted, for whoever asks.
+//! Statistics of an engine: policies, keys, decision times.
 
 use super::Engine;
 use super::key;
@@ -12,47 +12,47 @@ use std::collections::HashMap;
 use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 
-/// What one policy has counted since the engine was made, over all reloads.
+/// Statistics of one policy since the engine was created, over all reloads.
 #[derive(Clone, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct PolicyStats {
-    /// Its name.
+    /// The name of the policy.
     pub policy: String,
-    /// By what it counts, in words.
+    /// Its key, in words.
     pub key: String,
-    /// The same, one by one.
+    /// The attributes of its key.
     pub by: Vec<Attribute>,
-    /// Its limits, those of its plans too, each once.
+    /// Its limits, including those of its plans, without duplicates.
     pub limits: Vec<PolicyLimit>,
-    /// What becomes of requests over the limit.
+    /// What happens to requests over the limit.
     pub action: Action,
-    /// The share of keys that this is for.
+    /// The share of keys that the action applies to.
     pub rollout: Rollout,
-    /// What became of the requests it applied to. One that another policy turned away is in none of
-    /// these, unless this one only watches and would have turned it away too.
+    /// Its decisions on the requests it applied to. A request that another policy denied is not
+    /// counted, unless this policy is in shadow mode and would have denied it too.
     pub counts: DecisionStats,
     /// Bans by its penalty.
     pub bans: u64,
     /// The number of requests since the policy is in force, if it applied to none of them.
     pub unmatched: Option<u64>,
-    /// How full it is; see [`Usage`].
+    /// How much of it is used.
     pub usage: Utilization,
-    /// Keys that have used something which has not come back yet, and keys that were forgotten.
-    /// None if the store cannot count.
+    /// Live and evicted keys. `None` if the store cannot count them.
     pub keys: Option<LimitKeyStats>,
 }
 
-/// How full a policy is.
+/// How much of a policy is used.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Utilization {
-    /// One bucket for all: the share of it that is used, from 0 to 1.
+    /// For one bucket for all requests: the used share of it, from 0 to 1.
     Share(f64),
-    /// The cost that was admitted within its window, estimated as a sliding window counter does.
+    /// For buckets by key: the cost that was allowed within the window, estimated like a sliding
+    /// window counter.
     Allowed(u64),
 }
 
 impl Utilization {
-    /// The number alone.
+    /// The plain number.
     pub fn number(self) -> f64 {
         match self {
             Self::Share(share) => share,
@@ -61,20 +61,21 @@ impl Utilization {
     }
 }
 
-/// One of the heaviest keys.
+/// One of the most active or most denied keys.
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub struct TopKey {
     /// The policy.
     pub policy: String,
-    /// The key in words where the options say so, else by its fingerprints.
+    /// The key in plain text if [the options](super::EngineOptions::plain_keys) say so, else by its
+    /// fingerprints.
     pub key: String,
-    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`; none where it is too long to
-    /// be kept.
+    /// The key by its fingerprints, such as `user=#f8c0a1b2c3d4e5f6`; `None` if the key is too long
+    /// to be stored.
     pub fingerprint: Option<String>,
-    /// At most so many.
+    /// Upper bound of its count.
     pub count: u64,
-    /// And at least so many.
+    /// Lower bound of its count.
     pub at_least: u64,
 }
 
@@ -88,9 +89,9 @@ fn limits_of(rule: &Rule) -> Vec<PolicyLimit> {
     limits
 }
 
-/// # Figures
+/// # Statistics
 impl<S: Store> Engine<S> {
-    /// What each policy has counted. Looks at the whole store once, so not for every request.
+    /// Statistics of each policy. Scans the whole store once: do not call it per request.
     pub async fn policy_stats(&self) -> Vec<PolicyStats> {
         let rules = self.inner.rules.load_full();
         let handles = |rule: &Rule| -> Vec<LimitHandle> {
@@ -101,7 +102,7 @@ impl<S: Store> Engine<S> {
                 .collect()
         };
         let mut all: Vec<LimitHandle> = rules.policies.iter().flat_map(handles).collect();
-        // What was forgotten under a limit that is gone stays counted: a counter never goes down.
+        // Evictions under limits that are gone stay counted: a counter never goes down.
         let (mut owners, in_force) = (Vec::new(), all.len());
         for (number, handle) in self
             .inner
@@ -113,23 +114,25 @@ impl<S: Store> Engine<S> {
             owners.push(number);
             all.push(handle.clone());
         }
-        let census = self.inner.store.key_stats(&all);
+        let key_stats = self.inner.store.key_stats(&all);
         let mut evicted = HashMap::<u32, (u64, u64)>::new();
-        for (number, one) in owners
-            .iter()
-            .zip(census.iter().flat_map(|census| &census[in_force..]))
-        {
+        for (number, one) in owners.iter().zip(
+            key_stats
+                .iter()
+                .flat_map(|key_stats| &key_stats[in_force..]),
+        ) {
             let (fresh, live) = evicted.entry(*number).or_default();
             *fresh += one.evicted_fresh;
             *live += one.evicted_live;
         }
-        let mut census_in_force = census.as_deref().unwrap_or_default().iter();
+        let mut key_stats_in_force = key_stats.as_deref().unwrap_or_default().iter();
         let requests = self.requests();
-        let mut figures = Vec::with_capacity(rules.policies.len());
+        let mut all_stats = Vec::with_capacity(rules.policies.len());
         for rule in &rules.policies {
-            // A request is charged to all limits of a set: its key is one, however many they are.
+            // A request is charged to all limits of a set, so they hold the same keys: count them
+            // once.
             let live = rule.sets.iter().map(|set| {
-                census_in_force
+                key_stats_in_force
                     .by_ref()
                     .take(set.len())
                     .map(|one| one.live)
@@ -139,12 +142,12 @@ impl<S: Store> Engine<S> {
             let live = live.sum();
             let (evicted_fresh, evicted_live) =
                 evicted.get(&rule.number).copied().unwrap_or_default();
-            let keys = census.is_some().then_some(LimitKeyStats {
+            let keys = key_stats.is_some().then_some(LimitKeyStats {
                 live,
                 evicted_fresh,
                 evicted_live,
             });
-            figures.push(PolicyStats {
+            all_stats.push(PolicyStats {
                 policy: rule.policy.name.clone(),
                 key: rule.key_name.to_string(),
                 by: rule.policy.key.clone(),
@@ -158,7 +161,7 @@ impl<S: Store> Engine<S> {
                 keys,
             });
         }
-        figures
+        all_stats
     }
 
     async fn usage(&self, rule: &Rule) -> Utilization {
@@ -189,55 +192,51 @@ impl<S: Store> Engine<S> {
         allowed + denied
     }
 
-    /// All requests: how many passed, and how many were turned away. Peeks are not among them.
+    /// The number of allowed and of denied requests, without peeks.
     pub fn totals(&self) -> (u64, u64) {
         let counts = self.inner.stats.all.read();
         (counts.allowed, counts.denied)
     }
 
-    /// How long decisions took, of those that were timed; see
+    /// Decision times, of the decisions that were timed; see
     /// [`EngineOptions`](super::EngineOptions).
     pub fn decision_times(&self) -> HistogramSnapshot {
         self.inner.stats.times.read()
     }
 
-    /// How often other policies have taken the place of those it was made with.
+    /// The number of reloads.
     pub fn reload_count(&self) -> u64 {
         self.inner.stats.reloads.load(Ordering::Relaxed)
     }
 
-    /// The keys with most requests.
+    /// The keys with the most requests.
     pub fn most_active(&self, many: usize) -> Vec<TopKey> {
-        self.top(self.inner.stats.heaviest.top(many))
+        self.top(self.inner.stats.most_active.top(many))
     }
 
-    /// The keys that were turned away most often.
+    /// The keys with the most denials.
     pub fn most_denied(&self, many: usize) -> Vec<TopKey> {
         self.top(self.inner.stats.most_denied.top(many))
     }
 
-    /// The keys that would have been turned away most often by policies that only watch.
+    /// The keys with the most denials by policies in shadow mode.
     pub fn most_shadow_denied(&self, many: usize) -> Vec<TopKey> {
         self.top(self.inner.stats.shadow_denied.top(many))
     }
 
-    /// Requests that are in none of the lists because two newcomers met in one place.
+    /// Requests that the lists missed, because two new keys competed for one slot.
     pub fn top_missed(&self) -> u64 {
-        let figures = &self.inner.stats;
-        let lists = [
-            &figures.heaviest,
-            &figures.most_denied,
-            &figures.shadow_denied,
-        ];
+        let stats = &self.inner.stats;
+        let lists = [&stats.most_active, &stats.most_denied, &stats.shadow_denied];
         lists
             .iter()
             .fold(0, |sum, list| sum.saturating_add(list.missed()))
     }
 
-    /// Starts all lists anew.
+    /// Clears all lists.
     pub fn clear_top(&self) {
         self.inner.stats.shadow_denied.clear();
-        self.inner.stats.heaviest.clear();
+        self.inner.stats.most_active.clear();
         self.inner.stats.most_denied.clear();
     }
 
@@ -249,7 +248,7 @@ impl<S: Store> Engine<S> {
             .map(|rule| (rule.number, rule))
             .collect();
         let shown = |heavy: HeavyHitter| {
-            // Those of policies that have gone are about to be forgotten.
+            // Keys of removed policies are about to be dropped.
             let rule = by_number.get(&heavy.policy)?;
             let (key, fingerprint) = match heavy.key {
                 StoredKey::Long(label) => (label.into(), None),

@@ -1,4 +1,5 @@
-//! Deciding without a future to wait on, where the store is in this process.
+//! Synchronous API: decisions without a future, where the store is in this process or knows the
+//! answer.
 
 use super::{Completion, Engine, PolicyVerdict, Subject};
 use ratekeeper::{Clock, MemoryStore, Store};
@@ -7,12 +8,12 @@ use std::task::{Context, Poll, Waker};
 
 /// # Deciding without a future, where the store is in this process
 impl<S: Store + 'static> Engine<S> {
-    /// Decides, as [`decide_n`](Self::decide_n) does, if the store is in this process, or knows the
-    /// answer without asking elsewhere, and nobody has to wait in line. If not, what decides: a
-    /// future that needs the subject no longer.
+    /// Decides like [`decide_n`](Self::decide_n), at once if possible: the store is in this
+    /// process, or knows the answer without asking a server, and the request need not wait in a
+    /// queue. Otherwise returns a future that decides; it does not borrow the subject.
     #[allow(
         clippy::result_large_err,
-        reason = "few have to wait, and they move it once"
+        reason = "few verdicts are pending, and those are moved once"
     )]
     pub fn try_decide(
         &self,
@@ -24,7 +25,7 @@ impl<S: Store + 'static> Engine<S> {
         if queued.is_none() && self.inner.store.is_local() {
             return MaybeReady::Ready(self.complete_sync(verdict, false));
         }
-        // A store that is elsewhere may still know this one.
+        // A remote store may know this answer, as from a lease.
         let is_known = queued.is_none()
             && (!verdict.needs_store() || verdict.try_query_store(&self.inner.store, false));
         if is_known && !verdict.needs_penalty() {
@@ -43,8 +44,8 @@ impl<S: Store + 'static> Engine<S> {
         })
     }
 
-    /// Settles, as [`settle`](Self::settle) does, if the store is in this process or there is
-    /// nothing to settle. If not, what settles.
+    /// Settles like [`settle`](Self::settle), at once if the store is in this process or there is
+    /// nothing to settle. Otherwise returns a future that settles.
     pub fn try_settle(
         &self,
         verdict: PolicyVerdict,
@@ -52,40 +53,40 @@ impl<S: Store + 'static> Engine<S> {
     ) -> MaybeReady<(), impl Future<Output = ()> + Send + use<S>> {
         let mut verdict = verdict;
         self.finish(&mut verdict, &completion);
-        // Most requests end as they were charged: they need no future to be moved into.
+        // Most requests end as they were charged: no future is made for them.
         if verdict.is_settled(&completion) {
             return MaybeReady::Ready(());
         }
-        let (engine, here) = (self.clone(), self.inner.store.is_local());
+        let (engine, is_local) = (self.clone(), self.inner.store.is_local());
         ready_or_pending(
-            here,
+            is_local,
             async move { engine.settle(verdict, completion).await },
         )
     }
 
-    /// Cancels, as [`cancel`](Self::cancel) does, if the store is in this process. If not, what
-    /// cancels.
+    /// Cancels like [`cancel`](Self::cancel), at once if the store is in this process. Otherwise
+    /// returns a future that cancels.
     pub fn try_cancel(
         &self,
         verdict: PolicyVerdict,
     ) -> MaybeReady<(), impl Future<Output = ()> + Send + use<S>> {
-        let (engine, here) = (self.clone(), self.inner.store.is_local());
-        ready_or_pending(here, async move { engine.cancel(verdict).await })
+        let (engine, is_local) = (self.clone(), self.inner.store.is_local());
+        ready_or_pending(is_local, async move { engine.cancel(verdict).await })
     }
 }
 
 impl<S: Store> Engine<S> {
-    /// As `ask` does, without a future to move the verdict through.
+    /// Decides without a future; the store must be in this process.
     fn decide_sync(&self, subject: &Subject<'_>, cost: u64, peek: bool) -> PolicyVerdict {
         let mut verdict = self.begin(subject, cost);
         if !peek {
-            // Who cannot wait does not.
+            // There is no queueing here.
             self.check_overload(&mut verdict, false);
         }
         self.complete_sync(verdict, peek)
     }
 
-    /// What `ask_pressed` does where the store is here.
+    /// [`complete_at_store`](Self::complete_at_store) for a store in this process.
     pub(super) fn complete_sync(&self, mut verdict: PolicyVerdict, peek: bool) -> PolicyVerdict {
         if verdict.needs_store() && !verdict.try_query_store(&self.inner.store, peek) {
             now_or_never(self.query_store(&mut verdict, peek, None));
@@ -102,8 +103,8 @@ impl<S: Store> Engine<S> {
 
 /// # Deciding in memory, where nothing has to be waited for
 impl<C: Clock> Engine<MemoryStore<C>> {
-    /// See [`decide`](Self::decide). Where an adaptive limit has a queue, nobody waits here:
-    /// whoever finds no place is turned away, as without one.
+    /// See [`decide`](Self::decide). Nothing waits here: where an adaptive limit has a queue, a
+    /// request that finds no permit is denied at once.
     pub fn decide_now(&self, subject: &Subject<'_>) -> PolicyVerdict {
         self.decide_sync(subject, 1, false)
     }

@@ -1,4 +1,4 @@
-//! What an engine says of a request.
+//! The verdict of an engine on a request.
 
 use super::Completion;
 use super::query::{INLINE_ITEMS, QueryItem, Role};
@@ -16,20 +16,21 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What became of a request, with the figures of every limit it met.
+/// The verdict on a request, with the decision of every limit that applied.
 ///
-/// It holds the permits that the request took: keep it until the request has ended, then drop it or
+/// It holds the permits of the request: keep it until the request has ended, then drop it or
 /// [settle](super::Engine::settle) it.
-#[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
+#[must_use = "an unused verdict limits nothing, and its permits are released when it is dropped"]
 pub struct PolicyVerdict {
-    /// Apart: it is large to move.
+    /// Pooled, since the state is large to move.
     pub(super) state: PooledState,
 }
 
-/// What is shed comes back slowly: whoever comes sooner hardly finds more room.
+/// The `Retry-After` of shed requests: load shedding ends slowly, and an earlier retry is likely to
+/// be shed too.
 const SHED_FOR: Duration = Duration::from_secs(5);
 
-/// One limit of one policy, as a request met it.
+/// The decision of one limit of one policy on a request.
 #[derive(Clone, Copy)]
 pub struct LimitStatus<'a> {
     rule: &'a Rule,
@@ -38,12 +39,12 @@ pub struct LimitStatus<'a> {
 }
 
 impl<'a> LimitStatus<'a> {
-    /// The policy.
+    /// The name of the policy.
     pub fn policy(&self) -> &'a str {
         &self.rule.policy.name
     }
 
-    /// By what it counts, in words: `ip`, `user+endpoint`, or `global` for one bucket.
+    /// The key of the policy in words: `ip`, `user+endpoint`, or `global` for one bucket.
     pub fn key(&self) -> &'a str {
         &self.rule.key_name
     }
@@ -53,17 +54,17 @@ impl<'a> LimitStatus<'a> {
         &self.item.slot(self.rule).limit
     }
 
-    /// Its figures. If the request was turned away, those before it.
+    /// The decision. If the request was denied, the values are those before it.
     pub fn decision(&self) -> Decision {
         self.status.decision()
     }
 
-    /// What became of the request here.
+    /// The outcome at this limit.
     pub fn outcome(&self) -> AskOutcome {
         outcome(self.item, self.status)
     }
 
-    /// Whether it only watches.
+    /// Whether the policy is in shadow mode.
     pub fn is_shadow(&self) -> bool {
         self.item.mode == Mode::Shadow
     }
@@ -80,7 +81,7 @@ impl fmt::Debug for LimitStatus<'_> {
     }
 }
 
-/// What became of an ask. One that was only peeked at has the mode it was meant with.
+/// The outcome of an item. A peek has the mode that the decision would have.
 pub(super) fn outcome(item: &QueryItem, status: &AskResult) -> AskOutcome {
     match status.outcome() {
         AskOutcome::Denied | AskOutcome::Never if item.mode == Mode::Shadow => {
@@ -91,7 +92,7 @@ pub(super) fn outcome(item: &QueryItem, status: &AskResult) -> AskOutcome {
 }
 
 impl PolicyVerdict {
-    /// Of nothing yet.
+    /// An undecided verdict.
     pub(super) fn new(rules: Guard<Arc<Rules>>, now: Timestamp) -> Self {
         let mut state = PooledState::take();
         state.rules = Some(rules);
@@ -103,12 +104,12 @@ impl PolicyVerdict {
         self.state.rules()
     }
 
-    /// Whether the store is to be asked.
+    /// Whether the store has to be asked.
     pub(super) fn needs_store(&self) -> bool {
         matches!(self.state.reason, Reason::Limits) && !self.state.query.items.is_empty()
     }
 
-    /// Asks the store, if it need not ask elsewhere; whether it did.
+    /// Asks the store, if it can answer without asking a server; returns whether it did.
     pub(super) fn try_query_store(&mut self, store: &impl Store, peek: bool) -> bool {
         let VerdictState {
             rules,
@@ -142,13 +143,13 @@ impl PolicyVerdict {
         state.reason = reason_of(&state.query, &state.inner);
         let fits = self.denials().next().is_none();
         self.state.is_within_limits = fits;
-        // Places are for those who pass.
+        // A denied request holds no permits.
         if self.is_denied() {
             self.state.release_permits(None);
         }
     }
 
-    /// Whether it is a denial by limits that a policy may count against whom it was for.
+    /// Whether it is a denial by a policy with a penalty.
     pub(super) fn needs_penalty(&self) -> bool {
         let has_penalty = |item: &QueryItem| self.rule(item).penalty.is_some();
         matches!(self.state.reason, Reason::Limits)
@@ -158,7 +159,7 @@ impl PolicyVerdict {
 }
 
 impl PolicyVerdict {
-    /// Whether the request passes. If not, nothing was charged.
+    /// Whether the request is allowed. If not, nothing was charged.
     pub fn is_allowed(&self) -> bool {
         match &self.state.reason {
             Reason::NoPolicy | Reason::AllowList | Reason::Off => true,
@@ -167,7 +168,7 @@ impl PolicyVerdict {
         }
     }
 
-    /// Whether it is turned away, for now or for good.
+    /// Whether the request is denied, for now or for good.
     pub fn is_denied(&self) -> bool {
         !self.is_allowed()
     }
@@ -176,30 +177,30 @@ impl PolicyVerdict {
     pub fn is_never(&self) -> bool {
         match &self.state.reason {
             Reason::DenyList { until, .. } => until.is_none(),
-            // Its deadline has passed for good; its attribute does not appear by waiting.
+            // A deadline stays passed; a missing attribute does not appear by waiting.
             Reason::TooLate | Reason::MissingAttribute { .. } => true,
-            // After a ban its limits are met again.
+            // After a ban the limits still hold.
             Reason::Limits | Reason::Ban(Ban::Penalty) => self.limits_retry_after().is_none(),
             _ => false,
         }
     }
 
-    /// When it was decided, on the clock of the store.
+    /// The time of the decision, by the clock of the store.
     pub fn decided_at(&self) -> Timestamp {
         self.state.now
     }
 
-    /// A number that is the same for the same keys, in this process and the next.
+    /// A hash of the keys: the same for the same keys, in this process and the next.
     pub fn key_hash(&self) -> u64 {
         super::key::stable_hash("", &self.state.query.keys)
     }
 
-    /// What it goes back to.
+    /// The reason of the verdict.
     pub fn reason(&self) -> &Reason {
         &self.state.reason
     }
 
-    /// Who decided.
+    /// The source of the decision: the store, a fallback, or none.
     pub fn source(&self) -> Source {
         match (&self.state.reason, self.state.store_verdict()) {
             (Reason::Off, _) => Source::Off,
@@ -208,14 +209,14 @@ impl PolicyVerdict {
         }
     }
 
-    /// The policy that turned the request away: one that never admits it, else the one that takes
-    /// longest.
+    /// The policy that denied the request: one that never allows it, else the one with the longest
+    /// wait.
     pub fn policy(&self) -> Option<&str> {
         self.binding().map(|rule| &*rule.policy.name)
     }
 
-    /// How long until the same request passes if nobody else comes. None if it has passed or never
-    /// will, or waits only for permits, of which nobody knows when they come back.
+    /// Time until the same request would be allowed if no other comes. `None` if it is allowed or
+    /// never will be, or waits only for permits, whose release is not known ahead.
     pub fn retry_after(&self) -> Option<Duration> {
         match &self.state.reason {
             Reason::DenyList { until, .. } => {
@@ -232,9 +233,9 @@ impl PolicyVerdict {
         }
     }
 
-    /// How long the caller must wait before it acts; nothing if it is turned away.
+    /// Time that the caller must wait before it acts; zero if the request is denied.
     pub fn delay(&self) -> Duration {
-        // Whoever the limits do not hold waits for none of them, even if they were looked at.
+        // Where the limits do not decide, there is no delay, even if they were evaluated.
         if self.is_denied() || !matches!(self.state.reason, Reason::Limits) {
             return Duration::ZERO;
         }
@@ -247,8 +248,8 @@ impl PolicyVerdict {
             .unwrap_or_default()
     }
 
-    /// The HTTP status for it: 200 if it passes, else 429, or 503 where the policy says so, the
-    /// store is closed or there is too much, or 504 if it comes after its deadline.
+    /// The HTTP status for the verdict: 200 if it is allowed, else 429; 503 where the policy says
+    /// so, the store is closed or there is overload; 504 after the deadline.
     pub fn status(&self) -> u16 {
         match &self.state.reason {
             _ if self.is_allowed() => 200,
@@ -267,7 +268,7 @@ impl PolicyVerdict {
         }
     }
 
-    /// Every limit that was looked at, in the order of the policies.
+    /// Every limit that was evaluated, in the order of the policies.
     pub fn limits(&self) -> impl Iterator<Item = LimitStatus<'_>> {
         self.statuses()
             .filter(|(item, _)| item.role != Role::Ban)
@@ -278,8 +279,8 @@ impl PolicyVerdict {
             })
     }
 
-    /// The limit to tell a caller about where there is room for one: who turned it away, else who
-    /// has the least left.
+    /// The limit to report where there is room for one: the one that denied the request, else the
+    /// one with the least left.
     pub fn tightest(&self) -> Option<LimitStatus<'_>> {
         let share = |limit: &LimitStatus<'_>| {
             let decision = limit.decision();
@@ -290,7 +291,7 @@ impl PolicyVerdict {
             decision => decision.retry_after().unwrap_or_default(),
         };
         let enforced = || self.limits().filter(|limit| !limit.is_shadow());
-        // Of equals the first, as for the policy that binds.
+        // Of equals the first, as in [`policy`](Self::policy).
         let longer = |worst, limit| {
             if wait(&limit) > wait(&worst) {
                 limit
@@ -323,25 +324,26 @@ impl PolicyVerdict {
         &self.rules().policies[item.policy as usize]
     }
 
-    /// Whether it is for a place among those in flight.
+    /// Whether the item is a permit of a concurrency limit.
     pub(super) fn is_concurrency(&self, item: &QueryItem) -> bool {
         item.role != Role::Ban && item.slot(self.rule(item)).limit.rate().is_none()
     }
 
     pub(super) fn statuses(&self) -> impl Iterator<Item = (&QueryItem, &AskResult)> {
-        // Of one who was not asked there are none.
+        // If the store was not asked, there are no statuses.
         let statuses = self.state.inner.statuses();
         self.state.query.items.iter().zip(statuses)
     }
 
-    /// The asks that turned the request away. Where nobody decided, nobody did.
+    /// The items that denied the request. With the source `Open` the store did not decide, so there
+    /// are none.
     fn denials(&self) -> impl Iterator<Item = (&QueryItem, &AskResult)> {
         let statuses = self.statuses().filter(|_| self.source() != Source::Open);
         statuses.filter(|(item, status)| item.mode != Mode::Shadow && status.decision().is_denied())
     }
 
-    /// How long until the limits that were looked at admit it, whatever else is against it; none if
-    /// they never do.
+    /// Time until the evaluated limits allow the request, whatever else denies it; `None` if they
+    /// never do.
     pub(super) fn limits_retry_after(&self) -> Option<Duration> {
         let after = |(_, status): (&QueryItem, &AskResult)| match status.decision() {
             decision if decision.is_never() => None,
@@ -352,7 +354,8 @@ impl PolicyVerdict {
             .try_fold(Duration::ZERO, |longest, after| Some(longest.max(after?)))
     }
 
-    /// Never first, else the longest wait; of equals the first.
+    /// The policy that denied the request: a denial for ever first, else the longest wait; of
+    /// equals the first.
     pub(super) fn binding(&self) -> Option<&Rule> {
         match &self.state.reason {
             Reason::Ban(Ban::Operator(ban)) => self
@@ -386,7 +389,8 @@ impl PolicyVerdict {
         }
     }
 
-    /// What it is accounted for by: the policy that denied it, or else the one with the least left.
+    /// The policy and item for the summary: those that denied it, or else those with the least
+    /// left.
     pub(super) fn summary_source(&self) -> Option<(&Rule, Option<&QueryItem>)> {
         if self.is_denied()
             && let Some(rule) = self.binding()
@@ -400,19 +404,19 @@ impl PolicyVerdict {
         Some((rule, Some(item)))
     }
 
-    /// Whether it holds places that are free only when the request has ended.
+    /// Whether it holds permits, which are released when the request has ended.
     pub fn holds_permits(&self) -> bool {
         !self.state.permits.is_empty() || self.limits().any(|limit| limit.limit().rate().is_none())
     }
 
-    /// Whether nothing is left to do for a request that ends so: it holds no places, and was
-    /// charged what it costs. Then it need not be [settled](super::Engine::settle).
+    /// Whether nothing is left to do for a request that ends like this: it holds no permits, and
+    /// was charged its actual cost. Then it need not be [settled](super::Engine::settle).
     pub fn is_settled_by(&self, completion: &Completion) -> bool {
         !self.holds_permits() && self.is_settled(completion)
     }
 
-    /// Whether a request that ended so was charged what it costs. A policy that counts only some
-    /// requests is told of the end of each.
+    /// Whether the charge is right for a request that ends like this. A policy that counts only
+    /// some requests must see the completion of each.
     pub(super) fn is_settled(&self, completion: &Completion) -> bool {
         let is_settled = |item: &QueryItem| {
             self.rule(item).policy.count == Count::All && self.actual(item, completion) == item.cost
@@ -420,7 +424,7 @@ impl PolicyVerdict {
         self.state.query.items.iter().all(is_settled)
     }
 
-    /// What the asks really cost, now that it is known how the request ended.
+    /// The actual cost of each item, given the completion.
     pub(super) fn settled(&self, completion: &Completion) -> SmallVec<[u64; INLINE_ITEMS]> {
         self.state
             .query
@@ -451,7 +455,7 @@ impl PolicyVerdict {
 
 impl fmt::Debug for PolicyVerdict {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Verdict")
+        f.debug_struct("PolicyVerdict")
             .field("allowed", &self.is_allowed())
             .field("policy", &self.policy())
             .field("reason", &self.state.reason.name())

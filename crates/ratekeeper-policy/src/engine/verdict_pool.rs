@@ -1,4 +1,4 @@
-//! Where the parts of a verdict are while it lasts.
+//! Pool of verdict states: one per thread, so that no verdict allocates.
 
 use super::permits::PolicyPermit;
 use super::query::Query;
@@ -11,22 +11,23 @@ use std::cell::RefCell;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 
-/// What there is of a verdict.
+/// The state of a verdict.
 pub(super) struct VerdictState {
-    /// None only among the spare ones.
+    /// `None` only in the pool.
     pub(super) rules: Option<Guard<Arc<Rules>>>,
     pub(super) query: Query,
-    /// What the store said, if it was asked; else of no asks. Always there: it is large to move.
+    /// The verdict of the store; empty until the store has answered. Inline, since it is large to
+    /// move.
     pub(super) inner: ratekeeper::Verdict,
     pub(super) has_store_verdict: bool,
     pub(super) reason: Reason,
-    /// Whether no limit is against it.
+    /// Whether no enforced limit denies the request.
     pub(super) is_within_limits: bool,
     /// When it was decided.
     pub(super) now: Timestamp,
-    /// Places among those in flight under adaptive limits.
+    /// Permits under adaptive limits.
     pub(super) permits: SmallVec<[PolicyPermit; 2]>,
-    /// The policy whose adaptive limit had no room, by its place among the rules.
+    /// The policy whose adaptive limit denied the request, as an index into the rules.
     pub(super) rejecting_policy: u32,
 }
 
@@ -35,19 +36,19 @@ impl VerdictState {
         self.rules.as_deref().expect("a verdict has rules")
     }
 
-    /// What the store said, if it was asked.
+    /// The verdict of the store, if it was asked.
     pub(super) fn store_verdict(&self) -> Option<&ratekeeper::Verdict> {
         self.has_store_verdict.then_some(&self.inner)
     }
 
-    /// The same, to be settled.
+    /// Takes the verdict of the store out, to settle it.
     pub(super) fn take_store_verdict(&mut self) -> Option<ratekeeper::Verdict> {
         let set_store_verdict = std::mem::take(&mut self.has_store_verdict);
         set_store_verdict
             .then(|| std::mem::replace(&mut self.inner, ratekeeper::Verdict::new(Source::Memory)))
     }
 
-    /// The rules, and what is asked by them.
+    /// The rules and the query.
     pub(super) fn rules_and_query(&mut self) -> (&Rules, &mut Query) {
         (
             self.rules.as_deref().expect("a verdict has rules"),
@@ -56,21 +57,20 @@ impl VerdictState {
     }
 }
 
-/// Where the parts of a verdict are. They come from those that earlier verdicts left on this
-/// thread, so that none are allocated for each; and they are filled where they are.
+/// A verdict state from the pool of this thread. It returns to the pool on drop.
 pub(super) struct PooledState(Option<Box<VerdictState>>);
 
-/// As many are kept by a thread for later: about 100 KB.
+/// Maximum number of states pooled by a thread: about 100 KB.
 const MAX_POOLED: usize = 64;
 
-/// What is large is not moved.
+/// Boxed: the state is large to move.
 type Spare = Box<VerdictState>;
 
 thread_local!(static POOL: RefCell<Vec<Spare>> = const { RefCell::new(Vec::new()) });
 
 impl PooledState {
     pub(super) fn take() -> Self {
-        // A thread that ends has none.
+        // While a thread ends, it has no pool.
         let spare = POOL
             .try_with(|spare| spare.borrow_mut().pop())
             .ok()
@@ -103,7 +103,7 @@ impl Drop for PooledState {
         let Some(mut state) = self.0.take() else {
             return;
         };
-        // Permits go back here, whatever becomes of the place.
+        // Permits are released here, whatever becomes of the state.
         state.inner.clear(Source::Memory);
         state.has_store_verdict = false;
         state.release_permits(None);
@@ -125,7 +125,7 @@ impl Deref for PooledState {
 
     #[inline]
     fn deref(&self) -> &VerdictState {
-        self.0.as_deref().expect("it is there until it is dropped")
+        self.0.as_deref().expect("the state is there until drop")
     }
 }
 
@@ -134,6 +134,6 @@ impl DerefMut for PooledState {
     fn deref_mut(&mut self) -> &mut VerdictState {
         self.0
             .as_deref_mut()
-            .expect("it is there until it is dropped")
+            .expect("the state is there until drop")
     }
 }

@@ -1,12 +1,13 @@
-//! A few copies of the same counters, so that threads do not fetch one cache line from each other.
+//! Striped counters: copies on separate cache lines, so that threads do not contend for one.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Enough that the workers of a common machine meet rarely; a reader adds up this many.
+/// Number of copies: enough that the workers of a common machine rarely share one; a reader adds up
+/// this many.
 const STRIPES: usize = 8;
 
-/// Copies of `T` on cache lines of their own. Threads beyond the eighth share, so `T` must bear
-/// several writers.
+/// Copies of `T` on separate cache lines. More than eight threads share copies, so `T` must support
+/// concurrent writers.
 #[derive(Debug, Default)]
 pub(super) struct Striped<T>([CacheAligned<T>; STRIPES]);
 
@@ -26,7 +27,7 @@ impl<T> Striped<T> {
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
-        self.0.iter().map(|line| &line.0)
+        self.0.iter().map(|copy| &copy.0)
     }
 }
 

@@ -1,4 +1,4 @@
-//! What one policy decided, counted, and the cost it admitted in its last window.
+//! Decision counters of one policy, and the cost it allowed in its last window.
 
 use super::stripes::Striped;
 use ratekeeper::Timestamp;
@@ -8,65 +8,65 @@ use std::sync::atomic::{
 };
 use std::time::Duration;
 
-/// One outcome of a policy.
+/// An outcome of a policy.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Event {
-    /// Admitted.
+    /// Allowed at once.
     Allowed,
-    /// Turned away.
+    /// Denied.
     Denied,
-    /// Would have been turned away, were the policy not in shadow mode.
+    /// Would have been denied, were the policy not in shadow mode.
     ShadowDenied,
-    /// Admitted, but later.
+    /// Allowed after a delay.
     Delayed,
-    /// The store could not say.
+    /// The store could not be reached.
     Error,
 }
 
 const EVENTS: usize = 5;
 
-/// How often each outcome was met.
+/// Counts of each outcome.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DecisionStats {
-    /// Admitted at once.
+    /// Allowed at once.
     pub allowed: u64,
-    /// Turned away.
+    /// Denied.
     pub denied: u64,
-    /// Would have been turned away, were the policy not in shadow mode.
+    /// Would have been denied, were the policy not in shadow mode.
     pub shadow_denied: u64,
-    /// Admitted, but later.
+    /// Allowed after a delay.
     pub delayed: u64,
-    /// The store could not say.
+    /// The store could not be reached.
     pub errors: u64,
 }
 
-/// The counts of one policy. Counting takes one write to a line that the thread shares with few or
-/// none.
+/// The counters of one policy. Counting takes one write to a cache line that the thread shares with
+/// few or no others.
 #[derive(Debug)]
 pub(crate) struct Tally {
-    /// In nanoseconds; 0 is none.
+    /// In nanoseconds; 0 for no window.
     window: AtomicU64,
     stripes: Striped<Stripe>,
 }
 
-/// One cache line: the events, and the windows of the grid that was admitted in last.
+/// One cache line: the outcomes, and the last two windows with allowed cost.
 #[derive(Debug, Default)]
 struct Stripe {
     events: [AtomicU64; EVENTS],
     /// The number of the latest window on the grid that starts at the Unix epoch.
     latest: AtomicU64,
-    /// What was admitted in the latest even and in the latest odd window. A word says itself which
-    /// window it is of, so that threads which roll at once lose nothing: the low bits of the
-    /// number, then the cost.
+    /// The cost allowed in the latest even and in the latest odd window. Each word is tagged with
+    /// its window, so that threads which start a new window at once lose nothing: the low bits of
+    /// the window number, then the cost.
     windows: [AtomicU64; 2],
 }
 
 const COST_BITS: u32 = 48;
-/// A window's cost stops here, at 281 TB if the cost is in bytes.
+/// The cost of a window saturates here, at 281 TB if the cost is in bytes.
 const MAX_COST: u64 = (1 << COST_BITS) - 1;
 
 impl Tally {
-    /// Nothing counted yet. A zero `window` means that admitted cost is not followed.
+    /// Creates empty counters. With a zero `window` allowed cost is not tracked.
     pub(crate) fn new(window: Duration) -> Self {
         Self {
             window: AtomicU64::new(nanos(window)),
@@ -74,16 +74,17 @@ impl Tally {
         }
     }
 
-    /// Counts one outcome.
+    /// Counts an outcome.
     #[inline]
     pub(crate) fn add(&self, event: Event) {
         self.stripes.current().events[event as usize].fetch_add(1, Relaxed);
     }
 
-    /// Counts admitted cost into the window of `now`.
+    /// Adds allowed cost to the window of `now`.
     ///
-    /// What comes a window late is counted where it belongs. What comes two windows late, or early,
-    /// starts the thread's share of the figure anew: a clock that jumps cannot leave it stuck.
+    /// Cost that comes one window late is counted where it belongs. Cost that comes two windows
+    /// late, or early, restarts the thread's share of the sum: a clock that jumps cannot leave it
+    /// stuck.
     #[inline]
     pub(crate) fn add_cost(&self, cost: u64, now: Timestamp) {
         let window = self.window.load(Relaxed);
@@ -112,7 +113,7 @@ impl Tally {
         }
     }
 
-    /// The admitted cost of the window that ends now, as the sliding counter estimates it: all of
+    /// The allowed cost of the window that ends now, as the sliding counter estimates it: all of
     /// the current window on the grid and, of the one before, the share that is still inside,
     /// rounded up.
     pub(crate) fn in_window(&self, now: Timestamp) -> u64 {
@@ -124,8 +125,8 @@ impl Tally {
         let (number, inside) = (now / window, window - now % window);
         let (mut current, mut before) = (0, 0);
         for stripe in self.stripes.iter() {
-            // A thread may have entered the next window since the caller read its clock. Beyond
-            // that, words are stale.
+            // A thread may have entered the next window since the caller read its clock. Other
+            // windows are stale.
             if stripe
                 .latest
                 .load(Acquire)
@@ -141,8 +142,8 @@ impl Tally {
         current + (u128::from(before) * u128::from(inside)).div_ceil(u128::from(window)) as u64
     }
 
-    /// Another window from now on; zero for none. What was admitted so far is forgotten, since it
-    /// lies on another grid.
+    /// Sets another window; zero for none. The allowed cost so far is dropped, since it lies on
+    /// another grid.
     pub(crate) fn set_window(&self, window: Duration) {
         let window = nanos(window);
         if self.window.swap(window, Relaxed) == window {
@@ -164,7 +165,7 @@ impl Stripe {
     #[inline]
     fn add_cost(&self, cost: u64, now: u64, window: u64) {
         let latest = self.latest.load(Acquire);
-        // Mostly the same window as before: a multiplication costs less than the division.
+        // Usually the same window as before: a multiplication costs less than the division.
         let same = now.wrapping_sub(latest.wrapping_mul(window)) < window;
         let number = if same { latest } else { now / window };
         let late = latest.wrapping_sub(number) == 1;
@@ -173,9 +174,9 @@ impl Stripe {
         }
         let fresh = number << COST_BITS;
         let word = &self.windows[(number & 1) as usize];
-        let _ = word.fetch_update(Relaxed, Relaxed, |held| {
-            let before = if held & !MAX_COST == fresh {
-                held & MAX_COST
+        let _ = word.fetch_update(Relaxed, Relaxed, |value| {
+            let before = if value & !MAX_COST == fresh {
+                value & MAX_COST
             } else {
                 0
             };
@@ -183,29 +184,29 @@ impl Stripe {
         });
     }
 
-    /// Moves on to the window `to`. One step leaves both words right; after a longer pause they are
-    /// emptied, since the few bits of a number that a word holds come round again.
+    /// Moves on to the window `to`. One step leaves both words valid; after a longer pause they are
+    /// cleared, since the few bits of a window number in a word repeat.
     #[cold]
     fn roll(&self, from: u64, to: u64) {
-        let held = [self.windows[0].load(Relaxed), self.windows[1].load(Relaxed)];
+        let value = [self.windows[0].load(Relaxed), self.windows[1].load(Relaxed)];
         if self
             .latest
             .compare_exchange(from, to, Release, Relaxed)
             .is_ok()
             && to.wrapping_sub(from) != 1
         {
-            for (word, held) in self.windows.iter().zip(held) {
+            for (word, value) in self.windows.iter().zip(value) {
                 // It fails if another thread, which saw the new number, has counted since: then it
-                // is of now.
-                let _ = word.compare_exchange(held, 0, Relaxed, Relaxed);
+                // is current.
+                let _ = word.compare_exchange(value, 0, Relaxed, Relaxed);
             }
         }
     }
 
     fn cost_in(&self, number: u64) -> u64 {
-        let held = self.windows[(number & 1) as usize].load(Relaxed);
-        if held & !MAX_COST == number << COST_BITS {
-            held & MAX_COST
+        let value = self.windows[(number & 1) as usize].load(Relaxed);
+        if value & !MAX_COST == number << COST_BITS {
+            value & MAX_COST
         } else {
             0
         }

@@ -12,7 +12,7 @@ fn seen(explained: &Explanation) -> String {
     format!(
         "{:?} {:?} {:?}",
         explained.verdict(),
-        explained.tried(),
+        explained.traces(),
         explained.allowed_at()
     )
 }
@@ -55,12 +55,12 @@ proptest! {
             prop_assert_eq!(verdict.reason().name(), peeked.reason().name());
 
             // Every policy is told of, and those that apply are those that are asked.
-            prop_assert_eq!(explained.tried().len(), spec.rules.len());
+            prop_assert_eq!(explained.traces().len(), spec.rules.len());
             if !listed {
-                let standing = explained.tried().iter().enumerate().filter(|(_, tried)| tried.outcome.is_ok());
+                let standing = explained.traces().iter().enumerate().filter(|(_, tried)| tried.outcome.is_ok());
                 let applied: Vec<usize> = standing.map(|(number, _)| number).collect();
                 prop_assert_eq!(&applied, &says.applied);
-                let levels = explained.tried().iter().flat_map(|tried| tried.outcome.iter().flat_map(|standing| &standing.levels));
+                let levels = explained.traces().iter().flat_map(|tried| tried.outcome.iter().flat_map(|standing| &standing.limits));
                 let levels: Vec<_> = levels.collect();
                 prop_assert_eq!(levels.len(), says.limits.len());
                 for (level, judged) in levels.iter().zip(&says.limits) {
@@ -69,7 +69,7 @@ proptest! {
                     prop_assert_eq!(level.limit, judged.kind.build());
                 }
             }
-            for (number, tried) in explained.tried().iter().enumerate() {
+            for (number, tried) in explained.traces().iter().enumerate() {
                 prop_assert_eq!(&tried.policy, &Spec::name(number));
             }
         }
@@ -80,15 +80,15 @@ proptest! {
         let explained = at_once(pair.gate.explain(&subject, cost));
         // What is told holds by the limits in force; those of an operator end at their time.
         let stand_in = |tried: &ratekeeper_policy::engine::PolicyTrace| tried.outcome.as_ref().is_ok_and(|standing| standing.replacement.is_some());
-        if explained.tried().iter().any(stand_in) {
+        if explained.traces().iter().any(stand_in) {
             return Ok(());
         }
         if explained.verdict().is_denied() {
             let permits = |tried: &ratekeeper_policy::engine::PolicyTrace| {
-                let levels = tried.outcome.iter().flat_map(|standing| &standing.levels);
+                let levels = tried.outcome.iter().flat_map(|standing| &standing.limits);
                 levels.into_iter().any(|level| level.outcome == AskOutcome::Denied && level.allowed_at.is_none())
             };
-            let permits = explained.tried().iter().any(permits);
+            let permits = explained.traces().iter().any(permits);
             match explained.allowed_at() {
                 Some(at) if !permits => {
                     let wait = at.saturating_since(pair.clock.now());

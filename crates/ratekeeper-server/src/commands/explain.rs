@@ -276,7 +276,7 @@ impl Told {
                 .map(ratekeeper_tower::response::whole_millis),
             delay_ms: ratekeeper_tower::response::whole_millis(verdict.delay()),
             never: verdict.is_never(),
-            tried: explanation.tried().iter().map(ToldPolicy::new).collect(),
+            tried: explanation.traces().iter().map(ToldPolicy::new).collect(),
         }
     }
 }
@@ -299,7 +299,7 @@ impl ToldPolicy {
             shadow: standing.is_some_and(|standing| standing.shadow),
             limits: standing
                 .iter()
-                .flat_map(|standing| &standing.levels)
+                .flat_map(|standing| &standing.limits)
                 .map(ToldLimit::new)
                 .collect(),
         }

@@ -1,10 +1,10 @@
-//! The bounds of the sketch against exact counts, and what threads may not lose.
+//! Tests of the bounds of the sketch against exact counts, also with threads.
 
 use super::*;
 use proptest::prelude::*;
 use std::collections::HashMap;
 
-/// What is kept of a key unless a test says otherwise.
+/// The key in tests that do not care.
 const NO_KEY: &[u8] = &[];
 
 fn none() -> Box<str> {
@@ -119,10 +119,10 @@ fn a_name_that_panics_changes_nothing() {
 fn a_set_that_is_held_drops_newcomers_and_counts_them() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
-    let held = sketch.sets[0].lock_owners();
+    let guard = sketch.sets[0].lock_owners();
     sketch.add(1, 1, 1, NO_KEY, none);
     sketch.add(2, 1, 5, NO_KEY, none);
-    drop(held);
+    drop(guard);
     assert_eq!(
         (sketch.top(9), sketch.missed()),
         (vec![heavy(1, 1, 2, 0)], 5)
@@ -135,7 +135,7 @@ fn a_set_that_is_held_drops_newcomers_and_counts_them() {
 fn a_newcomer_that_another_thread_brought_meanwhile_gets_no_second_slot() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
-    // What a thread does that looked for the key just before.
+    // As a thread does that looked for the key just before.
     sketch.sets[0].insert(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || panic!("it has a slot"));
     assert_eq!(sketch.top(9), [heavy(1, 1, 3, 0)]);
 }
@@ -147,7 +147,7 @@ fn a_policy_is_forgotten_and_the_rest_stays_true() {
     {
         sketch.add(fingerprint, policy, weight, NO_KEY, none);
     }
-    // Key 5 holds the slot of key 1, so key 1 has a true weight of 10 that nobody shows.
+    // Key 5 has the slot of key 1, so key 1 has a true weight of 10 that is not listed.
     sketch.forget(2);
     assert_eq!(sketch.top(9), [heavy(2, 1, 50, 0)]);
     sketch.add(1, 1, 1, NO_KEY, none);
@@ -197,7 +197,7 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
 }
 
 proptest! {
-    /// What the head of the module promises, after every step of one thread.
+    /// The bounds in the module documentation, after every step of one thread.
     #[test]
     fn every_bound_holds_set_by_set(slots in 1usize..13, steps in steps()) {
         let sketch = Sketch::new(slots);
@@ -277,7 +277,7 @@ fn what_two_threads_add_is_in_the_counts_or_missed() {
                 }
             });
         }
-        // A reader meanwhile sees keys with their own bytes, each once.
+        // A concurrent reader sees keys with their own bytes, each once.
         for _ in 0..200 {
             let top = sketch.top(12);
             assert!(
@@ -301,7 +301,7 @@ fn what_two_threads_add_is_in_the_counts_or_missed() {
 fn keys_that_fit_are_exact_whatever_the_threads_do() {
     const EACH: u64 = 50_000;
     let sketch = Sketch::new(4);
-    // Once all have a slot nobody is a newcomer, so nothing changes hands and nothing is missed.
+    // Once all have a slot, no key is new, so no slot is replaced and nothing is missed.
     (1..=4).for_each(|key| sketch.add(key, 0, 1, NO_KEY, none));
     std::thread::scope(|scope| {
         for _ in 0..4 {

@@ -88,7 +88,7 @@ mod tests {
     }
 
     #[test]
-    fn a_household_is_one_client() {
+    fn an_ipv6_prefix_is_one_client() {
         let masked = |prefix| client("2001:db8:1:23ff::9".parse().unwrap(), prefix).to_string();
         assert_eq!(masked(56), "2001:db8:1:2300::");
         assert_eq!(masked(128), "2001:db8:1:23ff::9");

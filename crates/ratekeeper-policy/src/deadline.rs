@@ -78,7 +78,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn grpc_clients_say_how_long_they_wait() {
+    fn grpc_timeouts_are_parsed() {
         assert_eq!(grpc_timeout(b"2S"), Some(Duration::from_secs(2)));
         assert_eq!(
             grpc_timeout(b"99999999H"),
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn a_start_is_told_in_any_unit() {
+    fn a_start_may_have_any_unit() {
         let expected = Some(Timestamp::from_unix(Duration::from_millis(
             1_700_000_000_123,
         )));
@@ -121,7 +121,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_comes_is_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+        fn any_bytes_are_parsed_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
             request_start(&bytes);
             grpc_timeout(&bytes);
         }

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fingerprint_is_read_as_it_is_written_and_no_shorter() {
+    fn a_fingerprint_parses_as_displayed_and_not_shorter() {
         let secret = FingerprintSecret::new(&[7; 32]);
         for value in ["", "ann", "s3cret", "a value that is longer than a block"] {
             let fingerprint = secret.of(&Attribute::User, value.as_bytes());
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[test]
-    fn attributes_policies_and_secrets_have_fingerprints_of_their_own() {
+    fn fingerprints_depend_on_attribute_policy_and_secret() {
         let secret = FingerprintSecret::new(&[7; 32]);
         let of = |name: &str, value: &str| secret.of(&Attribute::named(name), value.as_bytes());
         assert_ne!(of("user", "ann"), of("tenant", "ann"));
@@ -334,7 +334,7 @@ mod tests {
 
     /// They are in the logs of users, and in Redis: they must not change.
     #[test]
-    fn a_fingerprint_stays_what_it_is() {
+    fn fingerprints_are_stable() {
         let secret = FingerprintSecret::new(&[7; 32]);
         assert_eq!(
             secret.of(&Attribute::User, b"ann").to_string(),

@@ -129,7 +129,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_tree_finds_what_a_look_at_every_policy_finds(
+        fn the_index_agrees_with_a_scan(
             policies in prop::collection::vec(prop::option::of(prop::collection::vec(pattern(), 0..3)), 0..20),
             path in prop::option::of("((/|%2f|\\\\)(a|B|c|%61|\\.\\.|\\.|)){0,6}"),
             case in prop::sample::select(vec![PathCase::Sensitive, PathCase::Insensitive]),

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_path_has_as_many_readings_as_services_may_have() {
+    fn a_path_has_every_reading_of_services() {
         assert_eq!(readings("/A/b"), ["/a/b"]);
         assert_eq!(readings("/a.b/%41"), ["/a.b/a"]);
         assert_eq!(readings("/a/../b"), ["/b", "/a/../b", "/b"]);

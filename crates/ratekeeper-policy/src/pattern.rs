@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_said_so() {
+    fn invalid_patterns_return_errors() {
         for (text, error) in [
             ("login", PatternError::NoSlash),
             ("", PatternError::NoSlash),
@@ -345,7 +345,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_escape_stays_as_it_is() {
+    fn malformed_escapes_stay_as_they_are() {
         for (raw, read) in [
             ("%", "%"),
             ("%4", "%4"),

@@ -295,7 +295,7 @@ mod tests {
     use crate::policies::ListEntry;
 
     #[test]
-    fn a_dot_segment_is_refused_however_it_is_spelled() {
+    fn a_dot_segment_is_rejected_in_any_spelling() {
         for path in [
             ".",
             "..",
@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_policies_look_at_is_checked() {
+    fn only_what_policies_use_is_checked() {
         let request = |path: &'static str| RequestParts {
             path: path.as_bytes(),
             authority: Some(b"u@h"),

@@ -97,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_form_of_an_address_is_the_same_peer_and_no_address_is_only_unix() {
+    fn peers_match_in_any_address_form_and_unix_is_separate() {
         let peers = TrustedPeers::from("10.0.0.0/8".parse::<IpNet>().unwrap());
         for ip in ["10.9.9.9", "::ffff:10.9.9.9", "64:ff9b::10.9.9.9"] {
             assert!(peers.contains(Some(ip.parse().unwrap())), "{ip}");

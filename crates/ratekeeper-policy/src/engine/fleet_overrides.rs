@@ -123,7 +123,7 @@ impl<S: Store> Engine<S> {
             shared.add(
                 rule.number,
                 shared_override.name,
-                Arc::new(entry.from_node(shared_override.node.as_deref())),
+                Arc::new(entry.with_node(shared_override.node.as_deref())),
             );
         }
         self.inner

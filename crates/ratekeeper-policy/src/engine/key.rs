@@ -337,13 +337,13 @@ mod tests {
         assert_eq!(
             key_of(&["user"], &Subject::new().user("")),
             None,
-            "nobody is called nothing"
+            "empty values are absent"
         );
         assert_eq!(key_of(&[], &Subject::new()), Some(Vec::new()));
     }
 
     #[test]
-    fn the_front_of_a_key_is_its_first_parts() {
+    fn the_prefix_of_a_key_is_its_first_parts() {
         let subject = Subject::new().with("one", "a").with("other", "bc");
         let (both, one) = (
             key_of(&["one", "other"], &subject).unwrap(),
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn spellings_of_one_thing_share_a_bucket() {
+    fn spellings_of_one_value_share_a_bucket() {
         let path = |path: &str| key_of(&["path"], &Subject::new().path(path));
         for spelling in [
             "/a/b/",
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_route_of_the_framework_stands_for_its_paths() {
+    fn a_named_endpoint_replaces_its_paths() {
         let route = |path: &str| {
             key_of(
                 &["endpoint"],
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_shown_in_words_but_for_what_opens_doors() {
+    fn a_key_is_shown_in_plain_text_except_secrets() {
         let headers = vec![("Authorization", "Bearer s3cret"), ("x-tenant", "acme\n")];
         let subject = Subject::new()
             .ip("10.0.0.1".parse().unwrap())
@@ -461,7 +461,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rollout_takes_its_share_and_grows_without_losing_anybody() {
+    fn a_rollout_takes_its_share_and_grows_without_losing_keys() {
         let keys: Vec<u64> = (0..20_000u32)
             .map(|user| stable_hash("api", &user.to_le_bytes()))
             .collect();

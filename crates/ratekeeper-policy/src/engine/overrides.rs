@@ -100,7 +100,7 @@ impl Override {
     }
 
     /// Sets the node that it comes from.
-    pub(crate) fn from_node(self, node: Option<&str>) -> Self {
+    pub(crate) fn with_node(self, node: Option<&str>) -> Self {
         Self {
             node: node.map(Into::into),
             ..self

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_one_has_all_its_buckets() {
+    fn an_empty_histogram_has_all_buckets() {
         let counts = Histogram::new().read();
         assert_eq!(counts.buckets.len(), 23);
         assert!(counts.buckets.is_sorted_by(|a, b| a.0 < b.0));
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn buckets_add_up_and_the_last_has_everything() {
+    fn buckets_are_cumulative() {
         let histogram = Histogram::new();
         for took in [
             Duration::ZERO,

@@ -37,7 +37,7 @@ mod tests {
     use std::sync::Mutex;
 
     #[test]
-    fn a_thread_keeps_its_copy_and_threads_spread_over_all_of_them() {
+    fn a_thread_keeps_its_copy_and_threads_use_all_copies() {
         let striped = Striped::<Mutex<Vec<usize>>>::default();
         std::thread::scope(|scope| {
             for thread in 0..4 * STRIPES {

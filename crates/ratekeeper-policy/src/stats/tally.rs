@@ -267,7 +267,7 @@ mod tests {
     }
 
     #[test]
-    fn the_window_before_counts_by_the_share_that_is_still_inside() {
+    fn the_previous_window_counts_by_its_remaining_share() {
         let (tally, start) = tally();
         tally.add_cost(100, at(start));
         assert_eq!(tally.in_window(at(start)), 100);
@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_comes_back_when_the_bits_of_the_number_come_round() {
+    fn old_windows_stay_cleared_when_the_number_wraps() {
         const ROUND: u64 = 1 << 16;
         let (tally, start) = tally();
         tally.add_cost(100, at(start));
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_itself_is_a_window_like_any_other() {
+    fn the_epoch_is_a_valid_window() {
         let (tally, _) = tally();
         assert_eq!(tally.in_window(at(0)), 0);
         tally.add_cost(3, at(0));
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_late_counts_where_it_belongs() {
+    fn late_cost_counts_where_it_belongs() {
         let (tally, start) = tally();
         tally.add_cost(10, at(start + SECOND));
         tally.add_cost(4, at(start));
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_changes_live() {
+    fn a_window_can_be_changed() {
         let (tally, start) = tally();
         tally.add_cost(5, at(start));
         tally.set_window(Duration::from_secs(1));
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn a_huge_cost_stops_at_the_most_a_window_holds() {
+    fn a_huge_cost_saturates() {
         let (tally, start) = tally();
         tally.add_cost(u64::MAX, at(start));
         tally.add_cost(u64::MAX, at(start));
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_share_a_stripe_and_roll_at_once_lose_nothing() {
+    fn threads_that_share_a_stripe_lose_nothing() {
         const THREADS: u64 = 24;
         const EACH: u64 = 50;
         let (tally, start) = tally();
@@ -392,7 +392,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn one_thread_reads_what_the_formula_says(
+        fn one_thread_agrees_with_the_formula(
             window in 1u64..1_000,
             events in prop::collection::vec((0u64..3_000, 0u64..1_000), 1..60),
         ) {

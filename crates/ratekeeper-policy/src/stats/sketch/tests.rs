@@ -43,7 +43,7 @@ fn few_keys_are_counted_exactly_and_the_heaviest_come_first() {
 }
 
 #[test]
-fn a_newcomer_takes_the_least_and_inherits_its_count() {
+fn a_new_key_takes_the_lowest_slot_and_inherits_its_count() {
     let sketch = Sketch::new(1);
     for (fingerprint, weight) in [(1, 10), (2, 20), (3, 30), (4, 40)] {
         sketch.add(fingerprint, 1, weight, NO_KEY, none);
@@ -65,7 +65,7 @@ fn bytes(key: &[u8]) -> StoredKey {
 }
 
 #[test]
-fn a_key_is_kept_with_its_slot_and_a_long_one_by_what_it_is_called() {
+fn a_key_is_stored_with_its_slot_and_a_long_one_as_text() {
     let sketch = Sketch::new(4);
     let (longest, too_long) = ([b'x'; MAX_KEY_BYTES], [b'x'; MAX_KEY_BYTES + 1]);
     let mut made = 0;
@@ -104,7 +104,7 @@ fn a_key_is_kept_with_its_slot_and_a_long_one_by_what_it_is_called() {
 }
 
 #[test]
-fn a_name_that_panics_changes_nothing() {
+fn a_panic_while_naming_changes_nothing() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
     let add = || sketch.add(2, 1, 1, &[0; MAX_KEY_BYTES + 1], || panic!("on purpose"));
@@ -116,7 +116,7 @@ fn a_name_that_panics_changes_nothing() {
 }
 
 #[test]
-fn a_set_that_is_held_drops_newcomers_and_counts_them() {
+fn a_locked_set_drops_new_keys_and_counts_them() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
     let guard = sketch.sets[0].lock_owners();
@@ -132,16 +132,18 @@ fn a_set_that_is_held_drops_newcomers_and_counts_them() {
 }
 
 #[test]
-fn a_newcomer_that_another_thread_brought_meanwhile_gets_no_second_slot() {
+fn a_key_inserted_concurrently_gets_one_slot() {
     let sketch = Sketch::new(4);
     sketch.add(1, 1, 1, NO_KEY, none);
     // As a thread does that looked for the key just before.
-    sketch.sets[0].insert(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || panic!("it has a slot"));
+    sketch.sets[0].insert(1, 1, 2, &[0; MAX_KEY_BYTES + 1], || {
+        panic!("the key has a slot")
+    });
     assert_eq!(sketch.top(9), [heavy(1, 1, 3, 0)]);
 }
 
 #[test]
-fn a_policy_is_forgotten_and_the_rest_stays_true() {
+fn a_policy_is_removed_and_the_bounds_stay_valid() {
     let sketch = Sketch::new(4);
     for (fingerprint, policy, weight) in [(1, 1, 10), (2, 1, 50), (3, 2, 30), (4, 2, 40), (5, 2, 1)]
     {
@@ -157,7 +159,7 @@ fn a_policy_is_forgotten_and_the_rest_stays_true() {
 }
 
 #[test]
-fn no_slots_count_nothing_and_zero_is_a_key_like_any_other() {
+fn no_slots_count_nothing_and_zero_is_a_valid_key() {
     let sketch = Sketch::new(0);
     sketch.add(1, 1, 1, NO_KEY, none);
     assert_eq!((sketch.top(9), sketch.missed()), (vec![], 0));
@@ -265,7 +267,7 @@ fn stream(seed: u64) -> impl Iterator<Item = u64> {
 }
 
 #[test]
-fn what_two_threads_add_is_in_the_counts_or_missed() {
+fn additions_of_two_threads_are_counted_or_missed() {
     const EACH: usize = 200_000;
     let sketch = Sketch::new(12);
     std::thread::scope(|scope| {
@@ -298,7 +300,7 @@ fn what_two_threads_add_is_in_the_counts_or_missed() {
 }
 
 #[test]
-fn keys_that_fit_are_exact_whatever_the_threads_do() {
+fn keys_that_fit_are_exact_with_threads() {
     const EACH: u64 = 50_000;
     let sketch = Sketch::new(4);
     // Once all have a slot, no key is new, so no slot is replaced and nothing is missed.

@@ -81,9 +81,9 @@ impl Node {
             };
         }
         if pattern.matches_rest {
-            node.prefix_of.push(number)
+            node.prefix_of.push(number);
         } else {
-            node.ends_here.push(number)
+            node.ends_here.push(number);
         }
     }
 

@@ -325,7 +325,7 @@ fn a_settled_request_allocates_nothing() {
         engine.settle_now(
             engine.decide_now(&subject()),
             ratekeeper_policy::Completion::status(200),
-        )
+        );
     };
     (0..40).for_each(|_| end());
     assert_eq!(allocated(|| (0..500).for_each(|_| end())), 0);

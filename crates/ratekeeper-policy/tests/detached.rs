@@ -336,7 +336,7 @@ fn run(
         (Kept::Itself(verdict), Some(ending)) => now(engine.settle(verdict, ending)),
         (Kept::Itself(verdict), None) => now(engine.cancel(verdict)),
         (Kept::Receipt(receipt), Some(ending)) => {
-            now(engine.settle_detached(&receipt, ending)).unwrap()
+            now(engine.settle_detached(&receipt, ending)).unwrap();
         }
         (Kept::Receipt(receipt), None) => now(engine.cancel_detached(&receipt)).unwrap(),
     };
@@ -359,7 +359,7 @@ fn run(
                 });
             }
             Step::Settle { which, ending } if *which < kept.len() => {
-                settle(kept.swap_remove(*which), *ending)
+                settle(kept.swap_remove(*which), *ending);
             }
             Step::Settle { .. } => {}
             Step::Advance(seconds) => clock.advance(Duration::from_secs(*seconds)),

@@ -399,7 +399,7 @@ fn a_class_leaves_its_reserve_to_the_others() {
         0
     );
     let class = ReserveClasses::by("priority").reserve("batch", Reserve::Units(1));
-    let (open, _) = self::engine(
+    let (open, _) = new_engine(
         Policies::new().policy(
             Policy::new("api")
                 .limit(Limit::per_minute(10))
@@ -533,7 +533,7 @@ fn denials_far_apart_do_not_ban() {
         within: MINUTE,
         ban: MINUTE,
     };
-    let (engine, _) = self::engine(
+    let (engine, _) = new_engine(
         Policies::new().policy(Policy::new("api").limit(Limit::deny_all()).penalty(first)),
     );
     assert!(matches!(

@@ -86,9 +86,8 @@ fn without_an_address_there_is_one_bucket() {
         (2, 0)
     );
     assert_eq!(of_five(&engine, &Subject::new().user("unknown")), 2);
-    let by_address = self::engine(
-        Policies::new().policy(Policy::new("ip").key("ip").limit(Limit::per_minute(2))),
-    );
+    let by_address =
+        new_engine(Policies::new().policy(Policy::new("ip").key("ip").limit(Limit::per_minute(2))));
     assert_eq!(
         (
             of_five(&by_address, &Subject::new()),

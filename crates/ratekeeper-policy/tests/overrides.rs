@@ -254,7 +254,7 @@ fn duplicate_replacement_limits_are_charged_once() {
         .override_limits("a", &user("ann"), &[five, five], MINUTE, None)
         .unwrap();
     assert_eq!(count_allowed(&engine, &user("ann"), 9), 5);
-    let (own, _) = self::engine(Policies::new().policy(Policy::new("a").limit(five).limit(five)));
+    let (own, _) = new_engine(Policies::new().policy(Policy::new("a").limit(five).limit(five)));
     assert_eq!(count_allowed(&own, &Subject::new(), 9), 5);
 }
 

@@ -310,7 +310,7 @@ fn a_request_that_cannot_wait_is_denied() {
         assert!(
             matches!(verdict.reason(), Reason::AtCapacity),
             "{verdict:?}"
-        )
+        );
     };
     at_capacity(engine.decide_now(&Subject::new()));
     at_capacity(poll(&mut ask(&engine, Subject::new().no_wait())).unwrap());
@@ -563,9 +563,9 @@ fn with_threads_no_waiter_is_forgotten() {
                         assert!(verdict.is_allowed(), "{verdict:?}");
                         tokio::task::yield_now().await;
                         if nth % 2 == 0 {
-                            drop(verdict)
+                            drop(verdict);
                         } else {
-                            engine.settle_now(verdict, Completion::status(200))
+                            engine.settle_now(verdict, Completion::status(200));
                         }
                     }
                 });

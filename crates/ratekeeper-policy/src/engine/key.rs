@@ -99,10 +99,10 @@ fn write_value(
             write_path(keys, path);
         }
         Attribute::Method => {
-            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_uppercase))
+            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_uppercase));
         }
         Attribute::Host => {
-            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_lowercase))
+            keys.extend(subject.bytes(attribute)?.iter().map(u8::to_ascii_lowercase));
         }
         other if other.has_scheme() => keys.extend_from_slice(credentials(subject.bytes(other)?)),
         other => keys.extend_from_slice(subject.bytes(other)?),
@@ -123,7 +123,7 @@ fn substitute(
         (Missing::Skip, _) => return None,
         (Missing::Shared, _) => keys.extend_from_slice(SHARED),
         (Missing::Address | Missing::Deny, Some(address)) => {
-            write_address(keys, address, ipv6_prefix)
+            write_address(keys, address, ipv6_prefix);
         }
         (Missing::Address, None) => {
             keys.extend_from_slice(UNKNOWN);

@@ -489,7 +489,7 @@ impl<S: Store> Engine<S> {
         match &verdict.state.reason {
             Reason::TooLate => _ = stats.late.fetch_add(1, Ordering::Relaxed),
             Reason::AtCapacity | Reason::QueueFull | Reason::WaitedTooLong => {
-                self.count_rejection(verdict)
+                self.count_rejection(verdict);
             }
             _ => {}
         }

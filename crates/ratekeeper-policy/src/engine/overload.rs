@@ -113,7 +113,7 @@ impl Registry {
                     settings,
                     self.load.as_ref(),
                     now,
-                )))
+                )));
             }
         }
         self.load_shedder.clone()

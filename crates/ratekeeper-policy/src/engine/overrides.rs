@@ -212,7 +212,7 @@ impl OverrideMap {
                         Some(secret) => {
                             let with_secret = entry.with_secret(secret);
                             with_secret.into_iter().for_each(|(name, entry)| {
-                                snapshot.add(*policy, name, Arc::new(entry))
+                                snapshot.add(*policy, name, Arc::new(entry));
                             });
                         }
                     }

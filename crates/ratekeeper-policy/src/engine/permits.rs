@@ -218,7 +218,7 @@ impl<S: Store> Engine<S> {
                     next = self.acquire_permits(verdict, index + 1, true);
                 }
                 None if deadline.is_some_and(|deadline| deadline <= now) => {
-                    state.reject(Reason::TooLate, number)
+                    state.reject(Reason::TooLate, number);
                 }
                 None => state.reject(Reason::WaitedTooLong, number),
             }

@@ -180,7 +180,7 @@ impl Change {
         match self {
             Self::Limit(handle, PolicyLimit::Rate(rate)) => store.set_limit(&handle, rate),
             Self::Limit(handle, PolicyLimit::Concurrent(many)) => {
-                store.set_concurrency(&handle, many)
+                store.set_concurrency(&handle, many);
             }
             Self::SharedName(handle, name) => store.set_shared_name(&handle, &name),
             Self::Tag(handle, parts) => {

@@ -258,7 +258,7 @@ impl Policies {
                 }
                 for limit in self.plans.iter().flat_map(|plan| &plan.limits) {
                     check_waits(policy, limit, &mut |message| {
-                        findings.error(item(), "action", message)
+                        findings.error(item(), "action", message);
                     });
                 }
             }
@@ -292,10 +292,10 @@ impl Policies {
         }
         if let Some(limit) = &policy.adaptive {
             overload::check_adaptive(limit, &mut |message| {
-                findings.error(item(), "adaptive", message)
+                findings.error(item(), "adaptive", message);
             });
             overload::check_queue(limit, &mut |message| {
-                findings.warn(item(), "adaptive", message)
+                findings.warn(item(), "adaptive", message);
             });
         }
         if policy.class.is_some() && !self.uses_classes() {
@@ -515,7 +515,7 @@ fn check_limit(policy: &Policy, limit: &PolicyLimit, report: &mut dyn FnMut(Seve
         report(Severity::Warning, warning);
     }
     check_waits(policy, limit, &mut |message| {
-        report(Severity::Error, message)
+        report(Severity::Error, message);
     });
     if let (crate::policy::Cost::Units(units), capacity) = (&policy.cost, limit.capacity())
         && limit.rate().is_some()

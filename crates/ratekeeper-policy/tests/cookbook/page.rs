@@ -44,7 +44,7 @@ impl Page {
                         language,
                         line: line + 1,
                         lines: Vec::new(),
-                    })
+                    });
                 }
                 (Some(_), Some(block)) => blocks.push(block),
                 (None, Some(mut block)) => {

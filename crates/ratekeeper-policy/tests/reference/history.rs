@@ -178,9 +178,9 @@ impl Kind {
             while low < high {
                 let middle = low + (high - low) / 2;
                 if fits(middle) {
-                    high = middle
+                    high = middle;
                 } else {
-                    low = middle + 1
+                    low = middle + 1;
                 }
             }
             low - now

@@ -326,7 +326,8 @@ mod tests {
         assert_ne!(FingerprintSecret::random(), FingerprintSecret::random());
         let name =
             |policy: &str, values: &[Fingerprint]| secret.name(policy, values.iter().copied());
-        let (ann, bob) = (of("user", "ann"), of("user", "bob"));
+        let ann = of("user", "ann");
+        let bob = of("user", "bob");
         assert_ne!(name("a", &[ann]), name("b", &[ann]));
         assert_ne!(name("a", &[ann, bob]), name("a", &[bob, ann]));
         assert_eq!(name("a", &[ann, bob]), name("a", &[ann, bob]));

@@ -47,14 +47,13 @@ pub(crate) fn check_host(host: &[u8]) -> Result<(), RequestError> {
     };
     let is_bracketed = host.starts_with(b"[");
     // A zone of IPv6 follows a percent sign.
-    let is_well_formed = match is_bracketed {
-        true => {
-            !name.is_empty()
-                && name
-                    .iter()
-                    .all(|byte| is_name(byte) || b":%".contains(byte))
-        }
-        false => name.iter().all(is_name),
+    let is_well_formed = if is_bracketed {
+        !name.is_empty()
+            && name
+                .iter()
+                .all(|byte| is_name(byte) || b":%".contains(byte))
+    } else {
+        name.iter().all(is_name)
     };
     let is_port = port.is_empty() || port[0] == b':' && port[1..].iter().all(u8::is_ascii_digit);
     if is_well_formed && is_port {

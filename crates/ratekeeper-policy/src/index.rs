@@ -53,10 +53,8 @@ impl Index {
         found.dedup();
         // Merges both sorted lists, which are disjoint. Policies without a path may be many, so
         // they are not copied.
-        let (mut found, mut without_path) = (
-            found.into_iter().peekable(),
-            self.without_path.iter().copied().peekable(),
-        );
+        let mut found = found.into_iter().peekable();
+        let mut without_path = self.without_path.iter().copied().peekable();
         std::iter::from_fn(move || match (found.peek(), without_path.peek()) {
             (Some(by_path), Some(any)) if by_path > any => without_path.next(),
             (None, _) => without_path.next(),

@@ -203,11 +203,13 @@ impl Match {
         subject: &Subject<'_>,
         path: Option<&Path<'_>>,
     ) -> Option<MismatchReason> {
-        let unless_missing =
-            |attribute: Attribute, why: MismatchReason| match subject.has(&attribute) {
-                true => why,
-                false => MismatchReason::Missing(attribute),
-            };
+        let unless_missing = |attribute: Attribute, why: MismatchReason| {
+            if subject.has(&attribute) {
+                why
+            } else {
+                MismatchReason::Missing(attribute)
+            }
+        };
         self.first_failed(subject, path, PathTest::AnyReading)
             .map(|failure| match failure {
                 FailedCondition::Method => {

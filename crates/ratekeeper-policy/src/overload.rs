@@ -40,7 +40,8 @@ impl AdaptiveLimit {
     /// Sets the minimum and the maximum; the start is clamped to them.
     #[must_use]
     pub fn between(mut self, min: u64, max: u64) -> Self {
-        (self.min, self.max) = (min, max);
+        self.min = min;
+        self.max = max;
         self.start = self.start.clamp(min, max.max(min));
         self
     }
@@ -119,7 +120,8 @@ pub struct Shed {
 
 impl Default for Shed {
     fn default() -> Self {
-        let (default, rest) = (Class::default(), Duration::from_secs(5));
+        let default = Class::default();
+        let rest = Duration::from_secs(5);
         Self {
             default,
             cpu: None,

@@ -58,9 +58,10 @@ impl<'a> Path<'a> {
     pub(crate) fn new(path: &'a [u8], case: PathCase) -> Self {
         let first = segments(path, case);
         // Most paths have none of these bytes.
-        let others = match path.iter().any(|byte| matches!(byte, b'.' | b'%' | b'\\')) {
-            true => other_readings(path, case),
-            false => Vec::new(),
+        let others = if path.iter().any(|byte| matches!(byte, b'.' | b'%' | b'\\')) {
+            other_readings(path, case)
+        } else {
+            Vec::new()
         };
         Self {
             case,
@@ -96,7 +97,8 @@ pub(crate) fn segments(path: &[u8], case: PathCase) -> Segments<'_> {
 /// The other readings; the last one has all separators split and all dots resolved.
 #[cold]
 fn other_readings(path: &[u8], case: PathCase) -> Vec<Segments<'_>> {
-    let (has_dots, has_separators) = (has_dot_segment(path), has_other_separators(path));
+    let has_dots = has_dot_segment(path);
+    let has_separators = has_other_separators(path);
     let mut readings = Vec::new();
     if has_dots {
         readings.push(read(path.split(|byte| *byte == b'/'), case, false));
@@ -126,7 +128,9 @@ fn has_other_separators(path: &[u8]) -> bool {
 
 /// Splits at slashes and backslashes, escaped or not.
 fn split_at_all(path: &[u8]) -> Vec<&[u8]> {
-    let (mut parts, mut start, mut rest) = (Vec::new(), 0, path);
+    let mut parts = Vec::new();
+    let mut start = 0;
+    let mut rest = path;
     while let Some((byte, after)) = decoded_byte(rest) {
         if matches!(byte, b'/' | b'\\') {
             parts.push(&path[start..path.len() - rest.len()]);

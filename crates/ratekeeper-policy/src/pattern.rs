@@ -184,9 +184,10 @@ impl HostPattern {
         let name = self.name().as_bytes();
         match host.len().checked_sub(name.len()) {
             Some(before) if host[before..].eq_ignore_ascii_case(name) => {
-                match self.matches_subdomains {
-                    true => before > 1 && host[before - 1] == b'.',
-                    false => before == 0,
+                if self.matches_subdomains {
+                    before > 1 && host[before - 1] == b'.'
+                } else {
+                    before == 0
                 }
             }
             _ => false,

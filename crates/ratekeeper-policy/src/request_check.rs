@@ -106,7 +106,8 @@ pub fn check_path(path: &[u8]) -> Result<(), RequestError> {
 pub(crate) fn has_dot_segment(path: &[u8]) -> bool {
     // The number of dots in the segment so far; `None` if it has anything else.
     let mut dots = Some(0_u8);
-    let (mut rest, mut in_parameters) = (path, false);
+    let mut rest = path;
+    let mut in_parameters = false;
     while let Some((byte, after)) = decoded_byte(rest) {
         rest = after;
         match byte {

@@ -366,7 +366,8 @@ fn huge_values_are_valid_keys() {
                 .limit(Limit::per_minute(1)),
         ),
     );
-    let (a, b) = (vec![b'a'; 10_000_000], vec![b'b'; 10_000_000]);
+    let a = vec![b'a'; 10_000_000];
+    let b = vec![b'b'; 10_000_000];
     for user in [&a, &b] {
         let subject = Subject::new().user(user).with("blob", &a);
         assert!(engine.decide_now(&subject).is_allowed());

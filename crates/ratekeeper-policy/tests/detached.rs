@@ -340,7 +340,9 @@ fn run(
         }
         (Kept::Receipt(receipt), None) => now(engine.cancel_detached(&receipt)).unwrap(),
     };
-    let (begin, mut seen, mut kept) = (clock.now(), Vec::new(), Vec::new());
+    let begin = clock.now();
+    let mut seen = Vec::new();
+    let mut kept = Vec::new();
     for step in steps {
         match step {
             Step::Reserve { user, cost, tokens } => {
@@ -351,11 +353,10 @@ fn run(
                 }
                 let verdict = now(engine.reserve(&subject, *cost, None));
                 seen.push(summary(&verdict));
-                kept.push(match detached {
-                    false => Kept::Itself(verdict),
-                    true => {
-                        Kept::Receipt(now(engine.detach(verdict, clock.now() + LATER)).unwrap())
-                    }
+                kept.push(if detached {
+                    Kept::Receipt(now(engine.detach(verdict, clock.now() + LATER)).unwrap())
+                } else {
+                    Kept::Itself(verdict)
                 });
             }
             Step::Settle { which, ending } if *which < kept.len() => {
@@ -375,7 +376,8 @@ proptest! {
     fn settling_by_receipt_equals_settling_the_verdict(steps in prop::collection::vec(step(), 1..50)) {
         let (engine, clock) = new_engine(rich());
         clock.set(Timestamp::from_unix(Duration::from_secs(1_700_000_000)));
-        let (here, elsewhere) = (run(&engine, &clock, &steps, false), run(&engine, &clock, &steps, true));
+        let here = run(&engine, &clock, &steps, false);
+        let elsewhere = run(&engine, &clock, &steps, true);
         prop_assert_eq!(here, elsewhere);
     }
 }

@@ -341,7 +341,8 @@ fn a_rollout_enforces_for_its_share_of_keys_and_always_the_same() {
             .rollout(Rollout::percent(percent).unwrap());
         new_engine(Policies::new().policy(policy)).0
     };
-    let (some, more) = (rollout(30.0), rollout(60.0));
+    let some = rollout(30.0);
+    let more = rollout(60.0);
     let users: Vec<String> = (0..1_000).map(|number| format!("u{number}")).collect();
     let denied =
         |engine: &TestEngine, user: &str| engine.decide_now(&Subject::new().user(user)).is_denied();
@@ -563,7 +564,8 @@ async fn an_operator_bans_overrides_grants_and_resets_one_key() {
     let (engine, clock) = new_engine(
         Policies::new().policy(Policy::new("api").key("user").limit(Limit::per_minute(2))),
     );
-    let (ann, bob) = (Subject::new().user("ann"), Subject::new().user("bob"));
+    let ann = Subject::new().user("ann");
+    let bob = Subject::new().user("bob");
     engine.ban("api", &ann, MINUTE, Some("scraping")).unwrap();
     let verdict = engine.decide_now(&ann);
     assert!(

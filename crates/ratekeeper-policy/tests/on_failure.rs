@@ -460,7 +460,8 @@ fn nothing_is_banned_while_the_store_is_away_and_bans_are_kept() {
         .limit(Limit::of(1, SECOND))
         .penalty(penalty);
     let engine = new_engine(Policies::new().policy(policy));
-    let (ann, bob) = (Subject::new().user("ann"), Subject::new().user("bob"));
+    let ann = Subject::new().user("ann");
+    let bob = Subject::new().user("bob");
     for _ in 0..3 {
         let _ = now(engine.decide(&ann));
     }

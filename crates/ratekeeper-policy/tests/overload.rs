@@ -355,7 +355,8 @@ fn an_adaptive_limit_holds_capacity_for_important_requests() {
     let all = Policy::new("all").adaptive(AdaptiveLimit::new().between(10, 10));
     let policies = shedding_policies().shed(Shed::new()).policy(all);
     let (engine, clock) = new_engine(policies);
-    let (low, high) = (Subject::new().path("/export"), Subject::new().path("/pay"));
+    let low = Subject::new().path("/export");
+    let high = Subject::new().path("/pay");
     for _ in 0..100 {
         let mut held: Vec<_> = (0..20).map(|_| engine.decide_now(&low)).collect();
         assert_eq!(

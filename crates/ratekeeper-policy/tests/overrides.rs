@@ -285,7 +285,8 @@ async fn a_grant_is_for_one_key_and_capped_at_the_burst() {
             .policy(by_user("a", 5))
             .policy(Policy::new("all").limit(Limit::per_hour(100))),
     );
-    let (ann, bob) = (user("ann"), user("bob"));
+    let ann = user("ann");
+    let bob = user("bob");
     assert_eq!(
         (
             count_allowed(&engine, &ann, 9),
@@ -315,7 +316,8 @@ async fn reset_key_lifts_bans_and_penalties_of_one_key() {
         ban: MINUTE,
     };
     let (engine, _) = new_engine(Policies::new().policy(by_user("a", 1).penalty(penalty)));
-    let (ann, bob) = (user("ann"), user("bob"));
+    let ann = user("ann");
+    let bob = user("bob");
     for caller in [&ann, &bob] {
         assert_eq!(count_allowed(&engine, caller, 3), 1);
         assert!(matches!(
@@ -343,7 +345,9 @@ async fn reset_limits_ends_penalties_and_keeps_overrides() {
         ban: MINUTE,
     };
     let (engine, _) = new_engine(Policies::new().policy(by_user("a", 1).penalty(penalty)));
-    let (ann, bob, eve) = (user("ann"), user("bob"), user("eve"));
+    let ann = user("ann");
+    let bob = user("bob");
+    let eve = user("eve");
     assert_eq!(count_allowed(&engine, &ann, 3), 1);
     assert!(matches!(
         engine.decide_now(&ann).reason(),

@@ -87,7 +87,8 @@ fn a_request_without_a_permit_waits_in_order() {
             .remaining()
     };
     let held = pass(&engine);
-    let (mut first, mut second) = (wait(&engine), wait(&engine));
+    let mut first = wait(&engine);
+    let mut second = wait(&engine);
     assert_eq!(
         (in_flight_and_queued(&engine), left()),
         ((1, 2), 2),
@@ -174,7 +175,8 @@ fn a_backlog_has_short_timeouts_and_serves_the_newest_first() {
         old = next;
     }
     clock.advance(10 * MS);
-    let (mut second, mut newest) = (wait(&engine), wait(&engine));
+    let mut second = wait(&engine);
+    let mut newest = wait(&engine);
     engine.settle_now(held, Completion::status(200));
     assert!(poll(&mut old).is_none() && poll(&mut second).is_none());
     let _held = poll(&mut newest).unwrap();
@@ -236,7 +238,8 @@ fn a_dropped_request_leaves_nothing_behind() {
     );
     // Its permit is ready, but the future is not polled.
     let held = poll(&mut ask(&engine, Subject::new())).unwrap();
-    let (gone, mut next) = (wait(&engine), wait(&engine));
+    let gone = wait(&engine);
+    let mut next = wait(&engine);
     drop(held);
     drop(gone);
     let next = poll(&mut next).unwrap();
@@ -396,7 +399,9 @@ fn a_reload_loses_no_waiter() {
         (1, 0),
         "the adaptive limit is the same"
     );
-    let (mut first, mut second, mut third) = (wait(&engine), wait(&engine), wait(&engine));
+    let mut first = wait(&engine);
+    let mut second = wait(&engine);
+    let mut third = wait(&engine);
     engine.settle_now(held, Completion::status(200));
     let held = poll(&mut first).unwrap();
     // A shorter queue, then none: those who wait stay in it.
@@ -502,7 +507,9 @@ fn an_old_request_is_late_however_important_it_is() {
     assert!(!late(&Subject::new()));
     // The request can only shorten the time.
     let headers = |timeout: &str| vec![("grpc-timeout", timeout.to_owned())];
-    let (short, none, long) = (headers("500m"), headers("0m"), headers("1H"));
+    let short = headers("500m");
+    let none = headers("0m");
+    let long = headers("1H");
     assert!(late(&Subject::new().start(now - 500 * MS).headers(&short)));
     assert!(!late(&Subject::new().start(now - 499 * MS).headers(&short)));
     assert!(late(&Subject::new().headers(&none)));

@@ -90,8 +90,11 @@ fn burst_of(n: u64) -> u64 {
 #[test]
 fn a_reload_amid_many_decisions_loses_none_and_creates_no_tokens() {
     let (engine, _) = new_engine(nth_load(0));
-    let (same, changed, guest) = (AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0));
-    let (deciding, loads) = (AtomicU64::new(THREADS), AtomicU64::new(0));
+    let same = AtomicU64::new(0);
+    let changed = AtomicU64::new(0);
+    let guest = AtomicU64::new(0);
+    let deciding = AtomicU64::new(THREADS);
+    let loads = AtomicU64::new(0);
     // The latest load in effect: a thread that reads it and then decides must decide by it or by a
     // later one.
     let in_force = AtomicU64::new(0);
@@ -169,7 +172,8 @@ fn a_reload_amid_many_decisions_loses_none_and_creates_no_tokens() {
 fn the_next_decision_of_another_thread_is_by_the_new_limit() {
     let policies = |many| Policies::new().policy(Policy::new("all").limit(Limit::per_hour(many)));
     let (engine, _) = new_engine(policies(1));
-    let (go, done) = (AtomicU64::new(0), AtomicU64::new(0));
+    let go = AtomicU64::new(0);
+    let done = AtomicU64::new(0);
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -237,10 +241,8 @@ fn of_limits(limits: &[Limit]) -> Policies {
 
 #[test]
 fn equal_limits_in_another_order_keep_their_counts() {
-    let (few, many) = (
-        Limit::per_hour(10),
-        Limit::per_hour(20).algorithm(Algorithm::SlidingLog),
-    );
+    let few = Limit::per_hour(10);
+    let many = Limit::per_hour(20).algorithm(Algorithm::SlidingLog);
     let (engine, _) = new_engine(of_limits(&[few, many]));
     assert_eq!(count_allowed(&engine, &Subject::new(), 4), 4);
     engine.set_policies(of_limits(&[many, few])).unwrap();
@@ -486,7 +488,8 @@ fn permits_are_released_after_a_reload() {
     let policies = || Policies::new().policy(policy().count(Count::Failures));
     let (engine, _) = new_engine(policies());
     let ann = Subject::new().user("ann");
-    let (first, second) = (engine.decide_now(&ann), engine.decide_now(&ann));
+    let first = engine.decide_now(&ann);
+    let second = engine.decide_now(&ann);
     assert_eq!(remaining(&engine, &ann), [1, 0]);
     engine
         .set_policies(policies().policy(Policy::new("more").limit(Limit::per_hour(9))))

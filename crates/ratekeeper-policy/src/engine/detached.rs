@@ -31,8 +31,9 @@ impl<S: Store> Engine<S> {
     ) -> PolicyVerdict {
         let mut verdict = self.begin(subject, cost.unwrap_or(1));
         let query = &mut verdict.state.query;
-        (query.max_wait, query.explicit_cost, query.is_reservation) =
-            (max_wait, cost.is_some(), true);
+        query.max_wait = max_wait;
+        query.explicit_cost = cost.is_some();
+        query.is_reservation = true;
         self.complete(verdict, false, None).await
     }
 
@@ -42,7 +43,8 @@ impl<S: Store> Engine<S> {
         verdict: PolicyVerdict,
         until: Timestamp,
     ) -> Result<Vec<u8>, DetachError> {
-        let (mut verdict, store) = (verdict, &self.inner.store);
+        let mut verdict = verdict;
+        let store = &self.inner.store;
         let mut receipt = vec![VERSION];
         write_varint(&mut receipt, verdict.state.query.items.len() as u64);
         for item in &verdict.state.query.items {
@@ -170,10 +172,8 @@ impl ReceiptItem {
         let mut failures = SmallVec::new();
         if count != Count::All {
             for _ in 0..read_count(from)? {
-                let (first, last) = (
-                    u16::try_from(read_varint(from)?).ok()?,
-                    u16::try_from(read_varint(from)?).ok()?,
-                );
+                let first = u16::try_from(read_varint(from)?).ok()?;
+                let last = u16::try_from(read_varint(from)?).ok()?;
                 failures.push(StatusRange { first, last });
             }
         }

@@ -80,37 +80,20 @@ impl Explanation {
 
     /// When the request would be allowed if no other request comes; `None` if never or unknown.
     pub fn allowed_at(&self) -> Option<Timestamp> {
-        match self.verdict.is_allowed() {
-            true => Some(self.verdict.state.now + self.verdict.delay()),
-            // A missing attribute denies it for ever, whatever else denies it now.
-            false
-                if self
-                    .verdict
-                    .state
-                    .query
-                    .missing_denials
-                    .iter()
-                    .any(|denial| denial.is_enforced) =>
-            {
-                None
-            }
-            // When the deny list entry expires, bans and limits still hold.
-            false => {
-                let limits = self.verdict.state.now
-                    + self
-                        .verdict
-                        .retry_after()?
-                        .max(self.verdict.limits_retry_after()?);
-                Some(
-                    self.verdict
-                        .state
-                        .query
-                        .banned
-                        .as_ref()
-                        .map_or(limits, |ban| ban.until().max(limits)),
-                )
-            }
+        let state = &self.verdict.state;
+        if self.verdict.is_allowed() {
+            return Some(state.now + self.verdict.delay());
         }
+        // A missing attribute denies it for ever, whatever else denies it now.
+        let denials = &state.query.missing_denials;
+        if denials.iter().any(|denial| denial.is_enforced) {
+            return None;
+        }
+        // When the deny list entry expires, bans and limits still hold.
+        let wait = self.verdict.retry_after()?;
+        let limits = state.now + wait.max(self.verdict.limits_retry_after()?);
+        let banned = state.query.banned.as_ref();
+        Some(banned.map_or(limits, |ban| ban.until().max(limits)))
     }
 }
 
@@ -120,7 +103,8 @@ impl<S: Store> Engine<S> {
     pub async fn explain(&self, subject: &Subject<'_>, cost: u64) -> Explanation {
         let inner = &*self.inner;
         let now = inner.store.now();
-        let (rules, secret) = (inner.rules.load(), inner.overrides.secret());
+        let rules = inner.rules.load();
+        let secret = inner.overrides.secret();
         let path = rules.path_of(subject);
         let request = RequestContext {
             subject,
@@ -143,10 +127,8 @@ impl<S: Store> Engine<S> {
                      }| {
                         let items = &query.items[range.clone()];
                         let by = &rule.policy.key;
-                        let (key, fingerprint) = (
-                            key::display(by, bytes, &secret),
-                            key::fingerprint(by, bytes, &secret),
-                        );
+                        let key = key::display(by, bytes, &secret);
+                        let fingerprint = key::fingerprint(by, bytes, &secret);
                         let missing =
                             missing.map(|attribute| (attribute.clone(), rule.policy.missing));
                         let replacement = items.iter().find_map(|item| item.replacement.clone());
@@ -197,9 +179,10 @@ impl<S: Store> Engine<S> {
                     key_state.banned_for = decision.retry_after();
                     continue;
                 }
-                let allowed_at = match decision.is_denied() {
-                    true => decision.retry_after().map(|after| now + after),
-                    false => Some(now + decision.delay()),
+                let allowed_at = if decision.is_denied() {
+                    decision.retry_after().map(|after| now + after)
+                } else {
+                    Some(now + decision.delay())
                 };
                 let limit = item.slot(verdict.rule(item)).limit;
                 key_state.limits.push(LimitState {

@@ -89,9 +89,10 @@ fn write_value(
             let (method, route) = subject.route()?;
             keys.extend(method.iter().map(u8::to_ascii_uppercase));
             keys.push(b' ');
-            match subject.has_named_endpoint() {
-                true => keys.extend_from_slice(route),
-                false => write_path(keys, path),
+            if subject.has_named_endpoint() {
+                keys.extend_from_slice(route);
+            } else {
+                write_path(keys, path);
             }
         }
         Attribute::Path => {
@@ -198,9 +199,10 @@ pub(crate) fn parts<'a>(
 
 impl KeyPart<'_> {
     pub(crate) fn fingerprint(&self, secret: &FingerprintSecret) -> Fingerprint {
-        match self.is_substitute {
-            true => secret.of_substitute(self.attribute, self.value),
-            false => secret.of(self.attribute, self.value),
+        if self.is_substitute {
+            secret.of_substitute(self.attribute, self.value)
+        } else {
+            secret.of(self.attribute, self.value)
         }
     }
 
@@ -345,10 +347,8 @@ mod tests {
     #[test]
     fn the_prefix_of_a_key_is_its_first_parts() {
         let subject = Subject::new().with("one", "a").with("other", "bc");
-        let (both, one) = (
-            key_of(&["one", "other"], &subject).unwrap(),
-            key_of(&["one"], &subject).unwrap(),
-        );
+        let both = key_of(&["one", "other"], &subject).unwrap();
+        let one = key_of(&["one"], &subject).unwrap();
         assert_eq!(both[..prefix_len(&both, 1)], one);
         assert_eq!(
             (
@@ -427,10 +427,8 @@ mod tests {
             .headers(&headers);
         let names = ["ip", "api_key", "header:authorization", "header:x-tenant"];
         let key: Vec<Attribute> = names.map(Attribute::named).to_vec();
-        let (bytes, secret) = (
-            key_of(&names, &subject).unwrap(),
-            FingerprintSecret::new(&[7; 32]),
-        );
+        let bytes = key_of(&names, &subject).unwrap();
+        let secret = FingerprintSecret::new(&[7; 32]);
         let shown = display(&key, &bytes, &secret);
         let [api_key, authorization] =
             [&key[1], &key[2]].map(|attribute| secret.of(attribute, b"s3cret"));
@@ -475,10 +473,8 @@ mod tests {
             let share = among(percent) as f64 / 200.0;
             assert!((share - percent).abs() < 2.0, "{percent}: {share}");
         }
-        let (few, more) = (
-            Rollout::percent(10.0).unwrap(),
-            Rollout::percent(11.0).unwrap(),
-        );
+        let few = Rollout::percent(10.0).unwrap();
+        let more = Rollout::percent(11.0).unwrap();
         assert!(
             keys.iter()
                 .all(|key| !few.includes(*key) || more.includes(*key))

@@ -224,7 +224,8 @@ impl<S: Store> Engine<S> {
             self.inner.stats.shadow_denied.forget(gone.number);
         }
         for old in &before.policies {
-            let (matching, key) = (&old.policy.matching, &old.policy.key);
+            let matching = &old.policy.matching;
+            let key = &old.policy.key;
             let same = now.policies.iter().find(|new| new.number == old.number);
             if let Some(new) =
                 same.filter(|new| new.policy.matching != *matching || new.policy.key != *key)
@@ -254,28 +255,29 @@ impl<S: Store> Engine<S> {
     /// limit [that has one](crate::overload::AdaptiveLimit::queue), and is charged nothing until it
     /// leaves the queue.
     pub async fn decide(&self, subject: &Subject<'_>) -> PolicyVerdict {
-        self.ask(subject, 1, false, None).await
+        self.decide_with(subject, 1, false, None).await
     }
 
     /// Decides a request of this cost; each policy multiplies the cost by its own.
     pub async fn decide_n(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.ask(subject, cost, false, None).await
+        self.decide_with(subject, cost, false, None).await
     }
 
     /// Decides a request for a caller that needs the verdict `within` this time. A store that has
-    /// to ask a server falls back before the time is over; a store in memory ignores it.
+    /// to ask a server falls back before the time is over; a store in memory ignores it. The time
+    /// also bounds the wait in a queue.
     pub async fn decide_within(
         &self,
         subject: &Subject<'_>,
         cost: u64,
         within: Duration,
     ) -> PolicyVerdict {
-        self.ask(subject, cost, false, Some(within)).await
+        self.decide_with(subject, cost, false, Some(within)).await
     }
 
     /// Returns the verdict that a request would get, and charges nothing.
     pub async fn peek(&self, subject: &Subject<'_>, cost: u64) -> PolicyVerdict {
-        self.ask(subject, cost, true, None).await
+        self.decide_with(subject, cost, true, None).await
     }
 
     /// Corrects the charge of a request, now that it has ended: policies that do not count it
@@ -305,7 +307,7 @@ impl<S: Store> Engine<S> {
         }
     }
 
-    async fn ask(
+    async fn decide_with(
         &self,
         subject: &Subject<'_>,
         cost: u64,
@@ -322,7 +324,8 @@ impl<S: Store> Engine<S> {
         peek: bool,
         within: Option<Duration>,
     ) -> PolicyVerdict {
-        let (began, mut within) = (verdict.state.now, within);
+        let began = verdict.state.now;
+        let mut within = within;
         if !peek && let Some(queued) = self.check_overload(&mut verdict, true) {
             let latest = within.map(|within| began + within);
             // Boxed, so that the futures of the many requests that do not wait stay small.
@@ -403,7 +406,8 @@ impl<S: Store> Engine<S> {
             return verdict;
         }
         query.class = rules.class_of(subject);
-        (query.deadline, query.no_wait) = (rules.deadline_of(subject, now), subject.is_no_wait());
+        query.deadline = rules.deadline_of(subject, now);
+        query.no_wait = subject.is_no_wait();
         query.gather(
             rules,
             &self.inner.overrides.in_force(),
@@ -424,7 +428,8 @@ impl<S: Store> Engine<S> {
 
     /// Counts the denial against the keys it was for, where a policy has a penalty.
     async fn apply_penalties(&self, verdict: &PolicyVerdict, within: Option<Duration>) {
-        let (mut last, now) = (None, verdict.state.now);
+        let mut last = None;
+        let now = verdict.state.now;
         for (item, status) in verdict.statuses() {
             let rule = verdict.rule(item);
             let is_denial = item.mode != Mode::Shadow && status.decision().is_denied();
@@ -560,10 +565,8 @@ impl<S: Store> Engine<S> {
             return;
         }
         let key = verdict.state.query.key(item);
-        let (hash, number) = (
-            self.inner.key_hasher.hash_one((rule.number, key)),
-            rule.number,
-        );
+        let hash = self.inner.key_hasher.hash_one((rule.number, key));
+        let number = rule.number;
         let long = || self.display_key(rule, key).into();
         self.inner.stats.most_active.add(hash, number, 1, key, long);
         if denied {
@@ -596,10 +599,12 @@ impl<S: Store> Engine<S> {
 
     /// A key as the lists of top keys show it.
     fn display_key(&self, rule: &Rule, key: &[u8]) -> String {
-        let (attributes, secret) = (&rule.policy.key, self.inner.overrides.secret());
-        match self.inner.options.plain_keys {
-            true => key::display(attributes, key, &secret),
-            false => key::fingerprint(attributes, key, &secret),
+        let attributes = &rule.policy.key;
+        let secret = self.inner.overrides.secret();
+        if self.inner.options.plain_keys {
+            key::display(attributes, key, &secret)
+        } else {
+            key::fingerprint(attributes, key, &secret)
         }
     }
 }

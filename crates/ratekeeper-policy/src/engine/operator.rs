@@ -204,7 +204,8 @@ impl<S: Store> Engine<S> {
 
     /// The value with this fingerprint, if a key with it was seen here lately under any policy.
     pub fn value_seen(&self, attribute: &Attribute, fingerprint: Fingerprint) -> Option<Vec<u8>> {
-        let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
+        let rules = self.inner.rules.load();
+        let secret = self.inner.overrides.secret();
         self.find_in_top_lists(|number, bytes| {
             let rule = rules.policies.iter().find(|rule| rule.number == number)?;
             let parts = key::parts(&rule.policy.key, bytes);
@@ -266,7 +267,8 @@ impl<S: Store> Engine<S> {
             .iter()
             .find(|rule| rule.policy.name == policy)
             .ok_or(OverrideError::NoPolicy)?;
-        let (by, secret) = (&rule.policy.key, self.inner.overrides.secret());
+        let by = &rule.policy.key;
+        let secret = self.inner.overrides.secret();
         let path = rules.path_of(selector.subject);
         // A shared bucket is not selected by leaving the attribute out.
         let missing = match (rule.policy.missing, selector.subject.address()) {
@@ -307,7 +309,8 @@ impl<S: Store> Engine<S> {
                 words.push(format!("{attribute}={fingerprint}"));
                 continue;
             }
-            let (mut bytes, key) = (KeyBuffer::new(), slice::from_ref(attribute));
+            let mut bytes = KeyBuffer::new();
+            let key = slice::from_ref(attribute);
             write(&mut bytes, key)?;
             for part in key::parts(key, &bytes) {
                 is_by_address |= part.is_substitute;

@@ -129,10 +129,8 @@ impl<S: Store> Engine<S> {
         may_wait: bool,
     ) -> Option<QueuedRequest> {
         let state = &mut *verdict.state;
-        let (rules, query) = (
-            state.rules.as_deref().expect("a verdict has rules"),
-            &state.query,
-        );
+        let rules = state.rules.as_deref().expect("a verdict has rules");
+        let query = &state.query;
         let has_nothing_to_check = rules.shedder.is_none()
             && query.adaptive_policies.is_empty()
             && query.deadline.is_none();
@@ -230,8 +228,10 @@ impl<S: Store> Engine<S> {
         let rules = self.inner.rules.load();
         let adaptive_stats = |rule: &super::rules::Rule| {
             let queue = rule.adaptive_queue.as_ref()?;
-            let (policy, control) = (rule.policy.name.clone(), queue.gate().control().name());
-            let (snapshot, queued) = (queue.gate().snapshot(), queue.len() as u64);
+            let policy = rule.policy.name.clone();
+            let control = queue.gate().control().name();
+            let snapshot = queue.gate().snapshot();
+            let queued = queue.len() as u64;
             Some(AdaptiveStats {
                 policy,
                 control,

@@ -60,7 +60,8 @@ impl Override {
         until: Timestamp,
         reason: Option<&str>,
     ) -> Self {
-        let (name, key_attributes) = (policy.name.as_str().into(), policy.key.as_slice().into());
+        let name = policy.name.as_str().into();
+        let key_attributes = policy.key.as_slice().into();
         Self {
             policy: name,
             key_attributes,

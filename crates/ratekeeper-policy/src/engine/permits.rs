@@ -101,7 +101,8 @@ impl VerdictState {
     /// Denies the request for the adaptive limit of a policy, and releases its permits.
     fn reject(&mut self, reason: Reason, number: u32) {
         self.release_permits(None);
-        (self.reason, self.rejecting_policy) = (reason, number);
+        self.reason = reason;
+        self.rejecting_policy = number;
     }
 
     /// Releases the permits to waiters, with the outcome of the request if it is known.
@@ -143,10 +144,8 @@ impl<S: Store> Engine<S> {
         may_wait: bool,
     ) -> Option<QueuedRequest> {
         let state = &mut *verdict.state;
-        let (rules, query) = (
-            state.rules.as_deref().expect("a verdict has rules"),
-            &state.query,
-        );
+        let rules = state.rules.as_deref().expect("a verdict has rules");
+        let query = &state.query;
         // An adaptive limit holds capacity back for important requests, once importance is
         // configured.
         let class = query
@@ -163,9 +162,10 @@ impl<S: Store> Engine<S> {
             let can_wait =
                 may_wait && enforced && rule.policy.adaptive.is_some_and(|limit| limit.has_queue());
             // A newcomer does not overtake the queue.
-            let permit = match can_wait && !queue.is_empty() {
-                true => None,
-                false => concurrency.try_acquire_as_at(class, None, state.now).ok(),
+            let permit = if can_wait && !queue.is_empty() {
+                None
+            } else {
+                concurrency.try_acquire_as_at(class, None, state.now).ok()
             };
             if let Some(shedder) = &rules.shedder {
                 shedder.report(concurrency);
@@ -206,7 +206,8 @@ impl<S: Store> Engine<S> {
                 .flatten()
                 .fold(ticket.until(), Ord::min);
             let permit = ticket.wait(store.sleep_until(until)).await;
-            let (state, now) = (&mut *verdict.state, store.now());
+            let state = &mut *verdict.state;
+            let now = store.now();
             let number = state.query.adaptive_policies[index].0;
             // The charge is made at this time, not at that of the arrival.
             state.now = now;

@@ -124,13 +124,13 @@ impl From<ApplyError<'_>> for MismatchReason {
 impl Query {
     /// Empties the query, and frees memory beyond the inline one.
     pub(crate) fn clear(&mut self) {
-        (
-            self.banned,
-            self.max_wait,
-            self.explicit_cost,
-            self.is_reservation,
-        ) = (None, None, false, false);
-        (self.class, self.deadline, self.no_wait) = (None, None, false);
+        self.banned = None;
+        self.max_wait = None;
+        self.explicit_cost = false;
+        self.is_reservation = false;
+        self.class = None;
+        self.deadline = None;
+        self.no_wait = false;
         self.items.clear();
         self.keys.clear();
         self.adaptive_policies.clear();
@@ -181,7 +181,8 @@ impl Query {
     ) {
         let mut last = None::<&Rule>;
         for (number, rule) in (0..).zip(&rules.policies) {
-            let (before, start) = (self.items.len(), self.keys.len());
+            let before = self.items.len();
+            let start = self.keys.len();
             let applied = match last {
                 Some(last) => Err(MismatchReason::After(last.policy.name.as_str().into())),
                 None => match rule.policy.matching.mismatch(request.subject, request.path) {
@@ -268,7 +269,8 @@ impl Query {
         let units = policy.cost.of(subject).saturating_mul(request.cost);
         let range = start as u32..self.keys.len() as u32;
         let ask = |role, mode, cost, reserve, replacement| {
-            let (policy, key) = (number, range.clone());
+            let policy = number;
+            let key = range.clone();
             QueryItem {
                 policy,
                 role,
@@ -355,7 +357,9 @@ impl Query {
     ) {
         let ask = |item: &'a QueryItem| {
             let rule = &rules.policies[item.policy as usize];
-            let (key, cost, reserve) = (self.key(item), item.cost, item.reserve);
+            let key = self.key(item);
+            let cost = item.cost;
+            let reserve = item.reserve;
             if let (Role::Ban, Some(penalty)) = (item.role, &rule.penalty) {
                 return Ask {
                     limit: &penalty.ban,

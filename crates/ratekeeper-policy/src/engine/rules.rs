@@ -454,10 +454,8 @@ impl Registry {
         let counters = Arc::clone(counters);
         self.changes
             .push(Change::Window(Arc::clone(&counters), window));
-        let (adaptive_queue, key_name) = (
-            self.adaptive_queue(number, policy),
-            policy.key_name().into(),
-        );
+        let adaptive_queue = self.adaptive_queue(number, policy);
+        let key_name = policy.key_name().into();
         Ok(Rule {
             policy: policy.clone(),
             number,
@@ -605,7 +603,8 @@ impl Registry {
         limit: PolicyLimit,
         store: &impl Store,
     ) -> Result<Slot, TooManyLimitsError> {
-        let (number, set) = (rule.number, Set::Replacement(limit));
+        let number = rule.number;
+        let set = Set::Replacement(limit);
         let slot = self
             .slots(number, &rule.policy, set.clone(), &[limit], store)?
             .remove(0);

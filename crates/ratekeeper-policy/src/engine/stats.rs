@@ -103,7 +103,8 @@ impl<S: Store> Engine<S> {
         };
         let mut all: Vec<LimitHandle> = rules.policies.iter().flat_map(handles).collect();
         // Evictions under limits that are gone stay counted: a counter never goes down.
-        let (mut owners, in_force) = (Vec::new(), all.len());
+        let mut owners = Vec::new();
+        let in_force = all.len();
         for (number, handle) in self
             .inner
             .registry
@@ -241,7 +242,8 @@ impl<S: Store> Engine<S> {
     }
 
     fn top(&self, keys: Vec<HeavyHitter>) -> Vec<TopKey> {
-        let (rules, secret) = (self.inner.rules.load(), self.inner.overrides.secret());
+        let rules = self.inner.rules.load();
+        let secret = self.inner.overrides.secret();
         let by_number: HashMap<u32, &Rule> = rules
             .policies
             .iter()

@@ -37,9 +37,10 @@ impl<S: Store + 'static> Engine<S> {
             if let Some(queued) = queued {
                 Box::pin(engine.wait_in_queue(&mut verdict, queued, None)).await;
             }
-            match is_known {
-                true => engine.finish_decision(verdict, None).await,
-                false => engine.complete_at_store(verdict, false, None).await,
+            if is_known {
+                engine.finish_decision(verdict, None).await
+            } else {
+                engine.complete_at_store(verdict, false, None).await
             }
         })
     }
@@ -57,7 +58,8 @@ impl<S: Store + 'static> Engine<S> {
         if verdict.is_settled(&completion) {
             return MaybeReady::Ready(());
         }
-        let (engine, is_local) = (self.clone(), self.inner.store.is_local());
+        let engine = self.clone();
+        let is_local = self.inner.store.is_local();
         ready_or_pending(
             is_local,
             async move { engine.settle(verdict, completion).await },
@@ -70,7 +72,8 @@ impl<S: Store + 'static> Engine<S> {
         &self,
         verdict: PolicyVerdict,
     ) -> MaybeReady<(), impl Future<Output = ()> + Send + use<S>> {
-        let (engine, is_local) = (self.clone(), self.inner.store.is_local());
+        let engine = self.clone();
+        let is_local = self.inner.store.is_local();
         ready_or_pending(is_local, async move { engine.cancel(verdict).await })
     }
 }

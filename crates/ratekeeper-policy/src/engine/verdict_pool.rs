@@ -76,12 +76,11 @@ impl PooledState {
             .ok()
             .flatten();
         Self(Some(spare.unwrap_or_else(|| {
-            let (query, reason, now) = (
-                Query::default(),
-                Reason::NoPolicy,
-                Timestamp::from_unix_nanos(0),
-            );
-            let (inner, permits) = (ratekeeper::Verdict::new(Source::Memory), SmallVec::new());
+            let query = Query::default();
+            let reason = Reason::NoPolicy;
+            let now = Timestamp::from_unix_nanos(0);
+            let inner = ratekeeper::Verdict::new(Source::Memory);
+            let permits = SmallVec::new();
             let has_store_verdict = false;
             Box::new(VerdictState {
                 rules: None,

@@ -122,8 +122,10 @@ impl Tally {
             return 0;
         }
         let now = now.as_unix_nanos();
-        let (number, inside) = (now / window, window - now % window);
-        let (mut current, mut before) = (0, 0);
+        let number = now / window;
+        let inside = window - now % window;
+        let mut current = 0;
+        let mut before = 0;
         for stripe in self.stripes.iter() {
             // A thread may have entered the next window since the caller read its clock. Other
             // windows are stale.

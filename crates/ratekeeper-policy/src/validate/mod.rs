@@ -100,7 +100,8 @@ impl Policies {
     pub fn problems(&self) -> Vec<PolicyFinding> {
         let mut findings = Findings(Vec::new());
         self.check_plans(&mut findings);
-        let (mut names, mut stopping) = (HashSet::new(), Vec::new());
+        let mut names = HashSet::new();
+        let mut stopping = Vec::new();
         for (at, policy) in self.policies.iter().enumerate() {
             self.check_policy(
                 at,
@@ -568,7 +569,8 @@ fn placeholder(path: &str) -> Option<&str> {
 /// A warning about a limit with a burst too small for its rate, or with a rate or burst of zero.
 fn limit_warning(limit: &PolicyLimit) -> Option<String> {
     let rate = limit.rate()?;
-    let (written, burst) = (rate.rate()?, rate.capacity());
+    let written = rate.rate()?;
+    let burst = rate.capacity();
     let has_burst = matches!(
         rate.algorithm_kind(),
         Algorithm::TokenBucket | Algorithm::LeakyBucket

@@ -35,7 +35,8 @@ impl Block {
 
 impl Page {
     pub(crate) fn read() -> Self {
-        let (mut blocks, mut prose) = (Vec::new(), Vec::new());
+        let mut blocks = Vec::new();
+        let mut prose = Vec::new();
         let mut open: Option<Block> = None;
         for (line, text) in (1..).zip(TEXT.lines()) {
             match (text.strip_prefix("```"), open.take()) {

@@ -111,7 +111,8 @@ fn written(page: &Page, wrong: &mut Wrong) -> Keys {
 fn the_reference_lists_exactly_the_keys_with_their_defaults() {
     let page = Page::read();
     let mut wrong = Wrong::new();
-    let (known, written) = (known(), written(&page, &mut wrong));
+    let known = known();
+    let written = written(&page, &mut wrong);
     assert!(known.len() > 100, "the schema has more keys than {known:?}");
     for (key, default) in &known {
         match written.get(key) {

@@ -196,7 +196,8 @@ fn decide(engine: &TestEngine, words: &[String]) -> Result<PolicyVerdict, Waitin
 
 /// Method, path, and `name=value`; quotes hold spaces together.
 fn words(request: &str) -> Result<Vec<String>, String> {
-    let (mut words, mut quoted) = (vec![String::new()], false);
+    let mut words = vec![String::new()];
+    let mut quoted = false;
     for letter in request.trim().chars() {
         match letter {
             '"' => quoted = !quoted,
@@ -244,7 +245,8 @@ fn ending(text: &str, before: Option<Completion>) -> Option<Completion> {
 }
 
 fn read(text: &str) -> Result<(Answer, Course), String> {
-    let (mut answer, mut course) = (Answer::default(), Course::default());
+    let mut answer = Answer::default();
+    let mut course = Course::default();
     let mut clauses = text.trim().split(", ");
     for word in clauses.next().unwrap_or_default().split(' ') {
         if let Some(times) = word.strip_prefix('×') {

@@ -48,7 +48,8 @@ proptest! {
                 assert_matches(verdict, &expected)?;
             }
             let limit_values = |verdict: &ratekeeper_policy::PolicyVerdict| {
-                let (retry_after, delay) = (verdict.retry_after(), verdict.delay());
+                let retry_after = verdict.retry_after();
+                let delay = verdict.delay();
                 (verdict.is_allowed(), verdict.is_never(), verdict.policy().map(str::to_owned), verdict.status(), retry_after, delay)
             };
             prop_assert_eq!(limit_values(verdict), limit_values(&peeked));

@@ -174,7 +174,8 @@ impl Kind {
             _ => Outcome::Denied,
         };
         let retry_after = (outcome == Outcome::Denied).then(|| {
-            let (mut low, mut high) = (now, now + 3 * window);
+            let mut low = now;
+            let mut high = now + 3 * window;
             while low < high {
                 let middle = low + (high - low) / 2;
                 if fits(middle) {
@@ -243,8 +244,11 @@ impl Kind {
 /// TB2: tokens(t) = min(B, min over allowed s of (B + r·(t − s) − all that was allowed from s on)),
 /// in parts of which a nanosecond brings `count` and a token takes `period`.
 fn bucket(past: &History, request: Request, count: u64, period: u64, burst: u64) -> ExpectedLimit {
-    let (count, period, burst) = (i128::from(count), i128::from(period), i128::from(burst));
-    let (mut tokens, mut later) = (burst * period, 0);
+    let count = i128::from(count);
+    let period = i128::from(period);
+    let burst = i128::from(burst);
+    let mut tokens = burst * period;
+    let mut later = 0;
     for event in past.events.iter().rev() {
         later += i128::from(event.cost);
         if event.cost > 0 {
@@ -278,11 +282,10 @@ fn bucket(past: &History, request: Request, count: u64, period: u64, burst: u64)
 
 /// start = max(t, F); allowed iff start − t ≤ M; F = start + c·T.
 fn queue(past: &History, request: Request, count: u64, period: u64, longest: u64) -> ExpectedLimit {
-    let (count, period) = (i128::from(count), i128::from(period));
-    let (now, most) = (
-        i128::from(request.now) * count,
-        i128::from(longest) * period,
-    );
+    let count = i128::from(count);
+    let period = i128::from(period);
+    let now = i128::from(request.now) * count;
+    let most = i128::from(longest) * period;
     let free = past
         .events
         .iter()

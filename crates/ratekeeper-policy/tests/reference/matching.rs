@@ -82,7 +82,8 @@ pub(crate) fn host(raw: &str) -> String {
 }
 
 fn host_fits(pattern: &str, there: &str) -> bool {
-    let (pattern, there) = (pattern.to_lowercase(), host(there));
+    let pattern = pattern.to_lowercase();
+    let there = host(there);
     match pattern.strip_prefix('*') {
         Some(end) => there.len() > end.len() && there.ends_with(end),
         None => pattern == there,
@@ -107,7 +108,8 @@ pub(crate) fn bits(address: &str) -> String {
             .map(|group| u16::from_str_radix(group, 16).expect("hex"))
             .collect()
     };
-    let (before, after) = (groups(before), groups(after));
+    let before = groups(before);
+    let after = groups(after);
     let zeros = vec![0; 8 - before.len() - after.len()];
     before
         .iter()
@@ -119,7 +121,8 @@ pub(crate) fn bits(address: &str) -> String {
 
 fn in_network(network: &str, address: &str) -> bool {
     let (base, prefix) = network.split_once('/').expect("a prefix");
-    let (base, address) = (bits(base), bits(address));
+    let base = bits(base);
+    let address = bits(address);
     let prefix: usize = prefix.parse().expect("a number");
     base.len() == address.len() && base[..prefix] == address[..prefix]
 }

@@ -72,11 +72,10 @@ impl Naive {
     pub(crate) fn new(spec: &Spec, start: u64) -> Self {
         let (limits, denials, bans, operator_bans, operator_limits, replacements) =
             Default::default();
-        let (counts, bans_of) = (
-            vec![DecisionStats::default(); spec.rules.len()],
-            vec![0; spec.rules.len()],
-        );
-        let (spec, totals) = (spec.clone(), (0, 0));
+        let counts = vec![DecisionStats::default(); spec.rules.len()];
+        let bans_of = vec![0; spec.rules.len()];
+        let spec = spec.clone();
+        let totals = (0, 0);
         Self {
             spec,
             start,
@@ -223,9 +222,12 @@ impl Naive {
         if let Some(expected) = self.listed(caller, now) {
             return expected;
         }
-        let (mut judged, mut banned, mut applied) = (Vec::new(), Vec::new(), Vec::new());
+        let mut judged = Vec::new();
+        let mut banned = Vec::new();
+        let mut applied = Vec::new();
         let mut said: Option<(usize, u64)> = None;
-        let (mut missing, mut only_counted) = (None, Vec::new());
+        let mut missing = None;
+        let mut only_counted = Vec::new();
         for (number, rule) in self.spec.rules.iter().enumerate() {
             let key = || key(&rule.key, rule.missing, caller);
             let Some((key, lacks)) = holds(&rule.when, caller, false).then(key).flatten() else {
@@ -245,9 +247,10 @@ impl Naive {
                 said = until.map(|until| (number, until));
             }
             if lacks && rule.missing == Missing::Deny {
-                match rule.does == Behaviour::Shadow || !rule.rolled_out {
-                    true => only_counted.push(number),
-                    false => _ = missing.get_or_insert(number),
+                if rule.does == Behaviour::Shadow || !rule.rolled_out {
+                    only_counted.push(number);
+                } else {
+                    _ = missing.get_or_insert(number);
                 }
                 if rule.last && holds(&rule.when, caller, true) {
                     break;
@@ -582,10 +585,8 @@ fn verdict(
             ));
         }
     }
-    let (allowed, never) = (
-        against.is_empty(),
-        against.iter().any(|(_, never, _)| *never),
-    );
+    let allowed = against.is_empty();
+    let never = against.iter().any(|(_, never, _)| *never);
     let mut worst: Option<(usize, (bool, u64))> = None;
     for (policy, never, retry_after) in &against {
         let weight = (*never, if *never { 0 } else { retry_after.unwrap_or(0) });

@@ -286,7 +286,8 @@ impl Rule {
             policy = policy.stop();
         }
         if let Some((denials, within, ban)) = self.penalty {
-            let (within, ban) = (Duration::from_nanos(within), Duration::from_nanos(ban));
+            let within = Duration::from_nanos(within);
+            let ban = Duration::from_nanos(ban);
             policy = policy.penalty(Penalty {
                 denials,
                 within,
@@ -552,15 +553,18 @@ fn entries() -> BoxedStrategy<Entry> {
         prop::sample::select(vec!["ann", "bob"]),
         prop::bool::weighted(0.3),
     )
-        .prop_map(|(when, user, network)| match network {
-            true => Conditions {
-                ips: Some(vec!["10.0.1.0/24".to_owned()]),
-                ..when
-            },
-            false => Conditions {
-                attributes: vec![("user", vec![user.to_owned()])],
-                ..when
-            },
+        .prop_map(|(when, user, network)| {
+            if network {
+                Conditions {
+                    ips: Some(vec!["10.0.1.0/24".to_owned()]),
+                    ..when
+                }
+            } else {
+                Conditions {
+                    attributes: vec![("user", vec![user.to_owned()])],
+                    ..when
+                }
+            }
         });
     (named, until)
         .prop_map(|(when, until)| Entry { when, until })

@@ -236,10 +236,12 @@ impl Pair {
             }
             self.engine.set_policies(policies).unwrap();
         }
-        let (caller, now) = (step.caller.get(pool), self.now());
+        let caller = step.caller.get(pool);
+        let now = self.now();
         if let Some((operation, policy)) = &step.operation {
             let policy = policy.index(self.naive.spec.rules.len());
-            let (name, subject) = (Spec::name(policy), caller.subject());
+            let name = Spec::name(policy);
+            let subject = caller.subject();
             let done = match operation {
                 Operation::Ban(lasts) => self
                     .engine
@@ -265,9 +267,10 @@ impl Pair {
             return Ok(());
         }
         let expected = self.naive.decide(caller, step.cost, now, step.peek);
-        let verdict = match step.peek {
-            true => self.engine.peek_now(&caller.subject(), step.cost),
-            false => self.engine.decide_n_now(&caller.subject(), step.cost),
+        let verdict = if step.peek {
+            self.engine.peek_now(&caller.subject(), step.cost)
+        } else {
+            self.engine.decide_n_now(&caller.subject(), step.cost)
         };
         assert_matches(&verdict, &expected)?;
         if !step.peek && expected.allowed {

@@ -303,7 +303,8 @@ impl Set {
         // not in addition to it.
         slot.fingerprint.store(fingerprint, Relaxed);
         let error = slot.add(weight);
-        (owner.error, owner.policy) = (error, policy);
+        owner.error = error;
+        owner.policy = policy;
     }
 
     /// Fingerprints and counts. Locked, so that a key that moves from one slot to another is not

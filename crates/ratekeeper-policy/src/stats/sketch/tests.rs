@@ -67,7 +67,8 @@ fn bytes(key: &[u8]) -> StoredKey {
 #[test]
 fn a_key_is_stored_with_its_slot_and_a_long_one_as_text() {
     let sketch = Sketch::new(4);
-    let (longest, too_long) = ([b'x'; MAX_KEY_BYTES], [b'x'; MAX_KEY_BYTES + 1]);
+    let longest = [b'x'; MAX_KEY_BYTES];
+    let too_long = [b'x'; MAX_KEY_BYTES + 1];
     let mut made = 0;
     for _ in 0..3 {
         sketch.add(1, 1, 5, &longest, none);
@@ -222,7 +223,8 @@ proptest! {
             let shown: HashMap<_, _> = sketch.top(usize::MAX).into_iter().map(|key| (key.fingerprint, key)).collect();
             for (number, set) in sketch.sets.iter().enumerate() {
                 let counts = set.slots.0.each_ref().map(|slot| slot.count.load(Relaxed));
-                let (sum, least) = (counts.iter().sum::<u64>(), counts[0].min(counts[1]).min(counts[2]).min(counts[3]));
+                let sum = counts.iter().sum::<u64>();
+                let least = counts[0].min(counts[1]).min(counts[2]).min(counts[3]);
                 prop_assert!(sum == added[number] || forgotten && sum < added[number]);
                 for (key, weight) in exact.iter().filter(|(key, _)| sketch.set_of(**key) == number) {
                     match shown.get(key) {

@@ -213,9 +213,9 @@ impl Sip {
     }
 
     #[inline]
-    fn rounds(&mut self, many: u32) {
+    fn rounds(&mut self, count: u32) {
         let [mut a, mut b, mut c, mut d] = self.state;
-        for _ in 0..many {
+        for _ in 0..count {
             a = a.wrapping_add(b);
             b = b.rotate_left(13) ^ a;
             a = a.rotate_left(32);

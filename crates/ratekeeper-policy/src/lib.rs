@@ -25,7 +25,7 @@
 //! key = ["user"]
 //! plan = { attribute = "plan", default = "free" }
 //! "#;
-//! let config = Config::parse("ratekeeper.toml", file, []).config.expect("nothing is wrong with it");
+//! let config = Config::parse("ratekeeper.toml", file, []).config.expect("a valid configuration");
 //! let engine = Engine::new(MemoryStore::new(), config.policies)?;
 //!
 //! let subject = Subject::new().user("ann").plan("pro").method("GET").path("/api/orders");
@@ -52,7 +52,7 @@
 //!   denied it, [when](PolicyVerdict::retry_after) to retry, and the state of [every
 //!   limit](PolicyVerdict::limits).
 //!
-//! # One key
+//! # Bans and overrides
 //!
 //! An operator can [`ban`](Engine::ban) a key, [override its limits](Engine::override_limits) for a
 //! while, [grant](Engine::grant) it tokens, or [reset](Engine::reset_key) it. Bans and overrides

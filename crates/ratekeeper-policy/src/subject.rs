@@ -54,7 +54,7 @@ pub trait Headers: Sync {
 
     /// Whether a header with this name, which is in lower case, has this value. The name may be
     /// repeated.
-    fn says(&self, name: &str, value: &[u8]) -> bool {
+    fn has_value(&self, name: &str, value: &[u8]) -> bool {
         self.header(name) == Some(value)
     }
 }
@@ -66,7 +66,7 @@ impl<N: AsRef<str> + Sync, V: AsRef<[u8]> + Sync> Headers for Vec<(N, V)> {
             .map(|(_, value)| value.as_ref())
     }
 
-    fn says(&self, name: &str, value: &[u8]) -> bool {
+    fn has_value(&self, name: &str, value: &[u8]) -> bool {
         self.iter().any(|(known, known_value)| {
             known.as_ref().eq_ignore_ascii_case(name) && known_value.as_ref() == value
         })
@@ -288,7 +288,7 @@ impl<'a> Subject<'a> {
 
     pub(crate) fn header_has_value(&self, name: &str, value: &[u8]) -> bool {
         self.headers
-            .is_some_and(|headers| headers.says(name, value))
+            .is_some_and(|headers| headers.has_value(name, value))
     }
 
     /// The value of an attribute. There are no bytes for an address, or for an endpoint that the

@@ -56,7 +56,7 @@ impl fmt::Display for ByNameError {
 
 impl std::error::Error for ByNameError {}
 
-/// # One policy by its name
+/// # Decisions by policy name
 ///
 /// The conditions of the policy are not checked. A policy without a key has one bucket, whatever
 /// the value. Lists, bans and overrides hold as for any request.

@@ -58,7 +58,7 @@ pub struct PolicyKey {
     pub is_seen: bool,
 }
 
-/// # A fleet
+/// # Sharing overrides in a fleet
 ///
 /// Overrides hold on this node. With these, nodes exchange theirs.
 impl<S: Store> Engine<S> {

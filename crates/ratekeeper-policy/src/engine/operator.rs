@@ -54,7 +54,7 @@ pub(super) struct SelectedKey {
     pub(super) bytes: Option<KeyBuffer>,
 }
 
-/// # One key
+/// # Bans and overrides
 ///
 /// Every method takes a policy and a subject, whose key in that policy is meant: for a policy that
 /// counts by `ip`, the address of the subject. If the value is not known, a

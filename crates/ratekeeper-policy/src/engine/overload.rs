@@ -63,8 +63,10 @@ impl LoadShedder {
             builder = builder.pressure(move || {
                 let load = load.read();
                 // An unknown load is less than any number.
-                let by = |share: f64, well: Option<f64>| well.map_or(f64::NAN, |well| share / well);
-                by(load.cpu, settings.cpu).max(by(load.memory, settings.memory))
+                let ratio = |share: f64, threshold: Option<f64>| {
+                    threshold.map_or(f64::NAN, |threshold| share / threshold)
+                };
+                ratio(load.cpu, settings.cpu).max(ratio(load.memory, settings.memory))
             });
         }
         Self {
@@ -122,7 +124,7 @@ impl Registry {
 
 impl<S: Store> Engine<S> {
     /// Denies a request that is past its deadline, is shed, or finds no permit; otherwise acquires
-    /// its permits. Returns its place in a queue if it has to wait and may.
+    /// its permits. Returns its ticket if it has to wait in a queue and may.
     pub(super) fn check_overload(
         &self,
         verdict: &mut PolicyVerdict,

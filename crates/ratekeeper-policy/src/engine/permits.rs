@@ -58,7 +58,7 @@ impl RejectionCounters {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct RejectionStats {
-    /// There was no free permit, and no queue to wait in.
+    /// There was no free permit, and they did not wait.
     pub at_capacity: u64,
     /// There was no free permit, and the queue was full.
     pub queue_full: u64,

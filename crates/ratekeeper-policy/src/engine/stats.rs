@@ -211,18 +211,18 @@ impl<S: Store> Engine<S> {
     }
 
     /// The keys with the most requests.
-    pub fn most_active(&self, many: usize) -> Vec<TopKey> {
-        self.top(self.inner.stats.most_active.top(many))
+    pub fn most_active(&self, count: usize) -> Vec<TopKey> {
+        self.top(self.inner.stats.most_active.top(count))
     }
 
     /// The keys with the most denials.
-    pub fn most_denied(&self, many: usize) -> Vec<TopKey> {
-        self.top(self.inner.stats.most_denied.top(many))
+    pub fn most_denied(&self, count: usize) -> Vec<TopKey> {
+        self.top(self.inner.stats.most_denied.top(count))
     }
 
     /// The keys with the most denials by policies in shadow mode.
-    pub fn most_shadow_denied(&self, many: usize) -> Vec<TopKey> {
-        self.top(self.inner.stats.shadow_denied.top(many))
+    pub fn most_shadow_denied(&self, count: usize) -> Vec<TopKey> {
+        self.top(self.inner.stats.shadow_denied.top(count))
     }
 
     /// Requests that the lists missed, because two new keys competed for one slot.

@@ -6,7 +6,7 @@ use ratekeeper::{Clock, MemoryStore, Store};
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
-/// # Deciding without a future, where the store is in this process
+/// # Decisions without a future where possible
 impl<S: Store + 'static> Engine<S> {
     /// Decides like [`decide_n`](Self::decide_n), at once if possible: the store is in this
     /// process, or knows the answer without asking a server, and the request need not wait in a
@@ -104,7 +104,7 @@ impl<S: Store> Engine<S> {
     }
 }
 
-/// # Deciding in memory, where nothing has to be waited for
+/// # Synchronous decisions over a store in memory
 impl<C: Clock> Engine<MemoryStore<C>> {
     /// See [`decide`](Self::decide). Nothing waits here: where an adaptive limit has a queue, a
     /// request that finds no permit is denied at once.

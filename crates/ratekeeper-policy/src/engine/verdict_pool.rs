@@ -1,4 +1,4 @@
-//! Pool of verdict states: one per thread, so that no verdict allocates.
+//! Pool of verdict states: one per thread, so that verdicts do not allocate.
 
 use super::permits::PolicyPermit;
 use super::query::Query;
@@ -43,8 +43,8 @@ impl VerdictState {
 
     /// Takes the verdict of the store out, to settle it.
     pub(super) fn take_store_verdict(&mut self) -> Option<ratekeeper::Verdict> {
-        let set_store_verdict = std::mem::take(&mut self.has_store_verdict);
-        set_store_verdict
+        let has_verdict = std::mem::take(&mut self.has_store_verdict);
+        has_verdict
             .then(|| std::mem::replace(&mut self.inner, ratekeeper::Verdict::new(Source::Memory)))
     }
 
@@ -71,10 +71,7 @@ thread_local!(static POOL: RefCell<Vec<Spare>> = const { RefCell::new(Vec::new()
 impl PooledState {
     pub(super) fn take() -> Self {
         // While a thread ends, it has no pool.
-        let spare = POOL
-            .try_with(|spare| spare.borrow_mut().pop())
-            .ok()
-            .flatten();
+        let spare = POOL.try_with(|pool| pool.borrow_mut().pop()).ok().flatten();
         Self(Some(spare.unwrap_or_else(|| {
             let query = Query::default();
             let reason = Reason::NoPolicy;
@@ -110,10 +107,10 @@ impl Drop for PooledState {
         state.reason = Reason::NoPolicy;
         state.is_within_limits = true;
         state.query.clear();
-        let _ = POOL.try_with(|spare| {
-            let mut spare = spare.borrow_mut();
-            if spare.len() < MAX_POOLED {
-                spare.push(state);
+        let _ = POOL.try_with(|pool| {
+            let mut pool = pool.borrow_mut();
+            if pool.len() < MAX_POOLED {
+                pool.push(state);
             }
         });
     }

@@ -172,7 +172,7 @@ pub(crate) struct Pair {
     pub(crate) clock: ManualClock,
     pub(crate) naive: Naive,
     /// Requests that have not ended.
-    flying: Vec<(PolicyVerdict, ExpectedVerdict, Step)>,
+    in_flight: Vec<(PolicyVerdict, ExpectedVerdict, Step)>,
 }
 
 impl Pair {
@@ -183,7 +183,7 @@ impl Pair {
             engine,
             clock,
             naive,
-            flying: Vec::new(),
+            in_flight: Vec::new(),
         }
     }
 
@@ -195,10 +195,10 @@ impl Pair {
     /// first.
     pub(crate) fn advance(&mut self, by: u64) {
         if by > 0 {
-            let (settle, keep) = std::mem::take(&mut self.flying)
+            let (settle, keep) = std::mem::take(&mut self.in_flight)
                 .into_iter()
                 .partition(|(_, expected, _)| self.naive.settles(expected));
-            self.flying = keep;
+            self.in_flight = keep;
             let settle: Vec<_> = settle;
             settle.into_iter().for_each(|flight| self.complete(flight));
             self.clock.advance(Duration::from_nanos(by));
@@ -274,10 +274,10 @@ impl Pair {
         };
         assert_matches(&verdict, &expected)?;
         if !step.peek && expected.allowed {
-            self.flying.push((verdict, expected, step.clone()));
+            self.in_flight.push((verdict, expected, step.clone()));
         }
-        if let Some(ends) = step.ends.filter(|_| !self.flying.is_empty()) {
-            let flight = self.flying.swap_remove(ends.index(self.flying.len()));
+        if let Some(ends) = step.ends.filter(|_| !self.in_flight.is_empty()) {
+            let flight = self.in_flight.swap_remove(ends.index(self.in_flight.len()));
             self.complete(flight);
         }
         Ok(())

@@ -46,7 +46,7 @@ impl Headers for InMap<'_> {
         self.0.get(name).map(|value| value.as_bytes())
     }
 
-    fn says(&self, name: &str, value: &[u8]) -> bool {
+    fn has_value(&self, name: &str, value: &[u8]) -> bool {
         self.0
             .get_all(name)
             .iter()

@@ -7,7 +7,10 @@ use std::time::Duration;
 /// it is malformed.
 ///
 /// ```
-/// assert_eq!(ratekeeper_policy::request::grpc_timeout(b"250m"), Some(std::time::Duration::from_millis(250)));
+/// use ratekeeper_policy::request::grpc_timeout;
+/// use std::time::Duration;
+///
+/// assert_eq!(grpc_timeout(b"250m"), Some(Duration::from_millis(250)));
 /// ```
 pub fn grpc_timeout(value: &[u8]) -> Option<Duration> {
     let (unit, digits) = value.split_last()?;

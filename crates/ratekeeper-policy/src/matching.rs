@@ -15,7 +15,10 @@ pub use crate::pattern::{HostPattern, PathPattern, PatternError};
 /// ```
 /// use ratekeeper_policy::Match;
 ///
-/// let orders = Match::new().method("POST").path("/api/orders/**".parse()?).unless(Match::new().attribute("plan", "pro"));
+/// let orders = Match::new()
+///     .method("POST")
+///     .path("/api/orders/**".parse()?)
+///     .unless(Match::new().attribute("plan", "pro"));
 /// # Ok::<_, ratekeeper_policy::matching::PatternError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -62,13 +62,16 @@ use std::time::Duration;
 /// use ratekeeper::{Limit, MemoryStore};
 /// use ratekeeper_policy::{Attribute, Engine, Match, Policies, Policy, Subject};
 ///
-/// let policies = Policies::new()
-///     .policy(Policy::new("login").matching(Match::new().path("/login".parse()?)).key(Attribute::Ip).limit(Limit::per_minute(5)))
-///     .policy(Policy::new("everything").limit(Limit::per_minute(100_000)));
+/// let login = Policy::new("login")
+///     .matching(Match::new().path("/login".parse()?))
+///     .key(Attribute::Ip)
+///     .limit(Limit::per_minute(5));
+/// let everything = Policy::new("everything").limit(Limit::per_minute(100_000));
+/// let policies = Policies::new().policy(login).policy(everything);
 /// let engine = Engine::new(MemoryStore::new(), policies)?;
 ///
 /// let subject = Subject::new().ip("203.0.113.7".parse()?).method("POST").path("/login");
-/// let verdict = engine.decide_now(&subject);            // on any store: engine.decide(&subject).await
+/// let verdict = engine.decide_now(&subject); // on any store: engine.decide(&subject).await
 /// assert!(verdict.is_allowed());
 /// assert_eq!(verdict.limits().next().unwrap().decision().remaining(), 4);
 /// # Ok::<_, Box<dyn std::error::Error>>(())

@@ -2,9 +2,11 @@
 //!
 //! It has no task of its own: the request that uses it drives it, and then the body of the answer
 //! does. So a request goes to the upstream and back without waking another task. Heads are written
-//! from what the client sent and read into what the client gets, with nothing in between.
+//! from what the client sent and read into what the client gets, with nothing in between. What
+//! comes is taken apart by the [`ResponseReader`], which knows no connection.
 
 mod head;
+mod response_reader;
 mod sending;
 
 pub(crate) use head::{Head, MAX_HEADERS};
@@ -12,59 +14,36 @@ pub(crate) use head::{Head, MAX_HEADERS};
 use super::timer::{Timer, Times};
 use crate::gateway::body::{BodyError, Sent};
 use crate::gateway::headers::Onward;
-use crate::gateway::http1::{Chunks, Piece, empty_line_end, fill, take};
+use crate::gateway::http1::fill;
 use crate::net::stream::Stream;
 use axum::body::Bytes;
-use axum::http::{Method, Request, Version};
-use bytes::{Buf, BytesMut};
-use head::Length;
+use axum::http::{Request, Version};
+use bytes::BytesMut;
 use http_body::{Frame, SizeHint};
 use ratekeeper_policy::config::Upstream;
+use response_reader::{Next, ResponseReader};
 use sending::Sending;
 use std::fmt;
 use std::io;
 use std::task::{Context, Poll, ready};
 
-/// How much is read at once: of a head, and of a body.
+/// How much of a head is read at once.
 const HEAD_ROOM: usize = 8 * 1024;
-const BODY_ROOM: usize = 64 * 1024;
 
 /// Of a body for a client of HTTP/2 no piece is longer: how soon the next one is asked for tells
 /// whether the client takes any.
 const HTTP2_PIECE: u64 = 16 * 1024;
 
-/// A body up to this size that came with its head is taken at once.
-const WHOLE: u64 = 16 * 1024;
-
 pub(crate) struct Link {
     stream: Stream,
-    read: BytesMut,
     sending: Sending,
-    receiving: Receiving,
-    /// What was asked last.
-    method: Method,
-    /// How long a piece of the body may be.
-    piece: u64,
-    /// How much of what was read was looked through for the end of a head, and how much was tried
-    /// to be read as one.
-    scanned: usize,
-    tried: usize,
+    reader: ResponseReader,
     /// Whether it may be used again after this answer.
     keep: bool,
     /// Whether it was just looked at: nothing had come, and who looked is woken when something
     /// does.
     listening: bool,
     pub(crate) timer: Timer,
-}
-
-/// What comes next.
-#[derive(Debug)]
-enum Receiving {
-    Head,
-    Known(u64),
-    Chunked(Chunks),
-    Close,
-    Over,
 }
 
 /// Why there is no answer, or no more of it.
@@ -98,13 +77,8 @@ impl Link {
     pub(crate) fn new(stream: Stream, times: Times) -> Box<Self> {
         Box::new(Self {
             stream,
-            read: BytesMut::new(),
             sending: Sending::default(),
-            receiving: Receiving::Over,
-            method: Method::GET,
-            piece: u64::MAX,
-            scanned: 0,
-            tried: 0,
+            reader: ResponseReader::default(),
             keep: true,
             listening: false,
             timer: Timer::new(times),
@@ -113,19 +87,17 @@ impl Link {
 
     /// Whether another request can be sent.
     pub(crate) fn is_free(&self) -> bool {
-        self.keep
-            && matches!(self.receiving, Receiving::Over)
-            && self.read.is_empty()
-            && !self.sending.is_busy()
+        self.keep && self.reader.is_over() && self.reader.read.is_empty() && !self.sending.is_busy()
     }
 
     /// Whether it is still there. Nobody looked while nobody used it: it may have ended. To be
     /// polled by the task that then sends a request.
     pub(crate) fn is_alive(&mut self, cx: &mut Context<'_>) -> bool {
         // To the front of the buffer again, which was used last and is near.
-        let _ = self.read.try_reclaim(HEAD_ROOM);
+        let read = &mut self.reader.read;
+        let _ = read.try_reclaim(HEAD_ROOM);
         // Whatever comes unasked is nothing to go on with.
-        self.listening = fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx).is_pending();
+        self.listening = fill(&mut self.stream, read, HEAD_ROOM, cx).is_pending();
         self.listening
     }
 
@@ -136,14 +108,12 @@ impl Link {
         upstream: &Upstream,
         onward: &Onward<'_>,
     ) {
-        self.method.clone_from(request.method());
-        self.piece = if onward.version == Version::HTTP_2 {
+        let piece = if onward.version == Version::HTTP_2 {
             HTTP2_PIECE
         } else {
             u64::MAX
         };
-        self.receiving = Receiving::Head;
-        (self.scanned, self.tried) = (0, 0);
+        self.reader.begin(request.method(), piece);
         self.sending.begin(request, upstream, onward);
     }
 
@@ -171,43 +141,18 @@ impl Link {
             return Poll::Pending;
         }
         loop {
-            if self.may_have_head()
-                && let Some((length, head)) = head::read(&self.read, &self.method)?
-            {
-                self.read.advance(length);
-                (self.scanned, self.tried) = (0, 0);
+            if let Some(head) = self.reader.head()? {
                 if !head.only_informs() {
                     self.keep &= head.keep;
-                    self.receiving = match head.length {
-                        Length::Known(0) => Receiving::Over,
-                        Length::Known(length) => Receiving::Known(length),
-                        Length::Chunked => Receiving::Chunked(Chunks::new()),
-                        Length::Close => Receiving::Close,
-                    };
                 }
                 return Poll::Ready(Ok(head));
             }
-            match ready!(fill(&mut self.stream, &mut self.read, HEAD_ROOM, cx)) {
+            match ready!(fill(&mut self.stream, &mut self.reader.read, HEAD_ROOM, cx)) {
                 Ok(true) => {}
                 Ok(false) => return Poll::Ready(Err(broken.unwrap_or(Fault::Closed))),
                 Err(error) => return Poll::Ready(Err(broken.unwrap_or(Fault::Io(error)))),
             }
         }
-    }
-
-    /// Whether it is worth another try to read a head: its end has come, or so much more that what
-    /// is no head is found early. So each byte is read a bounded number of times, however a head is
-    /// cut.
-    fn may_have_head(&mut self) -> bool {
-        let from = std::mem::replace(&mut self.scanned, self.read.len());
-        let has_line = || self.read[from..].contains(&b'\n');
-        let is_due = empty_line_end(&self.read, from).is_some()
-            || self.read.len() >= 2 * self.tried && has_line()
-            || self.read.len() > head::MAX_HEAD_BYTES;
-        if is_due {
-            self.tried = self.read.len();
-        }
-        is_due
     }
 
     /// Sends nothing more of a request, and is not used again.
@@ -223,19 +168,12 @@ impl Link {
 
     /// Whether anything of the answer has come.
     pub(crate) fn has_heard(&self) -> bool {
-        !self.read.is_empty() || !matches!(self.receiving, Receiving::Head)
+        self.reader.has_begun()
     }
 
     /// The body, if all of it came with the head.
     pub(crate) fn whole_body(&mut self) -> Option<Bytes> {
-        match self.receiving {
-            Receiving::Over => Some(Bytes::new()),
-            Receiving::Known(length) if length <= WHOLE && self.read.len() as u64 >= length => {
-                self.receiving = Receiving::Over;
-                Some(take(&mut self.read, length))
-            }
-            _ => None,
-        }
+        self.reader.whole_body()
     }
 
     /// The next piece of the body.
@@ -250,49 +188,18 @@ impl Link {
             self.cease();
         }
         loop {
-            let room = match &mut self.receiving {
-                Receiving::Head | Receiving::Over => return Poll::Ready(None),
-                Receiving::Known(left) => {
-                    if !self.read.is_empty() {
-                        let data = take(&mut self.read, self.piece.min(*left));
-                        *left -= data.len() as u64;
-                        if *left == 0 {
-                            self.receiving = Receiving::Over;
-                        }
-                        return Poll::Ready(Some(Ok(Frame::data(data))));
-                    }
-                    usize::try_from(*left).unwrap_or(usize::MAX).min(BODY_ROOM)
-                }
-                Receiving::Close => {
-                    if !self.read.is_empty() {
-                        let data = take(&mut self.read, self.piece);
-                        return Poll::Ready(Some(Ok(Frame::data(data))));
-                    }
-                    BODY_ROOM
-                }
-                Receiving::Chunked(chunks) => {
-                    let piece = chunks
-                        .next(&mut self.read, self.piece)
-                        .map_err(|wrong| Fault::Wrong(wrong.0))?;
-                    if chunks.is_over() {
-                        self.receiving = Receiving::Over;
-                    }
-                    match piece {
-                        Piece::Data(data) => return Poll::Ready(Some(Ok(Frame::data(data)))),
-                        Piece::Trailers(trailers) => {
-                            return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
-                        }
-                        Piece::Over => return Poll::Ready(None),
-                        Piece::More => BODY_ROOM,
-                    }
-                }
+            let room = match self.reader.next() {
+                Ok(Next::Frame(frame)) => return Poll::Ready(Some(Ok(frame))),
+                Ok(Next::Over) => return Poll::Ready(None),
+                Ok(Next::More(room)) => room,
+                Err(fault) => return Poll::Ready(Some(Err(fault))),
             };
-            match ready!(fill(&mut self.stream, &mut self.read, room, cx)) {
+            match ready!(fill(&mut self.stream, &mut self.reader.read, room, cx)) {
                 Ok(true) => {}
-                Ok(false) if matches!(self.receiving, Receiving::Close) => {
-                    self.receiving = Receiving::Over
-                }
-                Ok(false) => return Poll::Ready(Some(Err(Fault::Closed))),
+                Ok(false) => match self.reader.end() {
+                    Ok(()) => return Poll::Ready(None),
+                    Err(fault) => return Poll::Ready(Some(Err(fault))),
+                },
                 Err(error) => return Poll::Ready(Some(Err(Fault::Io(error)))),
             }
         }
@@ -300,26 +207,23 @@ impl Link {
 
     /// Whether all of the answer has come.
     pub(crate) fn is_over(&self) -> bool {
-        matches!(self.receiving, Receiving::Over)
+        self.reader.is_over()
     }
 
     pub(crate) fn size_hint(&self) -> SizeHint {
-        match self.receiving {
-            Receiving::Known(left) => SizeHint::with_exact(left),
-            Receiving::Over => SizeHint::with_exact(0),
-            _ => SizeHint::default(),
-        }
+        self.reader.size_hint()
     }
 
     /// The connection itself, for another protocol, and what has come over it already.
     pub(crate) fn into_stream(self) -> (Stream, BytesMut) {
-        (self.stream, self.read)
+        (self.stream, self.reader.read)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use axum::http::Method;
     use std::future::poll_fn;
     use std::time::Duration;
     use tokio::io::AsyncWriteExt;
@@ -337,7 +241,7 @@ mod tests {
             sent: None,
         };
         let mut link = Link::new(Stream::Unix(near), times);
-        link.receiving = Receiving::Head;
+        link.reader.begin(&Method::GET, u64::MAX);
         let (mut tries, mut tried) = (0, 0);
         far.write_all(b"HTTP/1.1 204 No Content\r\n").await.unwrap();
         for _ in 0..900 {
@@ -347,7 +251,8 @@ mod tests {
                     .await
                     .is_pending()
             );
-            tries += usize::from(std::mem::replace(&mut tried, link.tried) != link.tried);
+            tries +=
+                usize::from(std::mem::replace(&mut tried, link.reader.tried) != link.reader.tried);
         }
         assert!(tries <= 12, "{tries} tries of a head of 14 KB");
         far.write_all(b"\r\n").await.unwrap();

@@ -2,8 +2,8 @@
 //! (SipHash-2-4), so that they can be compared and not guessed from.
 
 use crate::attribute::Attribute;
+use crate::random::random_bytes;
 use std::fmt;
-use std::hash::{BuildHasher, RandomState};
 use std::str::FromStr;
 
 /// What nodes call a key of a policy: a hash of both, with a secret that they share.
@@ -95,11 +95,7 @@ impl FingerprintSecret {
 
     /// A secret of this process.
     pub(crate) fn random() -> Self {
-        let word = || RandomState::new().hash_one(0);
-        Self {
-            values: [word(), word()],
-            names: [word(), word()],
-        }
+        Self::new(&random_bytes())
     }
 
     /// The fingerprint of the value of an attribute. The same value of another attribute has

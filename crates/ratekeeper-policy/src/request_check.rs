@@ -26,6 +26,8 @@ pub enum RequestError {
     HostMismatch,
     /// A header that requests are counted or matched by is there twice, with different values.
     RepeatedHeader(Box<str>),
+    /// A cookie that requests are counted by is there twice, with different values.
+    RepeatedCookie(Box<str>),
     /// A header that requests are counted or matched by, with `_` written for `-`, which many
     /// services take for the same.
     HeaderSpelling(Box<str>),
@@ -38,6 +40,7 @@ impl RequestError {
             Self::DotSegment => "bad_target",
             Self::UserInfo | Self::Host | Self::HostMismatch => "bad_host",
             Self::RepeatedHeader(_) | Self::HeaderSpelling(_) => "repeated_header",
+            Self::RepeatedCookie(_) => "repeated_cookie",
         }
     }
 }
@@ -61,6 +64,9 @@ impl fmt::Display for RequestError {
             }
             Self::RepeatedHeader(name) => {
                 write!(f, "the header {name} is there more than once, with different values; send it once")
+            }
+            Self::RepeatedCookie(name) => {
+                write!(f, "the cookie {name} is there more than once, with different values; send it once")
             }
             Self::HeaderSpelling(name) => write!(
                 f,
@@ -167,6 +173,18 @@ pub fn check_headers<'a, 'n>(
                 return Err(RequestError::RepeatedHeader(known.into()));
             }
         }
+    }
+    Ok(())
+}
+
+/// Refuses a cookie with several values that differ; `values` are all of them.
+pub fn check_cookie<'a>(
+    name: &str,
+    mut values: impl Iterator<Item = &'a [u8]>,
+) -> Result<(), RequestError> {
+    let first = values.next();
+    if values.any(|value| first != Some(value)) {
+        return Err(RequestError::RepeatedCookie(name.into()));
     }
     Ok(())
 }

@@ -22,7 +22,7 @@ shapes: tools ## every shape of requests and responses between real clients and 
 	RATEKEEPER_SHAPES=full cargo test -p ratekeeper-server --test shapes
 
 tools: # what the checks need and the machine lacks
-	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium
+	@scripts/need cargo-fmt cargo-clippy gcc curl promtool redis-server redis-cli faketime openssl nginx caddy python3-venv wrk h2load script chromium node npm go
 	@scripts/venv
 	@scripts/clients
 

@@ -8,6 +8,7 @@
 //! - [`auditor`]: given all that was admitted, was the bound kept?
 //! - [`naive`]: a limiter with a race, to show that a test for races can fail.
 //! - [`resp`]: the least client that can send any command.
+//! - [`tools`]: programs that a test needs and a machine may lack.
 
 pub mod auditor;
 pub mod fault_proxy;
@@ -15,6 +16,7 @@ pub mod naive;
 mod ports;
 pub mod resp;
 pub mod server;
+pub mod tools;
 
 pub use fault_proxy::{Fault, FaultProxy};
 pub use ports::free_port;

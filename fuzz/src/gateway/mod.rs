@@ -1,12 +1,23 @@
-//! Bytes of a client of the gateway, and bytes in front of the PROXY protocol.
+//! Bytes of a client of the gateway, and bytes in front of the PROXY protocol. Those of an upstream
+//! are in [`response`].
+
+mod client;
+mod headers;
+#[allow(dead_code, unused_imports, reason = "a part of the server")]
+#[path = "../../../crates/ratekeeper-server/src/gateway/http1/mod.rs"]
+mod http1;
+mod response;
+mod upstream;
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../crates/ratekeeper-server/src/gateway/guard.rs"]
+#[path = "../../../crates/ratekeeper-server/src/gateway/guard.rs"]
 mod guard;
 
 #[allow(dead_code, unreachable_pub, reason = "a part of the server")]
-#[path = "../../crates/ratekeeper-server/src/gateway/proxy_protocol.rs"]
+#[path = "../../../crates/ratekeeper-server/src/gateway/proxy_protocol.rs"]
 mod proxy_protocol;
+
+pub use response::response;
 
 use guard::Guard;
 use proxy_protocol::Read;

@@ -77,16 +77,16 @@ impl Decision {
 
     /// A decision of a window or log at `now`.
     #[inline(always)]
-    pub(crate) fn windowed<S>(limit: &TickLimit, judged: &StepResult<S>, now: u64) -> Self {
-        let (outcome, told, retry_at) = match judged {
-            StepResult::Admit(_, told) => (Outcome::Allowed, told, 0),
-            StepResult::Deny { told, retry_at } => (Outcome::Denied, told, *retry_at),
-            StepResult::Never(told) => (Outcome::Never, told, 0),
+    pub(crate) fn windowed<S>(limit: &TickLimit, result: &StepResult<S>, now: u64) -> Self {
+        let (outcome, info, retry_at) = match result {
+            StepResult::Admit(_, info) => (Outcome::Allowed, info, 0),
+            StepResult::Deny { info, retry_at } => (Outcome::Denied, info, *retry_at),
+            StepResult::Never(info) => (Outcome::Never, info, 0),
         };
         Self {
-            ahead: told.reset_at.saturating_sub(now),
+            ahead: info.reset_at.saturating_sub(now),
             wait: retry_at.saturating_sub(now),
-            token: told.remaining,
+            token: info.remaining,
             capacity: limit.capacity,
             ticks: 1,
             micros: false,

@@ -180,7 +180,7 @@ extern crate alloc;
 
 pub mod adaptive;
 mod algorithm;
-mod chunks;
+mod append_vec;
 pub mod clock;
 pub mod concurrency;
 pub mod decision;

@@ -100,7 +100,7 @@ impl Lock {
         }
     }
 
-    pub(crate) fn hold(&self) -> Guard<'_> {
+    pub(crate) fn lock(&self) -> Guard<'_> {
         self.inner
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
@@ -126,7 +126,7 @@ impl Lock {
         }
     }
 
-    pub(crate) fn hold(&self) -> Guard<'_> {
+    pub(crate) fn lock(&self) -> Guard<'_> {
         let mut round = 0;
         while self
             .held

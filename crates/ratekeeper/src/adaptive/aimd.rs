@@ -1,6 +1,6 @@
 //! Additive increase, multiplicative decrease: as TCP finds its window.
 
-use super::control::{Sample, State, set};
+use super::control::{ControllerState, Sample, set};
 use core::time::Duration;
 
 /// Grows by 1 while requests pass, and shrinks to nine tenths when they are dropped or take too
@@ -37,7 +37,7 @@ impl Aimd {
         self
     }
 
-    pub(super) fn step(&self, state: &mut State, sample: &Sample) {
+    pub(super) fn step(&self, state: &mut ControllerState, sample: &Sample) {
         let late = self
             .timeout
             .is_some_and(|timeout| sample.latency >= timeout);

@@ -1,7 +1,7 @@
 //! What latency is without a queue: learnt while there is room, and by probes when there is none.
 
-use super::by_latency::ByLatency;
 use super::control::Sample;
+use super::latency::LatencyConfig;
 use crate::clock::Timestamp;
 use core::time::Duration;
 
@@ -53,18 +53,18 @@ impl Baseline {
     }
 
     /// The first sample is the first guess.
-    pub(super) fn begin(&mut self, by: &ByLatency, short: f64, now: Timestamp) {
+    pub(super) fn begin(&mut self, config: &LatencyConfig, short: f64, now: Timestamp) {
         if self.long == 0.0 {
             (self.long, self.learnt, self.probed) =
-                (short, now, now + FIRST_PROBE - by.probe_every);
+                (short, now, now + FIRST_PROBE - config.probe_every);
         }
     }
 
     /// Takes in a latency that no queue of ours can have caused.
-    pub(super) fn learn(&mut self, by: &ByLatency, short: f64, now: Timestamp) {
+    pub(super) fn learn(&mut self, config: &LatencyConfig, short: f64, now: Timestamp) {
         let (since, memory) = (
             (now - self.learnt).as_nanos() as f64,
-            by.memory.as_nanos() as f64,
+            config.memory.as_nanos() as f64,
         );
         self.long += (short - self.long) * (since / (since + memory.max(1.0))).min(BELIEVED);
         self.learnt = now;
@@ -81,7 +81,7 @@ impl Baseline {
     /// what a probe would see.
     pub(super) fn maybe_probe(
         &mut self,
-        by: &ByLatency,
+        config: &LatencyConfig,
         sample: &Sample,
         short: f64,
         can_shrink: bool,
@@ -92,7 +92,7 @@ impl Baseline {
         } else {
             self.calm
         };
-        if sample.now < self.probed + by.probe_every * (1 << calm) {
+        if sample.now < self.probed + config.probe_every * (1 << calm) {
             return;
         }
         self.probed = sample.now;

@@ -1,8 +1,8 @@
 //! The settings of an adaptive limit.
 
+use super::adaptive_concurrency::AdaptiveConcurrency;
 use super::control::{Bounds, Control, Controller};
-use super::gate::AdaptiveConcurrency;
-use super::shares::{PartitionShareError, Partitions};
+use super::partitions::{PartitionShareError, Partitions};
 use crate::clock::Clock;
 use alloc::string::String;
 use alloc::vec::Vec;

@@ -50,7 +50,7 @@ impl Control {
     pub fn drops_after(&self) -> Option<Duration> {
         match self {
             Self::Aimd(aimd) => aimd.timeout,
-            Self::Gradient2(gradient2) => gradient2.by.timeout,
+            Self::Gradient2(gradient2) => gradient2.latency.timeout,
         }
     }
 
@@ -60,7 +60,7 @@ impl Control {
         Controller {
             control: self,
             bounds,
-            state: State::starting_at(bounds.whole(start as f64)),
+            state: ControllerState::starting_at(bounds.whole(start as f64)),
         }
     }
 }
@@ -106,7 +106,7 @@ pub struct Sample {
 pub struct Controller {
     control: Control,
     bounds: Bounds,
-    pub(super) state: State,
+    pub(super) state: ControllerState,
 }
 
 impl Controller {
@@ -161,10 +161,10 @@ pub(super) struct Bounds {
 
 impl Bounds {
     pub(super) fn new(min: u64, max: u64) -> Self {
-        let min = min.clamp(1, LARGEST);
+        let min = min.clamp(1, MAX_PERMITS);
         Self {
             min,
-            max: max.clamp(min, LARGEST),
+            max: max.clamp(min, MAX_PERMITS),
         }
     }
 
@@ -189,11 +189,11 @@ impl Bounds {
 }
 
 /// More than this many permits are as good as no limit; shares of it still fit 64 bits.
-const LARGEST: u64 = u32::MAX as u64;
+const MAX_PERMITS: u64 = u32::MAX as u64;
 
 /// All that a controller remembers.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct State {
+pub(super) struct ControllerState {
     /// The limit, with what it has grown of the next permit.
     pub(super) limit: f64,
     /// The latency of the last sample, in nanoseconds; zero before the first.
@@ -201,7 +201,7 @@ pub(super) struct State {
     pub(super) baseline: Baseline,
 }
 
-impl State {
+impl ControllerState {
     pub(super) fn starting_at(limit: u64) -> Self {
         Self {
             limit: limit as f64,
@@ -216,7 +216,7 @@ impl State {
         (sample.in_flight as f64) < self.limit / 2.0
     }
 
-    pub(super) fn to_words(self) -> [u64; State::WORDS] {
+    pub(super) fn to_words(self) -> [u64; ControllerState::WORDS] {
         let Baseline {
             long,
             learnt,
@@ -238,7 +238,7 @@ impl State {
         ]
     }
 
-    pub(super) fn from_words(words: [u64; State::WORDS]) -> Self {
+    pub(super) fn from_words(words: [u64; ControllerState::WORDS]) -> Self {
         let [limit, short, long, learnt, probed, probe_until, calm] = words;
         let [limit, short, long] = [limit, short, long].map(f64::from_bits);
         let [learnt, probed, probe_until] =

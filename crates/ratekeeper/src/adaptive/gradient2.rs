@@ -1,7 +1,7 @@
 //! Follows latency against its long-term value.
 
-use super::by_latency::{ByLatency, PROBED_SHARE};
-use super::control::{Bounds, Sample, State, set};
+use super::control::{Bounds, ControllerState, Sample, set};
+use super::latency::{LatencyConfig, PROBED_SHARE};
 use core::time::Duration;
 
 /// Lets latency rise to one and a half of what it is in the long run, and a few requests queue.
@@ -16,7 +16,7 @@ pub struct Gradient2 {
     tolerance: f64,
     smoothing: f64,
     queue: f64,
-    pub(super) by: ByLatency,
+    pub(super) latency: LatencyConfig,
 }
 
 impl Default for Gradient2 {
@@ -25,7 +25,7 @@ impl Default for Gradient2 {
             tolerance: 1.5,
             smoothing: 0.2,
             queue: 4.0,
-            by: ByLatency::default(),
+            latency: LatencyConfig::default(),
         }
     }
 }
@@ -55,21 +55,21 @@ impl Gradient2 {
     /// What is left of the limit after drops; 0.9 unless set, 0.1 to 0.99.
     #[must_use]
     pub fn backoff(mut self, share: f64) -> Self {
-        self.by.set_backoff(share);
+        self.latency.set_backoff(share);
         self
     }
 
     /// A request that takes longer counts as dropped; none does unless set.
     #[must_use]
     pub fn timeout(mut self, after: Duration) -> Self {
-        self.by.timeout = Some(after);
+        self.latency.timeout = Some(after);
         self
     }
 
     /// Over how long the long-term latency is averaged; a minute unless set.
     #[must_use]
     pub fn memory(mut self, over: Duration) -> Self {
-        self.by.memory = over;
+        self.latency.memory = over;
         self
     }
 
@@ -77,7 +77,7 @@ impl Gradient2 {
     /// rarely while nothing changes.
     #[must_use]
     pub fn probe_every(mut self, interval: Duration) -> Self {
-        self.by.probe_every = interval;
+        self.latency.probe_every = interval;
         self
     }
 
@@ -92,9 +92,9 @@ impl Gradient2 {
         (limit - self.queue) / self.tolerance
     }
 
-    pub(super) fn step(&self, bounds: Bounds, state: &mut State, sample: &Sample) {
+    pub(super) fn step(&self, bounds: Bounds, state: &mut ControllerState, sample: &Sample) {
         let alone = self.alone(state.limit);
-        self.by.step(bounds, state, sample, alone, |state| {
+        self.latency.step(bounds, state, sample, alone, |state| {
             let gradient = (self.tolerance * state.baseline.long / state.short).clamp(0.5, 1.0);
             let aim = gradient * state.limit + self.queue;
             (1.0 - self.smoothing) * state.limit + self.smoothing * aim

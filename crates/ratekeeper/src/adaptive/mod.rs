@@ -34,35 +34,33 @@
 //! **Waiting.** Whoever finds no permit is told so at once. With a `Line` in front of the gate it
 //! may wait, briefly (feature `tokio`).
 
+mod adaptive_concurrency;
 mod aimd;
 mod baseline;
 mod builder;
-mod by_latency;
-mod by_load;
 mod control;
-mod gate;
 mod gradient2;
-#[cfg(feature = "tokio")]
-mod line;
+mod latency;
+mod load_following;
+mod partitions;
 mod permit;
-#[cfg(feature = "tokio")]
-mod queue;
-mod shares;
 mod shed;
+#[cfg(feature = "tokio")]
+mod wait_queue;
 mod window;
 
+pub use adaptive_concurrency::{AdaptiveConcurrency, AtCapacityError, Snapshot};
 pub use aimd::Aimd;
 pub use builder::AdaptiveConcurrencyBuilder;
-pub use by_load::{Adaptive, AdaptiveBuilder, Load, RateChange};
 pub use control::{Control, Controller, Sample};
-pub use gate::{AdaptiveConcurrency, AtCapacityError, Snapshot};
 pub use gradient2::Gradient2;
-#[cfg(feature = "tokio")]
-pub use line::{AdaptiveQueue, AdaptiveQueueError, QueueTicket, QueueWait, QueuedPermit};
+pub use load_following::{Adaptive, AdaptiveBuilder, Load, RateChange};
+pub use partitions::{Partition, PartitionShareError};
 pub use permit::{AdaptivePermit, RequestOutcome};
-#[cfg(feature = "tokio")]
-pub use queue::QueueConfig;
-pub use shares::{Partition, PartitionShareError};
 pub use shed::{Class, ParseClassError};
 #[cfg(feature = "std")]
 pub use shed::{ClassStats, Shedder, ShedderBuilder, ShedderStats};
+#[cfg(feature = "tokio")]
+pub use wait_queue::{
+    AdaptiveQueue, AdaptiveQueueError, QueueConfig, QueueTicket, QueueWait, QueuedPermit,
+};

@@ -1,8 +1,8 @@
 //! The right to be in flight, and how it ended.
 
-use super::gate::AdaptiveConcurrency;
-use super::shares::Partition;
-use super::window::Measured;
+use super::adaptive_concurrency::AdaptiveConcurrency;
+use super::partitions::Partition;
+use super::window::Measurement;
 use crate::clock::{Clock, DefaultClock, Timestamp};
 use core::fmt;
 
@@ -28,7 +28,7 @@ pub struct AdaptivePermit<C: Clock = DefaultClock> {
     /// How many were in flight with it when it began.
     in_flight: u64,
     /// None if nobody measures it.
-    measured: Option<Measured>,
+    measured: Option<Measurement>,
 }
 
 impl<C: Clock> AdaptivePermit<C> {
@@ -36,7 +36,7 @@ impl<C: Clock> AdaptivePermit<C> {
         gate: AdaptiveConcurrency<C>,
         partition: Option<Partition>,
         in_flight: u64,
-        measured: Option<Measured>,
+        measured: Option<Measurement>,
     ) -> Self {
         Self {
             gate,

@@ -27,7 +27,7 @@ pub(super) struct Window {
 
 /// A request that is measured.
 #[derive(Clone, Copy)]
-pub(super) struct Measured {
+pub(super) struct Measurement {
     pub(super) since: Timestamp,
     /// It stands for two to this power.
     pub(super) thinned: u32,

@@ -47,10 +47,10 @@ impl<const FIRST_HIT: bool> FixedWindow<FIRST_HIT> {
         start.saturating_add(limit.window)
     }
 
-    fn told(self, limit: &WindowLimit) -> DecisionInfo {
+    fn info(self, limit: &WindowLimit) -> DecisionInfo {
         let reset_at = if self.count == 0 { 0 } else { self.ends(limit) };
         DecisionInfo {
-            remaining: limit.most.saturating_sub(self.count),
+            remaining: limit.max.saturating_sub(self.count),
             reset_at,
         }
     }
@@ -92,12 +92,12 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
     #[inline(always)]
     fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let state = self.roll(limit, now);
-        if cost > limit.most {
-            return StepResult::Never(state.told(limit));
+        if cost > limit.max {
+            return StepResult::Never(state.info(limit));
         }
-        if cost > limit.most.saturating_sub(state.count) {
+        if cost > limit.max.saturating_sub(state.count) {
             return StepResult::Deny {
-                told: state.told(limit),
+                info: state.info(limit),
                 retry_at: state.ends(limit),
             };
         }
@@ -105,7 +105,7 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
             count: state.count + cost,
             ..state
         };
-        StepResult::Admit(after, after.told(limit))
+        StepResult::Admit(after, after.info(limit))
     }
 
     fn charged_in(self) -> u64 {
@@ -128,7 +128,7 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
             count: state
                 .count
                 .saturating_add(extra)
-                .min(limit.most)
+                .min(limit.max)
                 .max(state.count),
             ..state
         }

@@ -13,13 +13,15 @@ pub(crate) mod refundable_bucket;
 pub(crate) mod sliding_log;
 pub(crate) mod sliding_window;
 pub(crate) mod sliding_window_strict;
+pub(crate) mod state_op;
+pub(crate) mod tat_word;
 pub(crate) mod token_bucket;
 
 /// So many in each window.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct WindowLimit {
     /// N.
-    pub(crate) most: u64,
+    pub(crate) max: u64,
     /// W, in nanoseconds, more than zero.
     pub(crate) window: u64,
     /// Bits that a packed state gives to each of its counts; 0 if the numbers do not fit one word.
@@ -35,7 +37,7 @@ impl WindowLimit {
             Some(bits) => bits + 1,
             None => 1,
         };
-        let count = match self.most.checked_ilog2() {
+        let count = match self.max.checked_ilog2() {
             Some(bits) => bits + 1,
             None => 1,
         };
@@ -50,7 +52,7 @@ pub(crate) enum StepResult<S, T = DecisionInfo> {
     /// Admitted: the state that it leaves.
     Admit(S, T),
     /// Not admitted, nothing changes: it would be at `retry_at`.
-    Deny { told: T, retry_at: u64 },
+    Deny { info: T, retry_at: u64 },
     /// No time will admit it.
     Never(T),
 }
@@ -89,13 +91,13 @@ pub(crate) trait StateMachine: Copy + Default {
     /// The figures after a call.
     type Info: Copy;
 
-    fn limit(normal: &TickLimit) -> Self::Limit;
+    fn limit(limit: &TickLimit) -> Self::Limit;
 
     /// Whether a state fits one word.
     fn fits_a_word(limit: &Self::Limit) -> bool;
 
     /// The decision on a call at `now`.
-    fn decision(normal: &TickLimit, judged: &StepResult<Self, Self::Info>, now: u64) -> Decision;
+    fn decision(limit: &TickLimit, result: &StepResult<Self, Self::Info>, now: u64) -> Decision;
 
     /// The state as up to twelve words.
     fn from_words(word: impl Fn(usize) -> u64) -> Self;
@@ -115,7 +117,7 @@ pub(crate) trait StateMachine: Copy + Default {
 
     /// The state after a call of `cost` that is not settled later. Windows need not know.
     #[inline(always)]
-    fn kept(self, _: &Self::Limit, _: u64) -> Self {
+    fn finalize(self, _: &Self::Limit, _: u64) -> Self {
         self
     }
 
@@ -143,8 +145,8 @@ macro_rules! is_windowed {
         type Info = DecisionInfo;
 
         #[inline(always)]
-        fn limit(normal: &TickLimit) -> WindowLimit {
-            normal.windowed()
+        fn limit(limit: &TickLimit) -> WindowLimit {
+            limit.windowed()
         }
 
         #[inline(always)]
@@ -153,15 +155,15 @@ macro_rules! is_windowed {
         }
 
         #[inline(always)]
-        fn decision(normal: &TickLimit, judged: &StepResult<Self>, now: u64) -> Decision {
-            Decision::windowed(normal, judged, now)
+        fn decision(limit: &TickLimit, result: &StepResult<Self>, now: u64) -> Decision {
+            Decision::windowed(limit, result, now)
         }
 
         fn grant(self, limit: &WindowLimit, now: u64, tokens: u64) -> (Self, u64) {
-            let (StepResult::Admit(_, told)
-            | StepResult::Deny { told, .. }
-            | StepResult::Never(told)) = self.step(limit, now, 0);
-            let gift = tokens.min(limit.most - told.remaining.min(limit.most));
+            let (StepResult::Admit(_, info)
+            | StepResult::Deny { info, .. }
+            | StepResult::Never(info)) = self.step(limit, now, 0);
+            let granted = tokens.min(limit.max - info.remaining.min(limit.max));
             // Which window it is, also of one that is more than full.
             let charged_in = self.charge_more(limit, now, 0).charged_in();
             (
@@ -170,11 +172,11 @@ macro_rules! is_windowed {
                     now,
                     &Refund {
                         charged_in,
-                        cost: gift,
-                        unused: gift,
+                        cost: granted,
+                        unused: granted,
                     },
                 ),
-                gift,
+                granted,
             )
         }
     };

@@ -46,7 +46,7 @@ pub(crate) struct RefundableBucket {
     /// When the bucket is full again.
     tat: u128,
     /// The same for the settled charges alone.
-    kept: u128,
+    settled: u128,
     /// The same for all charges before the newer generation, and the settled ones of the newer
     /// generation.
     mark: u128,
@@ -65,7 +65,7 @@ impl RefundableBucket {
     pub(crate) fn settled_at(tat: u128) -> Self {
         Self {
             tat,
-            kept: tat,
+            settled: tat,
             mark: tat,
             ..Self::default()
         }
@@ -88,7 +88,7 @@ impl RefundableBucket {
         }
         for _ in 0..2 {
             if self.mark <= clock {
-                self.kept = self.kept.max(self.mark);
+                self.settled = self.settled.max(self.mark);
                 self.pending = [self.pending[1], 0];
                 self.since = [self.since[1], now];
                 self.mark = self.tat;
@@ -102,8 +102,8 @@ impl RefundableBucket {
         let [older, newer] = self.pending.map(u128::from);
         self.tat = self
             .tat
-            .min(self.kept.max(limit.clock(self.latest)) + older + newer);
-        self.kept = self.kept.min(self.tat);
+            .min(self.settled.max(limit.clock(self.latest)) + older + newer);
+        self.settled = self.settled.min(self.tat);
         self.mark = self.mark.min(self.tat);
         self
     }
@@ -112,7 +112,7 @@ impl RefundableBucket {
     fn booked(mut self, limit: &BucketSize, charged_at: u64, used: u64, is_newer: bool) -> Self {
         if used > 0 {
             let (at, used) = (limit.clock(charged_at), u128::from(used));
-            self.kept = self.kept.max(at) + used;
+            self.settled = self.settled.max(at) + used;
             if is_newer {
                 self.mark = self.mark.max(at) + used;
             }
@@ -126,13 +126,13 @@ impl StateMachine for RefundableBucket {
     /// How far the state is ahead of the clock.
     type Info = u64;
 
-    fn limit(normal: &TickLimit) -> BucketSize {
+    fn limit(limit: &TickLimit) -> BucketSize {
         let TickLimit {
             ticks,
             token,
             capacity,
             ..
-        } = *normal;
+        } = *limit;
         BucketSize {
             ticks,
             token,
@@ -145,22 +145,22 @@ impl StateMachine for RefundableBucket {
     }
 
     /// Of a denial, `retry_at` is how many ticks are missing.
-    fn decision(normal: &TickLimit, judged: &StepResult<Self, u64>, _: u64) -> Decision {
-        match *judged {
-            StepResult::Admit(_, ahead) => Decision::new(normal, Outcome::Allowed, ahead, 0),
-            StepResult::Deny { told, retry_at } => {
-                Decision::new(normal, Outcome::Denied, told, retry_at)
+    fn decision(limit: &TickLimit, result: &StepResult<Self, u64>, _: u64) -> Decision {
+        match *result {
+            StepResult::Admit(_, ahead) => Decision::new(limit, Outcome::Allowed, ahead, 0),
+            StepResult::Deny { info, retry_at } => {
+                Decision::new(limit, Outcome::Denied, info, retry_at)
             }
-            StepResult::Never(ahead) => Decision::new(normal, Outcome::Never, ahead, 0),
+            StepResult::Never(ahead) => Decision::new(limit, Outcome::Never, ahead, 0),
         }
     }
 
     fn from_words(word: impl Fn(usize) -> u64) -> Self {
-        let wide = |at: usize| u128::from(word(at)) << 64 | u128::from(word(at + 1));
+        let large = |at: usize| u128::from(word(at)) << 64 | u128::from(word(at + 1));
         Self {
-            tat: wide(0),
-            kept: wide(2),
-            mark: wide(4),
+            tat: large(0),
+            settled: large(2),
+            mark: large(4),
             pending: [word(6), word(7)],
             since: [word(8), word(9)],
             latest: word(10),
@@ -168,9 +168,9 @@ impl StateMachine for RefundableBucket {
     }
 
     fn to_words(self, mut word: impl FnMut(usize, u64)) {
-        for (at, wide) in [self.tat, self.kept, self.mark].into_iter().enumerate() {
-            word(2 * at, (wide >> 64) as u64);
-            word(2 * at + 1, wide as u64);
+        for (at, large) in [self.tat, self.settled, self.mark].into_iter().enumerate() {
+            word(2 * at, (large >> 64) as u64);
+            word(2 * at + 1, large as u64);
         }
         let [older, newer] = self.pending;
         let [older_since, newer_since] = self.since;
@@ -207,7 +207,7 @@ impl StateMachine for RefundableBucket {
         let missing = ahead.saturating_add(need).saturating_sub(limit.capacity);
         if missing > 0 {
             return StepResult::Deny {
-                told: ahead,
+                info: ahead,
                 retry_at: missing.saturating_add(early.saturating_mul(limit.ticks)),
             };
         }
@@ -228,7 +228,7 @@ impl StateMachine for RefundableBucket {
         StepResult::Admit(state, ahead + need)
     }
 
-    fn kept(mut self, limit: &BucketSize, cost: u64) -> Self {
+    fn finalize(mut self, limit: &BucketSize, cost: u64) -> Self {
         let used = cost.saturating_mul(limit.token);
         self.pending[1] = self.pending[1].saturating_sub(used);
         self.booked(limit, self.latest, used, true)
@@ -262,13 +262,13 @@ impl StateMachine for RefundableBucket {
     }
 
     fn grant(mut self, limit: &BucketSize, now: u64, tokens: u64) -> (Self, u64) {
-        let gift = self
+        let granted = self
             .ahead(limit.clock(now))
             .min(tokens.saturating_mul(limit.token));
-        for number in [&mut self.tat, &mut self.kept, &mut self.mark] {
-            *number = number.saturating_sub(u128::from(gift));
+        for number in [&mut self.tat, &mut self.settled, &mut self.mark] {
+            *number = number.saturating_sub(u128::from(granted));
         }
-        (self, gift.div_ceil(limit.token))
+        (self, granted.div_ceil(limit.token))
     }
 
     fn join(self, _: &BucketSize, other: Self) -> Self {

@@ -33,18 +33,18 @@ impl Ring {
         now: u64,
         cost: u64,
     ) -> (StepResult<Self>, u64) {
-        let (judged, now) = judge(limit, self.length, |age| time(self.place(age)), now, cost);
+        let (result, now) = judge(limit, self.length, |age| time(self.place(age)), now, cost);
         let left = |expired| Self {
             head: self.place(expired),
             length: self.length - expired,
             ..self
         };
-        let judged = match judged {
-            StepResult::Admit(expired, told) => StepResult::Admit(left(expired), told),
-            StepResult::Deny { told, retry_at } => StepResult::Deny { told, retry_at },
-            StepResult::Never(told) => StepResult::Never(told),
+        let result = match result {
+            StepResult::Admit(expired, info) => StepResult::Admit(left(expired), info),
+            StepResult::Deny { info, retry_at } => StepResult::Deny { info, retry_at },
+            StepResult::Never(info) => StepResult::Never(info),
         };
-        (judged, now)
+        (result, now)
     }
 
     /// Adds a unit at the young end and returns its place. The ring has room: `step` said so.
@@ -71,21 +71,21 @@ pub(crate) fn judge(
     let expired = partition(length, |age| gone(at(age)));
     let live = length - expired;
     let reset_at = |newest: u64| newest.saturating_add(limit.window);
-    let told = DecisionInfo {
-        remaining: limit.most - live.min(limit.most),
+    let info = DecisionInfo {
+        remaining: limit.max - live.min(limit.max),
         reset_at: if live == 0 { 0 } else { reset_at(newest) },
     };
-    if cost > limit.most {
-        return (StepResult::Never(told), now);
+    if cost > limit.max {
+        return (StepResult::Never(info), now);
     }
-    if live + cost > limit.most {
-        let retry_at = at(expired + (live + cost - limit.most) - 1).saturating_add(limit.window);
-        return (StepResult::Deny { told, retry_at }, now);
+    if live + cost > limit.max {
+        let retry_at = at(expired + (live + cost - limit.max) - 1).saturating_add(limit.window);
+        return (StepResult::Deny { info, retry_at }, now);
     }
     let after = DecisionInfo {
-        remaining: told.remaining - cost,
+        remaining: info.remaining - cost,
         reset_at: if cost == 0 {
-            told.reset_at
+            info.reset_at
         } else {
             reset_at(now)
         },

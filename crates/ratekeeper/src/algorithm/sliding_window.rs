@@ -41,7 +41,7 @@ impl SlidingWindow {
         self.at.saturating_mul(limit.window)
     }
 
-    fn told(self, limit: &WindowLimit, now: u64) -> DecisionInfo {
+    fn info(self, limit: &WindowLimit, now: u64) -> DecisionInfo {
         let inside = limit.window - now.saturating_sub(self.start(limit));
         // Most products fit 64 bits, where a division costs a fraction.
         let weighted = match self.before.checked_mul(inside) {
@@ -63,20 +63,20 @@ impl SlidingWindow {
                 .saturating_add(limit.window.saturating_mul(windows))
         };
         DecisionInfo {
-            remaining: u128::from(limit.most).saturating_sub(counted) as u64,
+            remaining: u128::from(limit.max).saturating_sub(counted) as u64,
             reset_at,
         }
     }
 
     /// When a call of `cost`, at most N, fits if nobody else comes.
     fn retry_at(self, limit: &WindowLimit, cost: u64) -> u64 {
-        let (most, window) = (limit.most, u128::from(limit.window));
+        let (max, window) = (limit.max, u128::from(limit.window));
         let share = |free: u64, of: u64| {
             (u128::from(free) * window / u128::from(of.max(1))).min(window) as u64
         };
-        let (windows, share) = match self.current <= most - cost {
-            true => (1, share(most - cost - self.current, self.before)),
-            false => (2, share(most - cost, self.current)),
+        let (windows, share) = match self.current <= max - cost {
+            true => (1, share(max - cost - self.current, self.before)),
+            false => (2, share(max - cost, self.current)),
         };
         self.start(limit)
             .saturating_add(limit.window.saturating_mul(windows))
@@ -106,10 +106,10 @@ impl StateMachine for SlidingWindow {
     }
 
     fn clip(self, limit: &WindowLimit) -> Self {
-        let most = (1 << limit.shift) - 1;
+        let max = (1 << limit.shift) - 1;
         Self {
-            current: self.current.min(most),
-            before: self.before.min(most),
+            current: self.current.min(max),
+            before: self.before.min(max),
             ..self
         }
     }
@@ -127,16 +127,16 @@ impl StateMachine for SlidingWindow {
     #[inline(always)]
     fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let state = self.roll(limit, now);
-        if cost > limit.most {
-            return StepResult::Never(state.told(limit, now));
+        if cost > limit.max {
+            return StepResult::Never(state.info(limit, now));
         }
         let window = u128::from(limit.window);
         let inside = u128::from(limit.window - now.saturating_sub(state.start(limit)));
         let here = (u128::from(state.current) + u128::from(cost)).saturating_mul(window);
         let counted = (u128::from(state.before) * inside).saturating_add(here);
-        if counted > u128::from(limit.most) * window {
+        if counted > u128::from(limit.max) * window {
             return StepResult::Deny {
-                told: state.told(limit, now),
+                info: state.info(limit, now),
                 retry_at: state.retry_at(limit, cost),
             };
         }
@@ -144,7 +144,7 @@ impl StateMachine for SlidingWindow {
             current: state.current + cost,
             ..state
         };
-        StepResult::Admit(after, after.told(limit, now))
+        StepResult::Admit(after, after.info(limit, now))
     }
 
     fn charged_in(self) -> u64 {
@@ -176,7 +176,7 @@ impl StateMachine for SlidingWindow {
             current: state
                 .current
                 .saturating_add(extra)
-                .min(limit.most)
+                .min(limit.max)
                 .max(state.current),
             ..state
         }

@@ -8,8 +8,8 @@ use crate::decision::Decision;
 use crate::limit::TickLimit;
 
 /// Steps a window, at most; it must divide the window.
-const MOST_STEPS: u64 = 10;
-const COUNTERS: usize = MOST_STEPS as usize + 1;
+const MAX_STEPS: u64 = 10;
+const COUNTERS: usize = MAX_STEPS as usize + 1;
 
 /// The number of the newest step, and what was admitted in it and in those before, by number modulo
 /// S + 1.
@@ -31,7 +31,7 @@ fn steps_of(limit: &WindowLimit) -> u64 {
 }
 
 pub(crate) fn steps(window: u64) -> u64 {
-    (1..=MOST_STEPS)
+    (1..=MAX_STEPS)
         .rev()
         .find(|steps| window.is_multiple_of(*steps))
         .unwrap_or(1)
@@ -67,13 +67,13 @@ impl SlidingWindowStrict {
         })
     }
 
-    fn told(&self, limit: &WindowLimit, steps: u64, length: u64) -> DecisionInfo {
+    fn info(&self, limit: &WindowLimit, steps: u64, length: u64) -> DecisionInfo {
         let newest = self.oldest_first(steps).rev().find(|(_, count)| *count > 0);
         let reset_at = newest.map_or(0, |(age, _)| {
             self.newest.saturating_add(age + 1).saturating_mul(length)
         });
         DecisionInfo {
-            remaining: limit.most.saturating_sub(self.total()),
+            remaining: limit.max.saturating_sub(self.total()),
             reset_at,
         }
     }
@@ -111,13 +111,13 @@ impl StateMachine for SlidingWindowStrict {
 
     fn step(self, limit: &WindowLimit, now: u64, cost: u64) -> StepResult<Self> {
         let (mut state, steps, length) = self.roll(limit, now);
-        if cost > limit.most {
-            return StepResult::Never(state.told(limit, steps, length));
+        if cost > limit.max {
+            return StepResult::Never(state.info(limit, steps, length));
         }
         // More than a word may hold, of which no more than a word matters.
         let wanted = u128::from(state.total()) + u128::from(cost);
         let mut over =
-            u64::try_from(wanted.saturating_sub(u128::from(limit.most))).unwrap_or(u64::MAX);
+            u64::try_from(wanted.saturating_sub(u128::from(limit.max))).unwrap_or(u64::MAX);
         if over > 0 {
             let mut dropped = 0;
             for (age, count) in state.oldest_first(steps) {
@@ -129,12 +129,12 @@ impl StateMachine for SlidingWindowStrict {
             }
             let retry_at = state.newest.saturating_add(dropped).saturating_mul(length);
             return StepResult::Deny {
-                told: state.told(limit, steps, length),
+                info: state.info(limit, steps, length),
                 retry_at,
             };
         }
         state.counts[(state.newest % (steps + 1)) as usize] += cost;
-        StepResult::Admit(state, state.told(limit, steps, length))
+        StepResult::Admit(state, state.info(limit, steps, length))
     }
 
     fn charged_in(self) -> u64 {
@@ -155,7 +155,7 @@ impl StateMachine for SlidingWindowStrict {
 
     fn charge_more(self, limit: &WindowLimit, now: u64, extra: u64) -> Self {
         let (mut state, steps, _) = self.roll(limit, now);
-        let room = limit.most.saturating_sub(state.total());
+        let room = limit.max.saturating_sub(state.total());
         let count = &mut state.counts[(state.newest % (steps + 1)) as usize];
         *count = count.saturating_add(extra.min(room));
         state

@@ -9,7 +9,7 @@
 //! All quantities are ticks of the limit's [`Normal`] form, the clock counted from an origin that
 //! the caller chose.
 
-use crate::limit::{LONGEST_DEBT, TickLimit};
+use crate::limit::{MAX_DEBT, TickLimit};
 
 /// What became of a call.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -24,7 +24,7 @@ pub(crate) enum Step {
 
 /// One call of `cost` tokens at `clock` by a caller that would wait for `patience`.
 #[inline]
-pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
+pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, max_wait: u64) -> Step {
     let Some(cost) = limit.ticks_of(cost) else {
         return Step::Never;
     };
@@ -42,16 +42,16 @@ pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience:
         limit,
         clock.max(tat).checked_add(cost),
         ahead - limit.capacity,
-        patience,
+        max_wait,
     )
 }
 
 #[inline]
-fn late(limit: &TickLimit, next: Option<u64>, wait: u64, patience: u64) -> Step {
+fn late(limit: &TickLimit, next: Option<u64>, wait: u64, max_wait: u64) -> Step {
     match next {
         _ if limit.ticks == 0 => Step::Never,
-        _ if wait > patience => Step::Deny { wait },
-        Some(tat) if wait <= LONGEST_DEBT && tat < u64::MAX => Step::Admit { tat, wait },
+        _ if wait > max_wait => Step::Deny { wait },
+        Some(tat) if wait <= MAX_DEBT && tat < u64::MAX => Step::Admit { tat, wait },
         _ => Step::Never,
     }
 }

@@ -1,18 +1,18 @@
 //! What a person writes: a rate, a burst, an algorithm.
 
+mod backend;
 mod float;
-mod micros;
-mod normal;
 #[cfg(feature = "serde")]
 mod serde;
 mod text;
+mod ticks;
 
+pub use backend::{MicrosLimit, WindowCounter};
 pub use float::RateError;
-pub use micros::{MicrosLimit, WindowCounter};
-#[cfg(feature = "std")]
-pub(crate) use normal::LONGEST_FILL;
-pub(crate) use normal::{HORIZON, Kind, LONGEST_DEBT, TickLimit};
 pub use text::{ParseLimitError, ParseLimitErrorKind};
+#[cfg(feature = "std")]
+pub(crate) use ticks::MAX_FILL;
+pub(crate) use ticks::{HORIZON, Kind, MAX_DEBT, TickLimit};
 
 use crate::clock::{NANOS_PER_SECOND, nanos};
 use core::fmt;
@@ -154,7 +154,7 @@ pub struct Limit {
     /// How much may come at once, and in which terms: see [`Room`] and [`REFUNDABLE`].
     room: u64,
     terms: u8,
-    normal: TickLimit,
+    tick_limit: TickLimit,
     algorithm: Algorithm,
 }
 
@@ -407,13 +407,13 @@ impl Limit {
         algorithm: Algorithm,
         refundable: bool,
     ) -> Self {
-        let normal = TickLimit::new(count, period, room, algorithm, refundable);
+        let tick_limit = TickLimit::new(count, period, room, algorithm, refundable);
         let (room, terms) = match room {
             BurstSpec::Burst(burst) => (burst, 0),
             BurstSpec::Wait(longest) => (longest, 1),
             BurstSpec::Queue(longest) => (longest, 2),
         };
-        let terms = if matches!(normal.kind, Kind::Refundable) {
+        let terms = if matches!(tick_limit.kind, Kind::Refundable) {
             terms | REFUNDABLE
         } else {
             terms
@@ -423,7 +423,7 @@ impl Limit {
             period,
             room,
             terms,
-            normal,
+            tick_limit,
             algorithm,
         }
     }
@@ -453,9 +453,9 @@ impl Limit {
     /// How much may come at once, as it decides: the burst, what a pacing queue takes, or the count
     /// of a window. [`u64::MAX`] when unlimited.
     pub const fn capacity(&self) -> u64 {
-        match self.normal.kind {
+        match self.tick_limit.kind {
             Kind::Unlimited => u64::MAX,
-            _ => self.normal.burst(),
+            _ => self.tick_limit.burst(),
         }
     }
 
@@ -466,23 +466,23 @@ impl Limit {
 
     /// Whether every call is admitted.
     pub const fn is_unlimited(&self) -> bool {
-        matches!(self.normal.kind, Kind::Unlimited)
+        matches!(self.tick_limit.kind, Kind::Unlimited)
     }
 
     /// Whether every charge is settled; see [`refundable`](Self::refundable). False where that
     /// changes nothing.
     pub const fn is_refundable(&self) -> bool {
-        matches!(self.normal.kind, Kind::Refundable)
+        matches!(self.tick_limit.kind, Kind::Refundable)
     }
 
     /// How long until everything is available again after everything was used at once; none if it
     /// never is, zero when unlimited.
     pub const fn fills_in(&self) -> Option<Duration> {
-        match self.normal.kind {
+        match self.tick_limit.kind {
             Kind::Unlimited => Some(Duration::ZERO),
             Kind::Frozen => None,
             Kind::Bucket | Kind::Refundable | Kind::Pacing => Some(Duration::from_nanos(
-                self.normal.nanos_ceil(self.normal.capacity),
+                self.tick_limit.nanos_ceil(self.tick_limit.capacity),
             )),
             _ => Some(Duration::from_nanos(self.period)),
         }
@@ -501,17 +501,17 @@ impl Limit {
     /// assert!(odd.per_second() > 58.999_999_9 && odd.per_second() <= 59.0);
     /// ```
     pub const fn effective(&self) -> Option<Effective> {
-        if self.is_unlimited() || self.normal.is_windowed() {
+        if self.is_unlimited() || self.tick_limit.is_windowed() {
             return None;
         }
-        let TickLimit { ticks, token, .. } = self.normal;
+        let TickLimit { ticks, token, .. } = self.tick_limit;
         let exact_rate = ticks as u128 * self.period as u128 == token as u128 * self.count as u128
             || self.count == 0;
         let exact_room = match self.room() {
-            BurstSpec::Burst(burst) => self.normal.burst() == burst,
-            BurstSpec::Queue(longest) => self.normal.burst() == longest.saturating_add(1),
+            BurstSpec::Burst(burst) => self.tick_limit.burst() == burst,
+            BurstSpec::Queue(longest) => self.tick_limit.burst() == longest.saturating_add(1),
             BurstSpec::Wait(longest) => {
-                self.normal.capacity as u128 == longest as u128 * ticks as u128
+                self.tick_limit.capacity as u128 == longest as u128 * ticks as u128
             }
         };
         if exact_rate && (exact_room || self.count == 0) {
@@ -520,23 +520,23 @@ impl Limit {
         Some(Effective {
             ticks,
             token,
-            burst: self.normal.burst(),
+            burst: self.tick_limit.burst(),
         })
     }
 
     /// Whether what was written would take longer to fill than a bucket may.
     const fn clips(&self) -> bool {
-        let longest = normal::LONGEST_FILL as u128 * self.count as u128;
+        let longest = ticks::MAX_FILL as u128 * self.count as u128;
         match self.room() {
-            BurstSpec::Wait(longest) => longest > normal::LONGEST_FILL,
+            BurstSpec::Wait(longest) => longest > ticks::MAX_FILL,
             BurstSpec::Burst(room) | BurstSpec::Queue(room) => {
                 room as u128 * self.period as u128 > longest
             }
         }
     }
 
-    pub(crate) const fn normal(&self) -> &TickLimit {
-        &self.normal
+    pub(crate) const fn tick_limit(&self) -> &TickLimit {
+        &self.tick_limit
     }
 
     /// The numbers as written, for a cell that stores them word by word: count, period, room, and

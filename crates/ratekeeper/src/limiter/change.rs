@@ -3,7 +3,8 @@
 //! The old word is sealed for good, the clock is read, and the new cell is filled before it is
 //! published.
 
-use super::cell::{Generation, REACH, SEALED, origin_for};
+use super::generation::Generation;
+use crate::algorithm::tat_word::{REACH, SEALED, origin_for};
 use crate::clock::Timestamp;
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, Ordering};
@@ -15,11 +16,11 @@ pub(super) const FULL: u64 = 1 << 63;
 
 /// A generation after the first, and how claims of the one before it find themselves in it.
 pub(crate) struct NextGeneration {
-    pub(crate) cell: Generation,
-    carried: Carried,
+    pub(crate) generation: Generation,
+    carried: CarriedLevel,
 }
 
-struct Carried {
+struct CarriedLevel {
     /// The old zero of the bucket, in the old ticks.
     from: AtomicU64,
     /// The same level in the new ticks.
@@ -57,7 +58,7 @@ impl Generation {
     /// Ends this generation: the word is sealed for good. Returns what it was.
     fn seal(&self) -> u64 {
         // Whoever is inside a wide state ends first; whoever comes after meets the seal.
-        let _held = self.wide.get().map(|wide| wide.lock.hold());
+        let _guard = self.large.get().map(|large| large.lock.lock());
         self.word.swap(SEALED, Ordering::AcqRel)
     }
 
@@ -75,12 +76,12 @@ impl Generation {
     ) {
         let word = self.seal();
         let now = now();
-        let ((old, word), new) = (self.as_bucket(word), limit.normal());
+        let ((old, word), new) = (self.as_bucket(word), limit.tick_limit());
         match (family(&old), family(new)) {
-            (Family::Tokens, Family::Tokens) => {
+            (AlgorithmFamily::Tokens, AlgorithmFamily::Tokens) => {
                 self.hand_over_tokens(&old, next, limit, carry, word, now)
             }
-            (Family::Queue, Family::Queue) if carry != Carry::Reset => {
+            (AlgorithmFamily::Queue, AlgorithmFamily::Queue) if carry != Carry::Reset => {
                 // The time at which the queue is empty stays that time.
                 let empty = i128::from(word) - i128::from(self.clock_at(&old, now));
                 let empty =
@@ -92,14 +93,18 @@ impl Generation {
                 } else {
                     empty.min(i128::from(SEALED / 2)) as u64
                 };
-                next.cell
+                next.generation
                     .fill(limit, origin, clock.saturating_add(ahead).min(SEALED - 1));
-                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+                next.generation
+                    .meta
+                    .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
             }
             _ => {
-                next.cell.fill(limit, self.origin_after(now), 0);
-                next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
-                if carry == Carry::Reset || self.hand_over_window(&next.cell, word) {
+                next.generation.fill(limit, self.origin_after(now), 0);
+                next.generation
+                    .meta
+                    .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
+                if carry == Carry::Reset || self.hand_over_window(&next.generation, word) {
                     return;
                 }
                 let (used, most) = (self.used(&old, word, now), old.burst());
@@ -110,7 +115,7 @@ impl Generation {
                     Carry::Additive => used.saturating_sub(new.burst().saturating_sub(most)),
                     _ => used,
                 };
-                next.cell
+                next.generation
                     .charge_unconditionally(new, now, used.min(new.burst()));
             }
         }
@@ -119,11 +124,11 @@ impl Generation {
     /// The numbers and the word of this cell; of a refundable bucket those of the plain bucket with
     /// the same TAT.
     fn as_bucket(&self, word: u64) -> (TickLimit, u64) {
-        let normal = self.normal();
-        if normal.kind != Kind::Refundable {
-            return (normal, word);
+        let limit = self.tick_limit();
+        if limit.kind != Kind::Refundable {
+            return (limit, word);
         }
-        let origin = u128::from(self.origin.load(Ordering::Relaxed)) * u128::from(normal.ticks);
+        let origin = u128::from(self.origin.load(Ordering::Relaxed)) * u128::from(limit.ticks);
         let tat = self
             .refundable_tat()
             .saturating_sub(origin)
@@ -131,7 +136,7 @@ impl Generation {
         (
             TickLimit {
                 kind: Kind::Bucket,
-                ..normal
+                ..limit
             },
             tat,
         )
@@ -142,7 +147,7 @@ impl Generation {
     fn origin_after(&self, now: Timestamp) -> u64 {
         let origin = self.origin.load(Ordering::Relaxed);
         let near = now.as_unix_nanos().saturating_sub(origin) <= REACH;
-        if near && self.normal().kind != Kind::Unlimited {
+        if near && self.tick_limit().kind != Kind::Unlimited {
             origin
         } else {
             origin_for(now)
@@ -190,29 +195,31 @@ impl Generation {
         word: u64,
         now: Timestamp,
     ) {
-        let new = limit.normal();
-        let zero = Zero::of(self, old, word, now);
+        let new = limit.tick_limit();
+        let zero = BucketLevel::of(self, old, word, now);
         let token = |units: i128| floor_div(units * i128::from(new.token), i128::from(old.token));
         let full = i128::from(new.capacity);
         let level = match (zero, carry) {
-            (Zero::Full, _) | (_, Carry::Reset) => full,
-            (Zero::Level { level, .. }, Carry::Proportional) if level > 0 && old.capacity > 0 => {
+            (BucketLevel::Full, _) | (_, Carry::Reset) => full,
+            (BucketLevel::Level { level, .. }, Carry::Proportional)
+                if level > 0 && old.capacity > 0 =>
+            {
                 floor_div(level * full, i128::from(old.capacity))
             }
-            (Zero::Level { level, .. }, Carry::Additive) => {
+            (BucketLevel::Level { level, .. }, Carry::Additive) => {
                 let grown = new.burst().saturating_sub(old.burst());
                 (token(level) + i128::from(grown) * i128::from(new.token)).min(full)
             }
-            (Zero::Level { level, .. }, _) => token(level),
+            (BucketLevel::Level { level, .. }, _) => token(level),
         };
         if new.kind == Kind::Unlimited {
             let word = match zero {
-                Zero::Full => FULL,
-                Zero::Level { .. } => {
+                BucketLevel::Full => FULL,
+                BucketLevel::Level { .. } => {
                     (level + UNLIMITED_BIAS).clamp(0, i128::from(FULL - 1)) as u64
                 }
             };
-            next.cell.fill(limit, now.as_unix_nanos(), word);
+            next.generation.fill(limit, now.as_unix_nanos(), word);
             return;
         }
         let origin = self.origin_after(now);
@@ -221,14 +228,16 @@ impl Generation {
         let tat = (empty_at + full).clamp(0, i128::from(SEALED - 1));
         if new.kind == Kind::Refundable {
             // Its charges are settled one by one, and those of before are not among them.
-            next.cell.fill(limit, origin, 0);
-            next.cell
+            next.generation.fill(limit, origin, 0);
+            next.generation
                 .set_refundable_tat(u128::from(origin) * u128::from(new.ticks) + tat as u128);
-            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            next.generation
+                .meta
+                .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
             return;
         }
-        next.cell.fill(limit, origin, tat as u64);
-        if let Zero::Level { at, level: before } = zero {
+        next.generation.fill(limit, origin, tat as u64);
+        if let BucketLevel::Level { at, level: before } = zero {
             let carried = &next.carried;
             carried.level.store(before as u64, Ordering::Relaxed);
             carried.from.store(
@@ -238,10 +247,13 @@ impl Generation {
             carried.to.store(empty_at as u64, Ordering::Relaxed);
         }
         // A claim of before is worth something only if the level it was made on lives on.
-        let is_plain = self.normal().kind == old.kind && old.kind != Kind::Unlimited;
-        let lives_on = matches!(zero, Zero::Level { .. }) && is_plain && carry != Carry::Reset;
+        let is_plain = self.tick_limit().kind == old.kind && old.kind != Kind::Unlimited;
+        let lives_on =
+            matches!(zero, BucketLevel::Level { .. }) && is_plain && carry != Carry::Reset;
         if !lives_on {
-            next.cell.meta.fetch_or(FORGETS, Ordering::Relaxed);
+            next.generation
+                .meta
+                .fetch_or(DISCARDS_CLAIMS, Ordering::Relaxed);
         }
     }
 }
@@ -251,8 +263,8 @@ impl NextGeneration {
     pub(crate) fn empty() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            cell: Generation::empty(),
-            carried: Carried {
+            generation: Generation::empty(),
+            carried: CarriedLevel {
                 from: zero(),
                 to: zero(),
                 level: zero(),
@@ -261,13 +273,15 @@ impl NextGeneration {
     }
 
     /// What a claim of the generation before is in this one; none if this one knows nothing of it.
-    pub(super) fn follow(
+    pub(super) fn convert_claim(
         &self,
         before: &Generation,
         claim: ReservationClaim,
     ) -> Option<ReservationClaim> {
-        let (old, new) = (before.normal(), self.cell.normal());
-        if self.cell.meta.load(Ordering::Relaxed) & FORGETS != 0 || new.kind == Kind::Unlimited {
+        let (old, new) = (before.tick_limit(), self.generation.tick_limit());
+        if self.generation.meta.load(Ordering::Relaxed) & DISCARDS_CLAIMS != 0
+            || new.kind == Kind::Unlimited
+        {
             return None;
         }
         let convert = |ticks: i128| floor_div(ticks * i128::from(new.token), i128::from(old.token));
@@ -291,36 +305,36 @@ impl NextGeneration {
 }
 
 /// Algorithms that count in the same terms.
-enum Family {
+enum AlgorithmFamily {
     Tokens,
     Queue,
     Window,
 }
 
-fn family(limit: &TickLimit) -> Family {
+fn family(limit: &TickLimit) -> AlgorithmFamily {
     match limit.kind {
-        Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => Family::Tokens,
-        Kind::Pacing => Family::Queue,
-        _ => Family::Window,
+        Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => AlgorithmFamily::Tokens,
+        Kind::Pacing => AlgorithmFamily::Queue,
+        _ => AlgorithmFamily::Window,
     }
 }
 
 /// Set in `meta` of a cell whose level has nothing to do with the one before it.
-const FORGETS: u64 = 1 << 63;
+const DISCARDS_CLAIMS: u64 = 1 << 63;
 
 /// Where the level of a bucket stands at the moment of a change.
 #[derive(Clone, Copy)]
-enum Zero {
+enum BucketLevel {
     /// Anything that was spent is forgotten.
     Full,
     /// `level` ticks are in it (negative: debt); it was, or will be, empty `at`.
     Level { level: i128, at: u64 },
 }
 
-impl Zero {
-    fn of(cell: &Generation, limit: &TickLimit, word: u64, now: Timestamp) -> Self {
+impl BucketLevel {
+    fn of(generation: &Generation, limit: &TickLimit, word: u64, now: Timestamp) -> Self {
         if limit.kind == Kind::Unlimited {
-            let since = cell.origin.load(Ordering::Relaxed);
+            let since = generation.origin.load(Ordering::Relaxed);
             return match word {
                 // Time without a limit forgives everything.
                 FULL => Self::Full,
@@ -334,7 +348,7 @@ impl Zero {
         // This may be past the horizon, where the clock is more than a word holds.
         let elapsed = now
             .as_unix_nanos()
-            .saturating_sub(cell.origin.load(Ordering::Relaxed));
+            .saturating_sub(generation.origin.load(Ordering::Relaxed));
         let clock = i128::from(elapsed) * i128::from(limit.ticks);
         let tat = clock.max(i128::from(word));
         let capacity = i128::from(limit.capacity);

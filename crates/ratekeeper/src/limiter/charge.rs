@@ -1,7 +1,7 @@
 //! What an admission took, for those who learn the true cost later.
 
 use super::Limiter;
-use super::view::Admission;
+use super::at::Admission;
 use crate::algorithm::Refund;
 use crate::algorithm::token_bucket::{self, ChargeRecord};
 use crate::clock::{Clock, DefaultClock, Timestamp};
@@ -37,7 +37,7 @@ pub struct Charge<C: Clock = DefaultClock> {
 pub(super) enum Owner<C: Clock> {
     One {
         limiter: Limiter<C>,
-        generation: u32,
+        generation_id: u32,
     },
     #[cfg(feature = "std")]
     Key { key: OwnedKey<C> },
@@ -59,7 +59,7 @@ impl<C: Clock> Charge<C> {
         Self::of(
             Owner::One {
                 limiter: limiter.clone(),
-                generation: admitted.generation,
+                generation_id: admitted.generation_id,
             },
             admitted,
             cost,
@@ -74,16 +74,16 @@ impl<C: Clock> Charge<C> {
     #[inline]
     fn of(owner: Owner<C>, admitted: &Admission, cost: u64) -> Self {
         let Admission {
-            normal,
+            limit,
             clock,
             tat,
             refunded,
             given,
             ..
         } = *admitted;
-        let charged = match normal.kind {
+        let charged = match limit.kind {
             Kind::Unlimited => ChargeRecord::NOTHING,
-            _ => ChargeRecord::new(&normal, tat, clock, cost, refunded, given),
+            _ => ChargeRecord::new(&limit, tat, clock, cost, refunded, given),
         };
         Self {
             owner,
@@ -129,55 +129,55 @@ impl<C: Clock> Charge<C> {
         match &self.owner {
             Owner::One {
                 limiter,
-                generation,
-            } => limiter.shared.cell(*generation).normal().kind == Kind::Refundable,
+                generation_id,
+            } => limiter.shared.generation(*generation_id).tick_limit().kind == Kind::Refundable,
             #[cfg(feature = "std")]
             Owner::Key { key } => key.is_refundable(),
         }
     }
 
     fn give_back(&self, unused: u64, now: impl Fn() -> Timestamp) {
-        let (shared, generation) = match &self.owner {
+        let (shared, generation_id) = match &self.owner {
             Owner::One {
                 limiter,
-                generation,
-            } => (&*limiter.shared, *generation),
+                generation_id,
+            } => (&*limiter.shared, *generation_id),
             #[cfg(feature = "std")]
             Owner::Key { key } => return key.give_back(&self.charged, self.cost, unused, now),
         };
-        shared.locked(&now, |cell, normal, current| {
-            if current != generation {
+        shared.locked(&now, |generation, limit, current| {
+            if current != generation_id {
                 return shared.cold().count_not_returned(unused);
             }
-            if normal.is_machine() {
+            if limit.is_machine() {
                 let refund = Refund {
                     charged_in: self.charged.tat,
                     cost: self.cost,
                     unused,
                 };
-                return cell.window_give_back(normal, now(), refund);
+                return generation.window_give_back(limit, now(), refund);
             }
-            if normal.kind == Kind::Pacing {
+            if limit.kind == Kind::Pacing {
                 // What is at the end of the queue and has not begun can be taken back; where that
                 // is, gifts have moved.
-                let no_gifts = cell.given.load(Ordering::Relaxed) == self.charged.given;
-                cell.update(|free| {
-                    let ahead = free.saturating_sub(cell.clock(normal, now()));
+                let no_gifts = generation.given.load(Ordering::Relaxed) == self.charged.given;
+                generation.update(|free| {
+                    let ahead = free.saturating_sub(generation.clock(limit, now()));
                     let is_last = no_gifts && free == self.charged.tat;
-                    is_last.then(|| free - ahead.min(unused.saturating_mul(normal.token)))
+                    is_last.then(|| free - ahead.min(unused.saturating_mul(limit.token)))
                 });
                 return;
             }
             let (refunded, given) = (
-                cell.refunded.load(Ordering::Relaxed),
-                cell.given.load(Ordering::Relaxed),
+                generation.refunded.load(Ordering::Relaxed),
+                generation.given.load(Ordering::Relaxed),
             );
             let mut give = 0;
-            cell.update(|tat| {
+            generation.update(|tat| {
                 // Read once the state is known, so that nothing in it is later than this.
-                let clock = cell.clock(normal, now());
+                let clock = generation.clock(limit, now());
                 give = token_bucket::refund(
-                    normal,
+                    limit,
                     tat,
                     clock,
                     unused,
@@ -189,7 +189,8 @@ impl<C: Clock> Charge<C> {
                 .give;
                 (give > 0).then(|| tat.saturating_sub(give))
             });
-            cell.refunded
+            generation
+                .refunded
                 .store(refunded.wrapping_add(give), Ordering::Release);
         });
     }
@@ -200,17 +201,17 @@ impl<C: Clock> Charge<C> {
             #[cfg(feature = "std")]
             Owner::Key { key } => return key.charge_more(extra, now),
         };
-        shared.locked(&now, |cell, normal, _| {
-            if normal.kind == Kind::Unlimited {
+        shared.locked(&now, |generation, limit, _| {
+            if limit.kind == Kind::Unlimited {
                 return;
             }
-            let extra = extra.min(normal.burst());
-            if normal.is_machine() {
-                cell.window_charge(normal, now(), extra);
+            let extra = extra.min(limit.burst());
+            if limit.is_machine() {
+                generation.window_charge(limit, now(), extra);
                 return shared.cold().count_settled_up(extra);
             }
-            let clock = cell.clock(normal, now());
-            cell.update(|tat| Some(tat.max(clock).saturating_add(extra * normal.token)));
+            let clock = generation.clock(limit, now());
+            generation.update(|tat| Some(tat.max(clock).saturating_add(extra * limit.token)));
             shared.cold().count_settled_up(extra);
         });
     }

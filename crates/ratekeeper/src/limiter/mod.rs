@@ -1,22 +1,22 @@
 //! A limiter for one subject, shared by any number of threads.
 
-pub(crate) mod cell;
+pub(crate) mod at;
 pub(crate) mod change;
 mod charge;
+pub(crate) mod generation;
+mod generations;
 mod reservation;
-mod shared;
-pub(crate) mod view;
 #[cfg(feature = "std")]
 mod wait;
 #[cfg(feature = "std")]
 mod waiters;
-pub(crate) mod windowed;
+pub(crate) mod windows;
 
+pub use at::At;
 pub use change::Carry;
 pub use charge::Charge;
+pub use generations::Adjustments;
 pub use reservation::Reservation;
-pub use shared::Adjustments;
-pub use view::At;
 #[cfg(feature = "std")]
 pub(crate) use wait::NO_TIMER;
 #[cfg(feature = "std")]
@@ -32,7 +32,7 @@ use crate::limit::Limit;
 use crate::sync::Arc;
 use core::fmt;
 use core::time::Duration;
-use shared::Generations;
+use generations::Generations;
 
 /// A limiter for one subject: one atomic word, shared by any number of threads.
 ///

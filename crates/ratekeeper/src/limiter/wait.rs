@@ -7,7 +7,7 @@
 //! tries, and wakes the next when it has. All of them are in a list of who to wake when the limiter
 //! is closed.
 
-use super::view::{MaxWait, NotAdmitted};
+use super::at::{AdmitError, MaxWait};
 use super::waiters::{Ticket, Waiters, thread_waker};
 use super::{Limiter, Reservation};
 use crate::clock::{Clock, Timestamp, nanos};
@@ -178,7 +178,7 @@ impl<C: Clock> WaitTarget<'_, C> {
 
     fn normal(&self) -> TickLimit {
         match self {
-            Self::One(limiter) => limiter.shared.current().1.normal(),
+            Self::One(limiter) => limiter.shared.current().1.tick_limit(),
             Self::Key(key) => key.terms().normal,
         }
     }
@@ -196,7 +196,7 @@ impl<C: Clock> WaitTarget<'_, C> {
         now: Timestamp,
         cost: u64,
         longest: u64,
-    ) -> Result<Option<Reservation<C>>, NotAdmitted> {
+    ) -> Result<Option<Reservation<C>>, AdmitError> {
         match self {
             Self::One(limiter) => match limiter.at(now).admit(cost, MaxWait::Slot(longest))? {
                 admitted if admitted.wait == 0 => Ok(None),
@@ -204,8 +204,8 @@ impl<C: Clock> WaitTarget<'_, C> {
             },
             Self::Key(key) => match key.slot(now, cost, longest) {
                 Ok(slot) => Ok(Some(slot).filter(|slot| slot.act_at() > now)),
-                Err(ReserveError::Denied(denied)) => Err(NotAdmitted::Denied(denied.decision())),
-                Err(ReserveError::NoSlots(algorithm)) => Err(NotAdmitted::NoSlots(algorithm)),
+                Err(ReserveError::Denied(denied)) => Err(AdmitError::Denied(denied.decision())),
+                Err(ReserveError::NoSlots(algorithm)) => Err(AdmitError::NoSlots(algorithm)),
             },
         }
     }
@@ -345,14 +345,14 @@ impl<'a, C: Clock> Wait<'a, C> {
         let reservation = match who.slot(now, cost, patience) {
             Ok(None) => return Some(Ok(())),
             Ok(slot) => slot,
-            Err(NotAdmitted::NoSlots(_)) => {
+            Err(AdmitError::NoSlots(_)) => {
                 // Nobody in line and room: no need to stand in it.
                 if who.is_queue_empty() && who.check(now, cost).is_allowed() {
                     return Some(Ok(()));
                 }
                 None
             }
-            Err(NotAdmitted::Denied(denied)) => {
+            Err(AdmitError::Denied(denied)) => {
                 return Some(Err(match denied.retry_after() {
                     Some(_) => WaitError::Deadline {
                         delay: who.delay_at(now, cost),

@@ -2,7 +2,7 @@
 
 mod class;
 #[cfg(feature = "std")]
-mod control;
+mod level;
 #[cfg(feature = "std")]
 mod shedder;
 

@@ -2,7 +2,7 @@
 //! admitted.
 
 use super::class::Class;
-use super::control::{CLASSES, Control, Settings};
+use super::level::{CLASSES, LevelConfig, LevelController};
 use crate::clock::{Clock, DefaultClock, Timestamp};
 use core::fmt;
 use core::time::Duration;
@@ -77,7 +77,7 @@ struct ClassCounters {
 
 /// What the counts were at the last tick.
 struct TickState {
-    control: Control,
+    control: LevelController,
     seen: CounterSnapshot,
     at: Timestamp,
 }
@@ -104,7 +104,7 @@ const THOUSANDTHS: f64 = 1_000.0;
 
 /// The settings of a [`Shedder`], each with its default.
 pub struct ShedderBuilder {
-    settings: Settings,
+    settings: LevelConfig,
     seed: u64,
     source: Option<Box<dyn Fn() -> f64 + Send + Sync>>,
 }
@@ -167,7 +167,7 @@ impl ShedderBuilder {
     pub fn build_with_clock<C: Clock>(self, clock: C) -> Shedder<C> {
         let now = clock.now();
         let ticking = TickState {
-            control: Control::new(self.settings),
+            control: LevelController::new(self.settings),
             seen: CounterSnapshot::default(),
             at: now,
         };
@@ -205,7 +205,7 @@ impl Shedder {
     pub fn builder() -> ShedderBuilder {
         let (every, rest) = (Duration::from_millis(100), Duration::from_secs(5));
         ShedderBuilder {
-            settings: Settings {
+            settings: LevelConfig {
                 every,
                 rest,
                 low: 0.9,

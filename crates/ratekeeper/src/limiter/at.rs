@@ -1,10 +1,11 @@
 //! The verbs at a given instant.
 
-#[cfg(feature = "std")]
-use super::cell::step;
-use super::cell::{Attempt, FastDecision, Generation, Reach, Sealed, decision, look};
 use super::change::Carry;
+use super::generation::{Attempt, Generation, SealedError};
 use super::{Charge, Limiter, Reservation, ReserveError};
+#[cfg(feature = "std")]
+use crate::algorithm::tat_word::step;
+use crate::algorithm::tat_word::{FastDecision, Reach, decision, peek};
 use crate::algorithm::token_bucket::Step;
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, DeniedError, Outcome};
@@ -21,13 +22,13 @@ pub struct At<'a, C: Clock> {
 /// How long a caller would wait.
 pub(super) enum MaxWait {
     /// As a check does.
-    OfACheck,
+    Check,
     /// So many nanoseconds, for a slot of its own.
     Slot(u64),
 }
 
 /// Why nothing was taken.
-pub(super) enum NotAdmitted {
+pub(super) enum AdmitError {
     Denied(Decision),
     /// The algorithm has no slots to give out ahead of time.
     NoSlots(Algorithm),
@@ -35,8 +36,8 @@ pub(super) enum NotAdmitted {
 
 /// An admission, before it is dressed as what the caller asked for.
 pub(crate) struct Admission {
-    pub(crate) normal: TickLimit,
-    pub(crate) generation: u32,
+    pub(crate) limit: TickLimit,
+    pub(crate) generation_id: u32,
     pub(crate) clock: u64,
     /// The state that the call left behind.
     pub(crate) tat: u64,
@@ -65,7 +66,7 @@ impl<'a, C: Clock> At<'a, C> {
         // The common case in a straight line: the limit refills, the instant is in reach, nobody
         // comes in between.
         match self.limiter.shared.probable().1.decide_fast(self.now, cost) {
-            Some(quick) => quick.decision(),
+            Some(fast) => fast.decision(),
             None => check_on_current(self.limiter, self.now, cost),
         }
     }
@@ -73,34 +74,37 @@ impl<'a, C: Clock> At<'a, C> {
     /// The same for any limit, in any generation, at any instant.
     #[inline(never)]
     fn check_on_current(&self, cost: u64) -> Decision {
-        self.on_current(|cell, normal, _| {
-            if normal.kind == Kind::Unlimited {
-                return Ok(Some(unlimited(normal)));
+        self.on_current(|generation, limit, _| {
+            if limit.kind == Kind::Unlimited {
+                return Ok(Some(unlimited(limit)));
             }
-            if normal.is_machine() {
+            if limit.is_machine() {
                 return Ok(Some(
-                    cell.window_step(normal, self.now, cost, true, true)?
+                    generation
+                        .window_step(limit, self.now, cost, true, true)?
                         .decision,
                 ));
             }
-            if let Some(quick) = cell.decide_fast(self.now, cost) {
-                return Ok(Some(quick.decision()));
+            if let Some(fast) = generation.decide_fast(self.now, cost) {
+                return Ok(Some(fast.decision()));
             }
-            let patience = patience_of_a_check(normal);
-            let Reach::Clock(clock) = cell.reach(normal, self.now) else {
+            let max_wait = max_wait_of_check(limit);
+            let Reach::Clock(clock) = generation.reach(limit, self.now) else {
                 // What charges nothing moves nothing.
                 return match cost {
-                    0 => self.look(cell, normal, 0, patience).map(Some),
-                    _ => self.out_of_reach(cell, normal, cost, patience),
+                    0 => self
+                        .peek_generation(generation, limit, 0, max_wait)
+                        .map(Some),
+                    _ => self.out_of_reach(generation, limit, cost, max_wait),
                 };
             };
-            let Attempt { step, tat } = cell.attempt(normal, clock, cost, patience)?;
+            let Attempt { step, tat } = generation.attempt(limit, clock, cost, max_wait)?;
             let after = if let Step::Admit { tat, .. } = step {
                 tat
             } else {
                 tat
             };
-            Ok(Some(decision(normal, step, after.saturating_sub(clock))))
+            Ok(Some(decision(limit, step, after.saturating_sub(clock))))
         })
     }
 
@@ -111,40 +115,47 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// See [`Limiter::peek_n`].
     pub fn peek_n(&self, cost: u64) -> Decision {
-        self.on_current(|cell, normal, _| {
-            if normal.kind == Kind::Unlimited {
-                return Ok(Some(unlimited(normal)));
+        self.on_current(|generation, limit, _| {
+            if limit.kind == Kind::Unlimited {
+                return Ok(Some(unlimited(limit)));
             }
-            self.look(cell, normal, cost, patience_of_a_check(normal))
+            self.peek_generation(generation, limit, cost, max_wait_of_check(limit))
                 .map(Some)
         })
     }
 
     /// What a call would be told, wherever its instant lies from the cell.
-    fn look(
+    fn peek_generation(
         &self,
-        cell: &Generation,
-        normal: &TickLimit,
+        generation: &Generation,
+        limit: &TickLimit,
         cost: u64,
-        patience: u64,
-    ) -> Result<Decision, Sealed> {
-        if normal.is_machine() {
-            return Ok(cell
-                .window_step(normal, self.now, cost, false, false)?
+        max_wait: u64,
+    ) -> Result<Decision, SealedError> {
+        if limit.is_machine() {
+            return Ok(generation
+                .window_step(limit, self.now, cost, false, false)?
                 .decision);
         }
-        let origin = cell.origin.load(Ordering::Relaxed);
-        Ok(look(normal, origin, cell.read()?, self.now, cost, patience))
+        let origin = generation.origin.load(Ordering::Relaxed);
+        Ok(peek(
+            limit,
+            origin,
+            generation.read()?,
+            self.now,
+            cost,
+            max_wait,
+        ))
     }
 
     /// See [`Limiter::take`].
     #[inline]
     pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
-        match self.admit(cost, MaxWait::OfACheck) {
+        match self.admit(cost, MaxWait::Check) {
             Ok(admitted) => Ok(Charge::new(self.limiter, &admitted, cost)),
-            Err(NotAdmitted::Denied(decision)) => Err(DeniedError(decision)),
+            Err(AdmitError::Denied(decision)) => Err(DeniedError(decision)),
             // Only a slot is refused by the algorithm.
-            Err(NotAdmitted::NoSlots(_)) => Err(DeniedError(self.peek_n(cost))),
+            Err(AdmitError::NoSlots(_)) => Err(DeniedError(self.peek_n(cost))),
         }
     }
 
@@ -163,8 +174,8 @@ impl<'a, C: Clock> At<'a, C> {
     ) -> Result<Reservation<C>, ReserveError> {
         match self.admit(cost, MaxWait::Slot(nanos(longest))) {
             Ok(admitted) => Ok(Reservation::new(self.limiter, &admitted, cost, self.now)),
-            Err(NotAdmitted::Denied(decision)) => Err(ReserveError::Denied(DeniedError(decision))),
-            Err(NotAdmitted::NoSlots(algorithm)) => Err(ReserveError::NoSlots(algorithm)),
+            Err(AdmitError::Denied(decision)) => Err(ReserveError::Denied(DeniedError(decision))),
+            Err(AdmitError::NoSlots(algorithm)) => Err(ReserveError::NoSlots(algorithm)),
         }
     }
 
@@ -184,15 +195,18 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// See [`Limiter::tokens`].
     pub fn tokens(&self) -> f64 {
-        self.on_current(|cell, normal, _| {
-            if normal.kind == Kind::Unlimited {
+        self.on_current(|generation, limit, _| {
+            if limit.kind == Kind::Unlimited {
                 return Ok(Some(f64::INFINITY));
             }
-            if normal.is_machine() || normal.kind == Kind::Pacing {
-                return Ok(Some(self.look(cell, normal, 0, u64::MAX)?.level()));
+            if limit.is_machine() || limit.kind == Kind::Pacing {
+                return Ok(Some(
+                    self.peek_generation(generation, limit, 0, u64::MAX)?
+                        .level(),
+                ));
             }
-            let level = i128::from(normal.capacity) - i128::from(cell.ahead(normal, self.now)?);
-            Ok(Some(level as f64 / normal.token as f64))
+            let level = i128::from(limit.capacity) - i128::from(generation.ahead(limit, self.now)?);
+            Ok(Some(level as f64 / limit.token as f64))
         })
     }
 
@@ -221,27 +235,27 @@ impl<'a, C: Clock> At<'a, C> {
         let shared = &self.limiter.shared;
         shared.locked(
             || self.now,
-            |cell, normal, _| {
-                if normal.kind == Kind::Unlimited {
+            |generation, limit, _| {
+                if limit.kind == Kind::Unlimited {
                     return;
                 }
-                if normal.is_machine() {
+                if limit.is_machine() {
                     return shared
                         .cold()
-                        .count_granted(cell.window_grant(normal, self.now, tokens));
+                        .count_granted(generation.window_grant(limit, self.now, tokens));
                 }
-                let clock = cell.clock(normal, self.now);
-                let gift = |tat: u64| {
+                let clock = generation.clock(limit, self.now);
+                let granted = |tat: u64| {
                     tat.saturating_sub(clock)
-                        .min(tokens.saturating_mul(normal.token))
+                        .min(tokens.saturating_mul(limit.token))
                 };
-                let given = gift(cell.update(|tat| Some(tat - gift(tat))));
+                let given = granted(generation.update(|tat| Some(tat - granted(tat))));
                 // A settle or a cancel of before is not to take the gift for its own.
-                cell.given.store(
-                    cell.given.load(Ordering::Relaxed).wrapping_add(given),
+                generation.given.store(
+                    generation.given.load(Ordering::Relaxed).wrapping_add(given),
                     Ordering::Release,
                 );
-                shared.cold().count_granted(given.div_ceil(normal.token));
+                shared.cold().count_granted(given.div_ceil(limit.token));
             },
         );
     }
@@ -250,11 +264,11 @@ impl<'a, C: Clock> At<'a, C> {
     pub(super) fn fill_to(&self, tokens: u64) {
         self.limiter.shared.locked(
             || self.now,
-            |cell, normal, _| {
-                cell.charge_unconditionally(
-                    normal,
+            |generation, limit, _| {
+                generation.charge_unconditionally(
+                    limit,
                     self.now,
-                    normal.burst().saturating_sub(tokens),
+                    limit.burst().saturating_sub(tokens),
                 );
             },
         );
@@ -262,86 +276,86 @@ impl<'a, C: Clock> At<'a, C> {
 
     /// Takes `cost`: the way of every verb that keeps something.
     #[inline]
-    pub(super) fn admit(&self, cost: u64, patience: MaxWait) -> Result<Admission, NotAdmitted> {
-        let (generation, cell) = self.limiter.shared.probable();
+    pub(super) fn admit(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
+        let (generation_id, generation) = self.limiter.shared.probable();
         // Before the state moves: a gift that comes in between then counts against the caller, not
         // for it.
-        let given = cell.given.load(Ordering::Acquire);
-        let refunded = cell.refunded.load(Ordering::Acquire);
-        match cell.decide_fast(self.now, cost) {
+        let given = generation.given.load(Ordering::Acquire);
+        let refunded = generation.refunded.load(Ordering::Acquire);
+        match generation.decide_fast(self.now, cost) {
             Some(FastDecision {
-                limit: normal,
+                limit: limit,
                 clock,
                 ahead,
                 wait: 0,
             }) => Ok(Admission {
-                normal,
-                generation,
+                limit,
+                generation_id,
                 clock,
                 tat: clock + ahead,
                 wait: 0,
                 given,
                 refunded,
             }),
-            _ => self.admit_on_current(cost, patience),
+            _ => self.admit_on_current(cost, max_wait),
         }
     }
 
     /// The same for any limit, in any generation, at any instant.
     #[cold]
     #[inline(never)]
-    fn admit_on_current(&self, cost: u64, patience: MaxWait) -> Result<Admission, NotAdmitted> {
-        self.on_current(|cell, normal, generation| {
+    fn admit_on_current(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
+        self.on_current(|generation, limit, generation_id| {
             // Before the state moves: a gift that comes in between then counts against the caller,
             // not for it.
-            let given = cell.given.load(Ordering::Acquire);
-            let refunded = cell.refunded.load(Ordering::Acquire);
+            let given = generation.given.load(Ordering::Acquire);
+            let refunded = generation.refunded.load(Ordering::Acquire);
             let mut admitted = Admission {
-                normal: *normal,
-                generation,
+                limit: *limit,
+                generation_id,
                 clock: 0,
                 tat: 0,
                 wait: 0,
                 given,
                 refunded,
             };
-            if normal.kind == Kind::Unlimited {
+            if limit.kind == Kind::Unlimited {
                 return Ok(Some(Ok(admitted)));
             }
-            if normal.is_machine() {
-                if let MaxWait::Slot(_) = patience {
+            if limit.is_machine() {
+                if let MaxWait::Slot(_) = max_wait {
                     // What is over says nothing of what came after it.
-                    cell.read()?;
-                    return Ok(Some(Err(NotAdmitted::NoSlots(
-                        cell.limit().algorithm_kind(),
+                    generation.read()?;
+                    return Ok(Some(Err(AdmitError::NoSlots(
+                        generation.limit().algorithm_kind(),
                     ))));
                 }
-                let call = cell.window_step(normal, self.now, cost, true, false)?;
+                let call = generation.window_step(limit, self.now, cost, true, false)?;
                 admitted.tat = call.charged_in;
                 return Ok(Some(if call.decision.is_allowed() {
                     Ok(admitted)
                 } else {
-                    Err(NotAdmitted::Denied(call.decision))
+                    Err(AdmitError::Denied(call.decision))
                 }));
             }
-            let patience = match patience {
-                MaxWait::OfACheck => patience_of_a_check(normal),
-                MaxWait::Slot(longest) => longest.saturating_mul(normal.ticks),
+            let max_wait = match max_wait {
+                MaxWait::Check => max_wait_of_check(limit),
+                MaxWait::Slot(longest) => longest.saturating_mul(limit.ticks),
             };
-            let Reach::Clock(clock) = cell.reach(normal, self.now) else {
+            let Reach::Clock(clock) = generation.reach(limit, self.now) else {
                 return Ok(self
-                    .out_of_reach(cell, normal, cost, patience)?
-                    .map(|denied| Err(NotAdmitted::Denied(denied))));
+                    .out_of_reach(generation, limit, cost, max_wait)?
+                    .map(|denied| Err(AdmitError::Denied(denied))));
             };
             admitted.clock = clock;
-            let Attempt { step, tat } = cell.attempt(normal, clock, cost, patience)?;
+            let Attempt { step, tat } = generation.attempt(limit, clock, cost, max_wait)?;
             match step {
                 Step::Admit { tat, wait } => {
                     (admitted.tat, admitted.wait) = (tat, wait);
                     Ok(Some(Ok(admitted)))
                 }
-                _ => Ok(Some(Err(NotAdmitted::Denied(decision(
-                    normal,
+                _ => Ok(Some(Err(AdmitError::Denied(decision(
+                    limit,
                     step,
                     tat.saturating_sub(clock),
                 ))))),
@@ -352,19 +366,19 @@ impl<'a, C: Clock> At<'a, C> {
     /// How long a slot for `cost` would be away, were there patience for it.
     #[cfg(feature = "std")]
     pub(super) fn peek_slot(&self, cost: u64) -> Duration {
-        self.on_current(|cell, normal, _| {
-            if normal.kind == Kind::Unlimited {
+        self.on_current(|generation, limit, _| {
+            if limit.kind == Kind::Unlimited {
                 return Ok(Some(Duration::ZERO));
             }
-            let wait = match normal.kind {
+            let wait = match limit.kind {
                 // A queue denies by its own longest wait; the slot itself is where it is free.
-                Kind::Pacing => cell.ahead(normal, self.now)?,
-                _ => match step(normal, cell.ahead(normal, self.now)?, 0, cost, 0) {
+                Kind::Pacing => generation.ahead(limit, self.now)?,
+                _ => match step(limit, generation.ahead(limit, self.now)?, 0, cost, 0) {
                     Step::Admit { wait, .. } | Step::Deny { wait } => wait,
                     Step::Never => 0,
                 },
             };
-            Ok(Some(Duration::from_nanos(normal.nanos_ceil(wait))))
+            Ok(Some(Duration::from_nanos(limit.nanos_ceil(wait))))
         })
     }
 
@@ -374,12 +388,12 @@ impl<'a, C: Clock> At<'a, C> {
     #[cold]
     fn out_of_reach(
         &self,
-        cell: &Generation,
-        normal: &TickLimit,
+        generation: &Generation,
+        limit: &TickLimit,
         cost: u64,
-        patience: u64,
-    ) -> Result<Option<Decision>, Sealed> {
-        match self.look(cell, normal, cost, patience)? {
+        max_wait: u64,
+    ) -> Result<Option<Decision>, SealedError> {
+        match self.peek_generation(generation, limit, cost, max_wait)? {
             would if would.is_denied() => Ok(Some(would)),
             _ => {
                 self.limiter.shared.rebase(self.now);
@@ -392,16 +406,16 @@ impl<'a, C: Clock> At<'a, C> {
     #[inline]
     fn on_current<T>(
         &self,
-        mut verb: impl FnMut(&Generation, &TickLimit, u32) -> Result<Option<T>, Sealed>,
+        mut op: impl FnMut(&Generation, &TickLimit, u32) -> Result<Option<T>, SealedError>,
     ) -> T {
         loop {
-            let done = self.limiter.shared.on_current(|cell, generation| {
-                let normal = cell.normal();
-                if normal.kind == Kind::Unlimited {
+            let done = self.limiter.shared.on_current(|generation, generation_id| {
+                let limit = generation.tick_limit();
+                if limit.kind == Kind::Unlimited {
                     // Its verbs do not look at the word, so the seal is met here.
-                    cell.read()?;
+                    generation.read()?;
                 }
-                verb(cell, &normal, generation)
+                op(generation, &limit, generation_id)
             });
             if let Some(done) = done {
                 return done;
@@ -411,8 +425,8 @@ impl<'a, C: Clock> At<'a, C> {
 }
 
 /// How long a call that only asks would wait: not at all for tokens; a queue tells it its start.
-pub(crate) fn patience_of_a_check(normal: &TickLimit) -> u64 {
-    if normal.kind == Kind::Pacing {
+pub(crate) fn max_wait_of_check(limit: &TickLimit) -> u64 {
+    if limit.kind == Kind::Pacing {
         u64::MAX
     } else {
         0
@@ -429,10 +443,10 @@ fn check_on_current<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -
 
 #[inline(never)]
 fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {
-    let (_, cell) = limiter.shared.probable();
-    let normal = cell.normal();
-    if normal.is_machine()
-        && let Ok(call) = cell.window_call(&normal, now, cost, true, true)
+    let (_, generation) = limiter.shared.probable();
+    let limit = generation.tick_limit();
+    if limit.is_machine()
+        && let Ok(call) = generation.window_step_inline(&limit, now, cost, true, true)
     {
         return call.decision;
     }
@@ -440,6 +454,6 @@ fn check_window_or_other<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u
 }
 
 #[inline]
-fn unlimited(normal: &TickLimit) -> Decision {
-    Decision::new(normal, Outcome::Allowed, 0, 0)
+fn unlimited(limit: &TickLimit) -> Decision {
+    Decision::new(limit, Outcome::Allowed, 0, 0)
 }

@@ -14,21 +14,21 @@ pub(crate) const HORIZON: u64 = 10 * 365 * DAY;
 
 /// The longest debt a word will carry, in ticks; a wait beyond it is never. At least 1.2 years, 73
 /// where n is 1.
-pub(crate) const LONGEST_DEBT: u64 = 1 << 61;
+pub(crate) const MAX_DEBT: u64 = 1 << 61;
 
 const DAY: u64 = 86_400 * 1_000_000_000;
 
 /// Ticks a nanosecond, at most: the most that lets 64 bits count ten years.
-const MOST_TICKS: u64 = 58;
+const MAX_TICKS: u64 = 58;
 
 /// An interval longer than this never comes round.
-const LONGEST_INTERVAL: u64 = 1 << 62;
+const MAX_INTERVAL: u64 = 1 << 62;
 
 /// What may take this long to fill is as much as a bucket may hold: 142 years.
-pub(crate) const LONGEST_FILL: u64 = (1 << 52) * 1_000;
+pub(crate) const MAX_FILL: u64 = (1 << 52) * 1_000;
 
 /// As many as a log remembers.
-const LONGEST_LOG: u64 = 1 << 32;
+const MAX_LOG: u64 = 1 << 32;
 
 /// A token of a bucket that never refills: fine enough to keep the fraction of a token it froze
 /// with.
@@ -124,7 +124,7 @@ impl TickLimit {
 
     const fn window(count: u64, period: u64, kind: Kind) -> Self {
         let limit = WindowLimit {
-            most: count,
+            max: count,
             window: period,
             shift: 0,
         };
@@ -134,8 +134,8 @@ impl TickLimit {
             _ => 0,
         };
         // A log remembers each: 32 GiB of them is more than anybody means.
-        let most = if matches!(kind, Kind::Log) && count > LONGEST_LOG {
-            LONGEST_LOG
+        let most = if matches!(kind, Kind::Log) && count > MAX_LOG {
+            MAX_LOG
         } else {
             count
         };
@@ -153,7 +153,7 @@ impl TickLimit {
             BurstSpec::Queue(queue) => (queue, 0),
             BurstSpec::Wait(wait) => (0, wait),
         };
-        if count == 0 || period as u128 > count as u128 * LONGEST_INTERVAL as u128 {
+        if count == 0 || period as u128 > count as u128 * MAX_INTERVAL as u128 {
             // Nothing leaves a queue that stands still, so nothing may enter it.
             let burst = if matches!(kind, Kind::Pacing) {
                 0
@@ -175,14 +175,10 @@ impl TickLimit {
         }
         let divisor = gcd(count, period);
         let (count, period) = (count / divisor, period / divisor);
-        let mut ticks = if count < MOST_TICKS {
-            count
-        } else {
-            MOST_TICKS
-        };
+        let mut ticks = if count < MAX_TICKS { count } else { MAX_TICKS };
         loop {
             let token = (ticks as u128 * period as u128).div_ceil(count as u128);
-            let fill = LONGEST_FILL as u128 * ticks as u128;
+            let fill = MAX_FILL as u128 * ticks as u128;
             let wanted = burst as u128 * token + longest as u128 * ticks as u128;
             let capacity = if wanted <= fill {
                 wanted
@@ -246,7 +242,7 @@ impl TickLimit {
     #[inline]
     pub(crate) const fn windowed(&self) -> WindowLimit {
         WindowLimit {
-            most: self.capacity,
+            max: self.capacity,
             window: self.token,
             shift: self.ticks as u32,
         }

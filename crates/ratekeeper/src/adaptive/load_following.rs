@@ -61,10 +61,10 @@ pub struct Adaptive<C: Clock = DefaultClock> {
     count: AtomicU64,
     /// Held by the one that looks.
     looking: AtomicU32,
-    settings: Settings,
+    settings: LoadFollowingConfig,
 }
 
-struct Settings {
+struct LoadFollowingConfig {
     min: Limit,
     max: Limit,
     cpu: f64,
@@ -78,14 +78,14 @@ struct Settings {
 
 /// The settings of an [`Adaptive`] limit, each with its default.
 pub struct AdaptiveBuilder {
-    settings: Settings,
+    settings: LoadFollowingConfig,
 }
 
 impl Adaptive {
     /// Between `min` and `max`, which share their period and algorithm (those of `max` are taken).
     pub fn between(min: Limit, max: Limit) -> AdaptiveBuilder {
         AdaptiveBuilder {
-            settings: Settings {
+            settings: LoadFollowingConfig {
                 min,
                 max,
                 cpu: 0.7,
@@ -257,7 +257,7 @@ impl<C: Clock> Adaptive<C> {
 /// Thousandths of a unit.
 const PARTS: u64 = 1_000;
 
-impl Settings {
+impl LoadFollowingConfig {
     /// The least and the greatest count, in thousandths.
     fn range(&self) -> (u64, u64) {
         let count = |limit: &Limit| {

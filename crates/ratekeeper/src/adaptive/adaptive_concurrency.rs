@@ -1,11 +1,11 @@
 //! How many at once, as many as the service is seen to take.
 
 use super::builder::AdaptiveConcurrencyBuilder;
-use super::control::{Control, Controller, Sample, State, duration};
+use super::control::{Control, Controller, ControllerState, Sample, duration};
+use super::partitions::{Partition, Partitions, PermitSource};
 use super::permit::{AdaptivePermit, RequestOutcome};
-use super::shares::{Partition, Partitions, PermitSource};
 use super::shed::Class;
-use super::window::{Measured, RequestEnd, Window};
+use super::window::{Measurement, RequestEnd, Window};
 use crate::clock::{Clock, DefaultClock, Timestamp, nanos};
 use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use core::fmt;
@@ -55,7 +55,7 @@ struct AdaptiveConcurrencyState<C> {
     /// Held by the one that takes a step.
     stepping: AtomicU32,
     /// The state of the controller, written by the one that takes a step.
-    state: [AtomicU64; State::WORDS],
+    state: [AtomicU64; ControllerState::WORDS],
     /// When the present probe gives up, in nanoseconds since 1970; none if all ones.
     probe_until: AtomicU64,
     drops: AtomicU64,
@@ -212,8 +212,8 @@ impl<C: Clock> AdaptiveConcurrency<C> {
             min: bounds.min,
             max: bounds.max,
             in_flight: self.in_flight(),
-            short: latency(State::SHORT),
-            long: latency(State::LONG),
+            short: latency(ControllerState::SHORT),
+            long: latency(ControllerState::LONG),
             drops: shared.drops.load(Ordering::Relaxed),
             probing: self.is_probing(),
         }
@@ -236,7 +236,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         let Some(in_flight) = shared.take(partition, class) else {
             return Err(self.refuse(now));
         };
-        let measured = shared.window.measures_next().map(|thinned| Measured {
+        let measured = shared.window.measures_next().map(|thinned| Measurement {
             since: now.unwrap_or_else(|| shared.clock.now()),
             thinned,
         });
@@ -277,13 +277,13 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         &self,
         outcome: RequestOutcome,
         in_flight: u64,
-        measured: Option<Measured>,
+        measured: Option<Measurement>,
         now: Timestamp,
     ) {
         let shared = &*self.shared;
         let seen = match (outcome, measured) {
             (RequestOutcome::Success, None) => return self.pass_over(in_flight),
-            (RequestOutcome::Success, Some(Measured { since, thinned })) => match now - since {
+            (RequestOutcome::Success, Some(Measurement { since, thinned })) => match now - since {
                 took if took < shared.drops_after => RequestEnd::In(took, 1 << thinned),
                 _ => RequestEnd::TooLate(1 << thinned),
             },
@@ -359,7 +359,7 @@ impl<C: Clock> AdaptiveConcurrencyState<C> {
         }
         let mut controller = self.settings.controller();
         let words = core::array::from_fn(|i| self.state[i].load(Ordering::Relaxed));
-        controller.state = State::from_words(words);
+        controller.state = ControllerState::from_words(words);
         let limit = take(&mut controller);
         for (word, value) in self.state.iter().zip(controller.state.to_words()) {
             word.store(value, Ordering::Relaxed);

@@ -6,23 +6,14 @@
 //! they are written once, before the cell is published.
 
 use super::change::FULL;
-use super::windowed::LargeWords;
-use crate::algorithm::pacing;
-use crate::algorithm::token_bucket::{self, Step};
+use super::windows::LargeWords;
+use crate::algorithm::tat_word::{
+    FastDecision, REACH, Reach, SEALED, ahead, origin_for, reach, step,
+};
+use crate::algorithm::token_bucket::Step;
 use crate::clock::Timestamp;
-use crate::decision::{Decision, Outcome};
-use crate::limit::{Algorithm, HORIZON, Kind, Limit, TickLimit};
+use crate::limit::{Algorithm, Kind, Limit, TickLimit};
 use crate::sync::{AtomicU64, OnceBox, Ordering, back_off};
-
-/// The word of a generation that is over.
-pub(crate) const SEALED: u64 = u64::MAX;
-
-/// How far from its origin a cell is used: what is left of the horizon is room for debt.
-pub(crate) const REACH: u64 = HORIZON / 5 * 4;
-
-/// How far back a limiter's origin lies, so that a replay of older instants counts as well as the
-/// present.
-const BACKLOG: u64 = HORIZON / 2;
 
 #[repr(C)]
 pub(crate) struct Generation {
@@ -39,22 +30,11 @@ pub(crate) struct Generation {
     /// What refunds and cancels gave back in all. Only they write it, under the lock.
     pub(super) refunded: AtomicU64,
     /// The state of an algorithm that does not fit the word.
-    pub(super) wide: OnceBox<LargeWords>,
-}
-
-/// Where an instant lies from the origin of a cell.
-pub(crate) enum Reach {
-    /// Within the horizon: the clock, in ticks.
-    Clock(u64),
-    /// Before the origin, by so many ticks: years behind the limiter's birth, or its last move of
-    /// the origin.
-    Early { wait: u64 },
-    /// Beyond the horizon: the cell must be counted from a new origin before it can be written.
-    Late,
+    pub(super) large: OnceBox<LargeWords>,
 }
 
 /// The generation is over: look for the next.
-pub(super) struct Sealed;
+pub(super) struct SealedError;
 
 /// What one attempt on the word came to.
 pub(super) struct Attempt {
@@ -63,37 +43,15 @@ pub(super) struct Attempt {
     pub(super) tat: u64,
 }
 
-/// A call that went the way of nearly all.
-pub(crate) struct FastDecision {
-    pub(crate) limit: TickLimit,
-    pub(crate) clock: u64,
-    /// How far ahead of the clock the call left the state.
-    pub(crate) ahead: u64,
-    /// Zero if it was admitted, else the ticks until it would be.
-    pub(crate) wait: u64,
-}
-
-impl FastDecision {
-    #[inline(always)]
-    pub(crate) fn decision(&self) -> Decision {
-        let outcome = if self.wait == 0 {
-            Outcome::Allowed
-        } else {
-            Outcome::Denied
-        };
-        Decision::new(&self.limit, outcome, self.ahead, self.wait)
-    }
-}
-
 impl Generation {
     pub(super) fn new(limit: &Limit, now: Timestamp) -> Self {
-        let cell = Self::empty();
-        let full = match limit.normal().kind {
+        let generation = Self::empty();
+        let full = match limit.tick_limit().kind {
             Kind::Unlimited => FULL,
             _ => 0,
         };
-        cell.fill(limit, origin_for(now), full);
-        cell
+        generation.fill(limit, origin_for(now), full);
+        generation
     }
 
     /// A cell that has no limit yet.
@@ -108,21 +66,21 @@ impl Generation {
             written: [zero(), zero(), zero()],
             given: zero(),
             refunded: zero(),
-            wide: OnceBox::new(),
+            large: OnceBox::new(),
         }
     }
 
     pub(crate) fn fill(&self, limit: &Limit, origin: u64, word: u64) {
-        let normal = limit.normal();
-        let (written, room) = limit.written();
-        let meta = normal.ticks
-            | (normal.kind as u64) << 8
+        let ticks = limit.tick_limit();
+        let (written, burst_tag) = limit.written();
+        let meta = ticks.ticks
+            | (ticks.kind as u64) << 8
             | (limit.algorithm_kind() as u64) << 16
-            | u64::from(room) << 24;
+            | u64::from(burst_tag) << 24;
         self.word.store(word, Ordering::Relaxed);
         self.origin.store(origin, Ordering::Relaxed);
-        self.token.store(normal.token, Ordering::Relaxed);
-        self.capacity.store(normal.capacity, Ordering::Relaxed);
+        self.token.store(ticks.token, Ordering::Relaxed);
+        self.capacity.store(ticks.capacity, Ordering::Relaxed);
         self.meta.store(meta, Ordering::Relaxed);
         for (slot, value) in self.written.iter().zip(written) {
             slot.store(value, Ordering::Relaxed);
@@ -130,7 +88,7 @@ impl Generation {
     }
 
     #[inline]
-    pub(super) fn normal(&self) -> TickLimit {
+    pub(super) fn tick_limit(&self) -> TickLimit {
         let meta = self.meta.load(Ordering::Relaxed);
         let kind = Kind::from_byte((meta >> 8) as u8);
         TickLimit {
@@ -164,7 +122,7 @@ impl Generation {
     }
 
     /// How far the state is ahead of `now` in ticks, wherever `now` lies.
-    pub(super) fn ahead(&self, limit: &TickLimit, now: Timestamp) -> Result<u64, Sealed> {
+    pub(super) fn ahead(&self, limit: &TickLimit, now: Timestamp) -> Result<u64, SealedError> {
         Ok(ahead(
             limit,
             self.origin.load(Ordering::Relaxed),
@@ -182,7 +140,7 @@ impl Generation {
     /// that asks no more than whether it passed pays for no more, and nothing goes through memory.
     #[inline(always)]
     pub(super) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastDecision> {
-        let limit = self.normal();
+        let limit = self.tick_limit();
         let charge = cost.checked_mul(limit.token)?;
         // How far ahead the state may be for the cost to fit.
         let room = limit.capacity.checked_sub(charge)?;
@@ -256,14 +214,14 @@ impl Generation {
         limit: &TickLimit,
         clock: u64,
         cost: u64,
-        patience: u64,
-    ) -> Result<Attempt, Sealed> {
+        max_wait: u64,
+    ) -> Result<Attempt, SealedError> {
         let mut tat = self.word.load(Ordering::Relaxed);
         loop {
             if tat == SEALED {
-                return Err(Sealed);
+                return Err(SealedError);
             }
-            let step = step(limit, tat, clock, cost, patience);
+            let step = step(limit, tat, clock, cost, max_wait);
             let next = match step {
                 Step::Admit { tat: next, .. } if cost > 0 => next,
                 _ => return Ok(Attempt { step, tat }),
@@ -284,9 +242,9 @@ impl Generation {
 
     /// The state as it is.
     #[inline]
-    pub(super) fn read(&self) -> Result<u64, Sealed> {
+    pub(super) fn read(&self) -> Result<u64, SealedError> {
         match self.word.load(Ordering::Acquire) {
-            SEALED => Err(Sealed),
+            SEALED => Err(SealedError),
             tat => Ok(tat),
         }
     }
@@ -308,89 +266,4 @@ impl Generation {
         }
         tat
     }
-}
-
-/// Where `now` lies from `origin`.
-#[inline]
-pub(crate) fn reach(limit: &TickLimit, origin: u64, now: Timestamp) -> Reach {
-    let nanos = now.as_unix_nanos();
-    let elapsed = nanos.wrapping_sub(origin);
-    if nanos >= origin && elapsed <= REACH {
-        // At most 58 · 8 years, which fits.
-        return Reach::Clock(elapsed * limit.ticks);
-    }
-    out_of_reach(limit, origin, nanos)
-}
-
-#[cold]
-fn out_of_reach(limit: &TickLimit, origin: u64, now: u64) -> Reach {
-    if limit.ticks == 0 {
-        // Time stands still.
-        return Reach::Clock(0);
-    }
-    match origin.checked_sub(now) {
-        Some(early) => Reach::Early {
-            wait: early.saturating_mul(limit.ticks),
-        },
-        None => Reach::Late,
-    }
-}
-
-/// How far a state is ahead of `now` in ticks, wherever `now` lies.
-pub(crate) fn ahead(limit: &TickLimit, origin: u64, tat: u64, now: Timestamp) -> u64 {
-    let clock = match reach(limit, origin, now) {
-        Reach::Clock(clock) => i128::from(clock),
-        _ => (i128::from(now.as_unix_nanos()) - i128::from(origin)) * i128::from(limit.ticks),
-    };
-    (i128::from(tat) - clock).clamp(0, i128::from(SEALED)) as u64
-}
-
-/// What a call would be told by a bucket or a queue, wherever its instant lies.
-pub(crate) fn look(
-    limit: &TickLimit,
-    origin: u64,
-    tat: u64,
-    now: Timestamp,
-    cost: u64,
-    patience: u64,
-) -> Decision {
-    let ahead = ahead(limit, origin, tat, now);
-    let step = match (
-        reach(limit, origin, now),
-        step(limit, ahead, 0, cost, patience),
-    ) {
-        // So early that the distance is more than a word holds.
-        (Reach::Early { wait }, _) if wait.max(ahead) == u64::MAX => Step::Never,
-        (Reach::Early { wait: until_origin }, Step::Admit { wait, .. } | Step::Deny { wait }) => {
-            Step::Deny {
-                wait: wait.max(until_origin),
-            }
-        }
-        (_, step) => step,
-    };
-    decision(limit, step, ahead)
-}
-
-/// One call on the word of a bucket or a queue.
-#[inline]
-pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, patience: u64) -> Step {
-    match limit.kind {
-        Kind::Pacing => pacing::step(limit, tat, clock, cost, patience),
-        _ => token_bucket::step(limit, tat, clock, cost, patience),
-    }
-}
-
-/// What the caller is told of a step that left the state so far ahead of the clock.
-#[inline]
-pub(crate) fn decision(normal: &TickLimit, step: Step, ahead: u64) -> Decision {
-    let (outcome, wait) = match step {
-        Step::Admit { wait, .. } => (Outcome::Allowed, wait),
-        Step::Deny { wait } => (Outcome::Denied, wait),
-        Step::Never => (Outcome::Never, 0),
-    };
-    Decision::new(normal, outcome, ahead, wait)
-}
-
-pub(crate) fn origin_for(now: Timestamp) -> u64 {
-    now.as_unix_nanos().saturating_sub(BACKLOG)
 }

@@ -4,7 +4,7 @@
 //! bucket would not fit 52 bits of such units, they are made coarser and the token rounded up, down
 //! to whole microseconds: never more is admitted than written.
 
-use super::normal::gcd;
+use super::ticks::gcd;
 use super::{Kind, Limit, TickLimit};
 use crate::algorithm::sliding_window_strict::steps;
 use crate::decision::{Decision, Outcome};
@@ -87,13 +87,13 @@ impl Limit {
     /// assert_eq!((per_micro, token, capacity), (3, 1_000_000, 5_000_000)); // a token is a third of a second, exactly
     /// ```
     pub fn in_micros(&self) -> MicrosLimit {
-        let normal = self.normal();
-        let most = normal.capacity.min((MOST - 1) as u64);
-        let window = normal.token.div_ceil(1_000);
-        let count = match normal.kind {
+        let tick_limit = self.tick_limit();
+        let most = tick_limit.capacity.min((MOST - 1) as u64);
+        let window = tick_limit.token.div_ceil(1_000);
+        let count = match tick_limit.kind {
             Kind::Unlimited => return MicrosLimit::Unlimited,
             Kind::Frozen => {
-                let capacity = normal.burst().min(MOST as u64 / 2);
+                let capacity = tick_limit.burst().min(MOST as u64 / 2);
                 return MicrosLimit::Bucket {
                     per_micro: 0,
                     token: 1,
@@ -103,9 +103,9 @@ impl Limit {
             }
             Kind::Bucket | Kind::Refundable => {
                 let (per_micro, token) =
-                    coarse_enough(normal, |token| u128::from(normal.burst()) * token);
-                let burst = normal.burst().min((MOST - 2) as u64 / token);
-                let refundable = matches!(normal.kind, Kind::Refundable);
+                    coarse_enough(tick_limit, |token| u128::from(tick_limit.burst()) * token);
+                let burst = tick_limit.burst().min((MOST - 2) as u64 / token);
+                let refundable = matches!(tick_limit.kind, Kind::Refundable);
                 return MicrosLimit::Bucket {
                     per_micro,
                     token,
@@ -115,11 +115,12 @@ impl Limit {
             }
             Kind::Pacing => {
                 let units = |per_micro: u128| {
-                    u128::from(normal.capacity) * per_micro / per_micro_of(normal)
+                    u128::from(tick_limit.capacity) * per_micro / per_micro_of(tick_limit)
                 };
                 // What is ahead may be the longest wait and as much again, and a call more.
-                let (per_micro, token) =
-                    coarse_enough(normal, |token| 2 * (u128::from(normal.burst()) + 1) * token);
+                let (per_micro, token) = coarse_enough(tick_limit, |token| {
+                    2 * (u128::from(tick_limit.burst()) + 1) * token
+                });
                 let longest = units(u128::from(per_micro)).min(MOST / 4) as u64;
                 return MicrosLimit::Pacing {
                     per_micro,
@@ -152,14 +153,14 @@ impl Limit {
 }
 
 /// Units a microsecond, before they are reduced.
-fn per_micro_of(normal: &TickLimit) -> u128 {
-    u128::from(normal.ticks) * 1_000
+fn per_micro_of(tick_limit: &TickLimit) -> u128 {
+    u128::from(tick_limit.ticks) * 1_000
 }
 
 /// The finest units, a microsecond and a token, of which `full` a bucket fits.
-fn coarse_enough(normal: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u64) {
-    let (per_micro, token) = (per_micro_of(normal), u128::from(normal.token));
-    let divisor = u128::from(gcd(per_micro as u64, normal.token));
+fn coarse_enough(tick_limit: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u64) {
+    let (per_micro, token) = (per_micro_of(tick_limit), u128::from(tick_limit.token));
+    let divisor = u128::from(gcd(per_micro as u64, tick_limit.token));
     let fits = |units: u128| full((units * token).div_ceil(per_micro)) + units < MOST;
     let (mut low, mut high) = (1, per_micro / divisor);
     if fits(high) {
@@ -323,14 +324,14 @@ mod tests {
         ) {
             let limit = Limit::of(count, core::time::Duration::from_nanos(period)).burst(burst);
             let MicrosLimit::Bucket { per_micro, token, capacity, .. } = limit.in_micros() else { panic!() };
-            let normal = limit.normal();
+            let tick_limit = limit.tick_limit();
             prop_assert!(u128::from(capacity) + u128::from(per_micro) < MOST);
-            prop_assert!(capacity / token <= normal.burst() && capacity % token == 0);
+            prop_assert!(capacity / token <= tick_limit.burst() && capacity % token == 0);
             if per_micro > 0 {
-                let (ours, theirs) = (u128::from(token) * per_micro_of(normal), u128::from(normal.token) * u128::from(per_micro));
+                let (ours, theirs) = (u128::from(token) * per_micro_of(tick_limit), u128::from(tick_limit.token) * u128::from(per_micro));
                 prop_assert!(ours >= theirs);
                 // Rounded by less than a unit.
-                prop_assert!(ours - theirs < per_micro_of(normal));
+                prop_assert!(ours - theirs < per_micro_of(tick_limit));
             }
         }
     }

@@ -19,7 +19,7 @@ pub(super) const CLASSES: usize = 4;
 
 /// What may be set.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settings {
+pub(super) struct LevelConfig {
     pub(super) every: Duration,
     pub(super) rest: Duration,
     /// Below this pressure the level goes down.
@@ -48,8 +48,8 @@ const NEGLIGIBLE: f64 = 0.01;
 const MOST_TICKS: u64 = 4_000;
 
 #[derive(Clone, Debug)]
-pub(super) struct Control {
-    settings: Settings,
+pub(super) struct LevelController {
+    settings: LevelConfig,
     level: f64,
     /// How many of each class come in a tick, the lowest first; half of it is the last tick.
     offered: [f64; CLASSES],
@@ -60,8 +60,8 @@ pub(super) struct Control {
     patience: u32,
 }
 
-impl Control {
-    pub(super) fn new(settings: Settings) -> Self {
+impl LevelController {
+    pub(super) fn new(settings: LevelConfig) -> Self {
         Self {
             settings,
             level: 0.0,

@@ -1,9 +1,10 @@
 //! What the clones of a limiter share: the first generation inline, and what only the rare
 //! operations need.
 
-use super::cell::{Generation, Reach, Sealed};
 use super::change::{Carry, NextGeneration, ReservationClaim};
-use crate::chunks::AppendVec;
+use super::generation::{Generation, SealedError};
+use crate::algorithm::tat_word::Reach;
+use crate::append_vec::AppendVec;
 use crate::clock::{Clock, Timestamp};
 use crate::limit::{Limit, TickLimit};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
@@ -12,7 +13,7 @@ use alloc::boxed::Box;
 /// Generation 0 lives in line, so that a limiter that never changes costs one cache line to decide.
 #[cfg_attr(not(ratekeeper_loom), repr(C, align(64)))]
 pub(super) struct Generations<C> {
-    generation: AtomicU32,
+    generation_id: AtomicU32,
     first: Generation,
     cold: OnceBox<ColdState>,
     clock: C,
@@ -51,7 +52,7 @@ impl<C: Clock> Generations<C> {
     pub(super) fn new(limit: Limit, clock: C) -> Self {
         let first = Generation::new(&limit, clock.now());
         Self {
-            generation: AtomicU32::new(0),
+            generation_id: AtomicU32::new(0),
             first,
             cold: OnceBox::new(),
             clock,
@@ -66,9 +67,9 @@ impl<C: Clock> Generations<C> {
     /// The cell that is current, or was a moment ago.
     #[inline(always)]
     pub(super) fn probable(&self) -> (u32, &Generation) {
-        match self.generation.load(Ordering::Acquire) {
+        match self.generation_id.load(Ordering::Acquire) {
             0 => (0, &self.first),
-            generation => (generation, self.cell(generation)),
+            generation_id => (generation_id, self.generation(generation_id)),
         }
     }
 
@@ -76,22 +77,22 @@ impl<C: Clock> Generations<C> {
     #[inline]
     pub(super) fn on_current<T>(
         &self,
-        mut verb: impl FnMut(&Generation, u32) -> Result<T, Sealed>,
+        mut op: impl FnMut(&Generation, u32) -> Result<T, SealedError>,
     ) -> T {
-        match verb(&self.first, 0) {
+        match op(&self.first, 0) {
             Ok(done) => done,
-            Err(Sealed) => self.on_later(verb),
+            Err(SealedError) => self.on_later(op),
         }
     }
 
     #[inline(never)]
-    fn on_later<T>(&self, mut verb: impl FnMut(&Generation, u32) -> Result<T, Sealed>) -> T {
+    fn on_later<T>(&self, mut op: impl FnMut(&Generation, u32) -> Result<T, SealedError>) -> T {
         let mut over = 0;
         loop {
-            let (generation, cell) = self.current_after(over);
-            match verb(cell, generation) {
+            let (generation_id, generation) = self.current_after(over);
+            match op(generation, generation_id) {
                 Ok(done) => return done,
-                Err(Sealed) => over = generation,
+                Err(SealedError) => over = generation_id,
             }
         }
     }
@@ -101,11 +102,11 @@ impl<C: Clock> Generations<C> {
     fn current_after(&self, over: u32) -> (u32, &Generation) {
         let mut round = 0;
         loop {
-            let (generation, cell) = self.current();
-            if generation != over {
-                return (generation, cell);
+            let (generation_id, generation) = self.current();
+            if generation_id != over {
+                return (generation_id, generation);
             }
-            // Sealed, and the next not published yet: a change is a few instructions from its end.
+            // SealedError, and the next not published yet: a change is a few instructions from its end.
             relax(round);
             round += 1;
         }
@@ -113,25 +114,25 @@ impl<C: Clock> Generations<C> {
 
     #[inline]
     pub(super) fn current(&self) -> (u32, &Generation) {
-        let generation = self.generation.load(Ordering::Acquire);
-        (generation, self.cell(generation))
+        let generation_id = self.generation_id.load(Ordering::Acquire);
+        (generation_id, self.generation(generation_id))
     }
 
     #[inline(never)]
-    pub(super) fn cell(&self, generation: u32) -> &Generation {
-        match self.later(generation) {
-            Some(later) => &later.cell,
+    pub(super) fn generation(&self, generation_id: u32) -> &Generation {
+        match self.later(generation_id) {
+            Some(later) => &later.generation,
             None => &self.first,
         }
     }
 
     /// A generation after the first.
     #[inline]
-    fn later(&self, generation: u32) -> Option<&NextGeneration> {
+    fn later(&self, generation_id: u32) -> Option<&NextGeneration> {
         self.cold
             .get()?
             .later
-            .get(u64::from(generation.checked_sub(1)?))
+            .get(u64::from(generation_id.checked_sub(1)?))
     }
 
     pub(super) fn cold(&self) -> &ColdState {
@@ -146,12 +147,12 @@ impl<C: Clock> Generations<C> {
     /// Ends the current generation and starts the next with `limit`.
     pub(super) fn change(&self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Timestamp) {
         let cold = self.cold();
-        let _held = cold.lock.hold();
-        let (generation, cell) = self.current();
-        if carry != Carry::Reset && cell.limit() == *limit {
+        let _guard = cold.lock.lock();
+        let (generation_id, generation) = self.current();
+        if carry != Carry::Reset && generation.limit() == *limit {
             return;
         }
-        self.succeed(cold, generation, cell, limit, carry, now);
+        self.start_next(cold, generation_id, generation, limit, carry, now);
         cold.changes.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -160,35 +161,35 @@ impl<C: Clock> Generations<C> {
     #[cold]
     pub(super) fn rebase(&self, now: Timestamp) {
         let cold = self.cold();
-        let _held = cold.lock.hold();
-        let (generation, cell) = self.current();
-        let limit = cell.limit();
-        if let Reach::Late = cell.reach(limit.normal(), now) {
-            self.succeed(cold, generation, cell, &limit, Carry::Keep, || now);
+        let _guard = cold.lock.lock();
+        let (generation_id, generation) = self.current();
+        let limit = generation.limit();
+        if let Reach::Late = generation.reach(limit.tick_limit(), now) {
+            self.start_next(cold, generation_id, generation, &limit, Carry::Keep, || now);
         }
     }
 
-    fn succeed(
+    fn start_next(
         &self,
         cold: &ColdState,
-        generation: u32,
-        cell: &Generation,
+        generation_id: u32,
+        generation: &Generation,
         limit: &Limit,
         carry: Carry,
         now: impl FnOnce() -> Timestamp,
     ) {
         // Room first: nothing may fail between the seal and the successor.
-        let Some(next) = generation.checked_add(1) else {
+        let Some(next) = generation_id.checked_add(1) else {
             return;
         };
-        cell.hand_over(
+        generation.hand_over(
             cold.later
-                .get_or_make(u64::from(generation), NextGeneration::empty),
+                .get_or_make(u64::from(generation_id), NextGeneration::empty),
             limit,
             carry,
             now,
         );
-        self.generation.store(next, Ordering::Release);
+        self.generation_id.store(next, Ordering::Release);
     }
 
     /// Runs `verb` on the current cell and its limit under the lock that checks never take: the
@@ -196,31 +197,32 @@ impl<C: Clock> Generations<C> {
     pub(super) fn locked(
         &self,
         now: impl Fn() -> Timestamp,
-        verb: impl FnOnce(&Generation, &TickLimit, u32),
+        op: impl FnOnce(&Generation, &TickLimit, u32),
     ) {
         let cold = self.cold();
-        let mut held = cold.lock.hold();
+        let mut guard = cold.lock.lock();
         loop {
-            let (generation, cell) = self.current();
-            let (normal, now) = (cell.normal(), now());
-            let Reach::Late = cell.reach(&normal, now) else {
-                return verb(cell, &normal, generation);
+            let (generation_id, generation) = self.current();
+            let (limit, now) = (generation.tick_limit(), now());
+            let Reach::Late = generation.reach(&limit, now) else {
+                return op(generation, &limit, generation_id);
             };
-            drop(held);
+            drop(guard);
             self.rebase(now);
-            held = cold.lock.hold();
+            guard = cold.lock.lock();
         }
     }
 
     /// What a claim made in `generation` is in the current one; none if nothing of it is left.
-    pub(super) fn follow(
+    pub(super) fn convert_claim(
         &self,
         claim: ReservationClaim,
-        generation: u32,
+        generation_id: u32,
         current: u32,
     ) -> Option<ReservationClaim> {
-        (generation..current).try_fold(claim, |claim, at| {
-            self.later(at + 1)?.follow(self.cell(at), claim)
+        (generation_id..current).try_fold(claim, |claim, at| {
+            self.later(at + 1)?
+                .convert_claim(self.generation(at), claim)
         })
     }
 

@@ -1,12 +1,12 @@
 //! What the controllers that go by latency have in common: when to learn, when to move, when to
 //! probe.
 
-use super::control::{Bounds, Sample, State, set};
+use super::control::{Bounds, ControllerState, Sample, set};
 use core::time::Duration;
 
 /// Their common settings.
 #[derive(Clone, Copy, PartialEq, Debug)]
-pub(super) struct ByLatency {
+pub(super) struct LatencyConfig {
     /// What is left of the limit after drops.
     backoff: f64,
     /// Over how long latency is averaged.
@@ -17,7 +17,7 @@ pub(super) struct ByLatency {
     pub(super) timeout: Option<Duration>,
 }
 
-impl Default for ByLatency {
+impl Default for LatencyConfig {
     fn default() -> Self {
         let (memory, probe_every) = (Duration::from_secs(60), Duration::from_secs(10));
         Self {
@@ -37,7 +37,7 @@ pub(super) const PROBED_SHARE: f64 = 0.5;
 /// limit a little smaller.
 const FULL_USE: f64 = 0.9;
 
-impl ByLatency {
+impl LatencyConfig {
     pub(super) fn set_backoff(&mut self, share: f64) {
         set(&mut self.backoff, share, 0.1, 0.99);
     }
@@ -47,10 +47,10 @@ impl ByLatency {
     pub(super) fn step(
         &self,
         bounds: Bounds,
-        state: &mut State,
+        state: &mut ControllerState,
         sample: &Sample,
         alone: f64,
-        next: impl FnOnce(&State) -> f64,
+        next: impl FnOnce(&ControllerState) -> f64,
     ) {
         let short = sample.latency.as_nanos() as f64;
         if short > 0.0 {

@@ -5,13 +5,14 @@
 //! line afterwards, and whoever joins the line looks at the permits afterwards: of any two one sees
 //! the other.
 
-mod place;
-mod turn;
+mod config;
+mod ticket;
+mod wait;
 
-pub use place::QueueTicket;
-pub use turn::{AdaptiveQueueError, QueueWait, QueuedPermit};
+pub use config::QueueConfig;
+pub use ticket::QueueTicket;
+pub use wait::{AdaptiveQueueError, QueueWait, QueuedPermit};
 
-use super::queue::QueueConfig;
 use super::{AdaptiveConcurrency, AdaptivePermit, Class, Partition};
 use crate::clock::{Clock, DefaultClock, Timestamp};
 use std::collections::VecDeque;

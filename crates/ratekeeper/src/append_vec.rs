@@ -23,14 +23,14 @@ impl<T> AppendVec<T> {
 
     #[inline]
     pub(crate) fn get(&self, index: u64) -> Option<&T> {
-        let (chunk, at) = place(index);
+        let (chunk, at) = slot(index);
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
     /// The entry, with its chunk made of `empty` entries if nobody has been there. The index is
     /// below 2^33.
     pub(crate) fn get_or_make(&self, index: u64, empty: impl Fn() -> T) -> &T {
-        let (chunk, at) = place(index);
+        let (chunk, at) = slot(index);
         let entries = self.chunks[chunk].get_or_init(|| {
             let many = (FIRST_CHUNK as usize) << chunk;
             Box::new((0..many).map(|_| empty()).collect())
@@ -41,7 +41,7 @@ impl<T> AppendVec<T> {
 
 /// Chunk and index in it.
 #[inline]
-fn place(index: u64) -> (usize, usize) {
+fn slot(index: u64) -> (usize, usize) {
     // Chunk k begins at 4 · (2^k − 1), so 4 is added to read k off the highest bit.
     let position = index + FIRST_CHUNK;
     let chunk = position.ilog2() - FIRST_CHUNK.ilog2();
@@ -56,14 +56,14 @@ mod tests {
     fn every_index_has_a_place_of_its_own() {
         let mut next = (0, 0);
         for index in 0..10_000 {
-            assert_eq!(place(index), next);
+            assert_eq!(slot(index), next);
             next = if next.1 + 1 == 4 << next.0 {
                 (next.0 + 1, 0)
             } else {
                 (next.0, next.1 + 1)
             };
         }
-        assert!(place(u64::from(u32::MAX)).0 < CHUNKS);
+        assert!(slot(u64::from(u32::MAX)).0 < CHUNKS);
     }
 
     #[test]

@@ -51,7 +51,7 @@ struct AdaptiveConcurrencyState<C> {
     /// The limit in force, which a probe holds low.
     limit: AtomicU64,
     window: Window,
-    shares: Partitions,
+    partitions: Partitions,
     /// Held by the one that takes a step.
     stepping: AtomicU32,
     /// The state of the controller, written by the one that takes a step.
@@ -67,7 +67,7 @@ struct AdaptiveConcurrencyState<C> {
 
 /// How many of `limit` may be in flight with a request of this class. At least one: who is never
 /// let in is never measured.
-fn room(class: Class, limit: u64) -> u64 {
+fn class_limit(class: Class, limit: u64) -> u64 {
     let percent = match class {
         Class::Sheddable => 30,
         Class::SheddablePlus => 50,
@@ -79,7 +79,7 @@ fn room(class: Class, limit: u64) -> u64 {
 
 const NO_PROBE: u64 = u64::MAX;
 /// Windows get no longer than this by slow requests.
-const LONGEST_WINDOW: Duration = Duration::from_secs(1);
+const MAX_WINDOW: Duration = Duration::from_secs(1);
 
 impl AdaptiveConcurrency {
     /// To choose its numbers.
@@ -89,13 +89,17 @@ impl AdaptiveConcurrency {
 }
 
 impl<C: Clock> AdaptiveConcurrency<C> {
-    pub(super) fn new(settings: AdaptiveConcurrencyBuilder, shares: Partitions, clock: C) -> Self {
+    pub(super) fn new(
+        settings: AdaptiveConcurrencyBuilder,
+        partitions: Partitions,
+        clock: C,
+    ) -> Self {
         let controller = settings.controller();
         let shared = AdaptiveConcurrencyState {
             in_flight: AtomicU64::new(0),
             limit: AtomicU64::new(controller.limit()),
             window: Window::new(),
-            shares,
+            partitions,
             stepping: AtomicU32::new(0),
             state: controller.state.to_words().map(AtomicU64::new),
             probe_until: AtomicU64::new(NO_PROBE),
@@ -168,16 +172,16 @@ impl<C: Clock> AdaptiveConcurrency<C> {
 
     /// The partition of that name.
     pub fn partition(&self, name: &str) -> Option<Partition> {
-        self.shared.shares.find(name)
+        self.shared.partitions.find(name)
     }
 
     /// How many are in flight in a partition, and how many are guaranteed to it at the present
     /// limit.
     pub fn in_flight_in(&self, partition: Partition) -> (u64, u64) {
-        let shares = &self.shared.shares;
+        let partitions = &self.shared.partitions;
         (
-            shares.in_flight(partition),
-            shares.guaranteed(partition, self.limit()),
+            partitions.in_flight(partition),
+            partitions.guaranteed(partition, self.limit()),
         )
     }
 
@@ -234,12 +238,15 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     ) -> Result<AdaptivePermit<C>, AtCapacityError> {
         let shared = &*self.shared;
         let Some(in_flight) = shared.take(partition, class) else {
-            return Err(self.refuse(now));
+            return Err(self.at_capacity(now));
         };
-        let measured = shared.window.measures_next().map(|thinned| Measurement {
-            since: now.unwrap_or_else(|| shared.clock.now()),
-            thinned,
-        });
+        let measured = shared
+            .window
+            .sample_next()
+            .map(|sampling_shift| Measurement {
+                start: now.unwrap_or_else(|| shared.clock.now()),
+                sampling_shift,
+            });
         Ok(AdaptivePermit::new(
             self.clone(),
             partition,
@@ -249,10 +256,10 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     }
 
     #[cold]
-    fn refuse(&self, now: Option<Timestamp>) -> AtCapacityError {
+    fn at_capacity(&self, now: Option<Timestamp>) -> AtCapacityError {
         // Where all are turned away that come, the limit is in use, though it may be kept for
         // others.
-        self.shared.window.crowd(self.limit());
+        self.shared.window.record_peak(self.limit());
         self.shared
             .end_probe(|| now.unwrap_or_else(|| self.shared.clock.now()));
         AtCapacityError {
@@ -263,14 +270,14 @@ impl<C: Clock> AdaptiveConcurrency<C> {
 
     pub(super) fn give_back(&self, partition: Option<Partition>) {
         self.shared.in_flight.fetch_sub(1, Ordering::SeqCst);
-        if !self.shared.shares.is_empty() {
-            self.shared.shares.give_back(partition);
+        if !self.shared.partitions.is_empty() {
+            self.shared.partitions.give_back(partition);
         }
     }
 
     /// One that was not measured was served.
-    pub(super) fn pass_over(&self, in_flight: u64) {
-        self.shared.window.crowd(in_flight);
+    pub(super) fn record_unmeasured(&self, in_flight: u64) {
+        self.shared.window.record_peak(in_flight);
     }
 
     pub(super) fn record(
@@ -282,10 +289,16 @@ impl<C: Clock> AdaptiveConcurrency<C> {
     ) {
         let shared = &*self.shared;
         let seen = match (outcome, measured) {
-            (RequestOutcome::Success, None) => return self.pass_over(in_flight),
-            (RequestOutcome::Success, Some(Measurement { since, thinned })) => match now - since {
-                took if took < shared.drops_after => RequestEnd::In(took, 1 << thinned),
-                _ => RequestEnd::TooLate(1 << thinned),
+            (RequestOutcome::Success, None) => return self.record_unmeasured(in_flight),
+            (
+                RequestOutcome::Success,
+                Some(Measurement {
+                    start,
+                    sampling_shift,
+                }),
+            ) => match now - start {
+                took if took < shared.drops_after => RequestEnd::In(took, 1 << sampling_shift),
+                _ => RequestEnd::TooLate(1 << sampling_shift),
             },
             _ => RequestEnd::Dropped,
         };
@@ -306,25 +319,25 @@ impl<C: Clock> AdaptiveConcurrencyState<C> {
     fn take(&self, partition: Option<Partition>, class: Class) -> Option<u64> {
         let limit = self.limit.load(Ordering::SeqCst);
         // The share first: who finds none has not kept anybody from the rest meanwhile.
-        let taken = match self.shares.is_empty() {
-            true => PermitSource::Left,
-            false => self.shares.take(partition, limit)?,
+        let taken = match self.partitions.is_empty() {
+            true => PermitSource::Shared,
+            false => self.partitions.take(partition, limit)?,
         };
         // What is guaranteed is guaranteed, however important it is.
-        let room = if taken == PermitSource::Guaranteed {
+        let available = if taken == PermitSource::Guaranteed {
             limit
         } else {
-            room(class, limit)
+            class_limit(class, limit)
         };
-        let fits = |in_flight: u64| (in_flight < room).then_some(in_flight + 1);
+        let fits = |in_flight: u64| (in_flight < available).then_some(in_flight + 1);
         match self
             .in_flight
             .fetch_update(Ordering::SeqCst, Ordering::SeqCst, fits)
         {
             Ok(before) => Some(before + 1),
             Err(_) => {
-                if !self.shares.is_empty() {
-                    self.shares.give_back(partition);
+                if !self.partitions.is_empty() {
+                    self.partitions.give_back(partition);
                 }
                 None
             }
@@ -378,11 +391,9 @@ impl<C: Clock> AdaptiveConcurrencyState<C> {
             return controller.limit();
         }
         let seen = self.window.take(now.as_unix_nanos());
-        let length = (seen.latency * 2)
-            .min(LONGEST_WINDOW)
-            .max(self.settings.window);
+        let length = (seen.latency * 2).min(MAX_WINDOW).max(self.settings.window);
         self.window
-            .open_until(now.as_unix_nanos().saturating_add(nanos(length)));
+            .set_due(now.as_unix_nanos().saturating_add(nanos(length)));
         let dropped = seen.dropped as f64 > seen.all as f64 * self.settings.tolerated;
         controller.sample(Sample {
             latency: seen.latency,

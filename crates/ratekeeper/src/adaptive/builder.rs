@@ -17,7 +17,7 @@ pub struct AdaptiveConcurrencyBuilder {
     pub(super) window: Duration,
     pub(super) tolerated: f64,
     pub(super) control: Control,
-    shares: Vec<(String, u64)>,
+    partitions: Vec<(String, u64)>,
 }
 
 impl Default for AdaptiveConcurrencyBuilder {
@@ -29,7 +29,7 @@ impl Default for AdaptiveConcurrencyBuilder {
             window: Duration::from_millis(50),
             tolerated: 0.01,
             control: Control::gradient2().into(),
-            shares: Vec::new(),
+            partitions: Vec::new(),
         }
     }
 }
@@ -97,8 +97,8 @@ impl AdaptiveConcurrencyBuilder {
         share: f64,
     ) -> Result<Self, PartitionShareError> {
         let name = name.into();
-        let share = Partitions::checked(&self.shares, &name, share)?;
-        self.shares.push((name, share));
+        let share = Partitions::validate_share(&self.partitions, &name, share)?;
+        self.partitions.push((name, share));
         Ok(self)
     }
 
@@ -110,8 +110,8 @@ impl AdaptiveConcurrencyBuilder {
 
     /// Makes it on a clock of your choice, by which latency is measured.
     pub fn build_with_clock<C: Clock>(mut self, clock: C) -> AdaptiveConcurrency<C> {
-        let shares = Partitions::new(core::mem::take(&mut self.shares));
-        AdaptiveConcurrency::new(self, shares, clock)
+        let partitions = Partitions::new(core::mem::take(&mut self.partitions));
+        AdaptiveConcurrency::new(self, partitions, clock)
     }
 
     pub(super) fn bounds(&self) -> Bounds {

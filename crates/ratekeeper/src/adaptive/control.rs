@@ -124,7 +124,7 @@ impl Controller {
     /// Ends a probe that nobody came to be measured by, for whoever finds the limit in use at
     /// `now`.
     pub fn tick(&mut self, now: Timestamp) -> u64 {
-        self.state.baseline.give_up(now);
+        self.state.baseline.end_if_expired(now);
         self.limit()
     }
 
@@ -132,7 +132,7 @@ impl Controller {
     pub fn limit(&self) -> u64 {
         let limit = self.state.limit;
         let in_force = match (&self.control, self.state.baseline.is_probing()) {
-            (Control::Gradient2(gradient2), true) => gradient2.probed_at(limit),
+            (Control::Gradient2(gradient2), true) => gradient2.probe_limit(limit),
             _ => limit,
         };
         self.bounds.whole(in_force)
@@ -219,38 +219,46 @@ impl ControllerState {
     pub(super) fn to_words(self) -> [u64; ControllerState::WORDS] {
         let Baseline {
             long,
-            learnt,
-            probed,
-            calm,
+            last_update,
+            last_probe,
+            calm_probes,
             probe_until,
         } = self.baseline;
         let [limit, short, long] = [self.limit, self.short, long].map(f64::to_bits);
-        let [learnt, probed, probe_until] =
-            [learnt, probed, probe_until].map(Timestamp::as_unix_nanos);
+        let [last_update, last_probe, probe_until] =
+            [last_update, last_probe, probe_until].map(Timestamp::as_unix_nanos);
         [
             limit,
             short,
             long,
-            learnt,
-            probed,
+            last_update,
+            last_probe,
             probe_until,
-            u64::from(calm),
+            u64::from(calm_probes),
         ]
     }
 
     pub(super) fn from_words(words: [u64; ControllerState::WORDS]) -> Self {
-        let [limit, short, long, learnt, probed, probe_until, calm] = words;
+        let [
+            limit,
+            short,
+            long,
+            last_update,
+            last_probe,
+            probe_until,
+            calm_probes,
+        ] = words;
         let [limit, short, long] = [limit, short, long].map(f64::from_bits);
-        let [learnt, probed, probe_until] =
-            [learnt, probed, probe_until].map(Timestamp::from_unix_nanos);
+        let [last_update, last_probe, probe_until] =
+            [last_update, last_probe, probe_until].map(Timestamp::from_unix_nanos);
         Self {
             limit,
             short,
             baseline: Baseline {
                 long,
-                learnt,
-                probed,
-                calm: calm as u32,
+                last_update,
+                last_probe,
+                calm_probes: calm_probes as u32,
                 probe_until,
             },
         }

@@ -1,7 +1,7 @@
 //! Follows latency against its long-term value.
 
 use super::control::{Bounds, ControllerState, Sample, set};
-use super::latency::{LatencyConfig, PROBED_SHARE};
+use super::latency::{LatencyConfig, PROBE_SHARE};
 use core::time::Duration;
 
 /// Lets latency rise to one and a half of what it is in the long run, and a few requests queue.
@@ -82,19 +82,19 @@ impl Gradient2 {
     }
 
     /// What a probe lets in.
-    pub(super) fn probed_at(&self, limit: f64) -> f64 {
-        PROBED_SHARE * self.alone(limit)
+    pub(super) fn probe_limit(&self, limit: f64) -> f64 {
+        PROBE_SHARE * self.unqueued(limit)
     }
 
     /// At rest the limit is `tolerance · n + queue`, where `n` is what the service works on at
     /// once.
-    fn alone(&self, limit: f64) -> f64 {
+    fn unqueued(&self, limit: f64) -> f64 {
         (limit - self.queue) / self.tolerance
     }
 
     pub(super) fn step(&self, bounds: Bounds, state: &mut ControllerState, sample: &Sample) {
-        let alone = self.alone(state.limit);
-        self.latency.step(bounds, state, sample, alone, |state| {
+        let unqueued = self.unqueued(state.limit);
+        self.latency.step(bounds, state, sample, unqueued, |state| {
             let gradient = (self.tolerance * state.baseline.long / state.short).clamp(0.5, 1.0);
             let aim = gradient * state.limit + self.queue;
             (1.0 - self.smoothing) * state.limit + self.smoothing * aim

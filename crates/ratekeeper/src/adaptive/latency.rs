@@ -31,7 +31,7 @@ impl Default for LatencyConfig {
 
 /// Of what should be worked on without a queue, the share that a probe lets in. Less than 1 by so
 /// much that a baseline that is too high comes down by a quarter with each probe.
-pub(super) const PROBED_SHARE: f64 = 0.5;
+pub(super) const PROBE_SHARE: f64 = 0.5;
 
 /// From this share of the limit on it is in full use. Not from 1: what is seen now began under a
 /// limit a little smaller.
@@ -49,7 +49,7 @@ impl LatencyConfig {
         bounds: Bounds,
         state: &mut ControllerState,
         sample: &Sample,
-        alone: f64,
+        unqueued: f64,
         next: impl FnOnce(&ControllerState) -> f64,
     ) {
         let short = sample.latency.as_nanos() as f64;
@@ -58,14 +58,14 @@ impl LatencyConfig {
         }
         if sample.dropped {
             state.limit *= self.backoff;
-            return state.baseline.give_up(sample.now);
+            return state.baseline.end_if_expired(sample.now);
         }
         if short == 0.0 {
             return;
         }
-        let let_in = bounds.whole(PROBED_SHARE * alone);
+        let probe_limit = bounds.whole(PROBE_SHARE * unqueued);
         if state.baseline.is_probing() {
-            return state.baseline.probe(sample, short, let_in);
+            return state.baseline.probe(sample, short, probe_limit);
         }
         state.baseline.begin(self, short, sample.now);
         if state.is_idle(sample) {
@@ -75,9 +75,12 @@ impl LatencyConfig {
         let in_full_use = sample.in_flight as f64 >= FULL_USE * state.limit;
         state.limit = bounds.clamp(next(state));
         if in_full_use {
-            state
-                .baseline
-                .maybe_probe(self, sample, short, let_in < bounds.whole(state.limit));
+            state.baseline.probe_if_due(
+                self,
+                sample,
+                short,
+                probe_limit < bounds.whole(state.limit),
+            );
         }
     }
 }

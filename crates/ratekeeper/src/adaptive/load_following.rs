@@ -60,7 +60,7 @@ pub struct Adaptive<C: Clock = DefaultClock> {
     /// The present count, in thousandths, so that small limits move too.
     count: AtomicU64,
     /// Held by the one that looks.
-    looking: AtomicU32,
+    updating: AtomicU32,
     settings: LoadFollowingConfig,
 }
 
@@ -141,8 +141,8 @@ impl AdaptiveBuilder {
 
     /// Told of every change, by the call that made it.
     #[must_use]
-    pub fn on_change(mut self, told: impl Fn(&RateChange) + Send + Sync + 'static) -> Self {
-        self.settings.on_change = Box::new(told);
+    pub fn on_change(mut self, callback: impl Fn(&RateChange) + Send + Sync + 'static) -> Self {
+        self.settings.on_change = Box::new(callback);
         self
     }
 
@@ -166,7 +166,7 @@ impl AdaptiveBuilder {
             limiter: Limiter::with_clock(self.settings.limit(count), clock),
             due: AtomicU64::new(due.as_unix_nanos()),
             count: AtomicU64::new(count),
-            looking: AtomicU32::new(0),
+            updating: AtomicU32::new(0),
             settings: self.settings,
         }
     }
@@ -184,7 +184,7 @@ impl<C: Clock> Adaptive<C> {
     pub fn check_n(&self, cost: u64) -> Decision {
         let now = self.limiter.clock().now();
         if now.as_unix_nanos() >= self.due.load(Ordering::Relaxed) {
-            self.look(now);
+            self.update_if_due(now);
         }
         self.limiter.at(now).check_n(cost)
     }
@@ -194,7 +194,7 @@ impl<C: Clock> Adaptive<C> {
     pub fn tick(&self) {
         let now = self.limiter.clock().now();
         if now.as_unix_nanos() >= self.due.load(Ordering::Relaxed) {
-            self.look(now);
+            self.update_if_due(now);
         }
     }
 
@@ -204,10 +204,10 @@ impl<C: Clock> Adaptive<C> {
     }
 
     #[cold]
-    fn look(&self, now: Timestamp) {
+    fn update_if_due(&self, now: Timestamp) {
         // One looks; the others go on with the limit as it is.
         if self
-            .looking
+            .updating
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
@@ -218,7 +218,7 @@ impl<C: Clock> Adaptive<C> {
             self.due
                 .store((now + rest).as_unix_nanos(), Ordering::Relaxed);
         }
-        self.looking.store(0, Ordering::Release);
+        self.updating.store(0, Ordering::Release);
     }
 
     /// Moves the limit by the load; returns how long to rest.
@@ -255,7 +255,7 @@ impl<C: Clock> Adaptive<C> {
 }
 
 /// Thousandths of a unit.
-const PARTS: u64 = 1_000;
+const THOUSANDTHS: u64 = 1_000;
 
 impl LoadFollowingConfig {
     /// The least and the greatest count, in thousandths.
@@ -263,7 +263,7 @@ impl LoadFollowingConfig {
         let count = |limit: &Limit| {
             limit
                 .rate()
-                .map_or(0, |rate| rate.count().saturating_mul(PARTS))
+                .map_or(0, |rate| rate.count().saturating_mul(THOUSANDTHS))
         };
         let (min, max) = (count(&self.min), count(&self.max));
         (min.min(max), max.max(min))
@@ -275,7 +275,8 @@ impl LoadFollowingConfig {
         let Some(rate) = self.max.rate() else {
             return self.max;
         };
-        let limit = Limit::of(count / PARTS, rate.period()).algorithm(self.max.algorithm_kind());
+        let limit =
+            Limit::of(count / THOUSANDTHS, rate.period()).algorithm(self.max.algorithm_kind());
         let (low, high) = (
             self.min.capacity().min(self.max.capacity()),
             self.max.capacity().max(self.min.capacity()),

@@ -17,7 +17,7 @@ pub struct PartitionShareError {
     name: String,
     share: f64,
     left: f64,
-    twice: bool,
+    duplicate: bool,
 }
 
 impl fmt::Display for PartitionShareError {
@@ -26,12 +26,12 @@ impl fmt::Display for PartitionShareError {
             name,
             share,
             left,
-            twice,
+            duplicate,
         } = self;
-        match twice {
+        match duplicate {
             true => write!(
                 f,
-                "the partition {name} is there twice; give each name once"
+                "the partition {name} is there duplicate; give each name once"
             ),
             false => {
                 write!(
@@ -46,7 +46,7 @@ impl fmt::Display for PartitionShareError {
 impl core::error::Error for PartitionShareError {}
 
 /// Shares are counted in millionths, so that they add up.
-const WHOLE: u64 = 1_000_000;
+const MILLIONTHS: u64 = 1_000_000;
 
 /// The partitions of a gate, and what each holds.
 ///
@@ -66,7 +66,7 @@ pub(super) enum PermitSource {
     /// The guarantee of its partition.
     Guaranteed,
     /// What is left for everybody.
-    Left,
+    Shared,
 }
 
 struct PartitionState {
@@ -80,38 +80,38 @@ struct PartitionState {
 
 const HALF: u32 = 32;
 const ONE_BORROWED: u64 = 1 << HALF;
-const OWN: u64 = ONE_BORROWED - 1;
+const GUARANTEED_MASK: u64 = ONE_BORROWED - 1;
 
 impl Partitions {
-    pub(super) fn new(shares: Vec<(String, u64)>) -> Self {
-        let held = |(name, share): (String, u64)| PartitionState {
+    pub(super) fn new(partitions: Vec<(String, u64)>) -> Self {
+        let partition = |(name, share): (String, u64)| PartitionState {
             name: name.into(),
             share,
             out: AtomicU64::new(0),
         };
         Self {
-            partitions: shares.into_iter().map(held).collect(),
+            partitions: partitions.into_iter().map(partition).collect(),
             borrowed: AtomicU64::new(0),
         }
     }
 
     /// The share in millionths, if there is so much left beside the others.
-    pub(super) fn checked(
+    pub(super) fn validate_share(
         others: &[(String, u64)],
         name: &str,
         share: f64,
     ) -> Result<u64, PartitionShareError> {
-        let left = WHOLE - others.iter().map(|(_, share)| share).sum::<u64>();
-        let twice = others.iter().any(|(other, _)| other == name);
+        let left = MILLIONTHS - others.iter().map(|(_, share)| share).sum::<u64>();
+        let duplicate = others.iter().any(|(other, _)| other == name);
         // Rounded; what is not a number comes to 0 and is refused by the comparison.
-        let parts = (share * WHOLE as f64 + 0.5) as u64;
-        match !twice && (0.0..=1.0).contains(&share) && parts <= left {
-            true => Ok(parts),
+        let millionths = (share * MILLIONTHS as f64 + 0.5) as u64;
+        match !duplicate && (0.0..=1.0).contains(&share) && millionths <= left {
+            true => Ok(millionths),
             false => Err(PartitionShareError {
                 name: name.into(),
                 share,
-                left: left as f64 / WHOLE as f64,
-                twice,
+                left: left as f64 / MILLIONTHS as f64,
+                duplicate,
             }),
         }
     }
@@ -123,7 +123,7 @@ impl Partitions {
     pub(super) fn find(&self, name: &str) -> Option<Partition> {
         self.partitions
             .iter()
-            .position(|held| &*held.name == name)
+            .position(|partition| &*partition.name == name)
             .map(Partition)
     }
 
@@ -131,24 +131,24 @@ impl Partitions {
     pub(super) fn guaranteed(&self, partition: Partition, limit: u64) -> u64 {
         self.partitions
             .get(partition.0)
-            .map_or(0, |held| held.guaranteed(limit))
+            .map_or(0, |partition| partition.guaranteed(limit))
     }
 
     pub(super) fn in_flight(&self, partition: Partition) -> u64 {
         let out = self
             .partitions
             .get(partition.0)
-            .map_or(0, |held| held.out.load(Ordering::Relaxed));
-        (out & OWN) + (out >> HALF)
+            .map_or(0, |partition| partition.out.load(Ordering::Relaxed));
+        (out & GUARANTEED_MASK) + (out >> HALF)
     }
 
     /// Takes one permit for a partition, or for those who are in none.
     pub(super) fn take(&self, partition: Option<Partition>, limit: u64) -> Option<PermitSource> {
-        let held = partition.and_then(|partition| self.partitions.get(partition.0));
-        if let Some(held) = held {
-            let guaranteed = held.guaranteed(limit);
-            let within = |out: u64| (out & OWN < guaranteed).then_some(out + 1);
-            if held
+        let partition = partition.and_then(|partition| self.partitions.get(partition.0));
+        if let Some(partition) = partition {
+            let guaranteed = partition.guaranteed(limit);
+            let within = |out: u64| (out & GUARANTEED_MASK < guaranteed).then_some(out + 1);
+            if partition
                 .out
                 .fetch_update(Ordering::AcqRel, Ordering::Relaxed, within)
                 .is_ok()
@@ -159,7 +159,7 @@ impl Partitions {
         let guaranteed: u64 = self
             .partitions
             .iter()
-            .map(|held| held.guaranteed(limit))
+            .map(|partition| partition.guaranteed(limit))
             .sum();
         let spare = limit.saturating_sub(guaranteed);
         let fits = |borrowed: u64| (borrowed < spare).then_some(borrowed + 1);
@@ -167,16 +167,17 @@ impl Partitions {
             .borrowed
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, fits)
             .is_ok();
-        if let Some(held) = held.filter(|_| taken) {
-            held.out.fetch_add(ONE_BORROWED, Ordering::AcqRel);
+        if let Some(partition) = partition.filter(|_| taken) {
+            partition.out.fetch_add(ONE_BORROWED, Ordering::AcqRel);
         }
-        taken.then_some(PermitSource::Left)
+        taken.then_some(PermitSource::Shared)
     }
 
     /// Gives one permit back: what was borrowed first, so that a guarantee is not kept free by one
     /// who borrows meanwhile.
     pub(super) fn give_back(&self, partition: Option<Partition>) {
-        let Some(held) = partition.and_then(|partition| self.partitions.get(partition.0)) else {
+        let Some(partition) = partition.and_then(|partition| self.partitions.get(partition.0))
+        else {
             self.borrowed.fetch_sub(1, Ordering::AcqRel);
             return;
         };
@@ -187,7 +188,7 @@ impl Partitions {
                 out.saturating_sub(1)
             })
         };
-        let before = held
+        let before = partition
             .out
             .fetch_update(Ordering::AcqRel, Ordering::Relaxed, less)
             .unwrap_or_default();
@@ -199,6 +200,6 @@ impl Partitions {
 
 impl PartitionState {
     fn guaranteed(&self, limit: u64) -> u64 {
-        limit * self.share / WHOLE
+        limit * self.share / MILLIONTHS
     }
 }

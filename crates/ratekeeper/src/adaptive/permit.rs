@@ -51,7 +51,7 @@ impl<C: Clock> AdaptivePermit<C> {
     pub fn finish(self, outcome: RequestOutcome) {
         match (outcome, self.measured) {
             (RequestOutcome::Ignored, _) => {}
-            (RequestOutcome::Success, None) => self.gate.pass_over(self.in_flight),
+            (RequestOutcome::Success, None) => self.gate.record_unmeasured(self.in_flight),
             _ => {
                 let now = self.gate.clock().now();
                 self.finish_at(outcome, now);
@@ -72,7 +72,7 @@ impl<C: Clock> AdaptivePermit<C> {
     /// for it.
     pub fn restart_at(&mut self, now: Timestamp) {
         if let Some(measured) = &mut self.measured {
-            measured.since = now;
+            measured.start = now;
         }
     }
 }

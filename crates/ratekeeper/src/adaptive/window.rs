@@ -20,17 +20,17 @@ pub(super) struct Window {
     due: AtomicU64,
     /// One in two to this power is measured: where more come than a window holds, so many are as
     /// good as all.
-    thinned: AtomicU32,
+    sampling_shift: AtomicU32,
     /// Whose turn it is to be.
-    turn: AtomicU32,
+    phase: AtomicU32,
 }
 
 /// A request that is measured.
 #[derive(Clone, Copy)]
 pub(super) struct Measurement {
-    pub(super) since: Timestamp,
+    pub(super) start: Timestamp,
     /// It stands for two to this power.
-    pub(super) thinned: u32,
+    pub(super) sampling_shift: u32,
 }
 
 /// How a request ended that a window sees.
@@ -58,13 +58,13 @@ const UNIT: u32 = 6;
 const COUNT: u32 = 44;
 const SUM: u64 = (1 << COUNT) - 1;
 /// A latency counts as this at most.
-const LONGEST: Duration = Duration::from_secs(60);
+const MAX_LATENCY: Duration = Duration::from_secs(60);
 /// A window with fewer says too little.
-const FEWEST: u64 = 10;
+const MIN_REQUESTS: u64 = 10;
 /// A window with more is closed whatever the time, long before its word is full.
-const MOST: u64 = 4_096;
+const MAX_REQUESTS: u64 = 4_096;
 /// At least one in 64 is measured.
-const MOST_THINNED: u32 = 6;
+const MAX_SAMPLING_SHIFT: u32 = 6;
 
 impl Window {
     pub(super) fn new() -> Self {
@@ -76,28 +76,28 @@ impl Window {
             unmeasured_late: zero(),
             peak: zero(),
             due: zero(),
-            thinned: AtomicU32::new(0),
-            turn: AtomicU32::new(0),
+            sampling_shift: AtomicU32::new(0),
+            phase: AtomicU32::new(0),
         }
     }
 
     /// Whether the next request is to be measured, and for how many: two to this power.
     #[inline]
-    pub(super) fn measures_next(&self) -> Option<u32> {
-        let thinned = self.thinned.load(Ordering::Relaxed);
-        if thinned == 0 {
+    pub(super) fn sample_next(&self) -> Option<u32> {
+        let sampling_shift = self.sampling_shift.load(Ordering::Relaxed);
+        if sampling_shift == 0 {
             return Some(0);
         }
         // By the golden ratio: as even as can be, and in step with nothing that comes by turns. A
         // turn that two threads take at once does no harm.
-        let turn = self.turn.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
-        self.turn.store(turn, Ordering::Relaxed);
-        (turn >> (u32::BITS - thinned) == 0).then_some(thinned)
+        let phase = self.phase.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
+        self.phase.store(phase, Ordering::Relaxed);
+        (phase >> (u32::BITS - sampling_shift) == 0).then_some(sampling_shift)
     }
 
     /// Adds a request. True if the window may be closed.
     pub(super) fn add(&self, finished: RequestEnd, in_flight: u64, now: u64) -> bool {
-        self.crowd(in_flight);
+        self.record_peak(in_flight);
         let stands_for = |word: &AtomicU64, many: u64| {
             if many > 1 {
                 word.fetch_add(many - 1, Ordering::Relaxed);
@@ -112,7 +112,7 @@ impl Window {
         let (measured, dropped) = match finished {
             RequestEnd::In(latency, many) => {
                 stands_for(&self.unmeasured, many);
-                let units = latency.min(LONGEST).as_nanos() as u64 >> UNIT;
+                let units = latency.min(MAX_LATENCY).as_nanos() as u64 >> UNIT;
                 // Not nothing, which would say that none was measured.
                 let one = (1 << COUNT) + units.max(1);
                 (
@@ -128,14 +128,14 @@ impl Window {
         };
         let all = (measured >> COUNT) + dropped;
         // So few come by now that each of them counts.
-        if all < FEWEST && now >= self.due.load(Ordering::Relaxed) {
-            self.thinned.store(0, Ordering::Relaxed);
+        if all < MIN_REQUESTS && now >= self.due.load(Ordering::Relaxed) {
+            self.sampling_shift.store(0, Ordering::Relaxed);
         }
         self.is_over(all, now)
     }
 
     /// Notes that so many were in flight, or would have been.
-    pub(super) fn crowd(&self, in_flight: u64) {
+    pub(super) fn record_peak(&self, in_flight: u64) {
         if in_flight > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(in_flight, Ordering::Relaxed);
         }
@@ -148,7 +148,7 @@ impl Window {
     }
 
     fn is_over(&self, all: u64, now: u64) -> bool {
-        all >= FEWEST && (now >= self.due.load(Ordering::Relaxed) || all >= MOST)
+        all >= MIN_REQUESTS && (now >= self.due.load(Ordering::Relaxed) || all >= MAX_REQUESTS)
     }
 
     /// Empties it. What others add meanwhile is of this window or of the next.
@@ -159,13 +159,13 @@ impl Window {
         let latency = Duration::from_nanos(units.checked_div(count).unwrap_or(0) << UNIT);
         let served = count + self.unmeasured.swap(0, Ordering::Relaxed);
         let late = self.unmeasured_late.swap(0, Ordering::Relaxed);
-        let thinned = self.thinned.load(Ordering::Relaxed);
+        let sampling_shift = self.sampling_shift.load(Ordering::Relaxed);
         let next = match now < self.due.load(Ordering::Relaxed) {
-            true => thinned + u32::from(count >= MOST / 2),
-            false => (served / (MOST / 2)).checked_ilog2().unwrap_or(0),
+            true => sampling_shift + u32::from(count >= MAX_REQUESTS / 2),
+            false => (served / (MAX_REQUESTS / 2)).checked_ilog2().unwrap_or(0),
         };
-        self.thinned
-            .store(next.min(MOST_THINNED), Ordering::Relaxed);
+        self.sampling_shift
+            .store(next.min(MAX_SAMPLING_SHIFT), Ordering::Relaxed);
         let dropped = dropped + late;
         WindowSample {
             latency,
@@ -175,7 +175,7 @@ impl Window {
         }
     }
 
-    pub(super) fn open_until(&self, due: u64) {
+    pub(super) fn set_due(&self, due: u64) {
         self.due.store(due, Ordering::Relaxed);
     }
 }
@@ -191,14 +191,14 @@ mod tests {
     /// measured, a window, and what was seen in the last one.
     fn pass(window: &Window, requests: u64) -> (u64, WindowSample) {
         let (mut measured, mut last) = (0, window.take(0));
-        window.open_until(LENGTH);
+        window.set_due(LENGTH);
         for at in 0..20 * requests {
             let now = LENGTH * at / requests;
-            if let Some(thinned) = window.measures_next() {
+            if let Some(sampling_shift) = window.sample_next() {
                 measured += u64::from(at >= 10 * requests);
-                if window.add(RequestEnd::In(TOOK, 1 << thinned), 1, now) {
+                if window.add(RequestEnd::In(TOOK, 1 << sampling_shift), 1, now) {
                     last = window.take(now);
-                    window.open_until(now + LENGTH);
+                    window.set_due(now + LENGTH);
                 }
             }
         }
@@ -242,20 +242,20 @@ mod tests {
         let window = Window::new();
         pass(&window, 100_000);
         window.take(0);
-        window.open_until(LENGTH);
+        window.set_due(LENGTH);
         window.add(RequestEnd::In(TOOK, 32), 1, LENGTH);
-        assert!((0..100).all(|_| window.measures_next() == Some(0)));
+        assert!((0..100).all(|_| window.sample_next() == Some(0)));
     }
 
     #[test]
     fn drops_alone_thin_nothing_out() {
         let window = Window::new();
-        window.open_until(LENGTH);
-        for _ in 0..3 * MOST {
+        window.set_due(LENGTH);
+        for _ in 0..3 * MAX_REQUESTS {
             if window.add(RequestEnd::Dropped, 1, 0) {
                 window.take(0);
             }
         }
-        assert_eq!(window.measures_next(), Some(0));
+        assert_eq!(window.sample_next(), Some(0));
     }
 }

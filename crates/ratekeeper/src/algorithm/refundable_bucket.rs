@@ -80,7 +80,7 @@ impl RefundableBucket {
     }
 
     /// Forgets pending charges whose time has come back by `now`.
-    fn aged(mut self, limit: &BucketSize, now: u64) -> Self {
+    fn forget_expired(mut self, limit: &BucketSize, now: u64) -> Self {
         let clock = limit.clock(now);
         // Charges of one instant stay in one generation.
         if self.mark > clock || now <= self.latest {
@@ -94,11 +94,11 @@ impl RefundableBucket {
                 self.mark = self.tat;
             }
         }
-        self.lowered(limit)
+        self.lower_tat(limit)
     }
 
     /// Lowers the TAT to what the settled and the pending charges account for.
-    fn lowered(mut self, limit: &BucketSize) -> Self {
+    fn lower_tat(mut self, limit: &BucketSize) -> Self {
         let [older, newer] = self.pending.map(u128::from);
         self.tat = self
             .tat
@@ -109,7 +109,7 @@ impl RefundableBucket {
     }
 
     /// Books what a charge at `charged_at` used.
-    fn booked(mut self, limit: &BucketSize, charged_at: u64, used: u64, is_newer: bool) -> Self {
+    fn book(mut self, limit: &BucketSize, charged_at: u64, used: u64, is_newer: bool) -> Self {
         if used > 0 {
             let (at, used) = (limit.clock(charged_at), u128::from(used));
             self.settled = self.settled.max(at) + used;
@@ -198,7 +198,7 @@ impl StateMachine for RefundableBucket {
     fn step(self, limit: &BucketSize, now: u64, cost: u64) -> StepResult<Self, u64> {
         let early = self.latest.saturating_sub(now);
         let now = now.max(self.latest);
-        let (mut state, clock) = (self.aged(limit, now), limit.clock(now));
+        let (mut state, clock) = (self.forget_expired(limit, now), limit.clock(now));
         let ahead = state.ahead(clock);
         let need = match cost.checked_mul(limit.token) {
             Some(need) if need <= limit.capacity => need,
@@ -231,7 +231,7 @@ impl StateMachine for RefundableBucket {
     fn finalize(mut self, limit: &BucketSize, cost: u64) -> Self {
         let used = cost.saturating_mul(limit.token);
         self.pending[1] = self.pending[1].saturating_sub(used);
-        self.booked(limit, self.latest, used, true)
+        self.book(limit, self.latest, used, true)
     }
 
     fn charged_in(self) -> u64 {
@@ -248,17 +248,20 @@ impl StateMachine for RefundableBucket {
         let worth = back.cost.saturating_mul(limit.token);
         *pending = pending.saturating_sub(worth);
         let used = worth.saturating_sub(back.unused.saturating_mul(limit.token));
-        self.booked(limit, back.charged_in, used, is_newer)
-            .lowered(limit)
+        self.book(limit, back.charged_in, used, is_newer)
+            .lower_tat(limit)
     }
 
     fn charge_more(self, limit: &BucketSize, now: u64, extra: u64) -> Self {
         if extra == 0 {
             return self;
         }
-        let (mut state, extra) = (self.aged(limit, now), extra.saturating_mul(limit.token));
+        let (mut state, extra) = (
+            self.forget_expired(limit, now),
+            extra.saturating_mul(limit.token),
+        );
         state.tat = state.tat.max(limit.clock(now)) + u128::from(extra);
-        state.booked(limit, now, extra, true)
+        state.book(limit, now, extra, true)
     }
 
     fn grant(mut self, limit: &BucketSize, now: u64, tokens: u64) -> (Self, u64) {

@@ -18,7 +18,7 @@ pub(crate) struct Ring {
 
 impl Ring {
     /// The place of the entry that is `age` steps younger than the oldest.
-    pub(crate) fn place(&self, age: u64) -> u64 {
+    pub(crate) fn slot(&self, age: u64) -> u64 {
         // Both are below the size, so the sum needs no division to come round.
         let at = self.head + age;
         if at >= self.size { at - self.size } else { at }
@@ -33,9 +33,9 @@ impl Ring {
         now: u64,
         cost: u64,
     ) -> (StepResult<Self>, u64) {
-        let (result, now) = judge(limit, self.length, |age| time(self.place(age)), now, cost);
+        let (result, now) = judge(limit, self.length, |age| time(self.slot(age)), now, cost);
         let left = |expired| Self {
-            head: self.place(expired),
+            head: self.slot(expired),
             length: self.length - expired,
             ..self
         };
@@ -49,9 +49,9 @@ impl Ring {
 
     /// Adds a unit at the young end and returns its place. The ring has room: `step` said so.
     pub(crate) fn push(&mut self) -> u64 {
-        let place = self.place(self.length.min(self.size - 1));
+        let slot = self.slot(self.length.min(self.size - 1));
         self.length = (self.length + 1).min(self.size);
-        place
+        slot
     }
 }
 

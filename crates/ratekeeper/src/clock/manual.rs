@@ -93,17 +93,17 @@ impl Clock for ManualClock {
 
     #[cfg(feature = "std")]
     fn park_until(&self, at: Timestamp) {
-        let mut alarm = sleepers::SleeperId::default();
+        let mut sleeper = sleepers::SleeperId::default();
         if !self
             .shared
             .sleepers
-            .arm(&mut alarm, at, &crate::limiter::thread_waker(), || {
+            .arm(&mut sleeper, at, &crate::limiter::thread_waker(), || {
                 self.now()
             })
         {
             std::thread::park();
         }
-        self.shared.sleepers.disarm(&mut alarm);
+        self.shared.sleepers.disarm(&mut sleeper);
     }
 
     #[cfg(feature = "tokio")]
@@ -129,15 +129,15 @@ impl ManualClock {
 impl ManualClock {
     pub(super) fn arm(
         &self,
-        alarm: &mut sleepers::SleeperId,
+        sleeper: &mut sleepers::SleeperId,
         at: Timestamp,
         waker: &core::task::Waker,
     ) -> bool {
-        self.shared.sleepers.arm(alarm, at, waker, || self.now())
+        self.shared.sleepers.arm(sleeper, at, waker, || self.now())
     }
 
-    pub(super) fn disarm(&self, alarm: &mut sleepers::SleeperId) {
-        self.shared.sleepers.disarm(alarm);
+    pub(super) fn disarm(&self, sleeper: &mut sleepers::SleeperId) {
+        self.shared.sleepers.disarm(sleeper);
     }
 }
 
@@ -181,30 +181,30 @@ pub(super) mod sleepers {
         /// Wakes `waker` at `at`; true if that has come already, and then nothing is kept.
         pub(crate) fn arm(
             &self,
-            alarm: &mut SleeperId,
+            sleeper: &mut SleeperId,
             at: Timestamp,
             waker: &Waker,
             now: impl FnOnce() -> Timestamp,
         ) -> bool {
             let mut queue = self.lock();
-            if let Some(place) = alarm.0.take() {
-                queue.by_time.remove(&place);
+            if let Some(entry) = sleeper.0.take() {
+                queue.by_time.remove(&entry);
             }
             // Time is read under the lock: whoever moves it takes the lock afterwards and finds
             // this entry.
             if now() >= at {
                 return true;
             }
-            let place = (at, queue.next_id);
+            let entry = (at, queue.next_id);
             queue.next_id += 1;
-            queue.by_time.insert(place, waker.clone());
-            alarm.0 = Some(place);
+            queue.by_time.insert(entry, waker.clone());
+            sleeper.0 = Some(entry);
             false
         }
 
-        pub(crate) fn disarm(&self, alarm: &mut SleeperId) {
-            if let Some(place) = alarm.0.take() {
-                self.lock().by_time.remove(&place);
+        pub(crate) fn disarm(&self, sleeper: &mut SleeperId) {
+            if let Some(entry) = sleeper.0.take() {
+                self.lock().by_time.remove(&entry);
             }
         }
 

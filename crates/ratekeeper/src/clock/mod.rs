@@ -130,7 +130,7 @@ impl fmt::Debug for Timestamp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "Instant({}.{:09})",
+            "Timestamp({}.{:09})",
             self.0 / NANOS_PER_SECOND,
             self.0 % NANOS_PER_SECOND
         )

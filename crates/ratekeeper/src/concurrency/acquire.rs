@@ -63,7 +63,7 @@ impl<C: Clock> Concurrency<C> {
             gate: self,
             cost,
             deadline: None,
-            place: None,
+            ticket: None,
             #[cfg(feature = "tokio")]
             sleep: None,
         }
@@ -84,7 +84,7 @@ pub struct Acquire<'a, C: Clock> {
     cost: u64,
     deadline: Option<Deadline>,
     /// Where it stands in line.
-    place: Option<u64>,
+    ticket: Option<u64>,
     #[cfg(feature = "tokio")]
     sleep: Option<crate::clock::Sleep>,
 }
@@ -96,8 +96,8 @@ enum Deadline {
 
 impl<C: Clock> Acquire<'_, C> {
     /// Waits at most this long, counted from when the wait begins.
-    pub fn within(mut self, longest: Duration) -> Self {
-        self.deadline = Some(Deadline::Within(longest));
+    pub fn within(mut self, max_wait: Duration) -> Self {
+        self.deadline = Some(Deadline::Within(max_wait));
         self
     }
 
@@ -111,7 +111,7 @@ impl<C: Clock> Acquire<'_, C> {
     pub fn blocking(mut self) -> Result<Permit<C>, AcquireError> {
         let waker = thread_waker();
         loop {
-            match self.look(&waker) {
+            match self.poll_once(&waker) {
                 Some(ended) => return ended,
                 None => match self.deadline {
                     Some(Deadline::At(deadline)) => self.gate.shared.clock.park_until(deadline),
@@ -122,9 +122,9 @@ impl<C: Clock> Acquire<'_, C> {
     }
 
     /// Joins the line or sees whether its turn has come; none if it has not.
-    fn look(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
+    fn poll_once(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
         let (gate, shared) = (self.gate, &self.gate.shared);
-        if self.place.is_none() {
+        if self.ticket.is_none() {
             if self.cost > gate.limit() {
                 return Some(Err(AcquireError::ExceedsLimit {
                     cost: self.cost,
@@ -137,23 +137,23 @@ impl<C: Clock> Acquire<'_, C> {
             if let Ok(permit) = gate.try_acquire_n(self.cost) {
                 return Some(Ok(permit));
             }
-            if let Some(Deadline::Within(longest)) = self.deadline {
-                self.deadline = Some(Deadline::At(shared.clock.now() + longest));
+            if let Some(Deadline::Within(max_wait)) = self.deadline {
+                self.deadline = Some(Deadline::At(shared.clock.now() + max_wait));
             }
-            self.place = Some(shared.wait_list.join(self.cost, waker));
+            self.ticket = Some(shared.wait_list.join(self.cost, waker));
             // Whoever gave back before the line was joined did not see it.
-            shared.serve_line();
+            shared.serve_waiters();
         }
-        match shared.wait_list.look(self.place?, waker) {
-            WaiterStatus::Come => {
-                self.place = None;
+        match shared.wait_list.poll_once(self.ticket?, waker) {
+            WaiterStatus::Granted => {
+                self.ticket = None;
                 Some(Ok(gate.permit(self.cost)))
             }
             WaiterStatus::Closed => {
-                self.place = None;
+                self.ticket = None;
                 Some(Err(AcquireError::Closed))
             }
-            WaiterStatus::NotYet => match self.deadline {
+            WaiterStatus::Waiting => match self.deadline {
                 Some(Deadline::At(deadline)) if shared.clock.now() >= deadline => {
                     self.leave();
                     Some(Err(AcquireError::Deadline))
@@ -165,12 +165,12 @@ impl<C: Clock> Acquire<'_, C> {
 
     /// Leaves the line; what was granted meanwhile goes back.
     fn leave(&mut self) {
-        if let Some(place) = self.place.take() {
+        if let Some(ticket) = self.ticket.take() {
             let shared = &self.gate.shared;
-            match shared.wait_list.leave(place) {
+            match shared.wait_list.leave(ticket) {
                 true => shared.give_back(self.cost),
                 // The next one may fit where this one did not.
-                false => shared.serve_line(),
+                false => shared.serve_waiters(),
             }
         }
     }
@@ -187,7 +187,7 @@ impl<C: Clock> Future for Acquire<'_, C> {
         use core::task::Poll;
 
         loop {
-            if let Some(ended) = self.look(cx.waker()) {
+            if let Some(ended) = self.poll_once(cx.waker()) {
                 return Poll::Ready(ended);
             }
             let Some(Deadline::At(deadline)) = self.deadline else {
@@ -222,7 +222,7 @@ impl<C: Clock> fmt::Debug for Acquire<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquire")
             .field("cost", &self.cost)
-            .field("in_line", &self.place.is_some())
+            .field("queued", &self.ticket.is_some())
             .finish()
     }
 }
@@ -241,18 +241,18 @@ struct WaitListState {
     waiting: VecDeque<Waiter>,
     /// Served, and not yet fetched.
     granted: Vec<u64>,
-    next_place: u64,
+    next_ticket: u64,
 }
 
 struct Waiter {
-    place: u64,
+    ticket: u64,
     cost: u64,
     waker: Waker,
 }
 
 enum WaiterStatus {
-    Come,
-    NotYet,
+    Granted,
+    Waiting,
     Closed,
 }
 
@@ -267,42 +267,42 @@ impl WaitList {
 
     fn join(&self, cost: u64, waker: &Waker) -> u64 {
         let mut queue = self.lock();
-        let place = queue.next_place;
-        queue.next_place += 1;
+        let ticket = queue.next_ticket;
+        queue.next_ticket += 1;
         queue.waiting.push_back(Waiter {
-            place,
+            ticket,
             cost,
             waker: waker.clone(),
         });
         self.length.store(queue.waiting.len(), Ordering::SeqCst);
-        place
+        ticket
     }
 
-    fn look(&self, place: u64, waker: &Waker) -> WaiterStatus {
+    fn poll_once(&self, ticket: u64, waker: &Waker) -> WaiterStatus {
         let mut queue = self.lock();
-        if let Some(at) = queue.granted.iter().position(|granted| *granted == place) {
+        if let Some(at) = queue.granted.iter().position(|granted| *granted == ticket) {
             queue.granted.swap_remove(at);
-            return WaiterStatus::Come;
+            return WaiterStatus::Granted;
         }
         match queue
             .waiting
             .iter_mut()
-            .find(|waiting| waiting.place == place)
+            .find(|waiting| waiting.ticket == ticket)
         {
             Some(waiting) => {
                 waiting.waker.clone_from(waker);
-                WaiterStatus::NotYet
+                WaiterStatus::Waiting
             }
             None => WaiterStatus::Closed,
         }
     }
 
     /// Leaves the line; true if it had been served already.
-    fn leave(&self, place: u64) -> bool {
+    fn leave(&self, ticket: u64) -> bool {
         let mut queue = self.lock();
-        queue.waiting.retain(|waiting| waiting.place != place);
+        queue.waiting.retain(|waiting| waiting.ticket != ticket);
         self.length.store(queue.waiting.len(), Ordering::SeqCst);
-        match queue.granted.iter().position(|granted| *granted == place) {
+        match queue.granted.iter().position(|granted| *granted == ticket) {
             Some(at) => {
                 queue.granted.swap_remove(at);
                 true
@@ -325,7 +325,7 @@ impl WaitList {
                 let Some(first) = queue.waiting.pop_front() else {
                     return;
                 };
-                queue.granted.push(first.place);
+                queue.granted.push(first.ticket);
                 self.length.store(queue.waiting.len(), Ordering::SeqCst);
                 first.waker
             };

@@ -81,10 +81,10 @@ impl<C: Clock> Concurrency<C> {
     /// Takes `cost` permits if all of them are free and nobody waits for them.
     pub fn try_acquire_n(&self, cost: u64) -> Result<Permit<C>, BusyError> {
         #[cfg(feature = "std")]
-        let barred = cost > 0 && !self.shared.wait_list.is_empty();
+        let blocked = cost > 0 && !self.shared.wait_list.is_empty();
         #[cfg(not(feature = "std"))]
-        let barred = false;
-        match !barred && self.shared.take(cost) {
+        let blocked = false;
+        match !blocked && self.shared.take(cost) {
             true => Ok(self.permit(cost)),
             false => Err(BusyError {
                 in_flight: self.in_flight(),
@@ -108,7 +108,7 @@ impl<C: Clock> Concurrency<C> {
     /// is given until enough have come back.
     pub fn set_limit(&self, limit: u64) {
         self.shared.limit.store(limit, Ordering::SeqCst);
-        self.shared.serve_line();
+        self.shared.serve_waiters();
     }
 
     fn permit(&self, cost: u64) -> Permit<C> {
@@ -131,10 +131,10 @@ impl<C> ConcurrencyState<C> {
     fn give_back(&self, cost: u64) {
         // In one order with those who join the line: one of the two sees the other.
         self.in_flight.fetch_sub(cost, Ordering::SeqCst);
-        self.serve_line();
+        self.serve_waiters();
     }
 
-    fn serve_line(&self) {
+    fn serve_waiters(&self) {
         #[cfg(feature = "std")]
         self.wait_list.serve(|cost| self.take(cost));
     }

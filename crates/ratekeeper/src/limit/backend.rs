@@ -10,7 +10,7 @@ use crate::algorithm::sliding_window_strict::steps;
 use crate::decision::{Decision, Outcome};
 
 /// What a store may count to: integers below it are exact in a double, and so is the sum of two.
-const MOST: u128 = 1 << 52;
+const MAX_INTEGER: u128 = 1 << 52;
 
 /// The integers of a limit for a store that counts in microseconds; see [`Limit::in_micros`].
 ///
@@ -88,12 +88,12 @@ impl Limit {
     /// ```
     pub fn in_micros(&self) -> MicrosLimit {
         let tick_limit = self.tick_limit();
-        let most = tick_limit.capacity.min((MOST - 1) as u64);
+        let most = tick_limit.capacity.min((MAX_INTEGER - 1) as u64);
         let window = tick_limit.token.div_ceil(1_000);
         let count = match tick_limit.kind {
             Kind::Unlimited => return MicrosLimit::Unlimited,
             Kind::Frozen => {
-                let capacity = tick_limit.burst().min(MOST as u64 / 2);
+                let capacity = tick_limit.burst().min(MAX_INTEGER as u64 / 2);
                 return MicrosLimit::Bucket {
                     per_micro: 0,
                     token: 1,
@@ -103,8 +103,8 @@ impl Limit {
             }
             Kind::Bucket | Kind::Refundable => {
                 let (per_micro, token) =
-                    coarse_enough(tick_limit, |token| u128::from(tick_limit.burst()) * token);
-                let burst = tick_limit.burst().min((MOST - 2) as u64 / token);
+                    finest_units(tick_limit, |token| u128::from(tick_limit.burst()) * token);
+                let burst = tick_limit.burst().min((MAX_INTEGER - 2) as u64 / token);
                 let refundable = matches!(tick_limit.kind, Kind::Refundable);
                 return MicrosLimit::Bucket {
                     per_micro,
@@ -118,10 +118,10 @@ impl Limit {
                     u128::from(tick_limit.capacity) * per_micro / per_micro_of(tick_limit)
                 };
                 // What is ahead may be the longest wait and as much again, and a call more.
-                let (per_micro, token) = coarse_enough(tick_limit, |token| {
+                let (per_micro, token) = finest_units(tick_limit, |token| {
                     2 * (u128::from(tick_limit.burst()) + 1) * token
                 });
-                let longest = units(u128::from(per_micro)).min(MOST / 4) as u64;
+                let longest = units(u128::from(per_micro)).min(MAX_INTEGER / 4) as u64;
                 return MicrosLimit::Pacing {
                     per_micro,
                     token,
@@ -140,7 +140,7 @@ impl Limit {
             Kind::Log => WindowCounter::Log,
         };
         let most = if matches!(count, WindowCounter::Sliding { .. }) {
-            most.min((MOST / 2) as u64)
+            most.min((MAX_INTEGER / 2) as u64)
         } else {
             most
         };
@@ -158,10 +158,10 @@ fn per_micro_of(tick_limit: &TickLimit) -> u128 {
 }
 
 /// The finest units, a microsecond and a token, of which `full` a bucket fits.
-fn coarse_enough(tick_limit: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u64) {
+fn finest_units(tick_limit: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u64) {
     let (per_micro, token) = (per_micro_of(tick_limit), u128::from(tick_limit.token));
     let divisor = u128::from(gcd(per_micro as u64, tick_limit.token));
-    let fits = |units: u128| full((units * token).div_ceil(per_micro)) + units < MOST;
+    let fits = |units: u128| full((units * token).div_ceil(per_micro)) + units < MAX_INTEGER;
     let (mut low, mut high) = (1, per_micro / divisor);
     if fits(high) {
         low = high;
@@ -179,7 +179,8 @@ fn coarse_enough(tick_limit: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u
 
 /// The finest grain in which three times the count times the window is exact in a double.
 fn grain(most: u64, window: u64) -> u64 {
-    let fits = |grain: &u64| 3 * u128::from(most) * u128::from(window.div_ceil(*grain)) < 2 * MOST;
+    let fits =
+        |grain: &u64| 3 * u128::from(most) * u128::from(window.div_ceil(*grain)) < 2 * MAX_INTEGER;
     (0..19)
         .map(|power| 10_u64.pow(power))
         .find(fits)
@@ -325,7 +326,7 @@ mod tests {
             let limit = Limit::of(count, core::time::Duration::from_nanos(period)).burst(burst);
             let MicrosLimit::Bucket { per_micro, token, capacity, .. } = limit.in_micros() else { panic!() };
             let tick_limit = limit.tick_limit();
-            prop_assert!(u128::from(capacity) + u128::from(per_micro) < MOST);
+            prop_assert!(u128::from(capacity) + u128::from(per_micro) < MAX_INTEGER);
             prop_assert!(capacity / token <= tick_limit.burst() && capacity % token == 0);
             if per_micro > 0 {
                 let (ours, theirs) = (u128::from(token) * per_micro_of(tick_limit), u128::from(tick_limit.token) * u128::from(per_micro));

@@ -152,14 +152,14 @@ pub struct Limit {
     count: u64,
     period: u64,
     /// How much may come at once, and in which terms: see [`Room`] and [`REFUNDABLE`].
-    room: u64,
-    terms: u8,
+    burst_value: u64,
+    burst_tag: u8,
     tick_limit: TickLimit,
     algorithm: Algorithm,
 }
 
 /// Set in the terms of a limit whose charges are all settled.
-const REFUNDABLE: u8 = 0x80;
+const REFUNDABLE_BIT: u8 = 0x80;
 
 /// How much may come at once, in the terms of the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -245,14 +245,14 @@ impl Limit {
     /// Paced: calls start one interval apart, and one that would have to wait longer than this is
     /// turned away.
     #[must_use]
-    pub const fn paced_max_wait(self, longest: Duration) -> Self {
+    pub const fn paced_max_wait(self, max_wait: Duration) -> Self {
         if self.is_unlimited() {
             return self;
         }
         Self::build(
             self.count,
             self.period,
-            BurstSpec::Wait(nanos(longest)),
+            BurstSpec::Wait(nanos(max_wait)),
             Algorithm::Pacing,
             false,
         )
@@ -260,14 +260,14 @@ impl Limit {
 
     /// Paced: calls start one interval apart, and at most `longest` wait.
     #[must_use]
-    pub const fn paced_max_queue(self, longest: u64) -> Self {
+    pub const fn paced_max_queue(self, max_queue: u64) -> Self {
         if self.is_unlimited() {
             return self;
         }
         Self::build(
             self.count,
             self.period,
-            BurstSpec::Queue(longest),
+            BurstSpec::Queue(max_queue),
             Algorithm::Pacing,
             false,
         )
@@ -281,18 +281,18 @@ impl Limit {
         if self.is_unlimited() {
             return self;
         }
-        let room = match (self.room(), algorithm) {
-            (BurstSpec::Wait(_) | BurstSpec::Queue(_), Algorithm::Pacing) => self.room(),
+        let burst = match (self.burst_spec(), algorithm) {
+            (BurstSpec::Wait(_) | BurstSpec::Queue(_), Algorithm::Pacing) => self.burst_spec(),
             (_, Algorithm::Pacing) => BurstSpec::Queue(self.count),
             (BurstSpec::Burst(_), _) if algorithm.has_burst() && self.algorithm.has_burst() => {
-                self.room()
+                self.burst_spec()
             }
             _ => BurstSpec::Burst(self.count),
         };
         Self::build(
             self.count,
             self.period,
-            room,
+            burst,
             algorithm,
             self.is_refundable(),
         )
@@ -326,7 +326,13 @@ impl Limit {
         if self.is_unlimited() {
             return self;
         }
-        Self::build(self.count, self.period, self.room(), self.algorithm, true)
+        Self::build(
+            self.count,
+            self.period,
+            self.burst_spec(),
+            self.algorithm,
+            true,
+        )
     }
 
     /// What one of so many nodes may admit if they cannot ask each other: the rate and the burst
@@ -343,13 +349,13 @@ impl Limit {
         if self.is_unlimited() || nodes <= 1 {
             return self;
         }
-        match (self.room(), self.algorithm) {
+        match (self.burst_spec(), self.algorithm) {
             (BurstSpec::Burst(burst), Algorithm::TokenBucket | Algorithm::LeakyBucket) => {
                 let period = self.period.saturating_mul(nodes);
                 Self::build(
                     self.count,
                     period,
-                    BurstSpec::Burst(part(burst, nodes)),
+                    BurstSpec::Burst(divide(burst, nodes)),
                     self.algorithm,
                     self.is_refundable(),
                 )
@@ -367,12 +373,12 @@ impl Limit {
             (BurstSpec::Wait(_), _) => Self::build(
                 self.count,
                 self.period.saturating_mul(nodes),
-                self.room(),
+                self.burst_spec(),
                 self.algorithm,
                 false,
             ),
             _ => {
-                let count = part(self.count, nodes);
+                let count = divide(self.count, nodes);
                 Self::build(
                     count,
                     self.period,
@@ -403,36 +409,36 @@ impl Limit {
     const fn build(
         count: u64,
         period: u64,
-        room: BurstSpec,
+        burst: BurstSpec,
         algorithm: Algorithm,
         refundable: bool,
     ) -> Self {
-        let tick_limit = TickLimit::new(count, period, room, algorithm, refundable);
-        let (room, terms) = match room {
+        let tick_limit = TickLimit::new(count, period, burst, algorithm, refundable);
+        let (burst_value, burst_tag) = match burst {
             BurstSpec::Burst(burst) => (burst, 0),
             BurstSpec::Wait(longest) => (longest, 1),
             BurstSpec::Queue(longest) => (longest, 2),
         };
-        let terms = if matches!(tick_limit.kind, Kind::Refundable) {
-            terms | REFUNDABLE
+        let burst_tag = if matches!(tick_limit.kind, Kind::Refundable) {
+            burst_tag | REFUNDABLE_BIT
         } else {
-            terms
+            burst_tag
         };
         Self {
             count,
             period,
-            room,
-            terms,
+            burst_value,
+            burst_tag,
             tick_limit,
             algorithm,
         }
     }
 
-    const fn room(&self) -> BurstSpec {
-        match self.terms & !REFUNDABLE {
-            0 => BurstSpec::Burst(self.room),
-            1 => BurstSpec::Wait(self.room),
-            _ => BurstSpec::Queue(self.room),
+    const fn burst_spec(&self) -> BurstSpec {
+        match self.burst_tag & !REFUNDABLE_BIT {
+            0 => BurstSpec::Burst(self.burst_value),
+            1 => BurstSpec::Wait(self.burst_value),
+            _ => BurstSpec::Queue(self.burst_value),
         }
     }
 }
@@ -507,14 +513,14 @@ impl Limit {
         let TickLimit { ticks, token, .. } = self.tick_limit;
         let exact_rate = ticks as u128 * self.period as u128 == token as u128 * self.count as u128
             || self.count == 0;
-        let exact_room = match self.room() {
+        let exact_burst = match self.burst_spec() {
             BurstSpec::Burst(burst) => self.tick_limit.burst() == burst,
             BurstSpec::Queue(longest) => self.tick_limit.burst() == longest.saturating_add(1),
             BurstSpec::Wait(longest) => {
                 self.tick_limit.capacity as u128 == longest as u128 * ticks as u128
             }
         };
-        if exact_rate && (exact_room || self.count == 0) {
+        if exact_rate && (exact_burst || self.count == 0) {
             return None;
         }
         Some(Effective {
@@ -525,12 +531,12 @@ impl Limit {
     }
 
     /// Whether what was written would take longer to fill than a bucket may.
-    const fn clips(&self) -> bool {
+    const fn is_clipped(&self) -> bool {
         let longest = ticks::MAX_FILL as u128 * self.count as u128;
-        match self.room() {
+        match self.burst_spec() {
             BurstSpec::Wait(longest) => longest > ticks::MAX_FILL,
-            BurstSpec::Burst(room) | BurstSpec::Queue(room) => {
-                room as u128 * self.period as u128 > longest
+            BurstSpec::Burst(burst) | BurstSpec::Queue(burst) => {
+                burst as u128 * self.period as u128 > longest
             }
         }
     }
@@ -541,27 +547,27 @@ impl Limit {
 
     /// The numbers as written, for a cell that stores them word by word: count, period, room, and
     /// its terms.
-    pub(crate) const fn written(&self) -> ([u64; 3], u8) {
-        ([self.count, self.period, self.room], self.terms)
+    pub(crate) const fn as_written(&self) -> ([u64; 3], u8) {
+        ([self.count, self.period, self.burst_value], self.burst_tag)
     }
 
     pub(crate) const fn from_written(
-        [count, period, room]: [u64; 3],
-        terms: u8,
+        [count, period, burst_value]: [u64; 3],
+        burst_tag: u8,
         algorithm: Algorithm,
     ) -> Self {
-        let refundable = terms & REFUNDABLE != 0;
-        let room = match terms & !REFUNDABLE {
-            0 => BurstSpec::Burst(room),
-            1 => BurstSpec::Wait(room),
-            _ => BurstSpec::Queue(room),
+        let refundable = burst_tag & REFUNDABLE_BIT != 0;
+        let burst = match burst_tag & !REFUNDABLE_BIT {
+            0 => BurstSpec::Burst(burst_value),
+            1 => BurstSpec::Wait(burst_value),
+            _ => BurstSpec::Queue(burst_value),
         };
-        Self::build(count, period, room, algorithm, refundable)
+        Self::build(count, period, burst, algorithm, refundable)
     }
 }
 
 /// One of so many parts of a whole, at least 1 if there is anything.
-const fn part(whole: u64, parts: u64) -> u64 {
+const fn divide(whole: u64, parts: u64) -> u64 {
     if whole == 0 || whole >= parts {
         whole / parts
     } else {

@@ -47,7 +47,7 @@ impl fmt::Display for Limit {
             Some(_) if *self == Limit::deny_all().algorithm(self.algorithm) => f.write_str("0")?,
             Some(rate) => write!(f, "{rate}")?,
         }
-        match self.room() {
+        match self.burst_spec() {
             BurstSpec::Burst(burst) if burst != self.count => write!(f, " burst {burst}")?,
             BurstSpec::Queue(longest) if longest != self.count => {
                 return write!(f, " queue {longest}");
@@ -224,7 +224,7 @@ impl FromStr for Limit {
     }
 }
 
-type Parsed<T> = Result<T, (usize, ParseLimitErrorKind)>;
+type ParseResult<T> = Result<T, (usize, ParseLimitErrorKind)>;
 
 struct Parser<'a> {
     text: &'a str,
@@ -232,7 +232,7 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn limit(mut self) -> Parsed<Limit> {
+    fn limit(mut self) -> ParseResult<Limit> {
         self.space();
         if self.rest().starts_with("unlimited") && self.peek_word() == "unlimited" {
             self.word();
@@ -256,8 +256,8 @@ impl<'a> Parser<'a> {
     }
 
     /// What may follow the rate, each at most once and in any order.
-    fn options(mut self, mut limit: Limit, start: usize) -> Parsed<Limit> {
-        let (mut room, mut algorithm, mut refundable) = (None, None, None);
+    fn options(mut self, mut limit: Limit, start: usize) -> ParseResult<Limit> {
+        let (mut burst, mut algorithm, mut refundable) = (None, None, None);
         loop {
             self.space();
             let at = self.at;
@@ -266,13 +266,13 @@ impl<'a> Parser<'a> {
                 "" if self.rest().is_empty() => break,
                 "burst" | "wait" | "queue" => {
                     self.space();
-                    let (amount_at, read) = (self.at, self.room(word)?);
-                    match room {
+                    let (amount_at, read) = (self.at, self.burst_spec(word)?);
+                    match burst {
                         Some((_, BurstSpec::Burst(_))) if word == "burst" => {
                             return Err((at, ParseLimitErrorKind::Twice));
                         }
                         Some(_) => return Err((at, ParseLimitErrorKind::Pacing)),
-                        None => room = Some((amount_at, read)),
+                        None => burst = Some((amount_at, read)),
                     }
                 }
                 "refundable" if refundable.is_some() => {
@@ -289,8 +289,8 @@ impl<'a> Parser<'a> {
         if let Some((_, algorithm)) = algorithm {
             limit = limit.algorithm(algorithm);
         }
-        let amount_at = room.map_or(start, |(at, _)| at);
-        match (room, algorithm) {
+        let amount_at = burst.map_or(start, |(at, _)| at);
+        match (burst, algorithm) {
             (Some((_, BurstSpec::Burst(_))), Some((at, algorithm))) if !algorithm.has_burst() => {
                 return Err((amount_at.min(at), ParseLimitErrorKind::Burst));
             }
@@ -298,8 +298,8 @@ impl<'a> Parser<'a> {
             (Some(_), Some((at, algorithm))) if algorithm != Algorithm::Pacing => {
                 return Err((at, ParseLimitErrorKind::Pacing));
             }
-            (Some((_, room)), _) => {
-                limit = Limit::build(limit.count, limit.period, room, Algorithm::Pacing, false)
+            (Some((_, burst)), _) => {
+                limit = Limit::build(limit.count, limit.period, burst, Algorithm::Pacing, false)
             }
             (None, _) => {}
         }
@@ -311,14 +311,14 @@ impl<'a> Parser<'a> {
             None => {}
         }
         // A rate of zero never fills, and is written on purpose.
-        if limit.count > 0 && limit.clips() {
+        if limit.count > 0 && limit.is_clipped() {
             Err((amount_at, ParseLimitErrorKind::Fill))
         } else {
             Ok(limit)
         }
     }
 
-    fn room(&mut self, word: &str) -> Parsed<BurstSpec> {
+    fn burst_spec(&mut self, word: &str) -> ParseResult<BurstSpec> {
         if word == "wait" {
             return self.time().map(BurstSpec::Wait);
         }
@@ -335,7 +335,7 @@ impl<'a> Parser<'a> {
     }
 
     /// The time after the slash: a unit, or so many of it; not zero.
-    fn period(&mut self) -> Parsed<u64> {
+    fn period(&mut self) -> ParseResult<u64> {
         self.space();
         let start = self.at;
         match self.time()? {
@@ -344,7 +344,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn time(&mut self) -> Parsed<u64> {
+    fn time(&mut self) -> ParseResult<u64> {
         let start = self.at;
         let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
             self.number()?
@@ -362,7 +362,7 @@ impl<'a> Parser<'a> {
             .ok_or((start, ParseLimitErrorKind::Period))
     }
 
-    fn number(&mut self) -> Parsed<u64> {
+    fn number(&mut self) -> ParseResult<u64> {
         let digits = self.rest().bytes().take_while(u8::is_ascii_digit).count();
         let (start, number) = (self.at, &self.rest()[..digits]);
         if digits == 0 {
@@ -392,7 +392,7 @@ impl<'a> Parser<'a> {
         self.at += self.rest().len() - self.rest().trim_ascii_start().len();
     }
 
-    fn end(&mut self) -> Parsed<()> {
+    fn end(&mut self) -> ParseResult<()> {
         self.space();
         if self.rest().is_empty() {
             Ok(())

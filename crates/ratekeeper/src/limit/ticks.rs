@@ -90,7 +90,7 @@ impl TickLimit {
     pub(super) const fn new(
         count: u64,
         period: u64,
-        room: BurstSpec,
+        burst: BurstSpec,
         algorithm: Algorithm,
         refundable: bool,
     ) -> Self {
@@ -106,14 +106,14 @@ impl TickLimit {
             Algorithm::TokenBucket | Algorithm::LeakyBucket => Self::rate(
                 count,
                 period,
-                room,
+                burst,
                 if refundable {
                     Kind::Refundable
                 } else {
                     Kind::Bucket
                 },
             ),
-            Algorithm::Pacing => Self::rate(count, period, room, Kind::Pacing),
+            Algorithm::Pacing => Self::rate(count, period, burst, Kind::Pacing),
             Algorithm::FixedWindow => Self::window(count, period, Kind::FixedWindow),
             Algorithm::FixedWindowFirstHit => Self::window(count, period, Kind::FirstHit),
             Algorithm::SlidingWindow => Self::window(count, period, Kind::SlidingWindow),
@@ -147,8 +147,8 @@ impl TickLimit {
         }
     }
 
-    const fn rate(count: u64, period: u64, room: BurstSpec, kind: Kind) -> Self {
-        let (burst, longest) = match room {
+    const fn rate(count: u64, period: u64, burst: BurstSpec, kind: Kind) -> Self {
+        let (burst, max_wait) = match burst {
             BurstSpec::Burst(burst) => (burst, 0),
             BurstSpec::Queue(queue) => (queue, 0),
             BurstSpec::Wait(wait) => (0, wait),
@@ -179,7 +179,7 @@ impl TickLimit {
         loop {
             let token = (ticks as u128 * period as u128).div_ceil(count as u128);
             let fill = MAX_FILL as u128 * ticks as u128;
-            let wanted = burst as u128 * token + longest as u128 * ticks as u128;
+            let wanted = burst as u128 * token + max_wait as u128 * ticks as u128;
             let capacity = if wanted <= fill {
                 wanted
             } else {

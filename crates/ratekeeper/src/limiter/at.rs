@@ -67,7 +67,7 @@ impl<'a, C: Clock> At<'a, C> {
         // comes in between.
         match self.limiter.shared.probable().1.decide_fast(self.now, cost) {
             Some(fast) => fast.decision(),
-            None => check_on_current(self.limiter, self.now, cost),
+            None => check_slow(self.limiter, self.now, cost),
         }
     }
 
@@ -170,9 +170,9 @@ impl<'a, C: Clock> At<'a, C> {
     pub fn reserve_within(
         &self,
         cost: u64,
-        longest: Duration,
+        max_wait: Duration,
     ) -> Result<Reservation<C>, ReserveError> {
-        match self.admit(cost, MaxWait::Slot(nanos(longest))) {
+        match self.admit(cost, MaxWait::Slot(nanos(max_wait))) {
             Ok(admitted) => Ok(Reservation::new(self.limiter, &admitted, cost, self.now)),
             Err(AdmitError::Denied(decision)) => Err(ReserveError::Denied(DeniedError(decision))),
             Err(AdmitError::NoSlots(algorithm)) => Err(ReserveError::NoSlots(algorithm)),
@@ -284,7 +284,7 @@ impl<'a, C: Clock> At<'a, C> {
         let refunded = generation.refunded.load(Ordering::Acquire);
         match generation.decide_fast(self.now, cost) {
             Some(FastDecision {
-                limit: limit,
+                limit,
                 clock,
                 ahead,
                 wait: 0,
@@ -297,14 +297,14 @@ impl<'a, C: Clock> At<'a, C> {
                 given,
                 refunded,
             }),
-            _ => self.admit_on_current(cost, max_wait),
+            _ => self.admit_slow(cost, max_wait),
         }
     }
 
     /// The same for any limit, in any generation, at any instant.
     #[cold]
     #[inline(never)]
-    fn admit_on_current(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
+    fn admit_slow(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
         self.on_current(|generation, limit, generation_id| {
             // Before the state moves: a gift that comes in between then counts against the caller,
             // not for it.
@@ -340,7 +340,7 @@ impl<'a, C: Clock> At<'a, C> {
             }
             let max_wait = match max_wait {
                 MaxWait::Check => max_wait_of_check(limit),
-                MaxWait::Slot(longest) => longest.saturating_mul(limit.ticks),
+                MaxWait::Slot(max_wait) => max_wait.saturating_mul(limit.ticks),
             };
             let Reach::Clock(clock) = generation.reach(limit, self.now) else {
                 return Ok(self
@@ -437,7 +437,7 @@ pub(crate) fn max_wait_of_check(limit: &TickLimit) -> u64 {
 /// caller, but what it leads to is not: windows and logs all come this way.
 #[cold]
 #[inline(never)]
-fn check_on_current<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {
+fn check_slow<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {
     check_window_or_other(limiter, now, cost)
 }
 

@@ -72,7 +72,7 @@ impl Generation {
 
     pub(crate) fn fill(&self, limit: &Limit, origin: u64, word: u64) {
         let ticks = limit.tick_limit();
-        let (written, burst_tag) = limit.written();
+        let (written, burst_tag) = limit.as_written();
         let meta = ticks.ticks
             | (ticks.kind as u64) << 8
             | (limit.algorithm_kind() as u64) << 16

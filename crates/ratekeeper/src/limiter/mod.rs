@@ -158,9 +158,9 @@ impl<C: Clock> Limiter<C> {
     pub fn reserve_within(
         &self,
         cost: u64,
-        longest: Duration,
+        max_wait: Duration,
     ) -> Result<Reservation<C>, ReserveError> {
-        self.now().reserve_within(cost, longest)
+        self.now().reserve_within(cost, max_wait)
     }
 
     /// What is in the bucket; negative while reservations are ahead of it. For display: decisions

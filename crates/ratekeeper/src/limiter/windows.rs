@@ -93,7 +93,7 @@ impl Generation {
             {
                 let granted = granted.min(ring.length);
                 large.set_ring(Ring {
-                    head: ring.place(granted),
+                    head: ring.slot(granted),
                     length: ring.length - granted,
                     ..ring
                 });
@@ -298,12 +298,12 @@ impl Generation {
         let _guard = large.lock.lock();
         let (mut ring, mut left, mut retained) = (large.ring(&windowed), unused, 0);
         for age in 0..ring.length {
-            let time = large.time(ring.place(age));
+            let time = large.time(ring.slot(age));
             if time == charged_at && left > 0 {
                 left -= 1;
                 continue;
             }
-            large.set_time(ring.place(retained), time);
+            large.set_time(ring.slot(retained), time);
             retained += 1;
         }
         ring.length = retained;
@@ -342,7 +342,7 @@ impl LargeWords {
     /// The times of a log, oldest first.
     pub(crate) fn log(&self, limit: &WindowLimit) -> impl Iterator<Item = u64> {
         let ring = self.ring(limit);
-        (0..ring.length).map(move |age| self.time(ring.place(age)))
+        (0..ring.length).map(move |age| self.time(ring.slot(age)))
     }
 
     pub(crate) fn set_log(&self, times: impl ExactSizeIterator<Item = u64>) {
@@ -374,22 +374,22 @@ impl LargeWords {
         }
     }
 
-    fn time(&self, place: u64) -> u64 {
+    fn time(&self, slot: u64) -> u64 {
         self.times
-            .get(place)
+            .get(slot)
             .map_or(0, |time| time.load(Ordering::Relaxed))
     }
 
-    fn set_time(&self, place: u64, time: u64) {
+    fn set_time(&self, slot: u64, time: u64) {
         self.times
-            .get_or_make(place, || AtomicU64::new(0))
+            .get_or_make(slot, || AtomicU64::new(0))
             .store(time, Ordering::Relaxed);
     }
 
     fn push(&self, mut ring: Ring, time: u64, units: u64) {
         for _ in 0..units {
-            let place = ring.push();
-            self.set_time(place, time);
+            let slot = ring.push();
+            self.set_time(slot, time);
         }
         self.set_ring(ring);
     }

@@ -197,7 +197,7 @@ impl<C: Clock> Sometimes<C> {
         };
         let number = self.count();
         let reason = self.reason(number, now)?;
-        self.run_for(reason, number, f)
+        self.run_slow(reason, number, f)
     }
 
     /// Takes the number of this call.
@@ -225,7 +225,7 @@ impl<C: Clock> Sometimes<C> {
     fn reason(&self, number: u64, now: u64) -> Option<Reason> {
         if self.runs(number) {
             Some(Reason::Number)
-        } else if self.is_over(now) {
+        } else if self.is_interval_over(now) {
             Some(Reason::Interval { now })
         } else {
             None
@@ -241,16 +241,19 @@ impl<C: Clock> Sometimes<C> {
 
     /// Whether there is an interval and the last run ended that long ago.
     #[inline]
-    fn is_over(&self, now: u64) -> bool {
+    fn is_interval_over(&self, now: u64) -> bool {
         self.interval > 0 && now.saturating_sub(self.ended.load(Relaxed)) >= self.interval
     }
 
     #[cold]
-    fn run_for<R>(&self, reason: Reason, number: u64, f: impl FnOnce() -> R) -> Option<R> {
+    fn run_slow<R>(&self, reason: Reason, number: u64, f: impl FnOnce() -> R) -> Option<R> {
         let _guard = match reason {
             Reason::Number => self.running.lock(),
             // The interval restarts at the end of a run that is still going on.
-            Reason::Interval { now } => self.running.try_lock().filter(|_| self.is_over(now))?,
+            Reason::Interval { now } => self
+                .running
+                .try_lock()
+                .filter(|_| self.is_interval_over(now))?,
         };
         let panic_guard = PanicGuard {
             calls: &self.calls,

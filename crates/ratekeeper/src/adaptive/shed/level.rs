@@ -25,7 +25,7 @@ pub(super) struct LevelConfig {
     /// Below this pressure the level goes down.
     pub(super) low: f64,
     /// As high as the level goes.
-    pub(super) most: f64,
+    pub(super) max_level: f64,
 }
 
 /// At least and at most this share of the traffic is shed by one tick.
@@ -36,16 +36,16 @@ const EASE: (f64, f64) = (0.01, 0.001);
 /// A step down is at least and at most so much of a class.
 const EASE_STEP: (f64, f64) = (0.000_5, 0.05);
 /// So many ticks in which the pressure did not fall are needed to enter the next class.
-const PATIENCE: u32 = 3;
+const TICKS_BEFORE_NEXT_CLASS: u32 = 3;
 /// From here on one tick is enough; a pressure that is hardly above 1 must last for two, or chance
 /// would shed.
-const GREAT: f64 = 1.5;
+const HIGH_PRESSURE: f64 = 1.5;
 /// A pressure falls if it is below this share of what it was.
-const FALLS: f64 = 0.99;
+const FALLING: f64 = 0.99;
 /// A class with less than this share of the traffic is passed: to shed it would change nothing.
 const NEGLIGIBLE: f64 = 0.01;
 /// After so many ticks without anybody the level is back at nothing from wherever it was.
-const MOST_TICKS: u64 = 4_000;
+const MAX_TICKS: u64 = 4_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct LevelController {
@@ -57,7 +57,7 @@ pub(super) struct LevelController {
     /// When the level last went up.
     raised: Option<Timestamp>,
     /// For how many ticks all classes below the edge were shed and the pressure did not fall.
-    patience: u32,
+    ticks_without_fall: u32,
 }
 
 impl LevelController {
@@ -68,7 +68,7 @@ impl LevelController {
             offered: [0.0; CLASSES],
             pressure: 0.0,
             raised: None,
-            patience: 0,
+            ticks_without_fall: 0,
         }
     }
 
@@ -104,15 +104,15 @@ impl LevelController {
             *mean = (*mean + came as f64 / ticks.max(1) as f64) / 2.0;
         }
         let before = core::mem::replace(&mut self.pressure, pressure);
-        if pressure > GREAT || pressure > 1.0 && before > 1.0 {
-            self.raise(pressure, pressure < before * FALLS);
+        if pressure > HIGH_PRESSURE || pressure > 1.0 && before > 1.0 {
+            self.raise(pressure, pressure < before * FALLING);
             self.raised = Some(now);
         } else if pressure < self.settings.low {
-            self.patience = 0;
+            self.ticks_without_fall = 0;
             let rested = self
                 .raised
                 .is_none_or(|raised| now.saturating_since(raised) >= self.settings.rest);
-            for _ in 0..if rested { ticks.min(MOST_TICKS) } else { 0 } {
+            for _ in 0..if rested { ticks.min(MAX_TICKS) } else { 0 } {
                 self.ease();
             }
         }
@@ -121,31 +121,35 @@ impl LevelController {
 
     /// Sheds what is too much: from the edge on, and no further than to the end of a class that has
     /// traffic.
-    fn raise(&mut self, pressure: f64, falls: bool) {
+    fn raise(&mut self, pressure: f64, is_falling: bool) {
         let admitted = self.admitted();
         let mut excess = admitted * (1.0 - 1.0 / pressure).clamp(CUT.0, CUT.1);
-        let at_an_end = self.level > 0.0 && self.level.fract() == 0.0;
-        if at_an_end && self.has_shed_traffic() {
-            self.patience = if falls { 0 } else { self.patience + 1 };
-            if self.patience < PATIENCE {
+        let at_class_end = self.level > 0.0 && self.level.fract() == 0.0;
+        if at_class_end && self.has_shed_traffic() {
+            self.ticks_without_fall = if is_falling {
+                0
+            } else {
+                self.ticks_without_fall + 1
+            };
+            if self.ticks_without_fall < TICKS_BEFORE_NEXT_CLASS {
                 return;
             }
         }
-        self.patience = 0;
-        while self.level < self.settings.most {
+        self.ticks_without_fall = 0;
+        while self.level < self.settings.max_level {
             let rank = self.level as usize;
-            let there = self.offered[rank] * (1.0 - Self::shed(self.level, rank));
-            if there > excess {
+            let admitted_here = self.offered[rank] * (1.0 - Self::shed(self.level, rank));
+            if admitted_here > excess {
                 self.level += excess / self.offered[rank];
                 break;
             }
             self.level = (rank + 1) as f64;
-            excess -= there;
-            if there > admitted * NEGLIGIBLE {
+            excess -= admitted_here;
+            if admitted_here > admitted * NEGLIGIBLE {
                 break;
             }
         }
-        self.level = self.level.min(self.settings.most);
+        self.level = self.level.min(self.settings.max_level);
     }
 
     /// Whether what is shed is worth speaking of: if not, there is no effect to wait for.

@@ -92,14 +92,14 @@ struct CounterSnapshot {
 }
 
 /// The level has so many parts a class.
-const PART: u32 = 1 << 16;
+const LEVEL_UNIT: u32 = 1 << 16;
 /// Of the highest class one in twenty is always admitted: whoever admits nobody learns nothing.
-const MOST: f64 = 3.95;
+const MAX_LEVEL: f64 = 3.95;
 /// What is refused further in says something from this share and this number in a tick on: even a
 /// gate with room to spare refuses one now and then, when many happen to come together.
-const REFUSED: (f64, u64) = (0.02, 3);
+const MIN_REFUSED: (f64, u64) = (0.02, 3);
 /// A sample above says no more.
-const GREATEST: f64 = 1_000.0;
+const MAX_PRESSURE: f64 = 1_000.0;
 const THOUSANDTHS: f64 = 1_000.0;
 
 /// The settings of a [`Shedder`], each with its default.
@@ -140,7 +140,7 @@ impl ShedderBuilder {
     /// the highest class passes.
     #[must_use]
     pub fn spare(mut self, class: Class) -> Self {
-        self.settings.most = class.rank() as f64;
+        self.settings.max_level = class.rank() as f64;
         self
     }
 
@@ -166,7 +166,7 @@ impl ShedderBuilder {
     /// The same on a clock of your choice.
     pub fn build_with_clock<C: Clock>(self, clock: C) -> Shedder<C> {
         let now = clock.now();
-        let ticking = TickState {
+        let state = TickState {
             control: LevelController::new(self.settings),
             seen: CounterSnapshot::default(),
             at: now,
@@ -179,7 +179,7 @@ impl ShedderBuilder {
                 due: AtomicU64::new((now + self.settings.every).as_unix_nanos()),
                 every: self.settings.every,
                 rest: self.settings.rest,
-                seed: mixed(self.seed),
+                seed: mix(self.seed),
                 counts: ClassCounters {
                     offered: zeros(),
                     shed: zeros(),
@@ -187,7 +187,7 @@ impl ShedderBuilder {
                     samples: zero(),
                     pressure: zero(),
                 },
-                control: Mutex::new(ticking),
+                control: Mutex::new(state),
                 source: self.source,
                 clock,
             }),
@@ -209,7 +209,7 @@ impl Shedder {
                 every,
                 rest,
                 low: 0.9,
-                most: MOST,
+                max_level: MAX_LEVEL,
             },
             seed: 0,
             source: None,
@@ -246,7 +246,7 @@ impl<C: Clock> Shedder<C> {
         self.tick();
         let shared = &*self.shared;
         shared.counts.offered[class.rank()].fetch_add(1, Relaxed);
-        shared.decide(class, || mixed(key ^ shared.seed))
+        shared.decide(class, || mix(key ^ shared.seed))
     }
 
     /// A sample of the pressure; what is no number is none. Of the samples of a tick the mean
@@ -256,7 +256,7 @@ impl<C: Clock> Shedder<C> {
             let counts = &self.shared.counts;
             counts
                 .pressure
-                .fetch_add((pressure.min(GREATEST) * THOUSANDTHS) as u64, Relaxed);
+                .fetch_add((pressure.min(MAX_PRESSURE) * THOUSANDTHS) as u64, Relaxed);
             counts.samples.fetch_add(1, Relaxed);
         }
     }
@@ -272,14 +272,14 @@ impl<C: Clock> Shedder<C> {
     pub fn tick(&self) {
         let now = self.shared.clock.now();
         if now.as_unix_nanos() >= self.shared.due.load(Relaxed) {
-            self.shared.look(now);
+            self.shared.tick_slow(now);
         }
     }
 
     /// How much is shed, counted in classes: 0 is nothing, 1 the whole of the lowest, 1.5 half of
     /// the next as well.
     pub fn level(&self) -> f64 {
-        f64::from(self.shared.level.load(Relaxed)) / f64::from(PART)
+        f64::from(self.shared.level.load(Relaxed)) / f64::from(LEVEL_UNIT)
     }
 
     /// Everything at a glance.
@@ -295,7 +295,7 @@ impl<C: Clock> Shedder<C> {
             // In this order: what is shed was offered before.
             let shed = shared.counts.shed[class.rank()].load(Relaxed);
             let offered = shared.counts.offered[class.rank()].load(Relaxed);
-            let share = f64::from(shared.shed_of(class)) / f64::from(PART);
+            let share = f64::from(shared.shed_of(class)) / f64::from(LEVEL_UNIT);
             ClassStats {
                 class,
                 admitted: offered.saturating_sub(shed),
@@ -317,8 +317,8 @@ impl<C: Clock> ShedderState<C> {
     fn shed_of(&self, class: Class) -> u32 {
         self.level
             .load(Relaxed)
-            .saturating_sub(class.rank() as u32 * PART)
-            .min(PART)
+            .saturating_sub(class.rank() as u32 * LEVEL_UNIT)
+            .min(LEVEL_UNIT)
     }
 
     #[inline]
@@ -333,36 +333,37 @@ impl<C: Clock> ShedderState<C> {
     }
 
     #[cold]
-    fn look(&self, now: Timestamp) {
+    fn tick_slow(&self, now: Timestamp) {
         // One looks; the others go on with the level as it is.
-        let Ok(mut ticking) = self.control.try_lock() else {
+        let Ok(mut state) = self.control.try_lock() else {
             return;
         };
         if now.as_unix_nanos() < self.due.load(Relaxed) {
             return;
         }
-        let passed = now.saturating_since(ticking.at);
+        let passed = now.saturating_since(state.at);
         let ticks = u64::try_from(passed.as_nanos() / self.every.as_nanos()).unwrap_or(u64::MAX);
-        let (before, seen) = (ticking.seen, self.counts.seen());
+        let (before, seen) = (state.seen, self.counts.snapshot());
         let came = core::array::from_fn(|rank| seen.offered[rank] - before.offered[rank]);
         // What was said before a long silence is no longer so.
-        let said = if passed > self.rest {
+        let measured = if passed > self.rest {
             0.0
         } else {
-            self.said(&before, &seen)
+            self.measured_pressure(&before, &seen)
         };
-        let told = self.source.as_ref().map_or(0.0, |source| source());
+        let reported = self.source.as_ref().map_or(0.0, |source| source());
         // What is no number loses against every number.
-        let level = ticking
+        let level = state
             .control
-            .step(now, ticks, came, said.max(told).min(GREATEST));
-        self.level.store((level * f64::from(PART)) as u32, Relaxed);
-        (ticking.seen, ticking.at) = (seen, now);
+            .step(now, ticks, came, measured.max(reported).min(MAX_PRESSURE));
+        self.level
+            .store((level * f64::from(LEVEL_UNIT)) as u32, Relaxed);
+        (state.seen, state.at) = (seen, now);
         self.due.store((now + self.every).as_unix_nanos(), Relaxed);
     }
 
     /// The pressure by what was said between two looks; 0 if nothing was.
-    fn said(&self, before: &CounterSnapshot, seen: &CounterSnapshot) -> f64 {
+    fn measured_pressure(&self, before: &CounterSnapshot, seen: &CounterSnapshot) -> f64 {
         let samples = seen.samples.saturating_sub(before.samples);
         let sum = seen.pressure.saturating_sub(before.pressure) as f64 / THOUSANDTHS;
         let mean = if samples > 0 {
@@ -375,7 +376,7 @@ impl<C: Clock> ShedderState<C> {
             .saturating_sub(all(&seen.shed) - all(&before.shed));
         let refused = seen.refused.saturating_sub(before.refused);
         let share = refused as f64 / admitted.max(1) as f64;
-        let refused = if share > REFUSED.0 && refused >= REFUSED.1 {
+        let refused = if share > MIN_REFUSED.0 && refused >= MIN_REFUSED.1 {
             1.0 / (1.0 - share.min(0.999))
         } else {
             0.0
@@ -385,7 +386,7 @@ impl<C: Clock> ShedderState<C> {
 }
 
 impl ClassCounters {
-    fn seen(&self) -> CounterSnapshot {
+    fn snapshot(&self) -> CounterSnapshot {
         let all =
             |counts: &[AtomicU64; CLASSES]| core::array::from_fn(|rank| counts[rank].load(Relaxed));
         // Shed before offered: what is shed was offered before.
@@ -404,7 +405,7 @@ impl ClassCounters {
 }
 
 /// Every bit of the input changes half of the output: the finalizer of MurmurHash3.
-fn mixed(mut bits: u64) -> u64 {
+fn mix(mut bits: u64) -> u64 {
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         bits = (bits ^ (bits >> 33)).wrapping_mul(factor);
     }
@@ -426,12 +427,8 @@ pub struct ShedderStats {
 impl ShedderStats {
     /// The lowest class of which not all is shed.
     pub fn lowest_served(&self) -> Class {
-        let served = self
-            .classes
-            .iter()
-            .rev()
-            .find(|figures| figures.share < 1.0);
-        served.map_or(Class::CriticalPlus, |figures| figures.class)
+        let served = self.classes.iter().rev().find(|stats| stats.share < 1.0);
+        served.map_or(Class::CriticalPlus, |stats| stats.class)
     }
 }
 

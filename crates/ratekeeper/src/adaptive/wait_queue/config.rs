@@ -57,7 +57,7 @@ impl QueueConfig {
     }
 
     /// How long who comes now may wait, if the line was last empty then.
-    pub(super) fn longest(&self, empty: Timestamp, now: Timestamp) -> Duration {
+    pub(super) fn max_wait(&self, empty: Timestamp, now: Timestamp) -> Duration {
         if self.is_backlog(empty, now) {
             self.target.min(self.interval)
         } else {

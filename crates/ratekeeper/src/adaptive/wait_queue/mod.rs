@@ -55,19 +55,19 @@ struct QueueShared<C: Clock> {
 type WaiterClass = (Class, Option<Partition>);
 
 struct QueueState<C: Clock> {
-    queue: QueueConfig,
+    config: QueueConfig,
     /// The first that came in front.
     waiting: VecDeque<Waiter>,
     /// Served, and not yet fetched.
     granted: Vec<(u64, AdaptivePermit<C>)>,
-    next: u64,
+    next_ticket: u64,
     /// When the line was last seen empty.
-    empty: Timestamp,
+    last_empty: Timestamp,
 }
 
 struct Waiter {
     ticket: u64,
-    who: WaiterClass,
+    class: WaiterClass,
     /// None until it is first polled.
     waker: Option<Waker>,
 }
@@ -75,19 +75,19 @@ struct Waiter {
 impl<C: Clock> AdaptiveQueue<C> {
     /// In front of this gate.
     pub fn new(gate: AdaptiveConcurrency<C>, queue: QueueConfig) -> Self {
-        let empty = gate.clock().now();
-        let places = QueueState {
-            queue,
+        let now = gate.clock().now();
+        let state = QueueState {
+            config: queue,
             waiting: VecDeque::new(),
             granted: Vec::new(),
-            next: 0,
-            empty,
+            next_ticket: 0,
+            last_empty: now,
         };
         Self {
             shared: Arc::new(QueueShared {
                 gate,
                 length: AtomicUsize::new(0),
-                state: Mutex::new(places),
+                state: Mutex::new(state),
             }),
         }
     }
@@ -114,33 +114,36 @@ impl<C: Clock> AdaptiveQueue<C> {
     /// Goes by other numbers from now on. Those who wait already stay, for as long as they were
     /// told.
     pub fn set_queue(&self, queue: QueueConfig) {
-        self.lock().queue = queue;
+        self.lock().config = queue;
     }
 
     /// Joins the line, for a permit as [`try_acquire_as`](AdaptiveConcurrency::try_acquire_as)
     /// takes it. None if the line is full.
     pub fn join(&self, class: Class, partition: Option<Partition>) -> Option<QueueTicket<C>> {
         let now = self.gate().clock().now();
-        let place = {
-            let mut places = self.lock();
-            if places.waiting.is_empty() {
-                places.empty = now;
+        let ticket = {
+            let mut state = self.lock();
+            if state.waiting.is_empty() {
+                state.last_empty = now;
             }
-            if places.waiting.len() >= places.queue.most {
+            if state.waiting.len() >= state.config.most {
                 return None;
             }
-            let (number, until) = (places.next, now + places.queue.longest(places.empty, now));
-            places.next += 1;
-            places.waiting.push_back(Waiter {
-                ticket: number,
-                who: (class, partition),
+            let (id, until) = (
+                state.next_ticket,
+                now + state.config.max_wait(state.last_empty, now),
+            );
+            state.next_ticket += 1;
+            state.waiting.push_back(Waiter {
+                ticket: id,
+                class: (class, partition),
                 waker: None,
             });
-            self.shared.length.store(places.waiting.len(), SeqCst);
-            QueueTicket::new(self.clone(), number, until)
+            self.shared.length.store(state.waiting.len(), SeqCst);
+            QueueTicket::new(self.clone(), id, until)
         };
         self.serve();
-        Some(place)
+        Some(ticket)
     }
 
     /// Serves those who wait as far as there are permits for them: from the front of the line, or
@@ -149,26 +152,26 @@ impl<C: Clock> AdaptiveQueue<C> {
     #[inline]
     pub fn serve(&self) {
         if !self.is_empty() {
-            self.serve_waiters();
+            self.serve_slow();
         }
     }
 
     #[cold]
-    fn serve_waiters(&self) {
+    fn serve_slow(&self) {
         while !self.is_empty() {
-            let mut places = self.lock();
-            let newest_first = places
-                .queue
-                .is_backlog(places.empty, self.gate().clock().now());
-            let Some((at, permit)) = self.next_served(&places, newest_first) else {
+            let mut state = self.lock();
+            let newest_first = state
+                .config
+                .is_backlog(state.last_empty, self.gate().clock().now());
+            let Some((at, permit)) = self.next_to_serve(&state, newest_first) else {
                 return;
             };
-            let Some(served) = places.waiting.remove(at) else {
+            let Some(served) = state.waiting.remove(at) else {
                 return;
             };
-            places.granted.push((served.ticket, permit));
-            self.shared.length.store(places.waiting.len(), SeqCst);
-            drop(places);
+            state.granted.push((served.ticket, permit));
+            self.shared.length.store(state.waiting.len(), SeqCst);
+            drop(state);
             if let Some(waker) = served.waker {
                 waker.wake();
             }
@@ -176,40 +179,40 @@ impl<C: Clock> AdaptiveQueue<C> {
     }
 
     /// The one whose turn it is, and its permit: of the first whose partition and class have one.
-    fn next_served(
+    fn next_to_serve(
         &self,
-        places: &QueueState<C>,
+        state: &QueueState<C>,
         newest_first: bool,
     ) -> Option<(usize, AdaptivePermit<C>)> {
         let mut without: Vec<WaiterClass> = Vec::new();
-        let (gate, many) = (self.gate(), places.waiting.len());
+        let (gate, many) = (self.gate(), state.waiting.len());
         for nth in 0..many {
             let at = if newest_first { many - 1 - nth } else { nth };
-            let who = places.waiting[at].who;
-            if without.contains(&who) {
+            let class = state.waiting[at].class;
+            if without.contains(&class) {
                 continue;
             }
-            match gate.try_acquire_as(who.0, who.1) {
+            match gate.try_acquire_as(class.0, class.1) {
                 Ok(permit) => return Some((at, permit)),
                 Err(_) if gate.in_flight() >= gate.limit() => return None,
-                Err(_) => without.push(who),
+                Err(_) => without.push(class),
             }
         }
         None
     }
 
     /// The permit, if its turn has come; else `waker` is woken when it does.
-    fn poll_ticket(&self, place: u64, waker: &Waker) -> Option<AdaptivePermit<C>> {
-        let mut places = self.lock();
-        let granted = places.take_granted(place);
+    fn poll_ticket(&self, ticket: u64, waker: &Waker) -> Option<AdaptivePermit<C>> {
+        let mut state = self.lock();
+        let granted = state.take_granted(ticket);
         if granted.is_none()
-            && let Some(waiting) = places
+            && let Some(waiting) = state
                 .waiting
                 .iter_mut()
-                .find(|waiting| waiting.ticket == place)
+                .find(|waiting| waiting.ticket == ticket)
         {
             match &mut waiting.waker {
-                Some(known) => known.clone_from(waker),
+                Some(stored) => stored.clone_from(waker),
                 none => *none = Some(waker.clone()),
             }
         }
@@ -217,17 +220,17 @@ impl<C: Clock> AdaptiveQueue<C> {
     }
 
     /// Leaves the line, with the permit if its turn had come.
-    fn leave(&self, place: u64) -> Option<AdaptivePermit<C>> {
-        let mut places = self.lock();
-        if let Some(at) = places
+    fn leave(&self, ticket: u64) -> Option<AdaptivePermit<C>> {
+        let mut state = self.lock();
+        if let Some(at) = state
             .waiting
             .iter()
-            .position(|waiting| waiting.ticket == place)
+            .position(|waiting| waiting.ticket == ticket)
         {
-            places.waiting.remove(at);
-            self.shared.length.store(places.waiting.len(), SeqCst);
+            state.waiting.remove(at);
+            self.shared.length.store(state.waiting.len(), SeqCst);
         }
-        places.take_granted(place)
+        state.take_granted(ticket)
     }
 
     fn lock(&self) -> MutexGuard<'_, QueueState<C>> {
@@ -239,11 +242,11 @@ impl<C: Clock> AdaptiveQueue<C> {
 }
 
 impl<C: Clock> QueueState<C> {
-    fn take_granted(&mut self, place: u64) -> Option<AdaptivePermit<C>> {
+    fn take_granted(&mut self, ticket: u64) -> Option<AdaptivePermit<C>> {
         let at = self
             .granted
             .iter()
-            .position(|(granted, _)| *granted == place)?;
+            .position(|(granted, _)| *granted == ticket)?;
         Some(self.granted.swap_remove(at).1)
     }
 }
@@ -259,7 +262,7 @@ impl<C: Clock> Clone for AdaptiveQueue<C> {
 
 impl<C: Clock> fmt::Debug for AdaptiveQueue<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Line")
+        f.debug_struct("AdaptiveQueue")
             .field("gate", self.gate())
             .field("waiting", &self.len())
             .finish()

@@ -1,4 +1,4 @@
-//! The line against a model: whoever comes, leaves, finishes or is served, in any order.
+//! The queue against a model: whoever comes, leaves, finishes or is served, in any order.
 
 use super::{AdaptiveQueue, QueueTicket};
 use crate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Class, QueueConfig};
@@ -40,44 +40,44 @@ fn step() -> impl Strategy<Value = Step> {
 }
 
 const LIMIT: u64 = 3;
-const ROOM: usize = 5;
+const MAX_WAITING: usize = 5;
 
 proptest! {
     #[test]
     fn nobody_is_forgotten_passed_or_woken_for_nothing(steps in prop::collection::vec(step(), 1..120)) {
         let clock = ManualClock::new();
         let gate = AdaptiveConcurrency::builder().min(LIMIT).max(LIMIT).start(LIMIT).build_with_clock(clock.clone());
-        let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(ROOM));
+        let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(MAX_WAITING));
         let mut waiting: Vec<(QueueTicket<ManualClock>, Arc<Alarm>)> = Vec::new();
         let mut flying: Vec<AdaptivePermit<ManualClock>> = Vec::new();
-        // The time that passed since the line was last empty, as the line may know it.
+        // The time that passed since the queue was last empty, as the queue may know it.
         let mut not_empty_for = 0;
         for step in steps {
-            let before: Vec<u64> = waiting.iter().map(|(place, _)| place.number).collect();
+            let before: Vec<u64> = waiting.iter().map(|(ticket, _)| ticket.id).collect();
             match step {
                 Step::Come => {
                     if waiting.is_empty() {
                         not_empty_for = 0;
                     }
-                    match line.is_empty().then(|| gate.try_acquire()) {
+                    match queue.is_empty().then(|| gate.try_acquire()) {
                         Some(Ok(permit)) => flying.push(permit),
-                        _ => match line.join(Class::CriticalPlus, None) {
-                            None => prop_assert_eq!(waiting.len(), ROOM),
-                            Some(place) => {
+                        _ => match queue.join(Class::CriticalPlus, None) {
+                            None => prop_assert_eq!(waiting.len(), MAX_WAITING),
+                            Some(ticket) => {
                                 let alarm = Arc::<Alarm>::default();
-                                prop_assert!(line.poll_ticket(place.number, &Waker::from(Arc::clone(&alarm))).is_none());
-                                waiting.push((place, alarm));
+                                prop_assert!(queue.poll_ticket(ticket.id, &Waker::from(Arc::clone(&alarm))).is_none());
+                                waiting.push((ticket, alarm));
                             }
                         },
                     }
                 }
                 Step::Finish(nth) if nth < flying.len() => {
                     drop(flying.remove(nth));
-                    line.serve();
+                    queue.serve();
                 }
                 Step::Leave(nth) if nth < waiting.len() => {
-                    let (place, _) = waiting.remove(nth);
-                    prop_assert!(line.leave(place.number).is_none());
+                    let (ticket, _) = waiting.remove(nth);
+                    prop_assert!(queue.leave(ticket.id).is_none());
                 }
                 Step::Pass(millis) => {
                     clock.advance(Duration::from_millis(millis));
@@ -87,25 +87,25 @@ proptest! {
             }
             // Whoever was woken has a permit, and nobody else has.
             let woken: Vec<u64> =
-                waiting.iter().filter(|(_, alarm)| alarm.0.load(SeqCst) > 0).map(|(place, _)| place.number).collect();
+                waiting.iter().filter(|(_, alarm)| alarm.0.load(SeqCst) > 0).map(|(ticket, _)| ticket.id).collect();
             prop_assert!(woken.len() <= 1, "one permit came back and {:?} were woken", woken);
-            if let [place] = woken[..] {
+            if let [ticket] = woken[..] {
                 let first = if not_empty_for >= 100 { before.last() } else { before.first() };
-                prop_assert_eq!(first, Some(&place), "whose turn it was");
+                prop_assert_eq!(first, Some(&ticket), "the next in order");
             }
-            for (place, alarm) in std::mem::take(&mut waiting) {
-                match line.poll_ticket(place.number, &Waker::from(Arc::clone(&alarm))) {
+            for (ticket, alarm) in std::mem::take(&mut waiting) {
+                match queue.poll_ticket(ticket.id, &Waker::from(Arc::clone(&alarm))) {
                     Some(permit) => {
-                        prop_assert!(woken.contains(&place.number));
+                        prop_assert!(woken.contains(&ticket.id));
                         flying.push(permit);
                     }
                     None => {
-                        prop_assert!(!woken.contains(&place.number));
-                        waiting.push((place, alarm));
+                        prop_assert!(!woken.contains(&ticket.id));
+                        waiting.push((ticket, alarm));
                     }
                 }
             }
-            prop_assert_eq!(line.len(), waiting.len());
+            prop_assert_eq!(queue.len(), waiting.len());
             prop_assert_eq!(gate.in_flight(), flying.len() as u64);
             prop_assert!(gate.in_flight() <= LIMIT);
             prop_assert!(waiting.is_empty() || gate.in_flight() == LIMIT, "somebody waits and there is room");
@@ -121,9 +121,9 @@ fn how_long_may_be_waited() {
         .max(1)
         .start(1)
         .build_with_clock(clock.clone());
-    let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(10));
+    let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(10));
     let _held = gate.try_acquire().unwrap();
-    let join = || line.join(Class::CriticalPlus, None).unwrap();
+    let join = || queue.join(Class::CriticalPlus, None).unwrap();
     let millis = |until: Timestamp| (until - clock.now()).as_millis();
     let first = join();
     assert_eq!(millis(first.until()), 100);
@@ -148,18 +148,18 @@ fn other_numbers_hold_for_who_comes_then() {
         .max(1)
         .start(1)
         .build_with_clock(ManualClock::new());
-    let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(1));
+    let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(1));
     let held = gate.try_acquire().unwrap();
-    let join = || line.join(Class::CriticalPlus, None);
+    let join = || queue.join(Class::CriticalPlus, None);
     let first = join().unwrap();
     assert!(join().is_none());
-    line.set_queue(QueueConfig::of(0));
+    queue.set_queue(QueueConfig::of(0));
     assert!(join().is_none());
-    assert_eq!(line.len(), 1);
+    assert_eq!(queue.len(), 1);
     drop(held);
-    line.serve();
+    queue.serve();
     assert!(
-        line.is_empty() && gate.in_flight() == 1,
+        queue.is_empty() && gate.in_flight() == 1,
         "who waited was served"
     );
     drop(first);
@@ -170,7 +170,7 @@ fn other_numbers_hold_for_who_comes_then() {
     );
 }
 
-mod turns {
+mod waits {
     use super::*;
     use crate::adaptive::{AdaptiveQueueError, RequestOutcome};
     use core::task::Context;
@@ -192,17 +192,17 @@ mod turns {
             .max(1)
             .start(1)
             .build_with_clock(clock.clone());
-        let line = AdaptiveQueue::new(gate.clone(), QueueConfig::of(2));
-        let Poll::Ready(Ok(first)) = poll(&mut Box::pin(line.acquire())) else {
+        let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(2));
+        let Poll::Ready(Ok(first)) = poll(&mut Box::pin(queue.acquire())) else {
             panic!("it is free")
         };
-        let mut second = Box::pin(line.acquire());
+        let mut second = Box::pin(queue.acquire());
         let deadline = clock.now() + Duration::from_millis(30);
-        let mut third = Box::pin(line.acquire_as(Class::Critical, None, Some(deadline)));
+        let mut third = Box::pin(queue.acquire_as(Class::Critical, None, Some(deadline)));
         assert!(poll(&mut second).is_pending() && poll(&mut third).is_pending());
-        assert_eq!(line.len(), 2);
+        assert_eq!(queue.len(), 2);
         assert_eq!(
-            poll(&mut Box::pin(line.acquire())).map(Result::err),
+            poll(&mut Box::pin(queue.acquire())).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::QueueFull))
         );
         clock.advance(Duration::from_millis(30));
@@ -210,7 +210,7 @@ mod turns {
             poll(&mut third).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::DeadlineExceeded))
         );
-        let late = line.acquire_as(Class::Critical, None, Some(deadline));
+        let late = queue.acquire_as(Class::Critical, None, Some(deadline));
         assert_eq!(
             poll(&mut Box::pin(late)).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::DeadlineExceeded))
@@ -219,17 +219,17 @@ mod turns {
         let Poll::Ready(Ok(second)) = poll(&mut second) else {
             panic!("it is next")
         };
-        let mut fourth = Box::pin(line.acquire());
+        let mut fourth = Box::pin(queue.acquire());
         assert!(poll(&mut fourth).is_pending());
         clock.advance(Duration::from_millis(100));
         assert_eq!(
             poll(&mut fourth).map(Result::err),
             Poll::Ready(Some(AdaptiveQueueError::Timeout))
         );
-        let mut gone = Box::pin(line.acquire());
+        let mut gone = Box::pin(queue.acquire());
         assert!(poll(&mut gone).is_pending());
         drop(gone);
         drop(second);
-        assert_eq!((line.len(), gate.in_flight()), (0, 0));
+        assert_eq!((queue.len(), gate.in_flight()), (0, 0));
     }
 }

@@ -6,20 +6,16 @@ use std::fmt;
 
 /// A place in line; what [`Line::join`] returns. Dropping it leaves the line: a permit that was
 /// handed over meanwhile is for the next.
-#[must_use = "dropping a place leaves the line"]
+#[must_use = "dropping a ticket leaves the queue"]
 pub struct QueueTicket<C: Clock = DefaultClock> {
-    pub(super) line: AdaptiveQueue<C>,
-    pub(super) number: u64,
+    pub(super) queue: AdaptiveQueue<C>,
+    pub(super) id: u64,
     pub(super) until: Timestamp,
 }
 
 impl<C: Clock> QueueTicket<C> {
-    pub(super) fn new(line: AdaptiveQueue<C>, number: u64, until: Timestamp) -> Self {
-        Self {
-            line,
-            number,
-            until,
-        }
+    pub(super) fn new(queue: AdaptiveQueue<C>, id: u64, until: Timestamp) -> Self {
+        Self { queue, id, until }
     }
 
     /// Until when one may wait here.
@@ -30,15 +26,15 @@ impl<C: Clock> QueueTicket<C> {
 
 impl<C: Clock> Drop for QueueTicket<C> {
     fn drop(&mut self) {
-        drop(self.line.leave(self.number));
-        self.line.serve();
+        drop(self.queue.leave(self.id));
+        self.queue.serve();
     }
 }
 
 impl<C: Clock> fmt::Debug for QueueTicket<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Place")
-            .field("line", &self.line)
+        f.debug_struct("QueueTicket")
+            .field("queue", &self.queue)
             .field("until", &self.until)
             .finish()
     }

@@ -33,12 +33,12 @@ impl<C: Clock> AdaptiveQueue<C> {
         {
             return Ok(QueuedPermit::new(permit, self.clone()));
         }
-        let place = self
+        let ticket = self
             .join(class, partition)
             .ok_or(AdaptiveQueueError::QueueFull)?;
-        let until = deadline.map_or(place.until, |deadline| deadline.min(place.until));
-        let turn = place.wait(clock.sleep_until(until)).await;
-        turn.ok_or_else(|| {
+        let until = deadline.map_or(ticket.until, |deadline| deadline.min(ticket.until));
+        let permit = ticket.wait(clock.sleep_until(until)).await;
+        permit.ok_or_else(|| {
             if is_over() {
                 AdaptiveQueueError::DeadlineExceeded
             } else {
@@ -52,7 +52,10 @@ impl<C: Clock> QueueTicket<C> {
     /// Waits for its turn, as long as `sleep` is not over: give it a timer of yours, for
     /// [`until`](Self::until) or for less.
     pub fn wait(self, sleep: Sleep) -> QueueWait<C> {
-        QueueWait { place: self, sleep }
+        QueueWait {
+            ticket: self,
+            sleep,
+        }
     }
 }
 
@@ -60,7 +63,7 @@ impl<C: Clock> QueueTicket<C> {
 /// over. Dropping it leaves the line.
 #[must_use = "futures do nothing unless polled"]
 pub struct QueueWait<C: Clock = DefaultClock> {
-    place: QueueTicket<C>,
+    ticket: QueueTicket<C>,
     sleep: Sleep,
 }
 
@@ -69,19 +72,19 @@ impl<C: Clock> Future for QueueWait<C> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self {
-            place: QueueTicket { line, number, .. },
+            ticket: QueueTicket { queue, id, .. },
             sleep,
         } = &mut *self;
-        let permit = match line.poll_ticket(*number, cx.waker()) {
+        let permit = match queue.poll_ticket(*id, cx.waker()) {
             Some(permit) => Some(permit),
             None => {
                 // Where no timer runs, `poll` is ready at once and nobody waits at all.
                 ready!(Pin::new(sleep).poll(cx));
                 // Its turn may have come at the last moment.
-                line.leave(*number)
+                queue.leave(*id)
             }
         };
-        Poll::Ready(permit.map(|permit| QueuedPermit::new(permit, line.clone())))
+        Poll::Ready(permit.map(|permit| QueuedPermit::new(permit, queue.clone())))
     }
 }
 
@@ -89,7 +92,7 @@ impl<C: Clock> Unpin for QueueWait<C> {}
 
 impl<C: Clock> fmt::Debug for QueueWait<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Turn").field(&self.place).finish()
+        f.debug_tuple("QueueWait").field(&self.ticket).finish()
     }
 }
 
@@ -100,14 +103,14 @@ impl<C: Clock> fmt::Debug for QueueWait<C> {
 pub struct QueuedPermit<C: Clock = DefaultClock> {
     /// None once it is back.
     permit: Option<AdaptivePermit<C>>,
-    line: AdaptiveQueue<C>,
+    queue: AdaptiveQueue<C>,
 }
 
 impl<C: Clock> QueuedPermit<C> {
-    fn new(permit: AdaptivePermit<C>, line: AdaptiveQueue<C>) -> Self {
+    fn new(permit: AdaptivePermit<C>, queue: AdaptiveQueue<C>) -> Self {
         Self {
             permit: Some(permit),
-            line,
+            queue,
         }
     }
 
@@ -130,13 +133,13 @@ impl<C: Clock> Drop for QueuedPermit<C> {
     fn drop(&mut self) {
         drop(self.permit.take());
         // Whoever waits for it looks after it is back.
-        self.line.serve();
+        self.queue.serve();
     }
 }
 
 impl<C: Clock> fmt::Debug for QueuedPermit<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LinePermit")
+        f.debug_struct("QueuedPermit")
             .field("permit", &self.permit)
             .finish_non_exhaustive()
     }

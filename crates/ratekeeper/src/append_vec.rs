@@ -1,14 +1,15 @@
-//! A list that grows without moving what it holds: chunks that double in size, each made once.
+//! [`AppendVec`]: an append-only vector that grows without moving its entries, in chunks that
+//! double in size, each allocated once.
 
 use crate::sync::OnceBox;
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// Chunk k holds 4 · 2^k entries; these hold 2^33.
+/// Chunk k holds 4 · 2^k entries; together they hold 2^33.
 const CHUNKS: usize = 31;
 const FIRST_CHUNK: u64 = 4;
 
-/// Entries by index. An entry is there once it was asked for with
+/// An append-only vector. An entry exists once it was requested with
 /// [`get_or_make`](Self::get_or_make).
 pub(crate) struct AppendVec<T: 'static> {
     chunks: [OnceBox<Vec<T>>; CHUNKS],
@@ -27,8 +28,8 @@ impl<T> AppendVec<T> {
         self.chunks.get(chunk)?.get()?.get(at)
     }
 
-    /// The entry, with its chunk made of `empty` entries if nobody has been there. The index is
-    /// below 2^33.
+    /// The entry; its chunk is first filled with `empty` entries if it does not exist. The index
+    /// must be below 2^33.
     pub(crate) fn get_or_make(&self, index: u64, empty: impl Fn() -> T) -> &T {
         let (chunk, at) = slot(index);
         let entries = self.chunks[chunk].get_or_init(|| {
@@ -39,7 +40,7 @@ impl<T> AppendVec<T> {
     }
 }
 
-/// Chunk and index in it.
+/// The chunk of an index, and the position in it.
 #[inline]
 fn slot(index: u64) -> (usize, usize) {
     // Chunk k begins at 4 · (2^k − 1), so 4 is added to read k off the highest bit.

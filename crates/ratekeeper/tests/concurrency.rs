@@ -33,7 +33,7 @@ fn at_most_so_many_are_in_flight_and_a_drop_gives_back() {
     assert_eq!(
         never.to_string(),
         format!(
-            "{} at once is more than the 3 that may ever be in flight",
+            "a cost of {} never fits a limit of 3 in flight; ask for less",
             u64::MAX
         )
     );

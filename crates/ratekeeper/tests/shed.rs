@@ -312,7 +312,7 @@ fn classes_are_text() {
     let wrong = "urgent".parse::<Class>().unwrap_err().to_string();
     assert_eq!(
         wrong,
-        "\"urgent\" is no class; write critical_plus, critical, sheddable_plus or sheddable"
+        "\"urgent\" is not a class; write critical_plus, critical, sheddable_plus or sheddable"
     );
     assert!(
         "x".repeat(10_000)

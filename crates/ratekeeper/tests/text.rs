@@ -146,7 +146,7 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         ),
         (
             "10/s burst 3 burst 4",
-            "`10/s burst 3 burst 4` is not a limit: at character 14, `burst` says again what was said before; say it once",
+            "`10/s burst 3 burst 4` is not a limit: at character 14, `burst` is given twice; give it once",
         ),
         (
             "10/s sliding_log burst 3",
@@ -174,11 +174,11 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
         ),
         (
             "10/s refundable refundable",
-            "`10/s refundable refundable` is not a limit: at character 17, `refundable` says again what was said before; say it once",
+            "`10/s refundable refundable` is not a limit: at character 17, `refundable` is given twice; give it once",
         ),
         (
             "unlimited burst 3",
-            "`unlimited burst 3` is not a limit: at character 11, nothing may follow, but `burst` does",
+            "`unlimited burst 3` is not a limit: at character 11, `burst` is not expected after the limit; remove it",
         ),
         (
             "99999999999999999999/s",
@@ -237,11 +237,11 @@ fn floats_become_the_fraction_they_stand_for() {
     let error = Limit::per_second_f64(f64::INFINITY).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "inf is not a rate: for no limit write Limit::unlimited()"
+        "inf is not a rate: for no limit, use Limit::unlimited()"
     );
     assert_eq!(
         Limit::per_second_f64(-1.5).unwrap_err().to_string(),
-        "-1.5 is not a rate: a rate is zero or more"
+        "-1.5 is not a rate: a rate must be zero or more"
     );
 }
 

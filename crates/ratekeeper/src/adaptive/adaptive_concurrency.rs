@@ -1,4 +1,4 @@
-//! How many at once, as many as the service is seen to take.
+//! [`AdaptiveConcurrency`]: a concurrency limit that follows how the service responds.
 
 use super::builder::AdaptiveConcurrencyBuilder;
 use super::control::{Control, Controller, ControllerState, Sample, duration};
@@ -11,35 +11,35 @@ use crate::sync::{Arc, AtomicU32, AtomicU64, Ordering};
 use core::fmt;
 use core::time::Duration;
 
-/// A limit on how many are in flight at once that finds its number by itself.
+/// A concurrency limit that adapts to how the service responds.
 ///
-/// A handle: clones share the permits. Nothing blocks, nothing runs in the background, and a permit
-/// costs no lock and no allocation.
+/// This is a handle: clones share the permits. Nothing blocks, nothing runs in the background, and
+/// a permit costs no lock and no allocation.
 ///
 /// ```
-/// use ratekeeper::adaptive::{AdaptiveConcurrency, Control, Outcome};
+/// use ratekeeper::adaptive::{AdaptiveConcurrency, Control, RequestOutcome};
 ///
-/// let gate = AdaptiveConcurrency::builder().min(5).max(200).start(20).control(Control::gradient2()).build();
-/// match gate.try_acquire() {
+/// let limit = AdaptiveConcurrency::builder().min(5).max(200).start(20).control(Control::gradient2()).build();
+/// match limit.try_acquire() {
 ///     Ok(permit) => {
-///         // serve the request to its very end, then say how it went
-///         permit.finish(Outcome::Success);
+///         // serve the request to its very end, then report its outcome
+///         permit.finish(RequestOutcome::Success);
 ///     }
-///     Err(at_capacity) => println!("shed: {at_capacity}"),
+///     Err(at_capacity) => println!("denied: {at_capacity}"),
 /// }
 /// ```
 ///
-/// Parts of the callers can be guaranteed a share of it
-/// ([how exactly](AdaptiveConcurrencyBuilder::partition)):
+/// Partitions of the callers can be guaranteed a share of the limit ([how
+/// exactly](AdaptiveConcurrencyBuilder::partition)):
 ///
 /// ```
 /// use ratekeeper::adaptive::AdaptiveConcurrency;
 ///
-/// let gate = AdaptiveConcurrency::builder().start(20).partition("live", 0.6)?.partition("batch", 0.1)?.build();
-/// let (live, batch) = (gate.partition("live").unwrap(), gate.partition("batch").unwrap());
-/// let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire_in(batch).ok()).collect();
-/// assert_eq!(held.len(), 8); // its own 2, and the 6 that are guaranteed to nobody
-/// assert_eq!(std::iter::from_fn(|| gate.try_acquire_in(live).ok()).take(12).count(), 12);
+/// let limit = AdaptiveConcurrency::builder().start(20).partition("live", 0.6)?.partition("batch", 0.1)?.build();
+/// let (live, batch) = (limit.partition("live").unwrap(), limit.partition("batch").unwrap());
+/// let held: Vec<_> = std::iter::from_fn(|| limit.try_acquire_in(batch).ok()).collect();
+/// assert_eq!(held.len(), 8); // its own 2, and the 6 that are guaranteed to none
+/// assert_eq!(std::iter::from_fn(|| limit.try_acquire_in(live).ok()).take(12).count(), 12);
 /// # Ok::<_, ratekeeper::adaptive::PartitionShareError>(())
 /// ```
 pub struct AdaptiveConcurrency<C: Clock = DefaultClock> {
@@ -48,25 +48,25 @@ pub struct AdaptiveConcurrency<C: Clock = DefaultClock> {
 
 struct AdaptiveConcurrencyState<C> {
     in_flight: AtomicU64,
-    /// The limit in force, which a probe holds low.
+    /// The current limit, which a probe lowers.
     limit: AtomicU64,
     window: Window,
     partitions: Partitions,
-    /// Held by the one that takes a step.
+    /// 1 while a thread takes a step.
     stepping: AtomicU32,
-    /// The state of the controller, written by the one that takes a step.
+    /// The state of the controller, written by the thread that takes a step.
     state: [AtomicU64; ControllerState::WORDS],
-    /// When the present probe gives up, in nanoseconds since 1970; none if all ones.
+    /// When the current probe expires, in nanoseconds since 1970; `NO_PROBE` if there is none.
     probe_until: AtomicU64,
     drops: AtomicU64,
-    /// From when on a request counts as dropped.
+    /// The latency from which a request counts as dropped.
     drops_after: Duration,
     settings: AdaptiveConcurrencyBuilder,
     clock: C,
 }
 
-/// How many of `limit` may be in flight with a request of this class. At least one: who is never
-/// let in is never measured.
+/// How many of `limit` may be in flight including a request of this class. At least one: a class
+/// that is never admitted is never measured.
 fn class_limit(class: Class, limit: u64) -> u64 {
     let percent = match class {
         Class::Sheddable => 30,
@@ -78,11 +78,11 @@ fn class_limit(class: Class, limit: u64) -> u64 {
 }
 
 const NO_PROBE: u64 = u64::MAX;
-/// Windows get no longer than this by slow requests.
+/// Slow requests make windows no longer than this.
 const MAX_WINDOW: Duration = Duration::from_secs(1);
 
 impl AdaptiveConcurrency {
-    /// To choose its numbers.
+    /// Returns a builder with default settings.
     pub fn builder() -> AdaptiveConcurrencyBuilder {
         AdaptiveConcurrencyBuilder::default()
     }
@@ -113,14 +113,14 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         }
     }
 
-    /// Takes a permit if the limit has room beside what is guaranteed to partitions.
+    /// Takes a permit if the limit allows it beside what is guaranteed to partitions.
     #[inline]
     pub fn try_acquire(&self) -> Result<AdaptivePermit<C>, AtCapacityError> {
         self.acquire(None, Class::CriticalPlus, None)
     }
 
-    /// The same at a time that you know already, on the line of your clock:
-    /// [finish](AdaptivePermit::finish_at) it on the same.
+    /// [`try_acquire`](Self::try_acquire) at a time that you have already read from the same clock:
+    /// [finish](AdaptivePermit::finish_at) the permit with a time as well.
     pub fn try_acquire_at(&self, now: Timestamp) -> Result<AdaptivePermit<C>, AtCapacityError> {
         self.acquire(None, Class::CriticalPlus, Some(now))
     }
@@ -134,22 +134,22 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         self.acquire(Some(partition), Class::CriticalPlus, None)
     }
 
-    /// Takes a permit for a request of this importance, in a partition or in none, if there is room
-    /// beside what is kept for those above it: of the limit `sheddable` may use 30 %,
+    /// Takes a permit for a request of this class, in a partition or in none, if the part of the
+    /// limit that is open to the class allows it: `sheddable` may use 30 % of the limit,
     /// `sheddable_plus` 50 %, `critical` 80 %, `critical_plus` all.
     ///
-    /// It is the total that counts, not what each class has: while 80 % are in use, only
-    /// `critical_plus` gets in, and who is within the guarantee of its partition. Nothing lies idle
-    /// for that, since the limit follows how the service answers: with sheddable requests alone it
-    /// grows until 30 % of it are as many as are served well.
+    /// The total in flight counts, not that of each class: while 80 % are in use, only
+    /// `critical_plus` is allowed, and requests within the guarantee of their partition. No
+    /// capacity lies idle for that, since the limit follows how the service responds: with
+    /// sheddable requests alone it grows until 30 % of it is what the service can serve.
     ///
     /// ```
     /// use ratekeeper::{adaptive::AdaptiveConcurrency, adaptive::Class};
     ///
-    /// let gate = AdaptiveConcurrency::builder().start(20).build();
-    /// let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire_as(Class::Sheddable, None).ok()).collect();
+    /// let limit = AdaptiveConcurrency::builder().start(20).build();
+    /// let held: Vec<_> = std::iter::from_fn(|| limit.try_acquire_as(Class::Sheddable, None).ok()).collect();
     /// assert_eq!(held.len(), 6);
-    /// assert!(gate.try_acquire_as(Class::Critical, None).is_ok());
+    /// assert!(limit.try_acquire_as(Class::Critical, None).is_ok());
     /// ```
     #[inline]
     pub fn try_acquire_as(
@@ -160,7 +160,8 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         self.acquire(partition, class, None)
     }
 
-    /// The same at a time that you know already, as in [`try_acquire_at`](Self::try_acquire_at).
+    /// [`try_acquire_as`](Self::try_acquire_as) at a time that you have already read, as in
+    /// [`try_acquire_at`](Self::try_acquire_at).
     pub fn try_acquire_as_at(
         &self,
         class: Class,
@@ -170,13 +171,13 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         self.acquire(partition, class, Some(now))
     }
 
-    /// The partition of that name.
+    /// The partition with this name.
     pub fn partition(&self, name: &str) -> Option<Partition> {
         self.shared.partitions.find(name)
     }
 
-    /// How many are in flight in a partition, and how many are guaranteed to it at the present
-    /// limit.
+    /// How many permits are in flight in a partition, and how many are guaranteed to it at the
+    /// current limit.
     pub fn in_flight_in(&self, partition: Partition) -> (u64, u64) {
         let partitions = &self.shared.partitions;
         (
@@ -185,27 +186,27 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         )
     }
 
-    /// How many may be in flight now.
+    /// The current limit.
     pub fn limit(&self) -> u64 {
         self.shared.limit.load(Ordering::Relaxed)
     }
 
-    /// How many are in flight.
+    /// How many permits are in flight.
     pub fn in_flight(&self) -> u64 {
         self.shared.in_flight.load(Ordering::Relaxed)
     }
 
-    /// Whether the limit is held low for a moment, to see what latency is without a queue.
+    /// Whether the limit is lowered for a moment, to measure the latency without a queue.
     pub fn is_probing(&self) -> bool {
         self.shared.probe_until.load(Ordering::Relaxed) != NO_PROBE
     }
 
-    /// What it goes by.
+    /// The algorithm that moves the limit.
     pub fn control(&self) -> Control {
         self.shared.settings.control
     }
 
-    /// Where it stands.
+    /// The current state.
     pub fn snapshot(&self) -> Snapshot {
         let shared = &*self.shared;
         let bounds = shared.settings.bounds();
@@ -223,12 +224,12 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         }
     }
 
-    /// The clock that it measures by.
+    /// The clock by which latency is measured.
     pub fn clock(&self) -> &C {
         &self.shared.clock
     }
 
-    // Always: a permit is slow to move.
+    // Always inlined: a permit is slow to move.
     #[inline(always)]
     fn acquire(
         &self,
@@ -257,8 +258,8 @@ impl<C: Clock> AdaptiveConcurrency<C> {
 
     #[cold]
     fn at_capacity(&self, now: Option<Timestamp>) -> AtCapacityError {
-        // Where all are turned away that come, the limit is in use, though it may be kept for
-        // others.
+        // If all requests are denied, the limit is in use, though part of it may be reserved for
+        // other classes.
         self.shared.window.record_peak(self.limit());
         self.shared
             .end_probe(|| now.unwrap_or_else(|| self.shared.clock.now()));
@@ -275,7 +276,7 @@ impl<C: Clock> AdaptiveConcurrency<C> {
         }
     }
 
-    /// One that was not measured was served.
+    /// Records a request that was served but not measured.
     pub(super) fn record_unmeasured(&self, in_flight: u64) {
         self.shared.window.record_peak(in_flight);
     }
@@ -314,16 +315,17 @@ impl<C: Clock> AdaptiveConcurrency<C> {
 }
 
 impl<C: Clock> AdaptiveConcurrencyState<C> {
-    /// Takes one of the limit; returns how many are in flight with it.
+    /// Takes one permit; returns how many are then in flight.
     #[inline]
     fn take(&self, partition: Option<Partition>, class: Class) -> Option<u64> {
         let limit = self.limit.load(Ordering::SeqCst);
-        // The share first: who finds none has not kept anybody from the rest meanwhile.
+        // The partition's share first: a request that finds none has then not blocked others from
+        // the rest.
         let taken = match self.partitions.is_empty() {
             true => PermitSource::Shared,
             false => self.partitions.take(partition, limit)?,
         };
-        // What is guaranteed is guaranteed, however important it is.
+        // A guarantee holds for every class.
         let available = if taken == PermitSource::Guaranteed {
             limit
         } else {
@@ -348,7 +350,7 @@ impl<C: Clock> AdaptiveConcurrencyState<C> {
         self.drops.fetch_add(many, Ordering::Relaxed);
     }
 
-    /// Ends a probe whose time is over, for those who find the limit in use while nothing finishes.
+    /// Ends an expired probe, when the limit is found in use while nothing finishes.
     fn end_probe(&self, now: impl FnOnce() -> Timestamp) {
         let until = self.probe_until.load(Ordering::Relaxed);
         if until == NO_PROBE {
@@ -360,7 +362,7 @@ impl<C: Clock> AdaptiveConcurrencyState<C> {
         }
     }
 
-    /// Lets the controller take a step, unless somebody does so already: nobody waits.
+    /// Lets the controller take a step, unless another thread does so already. Never waits.
     #[cold]
     fn step(&self, take: impl FnOnce(&mut Controller) -> u64) {
         if self
@@ -386,7 +388,7 @@ impl<C: Clock> AdaptiveConcurrencyState<C> {
     }
 
     fn close_window(&self, controller: &mut Controller, now: Timestamp) -> u64 {
-        // Another may have closed it since it was seen to be due.
+        // Another thread may have closed it since it was found due.
         if !self.window.is_due(now.as_unix_nanos()) {
             return controller.limit();
         }
@@ -421,30 +423,31 @@ impl<C: Clock> fmt::Debug for AdaptiveConcurrency<C> {
     }
 }
 
-/// Where an adaptive limit stands.
+/// The current state of an adaptive concurrency limit.
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct Snapshot {
-    /// How many may be in flight now.
+    /// The current limit.
     pub limit: u64,
-    /// The least that the limit can be.
+    /// The minimum of the limit.
     pub min: u64,
-    /// The most that the limit can be.
+    /// The maximum of the limit.
     pub max: u64,
-    /// How many are in flight.
+    /// How many permits are in flight.
     pub in_flight: u64,
     /// The average latency of the last window.
     pub short: Option<Duration>,
-    /// What latency is compared with; none with AIMD, and before the first window.
+    /// The baseline that latency is compared with; none with AIMD, and before the first window.
     pub long: Option<Duration>,
-    /// How many were dropped since it was made. One that was too late counts for those that nobody
-    /// measured.
+    /// How many requests were dropped since the start. A measured one that was too late counts for
+    /// the unmeasured ones it stands for.
     pub drops: u64,
-    /// Whether the limit is held low for a moment, to see what latency is without a queue.
+    /// Whether the limit is lowered for a moment, to measure the latency without a queue.
     pub probing: bool,
 }
 
-/// As many are in flight as may be, or all that is left is guaranteed to others.
+/// Error: the limit is reached, or all that is left of it is reserved for other partitions or
+/// classes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AtCapacityError {
     in_flight: u64,
@@ -457,7 +460,7 @@ impl AtCapacityError {
         self.in_flight
     }
 
-    /// How many might have been.
+    /// The limit at that time.
     pub fn limit(&self) -> u64 {
         self.limit
     }
@@ -470,12 +473,12 @@ impl fmt::Display for AtCapacityError {
             true => {
                 write!(
                     f,
-                    "{in_flight} of {limit} in flight, and the others are kept for those they are guaranteed to"
+                    "adaptive concurrency limit reached ({in_flight} of {limit} in flight, the rest is reserved)"
                 )
             }
             false => write!(
                 f,
-                "{in_flight} of {limit} in flight, as many as are served well"
+                "adaptive concurrency limit reached ({in_flight} of {limit} in flight)"
             ),
         }
     }

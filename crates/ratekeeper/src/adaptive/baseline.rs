@@ -1,22 +1,23 @@
-//! What latency is without a queue: learnt while there is room, and by probes when there is none.
+//! [`Baseline`]: the latency without a queue, learned while the limit is not in full use, and by
+//! probes when it is.
 
 use super::control::Sample;
 use super::latency::LatencyConfig;
 use crate::clock::Timestamp;
 use core::time::Duration;
 
-/// The long-term latency, and the probe that keeps it true.
+/// The long-term latency, and the state of the probes that keep it correct.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct Baseline {
     /// In nanoseconds; zero before the first sample.
     pub(super) long: f64,
-    /// When something was last learnt.
+    /// When it was last updated.
     pub(super) last_update: Timestamp,
     /// When it was last probed.
     pub(super) last_probe: Timestamp,
-    /// How often in a row a probe found what was known: each doubles the time to the next.
+    /// How many probes in a row confirmed the baseline: each doubles the time to the next.
     pub(super) calm_probes: u32,
-    /// When the present probe gives up; zero if there is none.
+    /// When the current probe expires; zero if there is none.
     pub(super) probe_until: Timestamp,
 }
 
@@ -33,18 +34,18 @@ impl Default for Baseline {
     }
 }
 
-/// The first probe comes soon: what a start under full load has learnt is the queue.
+/// The first probe comes soon: a start under full load has learned the latency with a queue.
 const FIRST_PROBE_DELAY: Duration = Duration::from_secs(1);
-/// How much of what a probe measures is believed. It is one window, and those are noisy.
+/// The weight of a probe's measurement. It is one window, and those are noisy.
 const PROBE_WEIGHT: f64 = 0.5;
-/// Latency that has fallen under half is taken up faster than the memory would.
+/// If the latency falls below half of the baseline, the baseline follows faster than its memory.
 const CATCH_UP_RATIO: f64 = 2.0;
 const CATCH_UP_FACTOR: f64 = 0.95;
-/// Probes that find what was known, give or take so much, become rarer: every 80 seconds rather
-/// than every 10.
+/// Probes that confirm the baseline within this tolerance become rarer: every 80 seconds instead of
+/// every 10.
 const CALM_TOLERANCE: f64 = 0.2;
 const MAX_CALM_PROBES: u32 = 3;
-/// Unless latency is more than so many times what is known.
+/// Not while latency is more than this many times the baseline.
 const CHANGED_RATIO: f64 = 2.0;
 
 impl Baseline {
@@ -52,7 +53,7 @@ impl Baseline {
         self.probe_until > Timestamp::UNIX_EPOCH
     }
 
-    /// The first sample is the first guess.
+    /// Initializes the baseline with the first sample.
     pub(super) fn begin(&mut self, config: &LatencyConfig, short: f64, now: Timestamp) {
         if self.long == 0.0 {
             (self.long, self.last_update, self.last_probe) =
@@ -60,7 +61,7 @@ impl Baseline {
         }
     }
 
-    /// Takes in a latency that no queue of ours can have caused.
+    /// Learns from a latency that our own queue cannot have caused.
     pub(super) fn learn(&mut self, config: &LatencyConfig, short: f64, now: Timestamp) {
         let (since, memory) = (
             (now - self.last_update).as_nanos() as f64,
@@ -70,15 +71,15 @@ impl Baseline {
         self.last_update = now;
     }
 
-    /// Takes in that latency has fallen far below.
+    /// Follows a latency that has fallen far below the baseline.
     pub(super) fn catch_up(&mut self, short: f64) {
         if self.long > CATCH_UP_RATIO * short {
             self.long *= CATCH_UP_FACTOR;
         }
     }
 
-    /// A sample under full use: begins a probe if one is due. With nothing to shrink, the sample is
-    /// what a probe would see.
+    /// Handles a sample under full use: begins a probe if one is due. If the limit cannot shrink,
+    /// the sample itself is what a probe would measure.
     pub(super) fn probe_if_due(
         &mut self,
         config: &LatencyConfig,
@@ -86,7 +87,7 @@ impl Baseline {
         short: f64,
         can_shrink: bool,
     ) {
-        // What is far from what is known is looked into soon.
+        // A latency far from the baseline is probed soon.
         let calm_probes = if short > CHANGED_RATIO * self.long {
             0
         } else {
@@ -102,7 +103,7 @@ impl Baseline {
         }
     }
 
-    /// A sample during a probe. Those that began before it say nothing of it.
+    /// Handles a sample during a probe. Requests that began before the probe are ignored.
     pub(super) fn probe(&mut self, sample: &Sample, short: f64, probe_limit: u64) {
         if sample.in_flight <= probe_limit {
             self.measure(short, sample.now);
@@ -112,7 +113,7 @@ impl Baseline {
         }
     }
 
-    /// Ends a probe whose time is over.
+    /// Ends a probe that has expired.
     pub(super) fn end_if_expired(&mut self, now: Timestamp) {
         if now >= self.probe_until {
             self.probe_until = Timestamp::UNIX_EPOCH;
@@ -131,8 +132,8 @@ impl Baseline {
     }
 }
 
-/// How long a probe may take: what is in flight must end, then a window be filled. Requests that
-/// last for minutes must not hold a limit down for minutes.
+/// How long a probe may take: requests in flight must end, then a window must be filled. Requests
+/// that last for minutes must not hold the limit down for minutes.
 fn probe_timeout(short: f64) -> Duration {
     const LATENCIES: f64 = 12.0;
     let wanted = Duration::from_nanos((short * LATENCIES) as u64);

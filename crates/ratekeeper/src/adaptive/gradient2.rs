@@ -1,16 +1,16 @@
-//! Follows latency against its long-term value.
+//! [`Gradient2`]: follows latency relative to its long-term value.
 
 use super::control::{Bounds, ControllerState, Sample, set};
 use super::latency::{LatencyConfig, PROBE_SHARE};
 use core::time::Duration;
 
-/// Lets latency rise to one and a half of what it is in the long run, and a few requests queue.
+/// Lets latency rise to 1.5 times its long-term value, and a few requests queue.
 ///
 /// With every window, `gradient = clamp(0.5, 1, tolerance · long / short)` and `limit = (1 −
-/// smoothing) · limit + smoothing · (gradient · limit + queue)`. Before a service that works on `n`
-/// at once it settles at about `tolerance · n + queue`. Unlike where it comes from (Netflix's
-/// concurrency-limits), drops shrink it, and the long-term latency cannot follow a queue up: see
-/// the [module](crate::adaptive).
+/// smoothing) · limit + smoothing · (gradient · limit + queue)`. In front of a service that works
+/// on `n` requests at once it settles at about `tolerance · n + queue`. Unlike the original
+/// (Netflix's concurrency-limits), drops shrink it, and the long-term latency cannot follow a queue
+/// up: see the [module](crate::adaptive).
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Gradient2 {
     tolerance: f64,
@@ -38,35 +38,36 @@ impl Gradient2 {
         self
     }
 
-    /// How much of a step is taken at once; 0.2 unless set, 0.01 to 1.
+    /// The part of a step that is taken at once; 0.2 unless set, 0.01 to 1.
     #[must_use]
     pub fn smoothing(mut self, share: f64) -> Self {
         set(&mut self.smoothing, share, 0.01, 1.0);
         self
     }
 
-    /// How many may queue, which is also how it grows; 4 unless set, 0 to 1000.
+    /// How many requests may queue, which is also how fast the limit grows; 4 unless set, 0 to
+    /// 1000.
     #[must_use]
     pub fn queue(mut self, requests: f64) -> Self {
         set(&mut self.queue, requests, 0.0, 1_000.0);
         self
     }
 
-    /// What is left of the limit after drops; 0.9 unless set, 0.1 to 0.99.
+    /// The factor applied to the limit after drops; 0.9 unless set, 0.1 to 0.99.
     #[must_use]
     pub fn backoff(mut self, share: f64) -> Self {
         self.latency.set_backoff(share);
         self
     }
 
-    /// A request that takes longer counts as dropped; none does unless set.
+    /// A request that takes longer counts as dropped; no timeout unless set.
     #[must_use]
     pub fn timeout(mut self, after: Duration) -> Self {
         self.latency.timeout = Some(after);
         self
     }
 
-    /// Over how long the long-term latency is averaged; a minute unless set.
+    /// The time over which the long-term latency is averaged; a minute unless set.
     #[must_use]
     pub fn memory(mut self, over: Duration) -> Self {
         self.latency.memory = over;
@@ -81,13 +82,13 @@ impl Gradient2 {
         self
     }
 
-    /// What a probe lets in.
+    /// The limit during a probe.
     pub(super) fn probe_limit(&self, limit: f64) -> f64 {
         PROBE_SHARE * self.unqueued(limit)
     }
 
-    /// At rest the limit is `tolerance · n + queue`, where `n` is what the service works on at
-    /// once.
+    /// The concurrency of the service without a queue: at rest the limit is `tolerance · n +
+    /// queue`, where `n` is what the service works on at once.
     fn unqueued(&self, limit: f64) -> f64 {
         (limit - self.queue) / self.tolerance
     }

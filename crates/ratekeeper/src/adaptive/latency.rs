@@ -1,19 +1,19 @@
-//! What the controllers that go by latency have in common: when to learn, when to move, when to
-//! probe.
+//! [`LatencyConfig`]: the settings and steps that latency-based controllers share: when to learn,
+//! when to move, when to probe.
 
 use super::control::{Bounds, ControllerState, Sample, set};
 use core::time::Duration;
 
-/// Their common settings.
+/// The settings of a latency-based controller.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) struct LatencyConfig {
-    /// What is left of the limit after drops.
+    /// The factor applied to the limit after drops.
     backoff: f64,
-    /// Over how long latency is averaged.
+    /// The time over which latency is averaged.
     pub(super) memory: Duration,
     /// How often a limit in full use is probed.
     pub(super) probe_every: Duration,
-    /// From when on a request counts as dropped.
+    /// The latency from which a request counts as dropped.
     pub(super) timeout: Option<Duration>,
 }
 
@@ -29,12 +29,12 @@ impl Default for LatencyConfig {
     }
 }
 
-/// Of what should be worked on without a queue, the share that a probe lets in. Less than 1 by so
-/// much that a baseline that is too high comes down by a quarter with each probe.
+/// The limit during a probe, as a share of the concurrency without a queue. Enough below 1 that a
+/// baseline that is too high comes down by a quarter with each probe.
 pub(super) const PROBE_SHARE: f64 = 0.5;
 
-/// From this share of the limit on it is in full use. Not from 1: what is seen now began under a
-/// limit a little smaller.
+/// The limit is in full use from this share of it. Not 1: the requests measured now began under a
+/// slightly smaller limit.
 const FULL_USE: f64 = 0.9;
 
 impl LatencyConfig {
@@ -42,8 +42,8 @@ impl LatencyConfig {
         set(&mut self.backoff, share, 0.1, 0.99);
     }
 
-    /// One sample. `alone` is what should be worked on without a queue; `next` is what the limit
-    /// becomes, where it moves.
+    /// Handles one sample. `unqueued` is the concurrency of the service without a queue; `next`
+    /// returns the new limit, if it moves.
     pub(super) fn step(
         &self,
         bounds: Bounds,

@@ -1,4 +1,5 @@
-//! A limit that shrinks when the machine is busy and grows when it is not.
+//! [`Adaptive`]: a rate limiter whose limit shrinks when the machine is busy and grows when it is
+//! not.
 
 use crate::clock::{Clock, DefaultClock, Timestamp};
 use crate::decision::Decision;
@@ -9,7 +10,7 @@ use alloc::boxed::Box;
 use core::fmt;
 use core::time::Duration;
 
-/// How busy a machine is: shares of what there is, 0 to 1. What is not known is [`f64::NAN`].
+/// The load of a machine: used shares from 0 to 1. A share that is not known is [`f64::NAN`].
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Load {
     /// The share of the processors that is in use.
@@ -18,26 +19,26 @@ pub struct Load {
     pub memory: f64,
 }
 
-/// A change of an adaptive limit, as told to [`on_change`](AdaptiveBuilder::on_change).
+/// A change of an adaptive limit, as passed to [`on_change`](AdaptiveBuilder::on_change).
 #[derive(Clone, Copy, PartialEq, Debug)]
 #[non_exhaustive]
 pub struct RateChange {
-    /// When.
+    /// When the limit changed.
     pub at: Timestamp,
     /// The limit before.
     pub from: Limit,
-    /// The limit from now on.
+    /// The new limit.
     pub to: Limit,
-    /// What it was decided by.
+    /// The load that caused the change.
     pub load: Load,
 }
 
-/// A limiter between two limits that follows the load.
+/// A rate limiter whose limit moves between two limits, following the load of the machine.
 ///
-/// It starts in the middle. Every 5 seconds it looks at the load: above 70 % of the processors or
-/// 80 % of the memory the limit shrinks by a fifth, below it grows by a fifth, and then it rests
-/// for 30 seconds. All of that can be set. Tokens and debt carry over. Nothing runs in the
-/// background: the call that finds a look due takes it.
+/// It starts in the middle. Every 5 seconds it checks the load: above 70 % of the processors or 80
+/// % of the memory the limit shrinks by a fifth, below it grows by a fifth, and after a change it
+/// stays for 30 seconds. All of that can be set. Tokens and debt carry over. Nothing runs in the
+/// background: the call that finds a check due makes it.
 ///
 /// ```
 /// use std::time::Duration;
@@ -55,11 +56,11 @@ pub struct RateChange {
 /// ```
 pub struct Adaptive<C: Clock = DefaultClock> {
     limiter: Limiter<C>,
-    /// When the next look is due, in nanoseconds since 1970.
+    /// When the next load check is due, in nanoseconds since 1970.
     due: AtomicU64,
-    /// The present count, in thousandths, so that small limits move too.
+    /// The current count, in thousandths, so that small limits move too.
     count: AtomicU64,
-    /// Held by the one that looks.
+    /// 1 while a thread checks the load.
     updating: AtomicU32,
     settings: LoadFollowingConfig,
 }
@@ -82,7 +83,8 @@ pub struct AdaptiveBuilder {
 }
 
 impl Adaptive {
-    /// Between `min` and `max`, which share their period and algorithm (those of `max` are taken).
+    /// Returns a builder for a limit between `min` and `max`, which share their period and
+    /// algorithm (those of `max` are taken).
     pub fn between(min: Limit, max: Limit) -> AdaptiveBuilder {
         AdaptiveBuilder {
             settings: LoadFollowingConfig {
@@ -118,41 +120,41 @@ impl AdaptiveBuilder {
         self
     }
 
-    /// By what share the limit moves each time; 0.2 unless set.
+    /// The share by which the limit moves each time; 0.2 unless set.
     #[must_use]
     pub fn step(mut self, share: f64) -> Self {
         self.settings.step = share;
         self
     }
 
-    /// How often the load is looked at; every 5 seconds unless set.
+    /// How often the load is checked; every 5 seconds unless set.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
         self.settings.every = interval;
         self
     }
 
-    /// How long a change rests before the next; 30 seconds unless set.
+    /// The minimum time between two changes; 30 seconds unless set.
     #[must_use]
     pub fn cool_down(mut self, rest: Duration) -> Self {
         self.settings.cool_down = rest;
         self
     }
 
-    /// Told of every change, by the call that made it.
+    /// A callback for every change, run by the call that makes it.
     #[must_use]
     pub fn on_change(mut self, callback: impl Fn(&RateChange) + Send + Sync + 'static) -> Self {
         self.settings.on_change = Box::new(callback);
         self
     }
 
-    /// The limiter, which asks `load` when a look is due.
+    /// Builds the limiter, which calls `load` when a check is due.
     #[cfg(feature = "std")]
     pub fn build(self, load: impl Fn() -> Load + Send + Sync + 'static) -> Adaptive {
         self.build_with_clock(load, crate::clock::SystemClock)
     }
 
-    /// The same on a clock of your choice.
+    /// Builds the limiter on a clock of your choice.
     pub fn build_with_clock<C: Clock>(
         mut self,
         load: impl Fn() -> Load + Send + Sync + 'static,
@@ -173,13 +175,13 @@ impl AdaptiveBuilder {
 }
 
 impl<C: Clock> Adaptive<C> {
-    /// [`Limiter::check`], after a look at the load if one is due.
+    /// [`Limiter::check`], after a check of the load if one is due.
     #[inline(always)]
     pub fn check(&self) -> Decision {
         self.check_n(1)
     }
 
-    /// [`Limiter::check_n`], after a look at the load if one is due.
+    /// [`Limiter::check_n`], after a check of the load if one is due.
     #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
         let now = self.limiter.clock().now();
@@ -189,7 +191,7 @@ impl<C: Clock> Adaptive<C> {
         self.limiter.at(now).check_n(cost)
     }
 
-    /// Looks at the load if a look is due: for programs whose calls are rare, or go through
+    /// Checks the load if that is due: for programs whose calls are rare, or go through
     /// [`limiter`](Self::limiter).
     pub fn tick(&self) {
         let now = self.limiter.clock().now();
@@ -198,14 +200,14 @@ impl<C: Clock> Adaptive<C> {
         }
     }
 
-    /// The limiter itself, with all its verbs.
+    /// The limiter itself, with all its methods.
     pub fn limiter(&self) -> &Limiter<C> {
         &self.limiter
     }
 
     #[cold]
     fn update_if_due(&self, now: Timestamp) {
-        // One looks; the others go on with the limit as it is.
+        // One thread checks; the others go on with the current limit.
         if self
             .updating
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
@@ -221,11 +223,11 @@ impl<C: Clock> Adaptive<C> {
         self.updating.store(0, Ordering::Release);
     }
 
-    /// Moves the limit by the load; returns how long to rest.
+    /// Moves the limit by the load; returns the time to the next check.
     fn adapt(&self, now: Timestamp) -> Duration {
         let settings = &self.settings;
         let load = (settings.load)();
-        // A load that is not known is no reason to move.
+        // An unknown load is no reason to move.
         if load.cpu.is_nan() && load.memory.is_nan() {
             return settings.every;
         }
@@ -254,11 +256,11 @@ impl<C: Clock> Adaptive<C> {
     }
 }
 
-/// Thousandths of a unit.
+/// Thousandths per unit.
 const THOUSANDTHS: u64 = 1_000;
 
 impl LoadFollowingConfig {
-    /// The least and the greatest count, in thousandths.
+    /// The minimum and maximum count, in thousandths.
     fn range(&self) -> (u64, u64) {
         let count = |limit: &Limit| {
             limit
@@ -269,7 +271,7 @@ impl LoadFollowingConfig {
         (min.min(max), max.max(min))
     }
 
-    /// The limit of that count; the burst moves as the count does.
+    /// The limit with this count; the burst moves as the count does.
     fn limit(&self, count: u64) -> Limit {
         let (min, max) = self.range();
         let Some(rate) = self.max.rate() else {

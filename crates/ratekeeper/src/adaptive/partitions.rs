@@ -1,4 +1,4 @@
-//! Partitions: shares of a limit that are kept free for whom they belong to.
+//! [`Partitions`]: shares of an adaptive limit that are guaranteed to a part of the callers.
 
 use crate::sync::{AtomicU64, Ordering};
 use alloc::boxed::Box;
@@ -7,11 +7,12 @@ use alloc::vec::Vec;
 use core::fmt;
 
 /// A part of the callers with a guaranteed share of an adaptive limit; what
-/// [`AdaptiveConcurrency::partition`](super::AdaptiveConcurrency::partition) finds by name.
+/// [`AdaptiveConcurrency::partition`](super::AdaptiveConcurrency::partition) returns for its name.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Partition(pub(super) usize);
 
-/// A share that cannot be: not between 0 and 1, more than is left, or of a name that has one.
+/// Error: a share that is not between 0 and 1 or more than is left, or a name that is already in
+/// use.
 #[derive(Clone, PartialEq, Debug)]
 pub struct PartitionShareError {
     name: String,
@@ -31,12 +32,12 @@ impl fmt::Display for PartitionShareError {
         match duplicate {
             true => write!(
                 f,
-                "the partition {name} is there duplicate; give each name once"
+                "the partition {name} is defined twice; use each name once"
             ),
             false => {
                 write!(
                     f,
-                    "the partition {name} cannot have {share} of the limit: give it 0 to {left}, what is left"
+                    "the partition {name} cannot have {share} of the limit; set a share from 0 to {left}, which is left"
                 )
             }
         }
@@ -48,24 +49,24 @@ impl core::error::Error for PartitionShareError {}
 /// Shares are counted in millionths, so that they add up.
 const MILLIONTHS: u64 = 1_000_000;
 
-/// The partitions of a gate, and what each holds.
+/// The partitions of an adaptive limit, and the permits that each holds.
 ///
-/// A permit is taken from the guarantee of its partition or, if that is used up, from what is
-/// guaranteed to nobody. Each of the two is a count of its own that never passes its bound, so an
-/// idle guarantee is free for its owner, whoever else is pressing; and all of them together are the
-/// limit.
+/// A permit is taken from the guarantee of its partition or, if that is used up, from the part that
+/// is guaranteed to none. Each of the two has a count of its own that never exceeds its bound, so
+/// an idle guarantee is free for its owner, whatever the other load; and all of them together are
+/// the limit.
 pub(super) struct Partitions {
     partitions: Box<[PartitionState]>,
-    /// Permits out beyond the guarantees.
+    /// Permits in flight beyond the guarantees.
     borrowed: AtomicU64,
 }
 
-/// What a permit was taken from.
+/// The part of the limit that a permit was taken from.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum PermitSource {
     /// The guarantee of its partition.
     Guaranteed,
-    /// What is left for everybody.
+    /// The part that is guaranteed to none.
     Shared,
 }
 
@@ -73,8 +74,8 @@ struct PartitionState {
     name: Box<str>,
     /// In millionths of the limit.
     share: u64,
-    /// Permits out under the guarantee (low half) and beyond it (high half): one word, so that a
-    /// permit that comes back counts against what was borrowed first.
+    /// Permits in flight under the guarantee (low half) and beyond it (high half): one word, so
+    /// that a permit that comes back is first counted against the borrowed ones.
     out: AtomicU64,
 }
 
@@ -95,7 +96,7 @@ impl Partitions {
         }
     }
 
-    /// The share in millionths, if there is so much left beside the others.
+    /// The share in millionths, if that much is left beside the others.
     pub(super) fn validate_share(
         others: &[(String, u64)],
         name: &str,
@@ -103,7 +104,7 @@ impl Partitions {
     ) -> Result<u64, PartitionShareError> {
         let left = MILLIONTHS - others.iter().map(|(_, share)| share).sum::<u64>();
         let duplicate = others.iter().any(|(other, _)| other == name);
-        // Rounded; what is not a number comes to 0 and is refused by the comparison.
+        // Rounded; NaN becomes 0 and is rejected by the comparison.
         let millionths = (share * MILLIONTHS as f64 + 0.5) as u64;
         match !duplicate && (0.0..=1.0).contains(&share) && millionths <= left {
             true => Ok(millionths),
@@ -127,7 +128,7 @@ impl Partitions {
             .map(Partition)
     }
 
-    /// What is guaranteed of `limit` to a partition: whole permits, rounded down.
+    /// The permits of `limit` that are guaranteed to a partition, rounded down.
     pub(super) fn guaranteed(&self, partition: Partition, limit: u64) -> u64 {
         self.partitions
             .get(partition.0)
@@ -142,7 +143,7 @@ impl Partitions {
         (out & GUARANTEED_MASK) + (out >> HALF)
     }
 
-    /// Takes one permit for a partition, or for those who are in none.
+    /// Takes one permit for a partition, or for a request in none.
     pub(super) fn take(&self, partition: Option<Partition>, limit: u64) -> Option<PermitSource> {
         let partition = partition.and_then(|partition| self.partitions.get(partition.0));
         if let Some(partition) = partition {
@@ -173,8 +174,8 @@ impl Partitions {
         taken.then_some(PermitSource::Shared)
     }
 
-    /// Gives one permit back: what was borrowed first, so that a guarantee is not kept free by one
-    /// who borrows meanwhile.
+    /// Gives one permit back: a borrowed one first, so that requests that borrow meanwhile do not
+    /// keep a guarantee free.
     pub(super) fn give_back(&self, partition: Option<Partition>) {
         let Some(partition) = partition.and_then(|partition| self.partitions.get(partition.0))
         else {

@@ -1,54 +1,55 @@
-//! What has been seen since the last step: words that every finished request that is measured adds
-//! to, and one empties.
+//! [`Window`]: measurements since the controller's last step, in atomic words that every measured
+//! request adds to and the step empties.
 
 use crate::clock::Timestamp;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use core::time::Duration;
 
-/// The requests of the present window.
+/// The measurements of the current window.
 pub(super) struct Window {
-    /// How many were measured (high bits) and how long they took together (low bits): one word, one
-    /// add.
+    /// How many requests were measured (high bits) and the sum of their latencies (low bits): one
+    /// word, one add.
     measured: AtomicU64,
     dropped: AtomicU64,
-    /// Those that nobody measured, by those that were measured for them: served, and too late.
+    /// Unmeasured requests, as counted by the measured ones that stand for them: served, and too
+    /// late.
     unmeasured: AtomicU64,
     unmeasured_late: AtomicU64,
-    /// The most that were in flight when one began.
+    /// The most requests in flight when one began.
     peak: AtomicU64,
-    /// When it may be closed, in nanoseconds since 1970.
+    /// When the window may be closed, in nanoseconds since 1970.
     due: AtomicU64,
-    /// One in two to this power is measured: where more come than a window holds, so many are as
-    /// good as all.
+    /// One in 2^`sampling_shift` requests is measured: if more come than a window holds, that many
+    /// are enough.
     sampling_shift: AtomicU32,
-    /// Whose turn it is to be.
+    /// The phase of the sampling sequence.
     phase: AtomicU32,
 }
 
-/// A request that is measured.
+/// A request that is being measured.
 #[derive(Clone, Copy)]
 pub(super) struct Measurement {
     pub(super) start: Timestamp,
-    /// It stands for two to this power.
+    /// It stands for 2^`sampling_shift` requests.
     pub(super) sampling_shift: u32,
 }
 
-/// How a request ended that a window sees.
+/// The end of a request, as a window counts it.
 #[derive(Clone, Copy)]
 pub(super) enum RequestEnd {
-    /// After so long, for so many.
+    /// Served after this latency; stands for so many requests.
     In(Duration, u64),
-    /// After longer than counts as served, for so many.
+    /// Served too late to count as served; stands for so many requests.
     TooLate(u64),
     /// It was not served.
     Dropped,
 }
 
-/// What a window held.
+/// The totals of a window.
 pub(super) struct WindowSample {
     pub(super) latency: Duration,
     pub(super) peak: u64,
-    /// Requests dropped, and all.
+    /// Requests dropped.
     pub(super) dropped: u64,
     pub(super) all: u64,
 }
@@ -59,9 +60,9 @@ const COUNT: u32 = 44;
 const SUM: u64 = (1 << COUNT) - 1;
 /// A latency counts as this at most.
 const MAX_LATENCY: Duration = Duration::from_secs(60);
-/// A window with fewer says too little.
+/// A window with fewer requests says too little.
 const MIN_REQUESTS: u64 = 10;
-/// A window with more is closed whatever the time, long before its word is full.
+/// A window with more requests is closed before its time, long before its word is full.
 const MAX_REQUESTS: u64 = 4_096;
 /// At least one in 64 is measured.
 const MAX_SAMPLING_SHIFT: u32 = 6;
@@ -81,15 +82,15 @@ impl Window {
         }
     }
 
-    /// Whether the next request is to be measured, and for how many: two to this power.
+    /// Whether the next request is to be measured, and the `sampling_shift` that it stands for.
     #[inline]
     pub(super) fn sample_next(&self) -> Option<u32> {
         let sampling_shift = self.sampling_shift.load(Ordering::Relaxed);
         if sampling_shift == 0 {
             return Some(0);
         }
-        // By the golden ratio: as even as can be, and in step with nothing that comes by turns. A
-        // turn that two threads take at once does no harm.
+        // By the golden ratio: evenly spread, and out of step with anything periodic. If two
+        // threads take the same phase, no harm is done.
         let phase = self.phase.load(Ordering::Relaxed).wrapping_add(0x9e37_79b9);
         self.phase.store(phase, Ordering::Relaxed);
         (phase >> (u32::BITS - sampling_shift) == 0).then_some(sampling_shift)
@@ -113,7 +114,7 @@ impl Window {
             RequestEnd::In(latency, many) => {
                 stands_for(&self.unmeasured, many);
                 let units = latency.min(MAX_LATENCY).as_nanos() as u64 >> UNIT;
-                // Not nothing, which would say that none was measured.
+                // Not zero, which would mean that none was measured.
                 let one = (1 << COUNT) + units.max(1);
                 (
                     self.measured.fetch_add(one, Ordering::AcqRel) + one,
@@ -127,14 +128,14 @@ impl Window {
             RequestEnd::Dropped => drop(),
         };
         let all = (measured >> COUNT) + dropped;
-        // So few come by now that each of them counts.
+        // Few requests come by now: measure each of them.
         if all < MIN_REQUESTS && now >= self.due.load(Ordering::Relaxed) {
             self.sampling_shift.store(0, Ordering::Relaxed);
         }
         self.is_over(all, now)
     }
 
-    /// Notes that so many were in flight, or would have been.
+    /// Records a number of requests in flight, or that would have been.
     pub(super) fn record_peak(&self, in_flight: u64) {
         if in_flight > self.peak.load(Ordering::Relaxed) {
             self.peak.fetch_max(in_flight, Ordering::Relaxed);
@@ -151,7 +152,8 @@ impl Window {
         all >= MIN_REQUESTS && (now >= self.due.load(Ordering::Relaxed) || all >= MAX_REQUESTS)
     }
 
-    /// Empties it. What others add meanwhile is of this window or of the next.
+    /// Empties the window and returns its totals. Additions by other threads meanwhile count in
+    /// this window or the next.
     pub(super) fn take(&self, now: u64) -> WindowSample {
         let measured = self.measured.swap(0, Ordering::AcqRel);
         let dropped = self.dropped.swap(0, Ordering::AcqRel);
@@ -187,8 +189,8 @@ mod tests {
     const TOOK: Duration = Duration::from_millis(1);
     const LENGTH: u64 = 50_000_000;
 
-    /// So many requests in the time of a window, for 20 of them: how many of the last 10 were
-    /// measured, a window, and what was seen in the last one.
+    /// Runs 20 windows of `requests` requests each: returns how many requests per window were
+    /// measured in the last 10, and the totals of the last window.
     fn pass(window: &Window, requests: u64) -> (u64, WindowSample) {
         let (mut measured, mut last) = (0, window.take(0));
         window.set_due(LENGTH);
@@ -219,7 +221,7 @@ mod tests {
         assert!((3_120..3_130).contains(&measured), "{measured}");
         assert!((99_800..100_200).contains(&seen.all), "{}", seen.all);
         assert!(TOOK - seen.latency < Duration::from_nanos(1 << UNIT));
-        // And all of them again when fewer come.
+        // All of them again when fewer come.
         assert_eq!(pass(&window, 1_000).0, 1_000);
     }
 

@@ -1,32 +1,32 @@
-//! The token bucket whose charges are all settled: what was used, and what may still come back, are
-//! counted apart.
+//! The refundable token bucket: every charge is settled, and used cost is counted apart from cost
+//! that may still come back.
 //!
-//! The theoretical arrival time (TAT) judges every call, exactly as in
+//! The theoretical arrival time (TAT) decides every call, exactly as in
 //! [`token_bucket`](super::token_bucket). Two more numbers say how far it may fall when a charge is
 //! settled:
 //!
-//! - `kept`: the TAT of the settled charges alone, each with what it really used, at the time of
-//!   its charge;
+//! - `settled`: the TAT of the settled charges alone, each with its actual cost, at the time of its
+//!   charge;
 //! - the pending ticks: the charges that are not settled yet, in full.
 //!
-//! A state without the charges that came back is at most max(kept, latest) + pending, where latest
-//! is the time of the latest charge, so settling lowers the TAT to that. With nothing kept and less
-//! than a full bucket pending, no call is denied; and since every pending charge counts in full, no
-//! interval ever holds more net cost than the bucket admits.
+//! A state without the charges that came back is at most max(settled, latest) + pending, where
+//! latest is the time of the latest charge, so settling lowers the TAT to that. With nothing
+//! settled as used and less than a full bucket pending, no call is denied; and since every pending
+//! charge counts in full, no interval ever holds more net cost than the bucket allows.
 //!
 //! A charge that is never settled stays pending until the time it took has come back, whatever else
-//! is charged meanwhile. For that, pending charges come in two generations. `mark` is the TAT of
-//! everything that was charged before the newer generation began, and of what was settled since.
-//! Once the clock has passed it, the older generation has no effect even if all of it is used: it
-//! is forgotten, its refunds are void, and the newer generation becomes the older.
+//! is charged meanwhile. For that, pending charges are kept in two batches. `mark` is the TAT of
+//! everything that was charged before the newer batch began, and of what was settled since. Once
+//! the clock has passed it, the older batch has no effect even if all of it is used: it is dropped,
+//! its refunds are void, and the newer batch becomes the older.
 //!
-//! All quantities are ticks of the limit's [`Normal`] form since the Unix epoch.
+//! All quantities are ticks of the limit's [`TickLimit`] since the Unix epoch.
 
 use super::{Refund, StateMachine, StepResult};
 use crate::decision::{Decision, Outcome};
 use crate::limit::TickLimit;
 
-/// The numbers of a bucket: ticks a nanosecond, a token and a full bucket.
+/// The numbers of a bucket: ticks per nanosecond, ticks per token, and ticks in a full bucket.
 #[derive(Clone, Copy)]
 pub(crate) struct BucketSize {
     ticks: u64,
@@ -40,28 +40,27 @@ impl BucketSize {
     }
 }
 
-/// The state of one bucket; the default is full.
+/// The state of one bucket; the default is a full bucket.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RefundableBucket {
     /// When the bucket is full again.
     tat: u128,
     /// The same for the settled charges alone.
     settled: u128,
-    /// The same for all charges before the newer generation, and the settled ones of the newer
-    /// generation.
+    /// The same for all charges before the newer batch, and the settled ones of the newer batch.
     mark: u128,
-    /// Pending ticks of the older generation and of the newer one.
+    /// Pending ticks of the older batch and of the newer one.
     pending: [u64; 2],
-    /// When each generation began. What was charged before the older one is void.
+    /// When each batch began. Refunds of charges before the older batch are void.
     since: [u64; 2],
     /// The latest instant of a charge. A call at an earlier instant is judged and booked at this
-    /// one: threads read the clock before they take their turn, and a bucket whose charges are all
+    /// one: threads read the clock before they take the lock, and a bucket whose charges are all
     /// pending must not deny because of that.
     latest: u64,
 }
 
 impl RefundableBucket {
-    /// A state of that TAT in which all charges are settled.
+    /// A state with this TAT in which all charges are settled.
     pub(crate) fn settled_at(tat: u128) -> Self {
         Self {
             tat,
@@ -79,10 +78,10 @@ impl RefundableBucket {
         u64::try_from(self.tat.saturating_sub(clock)).unwrap_or(u64::MAX)
     }
 
-    /// Forgets pending charges whose time has come back by `now`.
+    /// Drops pending charges whose time has come back by `now`.
     fn forget_expired(mut self, limit: &BucketSize, now: u64) -> Self {
         let clock = limit.clock(now);
-        // Charges of one instant stay in one generation.
+        // Charges of one instant stay in one batch.
         if self.mark > clock || now <= self.latest {
             return self;
         }
@@ -108,7 +107,7 @@ impl RefundableBucket {
         self
     }
 
-    /// Books what a charge at `charged_at` used.
+    /// Books what a charge at `charged_at` actually used.
     fn book(mut self, limit: &BucketSize, charged_at: u64, used: u64, is_newer: bool) -> Self {
         if used > 0 {
             let (at, used) = (limit.clock(charged_at), u128::from(used));
@@ -123,7 +122,7 @@ impl RefundableBucket {
 
 impl StateMachine for RefundableBucket {
     type Limit = BucketSize;
-    /// How far the state is ahead of the clock.
+    /// How far the state is ahead of the clock, in ticks.
     type Info = u64;
 
     fn limit(limit: &TickLimit) -> BucketSize {
@@ -144,7 +143,7 @@ impl StateMachine for RefundableBucket {
         false
     }
 
-    /// Of a denial, `retry_at` is how many ticks are missing.
+    /// In a denial, `retry_at` is the number of ticks that are missing.
     fn decision(limit: &TickLimit, result: &StepResult<Self, u64>, _: u64) -> Decision {
         match *result {
             StepResult::Admit(_, ahead) => Decision::new(limit, Outcome::Allowed, ahead, 0),
@@ -216,7 +215,7 @@ impl StateMachine for RefundableBucket {
         match state.pending[1].checked_add(need) {
             Some(pending) => state.pending[1] = pending,
             None => {
-                // More is pending than can be counted: nothing of it comes back.
+                // More is pending than can be counted: none of it comes back.
                 let after = state.latest.saturating_add(1);
                 state = Self {
                     since: [after, after],

@@ -1,14 +1,14 @@
-//! The sliding window as a weighted counter: the window before counts by the share of it that is
+//! The sliding window as a weighted counter: the previous window counts by the share of it that is
 //! still inside.
 //!
-//! Two counters. In each aligned window at most N; in any window at most N + prev·e/W, below 2N: an
-//! estimate that is exact only if the window before was evenly filled.
+//! It has two counters. It allows at most N in each aligned window, and at most N + prev·e/W, below
+//! 2N, in any window: an estimate that is exact only if the previous window was evenly filled.
 
 use super::{DecisionInfo, Refund, StateMachine, StepResult, WindowLimit, is_windowed};
 use crate::decision::Decision;
 use crate::limit::TickLimit;
 
-/// The number of the current window on the grid, and what was admitted in it and in the one before.
+/// The number of the current window on the grid, and the counts of it and of the window before.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct SlidingWindow {
     at: u64,
@@ -43,7 +43,7 @@ impl SlidingWindow {
 
     fn info(self, limit: &WindowLimit, now: u64) -> DecisionInfo {
         let inside = limit.window - now.saturating_sub(self.start(limit));
-        // Most products fit 64 bits, where a division costs a fraction.
+        // Most products fit 64 bits, where a division costs a fraction of a 128-bit one.
         let weighted = match self.before.checked_mul(inside) {
             Some(product) => u128::from(product.div_ceil(limit.window)),
             None => {
@@ -68,7 +68,7 @@ impl SlidingWindow {
         }
     }
 
-    /// When a call of `cost`, at most N, fits if nobody else comes.
+    /// When a call of `cost`, at most N, fits if there are no other calls.
     fn retry_at(self, limit: &WindowLimit, cost: u64) -> u64 {
         let (max, window) = (limit.max, u128::from(limit.window));
         let share = |free: u64, of: u64| {
@@ -188,7 +188,7 @@ impl StateMachine for SlidingWindow {
         } else {
             (other, self)
         };
-        // What the earlier one counts, seen from the later window.
+        // What the earlier state counts, seen from the later window.
         let (current, before) = match late.at - early.at {
             0 => (early.current, early.before),
             1 => (0, early.current),

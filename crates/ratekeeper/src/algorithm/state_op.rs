@@ -7,23 +7,22 @@ use super::{Refund, StateMachine, StepResult};
 use crate::decision::Decision;
 use crate::limit::{Kind, TickLimit};
 
-/// As many words as a state may have that is not a log.
+/// The most words that a state may have, other than a log.
 pub(crate) const MAX_STATE_WORDS: usize = 12;
 
-/// A call's decision, and what names the window it was charged in.
+/// A call's decision, and the identifier of the window it was charged in.
 pub(crate) struct WindowDecision {
     pub(crate) decision: Decision,
     pub(crate) charged_in: u64,
 }
 
-/// Something done to a state: what becomes of the state (none: it stays) and what the caller
-/// learns.
+/// An operation on a state: returns the new state (none: unchanged) and a result.
 pub(crate) trait StateOp {
     type Out;
     fn apply<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, Self::Out);
 }
 
-/// A call of `cost`; with `write` an admission is written.
+/// A call of `cost`; with `write`, the new state is stored if the call is allowed.
 pub(crate) struct ChargeOp<'a> {
     pub(crate) limit: &'a TickLimit,
     pub(crate) now: u64,
@@ -36,12 +35,12 @@ pub(crate) struct ChargeOp<'a> {
 impl StateOp for ChargeOp<'_> {
     type Out = WindowDecision;
 
-    // Always: out of line the state and the figures go through memory, which costs more than the
-    // decision.
+    // Always: out of line, the state and the reported numbers go through memory, which costs more
+    // than the decision.
     #[inline(always)]
     fn apply<M: StateMachine>(&self, limit: &M::Limit, state: M) -> (Option<M>, WindowDecision) {
         let result = state.step(limit, self.now, self.cost);
-        // Who only asks is told what is there now.
+        // A call that only peeks reports the state as it is now.
         let info = if self.write {
             result
         } else {
@@ -64,7 +63,7 @@ impl StateOp for ChargeOp<'_> {
                     },
                 )
             }
-            // Who only looks learns which window it is, also of one that is more than full.
+            // A peek of cost 0 reports which window it is, also if the window is more than full.
             _ if self.cost == 0 => {
                 let here = state.charge_more(limit, self.now, 0);
                 (
@@ -86,7 +85,7 @@ impl StateOp for ChargeOp<'_> {
     }
 }
 
-/// A charge is settled: what is unused comes back, if it is still counted.
+/// Settles a charge: the unused part comes back if it is still counted.
 pub(crate) struct RefundOp {
     pub(crate) now: u64,
     pub(crate) refund: Refund,
@@ -100,7 +99,7 @@ impl StateOp for RefundOp {
     }
 }
 
-/// `extra` is charged now; the window is full at most.
+/// Charges `extra` now without a check; the window becomes full at most.
 pub(crate) struct SurchargeOp {
     pub(crate) now: u64,
     pub(crate) extra: u64,
@@ -114,7 +113,7 @@ impl StateOp for SurchargeOp {
     }
 }
 
-/// Up to `tokens` less are counted. Returns how many.
+/// Takes up to `tokens` back out of the state. Returns how many.
 pub(crate) struct GrantOp {
     pub(crate) now: u64,
     pub(crate) tokens: u64,
@@ -129,7 +128,7 @@ impl StateOp for GrantOp {
     }
 }
 
-/// Runs `$body` with `$machine` standing for the machine of the kind.
+/// Runs `$body` with `$machine` as the [`StateMachine`] of the kind.
 macro_rules! with_machine {
     ($kind:expr, $machine:ident => $body:expr) => {
         match $kind {
@@ -158,8 +157,8 @@ macro_rules! with_machine {
 }
 pub(crate) use with_machine;
 
-/// Runs `act` on a state that is packed into a word: what becomes of the word (none: it stays), and
-/// what the caller learns.
+/// Applies `op` to a state that is packed into a word: returns the new word (none: unchanged) and
+/// the result of the operation.
 #[cfg(feature = "std")]
 #[inline]
 pub(crate) fn apply_to_word<A: StateOp>(
@@ -174,7 +173,7 @@ pub(crate) fn apply_to_word<A: StateOp>(
     })
 }
 
-/// Runs `act` on a state of [`MAX_STATE_WORDS`] words or less.
+/// Applies `op` to a state of [`MAX_STATE_WORDS`] words or fewer.
 #[cfg(feature = "std")]
 pub(crate) fn apply_to_words<A: StateOp>(limit: &TickLimit, words: &mut [u64], op: &A) -> A::Out {
     with_machine!(limit.kind, M => {
@@ -186,7 +185,7 @@ pub(crate) fn apply_to_words<A: StateOp>(limit: &TickLimit, words: &mut [u64], o
     })
 }
 
-/// A packed state as strict as both.
+/// A packed state that is as strict as both.
 #[cfg(feature = "std")]
 pub(crate) fn join_word(limit: &TickLimit, a: u64, b: u64) -> u64 {
     with_machine!(limit.kind, M => {
@@ -201,7 +200,7 @@ pub(crate) fn refundable_tat(words: &[u64]) -> u128 {
     RefundableBucket::from_words(|at| words[at]).tat()
 }
 
-/// Leaves in `words` a state as strict as both.
+/// Stores in `words` a state that is as strict as both.
 #[cfg(feature = "std")]
 pub(crate) fn join_words(limit: &TickLimit, words: &mut [u64], other: &[u64]) {
     let load = |from: &[u64]| -> [u64; MAX_STATE_WORDS] {

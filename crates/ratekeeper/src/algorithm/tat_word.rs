@@ -8,34 +8,34 @@ use crate::clock::Timestamp;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{HORIZON, Kind, TickLimit};
 
-/// The word of a generation that is over.
+/// The word of a sealed generation: one that a live change has replaced.
 pub(crate) const SEALED: u64 = u64::MAX;
 
-/// How far from its origin a cell is used: what is left of the horizon is room for debt.
+/// How far from its origin a word is used; the rest of the horizon is headroom for debt.
 pub(crate) const REACH: u64 = HORIZON / 5 * 4;
 
-/// How far back a limiter's origin lies, so that a replay of older instants counts as well as the
-/// present.
+/// How far before its creation a limiter's origin lies, so that a replay of older instants works as
+/// well as the present.
 const BACKLOG: u64 = HORIZON / 2;
 
-/// Where an instant lies from the origin of a cell.
+/// The position of an instant relative to the origin of a word.
 pub(crate) enum Reach {
-    /// Within the horizon: the clock, in ticks.
+    /// Within reach: the clock, in ticks.
     Clock(u64),
-    /// Before the origin, by so many ticks: years behind the limiter's birth, or its last move of
-    /// the origin.
+    /// Before the origin by `wait` ticks: years before the limiter was created or its origin last
+    /// moved.
     Early { wait: u64 },
-    /// Beyond the horizon: the cell must be counted from a new origin before it can be written.
+    /// Beyond reach: the word must get a new origin before it can be written.
     Late,
 }
 
-/// A call that went the way of nearly all.
+/// The result of a call that took the fast path.
 pub(crate) struct FastDecision {
     pub(crate) limit: TickLimit,
     pub(crate) clock: u64,
-    /// How far ahead of the clock the call left the state.
+    /// How far ahead of the clock the state is after the call.
     pub(crate) ahead: u64,
-    /// Zero if it was admitted, else the ticks until it would be.
+    /// Zero if the call was allowed, else the ticks until it would be.
     pub(crate) wait: u64,
 }
 
@@ -51,7 +51,7 @@ impl FastDecision {
     }
 }
 
-/// Where `now` lies from `origin`.
+/// The position of `now` relative to `origin`.
 #[inline]
 pub(crate) fn reach(limit: &TickLimit, origin: u64, now: Timestamp) -> Reach {
     let nanos = now.as_unix_nanos();
@@ -66,7 +66,7 @@ pub(crate) fn reach(limit: &TickLimit, origin: u64, now: Timestamp) -> Reach {
 #[cold]
 fn out_of_reach(limit: &TickLimit, origin: u64, now: u64) -> Reach {
     if limit.ticks == 0 {
-        // Time stands still.
+        // Time stands still: the rate is zero.
         return Reach::Clock(0);
     }
     match origin.checked_sub(now) {
@@ -77,7 +77,7 @@ fn out_of_reach(limit: &TickLimit, origin: u64, now: u64) -> Reach {
     }
 }
 
-/// How far a state is ahead of `now` in ticks, wherever `now` lies.
+/// How far a state is ahead of `now` in ticks, also if `now` is out of reach.
 pub(crate) fn ahead(limit: &TickLimit, origin: u64, tat: u64, now: Timestamp) -> u64 {
     let clock = match reach(limit, origin, now) {
         Reach::Clock(clock) => i128::from(clock),
@@ -86,7 +86,7 @@ pub(crate) fn ahead(limit: &TickLimit, origin: u64, tat: u64, now: Timestamp) ->
     (i128::from(tat) - clock).clamp(0, i128::from(SEALED)) as u64
 }
 
-/// What a call would be told by a bucket or a queue, wherever its instant lies.
+/// The decision on a call of a bucket or a queue, without writing, also if `now` is out of reach.
 pub(crate) fn peek(
     limit: &TickLimit,
     origin: u64,
@@ -100,7 +100,7 @@ pub(crate) fn peek(
         reach(limit, origin, now),
         step(limit, ahead, 0, cost, max_wait),
     ) {
-        // So early that the distance is more than a word holds.
+        // So early that the distance does not fit a word.
         (Reach::Early { wait }, _) if wait.max(ahead) == u64::MAX => Step::Never,
         (Reach::Early { wait: until_origin }, Step::Admit { wait, .. } | Step::Deny { wait }) => {
             Step::Deny {
@@ -121,7 +121,7 @@ pub(crate) fn step(limit: &TickLimit, tat: u64, clock: u64, cost: u64, max_wait:
     }
 }
 
-/// What the caller is told of a step that left the state so far ahead of the clock.
+/// The decision for a step that left the state `ahead` ticks ahead of the clock.
 #[inline]
 pub(crate) fn decision(limit: &TickLimit, step: Step, ahead: u64) -> Decision {
     let (outcome, wait) = match step {

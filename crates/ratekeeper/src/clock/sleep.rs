@@ -1,4 +1,4 @@
-//! The timer of an asynchronous wait.
+//! [`Sleep`]: the timer of an asynchronous wait.
 
 use super::manual::sleepers::SleeperId;
 use super::{ManualClock, Timestamp};
@@ -9,10 +9,10 @@ use core::task::{Context, Poll};
 use core::time::Duration;
 use std::boxed::Box;
 
-/// A future that is ready when a clock says so; what
+/// A future that is ready at a time of a clock; what
 /// [`Clock::sleep_until`](super::Clock::sleep_until) returns.
 ///
-/// It resolves to `false` where no timer runs: outside a tokio runtime, or on one that was built
+/// It resolves to `false` if there is no timer: outside a tokio runtime, or on one that was built
 /// without `enable_time()`.
 pub struct Sleep(Timer);
 

@@ -1,4 +1,4 @@
-//! Waiting for a permit: in line, with a deadline, on a runtime or without one.
+//! [`Acquire`]: waiting for a permit, FIFO, with a deadline, on a runtime or without one.
 
 use super::{Concurrency, Permit};
 use crate::clock::{Clock, Timestamp};
@@ -15,14 +15,14 @@ use std::vec::Vec;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AcquireError {
-    /// More was asked for than may ever be in flight.
+    /// More was requested than may ever be in flight.
     ExceedsLimit {
-        /// What was asked for.
+        /// The requested cost.
         cost: u64,
         /// The most that may be in flight.
         limit: u64,
     },
-    /// The gate was closed.
+    /// The limit was closed.
     Closed,
     /// The deadline passed first.
     Deadline,
@@ -37,10 +37,10 @@ impl fmt::Display for AcquireError {
             Self::ExceedsLimit { cost, limit } => {
                 write!(
                     f,
-                    "{cost} at once never fit a limit of {limit}; raise the limit or ask for fewer"
+                    "a cost of {cost} never fits a limit of {limit} in flight; raise the limit or ask for less"
                 )
             }
-            Self::Closed => f.write_str("the gate was closed"),
+            Self::Closed => f.write_str("the concurrency limit was closed"),
             Self::Deadline => f.write_str("no permit came back before the deadline"),
             Self::NoTimer => f.write_str(NO_TIMER),
         }
@@ -69,21 +69,20 @@ impl<C: Clock> Concurrency<C> {
         }
     }
 
-    /// Ends every wait, now and later, with [`AcquireError::Closed`]. Permits that are out stay
-    /// good.
+    /// Ends every wait, now and later, with [`AcquireError::Closed`]. Permits in flight stay valid.
     pub fn close(&self) {
         self.shared.wait_list.close();
     }
 }
 
-/// A wait for permits; what [`Concurrency::acquire`] returns. It joins the line when it is first
-/// polled (or [`blocking`](Self::blocking) is called); dropping it leaves the line.
+/// A wait for permits; what [`Concurrency::acquire`] returns. It joins the queue when it is first
+/// polled (or [`blocking`](Self::blocking) is called); dropping it leaves the queue.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Acquire<'a, C: Clock> {
     gate: &'a Concurrency<C>,
     cost: u64,
     deadline: Option<Deadline>,
-    /// Where it stands in line.
+    /// Its ticket while it is queued.
     ticket: Option<u64>,
     #[cfg(feature = "tokio")]
     sleep: Option<crate::clock::Sleep>,
@@ -121,7 +120,7 @@ impl<C: Clock> Acquire<'_, C> {
         }
     }
 
-    /// Joins the line or sees whether its turn has come; none if it has not.
+    /// Joins the queue or checks whether it was served; none if it must go on waiting.
     fn poll_once(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
         let (gate, shared) = (self.gate, &self.gate.shared);
         if self.ticket.is_none() {
@@ -141,7 +140,7 @@ impl<C: Clock> Acquire<'_, C> {
                 self.deadline = Some(Deadline::At(shared.clock.now() + max_wait));
             }
             self.ticket = Some(shared.wait_list.join(self.cost, waker));
-            // Whoever gave back before the line was joined did not see it.
+            // A permit that came back before the queue was joined was not offered to it.
             shared.serve_waiters();
         }
         match shared.wait_list.poll_once(self.ticket?, waker) {
@@ -163,13 +162,13 @@ impl<C: Clock> Acquire<'_, C> {
         }
     }
 
-    /// Leaves the line; what was granted meanwhile goes back.
+    /// Leaves the queue; a permit granted meanwhile goes back.
     fn leave(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             let shared = &self.gate.shared;
             match shared.wait_list.leave(ticket) {
                 true => shared.give_back(self.cost),
-                // The next one may fit where this one did not.
+                // The next waiter may fit where this one did not.
                 false => shared.serve_waiters(),
             }
         }
@@ -227,10 +226,10 @@ impl<C: Clock> fmt::Debug for Acquire<'_, C> {
     }
 }
 
-/// Those who wait, in the order they came.
+/// The FIFO queue of waiters.
 #[derive(Default)]
 pub(super) struct WaitList {
-    /// How many wait: written under the lock, read without it by those who would not wait.
+    /// The number of waiters: written under the lock, read without it by calls that do not wait.
     length: AtomicUsize,
     closed: AtomicBool,
     queue: Mutex<WaitListState>,
@@ -239,7 +238,7 @@ pub(super) struct WaitList {
 #[derive(Default)]
 struct WaitListState {
     waiting: VecDeque<Waiter>,
-    /// Served, and not yet fetched.
+    /// Tickets that were served and not yet collected.
     granted: Vec<u64>,
     next_ticket: u64,
 }
@@ -297,7 +296,7 @@ impl WaitList {
         }
     }
 
-    /// Leaves the line; true if it had been served already.
+    /// Removes a waiter; true if it had been served already.
     fn leave(&self, ticket: u64) -> bool {
         let mut queue = self.lock();
         queue.waiting.retain(|waiting| waiting.ticket != ticket);
@@ -311,7 +310,7 @@ impl WaitList {
         }
     }
 
-    /// Serves the line from its front, as far as `take` has permits for it.
+    /// Serves the queue from its front, as long as `take` has permits.
     pub(super) fn serve(&self, take: impl Fn(u64) -> bool) {
         while !self.is_empty() {
             let served = {

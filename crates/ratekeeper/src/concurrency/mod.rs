@@ -1,4 +1,5 @@
-//! How many at once: permits in flight, given back when they are dropped.
+//! [`Concurrency`]: a limit on calls in flight, with permits that are given back when they are
+//! dropped.
 
 use crate::clock::{Clock, DefaultClock};
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -9,32 +10,32 @@ mod acquire;
 #[cfg(feature = "std")]
 pub use acquire::{Acquire, AcquireError};
 
-/// A limit on how many are in flight at once. It has no rate and no time: a permit comes back when
-/// it is dropped.
+/// A limit on how many calls are in flight at once. It has no rate and no time: a permit comes back
+/// when it is dropped.
 ///
-/// A handle: clones share the permits.
+/// This is a handle: clones share the permits.
 ///
 /// ```
 /// use ratekeeper::Concurrency;
 ///
-/// let gate = Concurrency::new(2);
-/// let first = gate.try_acquire()?;
-/// let second = gate.try_acquire()?;
-/// let busy = gate.try_acquire().unwrap_err();
-/// assert_eq!(busy.to_string(), "2 of 2 in flight; when one comes back is not known");
+/// let slots = Concurrency::new(2);
+/// let first = slots.try_acquire()?;
+/// let second = slots.try_acquire()?;
+/// let busy = slots.try_acquire().unwrap_err();
+/// assert_eq!(busy.to_string(), "concurrency limit reached (2 of 2 in flight)");
 /// drop(first);
-/// assert!(gate.try_acquire().is_ok());
+/// assert!(slots.try_acquire().is_ok());
 /// # Ok::<_, ratekeeper::concurrency::BusyError>(())
 /// ```
 ///
-/// Whoever waits is served in order, and nobody passes those who wait:
+/// Waiters are served in order, and no new call passes them:
 ///
 /// ```
 /// use std::time::Duration;
 /// use ratekeeper::Concurrency;
 ///
-/// let gate = Concurrency::new(2);
-/// let permit = gate.acquire_n(2).within(Duration::from_secs(1)).blocking()?; // or .await
+/// let slots = Concurrency::new(2);
+/// let permit = slots.acquire_n(2).within(Duration::from_secs(1)).blocking()?; // or .await
 /// # Ok::<_, ratekeeper::concurrency::AcquireError>(())
 /// ```
 pub struct Concurrency<C: Clock = DefaultClock> {
@@ -53,14 +54,14 @@ struct ConcurrencyState<C> {
 
 #[cfg(feature = "std")]
 impl Concurrency {
-    /// At most `limit` in flight.
+    /// Creates a limit of `limit` in flight.
     pub fn new(limit: u64) -> Self {
         Self::with_clock(limit, crate::clock::SystemClock)
     }
 }
 
 impl<C: Clock> Concurrency<C> {
-    /// The same on a clock of your choice, which only deadlines read.
+    /// Creates a limit on a clock of your choice, which only deadlines read.
     pub fn with_clock(limit: u64, clock: C) -> Self {
         Self {
             shared: Arc::new(ConcurrencyState {
@@ -73,12 +74,12 @@ impl<C: Clock> Concurrency<C> {
         }
     }
 
-    /// Takes one permit if it is free and nobody waits for it.
+    /// Takes one permit if one is free and there are no waiters.
     pub fn try_acquire(&self) -> Result<Permit<C>, BusyError> {
         self.try_acquire_n(1)
     }
 
-    /// Takes `cost` permits if all of them are free and nobody waits for them.
+    /// Takes `cost` permits if all of them are free and there are no waiters.
     pub fn try_acquire_n(&self, cost: u64) -> Result<Permit<C>, BusyError> {
         #[cfg(feature = "std")]
         let blocked = cost > 0 && !self.shared.wait_list.is_empty();
@@ -94,18 +95,18 @@ impl<C: Clock> Concurrency<C> {
         }
     }
 
-    /// How many are in flight.
+    /// How many permits are in flight.
     pub fn in_flight(&self) -> u64 {
         self.shared.in_flight.load(Ordering::Relaxed)
     }
 
-    /// How many may be.
+    /// How many permits may be in flight.
     pub fn limit(&self) -> u64 {
         self.shared.limit.load(Ordering::Relaxed)
     }
 
-    /// Changes how many may be in flight. Permits that are out stay out: above a lower limit none
-    /// is given until enough have come back.
+    /// Changes the limit. Permits in flight stay valid: above a lower limit none is given until
+    /// enough have come back.
     pub fn set_limit(&self, limit: u64) {
         self.shared.limit.store(limit, Ordering::SeqCst);
         self.shared.serve_waiters();
@@ -129,7 +130,7 @@ impl<C> ConcurrencyState<C> {
     }
 
     fn give_back(&self, cost: u64) {
-        // In one order with those who join the line: one of the two sees the other.
+        // Sequentially consistent with joining the queue: one of the two sees the other.
         self.in_flight.fetch_sub(cost, Ordering::SeqCst);
         self.serve_waiters();
     }
@@ -157,7 +158,7 @@ impl<C: Clock> fmt::Debug for Concurrency<C> {
     }
 }
 
-/// The right to be in flight; dropping it gives it back.
+/// A permit to be in flight; dropping it gives it back.
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit<C: Clock = DefaultClock> {
     gate: Concurrency<C>,
@@ -165,7 +166,7 @@ pub struct Permit<C: Clock = DefaultClock> {
 }
 
 impl<C: Clock> Permit<C> {
-    /// How many it stands for.
+    /// How many units it holds.
     pub fn cost(&self) -> u64 {
         self.cost
     }
@@ -185,7 +186,7 @@ impl<C: Clock> fmt::Debug for Permit<C> {
     }
 }
 
-/// No permit now. When one comes back is not known.
+/// Error: no permit is free now. When one comes back is unknown.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BusyError {
     in_flight: u64,
@@ -208,18 +209,18 @@ impl BusyError {
         self.in_flight
     }
 
-    /// How many may be.
+    /// How many permits may be in flight.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Whether waiting will not help: more was asked for than may ever be in flight.
+    /// Whether waiting will not help: more was requested than may ever be in flight.
     pub fn is_never(&self) -> bool {
         self.cost > self.limit
     }
 
-    /// Always none: a permit comes back when its holder is done, and nobody knows when. HTTP says a
-    /// second.
+    /// Always none: a permit comes back when its holder is done, at an unknown time. HTTP responses
+    /// say one second.
     pub fn retry_after(&self) -> Option<core::time::Duration> {
         None
     }
@@ -230,12 +231,12 @@ impl fmt::Display for BusyError {
         match self.is_never() {
             true => write!(
                 f,
-                "{} at once is more than the {} that may ever be in flight",
+                "a cost of {} never fits a limit of {} in flight; ask for less",
                 self.cost, self.limit
             ),
             false => write!(
                 f,
-                "{} of {} in flight; when one comes back is not known",
+                "concurrency limit reached ({} of {} in flight)",
                 self.in_flight, self.limit
             ),
         }

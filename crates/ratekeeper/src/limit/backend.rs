@@ -1,84 +1,85 @@
-//! The normal form for a store that counts in whole microseconds and keeps its integers in doubles.
+//! [`MicrosLimit`]: a limit as integers for a store that counts in whole microseconds and keeps its
+//! integers in doubles (Redis).
 //!
-//! The same ratio as in nanoseconds: 1,000·n units a microsecond, P a token, reduced. Where a full
-//! bucket would not fit 52 bits of such units, they are made coarser and the token rounded up, down
-//! to whole microseconds: never more is admitted than written.
+//! The ratio is the same as in [`TickLimit`]: 1,000·n units per microsecond, P per token, reduced.
+//! Where a full bucket would not fit 52 bits of such units, they are made coarser and the token
+//! rounded up, down to whole microseconds: never more is allowed than written.
 
 use super::ticks::gcd;
 use super::{Kind, Limit, TickLimit};
 use crate::algorithm::sliding_window_strict::steps;
 use crate::decision::{Decision, Outcome};
 
-/// What a store may count to: integers below it are exact in a double, and so is the sum of two.
+/// Integers below this are exact in a double, and so is the sum of two.
 const MAX_INTEGER: u128 = 1 << 52;
 
-/// The integers of a limit for a store that counts in microseconds; see [`Limit::in_micros`].
+/// A limit as integers for a store that counts in microseconds; see [`Limit::in_micros`].
 ///
-/// Times and windows are microseconds. A *unit* is what a bucket or a queue is counted in.
+/// Times and windows are microseconds. Buckets and queues are counted in *units*.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MicrosLimit {
-    /// Nothing is counted.
+    /// No limit: nothing is counted.
     Unlimited,
-    /// Tokens that arrive with time.
+    /// A token bucket.
     Bucket {
-        /// Units that arrive in a microsecond; 0 if none ever do.
+        /// Units that arrive per microsecond; 0 if none ever do.
         per_micro: u64,
-        /// Units a token.
+        /// Units per token.
         token: u64,
         /// Units in a full bucket.
         capacity: u64,
         /// Whether every charge is settled: see [`Limit::refundable`].
         refundable: bool,
     },
-    /// A queue that calls leave one interval apart.
+    /// A pacing queue: calls start one interval apart.
     Pacing {
-        /// Units that leave in a microsecond.
+        /// Units that leave per microsecond.
         per_micro: u64,
-        /// Units a call.
+        /// Units per call.
         token: u64,
-        /// Units that may be ahead of a call.
+        /// The most units that may be ahead of a call.
         longest: u64,
     },
-    /// So many in each window.
+    /// A window or log: at most so many events in each window.
     Window {
-        /// How they are counted.
+        /// How events are counted.
         count: WindowCounter,
-        /// The window.
+        /// The window in microseconds.
         window: u64,
-        /// How many.
+        /// The most events per window.
         most: u64,
     },
-    /// So many in flight.
+    /// A concurrency limit.
     InFlight {
-        /// How many.
+        /// The most in flight.
         most: u64,
     },
 }
 
-/// How a window counts.
+/// How a window counts events.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum WindowCounter {
     /// In windows aligned to the Unix epoch.
     Fixed,
     /// In windows that start with the first call.
     FirstHit,
-    /// In two windows, the older weighted by its share, which is measured in grains of so many
-    /// microseconds.
+    /// In two windows, the older weighted by the share of it that is still inside, measured in
+    /// grains of so many microseconds.
     Sliding {
         /// A power of ten: 1 unless the numbers are huge.
         grain: u64,
     },
-    /// In steps, the oldest counted whole.
+    /// In steps, of which the oldest counts in full.
     Strict {
-        /// Steps a window.
+        /// Steps per window.
         steps: u64,
     },
-    /// Each by its time.
+    /// Each event by its time.
     Log,
 }
 
 impl Limit {
-    /// The integers that a store decides with which counts in microseconds.
+    /// Converts the limit to the integers for a store that counts in microseconds.
     ///
     /// ```
     /// use ratekeeper::{limit::MicrosLimit, Limit};
@@ -117,7 +118,7 @@ impl Limit {
                 let units = |per_micro: u128| {
                     u128::from(tick_limit.capacity) * per_micro / per_micro_of(tick_limit)
                 };
-                // What is ahead may be the longest wait and as much again, and a call more.
+                // Up to twice the longest wait, and one more call, may be ahead.
                 let (per_micro, token) = finest_units(tick_limit, |token| {
                     2 * (u128::from(tick_limit.burst()) + 1) * token
                 });
@@ -152,12 +153,12 @@ impl Limit {
     }
 }
 
-/// Units a microsecond, before they are reduced.
+/// Units per microsecond, before they are reduced.
 fn per_micro_of(tick_limit: &TickLimit) -> u128 {
     u128::from(tick_limit.ticks) * 1_000
 }
 
-/// The finest units, a microsecond and a token, of which `full` a bucket fits.
+/// The finest units, per microsecond and per token, of which `full` of a bucket fits.
 fn finest_units(tick_limit: &TickLimit, full: impl Fn(u128) -> u128) -> (u64, u64) {
     let (per_micro, token) = (per_micro_of(tick_limit), u128::from(tick_limit.token));
     let divisor = u128::from(gcd(per_micro as u64, tick_limit.token));
@@ -188,7 +189,8 @@ fn grain(most: u64, window: u64) -> u64 {
 }
 
 impl MicrosLimit {
-    /// The limit as a class sees it that may not touch `reserve`; none if nothing is left for it.
+    /// The limit for a caller that may not use the last `reserve` units; none if nothing is left
+    /// for it.
     #[must_use]
     pub fn with_reserve(self, reserve: u64) -> Option<Self> {
         if reserve == 0 {
@@ -240,9 +242,9 @@ impl MicrosLimit {
         })
     }
 
-    /// What a caller is told by a bucket or a queue that, once the call is dealt with, is so many
-    /// units `ahead` of the clock (the whole capacity: it is empty). `wait`: units until the call's
-    /// turn, or until the same call passes.
+    /// The decision of a bucket or a queue whose state after the call is `ahead` units ahead of the
+    /// clock (the whole capacity: it is empty). `wait`: units until the call's slot, or until the
+    /// same call is allowed.
     pub fn bucket_decision(&self, outcome: Outcome, ahead: u64, wait: u64) -> Decision {
         let (per_micro, token, capacity, kind) = match *self {
             Self::Bucket {
@@ -272,9 +274,8 @@ impl MicrosLimit {
         )
     }
 
-    /// What a caller is told by a window or of what is in flight: what `remain`s once the call is
-    /// dealt with, and the microseconds until everything is there again and until the same call
-    /// passes.
+    /// The decision of a window or a concurrency limit: what `remain`s after the call, and the
+    /// microseconds until everything is available again and until the same call is allowed.
     pub fn window_decision(
         &self,
         outcome: Outcome,
@@ -295,7 +296,7 @@ impl MicrosLimit {
         )
     }
 
-    /// What a caller is told if nothing is left for its class, or there is no such limit.
+    /// The decision if nothing is left for the caller, or there is no such limit.
     pub fn no_capacity() -> Decision {
         Decision::in_micros(Kind::InFlight, Outcome::Never, [0, 0, 0, 0], 1)
     }

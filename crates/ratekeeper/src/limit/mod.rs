@@ -1,4 +1,4 @@
-//! What a person writes: a rate, a burst, an algorithm.
+//! [`Limit`]: a rate, a burst and an algorithm, as a user writes them.
 
 mod backend;
 mod float;
@@ -18,33 +18,34 @@ use crate::clock::{NANOS_PER_SECOND, nanos};
 use core::fmt;
 use core::time::Duration;
 
-/// How a limit decides. The names are the same in code, in text, in config and on the wire.
+/// The algorithm of a limit. The names are the same in code, in text, in configuration and on the
+/// wire.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[non_exhaustive]
 pub enum Algorithm {
-    /// `token_bucket` (alias `gcra`): tokens arrive at the rate and gather up to the burst; the
+    /// `token_bucket` (alias `gcra`): tokens arrive at the rate and accumulate up to the burst; the
     /// default.
     #[default]
     TokenBucket,
     /// `leaky_bucket`: the leaky bucket as a meter. It decides exactly as the token bucket does,
     /// counted from the other end.
     LeakyBucket,
-    /// `pacing`: the leaky bucket as a queue. Calls start one interval apart; who would wait too
-    /// long is turned away.
+    /// `pacing`: the leaky bucket as a queue. Calls start one interval apart; a call that would
+    /// have to wait too long is denied.
     Pacing,
-    /// `fixed_window`: so many in each window, windows aligned to the Unix epoch. Twice that can
-    /// pass at the edge of two.
+    /// `fixed_window`: at most N in each window, windows aligned to the Unix epoch. Up to 2 N are
+    /// allowed around the boundary of two windows.
     FixedWindow,
-    /// `fixed_window_first_hit`: the same, each window starting with the first call after the last
-    /// one ended.
+    /// `fixed_window_first_hit`: a fixed window that starts with the first call after the last one
+    /// ended.
     FixedWindowFirstHit,
-    /// `sliding_window`: the window before counts by the share of it that is still inside; two
-    /// counters.
+    /// `sliding_window`: two counters; the previous window counts by the share of it that is still
+    /// inside.
     SlidingWindow,
-    /// `sliding_window_strict`: never more than so many in any window, at the price of an effective
-    /// window up to a tenth longer.
+    /// `sliding_window_strict`: never more than N in any window, at the price of an effective
+    /// window that is up to a tenth longer.
     SlidingWindowStrict,
-    /// `sliding_log`: never more than so many in any window, exactly; remembers the time of each.
+    /// `sliding_log`: never more than N in any window, exactly; stores the time of each unit.
     SlidingLog,
 }
 
@@ -61,7 +62,7 @@ impl Algorithm {
         Self::SlidingLog,
     ];
 
-    /// The name users type.
+    /// The name, as in text and configuration.
     pub const fn name(self) -> &'static str {
         match self {
             Self::TokenBucket => "token_bucket",
@@ -80,7 +81,7 @@ impl Algorithm {
         matches!(self, Self::TokenBucket | Self::LeakyBucket)
     }
 
-    /// The algorithm of that name.
+    /// The algorithm with this name.
     pub fn from_name(name: &str) -> Option<Self> {
         match name {
             "gcra" => Some(Self::TokenBucket),
@@ -97,9 +98,9 @@ impl fmt::Display for Algorithm {
     }
 }
 
-/// So many in such a time: `10/s`, `5/15min`.
+/// A count per period: `10/s`, `5/15min`.
 ///
-/// A rate alone says nothing of bursts; see [`Limit`].
+/// A rate alone does not limit bursts; see [`Limit`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Rate {
     count: u64,
@@ -107,23 +108,23 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// How many.
+    /// The count.
     pub const fn count(self) -> u64 {
         self.count
     }
 
-    /// In what time.
+    /// The period.
     pub const fn period(self) -> Duration {
         Duration::from_nanos(self.period)
     }
 
-    /// The same as a number, for display.
+    /// The rate per second as a number, for display.
     pub fn per_second(self) -> f64 {
         self.count as f64 / self.period as f64 * NANOS_PER_SECOND as f64
     }
 }
 
-/// A limit: a rate, how much may come at once, and the algorithm that judges it.
+/// A limit: a rate, a burst (how much is allowed at once) and an algorithm.
 ///
 /// ```
 /// use std::time::Duration;
@@ -144,27 +145,27 @@ impl Rate {
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
-/// Building a limit turns it into the integers every backend decides with; nothing is rounded
+/// Building a limit converts it to the integers that every backend decides with; nothing is rounded
 /// unless it must be, and then to the strict side. [`effective`](Self::effective) shows the result
 /// where it differs from what was written.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Limit {
     count: u64,
     period: u64,
-    /// How much may come at once, and in which terms: see [`Room`] and [`REFUNDABLE`].
+    /// The value of its [`BurstSpec`].
     burst_value: u64,
     burst_tag: u8,
     tick_limit: TickLimit,
     algorithm: Algorithm,
 }
 
-/// Set in the terms of a limit whose charges are all settled.
+/// Bit of `burst_tag` that is set for a refundable limit.
 const REFUNDABLE_BIT: u8 = 0x80;
 
-/// How much may come at once, in the terms of the algorithm.
+/// How much is allowed at once, in the units of the algorithm.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum BurstSpec {
-    /// A full bucket; the count, where an algorithm has no burst of its own.
+    /// A full bucket; the count, for an algorithm without a burst of its own.
     Burst(u64),
     /// The longest wait in nanoseconds (pacing).
     Wait(u64),
@@ -172,47 +173,48 @@ pub(crate) enum BurstSpec {
     Queue(u64),
 }
 
-/// # Writing a limit
+/// # Constructors
 impl Limit {
-    /// `count` a second, all of them at once if they come at once.
+    /// `count` per second, with a burst of `count`.
     pub const fn per_second(count: u64) -> Self {
         Self::of_nanos(count, NANOS_PER_SECOND)
     }
 
-    /// `count` a minute.
+    /// `count` per minute, with a burst of `count`.
     pub const fn per_minute(count: u64) -> Self {
         Self::of_nanos(count, 60 * NANOS_PER_SECOND)
     }
 
-    /// `count` an hour.
+    /// `count` per hour, with a burst of `count`.
     pub const fn per_hour(count: u64) -> Self {
         Self::of_nanos(count, 3_600 * NANOS_PER_SECOND)
     }
 
-    /// `count` a day.
+    /// `count` per day, with a burst of `count`.
     pub const fn per_day(count: u64) -> Self {
         Self::of_nanos(count, 86_400 * NANOS_PER_SECOND)
     }
 
-    /// One every `interval`, one at a time. An interval of zero is [`unlimited`](Self::unlimited);
-    /// one above 146 years never comes round, so what is in the bucket is all there is.
+    /// One every `interval`, with a burst of 1. An interval of zero is
+    /// [`unlimited`](Self::unlimited); one above 146 years never elapses, so only what is in the
+    /// bucket is allowed.
     pub const fn every(interval: Duration) -> Self {
         Self::of(1, interval)
     }
 
-    /// `count` in each `period`, all of them at once if they come at once.
+    /// `count` per `period`, with a burst of `count`.
     ///
     /// A count of zero refills nothing. A period of zero is [`unlimited`](Self::unlimited).
     pub const fn of(count: u64, period: Duration) -> Self {
         Self::of_nanos(count, nanos(period))
     }
 
-    /// Every call is admitted and nothing is counted.
+    /// Every call is allowed and nothing is counted.
     pub const fn unlimited() -> Self {
         Self::build(0, 0, BurstSpec::Burst(0), Algorithm::TokenBucket, false)
     }
 
-    /// Nothing is admitted: rate 0, burst 0. With a [`burst`](Self::burst) it admits that many,
+    /// Every call is denied: rate 0, burst 0. With a [`burst`](Self::burst) it allows that many,
     /// once.
     pub const fn deny_all() -> Self {
         Self::build(
@@ -224,10 +226,11 @@ impl Limit {
         )
     }
 
-    /// How much may come at once: the capacity of the bucket. Without it, the count of the rate.
+    /// Sets how much is allowed at once: the capacity of the bucket. Unless set, it is the count of
+    /// the rate.
     ///
-    /// What would take longer than 142 years to fill is clipped to that. Ignored when unlimited,
-    /// and by the algorithms that have no burst.
+    /// A burst that would take longer than 142 years to fill is clipped to that. Ignored when
+    /// unlimited, and by the algorithms that have no burst.
     #[must_use]
     pub const fn burst(self, burst: u64) -> Self {
         if self.is_unlimited() || !self.algorithm.has_burst() {
@@ -242,8 +245,8 @@ impl Limit {
         )
     }
 
-    /// Paced: calls start one interval apart, and one that would have to wait longer than this is
-    /// turned away.
+    /// Paced: calls start one interval apart, and one that would have to wait longer than
+    /// `max_wait` is denied. Replaces the algorithm and the burst.
     #[must_use]
     pub const fn paced_max_wait(self, max_wait: Duration) -> Self {
         if self.is_unlimited() {
@@ -258,7 +261,8 @@ impl Limit {
         )
     }
 
-    /// Paced: calls start one interval apart, and at most `longest` wait.
+    /// Paced: calls start one interval apart, and at most `max_queue` wait; more are denied.
+    /// Replaces the algorithm and the burst.
     #[must_use]
     pub const fn paced_max_queue(self, max_queue: u64) -> Self {
         if self.is_unlimited() {
@@ -273,9 +277,9 @@ impl Limit {
         )
     }
 
-    /// The same rate, judged by another algorithm. Pacing queues up to the count unless
-    /// [`queue`](Self::queue) or [`wait`](Self::wait) say otherwise; windows and logs admit the
-    /// count in each period. Ignored when unlimited.
+    /// The same rate with another algorithm. Pacing queues up to the count unless
+    /// [`paced_max_queue`](Self::paced_max_queue) or [`paced_max_wait`](Self::paced_max_wait) set
+    /// another maximum; windows and logs allow the count in each period. Ignored when unlimited.
     #[must_use]
     pub const fn algorithm(self, algorithm: Algorithm) -> Self {
         if self.is_unlimited() {
@@ -298,16 +302,16 @@ impl Limit {
         )
     }
 
-    /// Every charge is settled once its true cost is known
-    /// ([`Charge::settle`](crate::Charge::settle)), and what was not used comes back in full.
+    /// Makes the bucket refundable: every charge is settled once its actual cost is known
+    /// ([`Charge::settle`](crate::Charge::settle)), and the unused part comes back in full.
     ///
-    /// A plain token bucket settles by one number, and keeps back what time may have refilled
-    /// already: several charges that are pending at once can each keep back the same time. A
+    /// A plain token bucket settles with a single number, and withholds what time may have refilled
+    /// already: several charges that are pending at once can each withhold the same time. A
     /// refundable bucket counts what was used apart from what is pending: with nothing used and
-    /// less than a burst pending it never denies. It takes a lock and 11 words a key, where a plain
-    /// bucket takes one atomic operation and one word, and like a window it has no reservations. A
-    /// charge that is never settled counts in full. Windows and logs give back in full anyway: for
-    /// them, and for pacing, this changes nothing.
+    /// less than a burst pending it never denies. It takes a lock and 11 words per key, where a
+    /// plain bucket takes one atomic operation and one word, and like a window it has no
+    /// reservations. A charge that is never settled counts in full. Windows and logs give back in
+    /// full anyway: for them, and for pacing, this changes nothing.
     ///
     /// ```
     /// use ratekeeper::{Limit, Limiter};
@@ -335,8 +339,8 @@ impl Limit {
         )
     }
 
-    /// What one of so many nodes may admit if they cannot ask each other: the rate and the burst
-    /// divided by their number, the burst at least 1; of a window its count, at least 1. A queue
+    /// The share of one of `nodes` nodes that cannot reach each other: the rate and the burst
+    /// divided by `nodes`, the burst at least 1; for a window its count, at least 1. A pacing queue
     /// keeps its longest wait.
     ///
     /// ```
@@ -443,7 +447,7 @@ impl Limit {
     }
 }
 
-/// # Reading it
+/// # Getters
 impl Limit {
     /// The rate as it was written; none when unlimited.
     pub const fn rate(&self) -> Option<Rate> {
@@ -456,8 +460,8 @@ impl Limit {
         }
     }
 
-    /// How much may come at once, as it decides: the burst, what a pacing queue takes, or the count
-    /// of a window. [`u64::MAX`] when unlimited.
+    /// How much is allowed at once, as it decides: the burst, the length of a pacing queue, or the
+    /// count of a window. [`u64::MAX`] when unlimited.
     pub const fn capacity(&self) -> u64 {
         match self.tick_limit.kind {
             Kind::Unlimited => u64::MAX,
@@ -465,23 +469,22 @@ impl Limit {
         }
     }
 
-    /// The algorithm that judges it.
+    /// The algorithm.
     pub const fn algorithm_kind(&self) -> Algorithm {
         self.algorithm
     }
 
-    /// Whether every call is admitted.
+    /// Whether every call is allowed.
     pub const fn is_unlimited(&self) -> bool {
         matches!(self.tick_limit.kind, Kind::Unlimited)
     }
 
-    /// Whether every charge is settled; see [`refundable`](Self::refundable). False where that
-    /// changes nothing.
+    /// Whether the bucket is [refundable](Self::refundable). False where that changes nothing.
     pub const fn is_refundable(&self) -> bool {
         matches!(self.tick_limit.kind, Kind::Refundable)
     }
 
-    /// How long until everything is available again after everything was used at once; none if it
+    /// How long until everything is available again after all of it was used at once; none if it
     /// never is, zero when unlimited.
     pub const fn fills_in(&self) -> Option<Duration> {
         match self.tick_limit.kind {
@@ -494,7 +497,7 @@ impl Limit {
         }
     }
 
-    /// What is decided with, where that is not exactly what was written: a rate above 58 a
+    /// What the limit decides with, if that is not exactly what was written: a rate above 58 per
     /// nanosecond or with a count that does not reduce to 58 or less, an interval above 146 years,
     /// a burst that would take over 142 years to fill.
     ///
@@ -530,7 +533,7 @@ impl Limit {
         })
     }
 
-    /// Whether what was written would take longer to fill than a bucket may.
+    /// Whether the burst as written would take longer to fill than a bucket may.
     const fn is_clipped(&self) -> bool {
         let longest = ticks::MAX_FILL as u128 * self.count as u128;
         match self.burst_spec() {
@@ -545,8 +548,8 @@ impl Limit {
         &self.tick_limit
     }
 
-    /// The numbers as written, for a cell that stores them word by word: count, period, room, and
-    /// its terms.
+    /// The numbers as written, for storage word by word: count, period, burst value, and the burst
+    /// tag.
     pub(crate) const fn as_written(&self) -> ([u64; 3], u8) {
         ([self.count, self.period, self.burst_value], self.burst_tag)
     }
@@ -566,7 +569,7 @@ impl Limit {
     }
 }
 
-/// One of so many parts of a whole, at least 1 if there is anything.
+/// `whole` divided by `parts`, at least 1 unless `whole` is 0.
 const fn divide(whole: u64, parts: u64) -> u64 {
     if whole == 0 || whole >= parts {
         whole / parts
@@ -581,7 +584,7 @@ impl fmt::Debug for Limit {
     }
 }
 
-/// What a limit decides with, where it could not be kept exactly; see [`Limit::effective`].
+/// What a limit decides with, if it is not exactly as written; see [`Limit::effective`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Effective {
     ticks: u64,
@@ -590,18 +593,18 @@ pub struct Effective {
 }
 
 impl Effective {
-    /// The time of one token as a fraction: so many parts, each the so-many-th part of a
-    /// nanosecond. The second number is zero if tokens never come.
+    /// The time per token in nanoseconds, as numerator and denominator. The denominator is zero if
+    /// tokens never come.
     pub const fn interval(&self) -> (u64, u64) {
         (self.token, self.ticks)
     }
 
-    /// The rate as a number, for display.
+    /// The rate per second as a number, for display.
     pub fn per_second(&self) -> f64 {
         self.ticks as f64 / self.token as f64 * NANOS_PER_SECOND as f64
     }
 
-    /// How much may come at once.
+    /// How much is allowed at once.
     pub const fn burst(&self) -> u64 {
         self.burst
     }
@@ -613,7 +616,7 @@ impl fmt::Display for Effective {
             0 => write!(f, "no refill, burst {}", self.burst),
             ticks => {
                 let (whole, rest) = (self.token / ticks, self.token % ticks);
-                // Cut, not rounded: five digits are finer than a 58th.
+                // Truncated, not rounded: five digits are finer than a 58th.
                 let digits = rest * 100_000 / ticks;
                 write!(f, "1 every {whole}.{digits:05} ns, burst {}", self.burst)
             }

@@ -1,5 +1,5 @@
-//! Limits as text, both ways: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM] [refundable]`,
-//! `unlimited`, `0`.
+//! Parsing and display of limits: `N/[k]UNIT [burst B] [wait D | queue Q] [ALGORITHM]
+//! [refundable]`, `unlimited`, `0`.
 
 use super::{Algorithm, BurstSpec, Limit, Rate};
 use alloc::borrow::ToOwned;
@@ -7,7 +7,7 @@ use alloc::string::String;
 use core::fmt;
 use core::str::FromStr;
 
-/// Units from the longest, with their names in text: the first is how they are printed.
+/// Units of time from the longest, with their names in text: the first name is the one printed.
 const UNITS: [(u64, &[&str]); 8] = [
     (604_800_000_000_000, &["w", "week", "weeks"]),
     (86_400_000_000_000, &["d", "day", "days"]),
@@ -19,8 +19,8 @@ const UNITS: [(u64, &[&str]); 8] = [
     (1, &["ns", "nanosecond", "nanoseconds"]),
 ];
 
-/// A time in the largest unit that divides it: `15min`, and `min` alone where `one` may go without
-/// saying.
+/// Writes a time in the largest unit that divides it: `15min`; a count of 1 is written as `one`,
+/// which may be empty.
 fn write_time(f: &mut fmt::Formatter<'_>, nanos: u64, one: &str) -> fmt::Result {
     let fits = UNITS
         .into_iter()
@@ -70,7 +70,8 @@ impl fmt::Display for Limit {
     }
 }
 
-/// Why a text is not a limit: where it stops making sense and what would be right there.
+/// Error: a text that is not a limit. It tells where the text is wrong and what would be right
+/// there.
 ///
 /// ```
 /// use ratekeeper::Limit;
@@ -106,22 +107,22 @@ pub enum ParseLimitErrorKind {
     Period,
     /// A word that is neither `burst`, `wait`, `queue` nor an algorithm.
     Word,
-    /// A burst beside an algorithm that has none.
+    /// `burst` together with an algorithm that has none.
     Burst,
-    /// `wait` or `queue` beside another algorithm than pacing, or both.
+    /// `wait` or `queue` together with an algorithm other than pacing, or both of them.
     Pacing,
-    /// `refundable` beside an algorithm that is none of the token bucket's.
+    /// `refundable` together with an algorithm other than the token bucket's.
     Refundable,
     /// The same part twice.
     Twice,
-    /// More follows where the limit should end.
+    /// More text follows where the limit should end.
     Trailing,
     /// A full bucket would take more than 142 years to fill.
     Fill,
 }
 
 impl ParseLimitError {
-    /// The byte at which the text stops making sense.
+    /// The byte position of the mistake.
     pub fn at(&self) -> usize {
         self.at
     }
@@ -131,7 +132,7 @@ impl ParseLimitError {
         self.problem
     }
 
-    /// The word that starts where it stops making sense.
+    /// The word at the mistake.
     fn word(&self) -> &str {
         let rest = self.text.get(self.at..).unwrap_or_default();
         rest.split_ascii_whitespace().next().unwrap_or_default()
@@ -195,9 +196,11 @@ impl fmt::Display for ParseLimitError {
                 )
             }
             ParseLimitErrorKind::Twice => {
-                write!(f, "{word} says again what was said before; say it once")
+                write!(f, "{word} is given twice; give it once")
             }
-            ParseLimitErrorKind::Trailing => write!(f, "nothing may follow, but {word} does"),
+            ParseLimitErrorKind::Trailing => {
+                write!(f, "{word} is not expected after the limit; remove it")
+            }
             ParseLimitErrorKind::Fill => {
                 write!(
                     f,
@@ -248,14 +251,14 @@ impl<'a> Parser<'a> {
                 let period = self.period()?;
                 Limit::of_nanos(count, period)
             }
-            // `0` alone is a limit; any other number wants a period.
+            // `0` alone is a limit; any other number needs a period.
             false if count == 0 => Limit::deny_all(),
             false => return Err((self.at, ParseLimitErrorKind::Slash)),
         };
         self.options(limit, start)
     }
 
-    /// What may follow the rate, each at most once and in any order.
+    /// The options after the rate, each at most once and in any order.
     fn options(mut self, mut limit: Limit, start: usize) -> ParseResult<Limit> {
         let (mut burst, mut algorithm, mut refundable) = (None, None, None);
         loop {
@@ -334,7 +337,7 @@ impl<'a> Parser<'a> {
         })
     }
 
-    /// The time after the slash: a unit, or so many of it; not zero.
+    /// The time after the slash: a unit, or a number of units; not zero.
     fn period(&mut self) -> ParseResult<u64> {
         self.space();
         let start = self.at;

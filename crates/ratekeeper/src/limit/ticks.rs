@@ -1,7 +1,7 @@
-//! The normal form: the integers that every backend decides with.
+//! [`TickLimit`]: a limit as the integers that every backend decides with.
 //!
-//! A rate of n per P nanoseconds is kept in ticks of 1/n ns, so that a token is exactly P ticks and
-//! a nanosecond exactly n. A word of 64 bits then counts ten years of ticks, beyond them a full
+//! A rate of n per P nanoseconds is stored in ticks of 1/n ns, so that a token is exactly P ticks
+//! and a nanosecond exactly n. A word of 64 bits then counts ten years of ticks, beyond them a full
 //! bucket and a debt as large. Where n is too large for that, n becomes the largest m that fits and
 //! P is rounded up: a token then costs less than one tick more than written, which is under 17.3 ps
 //! while m is 58.
@@ -9,29 +9,28 @@
 use super::{Algorithm, BurstSpec};
 use crate::algorithm::WindowLimit;
 
-/// How far from its origin an instant may be before the word is counted from a new one.
+/// How far an instant may be from the origin of a word before the word needs a new origin.
 pub(crate) const HORIZON: u64 = 10 * 365 * DAY;
 
-/// The longest debt a word will carry, in ticks; a wait beyond it is never. At least 1.2 years, 73
-/// where n is 1.
+/// The longest debt in ticks; a longer wait is never allowed. At least 1.2 years, 73 where n is 1.
 pub(crate) const MAX_DEBT: u64 = 1 << 61;
 
 const DAY: u64 = 86_400 * 1_000_000_000;
 
-/// Ticks a nanosecond, at most: the most that lets 64 bits count ten years.
+/// Maximum ticks per nanosecond: the most with which 64 bits count ten years.
 const MAX_TICKS: u64 = 58;
 
-/// An interval longer than this never comes round.
+/// An interval longer than this never elapses.
 const MAX_INTERVAL: u64 = 1 << 62;
 
-/// What may take this long to fill is as much as a bucket may hold: 142 years.
+/// The longest time that a bucket may take to fill: 142 years.
 pub(crate) const MAX_FILL: u64 = (1 << 52) * 1_000;
 
-/// As many as a log remembers.
+/// The most times that a log stores.
 const MAX_LOG: u64 = 1 << 32;
 
-/// A token of a bucket that never refills: fine enough to keep the fraction of a token it froze
-/// with.
+/// Ticks per token of a bucket that never refills: fine enough to keep the fraction of a token it
+/// froze with.
 const FROZEN_TOKEN: u64 = 1 << 20;
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
@@ -39,7 +38,7 @@ const FROZEN_TOKEN: u64 = 1 << 20;
 pub(crate) enum Kind {
     /// Tokens arrive with time.
     Bucket = 0,
-    /// Rate 0: time stands still.
+    /// Rate 0: no tokens arrive.
     Frozen = 1,
     Unlimited = 2,
     Pacing = 3,
@@ -48,9 +47,9 @@ pub(crate) enum Kind {
     SlidingWindow = 6,
     Strict = 7,
     Log = 8,
-    /// Tokens arrive with time, and every charge is settled.
+    /// A token bucket in which every charge is settled.
     Refundable = 9,
-    /// Not a rate: so many at once. `capacity` is how many.
+    /// A concurrency limit instead of a rate: `capacity` is how many may be in flight.
     InFlight = 10,
 }
 
@@ -73,13 +72,14 @@ impl Kind {
     }
 }
 
-/// The integers of a limit. For windows and logs: `token` is the window in nanoseconds, `capacity`
-/// the count, and `ticks` how far a packed state shifts its window (0: it does not fit one word).
+/// The integers of a limit. For windows and logs, `token` is the window in nanoseconds, `capacity`
+/// the count, and `ticks` how many bits a packed state gives to a count (0: it does not fit one
+/// word).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct TickLimit {
-    /// Ticks a nanosecond: 1 to 58; 0 where time stands still.
+    /// Ticks per nanosecond: 1 to 58; 0 if no tokens arrive.
     pub(crate) ticks: u64,
-    /// Ticks a token, at least 1.
+    /// Ticks per token, at least 1.
     pub(crate) token: u64,
     /// Ticks in a full bucket, whole tokens; or the longest wait of pacing.
     pub(crate) capacity: u64,
@@ -133,7 +133,7 @@ impl TickLimit {
             Kind::SlidingWindow => limit.shift_for(2),
             _ => 0,
         };
-        // A log remembers each: 32 GiB of them is more than anybody means.
+        // A log stores each time: 32 GiB of them is more than anybody wants.
         let most = if matches!(kind, Kind::Log) && count > MAX_LOG {
             MAX_LOG
         } else {
@@ -154,7 +154,7 @@ impl TickLimit {
             BurstSpec::Wait(wait) => (0, wait),
         };
         if count == 0 || period as u128 > count as u128 * MAX_INTERVAL as u128 {
-            // Nothing leaves a queue that stands still, so nothing may enter it.
+            // Nothing leaves a queue of rate 0, so nothing may enter it.
             let burst = if matches!(kind, Kind::Pacing) {
                 0
             } else {
@@ -199,12 +199,12 @@ impl TickLimit {
                     kind,
                 };
             }
-            // One tick a nanosecond always fits: 10 + 2 · 142 of 584 years.
+            // One tick per nanosecond always fits: 10 + 2 · 142 of 584 years.
             ticks -= 1;
         }
     }
 
-    /// How much may come at once.
+    /// How much is allowed at once.
     pub(crate) const fn burst(&self) -> u64 {
         match self.kind {
             Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Unlimited => {
@@ -220,8 +220,8 @@ impl TickLimit {
         self.kind as u8 >= Kind::FixedWindow as u8 && self.kind as u8 <= Kind::Log as u8
     }
 
-    /// Whether its state is that of a [`Machine`](crate::algorithm::Machine) or a log, and its
-    /// instants are nanoseconds since the Unix epoch.
+    /// Whether its state is that of a [`StateMachine`](crate::algorithm::StateMachine) or a log,
+    /// and its instants are nanoseconds since the Unix epoch.
     pub(crate) const fn is_machine(&self) -> bool {
         self.kind as u8 >= Kind::FixedWindow as u8 && self.kind as u8 <= Kind::Refundable as u8
     }
@@ -232,7 +232,7 @@ impl TickLimit {
     pub(crate) const fn fits_a_word(&self) -> bool {
         match self.kind {
             Kind::FirstHit | Kind::Strict | Kind::Log | Kind::Refundable => false,
-            // Their shift.
+            // `ticks` is the shift of the packed state.
             Kind::FixedWindow | Kind::SlidingWindow => self.ticks > 0,
             _ => true,
         }
@@ -248,7 +248,7 @@ impl TickLimit {
         }
     }
 
-    /// Ticks as nanoseconds, rounded up: a caller told this is never early.
+    /// Ticks as nanoseconds, rounded up: a caller that waits this long is never early.
     pub(crate) const fn nanos_ceil(&self, ticks: u64) -> u64 {
         if self.ticks == 0 {
             u64::MAX
@@ -257,7 +257,7 @@ impl TickLimit {
         }
     }
 
-    /// What `cost` tokens take in ticks; none if a bucket can never hold them.
+    /// The ticks of `cost` tokens; none if a bucket can never hold them.
     #[inline]
     pub(crate) const fn ticks_of(&self, cost: u64) -> Option<u64> {
         match cost.checked_mul(self.token) {
@@ -266,7 +266,7 @@ impl TickLimit {
         }
     }
 
-    /// Whether a call of `cost` could ever be admitted, as far as its size goes.
+    /// Whether a call of `cost` could ever be allowed, judging by its size alone.
     #[cfg(feature = "std")]
     pub(crate) const fn could_hold(&self, cost: u64) -> bool {
         match self.kind {

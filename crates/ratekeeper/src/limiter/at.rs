@@ -1,4 +1,4 @@
-//! The verbs at a given instant.
+//! [`At`]: the methods of a limiter at a given instant, and their slow paths.
 
 use super::change::Carry;
 use super::generation::{Attempt, Generation, SealedError};
@@ -13,37 +13,37 @@ use crate::limit::{Algorithm, Kind, Limit, TickLimit};
 use crate::sync::Ordering;
 use core::time::Duration;
 
-/// A limiter at one instant, with the limiter's verbs; what [`Limiter::at`] returns.
+/// A limiter at one instant, with the limiter's methods; what [`Limiter::at`] returns.
 pub struct At<'a, C: Clock> {
     limiter: &'a Limiter<C>,
     now: Timestamp,
 }
 
-/// How long a caller would wait.
+/// The longest wait that a caller accepts.
 pub(super) enum MaxWait {
-    /// As a check does.
+    /// No wait for tokens, any wait for the start in a pacing queue.
     Check,
-    /// So many nanoseconds, for a slot of its own.
+    /// At most this many nanoseconds, for a slot of its own.
     Slot(u64),
 }
 
-/// Why nothing was taken.
+/// Why a call was not allowed.
 pub(super) enum AdmitError {
     Denied(Decision),
-    /// The algorithm has no slots to give out ahead of time.
+    /// The algorithm cannot assign slots ahead of time.
     NoSlots(Algorithm),
 }
 
-/// An admission, before it is dressed as what the caller asked for.
+/// An allowed call, from which a charge or a reservation is made.
 pub(crate) struct Admission {
     pub(crate) limit: TickLimit,
     pub(crate) generation_id: u32,
     pub(crate) clock: u64,
-    /// The state that the call left behind.
+    /// The state after the call.
     pub(crate) tat: u64,
     /// Ticks until the tokens are there.
     pub(crate) wait: u64,
-    /// The cell's cold counters, read before the call was written.
+    /// The generation's refund counters, read before the call was written.
     pub(crate) given: u64,
     pub(crate) refunded: u64,
 }
@@ -63,15 +63,14 @@ impl<'a, C: Clock> At<'a, C> {
     /// See [`Limiter::check_n`].
     #[inline(always)]
     pub fn check_n(&self, cost: u64) -> Decision {
-        // The common case in a straight line: the limit refills, the instant is in reach, nobody
-        // comes in between.
+        // The fast path: a token bucket that refills, an instant in reach, no contention.
         match self.limiter.shared.probable().1.decide_fast(self.now, cost) {
             Some(fast) => fast.decision(),
             None => check_slow(self.limiter, self.now, cost),
         }
     }
 
-    /// The same for any limit, in any generation, at any instant.
+    /// `check_n` for any limit, in any generation, at any instant.
     #[inline(never)]
     fn check_on_current(&self, cost: u64) -> Decision {
         self.on_current(|generation, limit, _| {
@@ -90,7 +89,7 @@ impl<'a, C: Clock> At<'a, C> {
             }
             let max_wait = max_wait_of_check(limit);
             let Reach::Clock(clock) = generation.reach(limit, self.now) else {
-                // What charges nothing moves nothing.
+                // A call of cost 0 never moves the origin.
                 return match cost {
                     0 => self
                         .peek_generation(generation, limit, 0, max_wait)
@@ -124,7 +123,8 @@ impl<'a, C: Clock> At<'a, C> {
         })
     }
 
-    /// What a call would be told, wherever its instant lies from the cell.
+    /// The decision on a call without writing, also if its instant is out of the generation's
+    /// reach.
     fn peek_generation(
         &self,
         generation: &Generation,
@@ -154,7 +154,7 @@ impl<'a, C: Clock> At<'a, C> {
         match self.admit(cost, MaxWait::Check) {
             Ok(admitted) => Ok(Charge::new(self.limiter, &admitted, cost)),
             Err(AdmitError::Denied(decision)) => Err(DeniedError(decision)),
-            // Only a slot is refused by the algorithm.
+            // Only `MaxWait::Slot` is refused by the algorithm.
             Err(AdmitError::NoSlots(_)) => Err(DeniedError(self.peek_n(cost))),
         }
     }
@@ -179,16 +179,17 @@ impl<'a, C: Clock> At<'a, C> {
         }
     }
 
-    /// Gives back what no later reservation has been promised; see [`Reservation::cancel`].
+    /// Gives back what later reservations were not promised; see [`Reservation::cancel`].
     ///
-    /// This instant is taken at its word: if it is older than calls that were decided since, what
-    /// time has brought back already may come back again, at most what the reservation took.
+    /// The instant is not checked against the clock: if it is older than calls that were decided
+    /// since, tokens that time has already brought back may come back again, at most as many as the
+    /// reservation took.
     pub fn cancel(&self, reservation: Reservation<C>) {
         reservation.cancel_at(|| self.now);
     }
 
-    /// Settles a charge at its true cost; see [`Charge::settle`]. The instant is taken at its word,
-    /// as in [`cancel`](Self::cancel).
+    /// Settles a charge at its actual cost; see [`Charge::settle`]. The instant is not checked
+    /// against the clock, as in [`cancel`](Self::cancel).
     pub fn settle(&self, charge: Charge<C>, actual: u64) {
         charge.settle_at(actual, || self.now);
     }
@@ -250,7 +251,8 @@ impl<'a, C: Clock> At<'a, C> {
                         .min(tokens.saturating_mul(limit.token))
                 };
                 let given = granted(generation.update(|tat| Some(tat - granted(tat))));
-                // A settle or a cancel of before is not to take the gift for its own.
+                // A settle or a cancel of an earlier call must not mistake the grant for its own
+                // tokens.
                 generation.given.store(
                     generation.given.load(Ordering::Relaxed).wrapping_add(given),
                     Ordering::Release,
@@ -260,7 +262,7 @@ impl<'a, C: Clock> At<'a, C> {
         );
     }
 
-    /// Leaves exactly `tokens` in the bucket, at most a full one.
+    /// Sets the bucket to exactly `tokens`, at most a full one.
     pub(super) fn fill_to(&self, tokens: u64) {
         self.limiter.shared.locked(
             || self.now,
@@ -274,11 +276,11 @@ impl<'a, C: Clock> At<'a, C> {
         );
     }
 
-    /// Takes `cost`: the way of every verb that keeps something.
+    /// Charges `cost`: the common path of `take`, `reserve` and waits.
     #[inline]
     pub(super) fn admit(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
         let (generation_id, generation) = self.limiter.shared.probable();
-        // Before the state moves: a gift that comes in between then counts against the caller, not
+        // Read before the state changes: a refund in between then counts against the caller, not
         // for it.
         let given = generation.given.load(Ordering::Acquire);
         let refunded = generation.refunded.load(Ordering::Acquire);
@@ -301,12 +303,12 @@ impl<'a, C: Clock> At<'a, C> {
         }
     }
 
-    /// The same for any limit, in any generation, at any instant.
+    /// `admit` for any limit, in any generation, at any instant.
     #[cold]
     #[inline(never)]
     fn admit_slow(&self, cost: u64, max_wait: MaxWait) -> Result<Admission, AdmitError> {
         self.on_current(|generation, limit, generation_id| {
-            // Before the state moves: a gift that comes in between then counts against the caller,
+            // Read before the state changes: a refund in between then counts against the caller,
             // not for it.
             let given = generation.given.load(Ordering::Acquire);
             let refunded = generation.refunded.load(Ordering::Acquire);
@@ -324,7 +326,7 @@ impl<'a, C: Clock> At<'a, C> {
             }
             if limit.is_machine() {
                 if let MaxWait::Slot(_) = max_wait {
-                    // What is over says nothing of what came after it.
+                    // A sealed generation must not answer for its successor.
                     generation.read()?;
                     return Ok(Some(Err(AdmitError::NoSlots(
                         generation.limit().algorithm_kind(),
@@ -363,7 +365,7 @@ impl<'a, C: Clock> At<'a, C> {
         })
     }
 
-    /// How long a slot for `cost` would be away, were there patience for it.
+    /// How long a slot for `cost` would be away without a deadline.
     #[cfg(feature = "std")]
     pub(super) fn peek_slot(&self, cost: u64) -> Duration {
         self.on_current(|generation, limit, _| {
@@ -371,7 +373,8 @@ impl<'a, C: Clock> At<'a, C> {
                 return Ok(Some(Duration::ZERO));
             }
             let wait = match limit.kind {
-                // A queue denies by its own longest wait; the slot itself is where it is free.
+                // A pacing queue denies by its own longest wait; the slot itself is where the queue
+                // is free.
                 Kind::Pacing => generation.ahead(limit, self.now)?,
                 _ => match step(limit, generation.ahead(limit, self.now)?, 0, cost, 0) {
                     Step::Admit { wait, .. } | Step::Deny { wait } => wait,
@@ -382,9 +385,9 @@ impl<'a, C: Clock> At<'a, C> {
         })
     }
 
-    /// A call at an instant that the cell cannot count. Beyond the horizon: the decision, unless it
-    /// is to be admitted; then none, once the cell is counted from a new origin. Years in the past:
-    /// turned away, which is only stricter.
+    /// A call at an instant that the generation cannot count. Beyond the horizon: returns the
+    /// decision if it is a denial; otherwise moves the origin and returns none, and the caller
+    /// tries again. Years in the past: denied, which is only stricter.
     #[cold]
     fn out_of_reach(
         &self,
@@ -402,7 +405,7 @@ impl<'a, C: Clock> At<'a, C> {
         }
     }
 
-    /// Runs `verb` on the current cell until it has an answer.
+    /// Runs `op` on the current generation until it returns a result.
     #[inline]
     fn on_current<T>(
         &self,
@@ -412,7 +415,8 @@ impl<'a, C: Clock> At<'a, C> {
             let done = self.limiter.shared.on_current(|generation, generation_id| {
                 let limit = generation.tick_limit();
                 if limit.kind == Kind::Unlimited {
-                    // Its verbs do not look at the word, so the seal is met here.
+                    // An unlimited generation's word is never read otherwise, so the seal is
+                    // checked here.
                     generation.read()?;
                 }
                 op(generation, &limit, generation_id)
@@ -424,7 +428,8 @@ impl<'a, C: Clock> At<'a, C> {
     }
 }
 
-/// How long a call that only asks would wait: not at all for tokens; a queue tells it its start.
+/// The longest wait of a check: zero for tokens; unlimited for a pacing queue, whose decision
+/// carries the start time.
 pub(crate) fn max_wait_of_check(limit: &TickLimit) -> u64 {
     if limit.kind == Kind::Pacing {
         u64::MAX
@@ -433,8 +438,8 @@ pub(crate) fn max_wait_of_check(limit: &TickLimit) -> u64 {
     }
 }
 
-/// Out of line and by value: a quick check then has nothing that must be in memory. Cold to the
-/// caller, but what it leads to is not: windows and logs all come this way.
+/// Out of line and by value: the fast path then has nothing that must be in memory. Cold to the
+/// caller, but what it leads to is not: windows and logs all take this path.
 #[cold]
 #[inline(never)]
 fn check_slow<C: Clock>(limiter: &Limiter<C>, now: Timestamp, cost: u64) -> Decision {

@@ -1,4 +1,4 @@
-//! What an admission took, for those who learn the true cost later.
+//! [`Charge`]: what an allowed call took, for callers that learn the actual cost later.
 
 use super::Limiter;
 use super::at::Admission;
@@ -12,7 +12,8 @@ use crate::sync::Ordering;
 use core::cmp::Ordering::{Equal, Greater, Less};
 use core::fmt;
 
-/// What an admission took, to be settled once the true cost is known; dropping it keeps the charge.
+/// What an allowed call took, to be settled once the actual cost is known; dropping it keeps the
+/// charge.
 ///
 /// ```
 /// use ratekeeper::{Limit, Limiter};
@@ -28,12 +29,12 @@ use core::fmt;
 pub struct Charge<C: Clock = DefaultClock> {
     owner: Owner<C>,
     cost: u64,
-    /// For windows and logs, `tat` names the window or the instant. [`NOTHING`](Charged::NOTHING)
-    /// if there was no limit.
+    /// For windows and logs, `tat` identifies the window or the instant.
+    /// [`NOTHING`](ChargeRecord::NOTHING) if there was no limit.
     charged: ChargeRecord,
 }
 
-/// Whose state a charge or a reservation is about, and by which limit of it.
+/// The limiter or key whose state a charge or a reservation belongs to.
 pub(super) enum Owner<C: Clock> {
     One {
         limiter: Limiter<C>,
@@ -92,16 +93,17 @@ impl<C: Clock> Charge<C> {
         }
     }
 
-    /// What was charged.
+    /// The cost that was charged.
     pub fn cost(&self) -> u64 {
         self.cost
     }
 
-    /// Corrects the charge to what it really cost.
+    /// Corrects the charge to the actual cost.
     ///
-    /// Less comes back as far as time has not brought it back already and nobody has been promised
-    /// it. More is charged at once as debt, at most a full bucket of it; that much is outside the
-    /// limit's promise, and counted.
+    /// If it is less, the difference comes back as far as time has not brought it back already and
+    /// no later call was promised it. If it is more, the difference is charged at once as debt, at
+    /// most a full bucket; that part is outside the limit's promise, and counted in
+    /// [`Adjustments::settled_up`](super::Adjustments::settled_up).
     pub fn settle(self, actual: u64) {
         self.settle_at(actual, || self.owner.now());
     }
@@ -124,7 +126,7 @@ impl<C: Clock> Charge<C> {
         }
     }
 
-    /// Whether it is settled even if all of it was used.
+    /// Whether the charge must be settled even if all of it was used.
     fn is_refundable(&self) -> bool {
         match &self.owner {
             Owner::One {
@@ -158,8 +160,8 @@ impl<C: Clock> Charge<C> {
                 return generation.window_give_back(limit, now(), refund);
             }
             if limit.kind == Kind::Pacing {
-                // What is at the end of the queue and has not begun can be taken back; where that
-                // is, gifts have moved.
+                // Only the last slot of the queue that has not begun can be taken back; its
+                // position is unknown after a grant.
                 let no_gifts = generation.given.load(Ordering::Relaxed) == self.charged.given;
                 generation.update(|free| {
                     let ahead = free.saturating_sub(generation.clock(limit, now()));

@@ -1,9 +1,9 @@
-//! One generation of a limiter: the word, and the limit it is counted by.
+//! [`Generation`]: the state word of a limiter and the limit by which it is counted.
 //!
-//! A live change seals the word of the old generation for good and publishes the next cell; whoever
-//! meets the seal goes on to the cell that is current then. All fields are atomic because a cell is
-//! filled in after the list that holds it is shared; apart from the word and the two cold counters
-//! they are written once, before the cell is published.
+//! A live change seals the word of the old generation for good and publishes the next generation; a
+//! thread that finds the seal moves on to the current one. All fields are atomic because a
+//! generation is filled in after the list that holds it is shared; apart from the word and the two
+//! refund counters they are written once, before the generation is published.
 
 use super::change::FULL;
 use super::windows::LargeWords;
@@ -22,21 +22,22 @@ pub(crate) struct Generation {
     pub(crate) origin: AtomicU64,
     token: AtomicU64,
     capacity: AtomicU64,
-    /// Ticks a nanosecond, kind, algorithm: a byte each.
+    /// Ticks per nanosecond, kind, algorithm, burst tag: a byte each.
     pub(super) meta: AtomicU64,
     written: [AtomicU64; 3],
-    /// What cancels gave back from under later reservations. Only they write it, under the lock.
+    /// What cancels gave back from under later reservations. Only cancels and grants write it,
+    /// under the lock.
     pub(super) given: AtomicU64,
-    /// What refunds and cancels gave back in all. Only they write it, under the lock.
+    /// What refunds and cancels gave back in total. Only they write it, under the lock.
     pub(super) refunded: AtomicU64,
     /// The state of an algorithm that does not fit the word.
     pub(super) large: OnceBox<LargeWords>,
 }
 
-/// The generation is over: look for the next.
+/// The generation was sealed by a live change: retry on the current one.
 pub(super) struct SealedError;
 
-/// What one attempt on the word came to.
+/// The result of one attempt to change the word.
 pub(super) struct Attempt {
     pub(super) step: Step,
     /// The state before.
@@ -54,7 +55,7 @@ impl Generation {
         generation
     }
 
-    /// A cell that has no limit yet.
+    /// A generation without a limit, to be [filled](Self::fill).
     pub(crate) fn empty() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
@@ -106,13 +107,13 @@ impl Generation {
         Limit::from_written(written, (meta >> 24) as u8, algorithm)
     }
 
-    /// Where `now` lies from here.
+    /// The position of `now` relative to this generation's origin.
     #[inline]
     pub(super) fn reach(&self, limit: &TickLimit, now: Timestamp) -> Reach {
         reach(limit, self.origin.load(Ordering::Relaxed), now)
     }
 
-    /// The clock in ticks; what is out of reach stands at the end it is beyond.
+    /// The clock in ticks; an instant out of reach is clamped to the nearer end.
     pub(super) fn clock(&self, limit: &TickLimit, now: Timestamp) -> u64 {
         match self.reach(limit, now) {
             Reach::Clock(clock) => clock,
@@ -121,7 +122,7 @@ impl Generation {
         }
     }
 
-    /// How far the state is ahead of `now` in ticks, wherever `now` lies.
+    /// How far the state is ahead of `now` in ticks, also if `now` is out of reach.
     pub(super) fn ahead(&self, limit: &TickLimit, now: Timestamp) -> Result<u64, SealedError> {
         Ok(ahead(
             limit,
@@ -131,13 +132,14 @@ impl Generation {
         ))
     }
 
-    /// One call of a bucket without patience where nothing is out of the ordinary: admitted, or
-    /// turned away for now. None, and nothing is written, if the cell is sealed or not a bucket,
-    /// the instant is out of reach, or it can never fit.
+    /// The fast path: one check of a token bucket, allowed or denied. Returns none, and writes
+    /// nothing, if the generation is sealed or not a token bucket, the instant is out of reach, or
+    /// the cost can never fit.
     ///
-    /// It is [`token_bucket::step`] turned round: what depends on the limit alone comes first, so
-    /// that one comparison is left once the time and the state are known. Always in line: a caller
-    /// that asks no more than whether it passed pays for no more, and nothing goes through memory.
+    /// It is [`token_bucket::step`](crate::algorithm::token_bucket::step) rearranged: what depends
+    /// on the limit alone comes first, so that one comparison is left once the time and the state
+    /// are known. Always inlined: a caller that only asks whether the call was allowed pays for no
+    /// more, and nothing goes through memory.
     #[inline(always)]
     pub(super) fn decide_fast(&self, now: Timestamp, cost: u64) -> Option<FastDecision> {
         let limit = self.tick_limit();
@@ -154,7 +156,7 @@ impl Generation {
         let tat = self.word.load(Ordering::Relaxed);
         let ahead = tat.saturating_sub(clock);
         if ahead > room {
-            // The seal is further ahead than any room.
+            // The seal is further ahead than any state.
             return (tat < SEALED - charge).then_some(FastDecision {
                 limit,
                 clock,
@@ -164,7 +166,7 @@ impl Generation {
         }
         let mut after = ahead + charge;
         if cost > 0 {
-            // The normal form leaves room for a full bucket beyond every clock. Release: as in
+            // `TickLimit` leaves headroom for a full bucket beyond every clock. Release: as in
             // `attempt`.
             let next = tat.max(clock) + charge;
             if self
@@ -183,9 +185,9 @@ impl Generation {
         })
     }
 
-    /// The rest of a quick call that another thread got in the way of: how far ahead it left the
-    /// state. None, and nothing is written, if it does not fit any more. Numbers in and out, so
-    /// that the quick call stays in registers.
+    /// The rest of the fast path after a lost compare-and-swap: retries, and returns how far ahead
+    /// the state is after the call. Returns none, and writes nothing, if the cost does not fit any
+    /// more. Takes and returns numbers so that the fast path stays in registers.
     #[cold]
     #[inline(never)]
     fn collided(&self, clock: u64, charge: u64, room: u64) -> Option<u64> {
@@ -207,7 +209,7 @@ impl Generation {
         }
     }
 
-    /// One call. Admitted, it is written; otherwise nothing is.
+    /// One call. The state is written only if the call is allowed.
     #[inline]
     pub(super) fn attempt(
         &self,
@@ -226,7 +228,7 @@ impl Generation {
                 Step::Admit { tat: next, .. } if cost > 0 => next,
                 _ => return Ok(Attempt { step, tat }),
             };
-            // Release: a reservation's reading of `given` stays before it.
+            // Release: a reservation's read of `given` stays before it.
             match self
                 .word
                 .compare_exchange_weak(tat, next, Ordering::AcqRel, Ordering::Relaxed)
@@ -240,7 +242,7 @@ impl Generation {
         }
     }
 
-    /// The state as it is.
+    /// The current state.
     #[inline]
     pub(super) fn read(&self) -> Result<u64, SealedError> {
         match self.word.load(Ordering::Acquire) {
@@ -249,8 +251,8 @@ impl Generation {
         }
     }
 
-    /// Moves the state by what `next` says of it (none: leave it) and returns what it was. Only
-    /// under the lock: the cell is not sealed then.
+    /// Updates the state to what `next` returns for it (none: leaves it) and returns the state
+    /// before. Only under the lock: the generation is not sealed then.
     pub(super) fn update(&self, mut next: impl FnMut(u64) -> Option<u64>) -> u64 {
         let mut tat = self.word.load(Ordering::Acquire);
         while let Some(wanted) = next(tat) {

@@ -1,5 +1,5 @@
-//! What the clones of a limiter share: the first generation inline, and what only the rare
-//! operations need.
+//! [`Generations`]: the state that the clones of a limiter share. The first generation is inline,
+//! everything that only rare operations need is allocated on first use.
 
 use super::change::{Carry, NextGeneration, ReservationClaim};
 use super::generation::{Generation, SealedError};
@@ -10,7 +10,8 @@ use crate::limit::{Limit, TickLimit};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, relax};
 use alloc::boxed::Box;
 
-/// Generation 0 lives in line, so that a limiter that never changes costs one cache line to decide.
+/// The generations of a limiter. Generation 0 is inline, so that a limiter that never changes costs
+/// one cache line per decision.
 #[cfg_attr(not(ratekeeper_loom), repr(C, align(64)))]
 pub(super) struct Generations<C> {
     generation_id: AtomicU32,
@@ -19,11 +20,11 @@ pub(super) struct Generations<C> {
     clock: C,
 }
 
-/// What is made when the first rare operation comes: a cancel, a settle, a change, a wait that
-/// waits.
+/// The state of rare operations, allocated by the first of them: a cancel, a settle, a change, a
+/// wait that has to wait.
 pub(super) struct ColdState {
     lock: Lock,
-    /// Generations 1 and on: they never move, and stay until the limiter is dropped.
+    /// Generations 1 and later: they never move, and stay until the limiter is dropped.
     later: AppendVec<NextGeneration>,
     changes: AtomicU64,
     granted: AtomicU64,
@@ -33,18 +34,18 @@ pub(super) struct ColdState {
     pub(super) waiters: super::waiters::Waiters,
 }
 
-/// Units that came on top of a limiter's promise, or that a caller gave back too late.
+/// Counters of units that came on top of a limiter's promise, or that a caller gave back too late.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct Adjustments {
-    /// Tokens an operator granted.
+    /// Tokens granted by an operator.
     pub granted: u64,
-    /// Units that cost more than was charged when they were admitted, and were charged afterwards.
+    /// Units charged afterwards by settles whose actual cost exceeded the charge.
     pub settled_up: u64,
-    /// Units that a settle did not bring back because the limit had changed or been reset, or the
-    /// key been displaced, since they were charged.
+    /// Units that a settle did not bring back because, since they were charged, the limit was
+    /// changed or reset, or the key was evicted.
     pub not_returned: u64,
-    /// Live changes of the limit so far, resets among them.
+    /// Live changes of the limit so far, including resets.
     pub changes: u64,
 }
 
@@ -64,7 +65,7 @@ impl<C: Clock> Generations<C> {
         &self.clock
     }
 
-    /// The cell that is current, or was a moment ago.
+    /// The current generation, or one that was current a moment ago.
     #[inline(always)]
     pub(super) fn probable(&self) -> (u32, &Generation) {
         match self.generation_id.load(Ordering::Acquire) {
@@ -73,7 +74,8 @@ impl<C: Clock> Generations<C> {
         }
     }
 
-    /// Runs `verb` on the cell that is current, again if that cell ends meanwhile.
+    /// Runs `op` on the current generation, again on the next one if that generation is sealed
+    /// meanwhile.
     #[inline]
     pub(super) fn on_current<T>(
         &self,
@@ -97,7 +99,7 @@ impl<C: Clock> Generations<C> {
         }
     }
 
-    /// The current cell, once it is a later one than that of the generation `over`.
+    /// The current generation, once it is later than `over`.
     #[inline]
     fn current_after(&self, over: u32) -> (u32, &Generation) {
         let mut round = 0;
@@ -106,7 +108,8 @@ impl<C: Clock> Generations<C> {
             if generation_id != over {
                 return (generation_id, generation);
             }
-            // SealedError, and the next not published yet: a change is a few instructions from its end.
+            // Sealed, and the next one not published yet: a change is a few instructions from its
+            // end.
             relax(round);
             round += 1;
         }
@@ -144,7 +147,7 @@ impl<C: Clock> Generations<C> {
         self.cold.get()
     }
 
-    /// Ends the current generation and starts the next with `limit`.
+    /// Ends the current generation and starts the next one with `limit`.
     pub(super) fn change(&self, limit: &Limit, carry: Carry, now: impl FnOnce() -> Timestamp) {
         let cold = self.cold();
         let _guard = cold.lock.lock();
@@ -156,7 +159,7 @@ impl<C: Clock> Generations<C> {
         cold.changes.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Starts a generation of the same limit whose origin is near `now`, if the current one is too
+    /// Starts a generation of the same limit with an origin near `now`, if the current one is too
     /// far from it.
     #[cold]
     pub(super) fn rebase(&self, now: Timestamp) {
@@ -178,7 +181,7 @@ impl<C: Clock> Generations<C> {
         carry: Carry,
         now: impl FnOnce() -> Timestamp,
     ) {
-        // Room first: nothing may fail between the seal and the successor.
+        // Checked first: nothing may fail between the seal and the successor.
         let Some(next) = generation_id.checked_add(1) else {
             return;
         };
@@ -192,8 +195,8 @@ impl<C: Clock> Generations<C> {
         self.generation_id.store(next, Ordering::Release);
     }
 
-    /// Runs `verb` on the current cell and its limit under the lock that checks never take: the
-    /// cell cannot end meanwhile, and `now` is not beyond its horizon.
+    /// Runs `op` on the current generation and its limit under the lock, which checks never take:
+    /// the generation cannot be sealed meanwhile, and `now` is not beyond its horizon.
     pub(super) fn locked(
         &self,
         now: impl Fn() -> Timestamp,
@@ -213,7 +216,8 @@ impl<C: Clock> Generations<C> {
         }
     }
 
-    /// What a claim made in `generation` is in the current one; none if nothing of it is left.
+    /// Converts a claim of generation `generation_id` to the current one; none if nothing of it is
+    /// left.
     pub(super) fn convert_claim(
         &self,
         claim: ReservationClaim,

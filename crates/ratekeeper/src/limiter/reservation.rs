@@ -1,4 +1,4 @@
-//! A slot in the future.
+//! [`Reservation`]: a slot in the future.
 
 use super::Limiter;
 use super::at::Admission;
@@ -13,10 +13,9 @@ use crate::sync::Ordering;
 use core::fmt;
 use core::time::Duration;
 
-/// A slot that is yours: act when [`delay`](Self::delay) has passed, or [`cancel`](Self::cancel)
-/// it.
+/// A reserved slot: act when [`delay`](Self::delay) has passed, or [`cancel`](Self::cancel) it.
 ///
-/// The time is fixed when the slot is granted: no later change of the limit and nobody else's
+/// The time is fixed when the slot is reserved: neither a change of the limit nor another caller's
 /// cancel moves it. Dropping a reservation keeps the slot.
 ///
 /// ```
@@ -90,7 +89,7 @@ impl<C: Clock> Reservation<C> {
                 } else {
                     cost.saturating_mul(limit.token)
                 },
-                // A queue's slot is known by where it ends, were there no gifts.
+                // A pacing slot is identified by where it ends, without grants.
                 mark: if limit.kind == Kind::Pacing {
                     tat.wrapping_add(given)
                 } else {
@@ -100,23 +99,23 @@ impl<C: Clock> Reservation<C> {
         }
     }
 
-    /// How long to wait from now on.
+    /// How long to wait from now.
     pub fn delay(&self) -> Duration {
         self.delay_from(self.owner.now())
     }
 
-    /// How long to wait from `now` on.
+    /// How long to wait from `now`.
     pub fn delay_from(&self, now: Timestamp) -> Duration {
         self.act_at.saturating_since(now)
     }
 
-    /// When to act. Slots are apart to the tick; told in nanoseconds they are rounded up, so two
-    /// may seem closer by less than one.
+    /// When to act. Slots are exact to the tick; in nanoseconds they are rounded up, so two may
+    /// seem closer by less than one.
     pub fn act_at(&self) -> Timestamp {
         self.act_at
     }
 
-    /// Gives back what no later reservation has been promised. Nothing comes back once the time to
+    /// Gives back what later reservations were not promised. Nothing comes back once the time to
     /// act has passed.
     pub fn cancel(self) {
         self.cancel_at(|| self.owner.now());
@@ -173,7 +172,7 @@ impl<C: Clock> Reservation<C> {
                     claim.worth,
                     claim.mark,
                 );
-                // Across a change the slot may have come earlier, at the new rate.
+                // After a change the slot may have come earlier, at the new rate.
                 let come = current != generation_id
                     && (claim.mark.wrapping_sub(generation.clock(limit, now)) as i64) < 0;
                 if self.act_at < now || come {
@@ -184,7 +183,7 @@ impl<C: Clock> Reservation<C> {
             if back.give == 0 {
                 return;
             }
-            // After the state: a reservation in between then counts on less, not on more.
+            // Written after the state: a reservation in between then counts on less, not on more.
             if back.shifts {
                 generation
                     .given

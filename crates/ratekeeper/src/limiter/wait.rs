@@ -1,11 +1,11 @@
-//! Waiting for a slot: FIFO, with a deadline, on a runtime or without one.
+//! [`Wait`]: waiting for tokens, FIFO, with a deadline, on a runtime or without one.
 //!
-//! Where the algorithm knows slots ahead of time (token bucket, pacing), a waiter owns its slot
+//! If the algorithm can assign slots ahead of time (token bucket, pacing), a waiter owns its slot
 //! from the moment it starts to wait, so a large cost cannot starve and a waiter that is not polled
-//! holds up nobody. Order is the order of the slots; what is left is one timer each. Windows and
-//! logs know no slots: there waiters stand in a line, the first of it sleeps until it may pass and
-//! tries, and wakes the next when it has. All of them are in a list of who to wake when the limiter
-//! is closed.
+//! delays no other. The order is that of the slots, and each waiter needs only a timer. Windows and
+//! logs cannot assign slots: there waiters form a FIFO queue, of which the first sleeps until it
+//! may be allowed, tries, and wakes the next when it succeeds. All waiters are registered so that
+//! closing the limiter wakes them.
 
 use super::at::{AdmitError, MaxWait};
 use super::waiters::{Ticket, Waiters, thread_waker};
@@ -29,9 +29,9 @@ pub(crate) const NO_TIMER: &str = "no timer to wait with: poll the future inside
 pub enum WaitError {
     /// The cost is more than the burst: no wait is long enough.
     ExceedsBurst {
-        /// What was asked for.
+        /// The requested cost.
         cost: u64,
-        /// The most that can come at once.
+        /// The most that is allowed at once.
         burst: u64,
     },
     /// The limiter was closed.
@@ -101,7 +101,7 @@ impl<C: Clock> Limiter<C> {
         }
     }
 
-    /// Ends every wait, now and later, with [`WaitError::Closed`]. The other verbs go on.
+    /// Ends every wait, now and later, with [`WaitError::Closed`]. The other methods keep working.
     pub fn close(&self) {
         self.shared.cold().waiters.close();
     }
@@ -117,18 +117,18 @@ impl<C: Clock> Limiter<C> {
 
 /// A wait for tokens; what [`Limiter::wait`] returns.
 ///
-/// It takes its slot when it is first polled (or [`blocking`](Self::blocking) is called), in that
-/// order. Dropping it gives back what no later waiter has been promised.
+/// It takes its slot when it is first polled (or [`blocking`](Self::blocking) is called); slots are
+/// in that order. Dropping it gives back what later waiters were not promised.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Wait<'a, C: Clock> {
     target: WaitTarget<'a, C>,
     cost: u64,
     deadline: Deadline,
-    /// In a box: most waits never have one, and a wait is moved before it is polled.
+    /// Boxed: most waits never need one, and a wait is moved before it is polled.
     slot: Option<Box<Slot<C>>>,
 }
 
-/// What is waited for.
+/// What is waited for: a limiter or one key of a keyed limiter.
 enum WaitTarget<'a, C: Clock> {
     One(&'a Limiter<C>),
     Key(Key<'a, C>),
@@ -190,7 +190,7 @@ impl<C: Clock> WaitTarget<'_, C> {
         }
     }
 
-    /// Takes the next slot; none if it is there already.
+    /// Takes the next slot; none if its time has already come.
     fn slot(
         &self,
         now: Timestamp,
@@ -226,25 +226,25 @@ enum Deadline {
     Until(Timestamp),
 }
 
-/// A wait that has begun and not ended.
+/// The state of a wait that has begun and not ended.
 struct Slot<C: Clock> {
-    /// None: in line.
+    /// None: it is in a queue.
     reservation: Option<Reservation<C>>,
     deadline: Timestamp,
     ticket: Ticket,
-    /// The timer, and when it rings.
+    /// The timer, and when it fires.
     #[cfg(feature = "tokio")]
     sleep: Option<(Timestamp, crate::clock::Sleep)>,
 }
 
-/// What a look at a wait came to.
+/// The result of polling a wait.
 enum WaitPoll {
     Ended(Result<(), WaitError>),
-    /// Nothing to do before that, unless woken.
+    /// Nothing to do before that time, unless woken.
     Until(Timestamp),
 }
 
-/// Longer than any wait: whoever waits for another to wake it.
+/// A time that never comes: the waiter is woken by another.
 const FOREVER: Timestamp = Timestamp::from_unix_nanos(u64::MAX);
 
 impl<'a, C: Clock> Wait<'a, C> {
@@ -257,15 +257,15 @@ impl<'a, C: Clock> Wait<'a, C> {
         }
     }
 
-    /// Waits at most this long, counted from when the wait begins. A slot that comes later is an
-    /// error at once, and takes nothing.
+    /// Waits at most this long, counted from when the wait begins. If the slot comes later, the
+    /// wait fails at once and takes nothing.
     pub fn within(mut self, max_wait: Duration) -> Self {
         self.deadline = Deadline::Within(nanos(max_wait));
         self
     }
 
-    /// Waits until `deadline` at the latest. A slot that comes later is an error at once, and takes
-    /// nothing.
+    /// Waits until `deadline` at the latest. If the slot comes later, the wait fails at once and
+    /// takes nothing.
     pub fn until(mut self, deadline: Timestamp) -> Self {
         self.deadline = Deadline::Until(deadline);
         self
@@ -295,7 +295,7 @@ impl<'a, C: Clock> Wait<'a, C> {
         }
     }
 
-    /// Takes what is there already, if nothing is out of the ordinary; otherwise nothing.
+    /// The fast path: takes the tokens if they are there already. False if it takes nothing.
     #[inline(always)]
     fn try_fast(&self) -> bool {
         let WaitTarget::One(limiter) = self.target else {
@@ -313,7 +313,7 @@ impl<'a, C: Clock> Wait<'a, C> {
                 .is_some_and(|fast| fast.wait == 0)
     }
 
-    /// Takes the slot, or a place in line; the result if there is nothing to wait for.
+    /// Takes the slot, or joins the queue; returns the result if there is nothing to wait for.
     fn start(&mut self) -> Option<Result<(), WaitError>> {
         let (target, cost) = (&self.target, self.cost);
         let limit = target.limit();
@@ -346,7 +346,7 @@ impl<'a, C: Clock> Wait<'a, C> {
             Ok(None) => return Some(Ok(())),
             Ok(slot) => slot,
             Err(AdmitError::NoSlots(_)) => {
-                // Nobody in line and room: no need to stand in it.
+                // The queue is empty and the call is allowed: no need to wait.
                 if target.is_queue_empty() && target.check(now, cost).is_allowed() {
                     return Some(Ok(()));
                 }
@@ -376,8 +376,8 @@ impl<'a, C: Clock> Wait<'a, C> {
         None
     }
 
-    /// Sees whether the wait is over; if not, `waker` is woken when the limiter is closed or the
-    /// line moves on.
+    /// Checks whether the wait is over; if not, `waker` is woken when the limiter is closed or the
+    /// queue moves on.
     fn poll_once(&mut self, waker: &Waker) -> WaitPoll {
         let (target, waiters) = (&self.target, self.target.waiters());
         let Some(slot) = &mut self.slot else {
@@ -424,7 +424,7 @@ mod asynchronous {
     use core::pin::Pin;
     use core::task::{Context, Poll};
 
-    // Nothing in it is pinned in place: the timer sits in a box of its own.
+    // Nothing in it needs to stay pinned: the timer has a box of its own.
     impl<C: Clock> Unpin for Wait<'_, C> {}
 
     impl<C: Clock> Future for Wait<'_, C> {
@@ -466,7 +466,7 @@ mod asynchronous {
                         self.give_up_slot(true);
                         return Poll::Ready(Err(WaitError::NoTimer));
                     }
-                    // The timer's clock and ours may differ by a little: look again, and sleep the
+                    // The timer's clock and ours may differ by a little: check again, and sleep the
                     // rest.
                     Poll::Ready(true) => slot.sleep = None,
                 }
@@ -476,7 +476,7 @@ mod asynchronous {
 }
 
 impl<C: Clock> Wait<'_, C> {
-    /// Leaves the list of waiters and the line; with `cancel`, gives the slot back.
+    /// Leaves the waiter registry and the queue; with `cancel`, gives the slot back.
     #[cold]
     fn give_up_slot(&mut self, cancel: bool) {
         if let Some(mut slot) = self.slot.take() {

@@ -1,5 +1,5 @@
-//! Windows, logs and refundable buckets on a cell: packed into its word while the numbers fit, else
-//! behind a short lock.
+//! Windows, logs and refundable buckets on a [`Generation`]: packed into its word while the numbers
+//! fit, else in [`LargeWords`] behind a short lock.
 
 use super::generation::{Generation, SealedError};
 use crate::algorithm::refundable_bucket::RefundableBucket;
@@ -18,18 +18,18 @@ use crate::sync::{AtomicU64, Lock, Ordering};
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-/// A state of more than a word. The lock guards the words; a sealed cell's state is read by its
-/// successor only.
+/// A state of more than one word. The lock guards the words; the state of a sealed generation is
+/// read by its successor only.
 pub(crate) struct LargeWords {
     pub(super) lock: Lock,
     words: [AtomicU64; MAX_STATE_WORDS],
-    /// The times of a log, by place in its ring.
+    /// The times of a log, by slot of its ring.
     times: AppendVec<AtomicU64>,
 }
 
 impl Generation {
-    /// One call of `cost` at `now`; with `write` an admission is written, as a final charge if it
-    /// is `kept`.
+    /// One call of `cost` at `now`; with `write` the new state is stored if the call is allowed, as
+    /// a final charge if `is_final`.
     #[inline(never)]
     pub(super) fn window_step(
         &self,
@@ -42,7 +42,7 @@ impl Generation {
         self.window_step_inline(limit, now, cost, write, is_final)
     }
 
-    /// The same in line, for the one place where every nanosecond counts.
+    /// The same inlined, for the caller on the fast path.
     #[inline(always)]
     pub(super) fn window_step_inline(
         &self,
@@ -68,7 +68,7 @@ impl Generation {
         )
     }
 
-    /// Settles a charge: gives back what is unused, if it is still counted.
+    /// Settles a charge: gives back the unused part, if it is still counted.
     pub(super) fn window_give_back(&self, limit: &TickLimit, now: Timestamp, refund: Refund) {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
@@ -77,7 +77,7 @@ impl Generation {
         let _ = self.apply(limit, &RefundOp { now, refund });
     }
 
-    /// An operator's gift: up to `tokens` less are counted. Returns how many.
+    /// Takes up to `tokens` back out of the state on behalf of an operator. Returns how many.
     pub(super) fn window_grant(&self, limit: &TickLimit, now: Timestamp, tokens: u64) -> u64 {
         if limit.kind == Kind::Log {
             let Ok(seen) = self.window_step(limit, now, 0, false, false) else {
@@ -110,7 +110,7 @@ impl Generation {
         .unwrap_or(0)
     }
 
-    /// Charges `extra` now; the window is full at most.
+    /// Charges `extra` now without a check; the window becomes full at most.
     pub(super) fn window_charge(&self, limit: &TickLimit, now: Timestamp, extra: u64) {
         let now = now.as_unix_nanos();
         if limit.kind == Kind::Log {
@@ -119,7 +119,7 @@ impl Generation {
         let _ = self.apply(limit, &SurchargeOp { now, extra });
     }
 
-    /// What a sealed window had admitted and still counted.
+    /// What a sealed window had allowed and still counted at `now`.
     pub(super) fn window_used(&self, limit: &TickLimit, word: u64, now: Timestamp) -> u64 {
         let now = now.as_unix_nanos();
         let remaining =
@@ -146,15 +146,15 @@ impl Generation {
         remaining(self.read_op(limit, word, &Used(limit, now)))
     }
 
-    /// Hands a state on as it is to a cell of the same algorithm and window; false if they differ.
+    /// Copies the state to a generation of the same algorithm and window; false if they differ.
     pub(super) fn hand_over_window(&self, next: &Self, word: u64) -> bool {
         let (old, new) = (self.tick_limit(), next.tick_limit());
         if old.kind != new.kind || old.token != new.token || !old.is_windowed() {
             return false;
         }
         if old.kind == Kind::Log {
-            // All of them, more than the new limit counts included: it may grow again while they
-            // still count.
+            // All times, including more than the new limit counts: it may be raised again while
+            // they still count.
             let (from, windowed) = (self.large(), old.windowed());
             next.large()
                 .set_log(from.log(&windowed).collect::<Vec<u64>>().into_iter());
@@ -178,7 +178,8 @@ impl Generation {
         self.large().state::<RefundableBucket>().tat()
     }
 
-    /// Sets that of a cell that nobody else knows; no charge of before gives anything back.
+    /// Sets the TAT of a generation that is not published yet; earlier charges then give nothing
+    /// back.
     pub(super) fn set_refundable_tat(&self, tat: u128) {
         self.large().set_state(RefundableBucket::settled_at(tat));
     }
@@ -187,7 +188,7 @@ impl Generation {
         self.large.get_or_init(|| Box::new(LargeWords::new()))
     }
 
-    /// Runs `act` on the state, whichever machine it belongs to.
+    /// Applies `op` to the state, whichever algorithm it belongs to.
     #[inline(always)]
     fn apply<A: StateOp>(&self, limit: &TickLimit, op: &A) -> Result<A::Out, SealedError> {
         with_machine!(limit.kind, M => self.apply_as::<M, A>(limit, op))
@@ -229,7 +230,7 @@ impl Generation {
         Ok(out)
     }
 
-    /// Runs `act` on the state of a sealed cell, of which `word` was the word.
+    /// Applies `op` to the state of a sealed generation whose word was `word`, without writing.
     fn read_op<A: StateOp>(&self, limit: &TickLimit, word: u64, op: &A) -> A::Out {
         with_machine!(limit.kind, M => {
             let limit = M::limit(limit);
@@ -238,7 +239,7 @@ impl Generation {
         })
     }
 
-    /// Sets the state of a cell that nobody else knows yet.
+    /// Sets the state of a generation that is not published yet.
     fn store<M: StateMachine>(&self, limit: &TickLimit, state: M) {
         let limit = M::limit(limit);
         if M::fits_a_word(&limit) {
@@ -292,7 +293,7 @@ impl Generation {
         }
     }
 
-    /// Takes out up to `unused` entries of the instant `charged_at`, and closes the gap.
+    /// Removes up to `unused` entries of the instant `charged_at`, and closes the gap.
     fn log_give_back(&self, limit: &TickLimit, charged_at: u64, unused: u64) {
         let (large, windowed) = (self.large(), limit.windowed());
         let _guard = large.lock.lock();
@@ -328,7 +329,7 @@ impl LargeWords {
         state.to_words(|at, word| self.words[at].store(word, Ordering::Relaxed));
     }
 
-    /// For states that come from a table, or go there.
+    /// For states that are moved from or to a keyed table.
     #[cfg(feature = "std")]
     pub(crate) fn word(&self, at: usize) -> u64 {
         self.words[at].load(Ordering::Relaxed)
@@ -360,7 +361,7 @@ impl LargeWords {
     fn ring(&self, limit: &WindowLimit) -> Ring {
         let [head, length, size] =
             [0, 1, 2].map(|at: usize| self.words[at].load(Ordering::Relaxed));
-        // A ring that is not there yet, or was made for fewer, begins at 0.
+        // A ring that is not there yet, or was made for fewer entries, begins at 0.
         Ring {
             head,
             length,

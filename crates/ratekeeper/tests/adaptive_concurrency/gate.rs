@@ -37,7 +37,7 @@ fn at_most_the_limit_are_in_flight_and_permits_come_back() {
     assert_eq!((refused.in_flight(), refused.limit()), (2, 2));
     assert_eq!(
         refused.to_string(),
-        "2 of 2 in flight, as many as are served well"
+        "adaptive concurrency limit reached (2 of 2 in flight)"
     );
     drop(first);
     assert_eq!(gate.in_flight(), 1);

@@ -18,12 +18,12 @@ fn shares_come_out_of_the_whole() {
     let over = builder().partition("batch", 0.5).unwrap_err();
     assert_eq!(
         over.to_string(),
-        "the partition batch cannot have 0.5 of the limit: give it 0 to 0.4, what is left"
+        "the partition batch cannot have 0.5 of the limit; set a share from 0 to 0.4, which is left"
     );
     let twice = builder().partition("live", 0.1).unwrap_err();
     assert_eq!(
         twice.to_string(),
-        "the partition live is there twice; give each name once"
+        "the partition live is defined twice; use each name once"
     );
     for share in [-0.1, 1.1, f64::NAN, f64::INFINITY] {
         assert!(
@@ -70,7 +70,7 @@ fn who_borrowed_gives_back_first_what_was_borrowed() {
     let refused = gate.try_acquire().unwrap_err();
     assert_eq!(
         refused.to_string(),
-        "5 of 10 in flight, and the others are kept for those they are guaranteed to"
+        "adaptive concurrency limit reached (5 of 10 in flight, the rest is reserved)"
     );
     let owner: Vec<_> = std::iter::from_fn(|| gate.try_acquire_in(live).ok()).collect();
     assert_eq!(owner.len(), 5);

@@ -1,15 +1,15 @@
-//! The law by which the level moves: pure, with time and traffic as arguments.
+//! [`LevelController`]: moves the shedding level; pure, with time and traffic as arguments.
 //!
 //! The level is how much is shed, counted in classes: 0 is nothing, 0.3 is three tenths of the
-//! lowest class, 1 all of it, 1.5 half of the next as well. Once a tick it is moved by what the
-//! tick saw:
+//! lowest class, 1 all of it, 1.5 half of the next as well. Once per tick it is moved by what the
+//! tick measured:
 //!
-//! - Above a pressure of 1 it goes up, by as much traffic as is too much by that pressure: fast.
+//! - Above a pressure of 1 it goes up, by the traffic in excess at that pressure: fast.
 //! - Below the low mark it goes down by a hundredth of the traffic: slowly, and not within the rest
-//!   after it went up.
+//!   time after it went up.
 //! - Between the two it stays.
 //!
-//! It enters the next class only where the pressure did not fall for some ticks with all of the
+//! It enters the next class only if the pressure did not fall for some ticks with all of the
 //! classes below shed: a backlog that drains is no reason to shed what is more important.
 
 use crate::clock::Timestamp;
@@ -17,46 +17,47 @@ use core::time::Duration;
 
 pub(super) const CLASSES: usize = 4;
 
-/// What may be set.
+/// The settings of a [`LevelController`].
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LevelConfig {
     pub(super) every: Duration,
     pub(super) rest: Duration,
     /// Below this pressure the level goes down.
     pub(super) low: f64,
-    /// As high as the level goes.
+    /// The highest level.
     pub(super) max_level: f64,
 }
 
-/// At least and at most this share of the traffic is shed by one tick.
+/// The minimum and maximum share of the traffic by which one tick raises the level.
 const CUT: (f64, f64) = (0.02, 0.8);
-/// So much of the admitted traffic comes back with a tick, or so much of all that is offered if
-/// that is more.
+/// The share of the admitted traffic that is readmitted per tick, or of all offered traffic if that
+/// is more.
 const EASE: (f64, f64) = (0.01, 0.001);
-/// A step down is at least and at most so much of a class.
+/// The minimum and maximum step down, as a share of a class.
 const EASE_STEP: (f64, f64) = (0.000_5, 0.05);
-/// So many ticks in which the pressure did not fall are needed to enter the next class.
+/// How many ticks without falling pressure are needed to enter the next class.
 const TICKS_BEFORE_NEXT_CLASS: u32 = 3;
-/// From here on one tick is enough; a pressure that is hardly above 1 must last for two, or chance
+/// From this pressure one tick is enough; a pressure just above 1 must last for two, or chance
 /// would shed.
 const HIGH_PRESSURE: f64 = 1.5;
-/// A pressure falls if it is below this share of what it was.
+/// The pressure falls if it is below this share of the one before.
 const FALLING: f64 = 0.99;
-/// A class with less than this share of the traffic is passed: to shed it would change nothing.
+/// A class with less than this share of the traffic is skipped: to shed it would change nothing.
 const NEGLIGIBLE: f64 = 0.01;
-/// After so many ticks without anybody the level is back at nothing from wherever it was.
+/// After this many ticks without traffic the level is back at 0 from wherever it was.
 const MAX_TICKS: u64 = 4_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct LevelController {
     settings: LevelConfig,
     level: f64,
-    /// How many of each class come in a tick, the lowest first; half of it is the last tick.
+    /// How many requests of each class come per tick, the lowest class first; half of it is the
+    /// last tick.
     offered: [f64; CLASSES],
     pressure: f64,
     /// When the level last went up.
     raised: Option<Timestamp>,
-    /// For how many ticks all classes below the edge were shed and the pressure did not fall.
+    /// For how many ticks all classes below the level were shed and the pressure did not fall.
     ticks_without_fall: u32,
 }
 
@@ -82,7 +83,7 @@ impl LevelController {
         (level - rank as f64).clamp(0.0, 1.0)
     }
 
-    /// How many are admitted in a tick.
+    /// How many requests are admitted per tick.
     fn admitted(&self) -> f64 {
         self.offered
             .iter()
@@ -91,7 +92,7 @@ impl LevelController {
             .sum()
     }
 
-    /// What the level is after `ticks` ticks, in which so many of each class came, at this
+    /// The level after `ticks` ticks, in which `offered` requests of each class came, at this
     /// pressure.
     pub(super) fn step(
         &mut self,
@@ -119,8 +120,8 @@ impl LevelController {
         self.level
     }
 
-    /// Sheds what is too much: from the edge on, and no further than to the end of a class that has
-    /// traffic.
+    /// Sheds the excess: from the current level up, and no further than to the end of a class that
+    /// has traffic.
     fn raise(&mut self, pressure: f64, is_falling: bool) {
         let admitted = self.admitted();
         let mut excess = admitted * (1.0 - 1.0 / pressure).clamp(CUT.0, CUT.1);
@@ -152,7 +153,7 @@ impl LevelController {
         self.level = self.level.min(self.settings.max_level);
     }
 
-    /// Whether what is shed is worth speaking of: if not, there is no effect to wait for.
+    /// Whether a significant share is shed: if not, there is no effect to wait for.
     fn has_shed_traffic(&self) -> bool {
         let shed: f64 = self
             .offered
@@ -163,7 +164,7 @@ impl LevelController {
         shed > self.admitted() * NEGLIGIBLE
     }
 
-    /// Lets a little more through.
+    /// Lowers the level a little.
     fn ease(&mut self) {
         if self.level <= 0.0 {
             return;
@@ -181,7 +182,8 @@ impl LevelController {
         } else {
             EASE_STEP.1
         };
-        // Each class from its start, so that there is time to see what the whole of it does.
+        // Stops at the start of each class, so that there is time to see the effect of the whole
+        // class.
         self.level = (self.level - step.clamp(EASE_STEP.0, EASE_STEP.1)).max(rank as f64);
     }
 }

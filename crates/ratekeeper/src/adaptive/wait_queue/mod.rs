@@ -1,9 +1,9 @@
-//! Those who wait for a permit of an adaptive limit.
+//! [`AdaptiveQueue`]: a queue of waiters for permits of an adaptive limit.
 //!
-//! A permit is handed to the one whose turn it is, under the lock, before it is woken: nobody is
-//! woken for nothing, and nobody passes those who wait. Whoever gives a permit back looks at the
-//! line afterwards, and whoever joins the line looks at the permits afterwards: of any two one sees
-//! the other.
+//! A permit is granted to the next waiter, under the lock, before it is woken: no waiter is woken
+//! without a permit, and no new request passes the waiters. A thread that gives a permit back
+//! checks the queue afterwards, and one that joins the queue checks the permits afterwards: of any
+//! two, one sees the other.
 
 mod config;
 mod ticket;
@@ -22,46 +22,47 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::Waker;
 use std::vec::Vec;
 
-/// A short line in front of an adaptive limit, for bursts: see [`Queue`] for who waits how long,
-/// and who is first.
+/// A short queue in front of an adaptive limit, for bursts: [`QueueConfig`] says how long requests
+/// wait, and which is served first.
 ///
-/// A handle: clones are the same line.
+/// This is a handle: clones are the same queue.
 ///
 /// ```
-/// use ratekeeper::adaptive::{AdaptiveConcurrency, Line, Outcome, Queue};
+/// use ratekeeper::adaptive::{AdaptiveConcurrency, AdaptiveQueue, QueueConfig, RequestOutcome};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
-/// let line = Line::new(AdaptiveConcurrency::builder().min(5).max(200).build(), Queue::of(100));
-/// let permit = line.acquire().await?;      // at once, after a wait, or not at all
-/// // serve the request to its very end, then say how it went
-/// permit.finish(Outcome::Success);         // whoever is first in line is next
+/// let limit = AdaptiveConcurrency::builder().min(5).max(200).build();
+/// let queue = AdaptiveQueue::new(limit, QueueConfig::of(100));
+/// let permit = queue.acquire().await?;        // at once, after a wait, or not at all
+/// // serve the request to its very end, then report its outcome
+/// permit.finish(RequestOutcome::Success);     // the next waiter gets the permit
 /// # Ok(()) }
 /// ```
 ///
-/// Those who wait are served when a permit that was taken in line comes back. Whoever takes permits
-/// of the [gate](Self::gate) itself calls [`serve`](Self::serve) after they are back.
+/// Waiters are served when a permit that was acquired through the queue comes back. After permits
+/// that were acquired from the [limit](Self::gate) itself come back, call [`serve`](Self::serve).
 pub struct AdaptiveQueue<C: Clock = DefaultClock> {
     shared: Arc<QueueShared<C>>,
 }
 
 struct QueueShared<C: Clock> {
     gate: AdaptiveConcurrency<C>,
-    /// How many wait: written under the lock, read without it by those who would not wait.
+    /// The number of waiters: written under the lock, read without it by requests that do not wait.
     length: AtomicUsize,
     state: Mutex<QueueState<C>>,
 }
 
-/// Whose permit it is: of which partition, and how important.
+/// The class and the partition of a waiting request.
 type WaiterClass = (Class, Option<Partition>);
 
 struct QueueState<C: Clock> {
     config: QueueConfig,
-    /// The first that came in front.
+    /// In order of arrival.
     waiting: VecDeque<Waiter>,
-    /// Served, and not yet fetched.
+    /// Permits that were granted and not yet collected, by ticket.
     granted: Vec<(u64, AdaptivePermit<C>)>,
     next_ticket: u64,
-    /// When the line was last seen empty.
+    /// When the queue was last seen empty.
     last_empty: Timestamp,
 }
 
@@ -73,7 +74,7 @@ struct Waiter {
 }
 
 impl<C: Clock> AdaptiveQueue<C> {
-    /// In front of this gate.
+    /// Creates a queue in front of this limit.
     pub fn new(gate: AdaptiveConcurrency<C>, queue: QueueConfig) -> Self {
         let now = gate.clock().now();
         let state = QueueState {
@@ -92,33 +93,32 @@ impl<C: Clock> AdaptiveQueue<C> {
         }
     }
 
-    /// The gate.
+    /// The adaptive limit.
     #[inline]
     pub fn gate(&self) -> &AdaptiveConcurrency<C> {
         &self.shared.gate
     }
 
-    /// How many wait.
+    /// The number of waiters.
     #[inline]
     pub fn len(&self) -> usize {
         self.shared.length.load(SeqCst)
     }
 
-    /// Whether nobody waits. If somebody does, it is not for you to take a permit of the gate:
-    /// nobody passes those who wait.
+    /// Whether there are no waiters. If there are, do not take a permit of the limit directly: no
+    /// request should pass the waiters.
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Goes by other numbers from now on. Those who wait already stay, for as long as they were
-    /// told.
+    /// Changes the configuration. Requests that already wait keep their place and their timeout.
     pub fn set_queue(&self, queue: QueueConfig) {
         self.lock().config = queue;
     }
 
-    /// Joins the line, for a permit as [`try_acquire_as`](AdaptiveConcurrency::try_acquire_as)
-    /// takes it. None if the line is full.
+    /// Joins the queue, for a permit as [`try_acquire_as`](AdaptiveConcurrency::try_acquire_as)
+    /// takes it. None if the queue is full.
     pub fn join(&self, class: Class, partition: Option<Partition>) -> Option<QueueTicket<C>> {
         let now = self.gate().clock().now();
         let ticket = {
@@ -146,8 +146,8 @@ impl<C: Clock> AdaptiveQueue<C> {
         Some(ticket)
     }
 
-    /// Serves those who wait as far as there are permits for them: from the front of the line, or
-    /// where it is a backlog from its end. Permits that were taken in line do this when they come
+    /// Serves waiters as long as there are permits for them: oldest first, or newest first if the
+    /// queue is a backlog. Permits that were acquired through the queue do this when they come
     /// back.
     #[inline]
     pub fn serve(&self) {
@@ -178,7 +178,7 @@ impl<C: Clock> AdaptiveQueue<C> {
         }
     }
 
-    /// The one whose turn it is, and its permit: of the first whose partition and class have one.
+    /// The next waiter to serve and its permit: the first whose partition and class have one.
     fn next_to_serve(
         &self,
         state: &QueueState<C>,
@@ -201,7 +201,7 @@ impl<C: Clock> AdaptiveQueue<C> {
         None
     }
 
-    /// The permit, if its turn has come; else `waker` is woken when it does.
+    /// The permit, if it was granted; else `waker` is woken when it is.
     fn poll_ticket(&self, ticket: u64, waker: &Waker) -> Option<AdaptivePermit<C>> {
         let mut state = self.lock();
         let granted = state.take_granted(ticket);
@@ -219,7 +219,7 @@ impl<C: Clock> AdaptiveQueue<C> {
         granted
     }
 
-    /// Leaves the line, with the permit if its turn had come.
+    /// Leaves the queue, with the permit if one was granted.
     fn leave(&self, ticket: u64) -> Option<AdaptivePermit<C>> {
         let mut state = self.lock();
         if let Some(at) = state

@@ -1,4 +1,4 @@
-//! The queue against a model: whoever comes, leaves, finishes or is served, in any order.
+//! The queue against a model: requests arrive, leave, finish and are served in any order.
 
 use super::{AdaptiveQueue, QueueTicket};
 use crate::adaptive::{AdaptiveConcurrency, AdaptivePermit, Class, QueueConfig};
@@ -23,9 +23,9 @@ impl Wake for Alarm {
 #[derive(Clone, Debug)]
 enum Step {
     Come,
-    /// The nth of those in flight ends.
+    /// The nth request in flight ends.
     Finish(usize),
-    /// The nth of those who wait hangs up.
+    /// The nth waiter hangs up.
     Leave(usize),
     Pass(u64),
 }
@@ -50,7 +50,7 @@ proptest! {
         let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(MAX_WAITING));
         let mut waiting: Vec<(QueueTicket<ManualClock>, Arc<Alarm>)> = Vec::new();
         let mut flying: Vec<AdaptivePermit<ManualClock>> = Vec::new();
-        // The time that passed since the queue was last empty, as the queue may know it.
+        // The time since the queue was last empty, as far as the queue knows it.
         let mut not_empty_for = 0;
         for step in steps {
             let before: Vec<u64> = waiting.iter().map(|(ticket, _)| ticket.id).collect();
@@ -85,7 +85,7 @@ proptest! {
                 }
                 _ => {}
             }
-            // Whoever was woken has a permit, and nobody else has.
+            // Exactly the woken waiters have a permit.
             let woken: Vec<u64> =
                 waiting.iter().filter(|(_, alarm)| alarm.0.load(SeqCst) > 0).map(|(ticket, _)| ticket.id).collect();
             prop_assert!(woken.len() <= 1, "one permit came back and {:?} were woken", woken);

@@ -1,11 +1,11 @@
-//! A place in line, and what it is waited for.
+//! [`QueueTicket`]: a place in the queue.
 
 use super::AdaptiveQueue;
 use crate::clock::{Clock, DefaultClock, Timestamp};
 use std::fmt;
 
-/// A place in line; what [`Line::join`] returns. Dropping it leaves the line: a permit that was
-/// handed over meanwhile is for the next.
+/// A place in the queue; what [`AdaptiveQueue::join`] returns. Dropping it leaves the queue: a
+/// permit that was granted meanwhile goes to the next waiter.
 #[must_use = "dropping a ticket leaves the queue"]
 pub struct QueueTicket<C: Clock = DefaultClock> {
     pub(super) queue: AdaptiveQueue<C>,
@@ -18,7 +18,7 @@ impl<C: Clock> QueueTicket<C> {
         Self { queue, id, until }
     }
 
-    /// Until when one may wait here.
+    /// Until when this ticket may wait.
     pub fn until(&self) -> Timestamp {
         self.until
     }

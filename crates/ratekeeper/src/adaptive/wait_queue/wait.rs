@@ -1,4 +1,4 @@
-//! Waiting in line, and the permit that comes of it.
+//! [`QueueWait`] and [`QueuedPermit`]: waiting in the queue, and the permit it ends with.
 
 use super::{AdaptiveQueue, QueueTicket};
 use crate::adaptive::{AdaptivePermit, Class, Partition, RequestOutcome};
@@ -9,13 +9,13 @@ use std::task::{Context, Poll, ready};
 
 /// # Waiting
 impl<C: Clock> AdaptiveQueue<C> {
-    /// Takes a permit, after a wait in line if there is none.
+    /// Acquires a permit, after a wait in the queue if none is free.
     pub async fn acquire(&self) -> Result<QueuedPermit<C>, AdaptiveQueueError> {
         self.acquire_as(Class::CriticalPlus, None, None).await
     }
 
-    /// The same for a request of this importance, in a partition or in none, that nobody waits for
-    /// after the deadline.
+    /// Acquires a permit for a request of this class, in a partition or in none, whose client gives
+    /// up at the deadline.
     pub async fn acquire_as(
         &self,
         class: Class,
@@ -27,7 +27,7 @@ impl<C: Clock> AdaptiveQueue<C> {
         if is_over() {
             return Err(AdaptiveQueueError::DeadlineExceeded);
         }
-        // Nobody passes those who wait.
+        // No request passes the waiters.
         if self.is_empty()
             && let Ok(permit) = self.gate().try_acquire_as(class, partition)
         {
@@ -49,8 +49,8 @@ impl<C: Clock> AdaptiveQueue<C> {
 }
 
 impl<C: Clock> QueueTicket<C> {
-    /// Waits for its turn, as long as `sleep` is not over: give it a timer of yours, for
-    /// [`until`](Self::until) or for less.
+    /// Waits for the permit until `sleep` ends: pass a timer for [`until`](Self::until) or for
+    /// less.
     pub fn wait(self, sleep: Sleep) -> QueueWait<C> {
         QueueWait {
             ticket: self,
@@ -59,8 +59,8 @@ impl<C: Clock> QueueTicket<C> {
     }
 }
 
-/// A wait in line; what [`Place::wait`] returns. None if there was no turn before the time was
-/// over. Dropping it leaves the line.
+/// A wait in the queue; what [`QueueTicket::wait`] returns. Its output is none if no permit was
+/// granted in time. Dropping it leaves the queue.
 #[must_use = "futures do nothing unless polled"]
 pub struct QueueWait<C: Clock = DefaultClock> {
     ticket: QueueTicket<C>,
@@ -78,9 +78,9 @@ impl<C: Clock> Future for QueueWait<C> {
         let permit = match queue.poll_ticket(*id, cx.waker()) {
             Some(permit) => Some(permit),
             None => {
-                // Where no timer runs, `poll` is ready at once and nobody waits at all.
+                // Without a timer, `sleep` is ready at once and there is no wait at all.
                 ready!(Pin::new(sleep).poll(cx));
-                // Its turn may have come at the last moment.
+                // A permit may have been granted at the last moment.
                 queue.leave(*id)
             }
         };
@@ -96,12 +96,12 @@ impl<C: Clock> fmt::Debug for QueueWait<C> {
     }
 }
 
-/// The right to be in flight, which goes to whoever is first in line when it comes back.
-/// [`finish`](Self::finish) it and say how it went; one that is dropped counts as
-/// [`Outcome::Ignored`].
+/// A permit of an adaptive limit that goes to the next waiter when it comes back.
+/// [`finish`](Self::finish) it with the outcome of the request; one that is dropped counts as
+/// [`RequestOutcome::Ignored`].
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct QueuedPermit<C: Clock = DefaultClock> {
-    /// None once it is back.
+    /// None once it is given back.
     permit: Option<AdaptivePermit<C>>,
     queue: AdaptiveQueue<C>,
 }
@@ -121,18 +121,19 @@ impl<C: Clock> QueuedPermit<C> {
         }
     }
 
-    /// Without the line: [serve](Line::serve) that when the permit is back.
+    /// Detaches the permit from the queue: call [serve](AdaptiveQueue::serve) after it is given
+    /// back.
     pub fn into_inner(mut self) -> AdaptivePermit<C> {
         self.permit
             .take()
-            .expect("it is there until it is finished or taken out")
+            .expect("the permit is present until it is finished or taken out")
     }
 }
 
 impl<C: Clock> Drop for QueuedPermit<C> {
     fn drop(&mut self) {
         drop(self.permit.take());
-        // Whoever waits for it looks after it is back.
+        // Waiters are served after the permit is back.
         self.queue.serve();
     }
 }
@@ -145,23 +146,23 @@ impl<C: Clock> fmt::Debug for QueuedPermit<C> {
     }
 }
 
-/// Why there is no permit.
+/// Error: no permit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum AdaptiveQueueError {
-    /// As many wait as may.
+    /// The queue is full.
     QueueFull,
-    /// It waited as long as the [queue](super::Queue) lets anybody wait.
+    /// No permit came back within the time that the [configuration](super::QueueConfig) allows.
     Timeout,
-    /// Nobody waits for the answer any more.
+    /// The deadline of the request has passed.
     DeadlineExceeded,
 }
 
 impl fmt::Display for AdaptiveQueueError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::QueueFull => "as many are in flight as are served well, and as many wait as may",
-            Self::Timeout => "no permit came back in the time that may be waited",
+            Self::QueueFull => "adaptive concurrency limit reached, and its queue is full",
+            Self::Timeout => "no permit came back within the time that the queue allows",
             Self::DeadlineExceeded => "no permit came back before the deadline",
         })
     }

@@ -72,7 +72,7 @@ impl<C: Clock> Table<C> {
     /// One call of a bucket without patience, where nothing is out of the ordinary. As
     /// [`Cell::quick`] does it.
     ///
-    /// [`Cell::quick`]: crate::algorithm::tat_word::Cell
+    /// [`Cell::quick`]: crate::limiter::cell::Cell
     #[inline(always)]
     fn decide_fast(
         &self,

@@ -118,13 +118,13 @@ impl Decision {
     /// The same decision for a caller that waits up to `max_wait` nanoseconds for its tokens, and
     /// so is allowed that much sooner.
     #[cfg(feature = "std")]
-    pub(crate) fn with_max_wait(self, longest: u64) -> Self {
+    pub(crate) fn with_max_wait(self, max_wait: u64) -> Self {
         match (self.outcome, self.kind) {
             // A pacing queue has its own longest wait.
             (Outcome::Denied, Kind::Bucket) => Self {
                 wait: self
                     .wait
-                    .saturating_sub(longest.saturating_mul(u64::from(self.ticks))),
+                    .saturating_sub(max_wait.saturating_mul(u64::from(self.ticks))),
                 ..self
             },
             _ => self,

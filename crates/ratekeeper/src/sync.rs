@@ -83,7 +83,7 @@ pub(crate) struct Lock {
     #[cfg(all(feature = "std", not(ratekeeper_loom)))]
     inner: std::sync::Mutex<()>,
     #[cfg(not(all(feature = "std", not(ratekeeper_loom))))]
-    held: AtomicU32,
+    locked: AtomicU32,
 }
 
 /// The guard of a [`Lock`], which is locked until it is dropped.
@@ -120,20 +120,20 @@ impl Drop for Guard<'_> {
 impl Lock {
     pub(crate) fn new() -> Self {
         Self {
-            held: AtomicU32::new(0),
+            locked: AtomicU32::new(0),
         }
     }
 
     pub(crate) fn lock(&self) -> Guard<'_> {
         let mut round = 0;
         while self
-            .held
+            .locked
             .compare_exchange(0, 1, Ordering::Acquire, Ordering::Relaxed)
             .is_err()
         {
             relax(round);
             round += 1;
         }
-        Guard(&self.held)
+        Guard(&self.locked)
     }
 }

@@ -24,7 +24,7 @@ pub enum RequestOutcome {
 /// of the request; a permit that is dropped counts as [`RequestOutcome::Ignored`].
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct AdaptivePermit<C: Clock = DefaultClock> {
-    gate: AdaptiveConcurrency<C>,
+    limit: AdaptiveConcurrency<C>,
     partition: Option<Partition>,
     /// How many were in flight when it began, itself included.
     in_flight: u64,
@@ -34,13 +34,13 @@ pub struct AdaptivePermit<C: Clock = DefaultClock> {
 
 impl<C: Clock> AdaptivePermit<C> {
     pub(super) fn new(
-        gate: AdaptiveConcurrency<C>,
+        limit: AdaptiveConcurrency<C>,
         partition: Option<Partition>,
         in_flight: u64,
         measured: Option<Measurement>,
     ) -> Self {
         Self {
-            gate,
+            limit,
             partition,
             in_flight,
             measured,
@@ -52,9 +52,9 @@ impl<C: Clock> AdaptivePermit<C> {
     pub fn finish(self, outcome: RequestOutcome) {
         match (outcome, self.measured) {
             (RequestOutcome::Ignored, _) => {}
-            (RequestOutcome::Success, None) => self.gate.record_unmeasured(self.in_flight),
+            (RequestOutcome::Success, None) => self.limit.record_unmeasured(self.in_flight),
             _ => {
-                let now = self.gate.clock().now();
+                let now = self.limit.clock().now();
                 self.finish_at(outcome, now);
             }
         }
@@ -64,7 +64,7 @@ impl<C: Clock> AdaptivePermit<C> {
     /// [acquired so](AdaptiveConcurrency::try_acquire_at).
     pub fn finish_at(self, outcome: RequestOutcome, now: Timestamp) {
         if outcome != RequestOutcome::Ignored {
-            self.gate
+            self.limit
                 .record(outcome, self.in_flight, self.measured, now);
         }
     }
@@ -80,7 +80,7 @@ impl<C: Clock> AdaptivePermit<C> {
 
 impl<C: Clock> Drop for AdaptivePermit<C> {
     fn drop(&mut self) {
-        self.gate.give_back(self.partition);
+        self.limit.give_back(self.partition);
     }
 }
 

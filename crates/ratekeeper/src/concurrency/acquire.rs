@@ -60,7 +60,7 @@ impl<C: Clock> Concurrency<C> {
     /// Waits for `cost` permits at once.
     pub fn acquire_n(&self, cost: u64) -> Acquire<'_, C> {
         Acquire {
-            gate: self,
+            concurrency: self,
             cost,
             deadline: None,
             ticket: None,
@@ -79,7 +79,7 @@ impl<C: Clock> Concurrency<C> {
 /// polled (or [`blocking`](Self::blocking) is called); dropping it leaves the queue.
 #[must_use = "a wait does nothing until it is awaited or blocking() is called"]
 pub struct Acquire<'a, C: Clock> {
-    gate: &'a Concurrency<C>,
+    concurrency: &'a Concurrency<C>,
     cost: u64,
     deadline: Option<Deadline>,
     /// Its ticket while it is queued.
@@ -113,7 +113,9 @@ impl<C: Clock> Acquire<'_, C> {
             match self.poll_once(&waker) {
                 Some(ended) => return ended,
                 None => match self.deadline {
-                    Some(Deadline::At(deadline)) => self.gate.shared.clock.park_until(deadline),
+                    Some(Deadline::At(deadline)) => {
+                        self.concurrency.shared.clock.park_until(deadline)
+                    }
                     _ => std::thread::park(),
                 },
             }
@@ -122,18 +124,18 @@ impl<C: Clock> Acquire<'_, C> {
 
     /// Joins the queue or checks whether it was served; none if it must go on waiting.
     fn poll_once(&mut self, waker: &Waker) -> Option<Result<Permit<C>, AcquireError>> {
-        let (gate, shared) = (self.gate, &self.gate.shared);
+        let (concurrency, shared) = (self.concurrency, &self.concurrency.shared);
         if self.ticket.is_none() {
-            if self.cost > gate.limit() {
+            if self.cost > concurrency.limit() {
                 return Some(Err(AcquireError::ExceedsLimit {
                     cost: self.cost,
-                    limit: gate.limit(),
+                    limit: concurrency.limit(),
                 }));
             }
             if shared.wait_list.is_closed() {
                 return Some(Err(AcquireError::Closed));
             }
-            if let Ok(permit) = gate.try_acquire_n(self.cost) {
+            if let Ok(permit) = concurrency.try_acquire_n(self.cost) {
                 return Some(Ok(permit));
             }
             if let Some(Deadline::Within(max_wait)) = self.deadline {
@@ -146,7 +148,7 @@ impl<C: Clock> Acquire<'_, C> {
         match shared.wait_list.poll_once(self.ticket?, waker) {
             WaiterStatus::Granted => {
                 self.ticket = None;
-                Some(Ok(gate.permit(self.cost)))
+                Some(Ok(concurrency.permit(self.cost)))
             }
             WaiterStatus::Closed => {
                 self.ticket = None;
@@ -165,7 +167,7 @@ impl<C: Clock> Acquire<'_, C> {
     /// Leaves the queue; a permit granted meanwhile goes back.
     fn leave(&mut self) {
         if let Some(ticket) = self.ticket.take() {
-            let shared = &self.gate.shared;
+            let shared = &self.concurrency.shared;
             match shared.wait_list.leave(ticket) {
                 true => shared.give_back(self.cost),
                 // The next waiter may fit where this one did not.
@@ -192,10 +194,10 @@ impl<C: Clock> Future for Acquire<'_, C> {
             let Some(Deadline::At(deadline)) = self.deadline else {
                 return Poll::Pending;
             };
-            let gate = self.gate;
+            let concurrency = self.concurrency;
             let sleep = self
                 .sleep
-                .get_or_insert_with(|| gate.shared.clock.sleep_until(deadline));
+                .get_or_insert_with(|| concurrency.shared.clock.sleep_until(deadline));
             match core::pin::Pin::new(sleep).poll(cx) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(true) => self.sleep = None,

@@ -114,7 +114,7 @@ impl<C: Clock> Concurrency<C> {
 
     fn permit(&self, cost: u64) -> Permit<C> {
         Permit {
-            gate: self.clone(),
+            concurrency: self.clone(),
             cost,
         }
     }
@@ -161,7 +161,7 @@ impl<C: Clock> fmt::Debug for Concurrency<C> {
 /// A permit to be in flight; dropping it gives it back.
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit<C: Clock = DefaultClock> {
-    gate: Concurrency<C>,
+    concurrency: Concurrency<C>,
     cost: u64,
 }
 
@@ -175,7 +175,7 @@ impl<C: Clock> Permit<C> {
 impl<C: Clock> Drop for Permit<C> {
     fn drop(&mut self) {
         if self.cost > 0 {
-            self.gate.shared.give_back(self.cost);
+            self.concurrency.shared.give_back(self.cost);
         }
     }
 }

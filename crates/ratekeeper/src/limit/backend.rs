@@ -196,7 +196,7 @@ impl MicrosLimit {
         if reserve == 0 {
             return Some(self);
         }
-        let rest = |from: u64, kept: u64| from.saturating_sub(kept);
+        let rest = |from: u64, reserved: u64| from.saturating_sub(reserved);
         let burst = match self {
             Self::Unlimited => return Some(self),
             Self::Bucket {

@@ -134,14 +134,14 @@ impl Rate {
 /// assert_eq!(limit.to_string(), "100/min burst 20");
 /// assert_eq!(limit, "100/min burst 20".parse()?);
 ///
-/// Limit::per_second(10);                           // burst 10: what is not said is the count
+/// Limit::per_second(10);                           // burst 10: the default is the count
 /// Limit::of(5, Duration::from_secs(15 * 60));      // "5/15min"
 /// Limit::every(Duration::from_millis(250));        // one at a time, four a second
 /// Limit::per_second_f64(0.5)?;                     // one every two seconds
-/// Limit::per_second(10).paced_max_queue(20);                 // paced: one every 100 ms, 20 may wait
+/// Limit::per_second(10).paced_max_queue(20);           // paced: one every 100 ms, 20 may wait
 /// Limit::per_hour(100).algorithm(Algorithm::SlidingLog);
-/// Limit::unlimited();                              // its own word, not a big number
-/// Limit::deny_all();                                   // nothing passes
+/// Limit::unlimited();                              // no limit
+/// Limit::deny_all();                               // denies everything
 /// # Ok::<_, Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -420,8 +420,8 @@ impl Limit {
         let tick_limit = TickLimit::new(count, period, burst, algorithm, refundable);
         let (burst_value, burst_tag) = match burst {
             BurstSpec::Burst(burst) => (burst, 0),
-            BurstSpec::Wait(longest) => (longest, 1),
-            BurstSpec::Queue(longest) => (longest, 2),
+            BurstSpec::Wait(max_wait) => (max_wait, 1),
+            BurstSpec::Queue(max_queue) => (max_queue, 2),
         };
         let burst_tag = if matches!(tick_limit.kind, Kind::Refundable) {
             burst_tag | REFUNDABLE_BIT
@@ -518,9 +518,9 @@ impl Limit {
             || self.count == 0;
         let exact_burst = match self.burst_spec() {
             BurstSpec::Burst(burst) => self.tick_limit.burst() == burst,
-            BurstSpec::Queue(longest) => self.tick_limit.burst() == longest.saturating_add(1),
-            BurstSpec::Wait(longest) => {
-                self.tick_limit.capacity as u128 == longest as u128 * ticks as u128
+            BurstSpec::Queue(max_queue) => self.tick_limit.burst() == max_queue.saturating_add(1),
+            BurstSpec::Wait(max_wait) => {
+                self.tick_limit.capacity as u128 == max_wait as u128 * ticks as u128
             }
         };
         if exact_rate && (exact_burst || self.count == 0) {
@@ -535,11 +535,11 @@ impl Limit {
 
     /// Whether the burst as written would take longer to fill than a bucket may.
     const fn is_clipped(&self) -> bool {
-        let longest = ticks::MAX_FILL as u128 * self.count as u128;
+        let max_fill = ticks::MAX_FILL as u128 * self.count as u128;
         match self.burst_spec() {
-            BurstSpec::Wait(longest) => longest > ticks::MAX_FILL,
+            BurstSpec::Wait(max_wait) => max_wait > ticks::MAX_FILL,
             BurstSpec::Burst(burst) | BurstSpec::Queue(burst) => {
-                burst as u128 * self.period as u128 > longest
+                burst as u128 * self.period as u128 > max_fill
             }
         }
     }

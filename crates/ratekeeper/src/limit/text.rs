@@ -49,12 +49,12 @@ impl fmt::Display for Limit {
         }
         match self.burst_spec() {
             BurstSpec::Burst(burst) if burst != self.count => write!(f, " burst {burst}")?,
-            BurstSpec::Queue(longest) if longest != self.count => {
-                return write!(f, " queue {longest}");
+            BurstSpec::Queue(max_queue) if max_queue != self.count => {
+                return write!(f, " queue {max_queue}");
             }
-            BurstSpec::Wait(longest) => {
+            BurstSpec::Wait(max_wait) => {
                 f.write_str(" wait ")?;
-                return write_time(f, longest, "1");
+                return write_time(f, max_wait, "1");
             }
             _ => {}
         }

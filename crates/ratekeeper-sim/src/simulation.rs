@@ -1,9 +1,9 @@
-//! The run itself: events in the order of their time.
+//! [`Simulation`]: the run itself: events in order of time.
 
 use crate::SECOND;
-use crate::gate::{Gate, Wait};
-use crate::outcome::{Look, Outcome, Record};
+use crate::admission_control::{AdmissionControl, Wait};
 use crate::rng::Rng;
+use crate::run_outcome::{CallRecord, LimitSample, RunOutcome};
 use crate::scenario::Scenario;
 use ratekeeper::{Clock, ManualClock, Timestamp};
 use std::cmp::Reverse;
@@ -15,52 +15,52 @@ use std::time::Duration;
 enum Event {
     /// A stream has a new call.
     Call { stream: usize },
-    /// A client comes again.
-    Again { stream: usize, tried: u32 },
-    /// A client leaves if it has not been answered.
+    /// A client retries.
+    Retry { stream: usize, retries_before: u32 },
+    /// A client times out if it has not been answered.
     Leave { record: usize },
     /// A worker is done.
     Done { slot: usize },
-    /// A call has waited at the gate for as long as it may.
-    GiveUp,
+    /// A waiting call times out.
+    WaitTimeout,
     /// The service changes.
-    Step,
-    /// The limit is noted.
-    Look,
+    BackendChange,
+    /// The limit is sampled.
+    SampleLimit,
 }
 
 /// A call in the service.
-struct Held<P> {
+struct CallInService<P> {
     record: usize,
-    pass: P,
+    permit: P,
 }
 
-pub(crate) struct World<'a, G: Gate> {
+pub(crate) struct Simulation<'a, G: AdmissionControl> {
     scenario: &'a Scenario,
     gate: G,
     clock: ManualClock,
     start: Timestamp,
     now: u64,
-    /// The number keeps events of one instant in the order in which they were made.
+    /// The second number keeps events of one instant in the order in which they were added.
     events: BinaryHeap<Reverse<(u64, u64, Event)>>,
     made: u64,
-    /// Those who wait at the gate.
-    waiting: Vec<(usize, Wait<G::Pass>)>,
-    queue: VecDeque<Held<G::Pass>>,
-    working: Vec<Option<Held<G::Pass>>>,
+    /// Calls that wait for a permit.
+    waiting: Vec<(usize, Wait<G::Permit>)>,
+    queue: VecDeque<CallInService<G::Permit>>,
+    working: Vec<Option<CallInService<G::Permit>>>,
     busy: usize,
-    /// Chance of its own for calls and for work, so that the same calls come whatever the gate
-    /// does.
+    /// Separate random numbers for arrivals and for work, so that the same calls arrive whatever
+    /// the limit does.
     arrivals: Vec<Rng>,
     chance: Rng,
-    outcome: Outcome,
+    outcome: RunOutcome,
 }
 
-impl<'a, G: Gate> World<'a, G> {
+impl<'a, G: AdmissionControl> Simulation<'a, G> {
     pub(crate) fn new(scenario: &'a Scenario, gate: G, clock: ManualClock) -> Self {
         let seed = |salt: u64| Rng::new(scenario.seed.wrapping_mul(1_000_003).wrapping_add(salt));
         let start = clock.now();
-        let mut world = Self {
+        let mut simulation = Self {
             scenario,
             gate,
             clock,
@@ -74,10 +74,10 @@ impl<'a, G: Gate> World<'a, G> {
             busy: 0,
             arrivals: (1..=scenario.streams.len() as u64).map(seed).collect(),
             chance: seed(0),
-            outcome: Outcome::default(),
+            outcome: RunOutcome::default(),
         };
         for stream in 0..scenario.streams.len() {
-            world.next_call(stream);
+            simulation.next_call(stream);
         }
         let steps: Vec<u64> = scenario
             .backend
@@ -85,12 +85,14 @@ impl<'a, G: Gate> World<'a, G> {
             .steps()
             .chain(scenario.backend.work.steps())
             .collect();
-        steps.into_iter().for_each(|at| world.push(at, Event::Step));
-        world.push(0, Event::Look);
-        world
+        steps
+            .into_iter()
+            .for_each(|at| simulation.push(at, Event::BackendChange));
+        simulation.push(0, Event::SampleLimit);
+        simulation
     }
 
-    pub(crate) fn run(mut self) -> Outcome {
+    pub(crate) fn run(mut self) -> RunOutcome {
         while let Some(Reverse((at, _, event))) = self.events.pop() {
             self.now = at;
             self.clock.set(self.start + Duration::from_nanos(at));
@@ -99,32 +101,35 @@ impl<'a, G: Gate> World<'a, G> {
                     self.call(stream, 0);
                     self.next_call(stream);
                 }
-                Event::Again { stream, tried } => self.call(stream, tried),
+                Event::Retry {
+                    stream,
+                    retries_before,
+                } => self.call(stream, retries_before),
                 Event::Leave { record } => {
-                    let Record {
+                    let CallRecord {
                         stream,
-                        tried,
-                        took,
+                        retries_before,
+                        latency,
                         ..
                     } = self.outcome.records[record];
-                    if took.is_none() {
-                        self.again(stream, tried);
+                    if latency.is_none() {
+                        self.retry(stream, retries_before);
                     }
                 }
                 Event::Done { slot } => self.done(slot),
-                Event::GiveUp => self.turns(),
-                Event::Step => self.work(),
-                Event::Look => {
+                Event::WaitTimeout => self.poll_waiting(),
+                Event::BackendChange => self.work(),
+                Event::SampleLimit => {
                     let (limit, probing, level) =
                         (self.gate.limit(), self.gate.probing(), self.gate.level());
-                    self.outcome.looks.push(Look {
+                    self.outcome.limit_samples.push(LimitSample {
                         at,
                         limit,
                         probing,
                         level,
                     });
-                    if at + self.scenario.look <= self.scenario.length {
-                        self.push(at + self.scenario.look, Event::Look);
+                    if at + self.scenario.sample_interval <= self.scenario.length {
+                        self.push(at + self.scenario.sample_interval, Event::SampleLimit);
                     }
                 }
             }
@@ -137,7 +142,7 @@ impl<'a, G: Gate> World<'a, G> {
         self.events.push(Reverse((at, self.made, event)));
     }
 
-    /// The next call of a stream: a Poisson process, begun anew wherever its rate changes.
+    /// Schedules the next call of a stream: a Poisson process, restarted wherever its rate changes.
     fn next_call(&mut self, stream: usize) {
         let rate = &self.scenario.streams[stream].rate;
         let mut from = self.now;
@@ -163,81 +168,88 @@ impl<'a, G: Gate> World<'a, G> {
         }
     }
 
-    fn call(&mut self, stream: usize, tried: u32) {
+    fn call(&mut self, stream: usize, retries_before: u32) {
         let client = &self.scenario.streams[stream];
-        let patience = client.timeout;
-        let pass = self.gate.admit(stream);
+        let timeout = client.timeout;
+        let permit = self.gate.admit(stream);
         let record = self.outcome.records.len();
-        let admitted = pass.is_some();
-        self.outcome.records.push(Record {
+        let admitted = permit.is_some();
+        self.outcome.records.push(CallRecord {
             at: self.now,
             stream,
-            tried,
+            retries_before,
             admitted,
-            took: None,
-            patience,
+            latency: None,
+            timeout,
         });
-        match pass {
-            Some(pass) => self.enter(record, pass),
+        match permit {
+            Some(permit) => self.enter(record, permit),
             None => match self.gate.wait(stream) {
                 Some(wait) => {
-                    self.push((wait.until - self.start).as_nanos() as u64, Event::GiveUp);
+                    self.push(
+                        (wait.until - self.start).as_nanos() as u64,
+                        Event::WaitTimeout,
+                    );
                     self.waiting.push((record, wait));
-                    self.turns();
+                    self.poll_waiting();
                 }
-                None => self.again(stream, tried),
+                None => self.retry(stream, retries_before),
             },
         }
     }
 
-    /// A call is in the service.
-    fn enter(&mut self, record: usize, pass: G::Pass) {
-        let Record {
+    /// Puts a call into the service.
+    fn enter(&mut self, record: usize, permit: G::Permit) {
+        let CallRecord {
             at,
             stream,
-            tried,
-            patience,
+            retries_before,
+            timeout,
             ..
         } = self.outcome.records[record];
-        if tried < self.scenario.streams[stream].retries {
-            self.push(at + patience, Event::Leave { record });
+        if retries_before < self.scenario.streams[stream].retries {
+            self.push(at + timeout, Event::Leave { record });
         }
-        self.queue.push_back(Held { record, pass });
+        self.queue.push_back(CallInService { record, permit });
         self.work();
     }
 
-    /// Those at the gate whose turn has come, or whose time is over.
-    fn turns(&mut self) {
+    /// Handles waiting calls that got a permit or timed out.
+    fn poll_waiting(&mut self) {
         for (record, mut wait) in std::mem::take(&mut self.waiting) {
             match wait.poll() {
                 Poll::Pending => self.waiting.push((record, wait)),
-                Poll::Ready(Some(pass)) => {
+                Poll::Ready(Some(permit)) => {
                     self.outcome.records[record].admitted = true;
-                    self.enter(record, pass);
+                    self.enter(record, permit);
                 }
                 Poll::Ready(None) => {
-                    let Record { stream, tried, .. } = self.outcome.records[record];
-                    self.again(stream, tried);
+                    let CallRecord {
+                        stream,
+                        retries_before,
+                        ..
+                    } = self.outcome.records[record];
+                    self.retry(stream, retries_before);
                 }
             }
         }
     }
 
-    fn again(&mut self, stream: usize, tried: u32) {
+    fn retry(&mut self, stream: usize, retries_before: u32) {
         let client = &self.scenario.streams[stream];
-        if tried < client.retries {
+        if retries_before < client.retries {
             let pause = client.pause as f64 * (0.5 + self.arrivals[stream].unit());
             self.push(
                 self.now + pause as u64,
-                Event::Again {
+                Event::Retry {
                     stream,
-                    tried: tried + 1,
+                    retries_before: retries_before + 1,
                 },
             );
         }
     }
 
-    /// Free workers take what is in the queue, oldest first.
+    /// Free workers take calls from the queue, oldest first.
     fn work(&mut self) {
         let backend = &self.scenario.backend;
         let (workers, mean) = (backend.workers.at(self.now), backend.work.at(self.now));
@@ -245,9 +257,9 @@ impl<'a, G: Gate> World<'a, G> {
             let Some(held) = self.queue.pop_front() else {
                 return;
             };
-            let crowd = 1.0 + backend.contention * self.queue.len() as f64 / workers as f64;
+            let slowdown = 1.0 + backend.contention * self.queue.len() as f64 / workers as f64;
             let weight = self.scenario.streams[self.outcome.records[held.record].stream].weight;
-            let takes = mean as f64 * weight * (0.5 + 0.5 * self.chance.exponential()) * crowd;
+            let takes = mean as f64 * weight * (0.5 + 0.5 * self.chance.exponential()) * slowdown;
             let slot = self
                 .working
                 .iter()
@@ -263,15 +275,15 @@ impl<'a, G: Gate> World<'a, G> {
     }
 
     fn done(&mut self, slot: usize) {
-        let Some(Held { record, pass }) = self.working[slot].take() else {
+        let Some(CallInService { record, permit }) = self.working[slot].take() else {
             return;
         };
         self.busy -= 1;
         let record = &mut self.outcome.records[record];
-        record.took = Some(self.now - record.at);
-        let in_time = record.good();
-        self.gate.done(pass, in_time);
-        self.turns();
+        record.latency = Some(self.now - record.at);
+        let in_time = record.is_in_time();
+        self.gate.done(permit, in_time);
+        self.poll_waiting();
         self.work();
     }
 }

@@ -1,4 +1,4 @@
-//! Telling a layer how much was suppressed.
+//! [`ReportingLayer`]: reports to a layer how many events were suppressed.
 
 use crate::log_record::{Origin, is_log_record};
 use crate::sampler::Sampler;
@@ -12,13 +12,14 @@ use tracing_core::{Dispatch, Event, Level, LevelFilter, Metadata, Subscriber, id
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// A layer that is told how much a [`Sampler`] suppressed; made by [`Sampler::layer`] and
-/// [`Sampler::reporting`].
+/// A layer that gets reports of how many events a [`Sampler`] suppressed; created by
+/// [`Sampler::layer`] and [`Sampler::reporting`].
 ///
-/// After an event of a callsite that was silenced it gets another one, with the same level, target
-/// and place, and with the fields `message` and `suppressed`. No other layer sees that one.
+/// After a shown event of a callsite with suppressed events it gets another event, with the same
+/// level, target and location, and with the fields `message` and `suppressed`. No other layer sees
+/// that one.
 #[derive(Debug)]
-pub struct Reporting<L, C: Clock = CoarseClock> {
+pub struct ReportingLayer<L, C: Clock = CoarseClock> {
     layer: L,
     sampler: Sampler<C>,
 }
@@ -26,19 +27,19 @@ pub struct Reporting<L, C: Clock = CoarseClock> {
 const FIELDS: &[&str] = &["message", "suppressed"];
 const MESSAGE: &str = "similar events were suppressed";
 
-/// What all reports come from. Its byte gives it an address of its own, by which tracing tells
-/// callsites apart.
-struct Source(#[expect(dead_code, reason = "only its address counts")] u8);
+/// The callsite of all reports. Its byte gives it an address of its own, by which tracing
+/// distinguishes callsites.
+struct ReportCallsite(#[expect(dead_code, reason = "only its address counts")] u8);
 
-static SOURCE: Source = Source(0);
-static SOURCE_METADATA: Metadata<'static> =
+static REPORT_CALLSITE: ReportCallsite = ReportCallsite(0);
+static REPORT_METADATA: Metadata<'static> =
     report_metadata(Level::INFO, env!("CARGO_CRATE_NAME"), None, None, None);
 
-impl Callsite for Source {
+impl Callsite for ReportCallsite {
     fn set_interest(&self, _interest: Interest) {}
 
     fn metadata(&self) -> &Metadata<'_> {
-        &SOURCE_METADATA
+        &REPORT_METADATA
     }
 }
 
@@ -49,7 +50,7 @@ const fn report_metadata(
     line: Option<u32>,
     module: Option<&'static str>,
 ) -> Metadata<'static> {
-    let fields = FieldSet::new(FIELDS, identify_callsite!(&SOURCE));
+    let fields = FieldSet::new(FIELDS, identify_callsite!(&REPORT_CALLSITE));
     Metadata::new(
         "suppressed",
         target,
@@ -62,13 +63,13 @@ const fn report_metadata(
     )
 }
 
-/// The metadata of reports on what is like `event`. Events want theirs to last for ever: this is
-/// done once a callsite.
+/// The metadata of reports on events like `event`. Metadata must be `'static`, so it is leaked,
+/// once per callsite.
 fn leak_metadata(event: &Event<'_>, is_shared: bool) -> &'static Metadata<'static> {
     let from = event.metadata();
     let leak = |text: &str| -> &'static str { String::leak(text.to_owned()) };
     let metadata = if is_shared {
-        // Many callsites have part in it.
+        // It stands for many callsites.
         report_metadata(*from.level(), env!("CARGO_CRATE_NAME"), None, None, None)
     } else if is_log_record(from) {
         let origin = Origin::of(event);
@@ -93,7 +94,7 @@ fn leak_metadata(event: &Event<'_>, is_shared: bool) -> &'static Metadata<'stati
     Box::leak(Box::new(metadata))
 }
 
-impl<L, C: Clock> Reporting<L, C> {
+impl<L, C: Clock> ReportingLayer<L, C> {
     pub(crate) fn new(layer: L, sampler: Sampler<C>) -> Self {
         Self { layer, sampler }
     }
@@ -103,8 +104,8 @@ impl<L, C: Clock> Reporting<L, C> {
         L: Layer<S>,
     {
         let site = self.sampler.site_of_event(event);
-        let untold = site.take_untold();
-        if untold == 0 {
+        let unreported = site.take_unreported();
+        if unreported == 0 {
             return;
         }
         let metadata = site
@@ -116,7 +117,7 @@ impl<L, C: Clock> Reporting<L, C> {
         };
         let values: [_; 2] = [
             (&message, Some(&MESSAGE as &dyn Value)),
-            (&suppressed, Some(&untold as &dyn Value)),
+            (&suppressed, Some(&unreported as &dyn Value)),
         ];
         self.layer.on_event(
             &Event::new(metadata, &metadata.fields().value_set(&values)),
@@ -125,7 +126,7 @@ impl<L, C: Clock> Reporting<L, C> {
     }
 }
 
-impl<L, S, C> Layer<S> for Reporting<L, C>
+impl<L, S, C> Layer<S> for ReportingLayer<L, C>
 where
     L: Layer<S>,
     S: Subscriber,

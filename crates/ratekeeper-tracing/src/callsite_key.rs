@@ -1,26 +1,26 @@
-//! What tells callsites apart.
+//! Keys of callsites.
 
 use std::hash::{Hash, Hasher};
 use tracing_core::Metadata;
 
-/// Whether this is an event that will be shown or not: no span, and no mere question whether one
-/// would be.
+/// Whether this is an event, rather than a span or a query whether an event would be shown.
 pub(crate) fn is_event(metadata: &Metadata<'_>) -> bool {
-    // `event_enabled!` asks as an event of its own. Only its name tells: "enabled src/main.rs:7".
+    // `event_enabled!` queries with an event of its own. Only its name differs: "enabled
+    // src/main.rs:7".
     metadata.is_event() && !metadata.name().starts_with("enabled ")
 }
 
-/// The address of the callsite. Addresses of a user's program have no top bit, which
+/// The address of the callsite. User-space addresses have no top bit, which
 /// [`log_record`](crate::log_record) sets in its keys.
 #[inline]
 pub(crate) fn key(metadata: &Metadata<'_>) -> u64 {
-    // tracing shows the address to hashers only.
+    // tracing exposes the address to hashers only.
     let mut address = Address(0);
     metadata.callsite().hash(&mut address);
     address.finish()
 }
 
-/// Keeps the first word it is given: of a pointer, the address.
+/// A hasher that returns the first word written: of a pointer, the address.
 struct Address(u64);
 
 impl Hasher for Address {

@@ -1,14 +1,14 @@
-//! A TCP proxy before a server, whose faults are switched while it runs.
+//! [`FaultProxy`]: a TCP proxy in front of a server, whose faults can be switched while it runs.
 //!
 //! TCP never loses bytes from the middle of a connection, so neither does the proxy: a connection
-//! from which it has swallowed something stays silent in that direction, and is closed when the
-//! fault changes. Without that, a client would take the next reply for the one it missed, which no
-//! network does to it.
+//! from which it has dropped bytes stays silent in that direction, and is closed when the fault
+//! changes. Otherwise a client would take the next reply for the one it missed, which no network
+//! does to it.
 
-mod link;
+mod connection;
 
 use crate::ports;
-use link::{Direction, Link, pump};
+use connection::{Direction, ProxiedConnection, pump};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,26 +16,26 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-/// How long a connection to the server may take; on one machine it takes no time.
-const CONNECT: Duration = Duration::from_secs(5);
+/// The timeout for connecting to the server.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// What the network does to all connections, old and new.
+/// What the network does to all connections, existing and new.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Fault {
-    /// Nothing: bytes pass at once.
+    /// No fault: bytes are forwarded at once.
     #[default]
     None,
     /// The server gets every request, the client no reply.
     DropReplies,
     /// The server gets no request.
     DropRequests,
-    /// Connections are closed, and new ones as soon as they are made.
+    /// Connections are closed, and new ones as soon as they are accepted.
     Cut,
-    /// Replies come that much later; they keep their order.
+    /// Replies are delayed; they keep their order.
     Delay(Duration),
-    /// Requests arrive that much later, so the server decides later than the client thinks.
+    /// Requests are delayed, so the server decides later than the client thinks.
     DelayRequests(Duration),
-    /// Replies are replaced by as many bytes that are no RESP.
+    /// Replies are replaced by as many bytes that are not RESP.
     Garble,
     /// The first half of what the server sends next arrives, then nothing more.
     HalfReply,
@@ -45,13 +45,13 @@ pub enum Fault {
 #[derive(Debug)]
 pub struct FaultProxy {
     port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<ProxyState>,
     accepting: Option<JoinHandle<()>>,
 }
 
 #[derive(Debug)]
-struct Shared {
-    state: Mutex<State>,
+struct ProxyState {
+    state: Mutex<FaultState>,
     ended: AtomicBool,
     accepted: AtomicU64,
     bytes_to_server: AtomicU64,
@@ -60,20 +60,20 @@ struct Shared {
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct FaultState {
     fault: Fault,
-    links: Vec<Arc<Link>>,
+    connections: Vec<Arc<ProxiedConnection>>,
 }
 
 impl FaultProxy {
-    /// A proxy to that port of this machine, with no fault yet.
+    /// Starts a proxy to this port of this machine, without a fault.
     ///
     /// # Panics
     ///
     /// If no port is free.
     pub fn to(server: u16) -> Self {
         let (listener, port) = ports::listen();
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(ProxyState {
             state: Mutex::default(),
             ended: AtomicBool::new(false),
             accepted: AtomicU64::new(0),
@@ -92,7 +92,7 @@ impl FaultProxy {
         }
     }
 
-    /// Where clients connect.
+    /// The port to which clients connect.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -102,52 +102,53 @@ impl FaultProxy {
         format!("redis://127.0.0.1:{}", self.port)
     }
 
-    /// Changes what the network does, from now on. Closes connections that have lost something.
+    /// Changes the fault from now on. Closes connections that have lost bytes.
     pub fn set(&self, fault: Fault) {
         let mut state = self.shared.lock();
         if state.fault == fault {
             return;
         }
         state.fault = fault;
-        for link in &state.links {
-            if fault == Fault::Cut || link.lost_something() {
-                link.close();
+        for connection in &state.connections {
+            if fault == Fault::Cut || connection.has_lost_bytes() {
+                connection.close();
             }
         }
     }
 
-    /// What the network does now.
+    /// The current fault.
     pub fn fault(&self) -> Fault {
         self.shared.lock().fault
     }
 
-    /// The connections that are open now.
+    /// The number of open connections.
     pub fn connections(&self) -> usize {
         self.shared
             .lock()
-            .links
+            .connections
             .iter()
-            .filter(|link| link.is_open())
+            .filter(|connection| connection.is_open())
             .count()
     }
 
-    /// The connections that were ever made, with those that a [`Fault::Cut`] closed at once.
+    /// The number of connections ever accepted, including those that a [`Fault::Cut`] closed at
+    /// once.
     pub fn accepted(&self) -> u64 {
         self.shared.accepted.load(Ordering::Relaxed)
     }
 
-    /// The bytes that were passed on to the server.
+    /// The bytes that were forwarded to the server.
     pub fn bytes_to_server(&self) -> u64 {
         self.shared.bytes_to_server.load(Ordering::Relaxed)
     }
 
-    /// The bytes that were passed on to clients, garbage too.
+    /// The bytes that were forwarded to clients, including garbage.
     pub fn bytes_to_client(&self) -> u64 {
         self.shared.bytes_to_client.load(Ordering::Relaxed)
     }
 
-    /// The bytes that were lost, both ways: by this a test knows that a fault has struck. What was
-    /// still under way when the fault ended is not lost.
+    /// The bytes that were lost, in both directions: a test can see by this that a fault took
+    /// effect. Bytes still in transit when the fault ended are not lost.
     pub fn bytes_swallowed(&self) -> u64 {
         self.shared.bytes_swallowed.load(Ordering::Relaxed)
     }
@@ -165,12 +166,12 @@ impl Drop for FaultProxy {
     }
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl ProxyState {
+    fn lock(&self) -> MutexGuard<'_, FaultState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn passed(&self, direction: Direction) -> &AtomicU64 {
+    fn forwarded_bytes(&self, direction: Direction) -> &AtomicU64 {
         match direction {
             Direction::Requests => &self.bytes_to_server,
             Direction::Replies => &self.bytes_to_client,
@@ -178,8 +179,8 @@ impl Shared {
     }
 }
 
-/// Accepts until the proxy ends, then waits for all it has started.
-fn accept(listener: &TcpListener, server: u16, shared: &Arc<Shared>) {
+/// Accepts until the proxy ends, then waits for all threads it has started.
+fn accept(listener: &TcpListener, server: u16, shared: &Arc<ProxyState>) {
     let mut pumps: Vec<JoinHandle<()>> = Vec::new();
     loop {
         let client = listener.accept();
@@ -189,7 +190,7 @@ fn accept(listener: &TcpListener, server: u16, shared: &Arc<Shared>) {
         let Ok((client, _)) = client else { continue };
         shared.accepted.fetch_add(1, Ordering::Relaxed);
         pumps.retain(|pump| !pump.is_finished());
-        // Whoever cannot be connected is closed by being dropped.
+        // A client whose server connection fails is closed by being dropped.
         let _ = open(client, server, shared).map(|opened| pumps.extend(opened));
     }
     for pump in pumps {
@@ -197,31 +198,40 @@ fn accept(listener: &TcpListener, server: u16, shared: &Arc<Shared>) {
     }
 }
 
-fn open(client: TcpStream, server: u16, shared: &Arc<Shared>) -> io::Result<[JoinHandle<()>; 2]> {
+fn open(
+    client: TcpStream,
+    server: u16,
+    shared: &Arc<ProxyState>,
+) -> io::Result<[JoinHandle<()>; 2]> {
     if shared.lock().fault == Fault::Cut {
         return Err(io::ErrorKind::ConnectionRefused.into());
     }
-    let server =
-        TcpStream::connect_timeout(&SocketAddr::from((Ipv4Addr::LOCALHOST, server)), CONNECT)?;
+    let server = TcpStream::connect_timeout(
+        &SocketAddr::from((Ipv4Addr::LOCALHOST, server)),
+        CONNECT_TIMEOUT,
+    )?;
     client.set_nodelay(true)?;
     server.set_nodelay(true)?;
-    let link = Arc::new(Link::new(client.try_clone()?, server.try_clone()?));
+    let connection = Arc::new(ProxiedConnection::new(
+        client.try_clone()?,
+        server.try_clone()?,
+    ));
     {
         let mut state = shared.lock();
         // It may have been cut meanwhile.
         if state.fault == Fault::Cut {
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
-        state.links.retain(|link| link.is_open());
-        state.links.push(Arc::clone(&link));
+        state.connections.retain(|connection| connection.is_open());
+        state.connections.push(Arc::clone(&connection));
     }
     let (from_client, to_client) = (client.try_clone()?, client);
     let (from_server, to_server) = (server.try_clone()?, server);
     let start = |direction, from: TcpStream, to: TcpStream| {
-        let (shared, link) = (Arc::clone(shared), Arc::clone(&link));
+        let (shared, connection) = (Arc::clone(shared), Arc::clone(&connection));
         thread::spawn(move || {
-            pump(direction, from, to, &shared, &link);
-            link.close();
+            pump(direction, from, to, &shared, &connection);
+            connection.close();
         })
     };
     Ok([

@@ -1,29 +1,30 @@
-//! Remembers the interval that is nearest to its bound, or furthest beyond it.
+//! [`TightestInterval`]: the interval that is nearest to its bound, or furthest beyond it.
 
 use super::{Report, Violation};
 use std::fmt::Display;
 
 #[derive(Clone, Copy, Debug)]
-struct Spot {
+struct MeasuredInterval {
     from_us: u64,
     to_us: u64,
     measured: u128,
     allowed: u128,
 }
 
-impl Spot {
+impl MeasuredInterval {
     fn slack(&self) -> i128 {
         self.allowed as i128 - self.measured as i128
     }
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Tightest(Option<Spot>);
+pub(super) struct TightestInterval(Option<MeasuredInterval>);
 
-impl Tightest {
-    /// From `from_us` to `to_us`, both included, there was so much, and so much was allowed.
+impl TightestInterval {
+    /// Compares with the interval from `from_us` to `to_us`, both included, in which `measured` was
+    /// admitted and `allowed` was allowed.
     pub(super) fn compare(&mut self, from_us: u64, to_us: u64, measured: u128, allowed: u128) {
-        let spot = Spot {
+        let interval = MeasuredInterval {
             from_us,
             to_us,
             measured,
@@ -31,9 +32,9 @@ impl Tightest {
         };
         if self
             .0
-            .is_none_or(|tightest| spot.slack() < tightest.slack())
+            .is_none_or(|tightest| interval.slack() < tightest.slack())
         {
-            self.0 = Some(spot);
+            self.0 = Some(interval);
         }
     }
 
@@ -45,7 +46,7 @@ impl Tightest {
     ) -> Result<Report, Violation> {
         let narrow = |number: u128| u64::try_from(number).unwrap_or(u64::MAX);
         match self.0 {
-            Some(Spot {
+            Some(MeasuredInterval {
                 from_us,
                 to_us,
                 measured,
@@ -59,9 +60,9 @@ impl Tightest {
                 verb,
                 bound: bound.to_string(),
             }),
-            spot => Ok(Report {
+            interval => Ok(Report {
                 admitted,
-                slack: spot.map(|spot| narrow(spot.allowed - spot.measured)),
+                slack: interval.map(|interval| narrow(interval.allowed - interval.measured)),
             }),
         }
     }

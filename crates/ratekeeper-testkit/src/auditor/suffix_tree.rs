@@ -1,8 +1,8 @@
-//! The largest of `value[i] + weight[i] + weight[i + 1] + …` over all i, while values and weights
-//! are set one by one.
+//! [`SuffixTree`]: the largest of `value[i] + weight[i] + weight[i + 1] + …` over all i, while
+//! values and weights are set one by one.
 //!
-//! A tree in which each node knows the sum of its weights and the best of the suffixes that begin
-//! in it.
+//! A binary tree in which each node stores the sum of its weights and the best of the suffixes that
+//! begin in it.
 
 #[derive(Clone, Copy, Debug)]
 struct Node {
@@ -15,13 +15,13 @@ struct Node {
 const NOTHING: i128 = i128::MIN / 2;
 
 #[derive(Debug)]
-pub(super) struct Suffixes {
+pub(super) struct SuffixTree {
     /// The root at 1, the children of k at 2k and 2k + 1, the leaves from `leaves` on.
     nodes: Vec<Node>,
     leaves: usize,
 }
 
-impl Suffixes {
+impl SuffixTree {
     pub(super) fn new(positions: usize) -> Self {
         let leaves = positions.next_power_of_two();
         Self {
@@ -51,7 +51,7 @@ impl Suffixes {
         self.renew(position);
     }
 
-    /// The best, and where it begins.
+    /// The largest sum, and where it begins.
     pub(super) fn best(&self) -> (i128, usize) {
         (self.nodes[1].best, self.nodes[1].at)
     }

@@ -1,9 +1,9 @@
-//! Sums over a range of positions while values are added at any of them (a Fenwick tree).
+//! [`FenwickTree`]: sums over a range of positions while values are added at any of them.
 
 #[derive(Debug)]
-pub(super) struct Sums(Vec<u128>);
+pub(super) struct FenwickTree(Vec<u128>);
 
-impl Sums {
+impl FenwickTree {
     pub(super) fn new(positions: usize) -> Self {
         Self(vec![0; positions + 1])
     }

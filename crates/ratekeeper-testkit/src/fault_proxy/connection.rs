@@ -1,6 +1,6 @@
-//! One connection through the proxy, and the threads that carry its bytes.
+//! [`ProxiedConnection`]: one connection through the proxy, and the threads that forward its bytes.
 
-use super::{Fault, Shared};
+use super::{Fault, ProxyState};
 use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -8,12 +8,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The most that is read at once.
-const CHUNK: usize = 64 * 1024;
-/// Between two looks at whether a connection was closed.
-const LOOK: Duration = Duration::from_millis(2);
+/// The most bytes read at once.
+const MAX_READ: usize = 64 * 1024;
+/// The interval between checks whether a connection was closed.
+const POLL: Duration = Duration::from_millis(2);
 
-/// Which way bytes go.
+/// The direction in which bytes flow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Direction {
     Requests,
@@ -22,25 +22,25 @@ pub(super) enum Direction {
 
 /// Both ends of a connection.
 #[derive(Debug)]
-pub(super) struct Link {
+pub(super) struct ProxiedConnection {
     client: TcpStream,
     server: TcpStream,
-    lost_something: AtomicBool,
+    has_lost_bytes: AtomicBool,
     closed: AtomicBool,
 }
 
-impl Link {
+impl ProxiedConnection {
     pub(super) fn new(client: TcpStream, server: TcpStream) -> Self {
         Self {
             client,
             server,
-            lost_something: AtomicBool::new(false),
+            has_lost_bytes: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
     }
 
-    pub(super) fn lost_something(&self) -> bool {
-        self.lost_something.load(Ordering::Relaxed)
+    pub(super) fn has_lost_bytes(&self) -> bool {
+        self.has_lost_bytes.load(Ordering::Relaxed)
     }
 
     pub(super) fn is_open(&self) -> bool {
@@ -55,48 +55,51 @@ impl Link {
     }
 }
 
-/// What becomes of bytes that were just read.
-enum Fate {
-    Pass(usize, Duration),
+/// What to do with bytes that were just read.
+enum ForwardAction {
+    Forward(usize, Duration),
     Garble,
 }
 
-/// Carries bytes one way until either end closes. What was under way when its sender closed still
-/// arrives.
+/// Forwards bytes in one direction until either end closes. Bytes that were in transit when their
+/// sender closed still arrive.
 pub(super) fn pump(
     direction: Direction,
     mut from: TcpStream,
     mut to: TcpStream,
-    shared: &Shared,
-    link: &Link,
+    shared: &ProxyState,
+    connection: &ProxiedConnection,
 ) {
-    let mut buffer = vec![0; CHUNK];
-    let mut late: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
+    let mut buffer = vec![0; MAX_READ];
+    let mut delayed: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
     // This direction has lost bytes, so nothing may follow them.
     let mut silent = false;
     let mut sender_closed = false;
     loop {
-        while late.front().is_some_and(|(due, _)| *due <= Instant::now()) {
-            let (_, bytes) = late.pop_front().expect("there is a first one");
-            // Counted first, so that whoever has them finds them counted.
+        while delayed
+            .front()
+            .is_some_and(|(due, _)| *due <= Instant::now())
+        {
+            let (_, bytes) = delayed.pop_front().expect("there is a first one");
+            // Counted first, so that a receiver finds them counted.
             shared
-                .passed(direction)
+                .forwarded_bytes(direction)
                 .fetch_add(bytes.len() as u64, Ordering::Relaxed);
             if to.write_all(&bytes).is_err() {
                 return;
             }
         }
-        let wait = late
+        let wait = delayed
             .front()
             .map(|(due, _)| due.saturating_duration_since(Instant::now()));
         if sender_closed {
-            let Some(wait) = wait.filter(|_| link.is_open()) else {
+            let Some(wait) = wait.filter(|_| connection.is_open()) else {
                 return;
             };
-            thread::sleep(wait.min(LOOK));
+            thread::sleep(wait.min(POLL));
             continue;
         }
-        // A wait of zero would be refused.
+        // A timeout of zero is an error.
         if from
             .set_read_timeout(wait.map(|wait| wait.max(Duration::from_micros(1))))
             .is_err()
@@ -112,32 +115,32 @@ pub(super) fn pump(
             Err(error) if is_timeout(error.kind()) => continue,
             Err(_) => return,
         };
-        let fate = {
-            // Held while it is decided, so that whoever changes the fault knows what was lost
-            // before.
+        let action = {
+            // Locked while it is decided, so that a thread that changes the fault knows what was
+            // lost before.
             let state = shared.lock();
-            let fate = if silent {
-                Fate::Pass(0, Duration::ZERO)
+            let action = if silent {
+                ForwardAction::Forward(0, Duration::ZERO)
             } else {
-                fate(direction, state.fault, read)
+                action(direction, state.fault, read)
             };
-            if let Fate::Pass(passed, _) = fate
+            if let ForwardAction::Forward(passed, _) = action
                 && passed < read
             {
                 silent = true;
-                link.lost_something.store(true, Ordering::Relaxed);
+                connection.has_lost_bytes.store(true, Ordering::Relaxed);
                 shared
                     .bytes_swallowed
                     .fetch_add((read - passed) as u64, Ordering::Relaxed);
             }
-            fate
+            action
         };
-        let (bytes, delay) = match fate {
-            Fate::Pass(0, _) => continue,
-            Fate::Pass(passed, delay) => (buffer[..passed].to_vec(), delay),
-            Fate::Garble => (garbage(read), Duration::ZERO),
+        let (bytes, delay) = match action {
+            ForwardAction::Forward(0, _) => continue,
+            ForwardAction::Forward(passed, delay) => (buffer[..passed].to_vec(), delay),
+            ForwardAction::Garble => (garbage(read), Duration::ZERO),
         };
-        late.push_back((Instant::now() + delay, bytes));
+        delayed.push_back((Instant::now() + delay, bytes));
     }
 }
 
@@ -148,7 +151,7 @@ fn is_timeout(kind: ErrorKind) -> bool {
     )
 }
 
-/// A line that no reply begins with, so that a client which reads lines sees it too.
+/// A line that no reply begins with, so that a client that reads lines sees it too.
 fn garbage(length: usize) -> Vec<u8> {
     let mut bytes = vec![0xff; length];
     if let Some(end) = bytes.last_chunk_mut() {
@@ -157,17 +160,17 @@ fn garbage(length: usize) -> Vec<u8> {
     bytes
 }
 
-fn fate(direction: Direction, fault: Fault, read: usize) -> Fate {
+fn action(direction: Direction, fault: Fault, read: usize) -> ForwardAction {
     use Direction::{Replies, Requests};
     match (fault, direction) {
         (Fault::DropReplies, Replies) | (Fault::DropRequests, Requests) | (Fault::Cut, _) => {
-            Fate::Pass(0, Duration::ZERO)
+            ForwardAction::Forward(0, Duration::ZERO)
         }
         (Fault::Delay(delay), Replies) | (Fault::DelayRequests(delay), Requests) => {
-            Fate::Pass(read, delay)
+            ForwardAction::Forward(read, delay)
         }
-        (Fault::Garble, Replies) => Fate::Garble,
-        (Fault::HalfReply, Replies) => Fate::Pass(read / 2, Duration::ZERO),
-        _ => Fate::Pass(read, Duration::ZERO),
+        (Fault::Garble, Replies) => ForwardAction::Garble,
+        (Fault::HalfReply, Replies) => ForwardAction::Forward(read / 2, Duration::ZERO),
+        _ => ForwardAction::Forward(read, Duration::ZERO),
     }
 }

@@ -76,7 +76,7 @@ fn a_container_is_measured_against_its_own_limits() {
 }
 
 #[test]
-fn what_cannot_be_read_is_not_a_number() {
+fn an_unreadable_load_is_nan() {
     let root = Root::new(
         "nothing",
         &[("proc/stat", "garbage"), ("proc/meminfo", "MemTotal: lots")],

@@ -185,7 +185,7 @@ mod tests {
     use ratekeeper::ManualClock;
 
     #[test]
-    fn keys_that_fall_on_the_same_slots_are_found_until_the_table_is_full() {
+    fn colliding_keys_are_found_until_the_table_is_full() {
         let (rules, clock) = (Rules::new(), ManualClock::new());
         let sites = CallsiteTable::new(&rules, &clock);
         let insert = |key| {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_meet_a_callsite_at_once_share_it() {
+    fn threads_that_register_a_callsite_at_once_share_it() {
         let (rules, clock) = (Rules::new(), ManualClock::new());
         let sites = CallsiteTable::new(&rules, &clock);
         std::thread::scope(|scope| {

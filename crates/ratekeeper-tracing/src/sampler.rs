@@ -235,7 +235,7 @@ mod tests {
     use tracing_subscriber::prelude::*;
 
     #[test]
-    fn callsites_that_find_no_room_share_one_count_a_level() {
+    fn callsites_beyond_the_capacity_share_one_count_per_level() {
         struct Targets(Arc<Mutex<Vec<String>>>);
         impl<S: Subscriber> Layer<S> for Targets {
             fn on_event(&self, event: &Event<'_>, _context: Context<'_, S>) {

@@ -54,7 +54,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_index_has_a_place_of_its_own() {
+    fn every_index_has_a_slot_of_its_own() {
         let mut next = (0, 0);
         for index in 0..10_000 {
             assert_eq!(slot(index), next);
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn entries_stay_what_they_were_made() {
+    fn entries_keep_their_first_value() {
         let chunks = AppendVec::new();
         assert_eq!(chunks.get(70), None);
         assert_eq!(*chunks.get_or_make(70, || 7), 7);

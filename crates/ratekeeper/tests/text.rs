@@ -1,4 +1,4 @@
-//! Limits as text: what is accepted, what is printed, and what a mistake is told.
+//! Limits as text: what is accepted, what is printed, and the error messages.
 
 use proptest::prelude::*;
 use ratekeeper::{Algorithm, Limit};
@@ -9,7 +9,7 @@ fn parse(text: &str) -> Limit {
 }
 
 #[test]
-fn the_grammar_is_understood() {
+fn the_grammar_is_accepted() {
     let hour = Duration::from_secs(3_600);
     for (text, limit) in [
         ("10/s", Limit::per_second(10)),
@@ -63,7 +63,7 @@ fn the_grammar_is_understood() {
 }
 
 #[test]
-fn limits_are_printed_the_way_people_write_them() {
+fn limits_are_printed_as_written() {
     for text in [
         "10/s",
         "100/min burst 20",
@@ -102,7 +102,7 @@ fn limits_are_printed_the_way_people_write_them() {
 }
 
 #[test]
-fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
+fn an_error_names_the_position_and_a_correction() {
     for (text, says) in [
         (
             "",
@@ -196,7 +196,7 @@ fn a_mistake_is_told_where_it_is_and_what_would_be_right() {
 }
 
 #[test]
-fn what_was_rounded_is_shown() {
+fn effective_shows_what_was_rounded() {
     assert!(Limit::per_second(58_000_000_000).effective().is_none());
     assert_eq!(
         Limit::per_second(60_000_000_000)
@@ -286,7 +286,7 @@ proptest! {
         let limit = if refundable { limit.refundable() } else { limit };
         match limit.to_string().parse::<Limit>() {
             Ok(parsed) => prop_assert_eq!(parsed, limit),
-            // Only what code clips is refused in text.
+            // Only what code clips is an error in text.
             Err(error) => prop_assert_eq!(error.kind(), ratekeeper::limit::ParseLimitErrorKind::Fill),
         }
     }

@@ -208,13 +208,13 @@ mod tests {
     }
 
     #[test]
-    fn all_are_measured_that_a_window_holds() {
+    fn all_requests_that_a_window_holds_are_measured() {
         let (measured, seen) = pass(&Window::new(), 4_000);
         assert_eq!((measured, seen.all), (4_000, 4_000));
     }
 
     #[test]
-    fn of_more_so_many_are_measured_that_a_window_lasts_its_time() {
+    fn beyond_that_requests_are_sampled_so_that_a_window_lasts_its_time() {
         let window = Window::new();
         // One in 32 of them, which is between half of what a window holds and all of it.
         let (measured, seen) = pass(&window, 100_000);
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_is_too_late_stands_for_those_that_nobody_measured() {
+    fn a_late_request_stands_for_the_unmeasured_ones() {
         let window = Window::new();
         window.add(RequestEnd::TooLate(32), 1, 0);
         window.add(RequestEnd::Dropped, 1, 0);
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_alone_thin_nothing_out() {
+    fn drops_alone_do_not_start_sampling() {
         let window = Window::new();
         window.set_due(LENGTH);
         for _ in 0..3 * MAX_REQUESTS {

@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_is_exact() {
+    fn limits_that_fit_are_exact() {
         let exact = |text: &str| text.parse::<Limit>().unwrap().in_micros();
         assert_eq!(
             exact("10/s burst 20"),

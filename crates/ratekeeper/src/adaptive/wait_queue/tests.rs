@@ -44,7 +44,7 @@ const MAX_WAITING: usize = 5;
 
 proptest! {
     #[test]
-    fn nobody_is_forgotten_passed_or_woken_for_nothing(steps in prop::collection::vec(step(), 1..120)) {
+    fn no_waiter_is_forgotten_overtaken_or_woken_without_a_permit(steps in prop::collection::vec(step(), 1..120)) {
         let clock = ManualClock::new();
         let gate = AdaptiveConcurrency::builder().min(LIMIT).max(LIMIT).start(LIMIT).build_with_clock(clock.clone());
         let queue = AdaptiveQueue::new(gate.clone(), QueueConfig::of(MAX_WAITING));
@@ -114,7 +114,7 @@ proptest! {
 }
 
 #[test]
-fn how_long_may_be_waited() {
+fn the_longest_wait_depends_on_the_backlog() {
     let clock = ManualClock::new();
     let gate = AdaptiveConcurrency::builder()
         .min(1)
@@ -142,7 +142,7 @@ fn how_long_may_be_waited() {
 }
 
 #[test]
-fn other_numbers_hold_for_who_comes_then() {
+fn a_new_configuration_applies_to_later_requests() {
     let gate = AdaptiveConcurrency::builder()
         .min(1)
         .max(1)

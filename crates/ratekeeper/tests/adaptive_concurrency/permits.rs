@@ -1,4 +1,4 @@
-//! Permits, what counts as what, and what any order of calls keeps to.
+//! Permits, outcomes, and the invariants of any order of calls.
 
 use proptest::prelude::*;
 use ratekeeper::adaptive::{
@@ -15,7 +15,7 @@ fn build(builder: AdaptiveConcurrencyBuilder) -> (AdaptiveConcurrency<ManualCloc
     (builder.build_with_clock(clock.clone()), clock)
 }
 
-/// As many as may be are in flight for `took`, then all end alike.
+/// Fills the limit for `took`, then ends all permits with the same outcome.
 fn wave(
     gate: &AdaptiveConcurrency<ManualClock>,
     clock: &ManualClock,
@@ -47,7 +47,7 @@ fn at_most_the_limit_are_in_flight_and_permits_come_back() {
 }
 
 #[test]
-fn numbers_that_cannot_be_are_brought_into_their_range() {
+fn invalid_settings_are_clamped_to_their_range() {
     for (min, max, start, limit) in [
         (0, 0, 0, 1),
         (10, 5, 1, 10),
@@ -110,7 +110,7 @@ fn drops_shrink_every_control_to_its_least() {
 }
 
 #[test]
-fn what_takes_longer_than_the_timeout_counts_as_dropped() {
+fn requests_over_the_timeout_count_as_dropped() {
     let (gate, clock) =
         build(AdaptiveConcurrency::builder().control(Control::aimd().timeout(100 * MS)));
     wave(&gate, &clock, 99 * MS, RequestOutcome::Success);
@@ -119,7 +119,7 @@ fn what_takes_longer_than_the_timeout_counts_as_dropped() {
     assert_eq!((gate.limit(), gate.snapshot().drops), (18, 21));
 }
 
-/// Few drops among many are nobody's overload; the share can be set.
+/// A small share of drops is not an overload; the share can be set.
 #[test]
 fn a_hundredth_may_be_dropped() {
     for (tolerated, limit) in [(None, 202), (Some(0.0), 180)] {
@@ -132,9 +132,9 @@ fn a_hundredth_may_be_dropped() {
         }
         let (gate, clock) = build(builder);
         let held: Vec<_> = std::iter::from_fn(|| gate.try_acquire().ok()).collect();
-        // Those that came last saw the limit in full use.
+        // The last requests saw the limit in full use.
         let mut held = held.into_iter().rev();
-        // The first ten close the first window: nothing dropped among them.
+        // The first ten close the first window: none of them is dropped.
         held.by_ref()
             .take(10)
             .for_each(|permit| permit.finish(RequestOutcome::Success));
@@ -172,7 +172,7 @@ fn a_permit_that_is_dropped_or_ignored_says_nothing() {
 }
 
 #[test]
-fn a_snapshot_tells_the_latencies() {
+fn a_snapshot_contains_the_latencies() {
     let (gate, clock) = build(AdaptiveConcurrency::builder());
     wave(&gate, &clock, 64 * MS, RequestOutcome::Success);
     let seen = gate.snapshot();
@@ -183,7 +183,7 @@ fn a_snapshot_tells_the_latencies() {
     );
 }
 
-/// Requests that last, as streams do, must not keep a probe from its end.
+/// Long requests, such as streams, must not keep a probe from ending.
 #[test]
 fn a_probe_ends_although_nothing_finishes() {
     let (gate, clock) = build(AdaptiveConcurrency::builder());
@@ -279,8 +279,8 @@ fn controls() -> impl Strategy<Value = Control> {
 }
 
 proptest! {
-    /// The limit stays in its range, a permit is given if and only if there is room for it, and
-    /// none is lost.
+    /// The limit stays in its range, a permit is given if and only if the limit allows it, and none
+    /// is lost.
     #[test]
     fn any_order_of_calls_keeps_to_the_limit(
         control in controls(), min in 1..10_u64, more in 0..30_u64, start in 0..50_u64,
@@ -314,8 +314,8 @@ proptest! {
     }
 }
 
-/// More than a window holds: some are measured, and what they say is what all of them say, at a
-/// time of the caller's or the clock's.
+/// More requests than a window holds: a sample is measured and stands for all of them, with times
+/// of the caller or of the clock.
 #[test]
 fn one_in_twenty_dropped_is_too_many_at_any_rate() {
     const RATE: u64 = 1_000_000;

@@ -1,11 +1,11 @@
-//! One refundable bucket, reached in every way there is.
+//! One refundable bucket, behind every interface.
 
 use ratekeeper::{
     Ask, Charge, Clock, Decision, Keyed, Limit, Limiter, ManualClock, MemoryStore, Mode, Verdict,
     keyed::ChargeToken, store::LimitHandle,
 };
 
-/// Something that was charged.
+/// A charge.
 pub(crate) enum Ticket {
     Charge(Charge<ManualClock>),
     Taken(ChargeToken),
@@ -16,7 +16,7 @@ pub(crate) enum Ticket {
 pub(crate) trait Bucket {
     fn name(&self) -> &'static str;
     fn take(&mut self, cost: u64) -> (Decision, Option<Ticket>);
-    /// A charge that is final; none where the interface has no such thing.
+    /// A final charge; none if the interface has no such call.
     fn check(&mut self, cost: u64) -> Decision;
     fn peek(&mut self, cost: u64) -> Decision;
     fn settle(&mut self, ticket: Ticket, actual: u64);
@@ -28,7 +28,7 @@ pub(crate) trait Bucket {
 
 type Make = fn(Limit, &ManualClock) -> Box<dyn Bucket>;
 
-pub(crate) fn faces() -> [Make; 4] {
+pub(crate) fn all_buckets() -> [Make; 4] {
     [
         |limit, clock| Box::new(Limiter::with_clock(limit, clock.clone())),
         |limit, clock| Box::new(keyed(limit, clock)),
@@ -222,7 +222,7 @@ impl Bucket for Stored {
         )
     }
 
-    /// A store has no such thing: what is charged is settled.
+    /// A store has no final charges: every charge is settled.
     fn check(&mut self, cost: u64) -> Decision {
         let (decision, verdict) = self.ask(cost, Mode::Enforce);
         self.store

@@ -224,7 +224,7 @@ impl Bound {
                     worst = Some(Violation {
                         key: Some(key.to_string()),
                         ..violation
-                    })
+                    });
                 }
             }
         }

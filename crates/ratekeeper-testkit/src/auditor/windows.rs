@@ -12,7 +12,7 @@ pub(super) fn sliding(
     tightest: &mut TightestInterval,
 ) {
     each_sliding(trace, window, |from, to, admitted| {
-        tightest.compare(from, to, admitted, limit)
+        tightest.compare(from, to, admitted, limit);
     });
 }
 

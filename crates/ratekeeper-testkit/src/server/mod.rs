@@ -132,7 +132,7 @@ impl RedisServer {
                 Ok(process) => break process,
                 // Another process may use the port for a moment.
                 Err(_) if self.files.port_was_taken() && Instant::now() < deadline => {
-                    thread::sleep(POLL)
+                    thread::sleep(POLL);
                 }
                 Err(problem) => panic!("{problem}"),
             }

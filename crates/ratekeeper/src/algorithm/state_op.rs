@@ -5,7 +5,7 @@
 use super::refundable_bucket::RefundableBucket;
 use super::{Refund, StateMachine, StepResult};
 use crate::decision::Decision;
-use crate::limit::{Kind, TickLimit};
+use crate::limit::TickLimit;
 
 /// The most words that a state may have, other than a log.
 pub(crate) const MAX_STATE_WORDS: usize = 12;
@@ -132,19 +132,19 @@ impl StateOp for GrantOp {
 macro_rules! with_machine {
     ($kind:expr, $machine:ident => $body:expr) => {
         match $kind {
-            Kind::FixedWindow => {
+            $crate::limit::Kind::FixedWindow => {
                 type $machine = $crate::algorithm::fixed_window::FixedWindow<false>;
                 $body
             }
-            Kind::FirstHit => {
+            $crate::limit::Kind::FirstHit => {
                 type $machine = $crate::algorithm::fixed_window::FixedWindow<true>;
                 $body
             }
-            Kind::SlidingWindow => {
+            $crate::limit::Kind::SlidingWindow => {
                 type $machine = $crate::algorithm::sliding_window::SlidingWindow;
                 $body
             }
-            Kind::Refundable => {
+            $crate::limit::Kind::Refundable => {
                 type $machine = $crate::algorithm::refundable_bucket::RefundableBucket;
                 $body
             }

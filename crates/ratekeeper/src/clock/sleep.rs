@@ -23,19 +23,19 @@ enum Timer {
         at: Timestamp,
         sleeper: SleeperId,
     },
-    NoTimer,
+    Missing,
 }
 
 impl Sleep {
     /// Ready after `duration` of real time, by tokio's timer.
     pub fn real(duration: Duration) -> Self {
         if tokio::runtime::Handle::try_current().is_err() {
-            return Self(Timer::NoTimer);
+            return Self(Timer::Missing);
         }
         // tokio panics on a runtime without timers, and has no way to ask beforehand. The panic
         // hook still prints its message.
         let sleep = std::panic::catch_unwind(|| Box::pin(tokio::time::sleep(duration)));
-        Self(sleep.map_or(Timer::NoTimer, Timer::Real))
+        Self(sleep.map_or(Timer::Missing, Timer::Real))
     }
 
     pub(super) fn manual(clock: ManualClock, at: Timestamp) -> Self {
@@ -57,7 +57,7 @@ impl Future for Sleep {
                 true => Poll::Ready(true),
                 false => Poll::Pending,
             },
-            Timer::NoTimer => Poll::Ready(false),
+            Timer::Missing => Poll::Ready(false),
         }
     }
 }

@@ -114,7 +114,7 @@ impl<C: Clock> Acquire<'_, C> {
                 Some(ended) => return ended,
                 None => match self.deadline {
                     Some(Deadline::At(deadline)) => {
-                        self.concurrency.shared.clock.park_until(deadline)
+                        self.concurrency.shared.clock.park_until(deadline);
                     }
                     _ => std::thread::park(),
                 },

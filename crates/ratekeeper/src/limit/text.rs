@@ -302,7 +302,7 @@ impl<'a> Parser<'a> {
                 return Err((at, ParseLimitErrorKind::Pacing));
             }
             (Some((_, burst)), _) => {
-                limit = Limit::build(limit.count, limit.period, burst, Algorithm::Pacing, false)
+                limit = Limit::build(limit.count, limit.period, burst, Algorithm::Pacing, false);
             }
             (None, _) => {}
         }

@@ -80,7 +80,7 @@ impl Generation {
         let ((old, word), new) = (self.as_bucket(word), limit.tick_limit());
         match (family(&old), family(new)) {
             (AlgorithmFamily::Tokens, AlgorithmFamily::Tokens) => {
-                self.hand_over_tokens(&old, next, limit, carry, word, now)
+                self.hand_over_tokens(&old, next, limit, carry, word, now);
             }
             (AlgorithmFamily::Queue, AlgorithmFamily::Queue) if carry != Carry::Reset => {
                 // The time at which the queue will be empty stays the same.

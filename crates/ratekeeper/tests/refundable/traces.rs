@@ -1,6 +1,6 @@
 //! Random traces against a complete history.
 
-use crate::interfaces::{Bucket, Ticket, faces};
+use crate::interfaces::{Bucket, Ticket, all_buckets};
 use proptest::prelude::*;
 use ratekeeper::{Clock, Decision, Limit, ManualClock};
 use std::time::Duration;

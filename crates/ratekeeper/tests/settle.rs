@@ -77,7 +77,7 @@ impl LimiterHistory {
         match op {
             Op::Pass(quarters) => self.now += quarters * self.quarter,
             Op::Check(cost) if at.check_n(cost).is_allowed() => {
-                self.events.push(Event { at: self.now, cost })
+                self.events.push(Event { at: self.now, cost });
             }
             Op::Check(_) => {}
             Op::Take(cost) => {
@@ -461,8 +461,8 @@ fn passes_after(give_back: impl FnOnce(&Limiter<AdvancingClock>)) -> u64 {
     // Armed by the caller's closure once it holds what it will give back.
     ARM.with_borrow_mut(|arm| {
         *arm = Some(Box::new(move || {
-            *armed.lock().unwrap() = Some(Box::new(meanwhile))
-        }))
+            *armed.lock().unwrap() = Some(Box::new(meanwhile));
+        }));
     });
     give_back(&limiter);
     while limiter.check().is_allowed() {

@@ -93,9 +93,10 @@ fn overload(
             if tell_use {
                 shedder.report(server.in_use(now) / 0.85);
             }
-            match server.takes(now) {
-                true => fates[which].served += 1,
-                false => shedder.refused(),
+            if server.takes(now) {
+                fates[which].served += 1;
+            } else {
+                shedder.refused();
             }
         }
         turns.see(shedder.level());

@@ -355,10 +355,7 @@ proptest! {
         let slot = which.index(world.slots.len());
         let (cost, act) = (world.slots[slot].cost, world.slots[slot].act);
         let promised_later = (last(&world) - ends[slot]).max(0);
-        let expected = match act < world.now {
-            true => 0,
-            false => (i128::from(cost) * world.rule.token - promised_later).max(0),
-        };
+        let expected = if act < world.now { 0 } else { (i128::from(cost) * world.rule.token - promised_later).max(0) };
         let before = world.level();
         world.cancel(slot);
         // A bucket that time has filled meanwhile cannot hold more.
@@ -652,7 +649,7 @@ fn threads_that_reserve_and_cancel_keep_p1_at_act_times() {
                                 acted.lock().unwrap().push(Event { at: now, cost });
                             }
                             5..=7 if !held.is_empty() => {
-                                held.swap_remove(pick / 8 % held.len()).0.cancel()
+                                held.swap_remove(pick / 8 % held.len()).0.cancel();
                             }
                             _ => {}
                         }

@@ -55,7 +55,7 @@ fn two_newcomers_take_two_slots() {
         let thread = thread::spawn(move || passed(&other, 2, 1));
         assert_eq!(passed(&keyed, 1, 1) + thread.join().unwrap(), 2);
         assert_eq!(passed(&keyed, 1, 1) + passed(&keyed, 2, 1), 0);
-        assert_eq!(keyed.figures().keys, 2);
+        assert_eq!(keyed.stats().keys, 2);
     });
 }
 
@@ -120,7 +120,7 @@ fn an_instant_before_a_key_was_fresh_finds_what_it_had_used() {
 fn settling_beside_a_check_gives_back_only_what_was_not_needed() {
     model(|| {
         let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
-        let (_, taken) = keyed.key(&1).charge(2);
+        let (_, taken) = keyed.key(&1).take_token(2);
         let other = keyed.clone();
         let thread = thread::spawn(move || passed(&other, 1, 2));
         keyed.settle(taken, 1);
@@ -132,7 +132,7 @@ fn settling_beside_a_check_gives_back_only_what_was_not_needed() {
 fn settling_beside_a_reset_gives_nothing_back_on_top_of_it() {
     model(|| {
         let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
-        let (_, taken) = keyed.key(&1).charge(2);
+        let (_, taken) = keyed.key(&1).take_token(2);
         let other = keyed.clone();
         let thread = thread::spawn(move || {
             other.key(&1).reset();
@@ -147,7 +147,7 @@ fn settling_beside_a_reset_gives_nothing_back_on_top_of_it() {
 fn settling_what_a_key_took_that_is_displaced_meanwhile_mints_nothing() {
     model(|| {
         let keyed = keyed(Limit::per_hour(1).burst(2), &ManualClock::new());
-        let (_, taken) = keyed.key(&1).charge(1);
+        let (_, taken) = keyed.key(&1).take_token(1);
         for key in 2..=4 {
             assert_eq!(passed(&keyed, key, 2), 2);
         }

@@ -1,9 +1,9 @@
 //! How many at once, for each of many subjects.
 
 use super::KeyedState;
-use super::line::Rule;
+use super::judge::CallRequest;
+use super::registered_limit::Rule;
 use super::table::{KeyedStats, TableSize};
-use super::terms::CallRequest;
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::concurrency::BusyError;
 use crate::limiter::Carry;

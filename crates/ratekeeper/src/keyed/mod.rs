@@ -1,21 +1,25 @@
 //! Many subjects in bounded memory: the table, and limiters by key on it.
 
-mod arrivals;
+mod byte_budget;
+mod eviction_floor;
+mod freshness;
+mod gcra;
 mod hash;
 mod hashed_key;
 mod in_flight;
-pub(crate) mod line;
+pub(crate) mod judge;
+mod key;
+mod large_state;
+pub(crate) mod limit_version;
+pub(crate) mod registered_limit;
 pub(crate) mod table;
-pub(crate) mod terms;
-mod view;
-mod wide;
 
-pub use arrivals::{GcraParams, GcraParamsError, KeyedGcra, KeyedGcraBuilder};
+pub use gcra::{GcraParams, GcraParamsError, KeyedGcra, KeyedGcraBuilder};
 pub use hashed_key::HashedKey;
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
+pub use key::{ChargeToken, Key};
+pub(crate) use key::{OwnedKey, charge_more, give_back, grant, is_refundable, reset};
 pub use table::KeyedStats;
-pub use view::{ChargeToken, Key};
-pub(crate) use view::{OwnedKey, charge_more, give_back, grant, is_refundable, reset};
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
 use crate::decision::Decision;
@@ -25,10 +29,10 @@ use core::borrow::Borrow;
 use core::fmt;
 use core::hash::Hash;
 use core::marker::PhantomData;
-use line::Rule;
+use limit_version::LimitVersion;
+use registered_limit::Rule;
 use std::sync::Arc;
 use table::{Table, TableSize};
-use terms::LimitVersion;
 
 /// A limiter for each of many subjects: users, addresses, API keys.
 ///

@@ -1,7 +1,7 @@
 //! What is asked: which limit, for which key.
 
-use crate::keyed::line::{RegisteredLimit, Rule};
-use crate::keyed::terms::LimitVersion;
+use crate::keyed::limit_version::LimitVersion;
+use crate::keyed::registered_limit::{RegisteredLimit, Rule};
 use crate::limit::Limit;
 use core::fmt;
 use core::time::Duration;

@@ -18,28 +18,29 @@
 //! the key was fresh may still come.) Inserts of one key exclude each other by a lock that a part
 //! of all keys shares and that nobody takes who finds its key.
 
-mod accounts;
-mod calls;
-mod figures;
-mod held;
-mod room;
+mod decide;
+mod eviction;
+mod refunds;
+mod stats;
+mod transaction;
+mod update;
 
-pub(crate) use accounts::{ChargeOrigin, RefundTotals, SlotRefunds};
-pub(crate) use calls::{AbsentKey, StateMut};
-pub use figures::{KeyedStats, LimitKeyStats};
-pub(crate) use held::{FEW, Transaction};
+pub(crate) use refunds::{ChargeOrigin, RefundTotals, SlotRefunds};
+pub use stats::{KeyedStats, LimitKeyStats};
+pub(crate) use transaction::{FEW, Transaction};
+pub(crate) use update::{AbsentKey, StateMut};
 
 use super::hash::Secret;
-use super::line::{RegisteredLimit, Rule};
-use super::terms::{EntryState, LimitVersion};
-use super::wide::LargeStates;
+use super::large_state::LargeStates;
+use super::limit_version::{EntryState, LimitVersion};
+use super::registered_limit::{RegisteredLimit, Rule};
 use crate::chunks::AppendVec;
 use crate::clock::{Clock, Timestamp};
 use crate::limiter::Carry;
 use crate::limiter::cell::{Reach, reach};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, fence, relax};
-use accounts::RefundCounters;
 use core::hash::Hash;
+use refunds::RefundCounters;
 use std::boxed::Box;
 use std::sync::Arc;
 
@@ -59,7 +60,7 @@ const STRIPES: usize = 256;
 const STRIPES: usize = 1;
 
 /// A line, and the accounts of its slots.
-const BYTES_A_LINE: usize = WORDS * 8 + accounts::BYTES_A_LINE;
+const BYTES_A_LINE: usize = WORDS * 8 + refunds::BYTES_A_LINE;
 /// To begin both on a cache line.
 const TO_BEGIN: usize = 2 * 8 * (WORDS - 1);
 /// What a key may take, where half of all slots are live.

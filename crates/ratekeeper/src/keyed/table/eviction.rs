@@ -2,8 +2,9 @@
 
 use super::{BUSY, EMPTY, EntryView, LANES, LONG, NOBODY, SLOTS, Slot, TERMS_BITS, Table, tag};
 use crate::clock::{Clock, Timestamp};
-use crate::keyed::terms::{EntryState, Freshness, LimitVersion};
-use crate::keyed::wide::LargeState;
+use crate::keyed::freshness::Freshness;
+use crate::keyed::large_state::LargeState;
+use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::sync::{Ordering, relax};
 
 impl<C: Clock> Table<C> {

@@ -2,8 +2,8 @@
 
 use super::{EMPTY, EntryView, NOBODY, SLOTS, Slot, Stripe, Table, WORDS};
 use crate::clock::{Clock, Timestamp};
-use crate::keyed::line::RegisteredLimit;
-use crate::keyed::terms::LimitVersion;
+use crate::keyed::limit_version::LimitVersion;
+use crate::keyed::registered_limit::RegisteredLimit;
 use crate::sync::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::vec::Vec;

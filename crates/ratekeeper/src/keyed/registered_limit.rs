@@ -1,6 +1,6 @@
 //! One limit over time: what is in force, and what became of its keys.
 
-use super::wide::{OVERHEAD, REFUNDABLE_WORDS};
+use super::large_state::{OVERHEAD, REFUNDABLE_WORDS};
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Adjustments;
 use crate::limiter::windowed::MOST_WORDS;

@@ -6,8 +6,8 @@
 //! that is then taken back.
 
 mod detached;
-mod grouped;
-mod straight;
+mod locked;
+mod optimistic;
 
 use super::{
     Ask, DetachError, LimitHandle, LimitKeyStats, Permits, Receipt, SettleError, Source, Store,
@@ -16,9 +16,10 @@ use super::{
 use crate::algorithm::token_bucket::ChargeRecord;
 use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::Decision;
-use crate::keyed::line::Rule;
+use crate::keyed::judge::CallResult;
+use crate::keyed::limit_version::LimitVersion;
+use crate::keyed::registered_limit::Rule;
 use crate::keyed::table::{BYTES_A_KEY, ChargeOrigin, KeyedStats, RefundTotals, Table, TableSize};
-use crate::keyed::terms::{CallResult, LimitVersion};
 use crate::keyed::{TooManyLimitsError, charge_more, give_back, grant, is_refundable, reset};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Adjustments, Carry};

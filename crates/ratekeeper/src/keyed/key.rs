@@ -1,7 +1,8 @@
 //! One key of many, with the verbs of a limiter.
 
+use super::judge::CallRequest;
+use super::limit_version::LimitVersion;
 use super::table::{AbsentKey, ChargeOrigin, RefundTotals, SlotRefunds, StateMut, Table};
-use super::terms::{CallRequest, LimitVersion};
 use super::{HashedKey, KeyedState};
 use crate::algorithm::Refund;
 use crate::algorithm::token_bucket::{self, ChargeRecord};

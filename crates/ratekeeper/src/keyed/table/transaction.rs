@@ -4,7 +4,8 @@
 use super::{EntryView, RefundTotals, STRIPES, Slot, Table, tag};
 use crate::algorithm::Refund;
 use crate::clock::{Clock, Timestamp};
-use crate::keyed::terms::{CallRequest, CallResult, EntryState, LimitVersion};
+use crate::keyed::judge::{CallRequest, CallResult};
+use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::limit::Kind;
 use crate::limiter::cell::{Reach, reach};
 use crate::sync::{Guard, Ordering, relax};

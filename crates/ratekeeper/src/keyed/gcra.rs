@@ -1,8 +1,8 @@
 //! One arrival time a key, judged by numbers that come with each call.
 
-use super::line::Rule;
+use super::limit_version::LimitVersion;
+use super::registered_limit::Rule;
 use super::table::{KeyedStats, Table, TableSize};
-use super::terms::LimitVersion;
 use crate::algorithm::token_bucket::{Step, step};
 use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::{Decision, Outcome};

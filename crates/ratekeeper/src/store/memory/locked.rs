@@ -4,8 +4,9 @@
 use super::super::{Ask, AskResult, FEW, Mode, Verdict};
 use super::{MemoryStore, patient, receipt};
 use crate::clock::{Clock, Timestamp, nanos};
+use crate::keyed::judge::{CallRequest, CallResult};
+use crate::keyed::limit_version::LimitVersion;
 use crate::keyed::table::{RefundTotals, Transaction};
-use crate::keyed::terms::{CallRequest, CallResult, LimitVersion};
 use crate::limit::Kind;
 use crate::sync::relax;
 use smallvec::SmallVec;

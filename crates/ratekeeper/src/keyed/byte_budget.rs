@@ -1,0 +1,105 @@
+//! The byte budget of a table: how many bytes its large states may take, and take.
+
+use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// How many bytes wide states may take, and do.
+pub(crate) struct ByteBudget {
+    most: u64,
+    taken: AtomicU64,
+    /// Bytes that floors of logs may grow to, of all limits together.
+    floors: AtomicU64,
+}
+
+impl ByteBudget {
+    pub(super) fn new(most: u64) -> Self {
+        Self {
+            most,
+            taken: AtomicU64::new(0),
+            floors: AtomicU64::new(0),
+        }
+    }
+
+    /// For a state outside the table.
+    pub(super) fn unlimited() -> Self {
+        Self::new(u64::MAX)
+    }
+
+    /// For a state that is not in the table yet: it may take a quarter of all, so that what is
+    /// displaced does not take more.
+    pub(super) fn of_one(&self) -> Self {
+        Self::new(self.most / 4)
+    }
+
+    /// Reserves bytes for the floors of one limit: for how many parts of so many bytes, up to
+    /// `wanted`. It is half of what all limits before it have left of a quarter of all bytes, so
+    /// that there is some for the next.
+    pub(super) fn reserve_floors(&self, bytes: u64, wanted: u64) -> u64 {
+        let all = self.most / 3;
+        let parts = |reserved: u64| {
+            let left = all.saturating_sub(reserved);
+            (left / 2 / bytes).max(u64::from(bytes <= left)).min(wanted)
+        };
+        let more = |reserved: u64| Some(reserved + parts(reserved) * bytes);
+        self.floors
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .map_or(0, parts)
+    }
+
+    pub(super) fn take(&self, bytes: u64) -> bool {
+        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.most);
+        self.taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
+            .is_ok()
+    }
+
+    /// Counts what grew or shrank without asking.
+    pub(super) fn count(&self, before: u64, after: u64) {
+        self.taken.fetch_add(after, Ordering::Relaxed);
+        self.taken.fetch_sub(before, Ordering::Relaxed);
+    }
+
+    pub(super) fn give_back(&self, bytes: u64) {
+        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+    }
+
+    /// Makes room for `needed` times in all; false, and nothing changes, if the budget does not
+    /// allow it.
+    pub(super) fn grow(&self, times: &mut VecDeque<u64>, needed: u64) -> bool {
+        let capacity = times.capacity() as u64;
+        if needed <= capacity {
+            return true;
+        }
+        // By half, so that growing stays cheap and little is left unused.
+        let wanted = needed.max(capacity + capacity / 2).max(4);
+        let Some(wanted) = [wanted, needed]
+            .into_iter()
+            .find(|wanted| self.take((wanted - capacity) * 8))
+        else {
+            return false;
+        };
+        times.reserve_exact((wanted as usize).saturating_sub(times.len()));
+        true
+    }
+
+    pub(super) fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(all(test, not(ratekeeper_loom)))]
+mod tests {
+    use super::*;
+    use std::vec::Vec;
+
+    /// Half of what is left for each limit, so that there is some for the next; and never more than
+    /// a third of what states have.
+    #[test]
+    fn floors_share_what_there_is_for_all_of_them() {
+        let budget = ByteBudget::new(3_000);
+        let parts: Vec<u64> = (0..8).map(|_| budget.reserve_floors(100, 64)).collect();
+        assert_eq!(parts, [5, 2, 1, 1, 1, 0, 0, 0]);
+        assert_eq!(ByteBudget::new(3_000_000).reserve_floors(100, 64), 64);
+        assert_eq!(ByteBudget::new(3_000).reserve_floors(1_001, 64), 0);
+    }
+}

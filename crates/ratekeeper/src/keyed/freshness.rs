@@ -1,0 +1,134 @@
+//! Freshness: how long until a key is back to its full allowance, or since when it is.
+
+use super::judge::CallRequest;
+use super::large_state::LargeState;
+use super::limit_version::{EntryState, LimitVersion};
+use crate::clock::Timestamp;
+use crate::limit::{Kind, TickLimit};
+use crate::limiter::cell::{Reach, ahead, reach};
+
+/// How near a state is to fresh, in nanoseconds: the greater, the less is lost by forgetting it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Freshness {
+    /// It will be.
+    In(u64),
+    /// It has been, at least.
+    For(u64),
+}
+
+impl Freshness {
+    pub(crate) fn of(until: u64) -> Self {
+        if until == 0 {
+            Self::For(0)
+        } else {
+            Self::In(until)
+        }
+    }
+
+    pub(crate) fn is_fresh(self) -> bool {
+        matches!(self, Self::For(_))
+    }
+}
+
+impl Ord for Freshness {
+    fn cmp(&self, other: &Self) -> core::cmp::Ordering {
+        match (self, other) {
+            (Self::In(a), Self::In(b)) => b.cmp(a),
+            (Self::For(a), Self::For(b)) => a.cmp(b),
+            (a, b) => a.is_fresh().cmp(&b.is_fresh()),
+        }
+    }
+}
+
+impl PartialOrd for Freshness {
+    fn partial_cmp(&self, other: &Self) -> Option<core::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl LimitVersion {
+    pub(crate) fn is_fresh(&self, state: &EntryState, now: Timestamp) -> bool {
+        match state {
+            EntryState::Word(word) => self.freshness(*word, now).is_some_and(Freshness::is_fresh),
+            EntryState::Wide(state) => self.large_until_fresh(state, now) == 0,
+        }
+    }
+
+    pub(crate) fn large_until_fresh(&self, state: &LargeState, now: Timestamp) -> u64 {
+        crate::clock::nanos(state.reset_after(&self.normal, now.as_unix_nanos()))
+    }
+
+    /// Since when a state has been fresh; none if it is not, or does not change with time.
+    pub(crate) fn fresh_since(&self, state: &EntryState, now: Timestamp) -> Option<Timestamp> {
+        let TickLimit { ticks, kind, .. } = self.normal;
+        let since = match (state, kind) {
+            (_, Kind::InFlight | Kind::Frozen | Kind::Unlimited) => return None,
+            (EntryState::Word(word), Kind::Bucket | Kind::Pacing) => {
+                self.origin.saturating_add(word.div_ceil(ticks))
+            }
+            // Before all time they tell how long until they are fresh, and count from their own
+            // beginning.
+            (EntryState::Word(word), _) => {
+                let asked = CallRequest {
+                    now: Timestamp::from_unix_nanos(0),
+                    cost: 0,
+                    longest: None,
+                    reserve: 0,
+                    write: false,
+                    kept: false,
+                };
+                crate::clock::nanos(self.judge_word(*word, &asked).decision.reset_after())
+            }
+            (EntryState::Wide(state), _) => crate::clock::nanos(state.reset_after(&self.normal, 0)),
+        };
+        // Not before there were these terms: what they clipped off is gone.
+        Some(Timestamp::from_unix_nanos(since).max(self.since)).filter(|since| *since <= now)
+    }
+
+    /// How fresh a state is that is a word; none if its entry may not go.
+    #[inline]
+    pub(crate) fn freshness(&self, word: u64, now: Timestamp) -> Option<Freshness> {
+        let TickLimit { ticks, kind, .. } = self.normal;
+        match kind {
+            Kind::InFlight if word > 0 => None,
+            Kind::Frozen if word > 0 => Some(Freshness::In(u64::MAX)),
+            Kind::InFlight | Kind::Frozen | Kind::Unlimited => Some(Freshness::For(0)),
+            Kind::Bucket | Kind::Pacing => match reach(&self.normal, self.origin, now) {
+                Reach::Clock(clock) if word > clock => {
+                    Some(Freshness::In((word - clock).div_ceil(ticks)))
+                }
+                Reach::Clock(clock) => Some(Freshness::For((clock - word) / ticks)),
+                _ => Some(Freshness::of(
+                    ahead(&self.normal, self.origin, word, now).div_ceil(ticks),
+                )),
+            },
+            _ => {
+                let asked = CallRequest {
+                    now,
+                    cost: 0,
+                    longest: None,
+                    reserve: 0,
+                    write: false,
+                    kept: false,
+                };
+                Some(Freshness::of(crate::clock::nanos(
+                    self.judge_word(word, &asked).decision.reset_after(),
+                )))
+            }
+        }
+    }
+
+    /// The same state, looking as recent as one that was used now.
+    pub(super) fn used_now(&self, state: EntryState, now: Timestamp) -> EntryState {
+        match (
+            state,
+            self.normal.kind,
+            reach(&self.normal, self.origin, now),
+        ) {
+            (EntryState::Word(word), Kind::Bucket | Kind::Pacing, Reach::Clock(clock)) => {
+                EntryState::Word(word.max(clock))
+            }
+            (state, ..) => state,
+        }
+    }
+}

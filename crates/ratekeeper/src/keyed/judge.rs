@@ -1,0 +1,257 @@
+//! Judging a call: what one version of a limit decides about one state.
+
+use super::byte_budget::ByteBudget;
+use super::large_state::LargeState;
+use super::limit_version::{EntryState, LimitVersion};
+use crate::algorithm::token_bucket::Step as Stepped;
+use crate::algorithm::{DecisionInfo, StepResult};
+use crate::clock::Timestamp;
+use crate::decision::{Decision, Outcome};
+use crate::limit::{Kind, TickLimit};
+use crate::limiter::cell::{Reach, decision, look, reach, step};
+use crate::limiter::view::patience_of_a_check;
+use crate::limiter::windowed::{Step, WindowDecision, act_on_word};
+
+/// What a call came to.
+pub(crate) struct CallResult {
+    pub(crate) decision: Decision,
+    /// The state it leaves, if it was admitted and takes something.
+    pub(crate) after: Option<u64>,
+    /// TAT, or what names the window it was charged in.
+    pub(crate) charged: u64,
+    pub(crate) clock: u64,
+    /// Ticks until its tokens are there.
+    pub(crate) wait: u64,
+    /// It fits, but its instant is beyond what these terms count: they must be succeeded first.
+    pub(crate) late: bool,
+}
+
+impl CallResult {
+    pub(crate) fn without_charge(decision: Decision) -> Self {
+        Self {
+            decision,
+            after: None,
+            charged: 0,
+            clock: 0,
+            wait: 0,
+            late: false,
+        }
+    }
+}
+
+/// How a call is to be judged.
+#[derive(Clone, Copy)]
+pub(crate) struct CallRequest {
+    pub(crate) now: Timestamp,
+    pub(crate) cost: u64,
+    /// How long the caller would wait for a slot, in nanoseconds; none: as a check does.
+    pub(crate) longest: Option<u64>,
+    /// What the caller's class may not touch.
+    pub(crate) reserve: u64,
+    /// Whether an admission is written.
+    pub(crate) write: bool,
+    /// Whether what it charges is final; otherwise it is settled later.
+    pub(crate) kept: bool,
+}
+
+impl LimitVersion {
+    /// The numbers as a class sees them that may not touch `reserve`; none if nothing is left for
+    /// it.
+    fn reduced(&self, reserve: u64) -> Option<TickLimit> {
+        let mut normal = self.normal;
+        if reserve == 0 || normal.kind == Kind::Unlimited {
+            return Some(normal);
+        }
+        let kept = match normal.kind {
+            Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Pacing => {
+                reserve.saturating_mul(normal.token)
+            }
+            _ => reserve,
+        };
+        if reserve >= normal.burst() {
+            return None;
+        }
+        normal.capacity = normal.capacity.saturating_sub(kept);
+        Some(normal)
+    }
+
+    /// A class for which nothing is left is told so.
+    pub(crate) fn nothing_left(&self) -> CallResult {
+        let told = DecisionInfo {
+            remaining: 0,
+            reset_at: 0,
+        };
+        let none = TickLimit {
+            ticks: 1,
+            token: 1,
+            capacity: 0,
+            kind: Kind::InFlight,
+        };
+        CallResult::without_charge(Decision::windowed(&none, &StepResult::<()>::Never(told), 0))
+    }
+
+    /// One call on a state that is a word.
+    #[inline]
+    pub(crate) fn judge_word(&self, word: u64, asked: &CallRequest) -> CallResult {
+        let Some(normal) = self.reduced(asked.reserve) else {
+            return self.nothing_left();
+        };
+        let CallRequest {
+            now,
+            cost,
+            write,
+            kept,
+            ..
+        } = *asked;
+        match normal.kind {
+            Kind::InFlight => return self.judge_in_flight(&normal, word, cost, write),
+            Kind::Unlimited => {
+                return CallResult::without_charge(Decision::new(&normal, Outcome::Allowed, 0, 0));
+            }
+            _ if normal.is_windowed() => {
+                let step = Step {
+                    limit: &normal,
+                    now: now.as_unix_nanos(),
+                    cost,
+                    write,
+                    kept,
+                };
+                let (
+                    after,
+                    WindowDecision {
+                        decision,
+                        charged_in,
+                    },
+                ) = act_on_word(&normal, word, &step);
+                return CallResult {
+                    after,
+                    charged: charged_in,
+                    ..CallResult::without_charge(decision)
+                };
+            }
+            _ => {}
+        }
+        let patience = match asked.longest {
+            // A class with a reserve may not go into debt.
+            Some(longest) if asked.reserve == 0 || normal.kind == Kind::Pacing => {
+                longest.saturating_mul(normal.ticks)
+            }
+            _ => patience_of_a_check(&normal),
+        };
+        let Reach::Clock(clock) = reach(&normal, self.origin, now) else {
+            let decision = look(&normal, self.origin, word, now, cost, patience);
+            return CallResult {
+                late: decision.is_allowed() && cost > 0 && write,
+                ..CallResult::without_charge(decision)
+            };
+        };
+        if !write {
+            return CallResult::without_charge(look(
+                &normal,
+                self.origin,
+                word,
+                now,
+                cost,
+                patience,
+            ));
+        }
+        match step(&normal, word, clock, cost, patience) {
+            stepped @ Stepped::Admit { tat, wait } => {
+                let after = if cost > 0 { tat } else { word };
+                CallResult {
+                    decision: decision(&normal, stepped, after.saturating_sub(clock)),
+                    after: (cost > 0).then_some(tat),
+                    charged: tat,
+                    clock,
+                    wait,
+                    late: false,
+                }
+            }
+            refused => CallResult {
+                clock,
+                ..CallResult::without_charge(decision(&normal, refused, word.saturating_sub(clock)))
+            },
+        }
+    }
+
+    fn judge_in_flight(
+        &self,
+        normal: &TickLimit,
+        in_flight: u64,
+        cost: u64,
+        write: bool,
+    ) -> CallResult {
+        let fits = in_flight
+            .checked_add(cost)
+            .filter(|sum| *sum <= normal.capacity);
+        let left = |in_flight: u64| DecisionInfo {
+            remaining: normal.capacity.saturating_sub(in_flight),
+            reset_at: 0,
+        };
+        let judged = match fits {
+            Some(after) if write => StepResult::Admit(after, left(after)),
+            Some(after) => StepResult::Admit(after, left(in_flight)),
+            None if cost > normal.capacity => StepResult::Never(left(in_flight)),
+            None => StepResult::Deny {
+                told: left(in_flight),
+                retry_at: 0,
+            },
+        };
+        let decision = Decision::windowed(normal, &judged, 0);
+        CallResult {
+            after: fits.filter(|_| write && cost > 0),
+            ..CallResult::without_charge(decision)
+        }
+    }
+
+    /// One call on a state that is more than a word; an admission is written into it.
+    pub(crate) fn judge_large(
+        &self,
+        state: &mut LargeState,
+        asked: &CallRequest,
+        budget: &ByteBudget,
+    ) -> CallResult {
+        let Some(normal) = self.reduced(asked.reserve) else {
+            return self.nothing_left();
+        };
+        let book = (asked.write, asked.kept);
+        let called = state.call(&normal, asked.now.as_unix_nanos(), asked.cost, book, budget);
+        CallResult {
+            charged: called.charged_in,
+            ..CallResult::without_charge(called.decision)
+        }
+    }
+
+    /// One call on a state that is not in the table, and the state it leaves.
+    pub(crate) fn judge(
+        &self,
+        state: EntryState,
+        asked: &CallRequest,
+        budget: &ByteBudget,
+    ) -> (CallResult, EntryState) {
+        match state {
+            EntryState::Word(word) => {
+                let call = self.judge_word(word, asked);
+                let after = EntryState::Word(call.after.unwrap_or(word));
+                (call, after)
+            }
+            EntryState::Wide(mut state) => {
+                let call = self.judge_large(&mut state, asked, budget);
+                (call, EntryState::Wide(state))
+            }
+        }
+    }
+
+    /// What a call is told for which there is no room in the table.
+    pub(crate) fn no_room(&self) -> CallResult {
+        let told = DecisionInfo {
+            remaining: 0,
+            reset_at: 0,
+        };
+        CallResult::without_charge(Decision::windowed(
+            &self.normal,
+            &StepResult::<()>::Deny { told, retry_at: 0 },
+            0,
+        ))
+    }
+}

@@ -71,7 +71,7 @@ impl Cut {
         if !self.is_off.load(SeqCst) {
             let verdict = self.counters.decide_now(asks, Store::now(&self.counters));
             let source = self.says.lock().unwrap().unwrap_or(verdict.source());
-            return verdict.decided_by(source);
+            return verdict.with_source(source);
         }
         let enforced = |then| {
             asks.iter()

@@ -189,16 +189,16 @@ impl Fallback {
             let verdict = self
                 .shares
                 .decide_now(&shared, now)
-                .decided_by(Source::LocalShare);
+                .with_source(Source::LocalShare);
             self.remember(asks, limits, server_of, now, &verdict);
             return verdict;
         }
         let mut own = self
             .shares
             .decide_now(&shared, now)
-            .decided_by(Source::LocalShare);
+            .with_source(Source::LocalShare);
         if shared.is_empty() {
-            own = own.decided_by(Source::Open);
+            own = own.with_source(Source::Open);
         }
         self.remember(asks, limits, server_of, now, &own);
         self.spread(asks, limits, own)
@@ -225,7 +225,7 @@ impl Fallback {
                 None => verdict.push(AskResult::new(passes(limit.as_deref()), ask.mode)),
             }
         }
-        verdict.hold(Box::new(Part { own, places }));
+        verdict.set_extension(Box::new(Part { own, places }));
         verdict
     }
 
@@ -310,7 +310,7 @@ impl Fallback {
     pub(crate) fn settle(&self, mut verdict: Verdict, actual: &[u64]) {
         let now = self.shares.clock().now();
         match verdict
-            .let_go()
+            .take_extension()
             .and_then(|held| held.downcast::<Part>().ok())
         {
             Some(part) => {
@@ -334,7 +334,7 @@ impl Fallback {
     ) -> Result<(Vec<usize>, Vec<u8>), DetachError> {
         let now = self.shares.clock().now();
         let (places, own) = match verdict
-            .let_go()
+            .take_extension()
             .and_then(|held| held.downcast::<Part>().ok())
         {
             Some(part) => (part.places, part.own),

@@ -5,17 +5,17 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How many bytes wide states may take, and do.
 pub(crate) struct ByteBudget {
-    most: u64,
-    taken: AtomicU64,
+    max: u64,
+    used: AtomicU64,
     /// Bytes that floors of logs may grow to, of all limits together.
     floors: AtomicU64,
 }
 
 impl ByteBudget {
-    pub(super) fn new(most: u64) -> Self {
+    pub(super) fn new(max: u64) -> Self {
         Self {
-            most,
-            taken: AtomicU64::new(0),
+            max,
+            used: AtomicU64::new(0),
             floors: AtomicU64::new(0),
         }
     }
@@ -27,15 +27,15 @@ impl ByteBudget {
 
     /// For a state that is not in the table yet: it may take a quarter of all, so that what is
     /// displaced does not take more.
-    pub(super) fn of_one(&self) -> Self {
-        Self::new(self.most / 4)
+    pub(super) fn for_new_state(&self) -> Self {
+        Self::new(self.max / 4)
     }
 
     /// Reserves bytes for the floors of one limit: for how many parts of so many bytes, up to
     /// `wanted`. It is half of what all limits before it have left of a quarter of all bytes, so
     /// that there is some for the next.
     pub(super) fn reserve_floors(&self, bytes: u64, wanted: u64) -> u64 {
-        let all = self.most / 3;
+        let all = self.max / 3;
         let parts = |reserved: u64| {
             let left = all.saturating_sub(reserved);
             (left / 2 / bytes).max(u64::from(bytes <= left)).min(wanted)
@@ -47,20 +47,20 @@ impl ByteBudget {
     }
 
     pub(super) fn take(&self, bytes: u64) -> bool {
-        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.most);
-        self.taken
+        let fits = |used: u64| used.checked_add(bytes).filter(|sum| *sum <= self.max);
+        self.used
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
             .is_ok()
     }
 
     /// Counts what grew or shrank without asking.
     pub(super) fn count(&self, before: u64, after: u64) {
-        self.taken.fetch_add(after, Ordering::Relaxed);
-        self.taken.fetch_sub(before, Ordering::Relaxed);
+        self.used.fetch_add(after, Ordering::Relaxed);
+        self.used.fetch_sub(before, Ordering::Relaxed);
     }
 
     pub(super) fn give_back(&self, bytes: u64) {
-        self.taken.fetch_sub(bytes, Ordering::Relaxed);
+        self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// Makes room for `needed` times in all; false, and nothing changes, if the budget does not
@@ -82,8 +82,8 @@ impl ByteBudget {
         true
     }
 
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
+    pub(super) fn used(&self) -> u64 {
+        self.used.load(Ordering::Relaxed)
     }
 }
 

@@ -14,83 +14,85 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// Parts that a limit's floor is divided into, by the hash of the key: a key that was displaced is
 /// looked for in its own part only, so the others start from less.
 #[cfg(not(ratekeeper_loom))]
-const FLOORS: usize = 64;
+const FLOOR_PARTS: usize = 64;
 #[cfg(ratekeeper_loom)]
-const FLOORS: usize = 1;
+const FLOOR_PARTS: usize = 1;
 
 /// What displaced keys had used, at most, by part.
 pub(super) enum EvictionFloor {
     Words(Box<[AtomicU64]>),
-    Wide(Box<[Mutex<Option<LargeState>>]>),
+    Large(Box<[Mutex<Option<LargeState>>]>),
     /// The same without the times of logs, for which there are no bytes.
     WithoutTimes(Box<[Mutex<Option<LargeState>>]>),
 }
 
 impl EvictionFloor {
-    fn wide(&self) -> Option<&[Mutex<Option<LargeState>>]> {
+    fn large(&self) -> Option<&[Mutex<Option<LargeState>>]> {
         match self {
             Self::Words(_) => None,
-            Self::Wide(states) | Self::WithoutTimes(states) => Some(states),
+            Self::Large(states) | Self::WithoutTimes(states) => Some(states),
         }
     }
 }
 
 impl LimitVersion {
     /// What a key starts from that is not in the table: the floor of its part.
-    pub(crate) fn start(&self, hash: u64) -> EntryState {
+    pub(crate) fn initial_state(&self, hash: u64) -> EntryState {
         match self.floor.get() {
             None => self.fresh(),
             Some(EvictionFloor::Words(words)) => {
                 EntryState::Word(part(words, hash).load(Ordering::Acquire))
             }
-            Some(EvictionFloor::Wide(states) | EvictionFloor::WithoutTimes(states)) => {
+            Some(EvictionFloor::Large(states) | EvictionFloor::WithoutTimes(states)) => {
                 lock(part(states, hash))
                     .clone()
-                    .map_or_else(|| self.fresh(), EntryState::Wide)
+                    .map_or_else(|| self.fresh(), EntryState::Large)
             }
         }
     }
 
     /// What turns away a key that is not in the table, if the floor alone does: a long log need not
     /// be copied for that.
-    pub(crate) fn denied_by_floor(&self, hash: u64, asked: &CallRequest) -> Option<CallResult> {
-        let states = self.floor.get()?.wide()?;
+    pub(crate) fn denied_by_floor(&self, hash: u64, request: &CallRequest) -> Option<CallResult> {
+        let states = self.floor.get()?.large()?;
         let mut floor = lock(part(states, hash));
-        let asked = CallRequest {
+        let request = CallRequest {
             write: false,
-            ..*asked
+            ..*request
         };
-        let call = self.judge_large(floor.as_mut()?, &asked, &ByteBudget::unlimited());
+        let call = self.judge_large(floor.as_mut()?, &request, &ByteBudget::unlimited());
         Some(call).filter(|call| call.decision.is_denied())
     }
 
     /// A floor of states that are more than a word. A part of a log's floor is as long as the log.
-    fn wide_floor(&self, budget: &ByteBudget) -> EvictionFloor {
+    fn new_large_floor(&self, budget: &ByteBudget) -> EvictionFloor {
         let parts = |many: u64| (0..many).map(|_| Mutex::new(None)).collect();
         let words = if self.normal.kind == Kind::Log {
             self.normal.capacity
         } else {
             MOST_WORDS as u64
         };
-        match budget.reserve_floors(words.max(1).saturating_mul(8), FLOORS as u64) {
-            0 if self.normal.kind == Kind::Log => EvictionFloor::WithoutTimes(parts(FLOORS as u64)),
-            many => EvictionFloor::Wide(parts(many.max(1))),
+        match budget.reserve_floors(words.max(1).saturating_mul(8), FLOOR_PARTS as u64) {
+            0 if self.normal.kind == Kind::Log => {
+                EvictionFloor::WithoutTimes(parts(FLOOR_PARTS as u64))
+            }
+            many => EvictionFloor::Large(parts(many.max(1))),
         }
     }
 
     /// Joins the state of a displaced key into the floor of its part.
-    pub(super) fn sink(&self, hash: u64, state: &EntryState, budget: &ByteBudget) {
+    pub(super) fn merge_into_floor(&self, hash: u64, state: &EntryState, budget: &ByteBudget) {
         let floor = self.floor.get_or_init(|| {
             Box::new(match self.fits_a_word() {
-                true => EvictionFloor::Words((0..FLOORS).map(|_| AtomicU64::new(0)).collect()),
-                false => self.wide_floor(budget),
+                true => EvictionFloor::Words((0..FLOOR_PARTS).map(|_| AtomicU64::new(0)).collect()),
+                false => self.new_large_floor(budget),
             })
         });
         match (floor, state) {
             (EvictionFloor::Words(words), EntryState::Word(word)) => {
-                self.sink_word(part(words, hash), *word)
+                self.merge_word_into_floor(part(words, hash), *word)
             }
-            (EvictionFloor::Wide(states), EntryState::Wide(state)) => {
+            (EvictionFloor::Large(states), EntryState::Large(state)) => {
                 let mut floor = lock(part(states, hash));
                 let before = floor.as_ref().map_or(0, LargeState::bytes);
                 match &mut *floor {
@@ -99,7 +101,7 @@ impl LimitVersion {
                 }
                 budget.count(before, floor.as_ref().map_or(0, LargeState::bytes));
             }
-            (EvictionFloor::WithoutTimes(states), EntryState::Wide(state)) => {
+            (EvictionFloor::WithoutTimes(states), EntryState::Large(state)) => {
                 let mut floor = lock(part(states, hash));
                 match &mut *floor {
                     Some(floor) => floor.join(&self.normal, state),
@@ -110,26 +112,27 @@ impl LimitVersion {
         }
     }
 
-    fn sink_word(&self, floor: &AtomicU64, word: u64) {
-        let mut seen = floor.load(Ordering::Acquire);
+    fn merge_word_into_floor(&self, floor: &AtomicU64, word: u64) {
+        let mut current = floor.load(Ordering::Acquire);
         loop {
             let joined = if self.normal.is_windowed() {
-                join_word(&self.normal, seen, word)
+                join_word(&self.normal, current, word)
             } else {
-                seen.max(word)
+                current.max(word)
             };
-            if joined == seen {
+            if joined == current {
                 return;
             }
-            match floor.compare_exchange_weak(seen, joined, Ordering::AcqRel, Ordering::Acquire) {
+            match floor.compare_exchange_weak(current, joined, Ordering::AcqRel, Ordering::Acquire)
+            {
                 Ok(_) => return,
-                Err(now) => seen = now,
+                Err(now) => current = now,
             }
         }
     }
 
     /// Takes over the floor of the terms before these.
-    pub(super) fn inherit(&self, before: &Self, budget: &ByteBudget) {
+    pub(super) fn inherit_floor(&self, before: &Self, budget: &ByteBudget) {
         let Some(floor) = before.floor.get() else {
             return;
         };
@@ -137,27 +140,27 @@ impl LimitVersion {
             return;
         }
         // A part of the one floor may be several of the other: whoever looks in either finds it.
-        for at in 0..FLOORS as u64 {
+        for at in 0..FLOOR_PARTS as u64 {
             let state = match floor {
                 EvictionFloor::Words(words) => match part(words, at).load(Ordering::Acquire) {
                     0 => continue,
                     word => EntryState::Word(word),
                 },
-                EvictionFloor::Wide(states) | EvictionFloor::WithoutTimes(states) => {
+                EvictionFloor::Large(states) | EvictionFloor::WithoutTimes(states) => {
                     match &*lock(part(states, at)) {
                         None => continue,
-                        Some(state) => EntryState::Wide(state.clone()),
+                        Some(state) => EntryState::Large(state.clone()),
                     }
                 }
             };
-            self.sink(at, &self.convert_from_previous(before, &state), budget);
+            self.merge_into_floor(at, &self.convert_from_previous(before, &state), budget);
         }
     }
 }
 
 /// The part of a floor that a key looks in.
 fn part<T>(floor: &[T], hash: u64) -> &T {
-    &floor[hash as usize % FLOORS % floor.len()]
+    &floor[hash as usize % FLOOR_PARTS % floor.len()]
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -50,7 +50,7 @@ impl LimitVersion {
     pub(crate) fn is_fresh(&self, state: &EntryState, now: Timestamp) -> bool {
         match state {
             EntryState::Word(word) => self.freshness(*word, now).is_some_and(Freshness::is_fresh),
-            EntryState::Wide(state) => self.large_until_fresh(state, now) == 0,
+            EntryState::Large(state) => self.large_until_fresh(state, now) == 0,
         }
     }
 
@@ -69,17 +69,19 @@ impl LimitVersion {
             // Before all time they tell how long until they are fresh, and count from their own
             // beginning.
             (EntryState::Word(word), _) => {
-                let asked = CallRequest {
+                let request = CallRequest {
                     now: Timestamp::from_unix_nanos(0),
                     cost: 0,
-                    longest: None,
+                    max_wait: None,
                     reserve: 0,
                     write: false,
-                    kept: false,
+                    is_final: false,
                 };
-                crate::clock::nanos(self.judge_word(*word, &asked).decision.reset_after())
+                crate::clock::nanos(self.judge_word(*word, &request).decision.reset_after())
             }
-            (EntryState::Wide(state), _) => crate::clock::nanos(state.reset_after(&self.normal, 0)),
+            (EntryState::Large(state), _) => {
+                crate::clock::nanos(state.reset_after(&self.normal, 0))
+            }
         };
         // Not before there were these terms: what they clipped off is gone.
         Some(Timestamp::from_unix_nanos(since).max(self.since)).filter(|since| *since <= now)
@@ -103,23 +105,23 @@ impl LimitVersion {
                 )),
             },
             _ => {
-                let asked = CallRequest {
+                let request = CallRequest {
                     now,
                     cost: 0,
-                    longest: None,
+                    max_wait: None,
                     reserve: 0,
                     write: false,
-                    kept: false,
+                    is_final: false,
                 };
                 Some(Freshness::of(crate::clock::nanos(
-                    self.judge_word(word, &asked).decision.reset_after(),
+                    self.judge_word(word, &request).decision.reset_after(),
                 )))
             }
         }
     }
 
     /// The same state, looking as recent as one that was used now.
-    pub(super) fn used_now(&self, state: EntryState, now: Timestamp) -> EntryState {
+    pub(super) fn mark_used_now(&self, state: EntryState, now: Timestamp) -> EntryState {
         match (
             state,
             self.normal.kind,

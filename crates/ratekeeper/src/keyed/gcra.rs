@@ -42,7 +42,7 @@ pub struct KeyedGcra<C: Clock = DefaultClock> {
 
 struct KeyedGcraState<C> {
     table: Table<C>,
-    terms: Arc<LimitVersion>,
+    version: Arc<LimitVersion>,
 }
 
 /// The numbers of one call on [`KeyedGcra`]: so many at once, and so many in each period from then
@@ -123,7 +123,7 @@ impl core::error::Error for GcraParamsError {}
 
 /// Makes [`KeyedGcra`]; what [`KeyedGcra::builder`] returns.
 pub struct KeyedGcraBuilder<C: Clock = DefaultClock> {
-    cap: TableSize,
+    size: TableSize,
     clock: C,
 }
 
@@ -132,7 +132,7 @@ impl<C: Clock> KeyedGcraBuilder<C> {
     /// takes 32 bytes once it is used.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
@@ -140,7 +140,7 @@ impl<C: Clock> KeyedGcraBuilder<C> {
     /// more, it is made for fewer.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
@@ -148,7 +148,7 @@ impl<C: Clock> KeyedGcraBuilder<C> {
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> KeyedGcraBuilder<D> {
         KeyedGcraBuilder {
-            cap: self.cap,
+            size: self.size,
             clock,
         }
     }
@@ -166,12 +166,12 @@ impl<C: Clock> KeyedGcraBuilder<C> {
 
     /// The same; none if the memory cannot even be reserved.
     pub fn try_build(self) -> Option<KeyedGcra<C>> {
-        let table = Table::try_new(self.cap, self.clock, 0)?;
+        let table = Table::try_new(self.size, self.clock, 0)?;
         // Its states are counted in nanoseconds, and that is all that is taken from it.
         let nanosecond_ticks = Rule::Rate(Limit::per_second(1));
-        let terms = table.new_line(0, "", nanosecond_ticks)?;
+        let version = table.register_limit(0, "", nanosecond_ticks)?;
         Some(KeyedGcra {
-            inner: Arc::new(KeyedGcraState { table, terms }),
+            inner: Arc::new(KeyedGcraState { table, version }),
         })
     }
 }
@@ -189,7 +189,7 @@ impl KeyedGcra {
     /// To choose how many keys, how much memory, or another clock.
     pub fn builder() -> KeyedGcraBuilder {
         KeyedGcraBuilder {
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock: SystemClock,
         }
     }
@@ -210,15 +210,15 @@ impl<C: Clock> KeyedGcra<C> {
     pub fn check<Q: Hash + ?Sized>(
         &self,
         key: &Q,
-        by: &GcraParams,
+        params: &GcraParams,
         cost: u64,
         now: Timestamp,
     ) -> Decision {
-        let KeyedGcraState { table, terms } = &*self.inner;
+        let KeyedGcraState { table, version } = &*self.inner;
         let hash = table.hash(key);
-        let normal = &by.normal;
-        let Some(clock) = clock_of(terms, now) else {
-            return out_of_reach(normal, terms, now);
+        let normal = &params.normal;
+        let Some(clock) = clock_nanos(version, now) else {
+            return out_of_reach(normal, version, now);
         };
         let judge = |tat: u64| {
             let stepped = step(normal, tat, clock, cost, 0);
@@ -229,50 +229,53 @@ impl<C: Clock> KeyedGcra<C> {
                 _ => (decision(normal, stepped, tat.saturating_sub(clock)), None),
             }
         };
-        table.decide_gcra(terms, hash, now, judge)
+        table.decide_gcra(version, hash, now, judge)
     }
 
     /// Fetches what is known of some keys from memory, for all of them at once, up to 64; returns
     /// for how many. The calls on them that follow do not wait for memory one after the other. It
     /// changes no decision.
     #[inline]
-    pub fn warm<'a, Q: Hash + ?Sized + 'a>(&self, keys: impl IntoIterator<Item = &'a Q>) -> usize {
+    pub fn prefetch<'a, Q: Hash + ?Sized + 'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a Q>,
+    ) -> usize {
         let (mut hashes, mut many) = ([0; 64], 0);
         for (hash, key) in hashes.iter_mut().zip(keys) {
             *hash = self.inner.table.hash(key);
             many += 1;
         }
         // Nothing between the reads depends on one of them: they are under way together.
-        let seen = hashes[..many]
+        let bits = hashes[..many]
             .iter()
-            .fold(0, |seen, hash| seen ^ self.inner.table.touch(*hash));
-        core::hint::black_box(seen);
+            .fold(0, |bits, hash| bits ^ self.inner.table.prefetch(*hash));
+        core::hint::black_box(bits);
         many
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
     pub fn stats(&self) -> KeyedStats {
-        self.inner.table.figures(self.clock().now())
+        self.inner.table.stats(self.clock().now())
     }
 }
 
 /// Nanoseconds since the origin; none before it, and none that leave no room for a full bucket
 /// beyond.
 #[inline]
-fn clock_of(terms: &LimitVersion, now: Timestamp) -> Option<u64> {
+fn clock_nanos(version: &LimitVersion, now: Timestamp) -> Option<u64> {
     now.as_unix_nanos()
-        .checked_sub(terms.origin)
-        .filter(|clock| *clock < LATEST)
+        .checked_sub(version.origin)
+        .filter(|clock| *clock < MAX_CLOCK)
 }
 
 /// 292 years: beyond it comes the longest bucket, and that is all that a word holds.
-const LATEST: u64 = 1 << 63;
+const MAX_CLOCK: u64 = 1 << 63;
 
 /// An instant years before the keys were first counted, or centuries after it, is turned away
 /// rather than moved: who is moved could be admitted twice.
 #[cold]
-fn out_of_reach(normal: &TickLimit, terms: &LimitVersion, now: Timestamp) -> Decision {
-    let wait = terms.origin.saturating_sub(now.as_unix_nanos());
+fn out_of_reach(normal: &TickLimit, version: &LimitVersion, now: Timestamp) -> Decision {
+    let wait = version.origin.saturating_sub(now.as_unix_nanos());
     let outcome = if wait > 0 {
         Outcome::Denied
     } else {
@@ -291,14 +294,14 @@ impl<C: Clock> Clone for KeyedGcra<C> {
 
 impl<C: Clock> fmt::Debug for KeyedGcra<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arrivals").finish_non_exhaustive()
+        f.debug_struct("KeyedGcra").finish_non_exhaustive()
     }
 }
 
 impl<C: Clock> fmt::Debug for KeyedGcraBuilder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArrivalsBuilder")
-            .field("max_keys", &self.cap.keys)
+        f.debug_struct("KeyedGcraBuilder")
+            .field("max_keys", &self.size.keys)
             .finish_non_exhaustive()
     }
 }

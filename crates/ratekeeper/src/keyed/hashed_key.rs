@@ -21,7 +21,7 @@ impl HashedKey {
 
     /// None if it was hashed for another table.
     #[inline]
-    pub(super) fn of<C: Clock>(self, inner: &KeyedState<C>) -> Option<u64> {
+    pub(super) fn hash_for<C: Clock>(self, inner: &KeyedState<C>) -> Option<u64> {
         (self.table == inner.table.id).then_some(self.hash)
     }
 }

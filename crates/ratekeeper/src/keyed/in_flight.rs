@@ -40,7 +40,7 @@ pub struct KeyedConcurrency<K: ?Sized, C: Clock = DefaultClock> {
 /// Makes a [`KeyedConcurrency`]; what [`KeyedConcurrency::builder`] returns.
 pub struct KeyedConcurrencyBuilder<K: ?Sized> {
     limit: u64,
-    cap: TableSize,
+    size: TableSize,
     keys: PhantomData<fn(&K)>,
 }
 
@@ -48,7 +48,7 @@ impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
     /// How many keys may have something in flight at once; a million if not said.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
@@ -56,7 +56,7 @@ impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
     /// more, it is made for fewer.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
@@ -67,7 +67,7 @@ impl<K: ?Sized> KeyedConcurrencyBuilder<K> {
     /// If the memory cannot even be reserved: more than the system would ever hand out was asked
     /// for.
     pub fn build(self) -> KeyedConcurrency<K> {
-        let inner = KeyedState::new(self.cap, SystemClock, Rule::InFlight(self.limit));
+        let inner = KeyedState::new(self.size, SystemClock, Rule::InFlight(self.limit));
         KeyedConcurrency {
             inner: Arc::new(inner),
             keys: PhantomData,
@@ -85,7 +85,7 @@ impl<K: ?Sized> KeyedConcurrency<K> {
     pub fn builder(limit: u64) -> KeyedConcurrencyBuilder<K> {
         KeyedConcurrencyBuilder {
             limit,
-            cap: TableSize::default(),
+            size: TableSize::default(),
             keys: PhantomData,
         }
     }
@@ -110,16 +110,20 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
         K: Borrow<Q>,
     {
         let hash = self.inner.table.hash(key);
-        let KeyedState { table, first, .. } = &*self.inner;
-        let asked = CallRequest {
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        let request = CallRequest {
             now: table.clock().now(),
             cost,
-            longest: None,
+            max_wait: None,
             reserve: 0,
             write: true,
-            kept: false,
+            is_final: false,
         };
-        let decision = table.decide(first, hash, &asked).0.decision;
+        let decision = table.decide(first_version, hash, &request).0.decision;
         match decision.is_allowed() {
             true => Ok(KeyPermit {
                 inner: Arc::clone(&self.inner),
@@ -144,14 +148,22 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
 
     /// How many of each key may be.
     pub fn limit(&self) -> u64 {
-        self.inner.table.current(&self.inner.first).normal.capacity
+        self.inner
+            .table
+            .current(&self.inner.first_version)
+            .normal
+            .capacity
     }
 
     /// Changes how many may be in flight. Permits that are out stay out.
     pub fn set_limit(&self, limit: u64) {
-        let KeyedState { table, first, .. } = &*self.inner;
-        table.change(
-            &first.registered,
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        table.change_limit(
+            &first_version.registered,
             Rule::InFlight(limit),
             Carry::Keep,
             || table.clock().now(),
@@ -160,9 +172,9 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
 
     /// How many keys there are: live are those with something in flight. Counting them reads the
     /// whole table.
-    pub fn figures(&self) -> KeyedStats {
+    pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
-        table.figures(table.clock().now())
+        table.stats(table.clock().now())
     }
 }
 
@@ -209,7 +221,7 @@ impl<C: Clock> KeyPermit<C> {
 impl<C: Clock> Drop for KeyPermit<C> {
     fn drop(&mut self) {
         if self.cost > 0 {
-            self.inner.table.land(self.hash, self.cost);
+            self.inner.table.release_permits(self.hash, self.cost);
         }
     }
 }

@@ -23,7 +23,7 @@ pub(crate) struct CallResult {
     /// Ticks until its tokens are there.
     pub(crate) wait: u64,
     /// It fits, but its instant is beyond what these terms count: they must be succeeded first.
-    pub(crate) late: bool,
+    pub(crate) needs_rebase: bool,
 }
 
 impl CallResult {
@@ -34,7 +34,7 @@ impl CallResult {
             charged: 0,
             clock: 0,
             wait: 0,
-            late: false,
+            needs_rebase: false,
         }
     }
 }
@@ -45,19 +45,19 @@ pub(crate) struct CallRequest {
     pub(crate) now: Timestamp,
     pub(crate) cost: u64,
     /// How long the caller would wait for a slot, in nanoseconds; none: as a check does.
-    pub(crate) longest: Option<u64>,
+    pub(crate) max_wait: Option<u64>,
     /// What the caller's class may not touch.
     pub(crate) reserve: u64,
     /// Whether an admission is written.
     pub(crate) write: bool,
     /// Whether what it charges is final; otherwise it is settled later.
-    pub(crate) kept: bool,
+    pub(crate) is_final: bool,
 }
 
 impl LimitVersion {
     /// The numbers as a class sees them that may not touch `reserve`; none if nothing is left for
     /// it.
-    fn reduced(&self, reserve: u64) -> Option<TickLimit> {
+    fn with_reserve(&self, reserve: u64) -> Option<TickLimit> {
         let mut normal = self.normal;
         if reserve == 0 || normal.kind == Kind::Unlimited {
             return Some(normal);
@@ -76,7 +76,7 @@ impl LimitVersion {
     }
 
     /// A class for which nothing is left is told so.
-    pub(crate) fn nothing_left(&self) -> CallResult {
+    pub(crate) fn never_allowed(&self) -> CallResult {
         let told = DecisionInfo {
             remaining: 0,
             reset_at: 0,
@@ -92,17 +92,17 @@ impl LimitVersion {
 
     /// One call on a state that is a word.
     #[inline]
-    pub(crate) fn judge_word(&self, word: u64, asked: &CallRequest) -> CallResult {
-        let Some(normal) = self.reduced(asked.reserve) else {
-            return self.nothing_left();
+    pub(crate) fn judge_word(&self, word: u64, request: &CallRequest) -> CallResult {
+        let Some(normal) = self.with_reserve(request.reserve) else {
+            return self.never_allowed();
         };
         let CallRequest {
             now,
             cost,
             write,
-            kept,
+            is_final,
             ..
-        } = *asked;
+        } = *request;
         match normal.kind {
             Kind::InFlight => return self.judge_in_flight(&normal, word, cost, write),
             Kind::Unlimited => {
@@ -114,7 +114,7 @@ impl LimitVersion {
                     now: now.as_unix_nanos(),
                     cost,
                     write,
-                    kept,
+                    kept: is_final,
                 };
                 let (
                     after,
@@ -131,17 +131,17 @@ impl LimitVersion {
             }
             _ => {}
         }
-        let patience = match asked.longest {
+        let max_wait_ticks = match request.max_wait {
             // A class with a reserve may not go into debt.
-            Some(longest) if asked.reserve == 0 || normal.kind == Kind::Pacing => {
-                longest.saturating_mul(normal.ticks)
+            Some(max_wait) if request.reserve == 0 || normal.kind == Kind::Pacing => {
+                max_wait.saturating_mul(normal.ticks)
             }
             _ => patience_of_a_check(&normal),
         };
         let Reach::Clock(clock) = reach(&normal, self.origin, now) else {
-            let decision = look(&normal, self.origin, word, now, cost, patience);
+            let decision = look(&normal, self.origin, word, now, cost, max_wait_ticks);
             return CallResult {
-                late: decision.is_allowed() && cost > 0 && write,
+                needs_rebase: decision.is_allowed() && cost > 0 && write,
                 ..CallResult::without_charge(decision)
             };
         };
@@ -152,10 +152,10 @@ impl LimitVersion {
                 word,
                 now,
                 cost,
-                patience,
+                max_wait_ticks,
             ));
         }
-        match step(&normal, word, clock, cost, patience) {
+        match step(&normal, word, clock, cost, max_wait_ticks) {
             stepped @ Stepped::Admit { tat, wait } => {
                 let after = if cost > 0 { tat } else { word };
                 CallResult {
@@ -164,12 +164,12 @@ impl LimitVersion {
                     charged: tat,
                     clock,
                     wait,
-                    late: false,
+                    needs_rebase: false,
                 }
             }
-            refused => CallResult {
+            denied => CallResult {
                 clock,
-                ..CallResult::without_charge(decision(&normal, refused, word.saturating_sub(clock)))
+                ..CallResult::without_charge(decision(&normal, denied, word.saturating_sub(clock)))
             },
         }
     }
@@ -208,14 +208,20 @@ impl LimitVersion {
     pub(crate) fn judge_large(
         &self,
         state: &mut LargeState,
-        asked: &CallRequest,
+        request: &CallRequest,
         budget: &ByteBudget,
     ) -> CallResult {
-        let Some(normal) = self.reduced(asked.reserve) else {
-            return self.nothing_left();
+        let Some(normal) = self.with_reserve(request.reserve) else {
+            return self.never_allowed();
         };
-        let book = (asked.write, asked.kept);
-        let called = state.call(&normal, asked.now.as_unix_nanos(), asked.cost, book, budget);
+        let booking_mode = (request.write, request.is_final);
+        let called = state.call(
+            &normal,
+            request.now.as_unix_nanos(),
+            request.cost,
+            booking_mode,
+            budget,
+        );
         CallResult {
             charged: called.charged_in,
             ..CallResult::without_charge(called.decision)
@@ -226,24 +232,24 @@ impl LimitVersion {
     pub(crate) fn judge(
         &self,
         state: EntryState,
-        asked: &CallRequest,
+        request: &CallRequest,
         budget: &ByteBudget,
     ) -> (CallResult, EntryState) {
         match state {
             EntryState::Word(word) => {
-                let call = self.judge_word(word, asked);
+                let call = self.judge_word(word, request);
                 let after = EntryState::Word(call.after.unwrap_or(word));
                 (call, after)
             }
-            EntryState::Wide(mut state) => {
-                let call = self.judge_large(&mut state, asked, budget);
-                (call, EntryState::Wide(state))
+            EntryState::Large(mut state) => {
+                let call = self.judge_large(&mut state, request, budget);
+                (call, EntryState::Large(state))
             }
         }
     }
 
     /// What a call is told for which there is no room in the table.
-    pub(crate) fn no_room(&self) -> CallResult {
+    pub(crate) fn table_full(&self) -> CallResult {
         let told = DecisionInfo {
             remaining: 0,
             reset_at: 0,

@@ -23,7 +23,7 @@ use std::sync::Arc;
 /// [`Keyed::key`](super::Keyed::key) returns.
 pub struct Key<'a, C: Clock> {
     inner: &'a Arc<KeyedState<C>>,
-    first: &'a LimitVersion,
+    first_version: &'a LimitVersion,
     hash: u64,
     now: Option<Timestamp>,
 }
@@ -39,7 +39,7 @@ pub struct ChargeToken {
     table: u64,
     hash: u64,
     /// By no terms if nothing was charged, because there is no limit or it was met.
-    booking: ChargeOrigin,
+    charge_origin: ChargeOrigin,
     cost: u64,
     charged: ChargeRecord,
 }
@@ -58,21 +58,21 @@ impl ChargeToken {
     ) {
         let table = &inner.table;
         // What another table charged is none of this one's business.
-        if inner.table.id != self.table || self.booking.terms() == 0 {
+        if inner.table.id != self.table || self.charge_origin.version() == 0 {
             return;
         }
         let Self {
             hash,
-            booking,
+            charge_origin,
             ref charged,
             cost,
             ..
         } = self;
-        if actual < cost || is_refundable(table, booking) {
-            give_back(
+        if actual < cost || is_refundable(table, charge_origin) {
+            refund(
                 table,
                 hash,
-                booking,
+                charge_origin,
                 charged,
                 cost,
                 cost.saturating_sub(actual),
@@ -81,7 +81,7 @@ impl ChargeToken {
             );
         }
         if actual > cost {
-            charge_more(table, booking.terms(), hash, actual - cost, now);
+            charge_more(table, charge_origin.version(), hash, actual - cost, now);
         }
     }
 }
@@ -90,15 +90,19 @@ impl ChargeToken {
 pub(crate) struct OwnedKey<C: Clock> {
     pub(crate) inner: Arc<KeyedState<C>>,
     pub(crate) hash: u64,
-    pub(crate) booking: ChargeOrigin,
+    pub(crate) charge_origin: ChargeOrigin,
 }
 
 impl<'a, C: Clock> Key<'a, C> {
     #[inline]
-    pub(super) fn new(inner: &'a Arc<KeyedState<C>>, first: &'a LimitVersion, hash: u64) -> Self {
+    pub(super) fn new(
+        inner: &'a Arc<KeyedState<C>>,
+        first_version: &'a LimitVersion,
+        hash: u64,
+    ) -> Self {
         Self {
             inner,
-            first,
+            first_version,
             hash,
             now: None,
         }
@@ -137,7 +141,7 @@ impl<'a, C: Clock> Key<'a, C> {
     pub fn check_n(&self, cost: u64) -> Decision {
         self.inner
             .table
-            .check(self.first, self.hash, || self.now(), cost)
+            .check(self.first_version, self.hash, || self.now(), cost)
     }
 
     /// See [`Limiter::peek`](crate::Limiter::peek).
@@ -147,29 +151,35 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// See [`Limiter::peek_n`](crate::Limiter::peek_n).
     pub fn peek_n(&self, cost: u64) -> Decision {
-        self.look(self.now(), cost, None)
+        self.peek_with(self.now(), cost, None)
     }
 
-    fn look(&self, now: Timestamp, cost: u64, longest: Option<u64>) -> Decision {
-        let asked = CallRequest {
+    fn peek_with(&self, now: Timestamp, cost: u64, max_wait: Option<u64>) -> Decision {
+        let request = CallRequest {
             now,
             cost,
-            longest,
+            max_wait,
             reserve: 0,
             write: false,
-            kept: false,
+            is_final: false,
         };
         self.inner
             .table
-            .decide(self.first, self.hash, &asked)
+            .decide(self.first_version, self.hash, &request)
             .0
             .decision
     }
 
     /// See [`Limiter::take`](crate::Limiter::take).
     pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
-        let (admitted, booking, _) = self.admit(self.now(), cost, None).map_err(DeniedError)?;
-        Ok(Charge::of_key(self.spot(booking), &admitted, cost))
+        let (admission, charge_origin, _) = self
+            .try_charge(self.now(), cost, None)
+            .map_err(DeniedError)?;
+        Ok(Charge::of_key(
+            self.owned_key(charge_origin),
+            &admission,
+            cost,
+        ))
     }
 
     /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
@@ -202,10 +212,10 @@ impl<'a, C: Clock> Key<'a, C> {
     /// [`charge`](Self::charge) does it.
     #[inline(always)]
     pub fn try_take_token(&self, cost: u64) -> Option<(Decision, ChargeToken)> {
-        let (quick, terms, standing) =
+        let (fast, version, refund_totals) =
             self.inner
                 .table
-                .take_fast(self.first, self.hash, self.now(), cost)?;
+                .take_fast(self.first_version, self.hash, self.now(), cost)?;
         let (
             decision,
             FastDecision {
@@ -214,26 +224,26 @@ impl<'a, C: Clock> Key<'a, C> {
                 ahead,
                 ..
             },
-        ) = (quick.decision(), quick);
+        ) = (fast.decision(), fast);
         let charged = ChargeRecord::new(
             &limit,
             clock + ahead,
             clock,
             cost,
-            standing.refunded,
-            standing.given,
+            refund_totals.refunded,
+            refund_totals.given,
         );
-        let booking = if decision.is_denied() {
+        let charge_origin = if decision.is_denied() {
             ChargeOrigin::default()
         } else {
-            standing.booked_by(terms.id)
+            refund_totals.charge_origin(version.id)
         };
         Some((
             decision,
             ChargeToken {
                 table: self.inner.table.id,
                 hash: self.hash,
-                booking,
+                charge_origin,
                 cost,
                 charged,
             },
@@ -243,7 +253,7 @@ impl<'a, C: Clock> Key<'a, C> {
     #[inline(never)]
     fn take_token_slow(&self, cost: u64) -> (Decision, ChargeToken) {
         let (table, hash) = (self.inner.table.id, self.hash);
-        match self.admit_slow(self.now(), cost, None) {
+        match self.try_charge_slow(self.now(), cost, None) {
             Ok((
                 Admission {
                     normal,
@@ -253,21 +263,21 @@ impl<'a, C: Clock> Key<'a, C> {
                     refunded,
                     ..
                 },
-                booking,
+                charge_origin,
                 decision,
             )) => {
                 let charged = ChargeRecord::new(&normal, tat, clock, cost, refunded, given);
-                let booking = if normal.kind == Kind::Unlimited {
+                let charge_origin = if normal.kind == Kind::Unlimited {
                     ChargeOrigin::default()
                 } else {
-                    booking
+                    charge_origin
                 };
                 (
                     decision,
                     ChargeToken {
                         table,
                         hash,
-                        booking,
+                        charge_origin,
                         cost,
                         charged,
                     },
@@ -286,25 +296,25 @@ impl<'a, C: Clock> Key<'a, C> {
     pub fn reserve_within(
         &self,
         cost: u64,
-        longest: Duration,
+        max_wait: Duration,
     ) -> Result<Reservation<C>, ReserveError> {
-        self.slot(self.now(), cost, nanos(longest))
+        self.slot(self.now(), cost, nanos(max_wait))
     }
 
     pub(crate) fn slot(
         &self,
         now: Timestamp,
         cost: u64,
-        longest: u64,
+        max_wait: u64,
     ) -> Result<Reservation<C>, ReserveError> {
-        let terms = self.inner.table.current(self.first);
-        if let (true, Some(limit)) = (terms.normal.is_machine(), terms.rule.limit()) {
+        let version = self.inner.table.current(self.first_version);
+        if let (true, Some(limit)) = (version.normal.is_machine(), version.rule.limit()) {
             return Err(ReserveError::NoSlots(limit.algorithm_kind()));
         }
-        match self.admit(now, cost, Some(longest)) {
-            Ok((admitted, booking, _)) => Ok(Reservation::of_key(
-                self.spot(booking),
-                &admitted,
+        match self.try_charge(now, cost, Some(max_wait)) {
+            Ok((admission, charge_origin, _)) => Ok(Reservation::of_key(
+                self.owned_key(charge_origin),
+                &admission,
                 cost,
                 now,
             )),
@@ -340,40 +350,46 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// Makes this key fresh. Older charges and reservations give nothing back.
     pub fn reset(&self) {
-        reset(&self.inner.table, self.first, self.hash, || self.now());
-    }
-
-    /// See [`Limiter::grant`](crate::Limiter::grant).
-    pub fn grant(&self, tokens: u64) {
-        grant(&self.inner.table, self.first, self.hash, tokens, || {
+        reset(&self.inner.table, self.first_version, self.hash, || {
             self.now()
         });
     }
 
-    fn spot(&self, booking: ChargeOrigin) -> OwnedKey<C> {
+    /// See [`Limiter::grant`](crate::Limiter::grant).
+    pub fn grant(&self, tokens: u64) {
+        grant(
+            &self.inner.table,
+            self.first_version,
+            self.hash,
+            tokens,
+            || self.now(),
+        );
+    }
+
+    fn owned_key(&self, charge_origin: ChargeOrigin) -> OwnedKey<C> {
         OwnedKey {
             inner: Arc::clone(self.inner),
             hash: self.hash,
-            booking,
+            charge_origin,
         }
     }
 
     /// Takes `cost`: the way of every verb that keeps something. With where it is booked.
     #[inline(always)]
-    fn admit(
+    fn try_charge(
         &self,
         now: Timestamp,
         cost: u64,
-        longest: Option<u64>,
+        max_wait: Option<u64>,
     ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
         let table = &self.inner.table;
-        let straight = if longest.is_none() {
-            table.take_fast(self.first, self.hash, now, cost)
+        let fast = if max_wait.is_none() {
+            table.take_fast(self.first_version, self.hash, now, cost)
         } else {
             None
         };
-        let Some((quick, terms, standing)) = straight else {
-            return self.admit_slow(now, cost, longest);
+        let Some((fast, version, refund_totals)) = fast else {
+            return self.try_charge_slow(now, cost, max_wait);
         };
         let (
             decision,
@@ -383,7 +399,7 @@ impl<'a, C: Clock> Key<'a, C> {
                 ahead,
                 ..
             },
-        ) = (quick.decision(), quick);
+        ) = (fast.decision(), fast);
         if decision.is_denied() {
             return Err(decision);
         }
@@ -393,8 +409,8 @@ impl<'a, C: Clock> Key<'a, C> {
             RefundTotals {
                 given, refunded, ..
             },
-        ) = (terms.id, clock + ahead, standing);
-        let admitted = Admission {
+        ) = (version.id, clock + ahead, refund_totals);
+        let admission = Admission {
             normal: limit,
             generation,
             clock,
@@ -403,41 +419,48 @@ impl<'a, C: Clock> Key<'a, C> {
             given,
             refunded,
         };
-        Ok((admitted, standing.booked_by(generation), decision))
+        Ok((admission, refund_totals.charge_origin(generation), decision))
     }
 
     #[inline(never)]
-    fn admit_slow(
+    fn try_charge_slow(
         &self,
         now: Timestamp,
         cost: u64,
-        longest: Option<u64>,
+        max_wait: Option<u64>,
     ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
-        let asked = CallRequest {
+        let request = CallRequest {
             now,
             cost,
-            longest,
+            max_wait,
             reserve: 0,
             write: true,
-            kept: false,
+            is_final: false,
         };
-        let (call, terms, standing) = self.inner.table.decide(self.first, self.hash, &asked);
+        let (call, version, refund_totals) =
+            self.inner
+                .table
+                .decide(self.first_version, self.hash, &request);
         if call.decision.is_denied() {
             return Err(call.decision);
         }
         let RefundTotals {
             given, refunded, ..
-        } = standing;
-        let admitted = Admission {
-            normal: terms.normal,
-            generation: terms.id,
+        } = refund_totals;
+        let admission = Admission {
+            normal: version.normal,
+            generation: version.id,
             clock: call.clock,
             tat: call.charged,
             wait: call.wait,
             given,
             refunded,
         };
-        Ok((admitted, standing.booked_by(terms.id), call.decision))
+        Ok((
+            admission,
+            refund_totals.charge_origin(version.id),
+            call.decision,
+        ))
     }
 }
 
@@ -451,14 +474,14 @@ impl<C: Clock> Key<'_, C> {
         self.hash
     }
 
-    pub(crate) fn terms(&self) -> &LimitVersion {
-        self.inner.table.current(self.first)
+    pub(crate) fn version(&self) -> &LimitVersion {
+        self.inner.table.current(self.first_version)
     }
 
     /// How long a slot for `cost` would be away, were there patience for it.
     pub(crate) fn peek_slot(&self, now: Timestamp, cost: u64) -> Duration {
-        let decision = self.look(now, cost, Some(u64::MAX));
-        if self.terms().normal.kind == Kind::Pacing {
+        let decision = self.peek_with(now, cost, Some(u64::MAX));
+        if self.version().normal.kind == Kind::Pacing {
             decision.reset_after()
         } else {
             decision.delay()
@@ -474,11 +497,11 @@ impl<C: Clock> OwnedKey<C> {
 
     /// Whether a charge is settled even if all of it was used.
     pub(crate) fn is_refundable(&self) -> bool {
-        is_refundable(&self.inner.table, self.booking)
+        is_refundable(&self.inner.table, self.charge_origin)
     }
 
     /// Gives back `unused` units of a charge of `cost`.
-    pub(crate) fn give_back(
+    pub(crate) fn refund(
         &self,
         charged: &ChargeRecord,
         cost: u64,
@@ -486,10 +509,10 @@ impl<C: Clock> OwnedKey<C> {
         now: impl Fn() -> Timestamp,
     ) {
         let table = &self.inner.table;
-        give_back(
+        refund(
             table,
             self.hash,
-            self.booking,
+            self.charge_origin,
             charged,
             cost,
             unused,
@@ -502,7 +525,7 @@ impl<C: Clock> OwnedKey<C> {
     pub(crate) fn charge_more(&self, extra: u64, now: impl Fn() -> Timestamp) {
         charge_more(
             &self.inner.table,
-            self.booking.terms(),
+            self.charge_origin.version(),
             self.hash,
             extra,
             now,
@@ -517,57 +540,61 @@ impl<C: Clock> OwnedKey<C> {
         now: impl Fn() -> Timestamp,
     ) {
         let table = &self.inner.table;
-        let first = table.terms(self.booking.terms());
+        let first_version = table.version(self.charge_origin.version());
         table.update(
-            first,
+            first_version,
             self.hash,
             now(),
-            AbsentKey::StaysOut,
-            |terms, state, account| {
-                let (StateMut::Word(word), Some(account)) = (state, account) else {
+            AbsentKey::NeverInsert,
+            |version, state, slot_refunds| {
+                let (StateMut::Word(word), Some(slot_refunds)) = (state, slot_refunds) else {
                     return;
                 };
-                let (Some(standing), now) = (account.of(self.booking, terms.id), now()) else {
+                let (Some(refund_totals), now) = (
+                    slot_refunds.totals_if_current(self.charge_origin, version.id),
+                    now(),
+                ) else {
                     return;
                 };
                 if act < now {
                     return;
                 }
-                let clock = terms.clock_at(now);
-                if terms.normal.kind == Kind::Pacing {
+                let clock = version.clock_at(now);
+                if version.normal.kind == Kind::Pacing {
                     // Only the last slot of a queue can be taken back, and only before it begins.
-                    if word.wrapping_add(standing.given) == claim.mark && now < act {
+                    if word.wrapping_add(refund_totals.given) == claim.mark && now < act {
                         *word -= claim.worth.min(word.saturating_sub(clock));
                     }
                     return;
                 }
                 let back = token_bucket::cancel(
-                    &terms.normal,
+                    &version.normal,
                     *word,
                     clock,
-                    standing.given,
+                    refund_totals.given,
                     claim.worth,
                     claim.mark,
                 );
                 *word = word.saturating_sub(back.give);
-                account.refund(&back);
+                slot_refunds.refund(&back);
             },
         );
     }
 }
 
 /// Whether what was booked so is settled even if all of it was used.
-pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, booking: ChargeOrigin) -> bool {
-    booking.terms() != 0 && table.terms(booking.terms()).normal.kind == Kind::Refundable
+pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, charge_origin: ChargeOrigin) -> bool {
+    charge_origin.version() != 0
+        && table.version(charge_origin.version()).normal.kind == Kind::Refundable
 }
 
 /// Gives back `unused` units of a charge of `cost` to `hash`; `is_all`: whether those are all of
 /// it.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn give_back<C: Clock>(
+pub(crate) fn refund<C: Clock>(
     table: &Table<C>,
     hash: u64,
-    booking: ChargeOrigin,
+    charge_origin: ChargeOrigin,
     charged: &ChargeRecord,
     cost: u64,
     unused: u64,
@@ -575,27 +602,31 @@ pub(crate) fn give_back<C: Clock>(
     now: impl Fn() -> Timestamp,
 ) {
     let mut too_late = false;
-    let first = table.terms(booking.terms());
+    let first_version = table.version(charge_origin.version());
     let is_in = table.update(
-        first,
+        first_version,
         hash,
         now(),
-        AbsentKey::StaysOut,
-        |terms, state, account| {
-            let account =
-                account.and_then(|account| Some((account, account.of(booking, terms.id)?)));
-            let Some((account, standing)) = account else {
+        AbsentKey::NeverInsert,
+        |version, state, slot_refunds| {
+            let slot_refunds = slot_refunds.and_then(|slot_refunds| {
+                Some((
+                    slot_refunds,
+                    slot_refunds.totals_if_current(charge_origin, version.id)?,
+                ))
+            });
+            let Some((slot_refunds, refund_totals)) = slot_refunds else {
                 too_late = true;
                 return;
             };
-            let (normal, now) = (&terms.normal, now());
+            let (normal, now) = (&version.normal, now());
             let refund = Refund {
                 charged_in: charged.tat,
                 cost,
                 unused,
             };
             match state {
-                StateMut::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), refund),
+                StateMut::Large(state, _) => state.refund(normal, now.as_unix_nanos(), refund),
                 StateMut::Word(word) if normal.is_windowed() => {
                     let back = GiveBack {
                         now: now.as_unix_nanos(),
@@ -606,8 +637,8 @@ pub(crate) fn give_back<C: Clock>(
                 StateMut::Word(word) if normal.kind == Kind::Pacing => {
                     // What is at the end of the queue and has not begun can be taken back; where
                     // that is, gifts have moved.
-                    if *word == charged.tat && standing.given == charged.given {
-                        let ahead = word.saturating_sub(terms.clock_at(now));
+                    if *word == charged.tat && refund_totals.given == charged.given {
+                        let ahead = word.saturating_sub(version.clock_at(now));
                         *word -= ahead.min(unused.saturating_mul(normal.token));
                     }
                 }
@@ -617,20 +648,21 @@ pub(crate) fn give_back<C: Clock>(
                         RefundTotals {
                             given, refunded, ..
                         },
-                    ) = (terms.clock_at(now), standing);
+                    ) = (version.clock_at(now), refund_totals);
                     let back = token_bucket::refund(
                         normal, *word, clock, unused, is_all, charged, refunded, given,
                     );
                     *word = word.saturating_sub(back.give);
-                    account.refund(&back);
+                    slot_refunds.refund(&back);
                 }
             }
         },
     );
     // What time has brought back by itself is nobody's loss.
-    let is_repaid = || !first.normal.is_machine() && charged.tat <= first.clock_at(now());
+    let is_repaid =
+        || !first_version.normal.is_machine() && charged.tat <= first_version.clock_at(now());
     if (too_late || !is_in) && !is_repaid() {
-        first
+        first_version
             .registered
             .not_returned
             .fetch_add(unused, Ordering::Relaxed);
@@ -645,11 +677,11 @@ pub(crate) fn charge_more<C: Clock>(
     extra: u64,
     now: impl Fn() -> Timestamp,
 ) {
-    let charge = |terms: &LimitVersion, state: StateMut<'_>, _: Option<SlotRefunds<'_>>| {
-        let (normal, now) = (&terms.normal, now());
+    let charge = |version: &LimitVersion, state: StateMut<'_>, _: Option<SlotRefunds<'_>>| {
+        let (normal, now) = (&version.normal, now());
         let extra = extra.min(normal.burst());
         match state {
-            StateMut::Wide(state, budget) => {
+            StateMut::Large(state, budget) => {
                 state.charge_more(normal, now.as_unix_nanos(), extra, budget)
             }
             StateMut::Word(word) if normal.is_windowed() => {
@@ -661,50 +693,50 @@ pub(crate) fn charge_more<C: Clock>(
             }
             StateMut::Word(word) => {
                 let charged = (*word)
-                    .max(terms.clock_at(now))
+                    .max(version.clock_at(now))
                     .saturating_add(extra * normal.token);
                 *word = charged.min(u64::MAX - 1);
             }
         }
-        terms
+        version
             .registered
             .settled_up
             .fetch_add(extra, Ordering::Relaxed);
     };
-    table.update(table.terms(id), hash, now(), AbsentKey::Comes, charge);
+    table.update(table.version(id), hash, now(), AbsentKey::Insert, charge);
 }
 
 /// Makes a key of a rate fresh. Older charges and reservations give nothing back.
 pub(crate) fn reset<C: Clock>(
     table: &Table<C>,
-    first: &LimitVersion,
+    first_version: &LimitVersion,
     hash: u64,
     now: impl Fn() -> Timestamp,
 ) {
     table.update(
-        first,
+        first_version,
         hash,
         now(),
-        AbsentKey::StaysFresh,
-        |terms, state, account| {
-            if let Some(account) = account {
-                account.void();
+        AbsentKey::InsertUnlessFresh,
+        |version, state, slot_refunds| {
+            if let Some(slot_refunds) = slot_refunds {
+                slot_refunds.invalidate_charges();
             }
             match state {
                 StateMut::Word(word) => {
-                    let fresh = if terms.normal.is_windowed() {
+                    let fresh = if version.normal.is_windowed() {
                         0
                     } else {
-                        terms.clock_at(now())
+                        version.clock_at(now())
                     };
                     *word = (*word).min(fresh);
                 }
-                StateMut::Wide(state, _) => state.clear(),
+                StateMut::Large(state, _) => state.clear(),
             }
         },
     );
     table
-        .current(first)
+        .current(first_version)
         .registered
         .changes
         .fetch_add(1, Ordering::Relaxed);
@@ -713,20 +745,20 @@ pub(crate) fn reset<C: Clock>(
 /// Gives a key of a rate up to `tokens` of what it has used, and counts them.
 pub(crate) fn grant<C: Clock>(
     table: &Table<C>,
-    first: &LimitVersion,
+    first_version: &LimitVersion,
     hash: u64,
     tokens: u64,
     now: impl Fn() -> Timestamp,
 ) {
     table.update(
-        first,
+        first_version,
         hash,
         now(),
-        AbsentKey::StaysFresh,
-        |terms, state, account| {
-            let (normal, now) = (&terms.normal, now());
+        AbsentKey::InsertUnlessFresh,
+        |version, state, slot_refunds| {
+            let (normal, now) = (&version.normal, now());
             let given = match state {
-                StateMut::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
+                StateMut::Large(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
                 StateMut::Word(word) if normal.is_windowed() => {
                     let (after, gift) = act_on_word(
                         normal,
@@ -740,17 +772,20 @@ pub(crate) fn grant<C: Clock>(
                     gift
                 }
                 StateMut::Word(word) => {
-                    let ahead = word.saturating_sub(terms.clock_at(now));
+                    let ahead = word.saturating_sub(version.clock_at(now));
                     let gift = ahead.min(tokens.saturating_mul(normal.token));
                     *word -= gift;
                     // A settle or a cancel of before is not to take the gift for its own.
-                    if let Some(account) = account {
-                        account.give(gift);
+                    if let Some(slot_refunds) = slot_refunds {
+                        slot_refunds.add_given(gift);
                     }
                     gift.div_ceil(normal.token)
                 }
             };
-            terms.registered.granted.fetch_add(given, Ordering::Relaxed);
+            version
+                .registered
+                .granted
+                .fetch_add(given, Ordering::Relaxed);
         },
     );
 }
@@ -760,7 +795,7 @@ impl<C: Clock> Clone for OwnedKey<C> {
         Self {
             inner: Arc::clone(&self.inner),
             hash: self.hash,
-            booking: self.booking,
+            charge_origin: self.charge_origin,
         }
     }
 }
@@ -768,7 +803,7 @@ impl<C: Clock> Clone for OwnedKey<C> {
 impl<C: Clock> fmt::Debug for Key<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
-            .field("limit", &self.terms().rule.limit())
+            .field("limit", &self.version().rule.limit())
             .field("tokens", &self.tokens())
             .finish()
     }

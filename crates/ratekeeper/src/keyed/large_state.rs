@@ -49,7 +49,7 @@ impl LargeState {
         normal: &TickLimit,
         now: u64,
         cost: u64,
-        (write, kept): (bool, bool),
+        (write, is_final): (bool, bool),
         budget: &ByteBudget,
     ) -> WindowDecision {
         self.empty_if_over(now);
@@ -63,7 +63,7 @@ impl LargeState {
                         now,
                         cost,
                         write,
-                        kept,
+                        kept: is_final,
                     },
                 );
             }
@@ -161,7 +161,7 @@ impl LargeState {
     }
 
     /// Settles a charge: gives back what is unused, if it is still counted.
-    pub(super) fn give_back(&mut self, normal: &TickLimit, now: u64, refund: Refund) {
+    pub(super) fn refund(&mut self, normal: &TickLimit, now: u64, refund: Refund) {
         let Refund {
             charged_in, unused, ..
         } = refund;
@@ -267,7 +267,7 @@ impl LargeState {
     }
 
     /// Sets the state of a cell that nobody else knows.
-    pub(super) fn pour_into(&self, cell: &Generation, normal: &TickLimit) {
+    pub(super) fn write_to(&self, cell: &Generation, normal: &TickLimit) {
         let wide = cell.wide();
         match self {
             Self::Words(words) => words
@@ -286,7 +286,7 @@ impl LargeState {
     }
 
     /// The state of a cell that nobody else knows.
-    pub(super) fn drawn_from(cell: &Generation, normal: &TickLimit) -> Self {
+    pub(super) fn read_from(cell: &Generation, normal: &TickLimit) -> Self {
         let mut state = Self::fresh(normal);
         match &mut state {
             Self::Words(words) => words
@@ -350,27 +350,34 @@ struct FreeHandles {
 
 /// What a state costs beside its words: its place, twice because places are made by doubling, and
 /// what the allocator adds.
-pub(super) const OVERHEAD: usize = PLACE as usize + ALLOCATED as usize;
-const PLACE: u64 = 2 * size_of::<Mutex<LargeState>>() as u64;
-const ALLOCATED: u64 = 16;
+pub(super) const LARGE_STATE_OVERHEAD: usize = SLOT_BYTES as usize + ALLOCATOR_BYTES as usize;
+const SLOT_BYTES: u64 = 2 * size_of::<Mutex<LargeState>>() as u64;
+const ALLOCATOR_BYTES: u64 = 16;
 
 impl LargeStates {
-    pub(super) fn new(most_bytes: u64) -> Self {
+    pub(super) fn new(max_bytes: u64) -> Self {
         Self {
             states: AppendVec::new(),
             free: Mutex::default(),
             // A quarter is for floors.
-            budget: ByteBudget::new(most_bytes - most_bytes / 4),
+            budget: ByteBudget::new(max_bytes - max_bytes / 4),
         }
     }
 
     /// Keeps a state, or gives it back if there are no bytes for it.
-    pub(super) fn keep(&self, state: LargeState) -> Result<u64, LargeState> {
+    pub(super) fn insert(&self, state: LargeState) -> Result<u64, LargeState> {
         let handle = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
             // Places stay: they are paid for once.
-            let place = if free.handles.is_empty() { PLACE } else { 0 };
-            if !self.budget.take(place + ALLOCATED + state.bytes()) {
+            let slot_bytes = if free.handles.is_empty() {
+                SLOT_BYTES
+            } else {
+                0
+            };
+            if !self
+                .budget
+                .take(slot_bytes + ALLOCATOR_BYTES + state.bytes())
+            {
                 return Err(state);
             }
             free.handles.pop().unwrap_or_else(|| {
@@ -383,9 +390,9 @@ impl LargeStates {
     }
 
     /// Forgets the state of a handle that nobody knows any more.
-    pub(super) fn forget(&self, handle: u64) -> LargeState {
-        let state = core::mem::replace(&mut *self.lock(handle), nothing());
-        self.budget.give_back(ALLOCATED + state.bytes());
+    pub(super) fn remove(&self, handle: u64) -> LargeState {
+        let state = core::mem::replace(&mut *self.lock(handle), empty());
+        self.budget.give_back(ALLOCATOR_BYTES + state.bytes());
         self.free
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -396,13 +403,13 @@ impl LargeStates {
 
     pub(super) fn lock(&self, handle: u64) -> MutexGuard<'_, LargeState> {
         self.states
-            .get_or_make(handle, || Mutex::new(nothing()))
+            .get_or_make(handle, || Mutex::new(empty()))
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn nothing() -> LargeState {
+fn empty() -> LargeState {
     LargeState::Words(Box::default())
 }
 
@@ -500,7 +507,7 @@ mod tests {
 
     /// An instant from before may still come, and finds what was logged.
     #[test]
-    fn a_log_that_may_not_grow_forgets_nothing() {
+    fn a_log_that_may_not_grow_forgets_empty() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
         let (normal, budget, minute) = (limit.normal(), ByteBudget::new(9 * 8), 60_000_000_000);
         let mut log = LargeState::fresh(normal);

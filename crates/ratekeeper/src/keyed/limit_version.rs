@@ -36,7 +36,7 @@ pub(crate) struct LimitVersion {
 #[derive(Clone)]
 pub(crate) enum EntryState {
     Word(u64),
-    Wide(LargeState),
+    Large(LargeState),
 }
 
 impl EntryState {
@@ -45,19 +45,26 @@ impl EntryState {
 
 impl LimitVersion {
     /// The first terms of a line.
-    pub(super) fn first(id: u32, line: Arc<RegisteredLimit>, rule: Rule, now: Timestamp) -> Self {
+    pub(super) fn initial(
+        id: u32,
+        registered: Arc<RegisteredLimit>,
+        rule: Rule,
+        now: Timestamp,
+    ) -> Self {
         let origin = match rule.normal().kind {
             Kind::Unlimited => now.as_unix_nanos(),
             _ => origin_for(now),
         };
-        Self::new(id, line, rule, origin, now, Carry::Keep)
+        Self::new(id, registered, rule, origin, now, Carry::Keep)
     }
 
     /// The terms after `before`, from `now` on.
     pub(super) fn after(id: u32, before: &Self, rule: Rule, carry: Carry, now: Timestamp) -> Self {
         let origin = match (before.rule, rule) {
             (Rule::Rate(_), Rule::Rate(limit)) => {
-                before.hand_over(&EntryState::FRESH, &limit, carry, now).1
+                before
+                    .convert_to_limit(&EntryState::FRESH, &limit, carry, now)
+                    .1
             }
             _ => before.origin,
         };
@@ -66,7 +73,7 @@ impl LimitVersion {
 
     fn new(
         id: u32,
-        line: Arc<RegisteredLimit>,
+        registered: Arc<RegisteredLimit>,
         rule: Rule,
         origin: u64,
         since: Timestamp,
@@ -75,7 +82,7 @@ impl LimitVersion {
         let normal = rule.normal();
         Self {
             id,
-            registered: line,
+            registered,
             rule,
             normal,
             origin,
@@ -97,7 +104,7 @@ impl LimitVersion {
         if self.fits_a_word() {
             EntryState::FRESH
         } else {
-            EntryState::Wide(LargeState::fresh(&self.normal))
+            EntryState::Large(LargeState::fresh(&self.normal))
         }
     }
 
@@ -126,7 +133,7 @@ impl LimitVersion {
         let at = before.fresh_since(state, now).unwrap_or(now);
         // Full at that instant, not before: what was clipped off is gone, also for whoever asks
         // since when it is full.
-        self.used_now(self.convert_from(before, state, Carry::Keep, at), at)
+        self.mark_used_now(self.convert_from(before, state, Carry::Keep, at), at)
     }
 
     pub(super) fn convert_from(
@@ -138,8 +145,8 @@ impl LimitVersion {
     ) -> EntryState {
         match (&before.rule, &self.rule) {
             (Rule::Rate(_), Rule::Rate(limit)) => {
-                let (state, origin) = before.hand_over(state, limit, carry, at);
-                self.counted_from_here(state, origin)
+                let (state, origin) = before.convert_to_limit(state, limit, carry, at);
+                self.rebase_state(state, origin)
             }
             (Rule::InFlight(_), Rule::InFlight(_)) => state.clone(),
             _ => self.fresh(),
@@ -147,7 +154,7 @@ impl LimitVersion {
     }
 
     /// A state that is counted from another origin, counted from this one.
-    fn counted_from_here(&self, state: EntryState, origin: u64) -> EntryState {
+    fn rebase_state(&self, state: EntryState, origin: u64) -> EntryState {
         match state {
             EntryState::Word(word)
                 if origin != self.origin && !self.normal.is_windowed() && word > 0 =>
@@ -163,7 +170,7 @@ impl LimitVersion {
     }
 
     /// The state under `limit` from `at` on, and the origin it is counted from.
-    fn hand_over(
+    fn convert_to_limit(
         &self,
         state: &EntryState,
         limit: &Limit,
@@ -174,9 +181,9 @@ impl LimitVersion {
         let own = self.rule.limit().unwrap_or_else(Limit::unlimited);
         match state {
             EntryState::Word(word) => cell.fill(&own, self.origin, *word),
-            EntryState::Wide(state) => {
+            EntryState::Large(state) => {
                 cell.fill(&own, self.origin, 0);
-                state.pour_into(&cell, &self.normal);
+                state.write_to(&cell, &self.normal);
             }
         }
         let later = NextGeneration::empty();
@@ -185,7 +192,7 @@ impl LimitVersion {
         let normal = limit.normal();
         let state = match normal.fits_a_word() {
             true => EntryState::Word(later.cell.word.load(Ordering::Relaxed)),
-            false => EntryState::Wide(LargeState::drawn_from(&later.cell, normal)),
+            false => EntryState::Large(LargeState::read_from(&later.cell, normal)),
         };
         (state, origin)
     }

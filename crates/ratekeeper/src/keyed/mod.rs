@@ -18,7 +18,7 @@ pub use gcra::{GcraParams, GcraParamsError, KeyedGcra, KeyedGcraBuilder};
 pub use hashed_key::HashedKey;
 pub use in_flight::{KeyPermit, KeyedConcurrency, KeyedConcurrencyBuilder};
 pub use key::{ChargeToken, Key};
-pub(crate) use key::{OwnedKey, charge_more, give_back, grant, is_refundable, reset};
+pub(crate) use key::{OwnedKey, charge_more, grant, is_refundable, refund, reset};
 pub use table::KeyedStats;
 
 use crate::clock::{Clock, DefaultClock, SystemClock};
@@ -92,7 +92,7 @@ pub struct Keyed<K: ?Sized, C: Clock = DefaultClock> {
 #[repr(C)]
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
 pub(crate) struct KeyedState<C> {
-    pub(crate) first: Arc<LimitVersion>,
+    pub(crate) first_version: Arc<LimitVersion>,
     pub(crate) table: Table<C>,
     pub(crate) waiters: Waiters,
 }
@@ -114,7 +114,7 @@ impl<K: ?Sized> Keyed<K> {
     pub fn builder(limit: Limit) -> KeyedBuilder<K> {
         KeyedBuilder {
             limit,
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock: SystemClock,
             keys: PhantomData,
         }
@@ -124,7 +124,7 @@ impl<K: ?Sized> Keyed<K> {
 /// Makes a [`Keyed`]; what [`Keyed::builder`] returns.
 pub struct KeyedBuilder<K: ?Sized, C: Clock = DefaultClock> {
     limit: Limit,
-    cap: TableSize,
+    size: TableSize,
     clock: C,
     keys: PhantomData<fn(&K)>,
 }
@@ -135,7 +135,7 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     /// everyone, and up to 72 where charges are settled.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
@@ -144,7 +144,7 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     /// do not fit it; if the table alone would take more, it is made for fewer keys.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
@@ -153,7 +153,7 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     pub fn clock<D: Clock>(self, clock: D) -> KeyedBuilder<K, D> {
         KeyedBuilder {
             limit: self.limit,
-            cap: self.cap,
+            size: self.size,
             clock,
             keys: PhantomData,
         }
@@ -168,7 +168,7 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
     pub fn build(self) -> Keyed<K, C> {
         Keyed {
             inner: Arc::new(KeyedState::new(
-                self.cap,
+                self.size,
                 self.clock,
                 Rule::Rate(self.limit),
             )),
@@ -178,14 +178,14 @@ impl<K: ?Sized, C: Clock> KeyedBuilder<K, C> {
 }
 
 impl<C: Clock> KeyedState<C> {
-    fn new(cap: TableSize, clock: C, rule: Rule) -> Self {
-        let table = Table::new(cap, clock, rule.large_state_bytes());
-        let first = table
-            .new_line(0, "", rule)
+    fn new(size: TableSize, clock: C, rule: Rule) -> Self {
+        let table = Table::new(size, clock, rule.large_state_bytes());
+        let first_version = table
+            .register_limit(0, "", rule)
             .expect("the first line of a table");
         Self {
             table,
-            first,
+            first_version,
             waiters: Waiters::default(),
         }
     }
@@ -196,7 +196,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     pub fn with_clock(limit: Limit, clock: C) -> Self {
         KeyedBuilder {
             limit,
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock,
             keys: PhantomData,
         }
@@ -224,9 +224,13 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     where
         K: Borrow<Q>,
     {
-        let KeyedState { table, first, .. } = &*self.inner;
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
         let hash = table.hash(key);
-        table.check(first, hash, || table.clock().now(), cost)
+        table.check(first_version, hash, || table.clock().now(), cost)
     }
 
     /// One key, with the verbs of a [`Limiter`](crate::Limiter).
@@ -235,7 +239,11 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     where
         K: Borrow<Q>,
     {
-        Key::new(&self.inner, &self.inner.first, self.inner.table.hash(key))
+        Key::new(
+            &self.inner,
+            &self.inner.first_version,
+            self.inner.table.hash(key),
+        )
     }
 
     /// Hashes a key, for those who ask about it again and again, as a connection does about its
@@ -261,8 +269,8 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// ```
     #[inline]
     pub fn hashed(&self, key: HashedKey) -> Option<Key<'_, C>> {
-        key.of(&self.inner)
-            .map(|hash| Key::new(&self.inner, &self.inner.first, hash))
+        key.hash_for(&self.inner)
+            .map(|hash| Key::new(&self.inner, &self.inner.first_version, hash))
     }
 
     /// Settles what [`Key::charge`] took, at its true cost, as
@@ -276,9 +284,13 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// The limit in force.
     pub fn limit(&self) -> Limit {
-        let KeyedState { table, first, .. } = &*self.inner;
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
         table
-            .current(first)
+            .current(first_version)
             .rule
             .limit()
             .unwrap_or_else(Limit::unlimited)
@@ -298,8 +310,12 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// Changes the limit and says what becomes of the tokens.
     pub fn set_limit_with(&self, limit: Limit, carry: Carry) {
-        let KeyedState { table, first, .. } = &*self.inner;
-        table.change(&first.registered, Rule::Rate(limit), carry, || {
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        table.change_limit(&first_version.registered, Rule::Rate(limit), carry, || {
             table.clock().now()
         });
     }
@@ -311,9 +327,13 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
 
     /// Makes every key fresh and forgets the eviction floor.
     pub fn reset(&self) {
-        let KeyedState { table, first, .. } = &*self.inner;
-        let rule = table.current(first).rule;
-        table.change(&first.registered, rule, Carry::Reset, || {
+        let KeyedState {
+            table,
+            first_version,
+            ..
+        } = &*self.inner;
+        let rule = table.current(first_version).rule;
+        table.change_limit(&first_version.registered, rule, Carry::Reset, || {
             table.clock().now()
         });
     }
@@ -332,13 +352,13 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// Counters, over all keys, of what came on top of the limit's promise and of refunds that were
     /// lost.
     pub fn adjustments(&self) -> Adjustments {
-        self.inner.first.registered.counts()
+        self.inner.first_version.registered.adjustments()
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
     pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
-        table.figures(table.clock().now())
+        table.stats(table.clock().now())
     }
 }
 
@@ -363,7 +383,7 @@ impl<K: ?Sized, C: Clock> fmt::Debug for KeyedBuilder<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedBuilder")
             .field("limit", &self.limit)
-            .field("max_keys", &self.cap.keys)
+            .field("max_keys", &self.size.keys)
             .finish()
     }
 }

@@ -1,6 +1,6 @@
 //! One limit over time: what is in force, and what became of its keys.
 
-use super::large_state::{OVERHEAD, REFUNDABLE_WORDS};
+use super::large_state::{LARGE_STATE_OVERHEAD, REFUNDABLE_WORDS};
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Adjustments;
 use crate::limiter::windowed::MOST_WORDS;
@@ -20,10 +20,10 @@ impl Rule {
     pub(super) fn normal(&self) -> TickLimit {
         match self {
             Self::Rate(limit) => *limit.normal(),
-            Self::InFlight(most) => TickLimit {
+            Self::InFlight(max) => TickLimit {
                 ticks: 0,
                 token: 1,
-                capacity: *most,
+                capacity: *max,
                 kind: Kind::InFlight,
             },
         }
@@ -33,11 +33,13 @@ impl Rule {
     pub(super) fn large_state_bytes(&self) -> usize {
         let normal = self.normal();
         match normal.kind {
-            Kind::Log => OVERHEAD + 8 * normal.capacity.min(32) as usize,
-            Kind::Strict => OVERHEAD + 8 * MOST_WORDS,
-            Kind::Refundable => OVERHEAD + 8 * REFUNDABLE_WORDS,
-            Kind::FirstHit => OVERHEAD + 16,
-            Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => OVERHEAD + 24,
+            Kind::Log => LARGE_STATE_OVERHEAD + 8 * normal.capacity.min(32) as usize,
+            Kind::Strict => LARGE_STATE_OVERHEAD + 8 * MOST_WORDS,
+            Kind::Refundable => LARGE_STATE_OVERHEAD + 8 * REFUNDABLE_WORDS,
+            Kind::FirstHit => LARGE_STATE_OVERHEAD + 16,
+            Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => {
+                LARGE_STATE_OVERHEAD + 24
+            }
             _ => 0,
         }
     }
@@ -62,13 +64,13 @@ pub(crate) struct RegisteredLimit {
     /// The terms in force.
     pub(super) current: AtomicU32,
     /// Held by whoever changes it.
-    pub(super) changing: Lock,
+    pub(super) change_lock: Lock,
     pub(super) changes: AtomicU64,
     pub(super) granted: AtomicU64,
     pub(super) settled_up: AtomicU64,
     pub(super) not_returned: AtomicU64,
     /// How many of its keys were, once one was.
-    evicted: OnceBox<[EvictionCounters; EVICTED]>,
+    evicted: OnceBox<[EvictionCounters; EVICTION_SHARDS]>,
 }
 
 /// Keys that were evicted. In cache lines of their own, and several: a flood writes to one with
@@ -80,9 +82,9 @@ struct EvictionCounters {
 }
 
 #[cfg(not(ratekeeper_loom))]
-const EVICTED: usize = 8;
+const EVICTION_SHARDS: usize = 8;
 #[cfg(ratekeeper_loom)]
-const EVICTED: usize = 1;
+const EVICTION_SHARDS: usize = 1;
 
 impl RegisteredLimit {
     pub(super) fn new(table: u64, number: u64, name: &str, rule: Rule) -> Self {
@@ -93,7 +95,7 @@ impl RegisteredLimit {
             name: name.into(),
             rule: Mutex::new(rule),
             current: AtomicU32::new(0),
-            changing: Lock::new(),
+            change_lock: Lock::new(),
             changes: zero(),
             granted: zero(),
             settled_up: zero(),
@@ -119,7 +121,7 @@ impl RegisteredLimit {
                 live: zero(),
             }))
         };
-        let evicted = &self.evicted.get_or_init(make)[any as usize % EVICTED];
+        let evicted = &self.evicted.get_or_init(make)[any as usize % EVICTION_SHARDS];
         let count = if fresh { &evicted.fresh } else { &evicted.live };
         count.fetch_add(1, Ordering::Relaxed);
     }
@@ -136,7 +138,7 @@ impl RegisteredLimit {
         (sum(|part| &part.fresh), sum(|part| &part.live))
     }
 
-    pub(crate) fn counts(&self) -> Adjustments {
+    pub(crate) fn adjustments(&self) -> Adjustments {
         Adjustments {
             granted: self.granted.load(Ordering::Relaxed),
             settled_up: self.settled_up.load(Ordering::Relaxed),

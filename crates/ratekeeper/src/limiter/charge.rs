@@ -143,7 +143,7 @@ impl<C: Clock> Charge<C> {
                 generation,
             } => (&*limiter.shared, *generation),
             #[cfg(feature = "std")]
-            Owner::Key { key } => return key.give_back(&self.charged, self.cost, unused, now),
+            Owner::Key { key } => return key.refund(&self.charged, self.cost, unused, now),
         };
         shared.locked(&now, |cell, normal, current| {
             if current != generation {

@@ -179,7 +179,7 @@ impl<C: Clock> WaitTarget<'_, C> {
     fn normal(&self) -> TickLimit {
         match self {
             Self::One(limiter) => limiter.shared.current().1.normal(),
-            Self::Key(key) => key.terms().normal,
+            Self::Key(key) => key.version().normal,
         }
     }
 

@@ -10,35 +10,35 @@ use std::sync::Arc;
 /// A limit that is registered with a store. A handle: cheap to clone.
 #[derive(Clone)]
 pub struct LimitHandle {
-    pub(crate) first: Arc<LimitVersion>,
+    pub(crate) first_version: Arc<LimitVersion>,
 }
 
 impl LimitHandle {
     /// The name it was registered with.
     pub fn name(&self) -> &str {
-        &self.line().name
+        &self.registered().name
     }
 
     /// Its number in its store, counted from 0 in the order of registration.
     pub fn number(&self) -> u64 {
-        self.line().number
+        self.registered().number
     }
 
     /// The limit in force; none if it limits how many are in flight.
     pub fn limit(&self) -> Option<Limit> {
-        self.line().rule().limit()
+        self.registered().rule().limit()
     }
 
     /// How many may be in flight; none if it is a rate.
     pub fn in_flight(&self) -> Option<u64> {
-        match self.line().rule() {
-            Rule::InFlight(most) => Some(most),
+        match self.registered().rule() {
+            Rule::InFlight(max) => Some(max),
             Rule::Rate(_) => None,
         }
     }
 
-    fn line(&self) -> &RegisteredLimit {
-        &self.first.registered
+    fn registered(&self) -> &RegisteredLimit {
+        &self.first_version.registered
     }
 }
 
@@ -46,7 +46,7 @@ impl fmt::Debug for LimitHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LimitHandle")
             .field("name", &self.name())
-            .field("rule", &self.line().rule())
+            .field("rule", &self.registered().rule())
             .finish()
     }
 }
@@ -119,8 +119,8 @@ impl<'a> Ask<'a> {
 
     /// How long the caller would wait.
     #[must_use]
-    pub fn max_wait(mut self, longest: Duration) -> Self {
-        self.max_wait = Some(longest);
+    pub fn max_wait(mut self, max_wait: Duration) -> Self {
+        self.max_wait = Some(max_wait);
         self
     }
 }

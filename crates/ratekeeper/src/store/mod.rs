@@ -15,7 +15,7 @@ pub(crate) use verdict::{Permits, Receipt};
 
 use crate::clock::Timestamp;
 use crate::keyed::TooManyLimitsError;
-use crate::keyed::table::FEW;
+use crate::keyed::table::INLINE_ENTRIES;
 use crate::limit::Limit;
 use core::fmt;
 use core::time::Duration;

@@ -4,7 +4,7 @@ use super::Mode;
 use crate::algorithm::token_bucket::ChargeRecord;
 use crate::clock::nanos;
 use crate::decision::{Decision, Outcome};
-use crate::keyed::table::{ChargeOrigin, FEW};
+use crate::keyed::table::{ChargeOrigin, INLINE_ENTRIES};
 use core::any::Any;
 use core::fmt;
 use core::time::Duration;
@@ -95,7 +95,7 @@ pub struct AskResult {
 pub(crate) struct Receipt {
     pub(crate) hash: u64,
     /// [`ELSEWHERE`](Booking::ELSEWHERE) if the charge is not of the memory store.
-    pub(crate) booking: ChargeOrigin,
+    pub(crate) charge_origin: ChargeOrigin,
     pub(crate) cost: u64,
     pub(crate) charged: ChargeRecord,
     pub(crate) permit: bool,
@@ -115,17 +115,17 @@ impl AskResult {
     /// without memory of its own. Another store must not settle it.
     #[inline]
     #[must_use]
-    pub fn settled_by(mut self, mark: [u64; 2], cost: u64) -> Self {
+    pub fn with_external_charge(mut self, mark: [u64; 2], cost: u64) -> Self {
         let charged = ChargeRecord {
             tat: mark[1],
             ahead: 0,
             refunded: 0,
             given: 0,
         };
-        let (hash, booking) = (mark[0], ChargeOrigin::ELSEWHERE);
+        let (hash, charge_origin) = (mark[0], ChargeOrigin::EXTERNAL);
         self.charged = Some(Receipt {
             hash,
-            booking,
+            charge_origin,
             cost,
             charged,
             permit: false,
@@ -134,10 +134,10 @@ impl AskResult {
     }
 
     /// For those who write a store: what was told to [`settled_by`](Self::settled_by).
-    pub fn settles_by(&self) -> Option<([u64; 2], u64)> {
+    pub fn external_charge(&self) -> Option<([u64; 2], u64)> {
         let receipt = self
             .charged
-            .filter(|receipt| receipt.booking == ChargeOrigin::ELSEWHERE)?;
+            .filter(|receipt| receipt.charge_origin == ChargeOrigin::EXTERNAL)?;
         Some(([receipt.hash, receipt.charged.tat], receipt.cost))
     }
 
@@ -158,7 +158,7 @@ impl AskResult {
         }
     }
 
-    fn decides(&self) -> bool {
+    fn can_deny(&self) -> bool {
         self.mode != Mode::Shadow
     }
 }
@@ -167,19 +167,19 @@ impl AskResult {
 /// dropping it gives them back.
 #[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
 pub struct Verdict {
-    statuses: SmallVec<[AskResult; FEW]>,
+    statuses: SmallVec<[AskResult; INLINE_ENTRIES]>,
     source: Source,
     /// The table of the memory store that decided; none if another did.
     pub(super) table: Option<u64>,
     /// Where permits go back to.
     pub(super) permits: Option<Arc<dyn Permits>>,
     /// What a store that is not of this crate settles by.
-    held: Option<Box<dyn Any + Send + Sync>>,
+    extension: Option<Box<dyn Any + Send + Sync>>,
 }
 
 /// Where permits go back to.
 pub(crate) trait Permits: Send + Sync {
-    fn land(&self, hash: u64, cost: u64);
+    fn release(&self, hash: u64, cost: u64);
 }
 
 impl Verdict {
@@ -191,36 +191,36 @@ impl Verdict {
             source,
             table: None,
             permits: None,
-            held: None,
+            extension: None,
         }
     }
 
     /// For those who write a store: says that somebody else decided.
-    pub fn decided_by(mut self, source: Source) -> Self {
+    pub fn with_source(mut self, source: Source) -> Self {
         self.source = source;
         self
     }
 
     /// For those who write a store: keeps what it will [`settle`](super::Store::settle) by. It is
     /// dropped with the verdict, which is when permits go back.
-    pub fn hold(&mut self, held: Box<dyn Any + Send + Sync>) {
-        self.held = Some(held);
+    pub fn set_extension(&mut self, extension: Box<dyn Any + Send + Sync>) {
+        self.extension = Some(extension);
     }
 
     /// For those who write a store: what was kept.
-    pub fn let_go(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
-        self.held.take()
+    pub fn take_extension(&mut self) -> Option<Box<dyn Any + Send + Sync>> {
+        self.extension.take()
     }
 
     /// Makes it what `source` says of no asks, as by [`new`](Self::new). Permits and what it
     /// [holds](Self::hold) go, as if it were dropped; memory of its own it gives back.
     pub fn clear(&mut self, source: Source) {
-        self.land();
+        self.release_permits();
         self.statuses.clear();
         if self.statuses.spilled() {
             self.statuses = SmallVec::new();
         }
-        (self.source, self.table, self.held) = (source, None, None);
+        (self.source, self.table, self.extension) = (source, None, None);
     }
 
     /// For those who write a store: what the next ask came to.
@@ -231,7 +231,7 @@ impl Verdict {
 
     /// Whether the request passed. If not, nothing was charged.
     pub fn is_allowed(&self) -> bool {
-        !self.turned_away().any(|_| true)
+        !self.denied().any(|_| true)
     }
 
     /// Whether it was turned away, for now or for good.
@@ -241,8 +241,7 @@ impl Verdict {
 
     /// Whether waiting will not help.
     pub fn is_never(&self) -> bool {
-        self.turned_away()
-            .any(|(_, status)| status.decision.is_never())
+        self.denied().any(|(_, status)| status.decision.is_never())
     }
 
     /// Which ask turned it away, by its index: one that never admits it, else the one that takes
@@ -254,7 +253,7 @@ impl Verdict {
         };
         // Of equals the first.
         let worst = self
-            .turned_away()
+            .denied()
             .map(|(at, status)| (weight(status), core::cmp::Reverse(at)))
             .max()?;
         Some(worst.1.0)
@@ -266,7 +265,7 @@ impl Verdict {
         match self.is_never() {
             true => None,
             false => self
-                .turned_away()
+                .denied()
                 .filter_map(|(_, status)| status.decision.retry_after())
                 .max(),
         }
@@ -278,7 +277,7 @@ impl Verdict {
         match self.is_allowed() {
             false => Duration::ZERO,
             true => {
-                let waits = self.statuses.iter().filter(|status| status.decides());
+                let waits = self.statuses.iter().filter(|status| status.can_deny());
                 waits
                     .map(|status| status.decision.delay())
                     .max()
@@ -297,13 +296,13 @@ impl Verdict {
         self.statuses.iter()
     }
 
-    fn turned_away(&self) -> impl Iterator<Item = (usize, &AskResult)> {
+    fn denied(&self) -> impl Iterator<Item = (usize, &AskResult)> {
         let statuses = self.statuses.iter().enumerate();
-        statuses.filter(|(_, status)| status.decides() && status.decision.is_denied())
+        statuses.filter(|(_, status)| status.can_deny() && status.decision.is_denied())
     }
 
-    fn land(&mut self) {
-        let Some(home) = self.permits.take() else {
+    fn release_permits(&mut self) {
+        let Some(permits) = self.permits.take() else {
             return;
         };
         for receipt in self
@@ -312,14 +311,14 @@ impl Verdict {
             .filter_map(|status| status.charged)
             .filter(|receipt| receipt.permit)
         {
-            home.land(receipt.hash, receipt.cost);
+            permits.release(receipt.hash, receipt.cost);
         }
     }
 }
 
 impl Drop for Verdict {
     fn drop(&mut self) {
-        self.land();
+        self.release_permits();
     }
 }
 

@@ -50,7 +50,7 @@ proptest! {
                         }
                         Err(busy) => {
                             // In a table of a few lines all of a key's may be one, of four slots.
-                            let full = || most < 500 && gates.figures().live >= 4;
+                            let full = || most < 500 && gates.stats().live >= 4;
                             prop_assert!(before + cost > limit || full(), "{} beside {} of {}", cost, before, limit);
                             prop_assert_eq!(busy.retry_after(), None);
                             prop_assert_eq!(busy.is_never(), cost > limit);
@@ -74,10 +74,10 @@ proptest! {
             }
         }
         let live = held.values().filter(|held| **held > 0).count() as u64;
-        let figures = gates.figures();
-        prop_assert_eq!((figures.live, figures.evicted_live), (live, 0), "what is in flight is never displaced");
+        let stats = gates.stats();
+        prop_assert_eq!((stats.live, stats.evicted_live), (live, 0), "what is in flight is never displaced");
         drop(permits);
-        prop_assert_eq!(gates.figures().live, 0);
+        prop_assert_eq!(gates.stats().live, 0);
         prop_assert!((0..60).all(|key| gates.in_flight(&key) == 0));
     }
 }
@@ -119,7 +119,7 @@ fn many_threads_never_hold_more_than_the_limit_of_a_key() {
             });
         }
     });
-    let figures = gates.figures();
-    assert_eq!((figures.live, figures.evicted_live), (0, 0), "{figures:?}");
+    let stats = gates.stats();
+    assert_eq!((stats.live, stats.evicted_live), (0, 0), "{stats:?}");
     assert!((0..KEYS as u64).all(|key| gates.in_flight(&key) == 0));
 }

@@ -255,6 +255,6 @@ impl Bucket for Stored {
     }
 
     fn not_returned(&self) -> u64 {
-        self.store.counts(&self.handle).not_returned
+        self.store.adjustments(&self.handle).not_returned
     }
 }

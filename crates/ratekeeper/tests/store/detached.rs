@@ -153,7 +153,7 @@ fn a_change_in_between_is_counted_as_ever() {
         store.settle_detached_now(&receipt, &[1], clock.now()),
         Ok(())
     );
-    assert_eq!(store.counts(&limit).not_returned, 3);
+    assert_eq!(store.adjustments(&limit).not_returned, 3);
 }
 
 /// A limit, a key, a cost, a mode, and how many milliseconds the caller would wait.
@@ -267,7 +267,7 @@ impl World {
         let not_returned = || {
             limits
                 .iter()
-                .map(|(limit, _)| store.counts(limit).not_returned)
+                .map(|(limit, _)| store.adjustments(limit).not_returned)
                 .sum::<u64>()
         };
         let (begin, before) = (clock.now(), not_returned());

@@ -61,21 +61,30 @@ fn a_grant_gives_back_what_was_used_and_is_counted() {
         }
         store.grant(&handle, b"k", 2);
         assert_eq!(
-            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (
+                left(&store, &handle, "k"),
+                store.adjustments(&handle).granted
+            ),
             (6, 2),
             "{limit}"
         );
         // No more than was used, and no more is counted.
         store.grant(&handle, b"k", u64::MAX);
         assert_eq!(
-            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (
+                left(&store, &handle, "k"),
+                store.adjustments(&handle).granted
+            ),
             (10, 6),
             "{limit}"
         );
         store.grant(&handle, b"k", 5);
         store.grant(&handle, b"nobody", 5);
         assert_eq!(
-            (left(&store, &handle, "k"), store.counts(&handle).granted),
+            (
+                left(&store, &handle, "k"),
+                store.adjustments(&handle).granted
+            ),
             (10, 6),
             "{limit}"
         );
@@ -90,7 +99,7 @@ fn a_grant_gives_back_what_was_used_and_is_counted() {
             (4, 4),
             "{limit}"
         );
-        assert_eq!(store.counts(&other).granted, 0);
+        assert_eq!(store.adjustments(&other).granted, 0);
     }
 }
 
@@ -132,7 +141,10 @@ fn a_reset_makes_a_key_fresh_and_only_it() {
             "{limit}"
         );
         assert_eq!(
-            (store.counts(&handle).changes, store.counts(&other).changes),
+            (
+                store.adjustments(&handle).changes,
+                store.adjustments(&other).changes
+            ),
             (1, 0)
         );
         assert_eq!((store.live(&handle), store.live(&other)), (1, 1), "{limit}");
@@ -163,7 +175,10 @@ fn a_queue_is_shortened_by_a_grant_and_empty_after_a_reset() {
     let waits: Vec<_> = (0..5).map(|_| delay()).collect();
     assert_eq!(waits, [0, 1, 2, 3, 4].map(|n| n * SECOND));
     store.grant(&queue, b"k", 2);
-    assert_eq!((delay(), store.counts(&queue).granted), (3 * SECOND, 2));
+    assert_eq!(
+        (delay(), store.adjustments(&queue).granted),
+        (3 * SECOND, 2)
+    );
     store.reset(&queue, b"k");
     assert_eq!(delay(), Duration::ZERO);
 }
@@ -176,7 +191,7 @@ fn permits_in_flight_stay_out() {
     store.grant(&slots, b"k", 2);
     store.reset(&slots, b"k");
     assert_eq!(
-        (left(&store, &slots, "k"), store.counts(&slots)),
+        (left(&store, &slots, "k"), store.adjustments(&slots)),
         (1, Default::default())
     );
     let last = store.decide_now(&[Ask::new(&slots, "k")], clock.now());
@@ -240,7 +255,7 @@ fn grants_resets_and_settles_mix_as_they_do_for_a_keyed_limiter() {
                 );
             }
         }
-        assert_eq!(store.counts(&handle), keyed.adjustments(), "{limit}");
+        assert_eq!(store.adjustments(&handle), keyed.adjustments(), "{limit}");
         assert!(
             keyed.adjustments().granted > 100,
             "{limit}: {:?}",
@@ -342,7 +357,7 @@ fn evictions_are_counted_by_the_limit_whose_key_went() {
     );
     assert_eq!((a.evicted_live, b.evicted_fresh), (10_000 - there, 0));
     assert_eq!(b.live + b.evicted_live, 10_000);
-    let figures = store.figures();
+    let figures = store.stats();
     assert_eq!(
         (figures.evicted_fresh, figures.evicted_live),
         (a.evicted_fresh, a.evicted_live + b.evicted_live)
@@ -379,7 +394,7 @@ fn evictions_of_all_limits_are_those_of_the_table() {
         }
         clock.advance(round % 3 * SECOND);
     }
-    let (census, figures) = (store.key_stats(&limits), store.figures());
+    let (census, figures) = (store.key_stats(&limits), store.stats());
     let sum = |count: fn(&LimitKeyStats) -> u64| census.iter().map(count).sum::<u64>();
     assert_eq!(sum(|one| one.live), figures.live);
     assert_eq!(sum(|one| one.evicted_fresh), figures.evicted_fresh);
@@ -419,7 +434,7 @@ fn handles_of_another_store_are_nobodys() {
     let changes = limits
         .iter()
         .chain(&foreign)
-        .map(|limit| store.counts(limit).changes)
+        .map(|limit| store.adjustments(limit).changes)
         .sum::<u64>();
     assert_eq!(changes, 0);
 }

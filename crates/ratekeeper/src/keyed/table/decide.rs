@@ -1,6 +1,6 @@
 //! Calls on one key: found, absent, or in other terms than it is to be judged by.
 
-use super::{EntryView, LANES, RefundTotals, Table, tag};
+use super::{EntryView, PROBES, RefundTotals, Table, tag};
 use crate::clock::{Clock, Timestamp};
 use crate::decision::Decision;
 use crate::keyed::judge::{CallRequest, CallResult};
@@ -17,39 +17,45 @@ impl<C: Clock> Table<C> {
     #[inline(always)]
     pub(crate) fn check(
         &self,
-        first: &LimitVersion,
+        first_version: &LimitVersion,
         hash: u64,
         now: impl FnOnce() -> Timestamp,
         cost: u64,
     ) -> Decision {
-        let terms = self.current(first);
-        let seen = self.glance(hash, terms.id, 0);
+        let version = self.current(first_version);
+        let entry = self.try_find_in(hash, version.id, 0);
         let now = now();
-        match seen.and_then(|seen| self.decide_fast(terms, &seen, now, cost)) {
-            Some(quick) => quick.decision(),
-            None => self.check_slow(first, hash, now, cost),
+        match entry.and_then(|entry| self.decide_fast(version, &entry, now, cost)) {
+            Some(fast) => fast.decision(),
+            None => self.check_slow(first_version, hash, now, cost),
         }
     }
 
     #[inline(never)]
-    fn check_slow(&self, first: &LimitVersion, hash: u64, now: Timestamp, cost: u64) -> Decision {
-        let terms = self.current(first);
-        for lane in 1..LANES {
-            if let Some(seen) = self.glance(hash, terms.id, lane)
-                && let Some(quick) = self.decide_fast(terms, &seen, now, cost)
+    fn check_slow(
+        &self,
+        first_version: &LimitVersion,
+        hash: u64,
+        now: Timestamp,
+        cost: u64,
+    ) -> Decision {
+        let version = self.current(first_version);
+        for probe in 1..PROBES {
+            if let Some(entry) = self.try_find_in(hash, version.id, probe)
+                && let Some(fast) = self.decide_fast(version, &entry, now, cost)
             {
-                return quick.decision();
+                return fast.decision();
             }
         }
-        let asked = CallRequest {
+        let request = CallRequest {
             now,
             cost,
-            longest: None,
+            max_wait: None,
             reserve: 0,
             write: true,
-            kept: true,
+            is_final: true,
         };
-        self.decide(first, hash, &asked).0.decision
+        self.decide(first_version, hash, &request).0.decision
     }
 
     /// The same for a call that keeps what it takes, with the terms it was judged by and how the
@@ -57,16 +63,20 @@ impl<C: Clock> Table<C> {
     #[inline(always)]
     pub(crate) fn take_fast<'a>(
         &'a self,
-        first: &'a LimitVersion,
+        first_version: &'a LimitVersion,
         hash: u64,
         now: Timestamp,
         cost: u64,
     ) -> Option<(FastDecision, &'a LimitVersion, RefundTotals)> {
-        self.touch_accounts(hash);
-        let terms = self.current(first);
-        let seen = self.glance(hash, terms.id, 0)?;
-        let standing = self.standing(hash, seen.place);
-        Some((self.decide_fast(terms, &seen, now, cost)?, terms, standing))
+        self.prefetch_refunds(hash);
+        let version = self.current(first_version);
+        let entry = self.try_find_in(hash, version.id, 0)?;
+        let refund_totals = self.refund_totals(hash, entry.slot);
+        Some((
+            self.decide_fast(version, &entry, now, cost)?,
+            version,
+            refund_totals,
+        ))
     }
 
     /// One call of a bucket without patience, where nothing is out of the ordinary. As
@@ -76,29 +86,29 @@ impl<C: Clock> Table<C> {
     #[inline(always)]
     fn decide_fast(
         &self,
-        terms: &LimitVersion,
-        seen: &EntryView,
+        version: &LimitVersion,
+        entry: &EntryView,
         now: Timestamp,
         cost: u64,
     ) -> Option<FastDecision> {
-        let (limit, tat) = (terms.normal, seen.word());
+        let (limit, tat) = (version.normal, entry.word());
         let charge = cost.checked_mul(limit.token)?;
-        let room = limit.capacity.checked_sub(charge)?;
-        let elapsed = now.as_unix_nanos().checked_sub(terms.origin)?;
+        let max_ahead = limit.capacity.checked_sub(charge)?;
+        let elapsed = now.as_unix_nanos().checked_sub(version.origin)?;
         if elapsed > REACH || limit.kind != Kind::Bucket {
             return None;
         }
         let clock = elapsed * limit.ticks;
         let ahead = tat.saturating_sub(clock);
-        if ahead > room {
+        if ahead > max_ahead {
             return Some(FastDecision {
                 limit,
                 clock,
                 ahead,
-                wait: ahead - room,
+                wait: ahead - max_ahead,
             });
         }
-        let passed = cost == 0 || self.swap(seen, tat.max(clock) + charge);
+        let passed = cost == 0 || self.swap(entry, tat.max(clock) + charge);
         passed.then_some(FastDecision {
             limit,
             clock,
@@ -110,30 +120,36 @@ impl<C: Clock> Table<C> {
     /// One call on one key, the terms it was judged by, and how the key's account stood before.
     pub(crate) fn decide<'a>(
         &'a self,
-        first: &'a LimitVersion,
+        first_version: &'a LimitVersion,
         hash: u64,
-        asked: &CallRequest,
+        request: &CallRequest,
     ) -> (CallResult, &'a LimitVersion, RefundTotals) {
         for round in 0.. {
-            let terms = self.current(first);
-            if terms.normal.kind == Kind::Unlimited {
-                return (terms.judge_word(0, asked), terms, RefundTotals::default());
+            let version = self.current(first_version);
+            if version.normal.kind == Kind::Unlimited {
+                return (
+                    version.judge_word(0, request),
+                    version,
+                    RefundTotals::default(),
+                );
             }
             let call = match self.find(hash) {
-                Some(seen) if seen.terms() != terms.id => {
-                    self.call_other(terms, hash, &seen, asked)
+                Some(entry) if entry.version() != version.id => {
+                    self.decide_other_version(version, hash, &entry, request)
                 }
-                Some(seen) if terms.fits_a_word() => self.call_word(terms, hash, &seen, asked),
-                Some(seen) => self.call_wide(terms, hash, &seen, asked),
-                None => self.call_absent(terms, hash, asked),
+                Some(entry) if version.fits_a_word() => {
+                    self.decide_word(version, hash, &entry, request)
+                }
+                Some(entry) => self.decide_large(version, hash, &entry, request),
+                None => self.decide_absent(version, hash, request),
             };
             match call {
-                Some((call, _)) if call.late => {
-                    if !self.rebase(&terms.registered, asked.now) {
-                        return (terms.no_room(), terms, RefundTotals::default());
+                Some((call, _)) if call.needs_rebase => {
+                    if !self.rebase(&version.registered, request.now) {
+                        return (version.table_full(), version, RefundTotals::default());
                     }
                 }
-                Some((call, standing)) => return (call, terms, standing),
+                Some((call, refund_totals)) => return (call, version, refund_totals),
                 // Another thread came in between.
                 None => relax(round),
             }
@@ -144,121 +160,123 @@ impl<C: Clock> Table<C> {
     /// A call on an entry that is counted by other terms. One that charges brings it to these; who
     /// only asks, or is turned away, by another plan than the key's leaves it to that.
     #[cold]
-    fn call_other(
+    fn decide_other_version(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
-        seen: &EntryView,
-        asked: &CallRequest,
+        entry: &EntryView,
+        request: &CallRequest,
     ) -> Option<(CallResult, RefundTotals)> {
-        let from = self.terms(seen.terms());
-        if from.registered.number != terms.registered.number {
+        let from = self.version(entry.version());
+        if from.registered.number != version.registered.number {
             let state = match from.fits_a_word() {
-                true => EntryState::Word(seen.word()),
+                true => EntryState::Word(entry.word()),
                 false => {
-                    let state = self.wides.lock(seen.word());
-                    self.is_still(seen)
-                        .then(|| EntryState::Wide(state.clone()))?
+                    let state = self.large_states.lock(entry.word());
+                    self.is_unchanged(entry)
+                        .then(|| EntryState::Large(state.clone()))?
                 }
             };
-            let state = self.bring(state, from.id, terms, self.present(asked.now))?;
-            let (call, _) = terms.judge(state, asked, &self.wides.budget.of_one());
-            if call.late || call.decision.is_denied() || !asked.write || asked.cost == 0 {
+            let state = self.convert_to(state, from.id, version, self.present(request.now))?;
+            let (call, _) =
+                version.judge(state, request, &self.large_states.budget.for_new_state());
+            if call.needs_rebase || call.decision.is_denied() || !request.write || request.cost == 0
+            {
                 return Some((call, RefundTotals::default()));
             }
         }
-        self.convert(seen, hash, terms, asked.now);
+        self.convert(entry, hash, version, request.now);
         None
     }
 
-    fn call_word(
+    fn decide_word(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
-        seen: &EntryView,
-        asked: &CallRequest,
+        entry: &EntryView,
+        request: &CallRequest,
     ) -> Option<(CallResult, RefundTotals)> {
-        let standing = self.standing(hash, seen.place);
-        let call = terms.judge_word(seen.word(), asked);
+        let refund_totals = self.refund_totals(hash, entry.slot);
+        let call = version.judge_word(entry.word(), request);
         match call.after {
-            Some(after) if !self.swap(seen, after) => {
+            Some(after) if !self.swap(entry, after) => {
                 // As a single limiter does: it pays on a hot key.
                 back_off();
                 None
             }
-            _ => Some((call, standing)),
+            _ => Some((call, refund_totals)),
         }
     }
 
-    fn call_wide(
+    fn decide_large(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
-        seen: &EntryView,
-        asked: &CallRequest,
+        entry: &EntryView,
+        request: &CallRequest,
     ) -> Option<(CallResult, RefundTotals)> {
-        let mut state = self.wides.lock(seen.word());
+        let mut state = self.large_states.lock(entry.word());
         // A claimer that comes now waits for this lock.
-        self.is_still(seen).then(|| {
-            let standing = self.standing(hash, seen.place);
+        self.is_unchanged(entry).then(|| {
+            let refund_totals = self.refund_totals(hash, entry.slot);
             (
-                terms.judge_large(&mut state, asked, &self.wides.budget),
-                standing,
+                version.judge_large(&mut state, request, &self.large_states.budget),
+                refund_totals,
             )
         })
     }
 
-    fn call_absent(
+    fn decide_absent(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
-        asked: &CallRequest,
+        request: &CallRequest,
     ) -> Option<(CallResult, RefundTotals)> {
-        if let Some(denied) = terms.denied_by_floor(hash, asked) {
+        if let Some(denied) = version.denied_by_floor(hash, request) {
             return Some((denied, RefundTotals::default()));
         }
-        let one = self.wides.budget.of_one();
-        let (call, _) = terms.judge(self.start(hash, terms)?, asked, &one);
-        if !call.decision.is_allowed() || asked.cost == 0 || !asked.write || call.late {
+        let one = self.large_states.budget.for_new_state();
+        let (call, _) = version.judge(self.initial_state(hash, version)?, request, &one);
+        if !call.decision.is_allowed() || request.cost == 0 || !request.write || call.needs_rebase {
             return Some((call, RefundTotals::default()));
         }
-        let _held = self.stripe(hash).inserting.hold();
+        let _held = self.stripe(hash).insert_lock.hold();
         if self.find(hash).is_some() {
             return None;
         }
         // Again: the key may have come and gone meanwhile.
-        let (call, state) = terms.judge(self.start(hash, terms)?, asked, &one);
+        let (call, state) = version.judge(self.initial_state(hash, version)?, request, &one);
         if call.decision.is_denied() {
             return Some((call, RefundTotals::default()));
         }
-        if terms.normal.kind == Kind::InFlight {
+        if version.normal.kind == Kind::InFlight {
             return Some((
-                self.put_in_flight(terms, hash, asked, call),
+                self.insert_in_flight(version, hash, request, call),
                 RefundTotals::default(),
             ));
         }
-        let room = self.make_room(hash, asked.now);
-        let standing = room
-            .map(|place| self.standing(hash, place))
+        let slot = self.claim_slot(hash, request.now);
+        let refund_totals = slot
+            .map(|slot| self.refund_totals(hash, slot))
             .unwrap_or_default();
-        self.put(room, hash, terms, asked.now, state);
-        Some((call, standing))
+        self.insert(slot, hash, version, request.now, state);
+        Some((call, refund_totals))
     }
 
     /// What is in flight has no floor to go to: without room it is turned away.
-    fn put_in_flight(
+    fn insert_in_flight(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
-        asked: &CallRequest,
+        request: &CallRequest,
         call: CallResult,
     ) -> CallResult {
-        match self.make_room(hash, asked.now) {
-            Some(place) => {
-                self.release_to(place, tag(hash, terms.id), call.after.unwrap_or(0));
+        match self.claim_slot(hash, request.now) {
+            Some(slot) => {
+                self.release_to(slot, tag(hash, version.id), call.after.unwrap_or(0));
                 call
             }
-            None => terms.no_room(),
+            None => version.table_full(),
         }
     }
 
@@ -268,67 +286,67 @@ impl<C: Clock> Table<C> {
     #[inline]
     pub(crate) fn decide_gcra<T>(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
         now: Timestamp,
         judge: impl Fn(u64) -> (T, Option<u64>),
     ) -> T {
-        if let Some(seen) = self.glance(hash, terms.id, 0)
-            && let (told, after) = judge(seen.word())
-            && after.is_none_or(|after| self.swap(&seen, after))
+        if let Some(entry) = self.try_find_in(hash, version.id, 0)
+            && let (result, after) = judge(entry.word())
+            && after.is_none_or(|after| self.swap(&entry, after))
         {
-            return told;
+            return result;
         }
-        self.decide_gcra_slow(terms, hash, now, judge)
+        self.decide_gcra_slow(version, hash, now, judge)
     }
 
     #[inline(never)]
     fn decide_gcra_slow<T>(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
         now: Timestamp,
         judge: impl Fn(u64) -> (T, Option<u64>),
     ) -> T {
-        let start = || match terms.start(hash) {
+        let start = || match version.initial_state(hash) {
             EntryState::Word(word) => word,
-            EntryState::Wide(_) => unreachable!("its states are words"),
+            EntryState::Large(_) => unreachable!("its states are words"),
         };
         loop {
-            if let Some(seen) = self.find(hash) {
-                let (told, after) = judge(seen.word());
-                if after.is_none_or(|after| self.swap(&seen, after)) {
-                    return told;
+            if let Some(entry) = self.find(hash) {
+                let (result, after) = judge(entry.word());
+                if after.is_none_or(|after| self.swap(&entry, after)) {
+                    return result;
                 }
                 // Another thread came in between.
                 back_off();
                 continue;
             }
-            let (told, after) = judge(start());
+            let (result, after) = judge(start());
             if after.is_none() {
-                return told;
+                return result;
             }
-            let _held = self.stripe(hash).inserting.hold();
+            let _held = self.stripe(hash).insert_lock.hold();
             if self.find(hash).is_some() {
                 continue;
             }
             // Again: the key may have come and gone meanwhile.
-            let (told, after) = judge(start());
+            let (result, after) = judge(start());
             if let Some(after) = after {
-                self.put(
-                    self.make_room(hash, now),
+                self.insert(
+                    self.claim_slot(hash, now),
                     hash,
-                    terms,
+                    version,
                     now,
                     EntryState::Word(after),
                 );
             }
-            return told;
+            return result;
         }
     }
 
-    pub(super) fn is_still(&self, seen: &EntryView) -> bool {
-        self.state_at(seen.place).load(Ordering::Acquire) == seen.stored
-            && self.tag_at(seen.place).load(Ordering::Acquire) == seen.tag
+    pub(super) fn is_unchanged(&self, entry: &EntryView) -> bool {
+        self.state_at(entry.slot).load(Ordering::Acquire) == entry.stored
+            && self.tag_at(entry.slot).load(Ordering::Acquire) == entry.tag
     }
 }

@@ -1,6 +1,8 @@
 //! Coming and going: how a newcomer finds room, and what becomes of who was there.
 
-use super::{BUSY, EMPTY, EntryView, LANES, LONG, NOBODY, SLOTS, Slot, TERMS_BITS, Table, tag};
+use super::{
+    BUSY, EMPTY, EntryView, LONG_FRESH_NANOS, PROBES, SLOTS, Slot, Table, VACANT, VERSION_BITS, tag,
+};
 use crate::clock::{Clock, Timestamp};
 use crate::keyed::freshness::Freshness;
 use crate::keyed::large_state::LargeState;
@@ -14,42 +16,42 @@ impl<C: Clock> Table<C> {
     /// An empty slot comes first, or one whose key has not been used for long; then the one that
     /// has been fresh for longest, so that a key that comes back now and then stays where it is;
     /// then the one that is nearest to fresh.
-    pub(super) fn make_room(&self, hash: u64, now: Timestamp) -> Option<Slot> {
+    pub(super) fn claim_slot(&self, hash: u64, now: Timestamp) -> Option<Slot> {
         'again: for round in 0.. {
             if round > 0 {
                 relax(round);
             }
             let mut best: Option<(Freshness, EntryView)> = None;
-            'lanes: for lane in 0..LANES {
-                let line = self.line(hash, lane);
-                for slot in 0..SLOTS {
-                    let place = Slot(line + slot);
-                    let tag = self.tag_at(place).load(Ordering::Acquire);
+            'lanes: for probe in 0..PROBES {
+                let cache_line = self.cache_line(hash, probe);
+                for index in 0..SLOTS {
+                    let slot = Slot(cache_line + index);
+                    let tag = self.tag_at(slot).load(Ordering::Acquire);
                     if tag == EMPTY {
                         // Another newcomer may be at it: slots fill in order.
-                        let seen = EntryView {
-                            place,
+                        let entry = EntryView {
+                            slot,
                             tag,
-                            stored: self.read(place),
+                            stored: self.read(slot),
                         };
-                        if !self.claim(&seen) {
+                        if !self.claim(&entry) {
                             continue 'again;
                         }
-                        if self.tag_at(place).load(Ordering::Relaxed) == EMPTY {
-                            return Some(place);
+                        if self.tag_at(slot).load(Ordering::Relaxed) == EMPTY {
+                            return Some(slot);
                         }
-                        self.release(&seen);
+                        self.release(&entry);
                         continue 'again;
                     }
-                    let stored = self.state_at(place).load(Ordering::Acquire);
-                    if stored == BUSY || self.tag_at(place).load(Ordering::Acquire) != tag {
+                    let stored = self.state_at(slot).load(Ordering::Acquire);
+                    if stored == BUSY || self.tag_at(slot).load(Ordering::Acquire) != tag {
                         continue;
                     }
-                    let seen = EntryView { place, tag, stored };
-                    match self.freshness(&seen, now) {
+                    let entry = EntryView { slot, tag, stored };
+                    match self.freshness(&entry, now) {
                         Some(fresh) if best.is_none_or(|(most, _)| fresh > most) => {
-                            best = Some((fresh, seen));
-                            if fresh > Freshness::For(LONG) {
+                            best = Some((fresh, entry));
+                            if fresh > Freshness::For(LONG_FRESH_NANOS) {
                                 break 'lanes;
                             }
                         }
@@ -57,42 +59,42 @@ impl<C: Clock> Table<C> {
                     }
                 }
             }
-            let (freshness, seen) = best?;
-            if !self.claim(&seen) {
+            let (freshness, entry) = best?;
+            if !self.claim(&entry) {
                 continue;
             }
-            self.evict(&seen, freshness, hash);
-            return Some(seen.place);
+            self.evict(&entry, freshness, hash);
+            return Some(entry.slot);
         }
         None
     }
 
     /// How fresh an entry is; none if it may not go at all, or is gone already.
-    pub(super) fn freshness(&self, seen: &EntryView, now: Timestamp) -> Option<Freshness> {
-        if seen.tag == NOBODY {
+    pub(super) fn freshness(&self, entry: &EntryView, now: Timestamp) -> Option<Freshness> {
+        if entry.tag == VACANT {
             return Some(Freshness::For(u64::MAX));
         }
-        let terms = self.terms(seen.terms());
-        if terms.fits_a_word() {
-            return terms.freshness(seen.word(), now);
+        let version = self.version(entry.version());
+        if version.fits_a_word() {
+            return version.freshness(entry.word(), now);
         }
-        let held = self.wides.lock(seen.word());
-        self.is_still(seen)
-            .then(|| Freshness::of(terms.large_until_fresh(&held, now)))
+        let state = self.large_states.lock(entry.word());
+        self.is_unchanged(entry)
+            .then(|| Freshness::of(version.large_until_fresh(&state, now)))
     }
 
     /// Joins the state of a claimed entry into the floor of its limit, and counts it.
-    fn evict(&self, seen: &EntryView, freshness: Freshness, newcomer: u64) {
-        if seen.tag == NOBODY {
+    fn evict(&self, entry: &EntryView, freshness: Freshness, newcomer: u64) {
+        if entry.tag == VACANT {
             return;
         }
-        let terms = self.terms(seen.terms());
-        let state = match terms.fits_a_word() {
-            true => EntryState::Word(seen.word()),
-            false => EntryState::Wide(self.wides.forget(seen.word())),
+        let version = self.version(entry.version());
+        let state = match version.fits_a_word() {
+            true => EntryState::Word(entry.word()),
+            false => EntryState::Large(self.large_states.remove(entry.word())),
         };
-        self.sink(seen.tag >> TERMS_BITS, terms.id, state);
-        self.void(seen.place);
+        self.merge_into_floor(entry.tag >> VERSION_BITS, version.id, state);
+        self.invalidate_charges(entry.slot);
         let stripe = self.stripe(newcomer);
         let count = if freshness.is_fresh() {
             &stripe.evicted_fresh
@@ -100,7 +102,7 @@ impl<C: Clock> Table<C> {
             &stripe.evicted_live
         };
         count.fetch_add(1, Ordering::Relaxed);
-        terms
+        version
             .registered
             .count_evicted(freshness.is_fresh(), newcomer);
     }
@@ -108,77 +110,86 @@ impl<C: Clock> Table<C> {
     /// Frees bytes for a wide state: evicts wide states of those a newcomer may displace, nearest
     /// to fresh first.
     #[cold]
-    fn shed(&self, hash: u64, now: Timestamp) -> bool {
+    fn evict_large_state(&self, hash: u64, now: Timestamp) -> bool {
         let mut best: Option<(Freshness, EntryView)> = None;
-        for place in (0..LANES).flat_map(|lane| (0..SLOTS).map(move |slot| (lane, slot))) {
-            let place = Slot(self.line(hash, place.0) + place.1);
-            let tag = self.tag_at(place).load(Ordering::Acquire);
-            let stored = self.state_at(place).load(Ordering::Acquire);
+        for (probe, index) in
+            (0..PROBES).flat_map(|probe| (0..SLOTS).map(move |index| (probe, index)))
+        {
+            let slot = Slot(self.cache_line(hash, probe) + index);
+            let tag = self.tag_at(slot).load(Ordering::Acquire);
+            let stored = self.state_at(slot).load(Ordering::Acquire);
             if tag == EMPTY
-                || tag == NOBODY
+                || tag == VACANT
                 || stored == BUSY
-                || self.tag_at(place).load(Ordering::Acquire) != tag
+                || self.tag_at(slot).load(Ordering::Acquire) != tag
             {
                 continue;
             }
-            let seen = EntryView { place, tag, stored };
-            if self.terms(seen.terms()).fits_a_word() {
+            let entry = EntryView { slot, tag, stored };
+            if self.version(entry.version()).fits_a_word() {
                 continue;
             }
-            match self.freshness(&seen, now) {
+            match self.freshness(&entry, now) {
                 Some(fresh) if best.is_none_or(|(most, _)| fresh > most) => {
-                    best = Some((fresh, seen))
+                    best = Some((fresh, entry))
                 }
                 _ => {}
             }
         }
-        let Some((freshness, seen)) = best.filter(|(_, seen)| self.claim(seen)) else {
+        let Some((freshness, entry)) = best.filter(|(_, entry)| self.claim(entry)) else {
             return false;
         };
-        self.evict(&seen, freshness, hash);
-        self.vacate(seen.place);
+        self.evict(&entry, freshness, hash);
+        self.vacate(entry.slot);
         true
     }
 
     /// The state that a key starts from when it is not in the table. `None` if `terms` is no longer
     /// the current version.
-    pub(super) fn start(&self, hash: u64, terms: &LimitVersion) -> Option<EntryState> {
-        let start = terms.start(hash);
+    pub(super) fn initial_state(&self, hash: u64, version: &LimitVersion) -> Option<EntryState> {
+        let start = version.initial_state(hash);
         // A key that was displaced since then is in the floor of the next terms.
-        (terms.next.load(Ordering::Acquire) == 0).then_some(start)
+        (version.next.load(Ordering::Acquire) == 0).then_some(start)
     }
 
     /// Puts a newcomer where room was made for it, or, if there is none, into the floor. Only with
     /// the lock of its stripe.
-    pub(super) fn put(
+    pub(super) fn insert(
         &self,
-        room: Option<Slot>,
+        slot: Option<Slot>,
         hash: u64,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         now: Timestamp,
         state: EntryState,
     ) {
-        if let Some(place) = room {
+        if let Some(slot) = slot {
             match state {
-                EntryState::Word(word) => return self.release_to(place, tag(hash, terms.id), word),
-                EntryState::Wide(wide) => match self.keep(hash, now, wide) {
-                    Ok(handle) => return self.release_to(place, tag(hash, terms.id), handle),
-                    Err(wide) => {
-                        self.vacate(place);
-                        return self.sink(hash, terms.id, EntryState::Wide(wide));
+                EntryState::Word(word) => {
+                    return self.release_to(slot, tag(hash, version.id), word);
+                }
+                EntryState::Large(state) => match self.insert_large_state(hash, now, state) {
+                    Ok(handle) => return self.release_to(slot, tag(hash, version.id), handle),
+                    Err(state) => {
+                        self.vacate(slot);
+                        return self.merge_into_floor(hash, version.id, EntryState::Large(state));
                     }
                 },
             }
         }
-        self.sink(hash, terms.id, state);
+        self.merge_into_floor(hash, version.id, state);
     }
 
     /// Keeps a wide state, if need be in the place of others.
-    fn keep(&self, hash: u64, now: Timestamp, mut state: LargeState) -> Result<u64, LargeState> {
+    fn insert_large_state(
+        &self,
+        hash: u64,
+        now: Timestamp,
+        mut state: LargeState,
+    ) -> Result<u64, LargeState> {
         loop {
-            match self.wides.keep(state) {
+            match self.large_states.insert(state) {
                 Ok(handle) => return Ok(handle),
-                Err(back) if !self.shed(hash, now) => return Err(back),
+                Err(back) if !self.evict_large_state(hash, now) => return Err(back),
                 Err(back) => state = back,
             }
         }
@@ -191,41 +202,41 @@ impl<C: Clock> Table<C> {
     }
 
     /// Leaves a claimed slot to nobody.
-    fn vacate(&self, place: Slot) {
-        self.void(place);
-        self.release_to(place, NOBODY, 0);
+    fn vacate(&self, slot: Slot) {
+        self.invalidate_charges(slot);
+        self.release_to(slot, VACANT, 0);
     }
 
     /// Brings an entry to other terms than it is counted by, if it is what it was and not ahead of
     /// them.
     #[cold]
-    pub(super) fn convert(&self, seen: &EntryView, hash: u64, to: &LimitVersion, now: Timestamp) {
-        if !self.claim(seen) {
+    pub(super) fn convert(&self, entry: &EntryView, hash: u64, to: &LimitVersion, now: Timestamp) {
+        if !self.claim(entry) {
             return;
         }
-        let from = self.terms(seen.terms());
+        let from = self.version(entry.version());
         let state = match from.fits_a_word() {
-            true => EntryState::Word(seen.word()),
-            false => EntryState::Wide(self.wides.lock(seen.word()).clone()),
+            true => EntryState::Word(entry.word()),
+            false => EntryState::Large(self.large_states.lock(entry.word()).clone()),
         };
-        let Some(state) = self.bring(state, from.id, to, self.present(now)) else {
-            return self.release(seen);
+        let Some(state) = self.convert_to(state, from.id, to, self.present(now)) else {
+            return self.release(entry);
         };
         if from.registered.number != to.registered.number {
             // What time brings under one plan is not known to charges that were made under another.
-            self.void(seen.place);
+            self.invalidate_charges(entry.slot);
         }
         if !from.fits_a_word() {
-            self.wides.forget(seen.word());
+            self.large_states.remove(entry.word());
         }
         match state {
-            EntryState::Word(word) => self.release_to(seen.place, tag(hash, to.id), word),
-            EntryState::Wide(wide) => match self.keep(hash, now, wide) {
-                Ok(handle) => self.release_to(seen.place, tag(hash, to.id), handle),
-                Err(wide) => {
+            EntryState::Word(word) => self.release_to(entry.slot, tag(hash, to.id), word),
+            EntryState::Large(state) => match self.insert_large_state(hash, now, state) {
+                Ok(handle) => self.release_to(entry.slot, tag(hash, to.id), handle),
+                Err(state) => {
                     // No bytes left for it: the key is displaced.
-                    self.sink(hash, to.id, EntryState::Wide(wide));
-                    self.vacate(seen.place);
+                    self.merge_into_floor(hash, to.id, EntryState::Large(state));
+                    self.vacate(entry.slot);
                 }
             },
         }

@@ -27,7 +27,7 @@ mod update;
 
 pub(crate) use refunds::{ChargeOrigin, RefundTotals, SlotRefunds};
 pub use stats::{KeyedStats, LimitKeyStats};
-pub(crate) use transaction::{FEW, Transaction};
+pub(crate) use transaction::{INLINE_ENTRIES, Transaction};
 pub(crate) use update::{AbsentKey, StateMut};
 
 use super::hash::Secret;
@@ -50,9 +50,9 @@ const WORDS: usize = 2 * SLOTS;
 /// Lines a key may live in. At the cap half of all slots are live: all slots of six lines are then
 /// live for less than one newcomer in a million, and 96 of 100 keys live in their first line.
 #[cfg(not(ratekeeper_loom))]
-const LANES: usize = 6;
+const PROBES: usize = 6;
 #[cfg(ratekeeper_loom)]
-const LANES: usize = 1;
+const PROBES: usize = 1;
 
 #[cfg(not(ratekeeper_loom))]
 const STRIPES: usize = 256;
@@ -60,25 +60,25 @@ const STRIPES: usize = 256;
 const STRIPES: usize = 1;
 
 /// A line, and the accounts of its slots.
-const BYTES_A_LINE: usize = WORDS * 8 + refunds::BYTES_A_LINE;
+const BYTES_PER_CACHE_LINE: usize = WORDS * 8 + refunds::BYTES_PER_CACHE_LINE;
 /// To begin both on a cache line.
-const TO_BEGIN: usize = 2 * 8 * (WORDS - 1);
+const ALIGNMENT_BYTES: usize = 2 * 8 * (WORDS - 1);
 /// What a key may take, where half of all slots are live.
-pub(crate) const BYTES_A_KEY: usize = 2 * BYTES_A_LINE / SLOTS;
+pub(crate) const BYTES_PER_KEY: usize = 2 * BYTES_PER_CACHE_LINE / SLOTS;
 
 /// The state of an entry that somebody has claimed.
 const BUSY: u64 = u64::MAX;
 const EMPTY: u64 = 0;
 /// The tag of a slot whose key was displaced for want of bytes: no key has it.
-const NOBODY: u64 = 1 << 63;
+const VACANT: u64 = 1 << 63;
 
 /// A key that has been fresh for so many nanoseconds makes room before empty slots further from
 /// home do.
-const LONG: u64 = 60_000_000_000;
+const LONG_FRESH_NANOS: u64 = 60_000_000_000;
 
 /// A tag: 39 bits of hash, then the number of the terms. The highest bit is 0.
-const TERMS_BITS: u32 = 24;
-const MOST_TERMS: u32 = (1 << TERMS_BITS) - 1;
+const VERSION_BITS: u32 = 24;
+const MAX_VERSIONS: u32 = (1 << VERSION_BITS) - 1;
 const HASH_BITS: u32 = 39;
 
 /// One odd factor a lane: the highest bits of the product choose the line.
@@ -97,23 +97,23 @@ pub(crate) struct Table<C> {
     words: Box<[AtomicU64]>,
     /// Where the first line begins, so that each is a cache line.
     offset: usize,
-    lines: u64,
+    cache_lines: u64,
     /// No other table has it.
     pub(crate) id: u64,
     secret: Secret,
     clock: C,
-    terms: AppendVec<OnceBox<Arc<LimitVersion>>>,
-    last_terms: AtomicU32,
+    versions: AppendVec<OnceBox<Arc<LimitVersion>>>,
+    last_version: AtomicU32,
     stripes: Box<[Stripe]>,
-    accounts: RefundCounters,
-    wides: LargeStates,
+    refund_counters: RefundCounters,
+    large_states: LargeStates,
     max_keys: u64,
 }
 
 /// What a part of all keys shares.
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
 struct Stripe {
-    inserting: Lock,
+    insert_lock: Lock,
     evicted_fresh: AtomicU64,
     evicted_live: AtomicU64,
 }
@@ -141,14 +141,14 @@ pub(crate) struct Slot(usize);
 /// An entry as it was read.
 #[derive(Clone, Copy)]
 pub(crate) struct EntryView {
-    pub(crate) place: Slot,
+    pub(crate) slot: Slot,
     pub(crate) tag: u64,
     stored: u64,
 }
 
 impl EntryView {
-    pub(crate) fn terms(&self) -> u32 {
-        self.tag as u32 & MOST_TERMS
+    pub(crate) fn version(&self) -> u32 {
+        self.tag as u32 & MAX_VERSIONS
     }
 
     /// The state, or the handle of a wide one.
@@ -160,14 +160,14 @@ impl EntryView {
 
 /// A key that belongs to a line of several.
 #[derive(Hash)]
-struct NamedKey<'a> {
-    line: u64,
+struct LimitKey<'a> {
+    limit: u64,
     key: &'a [u8],
 }
 
 #[inline]
-fn tag(hash: u64, terms: u32) -> u64 {
-    (hash & ((1 << HASH_BITS) - 1)) << TERMS_BITS | u64::from(terms)
+fn tag(hash: u64, version: u32) -> u64 {
+    (hash & ((1 << HASH_BITS) - 1)) << VERSION_BITS | u64::from(version)
 }
 
 /// What a state is mixed with under a tag. Tags that differ in a bit differ in many of it, so no
@@ -190,42 +190,48 @@ fn mix(tag: u64, word: u64) -> u64 {
 
 impl<C: Clock> Table<C> {
     /// A table in which a key takes about `wide` bytes beside it.
-    pub(crate) fn new(cap: TableSize, clock: C, wide: usize) -> Self {
-        Self::try_new(cap, clock, wide).expect("memory for as many keys as were asked for")
+    pub(crate) fn new(size: TableSize, clock: C, large_state_bytes: usize) -> Self {
+        Self::try_new(size, clock, large_state_bytes)
+            .expect("memory for as many keys as were asked for")
     }
 
     /// None if the system does not hand out as much memory.
-    pub(crate) fn try_new(cap: TableSize, clock: C, wide: usize) -> Option<Self> {
-        let lines = (cap.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
-        let lines = match cap.bytes {
-            Some(bytes) => lines
-                .min(bytes.saturating_sub(TO_BEGIN) / (BYTES_A_LINE + wide * SLOTS / 2))
+    pub(crate) fn try_new(size: TableSize, clock: C, large_state_bytes: usize) -> Option<Self> {
+        let cache_lines = (size.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
+        let cache_lines = match size.bytes {
+            Some(bytes) => cache_lines
+                .min(
+                    bytes.saturating_sub(ALIGNMENT_BYTES)
+                        / (BYTES_PER_CACHE_LINE + large_state_bytes * SLOTS / 2),
+                )
                 .max(1),
-            None => lines,
+            None => cache_lines,
         };
-        let max_keys = cap.keys.min(lines.saturating_mul(SLOTS / 2));
-        let wide_bytes = match cap.bytes {
-            Some(bytes) => {
-                bytes.saturating_sub(lines.saturating_mul(BYTES_A_LINE).saturating_add(TO_BEGIN))
-            }
+        let max_keys = size.keys.min(cache_lines.saturating_mul(SLOTS / 2));
+        let budget_bytes = match size.bytes {
+            Some(bytes) => bytes.saturating_sub(
+                cache_lines
+                    .saturating_mul(BYTES_PER_CACHE_LINE)
+                    .saturating_add(ALIGNMENT_BYTES),
+            ),
             None => max_keys.saturating_mul(512),
         };
         // Seven more, to begin on a cache line wherever the allocation does.
-        let words = zeroed(lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
-        let offset = begin_on_a_line(&words);
+        let words = zeroed(cache_lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
+        let offset = align_to_cache_line(&words);
         static TABLES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
         Some(Self {
             id: TABLES.fetch_add(1, core::sync::atomic::Ordering::Relaxed),
             words,
             offset,
-            lines: lines as u64,
+            cache_lines: cache_lines as u64,
             clock,
             secret: Secret::new(),
-            terms: AppendVec::new(),
-            last_terms: AtomicU32::new(0),
+            versions: AppendVec::new(),
+            last_version: AtomicU32::new(0),
             stripes: (0..STRIPES).map(|_| Stripe::new()).collect(),
-            accounts: RefundCounters::try_new(lines)?,
-            wides: LargeStates::new(wide_bytes as u64),
+            refund_counters: RefundCounters::try_new(cache_lines)?,
+            large_states: LargeStates::new(budget_bytes as u64),
             max_keys: max_keys as u64,
         })
     }
@@ -242,15 +248,15 @@ impl<C: Clock> Table<C> {
 
     /// The hash of a key that belongs to a line of several.
     #[inline]
-    pub(crate) fn hash_in(&self, line: u64, key: &[u8]) -> u64 {
-        self.secret.hash(&NamedKey { line, key })
+    pub(crate) fn hash_for_limit(&self, limit: u64, key: &[u8]) -> u64 {
+        self.secret.hash(&LimitKey { limit, key })
     }
 
     #[inline]
-    fn line(&self, hash: u64, lane: usize) -> usize {
-        let spread = hash.wrapping_mul(FACTORS[lane]);
-        let line = (u128::from(spread) * u128::from(self.lines)) >> 64;
-        self.offset + line as usize * WORDS
+    fn cache_line(&self, hash: u64, probe: usize) -> usize {
+        let spread = hash.wrapping_mul(FACTORS[probe]);
+        let cache_line = (u128::from(spread) * u128::from(self.cache_lines)) >> 64;
+        self.offset + cache_line as usize * WORDS
     }
 
     fn stripe(&self, hash: u64) -> &Stripe {
@@ -259,136 +265,148 @@ impl<C: Clock> Table<C> {
     }
 
     #[inline]
-    fn tag_at(&self, place: Slot) -> &AtomicU64 {
-        &self.words[place.0]
+    fn tag_at(&self, slot: Slot) -> &AtomicU64 {
+        &self.words[slot.0]
     }
 
     #[inline]
-    fn state_at(&self, place: Slot) -> &AtomicU64 {
-        &self.words[place.0 + SLOTS]
+    fn state_at(&self, slot: Slot) -> &AtomicU64 {
+        &self.words[slot.0 + SLOTS]
     }
 }
 
 /// # Terms
 impl<C: Clock> Table<C> {
     #[inline]
-    pub(crate) fn terms(&self, id: u32) -> &LimitVersion {
+    pub(crate) fn version(&self, id: u32) -> &LimitVersion {
         // Every tag names terms that were registered before it was written.
-        self.terms
+        self.versions
             .get(u64::from(id))
-            .and_then(|terms| terms.get())
+            .and_then(|version| version.get())
             .expect("terms of a tag are registered")
     }
 
     fn register(&self, make: impl FnOnce(u32) -> LimitVersion) -> Option<Arc<LimitVersion>> {
-        let taken = |last: u32| (last < MOST_TERMS).then_some(last + 1);
+        let next = |last: u32| (last < MAX_VERSIONS).then_some(last + 1);
         let id = self
-            .last_terms
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, taken)
+            .last_version
+            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, next)
             .ok()?
             + 1;
-        let terms = Arc::new(make(id));
-        self.terms
+        let version = Arc::new(make(id));
+        self.versions
             .get_or_make(u64::from(id), OnceBox::new)
-            .get_or_init(|| Box::new(terms.clone()));
-        Some(terms)
+            .get_or_init(|| Box::new(version.clone()));
+        Some(version)
     }
 
     /// A line of its own for a limit; none if there have been too many.
-    pub(crate) fn new_line(
+    pub(crate) fn register_limit(
         &self,
         number: u64,
         name: &str,
         rule: Rule,
     ) -> Option<Arc<LimitVersion>> {
-        let line = Arc::new(RegisteredLimit::new(self.id, number, name, rule));
-        let terms = self.register(|id| LimitVersion::first(id, line, rule, self.clock.now()))?;
-        terms.registered.current.store(terms.id, Ordering::SeqCst);
-        Some(terms)
+        let registered = Arc::new(RegisteredLimit::new(self.id, number, name, rule));
+        let version =
+            self.register(|id| LimitVersion::initial(id, registered, rule, self.clock.now()))?;
+        version
+            .registered
+            .current
+            .store(version.id, Ordering::SeqCst);
+        Some(version)
     }
 
     /// The terms in force on the line that began with `first`.
     #[inline]
-    pub(crate) fn current<'a>(&'a self, first: &'a LimitVersion) -> &'a LimitVersion {
+    pub(crate) fn current<'a>(&'a self, first_version: &'a LimitVersion) -> &'a LimitVersion {
         // Those that have no next are in force; those that have one may be for a moment longer.
-        if first.next.load(Ordering::Acquire) == 0 {
-            first
+        if first_version.next.load(Ordering::Acquire) == 0 {
+            first_version
         } else {
-            self.successor(first)
+            self.current_slow(first_version)
         }
     }
 
     #[inline(never)]
-    fn successor<'a>(&'a self, first: &'a LimitVersion) -> &'a LimitVersion {
-        match first.registered.current.load(Ordering::Acquire) {
-            id if id == first.id => first,
-            id => self.terms(id),
+    fn current_slow<'a>(&'a self, first_version: &'a LimitVersion) -> &'a LimitVersion {
+        match first_version.registered.current.load(Ordering::Acquire) {
+            id if id == first_version.id => first_version,
+            id => self.version(id),
         }
     }
 
-    pub(crate) fn change(
+    pub(crate) fn change_limit(
         &self,
-        line: &RegisteredLimit,
+        registered: &RegisteredLimit,
         rule: Rule,
         carry: Carry,
         now: impl FnOnce() -> Timestamp,
     ) {
-        let _held = line.changing.hold();
-        let old = self.terms(line.current.load(Ordering::SeqCst));
-        if (carry != Carry::Reset && old.rule == rule) || !self.succeed(old, rule, carry, now()) {
+        let _held = registered.change_lock.hold();
+        let old = self.version(registered.current.load(Ordering::SeqCst));
+        if (carry != Carry::Reset && old.rule == rule)
+            || !self.replace_version(old, rule, carry, now())
+        {
             return;
         }
-        line.changes.fetch_add(1, Ordering::Relaxed);
-        line.set_rule(rule);
+        registered.changes.fetch_add(1, Ordering::Relaxed);
+        registered.set_rule(rule);
     }
 
     /// The same limit, counted from a new origin: `now` is more than eight years from the last.
     /// False if there have been too many terms.
     #[cold]
-    pub(crate) fn rebase(&self, line: &RegisteredLimit, now: Timestamp) -> bool {
-        let _held = line.changing.hold();
-        let old = self.terms(line.current.load(Ordering::SeqCst));
+    pub(crate) fn rebase(&self, registered: &RegisteredLimit, now: Timestamp) -> bool {
+        let _held = registered.change_lock.hold();
+        let old = self.version(registered.current.load(Ordering::SeqCst));
         match reach(&old.normal, old.origin, now) {
-            Reach::Late => self.succeed(old, old.rule, Carry::Keep, now),
+            Reach::Late => self.replace_version(old, old.rule, Carry::Keep, now),
             _ => true,
         }
     }
 
-    fn succeed(&self, old: &LimitVersion, rule: Rule, carry: Carry, now: Timestamp) -> bool {
+    fn replace_version(
+        &self,
+        old: &LimitVersion,
+        rule: Rule,
+        carry: Carry,
+        now: Timestamp,
+    ) -> bool {
         let Some(next) = self.register(|id| LimitVersion::after(id, old, rule, carry, now)) else {
             return false;
         };
-        next.inherit(old, &self.wides.budget);
+        next.inherit_floor(old, &self.large_states.budget);
         // Whoever displaces a key from here on joins it into the next floor; what came before is
         // inherited once more. The fences: either `sink` sees that there is a next, or what it sank
         // is seen here.
         old.next.store(next.id, Ordering::Release);
         fence(Ordering::SeqCst);
-        next.inherit(old, &self.wides.budget);
+        next.inherit_floor(old, &self.large_states.budget);
         old.registered.current.store(next.id, Ordering::Release);
         true
     }
 
     /// The state as it is under `to`, and whether it could be brought there: not if it is already
     /// ahead of it.
-    fn bring(
+    fn convert_to(
         &self,
         state: EntryState,
         from: u32,
         to: &LimitVersion,
         now: Timestamp,
     ) -> Option<EntryState> {
-        let (mut state, mut terms) = (state, self.terms(from));
-        while terms.id != to.id {
-            match terms.next.load(Ordering::Acquire) {
-                0 if terms.registered.number == to.registered.number && terms.id > to.id => {
+        let (mut state, mut version) = (state, self.version(from));
+        while version.id != to.id {
+            match version.next.load(Ordering::Acquire) {
+                0 if version.registered.number == to.registered.number && version.id > to.id => {
                     return None;
                 }
-                0 => return Some(to.convert_from_other_limit(terms, &state, now)),
+                0 => return Some(to.convert_from_other_limit(version, &state, now)),
                 next => {
-                    let next = self.terms(next);
-                    state = next.convert_from_previous(terms, &state);
-                    terms = next;
+                    let next = self.version(next);
+                    state = next.convert_from_previous(version, &state);
+                    version = next;
                 }
             }
         }
@@ -396,22 +414,22 @@ impl<C: Clock> Table<C> {
     }
 
     /// Joins the state of a key that leaves into the floor of its limit.
-    fn sink(&self, hash: u64, from: u32, mut state: EntryState) {
-        let mut terms = self.terms(from);
+    fn merge_into_floor(&self, hash: u64, from: u32, mut state: EntryState) {
+        let mut version = self.version(from);
         loop {
-            let mut next = terms.next.load(Ordering::Acquire);
+            let mut next = version.next.load(Ordering::Acquire);
             if next == 0 {
-                terms.sink(hash, &state, &self.wides.budget);
+                version.merge_into_floor(hash, &state, &self.large_states.budget);
                 // A change that came in between may have inherited the floor before.
                 fence(Ordering::SeqCst);
-                next = terms.next.load(Ordering::Acquire);
+                next = version.next.load(Ordering::Acquire);
             }
             if next == 0 {
                 return;
             }
-            let next = self.terms(next);
-            state = next.convert_from_previous(terms, &state);
-            terms = next;
+            let next = self.version(next);
+            state = next.convert_from_previous(version, &state);
+            version = next;
         }
     }
 }
@@ -420,30 +438,31 @@ impl<C: Clock> Table<C> {
 impl<C: Clock> Table<C> {
     /// Reads the home line of a key, to have it in the cache.
     #[inline]
-    pub(crate) fn touch(&self, hash: u64) -> u64 {
-        self.words[self.line(hash, 0)].load(Ordering::Relaxed)
+    pub(crate) fn prefetch(&self, hash: u64) -> u64 {
+        self.words[self.cache_line(hash, 0)].load(Ordering::Relaxed)
     }
 
     /// The entry of a key in one of its lines, if it is there under these terms and nobody is busy
     /// with it.
     #[inline(always)]
-    fn glance(&self, hash: u64, terms: u32, lane: usize) -> Option<EntryView> {
-        let (start, wanted) = (self.line(hash, lane), tag(hash, terms));
-        let line = self.words[start..].first_chunk::<WORDS>()?;
+    fn try_find_in(&self, hash: u64, version: u32, probe: usize) -> Option<EntryView> {
+        let (start, wanted) = (self.cache_line(hash, probe), tag(hash, version));
+        let cache_line = self.words[start..].first_chunk::<WORDS>()?;
         // Which slot it is cannot be predicted, so no branch is made of it: a wrong guess costs
         // more than all four.
-        let is = |slot: usize| u32::from(line[slot].load(Ordering::Acquire) == wanted) << slot;
+        let is =
+            |index: usize| u32::from(cache_line[index].load(Ordering::Acquire) == wanted) << index;
         let found = is(0) | is(1) | is(2) | is(3);
         if found == 0 {
             return None;
         }
-        let slot = found.trailing_zeros() as usize % SLOTS;
+        let index = found.trailing_zeros() as usize % SLOTS;
         // A tag is written before the state of its key is, and a state that is not busy after its
         // tag: what is read between two looks at the same tag is the state of that key.
-        let stored = line[slot + SLOTS].load(Ordering::Acquire);
-        let same = line[slot].load(Ordering::Relaxed) == wanted;
+        let stored = cache_line[index + SLOTS].load(Ordering::Acquire);
+        let same = cache_line[index].load(Ordering::Relaxed) == wanted;
         (same && stored != BUSY).then_some(EntryView {
-            place: Slot(start + slot),
+            slot: Slot(start + index),
             tag: wanted,
             stored,
         })
@@ -451,30 +470,30 @@ impl<C: Clock> Table<C> {
 
     /// The entry of a key under these terms, if nobody is busy with it.
     #[inline]
-    pub(crate) fn seek(&self, hash: u64, terms: u32) -> Option<EntryView> {
-        (0..LANES).find_map(|lane| self.glance(hash, terms, lane))
+    pub(crate) fn try_find(&self, hash: u64, version: u32) -> Option<EntryView> {
+        (0..PROBES).find_map(|probe| self.try_find_in(hash, version, probe))
     }
 
     /// The entry of a key, under whichever terms.
     pub(crate) fn find(&self, hash: u64) -> Option<EntryView> {
         let wanted = tag(hash, 0);
         'again: loop {
-            for lane in 0..LANES {
-                let line = self.line(hash, lane);
-                for slot in 0..SLOTS {
-                    let place = Slot(line + slot);
-                    let tag = self.tag_at(place).load(Ordering::Acquire);
+            for probe in 0..PROBES {
+                let cache_line = self.cache_line(hash, probe);
+                for index in 0..SLOTS {
+                    let slot = Slot(cache_line + index);
+                    let tag = self.tag_at(slot).load(Ordering::Acquire);
                     if tag == EMPTY {
                         return None;
                     }
-                    if (tag ^ wanted) >> TERMS_BITS != 0 {
+                    if (tag ^ wanted) >> VERSION_BITS != 0 {
                         continue;
                     }
-                    let stored = self.read(place);
-                    if self.tag_at(place).load(Ordering::Acquire) != tag {
+                    let stored = self.read(slot);
+                    if self.tag_at(slot).load(Ordering::Acquire) != tag {
                         continue 'again;
                     }
-                    return Some(EntryView { place, tag, stored });
+                    return Some(EntryView { slot, tag, stored });
                 }
             }
             return None;
@@ -482,10 +501,10 @@ impl<C: Clock> Table<C> {
     }
 
     /// The state of an entry, once nobody is busy with it.
-    fn read(&self, place: Slot) -> u64 {
+    fn read(&self, slot: Slot) -> u64 {
         let mut round = 0;
         loop {
-            match self.state_at(place).load(Ordering::Acquire) {
+            match self.state_at(slot).load(Ordering::Acquire) {
                 BUSY => relax(round),
                 stored => return stored,
             }
@@ -495,58 +514,59 @@ impl<C: Clock> Table<C> {
 
     /// Writes a state, if the entry is what it was.
     #[inline(always)]
-    fn swap(&self, seen: &EntryView, word: u64) -> bool {
-        let (state, next) = (self.state_at(seen.place), mix(seen.tag, word));
+    fn swap(&self, entry: &EntryView, word: u64) -> bool {
+        let (state, next) = (self.state_at(entry.slot), mix(entry.tag, word));
         state
-            .compare_exchange(seen.stored, next, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(entry.stored, next, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
     /// Makes an entry one's own, if it is what it was.
-    fn claim(&self, seen: &EntryView) -> bool {
-        let state = self.state_at(seen.place);
+    fn claim(&self, entry: &EntryView) -> bool {
+        let state = self.state_at(entry.slot);
         state
-            .compare_exchange(seen.stored, BUSY, Ordering::AcqRel, Ordering::Relaxed)
+            .compare_exchange(entry.stored, BUSY, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()
     }
 
     /// Writes several states at once, if all entries are what they were; otherwise none.
     pub(crate) fn swap_all(&self, writes: &mut [(EntryView, u64)]) -> bool {
-        if let [(seen, word)] = writes {
-            return self.swap(seen, *word);
+        if let [(entry, word)] = writes {
+            return self.swap(entry, *word);
         }
         // In the order of their addresses, as everybody claims: nobody waits here, but two that
         // give way to each other would do so for ever.
-        writes.sort_unstable_by_key(|(seen, _)| seen.place);
-        for (at, (seen, _)) in writes.iter().enumerate() {
-            if !self.claim(seen) {
-                writes[..at].iter().for_each(|(seen, _)| self.release(seen));
+        writes.sort_unstable_by_key(|(entry, _)| entry.slot);
+        for (at, (entry, _)) in writes.iter().enumerate() {
+            if !self.claim(entry) {
+                writes[..at]
+                    .iter()
+                    .for_each(|(entry, _)| self.release(entry));
                 return false;
             }
         }
         writes
             .iter()
-            .for_each(|(seen, word)| self.release_as(seen, *word));
+            .for_each(|(entry, word)| self.release_as(entry, *word));
         true
     }
 
     /// Gives up a claim; the entry stays what it was.
-    pub(crate) fn release(&self, seen: &EntryView) {
-        self.state_at(seen.place)
-            .store(seen.stored, Ordering::Release);
+    pub(crate) fn release(&self, entry: &EntryView) {
+        self.state_at(entry.slot)
+            .store(entry.stored, Ordering::Release);
     }
 
     /// Gives up a claim, leaving another state.
-    pub(crate) fn release_as(&self, seen: &EntryView, word: u64) {
-        self.state_at(seen.place)
-            .store(mix(seen.tag, word), Ordering::Release);
+    pub(crate) fn release_as(&self, entry: &EntryView, word: u64) {
+        self.state_at(entry.slot)
+            .store(mix(entry.tag, word), Ordering::Release);
     }
 
     /// Gives up a claim, leaving another key or other terms.
-    fn release_to(&self, place: Slot, tag: u64, word: u64) {
-        self.tag_at(place).store(tag, Ordering::Release);
-        self.state_at(place)
-            .store(mix(tag, word), Ordering::Release);
+    fn release_to(&self, slot: Slot, tag: u64, word: u64) {
+        self.tag_at(slot).store(tag, Ordering::Release);
+        self.state_at(slot).store(mix(tag, word), Ordering::Release);
     }
 }
 
@@ -554,7 +574,7 @@ impl Stripe {
     fn new() -> Self {
         let zero = || AtomicU64::new(0);
         Self {
-            inserting: Lock::new(),
+            insert_lock: Lock::new(),
             evicted_fresh: zero(),
             evicted_live: zero(),
         }
@@ -574,6 +594,6 @@ fn zeroed<T: Default>(count: usize) -> Option<Box<[T]>> {
 
 /// How many of the words, which are up to seven more, come before the first cache line that begins
 /// among them.
-fn begin_on_a_line(words: &[AtomicU64]) -> usize {
+fn align_to_cache_line(words: &[AtomicU64]) -> usize {
     words.as_ptr().align_offset(64).min(WORDS - 1)
 }

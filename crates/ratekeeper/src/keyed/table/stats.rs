@@ -1,6 +1,6 @@
 //! How many keys there are, and what became of others.
 
-use super::{EMPTY, EntryView, NOBODY, SLOTS, Slot, Stripe, Table, WORDS};
+use super::{EMPTY, EntryView, SLOTS, Slot, Stripe, Table, VACANT, WORDS};
 use crate::clock::{Clock, Timestamp};
 use crate::keyed::limit_version::LimitVersion;
 use crate::keyed::registered_limit::RegisteredLimit;
@@ -41,86 +41,89 @@ pub struct LimitKeyStats {
 }
 
 impl<C: Clock> Table<C> {
-    pub(crate) fn figures(&self, now: Timestamp) -> KeyedStats {
+    pub(crate) fn stats(&self, now: Timestamp) -> KeyedStats {
         let sum = |count: fn(&Stripe) -> &AtomicU64| -> u64 {
             self.stripes
                 .iter()
                 .map(|stripe| count(stripe).load(Ordering::Relaxed))
                 .sum()
         };
-        let mut figures = KeyedStats {
+        let mut stats = KeyedStats {
             max_keys: self.max_keys,
             evicted_fresh: sum(|stripe| &stripe.evicted_fresh),
             evicted_live: sum(|stripe| &stripe.evicted_live),
-            bytes: (8 * self.words.len() + self.accounts.bytes()) as u64
-                + self.wides.budget.taken(),
+            bytes: (8 * self.words.len() + self.refund_counters.bytes()) as u64
+                + self.large_states.budget.used(),
             ..KeyedStats::default()
         };
-        self.each(|seen| {
-            figures.keys += 1;
-            figures.live += u64::from(self.is_live(seen, now));
+        self.for_each_entry(|entry| {
+            stats.keys += 1;
+            stats.live += u64::from(self.is_live(entry, now));
         });
-        figures
+        stats
     }
 
     /// How many keys of a line are live.
-    pub(crate) fn live(&self, line: &RegisteredLimit, now: Timestamp) -> u64 {
+    pub(crate) fn live(&self, registered: &RegisteredLimit, now: Timestamp) -> u64 {
         let mut live = 0;
-        self.each(|seen| {
-            let of_line = self.terms(seen.terms()).registered.number == line.number;
-            live += u64::from(of_line && self.is_live(seen, now));
+        self.for_each_entry(|entry| {
+            let is_of_limit = self.version(entry.version()).registered.number == registered.number;
+            live += u64::from(is_of_limit && self.is_live(entry, now));
         });
         live
     }
 
     /// What became of the keys of each of several lines, some of which may be of other tables: of
     /// those it knows nothing.
-    pub(crate) fn census<'a>(
+    pub(crate) fn limit_stats<'a>(
         &self,
-        lines: impl Iterator<Item = &'a LimitVersion> + Clone,
+        versions: impl Iterator<Item = &'a LimitVersion> + Clone,
         now: Timestamp,
     ) -> Vec<LimitKeyStats> {
         // By number, so that one pass is enough for however many lines.
-        let own = lines.clone().filter(|terms| self.knows(terms));
-        let mut live: BTreeMap<u64, u64> = own.map(|terms| (terms.registered.number, 0)).collect();
+        let own = versions.clone().filter(|version| self.knows(version));
+        let mut live: BTreeMap<u64, u64> =
+            own.map(|version| (version.registered.number, 0)).collect();
         if !live.is_empty() {
-            self.each(|seen| {
-                if let Some(live) = live.get_mut(&self.terms(seen.terms()).registered.number) {
-                    *live += u64::from(self.is_live(seen, now));
+            self.for_each_entry(|entry| {
+                if let Some(live) = live.get_mut(&self.version(entry.version()).registered.number) {
+                    *live += u64::from(self.is_live(entry, now));
                 }
             });
         }
-        let of = |terms: &LimitVersion| {
+        let of = |version: &LimitVersion| {
             let live = live
-                .get(&terms.registered.number)
+                .get(&version.registered.number)
                 .copied()
-                .filter(|_| self.knows(terms))?;
-            let (evicted_fresh, evicted_live) = terms.registered.evicted();
+                .filter(|_| self.knows(version))?;
+            let (evicted_fresh, evicted_live) = version.registered.evicted();
             Some(LimitKeyStats {
                 live,
                 evicted_fresh,
                 evicted_live,
             })
         };
-        lines.map(|terms| of(terms).unwrap_or_default()).collect()
+        versions
+            .map(|version| of(version).unwrap_or_default())
+            .collect()
     }
 
-    fn is_live(&self, seen: &EntryView, now: Timestamp) -> bool {
-        self.freshness(seen, now)
+    fn is_live(&self, entry: &EntryView, now: Timestamp) -> bool {
+        self.freshness(entry, now)
             .is_none_or(|freshness| !freshness.is_fresh())
     }
 
     /// Every entry, as it is when it is come by.
-    fn each(&self, mut look: impl FnMut(&EntryView)) {
-        for place in (0..self.lines as usize * WORDS).filter(|at| at % WORDS < SLOTS) {
-            let place = Slot(self.offset + place);
-            let tag = self.tag_at(place).load(Ordering::Acquire);
-            if tag == EMPTY || tag == NOBODY {
+    fn for_each_entry(&self, mut visit: impl FnMut(&EntryView)) {
+        for word in (0..self.cache_lines as usize * WORDS).filter(|at| at % WORDS < SLOTS) {
+            let slot = Slot(self.offset + word);
+            let tag = self.tag_at(slot).load(Ordering::Acquire);
+            if tag == EMPTY || tag == VACANT {
                 continue;
             }
-            let stored = self.read(place);
-            if self.tag_at(place).load(Ordering::Acquire) == tag {
-                look(&EntryView { place, tag, stored });
+            let stored = self.read(slot);
+            if self.tag_at(slot).load(Ordering::Acquire) == tag {
+                visit(&EntryView { slot, tag, stored });
             }
         }
     }

@@ -12,19 +12,19 @@ use crate::sync::{Guard, Ordering, relax};
 use smallvec::SmallVec;
 
 /// So many entries are held without anything being allocated for it.
-pub(crate) const FEW: usize = 8;
+pub(crate) const INLINE_ENTRIES: usize = 8;
 
 impl<C: Clock> Table<C> {
     /// Whether terms are of this table.
     #[inline]
-    pub(crate) fn knows(&self, terms: &LimitVersion) -> bool {
-        terms.registered.table == self.id
+    pub(crate) fn knows(&self, version: &LimitVersion) -> bool {
+        version.registered.table == self.id
     }
 
     /// Whether two hashes are the same key, as far as the table can tell.
     #[inline]
-    pub(crate) fn share_a_bucket(&self, a: u64, b: u64) -> bool {
-        tag(a, 0) == tag(b, 0) && self.line(a, 0) == self.line(b, 0)
+    pub(crate) fn is_same_bucket(&self, a: u64, b: u64) -> bool {
+        tag(a, 0) == tag(b, 0) && self.cache_line(a, 0) == self.cache_line(b, 0)
     }
 
     /// Makes the entries of several keys one's own, at the same time; none if something came in
@@ -34,126 +34,129 @@ impl<C: Clock> Table<C> {
         &'a self,
         keys: &[(&'a LimitVersion, u64)],
         now: Timestamp,
-        tries: u32,
+        attempts: u32,
     ) -> Option<Transaction<'a, C>> {
-        let mut held = Transaction {
+        let mut transaction = Transaction {
             table: self,
-            ones: SmallVec::new(),
+            entries: SmallVec::new(),
             locks: SmallVec::new(),
         };
-        let mut without_room: SmallVec<[usize; FEW]> = SmallVec::new();
-        for (first, hash) in keys.iter().copied() {
-            let terms = self.current(first);
-            let mut one = TransactionEntry {
-                terms,
+        let mut without_slot: SmallVec<[usize; INLINE_ENTRIES]> = SmallVec::new();
+        for (first_version, hash) in keys.iter().copied() {
+            let version = self.current(first_version);
+            let mut entry = TransactionEntry {
+                version,
                 hash,
-                seen: None,
+                view: None,
                 state: WorkingState::Word(0),
                 claimed: false,
                 undo: None,
             };
-            if terms.normal.kind != Kind::Unlimited {
+            if version.normal.kind != Kind::Unlimited {
                 if let (Reach::Late, false) = (
-                    reach(&terms.normal, terms.origin, now),
-                    terms.normal.is_machine(),
+                    reach(&version.normal, version.origin, now),
+                    version.normal.is_machine(),
                 ) {
-                    self.rebase(&terms.registered, now);
+                    self.rebase(&version.registered, now);
                     return None;
                 }
-                one.seen = self.find_or_put(terms, hash, now, tries)?;
-                if one.seen.is_none() {
-                    without_room.push(hash as usize % STRIPES);
+                entry.view = self.find_or_put(version, hash, now, attempts)?;
+                if entry.view.is_none() {
+                    without_slot.push(hash as usize % STRIPES);
                 }
             }
-            held.ones.push(one);
+            transaction.entries.push(entry);
         }
-        if !without_room.is_empty() {
+        if !without_slot.is_empty() {
             // Locks come before claims: nobody waits for a lock with an entry in hand.
-            without_room.sort_unstable();
-            without_room.dedup();
-            held.locks.extend(
-                without_room
+            without_slot.sort_unstable();
+            without_slot.dedup();
+            transaction.locks.extend(
+                without_slot
                     .iter()
-                    .map(|stripe| self.stripes[*stripe].inserting.hold()),
+                    .map(|stripe| self.stripes[*stripe].insert_lock.hold()),
             );
         }
-        let mut order: SmallVec<[(Option<Slot>, usize); FEW]> = held
-            .ones
+        let mut order: SmallVec<[(Option<Slot>, usize); INLINE_ENTRIES]> = transaction
+            .entries
             .iter()
             .enumerate()
-            .map(|(at, one)| (one.seen.map(|seen| seen.place), at))
+            .map(|(at, entry)| (entry.view.map(|view| view.slot), at))
             .collect();
         order.sort_unstable();
         // One came to where another had just been: waiting for it would be waiting for oneself.
         if order
             .windows(2)
-            .any(|two| two[0].0.is_some() && two[0].0 == two[1].0)
+            .any(|pair| pair[0].0.is_some() && pair[0].0 == pair[1].0)
         {
             return None;
         }
-        for (place, at) in order {
-            let one = &mut held.ones[at];
-            match place {
-                None if one.terms.normal.kind == Kind::Unlimited => {}
-                None if self.find(one.hash).is_some() => return None,
-                None => one.state = WorkingState::OutOfTable(self.start(one.hash, one.terms)?),
-                Some(_) => self.hold_one(one)?,
+        for (slot, at) in order {
+            let entry = &mut transaction.entries[at];
+            match slot {
+                None if entry.version.normal.kind == Kind::Unlimited => {}
+                None if self.find(entry.hash).is_some() => return None,
+                None => {
+                    entry.state =
+                        WorkingState::OutOfTable(self.initial_state(entry.hash, entry.version)?)
+                }
+                Some(_) => self.claim_entry(entry)?,
             }
         }
-        Some(held)
+        Some(transaction)
     }
 
     fn find_or_put(
         &self,
-        terms: &LimitVersion,
+        version: &LimitVersion,
         hash: u64,
         now: Timestamp,
-        tries: u32,
+        attempts: u32,
     ) -> Option<Option<EntryView>> {
-        const ENOUGH: u32 = 16;
-        let mut seen = self.find(hash);
-        if seen.is_none() && tries < ENOUGH {
-            let _held = self.stripe(hash).inserting.hold();
+        const MAX_INSERT_ATTEMPTS: u32 = 16;
+        let mut view = self.find(hash);
+        if view.is_none() && attempts < MAX_INSERT_ATTEMPTS {
+            let _held = self.stripe(hash).insert_lock.hold();
             if self.find(hash).is_none() {
-                let start = self.start(hash, terms)?;
+                let start = self.initial_state(hash, version)?;
                 // As if used now, so that the others of the same call do not take its place.
-                self.put(
-                    self.make_room(hash, now),
+                self.insert(
+                    self.claim_slot(hash, now),
                     hash,
-                    terms,
+                    version,
                     now,
-                    terms.used_now(start, now),
+                    version.mark_used_now(start, now),
                 );
             }
-            seen = self.find(hash);
+            view = self.find(hash);
         }
-        match seen {
-            Some(other) if other.terms() != terms.id => {
-                self.convert(&other, hash, terms, now);
+        match view {
+            Some(other) if other.version() != version.id => {
+                self.convert(&other, hash, version, now);
                 None
             }
-            seen => Some(seen),
+            view => Some(view),
         }
     }
 
-    fn hold_one(&self, one: &mut TransactionEntry<'_>) -> Option<()> {
-        let mut seen = one.seen?;
+    fn claim_entry(&self, entry: &mut TransactionEntry<'_>) -> Option<()> {
+        let mut view = entry.view?;
         for round in 0.. {
-            seen.stored = self.read(seen.place);
-            if self.tag_at(seen.place).load(Ordering::Acquire) != seen.tag {
+            view.stored = self.read(view.slot);
+            if self.tag_at(view.slot).load(Ordering::Acquire) != view.tag {
                 return None;
             }
-            if self.claim(&seen) {
+            if self.claim(&view) {
                 break;
             }
             relax(round);
         }
-        one.state = if one.terms.fits_a_word() {
-            WorkingState::Word(seen.word())
+        entry.state = if entry.version.fits_a_word() {
+            WorkingState::Word(view.word())
         } else {
-            WorkingState::Handle(seen.word())
+            WorkingState::Handle(view.word())
         };
-        (one.seen, one.claimed) = (Some(seen), true);
+        (entry.view, entry.claimed) = (Some(view), true);
         Some(())
     }
 }
@@ -162,14 +165,14 @@ impl<C: Clock> Table<C> {
 /// what they were.
 pub(crate) struct Transaction<'a, C: Clock> {
     table: &'a Table<C>,
-    ones: SmallVec<[TransactionEntry<'a>; FEW]>,
-    locks: SmallVec<[Guard<'a>; FEW]>,
+    entries: SmallVec<[TransactionEntry<'a>; INLINE_ENTRIES]>,
+    locks: SmallVec<[Guard<'a>; INLINE_ENTRIES]>,
 }
 
 struct TransactionEntry<'a> {
-    terms: &'a LimitVersion,
+    version: &'a LimitVersion,
     hash: u64,
-    seen: Option<EntryView>,
+    view: Option<EntryView>,
     state: WorkingState,
     claimed: bool,
     /// What was logged, and when: to be taken back if it comes to nothing.
@@ -185,57 +188,59 @@ enum WorkingState {
 }
 
 impl<C: Clock> Transaction<'_, C> {
-    pub(crate) fn terms(&self, at: usize) -> &LimitVersion {
-        self.ones[at].terms
+    pub(crate) fn version(&self, at: usize) -> &LimitVersion {
+        self.entries[at].version
     }
 
     /// How its account stands.
-    pub(crate) fn standing(&self, at: usize) -> RefundTotals {
-        let one = &self.ones[at];
-        one.seen
-            .map(|seen| self.table.standing(one.hash, seen.place))
+    pub(crate) fn refund_totals(&self, at: usize) -> RefundTotals {
+        let entry = &self.entries[at];
+        entry
+            .view
+            .map(|view| self.table.refund_totals(entry.hash, view.slot))
             .unwrap_or_default()
     }
 
     pub(crate) fn is_log(&self, at: usize) -> bool {
-        self.ones[at].terms.normal.kind == Kind::Log
+        self.entries[at].version.normal.kind == Kind::Log
     }
 
     /// Whether there is no room for it, nor a floor it could go to.
-    pub(crate) fn has_no_room(&self, at: usize) -> bool {
-        let one = &self.ones[at];
-        one.terms.normal.kind == Kind::InFlight && matches!(one.state, WorkingState::OutOfTable(_))
+    pub(crate) fn has_no_slot(&self, at: usize) -> bool {
+        let entry = &self.entries[at];
+        entry.version.normal.kind == Kind::InFlight
+            && matches!(entry.state, WorkingState::OutOfTable(_))
     }
 
-    /// One call on what is held.
-    pub(crate) fn judge(&mut self, at: usize, asked: &CallRequest) -> CallResult {
-        let (table, one) = (self.table, &mut self.ones[at]);
-        match &mut one.state {
+    /// One call on what is transaction.
+    pub(crate) fn judge(&mut self, at: usize, request: &CallRequest) -> CallResult {
+        let (table, entry) = (self.table, &mut self.entries[at]);
+        match &mut entry.state {
             WorkingState::Word(word) => {
-                let call = one.terms.judge_word(*word, asked);
+                let call = entry.version.judge_word(*word, request);
                 *word = call.after.unwrap_or(*word);
                 call
             }
             WorkingState::Handle(handle) => {
-                let call = one.terms.judge_large(
-                    &mut table.wides.lock(*handle),
-                    asked,
-                    &table.wides.budget,
+                let call = entry.version.judge_large(
+                    &mut table.large_states.lock(*handle),
+                    request,
+                    &table.large_states.budget,
                 );
-                if asked.write && call.decision.is_allowed() {
-                    let before = one.undo.map_or(0, |(_, units)| units);
-                    one.undo = Some((call.charged, before + asked.cost));
+                if request.write && call.decision.is_allowed() {
+                    let before = entry.undo.map_or(0, |(_, units)| units);
+                    entry.undo = Some((call.charged, before + request.cost));
                 }
                 call
             }
-            WorkingState::OutOfTable(_) if one.terms.normal.kind == Kind::InFlight => {
-                one.terms.no_room()
+            WorkingState::OutOfTable(_) if entry.version.normal.kind == Kind::InFlight => {
+                entry.version.table_full()
             }
             WorkingState::OutOfTable(state) => {
-                let (call, after) = one.terms.judge(
+                let (call, after) = entry.version.judge(
                     core::mem::replace(state, EntryState::FRESH),
-                    asked,
-                    &table.wides.budget.of_one(),
+                    request,
+                    &table.large_states.budget.for_new_state(),
                 );
                 *state = after;
                 call
@@ -245,12 +250,13 @@ impl<C: Clock> Transaction<'_, C> {
 
     /// Leaves every entry as it was worked on.
     pub(crate) fn commit(mut self) {
-        for one in self.ones.drain(..) {
-            match (one.state, one.seen) {
-                (WorkingState::Word(word), Some(seen)) => self.table.release_as(&seen, word),
-                (WorkingState::Handle(_), Some(seen)) => self.table.release(&seen),
+        for entry in self.entries.drain(..) {
+            match (entry.state, entry.view) {
+                (WorkingState::Word(word), Some(view)) => self.table.release_as(&view, word),
+                (WorkingState::Handle(_), Some(view)) => self.table.release(&view),
                 (WorkingState::OutOfTable(state), _) => {
-                    self.table.sink(one.hash, one.terms.id, state)
+                    self.table
+                        .merge_into_floor(entry.hash, entry.version.id, state)
                 }
                 _ => {}
             }
@@ -261,9 +267,9 @@ impl<C: Clock> Transaction<'_, C> {
 
 impl<C: Clock> Drop for Transaction<'_, C> {
     fn drop(&mut self) {
-        for one in &self.ones {
+        for entry in &self.entries {
             if let (WorkingState::Handle(handle), Some((charged_in, units))) =
-                (&one.state, one.undo)
+                (&entry.state, entry.undo)
             {
                 let refund = Refund {
                     charged_in,
@@ -271,12 +277,12 @@ impl<C: Clock> Drop for Transaction<'_, C> {
                     unused: units,
                 };
                 self.table
-                    .wides
+                    .large_states
                     .lock(*handle)
-                    .give_back(&one.terms.normal, 0, refund);
+                    .refund(&entry.version.normal, 0, refund);
             }
-            if let (Some(seen), true) = (&one.seen, one.claimed) {
-                self.table.release(seen);
+            if let (Some(view), true) = (&entry.view, entry.claimed) {
+                self.table.release(view);
             }
         }
     }

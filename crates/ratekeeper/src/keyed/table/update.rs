@@ -12,13 +12,13 @@ use crate::sync::{back_off, relax};
 impl<C: Clock> Table<C> {
     /// How many of a key are in flight.
     pub(crate) fn in_flight(&self, hash: u64) -> u64 {
-        self.find(hash).map_or(0, |seen| seen.word())
+        self.find(hash).map_or(0, |entry| entry.word())
     }
 
     /// Takes back permits that are in flight: their entry cannot have gone.
-    pub(crate) fn land(&self, hash: u64, cost: u64) {
-        while let Some(seen) = self.find(hash) {
-            if self.swap(&seen, seen.word().saturating_sub(cost)) {
+    pub(crate) fn release_permits(&self, hash: u64, cost: u64) {
+        while let Some(entry) = self.find(hash) {
+            if self.swap(&entry, entry.word().saturating_sub(cost)) {
                 return;
             }
             back_off();
@@ -30,7 +30,7 @@ impl<C: Clock> Table<C> {
     /// by now stays with that. False if it was displaced and stays so.
     pub(crate) fn update(
         &self,
-        first: &LimitVersion,
+        first_version: &LimitVersion,
         hash: u64,
         now: Timestamp,
         absent: AbsentKey,
@@ -43,70 +43,79 @@ impl<C: Clock> Table<C> {
             }
             round += 1;
             let found = self.find(hash);
-            let terms = match found {
-                Some(seen) => self.current(self.terms(seen.terms())),
-                None => self.current(first),
+            let version = match found {
+                Some(entry) => self.current(self.version(entry.version())),
+                None => self.current(first_version),
             };
-            if terms.normal.kind == Kind::Unlimited {
+            if version.normal.kind == Kind::Unlimited {
                 return true;
             }
             if let (Reach::Late, false) = (
-                reach(&terms.normal, terms.origin, now),
-                terms.normal.is_machine(),
+                reach(&version.normal, version.origin, now),
+                version.normal.is_machine(),
             ) {
-                if !self.rebase(&terms.registered, now) {
+                if !self.rebase(&version.registered, now) {
                     return true;
                 }
                 continue;
             }
             match found {
-                Some(seen) if seen.terms() != terms.id => self.convert(&seen, hash, terms, now),
-                Some(seen) if !self.claim(&seen) => back_off(),
-                Some(seen) if terms.fits_a_word() => {
-                    let mut word = seen.word();
+                Some(entry) if entry.version() != version.id => {
+                    self.convert(&entry, hash, version, now)
+                }
+                Some(entry) if !self.claim(&entry) => back_off(),
+                Some(entry) if version.fits_a_word() => {
+                    let mut word = entry.word();
                     change(
-                        terms,
+                        version,
                         StateMut::Word(&mut word),
-                        Some(self.account(hash, seen.place)),
+                        Some(self.slot_refunds(hash, entry.slot)),
                     );
-                    self.release_as(&seen, word);
+                    self.release_as(&entry, word);
                     return true;
                 }
-                Some(seen) => {
-                    let mut state = self.wides.lock(seen.word());
+                Some(entry) => {
+                    let mut state = self.large_states.lock(entry.word());
                     change(
-                        terms,
-                        StateMut::Wide(&mut state, &self.wides.budget),
-                        Some(self.account(hash, seen.place)),
+                        version,
+                        StateMut::Large(&mut state, &self.large_states.budget),
+                        Some(self.slot_refunds(hash, entry.slot)),
                     );
                     drop(state);
-                    self.release(&seen);
+                    self.release(&entry);
                     return true;
                 }
                 None => {
-                    let Some(start) = self.start(hash, terms) else {
+                    let Some(start) = self.initial_state(hash, version) else {
                         continue;
                     };
-                    if absent != AbsentKey::Comes && terms.is_fresh(&start, now) {
+                    if absent != AbsentKey::Insert && version.is_fresh(&start, now) {
                         return true;
                     }
-                    if absent == AbsentKey::StaysOut {
+                    if absent == AbsentKey::NeverInsert {
                         return false;
                     }
-                    let _held = self.stripe(hash).inserting.hold();
+                    let _held = self.stripe(hash).insert_lock.hold();
                     if self.find(hash).is_some() {
                         continue;
                     }
-                    let Some(mut start) = self.start(hash, terms) else {
+                    let Some(mut start) = self.initial_state(hash, version) else {
                         continue;
                     };
-                    let (room, budget) = (self.make_room(hash, now), self.wides.budget.of_one());
+                    let (slot, budget) = (
+                        self.claim_slot(hash, now),
+                        self.large_states.budget.for_new_state(),
+                    );
                     let state = match &mut start {
                         EntryState::Word(word) => StateMut::Word(word),
-                        EntryState::Wide(state) => StateMut::Wide(state, &budget),
+                        EntryState::Large(state) => StateMut::Large(state, &budget),
                     };
-                    change(terms, state, room.map(|place| self.account(hash, place)));
-                    self.put(room, hash, terms, now, start);
+                    change(
+                        version,
+                        state,
+                        slot.map(|slot| self.slot_refunds(hash, slot)),
+                    );
+                    self.insert(slot, hash, version, now, start);
                     return true;
                 }
             }
@@ -118,15 +127,15 @@ impl<C: Clock> Table<C> {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AbsentKey {
     /// One that would start from fresh stays so: there is nothing to alter.
-    StaysFresh,
+    InsertUnlessFresh,
     /// The same, and one that was displaced stays so.
-    StaysOut,
+    NeverInsert,
     /// It is put in.
-    Comes,
+    Insert,
 }
 
 /// The state of a key that is one's own for the moment.
 pub(crate) enum StateMut<'a> {
     Word(&'a mut u64),
-    Wide(&'a mut LargeState, &'a ByteBudget),
+    Large(&'a mut LargeState, &'a ByteBudget),
 }

@@ -1,8 +1,8 @@
-//! The other way: asks about one bucket are one group, and the groups are held together, charged or
+//! The other way: asks about one bucket are one group, and the groups are transaction together, charged or
 //! left as they were.
 
-use super::super::{Ask, AskResult, FEW, Mode, Verdict};
-use super::{MemoryStore, patient, receipt};
+use super::super::{Ask, AskResult, INLINE_ENTRIES, Mode, Verdict};
+use super::{MemoryStore, receipt, with_max_wait};
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::keyed::judge::{CallRequest, CallResult};
 use crate::keyed::limit_version::LimitVersion;
@@ -13,55 +13,55 @@ use smallvec::SmallVec;
 
 /// The asks of a call that are about one bucket.
 struct Group<'a> {
-    first: &'a LimitVersion,
+    first_version: &'a LimitVersion,
     hash: u64,
-    enforce: Part,
-    shadow: Part,
-    peek: Part,
+    enforce: ModeTotals,
+    shadow: ModeTotals,
+    peek: ModeTotals,
     /// The terms it was judged by, and how the account of the key stood before.
-    terms: u32,
-    standing: RefundTotals,
+    version: u32,
+    refund_totals: RefundTotals,
 }
 
 /// Those of one mode: their costs add.
 #[derive(Default)]
-struct Part {
+struct ModeTotals {
     asks: u32,
     /// None: more than can be counted.
     cost: Option<u64>,
     reserve: u64,
-    longest: Option<u64>,
+    max_wait: Option<u64>,
     call: Option<CallResult>,
 }
 
-impl Part {
+impl ModeTotals {
     fn add(&mut self, ask: &Ask<'_>) {
         let before = if self.asks == 0 { Some(0) } else { self.cost };
         self.cost = before.and_then(|cost| cost.checked_add(ask.cost));
         self.reserve = self.reserve.max(ask.reserve);
-        let longest = ask.max_wait.map(nanos);
-        self.longest = if self.asks == 0 {
-            longest
+        let max_wait = ask.max_wait.map(nanos);
+        self.max_wait = if self.asks == 0 {
+            max_wait
         } else {
-            self.longest.min(longest)
+            self.max_wait.min(max_wait)
         };
         self.asks += 1;
     }
 
-    fn asked(&self, now: Timestamp, write: bool) -> CallRequest {
+    fn request(&self, now: Timestamp, write: bool) -> CallRequest {
         // What cannot be counted never fits.
         CallRequest {
             now,
             cost: self.cost.unwrap_or(u64::MAX),
-            longest: self.longest,
+            max_wait: self.max_wait,
             reserve: self.reserve,
             write,
-            kept: false,
+            is_final: false,
         }
     }
 
     /// Whether it charges something.
-    fn takes(&self) -> bool {
+    fn charges(&self) -> bool {
         self.asks > 0 && self.cost != Some(0)
     }
 
@@ -73,73 +73,78 @@ impl Part {
 }
 
 /// What an attempt to charge every group came to.
-enum Charging {
+enum ChargeOutcome {
     Done,
     Denied,
     /// A log may not grow, or a permit has no place: what its group is told.
-    NoRoom(usize, CallResult),
+    Full(usize, CallResult),
 }
 
 impl<C: Clock> MemoryStore<C> {
     /// The same for keys that are not in the table or asked about twice, states of more than a
     /// word, and whoever was interrupted.
     #[inline(never)]
-    pub(super) fn decide_anyhow(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) {
+    pub(super) fn decide_slow(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) {
         let table = &self.inner.table;
-        let mut groups: SmallVec<[Group<'_>; FEW]> = SmallVec::new();
-        let mut group_of: SmallVec<[Option<usize>; FEW]> = SmallVec::new();
+        let mut groups: SmallVec<[Group<'_>; INLINE_ENTRIES]> = SmallVec::new();
+        let mut group_of: SmallVec<[Option<usize>; INLINE_ENTRIES]> = SmallVec::new();
         for ask in asks {
-            let first = &*ask.limit.first;
-            if !table.knows(first) {
+            let first_version = &*ask.limit.first_version;
+            if !table.knows(first_version) {
                 group_of.push(None);
                 continue;
             }
-            let hash = table.hash_in(first.registered.number, ask.key);
+            let hash = table.hash_for_limit(first_version.registered.number, ask.key);
             let known = groups
                 .iter()
-                .position(|group| table.share_a_bucket(group.hash, hash));
+                .position(|group| table.is_same_bucket(group.hash, hash));
             let at = known.unwrap_or_else(|| {
                 let (enforce, shadow, peek) = Default::default();
                 groups.push(Group {
-                    first,
+                    first_version,
                     hash,
                     enforce,
                     shadow,
                     peek,
-                    terms: 0,
-                    standing: RefundTotals::default(),
+                    version: 0,
+                    refund_totals: RefundTotals::default(),
                 });
                 groups.len() - 1
             });
-            groups[at].part(ask.mode).add(ask);
+            groups[at].totals(ask.mode).add(ask);
             group_of.push(Some(at));
         }
         let foreign = group_of.contains(&None);
         let charged = match &mut groups[..] {
             _ if foreign => {
-                self.look(&mut groups, now);
+                self.peek_all(&mut groups, now);
                 false
             }
             [group] if group.shadow.asks == 0 && group.peek.asks == 0 => {
-                let asked = group.enforce.asked(now, true);
-                let (call, terms, standing) = table.decide(group.first, group.hash, &asked);
-                (group.terms, group.standing, group.enforce.call) =
-                    (terms.id, standing, Some(call));
+                let request = group.enforce.request(now, true);
+                let (call, version, refund_totals) =
+                    table.decide(group.first_version, group.hash, &request);
+                (group.version, group.refund_totals, group.enforce.call) =
+                    (version.id, refund_totals, Some(call));
                 !group.enforce.is_denied()
             }
             groups => self.all_or_nothing(groups, now),
         };
-        self.tell(asks, &mut groups, &group_of, charged, verdict);
+        self.write_verdict(asks, &mut groups, &group_of, charged, verdict);
     }
 
     /// Judges every group without writing; true if none denies.
-    fn look(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
+    fn peek_all(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
         let table = &self.inner.table;
         for group in groups.iter_mut() {
-            let (first, hash) = (group.first, group.hash);
-            for part in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
-                if part.asks > 0 {
-                    part.call = Some(table.decide(first, hash, &part.asked(now, false)).0);
+            let (first_version, hash) = (group.first_version, group.hash);
+            for totals in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
+                if totals.asks > 0 {
+                    totals.call = Some(
+                        table
+                            .decide(first_version, hash, &totals.request(now, false))
+                            .0,
+                    );
                 }
             }
         }
@@ -151,36 +156,36 @@ impl<C: Clock> MemoryStore<C> {
     /// Judges every group and, if none denies, charges all; whether it did.
     fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
         let table = &self.inner.table;
-        for tries in 0.. {
-            if tries > 0 {
-                relax(tries);
+        for attempts in 0.. {
+            if attempts > 0 {
+                relax(attempts);
             }
-            if !self.look(groups, now) {
+            if !self.peek_all(groups, now) {
                 return false;
             }
             // Who only looks has seen all there is to see.
-            let writes = |group: &Group<'_>| group.enforce.takes() || group.shadow.takes();
-            let wanted: SmallVec<[(&LimitVersion, u64); FEW]> = groups
+            let writes = |group: &Group<'_>| group.enforce.charges() || group.shadow.charges();
+            let wanted: SmallVec<[(&LimitVersion, u64); INLINE_ENTRIES]> = groups
                 .iter()
                 .filter(|group| writes(group))
-                .map(|group| (group.first, group.hash))
+                .map(|group| (group.first_version, group.hash))
                 .collect();
             if wanted.is_empty() {
                 return true;
             }
-            let Some(mut held) = table.transact(&wanted, now, tries) else {
+            let Some(mut transaction) = table.transact(&wanted, now, attempts) else {
                 continue;
             };
-            match Self::charge(&mut held, groups, now, writes) {
-                Charging::Done => {
-                    held.commit();
+            match Self::charge(&mut transaction, groups, now, writes) {
+                ChargeOutcome::Done => {
+                    transaction.commit();
                     return true;
                 }
                 // Somebody came first. What they left is what this call is told.
-                Charging::Denied => {}
-                Charging::NoRoom(at, call) => {
-                    drop(held);
-                    self.look(groups, now);
+                ChargeOutcome::Denied => {}
+                ChargeOutcome::Full(at, call) => {
+                    drop(transaction);
+                    self.peek_all(groups, now);
                     groups[at].enforce.call = Some(call);
                     return false;
                 }
@@ -189,13 +194,13 @@ impl<C: Clock> MemoryStore<C> {
         false
     }
 
-    /// Judges the groups on what is held for them; if none denies, leaves what they charge in it.
+    /// Judges the groups on what is transaction for them; if none denies, leaves what they charge in it.
     fn charge(
-        held: &mut Transaction<'_, C>,
+        transaction: &mut Transaction<'_, C>,
         groups: &mut [Group<'_>],
         now: Timestamp,
         writes: impl Fn(&Group<'_>) -> bool,
-    ) -> Charging {
+    ) -> ChargeOutcome {
         let writing = || {
             groups
                 .iter()
@@ -203,26 +208,26 @@ impl<C: Clock> MemoryStore<C> {
                 .filter(|(_, group)| writes(group))
                 .enumerate()
         };
-        let fits = |held: &mut Transaction<'_, C>, at: usize, part: &Part| {
-            part.asks == 0
-                || held
-                    .judge(at, &part.asked(now, false))
+        let fits = |transaction: &mut Transaction<'_, C>, at: usize, totals: &ModeTotals| {
+            totals.asks == 0
+                || transaction
+                    .judge(at, &totals.request(now, false))
                     .decision
                     .is_allowed()
         };
         for (at, (number, group)) in writing() {
-            if held.has_no_room(at) {
-                if group.enforce.takes() {
-                    return Charging::NoRoom(
+            if transaction.has_no_slot(at) {
+                if group.enforce.charges() {
+                    return ChargeOutcome::Full(
                         number,
-                        held.judge(at, &group.enforce.asked(now, true)),
+                        transaction.judge(at, &group.enforce.request(now, true)),
                     );
                 }
                 // Who takes nothing needs none.
                 continue;
             }
-            if !fits(held, at, &group.enforce) || !fits(held, at, &group.peek) {
-                return Charging::Denied;
+            if !fits(transaction, at, &group.enforce) || !fits(transaction, at, &group.peek) {
+                return ChargeOutcome::Denied;
             }
         }
         // A log may still find that there are no bytes for it: those are charged first, and taken
@@ -234,24 +239,27 @@ impl<C: Clock> MemoryStore<C> {
                     continue;
                 }
                 at += 1;
-                if held.is_log(at - 1) != logs {
+                if transaction.is_log(at - 1) != logs {
                     continue;
                 }
-                (group.terms, group.standing) = (held.terms(at - 1).id, held.standing(at - 1));
-                for part in [&mut group.enforce, &mut group.shadow] {
-                    if part.takes() || part.asks > 0 && !held.has_no_room(at - 1) {
-                        part.call = Some(held.judge(at - 1, &part.asked(now, true)));
+                (group.version, group.refund_totals) = (
+                    transaction.version(at - 1).id,
+                    transaction.refund_totals(at - 1),
+                );
+                for totals in [&mut group.enforce, &mut group.shadow] {
+                    if totals.charges() || totals.asks > 0 && !transaction.has_no_slot(at - 1) {
+                        totals.call = Some(transaction.judge(at - 1, &totals.request(now, true)));
                     }
                 }
                 if let Some(call) = group.enforce.call.take_if(|call| call.decision.is_denied()) {
-                    return Charging::NoRoom(number, call);
+                    return ChargeOutcome::Full(number, call);
                 }
             }
         }
-        Charging::Done
+        ChargeOutcome::Done
     }
 
-    fn tell(
+    fn write_verdict(
         &self,
         asks: &[Ask<'_>],
         groups: &mut [Group<'_>],
@@ -260,46 +268,55 @@ impl<C: Clock> MemoryStore<C> {
         verdict: &mut Verdict,
     ) {
         for (ask, group) in asks.iter().zip(group_of) {
-            let mut status = AskResult::new(ask.limit.first.nothing_left().decision, ask.mode);
+            let mut result =
+                AskResult::new(ask.limit.first_version.never_allowed().decision, ask.mode);
             // Otherwise it is not a limit of this store.
             if let Some(group) = group.map(|at| &mut groups[at]) {
                 let Group {
                     hash,
-                    terms,
-                    standing,
+                    version,
+                    refund_totals,
                     ..
                 } = *group;
-                let part = group.part(ask.mode);
+                let totals = group.totals(ask.mode);
                 // What is left of it is of the asks behind this one.
-                part.cost = part.cost.map(|cost| cost.saturating_sub(ask.cost));
-                if let Part {
+                totals.cost = totals.cost.map(|cost| cost.saturating_sub(ask.cost));
+                if let ModeTotals {
                     call: Some(call),
                     cost: later,
-                    longest,
+                    max_wait,
                     reserve,
                     ..
-                } = part
+                } = totals
                 {
-                    status = AskResult::new(patient(call.decision, *longest, *reserve), ask.mode);
-                    let takes = charged
+                    result =
+                        AskResult::new(with_max_wait(call.decision, *max_wait, *reserve), ask.mode);
+                    let charges = charged
                         && ask.mode != Mode::Peek
                         && ask.cost > 0
                         && call.decision.is_allowed();
-                    let terms = takes.then(|| self.inner.table.terms(terms));
-                    let terms = terms.filter(|terms| terms.normal.kind != Kind::Unlimited);
-                    status.charged = terms.map(|terms| {
-                        receipt(terms, hash, ask.cost, later.unwrap_or(0), call, &standing)
+                    let version = charges.then(|| self.inner.table.version(version));
+                    let version = version.filter(|version| version.normal.kind != Kind::Unlimited);
+                    result.charged = version.map(|version| {
+                        receipt(
+                            version,
+                            hash,
+                            ask.cost,
+                            later.unwrap_or(0),
+                            call,
+                            &refund_totals,
+                        )
                     });
                 }
             }
-            verdict.push(status);
+            verdict.push(result);
         }
-        self.keep_permits(verdict);
+        self.attach_permits(verdict);
     }
 }
 
 impl Group<'_> {
-    fn part(&mut self, mode: Mode) -> &mut Part {
+    fn totals(&mut self, mode: Mode) -> &mut ModeTotals {
         match mode {
             Mode::Enforce => &mut self.enforce,
             Mode::Shadow => &mut self.shadow,

@@ -19,13 +19,15 @@ use crate::decision::Decision;
 use crate::keyed::judge::CallResult;
 use crate::keyed::limit_version::LimitVersion;
 use crate::keyed::registered_limit::Rule;
-use crate::keyed::table::{BYTES_A_KEY, ChargeOrigin, KeyedStats, RefundTotals, Table, TableSize};
-use crate::keyed::{TooManyLimitsError, charge_more, give_back, grant, is_refundable, reset};
+use crate::keyed::table::{
+    BYTES_PER_KEY, ChargeOrigin, KeyedStats, RefundTotals, Table, TableSize,
+};
+use crate::keyed::{TooManyLimitsError, charge_more, grant, is_refundable, refund, reset};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Adjustments, Carry};
 use crate::sync::Ordering;
 use core::fmt;
-use detached::Detached;
+use detached::DetachedCharges;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::vec::Vec;
@@ -52,13 +54,13 @@ pub struct MemoryStore<C: Clock = DefaultClock> {
 
 struct Inner<C> {
     table: Table<C>,
-    lines: AtomicU64,
-    detached: Detached,
+    next_number: AtomicU64,
+    detached: DetachedCharges,
 }
 
 /// Makes a [`MemoryStore`]; what [`MemoryStore::builder`] returns.
 pub struct MemoryStoreBuilder<C: Clock = DefaultClock> {
-    cap: TableSize,
+    size: TableSize,
     clock: C,
 }
 
@@ -71,7 +73,7 @@ impl MemoryStore {
     /// To choose how many keys, how much memory, or another clock.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder {
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock: SystemClock,
         }
     }
@@ -87,14 +89,14 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     /// See [`KeyedBuilder::max_keys`](crate::keyed::KeyedBuilder::max_keys).
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
     /// See [`KeyedBuilder::max_bytes`](crate::keyed::KeyedBuilder::max_bytes).
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
@@ -102,7 +104,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
         MemoryStoreBuilder {
-            cap: self.cap,
+            size: self.size,
             clock,
         }
     }
@@ -122,12 +124,12 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeysError> {
         // Half of a cap in bytes is for states that do not fit the table.
         let table =
-            Table::try_new(self.cap, self.clock, BYTES_A_KEY).ok_or(TooManyKeysError(()))?;
+            Table::try_new(self.size, self.clock, BYTES_PER_KEY).ok_or(TooManyKeysError(()))?;
         Ok(MemoryStore {
             inner: Arc::new(Inner {
                 table,
-                lines: AtomicU64::new(0),
-                detached: Detached::new(),
+                next_number: AtomicU64::new(0),
+                detached: DetachedCharges::new(),
             }),
         })
     }
@@ -161,13 +163,13 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn register(&self, name: &str, rule: Rule) -> Result<LimitHandle, TooManyLimitsError> {
-        let number = self.inner.lines.fetch_add(1, Ordering::Relaxed);
-        let first = self
+        let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
+        let first_version = self
             .inner
             .table
-            .new_line(number, name, rule)
+            .register_limit(number, name, rule)
             .ok_or(TooManyLimitsError(()))?;
-        Ok(LimitHandle { first })
+        Ok(LimitHandle { first_version })
     }
 
     /// Changes a limit for every key, at once, each keeping the tokens it has.
@@ -187,9 +189,10 @@ impl<C: Clock> MemoryStore<C> {
 
     fn change(&self, handle: &LimitHandle, rule: Rule, carry: Carry) {
         let table = &self.inner.table;
-        let same_sort = matches!(handle.first.rule, Rule::Rate(_)) == matches!(rule, Rule::Rate(_));
-        if same_sort && table.knows(&handle.first) {
-            table.change(&handle.first.registered, rule, carry, || {
+        let same_kind =
+            matches!(handle.first_version.rule, Rule::Rate(_)) == matches!(rule, Rule::Rate(_));
+        if same_kind && table.knows(&handle.first_version) {
+            table.change_limit(&handle.first_version.registered, rule, carry, || {
                 table.clock().now()
             });
         }
@@ -197,20 +200,20 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Whether a limit is registered with this store.
     pub fn knows(&self, handle: &LimitHandle) -> bool {
-        self.inner.table.knows(&handle.first)
+        self.inner.table.knows(&handle.first_version)
     }
 
     /// What came on top of a limit's promise, or was not given back.
-    pub fn counts(&self, handle: &LimitHandle) -> Adjustments {
-        handle.first.registered.counts()
+    pub fn adjustments(&self, handle: &LimitHandle) -> Adjustments {
+        handle.first_version.registered.adjustments()
     }
 
     /// How many keys of a limit have used something that has not come back yet. Reads the whole
     /// table.
     pub fn live(&self, handle: &LimitHandle) -> u64 {
         let table = &self.inner.table;
-        match table.knows(&handle.first) {
-            true => table.live(&handle.first.registered, table.clock().now()),
+        match table.knows(&handle.first_version) {
+            true => table.live(&handle.first_version.registered, table.clock().now()),
             false => 0,
         }
     }
@@ -219,16 +222,16 @@ impl<C: Clock> MemoryStore<C> {
     /// Reads the whole table, once.
     pub fn key_stats(&self, limits: &[LimitHandle]) -> Vec<LimitKeyStats> {
         let table = &self.inner.table;
-        table.census(
-            limits.iter().map(|handle| &*handle.first),
+        table.limit_stats(
+            limits.iter().map(|handle| &*handle.first_version),
             table.clock().now(),
         )
     }
 
     /// How many keys there are, and what became of others. Counting them reads the whole table.
-    pub fn figures(&self) -> KeyedStats {
+    pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
-        table.figures(table.clock().now())
+        table.stats(table.clock().now())
     }
 
     /// The clock it runs on.
@@ -242,26 +245,29 @@ impl<C: Clock> MemoryStore<C> {
     /// Gives a key up to `tokens` of what it has used; see
     /// [`Limiter::grant`](crate::Limiter::grant). Permits are not given.
     pub fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
-        if let Some(hash) = self.key_of_a_rate(handle, key) {
+        if let Some(hash) = self.rate_key_hash(handle, key) {
             let table = &self.inner.table;
-            grant(table, &handle.first, hash, tokens, || table.clock().now());
+            grant(table, &handle.first_version, hash, tokens, || {
+                table.clock().now()
+            });
         }
     }
 
     /// Makes a key fresh. Older verdicts give nothing back to it; permits that are out stay out.
     pub fn reset(&self, handle: &LimitHandle, key: &[u8]) {
-        if let Some(hash) = self.key_of_a_rate(handle, key) {
+        if let Some(hash) = self.rate_key_hash(handle, key) {
             let table = &self.inner.table;
-            reset(table, &handle.first, hash, || table.clock().now());
+            reset(table, &handle.first_version, hash, || table.clock().now());
         }
     }
 
     /// Where a key is. None if the limit is not of this store, or counts permits: only who holds
     /// one gives it back.
-    fn key_of_a_rate(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
-        let (table, first) = (&self.inner.table, &*handle.first);
-        let is_rate = matches!(first.rule, Rule::Rate(_));
-        (is_rate && table.knows(first)).then(|| table.hash_in(first.registered.number, key))
+    fn rate_key_hash(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
+        let (table, first_version) = (&self.inner.table, &*handle.first_version);
+        let is_rate = matches!(first_version.rule, Rule::Rate(_));
+        (is_rate && table.knows(first_version))
+            .then(|| table.hash_for_limit(first_version.registered.number, key))
     }
 }
 
@@ -276,16 +282,16 @@ impl<C: Clock> MemoryStore<C> {
 
     fn decide_in_place(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) {
         verdict.table = Some(self.inner.table.id);
-        if self.inner.detached.is_overdue(now) {
-            self.end_overdue(now);
+        if self.inner.detached.has_expired(now) {
+            self.expire(now);
         }
-        if self.decide_straight(asks, now, verdict).is_none() {
-            self.decide_anyhow(asks, now, verdict);
+        if self.try_decide_optimistic(asks, now, verdict).is_none() {
+            self.decide_slow(asks, now, verdict);
         }
     }
 
     /// Lets a verdict that took permits know where they go back to.
-    fn keep_permits(&self, verdict: &mut Verdict) {
+    fn attach_permits(&self, verdict: &mut Verdict) {
         let permits = verdict
             .statuses()
             .any(|status| status.charged.is_some_and(|receipt| receipt.permit));
@@ -315,20 +321,21 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
-                Some(receipt) if receipt.permit || receipt.booking == ChargeOrigin::ELSEWHERE => {}
+                Some(receipt)
+                    if receipt.permit || receipt.charge_origin == ChargeOrigin::EXTERNAL => {}
                 Some(Receipt {
                     hash,
-                    booking,
+                    charge_origin,
                     cost,
                     charged,
                     ..
                 }) => {
-                    if actual < cost || is_refundable(table, booking) {
+                    if actual < cost || is_refundable(table, charge_origin) {
                         let unused = cost.saturating_sub(actual);
-                        give_back(
+                        refund(
                             table,
                             hash,
-                            booking,
+                            charge_origin,
                             &charged,
                             cost,
                             unused,
@@ -337,7 +344,7 @@ impl<C: Clock> MemoryStore<C> {
                         );
                     }
                     if actual > cost {
-                        charge_more(table, booking.terms(), hash, actual - cost, &now);
+                        charge_more(table, charge_origin.version(), hash, actual - cost, &now);
                     }
                 }
                 None => {}
@@ -348,26 +355,26 @@ impl<C: Clock> MemoryStore<C> {
 
 /// What is told to a caller that would wait so long. A class with a reserve may not go into debt,
 /// so waiting is no use to it.
-fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
-    match longest {
-        Some(longest) if reserve == 0 => decision.with_max_wait(longest),
+fn with_max_wait(decision: Decision, max_wait: Option<u64>, reserve: u64) -> Decision {
+    match max_wait {
+        Some(max_wait) if reserve == 0 => decision.with_max_wait(max_wait),
         _ => decision,
     }
 }
 
 /// What an ask for `cost` charged, before `later` more that were charged with it as one.
 fn receipt(
-    terms: &LimitVersion,
+    version: &LimitVersion,
     hash: u64,
     cost: u64,
     later: u64,
     call: &CallResult,
-    standing: &RefundTotals,
+    refund_totals: &RefundTotals,
 ) -> Receipt {
     let RefundTotals {
         given, refunded, ..
-    } = *standing;
-    let normal = &terms.normal;
+    } = *refund_totals;
+    let normal = &version.normal;
     // One after the other, so that each gives back what is its own. Windows and logs tell them
     // apart by nothing.
     let later = if normal.is_machine() {
@@ -386,7 +393,7 @@ fn receipt(
     let permit = normal.kind == Kind::InFlight;
     Receipt {
         hash,
-        booking: standing.booked_by(terms.id),
+        charge_origin: refund_totals.charge_origin(version.id),
         cost,
         charged,
         permit,
@@ -467,8 +474,8 @@ impl<C: Clock> Store for MemoryStore<C> {
 }
 
 impl<C: Clock> Permits for Inner<C> {
-    fn land(&self, hash: u64, cost: u64) {
-        self.table.land(hash, cost);
+    fn release(&self, hash: u64, cost: u64) {
+        self.table.release_permits(hash, cost);
     }
 }
 
@@ -489,7 +496,7 @@ impl<C: Clock> fmt::Debug for MemoryStore<C> {
 impl<C: Clock> fmt::Debug for MemoryStoreBuilder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStoreBuilder")
-            .field("max_keys", &self.cap.keys)
+            .field("max_keys", &self.size.keys)
             .finish_non_exhaustive()
     }
 }

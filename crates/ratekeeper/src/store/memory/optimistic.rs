@@ -1,20 +1,20 @@
 //! The straight way: every key is in the table, its state is a word, it is asked about once, and
 //! nobody comes in between.
 
-use super::super::{Ask, AskResult, FEW, Mode, Verdict};
-use super::{MemoryStore, patient, receipt};
+use super::super::{Ask, AskResult, INLINE_ENTRIES, Mode, Verdict};
+use super::{MemoryStore, receipt, with_max_wait};
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::keyed::judge::{CallRequest, CallResult};
 use crate::keyed::limit_version::LimitVersion;
 use crate::keyed::table::{EntryView, RefundTotals};
 use smallvec::SmallVec;
 
-struct One<'a> {
-    terms: &'a LimitVersion,
+struct PendingAsk<'a> {
+    version: &'a LimitVersion,
     hash: u64,
-    seen: EntryView,
-    standing: RefundTotals,
-    asked: CallRequest,
+    entry: EntryView,
+    refund_totals: RefundTotals,
+    request: CallRequest,
     call: CallResult,
 }
 
@@ -22,92 +22,103 @@ impl<C: Clock> MemoryStore<C> {
     /// Decides what is not out of the ordinary, and tells it to `verdict`; otherwise none, and
     /// nothing is written.
     ///
-    /// States are read and judged one by one, and claimed as they were read: if all can be, they
+    /// States are read and judged one by ask_state, and claimed as they were read: if all can be, they
     /// were all so at that moment, and what was judged holds.
-    pub(super) fn decide_straight(
+    pub(super) fn try_decide_optimistic(
         &self,
         asks: &[Ask<'_>],
         now: Timestamp,
         verdict: &mut Verdict,
     ) -> Option<()> {
         let table = &self.inner.table;
-        let mut ones: SmallVec<[One<'_>; FEW]> = SmallVec::new();
+        let mut pending: SmallVec<[PendingAsk<'_>; INLINE_ENTRIES]> = SmallVec::new();
         let mut denied = false;
-        if asks.len() > FEW {
+        if asks.len() > INLINE_ENTRIES {
             return None;
         }
         for ask in asks {
-            let first = &*ask.limit.first;
-            let hash = table.hash_in(first.registered.number, ask.key);
-            if !table.knows(first) || ones.iter().any(|one| table.share_a_bucket(one.hash, hash)) {
+            let first_version = &*ask.limit.first_version;
+            let hash = table.hash_for_limit(first_version.registered.number, ask.key);
+            if !table.knows(first_version)
+                || pending
+                    .iter()
+                    .any(|ask_state| table.is_same_bucket(ask_state.hash, hash))
+            {
                 return None;
             }
-            table.touch_accounts(hash);
-            let terms = table.current(first);
-            let seen = table.seek(hash, terms.id).filter(|_| terms.fits_a_word())?;
-            let standing = table.standing(hash, seen.place);
-            let (longest, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
-            let asked = CallRequest {
+            table.prefetch_refunds(hash);
+            let version = table.current(first_version);
+            let entry = table
+                .try_find(hash, version.id)
+                .filter(|_| version.fits_a_word())?;
+            let refund_totals = table.refund_totals(hash, entry.slot);
+            let (max_wait, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
+            let request = CallRequest {
                 now,
                 cost: ask.cost,
-                longest,
+                max_wait,
                 reserve: ask.reserve,
                 write,
-                kept: false,
+                is_final: false,
             };
-            let call = terms.judge_word(seen.word(), &asked);
-            if call.late {
+            let call = version.judge_word(entry.word(), &request);
+            if call.needs_rebase {
                 return None;
             }
             denied |= ask.mode != Mode::Shadow && call.decision.is_denied();
-            ones.push(One {
-                terms,
+            pending.push(PendingAsk {
+                version,
                 hash,
-                seen,
-                standing,
-                asked,
+                entry,
+                refund_totals,
+                request,
                 call,
             });
         }
-        let mut writes: SmallVec<[(EntryView, u64); FEW]> = SmallVec::new();
+        let mut writes: SmallVec<[(EntryView, u64); INLINE_ENTRIES]> = SmallVec::new();
         if !denied {
             writes.extend(
-                ones.iter()
-                    .filter_map(|one| Some((one.seen, one.call.after?))),
+                pending
+                    .iter()
+                    .filter_map(|ask_state| Some((ask_state.entry, ask_state.call.after?))),
             );
             if !table.swap_all(&mut writes) {
                 return None;
             }
         }
-        for (ask, one) in asks.iter().zip(&ones) {
-            let charged = one.call.after.is_some();
+        for (ask, ask_state) in asks.iter().zip(&pending) {
+            let charged = ask_state.call.after.is_some();
             if denied && charged {
                 // It would have fitted, and is told what there is.
-                let unwritten = one.terms.judge_word(
-                    one.seen.word(),
+                let unwritten = ask_state.version.judge_word(
+                    ask_state.entry.word(),
                     &CallRequest {
                         write: false,
-                        ..one.asked
+                        ..ask_state.request
                     },
                 );
                 verdict.push(AskResult::new(unwritten.decision, ask.mode));
                 continue;
             }
-            let told = patient(one.call.decision, one.asked.longest, one.asked.reserve);
-            let mut status = AskResult::new(told, ask.mode);
+            let decision = with_max_wait(
+                ask_state.call.decision,
+                ask_state.request.max_wait,
+                ask_state.request.reserve,
+            );
+            let mut result = AskResult::new(decision, ask.mode);
             if charged {
-                status.charged = Some(receipt(
-                    one.terms,
-                    one.hash,
+                result.charged = Some(receipt(
+                    ask_state.version,
+                    ask_state.hash,
                     ask.cost,
                     0,
-                    &one.call,
-                    &one.standing,
+                    &ask_state.call,
+                    &ask_state.refund_totals,
                 ));
             }
-            verdict.push(status);
+            verdict.push(result);
         }
-        self.keep_permits(verdict);
+        self.attach_permits(verdict);
         Some(())
     }
 }

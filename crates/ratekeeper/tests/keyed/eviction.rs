@@ -137,7 +137,7 @@ fn what_does_not_come_back_to_a_displaced_key_is_counted() {
             assert_eq!(
                 (
                     crowd.passes(0),
-                    crowd.store.counts(&crowd.limit).not_returned
+                    crowd.store.adjustments(&crowd.limit).not_returned
                 ),
                 (left, counted),
                 "{algorithm}"

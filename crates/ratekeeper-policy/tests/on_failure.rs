@@ -96,7 +96,7 @@ impl Cut {
                 .share
                 .decide_now(&[Ask::new(&handle, b"")], Store::now(&self.share));
             verdict.push(AskResult::new(
-                judged.statuses().next().unwrap().decision(),
+                judged.results().next().unwrap().decision(),
                 ask.mode,
             ));
         }

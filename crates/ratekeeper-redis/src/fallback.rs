@@ -217,7 +217,7 @@ impl Fallback {
             let shared = limit
                 .as_ref()
                 .is_some_and(|limit| limit.on_failure == OnFailure::LocalShare);
-            match own.statuses().nth(places.len()).filter(|_| shared) {
+            match own.results().nth(places.len()).filter(|_| shared) {
                 Some(status) => {
                     verdict.push(*status);
                     places.push(at);
@@ -265,7 +265,7 @@ impl Fallback {
         };
         let seen = self.shares.decide_now(&[look], since);
         let left = seen
-            .statuses()
+            .results()
             .next()
             .map_or(0, |status| status.decision().remaining());
         if left > 0 {
@@ -339,7 +339,7 @@ impl Fallback {
         {
             Some(part) => (part.places, part.own),
             None => {
-                let asks = verdict.statuses().len();
+                let asks = verdict.results().len();
                 ((0..asks).collect(), verdict)
             }
         };
@@ -371,7 +371,7 @@ impl Fallback {
             let limit = limits.get(number as usize)?;
             let look = Ask::new(&limit.share, &*key).cost(0).mode(Mode::Peek);
             let seen = self.shares.decide_now(&[look], now);
-            let decision = seen.statuses().next()?.decision();
+            let decision = seen.results().next()?.decision();
             // What time has given back here it would have given back there.
             let missing = decision.capacity().saturating_sub(decision.remaining());
             let tokens = tokens.min(missing);

@@ -739,7 +739,7 @@ impl RedisStore {
     async fn settle_lease(&self, verdict: Verdict, actual: &[u64]) {
         let (inner, now) = (&self.inner, self.now());
         let mut amendments = Vec::new();
-        for (status, actual) in verdict.statuses().zip(actual) {
+        for (status, actual) in verdict.results().zip(actual) {
             let Some((mark, cost)) = status.external_charge() else {
                 continue;
             };

@@ -40,7 +40,7 @@ fn a_call_ends_when_a_log_has_no_bytes_left() {
             &[Ask::new(&log, &key).cost(7), Ask::new(&bucket, "all")],
             clock.now(),
         );
-        assert_eq!(verdict.statuses().len(), 2);
+        assert_eq!(verdict.results().len(), 2);
     }
 }
 
@@ -228,7 +228,7 @@ fn decided_without_room(asks: fn(&LimitHandle) -> [Ask<'_>; 2], expected: [AskOu
         let (store, slots, _held) = full_of_permits(&clock);
         let verdict = store.decide_now(&asks(&slots), clock.now());
         let outcomes = verdict
-            .statuses()
+            .results()
             .map(|status| status.outcome())
             .collect::<Vec<_>>();
         done.send((verdict.is_allowed(), outcomes)).unwrap();
@@ -477,7 +477,7 @@ fn asks_for_the_same_key_give_back_each_what_is_its_own() {
     // Time has brought half of it back, and that was used: the other half comes back.
     store.settle_now(both, &[0, 0], clock.now());
     let left = store.decide_now(&[Ask::new(&limit, "key").cost(0)], clock.now());
-    assert_eq!(left.statuses().next().unwrap().decision().remaining(), 5);
+    assert_eq!(left.results().next().unwrap().decision().remaining(), 5);
 }
 
 /// What another store charged is none of this one's business.
@@ -499,6 +499,6 @@ fn a_verdict_of_another_store_settles_nothing() {
             .settle_detached_now(&receipt, &[9], clock.now())
             .unwrap();
         let left = store.decide_now(&[Ask::new(&limits[2], "key").cost(0)], clock.now());
-        assert_eq!(left.statuses().next().unwrap().decision().remaining(), 2);
+        assert_eq!(left.results().next().unwrap().decision().remaining(), 2);
     }
 }

@@ -173,7 +173,7 @@ type Shown = (
 );
 
 fn shown(verdict: &Verdict) -> Shown {
-    let statuses = verdict.statuses().map(|status| {
+    let statuses = verdict.results().map(|status| {
         let decision = status.decision();
         (
             status.outcome(),

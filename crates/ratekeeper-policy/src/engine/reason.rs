@@ -85,7 +85,7 @@ pub(super) fn reason_of(asking: &Asking, answer: &ratekeeper::Verdict) -> Reason
         asking
             .asked
             .iter()
-            .zip(answer.statuses())
+            .zip(answer.results())
             .filter(|(_, status)| status.decision().is_denied())
     };
     let banned = denying().any(|(asked, _)| asked.role == Role::Ban);

@@ -330,7 +330,7 @@ impl PolicyVerdict {
 
     pub(super) fn statuses(&self) -> impl Iterator<Item = (&Asked, &AskResult)> {
         // Of one who was not asked there are none.
-        let statuses = self.parts.inner.statuses();
+        let statuses = self.parts.inner.results();
         self.parts.asking.asked.iter().zip(statuses)
     }
 

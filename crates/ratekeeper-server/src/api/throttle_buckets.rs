@@ -376,7 +376,7 @@ async fn ask<C: Clock>((store, handle): &Place<C>, key: &str, cost: u64, mode: M
         .decide(&[Ask::new(handle, key).cost(cost).mode(mode)])
         .await;
     let decision = verdict
-        .statuses()
+        .results()
         .next()
         .expect("one ask has one status")
         .decision();
@@ -579,7 +579,7 @@ mod tests {
             let expected = reference.decide_now(&[ask], clock.now());
             assert_eq!(
                 decision,
-                expected.statuses().next().unwrap().decision(),
+                expected.results().next().unwrap().decision(),
                 "step {step}: {bucket:?} {cost} {peek}"
             );
         }

@@ -188,7 +188,7 @@ pub trait Store: Send + Sync {
     ) -> impl Future<Output = Result<Vec<u8>, DetachError>> + Send {
         let _ = until;
         async move {
-            let nothing: Vec<u64> = verdict.statuses().map(|_| 0).collect();
+            let nothing: Vec<u64> = verdict.results().map(|_| 0).collect();
             self.settle(verdict, &nothing).await;
             Err(DetachError::Unable)
         }

@@ -82,7 +82,7 @@ impl AskOutcome {
     }
 }
 
-/// What one ask came to, with its limit's figures; see [`Verdict::statuses`].
+/// What one ask came to, with its limit's figures; see [`Verdict::results`].
 #[derive(Clone, Copy, Debug)]
 pub struct AskResult {
     decision: Decision,
@@ -167,7 +167,7 @@ impl AskResult {
 /// dropping it gives them back.
 #[must_use = "a verdict that nobody looks at limits nothing, and its permits are gone when it is dropped"]
 pub struct Verdict {
-    statuses: SmallVec<[AskResult; INLINE_ENTRIES]>,
+    results: SmallVec<[AskResult; INLINE_ENTRIES]>,
     source: Source,
     /// The table of the memory store that decided; none if another did.
     pub(super) table: Option<u64>,
@@ -187,7 +187,7 @@ impl Verdict {
     #[inline]
     pub fn new(source: Source) -> Self {
         Self {
-            statuses: SmallVec::new(),
+            results: SmallVec::new(),
             source,
             table: None,
             permits: None,
@@ -216,9 +216,9 @@ impl Verdict {
     /// [holds](Self::hold) go, as if it were dropped; memory of its own it gives back.
     pub fn clear(&mut self, source: Source) {
         self.release_permits();
-        self.statuses.clear();
-        if self.statuses.spilled() {
-            self.statuses = SmallVec::new();
+        self.results.clear();
+        if self.results.spilled() {
+            self.results = SmallVec::new();
         }
         (self.source, self.table, self.extension) = (source, None, None);
     }
@@ -226,7 +226,7 @@ impl Verdict {
     /// For those who write a store: what the next ask came to.
     #[inline]
     pub fn push(&mut self, status: AskResult) {
-        self.statuses.push(status);
+        self.results.push(status);
     }
 
     /// Whether the request passed. If not, nothing was charged.
@@ -277,7 +277,7 @@ impl Verdict {
         match self.is_allowed() {
             false => Duration::ZERO,
             true => {
-                let waits = self.statuses.iter().filter(|status| status.can_deny());
+                let waits = self.results.iter().filter(|status| status.can_deny());
                 waits
                     .map(|status| status.decision.delay())
                     .max()
@@ -292,13 +292,13 @@ impl Verdict {
     }
 
     /// What each ask came to, in their order. Asks for the same limit and key are judged as one.
-    pub fn statuses(&self) -> impl ExactSizeIterator<Item = &AskResult> {
-        self.statuses.iter()
+    pub fn results(&self) -> impl ExactSizeIterator<Item = &AskResult> {
+        self.results.iter()
     }
 
     fn denied(&self) -> impl Iterator<Item = (usize, &AskResult)> {
-        let statuses = self.statuses.iter().enumerate();
-        statuses.filter(|(_, status)| status.can_deny() && status.decision.is_denied())
+        let results = self.results.iter().enumerate();
+        results.filter(|(_, status)| status.can_deny() && status.decision.is_denied())
     }
 
     fn release_permits(&mut self) {
@@ -306,7 +306,7 @@ impl Verdict {
             return;
         };
         for receipt in self
-            .statuses
+            .results
             .iter()
             .filter_map(|status| status.charged)
             .filter(|receipt| receipt.permit)
@@ -328,7 +328,7 @@ impl fmt::Debug for Verdict {
             .field("allowed", &self.is_allowed())
             .field("binding", &self.binding())
             .field("source", &self.source)
-            .field("statuses", &self.statuses)
+            .field("results", &self.results)
             .finish()
     }
 }

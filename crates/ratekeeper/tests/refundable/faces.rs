@@ -202,7 +202,7 @@ impl Stored {
             &[Ask::new(&self.handle, "k").cost(cost).mode(mode)],
             self.store.clock().now(),
         );
-        let decision = verdict.statuses().next().unwrap().decision();
+        let decision = verdict.results().next().unwrap().decision();
         (decision, verdict)
     }
 }

@@ -29,7 +29,7 @@ fn remaining(store: &Store, limit: &LimitHandle) -> u64 {
         &[Ask::new(limit, "k").cost(0).mode(Mode::Peek)],
         store.clock().now(),
     );
-    seen.statuses().next().unwrap().decision().remaining()
+    seen.results().next().unwrap().decision().remaining()
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration, 
             decision.delay(),
         )
     };
-    verdict.statuses().map(one).collect()
+    verdict.results().map(one).collect()
 }
 
 /// What is kept of a verdict: itself, or a receipt.

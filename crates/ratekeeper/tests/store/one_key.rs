@@ -33,7 +33,7 @@ fn take(store: &MemoryStore<ManualClock>, limit: &LimitHandle, key: &str, cost: 
 fn left(store: &MemoryStore<ManualClock>, limit: &LimitHandle, key: &str) -> u64 {
     let verdict = store.decide_now(&[Ask::new(limit, key).cost(0)], store.clock().now());
     verdict
-        .statuses()
+        .results()
         .next()
         .expect("a status")
         .decision()

@@ -22,7 +22,7 @@ fn left(
 ) -> u64 {
     let verdict = store.decide_now(&[Ask::new(limit, key).mode(Mode::Peek)], now);
     verdict
-        .statuses()
+        .results()
         .next()
         .expect("a status")
         .decision()
@@ -30,7 +30,7 @@ fn left(
 }
 
 fn outcomes(verdict: &Verdict) -> Vec<AskOutcome> {
-    verdict.statuses().map(|status| status.outcome()).collect()
+    verdict.results().map(|status| status.outcome()).collect()
 }
 
 #[test]
@@ -101,7 +101,7 @@ fn asks_on_the_same_limit_and_key_are_one_and_their_costs_add() {
     let verdict = store.decide_now(&[ask(2), Ask::new(&other, "k"), ask(2)], now);
     assert!(verdict.is_allowed());
     let remaining: Vec<_> = verdict
-        .statuses()
+        .results()
         .map(|status| status.decision().remaining())
         .collect();
     assert_eq!(remaining, [1, 4, 1]);
@@ -175,7 +175,7 @@ fn a_peek_charges_nothing() {
     for _ in 0..10 {
         let verdict = store.decide_now(&[Ask::new(&limit, "k").mode(Mode::Peek).cost(3)], now);
         assert!(verdict.is_allowed());
-        assert_eq!(verdict.statuses().next().unwrap().decision().remaining(), 3);
+        assert_eq!(verdict.results().next().unwrap().decision().remaining(), 3);
     }
     assert!(
         store
@@ -197,7 +197,7 @@ fn a_class_sees_a_smaller_bucket_and_may_not_go_into_debt() {
     let low = || Ask::new(&limit, "k").reserve(4);
     let verdict = store.decide_now(&[low().cost(6)], now);
     assert!(verdict.is_allowed());
-    let decision = verdict.statuses().next().unwrap().decision();
+    let decision = verdict.results().next().unwrap().decision();
     assert_eq!((decision.capacity(), decision.remaining()), (6, 0));
     assert_eq!(decision.reset_after(), 6 * SECOND);
     let denied = store.decide_now(&[low()], now);
@@ -378,7 +378,7 @@ fn a_verdict_that_is_used_again_gives_its_permits_back_first() {
     verdict.clear(Source::Open);
     assert_eq!(
         (
-            verdict.statuses().len(),
+            verdict.results().len(),
             verdict.is_allowed(),
             verdict.source()
         ),
@@ -505,7 +505,7 @@ fn more_asks_than_eight_are_decided_alike() {
     };
     let verdict = store.decide_now(&asks(), now);
     assert!(verdict.is_allowed());
-    assert_eq!(verdict.statuses().count(), 31);
+    assert_eq!(verdict.results().count(), 31);
     let denied = store.decide_now(&asks(), now);
     assert_eq!((denied.is_allowed(), denied.binding()), (false, Some(30)));
     assert!(
@@ -525,7 +525,7 @@ fn more_asks_than_eight_are_decided_alike() {
         (
             nothing.is_allowed(),
             nothing.binding(),
-            nothing.statuses().count()
+            nothing.results().count()
         ),
         (true, None, 0)
     );

@@ -73,7 +73,7 @@ fn exactly_k(global: Limit, second: Limit, max_keys: usize) {
         let verdict =
             store.decide_now(&[Ask::new(&second, &key).mode(ratekeeper::Mode::Peek)], now);
         let left = verdict
-            .statuses()
+            .results()
             .next()
             .expect("a status")
             .decision()
@@ -196,7 +196,7 @@ fn what_passed_is_charged_everywhere_and_what_did_not_nowhere() {
             let verdict =
                 store.decide_now(&[Ask::new(limit, &key).mode(ratekeeper::Mode::Peek)], now);
             let left = verdict
-                .statuses()
+                .results()
                 .next()
                 .expect("a status")
                 .decision()

@@ -130,8 +130,8 @@ fn assert_says(verdict: &Verdict, says: &Says, asks: &[Asked]) -> Result<(), Tes
         None => prop_assert!(says.allowed, "{:?}", says),
         Some(index) => prop_assert!(says.binding.contains(&index), "{} of {:?}", index, says),
     }
-    prop_assert_eq!(verdict.statuses().count(), asks.len());
-    for ((status, told), ask) in verdict.statuses().zip(&says.told).zip(asks) {
+    prop_assert_eq!(verdict.results().count(), asks.len());
+    for ((status, told), ask) in verdict.results().zip(&says.told).zip(asks) {
         let outcome = match (told.outcome, ask.mode) {
             (Outcome::Allowed, _) if told.delay.is_zero() => AskOutcome::Allowed,
             (Outcome::Allowed, _) => AskOutcome::Delayed,
@@ -226,7 +226,7 @@ proptest! {
                 continue;
             }
             let mut merged: BTreeMap<(usize, u64), Admitted> = BTreeMap::new();
-            for (ask, status) in asks.iter().zip(verdict.statuses()) {
+            for (ask, status) in asks.iter().zip(verdict.results()) {
                 let delay = status.decision().delay().as_nanos() as u64;
                 merged.entry((ask.limit, ask.key)).or_insert(Admitted { at: now, cost: 0, delay }).cost += ask.cost;
             }

@@ -92,14 +92,14 @@ impl<C: Clock> MemoryStore<C> {
             let mut state = detached.lock();
             if state.charges.len() >= MAX_DETACHED {
                 drop(state);
-                let nothing: Vec<u64> = verdict.statuses().map(|_| 0).collect();
+                let nothing: Vec<u64> = verdict.results().map(|_| 0).collect();
                 self.settle_now(verdict, &nothing, now);
                 return Err(DetachError::TooMany);
             }
             state.last += 1;
             let number = state.last;
             let charges = verdict
-                .statuses()
+                .results()
                 .map(|status| status.charged.filter(|_| is_own));
             state.charges.insert(number, charges.collect());
             state.expirations.insert((until, number));

@@ -293,7 +293,7 @@ impl<C: Clock> MemoryStore<C> {
     /// Lets a verdict that took permits know where they go back to.
     fn attach_permits(&self, verdict: &mut Verdict) {
         let permits = verdict
-            .statuses()
+            .results()
             .any(|status| status.charged.is_some_and(|receipt| receipt.permit));
         if permits {
             verdict.permits = Some(Arc::clone(&self.inner) as Arc<dyn Permits>);
@@ -308,7 +308,7 @@ impl<C: Clock> MemoryStore<C> {
     fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Timestamp) {
         // What another store charged is none of this one's business.
         if verdict.table == Some(self.inner.table.id) {
-            self.settle_charges(verdict.statuses().map(|status| status.charged), actual, now);
+            self.settle_charges(verdict.results().map(|status| status.charged), actual, now);
         }
     }
 

@@ -3,11 +3,11 @@
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many bytes wide states may take, and do.
+/// How many bytes large states may take, and take now.
 pub(crate) struct ByteBudget {
     max: u64,
     used: AtomicU64,
-    /// Bytes that floors of logs may grow to, of all limits together.
+    /// Bytes that the floors of logs may grow to, of all limits together.
     floors: AtomicU64,
 }
 
@@ -20,19 +20,19 @@ impl ByteBudget {
         }
     }
 
-    /// For a state outside the table.
+    /// Creates a budget for a state outside the table.
     pub(super) fn unlimited() -> Self {
         Self::new(u64::MAX)
     }
 
-    /// For a state that is not in the table yet: it may take a quarter of all, so that what is
-    /// displaced does not take more.
+    /// Creates a budget for a state that is not in the table yet: it may take a quarter of all
+    /// bytes, so that the states it evicts do not take more.
     pub(super) fn for_new_state(&self) -> Self {
         Self::new(self.max / 4)
     }
 
-    /// Reserves bytes for the floors of one limit: for how many parts of so many bytes, up to
-    /// `wanted`. It is half of what all limits before it have left of a quarter of all bytes, so
+    /// Reserves bytes for the floors of one limit; returns for how many parts of `bytes` each, up
+    /// to `wanted`. It reserves half of what earlier limits have left of a quarter of all bytes, so
     /// that there is some for the next.
     pub(super) fn reserve_floors(&self, bytes: u64, wanted: u64) -> u64 {
         let all = self.max / 3;
@@ -53,7 +53,7 @@ impl ByteBudget {
             .is_ok()
     }
 
-    /// Counts what grew or shrank without asking.
+    /// Counts a state that grew or shrank without reserving bytes first.
     pub(super) fn count(&self, before: u64, after: u64) {
         self.used.fetch_add(after, Ordering::Relaxed);
         self.used.fetch_sub(before, Ordering::Relaxed);
@@ -63,7 +63,7 @@ impl ByteBudget {
         self.used.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Makes room for `needed` times in all; false, and nothing changes, if the budget does not
+    /// Grows a log to `needed` times in all; `false`, and nothing changes, if the budget does not
     /// allow it.
     pub(super) fn grow(&self, times: &mut VecDeque<u64>, needed: u64) -> bool {
         let capacity = times.capacity() as u64;
@@ -92,8 +92,8 @@ mod tests {
     use super::*;
     use std::vec::Vec;
 
-    /// Half of what is left for each limit, so that there is some for the next; and never more than
-    /// a third of what states have.
+    /// Each limit gets half of what is left, so that there is some for the next; and never more
+    /// than a third of what states have.
     #[test]
     fn floors_share_what_there_is_for_all_of_them() {
         let budget = ByteBudget::new(3_000);

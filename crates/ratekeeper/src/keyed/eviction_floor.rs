@@ -1,4 +1,5 @@
-//! The eviction floor of a limit: what evicted keys had used, at most.
+//! The eviction floor of a limit: an upper bound on what evicted keys had used. Keys that are not
+//! in the table start from it.
 
 use super::byte_budget::ByteBudget;
 use super::judge::{CallRequest, CallResult};
@@ -11,18 +12,18 @@ use crate::sync::{AtomicU64, Ordering};
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Parts that a limit's floor is divided into, by the hash of the key: a key that was displaced is
-/// looked for in its own part only, so the others start from less.
+/// How many parts a limit's floor is divided into, by the hash of the key: an evicted key raises
+/// only its own part, so that the others start from less.
 #[cfg(not(ratekeeper_loom))]
 const FLOOR_PARTS: usize = 64;
 #[cfg(ratekeeper_loom)]
 const FLOOR_PARTS: usize = 1;
 
-/// What displaced keys had used, at most, by part.
+/// What evicted keys had used, at most, by part.
 pub(super) enum EvictionFloor {
     Words(Box<[AtomicU64]>),
     Large(Box<[Mutex<Option<LargeState>>]>),
-    /// The same without the times of logs, for which there are no bytes.
+    /// As `Large`, without the times of logs, for which there are no bytes.
     WithoutTimes(Box<[Mutex<Option<LargeState>>]>),
 }
 
@@ -36,7 +37,7 @@ impl EvictionFloor {
 }
 
 impl LimitVersion {
-    /// What a key starts from that is not in the table: the floor of its part.
+    /// Returns the state that a key starts from when it is not in the table: the floor of its part.
     pub(crate) fn initial_state(&self, hash: u64) -> EntryState {
         match self.floor.get() {
             None => self.fresh(),
@@ -51,8 +52,7 @@ impl LimitVersion {
         }
     }
 
-    /// What turns away a key that is not in the table, if the floor alone does: a long log need not
-    /// be copied for that.
+    /// Denies a key that is not in the table if the floor alone does, without copying a long log.
     pub(crate) fn denied_by_floor(&self, hash: u64, request: &CallRequest) -> Option<CallResult> {
         let states = self.floor.get()?.large()?;
         let mut floor = lock(part(states, hash));
@@ -64,7 +64,7 @@ impl LimitVersion {
         Some(call).filter(|call| call.decision.is_denied())
     }
 
-    /// A floor of states that are more than a word. A part of a log's floor is as long as the log.
+    /// Creates a floor of large states. A part of a log's floor is as long as the log.
     fn new_large_floor(&self, budget: &ByteBudget) -> EvictionFloor {
         let parts = |many: u64| (0..many).map(|_| Mutex::new(None)).collect();
         let words = if self.normal.kind == Kind::Log {
@@ -80,7 +80,7 @@ impl LimitVersion {
         }
     }
 
-    /// Joins the state of a displaced key into the floor of its part.
+    /// Merges the state of an evicted key into the floor of its part.
     pub(super) fn merge_into_floor(&self, hash: u64, state: &EntryState, budget: &ByteBudget) {
         let floor = self.floor.get_or_init(|| {
             Box::new(match self.fits_a_word() {
@@ -131,7 +131,7 @@ impl LimitVersion {
         }
     }
 
-    /// Takes over the floor of the terms before these.
+    /// Takes over the floor of the previous version.
     pub(super) fn inherit_floor(&self, before: &Self, budget: &ByteBudget) {
         let Some(floor) = before.floor.get() else {
             return;
@@ -139,7 +139,8 @@ impl LimitVersion {
         if self.carry == Carry::Reset {
             return;
         }
-        // A part of the one floor may be several of the other: whoever looks in either finds it.
+        // One part may correspond to several parts of the other floor: every key finds it in its
+        // own part.
         for at in 0..FLOOR_PARTS as u64 {
             let state = match floor {
                 EvictionFloor::Words(words) => match part(words, at).load(Ordering::Acquire) {
@@ -158,7 +159,7 @@ impl LimitVersion {
     }
 }
 
-/// The part of a floor that a key looks in.
+/// Returns the part of a floor that belongs to a key.
 fn part<T>(floor: &[T], hash: u64) -> &T {
     &floor[hash as usize % FLOOR_PARTS % floor.len()]
 }

@@ -7,12 +7,12 @@ use crate::clock::Timestamp;
 use crate::limit::{Kind, TickLimit};
 use crate::limiter::cell::{Reach, ahead, reach};
 
-/// How near a state is to fresh, in nanoseconds: the greater, the less is lost by forgetting it.
+/// How close a state is to fresh, in nanoseconds: the greater, the less is lost by evicting it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Freshness {
-    /// It will be.
+    /// It will be fresh in this time.
     In(u64),
-    /// It has been, at least.
+    /// It has been fresh for at least this time.
     For(u64),
 }
 
@@ -58,7 +58,8 @@ impl LimitVersion {
         crate::clock::nanos(state.reset_after(&self.normal, now.as_unix_nanos()))
     }
 
-    /// Since when a state has been fresh; none if it is not, or does not change with time.
+    /// Returns since when a state has been fresh; `None` if it is not, or does not change with
+    /// time.
     pub(crate) fn fresh_since(&self, state: &EntryState, now: Timestamp) -> Option<Timestamp> {
         let TickLimit { ticks, kind, .. } = self.normal;
         let since = match (state, kind) {
@@ -66,7 +67,7 @@ impl LimitVersion {
             (EntryState::Word(word), Kind::Bucket | Kind::Pacing) => {
                 self.origin.saturating_add(word.div_ceil(ticks))
             }
-            // Before all time they tell how long until they are fresh, and count from their own
+            // Judged at time 0, a window tells how long until it is fresh, counted from its own
             // beginning.
             (EntryState::Word(word), _) => {
                 let request = CallRequest {
@@ -83,11 +84,11 @@ impl LimitVersion {
                 crate::clock::nanos(state.reset_after(&self.normal, 0))
             }
         };
-        // Not before there were these terms: what they clipped off is gone.
+        // Not before this version was in force: what it clipped off is gone.
         Some(Timestamp::from_unix_nanos(since).max(self.since)).filter(|since| *since <= now)
     }
 
-    /// How fresh a state is that is a word; none if its entry may not go.
+    /// Returns how fresh a one-word state is; `None` if its entry must not be evicted.
     #[inline]
     pub(crate) fn freshness(&self, word: u64, now: Timestamp) -> Option<Freshness> {
         let TickLimit { ticks, kind, .. } = self.normal;
@@ -120,7 +121,7 @@ impl LimitVersion {
         }
     }
 
-    /// The same state, looking as recent as one that was used now.
+    /// Returns the same state, marked as used now, so that it is not the first to be evicted.
     pub(super) fn mark_used_now(&self, state: EntryState, now: Timestamp) -> EntryState {
         match (
             state,

@@ -1,4 +1,4 @@
-//! One arrival time a key, judged by numbers that come with each call.
+//! Keyed GCRA: one theoretical arrival time per key, with the parameters passed on each call.
 
 use super::limit_version::LimitVersion;
 use super::registered_limit::Rule;
@@ -13,29 +13,29 @@ use core::hash::Hash;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// Calls of many subjects, each with a limit of its own choosing: a key has one arrival time,
-/// whatever it is judged by.
+/// GCRA over many keys, with the parameters passed on each call: a key has one theoretical arrival
+/// time, whatever parameters it is judged by.
 ///
-/// This is what redis-cell keeps for `CL.THROTTLE`. When the parameters of a key change, the time at
-/// which its bucket is full again stays.
+/// This is what redis-cell stores for `CL.THROTTLE`. When the parameters of a key change, the time
+/// at which its bucket is full again stays.
 ///
 /// ```
 /// use std::time::Duration;
 /// use ratekeeper::{keyed::KeyedGcra, Clock, keyed::GcraParams};
 ///
-/// let arrivals = KeyedGcra::new();
-/// let now = arrivals.clock().now();
-/// let thirty_a_minute = Throttle::new(16, 30, Duration::from_secs(60))?;
-/// assert_eq!(arrivals.check("user-42", &thirty_a_minute, 1, now).remaining(), 15);
-/// assert!(arrivals.check("user-42", &thirty_a_minute, 17, now).is_never());
+/// let gcra = KeyedGcra::new();
+/// let now = gcra.clock().now();
+/// let thirty_a_minute = GcraParams::new(16, 30, Duration::from_secs(60))?;
+/// assert_eq!(gcra.check("user-42", &thirty_a_minute, 1, now).remaining(), 15);
+/// assert!(gcra.check("user-42", &thirty_a_minute, 17, now).is_never());
 /// # Ok::<_, ratekeeper::keyed::GcraParamsError>(())
 /// ```
 ///
-/// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is, and keys for which there is no room
-/// any more leave what they had used in a floor: a flood of keys can cause false denials, never a
-/// false admission. All keys share the floor, whatever they are judged by.
+/// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is, and keys that are evicted leave
+/// what they had used in an eviction floor: a flood of keys can cause false denials, but never lets
+/// more through than the limit. All keys share the floor, whatever parameters they are judged by.
 ///
-/// A handle: clones share the keys.
+/// This is a handle: clones share the keys.
 pub struct KeyedGcra<C: Clock = DefaultClock> {
     inner: Arc<KeyedGcraState<C>>,
 }
@@ -45,8 +45,7 @@ struct KeyedGcraState<C> {
     version: Arc<LimitVersion>,
 }
 
-/// The numbers of one call on [`KeyedGcra`]: so many at once, and so many in each period from then
-/// on.
+/// The parameters of one call on [`KeyedGcra`]: a burst, and how many in each period after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GcraParams {
     /// In nanoseconds: one tick each.
@@ -54,10 +53,10 @@ pub struct GcraParams {
 }
 
 impl GcraParams {
-    /// `burst` at once, refilled at `count` in each `period`.
+    /// Allows `burst` at once, refilled at `count` in each `period`.
     ///
     /// One unit takes `period / count`, rounded up to a whole nanosecond. A burst that takes more
-    /// than 142 years to come back is as much as does in 142 years. It is an error if `burst`,
+    /// than 142 years to refill is reduced to what refills in 142 years. It is an error if `burst`,
     /// `count` or `period` is zero, or if one unit takes longer than that.
     #[inline]
     pub fn new(burst: u64, count: u64, period: Duration) -> Result<Self, GcraParamsError> {
@@ -87,18 +86,18 @@ impl GcraParams {
         })
     }
 
-    /// How long one unit takes.
+    /// Returns how long one unit takes.
     pub fn interval(&self) -> Duration {
         Duration::from_nanos(self.normal.token)
     }
 
-    /// How much may come at once.
+    /// Returns how much may be used at once.
     pub fn burst(&self) -> u64 {
         self.normal.burst()
     }
 }
 
-/// Numbers that limit nothing.
+/// Error: [`GcraParams`] that are not a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GcraParamsError {
@@ -121,30 +120,30 @@ impl fmt::Display for GcraParamsError {
 
 impl core::error::Error for GcraParamsError {}
 
-/// Makes [`KeyedGcra`]; what [`KeyedGcra::builder`] returns.
+/// Builder of a [`KeyedGcra`]; see [`KeyedGcra::builder`].
 pub struct KeyedGcraBuilder<C: Clock = DefaultClock> {
     size: TableSize,
     clock: C,
 }
 
 impl<C: Clock> KeyedGcraBuilder<C> {
-    /// How many keys may be live at once before some are displaced; a million if not said. Each
-    /// takes 32 bytes once it is used.
+    /// Sets how many keys may be in use at once before live ones are evicted; a million by default.
+    /// Each takes 32 bytes once it is used.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.size.keys = keys;
         self
     }
 
-    /// How many bytes it may use in all: if the table of [`max_keys`](Self::max_keys) would take
-    /// more, it is made for fewer.
+    /// Sets how many bytes it may use in all: if the table of [`max_keys`](Self::max_keys) would
+    /// take more, it is made for fewer keys.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.size.bytes = Some(bytes);
         self
     }
 
-    /// Another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> KeyedGcraBuilder<D> {
         KeyedGcraBuilder {
@@ -153,21 +152,20 @@ impl<C: Clock> KeyedGcraBuilder<C> {
         }
     }
 
-    /// Makes it. Memory is reserved now and used as keys come.
+    /// Builds it. Memory is reserved now and used as keys arrive.
     ///
     /// # Panics
     ///
-    /// If the memory cannot even be reserved: more than the system would ever hand out was asked
-    /// for.
+    /// If the memory cannot be reserved, because it is more than the system can hand out.
     pub fn build(self) -> KeyedGcra<C> {
         self.try_build()
-            .expect("memory for as many keys as were asked for")
+            .expect("not enough memory for this many keys")
     }
 
-    /// The same; none if the memory cannot even be reserved.
+    /// Builds it, or returns `None` if the memory cannot be reserved.
     pub fn try_build(self) -> Option<KeyedGcra<C>> {
         let table = Table::try_new(self.size, self.clock, 0)?;
-        // Its states are counted in nanoseconds, and that is all that is taken from it.
+        // Its states are counted in nanoseconds; nothing else of this limit is used.
         let nanosecond_ticks = Rule::Rate(Limit::per_second(1));
         let version = table.register_limit(0, "", nanosecond_ticks)?;
         Some(KeyedGcra {
@@ -177,7 +175,7 @@ impl<C: Clock> KeyedGcraBuilder<C> {
 }
 
 impl KeyedGcra {
-    /// For up to a million keys, on the operating system's monotonic clock.
+    /// Creates one for up to a million keys, on the operating system's monotonic clock.
     #[expect(
         clippy::new_without_default,
         reason = "a table of millions is made on purpose"
@@ -186,7 +184,7 @@ impl KeyedGcra {
         Self::builder().build()
     }
 
-    /// To choose how many keys, how much memory, or another clock.
+    /// Returns a builder, to choose the number of keys, the memory, or another clock.
     pub fn builder() -> KeyedGcraBuilder {
         KeyedGcraBuilder {
             size: TableSize::default(),
@@ -196,16 +194,16 @@ impl KeyedGcra {
 }
 
 impl<C: Clock> KeyedGcra<C> {
-    /// The clock it was made with. It is read by callers, who may make many calls at one instant.
+    /// Returns its clock. Callers read the time themselves, and may make many calls at one instant.
     pub fn clock(&self) -> &C {
         self.inner.table.clock()
     }
 
-    /// Charges `cost` to a key at `now` if all of it fits, and forgets; a cost of 0 asks and
-    /// changes nothing.
+    /// Charges `cost` to a key at `now` if all of it fits; a cost of 0 changes nothing. The charge
+    /// is final.
     ///
-    /// A key that is far more ahead than these numbers allow, because it was judged by others
-    /// before, is turned away even if it asks for nothing.
+    /// A key that is further ahead than these parameters allow, because earlier calls had others,
+    /// is denied even at a cost of 0.
     #[inline]
     pub fn check<Q: Hash + ?Sized>(
         &self,
@@ -232,9 +230,9 @@ impl<C: Clock> KeyedGcra<C> {
         table.decide_gcra(version, hash, now, judge)
     }
 
-    /// Fetches what is known of some keys from memory, for all of them at once, up to 64; returns
-    /// for how many. The calls on them that follow do not wait for memory one after the other. It
-    /// changes no decision.
+    /// Fetches the home cache lines of up to 64 keys from memory, all at once, and returns how
+    /// many. The calls on them that follow do not wait for memory one after the other. It changes
+    /// no decision.
     #[inline]
     pub fn prefetch<'a, Q: Hash + ?Sized + 'a>(
         &self,
@@ -245,7 +243,7 @@ impl<C: Clock> KeyedGcra<C> {
             *hash = self.inner.table.hash(key);
             many += 1;
         }
-        // Nothing between the reads depends on one of them: they are under way together.
+        // No read depends on another one: they are under way together.
         let bits = hashes[..many]
             .iter()
             .fold(0, |bits, hash| bits ^ self.inner.table.prefetch(*hash));
@@ -253,13 +251,13 @@ impl<C: Clock> KeyedGcra<C> {
         many
     }
 
-    /// How many keys there are, and what became of others. Counting them reads the whole table.
+    /// Returns how many keys the table holds and how many it evicted. Reads the whole table.
     pub fn stats(&self) -> KeyedStats {
         self.inner.table.stats(self.clock().now())
     }
 }
 
-/// Nanoseconds since the origin; none before it, and none that leave no room for a full bucket
+/// Nanoseconds since the origin; `None` before it, or if they leave no range for a full bucket
 /// beyond.
 #[inline]
 fn clock_nanos(version: &LimitVersion, now: Timestamp) -> Option<u64> {
@@ -268,11 +266,11 @@ fn clock_nanos(version: &LimitVersion, now: Timestamp) -> Option<u64> {
         .filter(|clock| *clock < MAX_CLOCK)
 }
 
-/// 292 years: beyond it comes the longest bucket, and that is all that a word holds.
+/// 292 years: the longest bucket comes on top of it, and that is all that a word can count.
 const MAX_CLOCK: u64 = 1 << 63;
 
-/// An instant years before the keys were first counted, or centuries after it, is turned away
-/// rather than moved: who is moved could be admitted twice.
+/// Denies a call at an instant years before the keys were first counted, or centuries after it. It
+/// is not moved to the nearest instant in range: a call that is moved could be allowed twice.
 #[cold]
 fn out_of_reach(normal: &TickLimit, version: &LimitVersion, now: Timestamp) -> Decision {
     let wait = version.origin.saturating_sub(now.as_unix_nanos());

@@ -1,12 +1,12 @@
-//! The hash by which keys are told apart: keyed with a secret of each table, so that nobody outside
-//! can aim at a collision.
+//! Key hashing: a keyed hash with a secret per table, so that an attacker cannot aim at a
+//! collision.
 //!
-//! Where the processor has AES instructions: four rounds of AES for each 16 bytes, from a secret
-//! start and under a secret round key, each block xored into the state before its rounds. Four
-//! rounds spread any difference over the whole state, so that two keys meet by chance only: no
-//! difference between them survives four rounds with a likelihood worth trying (2^-113 at most).
-//! Elsewhere: SipHash-1-3, as std has it. The first takes a third of the time of the second, and a
-//! hash is the longest part of a keyed decision.
+//! With AES instructions: four rounds of AES for each 16 bytes, from a secret start and under a
+//! secret round key, each block xored into the state before its rounds. Four rounds spread any
+//! difference over the whole state, so that two keys collide by chance only: no difference between
+//! them survives four rounds with a likelihood worth trying (2^-113 at most). Without them:
+//! SipHash-1-3, as in std. The first takes a third of the time of the second, and the hash is the
+//! longest part of a keyed decision.
 
 use core::hash::{BuildHasher, Hash};
 #[cfg(not(ratekeeper_loom))]
@@ -16,7 +16,7 @@ use std::hash::RandomState;
 #[cfg(ratekeeper_loom)]
 type RandomState = core::hash::BuildHasherDefault<std::hash::DefaultHasher>;
 
-// The one that is used where there is one comes first.
+// In this order: the hash that is used where available comes first.
 #[repr(C)]
 pub(super) struct Secret {
     #[cfg(all(target_arch = "x86_64", not(ratekeeper_loom)))]
@@ -57,7 +57,7 @@ mod aes {
         __m128i, _mm_aesenc_si128, _mm_cvtsi128_si64, _mm_set_epi64x, _mm_unpackhi_epi64,
     };
 
-    /// That there are any means that the processor has AES instructions.
+    /// The two AES keys. They exist only if the processor has AES instructions.
     #[derive(Clone, Copy)]
     pub(super) struct Keys {
         start: u128,
@@ -92,13 +92,13 @@ mod aes {
     pub(super) struct Aes {
         keys: Keys,
         state: u128,
-        /// What has come since the last whole block, and how many bytes that is: 15 at most.
+        /// The bytes since the last whole block, and how many they are: 15 at most.
         block: u128,
         filled: u32,
     }
 
     impl Aes {
-        /// The lowest `bytes` bytes of `word`, the others being zero.
+        /// Adds the lowest `bytes` bytes of `word`; the others must be zero.
         #[inline(always)]
         fn put(&mut self, word: u64, bytes: u32) {
             self.block |= u128::from(word) << (8 * self.filled);
@@ -123,7 +123,7 @@ mod aes {
             unsafe { four_rounds(self.state ^ block, self.keys.round) }
         }
 
-        /// Half of what `absorb` returns, which is all that is needed in the end and comes in a
+        /// Returns half of what `absorb` returns, which is all that is needed at the end and fits a
         /// register.
         #[inline(always)]
         #[allow(unsafe_code)]
@@ -136,7 +136,7 @@ mod aes {
     impl Hasher for Aes {
         #[inline(always)]
         fn write(&mut self, bytes: &[u8]) {
-            // Most text: one block, of two reads that may overlap.
+            // Most strings: one block, of two reads that may overlap.
             if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk())
                 && self.filled == 0
                 && bytes.len() < 16
@@ -175,14 +175,14 @@ mod aes {
             self.put(word as u64, 8);
         }
 
-        /// The last block says how long it is: no input is the beginning of another.
+        /// The last block contains its length, so that no input is a prefix of another.
         #[inline(always)]
         fn finish(&self) -> u64 {
             self.absorb_last(self.block | u128::from(self.filled + 1) << 120)
         }
     }
 
-    /// Up to seven bytes as a word; none if there are none.
+    /// Returns up to seven bytes as a word; `None` if there are none.
     #[inline(always)]
     fn short(bytes: &[u8]) -> Option<u64> {
         // Two reads that may overlap, instead of one for each byte.
@@ -235,7 +235,7 @@ mod tests {
     use std::collections::HashSet;
     use std::vec::Vec;
 
-    /// Known keys, so that a failure comes again.
+    /// Fixed keys, so that a failure is reproducible.
     fn keys() -> aes::Keys {
         let fixed = core::hash::BuildHasherDefault::<std::hash::DefaultHasher>::default();
         aes::Keys::new(&fixed).expect("a processor with AES instructions")
@@ -277,8 +277,8 @@ mod tests {
         assert_eq!(hashes.len(), zeros.len() + 1);
     }
 
-    /// Each bit of the input turns each bit of the hash about half of the time, in the tag and in
-    /// the line.
+    /// Each bit of the input flips each bit of the hash about half of the time, both in the tag and
+    /// in the bits that choose the cache line.
     #[test]
     fn every_bit_reaches_every_bit() {
         const ROUNDS: u64 = 500;

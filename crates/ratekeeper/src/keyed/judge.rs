@@ -12,17 +12,18 @@ use crate::limiter::cell::{Reach, decision, look, reach, step};
 use crate::limiter::view::patience_of_a_check;
 use crate::limiter::windowed::{Step, WindowDecision, act_on_word};
 
-/// What a call came to.
+/// The result of judging one call.
 pub(crate) struct CallResult {
     pub(crate) decision: Decision,
-    /// The state it leaves, if it was admitted and takes something.
+    /// The new state, if the call was allowed and charges something.
     pub(crate) after: Option<u64>,
-    /// TAT, or what names the window it was charged in.
+    /// The theoretical arrival time (TAT), or what identifies the window it was charged in.
     pub(crate) charged: u64,
     pub(crate) clock: u64,
-    /// Ticks until its tokens are there.
+    /// Ticks until its tokens are available.
     pub(crate) wait: u64,
-    /// It fits, but its instant is beyond what these terms count: they must be succeeded first.
+    /// The call fits, but its instant is beyond what this version can count: a new version with a
+    /// later origin is needed first.
     pub(crate) needs_rebase: bool,
 }
 
@@ -39,24 +40,24 @@ impl CallResult {
     }
 }
 
-/// How a call is to be judged.
+/// The parameters of one call.
 #[derive(Clone, Copy)]
 pub(crate) struct CallRequest {
     pub(crate) now: Timestamp,
     pub(crate) cost: u64,
-    /// How long the caller would wait for a slot, in nanoseconds; none: as a check does.
+    /// How long the caller would wait for a slot, in nanoseconds; `None` decides as a check does.
     pub(crate) max_wait: Option<u64>,
-    /// What the caller's class may not touch.
+    /// Units that the caller's class may not use.
     pub(crate) reserve: u64,
-    /// Whether an admission is written.
+    /// Whether an allowed call is written.
     pub(crate) write: bool,
-    /// Whether what it charges is final; otherwise it is settled later.
+    /// Whether the charge is final; otherwise it is settled later.
     pub(crate) is_final: bool,
 }
 
 impl LimitVersion {
-    /// The numbers as a class sees them that may not touch `reserve`; none if nothing is left for
-    /// it.
+    /// Returns the parameters for a class that may not use `reserve` units; `None` if nothing is
+    /// left for it.
     fn with_reserve(&self, reserve: u64) -> Option<TickLimit> {
         let mut normal = self.normal;
         if reserve == 0 || normal.kind == Kind::Unlimited {
@@ -75,7 +76,7 @@ impl LimitVersion {
         Some(normal)
     }
 
-    /// A class for which nothing is left is told so.
+    /// Returns the result for a call that can never be allowed.
     pub(crate) fn never_allowed(&self) -> CallResult {
         let told = DecisionInfo {
             remaining: 0,
@@ -90,7 +91,7 @@ impl LimitVersion {
         CallResult::without_charge(Decision::windowed(&none, &StepResult::<()>::Never(told), 0))
     }
 
-    /// One call on a state that is a word.
+    /// Judges one call on a one-word state.
     #[inline]
     pub(crate) fn judge_word(&self, word: u64, request: &CallRequest) -> CallResult {
         let Some(normal) = self.with_reserve(request.reserve) else {
@@ -204,7 +205,7 @@ impl LimitVersion {
         }
     }
 
-    /// One call on a state that is more than a word; an admission is written into it.
+    /// Judges one call on a large state; an allowed call is written into it.
     pub(crate) fn judge_large(
         &self,
         state: &mut LargeState,
@@ -228,7 +229,7 @@ impl LimitVersion {
         }
     }
 
-    /// One call on a state that is not in the table, and the state it leaves.
+    /// Judges one call on a state that is not in the table; also returns the new state.
     pub(crate) fn judge(
         &self,
         state: EntryState,
@@ -248,7 +249,7 @@ impl LimitVersion {
         }
     }
 
-    /// What a call is told for which there is no room in the table.
+    /// Returns the result for a call whose key has no slot in the table.
     pub(crate) fn table_full(&self) -> CallResult {
         let told = DecisionInfo {
             remaining: 0,

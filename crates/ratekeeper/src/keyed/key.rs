@@ -1,4 +1,4 @@
-//! One key of many, with the verbs of a limiter.
+//! One key of a keyed limiter, with the verbs of a limiter.
 
 use super::judge::CallRequest;
 use super::limit_version::LimitVersion;
@@ -19,8 +19,8 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// One key of a [`Keyed`](super::Keyed), with the verbs of a [`Limiter`](crate::Limiter); what
-/// [`Keyed::key`](super::Keyed::key) returns.
+/// One key of a [`Keyed`](super::Keyed), with the verbs of a [`Limiter`](crate::Limiter); see
+/// [`Keyed::key`](super::Keyed::key).
 pub struct Key<'a, C: Clock> {
     inner: &'a Arc<KeyedState<C>>,
     first_version: &'a LimitVersion,
@@ -28,24 +28,24 @@ pub struct Key<'a, C: Clock> {
     now: Option<Timestamp>,
 }
 
-/// What a call took of a key, to be settled once the true cost is known:
+/// A charge on a key, to be settled once the true cost is known, with
 /// [`Keyed::settle`](super::Keyed::settle). Dropping it keeps the charge.
 ///
-/// A [`Charge`] knows its table and keeps it alive; this does neither, and so costs nothing to
-/// keep. The default is to have taken nothing.
-#[must_use = "settle it when the true cost is known, or drop it with `drop(taken)` to keep the charge"]
+/// A [`Charge`] holds its table and keeps it alive; a token does not, and so costs nothing to keep.
+/// The default token charged nothing.
+#[must_use = "settle it when the true cost is known, or drop it with `drop(token)` to keep the charge"]
 #[derive(Debug, Default)]
 pub struct ChargeToken {
     table: u64,
     hash: u64,
-    /// By no terms if nothing was charged, because there is no limit or it was met.
+    /// Of no version if nothing was charged, because there is no limit or the call was denied.
     charge_origin: ChargeOrigin,
     cost: u64,
     charged: ChargeRecord,
 }
 
 impl ChargeToken {
-    /// What was charged, if the call passed.
+    /// Returns what was charged, if the call was allowed.
     pub fn cost(&self) -> u64 {
         self.cost
     }
@@ -57,7 +57,7 @@ impl ChargeToken {
         now: impl Fn() -> Timestamp,
     ) {
         let table = &inner.table;
-        // What another table charged is none of this one's business.
+        // A charge of another table is ignored.
         if inner.table.id != self.table || self.charge_origin.version() == 0 {
             return;
         }
@@ -86,7 +86,7 @@ impl ChargeToken {
     }
 }
 
-/// A key that outlives the call: what a charge or a reservation owns.
+/// A key that outlives the call: owned by a charge or a reservation.
 pub(crate) struct OwnedKey<C: Clock> {
     pub(crate) inner: Arc<KeyedState<C>>,
     pub(crate) hash: u64,
@@ -108,15 +108,15 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    /// The key as [`Keyed::hash`](super::Keyed::hash) hashes it.
+    /// Returns the key as [`Keyed::hash`](super::Keyed::hash) hashes it.
     #[inline]
     pub fn hashed(&self) -> HashedKey {
         HashedKey::new(self.inner, self.hash)
     }
 
-    /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at). A
-    /// charge more than three years ahead moves the limit of all keys there: what is five years
-    /// older is turned away from then on.
+    /// Returns the same verbs at an instant of your choice; see
+    /// [`Limiter::at`](crate::Limiter::at). A charge more than three years ahead moves the limit of
+    /// all keys there: calls more than five years older are denied from then on.
     #[must_use]
     pub fn at(&self, now: Timestamp) -> Self {
         Self {
@@ -182,23 +182,23 @@ impl<'a, C: Clock> Key<'a, C> {
         ))
     }
 
-    /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
-    /// [`Keyed::settle`](super::Keyed::settle), and the figures come with it. A call that is denied
-    /// takes nothing.
+    /// Charges `cost` as [`take`](Self::take) does, and also returns the decision. The token is
+    /// settled with [`Keyed::settle`](super::Keyed::settle) and does not hold the table. A denied
+    /// call charges nothing.
     ///
     /// ```
     /// use ratekeeper::{Keyed, Limit};
     ///
     /// let per_user = Keyed::<str>::new(Limit::per_hour(1_000));
-    /// let (decision, taken) = per_user.key("u1").charge(500); // an estimate
+    /// let (decision, token) = per_user.key("u1").take_token(500); // an estimate
     /// assert!(decision.is_allowed());
     /// assert_eq!(decision.remaining(), 500);
     /// // … the work turns out to cost 120 …
-    /// per_user.settle(taken, 120);
+    /// per_user.settle(token, 120);
     /// assert_eq!(per_user.key("u1").peek().remaining(), 880);
     /// ```
-    // Always, and no Result: what it returns is slow to move, and slower where its bytes say which
-    // of two it is.
+    // Always inlined, and no `Result`: what it returns is slow to move, and slower with a tag that
+    // says which of two it is.
     #[inline(always)]
     pub fn take_token(&self, cost: u64) -> (Decision, ChargeToken) {
         match self.try_take_token(cost) {
@@ -207,9 +207,9 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    /// The same where it takes one step: the limit is a bucket, its key is at hand, and nobody
-    /// comes in between. None where it takes more; then nothing was charged, and
-    /// [`charge`](Self::charge) does it.
+    /// Charges as [`take_token`](Self::take_token) does, on the fast path only: the limit is a
+    /// bucket, the key is in its home cache line, and no other thread interferes. `None` otherwise;
+    /// then nothing was charged, and [`take_token`](Self::take_token) does it.
     #[inline(always)]
     pub fn try_take_token(&self, cost: u64) -> Option<(Decision, ChargeToken)> {
         let (fast, version, refund_totals) =
@@ -322,7 +322,7 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    /// Gives back what no later reservation has been promised; see [`Reservation::cancel`].
+    /// Refunds what no later reservation has been promised; see [`Reservation::cancel`].
     pub fn cancel(&self, reservation: Reservation<C>) {
         reservation.cancel_at(|| self.now());
     }
@@ -342,13 +342,13 @@ impl<'a, C: Clock> Key<'a, C> {
         self.wait_n(1)
     }
 
-    /// Waits until `cost` units fit; see [`Limiter::wait_n`](crate::Limiter::wait_n). Waits of one
-    /// key are served in the order they came; those of different keys do not know of each other.
+    /// Waits until `cost` units fit; see [`Limiter::wait_n`](crate::Limiter::wait_n). Waits on one
+    /// key are served in the order they came; those on different keys are independent.
     pub fn wait_n(&self, cost: u64) -> Wait<'a, C> {
         Wait::of_key(Key { now: None, ..*self }, cost)
     }
 
-    /// Makes this key fresh. Older charges and reservations give nothing back.
+    /// Makes this key fresh. Earlier charges and reservations give nothing back.
     pub fn reset(&self) {
         reset(&self.inner.table, self.first_version, self.hash, || {
             self.now()
@@ -374,7 +374,8 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    /// Takes `cost`: the way of every verb that keeps something. With where it is booked.
+    /// Charges `cost`, for every verb that settles later. Also returns where the charge is
+    /// recorded.
     #[inline(always)]
     fn try_charge(
         &self,
@@ -464,7 +465,7 @@ impl<'a, C: Clock> Key<'a, C> {
     }
 }
 
-/// For waits.
+/// # For waits
 impl<C: Clock> Key<'_, C> {
     pub(crate) fn inner(&self) -> &KeyedState<C> {
         self.inner
@@ -478,7 +479,7 @@ impl<C: Clock> Key<'_, C> {
         self.inner.table.current(self.first_version)
     }
 
-    /// How long a slot for `cost` would be away, were there patience for it.
+    /// Returns how long until the next slot for `cost`, with no limit on the wait.
     pub(crate) fn peek_slot(&self, now: Timestamp, cost: u64) -> Duration {
         let decision = self.peek_with(now, cost, Some(u64::MAX));
         if self.version().normal.kind == Kind::Pacing {
@@ -489,7 +490,7 @@ impl<C: Clock> Key<'_, C> {
     }
 }
 
-/// What comes after an admission.
+/// # After the call was allowed
 impl<C: Clock> OwnedKey<C> {
     pub(crate) fn clock(&self) -> &C {
         self.inner.table.clock()
@@ -500,7 +501,7 @@ impl<C: Clock> OwnedKey<C> {
         is_refundable(&self.inner.table, self.charge_origin)
     }
 
-    /// Gives back `unused` units of a charge of `cost`.
+    /// Refunds `unused` units of a charge of `cost`.
     pub(crate) fn refund(
         &self,
         charged: &ChargeRecord,
@@ -561,7 +562,7 @@ impl<C: Clock> OwnedKey<C> {
                 }
                 let clock = version.clock_at(now);
                 if version.normal.kind == Kind::Pacing {
-                    // Only the last slot of a queue can be taken back, and only before it begins.
+                    // Only the last slot of a queue can be cancelled, and only before it begins.
                     if word.wrapping_add(refund_totals.given) == claim.mark && now < act {
                         *word -= claim.worth.min(word.saturating_sub(clock));
                     }
@@ -582,14 +583,13 @@ impl<C: Clock> OwnedKey<C> {
     }
 }
 
-/// Whether what was booked so is settled even if all of it was used.
+/// Whether a charge of this origin is settled even if all of it was used.
 pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, charge_origin: ChargeOrigin) -> bool {
     charge_origin.version() != 0
         && table.version(charge_origin.version()).normal.kind == Kind::Refundable
 }
 
-/// Gives back `unused` units of a charge of `cost` to `hash`; `is_all`: whether those are all of
-/// it.
+/// Refunds `unused` units of a charge of `cost` to a key; `is_all`: whether those are all of it.
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn refund<C: Clock>(
     table: &Table<C>,
@@ -635,8 +635,8 @@ pub(crate) fn refund<C: Clock>(
                     *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
                 }
                 StateMut::Word(word) if normal.kind == Kind::Pacing => {
-                    // What is at the end of the queue and has not begun can be taken back; where
-                    // that is, gifts have moved.
+                    // What is at the end of the queue and has not begun can be cancelled, unless
+                    // grants have moved the end since.
                     if *word == charged.tat && refund_totals.given == charged.given {
                         let ahead = word.saturating_sub(version.clock_at(now));
                         *word -= ahead.min(unused.saturating_mul(normal.token));
@@ -658,7 +658,7 @@ pub(crate) fn refund<C: Clock>(
             }
         },
     );
-    // What time has brought back by itself is nobody's loss.
+    // What has refilled by itself in the meantime is not lost.
     let is_repaid =
         || !first_version.normal.is_machine() && charged.tat <= first_version.clock_at(now());
     if (too_late || !is_in) && !is_repaid() {
@@ -669,7 +669,7 @@ pub(crate) fn refund<C: Clock>(
     }
 }
 
-/// Charges `extra` units more to `hash`, at most a full bucket of them.
+/// Charges `extra` units more to a key, at most a full bucket of them.
 pub(crate) fn charge_more<C: Clock>(
     table: &Table<C>,
     id: u32,
@@ -706,7 +706,7 @@ pub(crate) fn charge_more<C: Clock>(
     table.update(table.version(id), hash, now(), AbsentKey::Insert, charge);
 }
 
-/// Makes a key of a rate fresh. Older charges and reservations give nothing back.
+/// Makes a key of a rate fresh. Earlier charges and reservations give nothing back.
 pub(crate) fn reset<C: Clock>(
     table: &Table<C>,
     first_version: &LimitVersion,
@@ -742,7 +742,7 @@ pub(crate) fn reset<C: Clock>(
         .fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives a key of a rate up to `tokens` of what it has used, and counts them.
+/// Grants a key of a rate up to `tokens` of what it has used, and counts them.
 pub(crate) fn grant<C: Clock>(
     table: &Table<C>,
     first_version: &LimitVersion,
@@ -775,7 +775,8 @@ pub(crate) fn grant<C: Clock>(
                     let ahead = word.saturating_sub(version.clock_at(now));
                     let gift = ahead.min(tokens.saturating_mul(normal.token));
                     *word -= gift;
-                    // A settle or a cancel of before is not to take the gift for its own.
+                    // An earlier charge's settle or cancel must not mistake the grant for its own
+                    // refund.
                     if let Some(slot_refunds) = slot_refunds {
                         slot_refunds.add_given(gift);
                     }

@@ -1,5 +1,5 @@
-//! States of more than a word: the table's entry holds a handle, the state is here, and its bytes
-//! are counted.
+//! Large states: key states that do not fit the word of a table entry. The entry holds a handle,
+//! the state is stored here, and its bytes are counted.
 
 use super::byte_budget::ByteBudget;
 use crate::algorithm::sliding_log::judge;
@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// The words of a refundable bucket.
+/// Number of words of a refundable bucket.
 pub(super) const REFUNDABLE_WORDS: usize = 11;
 
 #[derive(Clone)]
@@ -27,7 +27,7 @@ pub(crate) enum LargeState {
     Words(Box<[u64]>),
     /// The times of a log, oldest first.
     Log(VecDeque<u64>),
-    /// A log that is taken to be full until then, because there are no bytes for its times.
+    /// A log that counts as full until this time, because there are no bytes for its times.
     FullUntil(u64),
 }
 
@@ -42,8 +42,8 @@ impl LargeState {
         }
     }
 
-    /// One call; with `write` an admission is written, as a final charge if it is `kept`. A log
-    /// that may not grow is as strict as the room it has.
+    /// Judges one call. With `write` an allowed call is written, as a final charge if `is_final`. A
+    /// log that may not grow is as strict as the bytes it has.
     pub(super) fn call(
         &mut self,
         normal: &TickLimit,
@@ -79,8 +79,8 @@ impl LargeState {
                 times.drain(..expired as usize);
                 times.extend(std::iter::repeat_n(at_instant, cost as usize));
             } else {
-                // So many must have left before there is room; all of them, if even that is not
-                // enough.
+                // This many times must expire before there are enough bytes; all of them, if even
+                // that is not enough.
                 let over = (live + cost)
                     .saturating_sub(times.capacity() as u64)
                     .min(live);
@@ -111,14 +111,14 @@ impl LargeState {
         }
     }
 
-    /// A log that was full is empty once that is over.
+    /// Empties a log that was full, once that time is over.
     fn empty_if_over(&mut self, now: u64) {
         if matches!(self, Self::FullUntil(end) if *end <= now) {
             *self = Self::Log(VecDeque::new());
         }
     }
 
-    /// The same log without its times: full until the last of them has left.
+    /// Returns the same log without its times: full until the last of them has expired.
     pub(super) fn without_times(&self, normal: &TickLimit) -> Self {
         match self {
             Self::Log(times) => Self::FullUntil(end_of(times, normal)),
@@ -126,7 +126,7 @@ impl LargeState {
         }
     }
 
-    /// The log with times again, which count as long: as many as fit it.
+    /// Gives a full log times again: as many as fit, which expire at the same time.
     fn with_times(&mut self, normal: &TickLimit) {
         if let Self::FullUntil(end) = self {
             let time = end.saturating_sub(normal.windowed().window);
@@ -134,7 +134,7 @@ impl LargeState {
         }
     }
 
-    /// How long until it is fresh.
+    /// Returns how long until it is fresh.
     pub(super) fn reset_after(&self, normal: &TickLimit, now: u64) -> Duration {
         match self {
             Self::Words(words) if normal.kind == Kind::Refundable => {
@@ -160,7 +160,7 @@ impl LargeState {
         }
     }
 
-    /// Settles a charge: gives back what is unused, if it is still counted.
+    /// Settles a charge: refunds what is unused, if it is still counted.
     pub(super) fn refund(&mut self, normal: &TickLimit, now: u64, refund: Refund) {
         let Refund {
             charged_in, unused, ..
@@ -175,12 +175,12 @@ impl LargeState {
                     !goes
                 });
             }
-            // It is not known what of it was charged then.
+            // Which of its units were charged then is not known.
             Self::FullUntil(_) => {}
         }
     }
 
-    /// Charges `extra` now; it is full at most.
+    /// Charges `extra` now, at most until it is full.
     pub(super) fn charge_more(
         &mut self,
         normal: &TickLimit,
@@ -200,7 +200,7 @@ impl LargeState {
         }
     }
 
-    /// Makes up to `gift` units less count. Returns how many.
+    /// Takes back up to `gift` units of what is counted. Returns how many.
     pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, gift: u64) -> u64 {
         if let Self::Words(words) = self {
             return act_on_words(normal, words, &Grant { now, tokens: gift });
@@ -212,7 +212,7 @@ impl LargeState {
             .decision;
         let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
         match self {
-            // The oldest that still count; none while there are more than the limit knows of.
+            // The oldest that still count; none while there are more than the limit allows.
             Self::Log(times) => {
                 let judged = judge(
                     &normal.windowed(),
@@ -240,7 +240,7 @@ impl LargeState {
         }
     }
 
-    /// Leaves a state as strict as both.
+    /// Merges `other` into this state: the result is as strict as both.
     pub(super) fn join(&mut self, normal: &TickLimit, other: &Self) {
         match (self, other) {
             (Self::Words(words), Self::Words(other)) => join_words(normal, words, other),
@@ -266,7 +266,7 @@ impl LargeState {
         }
     }
 
-    /// Sets the state of a cell that nobody else knows.
+    /// Writes this state to a generation that no other thread can see.
     pub(super) fn write_to(&self, cell: &Generation, normal: &TickLimit) {
         let wide = cell.wide();
         match self {
@@ -285,7 +285,7 @@ impl LargeState {
         }
     }
 
-    /// The state of a cell that nobody else knows.
+    /// Reads the state of a generation that no other thread can see.
     pub(super) fn read_from(cell: &Generation, normal: &TickLimit) -> Self {
         let mut state = Self::fresh(normal);
         match &mut state {
@@ -309,14 +309,14 @@ impl LargeState {
     }
 }
 
-/// When the last time of a log leaves it.
+/// Returns when the last time of a log expires.
 fn end_of(times: &VecDeque<u64>, normal: &TickLimit) -> u64 {
     times
         .back()
         .map_or(0, |newest| newest.saturating_add(normal.windowed().window))
 }
 
-/// What a call is told by a log that is full until `end`.
+/// Denies a call on a log that is full until `end`.
 fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecision {
     let told = DecisionInfo {
         remaining: 0,
@@ -335,7 +335,7 @@ fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecisi
     }
 }
 
-/// Every wide state of a table, by handle.
+/// All large states of a table, by handle.
 pub(super) struct LargeStates {
     states: AppendVec<Mutex<LargeState>>,
     free: Mutex<FreeHandles>,
@@ -348,8 +348,8 @@ struct FreeHandles {
     next: u64,
 }
 
-/// What a state costs beside its words: its place, twice because places are made by doubling, and
-/// what the allocator adds.
+/// Bytes a large state takes beside its words: its slot, twice because slots are allocated by
+/// doubling, and the allocator's overhead.
 pub(super) const LARGE_STATE_OVERHEAD: usize = SLOT_BYTES as usize + ALLOCATOR_BYTES as usize;
 const SLOT_BYTES: u64 = 2 * size_of::<Mutex<LargeState>>() as u64;
 const ALLOCATOR_BYTES: u64 = 16;
@@ -364,11 +364,11 @@ impl LargeStates {
         }
     }
 
-    /// Keeps a state, or gives it back if there are no bytes for it.
+    /// Stores a state and returns its handle, or returns the state if there are no bytes for it.
     pub(super) fn insert(&self, state: LargeState) -> Result<u64, LargeState> {
         let handle = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            // Places stay: they are paid for once.
+            // Slots are never freed: they are counted once.
             let slot_bytes = if free.handles.is_empty() {
                 SLOT_BYTES
             } else {
@@ -389,7 +389,7 @@ impl LargeStates {
         Ok(handle)
     }
 
-    /// Forgets the state of a handle that nobody knows any more.
+    /// Removes the state of a handle that nothing refers to any more.
     pub(super) fn remove(&self, handle: u64) -> LargeState {
         let state = core::mem::replace(&mut *self.lock(handle), empty());
         self.budget.give_back(ALLOCATOR_BYTES + state.bytes());
@@ -418,7 +418,7 @@ mod tests {
     use super::*;
     use crate::{Algorithm, Limit};
 
-    /// Whatever is asked of it, and whatever is joined into it.
+    /// For any call, and whatever is joined into it.
     #[test]
     fn a_log_without_its_times_is_as_strict_as_with_them() {
         let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
@@ -488,7 +488,7 @@ mod tests {
                     .is_denied()
             );
         }
-        // What an operator gives is there at once.
+        // What an operator grants is available at once.
         let mut given = without.clone();
         assert_eq!(given.grant(normal, minute + 10 * second, 3), 3);
         assert!(
@@ -505,7 +505,7 @@ mod tests {
         );
     }
 
-    /// An instant from before may still come, and finds what was logged.
+    /// A call at an earlier instant may still come, and finds what was logged.
     #[test]
     fn a_log_that_may_not_grow_forgets_empty() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);

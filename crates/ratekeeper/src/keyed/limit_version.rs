@@ -1,8 +1,8 @@
 //! Limit versions: one set of parameters of a limit, in force until the next live change.
 //!
-//! A table entry names the numbers it is counted by: its *terms*. A line is one limit over time; a
-//! live change gives it new terms, and an entry is converted when it is next touched, as of the
-//! instant of the change. Terms never move and stay until the table is dropped.
+//! A table entry names the version it is counted by. A live change creates a new version; an entry
+//! is converted when it is next touched, as of the instant of the change. Versions never move and
+//! stay until the table is dropped.
 
 use super::eviction_floor::EvictionFloor;
 use super::large_state::LargeState;
@@ -15,27 +15,32 @@ use crate::limiter::change::NextGeneration;
 use crate::sync::{AtomicU32, OnceBox, Ordering};
 use std::sync::Arc;
 
+/// One version of a limit: its parameters from one live change to the next, and its eviction floor.
 // In this order, so that what every call needs is in one cache line.
 #[repr(C)]
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
 pub(crate) struct LimitVersion {
-    /// What names them in a tag: at least 1.
+    /// Names the version in a tag; at least 1.
     pub(crate) id: u32,
-    /// The terms that came after them; 0 while there are none.
+    /// The id of the next version; 0 while there is none.
     pub(super) next: AtomicU32,
     pub(crate) normal: TickLimit,
+    /// Where the ticks of a word are counted from, in nanoseconds.
     pub(crate) origin: u64,
     pub(crate) registered: Arc<RegisteredLimit>,
     pub(crate) rule: Rule,
-    /// Since when they are in force, and what became of the level then.
+    /// Since when it is in force.
     pub(super) since: Timestamp,
+    /// What happened to the tokens at the change to it.
     pub(super) carry: Carry,
     pub(super) floor: OnceBox<EvictionFloor>,
 }
 /// The state of one key.
 #[derive(Clone)]
 pub(crate) enum EntryState {
+    /// A state that fits the word of an entry.
     Word(u64),
+    /// A state that is stored beside the table.
     Large(LargeState),
 }
 
@@ -44,7 +49,7 @@ impl EntryState {
 }
 
 impl LimitVersion {
-    /// The first terms of a line.
+    /// Creates the first version of a limit.
     pub(super) fn initial(
         id: u32,
         registered: Arc<RegisteredLimit>,
@@ -58,7 +63,7 @@ impl LimitVersion {
         Self::new(id, registered, rule, origin, now, Carry::Keep)
     }
 
-    /// The terms after `before`, from `now` on.
+    /// Creates the version after `before`, in force from `now` on.
     pub(super) fn after(id: u32, before: &Self, rule: Rule, carry: Carry, now: Timestamp) -> Self {
         let origin = match (before.rule, rule) {
             (Rule::Rate(_), Rule::Rate(limit)) => {
@@ -99,7 +104,7 @@ impl LimitVersion {
         self.normal.fits_a_word()
     }
 
-    /// The state of a key that nobody has asked about.
+    /// Returns the state of a key that has never been used.
     pub(crate) fn fresh(&self) -> EntryState {
         if self.fits_a_word() {
             EntryState::FRESH
@@ -108,7 +113,7 @@ impl LimitVersion {
         }
     }
 
-    /// The clock in ticks; what is out of reach stands at the end it is beyond.
+    /// Returns the clock in ticks, clamped to the range a word can count.
     pub(crate) fn clock_at(&self, now: Timestamp) -> u64 {
         match reach(&self.normal, self.origin, now) {
             Reach::Clock(clock) => clock,
@@ -117,13 +122,13 @@ impl LimitVersion {
         }
     }
 
-    /// The state that is `state` of the terms before these, as of the change.
+    /// Converts a state of the previous version to this one, as of the change.
     pub(super) fn convert_from_previous(&self, before: &Self, state: &EntryState) -> EntryState {
         self.convert_from(before, state, self.carry, self.since)
     }
 
-    /// The same level under these terms, of a key that comes from another line. What has been full
-    /// there since some time has come on since then as it does here.
+    /// Converts the state of a key that moves here from another limit, keeping its level. A state
+    /// that has been full there for some time counts as refilled at this limit's rate since then.
     pub(super) fn convert_from_other_limit(
         &self,
         before: &Self,
@@ -131,8 +136,8 @@ impl LimitVersion {
         now: Timestamp,
     ) -> EntryState {
         let at = before.fresh_since(state, now).unwrap_or(now);
-        // Full at that instant, not before: what was clipped off is gone, also for whoever asks
-        // since when it is full.
+        // Full at that instant, not before: what was clipped off is gone, also for
+        // [`fresh_since`](Self::fresh_since).
         self.mark_used_now(self.convert_from(before, state, Carry::Keep, at), at)
     }
 
@@ -153,7 +158,7 @@ impl LimitVersion {
         }
     }
 
-    /// A state that is counted from another origin, counted from this one.
+    /// Converts a state from another origin to this version's origin.
     fn rebase_state(&self, state: EntryState, origin: u64) -> EntryState {
         match state {
             EntryState::Word(word)
@@ -169,7 +174,7 @@ impl LimitVersion {
         }
     }
 
-    /// The state under `limit` from `at` on, and the origin it is counted from.
+    /// Returns the state under `limit` from `at` on, and the origin it is counted from.
     fn convert_to_limit(
         &self,
         state: &EntryState,

@@ -1,4 +1,4 @@
-//! One limit over time: what is in force, and what became of its keys.
+//! A registered limit: the identity of a limit across live changes, and its counters.
 
 use super::large_state::{LARGE_STATE_OVERHEAD, REFUNDABLE_WORDS};
 use crate::limit::{Kind, Limit, TickLimit};
@@ -8,11 +8,11 @@ use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Mutex, PoisonError};
 
-/// What is limited.
+/// What a limit counts: a rate, or requests in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
     Rate(Limit),
-    /// So many in flight.
+    /// The maximum in flight.
     InFlight(u64),
 }
 
@@ -29,7 +29,7 @@ impl Rule {
         }
     }
 
-    /// What a key takes beside the table, about.
+    /// Returns about how many bytes a key takes beside the table.
     pub(super) fn large_state_bytes(&self) -> usize {
         let normal = self.normal();
         match normal.kind {
@@ -52,29 +52,30 @@ impl Rule {
     }
 }
 
-/// One limit over time.
+/// One limit over time: its current version, and counters over all versions.
 pub(crate) struct RegisteredLimit {
-    /// The table it is of.
+    /// The id of its table.
     pub(crate) table: u64,
-    /// Sets its keys apart from those of the other lines in the table.
+    /// Identifies the limit in its table: part of what is hashed, so that keys of different limits
+    /// differ.
     pub(crate) number: u64,
     pub(crate) name: Box<str>,
-    /// For whoever asks; decisions go by the terms.
+    /// For getters; decisions read the [`LimitVersion`](super::limit_version::LimitVersion).
     rule: Mutex<Rule>,
-    /// The terms in force.
+    /// The id of the version in force.
     pub(super) current: AtomicU32,
-    /// Held by whoever changes it.
+    /// Held while the limit is changed.
     pub(super) change_lock: Lock,
     pub(super) changes: AtomicU64,
     pub(super) granted: AtomicU64,
     pub(super) settled_up: AtomicU64,
     pub(super) not_returned: AtomicU64,
-    /// How many of its keys were, once one was.
+    /// Counts of evicted keys, allocated with the first eviction.
     evicted: OnceBox<[EvictionCounters; EVICTION_SHARDS]>,
 }
 
-/// Keys that were evicted. In cache lines of their own, and several: a flood writes to one with
-/// every call, from every thread.
+/// Counts of evicted keys. Sharded, each shard in a cache line of its own: during a flood every
+/// call of every thread writes to one.
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
 struct EvictionCounters {
     fresh: AtomicU64,
@@ -112,7 +113,7 @@ impl RegisteredLimit {
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = rule;
     }
 
-    /// Counts a key that was evicted; `any` spreads those that come at once.
+    /// Counts an evicted key; `any` picks the shard, to spread concurrent calls.
     pub(super) fn count_evicted(&self, fresh: bool, any: u64) {
         let zero = || AtomicU64::new(0);
         let make = || {
@@ -126,7 +127,7 @@ impl RegisteredLimit {
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many keys were evicted that were fresh, and that were live.
+    /// Returns how many evicted keys were fresh, and how many were live.
     pub(super) fn evicted(&self) -> (u64, u64) {
         let parts = self.evicted.get().map_or(&[][..], |parts| parts);
         let sum = |count: fn(&EvictionCounters) -> &AtomicU64| {

@@ -42,7 +42,7 @@ fn more_keys_than_any_memory_holds_are_an_error_and_no_panic() {
         .unwrap_err();
     assert_eq!(
         told.to_string(),
-        "the system has no memory for a store of as many keys; lower max_keys"
+        "not enough memory for a store of this many keys; lower max_keys"
     );
 }
 

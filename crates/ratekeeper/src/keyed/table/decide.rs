@@ -1,4 +1,4 @@
-//! Calls on one key: found, absent, or in other terms than it is to be judged by.
+//! Decisions on one key: found, absent, or counted by another version.
 
 use super::{EntryView, PROBES, RefundTotals, Table, tag};
 use crate::clock::{Clock, Timestamp};
@@ -10,10 +10,11 @@ use crate::limiter::cell::{FastDecision, REACH};
 use crate::sync::{Ordering, back_off, relax};
 
 impl<C: Clock> Table<C> {
-    /// A check that wants nothing but a decision. The common case in a straight line: the key is at
-    /// home, its limit a bucket, nobody comes in between.
+    /// A check that returns nothing but a decision. The common case is the fast path, without a
+    /// loop: the key is in its home cache line, its limit is a bucket, and no other thread
+    /// interferes.
     ///
-    /// The clock is read once the line is on its way: the two waits are one.
+    /// The clock is read once the cache line is on its way: the two waits overlap.
     #[inline(always)]
     pub(crate) fn check(
         &self,
@@ -58,8 +59,8 @@ impl<C: Clock> Table<C> {
         self.decide(first_version, hash, &request).0.decision
     }
 
-    /// The same for a call that keeps what it takes, with the terms it was judged by and how the
-    /// key's account stood before; none where it is not the common case.
+    /// The fast path of a call that settles later; also returns the version it was judged by and
+    /// the refund totals before it. `None` where it is not the common case.
     #[inline(always)]
     pub(crate) fn take_fast<'a>(
         &'a self,
@@ -79,10 +80,9 @@ impl<C: Clock> Table<C> {
         ))
     }
 
-    /// One call of a bucket without patience, where nothing is out of the ordinary. As
-    /// [`Cell::quick`] does it.
+    /// Decides one call of a bucket with no wait and nothing unusual, as `Generation::decide_fast`
+    /// does.
     ///
-    /// [`Cell::quick`]: crate::limiter::cell::Cell
     #[inline(always)]
     fn decide_fast(
         &self,
@@ -117,7 +117,8 @@ impl<C: Clock> Table<C> {
         })
     }
 
-    /// One call on one key, the terms it was judged by, and how the key's account stood before.
+    /// Decides one call on one key; also returns the version it was judged by and the refund totals
+    /// of the key's slot before it.
     pub(crate) fn decide<'a>(
         &'a self,
         first_version: &'a LimitVersion,
@@ -150,15 +151,15 @@ impl<C: Clock> Table<C> {
                     }
                 }
                 Some((call, refund_totals)) => return (call, version, refund_totals),
-                // Another thread came in between.
+                // Another thread interfered.
                 None => relax(round),
             }
         }
         unreachable!("a loop without an end")
     }
 
-    /// A call on an entry that is counted by other terms. One that charges brings it to these; who
-    /// only asks, or is turned away, by another plan than the key's leaves it to that.
+    /// Decides a call on an entry that is counted by another version. A call that charges converts
+    /// the entry; one of another limit that only peeks or is denied leaves it as it is.
     #[cold]
     fn decide_other_version(
         &self,
@@ -216,7 +217,7 @@ impl<C: Clock> Table<C> {
         request: &CallRequest,
     ) -> Option<(CallResult, RefundTotals)> {
         let mut state = self.large_states.lock(entry.word());
-        // A claimer that comes now waits for this lock.
+        // A thread that claims the entry now waits for this lock.
         self.is_unchanged(entry).then(|| {
             let refund_totals = self.refund_totals(hash, entry.slot);
             (
@@ -244,7 +245,7 @@ impl<C: Clock> Table<C> {
         if self.find(hash).is_some() {
             return None;
         }
-        // Again: the key may have come and gone meanwhile.
+        // Again: the key may have been inserted and evicted meanwhile.
         let (call, state) = version.judge(self.initial_state(hash, version)?, request, &one);
         if call.decision.is_denied() {
             return Some((call, RefundTotals::default()));
@@ -263,7 +264,8 @@ impl<C: Clock> Table<C> {
         Some((call, refund_totals))
     }
 
-    /// What is in flight has no floor to go to: without room it is turned away.
+    /// Inserts a key with units in flight. They cannot go into a floor: without a slot the call is
+    /// denied.
     fn insert_in_flight(
         &self,
         version: &LimitVersion,
@@ -280,9 +282,9 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// One call on a line whose states are words that `judge` alone understands: what it says of a
-    /// state, and the state it leaves if it writes one. A key that is not in the table starts from
-    /// the floor.
+    /// Decides one call on a limit whose states are words that only `judge` understands: it returns
+    /// a result, and the new state if it writes one. A key that is not in the table starts from the
+    /// floor.
     #[inline]
     pub(crate) fn decide_gcra<T>(
         &self,
@@ -318,7 +320,7 @@ impl<C: Clock> Table<C> {
                 if after.is_none_or(|after| self.swap(&entry, after)) {
                     return result;
                 }
-                // Another thread came in between.
+                // Another thread interfered.
                 back_off();
                 continue;
             }
@@ -330,7 +332,7 @@ impl<C: Clock> Table<C> {
             if self.find(hash).is_some() {
                 continue;
             }
-            // Again: the key may have come and gone meanwhile.
+            // Again: the key may have been inserted and evicted meanwhile.
             let (result, after) = judge(start());
             if let Some(after) = after {
                 self.insert(

@@ -1,4 +1,4 @@
-//! Coming and going: how a newcomer finds room, and what becomes of who was there.
+//! Insertion and eviction.
 
 use super::{
     BUSY, EMPTY, EntryView, LONG_FRESH_NANOS, PROBES, SLOTS, Slot, Table, VACANT, VERSION_BITS, tag,
@@ -10,12 +10,12 @@ use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::sync::{Ordering, relax};
 
 impl<C: Clock> Table<C> {
-    /// Claims a slot for a newcomer, having evicted who was there; none if all are busy or in
+    /// Claims a slot for a new key, after evicting the key in it; `None` if all are busy or in
     /// flight.
     ///
     /// An empty slot comes first, or one whose key has not been used for long; then the one that
-    /// has been fresh for longest, so that a key that comes back now and then stays where it is;
-    /// then the one that is nearest to fresh.
+    /// has been fresh for longest, so that a key that is used now and then keeps its slot; then the
+    /// one nearest to fresh.
     pub(super) fn claim_slot(&self, hash: u64, now: Timestamp) -> Option<Slot> {
         'again: for round in 0.. {
             if round > 0 {
@@ -28,7 +28,7 @@ impl<C: Clock> Table<C> {
                     let slot = Slot(cache_line + index);
                     let tag = self.tag_at(slot).load(Ordering::Acquire);
                     if tag == EMPTY {
-                        // Another newcomer may be at it: slots fill in order.
+                        // Another new key may be taking it: slots fill in order.
                         let entry = EntryView {
                             slot,
                             tag,
@@ -69,7 +69,7 @@ impl<C: Clock> Table<C> {
         None
     }
 
-    /// How fresh an entry is; none if it may not go at all, or is gone already.
+    /// Returns how fresh an entry is; `None` if it must not be evicted, or has changed.
     pub(super) fn freshness(&self, entry: &EntryView, now: Timestamp) -> Option<Freshness> {
         if entry.tag == VACANT {
             return Some(Freshness::For(u64::MAX));
@@ -83,7 +83,7 @@ impl<C: Clock> Table<C> {
             .then(|| Freshness::of(version.large_until_fresh(&state, now)))
     }
 
-    /// Joins the state of a claimed entry into the floor of its limit, and counts it.
+    /// Merges the state of a claimed entry into the floor of its limit, and counts the eviction.
     fn evict(&self, entry: &EntryView, freshness: Freshness, newcomer: u64) {
         if entry.tag == VACANT {
             return;
@@ -107,8 +107,8 @@ impl<C: Clock> Table<C> {
             .count_evicted(freshness.is_fresh(), newcomer);
     }
 
-    /// Frees bytes for a wide state: evicts wide states of those a newcomer may displace, nearest
-    /// to fresh first.
+    /// Frees bytes for a large state: evicts the large state nearest to fresh among the slots the
+    /// new key may use.
     #[cold]
     fn evict_large_state(&self, hash: u64, now: Timestamp) -> bool {
         let mut best: Option<(Freshness, EntryView)> = None;
@@ -144,16 +144,16 @@ impl<C: Clock> Table<C> {
         true
     }
 
-    /// The state that a key starts from when it is not in the table. `None` if `terms` is no longer
-    /// the current version.
+    /// Returns the state that a key starts from when it is not in the table; `None` if `version` is
+    /// no longer the current one.
     pub(super) fn initial_state(&self, hash: u64, version: &LimitVersion) -> Option<EntryState> {
         let start = version.initial_state(hash);
-        // A key that was displaced since then is in the floor of the next terms.
+        // A key that was evicted since then is in the floor of the next version.
         (version.next.load(Ordering::Acquire) == 0).then_some(start)
     }
 
-    /// Puts a newcomer where room was made for it, or, if there is none, into the floor. Only with
-    /// the lock of its stripe.
+    /// Inserts a new key into the slot claimed for it, or, if there is none, merges its state into
+    /// the floor. Only under the insert lock of its stripe.
     pub(super) fn insert(
         &self,
         slot: Option<Slot>,
@@ -179,7 +179,7 @@ impl<C: Clock> Table<C> {
         self.merge_into_floor(hash, version.id, state);
     }
 
-    /// Keeps a wide state, if need be in the place of others.
+    /// Stores a large state, after evicting others if needed.
     fn insert_large_state(
         &self,
         hash: u64,
@@ -195,20 +195,19 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// The instant at which a key changes plan: not in the past, where it may have used less than
-    /// it has.
+    /// Returns the instant at which a key moves to another limit: not in the past, where it may
+    /// have used less than it has.
     pub(super) fn present(&self, now: Timestamp) -> Timestamp {
         now.max(self.clock.now())
     }
 
-    /// Leaves a claimed slot to nobody.
+    /// Releases a claimed slot without a key.
     fn vacate(&self, slot: Slot) {
         self.invalidate_charges(slot);
         self.release_to(slot, VACANT, 0);
     }
 
-    /// Brings an entry to other terms than it is counted by, if it is what it was and not ahead of
-    /// them.
+    /// Converts an entry to another version, if it is unchanged and not of a later version.
     #[cold]
     pub(super) fn convert(&self, entry: &EntryView, hash: u64, to: &LimitVersion, now: Timestamp) {
         if !self.claim(entry) {
@@ -223,7 +222,7 @@ impl<C: Clock> Table<C> {
             return self.release(entry);
         };
         if from.registered.number != to.registered.number {
-            // What time brings under one plan is not known to charges that were made under another.
+            // Charges made under one limit do not know what refills under another.
             self.invalidate_charges(entry.slot);
         }
         if !from.fits_a_word() {
@@ -234,7 +233,7 @@ impl<C: Clock> Table<C> {
             EntryState::Large(state) => match self.insert_large_state(hash, now, state) {
                 Ok(handle) => self.release_to(entry.slot, tag(hash, to.id), handle),
                 Err(state) => {
-                    // No bytes left for it: the key is displaced.
+                    // No bytes left for it: the key is evicted.
                     self.merge_into_floor(hash, to.id, EntryState::Large(state));
                     self.vacate(entry.slot);
                 }

@@ -1,22 +1,23 @@
-//! Many keys in a fixed number of cache lines.
+//! The key table: a hash table of fixed size that holds one state per key.
 //!
-//! An entry is two words: a tag (which key, by hash, and which terms it is counted by) and a state.
-//! Four share a cache line; a key has a home line and a few others it may live in, and is found in
-//! its home line nearly always. The table never grows and never moves an entry. Nothing of a key is
-//! stored but its hash.
+//! An entry is two words: a tag (the key's hash, and the limit version it is counted by) and a
+//! state. Four entries share a cache line; a key has a home cache line and a few others it may be
+//! in, and is nearly always in its home line. The table never grows and never moves an entry.
+//! Nothing of a key is stored but its hash.
 //!
 //! **Reading and writing.** A call that finds its entry decides with one compare-and-swap of the
-//! state. A state is stored mixed with its tag, so that a swap succeeds on the entry it was read
-//! from only, but for one chance in 2^63. Whatever is rarer *claims* the entry: the state becomes
-//! `BUSY`, the others wait for the few instructions that takes, and the claimer may change the tag
-//! as well.
+//! state. A state is stored mixed with its tag, so that a swap succeeds only on the entry it was
+//! read from, but for one chance in 2^63. Every rarer operation *claims* the entry: the state
+//! becomes `BUSY`, other threads wait for the few instructions that takes, and the claimer may
+//! change the tag as well.
 //!
-//! **Room.** Slots fill from the first line on and are never emptied, so the first empty slot ends
-//! a search. A newcomer takes an empty slot, else that of the key which has been fresh for longest,
-//! else the one nearest to fresh; what was there is joined into the floor of its limit before its
-//! tag goes, so that whoever misses its key finds it in the floor. (Fresh or not: an instant before
-//! the key was fresh may still come.) Inserts of one key exclude each other by a lock that a part
-//! of all keys shares and that nobody takes who finds its key.
+//! **Insertion.** Slots fill from the first cache line on and are never emptied, so the first empty
+//! slot ends a search. A new key takes an empty slot, else that of the key which has been fresh for
+//! longest, else that of the key nearest to fresh; the evicted state is merged into the floor of
+//! its limit before its tag is replaced, so that a call that no longer finds its key finds it in
+//! the floor. (Whether fresh or not: a call at an instant before the key was fresh may still come.)
+//! Inserts of one key exclude each other by a lock that a part of all keys shares; a call that
+//! finds its key does not take it.
 
 mod decide;
 mod eviction;
@@ -47,8 +48,9 @@ use std::sync::Arc;
 const SLOTS: usize = 4;
 const WORDS: usize = 2 * SLOTS;
 
-/// Lines a key may live in. At the cap half of all slots are live: all slots of six lines are then
-/// live for less than one newcomer in a million, and 96 of 100 keys live in their first line.
+/// Cache lines a key may be in. At capacity half of all slots are live: all slots of six cache
+/// lines are then live for less than one new key in a million, and 96 of 100 keys are in their home
+/// line.
 #[cfg(not(ratekeeper_loom))]
 const PROBES: usize = 6;
 #[cfg(ratekeeper_loom)]
@@ -59,29 +61,29 @@ const STRIPES: usize = 256;
 #[cfg(ratekeeper_loom)]
 const STRIPES: usize = 1;
 
-/// A line, and the accounts of its slots.
+/// A cache line of entries, and the refund counters of its slots.
 const BYTES_PER_CACHE_LINE: usize = WORDS * 8 + refunds::BYTES_PER_CACHE_LINE;
-/// To begin both on a cache line.
+/// To align both to a cache line.
 const ALIGNMENT_BYTES: usize = 2 * 8 * (WORDS - 1);
 /// What a key may take, where half of all slots are live.
 pub(crate) const BYTES_PER_KEY: usize = 2 * BYTES_PER_CACHE_LINE / SLOTS;
 
-/// The state of an entry that somebody has claimed.
+/// The state of a claimed entry.
 const BUSY: u64 = u64::MAX;
 const EMPTY: u64 = 0;
-/// The tag of a slot whose key was displaced for want of bytes: no key has it.
+/// The tag of a slot whose key was evicted for want of bytes: it matches no key.
 const VACANT: u64 = 1 << 63;
 
-/// A key that has been fresh for so many nanoseconds makes room before empty slots further from
-/// home do.
+/// A key that has been fresh for longer than this many nanoseconds is evicted before empty slots
+/// further from home are used.
 const LONG_FRESH_NANOS: u64 = 60_000_000_000;
 
-/// A tag: 39 bits of hash, then the number of the terms. The highest bit is 0.
+/// A tag: 39 bits of hash, then the id of the limit version. The highest bit is 0.
 const VERSION_BITS: u32 = 24;
 const MAX_VERSIONS: u32 = (1 << VERSION_BITS) - 1;
 const HASH_BITS: u32 = 39;
 
-/// One odd factor a lane: the highest bits of the product choose the line.
+/// One odd factor per probe: the highest bits of the product choose the cache line.
 const FACTORS: [u64; 6] = [
     1,
     0x9e37_79b9_7f4a_7c15,
@@ -91,14 +93,14 @@ const FACTORS: [u64; 6] = [
     0xa076_1d64_78bd_642f,
 ];
 
-// In this order: what every call needs stands together.
+// In this order: what every call needs is together.
 #[repr(C)]
 pub(crate) struct Table<C> {
     words: Box<[AtomicU64]>,
-    /// Where the first line begins, so that each is a cache line.
+    /// Index of the first word that begins a cache line.
     offset: usize,
     cache_lines: u64,
-    /// No other table has it.
+    /// Unique among the tables of this process.
     pub(crate) id: u64,
     secret: Secret,
     clock: C,
@@ -110,7 +112,7 @@ pub(crate) struct Table<C> {
     max_keys: u64,
 }
 
-/// What a part of all keys shares.
+/// The insert lock and eviction counters of a part of all keys.
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
 struct Stripe {
     insert_lock: Lock,
@@ -118,7 +120,7 @@ struct Stripe {
     evicted_live: AtomicU64,
 }
 
-/// How large a table may be.
+/// The size of a table: how many keys, or how many bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct TableSize {
     pub(crate) keys: usize,
@@ -134,11 +136,11 @@ impl Default for TableSize {
     }
 }
 
-/// Where an entry is: the index of its tag; its state is [`SLOTS`] further.
+/// The position of an entry: the index of its tag; its state is [`SLOTS`] further.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(crate) struct Slot(usize);
 
-/// An entry as it was read.
+/// A snapshot of an entry.
 #[derive(Clone, Copy)]
 pub(crate) struct EntryView {
     pub(crate) slot: Slot,
@@ -151,14 +153,14 @@ impl EntryView {
         self.tag as u32 & MAX_VERSIONS
     }
 
-    /// The state, or the handle of a wide one.
+    /// Returns the state, or the handle of a large state.
     #[inline]
     pub(crate) fn word(&self) -> u64 {
         self.stored ^ spread(self.tag)
     }
 }
 
-/// A key that belongs to a line of several.
+/// What is hashed for a key in a table of several limits.
 #[derive(Hash)]
 struct LimitKey<'a> {
     limit: u64,
@@ -170,15 +172,15 @@ fn tag(hash: u64, version: u32) -> u64 {
     (hash & ((1 << HASH_BITS) - 1)) << VERSION_BITS | u64::from(version)
 }
 
-/// What a state is mixed with under a tag. Tags that differ in a bit differ in many of it, so no
-/// two states that occur under them are stored alike. The highest bit is 0.
+/// Returns what a state is mixed with under a tag. Tags that differ in one bit differ in many bits
+/// of it, so no two states that occur under them are stored alike. The highest bit is 0.
 #[inline]
 fn spread(tag: u64) -> u64 {
     tag.wrapping_mul(FACTORS[1]) >> 1
 }
 
-/// The state as it is stored under a tag: never `BUSY`. (Handles, counts and windows are below
-/// 2^63: they are never moved.)
+/// Returns the state as it is stored under a tag: never `BUSY`. (Handles, counts and windows are
+/// below 2^63: they are never changed by this.)
 #[inline]
 fn mix(tag: u64, word: u64) -> u64 {
     match word ^ spread(tag) {
@@ -189,13 +191,12 @@ fn mix(tag: u64, word: u64) -> u64 {
 }
 
 impl<C: Clock> Table<C> {
-    /// A table in which a key takes about `wide` bytes beside it.
+    /// Creates a table in which a key takes about `large_state_bytes` beside it.
     pub(crate) fn new(size: TableSize, clock: C, large_state_bytes: usize) -> Self {
-        Self::try_new(size, clock, large_state_bytes)
-            .expect("memory for as many keys as were asked for")
+        Self::try_new(size, clock, large_state_bytes).expect("not enough memory for this many keys")
     }
 
-    /// None if the system does not hand out as much memory.
+    /// Creates a table, or returns `None` if the memory cannot be reserved.
     pub(crate) fn try_new(size: TableSize, clock: C, large_state_bytes: usize) -> Option<Self> {
         let cache_lines = (size.keys.max(1).saturating_mul(2)).div_ceil(SLOTS);
         let cache_lines = match size.bytes {
@@ -216,7 +217,7 @@ impl<C: Clock> Table<C> {
             ),
             None => max_keys.saturating_mul(512),
         };
-        // Seven more, to begin on a cache line wherever the allocation does.
+        // Seven more, to align to a cache line wherever the allocation begins.
         let words = zeroed(cache_lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
         let offset = align_to_cache_line(&words);
         static TABLES: core::sync::atomic::AtomicU64 = core::sync::atomic::AtomicU64::new(0);
@@ -246,7 +247,7 @@ impl<C: Clock> Table<C> {
         self.secret.hash(key)
     }
 
-    /// The hash of a key that belongs to a line of several.
+    /// Hashes a key of one of several limits.
     #[inline]
     pub(crate) fn hash_for_limit(&self, limit: u64, key: &[u8]) -> u64 {
         self.secret.hash(&LimitKey { limit, key })
@@ -260,7 +261,7 @@ impl<C: Clock> Table<C> {
     }
 
     fn stripe(&self, hash: u64) -> &Stripe {
-        // Other bits than the home line's, which are the highest.
+        // Other bits than those that choose the home line, which are the highest.
         &self.stripes[hash as usize % STRIPES]
     }
 
@@ -275,11 +276,11 @@ impl<C: Clock> Table<C> {
     }
 }
 
-/// # Terms
+/// # Limit versions
 impl<C: Clock> Table<C> {
     #[inline]
     pub(crate) fn version(&self, id: u32) -> &LimitVersion {
-        // Every tag names terms that were registered before it was written.
+        // Every tag names a version that was registered before the tag was written.
         self.versions
             .get(u64::from(id))
             .and_then(|version| version.get())
@@ -300,7 +301,7 @@ impl<C: Clock> Table<C> {
         Some(version)
     }
 
-    /// A line of its own for a limit; none if there have been too many.
+    /// Registers a limit; `None` if there have been too many versions.
     pub(crate) fn register_limit(
         &self,
         number: u64,
@@ -317,10 +318,10 @@ impl<C: Clock> Table<C> {
         Some(version)
     }
 
-    /// The terms in force on the line that began with `first`.
+    /// Returns the version in force of the limit whose first version is `first_version`.
     #[inline]
     pub(crate) fn current<'a>(&'a self, first_version: &'a LimitVersion) -> &'a LimitVersion {
-        // Those that have no next are in force; those that have one may be for a moment longer.
+        // A version without a next is in force; one with a next may be for a moment longer.
         if first_version.next.load(Ordering::Acquire) == 0 {
             first_version
         } else {
@@ -354,8 +355,8 @@ impl<C: Clock> Table<C> {
         registered.set_rule(rule);
     }
 
-    /// The same limit, counted from a new origin: `now` is more than eight years from the last.
-    /// False if there have been too many terms.
+    /// Continues the same limit from a new origin: `now` is more than eight years from the last
+    /// one. `false` if there have been too many versions.
     #[cold]
     pub(crate) fn rebase(&self, registered: &RegisteredLimit, now: Timestamp) -> bool {
         let _held = registered.change_lock.hold();
@@ -377,9 +378,9 @@ impl<C: Clock> Table<C> {
             return false;
         };
         next.inherit_floor(old, &self.large_states.budget);
-        // Whoever displaces a key from here on joins it into the next floor; what came before is
-        // inherited once more. The fences: either `sink` sees that there is a next, or what it sank
-        // is seen here.
+        // Evictions from here on merge into the next floor; what was merged before is inherited
+        // once more. The fences: either `merge_into_floor` sees that there is a next version, or
+        // what it merged is seen here.
         old.next.store(next.id, Ordering::Release);
         fence(Ordering::SeqCst);
         next.inherit_floor(old, &self.large_states.budget);
@@ -387,8 +388,7 @@ impl<C: Clock> Table<C> {
         true
     }
 
-    /// The state as it is under `to`, and whether it could be brought there: not if it is already
-    /// ahead of it.
+    /// Converts a state to version `to`; `None` if the state is already of a later version.
     fn convert_to(
         &self,
         state: EntryState,
@@ -413,14 +413,14 @@ impl<C: Clock> Table<C> {
         Some(state)
     }
 
-    /// Joins the state of a key that leaves into the floor of its limit.
+    /// Merges the state of an evicted key into the floor of its limit.
     fn merge_into_floor(&self, hash: u64, from: u32, mut state: EntryState) {
         let mut version = self.version(from);
         loop {
             let mut next = version.next.load(Ordering::Acquire);
             if next == 0 {
                 version.merge_into_floor(hash, &state, &self.large_states.budget);
-                // A change that came in between may have inherited the floor before.
+                // A concurrent change may have inherited the floor before this.
                 fence(Ordering::SeqCst);
                 next = version.next.load(Ordering::Acquire);
             }
@@ -436,20 +436,20 @@ impl<C: Clock> Table<C> {
 
 /// # Finding and claiming
 impl<C: Clock> Table<C> {
-    /// Reads the home line of a key, to have it in the cache.
+    /// Reads the home cache line of a key, to have it in the cache.
     #[inline]
     pub(crate) fn prefetch(&self, hash: u64) -> u64 {
         self.words[self.cache_line(hash, 0)].load(Ordering::Relaxed)
     }
 
-    /// The entry of a key in one of its lines, if it is there under these terms and nobody is busy
-    /// with it.
+    /// Returns the entry of a key in one of its cache lines, if it is there under this version and
+    /// is not claimed.
     #[inline(always)]
     fn try_find_in(&self, hash: u64, version: u32, probe: usize) -> Option<EntryView> {
         let (start, wanted) = (self.cache_line(hash, probe), tag(hash, version));
         let cache_line = self.words[start..].first_chunk::<WORDS>()?;
-        // Which slot it is cannot be predicted, so no branch is made of it: a wrong guess costs
-        // more than all four.
+        // Which slot it is cannot be predicted, so there is no branch on it: a misprediction costs
+        // more than comparing all four.
         let is =
             |index: usize| u32::from(cache_line[index].load(Ordering::Acquire) == wanted) << index;
         let found = is(0) | is(1) | is(2) | is(3);
@@ -457,8 +457,8 @@ impl<C: Clock> Table<C> {
             return None;
         }
         let index = found.trailing_zeros() as usize % SLOTS;
-        // A tag is written before the state of its key is, and a state that is not busy after its
-        // tag: what is read between two looks at the same tag is the state of that key.
+        // A tag is written before the state of its key, and a state that is not busy after its tag:
+        // what is read between two reads of the same tag is the state of that key.
         let stored = cache_line[index + SLOTS].load(Ordering::Acquire);
         let same = cache_line[index].load(Ordering::Relaxed) == wanted;
         (same && stored != BUSY).then_some(EntryView {
@@ -468,13 +468,13 @@ impl<C: Clock> Table<C> {
         })
     }
 
-    /// The entry of a key under these terms, if nobody is busy with it.
+    /// Returns the entry of a key under this version, if it is not claimed.
     #[inline]
     pub(crate) fn try_find(&self, hash: u64, version: u32) -> Option<EntryView> {
         (0..PROBES).find_map(|probe| self.try_find_in(hash, version, probe))
     }
 
-    /// The entry of a key, under whichever terms.
+    /// Returns the entry of a key, under any version.
     pub(crate) fn find(&self, hash: u64) -> Option<EntryView> {
         let wanted = tag(hash, 0);
         'again: loop {
@@ -500,7 +500,7 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// The state of an entry, once nobody is busy with it.
+    /// Returns the stored state of an entry, once it is not claimed.
     fn read(&self, slot: Slot) -> u64 {
         let mut round = 0;
         loop {
@@ -512,7 +512,7 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// Writes a state, if the entry is what it was.
+    /// Writes a state, if the entry is unchanged.
     #[inline(always)]
     fn swap(&self, entry: &EntryView, word: u64) -> bool {
         let (state, next) = (self.state_at(entry.slot), mix(entry.tag, word));
@@ -521,7 +521,7 @@ impl<C: Clock> Table<C> {
             .is_ok()
     }
 
-    /// Makes an entry one's own, if it is what it was.
+    /// Claims an entry, if it is unchanged.
     fn claim(&self, entry: &EntryView) -> bool {
         let state = self.state_at(entry.slot);
         state
@@ -529,12 +529,12 @@ impl<C: Clock> Table<C> {
             .is_ok()
     }
 
-    /// Writes several states at once, if all entries are what they were; otherwise none.
+    /// Writes several states at once, if all entries are unchanged; otherwise none.
     pub(crate) fn swap_all(&self, writes: &mut [(EntryView, u64)]) -> bool {
         if let [(entry, word)] = writes {
             return self.swap(entry, *word);
         }
-        // In the order of their addresses, as everybody claims: nobody waits here, but two that
+        // In the order of their addresses, as everywhere: nothing waits here, but two calls that
         // give way to each other would do so for ever.
         writes.sort_unstable_by_key(|(entry, _)| entry.slot);
         for (at, (entry, _)) in writes.iter().enumerate() {
@@ -551,19 +551,19 @@ impl<C: Clock> Table<C> {
         true
     }
 
-    /// Gives up a claim; the entry stays what it was.
+    /// Releases a claimed entry unchanged.
     pub(crate) fn release(&self, entry: &EntryView) {
         self.state_at(entry.slot)
             .store(entry.stored, Ordering::Release);
     }
 
-    /// Gives up a claim, leaving another state.
+    /// Releases a claimed entry with another state.
     pub(crate) fn release_as(&self, entry: &EntryView, word: u64) {
         self.state_at(entry.slot)
             .store(mix(entry.tag, word), Ordering::Release);
     }
 
-    /// Gives up a claim, leaving another key or other terms.
+    /// Releases a claimed entry with another key or version.
     fn release_to(&self, slot: Slot, tag: u64, word: u64) {
         self.tag_at(slot).store(tag, Ordering::Release);
         self.state_at(slot).store(mix(tag, word), Ordering::Release);
@@ -581,7 +581,7 @@ impl Stripe {
     }
 }
 
-/// Memory that the operating system hands out as it is touched.
+/// Allocates zeroed memory, which the operating system hands out as it is touched.
 #[cfg(not(ratekeeper_loom))]
 fn zeroed<T: bytemuck::Zeroable>(count: usize) -> Option<Box<[T]>> {
     bytemuck::try_zeroed_slice_box(count).ok()
@@ -592,8 +592,8 @@ fn zeroed<T: Default>(count: usize) -> Option<Box<[T]>> {
     Some((0..count).map(|_| T::default()).collect())
 }
 
-/// How many of the words, which are up to seven more, come before the first cache line that begins
-/// among them.
+/// Returns how many of the words, up to seven, come before the first cache line that begins among
+/// them.
 fn align_to_cache_line(words: &[AtomicU64]) -> usize {
     words.as_ptr().align_offset(64).min(WORDS - 1)
 }

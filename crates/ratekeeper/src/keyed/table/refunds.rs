@@ -1,9 +1,9 @@
-//! What came back to keys: an account for each slot.
+//! Per-slot refund counters.
 //!
-//! An account stays with its slot, not with the key, and its words only grow: whoever comes to a
-//! slot goes on from what is there. So a charge remembers how the account stood before it, and
-//! where it was booked: once the key has left the slot, was reset, or was judged by another plan,
-//! the account is in another epoch, and what was booked before does not come back.
+//! Counters stay with their slot, not with the key, and only grow: the next key in the slot
+//! continues from what is there. So a charge records the counters before it, and its origin: once
+//! the key has left the slot, was reset, or moved to another limit, the slot is in another epoch,
+//! and earlier charges are not refunded.
 
 use super::{
     MAX_VERSIONS, PROBES, SLOTS, Slot, Table, VERSION_BITS, WORDS, align_to_cache_line, zeroed,
@@ -13,19 +13,20 @@ use crate::clock::Clock;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use std::boxed::Box;
 
-/// The accounts of all slots. Where nothing comes back and nobody leaves they stay untouched.
+/// The refund counters of all slots. Without refunds and evictions they stay untouched.
 pub(super) struct RefundCounters {
-    /// Two for each slot, those of a line in a cache line.
+    /// Two words for each slot; those of one cache line of entries share a cache line.
     words: Box<[AtomicU64]>,
     offset: usize,
-    /// One for each slot, apart: whoever leaves moves it, also where nothing ever comes back.
+    /// One for each slot, stored apart: an eviction advances it, also where there are never
+    /// refunds.
     epochs: Box<[AtomicU32]>,
 }
 
-/// What the accounts of a line take.
+/// Bytes of the refund counters of one cache line of entries.
 pub(super) const BYTES_PER_CACHE_LINE: usize = SLOTS * (2 * 8 + 4);
 
-/// The account of one slot. Only who has claimed its entry writes it.
+/// The refund counters of one slot. Only the thread that has claimed its entry writes them.
 #[derive(Clone, Copy)]
 pub(crate) struct SlotRefunds<'a> {
     slot_number: u8,
@@ -34,31 +35,31 @@ pub(crate) struct SlotRefunds<'a> {
     refunded: &'a AtomicU64,
 }
 
-/// How an account stood before a charge; the default is that there is none.
+/// The refund counters of a slot before a charge; the default is of no slot.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct RefundTotals {
-    /// Which of the slots that a key may have, counted from 1; 0 is in none.
+    /// Which of the slots a key may be in, counted from 1; 0 is none.
     slot_number: u8,
     epoch: u32,
-    /// What came back from under later reservations, in ticks.
+    /// What was refunded from before later reservations, or granted, in ticks.
     pub(crate) given: u64,
-    /// What came back in all.
+    /// What was refunded in all, in ticks.
     pub(crate) refunded: u64,
 }
 
-/// By which terms something was charged, and where it was booked; the default is nothing, by none.
+/// The limit version and slot of a charge; the default is no charge.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct ChargeOrigin {
-    /// Which of the slots that the key may have, then the terms.
+    /// Which of the slots the key may be in, then the version.
     at: u32,
     epoch: u32,
 }
 
-/// The epoch that does not end: nothing of it comes back.
+/// The last epoch: its charges are not refunded.
 const FINAL_EPOCH: u32 = u32::MAX;
 
 fn advance_epoch(epoch: &AtomicU32) {
-    // Nobody else writes it.
+    // No other thread writes it.
     let next = epoch.load(Ordering::Relaxed).saturating_add(1);
     epoch.store(next, Ordering::Release);
 }
@@ -69,20 +70,20 @@ const _: () = assert!(
 );
 
 impl ChargeOrigin {
-    /// Stands for a charge that is not of a table.
+    /// The origin of a charge that is not of a table.
     pub(crate) const EXTERNAL: Self = Self {
         at: u32::MAX,
         epoch: u32::MAX,
     };
 
-    /// 0 if nothing was charged.
+    /// Returns the id of the limit version; 0 if nothing was charged.
     pub(crate) fn version(self) -> u32 {
         self.at & MAX_VERSIONS
     }
 }
 
 impl RefundTotals {
-    /// The booking of a charge by these terms.
+    /// Returns the origin of a charge by this version.
     #[inline]
     pub(crate) fn charge_origin(&self, version: u32) -> ChargeOrigin {
         ChargeOrigin {
@@ -112,7 +113,7 @@ impl RefundCounters {
 }
 
 impl<C: Clock> Table<C> {
-    /// The account of the key of that hash, which is there.
+    /// Returns the refund counters of the slot, which holds the key of that hash.
     #[inline(always)]
     pub(super) fn slot_refunds(&self, hash: u64, slot: Slot) -> SlotRefunds<'_> {
         let RefundCounters { words, offset, .. } = &self.refund_counters;
@@ -123,7 +124,7 @@ impl<C: Clock> Table<C> {
         } else {
             self.first_slot_number(hash, slot.0 - index) + index
         };
-        // Where its line begins there, and two words for each slot before it.
+        // The start of its cache line there, and two words for each slot before it.
         let words = &words[offset + at + index..][..2];
         SlotRefunds {
             slot_number: slot_number as u8,
@@ -133,10 +134,10 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// Which is the first slot of that line, of those that a key may have.
+    /// Returns the number of the first slot of that cache line among those the key may be in.
     #[cold]
     fn first_slot_number(&self, hash: u64, cache_line: usize) -> usize {
-        // It is in one of its lines.
+        // The key is in one of its cache lines.
         (0..PROBES)
             .find(|probe| self.cache_line(hash, *probe) == cache_line)
             .unwrap_or(0)
@@ -150,21 +151,21 @@ impl<C: Clock> Table<C> {
         &self.refund_counters.epochs[at / WORDS * SLOTS + at % WORDS]
     }
 
-    /// Makes all that was charged so far to who is there give nothing back. Only who has claimed
-    /// the entry does.
+    /// Makes earlier charges on the key in this slot give nothing back. Only the thread that has
+    /// claimed the entry may call it.
     pub(super) fn invalidate_charges(&self, slot: Slot) {
         advance_epoch(self.epoch(slot));
     }
 
-    /// How the account of that key stands. To be read before its state moves: what comes back in
-    /// between then counts against who is charged, not for them.
+    /// Returns the refund totals of that key's slot. To be read before its state is written: a
+    /// refund in between then counts against the charge, not for it.
     #[inline(always)]
     pub(crate) fn refund_totals(&self, hash: u64, slot: Slot) -> RefundTotals {
         self.slot_refunds(hash, slot).refund_totals()
     }
 
-    /// Reads the words of a key's home line, to have them in the cache by the time its slot is
-    /// known.
+    /// Reads the refund counters of a key's home cache line, to have them in the cache by the time
+    /// its slot is known.
     #[inline(always)]
     pub(crate) fn prefetch_refunds(&self, hash: u64) {
         let RefundCounters { words, offset, .. } = &self.refund_counters;
@@ -193,7 +194,7 @@ impl SlotRefunds<'_> {
         }
     }
 
-    /// How it stands, if what was booked so is still on it, by those terms.
+    /// Returns the totals, if a charge of that origin by that version can still be refunded.
     pub(crate) fn totals_if_current(
         &self,
         charge_origin: ChargeOrigin,
@@ -205,17 +206,17 @@ impl SlotRefunds<'_> {
         })
     }
 
-    /// Makes all that was charged so far give nothing back.
+    /// Makes earlier charges give nothing back.
     pub(crate) fn invalidate_charges(&self) {
         advance_epoch(self.epoch);
     }
 
-    /// So much comes back from under later reservations, and is no refund.
+    /// Counts ticks that come back from before later reservations and are not a refund.
     pub(crate) fn add_given(&self, ticks: u64) {
         self.given.fetch_add(ticks, Ordering::AcqRel);
     }
 
-    /// So much comes back.
+    /// Counts a refund.
     pub(crate) fn refund(&self, back: &TokenRefund) {
         if back.shifts {
             self.add_given(back.give);

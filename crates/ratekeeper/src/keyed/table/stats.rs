@@ -1,4 +1,4 @@
-//! How many keys there are, and what became of others.
+//! Table statistics: keys held and keys evicted.
 
 use super::{EMPTY, EntryView, SLOTS, Slot, Stripe, Table, VACANT, WORDS};
 use crate::clock::{Clock, Timestamp};
@@ -8,35 +8,33 @@ use crate::sync::{AtomicU64, Ordering};
 use std::collections::BTreeMap;
 use std::vec::Vec;
 
-/// How many keys a table holds, and what became of others. What
-/// [`Keyed::figures`](crate::Keyed::figures) returns.
+/// Statistics of a table of keys; see [`Keyed::stats`](crate::Keyed::stats).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[non_exhaustive]
 pub struct KeyedStats {
-    /// Keys that it was made for.
+    /// How many keys the table was made for.
     pub max_keys: u64,
-    /// Keys in it, fresh ones that nobody has needed the room of among them.
+    /// Keys in the table, including fresh ones whose slot has not been needed yet.
     pub keys: u64,
-    /// Keys in it that have used something which has not come back yet. Counting them reads the
-    /// whole table.
+    /// Keys in the table that have used something which has not been refilled yet. Counting them
+    /// reads the whole table.
     pub live: u64,
-    /// Fresh keys that were forgotten, which changes no decision.
+    /// Fresh keys that were evicted, which changes no decision.
     pub evicted_fresh: u64,
-    /// Live keys that were displaced into the floor of their limit.
+    /// Live keys that were evicted into the floor of their limit.
     pub evicted_live: u64,
-    /// Bytes it may use by now: the table, and states that do not fit it.
+    /// Bytes in use at most: the table, and states that do not fit it.
     pub bytes: u64,
 }
 
-/// What became of the keys of one limit. What [`Store::census`](crate::Store::census) returns for
-/// each.
+/// Statistics of the keys of one limit; see [`Store::key_stats`](crate::Store::key_stats).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct LimitKeyStats {
-    /// Keys that have used something which has not come back yet.
+    /// Keys that have used something which has not been refilled yet.
     pub live: u64,
-    /// Fresh keys that were forgotten, which changes no decision.
+    /// Fresh keys that were evicted, which changes no decision.
     pub evicted_fresh: u64,
-    /// Live keys that were displaced into the floor of the limit.
+    /// Live keys that were evicted into the floor of the limit.
     pub evicted_live: u64,
 }
 
@@ -63,7 +61,7 @@ impl<C: Clock> Table<C> {
         stats
     }
 
-    /// How many keys of a line are live.
+    /// Returns how many keys of a limit are live.
     pub(crate) fn live(&self, registered: &RegisteredLimit, now: Timestamp) -> u64 {
         let mut live = 0;
         self.for_each_entry(|entry| {
@@ -73,14 +71,14 @@ impl<C: Clock> Table<C> {
         live
     }
 
-    /// What became of the keys of each of several lines, some of which may be of other tables: of
-    /// those it knows nothing.
+    /// Returns statistics of the keys of each of several limits; zeros for a limit of another
+    /// table.
     pub(crate) fn limit_stats<'a>(
         &self,
         versions: impl Iterator<Item = &'a LimitVersion> + Clone,
         now: Timestamp,
     ) -> Vec<LimitKeyStats> {
-        // By number, so that one pass is enough for however many lines.
+        // By number, so that one pass is enough for any number of limits.
         let own = versions.clone().filter(|version| self.knows(version));
         let mut live: BTreeMap<u64, u64> =
             own.map(|version| (version.registered.number, 0)).collect();
@@ -113,7 +111,7 @@ impl<C: Clock> Table<C> {
             .is_none_or(|freshness| !freshness.is_fresh())
     }
 
-    /// Every entry, as it is when it is come by.
+    /// Visits every entry, each as it is at that moment.
     fn for_each_entry(&self, mut visit: impl FnMut(&EntryView)) {
         for word in (0..self.cache_lines as usize * WORDS).filter(|at| at % WORDS < SLOTS) {
             let slot = Slot(self.offset + word);

@@ -1,5 +1,5 @@
-//! Several entries at once: claimed in the order of their addresses, worked on, and left all
-//! together or as they were.
+//! Transactions over several entries: claimed in the order of their addresses, worked on, and
+//! committed all together or left unchanged.
 
 use super::{EntryView, RefundTotals, STRIPES, Slot, Table, tag};
 use crate::algorithm::Refund;
@@ -11,11 +11,11 @@ use crate::limiter::cell::{Reach, reach};
 use crate::sync::{Guard, Ordering, relax};
 use smallvec::SmallVec;
 
-/// So many entries are held without anything being allocated for it.
+/// Up to this many entries are claimed without an allocation.
 pub(crate) const INLINE_ENTRIES: usize = 8;
 
 impl<C: Clock> Table<C> {
-    /// Whether terms are of this table.
+    /// Whether a limit version is of this table.
     #[inline]
     pub(crate) fn knows(&self, version: &LimitVersion) -> bool {
         version.registered.table == self.id
@@ -27,9 +27,8 @@ impl<C: Clock> Table<C> {
         tag(a, 0) == tag(b, 0) && self.cache_line(a, 0) == self.cache_line(b, 0)
     }
 
-    /// Makes the entries of several keys one's own, at the same time; none if something came in
-    /// between. Keys that are not in the table are put in first, unless that has been tried too
-    /// often already.
+    /// Claims the entries of several keys together; `None` if another thread interfered. Keys that
+    /// are not in the table are inserted first, unless that has been tried too often already.
     pub(crate) fn transact<'a>(
         &'a self,
         keys: &[(&'a LimitVersion, u64)],
@@ -68,7 +67,7 @@ impl<C: Clock> Table<C> {
             transaction.entries.push(entry);
         }
         if !without_slot.is_empty() {
-            // Locks come before claims: nobody waits for a lock with an entry in hand.
+            // Locks come before claims: no thread waits for a lock while it holds a claimed entry.
             without_slot.sort_unstable();
             without_slot.dedup();
             transaction.locks.extend(
@@ -84,7 +83,7 @@ impl<C: Clock> Table<C> {
             .map(|(at, entry)| (entry.view.map(|view| view.slot), at))
             .collect();
         order.sort_unstable();
-        // One came to where another had just been: waiting for it would be waiting for oneself.
+        // One key was inserted where another had just been: claiming both would wait for itself.
         if order
             .windows(2)
             .any(|pair| pair[0].0.is_some() && pair[0].0 == pair[1].0)
@@ -119,7 +118,7 @@ impl<C: Clock> Table<C> {
             let _held = self.stripe(hash).insert_lock.hold();
             if self.find(hash).is_none() {
                 let start = self.initial_state(hash, version)?;
-                // As if used now, so that the others of the same call do not take its place.
+                // Marked as used now, so that the other keys of the same call do not evict it.
                 self.insert(
                     self.claim_slot(hash, now),
                     hash,
@@ -161,8 +160,7 @@ impl<C: Clock> Table<C> {
     }
 }
 
-/// Entries that are one's own for the moment, and what is to become of them. Dropped, they stay
-/// what they were.
+/// Claimed entries and their new states. Dropped without a commit, the entries stay unchanged.
 pub(crate) struct Transaction<'a, C: Clock> {
     table: &'a Table<C>,
     entries: SmallVec<[TransactionEntry<'a>; INLINE_ENTRIES]>,
@@ -175,15 +173,15 @@ struct TransactionEntry<'a> {
     view: Option<EntryView>,
     state: WorkingState,
     claimed: bool,
-    /// What was logged, and when: to be taken back if it comes to nothing.
+    /// What was logged, and when: to be removed if nothing is committed.
     undo: Option<(u64, u64)>,
 }
 
-/// A state that is being worked on.
+/// The working state of an entry.
 enum WorkingState {
     Word(u64),
     Handle(u64),
-    /// There is no room for it: what becomes of it goes into the floor.
+    /// There is no slot for it: the new state goes into the floor.
     OutOfTable(EntryState),
 }
 
@@ -192,7 +190,7 @@ impl<C: Clock> Transaction<'_, C> {
         self.entries[at].version
     }
 
-    /// How its account stands.
+    /// Returns the refund totals of its slot.
     pub(crate) fn refund_totals(&self, at: usize) -> RefundTotals {
         let entry = &self.entries[at];
         entry
@@ -205,14 +203,14 @@ impl<C: Clock> Transaction<'_, C> {
         self.entries[at].version.normal.kind == Kind::Log
     }
 
-    /// Whether there is no room for it, nor a floor it could go to.
+    /// Whether it has neither a slot nor a floor its state could go to.
     pub(crate) fn has_no_slot(&self, at: usize) -> bool {
         let entry = &self.entries[at];
         entry.version.normal.kind == Kind::InFlight
             && matches!(entry.state, WorkingState::OutOfTable(_))
     }
 
-    /// One call on what is transaction.
+    /// Judges one call on a claimed entry.
     pub(crate) fn judge(&mut self, at: usize, request: &CallRequest) -> CallResult {
         let (table, entry) = (self.table, &mut self.entries[at]);
         match &mut entry.state {
@@ -248,7 +246,7 @@ impl<C: Clock> Transaction<'_, C> {
         }
     }
 
-    /// Leaves every entry as it was worked on.
+    /// Writes every new state and releases the entries.
     pub(crate) fn commit(mut self) {
         for entry in self.entries.drain(..) {
             match (entry.state, entry.view) {

@@ -1,4 +1,4 @@
-//! Updates of one key: settling, granting, resetting and releasing, which change its state alone.
+//! Updates of one key, outside of decisions: settle, cancel, grant, reset, and releasing permits.
 
 use super::{SlotRefunds, Table};
 use crate::clock::{Clock, Timestamp};
@@ -10,12 +10,12 @@ use crate::limiter::cell::{Reach, reach};
 use crate::sync::{back_off, relax};
 
 impl<C: Clock> Table<C> {
-    /// How many of a key are in flight.
+    /// Returns how many of a key are in flight.
     pub(crate) fn in_flight(&self, hash: u64) -> u64 {
         self.find(hash).map_or(0, |entry| entry.word())
     }
 
-    /// Takes back permits that are in flight: their entry cannot have gone.
+    /// Releases permits that are in flight: their entry cannot have been evicted.
     pub(crate) fn release_permits(&self, hash: u64, cost: u64) {
         while let Some(entry) = self.find(hash) {
             if self.swap(&entry, entry.word().saturating_sub(cost)) {
@@ -25,9 +25,9 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    /// Runs `change` on the state of a key, alone, with its account unless it has no place.
-    /// `absent` says what of a key that is not in the table. A key that is judged by another plan
-    /// by now stays with that. False if it was displaced and stays so.
+    /// Runs `change` on the claimed state of a key, with the refund counters of its slot if it has
+    /// one. `absent` says what to do with a key that is not in the table. A key that has moved to
+    /// another limit stays with that. `false` if it was evicted and is not inserted.
     pub(crate) fn update(
         &self,
         first_version: &LimitVersion,
@@ -123,18 +123,19 @@ impl<C: Clock> Table<C> {
     }
 }
 
-/// What becomes of a key that is not in the table when its state is to be altered.
+/// What to do with a key that is not in the table when its state is to be updated.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum AbsentKey {
-    /// One that would start from fresh stays so: there is nothing to alter.
+    /// Skip a key that would start from fresh, because there is nothing to update; insert any
+    /// other.
     InsertUnlessFresh,
-    /// The same, and one that was displaced stays so.
+    /// Insert no key, also not one that was evicted.
     NeverInsert,
-    /// It is put in.
+    /// Insert the key.
     Insert,
 }
 
-/// The state of a key that is one's own for the moment.
+/// The claimed state of a key.
 pub(crate) enum StateMut<'a> {
     Word(&'a mut u64),
     Large(&'a mut LargeState, &'a ByteBudget),

@@ -1,9 +1,9 @@
-//! What was charged and is settled later, by a receipt: state here until then, or until its time is
-//! over.
+//! Detached verdicts: charges that are settled later by a receipt, stored here until then or until
+//! they expire.
 //!
-//! A receipt names the store and a number, and nothing of what was charged leaves the process:
-//! settling takes it out, so that it is done once. Permits whose time is over go back with the next
-//! decision.
+//! A receipt names the store and a number; nothing of what was charged leaves the process. Settling
+//! removes the charges, so that it happens once. The permits of expired ones are released with the
+//! next decision.
 
 use super::super::{DetachError, Receipt, SettleError, Verdict};
 use super::MemoryStore;
@@ -15,16 +15,16 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// So many may be waiting to be settled: about 50 MB.
+/// How many may wait to be settled: about 50 MB.
 const MAX_DETACHED: usize = 1 << 18;
 
-/// The bytes of a receipt: the store, the number, until when.
+/// The bytes of a receipt: the store id, the number, the expiration time.
 const RECEIPT_BYTES: usize = 24;
 
 pub(super) struct DetachedCharges {
-    /// Sets this store apart from any other, the one before a restart included.
+    /// Identifies this store among all others, including the one before a restart.
     store_id: u64,
-    /// When the next one is over, in nanoseconds; nothing is before that.
+    /// When the next one expires, in nanoseconds; none expires before that.
     earliest: AtomicU64,
     state: Mutex<DetachedState>,
 }
@@ -33,7 +33,7 @@ pub(super) struct DetachedCharges {
 struct DetachedState {
     last: u64,
     charges: HashMap<u64, Charges>,
-    /// When each is over, and which.
+    /// When each expires, and its number.
     expirations: BTreeSet<(u64, u64)>,
 }
 
@@ -50,7 +50,7 @@ impl DetachedCharges {
         }
     }
 
-    /// Whether something is over that has not been taken out.
+    /// Whether something has expired and was not removed yet.
     #[inline]
     pub(super) fn has_expired(&self, now: Timestamp) -> bool {
         now.as_unix_nanos() >= self.earliest.load(Relaxed)
@@ -73,7 +73,7 @@ impl DetachedCharges {
 
 /// # Settling later
 impl<C: Clock> MemoryStore<C> {
-    /// Keeps a verdict until it is settled by its receipt, at an instant of your choice; see
+    /// Detaches a verdict, to be settled by its receipt, at an instant of your choice; see
     /// [`Store::detach`](crate::Store::detach).
     pub fn detach_now(
         &self,
@@ -85,7 +85,7 @@ impl<C: Clock> MemoryStore<C> {
         if detached.has_expired(now) {
             self.expire(now);
         }
-        // What another store charged stays with that one.
+        // Charges of another store stay there.
         let is_own = verdict.table == Some(self.inner.table.id);
         let until = until.as_unix_nanos();
         let number = {
@@ -106,7 +106,7 @@ impl<C: Clock> MemoryStore<C> {
             detached.set_earliest(&state);
             number
         };
-        // From here on they are out until that.
+        // From here on the permits are held until the receipt is settled or expires.
         if is_own {
             verdict.permits = None;
         }
@@ -116,7 +116,7 @@ impl<C: Clock> MemoryStore<C> {
             .collect())
     }
 
-    /// Settles what was detached, at an instant of your choice; see
+    /// Settles a detached verdict, at an instant of your choice; see
     /// [`Store::settle_detached`](crate::Store::settle_detached).
     pub fn settle_detached_now(
         &self,
@@ -151,7 +151,7 @@ impl<C: Clock> MemoryStore<C> {
         Ok(())
     }
 
-    /// Takes out what is over: its permits go back.
+    /// Removes what has expired and releases its permits.
     #[cold]
     pub(super) fn expire(&self, now: Timestamp) {
         let detached = &self.inner.detached;

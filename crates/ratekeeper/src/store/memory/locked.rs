@@ -1,5 +1,5 @@
-//! The other way: asks about one bucket are one group, and the groups are transaction together, charged or
-//! left as they were.
+//! Locked decisions: asks on one bucket form a group, and the groups are claimed together, charged
+//! or left unchanged.
 
 use super::super::{Ask, AskResult, INLINE_ENTRIES, Mode, Verdict};
 use super::{MemoryStore, receipt, with_max_wait};
@@ -11,23 +11,23 @@ use crate::limit::Kind;
 use crate::sync::relax;
 use smallvec::SmallVec;
 
-/// The asks of a call that are about one bucket.
+/// The asks of a call on one bucket.
 struct Group<'a> {
     first_version: &'a LimitVersion,
     hash: u64,
     enforce: ModeTotals,
     shadow: ModeTotals,
     peek: ModeTotals,
-    /// The terms it was judged by, and how the account of the key stood before.
+    /// The limit version it was judged by, and the refund totals of the key's slot before it.
     version: u32,
     refund_totals: RefundTotals,
 }
 
-/// Those of one mode: their costs add.
+/// The asks of one mode: their costs add up.
 #[derive(Default)]
 struct ModeTotals {
     asks: u32,
-    /// None: more than can be counted.
+    /// `None`: more than can be counted.
     cost: Option<u64>,
     reserve: u64,
     max_wait: Option<u64>,
@@ -72,17 +72,17 @@ impl ModeTotals {
     }
 }
 
-/// What an attempt to charge every group came to.
+/// The outcome of an attempt to charge every group.
 enum ChargeOutcome {
     Done,
     Denied,
-    /// A log may not grow, or a permit has no place: what its group is told.
+    /// A log may not grow, or a permit has no slot: the group, and its result.
     Full(usize, CallResult),
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// The same for keys that are not in the table or asked about twice, states of more than a
-    /// word, and whoever was interrupted.
+    /// The slow path, for keys that are not in the table or asked about twice, for large states,
+    /// and for calls that another thread interfered with.
     #[inline(never)]
     pub(super) fn decide_slow(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) {
         let table = &self.inner.table;
@@ -133,7 +133,7 @@ impl<C: Clock> MemoryStore<C> {
         self.write_verdict(asks, &mut groups, &group_of, charged, verdict);
     }
 
-    /// Judges every group without writing; true if none denies.
+    /// Judges every group without writing; `true` if none denies.
     fn peek_all(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
         let table = &self.inner.table;
         for group in groups.iter_mut() {
@@ -153,7 +153,7 @@ impl<C: Clock> MemoryStore<C> {
             .any(|group| group.enforce.is_denied() || group.peek.is_denied())
     }
 
-    /// Judges every group and, if none denies, charges all; whether it did.
+    /// Judges every group and, if none denies, charges all; returns whether it did.
     fn all_or_nothing(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
         let table = &self.inner.table;
         for attempts in 0.. {
@@ -163,7 +163,7 @@ impl<C: Clock> MemoryStore<C> {
             if !self.peek_all(groups, now) {
                 return false;
             }
-            // Who only looks has seen all there is to see.
+            // Groups that only peek need no claim.
             let writes = |group: &Group<'_>| group.enforce.charges() || group.shadow.charges();
             let wanted: SmallVec<[(&LimitVersion, u64); INLINE_ENTRIES]> = groups
                 .iter()
@@ -181,7 +181,7 @@ impl<C: Clock> MemoryStore<C> {
                     transaction.commit();
                     return true;
                 }
-                // Somebody came first. What they left is what this call is told.
+                // Another call came first. What it left decides this one.
                 ChargeOutcome::Denied => {}
                 ChargeOutcome::Full(at, call) => {
                     drop(transaction);
@@ -194,7 +194,7 @@ impl<C: Clock> MemoryStore<C> {
         false
     }
 
-    /// Judges the groups on what is transaction for them; if none denies, leaves what they charge in it.
+    /// Judges the groups on their claimed entries; if none denies, leaves what they charge in them.
     fn charge(
         transaction: &mut Transaction<'_, C>,
         groups: &mut [Group<'_>],
@@ -223,15 +223,15 @@ impl<C: Clock> MemoryStore<C> {
                         transaction.judge(at, &group.enforce.request(now, true)),
                     );
                 }
-                // Who takes nothing needs none.
+                // What charges nothing needs no slot.
                 continue;
             }
             if !fits(transaction, at, &group.enforce) || !fits(transaction, at, &group.peek) {
                 return ChargeOutcome::Denied;
             }
         }
-        // A log may still find that there are no bytes for it: those are charged first, and taken
-        // back if one is not.
+        // A log may still find that there are no bytes for it: logs are charged first, and their
+        // charges taken back if one does not fit.
         for logs in [true, false] {
             let mut at = 0;
             for (number, group) in groups.iter_mut().enumerate() {
@@ -279,7 +279,7 @@ impl<C: Clock> MemoryStore<C> {
                     ..
                 } = *group;
                 let totals = group.totals(ask.mode);
-                // What is left of it is of the asks behind this one.
+                // The rest belongs to the asks after this one.
                 totals.cost = totals.cost.map(|cost| cost.saturating_sub(ask.cost));
                 if let ModeTotals {
                     call: Some(call),

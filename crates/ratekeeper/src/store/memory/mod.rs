@@ -1,9 +1,9 @@
-//! The store in this process: one table for all its limits.
+//! The memory store: many limits and their keys in one table of this process.
 //!
 //! One ask is one compare-and-swap. Several are read first; if one denies, nothing is written.
 //! Otherwise their entries are claimed in the order of their addresses, judged again, and written:
-//! whoever meets a claimed entry waits for those few instructions, and nobody ever sees a charge
-//! that is then taken back.
+//! a thread that meets a claimed entry waits for those few instructions, and no thread ever sees a
+//! charge that is then taken back.
 
 mod detached;
 mod locked;
@@ -32,7 +32,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::vec::Vec;
 
-/// Many limits and all their keys in one table of fixed size: several of them are decided at once,
+/// Many limits and all their keys in one table of fixed size: several of them are decided together,
 /// all or nothing.
 ///
 /// ```
@@ -47,7 +47,8 @@ use std::vec::Vec;
 /// # Ok::<_, ratekeeper::keyed::TooManyLimitsError>(())
 /// ```
 ///
-/// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). A handle: clones share it.
+/// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). This is a handle: clones
+/// share the store.
 pub struct MemoryStore<C: Clock = DefaultClock> {
     inner: Arc<Inner<C>>,
 }
@@ -58,19 +59,19 @@ struct Inner<C> {
     detached: DetachedCharges,
 }
 
-/// Makes a [`MemoryStore`]; what [`MemoryStore::builder`] returns.
+/// Builder of a [`MemoryStore`]; see [`MemoryStore::builder`].
 pub struct MemoryStoreBuilder<C: Clock = DefaultClock> {
     size: TableSize,
     clock: C,
 }
 
 impl MemoryStore {
-    /// A store for up to a million keys, on the operating system's monotonic clock.
+    /// Creates a store for up to a million keys, on the operating system's monotonic clock.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// To choose how many keys, how much memory, or another clock.
+    /// Returns a builder, to choose the number of keys, the memory, or another clock.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder {
             size: TableSize::default(),
@@ -86,21 +87,23 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStoreBuilder<C> {
-    /// See [`KeyedBuilder::max_keys`](crate::keyed::KeyedBuilder::max_keys).
+    /// Sets how many keys may be in use at once; see
+    /// [`KeyedBuilder::max_keys`](crate::keyed::KeyedBuilder::max_keys).
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
         self.size.keys = keys;
         self
     }
 
-    /// See [`KeyedBuilder::max_bytes`](crate::keyed::KeyedBuilder::max_bytes).
+    /// Sets how many bytes it may use in all; see
+    /// [`KeyedBuilder::max_bytes`](crate::keyed::KeyedBuilder::max_bytes).
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
         self.size.bytes = Some(bytes);
         self
     }
 
-    /// Another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
         MemoryStoreBuilder {
@@ -109,20 +112,19 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         }
     }
 
-    /// Makes it. Memory is reserved now and used as keys come.
+    /// Builds it. Memory is reserved now and used as keys arrive.
     ///
     /// # Panics
     ///
-    /// If the memory cannot even be reserved: more than the system would ever hand out was asked
-    /// for.
+    /// If the memory cannot be reserved, because it is more than the system can hand out.
     pub fn build(self) -> MemoryStore<C> {
         self.try_build()
-            .expect("memory for as many keys as were asked for")
+            .expect("not enough memory for this many keys")
     }
 
-    /// Makes it, if the memory can be reserved: for a cap that comes from a configuration.
+    /// Builds it, if the memory can be reserved: for a size that comes from a configuration.
     pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeysError> {
-        // Half of a cap in bytes is for states that do not fit the table.
+        // Half of `max_bytes` is for states that do not fit the table.
         let table =
             Table::try_new(self.size, self.clock, BYTES_PER_KEY).ok_or(TooManyKeysError(()))?;
         Ok(MemoryStore {
@@ -135,13 +137,13 @@ impl<C: Clock> MemoryStoreBuilder<C> {
     }
 }
 
-/// More keys than the system has memory for.
+/// Error: not enough memory for this many keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyKeysError(());
 
 impl fmt::Display for TooManyKeysError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the system has no memory for a store of as many keys; lower max_keys")
+        f.write_str("not enough memory for a store of this many keys; lower max_keys")
     }
 }
 
@@ -149,8 +151,8 @@ impl core::error::Error for TooManyKeysError {}
 
 /// # Limits
 impl<C: Clock> MemoryStore<C> {
-    /// Registers a limit. Its keys have nothing to do with those of any other limit, one of the
-    /// same name included.
+    /// Registers a limit. Its keys are independent of those of any other limit, one of the same
+    /// name included.
     ///
     /// It is an error once there have been 16 million limits and changes of limits.
     pub fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
@@ -172,17 +174,17 @@ impl<C: Clock> MemoryStore<C> {
         Ok(LimitHandle { first_version })
     }
 
-    /// Changes a limit for every key, at once, each keeping the tokens it has.
+    /// Changes a limit for every key at once; each keeps its tokens.
     pub fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
         self.set_limit_with(handle, limit, Carry::Keep);
     }
 
-    /// Changes a limit and says what becomes of the tokens.
+    /// Changes a limit, with a choice of what happens to the tokens.
     pub fn set_limit_with(&self, handle: &LimitHandle, limit: Limit, carry: Carry) {
         self.change(handle, Rule::Rate(limit), carry);
     }
 
-    /// Changes how many may be in flight. Permits that are out stay out.
+    /// Changes how many may be in flight. Permits already taken stay valid.
     pub fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
         self.change(handle, Rule::InFlight(limit), Carry::Keep);
     }
@@ -203,13 +205,13 @@ impl<C: Clock> MemoryStore<C> {
         self.inner.table.knows(&handle.first_version)
     }
 
-    /// What came on top of a limit's promise, or was not given back.
+    /// Returns counters of what was allowed on top of the limit and of refunds that were lost.
     pub fn adjustments(&self, handle: &LimitHandle) -> Adjustments {
         handle.first_version.registered.adjustments()
     }
 
-    /// How many keys of a limit have used something that has not come back yet. Reads the whole
-    /// table.
+    /// Returns how many keys of a limit have used something that has not been refilled yet. Reads
+    /// the whole table.
     pub fn live(&self, handle: &LimitHandle) -> u64 {
         let table = &self.inner.table;
         match table.knows(&handle.first_version) {
@@ -218,8 +220,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// How many keys of each of these limits are live, and how many were evicted, in their order.
-    /// Reads the whole table, once.
+    /// Returns how many keys of each of these limits are live, and how many were evicted, in their
+    /// order. Reads the whole table, once.
     pub fn key_stats(&self, limits: &[LimitHandle]) -> Vec<LimitKeyStats> {
         let table = &self.inner.table;
         table.limit_stats(
@@ -228,13 +230,13 @@ impl<C: Clock> MemoryStore<C> {
         )
     }
 
-    /// How many keys there are, and what became of others. Counting them reads the whole table.
+    /// Returns how many keys the table holds and how many it evicted. Reads the whole table.
     pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
         table.stats(table.clock().now())
     }
 
-    /// The clock it runs on.
+    /// Returns the clock it runs on.
     pub fn clock(&self) -> &C {
         self.inner.table.clock()
     }
@@ -242,8 +244,8 @@ impl<C: Clock> MemoryStore<C> {
 
 /// # One key
 impl<C: Clock> MemoryStore<C> {
-    /// Gives a key up to `tokens` of what it has used; see
-    /// [`Limiter::grant`](crate::Limiter::grant). Permits are not given.
+    /// Grants a key up to `tokens` of what it has used; see
+    /// [`Limiter::grant`](crate::Limiter::grant). Permits are not granted.
     pub fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
         if let Some(hash) = self.rate_key_hash(handle, key) {
             let table = &self.inner.table;
@@ -253,7 +255,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Makes a key fresh. Older verdicts give nothing back to it; permits that are out stay out.
+    /// Makes a key fresh. Earlier verdicts refund nothing to it. Permits already taken stay valid.
     pub fn reset(&self, handle: &LimitHandle, key: &[u8]) {
         if let Some(hash) = self.rate_key_hash(handle, key) {
             let table = &self.inner.table;
@@ -261,8 +263,8 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Where a key is. None if the limit is not of this store, or counts permits: only who holds
-    /// one gives it back.
+    /// Returns the hash of a key of a rate; `None` if the limit is not of this store, or counts
+    /// permits: only their holder releases those.
     fn rate_key_hash(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
         let (table, first_version) = (&self.inner.table, &*handle.first_version);
         let is_rate = matches!(first_version.rule, Rule::Rate(_));
@@ -290,7 +292,7 @@ impl<C: Clock> MemoryStore<C> {
         }
     }
 
-    /// Lets a verdict that took permits know where they go back to.
+    /// Attaches to a verdict that took permits the store they are released to.
     fn attach_permits(&self, verdict: &mut Verdict) {
         let permits = verdict
             .results()
@@ -306,7 +308,7 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Timestamp) {
-        // What another store charged is none of this one's business.
+        // Charges of another store are ignored.
         if verdict.table == Some(self.inner.table.id) {
             self.settle_charges(verdict.results().map(|status| status.charged), actual, now);
         }
@@ -353,8 +355,8 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// What is told to a caller that would wait so long. A class with a reserve may not go into debt,
-/// so waiting is no use to it.
+/// Applies the caller's maximum wait to a decision. A class with a reserve may not go into debt, so
+/// waiting is no use to it.
 fn with_max_wait(decision: Decision, max_wait: Option<u64>, reserve: u64) -> Decision {
     match max_wait {
         Some(max_wait) if reserve == 0 => decision.with_max_wait(max_wait),
@@ -362,7 +364,7 @@ fn with_max_wait(decision: Decision, max_wait: Option<u64>, reserve: u64) -> Dec
     }
 }
 
-/// What an ask for `cost` charged, before `later` more that were charged with it as one.
+/// Returns the receipt of an ask for `cost`, charged together with `later` more units as one.
 fn receipt(
     version: &LimitVersion,
     hash: u64,
@@ -375,8 +377,8 @@ fn receipt(
         given, refunded, ..
     } = *refund_totals;
     let normal = &version.normal;
-    // One after the other, so that each gives back what is its own. Windows and logs tell them
-    // apart by nothing.
+    // One after the other, so that each refunds its own units. Windows and logs do not tell them
+    // apart.
     let later = if normal.is_machine() {
         0
     } else {

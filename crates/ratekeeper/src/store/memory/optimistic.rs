@@ -1,5 +1,5 @@
-//! The straight way: every key is in the table, its state is a word, it is asked about once, and
-//! nobody comes in between.
+//! Optimistic decisions: every key is in the table, its state is one word, no key is asked about
+//! twice, and no other thread interferes.
 
 use super::super::{Ask, AskResult, INLINE_ENTRIES, Mode, Verdict};
 use super::{MemoryStore, receipt, with_max_wait};
@@ -19,11 +19,11 @@ struct PendingAsk<'a> {
 }
 
 impl<C: Clock> MemoryStore<C> {
-    /// Decides what is not out of the ordinary, and tells it to `verdict`; otherwise none, and
-    /// nothing is written.
+    /// Decides the common case and writes it to `verdict`; `None` otherwise, and then nothing is
+    /// written.
     ///
-    /// States are read and judged one by ask_state, and claimed as they were read: if all can be, they
-    /// were all so at that moment, and what was judged holds.
+    /// States are read and judged one by one, and claimed as they were read: if all can be claimed,
+    /// all were so at that moment, and what was judged holds.
     pub(super) fn try_decide_optimistic(
         &self,
         asks: &[Ask<'_>],
@@ -89,7 +89,7 @@ impl<C: Clock> MemoryStore<C> {
         for (ask, ask_state) in asks.iter().zip(&pending) {
             let charged = ask_state.call.after.is_some();
             if denied && charged {
-                // It would have fitted, and is told what there is.
+                // It would have fitted: its decision shows the numbers without the charge.
                 let unwritten = ask_state.version.judge_word(
                     ask_state.entry.word(),
                     &CallRequest {

@@ -83,14 +83,15 @@ impl LimitVersion {
     /// Merges the state of an evicted key into the floor of its part.
     pub(super) fn merge_into_floor(&self, hash: u64, state: &EntryState, budget: &ByteBudget) {
         let floor = self.floor.get_or_init(|| {
-            Box::new(match self.fits_a_word() {
-                true => EvictionFloor::Words((0..FLOOR_PARTS).map(|_| AtomicU64::new(0)).collect()),
-                false => self.new_large_floor(budget),
+            Box::new(if self.fits_a_word() {
+                EvictionFloor::Words((0..FLOOR_PARTS).map(|_| AtomicU64::new(0)).collect())
+            } else {
+                self.new_large_floor(budget)
             })
         });
         match (floor, state) {
             (EvictionFloor::Words(words), EntryState::Word(word)) => {
-                self.merge_word_into_floor(part(words, hash), *word)
+                self.merge_word_into_floor(part(words, hash), *word);
             }
             (EvictionFloor::Large(states), EntryState::Large(state)) => {
                 let mut floor = lock(part(states, hash));

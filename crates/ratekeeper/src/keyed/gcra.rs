@@ -238,17 +238,18 @@ impl<C: Clock> KeyedGcra<C> {
         &self,
         keys: impl IntoIterator<Item = &'a Q>,
     ) -> usize {
-        let (mut hashes, mut many) = ([0; 64], 0);
+        let mut hashes = [0; 64];
+        let mut count = 0;
         for (hash, key) in hashes.iter_mut().zip(keys) {
             *hash = self.inner.table.hash(key);
-            many += 1;
+            count += 1;
         }
         // No read depends on another one: they are under way together.
-        let bits = hashes[..many]
+        let bits = hashes[..count]
             .iter()
             .fold(0, |bits, hash| bits ^ self.inner.table.prefetch(*hash));
         core::hint::black_box(bits);
-        many
+        count
     }
 
     /// Returns how many keys the table holds and how many it evicted. Reads the whole table.

@@ -141,7 +141,8 @@ mod aes {
                 && self.filled == 0
                 && bytes.len() < 16
             {
-                let (first, last) = (u64::from_le_bytes(*first), u64::from_le_bytes(*last));
+                let first = u64::from_le_bytes(*first);
+                let last = u64::from_le_bytes(*last);
                 self.block = u128::from(first) | u128::from(last) << (8 * (bytes.len() - 8));
                 self.filled = bytes.len() as u32;
                 return;
@@ -187,10 +188,13 @@ mod aes {
     fn short(bytes: &[u8]) -> Option<u64> {
         // Two reads that may overlap, instead of one for each byte.
         if let (Some(first), Some(last)) = (bytes.first_chunk::<4>(), bytes.last_chunk::<4>()) {
-            let (first, last) = (u32::from_le_bytes(*first), u32::from_le_bytes(*last));
+            let first = u32::from_le_bytes(*first);
+            let last = u32::from_le_bytes(*last);
             return Some(u64::from(first) | u64::from(last) << (8 * (bytes.len() - 4)));
         }
-        let (first, last, middle) = (bytes.first()?, bytes.last()?, bytes.len() / 2);
+        let first = bytes.first()?;
+        let last = bytes.last()?;
+        let middle = bytes.len() / 2;
         Some(
             u64::from(*first)
                 | u64::from(bytes[middle]) << (8 * middle)
@@ -201,10 +205,8 @@ mod aes {
     #[target_feature(enable = "aes")]
     fn four_rounds(state: u128, round: u128) -> u128 {
         let state = rounds(state, round);
-        let (low, high) = (
-            _mm_cvtsi128_si64(state),
-            _mm_cvtsi128_si64(_mm_unpackhi_epi64(state, state)),
-        );
+        let low = _mm_cvtsi128_si64(state);
+        let high = _mm_cvtsi128_si64(_mm_unpackhi_epi64(state, state));
         u128::from(high as u64) << 64 | u128::from(low as u64)
     }
 
@@ -215,7 +217,8 @@ mod aes {
 
     #[target_feature(enable = "aes")]
     fn rounds(state: u128, round: u128) -> __m128i {
-        let (mut state, round) = (to_register(state), to_register(round));
+        let mut state = to_register(state);
+        let round = to_register(round);
         for _ in 0..4 {
             state = _mm_aesenc_si128(state, round);
         }

@@ -124,18 +124,18 @@ impl<K: ?Sized, C: Clock> KeyedConcurrency<K, C> {
             is_final: false,
         };
         let decision = table.decide(first_version, hash, &request).0.decision;
-        match decision.is_allowed() {
-            true => Ok(KeyPermit {
-                inner: Arc::clone(&self.inner),
-                hash,
-                cost,
-            }),
-            false => Err(BusyError::new(
+        if !decision.is_allowed() {
+            return Err(BusyError::new(
                 table.in_flight(hash),
                 decision.capacity(),
                 cost,
-            )),
+            ));
         }
+        Ok(KeyPermit {
+            inner: Arc::clone(&self.inner),
+            hash,
+            cost,
+        })
     }
 
     /// Returns how many of a key are in flight.

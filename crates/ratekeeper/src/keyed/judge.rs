@@ -63,7 +63,7 @@ impl LimitVersion {
         if reserve == 0 || normal.kind == Kind::Unlimited {
             return Some(normal);
         }
-        let kept = match normal.kind {
+        let reserved = match normal.kind {
             Kind::Bucket | Kind::Refundable | Kind::Frozen | Kind::Pacing => {
                 reserve.saturating_mul(normal.token)
             }
@@ -72,13 +72,13 @@ impl LimitVersion {
         if reserve >= normal.burst() {
             return None;
         }
-        normal.capacity = normal.capacity.saturating_sub(kept);
+        normal.capacity = normal.capacity.saturating_sub(reserved);
         Some(normal)
     }
 
     /// Returns the result for a call that can never be allowed.
     pub(crate) fn never_allowed(&self) -> CallResult {
-        let told = DecisionInfo {
+        let info = DecisionInfo {
             remaining: 0,
             reset_at: 0,
         };
@@ -88,7 +88,7 @@ impl LimitVersion {
             capacity: 0,
             kind: Kind::InFlight,
         };
-        CallResult::without_charge(Decision::windowed(&none, &StepResult::<()>::Never(told), 0))
+        CallResult::without_charge(Decision::windowed(&none, &StepResult::<()>::Never(info), 0))
     }
 
     /// Judges one call on a one-word state.
@@ -251,13 +251,16 @@ impl LimitVersion {
 
     /// Returns the result for a call whose key has no slot in the table.
     pub(crate) fn table_full(&self) -> CallResult {
-        let told = DecisionInfo {
+        let info = DecisionInfo {
             remaining: 0,
             reset_at: 0,
         };
         CallResult::without_charge(Decision::windowed(
             &self.normal,
-            &StepResult::<()>::Deny { told, retry_at: 0 },
+            &StepResult::<()>::Deny {
+                told: info,
+                retry_at: 0,
+            },
             0,
         ))
     }

@@ -216,15 +216,13 @@ impl<'a, C: Clock> Key<'a, C> {
             self.inner
                 .table
                 .take_fast(self.first_version, self.hash, self.now(), cost)?;
-        let (
-            decision,
-            FastDecision {
-                limit,
-                clock,
-                ahead,
-                ..
-            },
-        ) = (fast.decision(), fast);
+        let decision = fast.decision();
+        let FastDecision {
+            limit,
+            clock,
+            ahead,
+            ..
+        } = fast;
         let charged = ChargeRecord::new(
             &limit,
             clock + ahead,
@@ -252,7 +250,8 @@ impl<'a, C: Clock> Key<'a, C> {
 
     #[inline(never)]
     fn take_token_slow(&self, cost: u64) -> (Decision, ChargeToken) {
-        let (table, hash) = (self.inner.table.id, self.hash);
+        let table = self.inner.table.id;
+        let hash = self.hash;
         match self.try_charge_slow(self.now(), cost, None) {
             Ok((
                 Admission {
@@ -308,7 +307,9 @@ impl<'a, C: Clock> Key<'a, C> {
         max_wait: u64,
     ) -> Result<Reservation<C>, ReserveError> {
         let version = self.inner.table.current(self.first_version);
-        if let (true, Some(limit)) = (version.normal.is_machine(), version.rule.limit()) {
+        if version.normal.is_machine()
+            && let Some(limit) = version.rule.limit()
+        {
             return Err(ReserveError::NoSlots(limit.algorithm_kind()));
         }
         match self.try_charge(now, cost, Some(max_wait)) {
@@ -392,25 +393,21 @@ impl<'a, C: Clock> Key<'a, C> {
         let Some((fast, version, refund_totals)) = fast else {
             return self.try_charge_slow(now, cost, max_wait);
         };
-        let (
-            decision,
-            FastDecision {
-                limit,
-                clock,
-                ahead,
-                ..
-            },
-        ) = (fast.decision(), fast);
+        let decision = fast.decision();
+        let FastDecision {
+            limit,
+            clock,
+            ahead,
+            ..
+        } = fast;
         if decision.is_denied() {
             return Err(decision);
         }
-        let (
-            generation,
-            tat,
-            RefundTotals {
-                given, refunded, ..
-            },
-        ) = (version.id, clock + ahead, refund_totals);
+        let generation = version.id;
+        let tat = clock + ahead;
+        let RefundTotals {
+            given, refunded, ..
+        } = refund_totals;
         let admission = Admission {
             normal: limit,
             generation,
@@ -551,12 +548,12 @@ impl<C: Clock> OwnedKey<C> {
                 let (StateMut::Word(word), Some(slot_refunds)) = (state, slot_refunds) else {
                     return;
                 };
-                let (Some(refund_totals), now) = (
-                    slot_refunds.totals_if_current(self.charge_origin, version.id),
-                    now(),
-                ) else {
+                let Some(refund_totals) =
+                    slot_refunds.totals_if_current(self.charge_origin, version.id)
+                else {
                     return;
                 };
+                let now = now();
                 if act < now {
                     return;
                 }
@@ -619,7 +616,8 @@ pub(crate) fn refund<C: Clock>(
                 too_late = true;
                 return;
             };
-            let (normal, now) = (&version.normal, now());
+            let normal = &version.normal;
+            let now = now();
             let refund = Refund {
                 charged_in: charged.tat,
                 cost,
@@ -643,12 +641,10 @@ pub(crate) fn refund<C: Clock>(
                     }
                 }
                 StateMut::Word(word) => {
-                    let (
-                        clock,
-                        RefundTotals {
-                            given, refunded, ..
-                        },
-                    ) = (version.clock_at(now), refund_totals);
+                    let clock = version.clock_at(now);
+                    let RefundTotals {
+                        given, refunded, ..
+                    } = refund_totals;
                     let back = token_bucket::refund(
                         normal, *word, clock, unused, is_all, charged, refunded, given,
                     );
@@ -678,11 +674,12 @@ pub(crate) fn charge_more<C: Clock>(
     now: impl Fn() -> Timestamp,
 ) {
     let charge = |version: &LimitVersion, state: StateMut<'_>, _: Option<SlotRefunds<'_>>| {
-        let (normal, now) = (&version.normal, now());
+        let normal = &version.normal;
+        let now = now();
         let extra = extra.min(normal.burst());
         match state {
             StateMut::Large(state, budget) => {
-                state.charge_more(normal, now.as_unix_nanos(), extra, budget)
+                state.charge_more(normal, now.as_unix_nanos(), extra, budget);
             }
             StateMut::Word(word) if normal.is_windowed() => {
                 let more = ChargeMore {
@@ -756,7 +753,8 @@ pub(crate) fn grant<C: Clock>(
         now(),
         AbsentKey::InsertUnlessFresh,
         |version, state, slot_refunds| {
-            let (normal, now) = (&version.normal, now());
+            let normal = &version.normal;
+            let now = now();
             let given = match state {
                 StateMut::Large(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
                 StateMut::Word(word) if normal.is_windowed() => {

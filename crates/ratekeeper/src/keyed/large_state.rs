@@ -73,7 +73,10 @@ impl LargeState {
         let windowed = normal.windowed();
         let at = |age: u64| times[age as usize];
         let (mut judged, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
-        if let (StepResult::Admit(expired, _), true) = (judged, write && cost > 0) {
+        if let StepResult::Admit(expired, _) = judged
+            && write
+            && cost > 0
+        {
             let live = times.len() as u64 - expired;
             if budget.grow(times, live + cost) {
                 times.drain(..expired as usize);
@@ -92,12 +95,12 @@ impl LargeState {
                 let reset_at = times
                     .back()
                     .map_or(0, |newest| newest.saturating_add(windowed.window));
-                let told = DecisionInfo {
+                let info = DecisionInfo {
                     remaining: 0,
                     reset_at,
                 };
                 judged = StepResult::Deny {
-                    told,
+                    told: info,
                     retry_at: last.saturating_add(windowed.window),
                 };
             }
@@ -268,18 +271,18 @@ impl LargeState {
 
     /// Writes this state to a generation that no other thread can see.
     pub(super) fn write_to(&self, cell: &Generation, normal: &TickLimit) {
-        let wide = cell.wide();
+        let target = cell.wide();
         match self {
             Self::Words(words) => words
                 .iter()
                 .enumerate()
-                .for_each(|(at, word)| wide.set_word(at, *word)),
-            Self::Log(times) => wide.set_log(times.iter().copied()),
+                .for_each(|(at, word)| target.set_word(at, *word)),
+            Self::Log(times) => target.set_log(times.iter().copied()),
             Self::FullUntil(_) => {
                 let mut log = self.clone();
                 log.with_times(normal);
                 if let Self::Log(times) = log {
-                    wide.set_log(times.into_iter());
+                    target.set_log(times.into_iter());
                 }
             }
         }
@@ -318,16 +321,17 @@ fn end_of(times: &VecDeque<u64>, normal: &TickLimit) -> u64 {
 
 /// Denies a call on a log that is full until `end`.
 fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecision {
-    let told = DecisionInfo {
+    let info = DecisionInfo {
         remaining: 0,
         reset_at: end,
     };
-    let judged: StepResult<u64> = match cost > normal.capacity {
-        true => StepResult::Never(told),
-        false => StepResult::Deny {
-            told,
+    let judged: StepResult<u64> = if cost > normal.capacity {
+        StepResult::Never(info)
+    } else {
+        StepResult::Deny {
+            told: info,
             retry_at: end,
-        },
+        }
     };
     WindowDecision {
         decision: Decision::windowed(normal, &judged, now),
@@ -422,7 +426,9 @@ mod tests {
     #[test]
     fn a_log_without_its_times_is_as_strict_as_with_them() {
         let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, second) = (limit.normal(), ByteBudget::unlimited(), 1_000_000_000);
+        let normal = limit.normal();
+        let budget = ByteBudget::unlimited();
+        let second = 1_000_000_000;
         let minute = 60 * second;
         let log = |times: &[u64]| {
             let mut log = LargeState::fresh(normal);
@@ -509,7 +515,9 @@ mod tests {
     #[test]
     fn a_log_that_may_not_grow_forgets_empty() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, minute) = (limit.normal(), ByteBudget::new(9 * 8), 60_000_000_000);
+        let normal = limit.normal();
+        let budget = ByteBudget::new(9 * 8);
+        let minute = 60_000_000_000;
         let mut log = LargeState::fresh(normal);
         assert!(
             log.call(normal, minute, 9, (true, false), &budget)

@@ -195,9 +195,10 @@ impl LimitVersion {
         cell.hand_over(&later, limit, carry, || at);
         let origin = later.cell.origin.load(Ordering::Relaxed);
         let normal = limit.normal();
-        let state = match normal.fits_a_word() {
-            true => EntryState::Word(later.cell.word.load(Ordering::Relaxed)),
-            false => EntryState::Large(LargeState::read_from(&later.cell, normal)),
+        let state = if normal.fits_a_word() {
+            EntryState::Word(later.cell.word.load(Ordering::Relaxed))
+        } else {
+            EntryState::Large(LargeState::read_from(&later.cell, normal))
         };
         (state, origin)
     }

@@ -183,7 +183,7 @@ impl<C: Clock> KeyedState<C> {
         let table = Table::new(size, clock, rule.large_state_bytes());
         let first_version = table
             .register_limit(0, "", rule)
-            .expect("the first line of a table");
+            .expect("the first limit of a table");
         Self {
             table,
             first_version,

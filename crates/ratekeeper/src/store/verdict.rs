@@ -122,7 +122,8 @@ impl AskResult {
             refunded: 0,
             given: 0,
         };
-        let (hash, charge_origin) = (mark[0], ChargeOrigin::EXTERNAL);
+        let hash = mark[0];
+        let charge_origin = ChargeOrigin::EXTERNAL;
         self.charged = Some(Receipt {
             hash,
             charge_origin,
@@ -227,8 +228,8 @@ impl Verdict {
 
     /// For store implementers: adds the result of the next ask.
     #[inline]
-    pub fn push(&mut self, status: AskResult) {
-        self.results.push(status);
+    pub fn push(&mut self, result: AskResult) {
+        self.results.push(result);
     }
 
     /// Whether the request was allowed. If not, nothing was charged.
@@ -243,20 +244,20 @@ impl Verdict {
 
     /// Whether the request was denied and waiting does not help.
     pub fn is_never(&self) -> bool {
-        self.denied().any(|(_, status)| status.decision.is_never())
+        self.denied().any(|(_, result)| result.decision.is_never())
     }
 
     /// Returns the index of the ask that denied it: one that can never be allowed, else the one
     /// that takes longest.
     pub fn binding(&self) -> Option<usize> {
-        let weight = |status: &AskResult| match status.decision.retry_after() {
-            _ if status.decision.is_never() => (true, 0),
+        let weight = |result: &AskResult| match result.decision.retry_after() {
+            _ if result.decision.is_never() => (true, 0),
             after => (false, after.map_or(0, nanos)),
         };
         // Of equals the first.
         let worst = self
             .denied()
-            .map(|(at, status)| (weight(status), core::cmp::Reverse(at)))
+            .map(|(at, result)| (weight(result), core::cmp::Reverse(at)))
             .max()?;
         Some(worst.1.0)
     }
@@ -265,28 +266,25 @@ impl Verdict {
     /// it was allowed or never will be, or waits only for permits, which may be released at any
     /// time.
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.is_never() {
-            true => None,
-            false => self
-                .denied()
-                .filter_map(|(_, status)| status.decision.retry_after())
-                .max(),
+        if self.is_never() {
+            return None;
         }
+        self.denied()
+            .filter_map(|(_, result)| result.decision.retry_after())
+            .max()
     }
 
     /// Returns how long the caller must wait before it acts: the longest of the waits, and of the
     /// delays of its pacing limits.
     pub fn delay(&self) -> Duration {
-        match self.is_allowed() {
-            false => Duration::ZERO,
-            true => {
-                let waits = self.results.iter().filter(|status| status.can_deny());
-                waits
-                    .map(|status| status.decision.delay())
-                    .max()
-                    .unwrap_or_default()
-            }
+        if self.is_denied() {
+            return Duration::ZERO;
         }
+        let waits = self.results.iter().filter(|result| result.can_deny());
+        waits
+            .map(|result| result.decision.delay())
+            .max()
+            .unwrap_or_default()
     }
 
     /// Returns who decided.
@@ -302,7 +300,7 @@ impl Verdict {
 
     fn denied(&self) -> impl Iterator<Item = (usize, &AskResult)> {
         let results = self.results.iter().enumerate();
-        results.filter(|(_, status)| status.can_deny() && status.decision.is_denied())
+        results.filter(|(_, result)| result.can_deny() && result.decision.is_denied())
     }
 
     fn release_permits(&mut self) {
@@ -312,7 +310,7 @@ impl Verdict {
         for receipt in self
             .results
             .iter()
-            .filter_map(|status| status.charged)
+            .filter_map(|result| result.charged)
             .filter(|receipt| receipt.permit)
         {
             permits.release(receipt.hash, receipt.cost);

@@ -82,7 +82,6 @@ impl<C: Clock> Table<C> {
 
     /// Decides one call of a bucket with no wait and nothing unusual, as `Generation::decide_fast`
     /// does.
-    ///
     #[inline(always)]
     fn decide_fast(
         &self,
@@ -91,7 +90,8 @@ impl<C: Clock> Table<C> {
         now: Timestamp,
         cost: u64,
     ) -> Option<FastDecision> {
-        let (limit, tat) = (version.normal, entry.word());
+        let limit = version.normal;
+        let tat = entry.word();
         let charge = cost.checked_mul(limit.token)?;
         let max_ahead = limit.capacity.checked_sub(charge)?;
         let elapsed = now.as_unix_nanos().checked_sub(version.origin)?;
@@ -108,8 +108,8 @@ impl<C: Clock> Table<C> {
                 wait: ahead - max_ahead,
             });
         }
-        let passed = cost == 0 || self.swap(entry, tat.max(clock) + charge);
-        passed.then_some(FastDecision {
+        let decided = cost == 0 || self.swap(entry, tat.max(clock) + charge);
+        decided.then_some(FastDecision {
             limit,
             clock,
             ahead: ahead + charge,
@@ -155,7 +155,7 @@ impl<C: Clock> Table<C> {
                 None => relax(round),
             }
         }
-        unreachable!("a loop without an end")
+        unreachable!("the loop ends by returning")
     }
 
     /// Decides a call on an entry that is counted by another version. A call that charges converts
@@ -170,13 +170,12 @@ impl<C: Clock> Table<C> {
     ) -> Option<(CallResult, RefundTotals)> {
         let from = self.version(entry.version());
         if from.registered.number != version.registered.number {
-            let state = match from.fits_a_word() {
-                true => EntryState::Word(entry.word()),
-                false => {
-                    let state = self.large_states.lock(entry.word());
-                    self.is_unchanged(entry)
-                        .then(|| EntryState::Large(state.clone()))?
-                }
+            let state = if from.fits_a_word() {
+                EntryState::Word(entry.word())
+            } else {
+                let state = self.large_states.lock(entry.word());
+                self.is_unchanged(entry)
+                    .then(|| EntryState::Large(state.clone()))?
             };
             let state = self.convert_to(state, from.id, version, self.present(request.now))?;
             let (call, _) =

@@ -84,18 +84,19 @@ impl<C: Clock> Table<C> {
     }
 
     /// Merges the state of a claimed entry into the floor of its limit, and counts the eviction.
-    fn evict(&self, entry: &EntryView, freshness: Freshness, newcomer: u64) {
+    fn evict(&self, entry: &EntryView, freshness: Freshness, new_hash: u64) {
         if entry.tag == VACANT {
             return;
         }
         let version = self.version(entry.version());
-        let state = match version.fits_a_word() {
-            true => EntryState::Word(entry.word()),
-            false => EntryState::Large(self.large_states.remove(entry.word())),
+        let state = if version.fits_a_word() {
+            EntryState::Word(entry.word())
+        } else {
+            EntryState::Large(self.large_states.remove(entry.word()))
         };
         self.merge_into_floor(entry.tag >> VERSION_BITS, version.id, state);
         self.invalidate_charges(entry.slot);
-        let stripe = self.stripe(newcomer);
+        let stripe = self.stripe(new_hash);
         let count = if freshness.is_fresh() {
             &stripe.evicted_fresh
         } else {
@@ -104,7 +105,7 @@ impl<C: Clock> Table<C> {
         count.fetch_add(1, Ordering::Relaxed);
         version
             .registered
-            .count_evicted(freshness.is_fresh(), newcomer);
+            .count_evicted(freshness.is_fresh(), new_hash);
     }
 
     /// Frees bytes for a large state: evicts the large state nearest to fresh among the slots the
@@ -131,7 +132,7 @@ impl<C: Clock> Table<C> {
             }
             match self.freshness(&entry, now) {
                 Some(fresh) if best.is_none_or(|(most, _)| fresh > most) => {
-                    best = Some((fresh, entry))
+                    best = Some((fresh, entry));
                 }
                 _ => {}
             }
@@ -214,9 +215,10 @@ impl<C: Clock> Table<C> {
             return;
         }
         let from = self.version(entry.version());
-        let state = match from.fits_a_word() {
-            true => EntryState::Word(entry.word()),
-            false => EntryState::Large(self.large_states.lock(entry.word()).clone()),
+        let state = if from.fits_a_word() {
+            EntryState::Word(entry.word())
+        } else {
+            EntryState::Large(self.large_states.lock(entry.word()).clone())
         };
         let Some(state) = self.convert_to(state, from.id, to, self.present(now)) else {
             return self.release(entry);

@@ -284,7 +284,7 @@ impl<C: Clock> Table<C> {
         self.versions
             .get(u64::from(id))
             .and_then(|version| version.get())
-            .expect("terms of a tag are registered")
+            .expect("the version of a tag is registered")
     }
 
     fn register(&self, make: impl FnOnce(u32) -> LimitVersion) -> Option<Arc<LimitVersion>> {
@@ -396,7 +396,8 @@ impl<C: Clock> Table<C> {
         to: &LimitVersion,
         now: Timestamp,
     ) -> Option<EntryState> {
-        let (mut state, mut version) = (state, self.version(from));
+        let mut state = state;
+        let mut version = self.version(from);
         while version.id != to.id {
             match version.next.load(Ordering::Acquire) {
                 0 if version.registered.number == to.registered.number && version.id > to.id => {
@@ -446,7 +447,8 @@ impl<C: Clock> Table<C> {
     /// is not claimed.
     #[inline(always)]
     fn try_find_in(&self, hash: u64, version: u32, probe: usize) -> Option<EntryView> {
-        let (start, wanted) = (self.cache_line(hash, probe), tag(hash, version));
+        let start = self.cache_line(hash, probe);
+        let wanted = tag(hash, version);
         let cache_line = self.words[start..].first_chunk::<WORDS>()?;
         // Which slot it is cannot be predicted, so there is no branch on it: a misprediction costs
         // more than comparing all four.
@@ -515,7 +517,8 @@ impl<C: Clock> Table<C> {
     /// Writes a state, if the entry is unchanged.
     #[inline(always)]
     fn swap(&self, entry: &EntryView, word: u64) -> bool {
-        let (state, next) = (self.state_at(entry.slot), mix(entry.tag, word));
+        let state = self.state_at(entry.slot);
+        let next = mix(entry.tag, word);
         state
             .compare_exchange(entry.stored, next, Ordering::AcqRel, Ordering::Relaxed)
             .is_ok()

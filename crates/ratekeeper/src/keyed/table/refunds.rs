@@ -66,7 +66,7 @@ fn advance_epoch(epoch: &AtomicU32) {
 
 const _: () = assert!(
     PROBES * SLOTS < 1 << (u32::BITS - VERSION_BITS),
-    "a slot beside the terms"
+    "a slot number fits beside the version"
 );
 
 impl ChargeOrigin {
@@ -96,10 +96,8 @@ impl RefundTotals {
 impl RefundCounters {
     pub(super) fn try_new(cache_lines: usize) -> Option<Self> {
         let words = zeroed(cache_lines.saturating_mul(WORDS).saturating_add(WORDS - 1))?;
-        let (offset, epochs) = (
-            align_to_cache_line(&words),
-            zeroed(cache_lines.saturating_mul(SLOTS))?,
-        );
+        let offset = align_to_cache_line(&words);
+        let epochs = zeroed(cache_lines.saturating_mul(SLOTS))?;
         Some(Self {
             words,
             offset,
@@ -182,10 +180,8 @@ impl SlotRefunds<'_> {
             given,
             refunded,
         } = self;
-        let (given, refunded) = (
-            given.load(Ordering::Acquire),
-            refunded.load(Ordering::Acquire),
-        );
+        let given = given.load(Ordering::Acquire);
+        let refunded = refunded.load(Ordering::Acquire);
         RefundTotals {
             slot_number: *slot_number,
             epoch: epoch.load(Ordering::Acquire),

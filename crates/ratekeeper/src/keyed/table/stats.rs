@@ -1,4 +1,4 @@
-//! Table statistics: keys held and keys evicted.
+//! Table statistics: live keys and evicted keys.
 
 use super::{EMPTY, EntryView, SLOTS, Slot, Stripe, Table, VACANT, WORDS};
 use crate::clock::{Clock, Timestamp};

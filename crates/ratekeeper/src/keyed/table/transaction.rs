@@ -52,10 +52,9 @@ impl<C: Clock> Table<C> {
                 undo: None,
             };
             if version.normal.kind != Kind::Unlimited {
-                if let (Reach::Late, false) = (
-                    reach(&version.normal, version.origin, now),
-                    version.normal.is_machine(),
-                ) {
+                if !version.normal.is_machine()
+                    && let Reach::Late = reach(&version.normal, version.origin, now)
+                {
                     self.rebase(&version.registered, now);
                     return None;
                 }
@@ -97,7 +96,7 @@ impl<C: Clock> Table<C> {
                 None if self.find(entry.hash).is_some() => return None,
                 None => {
                     entry.state =
-                        WorkingState::OutOfTable(self.initial_state(entry.hash, entry.version)?)
+                        WorkingState::OutOfTable(self.initial_state(entry.hash, entry.version)?);
                 }
                 Some(_) => self.claim_entry(entry)?,
             }
@@ -212,7 +211,8 @@ impl<C: Clock> Transaction<'_, C> {
 
     /// Judges one call on a claimed entry.
     pub(crate) fn judge(&mut self, at: usize, request: &CallRequest) -> CallResult {
-        let (table, entry) = (self.table, &mut self.entries[at]);
+        let table = self.table;
+        let entry = &mut self.entries[at];
         match &mut entry.state {
             WorkingState::Word(word) => {
                 let call = entry.version.judge_word(*word, request);
@@ -254,7 +254,7 @@ impl<C: Clock> Transaction<'_, C> {
                 (WorkingState::Handle(_), Some(view)) => self.table.release(&view),
                 (WorkingState::OutOfTable(state), _) => {
                     self.table
-                        .merge_into_floor(entry.hash, entry.version.id, state)
+                        .merge_into_floor(entry.hash, entry.version.id, state);
                 }
                 _ => {}
             }

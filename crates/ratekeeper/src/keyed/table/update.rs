@@ -50,10 +50,9 @@ impl<C: Clock> Table<C> {
             if version.normal.kind == Kind::Unlimited {
                 return true;
             }
-            if let (Reach::Late, false) = (
-                reach(&version.normal, version.origin, now),
-                version.normal.is_machine(),
-            ) {
+            if !version.normal.is_machine()
+                && let Reach::Late = reach(&version.normal, version.origin, now)
+            {
                 if !self.rebase(&version.registered, now) {
                     return true;
                 }
@@ -61,7 +60,7 @@ impl<C: Clock> Table<C> {
             }
             match found {
                 Some(entry) if entry.version() != version.id => {
-                    self.convert(&entry, hash, version, now)
+                    self.convert(&entry, hash, version, now);
                 }
                 Some(entry) if !self.claim(&entry) => back_off(),
                 Some(entry) if version.fits_a_word() => {
@@ -102,10 +101,8 @@ impl<C: Clock> Table<C> {
                     let Some(mut start) = self.initial_state(hash, version) else {
                         continue;
                     };
-                    let (slot, budget) = (
-                        self.claim_slot(hash, now),
-                        self.large_states.budget.for_new_state(),
-                    );
+                    let slot = self.claim_slot(hash, now);
+                    let budget = self.large_states.budget.for_new_state();
                     let state = match &mut start {
                         EntryState::Word(word) => StateMut::Word(word),
                         EntryState::Large(state) => StateMut::Large(state, &budget),

@@ -100,7 +100,7 @@ impl<C: Clock> MemoryStore<C> {
             let number = state.last;
             let charges = verdict
                 .results()
-                .map(|status| status.charged.filter(|_| is_own));
+                .map(|result| result.charged.filter(|_| is_own));
             state.charges.insert(number, charges.collect());
             state.expirations.insert((until, number));
             detached.set_earliest(&state);

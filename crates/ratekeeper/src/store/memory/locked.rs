@@ -137,7 +137,8 @@ impl<C: Clock> MemoryStore<C> {
     fn peek_all(&self, groups: &mut [Group<'_>], now: Timestamp) -> bool {
         let table = &self.inner.table;
         for group in groups.iter_mut() {
-            let (first_version, hash) = (group.first_version, group.hash);
+            let first_version = group.first_version;
+            let hash = group.hash;
             for totals in [&mut group.enforce, &mut group.shadow, &mut group.peek] {
                 if totals.asks > 0 {
                     totals.call = Some(

@@ -214,9 +214,10 @@ impl<C: Clock> MemoryStore<C> {
     /// the whole table.
     pub fn live(&self, handle: &LimitHandle) -> u64 {
         let table = &self.inner.table;
-        match table.knows(&handle.first_version) {
-            true => table.live(&handle.first_version.registered, table.clock().now()),
-            false => 0,
+        if table.knows(&handle.first_version) {
+            table.live(&handle.first_version.registered, table.clock().now())
+        } else {
+            0
         }
     }
 
@@ -266,7 +267,8 @@ impl<C: Clock> MemoryStore<C> {
     /// Returns the hash of a key of a rate; `None` if the limit is not of this store, or counts
     /// permits: only their holder releases those.
     fn rate_key_hash(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
-        let (table, first_version) = (&self.inner.table, &*handle.first_version);
+        let table = &self.inner.table;
+        let first_version = &*handle.first_version;
         let is_rate = matches!(first_version.rule, Rule::Rate(_));
         (is_rate && table.knows(first_version))
             .then(|| table.hash_for_limit(first_version.registered.number, key))
@@ -296,7 +298,7 @@ impl<C: Clock> MemoryStore<C> {
     fn attach_permits(&self, verdict: &mut Verdict) {
         let permits = verdict
             .results()
-            .any(|status| status.charged.is_some_and(|receipt| receipt.permit));
+            .any(|result| result.charged.is_some_and(|receipt| receipt.permit));
         if permits {
             verdict.permits = Some(Arc::clone(&self.inner) as Arc<dyn Permits>);
         }
@@ -310,7 +312,7 @@ impl<C: Clock> MemoryStore<C> {
     fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Timestamp) {
         // Charges of another store are ignored.
         if verdict.table == Some(self.inner.table.id) {
-            self.settle_charges(verdict.results().map(|status| status.charged), actual, now);
+            self.settle_charges(verdict.results().map(|result| result.charged), actual, now);
         }
     }
 

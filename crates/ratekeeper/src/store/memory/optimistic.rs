@@ -52,7 +52,8 @@ impl<C: Clock> MemoryStore<C> {
                 .try_find(hash, version.id)
                 .filter(|_| version.fits_a_word())?;
             let refund_totals = table.refund_totals(hash, entry.slot);
-            let (max_wait, write) = (ask.max_wait.map(nanos), ask.mode != Mode::Peek);
+            let max_wait = ask.max_wait.map(nanos);
+            let write = ask.mode != Mode::Peek;
             let request = CallRequest {
                 now,
                 cost: ask.cost,

@@ -95,7 +95,7 @@ mod tests {
     /// Each limit gets half of what is left, so that there is some for the next; and never more
     /// than a third of what states have.
     #[test]
-    fn floors_share_what_there_is_for_all_of_them() {
+    fn floors_share_the_byte_budget() {
         let budget = ByteBudget::new(3_000);
         let parts: Vec<u64> = (0..8).map(|_| budget.reserve_floors(100, 64)).collect();
         assert_eq!(parts, [5, 2, 1, 1, 1, 0, 0, 0]);

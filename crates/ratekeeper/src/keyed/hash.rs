@@ -251,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hash_is_of_the_bytes_however_they_come() {
+    fn a_hash_does_not_depend_on_how_the_bytes_are_split() {
         let bytes: Vec<u8> = (1..=50).collect();
         for length in 0..=bytes.len() {
             let whole = hash_of(&[&bytes[..length]]);
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn inputs_that_differ_in_length_alone_differ() {
+    fn zeros_of_different_lengths_hash_differently() {
         let zeros = [0; 100];
         let hashes: HashSet<u64> = (0..=zeros.len())
             .map(|length| hash_of(&[&zeros[..length]]))
@@ -283,7 +283,7 @@ mod tests {
     /// Each bit of the input flips each bit of the hash about half of the time, both in the tag and
     /// in the bits that choose the cache line.
     #[test]
-    fn every_bit_reaches_every_bit() {
+    fn every_input_bit_affects_every_hash_bit() {
         const ROUNDS: u64 = 500;
         for length in [8, 15, 16, 24, 40] {
             let mut turned = vec![[0u32; 64]; length * 8];

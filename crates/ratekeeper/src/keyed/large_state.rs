@@ -424,7 +424,7 @@ mod tests {
 
     /// For any call, and whatever is joined into it.
     #[test]
-    fn a_log_without_its_times_is_as_strict_as_with_them() {
+    fn a_log_without_times_is_as_strict_as_with_them() {
         let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
         let normal = limit.normal();
         let budget = ByteBudget::unlimited();

@@ -1,8 +1,9 @@
-//! The flood: 50 M distinct random keys against a table of 100,000 while two abusers keep calling.
+//! Flood simulation: 50 M distinct random keys against a table of 100,000, while two abusers keep
+//! calling.
 //!
-//! Memory must stay at the cap and no abuser may be admitted more than its bound in any interval;
-//! if one of these does not hold the program says so and ends with 1. How often a new key is turned
-//! away is printed: that is the price.
+//! Memory must stay within its bound and no abuser may be allowed more than its bound in any
+//! interval; otherwise the program prints BROKEN and exits with 1. It also prints how often a new
+//! key is denied: that is the price.
 
 #[path = "../../crates/ratekeeper/tests/common/bounds.rs"]
 #[allow(dead_code, reason = "shared with the tests of ratekeeper")]
@@ -18,11 +19,12 @@ use ratekeeper::Limit;
 use std::process::ExitCode;
 
 const MIB: u64 = 1 << 20;
-/// What a process may grow by beside the table: what the abusers were admitted, and the heap's own.
+/// What a process may grow by beside the table: the record of the abusers' allowed calls, and the
+/// heap's own overhead.
 const SLACK: u64 = 2 * MIB;
 
-/// What a table may use in which nothing is settled: 40 bytes a key, and 512 for states that do not
-/// fit it, plus what the heap keeps beside each.
+/// The memory of a table in which nothing is settled: 40 bytes per key, and 512 for states that do
+/// not fit it, plus the heap's overhead for each.
 fn max_bytes(keys: u64) -> u64 {
     keys * (40 + 512) * 9 / 8
 }
@@ -50,7 +52,7 @@ fn percent(part: u64, of: u64) -> f64 {
     100.0 * part as f64 / of.max(1) as f64
 }
 
-/// Runs it and tells; whether something did not hold.
+/// Runs the simulation and prints a report; returns whether a bound broke.
 fn run_flood(limit: Limit, keys: u64) -> bool {
     let max_keys = 100_000;
     let flood = Flood {

@@ -1,16 +1,16 @@
-//! The rows of Go's x/time/rate: bench/go, built and run where there is a Go toolchain and the
-//! module can be had.
+//! The rows of Go's x/time/rate: builds and runs bench/go, if there is a Go toolchain and the
+//! module can be downloaded.
 
 use crate::report::target;
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program, built.
+/// The built program.
 pub(crate) struct Program(PathBuf);
 
 impl Program {
-    /// Builds it; the error says in one line why not.
+    /// Builds it; the error is one line.
     pub(crate) fn build() -> Result<Self, String> {
         let binary = target().join("bench-go");
         std::fs::create_dir_all(target()).map_err(|error| error.to_string())?;
@@ -27,7 +27,7 @@ impl Program {
         }
     }
 
-    /// Runs it: figures by name, as main.go prints them.
+    /// Runs it; returns the values by name, as main.go prints them.
     pub(crate) fn run(&self) -> Result<HashMap<String, f64>, String> {
         let run = Command::new(&self.0)
             .output()

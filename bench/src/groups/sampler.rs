@@ -1,4 +1,4 @@
-//! The log sampler when it suppresses, beside a filter that only says no.
+//! The log sampler when it suppresses an event, beside a filter that always rejects.
 
 use super::Group;
 use crate::harness::{self, Contestant};
@@ -45,7 +45,7 @@ fn run(group: &'static str) -> Findings {
     let mut found = Findings::default();
     let mut lines = Vec::new();
     for (row, sampled, refused) in rows {
-        // The same event each, from a callsite of its own; every thousandth is shown.
+        // The same event for each, from a callsite of its own; every thousandth is shown.
         let contestants = [
             event("the sampler", &sampled, || debug!("again")),
             event("a filter that only says no", &refused, || debug!("again")),

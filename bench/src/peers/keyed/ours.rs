@@ -1,10 +1,10 @@
 //! ratekeeper.
 
-use super::Numbers;
+use super::KeyedLimit;
 use crate::keys::Key;
 use ratekeeper::{Clock, Keyed, Limit};
 
-pub(crate) fn limiter<K: Key, C: Clock>(numbers: Numbers, keys: u64, clock: C) -> Keyed<K, C> {
+pub(crate) fn limiter<K: Key, C: Clock>(numbers: KeyedLimit, keys: u64, clock: C) -> Keyed<K, C> {
     let limit = Limit::every(numbers.interval).burst(numbers.burst.into());
     Keyed::builder(limit)
         .max_keys(keys as usize)

@@ -20,7 +20,7 @@ impl Program {
             .arg(".")
             .current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/go"))
             .output()
-            .map_err(|error| format!("go could not be started: {error}"))?;
+            .map_err(|error| format!("cannot start go: {error}"))?;
         match built.status.success() {
             true => Ok(Self(binary)),
             false => Err(format!("go build: {}", one_line(&built.stderr))),

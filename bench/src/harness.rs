@@ -19,10 +19,10 @@ pub(crate) struct Pace {
     pub(crate) runs: usize,
     pub(crate) run: Duration,
     /// Two threads: this many undisturbed rounds of this length for each contestant, or as many as
-    /// `patience` allows.
+    /// `timeout` allows.
     pub(crate) rounds: usize,
     pub(crate) round: Duration,
-    pub(crate) patience: Duration,
+    pub(crate) timeout: Duration,
 }
 
 impl Pace {
@@ -32,20 +32,20 @@ impl Pace {
         run: Duration::from_millis(2),
         rounds: 61,
         round: Duration::from_millis(2),
-        patience: Duration::from_secs(20),
+        timeout: Duration::from_secs(20),
     };
 }
 
 /// A round is undisturbed if both threads had their cores for at least this part of it, and their
 /// run times differ by no more than the rest: a thread that started late, or was away, met less
 /// contention than it should.
-const UNDISTURBED: f64 = 0.98;
+const MIN_CORE_SHARE: f64 = 0.98;
 
 /// An undisturbed round also needs both threads to run for at least this part of its length.
-const BEGAN: f64 = 0.9;
+const MIN_ROUND_SHARE: f64 = 0.9;
 
 /// How often a call is checked before anything is timed.
-const WARM_UP: u64 = 20_000;
+const WARM_UP_CALLS: u64 = 20_000;
 
 /// Calls between two reads of the stop flag.
 pub(crate) const BATCH: u64 = 64;
@@ -131,13 +131,13 @@ impl Contestant {
 
     /// Returns how many calls fill a run.
     fn calibrate(&self, run: Duration) -> u64 {
-        self.time(WARM_UP);
+        self.time(WARM_UP_CALLS);
         let nanos = (0..3)
-            .map(|_| self.time(WARM_UP).as_nanos())
+            .map(|_| self.time(WARM_UP_CALLS).as_nanos())
             .min()
             .unwrap_or(1)
             .max(1);
-        (run.as_nanos() * u128::from(WARM_UP) / nanos).max(1) as u64
+        (run.as_nanos() * u128::from(WARM_UP_CALLS) / nanos).max(1) as u64
     }
 }
 
@@ -184,12 +184,12 @@ pub(crate) fn two_threads(contestants: &[Contestant]) -> Vec<TwoThreadResult> {
 pub(crate) fn two_threads_at(pace: Pace, contestants: &[Contestant]) -> Vec<TwoThreadResult> {
     let mut rounds: Vec<Vec<Round>> = contestants.iter().map(|_| Vec::new()).collect();
     for contestant in contestants {
-        contestant.time(WARM_UP);
+        contestant.time(WARM_UP_CALLS);
     }
     let wanting =
         |rounds: &Vec<Round>| rounds.iter().filter(|round| round.undisturbed).count() < pace.rounds;
     let start = Instant::now();
-    while start.elapsed() < pace.patience && rounds.iter().any(wanting) {
+    while start.elapsed() < pace.timeout && rounds.iter().any(wanting) {
         for (contestant, rounds) in contestants.iter().zip(&mut rounds) {
             if wanting(rounds) {
                 rounds.push(round(contestant, pace.round));
@@ -235,9 +235,9 @@ fn round(contestant: &Contestant, length: Duration) -> Round {
     });
     let total = (a.0 + b.0) as f64;
     // Not those that began when the round was nearly over.
-    let ran = total > 0.0 && a.1.min(b.1).div_duration_f64(length) >= BEGAN;
-    let had_cores =
-        a.2.min(b.2) >= UNDISTURBED && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= UNDISTURBED;
+    let ran = total > 0.0 && a.1.min(b.1).div_duration_f64(length) >= MIN_ROUND_SHARE;
+    let had_cores = a.2.min(b.2) >= MIN_CORE_SHARE
+        && a.1.min(b.1).div_duration_f64(a.1.max(b.1)) >= MIN_CORE_SHARE;
     Round {
         nanos: if total > 0.0 {
             (a.3 + b.3).as_nanos() as f64 / total

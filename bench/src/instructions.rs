@@ -20,7 +20,7 @@ const ROWS: [&str; 2] = ["allowed", "denied"];
 
 pub(crate) fn report() -> ExitCode {
     if !can_be_counted() {
-        println!("instructions: skipped, valgrind is not on the PATH");
+        println!("instructions: skipped, valgrind is not installed");
         return ExitCode::SUCCESS;
     }
     let mut lines = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn report() -> ExitCode {
         }
         lines.push(line);
     }
-    println!("## instructions a call, on a clock that stands still\n");
+    println!("## instructions per call, on a frozen clock\n");
     println!(
         "{}",
         table(&["", "check allowed", "check denied"], lines.into_iter())
@@ -85,7 +85,7 @@ fn collected(options: &[&str], args: &[&str], calls: u64) -> Result<u64, String>
         .find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
     count
         .filter(|_| run.status.success())
-        .ok_or_else(|| format!("valgrind said: {said}"))
+        .ok_or_else(|| format!("unexpected output of valgrind: {said}"))
 }
 
 /// What runs under valgrind.

@@ -49,7 +49,7 @@ fn run(names: &[&str], save: bool) -> ExitCode {
         .iter()
         .find(|name| !GROUPS.iter().any(|group| group.name == **name))
     {
-        eprintln!("no group is called {unknown:?}; --list shows them\n{USAGE}");
+        eprintln!("unknown group {unknown:?}; --list shows all groups\n{USAGE}");
         return ExitCode::from(2);
     }
     let mut report = Report::default();
@@ -74,7 +74,7 @@ fn run(names: &[&str], save: bool) -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => {
-            eprintln!("the figures could not be written: {error}");
+            eprintln!("cannot write the results: {error}");
             ExitCode::FAILURE
         }
     }

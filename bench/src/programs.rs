@@ -30,7 +30,7 @@ pub(crate) fn program(package: &str, name: &str) -> Result<PathBuf, String> {
         .status();
     if !built.is_ok_and(|status| status.success()) {
         return Err(format!(
-            "cargo does not build {name}: cargo build --release -p {package} says why"
+            "cannot build {name}; run cargo build --release -p {package} to see why"
         ));
     }
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -38,6 +38,6 @@ pub(crate) fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     if program.exists() {
         Ok(program)
     } else {
-        Err(format!("there is no {}", program.display()))
+        Err(format!("{} does not exist", program.display()))
     }
 }

@@ -31,7 +31,7 @@ type Node = (RedisStore, LimitHandle);
 
 fn run(group: &'static str) -> Findings {
     if !has_redis() {
-        println!("skipped: there is no redis-server\n");
+        println!("skipped: redis-server is not installed\n");
         return Findings {
             goals: goals(None, None),
             ..Findings::default()
@@ -169,7 +169,7 @@ fn run(group: &'static str) -> Findings {
 }
 
 fn goals(ratio: Option<f64>, per_call: Option<f64>) -> Vec<Goal> {
-    let because = "there is no redis-server";
+    let because = "redis-server is not installed";
     let goal = |text: &str, bound, measured| Goal {
         text: text.into(),
         bound,

@@ -37,7 +37,7 @@ const PEER: &str = "one EVALSHA a decision, pipelined";
 
 fn run(group: &'static str) -> Findings {
     if !has_redis() {
-        println!("skipped: there is no redis-server\n");
+        println!("skipped: redis-server is not installed\n");
         return Findings {
             goals: goals(None, None, None),
             ..Findings::default()
@@ -194,7 +194,7 @@ pub(super) fn script_calls(server: &RedisServer) -> u64 {
 }
 
 fn goals(ratio: Option<f64>, trips: Option<f64>, hanging: Option<f64>) -> Vec<Goal> {
-    let because = "there is no redis-server";
+    let because = "redis-server is not installed";
     let goal = |text: &str, bound, measured| Goal {
         text: text.into(),
         bound,

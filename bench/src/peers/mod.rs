@@ -24,11 +24,11 @@ use std::time::Duration;
 /// of four seconds' worth. Every allowed call still writes.
 pub(crate) const OPEN_INTERVAL: Duration = Duration::from_nanos(1);
 pub(crate) const OPEN_BURST: u32 = u32::MAX;
-pub(crate) const OPEN: &str = "1 every 1 ns, burst 4294967295";
+pub(crate) const ALWAYS_ALLOWED: &str = "1 every 1 ns, burst 4294967295";
 
 /// Always denied once the first is taken.
 pub(crate) const SHUT_INTERVAL: Duration = Duration::from_secs(86_400);
-pub(crate) const SHUT: &str = "1 every 1 d, burst 1, emptied first";
+pub(crate) const ALWAYS_DENIED: &str = "1 every 1 d, burst 1, emptied first";
 
 /// Polls a future once; returns whether it was ready.
 pub(crate) fn ready(future: impl Future) -> bool {

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 pub(super) const CONNECTIONS: u32 = 64;
 pub(super) const LENGTH: Duration = Duration::from_secs(2);
-pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+pub(super) const WARM_UP_CALLS: Duration = Duration::from_secs(1);
 
 /// The core of the servers, one of which is busy at a time, and that of wrk.
 const CORES: [&str; 2] = ["0", "1"];
@@ -112,7 +112,7 @@ pub(super) struct Wrk {
 impl Wrk {
     pub(super) fn find() -> Result<Self, String> {
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-            return Err("it takes two cores, one for the server and one for wrk".into());
+            return Err("two cores are needed, one for the server and one for wrk".into());
         }
         // It prints its version, and exits with 1.
         if Command::new("wrk").arg("-v").output().is_err() {
@@ -166,7 +166,7 @@ impl Wrk {
                 waited: waited / length.as_secs_f64(),
             }),
             _ => Err(format!(
-                "wrk says:\n{said}{}",
+                "unexpected output of wrk:\n{said}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }

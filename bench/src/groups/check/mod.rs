@@ -23,7 +23,7 @@ const RUNS: usize = 7;
 
 /// If a server waits for its core for more than this part, requests per second depend more on the
 /// machine than on the server.
-const UNDISTURBED: f64 = 0.02;
+const MIN_CORE_SHARE: f64 = 0.02;
 
 /// One value for each contestant.
 type PerCompetitor<T> = [T; Competitor::ALL.len()];
@@ -81,12 +81,12 @@ fn run(group: &'static str) -> Findings {
     let disturbed = runs
         .iter()
         .flatten()
-        .filter(|run| run.waited > UNDISTURBED)
+        .filter(|run| run.waited > MIN_CORE_SHARE)
         .count();
     if disturbed > 0 {
         let all = RUNS * Competitor::ALL.len();
         println!(
-            "in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n"
+            "not a quiet machine: in {disturbed} of {all} runs other processes used the server's core\n"
         );
     }
     let mut found = Findings {
@@ -128,7 +128,7 @@ fn goal(measured: Option<f64>) -> Goal {
         text: "POST /v1/check requests/s / a bare axum JSON echo".into(),
         bound: Bound::AtLeast(0.85),
         measured,
-        because: "it could not be run",
+        because: "it could not run",
     }
 }
 
@@ -141,7 +141,7 @@ fn measured() -> Result<PerCompetitor<[Run; RUNS]>, String> {
     ];
     let mut runs = [[Run::default(); RUNS]; Competitor::ALL.len()];
     for server in &servers {
-        wrk.load(server, load::WARM_UP)?;
+        wrk.load(server, load::WARM_UP_CALLS)?;
     }
     for round in 0..RUNS {
         for (of, server) in runs.iter_mut().zip(&servers) {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 pub(super) const CLIENTS: u32 = 8;
 pub(super) const LENGTH: Duration = Duration::from_secs(2);
-pub(super) const WARM_UP: Duration = Duration::from_secs(1);
+pub(super) const WARM_UP_CALLS: Duration = Duration::from_secs(1);
 
 const PATH: &str = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
@@ -170,7 +170,7 @@ impl H2load {
         match rate.filter(|rate| *rate > 0.0 && !failed) {
             Some(rate) => Ok(rate),
             None => Err(format!(
-                "h2load says:\n{said}{}",
+                "unexpected output of h2load:\n{said}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }

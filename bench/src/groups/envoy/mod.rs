@@ -101,7 +101,7 @@ fn goals(medians: Option<&Medians>) -> Vec<Goal> {
         measured: medians.map(|rates| {
             rates[at][Competitor::Ratekeeper as usize] / rates[at][Competitor::Bare as usize]
         }),
-        because: "it could not be run",
+        because: "it could not run",
     };
     STREAMS.iter().enumerate().map(goal).collect()
 }
@@ -116,7 +116,7 @@ fn measured() -> Result<Medians, String> {
     for (streams, medians) in STREAMS.into_iter().zip(&mut medians) {
         let mut runs = [[0.0; RUNS]; Competitor::ALL.len()];
         for server in &servers {
-            h2load.load(server, streams, load::WARM_UP)?;
+            h2load.load(server, streams, load::WARM_UP_CALLS)?;
         }
         for round in 0..RUNS {
             for (of, server) in runs.iter_mut().zip(&servers) {

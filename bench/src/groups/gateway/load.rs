@@ -11,7 +11,7 @@ use std::time::Duration;
 /// Connections of wrk; for h2load, streams on all of its connections.
 pub(super) const CONNECTIONS: u32 = 64;
 const H2_CONNECTIONS: u32 = 8;
-const WARM_UP: Duration = Duration::from_secs(1);
+const WARM_UP_CALLS: Duration = Duration::from_secs(1);
 
 /// Each connection waits for this many milliseconds before its next request, 3 on average: 64 of
 /// them make about 16,000 requests per second, less than either proxy can do.
@@ -43,7 +43,7 @@ impl Loader {
     /// Writes the scripts to that directory.
     pub(super) fn find(directory: &Path) -> Result<Self, String> {
         if std::thread::available_parallelism().map_or(1, usize::from) < 2 {
-            return Err("it takes two cores, one for the proxy and one for the rest".into());
+            return Err("two cores are needed, one for the proxy and one for the rest".into());
         }
         // It prints its version, and exits with 1.
         if Command::new("wrk").arg("-v").output().is_err() {
@@ -82,7 +82,7 @@ impl Loader {
 
     /// Warms up, uncounted.
     pub(super) fn warm_up(&self, server: &Server, workload: &Workload) -> Result<(), String> {
-        self.load(server, workload, WARM_UP).map(drop)
+        self.load(server, workload, WARM_UP_CALLS).map(drop)
     }
 
     fn load(&self, server: &Server, workload: &Workload, length: Duration) -> Result<Run, String> {
@@ -136,7 +136,7 @@ impl Loader {
                 ..Run::default()
             }),
             _ => Err(format!(
-                "wrk says:\n{said}{}",
+                "unexpected output of wrk:\n{said}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }
@@ -181,7 +181,7 @@ impl Loader {
         }
         times.sort_unstable();
         let Some(p99) = times.get(times.len() * 99 / 100) else {
-            return Err(format!("h2load says:\n{said}"));
+            return Err(format!("unexpected output of h2load:\n{said}"));
         };
         let rate = times.len() as f64 / length.as_secs_f64();
         Ok(Run {

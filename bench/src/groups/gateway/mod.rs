@@ -21,7 +21,7 @@ pub(super) const GROUP: Group = Group {
 
 /// If others have more than this part of the machine's time, the 99th percentile depends more on
 /// them than on the proxy.
-const UNDISTURBED: f64 = 0.01;
+const MIN_CORE_SHARE: f64 = 0.01;
 
 /// How requests are made.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -250,7 +250,7 @@ fn goals(lines: Option<&WorkloadResults>) -> Vec<Goal> {
                 text,
                 bound,
                 measured,
-                because: "it could not be run",
+                because: "it could not run",
             });
         }
     }
@@ -265,7 +265,7 @@ fn measured() -> Result<WorkloadResults, String> {
         let mut rounds = Vec::new();
         while rounds
             .iter()
-            .filter(|round: &&Round| round.stolen <= UNDISTURBED)
+            .filter(|round: &&Round| round.stolen <= MIN_CORE_SHARE)
             .count()
             < workload.rounds
             && rounds.len() < 2 * workload.rounds
@@ -276,7 +276,7 @@ fn measured() -> Result<WorkloadResults, String> {
         let all = rounds.len();
         rounds.truncate(workload.rounds);
         let worst = rounds.last().map_or(0.0, |round| round.stolen);
-        if worst > UNDISTURBED {
+        if worst > MIN_CORE_SHARE {
             println!(
                 "{}: not a quiet machine: in the least disturbed {} of {all} rounds others had up to {:.1} % of its time\n",
                 workload.name,

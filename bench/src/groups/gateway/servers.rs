@@ -87,7 +87,7 @@ impl Upstream {
             .map_err(|error| format!("openssl: {error}"))?;
         if !made.status.success() {
             return Err(format!(
-                "openssl made no certificate: {}",
+                "openssl did not make a certificate: {}",
                 String::from_utf8_lossy(&made.stderr)
             ));
         }
@@ -265,7 +265,7 @@ fn nginx(
     command.args(["-g", "master_process off;"]);
     let process = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
     let process =
-        KillOnDrop(process.map_err(|error| format!("there is no nginx or no taskset: {error}"))?);
+        KillOnDrop(process.map_err(|error| format!("cannot start nginx with taskset: {error}"))?);
     let until = Instant::now() + Duration::from_secs(10);
     while TcpStream::connect(("127.0.0.1", port)).is_err() {
         if Instant::now() > until {

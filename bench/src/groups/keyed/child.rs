@@ -3,7 +3,7 @@
 use super::subject::{Competitor, Subject};
 use crate::harness::thread_time;
 use crate::keys::Key;
-use crate::peers::keyed::SHUT;
+use crate::peers::keyed::ALWAYS_DENIED;
 use ratekeeper::clock::FastClock;
 use std::process::{Command, ExitCode};
 use std::time::Duration;
@@ -76,7 +76,7 @@ pub(crate) fn run(what: &str, who: &str, kind: &str, keys: &str) -> ExitCode {
 fn bytes<K: Key>(who: Competitor, keys: u64) -> Result<u64, String> {
     let mut key = K::nth(u64::MAX);
     let before = resident()?;
-    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
+    let subject = Subject::<K>::new(who, ALWAYS_DENIED, keys, FastClock);
     for n in 0..keys {
         key.set(n);
         subject.call(&key);
@@ -100,7 +100,7 @@ fn resident() -> Result<u64, String> {
 
 fn slowest<K: Key>(who: Competitor, keys: u64) -> u64 {
     let mut key = K::nth(u64::MAX);
-    let subject = Subject::<K>::new(who, SHUT, keys, FastClock);
+    let subject = Subject::<K>::new(who, ALWAYS_DENIED, keys, FastClock);
     let mut slowest = Duration::ZERO;
     for n in 0..keys {
         key.set(n);

@@ -5,7 +5,7 @@ use super::subject::Competitor;
 use super::timings::many;
 use super::{HUGE, LARGE, NEW_KEYS, TRIES};
 use crate::keys::Key;
-use crate::peers::keyed::SHUT;
+use crate::peers::keyed::ALWAYS_DENIED;
 use crate::report::{Ratio, Row, object, table};
 use comfy_table::Table;
 use serde_json::json;
@@ -116,7 +116,7 @@ pub(super) fn rows(
                 who: to.name().into(),
                 ratio: value / (other * scale(row)),
             }),
-            params: object(json!({ "limit": SHUT.text, "keys": row.keys })),
+            params: object(json!({ "limit": ALWAYS_DENIED.text, "keys": row.keys })),
         })
     };
     figures.iter().filter_map(row).collect()

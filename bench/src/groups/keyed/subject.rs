@@ -84,17 +84,17 @@ impl<K: Key> Subject<K> {
                 let displaced = Box::new(move || counted.stats().evicted_live);
                 Self {
                     displaced,
-                    ..Self::of(who, keys, allowed, ours::admits(limiter))
+                    ..Self::of(who, keys, allowed, ours::allows(limiter))
                 }
             }
             Competitor::Governor => Self::of(
                 who,
                 keys,
                 allowed,
-                governor::admits(numbers, ClockAdapter::new(clock)),
+                governor::allows(numbers, ClockAdapter::new(clock)),
             ),
             Competitor::Throttlecrab => {
-                Self::of(who, keys, allowed, throttlecrab::admits(numbers, clock))
+                Self::of(who, keys, allowed, throttlecrab::allows(numbers, clock))
             }
             Competitor::DashMap => Self::of(who, keys, allowed, by_hash::dashmap(numbers, clock)),
             Competitor::Papaya => Self::of(who, keys, allowed, by_hash::papaya(numbers, clock)),
@@ -105,14 +105,14 @@ impl<K: Key> Subject<K> {
         who: Competitor,
         keys: u64,
         allowed: bool,
-        admits: impl Fn(&K) -> bool + Clone + Send + Sync + 'static,
+        allows: impl Fn(&K) -> bool + Clone + Send + Sync + 'static,
     ) -> Self {
         // Compiled for this one limiter: there is no call through a pointer inside the loop.
-        let one = Box::new(admits.clone());
+        let one = Box::new(allows.clone());
         let batch = move |keys: &[K]| {
             keys.iter().for_each(|key| {
                 assert!(
-                    admits(key) == allowed,
+                    allows(key) == allowed,
                     "a call took another path than its row's"
                 )
             });

@@ -27,7 +27,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(super) fn is_possible() -> Result<(), String> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     if cores < 2 {
-        return Err("it takes two cores, one for the server and one for wrk".into());
+        return Err("two cores are needed, one for the server and one for wrk".into());
     }
     // It prints its version, and exits with 1.
     let Err(_) = Command::new("wrk").arg("-v").output() else {
@@ -101,7 +101,7 @@ impl Pair {
                 .ok()
         });
         let Some(requests) = requests.filter(|requests| *requests > 0.0) else {
-            return Err(format!("wrk says:\n{said}"));
+            return Err(format!("unexpected output of wrk:\n{said}"));
         };
         let ran = self.ran.as_secs_f64();
         let micros = |seconds: f64| seconds * 1e6 / requests;
@@ -156,7 +156,7 @@ impl Wrk {
             .is_none()
         {
             if Instant::now() > until {
-                return Err("wrk does not end".into());
+                return Err("wrk does not exit".into());
             }
             std::thread::sleep(Duration::from_millis(10));
             tell(id, Signal::End)?;

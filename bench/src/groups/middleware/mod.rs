@@ -18,7 +18,7 @@ use server::ProgramCopy;
 
 pub(super) const GROUP: Group = Group {
     name: "middleware",
-    about: "an axum hello world behind a limit that nobody meets; in brackets: / bare",
+    about: "an axum hello world behind a limit that is never reached; in brackets: / bare",
     run,
 };
 
@@ -45,7 +45,7 @@ struct Run {
 
 /// If a server waits for its core for more than this part, requests per second depend more on the
 /// machine than on the server.
-const UNDISTURBED: f64 = 0.02;
+const MIN_CORE_SHARE: f64 = 0.02;
 
 fn run(group: &'static str) -> Findings {
     let mut found = Findings::default();
@@ -69,12 +69,12 @@ fn run(group: &'static str) -> Findings {
             let disturbed = runs
                 .iter()
                 .flatten()
-                .filter(|run| run.waited > UNDISTURBED)
+                .filter(|run| run.waited > MIN_CORE_SHARE)
                 .count();
             if disturbed > 0 {
                 let all = ROUNDS * Competitor::ALL.len();
                 println!(
-                    "in {disturbed} of {all} runs others had the server's core as well: not a quiet machine\n"
+                    "not a quiet machine: in {disturbed} of {all} runs other processes used the server's core\n"
                 );
             }
             found.rows.extend(
@@ -355,7 +355,7 @@ fn goals(runs: Option<&PerCompetitor<Vec<Run>>>, nanos: Option<&[f64]>) -> Vec<G
         text: text.into(),
         bound,
         measured,
-        because: "it could not be run",
+        because: "it could not run",
     };
     vec![
         goal(

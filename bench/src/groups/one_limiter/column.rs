@@ -3,7 +3,9 @@
 use super::{BARE_WORD, COARSE, FAST, LEAKY, OWN_MONOTONIC, OWN_QUANTA, SYSTEM, on, ours};
 use crate::harness::Contestant;
 use crate::peers::clocks::ClockAdapter;
-use crate::peers::{self, OPEN, SHUT, bare_word, leaky_bucket, mutex_bucket, ratelimit};
+use crate::peers::{
+    self, ALWAYS_ALLOWED, ALWAYS_DENIED, bare_word, leaky_bucket, mutex_bucket, ratelimit,
+};
 use governor::clock::{MonotonicClock, QuantaClock};
 use ratekeeper::{Clock, clock::CoarseClock, clock::FastClock, clock::SystemClock};
 
@@ -86,9 +88,9 @@ impl Column {
 
     pub(super) fn limit(self) -> &'static str {
         if matches!(self, Denied | Denied2) {
-            SHUT
+            ALWAYS_DENIED
         } else {
-            OPEN
+            ALWAYS_ALLOWED
         }
     }
 

@@ -93,7 +93,7 @@ fn run(group: &'static str) -> Findings {
         .filter(|rounds| *rounds < ENOUGH_ROUNDS)
     {
         println!(
-            "The machine was busy: some figures of two threads rest on {rounds} undisturbed rounds. Run it again.\n"
+            "The machine was busy: some values of two threads are from only {rounds} undisturbed rounds. Run it again.\n"
         );
     }
     found.goals = goals::of(&measured);

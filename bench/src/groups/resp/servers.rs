@@ -34,7 +34,7 @@ impl Servers {
             .is_err()
         {
             return Err(
-                "there is no redis-server (on Debian: apt-get install redis-server)".into(),
+                "redis-server is not installed (on Debian: apt-get install redis-server)".into(),
             );
         }
         let mut command = Command::new(programs::ratekeeper()?);

@@ -20,8 +20,8 @@ pub(crate) fn dashmap<K: Key, C: Clock>(
     move |key| {
         let hash = secret.hash_one(key);
         match map.get(&hash) {
-            Some(word) => step.admits(&word),
-            None => step.admits(&map.entry(hash).or_default()),
+            Some(word) => step.allows(&word),
+            None => step.allows(&map.entry(hash).or_default()),
         }
     }
 }
@@ -40,8 +40,8 @@ pub(crate) fn papaya<K: Key, C: Clock>(
         let hash = secret.hash_one(key);
         let map = map.pin();
         match map.get(&hash) {
-            Some(word) => step.admits(word),
-            None => step.admits(map.get_or_insert_with(hash, AtomicU64::default)),
+            Some(word) => step.allows(word),
+            None => step.allows(map.get_or_insert_with(hash, AtomicU64::default)),
         }
     }
 }
@@ -68,7 +68,7 @@ impl<C: Clock> Step<C> {
     }
 
     #[inline]
-    fn admits(&self, word: &AtomicU64) -> bool {
+    fn allows(&self, word: &AtomicU64) -> bool {
         let now = self.clock.now().as_unix_nanos() - self.start.as_unix_nanos();
         let step = |arrival: u64| {
             let from = arrival.max(now);

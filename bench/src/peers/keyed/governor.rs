@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 type Keyed<K, C> = RateLimiter<K, DashMapStateStore<K>, C, NoOpMiddleware<<C as Clock>::Instant>>;
 
-pub(crate) fn admits<K: Key, C: Clock + Send + Sync + 'static>(
+pub(crate) fn allows<K: Key, C: Clock + Send + Sync + 'static>(
     numbers: KeyedLimit,
     clock: C,
 ) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {

@@ -20,14 +20,14 @@ pub(crate) struct KeyedLimit {
 
 /// Always allowed: no row here calls a key ten million times. A call keeps its key from full for
 /// ten seconds, so that the tables are full of keys that must not be evicted.
-pub(crate) const OPEN: KeyedLimit = KeyedLimit {
+pub(crate) const ALWAYS_ALLOWED: KeyedLimit = KeyedLimit {
     interval: Duration::from_secs(10),
     burst: 10_000_000,
     text: "1 every 10 s, burst 10000000",
 };
 
 /// Always denied once the first is taken.
-pub(crate) const SHUT: KeyedLimit = KeyedLimit {
+pub(crate) const ALWAYS_DENIED: KeyedLimit = KeyedLimit {
     interval: Duration::from_secs(86_400),
     burst: 1,
     text: "1 every 1 d, burst 1, emptied first",

@@ -12,7 +12,7 @@ pub(crate) fn limiter<K: Key, C: Clock>(numbers: KeyedLimit, keys: u64, clock: C
         .build()
 }
 
-pub(crate) fn admits<K: Key, C: Clock>(
+pub(crate) fn allows<K: Key, C: Clock>(
     limiter: Keyed<K, C>,
 ) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {
     move |key| limiter.check(key).is_allowed()

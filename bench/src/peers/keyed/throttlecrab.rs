@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, UNIX_EPOCH};
 use throttlecrab::{PeriodicStore, RateLimiter};
 
-pub(crate) fn admits<K: Key, C: Clock>(
+pub(crate) fn allows<K: Key, C: Clock>(
     numbers: KeyedLimit,
     clock: C,
 ) -> impl Fn(&K) -> bool + Clone + Send + Sync + 'static {

@@ -70,7 +70,7 @@ fn a_call_ends_when_there_is_no_room_for_a_permit() {
         "a table of one key or so has no room for 50"
     );
     drop(held);
-    assert_eq!(store.live(&slots), 0);
+    assert_eq!(store.live_keys(&slots), 0);
 }
 
 /// A key that is reset is fresh, whatever counts it by.

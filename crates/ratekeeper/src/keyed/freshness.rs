@@ -11,30 +11,30 @@ use crate::limiter::cell::{Reach, ahead, reach};
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Freshness {
     /// It will be fresh in this time.
-    In(u64),
+    FreshIn(u64),
     /// It has been fresh for at least this time.
-    For(u64),
+    FreshFor(u64),
 }
 
 impl Freshness {
-    pub(crate) fn of(until: u64) -> Self {
+    pub(crate) fn in_nanos(until: u64) -> Self {
         if until == 0 {
-            Self::For(0)
+            Self::FreshFor(0)
         } else {
-            Self::In(until)
+            Self::FreshIn(until)
         }
     }
 
     pub(crate) fn is_fresh(self) -> bool {
-        matches!(self, Self::For(_))
+        matches!(self, Self::FreshFor(_))
     }
 }
 
 impl Ord for Freshness {
     fn cmp(&self, other: &Self) -> core::cmp::Ordering {
         match (self, other) {
-            (Self::In(a), Self::In(b)) => b.cmp(a),
-            (Self::For(a), Self::For(b)) => a.cmp(b),
+            (Self::FreshIn(a), Self::FreshIn(b)) => b.cmp(a),
+            (Self::FreshFor(a), Self::FreshFor(b)) => a.cmp(b),
             (a, b) => a.is_fresh().cmp(&b.is_fresh()),
         }
     }
@@ -94,14 +94,14 @@ impl LimitVersion {
         let TickLimit { ticks, kind, .. } = self.normal;
         match kind {
             Kind::InFlight if word > 0 => None,
-            Kind::Frozen if word > 0 => Some(Freshness::In(u64::MAX)),
-            Kind::InFlight | Kind::Frozen | Kind::Unlimited => Some(Freshness::For(0)),
+            Kind::Frozen if word > 0 => Some(Freshness::FreshIn(u64::MAX)),
+            Kind::InFlight | Kind::Frozen | Kind::Unlimited => Some(Freshness::FreshFor(0)),
             Kind::Bucket | Kind::Pacing => match reach(&self.normal, self.origin, now) {
                 Reach::Clock(clock) if word > clock => {
-                    Some(Freshness::In((word - clock).div_ceil(ticks)))
+                    Some(Freshness::FreshIn((word - clock).div_ceil(ticks)))
                 }
-                Reach::Clock(clock) => Some(Freshness::For((clock - word) / ticks)),
-                _ => Some(Freshness::of(
+                Reach::Clock(clock) => Some(Freshness::FreshFor((clock - word) / ticks)),
+                _ => Some(Freshness::in_nanos(
                     ahead(&self.normal, self.origin, word, now).div_ceil(ticks),
                 )),
             },
@@ -114,7 +114,7 @@ impl LimitVersion {
                     write: false,
                     is_final: false,
                 };
-                Some(Freshness::of(crate::clock::nanos(
+                Some(Freshness::in_nanos(crate::clock::nanos(
                     self.judge_word(word, &request).decision.reset_after(),
                 )))
             }

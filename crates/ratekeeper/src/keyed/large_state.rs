@@ -52,7 +52,7 @@ impl LargeState {
         (write, is_final): (bool, bool),
         budget: &ByteBudget,
     ) -> WindowDecision {
-        self.empty_if_over(now);
+        self.clear_if_expired(now);
         let times = match self {
             Self::Words(words) => {
                 return act_on_words(
@@ -115,7 +115,7 @@ impl LargeState {
     }
 
     /// Empties a log that was full, once that time is over.
-    fn empty_if_over(&mut self, now: u64) {
+    fn clear_if_expired(&mut self, now: u64) {
         if matches!(self, Self::FullUntil(end) if *end <= now) {
             *self = Self::Log(VecDeque::new());
         }
@@ -208,7 +208,7 @@ impl LargeState {
         if let Self::Words(words) = self {
             return act_on_words(normal, words, &Grant { now, tokens: gift });
         }
-        self.empty_if_over(now);
+        self.clear_if_expired(now);
         self.with_times(normal);
         let decision = self
             .call(normal, now, 0, (false, false), &ByteBudget::unlimited())
@@ -513,7 +513,7 @@ mod tests {
 
     /// A call at an earlier instant may still come, and finds what was logged.
     #[test]
-    fn a_log_that_may_not_grow_forgets_empty() {
+    fn a_log_that_may_not_grow_keeps_its_times() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
         let normal = limit.normal();
         let budget = ByteBudget::new(9 * 8);

@@ -326,7 +326,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
         self.set_limit(self.limit().burst(burst));
     }
 
-    /// Makes every key fresh and forgets the eviction floor.
+    /// Makes every key fresh and clears the eviction floor.
     pub fn reset(&self) {
         let KeyedState {
             table,

@@ -147,7 +147,11 @@ fn a_reset_makes_a_key_fresh_and_only_it() {
             ),
             (1, 0)
         );
-        assert_eq!((store.live(&handle), store.live(&other)), (1, 1), "{limit}");
+        assert_eq!(
+            (store.live_keys(&handle), store.live_keys(&other)),
+            (1, 1),
+            "{limit}"
+        );
         // Earlier charges are not refunded on top.
         assert!(take(&store, &handle, "k", 10), "{limit}");
         store.settle_now(before, &[0], clock.now());
@@ -200,7 +204,7 @@ fn permits_in_flight_are_not_reset_or_granted() {
     drop(held);
     assert_eq!(left(&store, &slots, "k"), 2);
     drop(last);
-    assert_eq!((left(&store, &slots, "k"), store.live(&slots)), (3, 0));
+    assert_eq!((left(&store, &slots, "k"), store.live_keys(&slots)), (3, 0));
 }
 
 /// A key of a store behaves as a key of a `Keyed` with one limit: the same operations on both leave
@@ -308,7 +312,7 @@ fn key_stats_agree_with_live() {
         // depends on the hash.
         assert_eq!(
             (key_stats.live, key_stats.evicted_live),
-            (store.live(limit), 0),
+            (store.live_keys(limit), 0),
             "{limit:?}"
         );
     }
@@ -417,7 +421,10 @@ fn handles_of_another_store_are_ignored() {
     for limit in &foreign {
         store.grant(limit, b"live-1", 6);
         store.reset(limit, b"live-1");
-        assert_eq!((left(&other, limit, "live-1"), store.live(limit)), (4, 0));
+        assert_eq!(
+            (left(&other, limit, "live-1"), store.live_keys(limit)),
+            (4, 0)
+        );
     }
     assert_eq!(store.key_stats(&foreign), [LimitKeyStats::default(); 7]);
     assert_eq!(store.key_stats(&limits), before);

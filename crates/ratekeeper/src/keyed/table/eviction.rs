@@ -51,7 +51,7 @@ impl<C: Clock> Table<C> {
                     match self.freshness(&entry, now) {
                         Some(fresh) if best.is_none_or(|(most, _)| fresh > most) => {
                             best = Some((fresh, entry));
-                            if fresh > Freshness::For(LONG_FRESH_NANOS) {
+                            if fresh > Freshness::FreshFor(LONG_FRESH_NANOS) {
                                 break 'lanes;
                             }
                         }
@@ -72,7 +72,7 @@ impl<C: Clock> Table<C> {
     /// Returns how fresh an entry is; `None` if it must not be evicted, or has changed.
     pub(super) fn freshness(&self, entry: &EntryView, now: Timestamp) -> Option<Freshness> {
         if entry.tag == VACANT {
-            return Some(Freshness::For(u64::MAX));
+            return Some(Freshness::FreshFor(u64::MAX));
         }
         let version = self.version(entry.version());
         if version.fits_a_word() {
@@ -80,7 +80,7 @@ impl<C: Clock> Table<C> {
         }
         let state = self.large_states.lock(entry.word());
         self.is_unchanged(entry)
-            .then(|| Freshness::of(version.large_until_fresh(&state, now)))
+            .then(|| Freshness::in_nanos(version.large_until_fresh(&state, now)))
     }
 
     /// Merges the state of a claimed entry into the floor of its limit, and counts the eviction.

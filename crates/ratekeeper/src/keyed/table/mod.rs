@@ -550,7 +550,7 @@ impl<C: Clock> Table<C> {
         }
         writes
             .iter()
-            .for_each(|(entry, word)| self.release_as(entry, *word));
+            .for_each(|(entry, word)| self.release_with(entry, *word));
         true
     }
 
@@ -561,7 +561,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// Releases a claimed entry with another state.
-    pub(crate) fn release_as(&self, entry: &EntryView, word: u64) {
+    pub(crate) fn release_with(&self, entry: &EntryView, word: u64) {
         self.state_at(entry.slot)
             .store(mix(entry.tag, word), Ordering::Release);
     }

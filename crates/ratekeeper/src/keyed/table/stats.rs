@@ -62,7 +62,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// Returns how many keys of a limit are live.
-    pub(crate) fn live(&self, registered: &RegisteredLimit, now: Timestamp) -> u64 {
+    pub(crate) fn live_keys(&self, registered: &RegisteredLimit, now: Timestamp) -> u64 {
         let mut live = 0;
         self.for_each_entry(|entry| {
             let is_of_limit = self.version(entry.version()).registered.number == registered.number;
@@ -79,7 +79,7 @@ impl<C: Clock> Table<C> {
         now: Timestamp,
     ) -> Vec<LimitKeyStats> {
         // By number, so that one pass is enough for any number of limits.
-        let own = versions.clone().filter(|version| self.knows(version));
+        let own = versions.clone().filter(|version| self.owns(version));
         let mut live: BTreeMap<u64, u64> =
             own.map(|version| (version.registered.number, 0)).collect();
         if !live.is_empty() {
@@ -93,7 +93,7 @@ impl<C: Clock> Table<C> {
             let live = live
                 .get(&version.registered.number)
                 .copied()
-                .filter(|_| self.knows(version))?;
+                .filter(|_| self.owns(version))?;
             let (evicted_fresh, evicted_live) = version.registered.evicted();
             Some(LimitKeyStats {
                 live,

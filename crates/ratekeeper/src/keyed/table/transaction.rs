@@ -17,7 +17,7 @@ pub(crate) const INLINE_ENTRIES: usize = 8;
 impl<C: Clock> Table<C> {
     /// Whether a limit version is of this table.
     #[inline]
-    pub(crate) fn knows(&self, version: &LimitVersion) -> bool {
+    pub(crate) fn owns(&self, version: &LimitVersion) -> bool {
         version.registered.table == self.id
     }
 
@@ -58,7 +58,7 @@ impl<C: Clock> Table<C> {
                     self.rebase(&version.registered, now);
                     return None;
                 }
-                entry.view = self.find_or_put(version, hash, now, attempts)?;
+                entry.view = self.find_or_insert(version, hash, now, attempts)?;
                 if entry.view.is_none() {
                     without_slot.push(hash as usize % STRIPES);
                 }
@@ -104,7 +104,7 @@ impl<C: Clock> Table<C> {
         Some(transaction)
     }
 
-    fn find_or_put(
+    fn find_or_insert(
         &self,
         version: &LimitVersion,
         hash: u64,
@@ -250,7 +250,7 @@ impl<C: Clock> Transaction<'_, C> {
     pub(crate) fn commit(mut self) {
         for entry in self.entries.drain(..) {
             match (entry.state, entry.view) {
-                (WorkingState::Word(word), Some(view)) => self.table.release_as(&view, word),
+                (WorkingState::Word(word), Some(view)) => self.table.release_with(&view, word),
                 (WorkingState::Handle(_), Some(view)) => self.table.release(&view),
                 (WorkingState::OutOfTable(state), _) => {
                     self.table

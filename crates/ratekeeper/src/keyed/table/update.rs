@@ -70,7 +70,7 @@ impl<C: Clock> Table<C> {
                         StateMut::Word(&mut word),
                         Some(self.slot_refunds(hash, entry.slot)),
                     );
-                    self.release_as(&entry, word);
+                    self.release_with(&entry, word);
                     return true;
                 }
                 Some(entry) => {

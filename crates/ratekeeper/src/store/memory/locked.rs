@@ -90,7 +90,7 @@ impl<C: Clock> MemoryStore<C> {
         let mut group_of: SmallVec<[Option<usize>; INLINE_ENTRIES]> = SmallVec::new();
         for ask in asks {
             let first_version = &*ask.limit.first_version;
-            if !table.knows(first_version) {
+            if !table.owns(first_version) {
                 group_of.push(None);
                 continue;
             }

@@ -193,7 +193,7 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         let same_kind =
             matches!(handle.first_version.rule, Rule::Rate(_)) == matches!(rule, Rule::Rate(_));
-        if same_kind && table.knows(&handle.first_version) {
+        if same_kind && table.owns(&handle.first_version) {
             table.change_limit(&handle.first_version.registered, rule, carry, || {
                 table.clock().now()
             });
@@ -202,7 +202,7 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Whether a limit is registered with this store.
     pub fn knows(&self, handle: &LimitHandle) -> bool {
-        self.inner.table.knows(&handle.first_version)
+        self.inner.table.owns(&handle.first_version)
     }
 
     /// Returns counters of what was allowed on top of the limit and of refunds that were lost.
@@ -212,10 +212,10 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Returns how many keys of a limit have used something that has not been refilled yet. Reads
     /// the whole table.
-    pub fn live(&self, handle: &LimitHandle) -> u64 {
+    pub fn live_keys(&self, handle: &LimitHandle) -> u64 {
         let table = &self.inner.table;
-        if table.knows(&handle.first_version) {
-            table.live(&handle.first_version.registered, table.clock().now())
+        if table.owns(&handle.first_version) {
+            table.live_keys(&handle.first_version.registered, table.clock().now())
         } else {
             0
         }
@@ -270,7 +270,7 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         let first_version = &*handle.first_version;
         let is_rate = matches!(first_version.rule, Rule::Rate(_));
-        (is_rate && table.knows(first_version))
+        (is_rate && table.owns(first_version))
             .then(|| table.hash_for_limit(first_version.registered.number, key))
     }
 }

@@ -39,7 +39,7 @@ impl<C: Clock> MemoryStore<C> {
         for ask in asks {
             let first_version = &*ask.limit.first_version;
             let hash = table.hash_for_limit(first_version.registered.number, ask.key);
-            if !table.knows(first_version)
+            if !table.owns(first_version)
                 || pending
                     .iter()
                     .any(|ask_state| table.is_same_bucket(ask_state.hash, hash))

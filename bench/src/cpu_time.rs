@@ -11,8 +11,8 @@ pub(crate) fn times(process: u32) -> Result<[Duration; 2], String> {
     let mut times = [Duration::ZERO; 2];
     for thread in threads.map_while(Result::ok) {
         // A thread that has ended is not listed.
-        let said = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
-        let nanos = said
+        let text = fs::read_to_string(thread.path().join("schedstat")).unwrap_or_default();
+        let nanos = text
             .split_whitespace()
             .filter_map(|nanos| nanos.parse().ok())
             .map(Duration::from_nanos);

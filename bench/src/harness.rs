@@ -88,7 +88,8 @@ impl Contestant {
         let times = move |calls| {
             let start = Instant::now();
             outside(&mut || {
-                (0..calls).for_each(|_| assert!(again(), "a call took another path than its row's"))
+                (0..calls)
+                    .for_each(|_| assert!(again(), "a call took another path than its row's"));
             });
             start.elapsed()
         };

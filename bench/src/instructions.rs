@@ -79,13 +79,13 @@ fn collected(options: &[&str], args: &[&str], calls: u64) -> Result<u64, String>
         .arg(calls.to_string())
         .output()
         .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&run.stderr);
-    let count = said
+    let text = String::from_utf8_lossy(&run.stderr);
+    let count = text
         .lines()
         .find_map(|line| line.split_once("Collected : ")?.1.trim().parse().ok());
     count
         .filter(|_| run.status.success())
-        .ok_or_else(|| format!("unexpected output of valgrind: {said}"))
+        .ok_or_else(|| format!("unexpected output of valgrind: {text}"))
 }
 
 /// What runs under valgrind.

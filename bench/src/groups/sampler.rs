@@ -49,7 +49,7 @@ fn run(group: &'static str) -> Findings {
         let contestants = [
             event("the sampler", &sampled, || debug!("again")),
             event("a filter that always rejects", &rejected, || {
-                debug!("again")
+                debug!("again");
             }),
         ];
         let nanos = harness::one_thread(&contestants);

@@ -56,9 +56,9 @@ async fn echo(Json(request): Json<Request>) -> Json<Answer> {
         cost,
         peek,
     } = request;
-    let said = [subject.ip, subject.user, subject.method, subject.path]
+    let text = [subject.ip, subject.user, subject.method, subject.path]
         .iter()
-        .all(|said| !said.is_empty());
+        .all(|text| !text.is_empty());
     let limit = Limit {
         policy: "everybody",
         key: "ip",
@@ -69,7 +69,7 @@ async fn echo(Json(request): Json<Request>) -> Json<Answer> {
         outcome: "allowed",
     };
     Json(Answer {
-        allowed: said,
+        allowed: text,
         source: "memory",
         reason: "limits",
         policy: None,

@@ -74,8 +74,8 @@ impl Server {
             address: String::new(),
         };
         // Both print their address in their first line.
-        let said = stdout.and_then(|stdout| BufReader::new(stdout).lines().next()?.ok());
-        let address = said
+        let text = stdout.and_then(|stdout| BufReader::new(stdout).lines().next()?.ok());
+        let address = text
             .as_deref()
             .and_then(|line| line.rsplit(['/', ' ']).next());
         server.address = address
@@ -141,18 +141,18 @@ impl Wrk {
             .map_err(|error| format!("taskset: {error}"))?;
         let after = cpu_time::times(server.process.id())?;
         let [spent, waited] = [0, 1].map(|at| after[at].saturating_sub(before[at]).as_secs_f64());
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         // It prints errors only if there were any.
-        if said.contains("Non-2xx") || said.contains("Socket errors") {
-            return Err(format!("not every request was answered:\n{said}"));
+        if text.contains("Non-2xx") || text.contains("Socket errors") {
+            return Err(format!("not every request was answered:\n{text}"));
         }
-        let rate = said.lines().find_map(|line| {
+        let rate = text.lines().find_map(|line| {
             line.strip_prefix("Requests/sec:")?
                 .trim()
                 .parse::<f64>()
                 .ok()
         });
-        let requests = said.lines().find_map(|line| {
+        let requests = text.lines().find_map(|line| {
             line.trim()
                 .split_once(" requests in ")?
                 .0
@@ -166,7 +166,7 @@ impl Wrk {
                 waited: waited / length.as_secs_f64(),
             }),
             _ => Err(format!(
-                "unexpected output of wrk:\n{said}{}",
+                "unexpected output of wrk:\n{text}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }

@@ -77,7 +77,7 @@ impl Server {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|error| format!("{}: {error}", who.name()))?;
-        let said = process
+        let text = process
             .stdout
             .take()
             .map(BufReader::new)
@@ -85,7 +85,7 @@ impl Server {
             .flat_map(BufRead::lines)
             .map_while(Result::ok);
         // The bare service prints its port and nothing else, the server where it serves Envoy.
-        let port = said
+        let port = text
             .take(4)
             .find_map(|line| line.rsplit("grpc://127.0.0.1:").next()?.parse().ok());
         let server = Self {
@@ -160,17 +160,17 @@ impl H2load {
             .arg(format!("http://127.0.0.1:{}{PATH}", server.port))
             .output()
             .map_err(|error| format!("h2load: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
-        let rate = said.lines().find_map(|line| {
+        let text = String::from_utf8_lossy(&output.stdout);
+        let rate = text.lines().find_map(|line| {
             let (_, rest) = line.strip_prefix("finished in ")?.split_once(", ")?;
             rest.split_once(" req/s")?.0.parse::<f64>().ok()
         });
         let failed =
-            !said.contains(" 0 failed, 0 errored, 0 timeout") || !said.contains(" 0 4xx, 0 5xx");
+            !text.contains(" 0 failed, 0 errored, 0 timeout") || !text.contains(" 0 4xx, 0 5xx");
         match rate.filter(|rate| *rate > 0.0 && !failed) {
             Some(rate) => Ok(rate),
             None => Err(format!(
-                "unexpected output of h2load:\n{said}{}",
+                "unexpected output of h2load:\n{text}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }

@@ -115,18 +115,18 @@ impl Loader {
             .arg(&server.url)
             .output()
             .map_err(|error| format!("taskset: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         // It prints errors only if there were any.
-        if said.contains("Non-2xx") || said.contains("Socket errors") {
-            return Err(format!("not every request was answered:\n{said}"));
+        if text.contains("Non-2xx") || text.contains("Socket errors") {
+            return Err(format!("not every request was answered:\n{text}"));
         }
-        let rate = said.lines().find_map(|line| {
+        let rate = text.lines().find_map(|line| {
             line.strip_prefix("Requests/sec:")?
                 .trim()
                 .parse::<f64>()
                 .ok()
         });
-        let p99 = said
+        let p99 = text
             .lines()
             .find_map(|line| millis(line.trim().strip_prefix("99%")?.trim()));
         match (rate, p99) {
@@ -136,7 +136,7 @@ impl Loader {
                 ..Run::default()
             }),
             _ => Err(format!(
-                "unexpected output of wrk:\n{said}{}",
+                "unexpected output of wrk:\n{text}{}",
                 String::from_utf8_lossy(&output.stderr)
             )),
         }
@@ -164,9 +164,9 @@ impl Loader {
             .arg(&server.url)
             .output()
             .map_err(|error| format!("taskset: {error}"))?;
-        let said = String::from_utf8_lossy(&output.stdout);
+        let text = String::from_utf8_lossy(&output.stdout);
         let log = fs::read_to_string(&self.log)
-            .map_err(|error| format!("h2load wrote no log: {error}\n{said}"))?;
+            .map_err(|error| format!("h2load wrote no log: {error}\n{text}"))?;
         // The time it was sent, the status, and how many microseconds it took.
         let mut times = Vec::new();
         for line in log.lines() {
@@ -176,12 +176,12 @@ impl Loader {
                 words.next().and_then(|time| time.parse::<u64>().ok()),
             ) {
                 (Some("200"), Some(time)) => times.push(time),
-                _ => return Err(format!("not every request was answered: {line}\n{said}")),
+                _ => return Err(format!("not every request was answered: {line}\n{text}")),
             }
         }
         times.sort_unstable();
         let Some(p99) = times.get(times.len() * 99 / 100) else {
-            return Err(format!("unexpected output of h2load:\n{said}"));
+            return Err(format!("unexpected output of h2load:\n{text}"));
         };
         let rate = times.len() as f64 / length.as_secs_f64();
         Ok(Run {
@@ -202,9 +202,9 @@ pub(super) struct Ticks {
 
 impl Ticks {
     pub(super) fn now() -> Self {
-        let said = fs::read_to_string("/proc/stat").unwrap_or_default();
+        let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         // cpu, then: user, nice, system, idle, iowait, irq, softirq, steal.
-        let cores = said
+        let cores = text
             .lines()
             .next()
             .unwrap_or_default()

@@ -133,13 +133,13 @@ fn chunks() -> Result<(KillOnDrop, u16), String> {
             .spawn()
             .map_err(|error| format!("taskset: {error}"))?,
     );
-    let mut said = String::new();
+    let mut text = String::new();
     if let Some(stdout) = process.0.stdout.take() {
         BufReader::new(stdout)
-            .read_line(&mut said)
+            .read_line(&mut text)
             .map_err(|error| error.to_string())?;
     }
-    let port = said
+    let port = text
         .trim()
         .parse()
         .map_err(|_| "the service of small chunks did not start")?;

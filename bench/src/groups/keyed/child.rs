@@ -41,9 +41,9 @@ pub(super) fn measure<K: Key>(
         .args(args)
         .output()
         .map_err(|error| error.to_string())?;
-    let said = String::from_utf8_lossy(&run.stdout);
-    let failed = || format!("{}{}", said, String::from_utf8_lossy(&run.stderr));
-    said.trim()
+    let text = String::from_utf8_lossy(&run.stdout);
+    let failed = || format!("{}{}", text, String::from_utf8_lossy(&run.stderr));
+    text.trim()
         .parse()
         .ok()
         .filter(|_| run.status.success())
@@ -85,9 +85,9 @@ fn bytes<K: Key>(who: Competitor, keys: u64) -> Result<u64, String> {
 }
 
 fn resident() -> Result<u64, String> {
-    let said =
+    let text =
         std::fs::read_to_string("/proc/self/smaps_rollup").map_err(|error| error.to_string())?;
-    let kib = said.lines().find_map(|line| {
+    let kib = text.lines().find_map(|line| {
         line.strip_prefix("Rss:")?
             .trim()
             .strip_suffix(" kB")?

@@ -246,8 +246,8 @@ fn plot(measured: &Timings, bytes: &[ChildResult]) -> Value {
 }
 
 fn machine() -> String {
-    let said = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = said
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text
         .lines()
         .find_map(|line| Some(line.strip_prefix("model name")?.split_once(": ")?.1));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);

@@ -114,7 +114,7 @@ impl<K: Key> Subject<K> {
                 assert!(
                     allows(key) == allowed,
                     "a call took another path than its row's"
-                )
+                );
             });
         };
         Self {

@@ -88,12 +88,12 @@ impl Pair {
         let [asking, _] = cpu_time::times(self.wrk.0.id())?;
         let [spent, waited] =
             [0, 1].map(|at| after[at].saturating_sub(self.before[at]).as_secs_f64());
-        let said = self.wrk.end()?;
+        let text = self.wrk.end()?;
         // It prints errors only if there were any.
-        if said.contains("Non-2xx") || said.contains("Socket errors") {
-            return Err(format!("not every request was answered:\n{said}"));
+        if text.contains("Non-2xx") || text.contains("Socket errors") {
+            return Err(format!("not every request was answered:\n{text}"));
         }
-        let requests = said.lines().find_map(|line| {
+        let requests = text.lines().find_map(|line| {
             line.trim()
                 .split_once(" requests in ")?
                 .0
@@ -101,7 +101,7 @@ impl Pair {
                 .ok()
         });
         let Some(requests) = requests.filter(|requests| *requests > 0.0) else {
-            return Err(format!("unexpected output of wrk:\n{said}"));
+            return Err(format!("unexpected output of wrk:\n{text}"));
         };
         let ran = self.ran.as_secs_f64();
         let micros = |seconds: f64| seconds * 1e6 / requests;
@@ -161,14 +161,14 @@ impl Wrk {
             std::thread::sleep(Duration::from_millis(10));
             tell(id, Signal::End)?;
         }
-        let mut said = String::new();
+        let mut text = String::new();
         let out = self
             .0
             .stdout
             .take()
-            .map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut said));
+            .map(|mut stdout| std::io::Read::read_to_string(&mut stdout, &mut text));
         out.transpose().map_err(|error| error.to_string())?;
-        Ok(said)
+        Ok(text)
     }
 }
 

@@ -57,15 +57,15 @@ impl Server {
         let mut process = command
             .spawn()
             .map_err(|error| format!("taskset: {error}"))?;
-        let mut said = String::new();
+        let mut text = String::new();
         if let Some(stdout) = process.stdout.take() {
             BufReader::new(stdout)
-                .read_line(&mut said)
+                .read_line(&mut text)
                 .map_err(|error| error.to_string())?;
         }
         let server = Self {
             process,
-            port: said.trim().parse().unwrap_or(0),
+            port: text.trim().parse().unwrap_or(0),
         };
         if server.port == 0 {
             Err(format!("{} did not start", who.name()))

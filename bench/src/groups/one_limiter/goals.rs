@@ -23,7 +23,7 @@ pub(super) fn of(measured: &Timings) -> Vec<Goal> {
             bound,
             measured,
             because: "not measured",
-        })
+        });
     };
     let compared = [
         (SYSTEM, on("governor", SYSTEM)),

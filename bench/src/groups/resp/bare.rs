@@ -84,7 +84,7 @@ async fn connection(stream: TcpStream) -> io::Result<()> {
             match stream.try_write(&out[sent..]) {
                 Ok(more) => sent += more,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    stream.writable().await?
+                    stream.writable().await?;
                 }
                 Err(error) => return Err(error),
             }

@@ -135,15 +135,15 @@ fn load(port: u16, pipeline: u32, requests: u32, command: &[&str]) -> Result<f64
         .map_err(|error| {
             format!("redis-benchmark (on Debian: apt-get install redis-tools): {error}")
         })?;
-    let said = String::from_utf8_lossy(&output.stdout);
+    let text = String::from_utf8_lossy(&output.stdout);
     // A line of names, then "command","rate",…
-    let rate = said
+    let rate = text
         .lines()
         .nth(1)
         .and_then(|line| line.split("\",\"").nth(1)?.trim_matches('"').parse().ok());
     rate.ok_or_else(|| {
         format!(
-            "redis-benchmark says:\n{said}{}",
+            "redis-benchmark says:\n{text}{}",
             String::from_utf8_lossy(&output.stderr)
         )
     })

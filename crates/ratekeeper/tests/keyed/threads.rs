@@ -123,7 +123,9 @@ fn refunds_from_many_threads_give_no_key_more_than_its_limit() {
                     let (key, cost) = (pick % KEYS as u64, 1 + pick / 64 % 3);
                     match pick / 256 % 3 {
                         0 => {
-                            held.extend(keyed.key(&key).take(cost).ok().map(|charge| (charge, key)))
+                            held.extend(
+                                keyed.key(&key).take(cost).ok().map(|charge| (charge, key)),
+                            );
                         }
                         1 if keyed.check_n(&key, cost).is_allowed() => {
                             net[key as usize].fetch_add(cost, Ordering::Relaxed);

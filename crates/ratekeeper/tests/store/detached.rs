@@ -305,14 +305,14 @@ impl History {
                     });
                 }
                 Step::Settle(which, actual) if *which < unsettled.len() => {
-                    self.settle(unsettled.swap_remove(*which), actual)
+                    self.settle(unsettled.swap_remove(*which), actual);
                 }
                 Step::Drop(which) if *which < unsettled.len() => {
-                    self.settle(unsettled.swap_remove(*which), &[])
+                    self.settle(unsettled.swap_remove(*which), &[]);
                 }
                 Step::Settle(..) | Step::Drop(_) => {}
                 Step::Change(limit, to) => {
-                    store.set_limit(&limits[*limit].0, Limit::per_second(*to))
+                    store.set_limit(&limits[*limit].0, Limit::per_second(*to));
                 }
                 Step::Advance(by) => clock.advance(Duration::from_millis(*by)),
             }

@@ -40,6 +40,7 @@ pub struct KeyedGcra<C: Clock = DefaultClock> {
     inner: Arc<KeyedGcraState<C>>,
 }
 
+/// What all clones of a [`KeyedGcra`] share.
 struct KeyedGcraState<C> {
     table: Table<C>,
     version: Arc<LimitVersion>,

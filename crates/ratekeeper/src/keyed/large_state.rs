@@ -21,6 +21,7 @@ use std::vec::Vec;
 /// Number of words of a refundable bucket.
 pub(super) const REFUNDABLE_WORDS: usize = 11;
 
+/// A key state that does not fit the word of a table entry.
 #[derive(Clone)]
 pub(crate) enum LargeState {
     /// A window of a few counters, or a refundable bucket.
@@ -346,6 +347,7 @@ pub(super) struct LargeStates {
     pub(super) budget: ByteBudget,
 }
 
+/// Handles that were removed, and the next new one.
 #[derive(Default)]
 struct FreeHandles {
     handles: Vec<u64>,

@@ -35,6 +35,7 @@ pub(crate) struct LimitVersion {
     pub(super) carry: Carry,
     pub(super) floor: OnceBox<EvictionFloor>,
 }
+
 /// The state of one key.
 #[derive(Clone)]
 pub(crate) enum EntryState {

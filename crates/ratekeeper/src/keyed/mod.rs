@@ -89,6 +89,7 @@ pub struct Keyed<K: ?Sized, C: Clock = DefaultClock> {
     keys: PhantomData<fn(&K)>,
 }
 
+/// What all clones of a keyed limiter share.
 // Laid out as the table is: what every call needs is in two cache lines, the secret in the second.
 #[repr(C)]
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]

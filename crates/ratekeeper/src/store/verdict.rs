@@ -91,6 +91,7 @@ pub struct AskResult {
     pub(crate) charged: Option<Receipt>,
 }
 
+/// What an ask charged, for settling it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Receipt {
     pub(crate) hash: u64,

@@ -93,6 +93,7 @@ const FACTORS: [u64; 6] = [
     0xa076_1d64_78bd_642f,
 ];
 
+/// The key table: entries, limit versions, refund counters and large states.
 // In this order: what every call needs is together.
 #[repr(C)]
 pub(crate) struct Table<C> {

@@ -166,6 +166,7 @@ pub(crate) struct Transaction<'a, C: Clock> {
     locks: SmallVec<[Guard<'a>; INLINE_ENTRIES]>,
 }
 
+/// One key of a transaction: its claimed entry, if it has one, and its working state.
 struct TransactionEntry<'a> {
     version: &'a LimitVersion,
     hash: u64,

@@ -21,6 +21,7 @@ const MAX_DETACHED: usize = 1 << 18;
 /// The bytes of a receipt: the store id, the number, the expiration time.
 const RECEIPT_BYTES: usize = 24;
 
+/// Charges of detached verdicts, until they are settled or expire.
 pub(super) struct DetachedCharges {
     /// Identifies this store among all others, including the one before a restart.
     store_id: u64,
@@ -29,6 +30,7 @@ pub(super) struct DetachedCharges {
     state: Mutex<DetachedState>,
 }
 
+/// The charges by number, and when they expire.
 #[derive(Default)]
 struct DetachedState {
     last: u64,

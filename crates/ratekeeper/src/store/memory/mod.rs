@@ -50,10 +50,11 @@ use std::vec::Vec;
 /// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). This is a handle: clones
 /// share the store.
 pub struct MemoryStore<C: Clock = DefaultClock> {
-    inner: Arc<Inner<C>>,
+    inner: Arc<StoreState<C>>,
 }
 
-struct Inner<C> {
+/// What all clones of a store share.
+struct StoreState<C> {
     table: Table<C>,
     next_number: AtomicU64,
     detached: DetachedCharges,
@@ -128,7 +129,7 @@ impl<C: Clock> MemoryStoreBuilder<C> {
         let table =
             Table::try_new(self.size, self.clock, BYTES_PER_KEY).ok_or(TooManyKeysError(()))?;
         Ok(MemoryStore {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StoreState {
                 table,
                 next_number: AtomicU64::new(0),
                 detached: DetachedCharges::new(),
@@ -477,7 +478,7 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 }
 
-impl<C: Clock> Permits for Inner<C> {
+impl<C: Clock> Permits for StoreState<C> {
     fn release(&self, hash: u64, cost: u64) {
         self.table.release_permits(hash, cost);
     }

@@ -9,6 +9,7 @@ use crate::keyed::limit_version::LimitVersion;
 use crate::keyed::table::{EntryView, RefundTotals};
 use smallvec::SmallVec;
 
+/// An ask as it was read and judged, before it is written.
 struct PendingAsk<'a> {
     version: &'a LimitVersion,
     hash: u64,

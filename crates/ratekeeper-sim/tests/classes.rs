@@ -2,7 +2,8 @@
 
 use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{
-    Backend, MINUTE, Outcome, Plan, SECOND, Scenario, Stream, classed, controls, four_classes, shed,
+    Backend, MINUTE, RunOutcome, SECOND, Scenario, Schedule, Stream, classed, controls,
+    four_classes, shed,
 };
 use std::ops::Range;
 
@@ -17,7 +18,7 @@ fn peak() -> f64 {
 /// Critical traffic, and sheddable at a tenth of the peak, then at ten times the peak, then at a
 /// tenth again.
 fn flooded(critical: f64, seed: u64) -> Scenario {
-    let sheddable = Plan::always(0.1)
+    let sheddable = Schedule::always(0.1)
         .then(FLOOD.start, 10.0)
         .then(FLOOD.end, 0.1);
     Scenario::new(
@@ -28,18 +29,18 @@ fn flooded(critical: f64, seed: u64) -> Scenario {
 }
 
 /// How often it turned from shedding more to shedding less.
-fn turns(outcome: &Outcome) -> usize {
-    let (mut turns, mut rising, mut last) = (0, false, 0.0);
-    for look in &outcome.looks {
-        if look.level < last && rising {
-            turns += 1;
+fn reversals(outcome: &RunOutcome) -> usize {
+    let (mut reversals, mut rising, mut last) = (0, false, 0.0);
+    for sample in &outcome.limit_samples {
+        if sample.level < last && rising {
+            reversals += 1;
         }
-        if look.level != last {
-            rising = look.level > last;
+        if sample.level != last {
+            rising = sample.level > last;
         }
-        last = look.level;
+        last = sample.level;
     }
-    turns
+    reversals
 }
 
 #[test]
@@ -139,9 +140,9 @@ fn a_shedder_alone_saves_critical_traffic_once_it_has_learnt_and_does_not_flap()
         }
         let minutes = (FLOOD.end + MINUTE).div_ceil(MINUTE) as usize;
         assert!(
-            (1..=12 * minutes).contains(&turns(&outcome)),
+            (1..=12 * minutes).contains(&reversals(&outcome)),
             "{seed}: {} times",
-            turns(&outcome)
+            reversals(&outcome)
         );
     }
 }

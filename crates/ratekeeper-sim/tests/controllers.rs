@@ -2,7 +2,8 @@
 //! once, 40 ms each: 250 a second at best, and its best limit is 10 and a few for the queue.
 
 use ratekeeper_sim::{
-    Backend, MILLI, MINUTE, Outcome, Parted, Plan, SECOND, Scenario, Stream, adaptive, controls,
+    Backend, MILLI, MINUTE, PartitionedLimit, RunOutcome, SECOND, Scenario, Schedule, Stream,
+    adaptive, controls,
 };
 use std::ops::Range;
 
@@ -46,7 +47,7 @@ fn promise(name: &str) -> Promise {
 }
 
 /// Each adaptive limit with each seed.
-fn for_each(mut check: impl FnMut(&str, &dyn Fn(&Scenario) -> Outcome, u64)) {
+fn for_each(mut check: impl FnMut(&str, &dyn Fn(&Scenario) -> RunOutcome, u64)) {
     for (name, control) in controls() {
         for seed in SEEDS {
             check(
@@ -94,7 +95,7 @@ fn below_the_peak_hardly_anybody_is_turned_away() {
 #[test]
 fn after_a_step_in_capacity_each_is_there_within_seconds() {
     // From 10 workers to 30, and from 30 to 5: 250, 750, 125 a second.
-    let workers = Plan::always(10).then(MINUTE, 30).then(2 * MINUTE, 5);
+    let workers = Schedule::always(10).then(MINUTE, 30).then(2 * MINUTE, 5);
     let backend = Backend {
         workers,
         ..Backend::usual()
@@ -121,7 +122,7 @@ fn after_a_step_in_capacity_each_is_there_within_seconds() {
 /// The service with a dependency that is slow for a time.
 fn incident(slow: u64, from: u64, to: u64) -> Backend {
     let usual = Backend::usual();
-    let work = Plan::always(usual.work.at(0))
+    let work = Schedule::always(usual.work.at(0))
         .then(from, slow)
         .then(to, usual.work.at(0));
     Backend { work, ..usual }
@@ -190,7 +191,7 @@ fn a_partition_keeps_its_guarantee_while_another_floods() {
                     .control(control)
                     .partition("live", 0.6)
                     .unwrap();
-                Parted::new(gate.build_with_clock(clock), &["live", ""])
+                PartitionedLimit::new(gate.build_with_clock(clock), &["live", ""])
             });
             let (served, all) = (
                 outcome.served(0, SETTLED),

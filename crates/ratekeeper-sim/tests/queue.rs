@@ -16,7 +16,7 @@ fn peak() -> f64 {
 }
 
 #[test]
-fn in_bursts_fewer_are_turned_away() {
+fn in_bursts_fewer_calls_are_denied() {
     for (name, control) in controls().into_iter().filter(|(name, _)| *name != "aimd") {
         for seed in SEEDS {
             let scenario =

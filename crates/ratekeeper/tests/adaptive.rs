@@ -1,10 +1,10 @@
-//! A limit that follows a scripted load, on the manual clock.
+//! `Adaptive`: a rate that follows a scripted load, on the manual clock.
 
 use ratekeeper::{Limit, ManualClock, adaptive::Adaptive, adaptive::Load, adaptive::RateChange};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A load that can be set, and the changes it led to.
+/// A load that can be set, and the changes it caused.
 struct World {
     clock: ManualClock,
     load: Arc<Mutex<Load>>,
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// The limit after `seconds` under that load, with a call each second.
+    /// The limit after `seconds` under this load, with a call each second.
     fn after(&self, seconds: u64, cpu: f64, memory: f64) -> String {
         *self.load.lock().unwrap() = Load { cpu, memory };
         for _ in 0..seconds {
@@ -73,7 +73,7 @@ fn it_starts_in_the_middle_and_moves_a_fifth_at_a_time_with_a_rest_between() {
 }
 
 #[test]
-fn every_change_is_told_with_what_it_was_decided_by() {
+fn every_change_is_reported_with_its_load() {
     let world = World::new(Limit::per_second(100), Limit::per_second(300));
     world.after(5, 0.71, 0.2);
     world.after(30, 0.2, 0.2);
@@ -137,7 +137,7 @@ fn small_limits_and_swapped_ends_move_too() {
 }
 
 #[test]
-fn all_of_it_can_be_set() {
+fn all_settings_can_be_changed() {
     let clock = ManualClock::new();
     let adaptive = Adaptive::between(Limit::per_second(10), Limit::per_second(1_000))
         .cpu_above(0.3)
@@ -162,7 +162,7 @@ fn all_of_it_can_be_set() {
 }
 
 #[test]
-fn many_threads_take_one_look() {
+fn many_threads_check_the_load_once() {
     let looks = Arc::new(Mutex::new(0));
     let (clock, counted) = (ManualClock::new(), Arc::clone(&looks));
     let adaptive = Adaptive::between(Limit::per_second(100), Limit::per_second(300))

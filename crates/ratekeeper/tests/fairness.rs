@@ -71,8 +71,8 @@ fn keys_of_one_table_get_equal_shares() {
     }
 }
 
-/// What passes when every key asks for a limit of its own and for one above all, which has room for
-/// a fifth of the demand; `greedy` keys ask ten times as often.
+/// What is allowed when every key asks for a limit of its own and for one shared by all, which
+/// covers a fifth of the demand; `greedy` keys ask ten times as often.
 fn shares_under_one_above_all(limit: Limit, above: Limit, greedy: usize) -> Vec<u64> {
     let clock = ManualClock::new();
     let store = MemoryStore::builder().clock(clock.clone()).build();
@@ -106,7 +106,7 @@ fn keys_under_one_limit_above_all_get_equal_shares() {
     }
 }
 
-/// The limits of their own keep the greedy from the others: those who ask alike still get alike.
+/// Limits per key protect the others from greedy keys: equal demand still gets equal shares.
 #[test]
 fn greedy_keys_leave_equal_shares_to_the_others() {
     let shares =

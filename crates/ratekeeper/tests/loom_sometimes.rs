@@ -10,8 +10,8 @@ use ratekeeper::{ManualClock, Sometimes};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::time::Duration;
 
-/// A `Sometimes`, and a count that its runs raise without care: runs that overlap, or do not see
-/// each other, lose some.
+/// A `Sometimes`, and a counter that its runs increment without synchronization: runs that overlap,
+/// or do not see each other, lose increments.
 struct Watched {
     sometimes: Sometimes<ManualClock>,
     raised: AtomicUsize,

@@ -1,5 +1,5 @@
-//! A second store, as far away as a task is: it is told owned copies of the asks over a channel and
-//! answers later. What is written for any `Store` runs on both and learns the same.
+//! A remote store in another task: it gets owned copies of the asks over a channel and answers
+//! later. Code for any `Store` runs on both with the same results.
 #![cfg(feature = "tokio")]
 
 use ratekeeper::{
@@ -10,7 +10,7 @@ use std::future::Future;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
-/// An ask that can travel.
+/// An owned ask.
 struct OwnAsk {
     limit: LimitHandle,
     key: Vec<u8>,
@@ -77,8 +77,7 @@ impl Remote {
                 match message {
                     Message::Decide(asks, answer) => {
                         let asks: Vec<_> = asks.iter().map(OwnAsk::borrowed).collect();
-                        // Whoever asked may be gone; then the verdict is dropped, and its permits
-                        // with it.
+                        // The caller may be gone; then the verdict is dropped, and its permits
                         let _ = answer.send(store.decide(&asks).await);
                     }
                     Message::Settle(verdict, actual, answer) => {
@@ -99,7 +98,7 @@ impl Remote {
         Self { to, limits }
     }
 
-    /// Sends what wants an answer, and waits for that.
+    /// Sends a request, and waits for its response.
     async fn ask<T>(&self, message: impl FnOnce(oneshot::Sender<T>) -> Message) -> T {
         let (answer, answered) = oneshot::channel();
         self.to
@@ -157,7 +156,7 @@ impl Store for Remote {
     }
 
     fn key_stats(&self, _: &[LimitHandle]) -> Option<Vec<LimitKeyStats>> {
-        // Too far away to be counted.
+        // Not counted remotely.
         None
     }
 }
@@ -204,8 +203,8 @@ fn limits(store: &impl Store) -> Vec<LimitHandle> {
         .collect()
 }
 
-/// A day's work on any store: random asks, some settled, some held for a while, some dropped; now
-/// and then a gift, a key made fresh, a limit changed.
+/// A random workload on any store: random asks, some settled, some held for a while, some dropped;
+/// now and then a grant, a reset key, a changed limit.
 async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<Shown> {
     let limits = limits(store);
     let (mut seen, mut held, mut random) = (Vec::new(), Vec::new(), 7_u64);
@@ -227,7 +226,7 @@ async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<Shown> {
         let mut asks: Vec<Ask<'_>> = Vec::new();
         let mut known: Vec<(usize, u64)> = Vec::new();
         for ((limit, key, cost, how), name) in picks.iter().zip(&keys) {
-            // One limit and key is asked in one way; twice the same is merged.
+            // One limit and key is asked in one mode; the same ask twice is merged.
             if known.contains(&(*limit, *key)) && *how != 0 {
                 continue;
             }
@@ -278,7 +277,7 @@ fn memory() -> (MemoryStore<ManualClock>, ManualClock) {
 }
 
 #[tokio::test]
-async fn what_runs_on_any_store_learns_the_same_from_a_remote_one() {
+async fn code_for_any_store_gets_the_same_results_from_a_remote_one() {
     let ((near, near_clock), (far, far_clock)) = (memory(), memory());
     let here = work(&near, &near_clock).await;
     let there = work(&Remote::spawn(far), &far_clock).await;
@@ -289,7 +288,7 @@ async fn what_runs_on_any_store_learns_the_same_from_a_remote_one() {
     }
 }
 
-/// Many tasks on one store that is far away: all or nothing all the same.
+/// Many tasks on one remote store: still all or nothing.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_tasks_share_a_remote_store() {
     let (store, clock) = memory();
@@ -325,7 +324,7 @@ async fn many_tasks_share_a_remote_store() {
 
 /// A caller that goes away before the answer leaves no permit behind.
 #[tokio::test]
-async fn a_caller_that_leaves_holds_nothing() {
+async fn a_caller_that_is_dropped_holds_no_permit() {
     let remote = Remote::spawn(memory().0);
     let slots = &remote.concurrency("slots", 3).unwrap();
     for _ in 0..10 {
@@ -339,7 +338,7 @@ async fn a_caller_that_leaves_holds_nothing() {
     assert!(verdict.is_allowed());
 }
 
-/// A store that goes by a time of its own need not say so, nor that it cannot count.
+/// A store with a time of its own need not implement the methods for time and counts.
 #[tokio::test]
 async fn a_remote_store_has_its_own_time() {
     let remote = Remote::spawn(memory().0);

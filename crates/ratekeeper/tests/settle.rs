@@ -1,5 +1,5 @@
-//! Charge and settle against a model that remembers everything: P1 on the net cost, whatever comes
-//! in between.
+//! Charge and settle against a model with the whole history: P1 on the net cost, whatever comes in
+//! between.
 
 mod common;
 
@@ -9,7 +9,7 @@ use proptest::prelude::*;
 use ratekeeper::{Charge, Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
 use std::sync::Mutex;
 
-/// One thing that happens. Times are in quarters of a token's time.
+/// An operation. Times are in quarters of a token's time.
 #[derive(Clone, Copy, Debug)]
 enum Op {
     Check(u64),
@@ -43,7 +43,7 @@ fn whole() -> impl Strategy<Value = Limit> {
     (1_u64..=5, 1_u64..=6).prop_map(|(quarter, burst)| whole_interval(4 * quarter, burst))
 }
 
-/// A limiter and everything that happened to it.
+/// A limiter and its history.
 struct World {
     limiter: Limiter<ManualClock>,
     rule: Rule,
@@ -127,7 +127,7 @@ impl World {
             .collect()
     }
 
-    /// P1 in every interval, and nothing on offer, now or later, that would break it.
+    /// Asserts P1 in every interval, and that nothing on offer, now or later, would break it.
     fn assert_p1(&self) -> Result<(), TestCaseError> {
         let net = self.net();
         prop_assert_eq!(oracle::broken(&self.rule, &net), None, "{:?}", net);
@@ -164,7 +164,7 @@ impl World {
     }
 }
 
-/// Everything that can be seen of a limiter, now and later.
+/// Everything observable of a limiter, now and later.
 fn look(
     limiter: &Limiter<ManualClock>,
     now: u64,
@@ -250,7 +250,7 @@ proptest! {
         prop_assert_eq!(world.limiter.adjustments(), Default::default());
     }
 
-    /// With no traffic in between, settling is as if only the true cost had been taken: to the
+    /// With no traffic in between, settling is as if only the actual cost had been taken: to the
     /// tick, whenever it comes.
     #[test]
     fn a_settle_with_nothing_in_between_is_as_if_only_the_true_cost_was_taken(
@@ -319,7 +319,7 @@ proptest! {
         prop_assert_eq!(world.level(), before - i128::from(extra) * world.rule.token);
         prop_assert_eq!(world.limiter.adjustments().settled_up, extra);
         prop_assert_eq!(world.limiter.adjustments().not_returned, 0);
-        // Debt like any other: nothing passes until it is gone, then as many as time brings.
+        // Debt like any other: nothing is allowed until it is gone, then as many as time brings.
         let debt = i128::from(extra) * world.rule.token - before;
         let gone = nanos(world.rule.nanos_for(debt).expect("refills"));
         prop_assert_eq!(at.check_n(0).retry_after().unwrap_or_default(), gone);
@@ -409,7 +409,7 @@ proptest! {
 
 /// Of two that run at once the second is done first; then the first.
 #[test]
-fn the_one_that_is_settled_last_gets_back_what_it_did_not_use() {
+fn the_last_settle_gives_back_its_unused_part() {
     let (limiter, now) = limiter(Limit::per_hour(1_000));
     let at = limiter.at(instant(now));
     let (first, second) = (at.take(500).unwrap(), at.take(500).unwrap());
@@ -440,7 +440,7 @@ impl Clock for MovesOn {
 }
 
 /// Runs `give_back` on a thread that is preempted just after it read the clock, for as long as two
-/// tokens take; then another takes one. Returns how much passes at that later instant in all.
+/// tokens take; then another takes one. Returns how much is allowed at that later instant in total.
 fn passes_after(give_back: impl FnOnce(&Limiter<MovesOn>)) -> u64 {
     let clock = MovesOn {
         clock: ManualClock::new(),
@@ -480,7 +480,7 @@ fn arm() {
 }
 
 /// P1 for any interleaving (golang/go#71360 is such a race): the clock must be read after the state
-/// it is held against.
+/// it is compared with.
 #[test]
 fn a_settle_whose_thread_slept_after_reading_the_clock_keeps_p1() {
     let passed = passes_after(|limiter| {
@@ -501,7 +501,7 @@ fn a_cancel_whose_thread_slept_after_reading_the_clock_keeps_p1() {
     assert_eq!(passed, 2, "at one instant, of a burst of 2");
 }
 
-/// P1 for any threads: whatever they take, settle and check on a frozen clock, the net cost stays
+/// P1 for any threads: for any takes, settles and checks on a frozen clock, the net cost stays
 /// within the burst.
 #[test]
 fn threads_that_take_and_settle_keep_p1() {

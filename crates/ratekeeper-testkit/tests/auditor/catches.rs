@@ -1,6 +1,8 @@
 //! What must be caught, and how it is told.
 
-use ratekeeper_testkit::auditor::{Admission, Bound, Hold, Report, Violation, check_holds};
+use ratekeeper_testkit::auditor::{
+    Admission, Bound, PermitInterval, Report, Violation, check_permits,
+};
 
 const SECOND: u64 = 1_000_000;
 
@@ -354,20 +356,20 @@ fn uncertain_starts_too_near_are_caught() {
 
 #[test]
 fn what_is_held_at_once_is_caught() {
-    let hold = |from, until| Hold {
+    let hold = |from, until| PermitInterval {
         from,
         until,
         cost: 1,
     };
     assert!(
-        check_holds(
+        check_permits(
             2,
             &[hold(0, 10), hold(0, 10), hold(10, 20), hold(10, 20)],
             0
         )
         .is_ok()
     );
-    let violation = check_holds(2, &[hold(0, 10), hold(0, 10), hold(9, 20)], 0).unwrap_err();
+    let violation = check_permits(2, &[hold(0, 10), hold(0, 10), hold(9, 20)], 0).unwrap_err();
     assert_eq!(
         violation.to_string(),
         "3 held from 9 to 9 µs, 1 more than the 2 that a limit of 2 in flight allows there"

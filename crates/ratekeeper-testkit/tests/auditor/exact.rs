@@ -2,7 +2,7 @@
 
 use crate::plain::{Exact, LONGEST_WINDOW, slack};
 use proptest::prelude::*;
-use ratekeeper_testkit::auditor::{Admission, Bound, Hold, check_holds};
+use ratekeeper_testkit::auditor::{Admission, Bound, PermitInterval, check_permits};
 
 pub(crate) fn any_bound() -> impl Strategy<Value = Bound> {
     let window = || (0u64..6, 1..=LONGEST_WINDOW);
@@ -112,10 +112,10 @@ proptest! {
         allowance in 0u64..3,
     ) {
         let holds: Vec<_> =
-            holds.into_iter().map(|(from, long, cost)| Hold { from, until: from + long, cost }).collect();
+            holds.into_iter().map(|(from, long, cost)| PermitInterval { from, until: from + long, cost }).collect();
         let at = |t: u64| holds.iter().filter(|hold| hold.from <= t && t < hold.until).map(|hold| hold.cost).sum::<u64>();
         let most = (0..70).map(at).max().unwrap();
-        match check_holds(limit, &holds, allowance) {
+        match check_permits(limit, &holds, allowance) {
             Ok(report) => {
                 prop_assert!(most <= limit + allowance);
                 prop_assert!(report.slack.is_none_or(|slack| slack == limit + allowance - most));

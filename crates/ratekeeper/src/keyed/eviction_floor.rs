@@ -5,9 +5,9 @@ use super::byte_budget::ByteBudget;
 use super::judge::{CallRequest, CallResult};
 use super::large_state::LargeState;
 use super::limit_version::{EntryState, LimitVersion};
+use crate::algorithm::state_op::{MAX_STATE_WORDS, join_word};
 use crate::limit::Kind;
 use crate::limiter::Carry;
-use crate::limiter::windowed::{MOST_WORDS, join_word};
 use crate::sync::{AtomicU64, Ordering};
 use std::boxed::Box;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -70,7 +70,7 @@ impl LimitVersion {
         let words = if self.normal.kind == Kind::Log {
             self.normal.capacity
         } else {
-            MOST_WORDS as u64
+            MAX_STATE_WORDS as u64
         };
         match budget.reserve_floors(words.max(1).saturating_mul(8), FLOOR_PARTS as u64) {
             0 if self.normal.kind == Kind::Log => {

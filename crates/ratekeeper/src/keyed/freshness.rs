@@ -3,9 +3,9 @@
 use super::judge::CallRequest;
 use super::large_state::LargeState;
 use super::limit_version::{EntryState, LimitVersion};
+use crate::algorithm::tat_word::{Reach, ahead, reach};
 use crate::clock::Timestamp;
 use crate::limit::{Kind, TickLimit};
-use crate::limiter::cell::{Reach, ahead, reach};
 
 /// How close a state is to fresh, in nanoseconds: the greater, the less is lost by evicting it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

@@ -3,14 +3,14 @@
 use super::byte_budget::ByteBudget;
 use super::large_state::LargeState;
 use super::limit_version::{EntryState, LimitVersion};
+use crate::algorithm::state_op::{ChargeOp, WindowDecision, apply_to_word};
+use crate::algorithm::tat_word::{Reach, decision, peek, reach, step};
 use crate::algorithm::token_bucket::Step as Stepped;
 use crate::algorithm::{DecisionInfo, StepResult};
 use crate::clock::Timestamp;
 use crate::decision::{Decision, Outcome};
 use crate::limit::{Kind, TickLimit};
-use crate::limiter::cell::{Reach, decision, look, reach, step};
-use crate::limiter::view::patience_of_a_check;
-use crate::limiter::windowed::{Step, WindowDecision, act_on_word};
+use crate::limiter::at::max_wait_of_check;
 
 /// The result of judging one call.
 pub(crate) struct CallResult {
@@ -110,12 +110,12 @@ impl LimitVersion {
                 return CallResult::without_charge(Decision::new(&normal, Outcome::Allowed, 0, 0));
             }
             _ if normal.is_windowed() => {
-                let step = Step {
+                let step = ChargeOp {
                     limit: &normal,
                     now: now.as_unix_nanos(),
                     cost,
                     write,
-                    kept: is_final,
+                    is_final,
                 };
                 let (
                     after,
@@ -123,7 +123,7 @@ impl LimitVersion {
                         decision,
                         charged_in,
                     },
-                ) = act_on_word(&normal, word, &step);
+                ) = apply_to_word(&normal, word, &step);
                 return CallResult {
                     after,
                     charged: charged_in,
@@ -137,17 +137,17 @@ impl LimitVersion {
             Some(max_wait) if request.reserve == 0 || normal.kind == Kind::Pacing => {
                 max_wait.saturating_mul(normal.ticks)
             }
-            _ => patience_of_a_check(&normal),
+            _ => max_wait_of_check(&normal),
         };
         let Reach::Clock(clock) = reach(&normal, self.origin, now) else {
-            let decision = look(&normal, self.origin, word, now, cost, max_wait_ticks);
+            let decision = peek(&normal, self.origin, word, now, cost, max_wait_ticks);
             return CallResult {
                 needs_rebase: decision.is_allowed() && cost > 0 && write,
                 ..CallResult::without_charge(decision)
             };
         };
         if !write {
-            return CallResult::without_charge(look(
+            return CallResult::without_charge(peek(
                 &normal,
                 self.origin,
                 word,
@@ -194,7 +194,7 @@ impl LimitVersion {
             Some(after) => StepResult::Admit(after, left(in_flight)),
             None if cost > normal.capacity => StepResult::Never(left(in_flight)),
             None => StepResult::Deny {
-                told: left(in_flight),
+                info: left(in_flight),
                 retry_at: 0,
             },
         };
@@ -257,10 +257,7 @@ impl LimitVersion {
         };
         CallResult::without_charge(Decision::windowed(
             &self.normal,
-            &StepResult::<()>::Deny {
-                told: info,
-                retry_at: 0,
-            },
+            &StepResult::<()>::Deny { info, retry_at: 0 },
             0,
         ))
     }

@@ -5,14 +5,14 @@ use super::limit_version::LimitVersion;
 use super::table::{AbsentKey, ChargeOrigin, RefundTotals, SlotRefunds, StateMut, Table};
 use super::{HashedKey, KeyedState};
 use crate::algorithm::Refund;
+use crate::algorithm::state_op::{GrantOp, RefundOp, SurchargeOp, apply_to_word};
+use crate::algorithm::tat_word::FastDecision;
 use crate::algorithm::token_bucket::{self, ChargeRecord};
 use crate::clock::{Clock, Timestamp, nanos};
 use crate::decision::{Decision, DeniedError, ReserveError};
 use crate::limit::Kind;
-use crate::limiter::cell::FastDecision;
+use crate::limiter::at::Admission;
 use crate::limiter::change::ReservationClaim;
-use crate::limiter::view::Admission;
-use crate::limiter::windowed::{ChargeMore, GiveBack, Grant, act_on_word};
 use crate::limiter::{Charge, Reservation, Wait};
 use crate::sync::Ordering;
 use core::fmt;
@@ -255,7 +255,7 @@ impl<'a, C: Clock> Key<'a, C> {
         match self.try_charge_slow(self.now(), cost, None) {
             Ok((
                 Admission {
-                    normal,
+                    limit,
                     clock,
                     tat,
                     given,
@@ -265,8 +265,8 @@ impl<'a, C: Clock> Key<'a, C> {
                 charge_origin,
                 decision,
             )) => {
-                let charged = ChargeRecord::new(&normal, tat, clock, cost, refunded, given);
-                let charge_origin = if normal.kind == Kind::Unlimited {
+                let charged = ChargeRecord::new(&limit, tat, clock, cost, refunded, given);
+                let charge_origin = if limit.kind == Kind::Unlimited {
                     ChargeOrigin::default()
                 } else {
                     charge_origin
@@ -409,8 +409,8 @@ impl<'a, C: Clock> Key<'a, C> {
             given, refunded, ..
         } = refund_totals;
         let admission = Admission {
-            normal: limit,
-            generation,
+            limit,
+            generation_id: generation,
             clock,
             tat,
             wait: 0,
@@ -446,8 +446,8 @@ impl<'a, C: Clock> Key<'a, C> {
             given, refunded, ..
         } = refund_totals;
         let admission = Admission {
-            normal: version.normal,
-            generation: version.id,
+            limit: version.normal,
+            generation_id: version.id,
             clock: call.clock,
             tat: call.charged,
             wait: call.wait,
@@ -626,11 +626,11 @@ pub(crate) fn refund<C: Clock>(
             match state {
                 StateMut::Large(state, _) => state.refund(normal, now.as_unix_nanos(), refund),
                 StateMut::Word(word) if normal.is_windowed() => {
-                    let back = GiveBack {
+                    let back = RefundOp {
                         now: now.as_unix_nanos(),
                         refund,
                     };
-                    *word = act_on_word(normal, *word, &back).0.unwrap_or(*word);
+                    *word = apply_to_word(normal, *word, &back).0.unwrap_or(*word);
                 }
                 StateMut::Word(word) if normal.kind == Kind::Pacing => {
                     // What is at the end of the queue and has not begun can be cancelled, unless
@@ -682,11 +682,11 @@ pub(crate) fn charge_more<C: Clock>(
                 state.charge_more(normal, now.as_unix_nanos(), extra, budget);
             }
             StateMut::Word(word) if normal.is_windowed() => {
-                let more = ChargeMore {
+                let more = SurchargeOp {
                     now: now.as_unix_nanos(),
                     extra,
                 };
-                *word = act_on_word(normal, *word, &more).0.unwrap_or(*word);
+                *word = apply_to_word(normal, *word, &more).0.unwrap_or(*word);
             }
             StateMut::Word(word) => {
                 let charged = (*word)
@@ -758,10 +758,10 @@ pub(crate) fn grant<C: Clock>(
             let given = match state {
                 StateMut::Large(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
                 StateMut::Word(word) if normal.is_windowed() => {
-                    let (after, gift) = act_on_word(
+                    let (after, gift) = apply_to_word(
                         normal,
                         *word,
-                        &Grant {
+                        &GrantOp {
                             now: now.as_unix_nanos(),
                             tokens,
                         },

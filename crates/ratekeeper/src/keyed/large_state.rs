@@ -3,15 +3,15 @@
 
 use super::byte_budget::ByteBudget;
 use crate::algorithm::sliding_log::judge;
+use crate::algorithm::state_op::{
+    ChargeOp, GrantOp, MAX_STATE_WORDS, RefundOp, SurchargeOp, WindowDecision, apply_to_words,
+    join_words, refundable_tat,
+};
 use crate::algorithm::{DecisionInfo, Refund, StepResult};
-use crate::chunks::AppendVec;
+use crate::append_vec::AppendVec;
 use crate::decision::Decision;
 use crate::limit::{Kind, TickLimit};
-use crate::limiter::cell::Generation;
-use crate::limiter::windowed::{
-    ChargeMore, GiveBack, Grant, MOST_WORDS, Step, WindowDecision, act_on_words, join_words,
-    refundable_tat,
-};
+use crate::limiter::generation::Generation;
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;
@@ -36,7 +36,7 @@ impl LargeState {
     pub(super) fn fresh(normal: &TickLimit) -> Self {
         match normal.kind {
             Kind::Log => Self::Log(VecDeque::new()),
-            Kind::Strict => Self::Words([0; MOST_WORDS].into()),
+            Kind::Strict => Self::Words([0; MAX_STATE_WORDS].into()),
             Kind::Refundable => Self::Words([0; REFUNDABLE_WORDS].into()),
             Kind::SlidingWindow => Self::Words([0; 3].into()),
             _ => Self::Words([0; 2].into()),
@@ -56,15 +56,15 @@ impl LargeState {
         self.clear_if_expired(now);
         let times = match self {
             Self::Words(words) => {
-                return act_on_words(
+                return apply_to_words(
                     normal,
                     words,
-                    &Step {
+                    &ChargeOp {
                         limit: normal,
                         now,
                         cost,
                         write,
-                        kept: is_final,
+                        is_final,
                     },
                 );
             }
@@ -101,7 +101,7 @@ impl LargeState {
                     reset_at,
                 };
                 judged = StepResult::Deny {
-                    told: info,
+                    info,
                     retry_at: last.saturating_add(windowed.window),
                 };
             }
@@ -146,16 +146,16 @@ impl LargeState {
                 Duration::from_nanos(u64::try_from(until).unwrap_or(u64::MAX).saturating_sub(now))
             }
             Self::Words(words) => {
-                let mut words: [u64; MOST_WORDS] =
+                let mut words: [u64; MAX_STATE_WORDS] =
                     core::array::from_fn(|at| words.get(at).copied().unwrap_or(0));
-                let step = Step {
+                let step = ChargeOp {
                     limit: normal,
                     now,
                     cost: 0,
                     write: false,
-                    kept: false,
+                    is_final: false,
                 };
-                act_on_words(normal, &mut words, &step)
+                apply_to_words(normal, &mut words, &step)
                     .decision
                     .reset_after()
             }
@@ -170,7 +170,7 @@ impl LargeState {
             charged_in, unused, ..
         } = refund;
         match self {
-            Self::Words(words) => act_on_words(normal, words, &GiveBack { now, refund }),
+            Self::Words(words) => apply_to_words(normal, words, &RefundOp { now, refund }),
             Self::Log(times) => {
                 let mut left = unused;
                 times.retain(|time| {
@@ -193,7 +193,7 @@ impl LargeState {
         budget: &ByteBudget,
     ) {
         match self {
-            Self::Words(words) => act_on_words(normal, words, &ChargeMore { now, extra }),
+            Self::Words(words) => apply_to_words(normal, words, &SurchargeOp { now, extra }),
             Self::Log(_) | Self::FullUntil(_) => {
                 let room = self
                     .call(normal, now, 0, (false, false), budget)
@@ -207,7 +207,7 @@ impl LargeState {
     /// Takes back up to `gift` units of what is counted. Returns how many.
     pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, gift: u64) -> u64 {
         if let Self::Words(words) = self {
-            return act_on_words(normal, words, &Grant { now, tokens: gift });
+            return apply_to_words(normal, words, &GrantOp { now, tokens: gift });
         }
         self.clear_if_expired(now);
         self.with_times(normal);
@@ -272,7 +272,7 @@ impl LargeState {
 
     /// Writes this state to a generation that no other thread can see.
     pub(super) fn write_to(&self, cell: &Generation, normal: &TickLimit) {
-        let target = cell.wide();
+        let target = cell.large();
         match self {
             Self::Words(words) => words
                 .iter()
@@ -296,8 +296,8 @@ impl LargeState {
             Self::Words(words) => words
                 .iter_mut()
                 .enumerate()
-                .for_each(|(at, word)| *word = cell.wide().word(at)),
-            Self::Log(times) => times.extend(cell.wide().log(&normal.windowed())),
+                .for_each(|(at, word)| *word = cell.large().word(at)),
+            Self::Log(times) => times.extend(cell.large().log(&normal.windowed())),
             Self::FullUntil(_) => {}
         }
         state
@@ -330,7 +330,7 @@ fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecisi
         StepResult::Never(info)
     } else {
         StepResult::Deny {
-            told: info,
+            info,
             retry_at: end,
         }
     };
@@ -428,7 +428,7 @@ mod tests {
     #[test]
     fn a_log_without_times_is_as_strict_as_with_them() {
         let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
-        let normal = limit.normal();
+        let normal = limit.tick_limit();
         let budget = ByteBudget::unlimited();
         let second = 1_000_000_000;
         let minute = 60 * second;
@@ -517,7 +517,7 @@ mod tests {
     #[test]
     fn a_log_that_may_not_grow_keeps_its_times() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
-        let normal = limit.normal();
+        let normal = limit.tick_limit();
         let budget = ByteBudget::new(9 * 8);
         let minute = 60_000_000_000;
         let mut log = LargeState::fresh(normal);

@@ -7,11 +7,12 @@
 use super::eviction_floor::EvictionFloor;
 use super::large_state::LargeState;
 use super::registered_limit::{RegisteredLimit, Rule};
+use crate::algorithm::tat_word::{REACH, Reach, origin_for, reach};
 use crate::clock::Timestamp;
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Carry;
-use crate::limiter::cell::{Generation, REACH, Reach, origin_for, reach};
 use crate::limiter::change::NextGeneration;
+use crate::limiter::generation::Generation;
 use crate::sync::{AtomicU32, OnceBox, Ordering};
 use std::sync::Arc;
 
@@ -194,12 +195,12 @@ impl LimitVersion {
         }
         let later = NextGeneration::empty();
         cell.hand_over(&later, limit, carry, || at);
-        let origin = later.cell.origin.load(Ordering::Relaxed);
-        let normal = limit.normal();
+        let origin = later.generation.origin.load(Ordering::Relaxed);
+        let normal = limit.tick_limit();
         let state = if normal.fits_a_word() {
-            EntryState::Word(later.cell.word.load(Ordering::Relaxed))
+            EntryState::Word(later.generation.word.load(Ordering::Relaxed))
         } else {
-            EntryState::Large(LargeState::read_from(&later.cell, normal))
+            EntryState::Large(LargeState::read_from(&later.generation, normal))
         };
         (state, origin)
     }

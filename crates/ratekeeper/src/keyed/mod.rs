@@ -282,7 +282,7 @@ impl<K: ?Sized, C: Clock> Keyed<K, C> {
     }
 }
 
-/// # Changing it live
+/// # Live changes
 impl<K: ?Sized, C: Clock> Keyed<K, C> {
     /// Returns the limit in force.
     pub fn limit(&self) -> Limit {

@@ -1,9 +1,9 @@
 //! A registered limit: the identity of a limit across live changes, and its counters.
 
 use super::large_state::{LARGE_STATE_OVERHEAD, REFUNDABLE_WORDS};
+use crate::algorithm::state_op::MAX_STATE_WORDS;
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Adjustments;
-use crate::limiter::windowed::MOST_WORDS;
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Mutex, PoisonError};
@@ -19,7 +19,7 @@ pub(crate) enum Rule {
 impl Rule {
     pub(super) fn normal(&self) -> TickLimit {
         match self {
-            Self::Rate(limit) => *limit.normal(),
+            Self::Rate(limit) => *limit.tick_limit(),
             Self::InFlight(max) => TickLimit {
                 ticks: 0,
                 token: 1,
@@ -34,7 +34,7 @@ impl Rule {
         let normal = self.normal();
         match normal.kind {
             Kind::Log => LARGE_STATE_OVERHEAD + 8 * normal.capacity.min(32) as usize,
-            Kind::Strict => LARGE_STATE_OVERHEAD + 8 * MOST_WORDS,
+            Kind::Strict => LARGE_STATE_OVERHEAD + 8 * MAX_STATE_WORDS,
             Kind::Refundable => LARGE_STATE_OVERHEAD + 8 * REFUNDABLE_WORDS,
             Kind::FirstHit => LARGE_STATE_OVERHEAD + 16,
             Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => {

@@ -1,5 +1,4 @@
-//! Time seen by several callers is not the same for all: instants that go back by a little, for
-//! every verb.
+//! Stale instants: callers see different times, so instants go back by a little, for every method.
 
 use super::common::oracle;
 use super::common::traces::cases;
@@ -33,8 +32,8 @@ proptest! {
 proptest! {
     #![proptest_config(cases(400))]
 
-    /// The word does not know when the calls in it came, so a cancel takes its instant at its word:
-    /// one that is late by d gives back at most r·d too much, and at most what it took.
+    /// The word does not store when its calls came, so a cancel trusts its instant: one that is
+    /// late by d gives back at most r·d too much, and at most what it took.
     #[test]
     fn a_stale_cancel_adds_at_most_what_its_staleness_is_worth(limit in whole(), ops in stale_ops()) {
         let mut world = World::new(limit);

@@ -1,12 +1,12 @@
 //! Decisions on one key: found, absent, or counted by another version.
 
 use super::{EntryView, PROBES, RefundTotals, Table, tag};
+use crate::algorithm::tat_word::{FastDecision, REACH};
 use crate::clock::{Clock, Timestamp};
 use crate::decision::Decision;
 use crate::keyed::judge::{CallRequest, CallResult};
 use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::limit::Kind;
-use crate::limiter::cell::{FastDecision, REACH};
 use crate::sync::{Ordering, back_off, relax};
 
 impl<C: Clock> Table<C> {
@@ -240,7 +240,7 @@ impl<C: Clock> Table<C> {
         if !call.decision.is_allowed() || request.cost == 0 || !request.write || call.needs_rebase {
             return Some((call, RefundTotals::default()));
         }
-        let _held = self.stripe(hash).insert_lock.hold();
+        let _held = self.stripe(hash).insert_lock.lock();
         if self.find(hash).is_some() {
             return None;
         }
@@ -327,7 +327,7 @@ impl<C: Clock> Table<C> {
             if after.is_none() {
                 return result;
             }
-            let _held = self.stripe(hash).insert_lock.hold();
+            let _held = self.stripe(hash).insert_lock.lock();
             if self.find(hash).is_some() {
                 continue;
             }

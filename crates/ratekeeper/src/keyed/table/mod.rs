@@ -35,10 +35,10 @@ use super::hash::Secret;
 use super::large_state::LargeStates;
 use super::limit_version::{EntryState, LimitVersion};
 use super::registered_limit::{RegisteredLimit, Rule};
-use crate::chunks::AppendVec;
+use crate::algorithm::tat_word::{Reach, reach};
+use crate::append_vec::AppendVec;
 use crate::clock::{Clock, Timestamp};
 use crate::limiter::Carry;
-use crate::limiter::cell::{Reach, reach};
 use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering, fence, relax};
 use core::hash::Hash;
 use refunds::RefundCounters;
@@ -345,7 +345,7 @@ impl<C: Clock> Table<C> {
         carry: Carry,
         now: impl FnOnce() -> Timestamp,
     ) {
-        let _held = registered.change_lock.hold();
+        let _held = registered.change_lock.lock();
         let old = self.version(registered.current.load(Ordering::SeqCst));
         if (carry != Carry::Reset && old.rule == rule)
             || !self.replace_version(old, rule, carry, now())
@@ -360,7 +360,7 @@ impl<C: Clock> Table<C> {
     /// one. `false` if there have been too many versions.
     #[cold]
     pub(crate) fn rebase(&self, registered: &RegisteredLimit, now: Timestamp) -> bool {
-        let _held = registered.change_lock.hold();
+        let _held = registered.change_lock.lock();
         let old = self.version(registered.current.load(Ordering::SeqCst));
         match reach(&old.normal, old.origin, now) {
             Reach::Late => self.replace_version(old, old.rule, Carry::Keep, now),

@@ -3,11 +3,11 @@
 
 use super::{EntryView, RefundTotals, STRIPES, Slot, Table, tag};
 use crate::algorithm::Refund;
+use crate::algorithm::tat_word::{Reach, reach};
 use crate::clock::{Clock, Timestamp};
 use crate::keyed::judge::{CallRequest, CallResult};
 use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::limit::Kind;
-use crate::limiter::cell::{Reach, reach};
 use crate::sync::{Guard, Ordering, relax};
 use smallvec::SmallVec;
 
@@ -72,7 +72,7 @@ impl<C: Clock> Table<C> {
             transaction.locks.extend(
                 without_slot
                     .iter()
-                    .map(|stripe| self.stripes[*stripe].insert_lock.hold()),
+                    .map(|stripe| self.stripes[*stripe].insert_lock.lock()),
             );
         }
         let mut order: SmallVec<[(Option<Slot>, usize); INLINE_ENTRIES]> = transaction
@@ -114,7 +114,7 @@ impl<C: Clock> Table<C> {
         const MAX_INSERT_ATTEMPTS: u32 = 16;
         let mut view = self.find(hash);
         if view.is_none() && attempts < MAX_INSERT_ATTEMPTS {
-            let _held = self.stripe(hash).insert_lock.hold();
+            let _held = self.stripe(hash).insert_lock.lock();
             if self.find(hash).is_none() {
                 let start = self.initial_state(hash, version)?;
                 // Marked as used now, so that the other keys of the same call do not evict it.

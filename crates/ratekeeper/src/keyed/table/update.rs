@@ -1,12 +1,12 @@
 //! Updates of one key, outside of decisions: settle, cancel, grant, reset, and releasing permits.
 
 use super::{SlotRefunds, Table};
+use crate::algorithm::tat_word::{Reach, reach};
 use crate::clock::{Clock, Timestamp};
 use crate::keyed::byte_budget::ByteBudget;
 use crate::keyed::large_state::LargeState;
 use crate::keyed::limit_version::{EntryState, LimitVersion};
 use crate::limit::Kind;
-use crate::limiter::cell::{Reach, reach};
 use crate::sync::{back_off, relax};
 
 impl<C: Clock> Table<C> {
@@ -94,7 +94,7 @@ impl<C: Clock> Table<C> {
                     if absent == AbsentKey::NeverInsert {
                         return false;
                     }
-                    let _held = self.stripe(hash).insert_lock.hold();
+                    let _held = self.stripe(hash).insert_lock.lock();
                     if self.find(hash).is_some() {
                         continue;
                     }

@@ -189,7 +189,7 @@ impl LimitVersion {
             remaining: normal.capacity.saturating_sub(in_flight),
             reset_at: 0,
         };
-        let judged = match fits {
+        let step_result = match fits {
             Some(after) if write => StepResult::Admit(after, left(after)),
             Some(after) => StepResult::Admit(after, left(in_flight)),
             None if cost > normal.capacity => StepResult::Never(left(in_flight)),
@@ -198,7 +198,7 @@ impl LimitVersion {
                 retry_at: 0,
             },
         };
-        let decision = Decision::windowed(normal, &judged, 0);
+        let decision = Decision::windowed(normal, &step_result, 0);
         CallResult {
             after: fits.filter(|_| write && cost > 0),
             ..CallResult::without_charge(decision)

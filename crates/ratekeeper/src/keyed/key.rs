@@ -758,7 +758,7 @@ pub(crate) fn grant<C: Clock>(
             let given = match state {
                 StateMut::Large(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
                 StateMut::Word(word) if normal.is_windowed() => {
-                    let (after, gift) = apply_to_word(
+                    let (after, granted) = apply_to_word(
                         normal,
                         *word,
                         &GrantOp {
@@ -767,18 +767,18 @@ pub(crate) fn grant<C: Clock>(
                         },
                     );
                     *word = after.unwrap_or(*word);
-                    gift
+                    granted
                 }
                 StateMut::Word(word) => {
                     let ahead = word.saturating_sub(version.clock_at(now));
-                    let gift = ahead.min(tokens.saturating_mul(normal.token));
-                    *word -= gift;
+                    let granted = ahead.min(tokens.saturating_mul(normal.token));
+                    *word -= granted;
                     // An earlier charge's settle or cancel must not mistake the grant for its own
                     // refund.
                     if let Some(slot_refunds) = slot_refunds {
-                        slot_refunds.add_given(gift);
+                        slot_refunds.add_given(granted);
                     }
-                    gift.div_ceil(normal.token)
+                    granted.div_ceil(normal.token)
                 }
             };
             version

@@ -73,8 +73,8 @@ impl LargeState {
         };
         let windowed = normal.windowed();
         let at = |age: u64| times[age as usize];
-        let (mut judged, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
-        if let StepResult::Admit(expired, _) = judged
+        let (mut step_result, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
+        if let StepResult::Admit(expired, _) = step_result
             && write
             && cost > 0
         {
@@ -100,17 +100,18 @@ impl LargeState {
                     remaining: 0,
                     reset_at,
                 };
-                judged = StepResult::Deny {
+                step_result = StepResult::Deny {
                     info,
                     retry_at: last.saturating_add(windowed.window),
                 };
             }
         } else if !write {
             let at = |age: u64| times[age as usize];
-            judged = judged.unwritten(|| judge(&windowed, times.len() as u64, at, now, 0).0);
+            step_result =
+                step_result.unwritten(|| judge(&windowed, times.len() as u64, at, now, 0).0);
         }
         WindowDecision {
-            decision: Decision::windowed(normal, &judged, now),
+            decision: Decision::windowed(normal, &step_result, now),
             charged_in: at_instant,
         }
     }
@@ -204,21 +205,28 @@ impl LargeState {
         }
     }
 
-    /// Takes back up to `gift` units of what is counted. Returns how many.
-    pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, gift: u64) -> u64 {
+    /// Takes back up to `granted` units of what is counted. Returns how many.
+    pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, granted: u64) -> u64 {
         if let Self::Words(words) = self {
-            return apply_to_words(normal, words, &GrantOp { now, tokens: gift });
+            return apply_to_words(
+                normal,
+                words,
+                &GrantOp {
+                    now,
+                    tokens: granted,
+                },
+            );
         }
         self.clear_if_expired(now);
         self.with_times(normal);
         let decision = self
             .call(normal, now, 0, (false, false), &ByteBudget::unlimited())
             .decision;
-        let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
+        let granted = granted.min(normal.capacity - decision.remaining().min(normal.capacity));
         match self {
             // The oldest that still count; none while there are more than the limit allows.
             Self::Log(times) => {
-                let judged = judge(
+                let step_result = judge(
                     &normal.windowed(),
                     times.len() as u64,
                     |age| times[age as usize],
@@ -226,13 +234,13 @@ impl LargeState {
                     0,
                 )
                 .0;
-                if let StepResult::Admit(expired, _) = judged {
-                    times.drain(..(expired + gift) as usize);
+                if let StepResult::Admit(expired, _) = step_result {
+                    times.drain(..(expired + granted) as usize);
                 }
             }
             Self::Words(_) | Self::FullUntil(_) => {}
         }
-        gift
+        granted
     }
 
     /// Makes it fresh.
@@ -326,7 +334,7 @@ fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecisi
         remaining: 0,
         reset_at: end,
     };
-    let judged: StepResult<u64> = if cost > normal.capacity {
+    let step_result: StepResult<u64> = if cost > normal.capacity {
         StepResult::Never(info)
     } else {
         StepResult::Deny {
@@ -335,7 +343,7 @@ fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecisi
         }
     };
     WindowDecision {
-        decision: Decision::windowed(normal, &judged, now),
+        decision: Decision::windowed(normal, &step_result, now),
         charged_in: now,
     }
 }

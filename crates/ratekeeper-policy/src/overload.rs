@@ -73,7 +73,7 @@ impl AdaptiveLimit {
 
     /// Whether anybody may wait.
     pub(crate) fn queues(&self) -> bool {
-        self.queue.most > 0
+        self.queue.max_waiting > 0
     }
 
     /// Whether the two differ in nothing but who may wait.

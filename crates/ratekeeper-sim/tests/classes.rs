@@ -1,4 +1,4 @@
-//! Who gets through when there is too much, by how important it is.
+//! Overload by class: which share of each class is served.
 
 use ratekeeper::adaptive::Class;
 use ratekeeper_sim::{
@@ -8,7 +8,7 @@ use ratekeeper_sim::{
 use std::ops::Range;
 
 const SEEDS: Range<u64> = 1..4;
-/// The flood comes after half a minute and lasts for a minute and a half.
+/// The flood starts after half a minute and lasts for a minute and a half.
 const FLOOD: Range<u64> = 30 * SECOND..120 * SECOND;
 
 fn peak() -> f64 {
@@ -48,7 +48,7 @@ fn critical_traffic_loses_under_1_percent_while_ten_times_the_peak_of_sheddable_
     for (name, control) in controls() {
         for (seed, critical) in SEEDS.flat_map(|seed| [(seed, 0.3), (seed, 0.5)]) {
             let outcome = flooded(critical, seed).run(classed(control, &Class::ALL));
-            // From its first moment on: there is nothing that must be learnt first.
+            // From the first moment on: nothing has to be learned first.
             for stream in [0, 1] {
                 let lost = 1.0 - outcome.served(stream, FLOOD);
                 assert!(
@@ -105,7 +105,7 @@ fn close_to_the_peak_the_lowest_class_loses_about_one_in_ten_and_the_others_hard
 }
 
 #[test]
-fn when_critical_traffic_alone_is_too_much_the_highest_gets_through() {
+fn when_critical_traffic_alone_is_an_overload_the_highest_class_is_served() {
     for (name, control) in controls() {
         for seed in SEEDS {
             // 0.6 of the peak of the highest class, and 1.5 of the next.
@@ -128,11 +128,11 @@ fn when_critical_traffic_alone_is_too_much_the_highest_gets_through() {
 }
 
 #[test]
-fn a_shedder_alone_saves_critical_traffic_once_it_has_learnt_and_does_not_flap() {
+fn a_shedder_alone_protects_critical_traffic_after_a_delay_and_does_not_flap() {
     for seed in SEEDS {
         let outcome = flooded(0.3, seed).run(shed(&Class::ALL));
-        // It learns of the flood by latency, and by then there is a queue, which takes a while to
-        // go.
+        // It detects the flood by latency, and by then there is a queue, which takes a while to
+        // drain.
         let when = FLOOD.start + 30 * SECOND..FLOOD.end;
         for stream in [0, 1] {
             let lost = 1.0 - outcome.served(stream, when.clone());

@@ -1,4 +1,4 @@
-//! What there is without a limit that moves: the baseline that the others are measured by.
+//! Goodput without an adaptive limit: the baseline for the others.
 
 use ratekeeper::ManualClock;
 use ratekeeper_sim::{
@@ -17,7 +17,7 @@ fn at<G: AdmissionControl>(load: f64, gate: impl FnOnce(ManualClock) -> G) -> f6
 }
 
 #[test]
-fn without_a_limit_goodput_collapses_as_soon_as_more_comes_than_is_served() {
+fn without_a_limit_goodput_collapses_above_the_peak() {
     assert!(at(0.8, |_| NoLimit) > 0.79);
     for load in [1.5, 5.0] {
         let goodput = at(load, |_| NoLimit);
@@ -61,7 +61,7 @@ fn a_run_is_the_same_every_time() {
 }
 
 #[test]
-fn without_a_limit_clients_that_try_again_keep_a_service_down_long_after_a_spike() {
+fn without_a_limit_retries_keep_a_service_down_long_after_a_spike() {
     // Six tenths of the peak; for ten seconds it is three times the peak.
     let rate = Schedule::always(150.0)
         .then(MINUTE, 750.0)

@@ -1,4 +1,4 @@
-//! How the sampler lives with other layers, filters, spans and questions.
+//! The sampler together with other layers, filters, spans and queries.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! What is told about events that were not shown.
+//! Reports of suppressed events.
 
 mod support;
 

@@ -92,7 +92,7 @@ impl State {
     }
 
     /// The possible next steps. For the passing of time one order is enough: whole tokens first.
-    fn next(&self, small: &Small, last: Option<Op>) -> Vec<Op> {
+    fn next(&self, small: &SmallBucket, last: Option<Op>) -> Vec<Op> {
         let mut ops = match last {
             Some(Op::Pass(nanos)) if nanos < TOKEN => Vec::new(),
             _ => vec![Op::Pass(TOKEN), Op::Pass(TOKEN / 2)],
@@ -152,7 +152,7 @@ impl State {
 }
 
 /// A bucket small enough to try everything.
-struct Small {
+struct SmallBucket {
     burst: u64,
     /// What may be taken, to be settled.
     takes: &'static [u64],
@@ -160,7 +160,7 @@ struct Small {
 }
 
 /// Visits every state that so many calls reach, and returns how many there are.
-fn visit(small: &Small, trace: &mut Vec<Op>) -> u64 {
+fn visit(small: &SmallBucket, trace: &mut Vec<Op>) -> u64 {
     let rule = Rule {
         per_nano: 1,
         token: i128::from(TOKEN),
@@ -189,7 +189,7 @@ fn visit(small: &Small, trace: &mut Vec<Op>) -> u64 {
 #[test]
 fn every_short_trace_on_a_burst_of_1_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 1,
             takes: &[1],
             depth: 8,
@@ -202,7 +202,7 @@ fn every_short_trace_on_a_burst_of_1_keeps_p1() {
 #[test]
 fn every_short_trace_on_a_burst_of_2_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 2,
             takes: &[1, 2],
             depth: 6,
@@ -215,7 +215,7 @@ fn every_short_trace_on_a_burst_of_2_keeps_p1() {
 #[test]
 fn every_short_trace_on_a_burst_of_3_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 3,
             takes: &[3],
             depth: 7,
@@ -228,7 +228,7 @@ fn every_short_trace_on_a_burst_of_3_keeps_p1() {
 #[test]
 fn every_short_trace_of_small_charges_on_a_burst_of_3_keeps_p1() {
     let states = visit(
-        &Small {
+        &SmallBucket {
             burst: 3,
             takes: &[1, 2],
             depth: 6,

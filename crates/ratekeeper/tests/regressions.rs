@@ -398,7 +398,7 @@ fn a_live_change_keeps_some_hundred_bytes() {
         let _ = keyed.check_n(&user, 1_000);
     }
     let used = allocation_counter::measure(|| {
-        (1..=100).for_each(|change| keyed.set_limit(limit(1_000 + change)))
+        (1..=100).for_each(|change| keyed.set_limit(limit(1_000 + change)));
     });
     let each = used.bytes_current / 100;
     assert!(each <= 1_000, "{each} bytes for each change");

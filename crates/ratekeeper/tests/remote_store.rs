@@ -11,7 +11,7 @@ use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// An owned ask.
-struct OwnAsk {
+struct OwnedAsk {
     limit: LimitHandle,
     key: Vec<u8>,
     cost: u64,
@@ -20,7 +20,7 @@ struct OwnAsk {
     max_wait: Option<Duration>,
 }
 
-impl OwnAsk {
+impl OwnedAsk {
     fn of(ask: &Ask<'_>) -> Self {
         Self {
             limit: ask.limit.clone(),
@@ -53,20 +53,20 @@ impl OwnAsk {
 }
 
 enum Message {
-    Decide(Vec<OwnAsk>, oneshot::Sender<Verdict>),
+    Decide(Vec<OwnedAsk>, oneshot::Sender<Verdict>),
     Settle(Box<Verdict>, Vec<u64>, oneshot::Sender<()>),
     Grant(LimitHandle, Vec<u8>, u64, oneshot::Sender<()>),
     Reset(LimitHandle, Vec<u8>, oneshot::Sender<()>),
 }
 
 /// A store in another task.
-struct Remote {
+struct RemoteStore {
     to: mpsc::Sender<Message>,
     /// Where its limits are registered.
     limits: MemoryStore<ManualClock>,
 }
 
-impl Remote {
+impl RemoteStore {
     /// Gives a memory store a task of its own.
     fn spawn(store: MemoryStore<ManualClock>) -> Self {
         let ((to, mut inbox), limits) = (mpsc::channel(16), store.clone());
@@ -76,7 +76,7 @@ impl Remote {
                 tokio::task::yield_now().await;
                 match message {
                     Message::Decide(asks, answer) => {
-                        let asks: Vec<_> = asks.iter().map(OwnAsk::borrowed).collect();
+                        let asks: Vec<_> = asks.iter().map(OwnedAsk::borrowed).collect();
                         // The caller may be gone; then the verdict is dropped, and its permits
                         let _ = answer.send(store.decide(&asks).await);
                     }
@@ -109,7 +109,7 @@ impl Remote {
     }
 }
 
-impl Store for Remote {
+impl Store for RemoteStore {
     fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
         self.limits.limit(name, limit)
     }
@@ -131,7 +131,7 @@ impl Store for Remote {
     }
 
     fn decide(&self, asks: &[Ask<'_>]) -> impl Future<Output = Verdict> + Send {
-        let asks = asks.iter().map(OwnAsk::of).collect();
+        let asks = asks.iter().map(OwnedAsk::of).collect();
         self.ask(|answer| Message::Decide(asks, answer))
     }
 
@@ -162,7 +162,7 @@ impl Store for Remote {
 }
 
 /// What a verdict shows.
-type Shown = (
+type VerdictFields = (
     bool,
     bool,
     Option<usize>,
@@ -171,7 +171,7 @@ type Shown = (
     Vec<(AskOutcome, u64, Option<Duration>, Duration)>,
 );
 
-fn shown(verdict: &Verdict) -> Shown {
+fn shown(verdict: &Verdict) -> VerdictFields {
     let statuses = verdict.results().map(|status| {
         let decision = status.decision();
         (
@@ -205,7 +205,7 @@ fn limits(store: &impl Store) -> Vec<LimitHandle> {
 
 /// A random workload on any store: random asks, some settled, some held for a while, some dropped;
 /// now and then a grant, a reset key, a changed limit.
-async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<Shown> {
+async fn work<S: Store>(store: &S, clock: &ManualClock) -> Vec<VerdictFields> {
     let limits = limits(store);
     let (mut seen, mut held, mut random) = (Vec::new(), Vec::new(), 7_u64);
     let mut next = |below: u64| {
@@ -280,7 +280,7 @@ fn memory() -> (MemoryStore<ManualClock>, ManualClock) {
 async fn code_for_any_store_gets_the_same_results_from_a_remote_one() {
     let ((near, near_clock), (far, far_clock)) = (memory(), memory());
     let here = work(&near, &near_clock).await;
-    let there = work(&Remote::spawn(far), &far_clock).await;
+    let there = work(&RemoteStore::spawn(far), &far_clock).await;
     let passed = here.iter().filter(|seen| seen.0).count();
     assert!((300..2_900).contains(&passed), "{passed} of 3,000");
     for (i, (here, there)) in here.iter().zip(&there).enumerate() {
@@ -296,7 +296,7 @@ async fn many_tasks_share_a_remote_store() {
         store.limit("global", Limit::per_hour(100)).unwrap(),
         store.limit("user", Limit::per_hour(7)).unwrap(),
     );
-    let remote = std::sync::Arc::new(Remote::spawn(store));
+    let remote = std::sync::Arc::new(RemoteStore::spawn(store));
     let tasks: Vec<_> = (0..20)
         .map(|task| {
             let (remote, global, user) = (remote.clone(), global.clone(), user.clone());
@@ -325,7 +325,7 @@ async fn many_tasks_share_a_remote_store() {
 /// A caller that goes away before the answer leaves no permit behind.
 #[tokio::test]
 async fn a_caller_that_is_dropped_holds_no_permit() {
-    let remote = Remote::spawn(memory().0);
+    let remote = RemoteStore::spawn(memory().0);
     let slots = &remote.concurrency("slots", 3).unwrap();
     for _ in 0..10 {
         let asks = [Ask::new(slots, "k").cost(3)];
@@ -341,7 +341,7 @@ async fn a_caller_that_is_dropped_holds_no_permit() {
 /// A store with a time of its own need not implement the methods for time and counts.
 #[tokio::test]
 async fn a_remote_store_has_its_own_time() {
-    let remote = Remote::spawn(memory().0);
+    let remote = RemoteStore::spawn(memory().0);
     let limit = remote.limit("limit", Limit::per_minute(1)).unwrap();
     let (asks, later) = (
         [Ask::new(&limit, "k")],

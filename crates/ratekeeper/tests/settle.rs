@@ -44,7 +44,7 @@ fn whole() -> impl Strategy<Value = Limit> {
 }
 
 /// A limiter and its history.
-struct World {
+struct LimiterHistory {
     limiter: Limiter<ManualClock>,
     rule: Rule,
     quarter: u64,
@@ -56,7 +56,7 @@ struct World {
     slots: Vec<(Reservation<ManualClock>, Event)>,
 }
 
-impl World {
+impl LimiterHistory {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
         let rule = Rule::decided(&limit);
@@ -77,7 +77,7 @@ impl World {
         match op {
             Op::Pass(quarters) => self.now += quarters * self.quarter,
             Op::Check(cost) if at.check_n(cost).is_allowed() => {
-                self.events.push(Event { at: self.now, cost })
+                self.events.push(Event { at: self.now, cost });
             }
             Op::Check(_) => {}
             Op::Take(cost) => {
@@ -188,7 +188,7 @@ proptest! {
     /// order.
     #[test]
     fn settling_down_keeps_p1_on_the_net_cost(limit in whole(), ops in traces(40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             world.assert_p1()?;
@@ -199,7 +199,7 @@ proptest! {
     /// nanosecond.
     #[test]
     fn settling_down_keeps_p1_whatever_the_interval(limit in fine(), ops in traces(60)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             if !matches!(op, Op::Reserve(_)) {
                 world.run(op);
@@ -211,7 +211,7 @@ proptest! {
     /// With reservations told in whole nanoseconds, to less than one.
     #[test]
     fn settling_down_keeps_p1_to_less_than_a_nanosecond(limit in fine(), ops in traces(60)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             prop_assert_eq!(oracle::broken_by_a_nano(&world.rule, &world.net()), None, "{:?}", world.net());
@@ -225,7 +225,7 @@ proptest! {
         limit in whole(),
         ops in prop::collection::vec(ops(6, 24), 1..40),
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             world.assert_p1()?;
@@ -236,7 +236,7 @@ proptest! {
     /// nothing.
     #[test]
     fn a_settle_never_gives_back_more_than_the_difference(limit in prop_oneof![whole(), fine()], ops in traces(40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             let before = (world.level(), world.events.clone());
             world.run(op);
@@ -307,7 +307,7 @@ proptest! {
         cost in 1_u64..6,
         more in prop_oneof![0_u64..20, any::<u64>()],
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
         }
@@ -390,7 +390,7 @@ proptest! {
         limit in whole(),
         ops in prop::collection::vec((ops(6, 8), prop_oneof![3 => Just(0), 1 => 1_u64..30]), 1..40),
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         let mut on_top = 0;
         for (op, back) in ops {
             if matches!(op, Op::Cancel(_)) {
@@ -421,14 +421,14 @@ fn the_last_settle_gives_back_its_unused_part() {
 
 /// A clock that another thread moves on between the caller's reading of it and the settle.
 #[derive(Clone)]
-struct MovesOn {
+struct AdvancingClock {
     clock: ManualClock,
     meanwhile: std::sync::Arc<Mutex<Option<Meanwhile>>>,
 }
 
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-impl Clock for MovesOn {
+impl Clock for AdvancingClock {
     fn now(&self) -> ratekeeper::Timestamp {
         let now = self.clock.now();
         let meanwhile = self.meanwhile.lock().unwrap().take();
@@ -441,8 +441,8 @@ impl Clock for MovesOn {
 
 /// Runs `give_back` on a thread that is preempted just after it read the clock, for as long as two
 /// tokens take; then another takes one. Returns how much is allowed at that later instant in total.
-fn passes_after(give_back: impl FnOnce(&Limiter<MovesOn>)) -> u64 {
-    let clock = MovesOn {
+fn passes_after(give_back: impl FnOnce(&Limiter<AdvancingClock>)) -> u64 {
+    let clock = AdvancingClock {
         clock: ManualClock::new(),
         meanwhile: Default::default(),
     };
@@ -461,8 +461,8 @@ fn passes_after(give_back: impl FnOnce(&Limiter<MovesOn>)) -> u64 {
     // Armed by the caller's closure once it holds what it will give back.
     ARM.with_borrow_mut(|arm| {
         *arm = Some(Box::new(move || {
-            *armed.lock().unwrap() = Some(Box::new(meanwhile))
-        }))
+            *armed.lock().unwrap() = Some(Box::new(meanwhile));
+        }));
     });
     give_back(&limiter);
     while limiter.check().is_allowed() {

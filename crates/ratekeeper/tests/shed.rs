@@ -48,12 +48,12 @@ impl Server {
 
 /// The counts of one class.
 #[derive(Clone, Copy, Default, Debug)]
-struct Fate {
+struct ClassCounts {
     offered: u64,
     served: u64,
 }
 
-impl Fate {
+impl ClassCounts {
     fn lost(&self) -> f64 {
         1.0 - self.served as f64 / self.offered as f64
     }
@@ -67,7 +67,7 @@ fn overload(
     seconds: f64,
     seed: u64,
     tell_use: bool,
-) -> (Fate, Fate, u32) {
+) -> (ClassCounts, ClassCounts, u32) {
     let clock = ManualClock::new();
     let shedder = Shedder::builder()
         .seed(seed)
@@ -78,10 +78,10 @@ fn overload(
         ends: Vec::new(),
     };
     let (mut fates, mut next) = (
-        [Fate::default(); 2],
+        [ClassCounts::default(); 2],
         [random.gap(critical), random.gap(sheddable)],
     );
-    let (mut now, mut turns) = (0.0, Turns::default());
+    let (mut now, mut turns) = (0.0, ReversalCounter::default());
     while now < seconds {
         let which = usize::from(next[1] < next[0]);
         clock.advance(Duration::from_secs_f64(next[which] - now));
@@ -93,9 +93,10 @@ fn overload(
             if tell_use {
                 shedder.report(server.in_use(now) / 0.85);
             }
-            match server.takes(now) {
-                true => fates[which].served += 1,
-                false => shedder.refused(),
+            if server.takes(now) {
+                fates[which].served += 1;
+            } else {
+                shedder.refused();
             }
         }
         turns.see(shedder.level());
@@ -105,13 +106,13 @@ fn overload(
 
 /// Counts how often a level that went up goes down.
 #[derive(Default)]
-struct Turns {
+struct ReversalCounter {
     level: f64,
     rises: bool,
     downward: u32,
 }
 
-impl Turns {
+impl ReversalCounter {
     fn see(&mut self, level: f64) {
         if level > self.level {
             self.rises = true;
@@ -165,7 +166,7 @@ fn the_delay_of_a_queue_works_as_pressure() {
     let clock = ManualClock::new();
     let shedder = Shedder::builder().build_with_clock(clock.clone());
     let (mut random, mut free_at, mut now) = (Random(7), 0.0_f64, 0.0);
-    let (mut critical, mut worst) = (Fate::default(), 0.0_f64);
+    let (mut critical, mut worst) = (ClassCounts::default(), 0.0_f64);
     while now < 120.0 {
         let gap = random.gap(10_700.0);
         clock.advance(Duration::from_secs_f64(gap));
@@ -354,7 +355,7 @@ proptest! {
         let (clock, other_clock) = (ManualClock::new(), ManualClock::new());
         let shedder = Shedder::builder().seed(seed).build_with_clock(clock.clone());
         let other = Shedder::builder().seed(seed).build_with_clock(other_clock.clone());
-        let mut turns = Turns::default();
+        let mut turns = ReversalCounter::default();
         let mut counted = [0_u64; 4];
         for (pressure, arrivals) in &ticks {
             for (at, (class, many)) in Class::ALL.into_iter().zip(arrivals).enumerate() {

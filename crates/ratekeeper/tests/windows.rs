@@ -75,9 +75,9 @@ impl Oracle {
         while low < high {
             let middle = low + (high - low) / 2;
             if yes(middle) {
-                high = middle
+                high = middle;
             } else {
-                low = middle + 1
+                low = middle + 1;
             }
         }
         low

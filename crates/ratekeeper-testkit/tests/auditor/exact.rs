@@ -1,4 +1,4 @@
-//! With exact times the auditor finds the same least slack as the plain checks.
+//! With exact times the auditor finds the same smallest slack as the plain checks.
 
 use crate::plain::{Exact, LONGEST_WINDOW, slack};
 use proptest::prelude::*;
@@ -31,7 +31,7 @@ fn admissions(trace: &[Exact]) -> Vec<Admission> {
         .collect()
 }
 
-/// The least slack that the auditor found.
+/// The smallest slack that the auditor found.
 fn audited(bound: &Bound, trace: &[Exact], allowance: u64) -> Option<i128> {
     match bound.check(&admissions(trace), allowance) {
         Ok(report) => {
@@ -45,7 +45,7 @@ fn audited(bound: &Bound, trace: &[Exact], allowance: u64) -> Option<i128> {
     }
 }
 
-/// What a limiter could have admitted: each of the trace that leaves the bound kept.
+/// Filters a trace to what a limiter could have admitted without breaking the bound.
 fn kept(bound: &Bound, trace: &[Exact]) -> Vec<Exact> {
     let mut in_order = trace.to_vec();
     in_order.sort_unstable();
@@ -72,8 +72,7 @@ proptest! {
         let kept = kept(&bound, &trace);
         let report = bound.check(&admissions(&kept), 0).map_err(|v| TestCaseError::fail(v.to_string()))?;
         if let Some(slack) = report.slack {
-            // What is left in the tightest interval, and one more, put where something was
-            // admitted.
+            // The slack of the tightest interval, and one more, added at an admission.
             let over: Vec<_> = kept.iter().map(|&(time, _)| {
                 let more = [kept.as_slice(), &[(time, slack + 1)]].concat();
                 bound.check(&admissions(&more), 0).is_err()

@@ -321,9 +321,10 @@ impl<C: Clock> AdaptiveConcurrencyState<C> {
         let limit = self.limit.load(Ordering::SeqCst);
         // The partition's share first: a request that finds none has then not blocked others from
         // the rest.
-        let taken = match self.partitions.is_empty() {
-            true => PermitSource::Shared,
-            false => self.partitions.take(partition, limit)?,
+        let taken = if self.partitions.is_empty() {
+            PermitSource::Shared
+        } else {
+            self.partitions.take(partition, limit)?
         };
         // A guarantee holds for every class.
         let available = if taken == PermitSource::Guaranteed {
@@ -469,17 +470,16 @@ impl AtCapacityError {
 impl fmt::Display for AtCapacityError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { in_flight, limit } = self;
-        match in_flight < limit {
-            true => {
-                write!(
-                    f,
-                    "adaptive concurrency limit reached ({in_flight} of {limit} in flight, the rest is reserved)"
-                )
-            }
-            false => write!(
+        if in_flight < limit {
+            write!(
+                f,
+                "adaptive concurrency limit reached ({in_flight} of {limit} in flight, the rest is reserved)"
+            )
+        } else {
+            write!(
                 f,
                 "adaptive concurrency limit reached ({in_flight} of {limit} in flight)"
-            ),
+            )
         }
     }
 }

@@ -97,9 +97,10 @@ impl Baseline {
             return;
         }
         self.last_probe = sample.now;
-        match can_shrink {
-            true => self.probe_until = sample.now + probe_timeout(short),
-            false => self.measure(short, sample.now),
+        if can_shrink {
+            self.probe_until = sample.now + probe_timeout(short);
+        } else {
+            self.measure(short, sample.now);
         }
     }
 

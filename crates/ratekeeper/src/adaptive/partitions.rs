@@ -29,17 +29,16 @@ impl fmt::Display for PartitionShareError {
             left,
             duplicate,
         } = self;
-        match duplicate {
-            true => write!(
+        if *duplicate {
+            write!(
                 f,
                 "the partition {name} is defined twice; use each name once"
-            ),
-            false => {
-                write!(
-                    f,
-                    "the partition {name} cannot have {share} of the limit; set a share from 0 to {left}, which is left"
-                )
-            }
+            )
+        } else {
+            write!(
+                f,
+                "the partition {name} cannot have {share} of the limit; set a share from 0 to {left}, which is left"
+            )
         }
     }
 }
@@ -106,14 +105,15 @@ impl Partitions {
         let duplicate = others.iter().any(|(other, _)| other == name);
         // Rounded; NaN becomes 0 and is rejected by the comparison.
         let millionths = (share * MILLIONTHS as f64 + 0.5) as u64;
-        match !duplicate && (0.0..=1.0).contains(&share) && millionths <= left {
-            true => Ok(millionths),
-            false => Err(PartitionShareError {
+        if !duplicate && (0.0..=1.0).contains(&share) && millionths <= left {
+            Ok(millionths)
+        } else {
+            Err(PartitionShareError {
                 name: name.into(),
                 share,
                 left: left as f64 / MILLIONTHS as f64,
                 duplicate,
-            }),
+            })
         }
     }
 

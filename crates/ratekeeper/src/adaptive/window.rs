@@ -162,9 +162,10 @@ impl Window {
         let served = count + self.unmeasured.swap(0, Ordering::Relaxed);
         let late = self.unmeasured_late.swap(0, Ordering::Relaxed);
         let sampling_shift = self.sampling_shift.load(Ordering::Relaxed);
-        let next = match now < self.due.load(Ordering::Relaxed) {
-            true => sampling_shift + u32::from(count >= MAX_REQUESTS / 2),
-            false => (served / (MAX_REQUESTS / 2)).checked_ilog2().unwrap_or(0),
+        let next = if now < self.due.load(Ordering::Relaxed) {
+            sampling_shift + u32::from(count >= MAX_REQUESTS / 2)
+        } else {
+            (served / (MAX_REQUESTS / 2)).checked_ilog2().unwrap_or(0)
         };
         self.sampling_shift
             .store(next.min(MAX_SAMPLING_SHIFT), Ordering::Relaxed);

@@ -115,12 +115,13 @@ impl<const FIRST_HIT: bool> StateMachine for FixedWindow<FIRST_HIT> {
     }
 
     fn give_back(self, _: &WindowLimit, _: u64, refund: &Refund) -> Self {
-        match self.at == refund.charged_in {
-            true => Self {
+        if self.at == refund.charged_in {
+            Self {
                 count: self.count.saturating_sub(refund.unused),
                 ..self
-            },
-            false => self,
+            }
+        } else {
+            self
         }
     }
 

@@ -41,8 +41,8 @@ impl WindowLimit {
             Some(bits) => bits + 1,
             None => 1,
         };
-        let room = (63 - index) / counts;
-        if count <= room { room } else { 0 }
+        let bits = (63 - index) / counts;
+        if count <= bits { bits } else { 0 }
     }
 }
 

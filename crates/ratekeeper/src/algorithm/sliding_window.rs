@@ -74,9 +74,10 @@ impl SlidingWindow {
         let share = |free: u64, of: u64| {
             (u128::from(free) * window / u128::from(of.max(1))).min(window) as u64
         };
-        let (windows, share) = match self.current <= max - cost {
-            true => (1, share(max - cost - self.current, self.before)),
-            false => (2, share(max - cost, self.current)),
+        let (windows, share) = if self.current <= max - cost {
+            (1, share(max - cost - self.current, self.before))
+        } else {
+            (2, share(max - cost, self.current))
         };
         self.start(limit)
             .saturating_add(limit.window.saturating_mul(windows))

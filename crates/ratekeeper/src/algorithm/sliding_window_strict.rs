@@ -156,9 +156,9 @@ impl StateMachine for SlidingWindowStrict {
 
     fn charge_more(self, limit: &WindowLimit, now: u64, extra: u64) -> Self {
         let (mut state, steps, _) = self.roll(limit, now);
-        let room = limit.max.saturating_sub(state.total());
+        let free = limit.max.saturating_sub(state.total());
         let count = &mut state.counts[(state.newest % (steps + 1)) as usize];
-        *count = count.saturating_add(extra.min(room));
+        *count = count.saturating_add(extra.min(free));
         state
     }
 

@@ -53,10 +53,13 @@ impl Future for Sleep {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<bool> {
         match &mut self.0 {
             Timer::Real(sleep) => sleep.as_mut().poll(cx).map(|()| true),
-            Timer::Manual { clock, at, sleeper } => match clock.arm(sleeper, *at, cx.waker()) {
-                true => Poll::Ready(true),
-                false => Poll::Pending,
-            },
+            Timer::Manual { clock, at, sleeper } => {
+                if clock.arm(sleeper, *at, cx.waker()) {
+                    Poll::Ready(true)
+                } else {
+                    Poll::Pending
+                }
+            }
             Timer::Missing => Poll::Ready(false),
         }
     }

@@ -168,10 +168,11 @@ impl<C: Clock> Acquire<'_, C> {
     fn leave(&mut self) {
         if let Some(ticket) = self.ticket.take() {
             let shared = &self.concurrency.shared;
-            match shared.wait_list.leave(ticket) {
-                true => shared.give_back(self.cost),
+            if shared.wait_list.leave(ticket) {
+                shared.give_back(self.cost);
+            } else {
                 // The next waiter may fit where this one did not.
-                false => shared.serve_waiters(),
+                shared.serve_waiters();
             }
         }
     }

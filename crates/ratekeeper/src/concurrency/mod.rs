@@ -85,13 +85,14 @@ impl<C: Clock> Concurrency<C> {
         let blocked = cost > 0 && !self.shared.wait_list.is_empty();
         #[cfg(not(feature = "std"))]
         let blocked = false;
-        match !blocked && self.shared.take(cost) {
-            true => Ok(self.permit(cost)),
-            false => Err(BusyError {
+        if !blocked && self.shared.take(cost) {
+            Ok(self.permit(cost))
+        } else {
+            Err(BusyError {
                 in_flight: self.in_flight(),
                 limit: self.limit(),
                 cost,
-            }),
+            })
         }
     }
 
@@ -228,17 +229,18 @@ impl BusyError {
 
 impl fmt::Display for BusyError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.is_never() {
-            true => write!(
+        if self.is_never() {
+            write!(
                 f,
                 "a cost of {} never fits a limit of {} in flight; ask for less",
                 self.cost, self.limit
-            ),
-            false => write!(
+            )
+        } else {
+            write!(
                 f,
                 "concurrency limit reached ({} of {} in flight)",
                 self.in_flight, self.limit
-            ),
+            )
         }
     }
 }

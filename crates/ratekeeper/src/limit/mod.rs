@@ -451,12 +451,13 @@ impl Limit {
 impl Limit {
     /// The rate as it was written; none when unlimited.
     pub const fn rate(&self) -> Option<Rate> {
-        match self.is_unlimited() {
-            true => None,
-            false => Some(Rate {
+        if self.is_unlimited() {
+            None
+        } else {
+            Some(Rate {
                 count: self.count,
                 period: self.period,
-            }),
+            })
         }
     }
 

@@ -245,15 +245,15 @@ impl<'a> Parser<'a> {
         let start = self.at;
         let count = self.number()?;
         self.space();
-        let limit = match self.rest().starts_with('/') {
-            true => {
-                self.at += 1;
-                let period = self.period()?;
-                Limit::of_nanos(count, period)
-            }
+        let limit = if self.rest().starts_with('/') {
+            self.at += 1;
+            let period = self.period()?;
+            Limit::of_nanos(count, period)
+        } else if count == 0 {
             // `0` alone is a limit; any other number needs a period.
-            false if count == 0 => Limit::deny_all(),
-            false => return Err((self.at, ParseLimitErrorKind::Slash)),
+            Limit::deny_all()
+        } else {
+            return Err((self.at, ParseLimitErrorKind::Slash));
         };
         self.options(limit, start)
     }

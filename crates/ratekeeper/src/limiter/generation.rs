@@ -145,7 +145,7 @@ impl Generation {
         let limit = self.tick_limit();
         let charge = cost.checked_mul(limit.token)?;
         // How far ahead the state may be for the cost to fit.
-        let room = limit.capacity.checked_sub(charge)?;
+        let headroom = limit.capacity.checked_sub(charge)?;
         let elapsed = now
             .as_unix_nanos()
             .checked_sub(self.origin.load(Ordering::Relaxed))?;
@@ -155,13 +155,13 @@ impl Generation {
         let clock = elapsed * limit.ticks;
         let tat = self.word.load(Ordering::Relaxed);
         let ahead = tat.saturating_sub(clock);
-        if ahead > room {
+        if ahead > headroom {
             // The seal is further ahead than any state.
             return (tat < SEALED - charge).then_some(FastDecision {
                 limit,
                 clock,
                 ahead,
-                wait: ahead - room,
+                wait: ahead - headroom,
             });
         }
         let mut after = ahead + charge;
@@ -174,7 +174,7 @@ impl Generation {
                 .compare_exchange(tat, next, Ordering::AcqRel, Ordering::Relaxed)
                 .is_err()
             {
-                after = self.collided(clock, charge, room)?;
+                after = self.retry_collided(clock, charge, headroom)?;
             }
         }
         Some(FastDecision {
@@ -190,12 +190,12 @@ impl Generation {
     /// more. Takes and returns numbers so that the fast path stays in registers.
     #[cold]
     #[inline(never)]
-    fn collided(&self, clock: u64, charge: u64, room: u64) -> Option<u64> {
+    fn retry_collided(&self, clock: u64, charge: u64, headroom: u64) -> Option<u64> {
         loop {
             back_off();
             let tat = self.word.load(Ordering::Relaxed);
             let ahead = tat.saturating_sub(clock);
-            if ahead > room {
+            if ahead > headroom {
                 return None;
             }
             let next = tat.max(clock) + charge;

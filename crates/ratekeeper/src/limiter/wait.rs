@@ -393,12 +393,14 @@ impl<'a, C: Clock> Wait<'a, C> {
                 return WaitPoll::Until(reservation.act_at());
             }
             Some(_) => Ok(()),
-            None if !waiters.is_first(&slot.ticket, target.queue()) => match now < slot.deadline {
-                true => return WaitPoll::Until(slot.deadline),
-                false => Err(WaitError::Deadline {
+            None if !waiters.is_first(&slot.ticket, target.queue()) => {
+                if now < slot.deadline {
+                    return WaitPoll::Until(slot.deadline);
+                }
+                Err(WaitError::Deadline {
                     delay: Duration::ZERO,
-                }),
-            },
+                })
+            }
             None => {
                 let decision = target.check(now, self.cost);
                 match decision.retry_after() {

@@ -342,9 +342,10 @@ fn one_in_twenty_dropped_is_too_many_at_any_rate() {
                 } else {
                     RequestOutcome::Success
                 };
-                match known {
-                    true => permit.finish_at(outcome, clock.now()),
-                    false => permit.finish(outcome),
+                if known {
+                    permit.finish_at(outcome, clock.now());
+                } else {
+                    permit.finish(outcome);
                 }
             }
             assert_eq!(

@@ -88,7 +88,7 @@ pub(crate) fn spent(events: &[Event], s: u64, t: u64) -> i128 {
 
 /// An interval that holds more than it may.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Broken {
+pub(crate) struct BoundViolation {
     pub(crate) from: u64,
     pub(crate) to: u64,
     pub(crate) spent: i128,
@@ -97,18 +97,18 @@ pub(crate) struct Broken {
 
 /// P1, TB1: an interval [s, t] with A[s, t] > B + r·(t − s), if there is one. Every interval
 /// counts; those that matter begin and end with an event.
-pub(crate) fn broken(rule: &Rule, events: &[Event]) -> Option<Broken> {
+pub(crate) fn broken(rule: &Rule, events: &[Event]) -> Option<BoundViolation> {
     broken_beyond(rule, events, 0)
 }
 
 /// The same for times that are rounded up to whole nanoseconds: [s, t] is then less than t − s + 1
 /// long.
-pub(crate) fn broken_by_a_nano(rule: &Rule, events: &[Event]) -> Option<Broken> {
+pub(crate) fn broken_by_a_nano(rule: &Rule, events: &[Event]) -> Option<BoundViolation> {
     broken_beyond(rule, events, (rule.per_nano - 1).max(0))
 }
 
 /// The same with `on_top` parts more.
-pub(crate) fn broken_beyond(rule: &Rule, events: &[Event], slack: i128) -> Option<Broken> {
+pub(crate) fn broken_beyond(rule: &Rule, events: &[Event], slack: i128) -> Option<BoundViolation> {
     let mut sorted = events.to_vec();
     sorted.sort_unstable();
     for (i, first) in sorted.iter().enumerate() {
@@ -121,7 +121,7 @@ pub(crate) fn broken_beyond(rule: &Rule, events: &[Event], slack: i128) -> Optio
                 .saturating_add(rule.per_nano.saturating_mul(length))
                 .saturating_add(slack);
             if spent.saturating_mul(rule.token) > most {
-                return Some(Broken {
+                return Some(BoundViolation {
                     from: first.at,
                     to: last.at,
                     spent,

@@ -32,14 +32,14 @@ pub(crate) fn all_buckets() -> [Make; 4] {
     [
         |limit, clock| Box::new(Limiter::with_clock(limit, clock.clone())),
         |limit, clock| Box::new(keyed(limit, clock)),
-        |limit, clock| Box::new(Owned(keyed(limit, clock))),
+        |limit, clock| Box::new(OwnedChargeBucket(keyed(limit, clock))),
         |limit, clock| {
             let store = MemoryStore::builder()
                 .max_keys(8)
                 .clock(clock.clone())
                 .build();
             let handle = store.limit("limit", limit).unwrap();
-            Box::new(Stored { store, handle })
+            Box::new(StoreBucket { store, handle })
         },
     ]
 }
@@ -145,9 +145,9 @@ impl Bucket for Keyed<str, ManualClock> {
 }
 
 /// A key whose charges own it.
-struct Owned(Keyed<str, ManualClock>);
+struct OwnedChargeBucket(Keyed<str, ManualClock>);
 
-impl Bucket for Owned {
+impl Bucket for OwnedChargeBucket {
     fn name(&self) -> &'static str {
         "keyed, with charges that own their key"
     }
@@ -191,12 +191,12 @@ impl Bucket for Owned {
     }
 }
 
-struct Stored {
+struct StoreBucket {
     store: MemoryStore<ManualClock>,
     handle: LimitHandle,
 }
 
-impl Stored {
+impl StoreBucket {
     fn ask(&self, cost: u64, mode: Mode) -> (Decision, Verdict) {
         let verdict = self.store.decide_now(
             &[Ask::new(&self.handle, "k").cost(cost).mode(mode)],
@@ -207,7 +207,7 @@ impl Stored {
     }
 }
 
-impl Bucket for Stored {
+impl Bucket for StoreBucket {
     fn name(&self) -> &'static str {
         "memory store"
     }

@@ -2,7 +2,7 @@
 
 use super::common::oracle::Event;
 use super::common::traces::{cases, instant, limiter, limits, whole_interval};
-use super::{Op, World, level, look, ops};
+use super::{LimiterHistory, Op, level, look, ops};
 use proptest::prelude::*;
 use ratekeeper::{Clock, Limit, Limiter, ManualClock, Reservation, limiter::Carry};
 use std::time::Duration;
@@ -115,7 +115,7 @@ struct Admission {
 }
 
 /// A limiter whose limit changes, and its history.
-struct Changing {
+struct ChangingLimiter {
     limiter: Limiter<ManualClock>,
     now: u64,
     eras: Vec<Era>,
@@ -123,7 +123,7 @@ struct Changing {
     held: Vec<(Reservation<ManualClock>, usize)>,
 }
 
-impl Changing {
+impl ChangingLimiter {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
         let era = Era {
@@ -323,7 +323,7 @@ proptest! {
         burst in 1_u64..=6,
         steps in prop::collection::vec(steps(), 1..40),
     ) {
-        let mut changing = Changing::new(whole_interval(interval, burst));
+        let mut changing = ChangingLimiter::new(whole_interval(interval, burst));
         for step in steps {
             changing.run(step);
             changing.assert_p1()?;
@@ -338,7 +338,7 @@ proptest! {
         burst in 1_u64..=6,
         steps in prop::collection::vec(steps(), 1..40),
     ) {
-        let mut changing = Changing::new(whole_interval(interval, burst));
+        let mut changing = ChangingLimiter::new(whole_interval(interval, burst));
         for step in steps {
             changing.run(step);
             changing.assert_p1_without_those_on_top()?;
@@ -354,7 +354,7 @@ proptest! {
         (new_interval, new_burst) in (1_u64..=10_000, 0_u64..=20),
         carry in carries(),
     ) {
-        let mut world = World::new(whole_interval(interval, burst));
+        let mut world = LimiterHistory::new(whole_interval(interval, burst));
         for op in ops {
             world.run(op);
         }
@@ -417,7 +417,7 @@ proptest! {
         carry in carries(),
         order in any::<prop::sample::Index>(),
     ) {
-        let mut world = World::new(whole_interval(interval, 4));
+        let mut world = LimiterHistory::new(whole_interval(interval, 4));
         for cost in &costs {
             world.run(Op::Reserve(*cost));
         }
@@ -479,7 +479,7 @@ proptest! {
         ops in prop::collection::vec(ops(8), 0..12),
         passed in any::<u64>(),
     ) {
-        let mut world = World::new(whole_interval(interval, burst));
+        let mut world = LimiterHistory::new(whole_interval(interval, burst));
         for op in ops {
             world.run(op);
         }

@@ -63,7 +63,7 @@ struct Slot {
 }
 
 /// A limiter and its history.
-struct World {
+struct LimiterHistory {
     limiter: Limiter<ManualClock>,
     rule: Rule,
     quarter: u64,
@@ -72,7 +72,7 @@ struct World {
     checked: Vec<Event>,
 }
 
-impl World {
+impl LimiterHistory {
     fn new(limit: Limit) -> Self {
         let (limiter, now) = limiter(limit);
         let rule = Rule::decided(&limit);
@@ -257,7 +257,7 @@ proptest! {
         burst in 1_u64..9,
         ops in prop::collection::vec(ops_without_cancels(7), 1..30),
     ) {
-        let mut world = World::new(limit.burst(burst));
+        let mut world = LimiterHistory::new(limit.burst(burst));
         let rule = world.rule;
         let mut calls = Vec::new();
         for op in ops {
@@ -286,7 +286,7 @@ proptest! {
     /// Whatever the interval and the cancels: told in whole nanoseconds, P1 holds to less than one.
     #[test]
     fn p1_holds_at_act_times_to_less_than_a_nanosecond(limit in fine(), ops in prop::collection::vec(ops(7), 1..40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             prop_assert_eq!(oracle::broken_by_a_nano(&world.rule, &world.events()), None, "{:?}", world.events());
@@ -297,7 +297,7 @@ proptest! {
     /// would break it.
     #[test]
     fn cancels_in_any_order_keep_p1_at_act_times(limit in whole(), ops in prop::collection::vec(ops(7), 1..40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             world.assert_p1()?;
@@ -308,7 +308,7 @@ proptest! {
     /// has gone by.
     #[test]
     fn a_cancel_never_gives_back_more_than_was_taken(limit in whole(), ops in prop::collection::vec(ops(7), 1..40)) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             let before = (world.level(), world.outstanding());
             world.run(op);
@@ -330,12 +330,12 @@ proptest! {
         ops in prop::collection::vec(ops_without_cancels(7), 1..20),
         which in any::<prop::sample::Index>(),
     ) {
-        let mut world = World::new(limit.burst(burst));
+        let mut world = LimiterHistory::new(limit.burst(burst));
         prop_assume!(world.rule.token < 1 << 40);
         // Where each call leaves the last slot, in parts from the beginning: when the bucket owes
         // nothing more, less a full bucket.
         let birth = world.now;
-        let last = |world: &World| {
+        let last = |world: &LimiterHistory| {
             i128::from(world.now - birth) * world.rule.per_nano - world.level()
         };
         let mut ends = Vec::new();
@@ -355,10 +355,7 @@ proptest! {
         let slot = which.index(world.slots.len());
         let (cost, act) = (world.slots[slot].cost, world.slots[slot].act);
         let promised_later = (last(&world) - ends[slot]).max(0);
-        let expected = match act < world.now {
-            true => 0,
-            false => (i128::from(cost) * world.rule.token - promised_later).max(0),
-        };
+        let expected = if act < world.now { 0 } else { (i128::from(cost) * world.rule.token - promised_later).max(0) };
         let before = world.level();
         world.cancel(slot);
         // A bucket that time has filled meanwhile cannot hold more.
@@ -427,7 +424,7 @@ proptest! {
         ops in prop::collection::vec(ops(7), 1..30),
         cost in 0_u64..9,
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
         }
@@ -466,7 +463,7 @@ proptest! {
         limit in prop_oneof![fine(), whole()],
         ops in prop::collection::vec(ops(7), 1..30),
     ) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for op in ops {
             world.run(op);
             let level = world.level();
@@ -482,7 +479,7 @@ proptest! {
 }
 
 fn earliest_slots(limit: Limit, ops: &[Op]) -> Result<(), TestCaseError> {
-    let mut world = World::new(limit);
+    let mut world = LimiterHistory::new(limit);
     let rule = world.rule;
     let mut last = world.now;
     for op in ops.iter().copied() {
@@ -652,7 +649,7 @@ fn threads_that_reserve_and_cancel_keep_p1_at_act_times() {
                                 acted.lock().unwrap().push(Event { at: now, cost });
                             }
                             5..=7 if !held.is_empty() => {
-                                held.swap_remove(pick / 8 % held.len()).0.cancel()
+                                held.swap_remove(pick / 8 % held.len()).0.cancel();
                             }
                             _ => {}
                         }

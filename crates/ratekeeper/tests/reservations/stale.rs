@@ -2,7 +2,7 @@
 
 use super::common::oracle;
 use super::common::traces::cases;
-use super::{Op, World, ops, whole};
+use super::{LimiterHistory, Op, ops, whole};
 use proptest::prelude::*;
 
 fn stale_ops() -> impl Strategy<Value = Vec<(Op, u64)>> {
@@ -16,7 +16,7 @@ proptest! {
     /// Reserve and check alone: P1 holds at act times whatever the instants.
     #[test]
     fn reservations_at_stale_instants_keep_p1(limit in whole(), ops in stale_ops()) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         for (op, back) in ops {
             if matches!(op, Op::Cancel(_) | Op::CancelLast) {
                 continue;
@@ -36,7 +36,7 @@ proptest! {
     /// late by d gives back at most r·d too much, and at most what it took.
     #[test]
     fn a_stale_cancel_adds_at_most_what_its_staleness_is_worth(limit in whole(), ops in stale_ops()) {
-        let mut world = World::new(limit);
+        let mut world = LimiterHistory::new(limit);
         let mut on_top = 0;
         for (op, back) in ops {
             let was = world.outstanding();

@@ -23,7 +23,7 @@ use core::time::Duration;
 #[non_exhaustive]
 pub struct QueueConfig {
     /// The most requests that may wait.
-    pub most: usize,
+    pub max_waiting: usize,
     /// A queue that was not empty for this long is a backlog; also the longest wait in a queue that
     /// is not a backlog.
     pub interval: Duration,
@@ -33,9 +33,9 @@ pub struct QueueConfig {
 
 impl QueueConfig {
     /// A queue with this many slots.
-    pub const fn of(most: usize) -> Self {
+    pub const fn of(max_waiting: usize) -> Self {
         Self {
-            most,
+            max_waiting,
             interval: Duration::from_millis(100),
             target: Duration::from_millis(5),
         }

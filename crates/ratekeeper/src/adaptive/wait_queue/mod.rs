@@ -126,7 +126,7 @@ impl<C: Clock> AdaptiveQueue<C> {
             if state.waiting.is_empty() {
                 state.last_empty = now;
             }
-            if state.waiting.len() >= state.config.most {
+            if state.waiting.len() >= state.config.max_waiting {
                 return None;
             }
             let (id, until) = (

@@ -189,16 +189,16 @@ impl Fallback {
             let verdict = self
                 .shares
                 .decide_now(&shared, now)
-                .decided_by(Source::LocalShare);
+                .with_source(Source::LocalShare);
             self.remember(asks, limits, server_of, now, &verdict);
             return verdict;
         }
         let mut own = self
             .shares
             .decide_now(&shared, now)
-            .decided_by(Source::LocalShare);
+            .with_source(Source::LocalShare);
         if shared.is_empty() {
-            own = own.decided_by(Source::Open);
+            own = own.with_source(Source::Open);
         }
         self.remember(asks, limits, server_of, now, &own);
         self.spread(asks, limits, own)
@@ -217,7 +217,7 @@ impl Fallback {
             let shared = limit
                 .as_ref()
                 .is_some_and(|limit| limit.on_failure == OnFailure::LocalShare);
-            match own.statuses().nth(places.len()).filter(|_| shared) {
+            match own.results().nth(places.len()).filter(|_| shared) {
                 Some(status) => {
                     verdict.push(*status);
                     places.push(at);
@@ -225,7 +225,7 @@ impl Fallback {
                 None => verdict.push(AskResult::new(passes(limit.as_deref()), ask.mode)),
             }
         }
-        verdict.hold(Box::new(LocalAsks { own, places }));
+        verdict.set_extension(Box::new(LocalAsks { own, places }));
         verdict
     }
 
@@ -265,7 +265,7 @@ impl Fallback {
         };
         let seen = self.shares.decide_now(&[look], since);
         let left = seen
-            .statuses()
+            .results()
             .next()
             .map_or(0, |status| status.decision().remaining());
         if left > 0 {
@@ -310,7 +310,7 @@ impl Fallback {
     pub(crate) fn settle(&self, mut verdict: Verdict, actual: &[u64]) {
         let now = self.shares.clock().now();
         match verdict
-            .let_go()
+            .take_extension()
             .and_then(|held| held.downcast::<LocalAsks>().ok())
         {
             Some(part) => {
@@ -334,12 +334,12 @@ impl Fallback {
     ) -> Result<(Vec<usize>, Vec<u8>), DetachError> {
         let now = self.shares.clock().now();
         let (places, own) = match verdict
-            .let_go()
+            .take_extension()
             .and_then(|held| held.downcast::<LocalAsks>().ok())
         {
             Some(part) => (part.places, part.own),
             None => {
-                let asks = verdict.statuses().len();
+                let asks = verdict.results().len();
                 ((0..asks).collect(), verdict)
             }
         };
@@ -371,7 +371,7 @@ impl Fallback {
             let limit = limits.get(number as usize)?;
             let look = Ask::new(&limit.share, &*key).cost(0).mode(Mode::Peek);
             let seen = self.shares.decide_now(&[look], now);
-            let decision = seen.statuses().next()?.decision();
+            let decision = seen.results().next()?.decision();
             // What time has given back here it would have given back there.
             let missing = decision.capacity().saturating_sub(decision.remaining());
             let tokens = tokens.min(missing);

@@ -358,7 +358,7 @@ impl RedisStore {
                 .push((Arc::clone(key), *limit, permits.clone()));
         }
         if !held.permits.is_empty() || held.receipts.iter().any(Option::is_some) {
-            verdict.hold(Box::new(held));
+            verdict.set_extension(Box::new(held));
         }
         Ok(verdict)
     }
@@ -562,7 +562,7 @@ impl Store for RedisStore {
             _ => return self.inner.fallback.settle(verdict, actual),
         }
         let Some(mut held) = verdict
-            .let_go()
+            .take_extension()
             .and_then(|held| held.downcast::<VerdictCharges>().ok())
         else {
             return;
@@ -608,7 +608,7 @@ impl Store for RedisStore {
             permits: Vec::new(),
         };
         if let Some(mut held) = verdict
-            .let_go()
+            .take_extension()
             .and_then(|held| held.downcast::<VerdictCharges>().ok())
         {
             let named =
@@ -743,8 +743,8 @@ impl RedisStore {
     async fn settle_lease(&self, verdict: Verdict, actual: &[u64]) {
         let (inner, now) = (&self.inner, self.now());
         let mut amendments = Vec::new();
-        for (status, actual) in verdict.statuses().zip(actual) {
-            let Some((mark, cost)) = status.settles_by() else {
+        for (status, actual) in verdict.results().zip(actual) {
+            let Some((mark, cost)) = status.external_charge() else {
                 continue;
             };
             if *actual < cost && !inner.leases.give_back(mark, cost - actual, now) {

@@ -23,7 +23,7 @@ fn a_charge_of_before_a_change_gives_nothing_back_and_is_counted() {
                 .decide(&[Ask::new(&handle, "ann").cost(0).mode(Mode::Peek)])
                 .await;
             assert_eq!(seen.source(), Source::Redis);
-            seen.statuses().next().unwrap().decision().remaining()
+            seen.results().next().unwrap().decision().remaining()
         };
         let [before, same] = [store.decide(&[Ask::new(&handle, "ann").cost(4)]).await, {
             store.decide(&[Ask::new(&handle, "ann").cost(3)]).await

@@ -22,7 +22,7 @@ async fn left(store: &RedisStore, limit: &LimitHandle, key: &str) -> u64 {
         .decide(&[Ask::new(limit, key).cost(0).mode(Mode::Peek)])
         .await;
     assert_eq!(verdict.source(), Source::Redis, "{:?}", store.status());
-    verdict.statuses().next().unwrap().decision().remaining()
+    verdict.results().next().unwrap().decision().remaining()
 }
 
 /// Waits until so much is left.
@@ -246,7 +246,7 @@ fn what_a_denied_request_charged_elsewhere_comes_back() {
             !denied.is_allowed() && denied.binding() == Some(1),
             "{denied:?}"
         );
-        assert_eq!(denied.statuses().next().unwrap().decision().remaining(), 30);
+        assert_eq!(denied.results().next().unwrap().decision().remaining(), 30);
         until_left(&stores[0], &user, "new", 30).await;
     });
 }

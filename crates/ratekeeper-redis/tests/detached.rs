@@ -22,7 +22,7 @@ async fn remaining(store: &RedisStore, limit: &LimitHandle) -> u64 {
         .decide(&[Ask::new(limit, "ann").cost(0).mode(Mode::Peek)])
         .await;
     assert_eq!(seen.source(), Source::Redis);
-    seen.statuses().next().unwrap().decision().remaining()
+    seen.results().next().unwrap().decision().remaining()
 }
 
 #[test]
@@ -321,7 +321,7 @@ fn told(verdict: &Verdict) -> Vec<(AskOutcome, u64, Option<Duration>, Duration)>
             decision.reset_after(),
         )
     };
-    verdict.statuses().map(one).collect()
+    verdict.results().map(one).collect()
 }
 
 /// The same trace twice on the same servers: settled in place, and taken apart and settled by

@@ -288,7 +288,7 @@ fn several_leased_limits_are_charged_together_or_not_at_all() {
             let verdict = store
                 .decide(&[Ask::new(&wide, "x"), Ask::new(&narrow, "x")])
                 .await;
-            assert_eq!(verdict.statuses().len(), 2);
+            assert_eq!(verdict.results().len(), 2);
             allowed += u64::from(verdict.is_allowed());
             here += u64::from(verdict.source() == Source::Lease);
             if verdict.is_denied() {
@@ -407,7 +407,7 @@ fn a_settle_gives_back_to_the_lease_and_charges_more_in_redis() {
             let peek = store
                 .decide(&[Ask::new(&handle, "x").mode(Mode::Peek)])
                 .await;
-            peek.statuses().next().unwrap().decision().remaining()
+            peek.results().next().unwrap().decision().remaining()
         };
         until_leased(&store, &handle, "x").await;
         let (granted, there) = (store.status().counts.leases.granted, left().await);

@@ -152,7 +152,7 @@ fn told(verdict: &Verdict) -> impl PartialEq + std::fmt::Debug + use<> {
     (
         verdict.is_allowed(),
         verdict.binding(),
-        verdict.statuses().map(one).collect::<Vec<_>>(),
+        verdict.results().map(one).collect::<Vec<_>>(),
     )
 }
 

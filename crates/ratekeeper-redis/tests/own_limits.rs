@@ -91,7 +91,7 @@ fn a_child_falls_back_by_itself() {
                 .decide(&[Ask::new(&elsewhere, "spender").cost(0).mode(Mode::Peek)])
                 .await;
             // The call that timed out may have been charged as well.
-            if (899..=900).contains(&verdict.statuses().next().unwrap().decision().remaining()) {
+            if (899..=900).contains(&verdict.results().next().unwrap().decision().remaining()) {
                 break;
             }
             assert!(begin.elapsed() < common::PATIENCE, "{verdict:?}");

@@ -94,7 +94,7 @@ fn each_limit_by_its_own_choice() {
             (Source::Closed, false, Some(1))
         );
         let outcomes: Vec<_> = both
-            .statuses()
+            .results()
             .map(ratekeeper::store::AskResult::outcome)
             .collect();
         assert_eq!(outcomes[0], AskOutcome::Allowed);
@@ -116,7 +116,7 @@ fn each_limit_by_its_own_choice() {
                 ])
                 .await;
             assert_eq!(
-                (mixed.source(), mixed.statuses().len()),
+                (mixed.source(), mixed.results().len()),
                 (Source::LocalShare, 3)
             );
             if mixed.is_allowed() {
@@ -146,7 +146,7 @@ async fn full_share(store: &RedisStore, handle: &LimitHandle) -> u64 {
             .decide(&[Ask::new(handle, "key").cost(0).mode(ratekeeper::Mode::Peek)])
             .await;
         assert_eq!(verdict.source(), Source::LocalShare);
-        let decision = verdict.statuses().next().unwrap().decision();
+        let decision = verdict.results().next().unwrap().decision();
         if decision.remaining() == decision.capacity() {
             return decision.capacity();
         }
@@ -222,7 +222,7 @@ fn what_was_spent_without_redis_is_charged_when_it_is_back() {
             let verdict = store
                 .decide(&[Ask::new(&slow, "key").cost(0).mode(ratekeeper::Mode::Peek)])
                 .await;
-            verdict.statuses().next().unwrap().decision().remaining()
+            verdict.results().next().unwrap().decision().remaining()
         };
         let begin = Instant::now();
         while look().await != 15 {
@@ -250,7 +250,7 @@ fn verdicts_of_the_outage_are_settled() {
         // Those of before cannot be settled now, and nobody waits for it.
         store.settle(before, &[0]).await;
         let remaining = |verdict: &Verdict, at: usize| {
-            verdict.statuses().nth(at).unwrap().decision().remaining()
+            verdict.results().nth(at).unwrap().decision().remaining()
         };
         let during = store
             .decide(&[Ask::new(&open, "key"), Ask::new(&slow, "key").cost(30)])

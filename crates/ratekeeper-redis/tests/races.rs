@@ -121,7 +121,7 @@ async fn charged(store: &RedisStore, handle: &LimitHandle, key: &str, most: u64)
     let verdict = store
         .decide(&[Ask::new(handle, key).cost(0).mode(Mode::Peek)])
         .await;
-    most - verdict.statuses().next().unwrap().decision().remaining()
+    most - verdict.results().next().unwrap().decision().remaining()
 }
 
 #[test]

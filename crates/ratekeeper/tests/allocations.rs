@@ -132,13 +132,13 @@ fn up_to_eight_asks_allocate_nothing() {
             });
             let verdict = store.decide_now(&asks[..asked], clock.now());
             *passed += u32::from(verdict.is_allowed());
-            assert_eq!(verdict.statuses().count(), asked);
-            // Denied by an enforced ask, and for no other reason.
+            assert_eq!(verdict.results().count(), asked);
+            // Turned away by one that is enforced, and for no other reason.
             let denies = |(ask, status): (&Ask<'_>, _)| {
                 ask.mode == Mode::Enforce
                     && !ratekeeper::store::AskResult::decision(status).is_allowed()
             };
-            let denied = asks.iter().zip(verdict.statuses()).any(denies);
+            let denied = asks.iter().zip(verdict.results()).any(denies);
             assert_eq!(verdict.is_allowed(), !denied);
             store.settle_now(verdict, &[0; 8][..asked], clock.now());
             clock.advance(Duration::from_millis(100));

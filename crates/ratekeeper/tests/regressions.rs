@@ -40,7 +40,7 @@ fn a_call_ends_when_a_log_has_no_bytes_left() {
             &[Ask::new(&log, &key).cost(7), Ask::new(&bucket, "all")],
             clock.now(),
         );
-        assert_eq!(verdict.statuses().len(), 2);
+        assert_eq!(verdict.results().len(), 2);
     }
 }
 
@@ -70,7 +70,7 @@ fn a_call_ends_when_the_table_is_full_of_permits() {
         "a table of one key or so has no room for 50"
     );
     drop(held);
-    assert_eq!(store.live(&slots), 0);
+    assert_eq!(store.live_keys(&slots), 0);
 }
 
 /// A key that is reset is fresh, for every algorithm.
@@ -228,7 +228,7 @@ fn decided_without_room(asks: fn(&LimitHandle) -> [Ask<'_>; 2], expected: [AskOu
         let (store, slots, _held) = full_of_permits(&clock);
         let verdict = store.decide_now(&asks(&slots), clock.now());
         let outcomes = verdict
-            .statuses()
+            .results()
             .map(|status| status.outcome())
             .collect::<Vec<_>>();
         done.send((verdict.is_allowed(), outcomes)).unwrap();
@@ -477,7 +477,7 @@ fn asks_for_the_same_key_each_give_back_their_own_charge() {
     // Time has brought half of it back, and that was used: the other half comes back.
     store.settle_now(both, &[0, 0], clock.now());
     let left = store.decide_now(&[Ask::new(&limit, "key").cost(0)], clock.now());
-    assert_eq!(left.statuses().next().unwrap().decision().remaining(), 5);
+    assert_eq!(left.results().next().unwrap().decision().remaining(), 5);
 }
 
 /// A charge of another store is not settled by this one.
@@ -499,6 +499,6 @@ fn a_verdict_of_another_store_settles_nothing() {
             .settle_detached_now(&receipt, &[9], clock.now())
             .unwrap();
         let left = store.decide_now(&[Ask::new(&limits[2], "key").cost(0)], clock.now());
-        assert_eq!(left.statuses().next().unwrap().decision().remaining(), 2);
+        assert_eq!(left.results().next().unwrap().decision().remaining(), 2);
     }
 }

@@ -172,7 +172,7 @@ type VerdictFields = (
 );
 
 fn shown(verdict: &Verdict) -> VerdictFields {
-    let statuses = verdict.statuses().map(|status| {
+    let statuses = verdict.results().map(|status| {
         let decision = status.decision();
         (
             status.outcome(),

@@ -189,7 +189,9 @@ impl LeaseTable {
             SpendOutcome::Paid { mark } => {
                 counts.spent += ask.cost;
                 counts.decisions += 1;
-                let status = entry.paid(ask, now).settled_by([hash, mark], ask.cost);
+                let status = entry
+                    .paid(ask, now)
+                    .with_external_charge([hash, mark], ask.cost);
                 verdict.insert(Verdict::new(Source::Lease)).push(status);
                 if may_fetch && entry.held.is_low(now) {
                     self.fetch(hash, entry, now, 1);
@@ -303,7 +305,11 @@ impl LeaseTable {
                 continue;
             };
             counts.spent += ask.cost;
-            verdict.push(entry.paid(ask, now).settled_by([*hash, *mark], ask.cost));
+            verdict.push(
+                entry
+                    .paid(ask, now)
+                    .with_external_charge([*hash, *mark], ask.cost),
+            );
             if may_fetch && entry.held.is_low(now) {
                 self.fetch(*hash, entry, now, 1);
             }

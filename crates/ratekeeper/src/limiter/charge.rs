@@ -145,7 +145,7 @@ impl<C: Clock> Charge<C> {
                 generation_id,
             } => (&*limiter.shared, *generation_id),
             #[cfg(feature = "std")]
-            Owner::Key { key } => return key.give_back(&self.charged, self.cost, unused, now),
+            Owner::Key { key } => return key.refund(&self.charged, self.cost, unused, now),
         };
         shared.locked(&now, |generation, limit, current| {
             if current != generation_id {

@@ -179,7 +179,7 @@ impl<C: Clock> WaitTarget<'_, C> {
     fn limit(&self) -> TickLimit {
         match self {
             Self::One(limiter) => limiter.shared.current().1.tick_limit(),
-            Self::Key(key) => key.terms().normal,
+            Self::Key(key) => key.version().normal,
         }
     }
 

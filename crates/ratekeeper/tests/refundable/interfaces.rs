@@ -202,7 +202,7 @@ impl StoreBucket {
             &[Ask::new(&self.handle, "k").cost(cost).mode(mode)],
             self.store.clock().now(),
         );
-        let decision = verdict.statuses().next().unwrap().decision();
+        let decision = verdict.results().next().unwrap().decision();
         (decision, verdict)
     }
 }
@@ -255,6 +255,6 @@ impl Bucket for StoreBucket {
     }
 
     fn not_returned(&self) -> u64 {
-        self.store.counts(&self.handle).not_returned
+        self.store.adjustments(&self.handle).not_returned
     }
 }

@@ -1,6 +1,6 @@
-//! One limit over time: what is in force, and what became of its keys.
+//! A registered limit: the identity of a limit across live changes, and its counters.
 
-use super::wide::{OVERHEAD, REFUNDABLE_WORDS};
+use super::large_state::{LARGE_STATE_OVERHEAD, REFUNDABLE_WORDS};
 use crate::algorithm::state_op::MAX_STATE_WORDS;
 use crate::limit::{Kind, Limit, TickLimit};
 use crate::limiter::Adjustments;
@@ -8,11 +8,11 @@ use crate::sync::{AtomicU32, AtomicU64, Lock, OnceBox, Ordering};
 use std::boxed::Box;
 use std::sync::{Mutex, PoisonError};
 
-/// What is limited.
+/// What a limit counts: a rate, or requests in flight.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Rule {
     Rate(Limit),
-    /// So many in flight.
+    /// The maximum in flight.
     InFlight(u64),
 }
 
@@ -20,24 +20,26 @@ impl Rule {
     pub(super) fn normal(&self) -> TickLimit {
         match self {
             Self::Rate(limit) => *limit.tick_limit(),
-            Self::InFlight(most) => TickLimit {
+            Self::InFlight(max) => TickLimit {
                 ticks: 0,
                 token: 1,
-                capacity: *most,
+                capacity: *max,
                 kind: Kind::InFlight,
             },
         }
     }
 
-    /// What a key takes beside the table, about.
+    /// Returns about how many bytes a key takes beside the table.
     pub(super) fn large_state_bytes(&self) -> usize {
         let normal = self.normal();
         match normal.kind {
-            Kind::Log => OVERHEAD + 8 * normal.capacity.min(32) as usize,
-            Kind::Strict => OVERHEAD + 8 * MAX_STATE_WORDS,
-            Kind::Refundable => OVERHEAD + 8 * REFUNDABLE_WORDS,
-            Kind::FirstHit => OVERHEAD + 16,
-            Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => OVERHEAD + 24,
+            Kind::Log => LARGE_STATE_OVERHEAD + 8 * normal.capacity.min(32) as usize,
+            Kind::Strict => LARGE_STATE_OVERHEAD + 8 * MAX_STATE_WORDS,
+            Kind::Refundable => LARGE_STATE_OVERHEAD + 8 * REFUNDABLE_WORDS,
+            Kind::FirstHit => LARGE_STATE_OVERHEAD + 16,
+            Kind::FixedWindow | Kind::SlidingWindow if normal.ticks == 0 => {
+                LARGE_STATE_OVERHEAD + 24
+            }
             _ => 0,
         }
     }
@@ -50,29 +52,30 @@ impl Rule {
     }
 }
 
-/// One limit over time.
+/// One limit over time: its current version, and counters over all versions.
 pub(crate) struct RegisteredLimit {
-    /// The table it is of.
+    /// The id of its table.
     pub(crate) table: u64,
-    /// Sets its keys apart from those of the other lines in the table.
+    /// Identifies the limit in its table: part of what is hashed, so that keys of different limits
+    /// differ.
     pub(crate) number: u64,
     pub(crate) name: Box<str>,
-    /// For whoever asks; decisions go by the terms.
+    /// For getters; decisions read the [`LimitVersion`](super::limit_version::LimitVersion).
     rule: Mutex<Rule>,
-    /// The terms in force.
+    /// The id of the version in force.
     pub(super) current: AtomicU32,
-    /// Held by whoever changes it.
-    pub(super) changing: Lock,
+    /// Held while the limit is changed.
+    pub(super) change_lock: Lock,
     pub(super) changes: AtomicU64,
     pub(super) granted: AtomicU64,
     pub(super) settled_up: AtomicU64,
     pub(super) not_returned: AtomicU64,
-    /// How many of its keys were, once one was.
-    evicted: OnceBox<[EvictionCounters; EVICTED]>,
+    /// Counts of evicted keys, allocated with the first eviction.
+    evicted: OnceBox<[EvictionCounters; EVICTION_SHARDS]>,
 }
 
-/// Keys that were evicted. In cache lines of their own, and several: a flood writes to one with
-/// every call, from every thread.
+/// Counts of evicted keys. Sharded, each shard in a cache line of its own: during a flood every
+/// call of every thread writes to one.
 #[cfg_attr(not(ratekeeper_loom), repr(align(64)))]
 struct EvictionCounters {
     fresh: AtomicU64,
@@ -80,9 +83,9 @@ struct EvictionCounters {
 }
 
 #[cfg(not(ratekeeper_loom))]
-const EVICTED: usize = 8;
+const EVICTION_SHARDS: usize = 8;
 #[cfg(ratekeeper_loom)]
-const EVICTED: usize = 1;
+const EVICTION_SHARDS: usize = 1;
 
 impl RegisteredLimit {
     pub(super) fn new(table: u64, number: u64, name: &str, rule: Rule) -> Self {
@@ -93,7 +96,7 @@ impl RegisteredLimit {
             name: name.into(),
             rule: Mutex::new(rule),
             current: AtomicU32::new(0),
-            changing: Lock::new(),
+            change_lock: Lock::new(),
             changes: zero(),
             granted: zero(),
             settled_up: zero(),
@@ -110,7 +113,7 @@ impl RegisteredLimit {
         *self.rule.lock().unwrap_or_else(PoisonError::into_inner) = rule;
     }
 
-    /// Counts a key that was evicted; `any` spreads those that come at once.
+    /// Counts an evicted key; `any` picks the shard, to spread concurrent calls.
     pub(super) fn count_evicted(&self, fresh: bool, any: u64) {
         let zero = || AtomicU64::new(0);
         let make = || {
@@ -119,12 +122,12 @@ impl RegisteredLimit {
                 live: zero(),
             }))
         };
-        let evicted = &self.evicted.get_or_init(make)[any as usize % EVICTED];
+        let evicted = &self.evicted.get_or_init(make)[any as usize % EVICTION_SHARDS];
         let count = if fresh { &evicted.fresh } else { &evicted.live };
         count.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// How many keys were evicted that were fresh, and that were live.
+    /// Returns how many evicted keys were fresh, and how many were live.
     pub(super) fn evicted(&self) -> (u64, u64) {
         let parts = self.evicted.get().map_or(&[][..], |parts| parts);
         let sum = |count: fn(&EvictionCounters) -> &AtomicU64| {
@@ -136,7 +139,7 @@ impl RegisteredLimit {
         (sum(|part| &part.fresh), sum(|part| &part.live))
     }
 
-    pub(crate) fn counts(&self) -> Adjustments {
+    pub(crate) fn adjustments(&self) -> Adjustments {
         Adjustments {
             granted: self.granted.load(Ordering::Relaxed),
             settled_up: self.settled_up.load(Ordering::Relaxed),

@@ -1,6 +1,7 @@
-//! States of more than a word: the table's entry holds a handle, the state is here, and its bytes
-//! are counted.
+//! Large states: key states that do not fit the word of a table entry. The entry holds a handle,
+//! the state is stored here, and its bytes are counted.
 
+use super::byte_budget::ByteBudget;
 use crate::algorithm::sliding_log::judge;
 use crate::algorithm::state_op::{
     ChargeOp, GrantOp, MAX_STATE_WORDS, RefundOp, SurchargeOp, WindowDecision, apply_to_words,
@@ -14,20 +15,20 @@ use crate::limiter::generation::Generation;
 use core::time::Duration;
 use std::boxed::Box;
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::vec::Vec;
 
-/// The words of a refundable bucket.
+/// Number of words of a refundable bucket.
 pub(super) const REFUNDABLE_WORDS: usize = 11;
 
+/// A key state that does not fit the word of a table entry.
 #[derive(Clone)]
 pub(crate) enum LargeState {
     /// A window of a few counters, or a refundable bucket.
     Words(Box<[u64]>),
     /// The times of a log, oldest first.
     Log(VecDeque<u64>),
-    /// A log that is taken to be full until then, because there are no bytes for its times.
+    /// A log that counts as full until this time, because there are no bytes for its times.
     FullUntil(u64),
 }
 
@@ -42,17 +43,17 @@ impl LargeState {
         }
     }
 
-    /// One call; with `write` an admission is written, as a final charge if it is `kept`. A log
-    /// that may not grow is as strict as the room it has.
+    /// Judges one call. With `write` an allowed call is written, as a final charge if `is_final`. A
+    /// log that may not grow is as strict as the bytes it has.
     pub(super) fn call(
         &mut self,
         normal: &TickLimit,
         now: u64,
         cost: u64,
-        (write, kept): (bool, bool),
+        (write, is_final): (bool, bool),
         budget: &ByteBudget,
     ) -> WindowDecision {
-        self.empty_if_over(now);
+        self.clear_if_expired(now);
         let times = match self {
             Self::Words(words) => {
                 return apply_to_words(
@@ -63,7 +64,7 @@ impl LargeState {
                         now,
                         cost,
                         write,
-                        is_final: kept,
+                        is_final,
                     },
                 );
             }
@@ -72,15 +73,18 @@ impl LargeState {
         };
         let windowed = normal.windowed();
         let at = |age: u64| times[age as usize];
-        let (mut judged, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
-        if let (StepResult::Admit(expired, _), true) = (judged, write && cost > 0) {
+        let (mut step_result, at_instant) = judge(&windowed, times.len() as u64, at, now, cost);
+        if let StepResult::Admit(expired, _) = step_result
+            && write
+            && cost > 0
+        {
             let live = times.len() as u64 - expired;
             if budget.grow(times, live + cost) {
                 times.drain(..expired as usize);
                 times.extend(std::iter::repeat_n(at_instant, cost as usize));
             } else {
-                // So many must have left before there is room; all of them, if even that is not
-                // enough.
+                // This many times must expire before there are enough bytes; all of them, if even
+                // that is not enough.
                 let over = (live + cost)
                     .saturating_sub(times.capacity() as u64)
                     .min(live);
@@ -92,33 +96,34 @@ impl LargeState {
                 let reset_at = times
                     .back()
                     .map_or(0, |newest| newest.saturating_add(windowed.window));
-                let told = DecisionInfo {
+                let info = DecisionInfo {
                     remaining: 0,
                     reset_at,
                 };
-                judged = StepResult::Deny {
-                    info: told,
+                step_result = StepResult::Deny {
+                    info,
                     retry_at: last.saturating_add(windowed.window),
                 };
             }
         } else if !write {
             let at = |age: u64| times[age as usize];
-            judged = judged.unwritten(|| judge(&windowed, times.len() as u64, at, now, 0).0);
+            step_result =
+                step_result.unwritten(|| judge(&windowed, times.len() as u64, at, now, 0).0);
         }
         WindowDecision {
-            decision: Decision::windowed(normal, &judged, now),
+            decision: Decision::windowed(normal, &step_result, now),
             charged_in: at_instant,
         }
     }
 
-    /// A log that was full is empty once that is over.
-    fn empty_if_over(&mut self, now: u64) {
+    /// Empties a log that was full, once that time is over.
+    fn clear_if_expired(&mut self, now: u64) {
         if matches!(self, Self::FullUntil(end) if *end <= now) {
             *self = Self::Log(VecDeque::new());
         }
     }
 
-    /// The same log without its times: full until the last of them has left.
+    /// Returns the same log without its times: full until the last of them has expired.
     pub(super) fn without_times(&self, normal: &TickLimit) -> Self {
         match self {
             Self::Log(times) => Self::FullUntil(end_of(times, normal)),
@@ -126,7 +131,7 @@ impl LargeState {
         }
     }
 
-    /// The log with times again, which count as long: as many as fit it.
+    /// Gives a full log times again: as many as fit, which expire at the same time.
     fn with_times(&mut self, normal: &TickLimit) {
         if let Self::FullUntil(end) = self {
             let time = end.saturating_sub(normal.windowed().window);
@@ -134,7 +139,7 @@ impl LargeState {
         }
     }
 
-    /// How long until it is fresh.
+    /// Returns how long until it is fresh.
     pub(super) fn reset_after(&self, normal: &TickLimit, now: u64) -> Duration {
         match self {
             Self::Words(words) if normal.kind == Kind::Refundable => {
@@ -160,8 +165,8 @@ impl LargeState {
         }
     }
 
-    /// Settles a charge: gives back what is unused, if it is still counted.
-    pub(super) fn give_back(&mut self, normal: &TickLimit, now: u64, refund: Refund) {
+    /// Settles a charge: refunds what is unused, if it is still counted.
+    pub(super) fn refund(&mut self, normal: &TickLimit, now: u64, refund: Refund) {
         let Refund {
             charged_in, unused, ..
         } = refund;
@@ -175,12 +180,12 @@ impl LargeState {
                     !goes
                 });
             }
-            // It is not known what of it was charged then.
+            // Which of its units were charged then is not known.
             Self::FullUntil(_) => {}
         }
     }
 
-    /// Charges `extra` now; it is full at most.
+    /// Charges `extra` now, at most until it is full.
     pub(super) fn charge_more(
         &mut self,
         normal: &TickLimit,
@@ -200,21 +205,28 @@ impl LargeState {
         }
     }
 
-    /// Makes up to `gift` units less count. Returns how many.
-    pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, gift: u64) -> u64 {
+    /// Takes back up to `granted` units of what is counted. Returns how many.
+    pub(super) fn grant(&mut self, normal: &TickLimit, now: u64, granted: u64) -> u64 {
         if let Self::Words(words) = self {
-            return apply_to_words(normal, words, &GrantOp { now, tokens: gift });
+            return apply_to_words(
+                normal,
+                words,
+                &GrantOp {
+                    now,
+                    tokens: granted,
+                },
+            );
         }
-        self.empty_if_over(now);
+        self.clear_if_expired(now);
         self.with_times(normal);
         let decision = self
             .call(normal, now, 0, (false, false), &ByteBudget::unlimited())
             .decision;
-        let gift = gift.min(normal.capacity - decision.remaining().min(normal.capacity));
+        let granted = granted.min(normal.capacity - decision.remaining().min(normal.capacity));
         match self {
-            // The oldest that still count; none while there are more than the limit knows of.
+            // The oldest that still count; none while there are more than the limit allows.
             Self::Log(times) => {
-                let judged = judge(
+                let step_result = judge(
                     &normal.windowed(),
                     times.len() as u64,
                     |age| times[age as usize],
@@ -222,13 +234,13 @@ impl LargeState {
                     0,
                 )
                 .0;
-                if let StepResult::Admit(expired, _) = judged {
-                    times.drain(..(expired + gift) as usize);
+                if let StepResult::Admit(expired, _) = step_result {
+                    times.drain(..(expired + granted) as usize);
                 }
             }
             Self::Words(_) | Self::FullUntil(_) => {}
         }
-        gift
+        granted
     }
 
     /// Makes it fresh.
@@ -240,7 +252,7 @@ impl LargeState {
         }
     }
 
-    /// Leaves a state as strict as both.
+    /// Merges `other` into this state: the result is as strict as both.
     pub(super) fn join(&mut self, normal: &TickLimit, other: &Self) {
         match (self, other) {
             (Self::Words(words), Self::Words(other)) => join_words(normal, words, other),
@@ -266,27 +278,27 @@ impl LargeState {
         }
     }
 
-    /// Sets the state of a cell that nobody else knows.
-    pub(super) fn pour_into(&self, cell: &Generation, normal: &TickLimit) {
-        let wide = cell.large();
+    /// Writes this state to a generation that no other thread can see.
+    pub(super) fn write_to(&self, cell: &Generation, normal: &TickLimit) {
+        let target = cell.large();
         match self {
             Self::Words(words) => words
                 .iter()
                 .enumerate()
-                .for_each(|(at, word)| wide.set_word(at, *word)),
-            Self::Log(times) => wide.set_log(times.iter().copied()),
+                .for_each(|(at, word)| target.set_word(at, *word)),
+            Self::Log(times) => target.set_log(times.iter().copied()),
             Self::FullUntil(_) => {
                 let mut log = self.clone();
                 log.with_times(normal);
                 if let Self::Log(times) = log {
-                    wide.set_log(times.into_iter());
+                    target.set_log(times.into_iter());
                 }
             }
         }
     }
 
-    /// The state of a cell that nobody else knows.
-    pub(super) fn drawn_from(cell: &Generation, normal: &TickLimit) -> Self {
+    /// Reads the state of a generation that no other thread can see.
+    pub(super) fn read_from(cell: &Generation, normal: &TickLimit) -> Self {
         let mut state = Self::fresh(normal);
         match &mut state {
             Self::Words(words) => words
@@ -309,152 +321,77 @@ impl LargeState {
     }
 }
 
-/// When the last time of a log leaves it.
+/// Returns when the last time of a log expires.
 fn end_of(times: &VecDeque<u64>, normal: &TickLimit) -> u64 {
     times
         .back()
         .map_or(0, |newest| newest.saturating_add(normal.windowed().window))
 }
 
-/// What a call is told by a log that is full until `end`.
+/// Denies a call on a log that is full until `end`.
 fn full_until(normal: &TickLimit, end: u64, now: u64, cost: u64) -> WindowDecision {
-    let told = DecisionInfo {
+    let info = DecisionInfo {
         remaining: 0,
         reset_at: end,
     };
-    let judged: StepResult<u64> = match cost > normal.capacity {
-        true => StepResult::Never(told),
-        false => StepResult::Deny {
-            info: told,
+    let step_result: StepResult<u64> = if cost > normal.capacity {
+        StepResult::Never(info)
+    } else {
+        StepResult::Deny {
+            info,
             retry_at: end,
-        },
+        }
     };
     WindowDecision {
-        decision: Decision::windowed(normal, &judged, now),
+        decision: Decision::windowed(normal, &step_result, now),
         charged_in: now,
     }
 }
 
-/// How many bytes wide states may take, and do.
-pub(crate) struct ByteBudget {
-    most: u64,
-    taken: AtomicU64,
-    /// Bytes that floors of logs may grow to, of all limits together.
-    floors: AtomicU64,
-}
-
-impl ByteBudget {
-    pub(super) fn new(most: u64) -> Self {
-        Self {
-            most,
-            taken: AtomicU64::new(0),
-            floors: AtomicU64::new(0),
-        }
-    }
-
-    /// For a state outside the table.
-    pub(super) fn unlimited() -> Self {
-        Self::new(u64::MAX)
-    }
-
-    /// For a state that is not in the table yet: it may take a quarter of all, so that what is
-    /// displaced does not take more.
-    pub(super) fn of_one(&self) -> Self {
-        Self::new(self.most / 4)
-    }
-
-    /// Reserves bytes for the floors of one limit: for how many parts of so many bytes, up to
-    /// `wanted`. It is half of what all limits before it have left of a quarter of all bytes, so
-    /// that there is some for the next.
-    pub(super) fn reserve_floors(&self, bytes: u64, wanted: u64) -> u64 {
-        let all = self.most / 3;
-        let parts = |reserved: u64| {
-            let left = all.saturating_sub(reserved);
-            (left / 2 / bytes).max(u64::from(bytes <= left)).min(wanted)
-        };
-        let more = |reserved: u64| Some(reserved + parts(reserved) * bytes);
-        self.floors
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
-            .map_or(0, parts)
-    }
-
-    fn take(&self, bytes: u64) -> bool {
-        let fits = |taken: u64| taken.checked_add(bytes).filter(|sum| *sum <= self.most);
-        self.taken
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits)
-            .is_ok()
-    }
-
-    /// Counts what grew or shrank without asking.
-    pub(super) fn count(&self, before: u64, after: u64) {
-        self.taken.fetch_add(after, Ordering::Relaxed);
-        self.taken.fetch_sub(before, Ordering::Relaxed);
-    }
-
-    fn give_back(&self, bytes: u64) {
-        self.taken.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    /// Makes room for `needed` times in all; false, and nothing changes, if the budget does not
-    /// allow it.
-    fn grow(&self, times: &mut VecDeque<u64>, needed: u64) -> bool {
-        let capacity = times.capacity() as u64;
-        if needed <= capacity {
-            return true;
-        }
-        // By half, so that growing stays cheap and little is left unused.
-        let wanted = needed.max(capacity + capacity / 2).max(4);
-        let Some(wanted) = [wanted, needed]
-            .into_iter()
-            .find(|wanted| self.take((wanted - capacity) * 8))
-        else {
-            return false;
-        };
-        times.reserve_exact((wanted as usize).saturating_sub(times.len()));
-        true
-    }
-
-    pub(super) fn taken(&self) -> u64 {
-        self.taken.load(Ordering::Relaxed)
-    }
-}
-
-/// Every wide state of a table, by handle.
+/// All large states of a table, by handle.
 pub(super) struct LargeStates {
     states: AppendVec<Mutex<LargeState>>,
     free: Mutex<FreeHandles>,
     pub(super) budget: ByteBudget,
 }
 
+/// Handles that were removed, and the next new one.
 #[derive(Default)]
 struct FreeHandles {
     handles: Vec<u64>,
     next: u64,
 }
 
-/// What a state costs beside its words: its place, twice because places are made by doubling, and
-/// what the allocator adds.
-pub(super) const OVERHEAD: usize = PLACE as usize + ALLOCATED as usize;
-const PLACE: u64 = 2 * size_of::<Mutex<LargeState>>() as u64;
-const ALLOCATED: u64 = 16;
+/// Bytes a large state takes beside its words: its slot, twice because slots are allocated by
+/// doubling, and the allocator's overhead.
+pub(super) const LARGE_STATE_OVERHEAD: usize = SLOT_BYTES as usize + ALLOCATOR_BYTES as usize;
+const SLOT_BYTES: u64 = 2 * size_of::<Mutex<LargeState>>() as u64;
+const ALLOCATOR_BYTES: u64 = 16;
 
 impl LargeStates {
-    pub(super) fn new(most_bytes: u64) -> Self {
+    pub(super) fn new(max_bytes: u64) -> Self {
         Self {
             states: AppendVec::new(),
             free: Mutex::default(),
             // A quarter is for floors.
-            budget: ByteBudget::new(most_bytes - most_bytes / 4),
+            budget: ByteBudget::new(max_bytes - max_bytes / 4),
         }
     }
 
-    /// Keeps a state, or gives it back if there are no bytes for it.
-    pub(super) fn keep(&self, state: LargeState) -> Result<u64, LargeState> {
+    /// Stores a state and returns its handle, or returns the state if there are no bytes for it.
+    pub(super) fn insert(&self, state: LargeState) -> Result<u64, LargeState> {
         let handle = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
-            // Places stay: they are paid for once.
-            let place = if free.handles.is_empty() { PLACE } else { 0 };
-            if !self.budget.take(place + ALLOCATED + state.bytes()) {
+            // Slots are never freed: they are counted once.
+            let slot_bytes = if free.handles.is_empty() {
+                SLOT_BYTES
+            } else {
+                0
+            };
+            if !self
+                .budget
+                .take(slot_bytes + ALLOCATOR_BYTES + state.bytes())
+            {
                 return Err(state);
             }
             free.handles.pop().unwrap_or_else(|| {
@@ -466,10 +403,10 @@ impl LargeStates {
         Ok(handle)
     }
 
-    /// Forgets the state of a handle that nobody knows any more.
-    pub(super) fn forget(&self, handle: u64) -> LargeState {
-        let state = core::mem::replace(&mut *self.lock(handle), nothing());
-        self.budget.give_back(ALLOCATED + state.bytes());
+    /// Removes the state of a handle that nothing refers to any more.
+    pub(super) fn remove(&self, handle: u64) -> LargeState {
+        let state = core::mem::replace(&mut *self.lock(handle), empty());
+        self.budget.give_back(ALLOCATOR_BYTES + state.bytes());
         self.free
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -480,13 +417,13 @@ impl LargeStates {
 
     pub(super) fn lock(&self, handle: u64) -> MutexGuard<'_, LargeState> {
         self.states
-            .get_or_make(handle, || Mutex::new(nothing()))
+            .get_or_make(handle, || Mutex::new(empty()))
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn nothing() -> LargeState {
+fn empty() -> LargeState {
     LargeState::Words(Box::default())
 }
 
@@ -495,11 +432,13 @@ mod tests {
     use super::*;
     use crate::{Algorithm, Limit};
 
-    /// Whatever is asked of it, and whatever is joined into it.
+    /// For any call, and whatever is joined into it.
     #[test]
-    fn a_log_without_its_times_is_as_strict_as_with_them() {
+    fn a_log_without_times_is_as_strict_as_with_them() {
         let limit = Limit::per_minute(4).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, second) = (limit.tick_limit(), ByteBudget::unlimited(), 1_000_000_000);
+        let normal = limit.tick_limit();
+        let budget = ByteBudget::unlimited();
+        let second = 1_000_000_000;
         let minute = 60 * second;
         let log = |times: &[u64]| {
             let mut log = LargeState::fresh(normal);
@@ -565,7 +504,7 @@ mod tests {
                     .is_denied()
             );
         }
-        // What an operator gives is there at once.
+        // What an operator grants is available at once.
         let mut given = without.clone();
         assert_eq!(given.grant(normal, minute + 10 * second, 3), 3);
         assert!(
@@ -582,22 +521,13 @@ mod tests {
         );
     }
 
-    /// Half of what is left for each limit, so that there is some for the next; and never more than
-    /// a third of what states have.
+    /// A call at an earlier instant may still come, and finds what was logged.
     #[test]
-    fn floors_share_what_there_is_for_all_of_them() {
-        let budget = ByteBudget::new(3_000);
-        let parts: Vec<u64> = (0..8).map(|_| budget.reserve_floors(100, 64)).collect();
-        assert_eq!(parts, [5, 2, 1, 1, 1, 0, 0, 0]);
-        assert_eq!(ByteBudget::new(3_000_000).reserve_floors(100, 64), 64);
-        assert_eq!(ByteBudget::new(3_000).reserve_floors(1_001, 64), 0);
-    }
-
-    /// An instant from before may still come, and finds what was logged.
-    #[test]
-    fn a_log_that_may_not_grow_forgets_nothing() {
+    fn a_log_that_may_not_grow_keeps_its_times() {
         let limit = Limit::per_minute(10).algorithm(Algorithm::SlidingLog);
-        let (normal, budget, minute) = (limit.tick_limit(), ByteBudget::new(9 * 8), 60_000_000_000);
+        let normal = limit.tick_limit();
+        let budget = ByteBudget::new(9 * 8);
+        let minute = 60_000_000_000;
         let mut log = LargeState::fresh(normal);
         assert!(
             log.call(normal, minute, 9, (true, false), &budget)

@@ -1,10 +1,10 @@
-//! Programs that a group starts, as they are now: built where they are asked for, beside this one.
+//! Builds the programs that a group starts, from the current sources.
 
 use std::path::PathBuf;
 use std::process::Command;
 use std::sync::OnceLock;
 
-/// The service. Built once a run.
+/// Builds the server, once per run.
 pub(crate) fn ratekeeper() -> Result<PathBuf, String> {
     static BUILT: OnceLock<Result<PathBuf, String>> = OnceLock::new();
     BUILT
@@ -12,7 +12,7 @@ pub(crate) fn ratekeeper() -> Result<PathBuf, String> {
         .clone()
 }
 
-/// A program of that name, from that package.
+/// Builds a program of a package.
 pub(crate) fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let args = [
@@ -30,7 +30,7 @@ pub(crate) fn program(package: &str, name: &str) -> Result<PathBuf, String> {
         .status();
     if !built.is_ok_and(|status| status.success()) {
         return Err(format!(
-            "cargo does not build {name}: cargo build --release -p {package} says why"
+            "cannot build {name}; run cargo build --release -p {package} to see why"
         ));
     }
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -38,6 +38,6 @@ pub(crate) fn program(package: &str, name: &str) -> Result<PathBuf, String> {
     if program.exists() {
         Ok(program)
     } else {
-        Err(format!("there is no {}", program.display()))
+        Err(format!("{} does not exist", program.display()))
     }
 }

@@ -1,7 +1,8 @@
-//! One key of many, with the verbs of a limiter.
+//! One key of a keyed limiter, with the verbs of a limiter.
 
+use super::judge::CallRequest;
+use super::limit_version::LimitVersion;
 use super::table::{AbsentKey, ChargeOrigin, RefundTotals, SlotRefunds, StateMut, Table};
-use super::terms::{CallRequest, LimitVersion};
 use super::{HashedKey, KeyedState};
 use crate::algorithm::Refund;
 use crate::algorithm::state_op::{GrantOp, RefundOp, SurchargeOp, apply_to_word};
@@ -18,33 +19,33 @@ use core::fmt;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// One key of a [`Keyed`](super::Keyed), with the verbs of a [`Limiter`](crate::Limiter); what
-/// [`Keyed::key`](super::Keyed::key) returns.
+/// One key of a [`Keyed`](super::Keyed), with the verbs of a [`Limiter`](crate::Limiter); see
+/// [`Keyed::key`](super::Keyed::key).
 pub struct Key<'a, C: Clock> {
     inner: &'a Arc<KeyedState<C>>,
-    first: &'a LimitVersion,
+    first_version: &'a LimitVersion,
     hash: u64,
     now: Option<Timestamp>,
 }
 
-/// What a call took of a key, to be settled once the true cost is known:
+/// A charge on a key, to be settled once the true cost is known, with
 /// [`Keyed::settle`](super::Keyed::settle). Dropping it keeps the charge.
 ///
-/// A [`Charge`] knows its table and keeps it alive; this does neither, and so costs nothing to
-/// keep. The default is to have taken nothing.
-#[must_use = "settle it when the true cost is known, or drop it with `drop(taken)` to keep the charge"]
+/// A [`Charge`] holds its table and keeps it alive; a token does not, and so costs nothing to keep.
+/// The default token charged nothing.
+#[must_use = "settle it when the true cost is known, or drop it with `drop(token)` to keep the charge"]
 #[derive(Debug, Default)]
 pub struct ChargeToken {
     table: u64,
     hash: u64,
-    /// By no terms if nothing was charged, because there is no limit or it was met.
-    booking: ChargeOrigin,
+    /// Of no version if nothing was charged, because there is no limit or the call was denied.
+    charge_origin: ChargeOrigin,
     cost: u64,
     charged: ChargeRecord,
 }
 
 impl ChargeToken {
-    /// What was charged, if the call passed.
+    /// Returns what was charged, if the call was allowed.
     pub fn cost(&self) -> u64 {
         self.cost
     }
@@ -56,22 +57,22 @@ impl ChargeToken {
         now: impl Fn() -> Timestamp,
     ) {
         let table = &inner.table;
-        // What another table charged is none of this one's business.
-        if inner.table.id != self.table || self.booking.terms() == 0 {
+        // A charge of another table is ignored.
+        if inner.table.id != self.table || self.charge_origin.version() == 0 {
             return;
         }
         let Self {
             hash,
-            booking,
+            charge_origin,
             ref charged,
             cost,
             ..
         } = self;
-        if actual < cost || is_refundable(table, booking) {
-            give_back(
+        if actual < cost || is_refundable(table, charge_origin) {
+            refund(
                 table,
                 hash,
-                booking,
+                charge_origin,
                 charged,
                 cost,
                 cost.saturating_sub(actual),
@@ -80,38 +81,42 @@ impl ChargeToken {
             );
         }
         if actual > cost {
-            charge_more(table, booking.terms(), hash, actual - cost, now);
+            charge_more(table, charge_origin.version(), hash, actual - cost, now);
         }
     }
 }
 
-/// A key that outlives the call: what a charge or a reservation owns.
+/// A key that outlives the call: owned by a charge or a reservation.
 pub(crate) struct OwnedKey<C: Clock> {
     pub(crate) inner: Arc<KeyedState<C>>,
     pub(crate) hash: u64,
-    pub(crate) booking: ChargeOrigin,
+    pub(crate) charge_origin: ChargeOrigin,
 }
 
 impl<'a, C: Clock> Key<'a, C> {
     #[inline]
-    pub(super) fn new(inner: &'a Arc<KeyedState<C>>, first: &'a LimitVersion, hash: u64) -> Self {
+    pub(super) fn new(
+        inner: &'a Arc<KeyedState<C>>,
+        first_version: &'a LimitVersion,
+        hash: u64,
+    ) -> Self {
         Self {
             inner,
-            first,
+            first_version,
             hash,
             now: None,
         }
     }
 
-    /// The key as [`Keyed::hash`](super::Keyed::hash) hashes it.
+    /// Returns the key as [`Keyed::hash`](super::Keyed::hash) hashes it.
     #[inline]
     pub fn hashed(&self) -> HashedKey {
         HashedKey::new(self.inner, self.hash)
     }
 
-    /// The same verbs at an instant of your choice; see [`Limiter::at`](crate::Limiter::at). A
-    /// charge more than three years ahead moves the limit of all keys there: what is five years
-    /// older is turned away from then on.
+    /// Returns the same verbs at an instant of your choice; see
+    /// [`Limiter::at`](crate::Limiter::at). A charge more than three years ahead moves the limit of
+    /// all keys there: calls more than five years older are denied from then on.
     #[must_use]
     pub fn at(&self, now: Timestamp) -> Self {
         Self {
@@ -136,7 +141,7 @@ impl<'a, C: Clock> Key<'a, C> {
     pub fn check_n(&self, cost: u64) -> Decision {
         self.inner
             .table
-            .check(self.first, self.hash, || self.now(), cost)
+            .check(self.first_version, self.hash, || self.now(), cost)
     }
 
     /// See [`Limiter::peek`](crate::Limiter::peek).
@@ -146,48 +151,54 @@ impl<'a, C: Clock> Key<'a, C> {
 
     /// See [`Limiter::peek_n`](crate::Limiter::peek_n).
     pub fn peek_n(&self, cost: u64) -> Decision {
-        self.look(self.now(), cost, None)
+        self.peek_with(self.now(), cost, None)
     }
 
-    fn look(&self, now: Timestamp, cost: u64, longest: Option<u64>) -> Decision {
-        let asked = CallRequest {
+    fn peek_with(&self, now: Timestamp, cost: u64, max_wait: Option<u64>) -> Decision {
+        let request = CallRequest {
             now,
             cost,
-            longest,
+            max_wait,
             reserve: 0,
             write: false,
-            kept: false,
+            is_final: false,
         };
         self.inner
             .table
-            .decide(self.first, self.hash, &asked)
+            .decide(self.first_version, self.hash, &request)
             .0
             .decision
     }
 
     /// See [`Limiter::take`](crate::Limiter::take).
     pub fn take(&self, cost: u64) -> Result<Charge<C>, DeniedError> {
-        let (admitted, booking, _) = self.admit(self.now(), cost, None).map_err(DeniedError)?;
-        Ok(Charge::of_key(self.spot(booking), &admitted, cost))
+        let (admission, charge_origin, _) = self
+            .try_charge(self.now(), cost, None)
+            .map_err(DeniedError)?;
+        Ok(Charge::of_key(
+            self.owned_key(charge_origin),
+            &admission,
+            cost,
+        ))
     }
 
-    /// As [`take`](Self::take), for those who keep the table anyway: what it took is settled by
-    /// [`Keyed::settle`](super::Keyed::settle), and the figures come with it. A call that is denied
-    /// takes nothing.
+    /// Charges `cost` as [`take`](Self::take) does, and also returns the decision. The token is
+    /// settled with [`Keyed::settle`](super::Keyed::settle) and does not hold the table. A denied
+    /// call charges nothing.
     ///
     /// ```
     /// use ratekeeper::{Keyed, Limit};
     ///
     /// let per_user = Keyed::<str>::new(Limit::per_hour(1_000));
-    /// let (decision, taken) = per_user.key("u1").charge(500); // an estimate
+    /// let (decision, token) = per_user.key("u1").take_token(500); // an estimate
     /// assert!(decision.is_allowed());
     /// assert_eq!(decision.remaining(), 500);
     /// // … the work turns out to cost 120 …
-    /// per_user.settle(taken, 120);
+    /// per_user.settle(token, 120);
     /// assert_eq!(per_user.key("u1").peek().remaining(), 880);
     /// ```
-    // Always, and no Result: what it returns is slow to move, and slower where its bytes say which
-    // of two it is.
+    // Always inlined, and no `Result`: what it returns is slow to move, and slower with a tag that
+    // says which of two it is.
     #[inline(always)]
     pub fn take_token(&self, cost: u64) -> (Decision, ChargeToken) {
         match self.try_take_token(cost) {
@@ -196,43 +207,41 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    /// The same where it takes one step: the limit is a bucket, its key is at hand, and nobody
-    /// comes in between. None where it takes more; then nothing was charged, and
-    /// [`charge`](Self::charge) does it.
+    /// Charges as [`take_token`](Self::take_token) does, on the fast path only: the limit is a
+    /// bucket, the key is in its home cache line, and no other thread interferes. `None` otherwise;
+    /// then nothing was charged, and [`take_token`](Self::take_token) does it.
     #[inline(always)]
     pub fn try_take_token(&self, cost: u64) -> Option<(Decision, ChargeToken)> {
-        let (quick, terms, standing) =
+        let (fast, version, refund_totals) =
             self.inner
                 .table
-                .take_fast(self.first, self.hash, self.now(), cost)?;
-        let (
-            decision,
-            FastDecision {
-                limit,
-                clock,
-                ahead,
-                ..
-            },
-        ) = (quick.decision(), quick);
+                .take_fast(self.first_version, self.hash, self.now(), cost)?;
+        let decision = fast.decision();
+        let FastDecision {
+            limit,
+            clock,
+            ahead,
+            ..
+        } = fast;
         let charged = ChargeRecord::new(
             &limit,
             clock + ahead,
             clock,
             cost,
-            standing.refunded,
-            standing.given,
+            refund_totals.refunded,
+            refund_totals.given,
         );
-        let booking = if decision.is_denied() {
+        let charge_origin = if decision.is_denied() {
             ChargeOrigin::default()
         } else {
-            standing.booked_by(terms.id)
+            refund_totals.charge_origin(version.id)
         };
         Some((
             decision,
             ChargeToken {
                 table: self.inner.table.id,
                 hash: self.hash,
-                booking,
+                charge_origin,
                 cost,
                 charged,
             },
@@ -241,8 +250,9 @@ impl<'a, C: Clock> Key<'a, C> {
 
     #[inline(never)]
     fn take_token_slow(&self, cost: u64) -> (Decision, ChargeToken) {
-        let (table, hash) = (self.inner.table.id, self.hash);
-        match self.admit_slow(self.now(), cost, None) {
+        let table = self.inner.table.id;
+        let hash = self.hash;
+        match self.try_charge_slow(self.now(), cost, None) {
             Ok((
                 Admission {
                     limit,
@@ -252,21 +262,21 @@ impl<'a, C: Clock> Key<'a, C> {
                     refunded,
                     ..
                 },
-                booking,
+                charge_origin,
                 decision,
             )) => {
                 let charged = ChargeRecord::new(&limit, tat, clock, cost, refunded, given);
-                let booking = if limit.kind == Kind::Unlimited {
+                let charge_origin = if limit.kind == Kind::Unlimited {
                     ChargeOrigin::default()
                 } else {
-                    booking
+                    charge_origin
                 };
                 (
                     decision,
                     ChargeToken {
                         table,
                         hash,
-                        booking,
+                        charge_origin,
                         cost,
                         charged,
                     },
@@ -285,25 +295,27 @@ impl<'a, C: Clock> Key<'a, C> {
     pub fn reserve_within(
         &self,
         cost: u64,
-        longest: Duration,
+        max_wait: Duration,
     ) -> Result<Reservation<C>, ReserveError> {
-        self.slot(self.now(), cost, nanos(longest))
+        self.slot(self.now(), cost, nanos(max_wait))
     }
 
     pub(crate) fn slot(
         &self,
         now: Timestamp,
         cost: u64,
-        longest: u64,
+        max_wait: u64,
     ) -> Result<Reservation<C>, ReserveError> {
-        let terms = self.inner.table.current(self.first);
-        if let (true, Some(limit)) = (terms.normal.is_machine(), terms.rule.limit()) {
+        let version = self.inner.table.current(self.first_version);
+        if version.normal.is_machine()
+            && let Some(limit) = version.rule.limit()
+        {
             return Err(ReserveError::NoSlots(limit.algorithm_kind()));
         }
-        match self.admit(now, cost, Some(longest)) {
-            Ok((admitted, booking, _)) => Ok(Reservation::of_key(
-                self.spot(booking),
-                &admitted,
+        match self.try_charge(now, cost, Some(max_wait)) {
+            Ok((admission, charge_origin, _)) => Ok(Reservation::of_key(
+                self.owned_key(charge_origin),
+                &admission,
                 cost,
                 now,
             )),
@@ -311,7 +323,7 @@ impl<'a, C: Clock> Key<'a, C> {
         }
     }
 
-    /// Gives back what no later reservation has been promised; see [`Reservation::cancel`].
+    /// Refunds what no later reservation has been promised; see [`Reservation::cancel`].
     pub fn cancel(&self, reservation: Reservation<C>) {
         reservation.cancel_at(|| self.now());
     }
@@ -331,69 +343,72 @@ impl<'a, C: Clock> Key<'a, C> {
         self.wait_n(1)
     }
 
-    /// Waits until `cost` units fit; see [`Limiter::wait_n`](crate::Limiter::wait_n). Waits of one
-    /// key are served in the order they came; those of different keys do not know of each other.
+    /// Waits until `cost` units fit; see [`Limiter::wait_n`](crate::Limiter::wait_n). Waits on one
+    /// key are served in the order they came; those on different keys are independent.
     pub fn wait_n(&self, cost: u64) -> Wait<'a, C> {
         Wait::of_key(Key { now: None, ..*self }, cost)
     }
 
-    /// Makes this key fresh. Older charges and reservations give nothing back.
+    /// Makes this key fresh. Earlier charges and reservations give nothing back.
     pub fn reset(&self) {
-        reset(&self.inner.table, self.first, self.hash, || self.now());
-    }
-
-    /// See [`Limiter::grant`](crate::Limiter::grant).
-    pub fn grant(&self, tokens: u64) {
-        grant(&self.inner.table, self.first, self.hash, tokens, || {
+        reset(&self.inner.table, self.first_version, self.hash, || {
             self.now()
         });
     }
 
-    fn spot(&self, booking: ChargeOrigin) -> OwnedKey<C> {
+    /// See [`Limiter::grant`](crate::Limiter::grant).
+    pub fn grant(&self, tokens: u64) {
+        grant(
+            &self.inner.table,
+            self.first_version,
+            self.hash,
+            tokens,
+            || self.now(),
+        );
+    }
+
+    fn owned_key(&self, charge_origin: ChargeOrigin) -> OwnedKey<C> {
         OwnedKey {
             inner: Arc::clone(self.inner),
             hash: self.hash,
-            booking,
+            charge_origin,
         }
     }
 
-    /// Takes `cost`: the way of every verb that keeps something. With where it is booked.
+    /// Charges `cost`, for every verb that settles later. Also returns where the charge is
+    /// recorded.
     #[inline(always)]
-    fn admit(
+    fn try_charge(
         &self,
         now: Timestamp,
         cost: u64,
-        longest: Option<u64>,
+        max_wait: Option<u64>,
     ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
         let table = &self.inner.table;
-        let straight = if longest.is_none() {
-            table.take_fast(self.first, self.hash, now, cost)
+        let fast = if max_wait.is_none() {
+            table.take_fast(self.first_version, self.hash, now, cost)
         } else {
             None
         };
-        let Some((quick, terms, standing)) = straight else {
-            return self.admit_slow(now, cost, longest);
+        let Some((fast, version, refund_totals)) = fast else {
+            return self.try_charge_slow(now, cost, max_wait);
         };
-        let (
-            decision,
-            FastDecision {
-                limit,
-                clock,
-                ahead,
-                ..
-            },
-        ) = (quick.decision(), quick);
+        let decision = fast.decision();
+        let FastDecision {
+            limit,
+            clock,
+            ahead,
+            ..
+        } = fast;
         if decision.is_denied() {
             return Err(decision);
         }
-        let (
-            generation,
-            tat,
-            RefundTotals {
-                given, refunded, ..
-            },
-        ) = (terms.id, clock + ahead, standing);
-        let admitted = Admission {
+        let generation = version.id;
+        let tat = clock + ahead;
+        let RefundTotals {
+            given, refunded, ..
+        } = refund_totals;
+        let admission = Admission {
             limit,
             generation_id: generation,
             clock,
@@ -402,45 +417,52 @@ impl<'a, C: Clock> Key<'a, C> {
             given,
             refunded,
         };
-        Ok((admitted, standing.booked_by(generation), decision))
+        Ok((admission, refund_totals.charge_origin(generation), decision))
     }
 
     #[inline(never)]
-    fn admit_slow(
+    fn try_charge_slow(
         &self,
         now: Timestamp,
         cost: u64,
-        longest: Option<u64>,
+        max_wait: Option<u64>,
     ) -> Result<(Admission, ChargeOrigin, Decision), Decision> {
-        let asked = CallRequest {
+        let request = CallRequest {
             now,
             cost,
-            longest,
+            max_wait,
             reserve: 0,
             write: true,
-            kept: false,
+            is_final: false,
         };
-        let (call, terms, standing) = self.inner.table.decide(self.first, self.hash, &asked);
+        let (call, version, refund_totals) =
+            self.inner
+                .table
+                .decide(self.first_version, self.hash, &request);
         if call.decision.is_denied() {
             return Err(call.decision);
         }
         let RefundTotals {
             given, refunded, ..
-        } = standing;
-        let admitted = Admission {
-            limit: terms.normal,
-            generation_id: terms.id,
+        } = refund_totals;
+        let admission = Admission {
+            limit: version.normal,
+            generation_id: version.id,
             clock: call.clock,
             tat: call.charged,
             wait: call.wait,
             given,
             refunded,
         };
-        Ok((admitted, standing.booked_by(terms.id), call.decision))
+        Ok((
+            admission,
+            refund_totals.charge_origin(version.id),
+            call.decision,
+        ))
     }
 }
 
-/// For waits.
+/// # For waits
 impl<C: Clock> Key<'_, C> {
     pub(crate) fn inner(&self) -> &KeyedState<C> {
         self.inner
@@ -450,14 +472,14 @@ impl<C: Clock> Key<'_, C> {
         self.hash
     }
 
-    pub(crate) fn terms(&self) -> &LimitVersion {
-        self.inner.table.current(self.first)
+    pub(crate) fn version(&self) -> &LimitVersion {
+        self.inner.table.current(self.first_version)
     }
 
-    /// How long a slot for `cost` would be away, were there patience for it.
+    /// Returns how long until the next slot for `cost`, with no limit on the wait.
     pub(crate) fn peek_slot(&self, now: Timestamp, cost: u64) -> Duration {
-        let decision = self.look(now, cost, Some(u64::MAX));
-        if self.terms().normal.kind == Kind::Pacing {
+        let decision = self.peek_with(now, cost, Some(u64::MAX));
+        if self.version().normal.kind == Kind::Pacing {
             decision.reset_after()
         } else {
             decision.delay()
@@ -465,7 +487,7 @@ impl<C: Clock> Key<'_, C> {
     }
 }
 
-/// What comes after an admission.
+/// # After the call was allowed
 impl<C: Clock> OwnedKey<C> {
     pub(crate) fn clock(&self) -> &C {
         self.inner.table.clock()
@@ -473,11 +495,11 @@ impl<C: Clock> OwnedKey<C> {
 
     /// Whether a charge is settled even if all of it was used.
     pub(crate) fn is_refundable(&self) -> bool {
-        is_refundable(&self.inner.table, self.booking)
+        is_refundable(&self.inner.table, self.charge_origin)
     }
 
-    /// Gives back `unused` units of a charge of `cost`.
-    pub(crate) fn give_back(
+    /// Refunds `unused` units of a charge of `cost`.
+    pub(crate) fn refund(
         &self,
         charged: &ChargeRecord,
         cost: u64,
@@ -485,10 +507,10 @@ impl<C: Clock> OwnedKey<C> {
         now: impl Fn() -> Timestamp,
     ) {
         let table = &self.inner.table;
-        give_back(
+        refund(
             table,
             self.hash,
-            self.booking,
+            self.charge_origin,
             charged,
             cost,
             unused,
@@ -501,7 +523,7 @@ impl<C: Clock> OwnedKey<C> {
     pub(crate) fn charge_more(&self, extra: u64, now: impl Fn() -> Timestamp) {
         charge_more(
             &self.inner.table,
-            self.booking.terms(),
+            self.charge_origin.version(),
             self.hash,
             extra,
             now,
@@ -516,57 +538,60 @@ impl<C: Clock> OwnedKey<C> {
         now: impl Fn() -> Timestamp,
     ) {
         let table = &self.inner.table;
-        let first = table.terms(self.booking.terms());
+        let first_version = table.version(self.charge_origin.version());
         table.update(
-            first,
+            first_version,
             self.hash,
             now(),
-            AbsentKey::StaysOut,
-            |terms, state, account| {
-                let (StateMut::Word(word), Some(account)) = (state, account) else {
+            AbsentKey::NeverInsert,
+            |version, state, slot_refunds| {
+                let (StateMut::Word(word), Some(slot_refunds)) = (state, slot_refunds) else {
                     return;
                 };
-                let (Some(standing), now) = (account.of(self.booking, terms.id), now()) else {
+                let Some(refund_totals) =
+                    slot_refunds.totals_if_current(self.charge_origin, version.id)
+                else {
                     return;
                 };
+                let now = now();
                 if act < now {
                     return;
                 }
-                let clock = terms.clock_at(now);
-                if terms.normal.kind == Kind::Pacing {
-                    // Only the last slot of a queue can be taken back, and only before it begins.
-                    if word.wrapping_add(standing.given) == claim.mark && now < act {
+                let clock = version.clock_at(now);
+                if version.normal.kind == Kind::Pacing {
+                    // Only the last slot of a queue can be cancelled, and only before it begins.
+                    if word.wrapping_add(refund_totals.given) == claim.mark && now < act {
                         *word -= claim.worth.min(word.saturating_sub(clock));
                     }
                     return;
                 }
                 let back = token_bucket::cancel(
-                    &terms.normal,
+                    &version.normal,
                     *word,
                     clock,
-                    standing.given,
+                    refund_totals.given,
                     claim.worth,
                     claim.mark,
                 );
                 *word = word.saturating_sub(back.give);
-                account.refund(&back);
+                slot_refunds.refund(&back);
             },
         );
     }
 }
 
-/// Whether what was booked so is settled even if all of it was used.
-pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, booking: ChargeOrigin) -> bool {
-    booking.terms() != 0 && table.terms(booking.terms()).normal.kind == Kind::Refundable
+/// Whether a charge of this origin is settled even if all of it was used.
+pub(crate) fn is_refundable<C: Clock>(table: &Table<C>, charge_origin: ChargeOrigin) -> bool {
+    charge_origin.version() != 0
+        && table.version(charge_origin.version()).normal.kind == Kind::Refundable
 }
 
-/// Gives back `unused` units of a charge of `cost` to `hash`; `is_all`: whether those are all of
-/// it.
+/// Refunds `unused` units of a charge of `cost` to a key; `is_all`: whether those are all of it.
 #[allow(clippy::too_many_arguments)]
-pub(crate) fn give_back<C: Clock>(
+pub(crate) fn refund<C: Clock>(
     table: &Table<C>,
     hash: u64,
-    booking: ChargeOrigin,
+    charge_origin: ChargeOrigin,
     charged: &ChargeRecord,
     cost: u64,
     unused: u64,
@@ -574,27 +599,32 @@ pub(crate) fn give_back<C: Clock>(
     now: impl Fn() -> Timestamp,
 ) {
     let mut too_late = false;
-    let first = table.terms(booking.terms());
+    let first_version = table.version(charge_origin.version());
     let is_in = table.update(
-        first,
+        first_version,
         hash,
         now(),
-        AbsentKey::StaysOut,
-        |terms, state, account| {
-            let account =
-                account.and_then(|account| Some((account, account.of(booking, terms.id)?)));
-            let Some((account, standing)) = account else {
+        AbsentKey::NeverInsert,
+        |version, state, slot_refunds| {
+            let slot_refunds = slot_refunds.and_then(|slot_refunds| {
+                Some((
+                    slot_refunds,
+                    slot_refunds.totals_if_current(charge_origin, version.id)?,
+                ))
+            });
+            let Some((slot_refunds, refund_totals)) = slot_refunds else {
                 too_late = true;
                 return;
             };
-            let (normal, now) = (&terms.normal, now());
+            let normal = &version.normal;
+            let now = now();
             let refund = Refund {
                 charged_in: charged.tat,
                 cost,
                 unused,
             };
             match state {
-                StateMut::Wide(state, _) => state.give_back(normal, now.as_unix_nanos(), refund),
+                StateMut::Large(state, _) => state.refund(normal, now.as_unix_nanos(), refund),
                 StateMut::Word(word) if normal.is_windowed() => {
                     let back = RefundOp {
                         now: now.as_unix_nanos(),
@@ -603,40 +633,39 @@ pub(crate) fn give_back<C: Clock>(
                     *word = apply_to_word(normal, *word, &back).0.unwrap_or(*word);
                 }
                 StateMut::Word(word) if normal.kind == Kind::Pacing => {
-                    // What is at the end of the queue and has not begun can be taken back; where
-                    // that is, gifts have moved.
-                    if *word == charged.tat && standing.given == charged.given {
-                        let ahead = word.saturating_sub(terms.clock_at(now));
+                    // What is at the end of the queue and has not begun can be cancelled, unless
+                    // grants have moved the end since.
+                    if *word == charged.tat && refund_totals.given == charged.given {
+                        let ahead = word.saturating_sub(version.clock_at(now));
                         *word -= ahead.min(unused.saturating_mul(normal.token));
                     }
                 }
                 StateMut::Word(word) => {
-                    let (
-                        clock,
-                        RefundTotals {
-                            given, refunded, ..
-                        },
-                    ) = (terms.clock_at(now), standing);
+                    let clock = version.clock_at(now);
+                    let RefundTotals {
+                        given, refunded, ..
+                    } = refund_totals;
                     let back = token_bucket::refund(
                         normal, *word, clock, unused, is_all, charged, refunded, given,
                     );
                     *word = word.saturating_sub(back.give);
-                    account.refund(&back);
+                    slot_refunds.refund(&back);
                 }
             }
         },
     );
-    // What time has brought back by itself is nobody's loss.
-    let is_repaid = || !first.normal.is_machine() && charged.tat <= first.clock_at(now());
+    // What has refilled by itself in the meantime is not lost.
+    let is_repaid =
+        || !first_version.normal.is_machine() && charged.tat <= first_version.clock_at(now());
     if (too_late || !is_in) && !is_repaid() {
-        first
+        first_version
             .registered
             .not_returned
             .fetch_add(unused, Ordering::Relaxed);
     }
 }
 
-/// Charges `extra` units more to `hash`, at most a full bucket of them.
+/// Charges `extra` units more to a key, at most a full bucket of them.
 pub(crate) fn charge_more<C: Clock>(
     table: &Table<C>,
     id: u32,
@@ -644,12 +673,13 @@ pub(crate) fn charge_more<C: Clock>(
     extra: u64,
     now: impl Fn() -> Timestamp,
 ) {
-    let charge = |terms: &LimitVersion, state: StateMut<'_>, _: Option<SlotRefunds<'_>>| {
-        let (normal, now) = (&terms.normal, now());
+    let charge = |version: &LimitVersion, state: StateMut<'_>, _: Option<SlotRefunds<'_>>| {
+        let normal = &version.normal;
+        let now = now();
         let extra = extra.min(normal.burst());
         match state {
-            StateMut::Wide(state, budget) => {
-                state.charge_more(normal, now.as_unix_nanos(), extra, budget)
+            StateMut::Large(state, budget) => {
+                state.charge_more(normal, now.as_unix_nanos(), extra, budget);
             }
             StateMut::Word(word) if normal.is_windowed() => {
                 let more = SurchargeOp {
@@ -660,74 +690,75 @@ pub(crate) fn charge_more<C: Clock>(
             }
             StateMut::Word(word) => {
                 let charged = (*word)
-                    .max(terms.clock_at(now))
+                    .max(version.clock_at(now))
                     .saturating_add(extra * normal.token);
                 *word = charged.min(u64::MAX - 1);
             }
         }
-        terms
+        version
             .registered
             .settled_up
             .fetch_add(extra, Ordering::Relaxed);
     };
-    table.update(table.terms(id), hash, now(), AbsentKey::Comes, charge);
+    table.update(table.version(id), hash, now(), AbsentKey::Insert, charge);
 }
 
-/// Makes a key of a rate fresh. Older charges and reservations give nothing back.
+/// Makes a key of a rate fresh. Earlier charges and reservations give nothing back.
 pub(crate) fn reset<C: Clock>(
     table: &Table<C>,
-    first: &LimitVersion,
+    first_version: &LimitVersion,
     hash: u64,
     now: impl Fn() -> Timestamp,
 ) {
     table.update(
-        first,
+        first_version,
         hash,
         now(),
-        AbsentKey::StaysFresh,
-        |terms, state, account| {
-            if let Some(account) = account {
-                account.void();
+        AbsentKey::InsertUnlessFresh,
+        |version, state, slot_refunds| {
+            if let Some(slot_refunds) = slot_refunds {
+                slot_refunds.invalidate_charges();
             }
             match state {
                 StateMut::Word(word) => {
-                    let fresh = if terms.normal.is_windowed() {
+                    let fresh = if version.normal.is_windowed() {
                         0
                     } else {
-                        terms.clock_at(now())
+                        version.clock_at(now())
                     };
                     *word = (*word).min(fresh);
                 }
-                StateMut::Wide(state, _) => state.clear(),
+                StateMut::Large(state, _) => state.clear(),
             }
         },
     );
     table
-        .current(first)
+        .current(first_version)
         .registered
         .changes
         .fetch_add(1, Ordering::Relaxed);
 }
 
-/// Gives a key of a rate up to `tokens` of what it has used, and counts them.
+/// Grants a key of a rate up to `tokens` of what it has used, and counts them.
 pub(crate) fn grant<C: Clock>(
     table: &Table<C>,
-    first: &LimitVersion,
+    first_version: &LimitVersion,
     hash: u64,
     tokens: u64,
     now: impl Fn() -> Timestamp,
 ) {
     table.update(
-        first,
+        first_version,
         hash,
         now(),
-        AbsentKey::StaysFresh,
-        |terms, state, account| {
-            let (normal, now) = (&terms.normal, now());
+        AbsentKey::InsertUnlessFresh,
+        |version, state, slot_refunds| {
+            let normal = &version.normal;
+            let now = now();
             let given = match state {
-                StateMut::Wide(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
+                StateMut::Large(state, _) => state.grant(normal, now.as_unix_nanos(), tokens),
                 StateMut::Word(word) if normal.is_windowed() => {
-                    let (after, gift) = apply_to_word(
+                    let (after, granted) = apply_to_word(
                         normal,
                         *word,
                         &GrantOp {
@@ -736,20 +767,24 @@ pub(crate) fn grant<C: Clock>(
                         },
                     );
                     *word = after.unwrap_or(*word);
-                    gift
+                    granted
                 }
                 StateMut::Word(word) => {
-                    let ahead = word.saturating_sub(terms.clock_at(now));
-                    let gift = ahead.min(tokens.saturating_mul(normal.token));
-                    *word -= gift;
-                    // A settle or a cancel of before is not to take the gift for its own.
-                    if let Some(account) = account {
-                        account.give(gift);
+                    let ahead = word.saturating_sub(version.clock_at(now));
+                    let granted = ahead.min(tokens.saturating_mul(normal.token));
+                    *word -= granted;
+                    // An earlier charge's settle or cancel must not mistake the grant for its own
+                    // refund.
+                    if let Some(slot_refunds) = slot_refunds {
+                        slot_refunds.add_given(granted);
                     }
-                    gift.div_ceil(normal.token)
+                    granted.div_ceil(normal.token)
                 }
             };
-            terms.registered.granted.fetch_add(given, Ordering::Relaxed);
+            version
+                .registered
+                .granted
+                .fetch_add(given, Ordering::Relaxed);
         },
     );
 }
@@ -759,7 +794,7 @@ impl<C: Clock> Clone for OwnedKey<C> {
         Self {
             inner: Arc::clone(&self.inner),
             hash: self.hash,
-            booking: self.booking,
+            charge_origin: self.charge_origin,
         }
     }
 }
@@ -767,7 +802,7 @@ impl<C: Clock> Clone for OwnedKey<C> {
 impl<C: Clock> fmt::Debug for Key<'_, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
-            .field("limit", &self.terms().rule.limit())
+            .field("limit", &self.version().rule.limit())
             .field("tokens", &self.tokens())
             .finish()
     }

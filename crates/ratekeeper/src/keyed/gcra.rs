@@ -1,8 +1,8 @@
-//! One arrival time a key, judged by numbers that come with each call.
+//! Keyed GCRA: one theoretical arrival time per key, with the parameters passed on each call.
 
-use super::line::Rule;
+use super::limit_version::LimitVersion;
+use super::registered_limit::Rule;
 use super::table::{KeyedStats, Table, TableSize};
-use super::terms::LimitVersion;
 use crate::algorithm::tat_word::decision;
 use crate::algorithm::token_bucket::{Step, step};
 use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
@@ -13,40 +13,40 @@ use core::hash::Hash;
 use core::time::Duration;
 use std::sync::Arc;
 
-/// Calls of many subjects, each with a limit of its own choosing: a key has one arrival time,
-/// whatever it is judged by.
+/// GCRA over many keys, with the parameters passed on each call: a key has one theoretical arrival
+/// time, whatever parameters it is judged by.
 ///
-/// This is what redis-cell keeps for `CL.THROTTLE`. When the parameters of a key change, the time at
-/// which its bucket is full again stays.
+/// This is what redis-cell stores for `CL.THROTTLE`. When the parameters of a key change, the time
+/// at which its bucket is full again stays.
 ///
 /// ```
 /// use std::time::Duration;
 /// use ratekeeper::{keyed::KeyedGcra, Clock, keyed::GcraParams};
 ///
-/// let arrivals = KeyedGcra::new();
-/// let now = arrivals.clock().now();
-/// let thirty_a_minute = Throttle::new(16, 30, Duration::from_secs(60))?;
-/// assert_eq!(arrivals.check("user-42", &thirty_a_minute, 1, now).remaining(), 15);
-/// assert!(arrivals.check("user-42", &thirty_a_minute, 17, now).is_never());
+/// let gcra = KeyedGcra::new();
+/// let now = gcra.clock().now();
+/// let thirty_a_minute = GcraParams::new(16, 30, Duration::from_secs(60))?;
+/// assert_eq!(gcra.check("user-42", &thirty_a_minute, 1, now).remaining(), 15);
+/// assert!(gcra.check("user-42", &thirty_a_minute, 17, now).is_never());
 /// # Ok::<_, ratekeeper::keyed::GcraParamsError>(())
 /// ```
 ///
-/// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is, and keys for which there is no room
-/// any more leave what they had used in a floor: a flood of keys can cause false denials, never a
-/// false admission. All keys share the floor, whatever they are judged by.
+/// Its memory is fixed as that of a [`Keyed`](crate::Keyed) is, and keys that are evicted leave
+/// what they had used in an eviction floor: a flood of keys can cause false denials, but never lets
+/// more through than the limit. All keys share the floor, whatever parameters they are judged by.
 ///
-/// A handle: clones share the keys.
+/// This is a handle: clones share the keys.
 pub struct KeyedGcra<C: Clock = DefaultClock> {
     inner: Arc<KeyedGcraState<C>>,
 }
 
+/// What all clones of a [`KeyedGcra`] share.
 struct KeyedGcraState<C> {
     table: Table<C>,
-    terms: Arc<LimitVersion>,
+    version: Arc<LimitVersion>,
 }
 
-/// The numbers of one call on [`KeyedGcra`]: so many at once, and so many in each period from then
-/// on.
+/// The parameters of one call on [`KeyedGcra`]: a burst, and how many in each period after it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GcraParams {
     /// In nanoseconds: one tick each.
@@ -54,10 +54,10 @@ pub struct GcraParams {
 }
 
 impl GcraParams {
-    /// `burst` at once, refilled at `count` in each `period`.
+    /// Allows `burst` at once, refilled at `count` in each `period`.
     ///
     /// One unit takes `period / count`, rounded up to a whole nanosecond. A burst that takes more
-    /// than 142 years to come back is as much as does in 142 years. It is an error if `burst`,
+    /// than 142 years to refill is reduced to what refills in 142 years. It is an error if `burst`,
     /// `count` or `period` is zero, or if one unit takes longer than that.
     #[inline]
     pub fn new(burst: u64, count: u64, period: Duration) -> Result<Self, GcraParamsError> {
@@ -87,18 +87,18 @@ impl GcraParams {
         })
     }
 
-    /// How long one unit takes.
+    /// Returns how long one unit takes.
     pub fn interval(&self) -> Duration {
         Duration::from_nanos(self.normal.token)
     }
 
-    /// How much may come at once.
+    /// Returns how much may be used at once.
     pub fn burst(&self) -> u64 {
         self.normal.burst()
     }
 }
 
-/// Numbers that limit nothing.
+/// Error: [`GcraParams`] that are not a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum GcraParamsError {
@@ -121,63 +121,62 @@ impl fmt::Display for GcraParamsError {
 
 impl core::error::Error for GcraParamsError {}
 
-/// Makes [`KeyedGcra`]; what [`KeyedGcra::builder`] returns.
+/// Builder of a [`KeyedGcra`]; see [`KeyedGcra::builder`].
 pub struct KeyedGcraBuilder<C: Clock = DefaultClock> {
-    cap: TableSize,
+    size: TableSize,
     clock: C,
 }
 
 impl<C: Clock> KeyedGcraBuilder<C> {
-    /// How many keys may be live at once before some are displaced; a million if not said. Each
-    /// takes 32 bytes once it is used.
+    /// Sets how many keys may be in use at once before live ones are evicted; a million by default.
+    /// Each takes 32 bytes once it is used.
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
-    /// How many bytes it may use in all: if the table of [`max_keys`](Self::max_keys) would take
-    /// more, it is made for fewer.
+    /// Sets how many bytes it may use in all: if the table of [`max_keys`](Self::max_keys) would
+    /// take more, it is made for fewer keys.
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
-    /// Another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> KeyedGcraBuilder<D> {
         KeyedGcraBuilder {
-            cap: self.cap,
+            size: self.size,
             clock,
         }
     }
 
-    /// Makes it. Memory is reserved now and used as keys come.
+    /// Builds it. Memory is reserved now and used as keys arrive.
     ///
     /// # Panics
     ///
-    /// If the memory cannot even be reserved: more than the system would ever hand out was asked
-    /// for.
+    /// If the memory cannot be reserved, because it is more than the system can hand out.
     pub fn build(self) -> KeyedGcra<C> {
         self.try_build()
-            .expect("memory for as many keys as were asked for")
+            .expect("not enough memory for this many keys")
     }
 
-    /// The same; none if the memory cannot even be reserved.
+    /// Builds it, or returns `None` if the memory cannot be reserved.
     pub fn try_build(self) -> Option<KeyedGcra<C>> {
-        let table = Table::try_new(self.cap, self.clock, 0)?;
-        // Its states are counted in nanoseconds, and that is all that is taken from it.
+        let table = Table::try_new(self.size, self.clock, 0)?;
+        // Its states are counted in nanoseconds; nothing else of this limit is used.
         let nanosecond_ticks = Rule::Rate(Limit::per_second(1));
-        let terms = table.new_line(0, "", nanosecond_ticks)?;
+        let version = table.register_limit(0, "", nanosecond_ticks)?;
         Some(KeyedGcra {
-            inner: Arc::new(KeyedGcraState { table, terms }),
+            inner: Arc::new(KeyedGcraState { table, version }),
         })
     }
 }
 
 impl KeyedGcra {
-    /// For up to a million keys, on the operating system's monotonic clock.
+    /// Creates one for up to a million keys, on the operating system's monotonic clock.
     #[expect(
         clippy::new_without_default,
         reason = "a table of millions is made on purpose"
@@ -186,39 +185,39 @@ impl KeyedGcra {
         Self::builder().build()
     }
 
-    /// To choose how many keys, how much memory, or another clock.
+    /// Returns a builder, to choose the number of keys, the memory, or another clock.
     pub fn builder() -> KeyedGcraBuilder {
         KeyedGcraBuilder {
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock: SystemClock,
         }
     }
 }
 
 impl<C: Clock> KeyedGcra<C> {
-    /// The clock it was made with. It is read by callers, who may make many calls at one instant.
+    /// Returns its clock. Callers read the time themselves, and may make many calls at one instant.
     pub fn clock(&self) -> &C {
         self.inner.table.clock()
     }
 
-    /// Charges `cost` to a key at `now` if all of it fits, and forgets; a cost of 0 asks and
-    /// changes nothing.
+    /// Charges `cost` to a key at `now` if all of it fits; a cost of 0 changes nothing. The charge
+    /// is final.
     ///
-    /// A key that is far more ahead than these numbers allow, because it was judged by others
-    /// before, is turned away even if it asks for nothing.
+    /// A key that is further ahead than these parameters allow, because earlier calls had others,
+    /// is denied even at a cost of 0.
     #[inline]
     pub fn check<Q: Hash + ?Sized>(
         &self,
         key: &Q,
-        by: &GcraParams,
+        params: &GcraParams,
         cost: u64,
         now: Timestamp,
     ) -> Decision {
-        let KeyedGcraState { table, terms } = &*self.inner;
+        let KeyedGcraState { table, version } = &*self.inner;
         let hash = table.hash(key);
-        let normal = &by.normal;
-        let Some(clock) = clock_of(terms, now) else {
-            return out_of_reach(normal, terms, now);
+        let normal = &params.normal;
+        let Some(clock) = clock_nanos(version, now) else {
+            return out_of_reach(normal, version, now);
         };
         let judge = |tat: u64| {
             let stepped = step(normal, tat, clock, cost, 0);
@@ -229,50 +228,54 @@ impl<C: Clock> KeyedGcra<C> {
                 _ => (decision(normal, stepped, tat.saturating_sub(clock)), None),
             }
         };
-        table.decide_gcra(terms, hash, now, judge)
+        table.decide_gcra(version, hash, now, judge)
     }
 
-    /// Fetches what is known of some keys from memory, for all of them at once, up to 64; returns
-    /// for how many. The calls on them that follow do not wait for memory one after the other. It
-    /// changes no decision.
+    /// Fetches the home cache lines of up to 64 keys from memory, all at once, and returns how
+    /// many. The calls on them that follow do not wait for memory one after the other. It changes
+    /// no decision.
     #[inline]
-    pub fn warm<'a, Q: Hash + ?Sized + 'a>(&self, keys: impl IntoIterator<Item = &'a Q>) -> usize {
-        let (mut hashes, mut many) = ([0; 64], 0);
+    pub fn prefetch<'a, Q: Hash + ?Sized + 'a>(
+        &self,
+        keys: impl IntoIterator<Item = &'a Q>,
+    ) -> usize {
+        let mut hashes = [0; 64];
+        let mut count = 0;
         for (hash, key) in hashes.iter_mut().zip(keys) {
             *hash = self.inner.table.hash(key);
-            many += 1;
+            count += 1;
         }
-        // Nothing between the reads depends on one of them: they are under way together.
-        let seen = hashes[..many]
+        // No read depends on another one: they are under way together.
+        let bits = hashes[..count]
             .iter()
-            .fold(0, |seen, hash| seen ^ self.inner.table.touch(*hash));
-        core::hint::black_box(seen);
-        many
+            .fold(0, |bits, hash| bits ^ self.inner.table.prefetch(*hash));
+        core::hint::black_box(bits);
+        count
     }
 
-    /// How many keys there are, and what became of others. Counting them reads the whole table.
+    /// Returns how many keys the table holds and how many it evicted. Reads the whole table.
     pub fn stats(&self) -> KeyedStats {
-        self.inner.table.figures(self.clock().now())
+        self.inner.table.stats(self.clock().now())
     }
 }
 
-/// Nanoseconds since the origin; none before it, and none that leave no room for a full bucket
+/// Nanoseconds since the origin; `None` before it, or if they leave no range for a full bucket
 /// beyond.
 #[inline]
-fn clock_of(terms: &LimitVersion, now: Timestamp) -> Option<u64> {
+fn clock_nanos(version: &LimitVersion, now: Timestamp) -> Option<u64> {
     now.as_unix_nanos()
-        .checked_sub(terms.origin)
-        .filter(|clock| *clock < LATEST)
+        .checked_sub(version.origin)
+        .filter(|clock| *clock < MAX_CLOCK)
 }
 
-/// 292 years: beyond it comes the longest bucket, and that is all that a word holds.
-const LATEST: u64 = 1 << 63;
+/// 292 years: the longest bucket comes on top of it, and that is all that a word can count.
+const MAX_CLOCK: u64 = 1 << 63;
 
-/// An instant years before the keys were first counted, or centuries after it, is turned away
-/// rather than moved: who is moved could be admitted twice.
+/// Denies a call at an instant years before the keys were first counted, or centuries after it. It
+/// is not moved to the nearest instant in range: a call that is moved could be allowed twice.
 #[cold]
-fn out_of_reach(normal: &TickLimit, terms: &LimitVersion, now: Timestamp) -> Decision {
-    let wait = terms.origin.saturating_sub(now.as_unix_nanos());
+fn out_of_reach(normal: &TickLimit, version: &LimitVersion, now: Timestamp) -> Decision {
+    let wait = version.origin.saturating_sub(now.as_unix_nanos());
     let outcome = if wait > 0 {
         Outcome::Denied
     } else {
@@ -291,14 +294,14 @@ impl<C: Clock> Clone for KeyedGcra<C> {
 
 impl<C: Clock> fmt::Debug for KeyedGcra<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Arrivals").finish_non_exhaustive()
+        f.debug_struct("KeyedGcra").finish_non_exhaustive()
     }
 }
 
 impl<C: Clock> fmt::Debug for KeyedGcraBuilder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ArrivalsBuilder")
-            .field("max_keys", &self.cap.keys)
+        f.debug_struct("KeyedGcraBuilder")
+            .field("max_keys", &self.size.keys)
             .finish_non_exhaustive()
     }
 }

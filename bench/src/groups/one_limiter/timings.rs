@@ -1,14 +1,14 @@
-//! The figures of the group, by column and contestant; their tables and rows.
+//! The timings of the group, by column and contestant; their tables and rows.
 
 use super::column::Column;
 use super::{BARE_WORD, COARSE, FAST, GO, LEAKY, OWN_MONOTONIC, OWN_QUANTA, SYSTEM, on, ours};
-use crate::harness::{self, Contended};
+use crate::harness::{self, TwoThreadResult};
 use crate::report::{Ratio, Row, object, table};
 use comfy_table::Table;
 use serde_json::{Map, Value, json};
 use std::collections::HashMap;
 
-pub(super) struct Measured {
+pub(super) struct Timings {
     group: &'static str,
     cells: Vec<Cell>,
 }
@@ -17,18 +17,18 @@ struct Cell {
     column: Column,
     who: String,
     nanos: f64,
-    /// What else is known of two threads.
-    two: Option<Two>,
+    /// More values of two threads.
+    two: Option<TwoThreads>,
 }
 
-struct Two {
-    /// The slower thread's part of all decisions: the median of the rounds.
+struct TwoThreads {
+    /// The slower thread's share of all decisions: the median of the rounds.
     share: f64,
     /// For the JSON only.
     more: Map<String, Value>,
 }
 
-impl Measured {
+impl Timings {
     pub(super) fn new(group: &'static str) -> Self {
         Self {
             group,
@@ -51,7 +51,7 @@ impl Measured {
         } else {
             let contended = harness::two_threads(&contestants);
             self.cells.extend(whos.zip(contended).map(|(who, figures)| {
-                let Contended {
+                let TwoThreadResult {
                     best,
                     quartile,
                     median,
@@ -66,7 +66,7 @@ impl Measured {
                     column,
                     who,
                     nanos,
-                    two: Some(Two {
+                    two: Some(TwoThreads {
                         share,
                         more: object(more),
                     }),
@@ -83,7 +83,7 @@ impl Measured {
                 let share = run.get(&format!("{name}_share")).copied();
                 Some((
                     *run.get(name)?,
-                    share.map(|share| Two {
+                    share.map(|share| TwoThreads {
                         share,
                         more: Map::new(),
                     }),
@@ -101,7 +101,7 @@ impl Measured {
         }
     }
 
-    /// The fewest undisturbed rounds that a figure of two threads rests on.
+    /// Returns the fewest undisturbed rounds behind a value of two threads.
     pub(super) fn fewest_rounds(&self) -> Option<u64> {
         self.cells
             .iter()
@@ -115,7 +115,7 @@ impl Measured {
             .find(|cell| cell.column == column && cell.who == who)
     }
 
-    /// One's time over another's; none if either was not measured.
+    /// Returns one time divided by another; `None` if either was not measured.
     pub(super) fn ratio(&self, column: Column, who: &str, to: &str) -> Option<f64> {
         Some(self.cell(column, who)?.nanos / self.cell(column, to)?.nanos)
     }
@@ -124,7 +124,8 @@ impl Measured {
         Some(self.cell(column, who)?.two.as_ref()?.share)
     }
 
-    /// Everyone on one clock: ours first, then those who read it too, then those who read its like.
+    /// All contestants on one clock: ours first, then those that read it too, then those that read
+    /// the same source of time in their own way.
     pub(super) fn table(&self, clock: &str, others: &[&str]) -> Table {
         let us = ours(clock);
         let peers =
@@ -207,8 +208,8 @@ impl Measured {
     }
 }
 
-/// Whom a row's `ratio_to` names: governor on the same clock for ours, ours on the same clock for
-/// the others.
+/// The contestant that a row's `ratio_to` names: governor on the same clock for ours, ours on the
+/// same clock for the others.
 fn compared_with(who: &str) -> Option<String> {
     for clock in [SYSTEM, FAST, COARSE] {
         if who == ours(clock) {

@@ -1,7 +1,7 @@
-//! What a key was charged before it was displaced does not come back, wherever it has been since.
+//! Charges of an evicted key are not refunded, whichever slots the key has been in since.
 //!
-//! The table has one line of four slots, and helpers that are far from fresh push the key from slot
-//! to slot.
+//! The table has one cache line of four slots, and helper keys that are far from fresh push the key
+//! from slot to slot.
 
 use super::common::traces::cases;
 use proptest::prelude::*;
@@ -20,15 +20,15 @@ const WINDOWS_AND_BUCKETS: [Algorithm; 6] = [
     Algorithm::SlidingLog,
 ];
 
-struct Crowd {
+struct FullTable {
     store: MemoryStore<ManualClock>,
     clock: ManualClock,
     limit: LimitHandle,
-    /// One unit is a second of it.
+    /// One unit refills in a second.
     helpers: LimitHandle,
 }
 
-impl Crowd {
+impl FullTable {
     fn new(limit: Limit) -> Self {
         let clock = ManualClock::new();
         let store = MemoryStore::builder()
@@ -47,7 +47,7 @@ impl Crowd {
         }
     }
 
-    fn take(&self, limit: &LimitHandle, key: &str, cost: u64) -> Verdict {
+    fn take_from(&self, limit: &LimitHandle, key: &str, cost: u64) -> Verdict {
         let verdict = self
             .store
             .decide_now(&[Ask::new(limit, key).cost(cost)], self.clock.now());
@@ -55,89 +55,89 @@ impl Crowd {
         verdict
     }
 
-    /// The key takes so much; whoever is nearest to fresh makes room for it.
-    fn key_takes(&self, cost: u64) -> Verdict {
-        self.take(&self.limit, "key", cost)
+    /// The key takes `cost`; the key nearest to fresh is evicted for it.
+    fn take(&self, cost: u64) -> Verdict {
+        self.take_from(&self.limit, "key", cost)
     }
 
-    /// A helper comes and is so many seconds from fresh; whoever is nearest makes room for it.
-    fn helper_comes(&self, name: &str, seconds: u64) {
-        drop(self.take(&self.helpers, name, seconds));
+    /// A helper is inserted, `seconds` from fresh; the key nearest to fresh is evicted for it.
+    fn insert_helper(&self, name: &str, seconds: u64) {
+        drop(self.take_from(&self.helpers, name, seconds));
     }
 
     fn settle(&self, verdict: Verdict) {
         self.store.settle_now(verdict, &[0], self.clock.now());
     }
 
-    /// How many more pass.
-    fn passes(&self, most: u64) -> u64 {
-        let passes = || {
+    /// Returns how many more units are allowed.
+    fn take_one_by_one(&self, max: u64) -> u64 {
+        let is_allowed = || {
             self.store
                 .decide_now(&[Ask::new(&self.limit, "key")], self.clock.now())
                 .is_allowed()
         };
-        (0..most).take_while(|_| passes()).count() as u64
+        (0..max).take_while(|_| is_allowed()).count() as u64
     }
 }
 
 #[test]
-fn what_came_back_in_another_slot_is_not_forgotten_in_the_first() {
-    let crowd = Crowd::new(Limit::per_second(1).burst(100));
-    let first = crowd.key_takes(50);
-    crowd.helper_comes("a", 200);
-    crowd.helper_comes("b", 1_000);
-    crowd.helper_comes("c", 1_000);
-    crowd.helper_comes("d", 300); // where the key was
-    let second = crowd.key_takes(49); // where a was
-    crowd.helper_comes("e", 400);
-    drop(crowd.key_takes(1)); // where d was
-    crowd.settle(first);
-    crowd.clock.advance(Duration::from_secs(50));
-    let mut passed = crowd.passes(1_000);
-    crowd.helper_comes("f", 500);
-    crowd.clock.advance(Duration::from_secs(1));
-    passed += crowd.passes(1); // where e was
-    crowd.settle(second);
-    passed += crowd.passes(1_000);
-    assert!(passed <= 101, "{passed}");
+fn a_refund_in_another_slot_is_not_repeated_in_the_first() {
+    let table = FullTable::new(Limit::per_second(1).burst(100));
+    let first = table.take(50);
+    table.insert_helper("a", 200);
+    table.insert_helper("b", 1_000);
+    table.insert_helper("c", 1_000);
+    table.insert_helper("d", 300); // where the key was
+    let second = table.take(49); // where a was
+    table.insert_helper("e", 400);
+    drop(table.take(1)); // where d was
+    table.settle(first);
+    table.clock.advance(Duration::from_secs(50));
+    let mut allowed = table.take_one_by_one(1_000);
+    table.insert_helper("f", 500);
+    table.clock.advance(Duration::from_secs(1));
+    allowed += table.take_one_by_one(1); // where e was
+    table.settle(second);
+    allowed += table.take_one_by_one(1_000);
+    assert!(allowed <= 101, "{allowed}");
 }
 
 #[test]
-fn a_reset_while_a_key_is_out_voids_what_it_was_charged_before() {
+fn a_reset_while_a_key_is_evicted_invalidates_earlier_charges() {
     for algorithm in WINDOWS_AND_BUCKETS {
-        let crowd = Crowd::new(Limit::per_minute(6).algorithm(algorithm));
-        let before = crowd.key_takes(5);
-        crowd.helper_comes("a", 500);
-        crowd.helper_comes("b", 1_000);
-        crowd.helper_comes("c", 1_000);
-        crowd.helper_comes("d", 600); // where the key was
-        crowd.store.reset(&crowd.limit, b"key"); // where a was
-        drop(crowd.key_takes(5));
-        crowd.helper_comes("e", 2_000);
-        let mut passed = 5 + crowd.passes(1); // where d was
-        crowd.settle(before);
-        passed += crowd.passes(100);
-        assert!(passed <= 6, "{algorithm}: {passed}");
+        let table = FullTable::new(Limit::per_minute(6).algorithm(algorithm));
+        let before = table.take(5);
+        table.insert_helper("a", 500);
+        table.insert_helper("b", 1_000);
+        table.insert_helper("c", 1_000);
+        table.insert_helper("d", 600); // where the key was
+        table.store.reset(&table.limit, b"key"); // where a was
+        drop(table.take(5));
+        table.insert_helper("e", 2_000);
+        let mut allowed = 5 + table.take_one_by_one(1); // where d was
+        table.settle(before);
+        allowed += table.take_one_by_one(100);
+        assert!(allowed <= 6, "{algorithm}: {allowed}");
     }
 }
 
-/// It is counted, unless time has brought it back by itself.
+/// It is counted, unless it has refilled by itself.
 #[test]
-fn what_does_not_come_back_to_a_displaced_key_is_counted() {
+fn a_refund_lost_to_an_evicted_key_is_counted() {
     for algorithm in WINDOWS_AND_BUCKETS {
         for (later, counted) in [(0, 2), (7_200, 0)] {
-            let crowd = Crowd::new(Limit::per_hour(10).burst(5).algorithm(algorithm));
-            let charged = crowd.key_takes(2);
+            let table = FullTable::new(Limit::per_hour(10).burst(5).algorithm(algorithm));
+            let charged = table.take(2);
             for helper in ["a", "b", "c", "d"] {
-                crowd.helper_comes(helper, 100_000);
+                table.insert_helper(helper, 100_000);
             }
-            crowd.clock.advance(Duration::from_secs(later));
-            let left = crowd.passes(0);
-            crowd.settle(charged);
+            table.clock.advance(Duration::from_secs(later));
+            let left = table.take_one_by_one(0);
+            table.settle(charged);
             assert_eq!(
                 (
-                    crowd.passes(0),
-                    crowd.store.counts(&crowd.limit).not_returned
+                    table.take_one_by_one(0),
+                    table.store.adjustments(&table.limit).not_returned
                 ),
                 (left, counted),
                 "{algorithm}"
@@ -146,9 +146,9 @@ fn what_does_not_come_back_to_a_displaced_key_is_counted() {
     }
 }
 
-/// A queue too: the last slot of before a reset is not the last of after.
+/// For a queue too: the last slot before a reset is not the last one after it.
 #[test]
-fn a_paced_slot_of_before_a_reset_is_not_taken_from_who_came_after() {
+fn a_paced_slot_from_before_a_reset_is_not_cancelled_after_it() {
     let limit = Limit::per_second(1).algorithm(Algorithm::Pacing);
     let keyed = Keyed::<str, _>::builder(limit)
         .clock(ManualClock::new())
@@ -167,9 +167,9 @@ fn a_paced_slot_of_before_a_reset_is_not_taken_from_who_came_after() {
     assert_eq!(key.reserve(1).unwrap().delay(), Duration::from_secs(1));
 }
 
-/// However often a key was reset since: nothing comes back.
+/// However often a key was reset since: nothing is refunded.
 #[test]
-fn many_resets_do_not_make_a_reservation_good_again() {
+fn many_resets_do_not_make_a_reservation_valid_again() {
     // As many ticks as there can be.
     let keyed = Keyed::<str, _>::builder(Limit::per_day(1).burst(50_000))
         .clock(ManualClock::new())
@@ -189,12 +189,12 @@ fn many_resets_do_not_make_a_reservation_good_again() {
     }
 }
 
-/// One thing that happens to the key, or around it.
+/// One step: on the key, or on helpers.
 #[derive(Clone, Debug)]
 enum Step {
-    /// Asks for so much in one request, each by itself.
+    /// Asks for these costs in one request, each by itself.
     Take(Vec<u64>),
-    /// One of those outstanding, at so many eighths.
+    /// Settles one outstanding verdict, at this many eighths.
     Settle(usize, u64),
     HelperComes(u64),
     Pass(u64),
@@ -214,24 +214,24 @@ fn steps(helpers: u32) -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(cases(500))]
 
-    /// P1 on what it cost in the end: in no time is that more than a burst and what the time
-    /// brings.
+    /// P1 on the settled cost: in no interval is it more than a burst and what the interval
+    /// refills.
     #[test]
-    fn what_comes_back_is_never_too_much_wherever_a_key_has_been(
+    fn refunds_never_exceed_charges_wherever_a_key_has_been(
         steps in prop_oneof![prop::collection::vec(steps(0), 1..60), prop::collection::vec(steps(8), 1..60)],
     ) {
         const BURST: u64 = 10;
-        let crowd = Crowd::new(Limit::per_second(1).burst(BURST));
-        let start = crowd.clock.now();
-        let second = || crowd.clock.now().saturating_since(start).as_secs();
-        // When, and what it cost in the end.
+        let table = FullTable::new(Limit::per_second(1).burst(BURST));
+        let start = table.clock.now();
+        let second = || table.clock.now().saturating_since(start).as_secs();
+        // When, and the settled cost.
         let mut net: Vec<(u64, u64)> = Vec::new();
         let mut outstanding: Vec<(Verdict, Vec<usize>)> = Vec::new();
         for (number, step) in steps.into_iter().chain([Step::TakesAll]).enumerate() {
             match step {
                 Step::Take(costs) => {
-                    let asks: Vec<_> = costs.iter().map(|cost| Ask::new(&crowd.limit, "key").cost(*cost)).collect();
-                    let verdict = crowd.store.decide_now(&asks, crowd.clock.now());
+                    let asks: Vec<_> = costs.iter().map(|cost| Ask::new(&table.limit, "key").cost(*cost)).collect();
+                    let verdict = table.store.decide_now(&asks, table.clock.now());
                     if verdict.is_allowed() {
                         let first = net.len();
                         net.extend(costs.iter().map(|cost| (second(), *cost)));
@@ -242,23 +242,23 @@ proptest! {
                     let (verdict, of) = outstanding.swap_remove(which % outstanding.len());
                     let actual: Vec<_> = of.iter().map(|at| net[*at].1 * eighths / 8).collect();
                     of.iter().zip(&actual).for_each(|(at, actual)| net[*at].1 = *actual);
-                    crowd.store.settle_now(verdict, &actual, crowd.clock.now());
+                    table.store.settle_now(verdict, &actual, table.clock.now());
                 }
                 Step::Settle(..) => {}
                 Step::HelperComes(seconds) => {
                     let name = format!("helper {number}");
-                    let ask = Ask::new(&crowd.helpers, &name).cost(seconds);
-                    drop(crowd.store.decide_now(&[ask], crowd.clock.now()));
+                    let ask = Ask::new(&table.helpers, &name).cost(seconds);
+                    drop(table.store.decide_now(&[ask], table.clock.now()));
                 }
-                Step::Pass(seconds) => crowd.clock.advance(Duration::from_secs(seconds)),
-                Step::TakesAll => net.push((second(), crowd.passes(1_000))),
+                Step::Pass(seconds) => table.clock.advance(Duration::from_secs(seconds)),
+                Step::TakesAll => net.push((second(), table.take_one_by_one(1_000))),
             }
         }
         for (from, _) in &net {
             for (to, _) in &net {
                 let within = net.iter().filter(|(at, _)| (from..=to).contains(&at)).map(|(_, cost)| cost);
-                let most = BURST + to.saturating_sub(*from);
-                prop_assert!(from > to || within.clone().sum::<u64>() <= most, "from {} to {}: {:?}", from, to, net);
+                let bound = BURST + to.saturating_sub(*from);
+                prop_assert!(from > to || within.clone().sum::<u64>() <= bound, "from {} to {}: {:?}", from, to, net);
             }
         }
     }

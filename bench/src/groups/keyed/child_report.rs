@@ -1,26 +1,26 @@
-//! What is measured in processes of their own: its tables and rows.
+//! Tables and rows of what is measured in child processes.
 
-use super::child::{self, What};
-use super::measured::many;
-use super::subject::Who;
+use super::child::{self, Measurement};
+use super::subject::Competitor;
+use super::timings::many;
 use super::{HUGE, LARGE, NEW_KEYS, TRIES};
 use crate::keys::Key;
-use crate::peers::keyed::SHUT;
+use crate::peers::keyed::ALWAYS_DENIED;
 use crate::report::{Ratio, Row, object, table};
 use comfy_table::Table;
 use serde_json::json;
 
-/// A figure from a process of its own; none if it could not be had.
-pub(super) struct Apart {
-    pub(super) who: Who,
+/// A value from a child process; `None` if it could not be measured.
+pub(super) struct ChildResult {
+    pub(super) who: Competitor,
     pub(super) keys: u64,
     pub(super) kind: &'static str,
     pub(super) figure: Option<f64>,
 }
 
-impl Apart {
-    /// The least of some tries.
-    fn measure<K: Key>(what: What, who: Who, keys: u64, tries: usize) -> Self {
+impl ChildResult {
+    /// The least of several runs.
+    fn measure<K: Key>(what: Measurement, who: Competitor, keys: u64, tries: usize) -> Self {
         let figures: Result<Vec<f64>, String> = (0..tries)
             .map(|_| child::measure::<K>(what, who, keys))
             .collect();
@@ -45,20 +45,21 @@ impl Apart {
     }
 }
 
-pub(super) fn bytes() -> Vec<Apart> {
-    let strings = Who::ALL.map(|who| Apart::measure::<String>(What::Bytes, who, LARGE, 1));
-    let numbers = Who::ALL.into_iter().filter(|who| who.takes::<u64>());
-    let numbers = numbers.map(|who| Apart::measure::<u64>(What::Bytes, who, HUGE, 1));
+pub(super) fn bytes() -> Vec<ChildResult> {
+    let strings = Competitor::ALL
+        .map(|who| ChildResult::measure::<String>(Measurement::Bytes, who, LARGE, 1));
+    let numbers = Competitor::ALL.into_iter().filter(|who| who.takes::<u64>());
+    let numbers = numbers.map(|who| ChildResult::measure::<u64>(Measurement::Bytes, who, HUGE, 1));
     strings.into_iter().chain(numbers).collect()
 }
 
-pub(super) fn slowest() -> Vec<Apart> {
-    Who::ALL
-        .map(|who| Apart::measure::<String>(What::Slowest, who, NEW_KEYS, TRIES))
+pub(super) fn slowest() -> Vec<ChildResult> {
+    Competitor::ALL
+        .map(|who| ChildResult::measure::<String>(Measurement::Slowest, who, NEW_KEYS, TRIES))
         .into()
 }
 
-pub(super) fn memory_table(bytes: &[Apart]) -> Table {
+pub(super) fn memory_table(bytes: &[ChildResult]) -> Table {
     let lines = bytes.iter().map(|row| {
         let figure = |text: fn(f64, f64) -> String| {
             row.figure
@@ -73,8 +74,8 @@ pub(super) fn memory_table(bytes: &[Apart]) -> Table {
     table(&["", "bytes a key", "MB in all"], lines)
 }
 
-pub(super) fn slowest_table(slowest: &[Apart]) -> Table {
-    let figure = |row: &Apart| {
+pub(super) fn slowest_table(slowest: &[ChildResult]) -> Table {
+    let figure = |row: &ChildResult| {
         row.figure
             .map_or("–".into(), |nanos| format!("{:.1}", nanos / 1e3))
     };
@@ -86,23 +87,24 @@ pub(super) fn slowest_table(slowest: &[Apart]) -> Table {
     )
 }
 
-/// Rows of figures from processes of their own, each times what `scale` says.
+/// Rows of values from child processes, each multiplied by what `scale` returns.
 pub(super) fn rows(
     group: &'static str,
-    figures: &[Apart],
+    figures: &[ChildResult],
     what: &str,
     unit: &'static str,
-    scale: fn(&Apart) -> f64,
+    scale: fn(&ChildResult) -> f64,
 ) -> Vec<Row> {
-    let row = |row: &Apart| {
+    let row = |row: &ChildResult| {
         let value = row.figure? * scale(row);
-        let to = if row.who == Who::Ours {
-            Who::Governor
+        let to = if row.who == Competitor::Ratekeeper {
+            Competitor::Governor
         } else {
-            Who::Ours
+            Competitor::Ratekeeper
         };
-        let same =
-            |other: &&Apart| other.who == to && (other.keys, other.kind) == (row.keys, row.kind);
+        let same = |other: &&ChildResult| {
+            other.who == to && (other.keys, other.kind) == (row.keys, row.kind)
+        };
         let other = figures.iter().find(same).and_then(|other| other.figure);
         Some(Row {
             group,
@@ -114,7 +116,7 @@ pub(super) fn rows(
                 who: to.name().into(),
                 ratio: value / (other * scale(row)),
             }),
-            params: object(json!({ "limit": SHUT.text, "keys": row.keys })),
+            params: object(json!({ "limit": ALWAYS_DENIED.text, "keys": row.keys })),
         })
     };
     figures.iter().filter_map(row).collect()

@@ -1,17 +1,17 @@
-//! The times of the group, by case and contestant; their tables and rows.
+//! The timings of the group, by case and contestant; their tables and rows.
 
 use super::ENOUGH_ROUNDS;
-use super::subject::{Subject, Who};
+use super::subject::{Competitor, Subject};
 use crate::harness::{self, Pace};
 use crate::keys::{Key, Order};
-use crate::peers::keyed::Numbers;
+use crate::peers::keyed::KeyedLimit;
 use crate::report::{Ratio, Row, object, table};
 use comfy_table::Table;
 use ratekeeper::Clock;
 use serde_json::{Map, Value, json};
 use std::sync::Arc;
 
-/// What is measured.
+/// One case that is measured.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Case {
     pub(super) keys: u64,
@@ -23,12 +23,12 @@ pub(super) struct Case {
 }
 
 impl Case {
-    /// In the JSON.
+    /// Its name in the JSON.
     pub(super) fn name(&self) -> String {
         format!("{} {}", many(self.keys), self.short())
     }
 
-    /// In a table of one number of keys.
+    /// Its name in a table of one number of keys.
     fn short(&self) -> String {
         let outcome = if self.allowed { "allowed" } else { "denied" };
         let threads = if self.threads == 1 {
@@ -54,28 +54,28 @@ pub(super) fn many(keys: u64) -> String {
 
 struct Cell {
     case: Case,
-    who: Who,
+    who: Competitor,
     nanos: f64,
     params: Map<String, Value>,
 }
 
 #[derive(Default)]
-pub(super) struct Measured {
+pub(super) struct Timings {
     cells: Vec<Cell>,
 }
 
-/// A table of keys and the rows it serves.
+/// A table of keys and the rows measured on it.
 pub(super) struct Setting<'a, C> {
     pub(super) keys: u64,
-    pub(super) numbers: Numbers,
+    pub(super) numbers: KeyedLimit,
     pub(super) clock: (&'static str, C),
-    pub(super) who: &'a [Who],
+    pub(super) who: &'a [Competitor],
     pub(super) pace: Pace,
-    /// Orders and threads.
+    /// Orders and threads of the rows.
     pub(super) rows: &'a [(Order, u32)],
 }
 
-impl Measured {
+impl Timings {
     /// Fills the tables once for all rows of a setting.
     pub(super) fn measure<K: Key, C: Clock>(&mut self, setting: &Setting<'_, C>) {
         let Setting {
@@ -87,7 +87,7 @@ impl Measured {
             rows,
         } = setting;
         let allowed = numbers.burst > 1;
-        let subject = |who: &Who| {
+        let subject = |who: &Competitor| {
             let subject = Subject::<K>::new(*who, *numbers, *keys, clock.clone());
             subject.fill(!allowed);
             Arc::new(subject)
@@ -118,7 +118,7 @@ impl Measured {
                     .collect()
             } else {
                 let both = harness::two_threads_at(*pace, &contestants);
-                let more = |it: harness::Contended| {
+                let more = |it: harness::TwoThreadResult| {
                     let (rounds, best, median) = (it.undisturbed, it.best, it.median);
                     let params = json!({ "statistic": "lower quartile", "rounds": rounds, "best": best, "median": median });
                     (it.quartile, params)
@@ -139,16 +139,21 @@ impl Measured {
         }
     }
 
-    pub(super) fn nanos(&self, case: Case, who: Who) -> Option<f64> {
+    pub(super) fn nanos(&self, case: Case, who: Competitor) -> Option<f64> {
         self.cells
             .iter()
             .find(|cell| cell.case == case && cell.who == who)
             .map(|cell| cell.nanos)
     }
 
-    /// One's time over another's; none if either was not measured, or by too few rounds.
-    pub(super) fn ratio(&self, (case, who): (Case, Who), (other, to): (Case, Who)) -> Option<f64> {
-        let sound = |case: Case, who: Who| {
+    /// Returns one time divided by another; `None` if either was not measured, or by too few
+    /// rounds.
+    pub(super) fn ratio(
+        &self,
+        (case, who): (Case, Competitor),
+        (other, to): (Case, Competitor),
+    ) -> Option<f64> {
+        let sound = |case: Case, who: Competitor| {
             let cell = self
                 .cells
                 .iter()
@@ -161,9 +166,9 @@ impl Measured {
         Some(sound(case, who)? / sound(other, to)?)
     }
 
-    /// The time of two threads over that of one, best over best: on a million keys that come alike
-    /// they hardly ever meet.
-    pub(super) fn two_over_one(&self, two: Case, one: Case, who: Who) -> Option<f64> {
+    /// Returns the time of two threads divided by that of one, best by best: on a million uniform
+    /// keys they hardly ever meet.
+    pub(super) fn two_over_one(&self, two: Case, one: Case, who: Competitor) -> Option<f64> {
         let cell = self
             .cells
             .iter()
@@ -171,7 +176,7 @@ impl Measured {
         Some(cell.params.get("best")?.as_f64()? / self.nanos(one, who)?)
     }
 
-    /// The fewest undisturbed rounds that a figure of two threads rests on.
+    /// Returns the fewest undisturbed rounds behind a value of two threads.
     pub(super) fn fewest_rounds(&self) -> u64 {
         self.cells
             .iter()
@@ -192,8 +197,8 @@ impl Measured {
                 cases.push(cell.case);
             }
         }
-        let present = |who: &Who| cases.iter().any(|case| self.nanos(*case, *who).is_some());
-        let whos: Vec<Who> = Who::ALL.into_iter().filter(present).collect();
+        let present = |who: &Competitor| cases.iter().any(|case| self.nanos(*case, *who).is_some());
+        let whos: Vec<Competitor> = Competitor::ALL.into_iter().filter(present).collect();
         let header: Vec<&str> = [""]
             .into_iter()
             .chain(whos.iter().map(|who| who.name()))
@@ -205,11 +210,13 @@ impl Measured {
         table(&header, lines)
     }
 
-    fn text(&self, case: Case, who: Who) -> String {
+    fn text(&self, case: Case, who: Competitor) -> String {
         let Some(nanos) = self.nanos(case, who) else {
             return "–".into();
         };
-        let ours = self.nanos(case, Who::Ours).filter(|_| who != Who::Ours);
+        let ours = self
+            .nanos(case, Competitor::Ratekeeper)
+            .filter(|_| who != Competitor::Ratekeeper);
         format!(
             "{nanos:.1}{}",
             ours.map(|ours| format!(" ({:.2})", ours / nanos))
@@ -218,7 +225,7 @@ impl Measured {
     }
 
     pub(super) fn rows(&self, group: &'static str) -> Vec<Row> {
-        let on = |who: Who, clock| format!("{} on {clock}", who.name());
+        let on = |who: Competitor, clock| format!("{} on {clock}", who.name());
         let row = |cell: &Cell| {
             let Cell {
                 case,
@@ -226,10 +233,10 @@ impl Measured {
                 nanos,
                 params,
             } = cell;
-            let to = if *who == Who::Ours {
-                Who::Governor
+            let to = if *who == Competitor::Ratekeeper {
+                Competitor::Governor
             } else {
-                Who::Ours
+                Competitor::Ratekeeper
             };
             let ratio = self.nanos(*case, to).map(|other| Ratio {
                 who: on(to, case.clock),

@@ -1,5 +1,5 @@
-//! Arrival times by key, judged by numbers that come with the call: held against a map that
-//! remembers every one, in 128 bits, and, where there is no room for all, never ahead of it.
+//! Keyed GCRA with parameters per call, compared with a map that stores every arrival time in 128
+//! bits; with few slots, never looser than the map.
 
 use super::common::traces::cases;
 use proptest::prelude::*;
@@ -10,22 +10,22 @@ use ratekeeper::{
 use std::collections::HashMap;
 use std::time::Duration;
 
-/// What a burst may take to come back: 2^52 µs.
+/// The longest refill time of a burst: 2^52 µs.
 const LONGEST: i128 = (1 << 52) * 1_000;
 
 #[derive(Clone, Copy, Debug)]
-struct Numbers {
+struct Params {
     burst: u64,
     count: u64,
     period: Duration,
 }
 
-impl Numbers {
-    fn throttle(&self) -> Result<GcraParams, GcraParamsError> {
+impl Params {
+    fn gcra_params(&self) -> Result<GcraParams, GcraParamsError> {
         GcraParams::new(self.burst, self.count, self.period)
     }
 
-    /// The interval and the tolerance.
+    /// Returns the interval and the tolerance.
     fn nanos(&self) -> (i128, i128) {
         let (period, count) = (self.period.as_nanos() as i128, i128::from(self.count));
         let interval = (period + count - 1) / count;
@@ -36,12 +36,12 @@ impl Numbers {
     }
 }
 
-/// All arrival times there ever were.
+/// All arrival times of all keys.
 #[derive(Default)]
 struct Model(HashMap<u64, i128>);
 
 #[derive(PartialEq, Debug)]
-struct Told {
+struct Answer {
     outcome: Outcome,
     remaining: i128,
     retry_after: Option<i128>,
@@ -49,7 +49,7 @@ struct Told {
 }
 
 impl Model {
-    fn check(&mut self, key: u64, by: &Numbers, cost: u64, now: Timestamp) -> Told {
+    fn check(&mut self, key: u64, by: &Params, cost: u64, now: Timestamp) -> Answer {
         let (interval, tolerance) = by.nanos();
         let now = i128::from(now.as_unix_nanos());
         let before = self.0.get(&key).copied().unwrap_or(0);
@@ -65,7 +65,7 @@ impl Model {
             self.0.insert(key, after);
         }
         let ahead = (arrival - now).max(0);
-        Told {
+        Answer {
             outcome,
             remaining: (tolerance - ahead).max(0) / interval,
             retry_after: (outcome == Outcome::Denied).then_some(wait),
@@ -75,15 +75,15 @@ impl Model {
 }
 
 fn check(
-    arrivals: &KeyedGcra<ManualClock>,
+    gcra: &KeyedGcra<ManualClock>,
     key: u64,
-    by: &Numbers,
+    by: &Params,
     cost: u64,
     now: Timestamp,
-) -> Told {
-    let decision = arrivals.check(&key, &by.throttle().unwrap(), cost, now);
+) -> Answer {
+    let decision = gcra.check(&key, &by.gcra_params().unwrap(), cost, now);
     let nanos = |time: Duration| time.as_nanos() as i128;
-    Told {
+    Answer {
         outcome: decision.outcome(),
         remaining: i128::from(decision.remaining()),
         retry_after: decision.retry_after().map(nanos),
@@ -91,20 +91,20 @@ fn check(
     }
 }
 
-/// Of every size: intervals below a microsecond, below a nanosecond, of years.
-fn numbers() -> impl Strategy<Value = Numbers> {
+/// Parameters of every size: intervals below a microsecond, below a nanosecond, of years.
+fn params() -> impl Strategy<Value = Params> {
     let burst = prop_oneof![5 => 1_u64..8, 1 => 1_u64..10_000, 1 => any::<u64>().prop_map(|burst| burst.max(1))];
     let count = prop_oneof![5 => 1_u64..8, 2 => 1_u64..5_000_000_000, 1 => any::<u64>().prop_map(|count| count.max(1))];
     let period = prop_oneof![5 => 1_u64..10, 1 => 1_u64..4_000_000_000];
-    let numbers = (burst, count, period);
-    numbers
-        .prop_map(|(burst, count, period)| Numbers {
+    let params = (burst, count, period);
+    params
+        .prop_map(|(burst, count, period)| Params {
             burst,
             count,
             period: Duration::from_secs(period),
         })
-        .prop_filter("one unit within 142 years", |numbers| {
-            numbers.throttle().is_ok()
+        .prop_filter("one unit within 142 years", |params| {
+            params.gcra_params().is_ok()
         })
 }
 
@@ -114,7 +114,7 @@ struct Call {
     by: usize,
     cost: u64,
     pass: u64,
-    /// How long ago it was made, though it comes now.
+    /// How far in the past its instant is.
     back: u64,
 }
 
@@ -133,11 +133,11 @@ fn calls(keys: u64) -> impl Strategy<Value = Vec<Call>> {
     prop::collection::vec(call, 1..200)
 }
 
-fn arrivals(most: usize) -> (KeyedGcra<ManualClock>, ManualClock) {
+fn gcra(max_keys: usize) -> (KeyedGcra<ManualClock>, ManualClock) {
     let clock = ManualClock::new();
     (
         KeyedGcra::builder()
-            .max_keys(most)
+            .max_keys(max_keys)
             .clock(clock.clone())
             .build(),
         clock,
@@ -148,32 +148,32 @@ proptest! {
     #![proptest_config(cases(256))]
 
     #[test]
-    fn every_call_is_told_what_a_map_of_all_arrival_times_tells(
-        numbers in prop::collection::vec(numbers(), 4),
+    fn every_call_decides_as_a_map_of_all_arrival_times(
+        params in prop::collection::vec(params(), 4),
         calls in calls(6),
     ) {
-        let (arrivals, clock) = arrivals(1_000);
+        let (gcra, clock) = gcra(1_000);
         let mut model = Model::default();
         for Call { key, by, cost, pass, back } in calls {
             clock.advance(Duration::from_nanos(pass));
             let now = Timestamp::from_unix_nanos(clock.now().as_unix_nanos() - back);
-            let told = check(&arrivals, key, &numbers[by], cost, now);
-            prop_assert_eq!(told, model.check(key, &numbers[by], cost, now));
+            let answer = check(&gcra, key, &params[by], cost, now);
+            prop_assert_eq!(answer, model.check(key, &params[by], cost, now));
         }
     }
 
     #[test]
-    fn whoever_is_forgotten_is_admitted_no_more_for_it(
-        numbers in prop::collection::vec(numbers(), 4),
+    fn an_evicted_key_gets_no_new_allowance(
+        params in prop::collection::vec(params(), 4),
         calls in calls(60),
     ) {
-        let (arrivals, clock) = arrivals(2);
+        let (gcra, clock) = gcra(2);
         let mut model = Model::default();
         for Call { key, by, cost, pass, .. } in calls {
             clock.advance(Duration::from_nanos(pass));
-            let (by, now) = (&numbers[by], clock.now());
-            let told = check(&arrivals, key, by, cost, now);
-            if told.outcome == Outcome::Allowed {
+            let (by, now) = (&params[by], clock.now());
+            let answer = check(&gcra, key, by, cost, now);
+            if answer.outcome == Outcome::Allowed {
                 prop_assert_eq!(model.check(key, by, cost, now).outcome, Outcome::Allowed);
             }
         }
@@ -182,15 +182,15 @@ proptest! {
 
 #[test]
 fn threads_share_a_key() {
-    let (arrivals, clock) = arrivals(10);
+    let (gcra, clock) = gcra(10);
     let (by, now) = (
         GcraParams::new(500, 1, Duration::from_secs(1)).unwrap(),
         clock.now(),
     );
-    let admitted: usize = std::thread::scope(|scope| {
+    let allowed: usize = std::thread::scope(|scope| {
         let call = || {
             (0..400)
-                .filter(|_| arrivals.check("a", &by, 1, now).is_allowed())
+                .filter(|_| gcra.check("a", &by, 1, now).is_allowed())
                 .count()
         };
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(call)).collect();
@@ -199,20 +199,20 @@ fn threads_share_a_key() {
             .map(|thread| thread.join().unwrap())
             .sum()
     });
-    assert_eq!(admitted, 500);
+    assert_eq!(allowed, 500);
 }
 
 #[test]
-fn what_is_asked_for_takes_no_room() {
-    let (arrivals, clock) = arrivals(10);
+fn a_cost_of_zero_inserts_no_key() {
+    let (gcra, clock) = gcra(10);
     let by = GcraParams::new(1, 1, Duration::from_secs(1)).unwrap();
-    assert!(arrivals.check("a", &by, 0, clock.now()).is_allowed());
-    assert!(arrivals.check("a", &by, 2, clock.now()).is_never());
-    assert_eq!(arrivals.stats().keys, 0);
+    assert!(gcra.check("a", &by, 0, clock.now()).is_allowed());
+    assert!(gcra.check("a", &by, 2, clock.now()).is_never());
+    assert_eq!(gcra.stats().keys, 0);
 }
 
 #[test]
-fn numbers_that_limit_nothing_are_refused() {
+fn parameters_that_are_not_a_limit_are_errors() {
     let second = Duration::from_secs(1);
     assert_eq!(GcraParams::new(0, 1, second), Err(GcraParamsError::Zero));
     assert_eq!(GcraParams::new(1, 0, second), Err(GcraParamsError::Zero));
@@ -232,15 +232,14 @@ fn numbers_that_limit_nothing_are_refused() {
 }
 
 #[test]
-fn instants_out_of_reach_are_turned_away() {
-    let (arrivals, _) = arrivals(10);
+fn instants_out_of_range_are_denied() {
+    let (gcra, _) = gcra(10);
     let by = GcraParams::new(1, 1, Duration::from_secs(1)).unwrap();
     assert!(
-        arrivals
-            .check("a", &by, 1, Timestamp::from_unix_nanos(u64::MAX))
+        gcra.check("a", &by, 1, Timestamp::from_unix_nanos(u64::MAX))
             .is_never()
     );
-    let early = arrivals.check("a", &by, 1, Timestamp::from_unix_nanos(0));
+    let early = gcra.check("a", &by, 1, Timestamp::from_unix_nanos(0));
     assert!(early.is_denied() && early.retry_after().is_some());
     assert_eq!(early.remaining(), 0);
 }

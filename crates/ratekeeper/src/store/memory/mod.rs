@@ -1,13 +1,13 @@
-//! The store in this process: one table for all its limits.
+//! The memory store: many limits and their keys in one table of this process.
 //!
 //! One ask is one compare-and-swap. Several are read first; if one denies, nothing is written.
 //! Otherwise their entries are claimed in the order of their addresses, judged again, and written:
-//! whoever meets a claimed entry waits for those few instructions, and nobody ever sees a charge
-//! that is then taken back.
+//! a thread that meets a claimed entry waits for those few instructions, and no thread ever sees a
+//! charge that is then taken back.
 
 mod detached;
-mod grouped;
-mod straight;
+mod locked;
+mod optimistic;
 
 use super::{
     Ask, DetachError, LimitHandle, LimitKeyStats, Permits, Receipt, SettleError, Source, Store,
@@ -16,20 +16,23 @@ use super::{
 use crate::algorithm::token_bucket::ChargeRecord;
 use crate::clock::{Clock, DefaultClock, SystemClock, Timestamp};
 use crate::decision::Decision;
-use crate::keyed::line::Rule;
-use crate::keyed::table::{BYTES_A_KEY, ChargeOrigin, KeyedStats, RefundTotals, Table, TableSize};
-use crate::keyed::terms::{CallResult, LimitVersion};
-use crate::keyed::{TooManyLimitsError, charge_more, give_back, grant, is_refundable, reset};
+use crate::keyed::judge::CallResult;
+use crate::keyed::limit_version::LimitVersion;
+use crate::keyed::registered_limit::Rule;
+use crate::keyed::table::{
+    BYTES_PER_KEY, ChargeOrigin, KeyedStats, RefundTotals, Table, TableSize,
+};
+use crate::keyed::{TooManyLimitsError, charge_more, grant, is_refundable, refund, reset};
 use crate::limit::{Kind, Limit};
 use crate::limiter::{Adjustments, Carry};
 use crate::sync::Ordering;
 use core::fmt;
-use detached::Detached;
+use detached::DetachedCharges;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::vec::Vec;
 
-/// Many limits and all their keys in one table of fixed size: several of them are decided at once,
+/// Many limits and all their keys in one table of fixed size: several of them are decided together,
 /// all or nothing.
 ///
 /// ```
@@ -44,33 +47,35 @@ use std::vec::Vec;
 /// # Ok::<_, ratekeeper::keyed::TooManyLimitsError>(())
 /// ```
 ///
-/// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). A handle: clones share it.
+/// Memory, eviction and hashing are those of [`Keyed`](crate::Keyed). This is a handle: clones
+/// share the store.
 pub struct MemoryStore<C: Clock = DefaultClock> {
-    inner: Arc<Inner<C>>,
+    inner: Arc<StoreState<C>>,
 }
 
-struct Inner<C> {
+/// What all clones of a store share.
+struct StoreState<C> {
     table: Table<C>,
-    lines: AtomicU64,
-    detached: Detached,
+    next_number: AtomicU64,
+    detached: DetachedCharges,
 }
 
-/// Makes a [`MemoryStore`]; what [`MemoryStore::builder`] returns.
+/// Builder of a [`MemoryStore`]; see [`MemoryStore::builder`].
 pub struct MemoryStoreBuilder<C: Clock = DefaultClock> {
-    cap: TableSize,
+    size: TableSize,
     clock: C,
 }
 
 impl MemoryStore {
-    /// A store for up to a million keys, on the operating system's monotonic clock.
+    /// Creates a store for up to a million keys, on the operating system's monotonic clock.
     pub fn new() -> Self {
         Self::builder().build()
     }
 
-    /// To choose how many keys, how much memory, or another clock.
+    /// Returns a builder, to choose the number of keys, the memory, or another clock.
     pub fn builder() -> MemoryStoreBuilder {
         MemoryStoreBuilder {
-            cap: TableSize::default(),
+            size: TableSize::default(),
             clock: SystemClock,
         }
     }
@@ -83,62 +88,63 @@ impl Default for MemoryStore {
 }
 
 impl<C: Clock> MemoryStoreBuilder<C> {
-    /// See [`KeyedBuilder::max_keys`](crate::keyed::KeyedBuilder::max_keys).
+    /// Sets how many keys may be in use at once; see
+    /// [`KeyedBuilder::max_keys`](crate::keyed::KeyedBuilder::max_keys).
     #[must_use]
     pub fn max_keys(mut self, keys: usize) -> Self {
-        self.cap.keys = keys;
+        self.size.keys = keys;
         self
     }
 
-    /// See [`KeyedBuilder::max_bytes`](crate::keyed::KeyedBuilder::max_bytes).
+    /// Sets how many bytes it may use in all; see
+    /// [`KeyedBuilder::max_bytes`](crate::keyed::KeyedBuilder::max_bytes).
     #[must_use]
     pub fn max_bytes(mut self, bytes: usize) -> Self {
-        self.cap.bytes = Some(bytes);
+        self.size.bytes = Some(bytes);
         self
     }
 
-    /// Another clock.
+    /// Sets the clock.
     #[must_use]
     pub fn clock<D: Clock>(self, clock: D) -> MemoryStoreBuilder<D> {
         MemoryStoreBuilder {
-            cap: self.cap,
+            size: self.size,
             clock,
         }
     }
 
-    /// Makes it. Memory is reserved now and used as keys come.
+    /// Builds it. Memory is reserved now and used as keys arrive.
     ///
     /// # Panics
     ///
-    /// If the memory cannot even be reserved: more than the system would ever hand out was asked
-    /// for.
+    /// If the memory cannot be reserved, because it is more than the system can hand out.
     pub fn build(self) -> MemoryStore<C> {
         self.try_build()
-            .expect("memory for as many keys as were asked for")
+            .expect("not enough memory for this many keys")
     }
 
-    /// Makes it, if the memory can be reserved: for a cap that comes from a configuration.
+    /// Builds it, if the memory can be reserved: for a size that comes from a configuration.
     pub fn try_build(self) -> Result<MemoryStore<C>, TooManyKeysError> {
-        // Half of a cap in bytes is for states that do not fit the table.
+        // Half of `max_bytes` is for states that do not fit the table.
         let table =
-            Table::try_new(self.cap, self.clock, BYTES_A_KEY).ok_or(TooManyKeysError(()))?;
+            Table::try_new(self.size, self.clock, BYTES_PER_KEY).ok_or(TooManyKeysError(()))?;
         Ok(MemoryStore {
-            inner: Arc::new(Inner {
+            inner: Arc::new(StoreState {
                 table,
-                lines: AtomicU64::new(0),
-                detached: Detached::new(),
+                next_number: AtomicU64::new(0),
+                detached: DetachedCharges::new(),
             }),
         })
     }
 }
 
-/// More keys than the system has memory for.
+/// Error: not enough memory for this many keys.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TooManyKeysError(());
 
 impl fmt::Display for TooManyKeysError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the system has no memory for a store of as many keys; lower max_keys")
+        f.write_str("not enough memory for a store of this many keys; lower max_keys")
     }
 }
 
@@ -146,8 +152,8 @@ impl core::error::Error for TooManyKeysError {}
 
 /// # Limits
 impl<C: Clock> MemoryStore<C> {
-    /// Registers a limit. Its keys have nothing to do with those of any other limit, one of the
-    /// same name included.
+    /// Registers a limit. Its keys are independent of those of any other limit, one of the same
+    /// name included.
     ///
     /// It is an error once there have been 16 million limits and changes of limits.
     pub fn limit(&self, name: &str, limit: Limit) -> Result<LimitHandle, TooManyLimitsError> {
@@ -160,35 +166,36 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn register(&self, name: &str, rule: Rule) -> Result<LimitHandle, TooManyLimitsError> {
-        let number = self.inner.lines.fetch_add(1, Ordering::Relaxed);
-        let first = self
+        let number = self.inner.next_number.fetch_add(1, Ordering::Relaxed);
+        let first_version = self
             .inner
             .table
-            .new_line(number, name, rule)
+            .register_limit(number, name, rule)
             .ok_or(TooManyLimitsError(()))?;
-        Ok(LimitHandle { first })
+        Ok(LimitHandle { first_version })
     }
 
-    /// Changes a limit for every key, at once, each keeping the tokens it has.
+    /// Changes a limit for every key at once; each keeps its tokens.
     pub fn set_limit(&self, handle: &LimitHandle, limit: Limit) {
         self.set_limit_with(handle, limit, Carry::Keep);
     }
 
-    /// Changes a limit and says what becomes of the tokens.
+    /// Changes a limit, with a choice of what happens to the tokens.
     pub fn set_limit_with(&self, handle: &LimitHandle, limit: Limit, carry: Carry) {
         self.change(handle, Rule::Rate(limit), carry);
     }
 
-    /// Changes how many may be in flight. Permits that are out stay out.
+    /// Changes how many may be in flight. Permits already taken stay valid.
     pub fn set_concurrency(&self, handle: &LimitHandle, limit: u64) {
         self.change(handle, Rule::InFlight(limit), Carry::Keep);
     }
 
     fn change(&self, handle: &LimitHandle, rule: Rule, carry: Carry) {
         let table = &self.inner.table;
-        let same_sort = matches!(handle.first.rule, Rule::Rate(_)) == matches!(rule, Rule::Rate(_));
-        if same_sort && table.knows(&handle.first) {
-            table.change(&handle.first.registered, rule, carry, || {
+        let same_kind =
+            matches!(handle.first_version.rule, Rule::Rate(_)) == matches!(rule, Rule::Rate(_));
+        if same_kind && table.owns(&handle.first_version) {
+            table.change_limit(&handle.first_version.registered, rule, carry, || {
                 table.clock().now()
             });
         }
@@ -196,41 +203,42 @@ impl<C: Clock> MemoryStore<C> {
 
     /// Whether a limit is registered with this store.
     pub fn knows(&self, handle: &LimitHandle) -> bool {
-        self.inner.table.knows(&handle.first)
+        self.inner.table.owns(&handle.first_version)
     }
 
-    /// What came on top of a limit's promise, or was not given back.
-    pub fn counts(&self, handle: &LimitHandle) -> Adjustments {
-        handle.first.registered.counts()
+    /// Returns counters of what was allowed on top of the limit and of refunds that were lost.
+    pub fn adjustments(&self, handle: &LimitHandle) -> Adjustments {
+        handle.first_version.registered.adjustments()
     }
 
-    /// How many keys of a limit have used something that has not come back yet. Reads the whole
-    /// table.
-    pub fn live(&self, handle: &LimitHandle) -> u64 {
+    /// Returns how many keys of a limit have used something that has not been refilled yet. Reads
+    /// the whole table.
+    pub fn live_keys(&self, handle: &LimitHandle) -> u64 {
         let table = &self.inner.table;
-        match table.knows(&handle.first) {
-            true => table.live(&handle.first.registered, table.clock().now()),
-            false => 0,
+        if table.owns(&handle.first_version) {
+            table.live_keys(&handle.first_version.registered, table.clock().now())
+        } else {
+            0
         }
     }
 
-    /// How many keys of each of these limits are live, and how many were evicted, in their order.
-    /// Reads the whole table, once.
+    /// Returns how many keys of each of these limits are live, and how many were evicted, in their
+    /// order. Reads the whole table, once.
     pub fn key_stats(&self, limits: &[LimitHandle]) -> Vec<LimitKeyStats> {
         let table = &self.inner.table;
-        table.census(
-            limits.iter().map(|handle| &*handle.first),
+        table.limit_stats(
+            limits.iter().map(|handle| &*handle.first_version),
             table.clock().now(),
         )
     }
 
-    /// How many keys there are, and what became of others. Counting them reads the whole table.
-    pub fn figures(&self) -> KeyedStats {
+    /// Returns how many keys the table holds and how many it evicted. Reads the whole table.
+    pub fn stats(&self) -> KeyedStats {
         let table = &self.inner.table;
-        table.figures(table.clock().now())
+        table.stats(table.clock().now())
     }
 
-    /// The clock it runs on.
+    /// Returns the clock it runs on.
     pub fn clock(&self) -> &C {
         self.inner.table.clock()
     }
@@ -238,29 +246,33 @@ impl<C: Clock> MemoryStore<C> {
 
 /// # One key
 impl<C: Clock> MemoryStore<C> {
-    /// Gives a key up to `tokens` of what it has used; see
-    /// [`Limiter::grant`](crate::Limiter::grant). Permits are not given.
+    /// Grants a key up to `tokens` of what it has used; see
+    /// [`Limiter::grant`](crate::Limiter::grant). Permits are not granted.
     pub fn grant(&self, handle: &LimitHandle, key: &[u8], tokens: u64) {
-        if let Some(hash) = self.key_of_a_rate(handle, key) {
+        if let Some(hash) = self.rate_key_hash(handle, key) {
             let table = &self.inner.table;
-            grant(table, &handle.first, hash, tokens, || table.clock().now());
+            grant(table, &handle.first_version, hash, tokens, || {
+                table.clock().now()
+            });
         }
     }
 
-    /// Makes a key fresh. Older verdicts give nothing back to it; permits that are out stay out.
+    /// Makes a key fresh. Earlier verdicts refund nothing to it. Permits already taken stay valid.
     pub fn reset(&self, handle: &LimitHandle, key: &[u8]) {
-        if let Some(hash) = self.key_of_a_rate(handle, key) {
+        if let Some(hash) = self.rate_key_hash(handle, key) {
             let table = &self.inner.table;
-            reset(table, &handle.first, hash, || table.clock().now());
+            reset(table, &handle.first_version, hash, || table.clock().now());
         }
     }
 
-    /// Where a key is. None if the limit is not of this store, or counts permits: only who holds
-    /// one gives it back.
-    fn key_of_a_rate(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
-        let (table, first) = (&self.inner.table, &*handle.first);
-        let is_rate = matches!(first.rule, Rule::Rate(_));
-        (is_rate && table.knows(first)).then(|| table.hash_in(first.registered.number, key))
+    /// Returns the hash of a key of a rate; `None` if the limit is not of this store, or counts
+    /// permits: only their holder releases those.
+    fn rate_key_hash(&self, handle: &LimitHandle, key: &[u8]) -> Option<u64> {
+        let table = &self.inner.table;
+        let first_version = &*handle.first_version;
+        let is_rate = matches!(first_version.rule, Rule::Rate(_));
+        (is_rate && table.owns(first_version))
+            .then(|| table.hash_for_limit(first_version.registered.number, key))
     }
 }
 
@@ -275,19 +287,19 @@ impl<C: Clock> MemoryStore<C> {
 
     fn decide_in_place(&self, asks: &[Ask<'_>], now: Timestamp, verdict: &mut Verdict) {
         verdict.table = Some(self.inner.table.id);
-        if self.inner.detached.is_overdue(now) {
-            self.end_overdue(now);
+        if self.inner.detached.has_expired(now) {
+            self.expire(now);
         }
-        if self.decide_straight(asks, now, verdict).is_none() {
-            self.decide_anyhow(asks, now, verdict);
+        if self.try_decide_optimistic(asks, now, verdict).is_none() {
+            self.decide_slow(asks, now, verdict);
         }
     }
 
-    /// Lets a verdict that took permits know where they go back to.
-    fn keep_permits(&self, verdict: &mut Verdict) {
+    /// Attaches to a verdict that took permits the store they are released to.
+    fn attach_permits(&self, verdict: &mut Verdict) {
         let permits = verdict
-            .statuses()
-            .any(|status| status.charged.is_some_and(|receipt| receipt.permit));
+            .results()
+            .any(|result| result.charged.is_some_and(|receipt| receipt.permit));
         if permits {
             verdict.permits = Some(Arc::clone(&self.inner) as Arc<dyn Permits>);
         }
@@ -299,9 +311,9 @@ impl<C: Clock> MemoryStore<C> {
     }
 
     fn settle_at(&self, verdict: Verdict, actual: &[u64], now: impl Fn() -> Timestamp) {
-        // What another store charged is none of this one's business.
+        // Charges of another store are ignored.
         if verdict.table == Some(self.inner.table.id) {
-            self.settle_charges(verdict.statuses().map(|status| status.charged), actual, now);
+            self.settle_charges(verdict.results().map(|result| result.charged), actual, now);
         }
     }
 
@@ -314,20 +326,21 @@ impl<C: Clock> MemoryStore<C> {
         let table = &self.inner.table;
         for (charged, actual) in charges.zip(actual.iter().copied()) {
             match charged {
-                Some(receipt) if receipt.permit || receipt.booking == ChargeOrigin::ELSEWHERE => {}
+                Some(receipt)
+                    if receipt.permit || receipt.charge_origin == ChargeOrigin::EXTERNAL => {}
                 Some(Receipt {
                     hash,
-                    booking,
+                    charge_origin,
                     cost,
                     charged,
                     ..
                 }) => {
-                    if actual < cost || is_refundable(table, booking) {
+                    if actual < cost || is_refundable(table, charge_origin) {
                         let unused = cost.saturating_sub(actual);
-                        give_back(
+                        refund(
                             table,
                             hash,
-                            booking,
+                            charge_origin,
                             &charged,
                             cost,
                             unused,
@@ -336,7 +349,7 @@ impl<C: Clock> MemoryStore<C> {
                         );
                     }
                     if actual > cost {
-                        charge_more(table, booking.terms(), hash, actual - cost, &now);
+                        charge_more(table, charge_origin.version(), hash, actual - cost, &now);
                     }
                 }
                 None => {}
@@ -345,30 +358,30 @@ impl<C: Clock> MemoryStore<C> {
     }
 }
 
-/// What is told to a caller that would wait so long. A class with a reserve may not go into debt,
-/// so waiting is no use to it.
-fn patient(decision: Decision, longest: Option<u64>, reserve: u64) -> Decision {
-    match longest {
-        Some(longest) if reserve == 0 => decision.with_max_wait(longest),
+/// Applies the caller's maximum wait to a decision. A class with a reserve may not go into debt, so
+/// waiting is no use to it.
+fn with_max_wait(decision: Decision, max_wait: Option<u64>, reserve: u64) -> Decision {
+    match max_wait {
+        Some(max_wait) if reserve == 0 => decision.with_max_wait(max_wait),
         _ => decision,
     }
 }
 
-/// What an ask for `cost` charged, before `later` more that were charged with it as one.
+/// Returns the receipt of an ask for `cost`, charged together with `later` more units as one.
 fn receipt(
-    terms: &LimitVersion,
+    version: &LimitVersion,
     hash: u64,
     cost: u64,
     later: u64,
     call: &CallResult,
-    standing: &RefundTotals,
+    refund_totals: &RefundTotals,
 ) -> Receipt {
     let RefundTotals {
         given, refunded, ..
-    } = *standing;
-    let normal = &terms.normal;
-    // One after the other, so that each gives back what is its own. Windows and logs tell them
-    // apart by nothing.
+    } = *refund_totals;
+    let normal = &version.normal;
+    // One after the other, so that each refunds its own units. Windows and logs do not tell them
+    // apart.
     let later = if normal.is_machine() {
         0
     } else {
@@ -385,7 +398,7 @@ fn receipt(
     let permit = normal.kind == Kind::InFlight;
     Receipt {
         hash,
-        booking: standing.booked_by(terms.id),
+        charge_origin: refund_totals.charge_origin(version.id),
         cost,
         charged,
         permit,
@@ -465,9 +478,9 @@ impl<C: Clock> Store for MemoryStore<C> {
     }
 }
 
-impl<C: Clock> Permits for Inner<C> {
-    fn land(&self, hash: u64, cost: u64) {
-        self.table.land(hash, cost);
+impl<C: Clock> Permits for StoreState<C> {
+    fn release(&self, hash: u64, cost: u64) {
+        self.table.release_permits(hash, cost);
     }
 }
 
@@ -488,7 +501,7 @@ impl<C: Clock> fmt::Debug for MemoryStore<C> {
 impl<C: Clock> fmt::Debug for MemoryStoreBuilder<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("MemoryStoreBuilder")
-            .field("max_keys", &self.cap.keys)
+            .field("max_keys", &self.size.keys)
             .finish_non_exhaustive()
     }
 }

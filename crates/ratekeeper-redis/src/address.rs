@@ -26,7 +26,7 @@ impl fmt::Display for Address {
     }
 }
 
-/// What a url says.
+/// The kind of deployment that a URL names.
 pub(crate) enum Deployment {
     One(Endpoint),
     Sentinels {
@@ -40,7 +40,7 @@ pub(crate) enum Deployment {
     },
 }
 
-/// How any of several servers is spoken to.
+/// The scheme, user, database and certificates with which to connect to any of several servers.
 #[derive(Clone)]
 pub(crate) struct Dialer {
     scheme: &'static str,
@@ -60,7 +60,7 @@ impl Dialer {
         endpoint(&url, self.certificates.as_ref())
     }
 
-    /// The same with another user, or none, and no database.
+    /// A copy with another user, or none, and without a database.
     pub(crate) fn as_user(&self, auth: Option<&(String, String)>) -> Self {
         let encoded = |text: &str| {
             text.bytes().fold(String::new(), |text, byte| match byte {
@@ -80,8 +80,7 @@ impl Dialer {
     }
 }
 
-/// The kinds of url that name several servers: what it begins with, how each is spoken to, and the
-/// port if none is said.
+/// URL prefixes that name several servers, with the scheme for each server and the default port.
 const SEVERAL: [(&str, &str, u16); 4] = [
     ("redis+sentinel://", "redis", 26_379),
     ("rediss+sentinel://", "rediss", 26_379),
@@ -144,7 +143,7 @@ impl Deployment {
         } else {
             return Err(bad("a Cluster has the database 0 and no other"));
         };
-        // What is wrong with user, password or database is found now.
+        // Reports an invalid user, password or database now.
         dial.endpoint(&addresses[0])?;
         Ok(place)
     }
@@ -166,7 +165,7 @@ fn address(text: &str, port: u16) -> Option<Address> {
     })
 }
 
-/// Certificates in PEM form, and the file they are from.
+/// The path and contents of a PEM file of certificates.
 type Certificates = (PathBuf, Vec<u8>);
 
 fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, ConnectError> {
@@ -203,7 +202,7 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
     })
 }
 
-/// Trusts these certificates, or those of the system.
+/// A TLS configuration that trusts these certificates, or those of the system if there are none.
 fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, ConnectError> {
     let mut roots = RootCertStore::empty();
     match certificates {
@@ -232,7 +231,8 @@ fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, Connect
 fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
     let bad = |why: String| ConnectError::Certificates(path.to_owned(), why);
     let file = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
-    // Whoever reads it takes a file without any for an empty list, and then trusts nobody.
+    // The PEM reader returns an empty list for a file without certificates; then nothing would be
+    // trusted.
     match String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
         true => Ok(file),
         false => Err(bad("there is none in it".to_owned())),

@@ -1,7 +1,8 @@
-//! The secret that keys are named by: the operator's, or one that the nodes agree on through Redis.
+//! The secret that keys are hashed with: the operator's, or one that the nodes agree on through
+//! Redis.
 //!
-//! Whoever comes first leaves its own; the others take that. Where the operator chose one, only its
-//! hash is left, so that a node with another is noticed.
+//! The first node stores its own secret and the others adopt it. If the operator chose one, only
+//! its hash is stored, so that a node with another one is noticed.
 
 use crate::key::Secret;
 use crate::random::random_bytes;
@@ -10,34 +11,34 @@ use std::fmt::Write;
 use std::sync::{PoisonError, RwLock};
 
 pub(crate) struct FleetSecret {
-    /// What this node would have it be, as it is left in Redis.
+    /// What this node offers to store in Redis.
     offer: String,
     chosen: bool,
-    inner: RwLock<State>,
+    inner: RwLock<SecretState>,
 }
 
-struct State {
+struct SecretState {
     secret: Option<Secret>,
-    /// What it was made of, if it was agreed on.
+    /// The stored text of the secret that the nodes agreed on.
     agreed: Option<String>,
-    /// What was seen in Redis last.
+    /// What Redis had at the last check.
     seen: Vec<u8>,
 }
 
-/// What the fleet's secret is to this node.
-pub(crate) enum SecretKnowledge {
+/// How the stored secret compares with this node's.
+pub(crate) enum SecretCheck {
     Same,
-    /// It is another, and there is nothing this node can do about it; what to do.
+    /// It differs, and the operator has to act; what to do.
     Differs(&'static str),
-    /// What is there is nobody's secret.
-    Spoilt,
+    /// The stored value is not a secret.
+    Invalid,
 }
 
 const PLAIN: &str = "plain:";
 const HASH: &str = "hash:";
 
 impl FleetSecret {
-    /// The operator's own, or one to agree on.
+    /// With the operator's secret, or with a random one to agree on.
     pub(crate) fn new(chosen: Option<&str>) -> Self {
         let (offer, secret) = match chosen {
             Some(chosen) => (
@@ -49,7 +50,7 @@ impl FleetSecret {
         Self {
             offer,
             chosen: chosen.is_some(),
-            inner: RwLock::new(State {
+            inner: RwLock::new(SecretState {
                 secret,
                 agreed: None,
                 seen: Vec::new(),
@@ -58,7 +59,7 @@ impl FleetSecret {
     }
 
     pub(crate) fn offer(&self) -> String {
-        // What was agreed on once is offered again, should Redis have lost it.
+        // The agreed secret is offered again, in case Redis has lost it.
         let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
         inner.agreed.as_ref().unwrap_or(&self.offer).clone()
     }
@@ -71,36 +72,37 @@ impl FleetSecret {
             .clone()
     }
 
-    /// What Redis says it is.
-    pub(crate) fn seen(&self, stored: &[u8]) -> SecretKnowledge {
+    /// Compares the secret stored in Redis with this node's, and adopts it if this node has none of
+    /// the operator's.
+    pub(crate) fn check(&self, stored: &[u8]) -> SecretCheck {
         let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
         if ![PLAIN, HASH]
             .iter()
             .any(|kind| stored.starts_with(kind.as_bytes()))
         {
-            return SecretKnowledge::Spoilt;
+            return SecretCheck::Invalid;
         }
         if inner.seen == stored {
-            return SecretKnowledge::Same;
+            return SecretCheck::Same;
         }
         inner.seen = stored.to_vec();
         match (self.chosen, stored.starts_with(PLAIN.as_bytes())) {
-            (true, _) if stored == self.offer.as_bytes() => SecretKnowledge::Same,
-            (true, _) => SecretKnowledge::Differs(
+            (true, _) if stored == self.offer.as_bytes() => SecretCheck::Same,
+            (true, _) => SecretCheck::Differs(
                 "another node of this prefix goes by another key_secret, so their buckets are not shared; give all nodes \
                  the same one, or another prefix, and DEL the key that ends in :secret",
             ),
             (false, true) => {
                 inner.secret = Some(Secret::new(stored));
                 inner.agreed = Some(String::from_utf8_lossy(stored).into_owned());
-                SecretKnowledge::Same
+                SecretCheck::Same
             }
             (false, false) => {
-                // Those who have agreed on one stay together.
+                // Nodes that have agreed on a secret keep it.
                 inner
                     .secret
                     .get_or_insert_with(|| Secret::new(self.offer.as_bytes()));
-                SecretKnowledge::Differs(
+                SecretCheck::Differs(
                     "other nodes of this prefix go by a key_secret and this one has none, so their buckets are not shared; \
                      set [store] key_secret here too",
                 )

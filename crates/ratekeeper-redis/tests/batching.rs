@@ -21,13 +21,13 @@ fn calls(server: &RedisServer, command: &str) -> u64 {
     line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
 }
 
-fn count(store: &RedisStore, trouble: &str) -> u64 {
+fn count(store: &RedisStore, error: &str) -> u64 {
     store
         .status()
         .counts
-        .troubles
+        .errors
         .iter()
-        .find(|(name, _)| *name == trouble)
+        .find(|(name, _)| *name == error)
         .unwrap()
         .1
 }
@@ -165,7 +165,7 @@ fn a_caller_that_goes_away_takes_nobody_along() {
         );
         let status = store.status();
         assert!(
-            status.trouble.is_none() && status.counts.fallbacks == 0,
+            status.error.is_none() && status.counts.fallbacks == 0,
             "{status:?}"
         );
     });

@@ -47,8 +47,8 @@ async fn hears(store: &RedisStore, expected: &[(&str, &str)]) {
 
 async fn put(store: &RedisStore, name: &str, text: &str) {
     let begin = Instant::now();
-    while let Err(trouble) = store.put_notice(name, text, HOUR).await {
-        assert!(begin.elapsed() < 3 * common::PATIENCE, "{trouble}");
+    while let Err(error) = store.put_notice(name, text, HOUR).await {
+        assert!(begin.elapsed() < 3 * common::PATIENCE, "{error}");
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
 }
@@ -227,16 +227,16 @@ fn a_board_that_is_none_and_one_that_is_full_are_told() {
         let redis = RedisServer::start();
         let store = connect(redis.url()).await;
         redis.command(&["SET", BOARD, "something else"]);
-        let trouble = store.put_notice("a", "x", HOUR).await.unwrap_err();
-        assert!(trouble.to_string().contains("WRONGTYPE"), "{trouble}");
+        let error = store.put_notice("a", "x", HOUR).await.unwrap_err();
+        assert!(error.to_string().contains("WRONGTYPE"), "{error}");
         redis.command(&["DEL", BOARD]);
         let fill =
             "for at = 1, 20000 do redis.call('HSET', KEYS[1], 'n' .. at, '99999999999999 x') end";
         redis.command(&["EVAL", fill, "1", BOARD]);
-        let trouble = store.put_notice("a", "x", HOUR).await.unwrap_err();
+        let error = store.put_notice("a", "x", HOUR).await.unwrap_err();
         assert!(
-            trouble.to_string().contains("the board of notices is full"),
-            "{trouble}"
+            error.to_string().contains("the board of notices is full"),
+            "{error}"
         );
         // One that is there can still be changed, and what is not ours makes nobody stumble.
         put(&store, "n1", "y").await;

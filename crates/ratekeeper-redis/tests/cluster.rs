@@ -463,7 +463,7 @@ fn a_primary_dies_and_its_replica_takes_over() {
             .await;
         after.keeps(1);
         assert!(
-            after.statuses.iter().all(|status| status.trouble.is_none()),
+            after.statuses.iter().all(|status| status.error.is_none()),
             "{:?}",
             after.statuses
         );
@@ -532,8 +532,8 @@ fn the_others_go_on_without_one() {
             .0;
         cluster.replica_of(victim).kill();
         victim.kill();
-        until("it is told", || store.status().trouble.is_some()).await;
-        let told = store.status().trouble.unwrap().1.to_string();
+        until("it is told", || store.status().error.is_some()).await;
+        let told = store.status().error.unwrap().1.to_string();
         assert!(
             told.contains(&victim.port().to_string()),
             "which one: {told}"
@@ -603,7 +603,7 @@ fn each_primary_has_an_outage_of_its_own() {
         let admitted = async |key: &str| store.decide(&[Ask::new(&handle, key)]).await.is_allowed();
         let (first, second) = (&places[0], &places[1]);
         first.1.kill();
-        until("it is told", || store.status().trouble.is_some()).await;
+        until("it is told", || store.status().error.is_some()).await;
         while common::source(&store, &handle, &first.0).await == Source::Redis {}
         // So long that a share which began to fill then is full.
         let (begin, full_in) = (
@@ -671,8 +671,8 @@ fn over_tls() {
         let told = || {
             untrusted
                 .status()
-                .trouble
-                .map(|(_, trouble)| trouble.to_string())
+                .error
+                .map(|(_, error)| error.to_string())
                 .unwrap_or_default()
         };
         until("it is told", || {
@@ -720,10 +720,7 @@ fn what_is_not_a_cluster_is_told() {
             Source::LocalShare
         );
         assert!(
-            matches!(
-                store.status().trouble,
-                Some((_, StoreError::Unreachable(_)))
-            ),
+            matches!(store.status().error, Some((_, StoreError::Unreachable(_)))),
             "{:?}",
             store.status()
         );

@@ -149,7 +149,7 @@ async fn everything(redis: &RedisServer, url: &str) -> bool {
         && store
             .status()
             .counts
-            .troubles
+            .errors
             .iter()
             .all(|(_, times)| *times == 0)
 }

@@ -217,11 +217,8 @@ impl Aftermath {
     }
 
     /// Which troubles were counted, on whichever node.
-    fn troubles(&self) -> Vec<&'static str> {
-        let counts = self
-            .statuses
-            .iter()
-            .flat_map(|status| status.counts.troubles);
+    fn errors(&self) -> Vec<&'static str> {
+        let counts = self.statuses.iter().flat_map(|status| status.counts.errors);
         counts
             .filter(|(_, count)| *count > 0)
             .map(|(name, _)| name)
@@ -264,11 +261,7 @@ fn stopped_and_let_go_on() {
             .suffers(async || server.stop_signal(), async || server.cont())
             .await;
         after.redis_keeps(0).all_keep(0).shares_keep();
-        assert!(
-            after.troubles().contains(&"timeout"),
-            "{:?}",
-            after.troubles()
-        );
+        assert!(after.errors().contains(&"timeout"), "{:?}", after.errors());
     });
 }
 
@@ -424,11 +417,7 @@ fn there_is_no_memory_left() {
         };
         let after = fleet.suffers(full, room).await;
         after.redis_keeps(0).all_keep(0).shares_keep();
-        assert!(
-            after.troubles().contains(&"refused"),
-            "{:?}",
-            after.troubles()
-        );
+        assert!(after.errors().contains(&"refused"), "{:?}", after.errors());
     });
 }
 
@@ -508,11 +497,7 @@ fn it_becomes_a_replica() {
         let after = fleet.suffers(demote, promote).await;
         // It has taken over the data of its primary, which is none.
         after.redis_keeps(1).all_keep(1).shares_keep();
-        assert!(
-            after.troubles().contains(&"refused"),
-            "{:?}",
-            after.troubles()
-        );
+        assert!(after.errors().contains(&"refused"), "{:?}", after.errors());
     });
 }
 
@@ -539,11 +524,7 @@ fn the_user_may_not_any_more() {
             .suffers(async || as_operator("-@all"), async || as_operator("+@all"))
             .await;
         after.redis_keeps(0).all_keep(0).shares_keep();
-        assert!(
-            after.troubles().contains(&"refused"),
-            "{:?}",
-            after.troubles()
-        );
+        assert!(after.errors().contains(&"refused"), "{:?}", after.errors());
     });
 }
 
@@ -588,7 +569,7 @@ fn it_loads_its_data() {
         assert!(!server.command(&["EVAL", fill, "0"]).is_error());
         let fleet = Fleet::start([server.url(); NODES]).await;
         let store = fleet.nodes[0].0.clone();
-        let loading = || matches!(store.status().trouble, Some((_, StoreError::Refused { code, .. })) if code == "LOADING");
+        let loading = || matches!(store.status().error, Some((_, StoreError::Refused { code, .. })) if code == "LOADING");
         let mut seen = false;
         let after = fleet
             .suffers(

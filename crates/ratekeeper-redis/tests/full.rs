@@ -107,7 +107,7 @@ fn by_volatile_ttl_nothing_that_matters_is_lost() {
             (full.by_redis, full.by_share, full.fresh_again().await),
             (FLOOD, 0, 0)
         );
-        assert!(full.store.status().trouble.is_none());
+        assert!(full.store.status().error.is_none());
     });
 }
 
@@ -131,8 +131,8 @@ fn by_noeviction_nothing_is_lost_and_nodes_decide_alone() {
         let full = Full::by("noeviction").await;
         assert_eq!((full.evicted(), full.fresh_again().await), (0, 0));
         assert!(full.by_share > 0, "{} by Redis", full.by_redis);
-        let (_, trouble) = full.store.status().trouble.expect("it is full");
-        assert!(trouble.to_string().ends_with(MAXMEMORY_ADVICE), "{trouble}");
+        let (_, error) = full.store.status().error.expect("it is full");
+        assert!(error.to_string().ends_with(MAXMEMORY_ADVICE), "{error}");
         full.server.command(&["CONFIG", "SET", "maxmemory", "0"]);
         until_redis(&full.store, &full.daily).await;
     });

@@ -182,8 +182,8 @@ fn other_keys_are_decided_as_before() {
                 );
             }
             let status = store.status();
-            assert!(status.trouble.is_none(), "{status:?}\n{what:#?}");
-            for (name, count) in status.counts.troubles {
+            assert!(status.error.is_none(), "{status:?}\n{what:#?}");
+            for (name, count) in status.counts.errors {
                 assert!(count == 0 || name == "bad_key", "{status:?}\n{what:#?}");
                 refused += count;
             }
@@ -250,7 +250,7 @@ async fn fleet_goes_on(spoilt: &'static [&'static str]) {
         store
             .status()
             .counts
-            .troubles
+            .errors
             .iter()
             .find(|(name, _)| *name == "bad_key")
             .unwrap()

@@ -30,7 +30,7 @@ async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
         } else {
             0
         };
-        assert!(store.status().trouble.is_some());
+        assert!(store.status().error.is_some());
     }
     let (begin, mut slow, mut asked) = (Instant::now(), 0, 0);
     while begin.elapsed() < WATCHED {
@@ -43,7 +43,7 @@ async fn stays_degraded(store: &RedisStore, handle: &LimitHandle) {
         asked += 1;
         let status = store.status();
         assert!(
-            status.trouble.is_some(),
+            status.error.is_some(),
             "it is said to be well after {:?}: {status:?}",
             begin.elapsed()
         );
@@ -71,7 +71,7 @@ fn a_redis_that_is_too_far_away() {
             server.command(&["ZCARD", "ratekeeper:nodes"]).int(),
             Some(1)
         );
-        assert_eq!(store.status().trouble.unwrap().1, StoreError::TimedOut);
+        assert_eq!(store.status().error.unwrap().1, StoreError::TimedOut);
         proxy.set(Fault::None);
         println!("found after {:.1?}", until_redis(&store, &handle).await);
         until("it is said", || store.is_healthy()).await;
@@ -125,7 +125,7 @@ fn a_user_that_may_send_heartbeats_but_not_decide() {
         set_user(&server, "-evalsha");
         while common::source(&store, &handle, "ann").await == Source::Redis {}
         stays_degraded(&store, &handle).await;
-        let told = store.status().trouble.unwrap().1.to_string();
+        let told = store.status().error.unwrap().1.to_string();
         assert!(told.contains("may not do what is needed"), "{told}");
         // What was spent meanwhile was not charged, and is not counted as if it was.
         assert_eq!(store.status().counts.debited, 0);
@@ -164,7 +164,7 @@ fn a_node_that_nobody_asks() {
         let server = RedisServer::start();
         let (store, _) = with_user(&server).await;
         set_user(&server, "-evalsha");
-        until("it is told", || store.status().trouble.is_some()).await;
+        until("it is told", || store.status().error.is_some()).await;
         set_user(&server, "+evalsha");
         until("it is over", || store.is_healthy()).await;
     });

@@ -130,7 +130,7 @@ fn each_limit_by_its_own_choice() {
         }
         let status = store.status();
         assert!(
-            status.counts.fallbacks > 100 && status.trouble.is_some(),
+            status.counts.fallbacks > 100 && status.error.is_some(),
             "{status:?}"
         );
         server.restart();

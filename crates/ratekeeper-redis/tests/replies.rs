@@ -86,7 +86,7 @@ fn serve(
 }
 
 /// What it is told that a store on such a server has, which decided at once by itself.
-fn trouble(hostile: &Hostile) -> StoreError {
+fn error_of(hostile: &Hostile) -> StoreError {
     run(async {
         let store = RedisStore::builder(&hostile.url)
             .timeout(LONG)
@@ -105,8 +105,8 @@ fn trouble(hostile: &Hostile) -> StoreError {
             "it was waited for: {:?}",
             store.status()
         );
-        until("it is told", || store.status().trouble.is_some()).await;
-        store.status().trouble.unwrap().1
+        until("it is told", || store.status().error.is_some()).await;
+        store.status().error.unwrap().1
     })
 }
 
@@ -121,10 +121,10 @@ fn a_reply_without_end_ends_the_connection() {
     ];
     for (begin, more) in begins {
         let hostile = Hostile::start(begin.to_vec(), more);
-        let trouble = trouble(&hostile);
+        let error = error_of(&hostile);
         assert!(
-            matches!(&trouble, StoreError::Protocol(why) if why.contains("longer than")),
-            "{trouble:?}"
+            matches!(&error, StoreError::Protocol(why) if why.contains("longer than")),
+            "{error:?}"
         );
         let taken = hostile.taken.load(Relaxed);
         assert!(
@@ -139,10 +139,10 @@ fn a_reply_without_end_ends_the_connection() {
 #[test]
 fn a_long_error_is_cut_and_its_control_characters_are_escaped() {
     let error = format!("-ODD a\x1b[31m{}\r\n", "red".repeat(10_000));
-    let trouble = trouble(&Hostile::start(error.into_bytes(), b"")).to_string();
+    let error = error_of(&Hostile::start(error.into_bytes(), b"")).to_string();
     assert!(
-        trouble.starts_with("Redis refuses: ODD a\\u{1b}[31mredred"),
-        "{trouble}"
+        error.starts_with("Redis refuses: ODD a\\u{1b}[31mredred"),
+        "{error}"
     );
-    assert!(trouble.len() < 300 && trouble.ends_with('…'), "{trouble}");
+    assert!(error.len() < 300 && error.ends_with('…'), "{error}");
 }

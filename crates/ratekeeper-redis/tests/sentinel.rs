@@ -25,12 +25,12 @@ fn a_primary_dies_and_the_sentinels_name_another() {
             )
             .await;
         after.keeps(1);
-        let troubles: Vec<_> = after
+        let errors: Vec<_> = after
             .statuses
             .iter()
-            .flat_map(|status| status.counts.troubles)
+            .flat_map(|status| status.counts.errors)
             .collect();
-        println!("{troubles:?}");
+        println!("{errors:?}");
     });
 }
 
@@ -125,7 +125,7 @@ fn one_sentinel_is_enough_and_none_is_told() {
             .unwrap();
         let handle = store.limit("x", limit("10/h")).unwrap();
         assert_eq!(source(&store, &handle, "ann").await, Source::LocalShare);
-        let told = store.status().trouble.map(|(_, trouble)| trouble);
+        let told = store.status().error.map(|(_, error)| error);
         assert!(
             matches!(&told, Some(StoreError::Unreachable(why)) if why.contains("the sentinel")),
             "{told:?}"

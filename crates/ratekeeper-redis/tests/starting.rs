@@ -32,7 +32,7 @@ fn decides(url: &str) {
                 "{url}"
             );
         }
-        assert!(store.status().trouble.is_none());
+        assert!(store.status().error.is_none());
     });
 }
 
@@ -53,12 +53,12 @@ fn redis_comes_later() {
         let verdict = store.decide(&[Ask::new(&handle, "key")]).await;
         assert_eq!(verdict.source(), Source::LocalShare);
         let status = store.status();
-        let (_, trouble) = status.trouble.expect("it is in trouble");
-        assert!(matches!(trouble, StoreError::Unreachable(_)), "{trouble:?}");
+        let (_, error) = status.error.expect("Redis is unreachable");
+        assert!(matches!(error, StoreError::Unreachable(_)), "{error:?}");
         assert!(!store.is_healthy());
         server.restart();
         println!("found after {:.1?}", until_redis(&store, &handle).await);
-        assert!(store.status().trouble.is_none() && store.is_healthy());
+        assert!(store.status().error.is_none() && store.is_healthy());
         for allowed in [true, true, true, false] {
             let verdict = store.decide(&[Ask::new(&handle, "other")]).await;
             assert_eq!(
@@ -80,7 +80,7 @@ fn redis_is_there_and_silent() {
             common::source(&store, &handle, "key").await,
             Source::LocalShare
         );
-        assert!(store.status().trouble.is_some());
+        assert!(store.status().error.is_some());
         server.cont();
         println!("found after {:.1?}", until_redis(&store, &handle).await);
     });
@@ -260,10 +260,10 @@ fn over_tls() {
     match error {
         Err(error) => println!("{error}"),
         Ok(store) => {
-            let (_, trouble) = store.status().trouble.expect("it cannot be trusted");
+            let (_, error) = store.status().error.expect("it cannot be trusted");
             assert!(
-                matches!(&trouble, StoreError::Unreachable(why) if why.contains("ertificate")),
-                "{trouble:?}"
+                matches!(&error, StoreError::Unreachable(why) if why.contains("ertificate")),
+                "{error:?}"
             );
         }
     }

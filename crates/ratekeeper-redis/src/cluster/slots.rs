@@ -1,11 +1,12 @@
-//! Which slot a key is in, and who has which slots.
+//! The hash slot of a key, and the reply of `CLUSTER SLOTS`.
 
 use crate::address::Address;
 use redis::Value;
 
 pub(crate) const SLOTS: u16 = 16_384;
 
-/// The slot of a key: a sum over what stands between its first braces, or over all of it.
+/// The hash slot of a key: CRC-16 of its hash tag, the text between the first braces, or of the
+/// whole key.
 pub(crate) fn slot(key: &[u8]) -> u16 {
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -17,7 +18,7 @@ pub(crate) fn slot(key: &[u8]) -> u16 {
     crc16(tag.unwrap_or(key)) % SLOTS
 }
 
-/// CRC-16 as XMODEM has it: the polynomial 0x1021, from 0.
+/// CRC-16/XMODEM: polynomial 0x1021, initial value 0.
 fn crc16(bytes: &[u8]) -> u16 {
     const TABLE: [u16; 256] = {
         let mut table = [0; 256];
@@ -42,7 +43,7 @@ fn crc16(bytes: &[u8]) -> u16 {
     })
 }
 
-/// Slots from one to another, both included, and their primary.
+/// A range of slots, both ends included, and their primary.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Range {
     pub(crate) first: u16,
@@ -50,7 +51,7 @@ pub(crate) struct Range {
     pub(crate) primary: Address,
 }
 
-/// What `CLUSTER SLOTS` answers. `asked`: whose answer it is; it may leave out its own host.
+/// Parses a reply of `CLUSTER SLOTS`. The node that was `asked` may leave out its own host.
 pub(crate) fn read(answer: &Value, asked: &Address) -> Option<Vec<Range>> {
     let Value::Array(ranges) = answer else {
         return None;
@@ -79,7 +80,7 @@ fn one(range: &Value, asked: &Address) -> Option<Range> {
         Value::Nil => String::new(),
         _ => return None,
     };
-    // A node that does not know its own name says nothing, or a question mark.
+    // A node that does not know its own name sends nothing, or a question mark.
     let host = if host.is_empty() || host == "?" {
         asked.host.clone()
     } else {
@@ -103,7 +104,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // As CLUSTER KEYSLOT tells them.
+        // As `CLUSTER KEYSLOT` returns them.
         for (key, expected) in [
             ("foo", 12182),
             ("123456789", 12739),

@@ -113,7 +113,7 @@ impl Deployment {
         let addresses: Option<Vec<Address>> =
             hosts.split(',').map(|host| address(host, port)).collect();
         let addresses = addresses
-            .ok_or_else(|| bad("its hosts are no list of host:port, divided by commas"))?;
+            .ok_or_else(|| bad("its hosts must be a list of host:port, separated by commas"))?;
         let mut dial = Dialer {
             scheme,
             user_info,
@@ -124,7 +124,7 @@ impl Deployment {
             let (master, database) = path.split_once('/').unwrap_or((path, ""));
             if master.is_empty() {
                 return Err(bad(
-                    "behind the sentinels comes the name of the primary, as in /mymaster",
+                    "the name of the primary must follow the sentinels, as in /mymaster",
                 ));
             }
             if !database.is_empty() {
@@ -141,7 +141,7 @@ impl Deployment {
                 dial: dial.clone(),
             }
         } else {
-            return Err(bad("a Cluster has the database 0 and no other"));
+            return Err(bad("a Cluster only has the database 0"));
         };
         // Reports an invalid user, password or database now.
         dial.endpoint(&addresses[0])?;
@@ -179,7 +179,7 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
             tls: None,
         },
         ConnectionAddr::TcpTls { insecure: true, .. } => {
-            let why = "#insecure is not supported; name the certificate to trust as ca_file";
+            let why = "#insecure is not supported; set ca_file to the certificate to trust";
             return Err(ConnectError::Url(why.to_owned()));
         }
         ConnectionAddr::TcpTls { host, port, .. } => EndpointAddress::Tcp {
@@ -193,7 +193,7 @@ fn endpoint(url: &str, certificates: Option<&Certificates>) -> Result<Endpoint, 
     if let (Some((path, _)), EndpointAddress::Tcp { tls: None, .. } | EndpointAddress::Unix(_)) =
         (certificates, &at)
     {
-        let why = "it is for TLS, and the url is not: write rediss://";
+        let why = "certificates are for TLS, and the url is not; write rediss://";
         return Err(ConnectError::Certificates(path.clone(), why.to_owned()));
     }
     Ok(Endpoint {
@@ -235,7 +235,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
     // trusted.
     match String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
         true => Ok(file),
-        false => Err(bad("there is none in it".to_owned())),
+        false => Err(bad("the file contains no certificate".to_owned())),
     }
 }
 
@@ -284,9 +284,9 @@ mod tests {
             ("redis+sentinel://a:1", "/mymaster"),
             ("redis+sentinel://a:1/m/x", "database"),
             ("redis+cluster://a/1", "the database 0"),
-            ("redis+cluster://a,,b", "divided by commas"),
-            ("redis+cluster://a:0", "divided by commas"),
-            ("redis+cluster://", "divided by commas"),
+            ("redis+cluster://a,,b", "separated by commas"),
+            ("redis+cluster://a:0", "separated by commas"),
+            ("redis+cluster://", "separated by commas"),
         ] {
             let told = Deployment::of(url, None)
                 .err()

@@ -69,7 +69,7 @@ impl RedisStore {
         match self.inner.board.command(put).await? {
             true => Ok(()),
             false => {
-                let message = "the board of notices is full; take some down".to_owned();
+                let message = "the notice board is full; remove some notices".to_owned();
                 Err(StoreError::Refused {
                     code: "FULL".to_owned(),
                     message,
@@ -218,7 +218,7 @@ impl BoardTask {
                 let _ = reply.send(self.execute(&mut script, command).await);
             } else if let Err(error) = self.refresh(&mut script).await {
                 // The maintenance task reports what is wrong with Redis.
-                tracing::debug!(target: "ratekeeper::redis", "the board of notices was not read: {error}");
+                tracing::debug!(target: "ratekeeper::redis", "cannot read the notice board: {error}");
             }
             tokio::select! {
                 command = self.commands.recv() => match command {
@@ -278,7 +278,7 @@ impl BoardTask {
                 words.extend(batch.iter().flatten().map(String::as_str));
                 script.ask(&words).await?;
             }
-            tracing::info!(target: "ratekeeper::redis", notices = lost.len(), "notices that Redis had lost are put back");
+            tracing::info!(target: "ratekeeper::redis", notices = lost.len(), "restored notices that Redis had lost");
             read = script.read("").await?;
         }
         self.apply(read);
@@ -358,9 +358,9 @@ impl BoardScript {
 
     /// Reads the board, if its version differs from the known one.
     async fn read(&mut self, known_version: &str) -> Result<BoardContents, StoreError> {
-        let answer = self.ask(&["see", known_version]).await?;
+        let answer = self.ask(&["read", known_version]).await?;
         let here = self.now().ok_or(StoreError::Broken)?;
-        let unreadable = || StoreError::Protocol("its answer to our script is not ours".to_owned());
+        let unreadable = || StoreError::Protocol("unexpected reply to a script".to_owned());
         let Value::Array(values) = answer else {
             return Err(unreadable());
         };

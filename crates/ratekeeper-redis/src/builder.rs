@@ -329,11 +329,13 @@ impl RedisStoreBuilder {
                     runtime.block_on(run);
                 }
             })
-            .map_err(|error| ConnectError::Memory(format!("no thread: {error}")))?;
+            .map_err(|error| {
+                ConnectError::Memory(format!("cannot start the store's thread: {error}"))
+            })?;
         match result_receiver.await {
             Ok(Ok(())) => Ok(RedisStore { inner }),
             Ok(Err(error)) => Err(ConnectError::Unusable(error)),
-            Err(_) => Err(ConnectError::Memory("its thread ended".to_owned())),
+            Err(_) => Err(ConnectError::Memory("the store's thread ended".to_owned())),
         }
     }
 
@@ -361,7 +363,7 @@ impl Maintenance {
         let error = match version {
             Ok(Some(version)) if version < MIN_VERSION => {
                 let message = format!(
-                    "it is Redis {}.{}; {} or newer is needed",
+                    "Redis {}.{} is too old; use version {} or newer",
                     version.0, version.1, MIN_VERSION.0
                 );
                 return Err(StoreError::Refused {
@@ -418,14 +420,14 @@ impl fmt::Display for ConnectError {
         match self {
             Self::Url(why) => write!(
                 f,
-                "the url of Redis cannot be read ({why}); write it like redis://127.0.0.1:6379, \
+                "the url of Redis is invalid ({why}); write it like redis://127.0.0.1:6379, \
                  rediss://user:password@host:6380/0, redis+unix:///run/redis.sock, \
                  redis+sentinel://host:26379,host:26379/mymaster or redis+cluster://host:6379,host:6379"
             ),
             Self::Certificates(path, why) => {
                 write!(
                     f,
-                    "the certificates in {} cannot be used ({why}); name a PEM file",
+                    "the certificates in {} cannot be used ({why}); set ca_file to a PEM file",
                     path.display()
                 )
             }

@@ -91,7 +91,7 @@ async fn one(connected: Result<Connection, StoreError>) -> Result<InspectionRepo
 
 /// Inspects a Cluster; the first seed that answers names the other nodes.
 async fn cluster(seeds: &[Address], dial: &Dialer) -> Result<InspectionReport, StoreError> {
-    let mut last_error = StoreError::Unreachable("no seed answers".to_owned());
+    let mut last_error = StoreError::Unreachable("no seed answered".to_owned());
     for seed in seeds {
         match of_cluster(seed, dial).await {
             Ok(found) => return Ok(found),

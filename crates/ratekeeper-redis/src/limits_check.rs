@@ -28,7 +28,7 @@ impl fmt::Display for LimitsMismatch {
         };
         write!(
             f,
-            "{nodes} had other limits than this one for {} s, so together they may admit what the loosest allows; run the \
+            "{nodes} had other limits than this one for {} s, so together they may allow what the loosest limit allows; run the \
              same configuration on all nodes, or set another `prefix` where it is meant to differ",
             self.lasts.as_secs()
         )

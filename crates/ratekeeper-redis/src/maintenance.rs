@@ -194,7 +194,7 @@ impl Maintenance {
                     // The connection itself may be at fault.
                     connection.disconnect();
                 } else if server.has_new_primary().await {
-                    tracing::info!(target: "ratekeeper::redis", "the sentinels name another primary");
+                    tracing::info!(target: "ratekeeper::redis", "the sentinels name another primary; reconnecting");
                     connection.disconnect();
                     health.new_generation();
                 }
@@ -239,7 +239,7 @@ impl Maintenance {
         {
             tracing::warn!(
                 target: "ratekeeper::redis",
-                "the heartbeat of this node fails, so that other nodes do not count it: {error}"
+                "the heartbeat of this node fails, so other nodes do not count it: {error}"
             );
         }
         *inner.heartbeat() = error;
@@ -295,7 +295,7 @@ impl Maintenance {
         );
         let mut command = redis::cmd("EVAL");
         command
-            .arg(include_str!("script/alive.lua"))
+            .arg(include_str!("script/heartbeat.lua"))
             .arg(2)
             .arg(&nodes)
             .arg(secret);
@@ -310,7 +310,9 @@ impl Maintenance {
         command.arg(&digest);
         let answer = self.route.send(&nodes, &command, MAX_SHORT_REPLY).await?;
         let Value::Array(answer) = answer else {
-            return Err(StoreError::Protocol("no list".to_owned()));
+            return Err(StoreError::Protocol(
+                "the reply to the heartbeat is not a list".to_owned(),
+            ));
         };
         let [
             Value::Int(nodes),
@@ -318,7 +320,9 @@ impl Maintenance {
             Value::Int(others),
         ] = &answer[..]
         else {
-            return Err(StoreError::Protocol("not three values".to_owned()));
+            return Err(StoreError::Protocol(
+                "the reply to the heartbeat does not have three values".to_owned(),
+            ));
         };
         let others = u64::try_from(*others).unwrap_or(0);
         match inner.limits_check.record(&digest, others, Instant::now()) {
@@ -445,13 +449,13 @@ fn debit(inner: &Arc<Inner>, server: u64) {
         inner.health.counts.debited.fetch_add(units, Relaxed);
         match failed {
             None => {
-                tracing::info!(target: "ratekeeper::redis", keys, units, "charged what was spent without Redis")
+                tracing::info!(target: "ratekeeper::redis", keys, units, "charged in Redis what was spent during the outage")
             }
             Some(error) => {
                 inner.health.count_error(&error);
                 tracing::warn!(
                     target: "ratekeeper::redis",
-                    keys, units, "not all that was spent without Redis could be charged: {error}"
+                    keys, units, "some of what was spent during the outage could not be charged in Redis: {error}"
                 );
             }
         }

@@ -255,7 +255,7 @@ async fn run_on(
                         *at,
                         answers
                             .next()
-                            .ok_or_else(|| StoreError::Protocol("too few answers".to_owned()))?,
+                            .ok_or_else(|| StoreError::Protocol("too few replies".to_owned()))?,
                     );
                 }
             }

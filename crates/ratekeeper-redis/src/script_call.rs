@@ -154,5 +154,5 @@ pub(crate) fn send_reply<T>(sender: &mut ReplySender<T>, reply: Result<T, StoreE
 }
 
 fn invalid_reply(_: InvalidReplyError) -> StoreError {
-    StoreError::Protocol("its answer to our script is not ours".to_owned())
+    StoreError::Protocol("unexpected reply to a script".to_owned())
 }

@@ -89,7 +89,7 @@ impl FleetSecret {
         match (self.chosen, stored.starts_with(PLAIN.as_bytes())) {
             (true, _) if stored == self.offer.as_bytes() => SecretCheck::Same,
             (true, _) => SecretCheck::Differs(
-                "another node of this prefix goes by another key_secret, so their buckets are not shared; give all nodes \
+                "another node of this prefix uses another key_secret, so their buckets are not shared; give all nodes \
                  the same one, or another prefix, and DEL the key that ends in :secret",
             ),
             (false, true) => {
@@ -103,7 +103,7 @@ impl FleetSecret {
                     .secret
                     .get_or_insert_with(|| Secret::new(self.offer.as_bytes()));
                 SecretCheck::Differs(
-                    "other nodes of this prefix go by a key_secret and this one has none, so their buckets are not shared; \
+                    "other nodes of this prefix use a key_secret and this one has none, so their buckets are not shared; \
                      set [store] key_secret here too",
                 )
             }

@@ -97,12 +97,16 @@ impl Sentinels {
                 // a replica.
                 Ok(Err(StoreError::Refused { code, .. })) if code == "NOPERM" => Vec::new(),
                 Ok(Err(error)) => return Err(error),
-                Ok(_) => return Err(StoreError::Protocol("no role".to_owned())),
+                Ok(_) => {
+                    return Err(StoreError::Protocol(
+                        "ROLE did not return a list".to_owned(),
+                    ));
+                }
                 Err(_) => return Err(StoreError::TimedOut),
             };
         match role.first() {
             Some(Value::BulkString(role)) if role != b"master" => {
-                let message = format!("the sentinels name {address}, which is no primary yet");
+                let message = format!("the sentinels name {address}, which is not a primary yet");
                 Err(StoreError::Refused {
                     code: "READONLY".to_owned(),
                     message,
@@ -141,7 +145,7 @@ impl Sentinels {
                     .await
                     .unwrap_or_else(|_| {
                         let why = format!(
-                            "the sentinel {} does not answer within {SENTINEL_TIMEOUT:?}",
+                            "the sentinel {} did not answer within {SENTINEL_TIMEOUT:?}",
                             sentinel.address
                         );
                         Err(StoreError::Unreachable(why))
@@ -196,7 +200,7 @@ impl Sentinel {
         };
         let Value::Array(answer) = answer else {
             let message = format!(
-                "the sentinel {} knows no primary called {master}; check the name behind the hosts in the url",
+                "the sentinel {} knows no primary named {master}; check the name after the hosts in the url",
                 self.address
             );
             return Err(StoreError::Refused {
@@ -211,7 +215,7 @@ impl Sentinel {
         address
             .map(|(host, port)| Address { host, port })
             .ok_or_else(|| {
-                StoreError::Protocol(format!("the sentinel {} names no address", self.address))
+                StoreError::Protocol(format!("the sentinel {} returned no address", self.address))
             })
     }
 
@@ -225,19 +229,19 @@ impl Sentinel {
             StoreError::Refused { code, message } => {
                 let message = match code.as_str() {
                     "NOAUTH" => {
-                        format!("the sentinel {at} wants a password; set sentinel_password")
+                        format!("the sentinel {at} requires a password; set sentinel_password")
                     }
                     "WRONGPASS" => {
                         format!(
-                            "the sentinel {at} does not take its user and password; check sentinel_user and sentinel_password"
+                            "the sentinel {at} rejected the user and password; check sentinel_user and sentinel_password"
                         )
                     }
                     "ERR" if message.contains("unknown command") => {
                         format!(
-                            "what answers at {at} is no sentinel; name the sentinels in the url, or write redis://{at}"
+                            "the server at {at} is not a sentinel; put the sentinels into the url, or write redis://{at}"
                         )
                     }
-                    _ => format!("the sentinel {at} refuses: {code} {message}"),
+                    _ => format!("the sentinel {at} returned an error: {code} {message}"),
                 };
                 StoreError::Refused {
                     code: "SENTINEL".to_owned(),

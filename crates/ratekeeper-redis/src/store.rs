@@ -460,7 +460,7 @@ impl Inner {
     fn report<T>(&self, result: Result<T, StoreError>) {
         if let Err(error) = result {
             self.health.count_error(&error);
-            tracing::warn!(target: "ratekeeper::redis", "a correction of what was charged is lost: {error}");
+            tracing::warn!(target: "ratekeeper::redis", "a refund or correction could not be sent to Redis and was dropped: {error}");
         }
     }
 }

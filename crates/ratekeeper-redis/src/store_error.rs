@@ -190,21 +190,21 @@ impl fmt::Display for StoreError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::TimedOut => f.write_str(
-                "Redis did not answer in time; see whether it is overloaded or far away",
+                "Redis did not answer in time; check whether it is overloaded or far away",
             ),
             Self::QueueFull => {
-                f.write_str("more decisions wait for Redis than may; it is too slow for the load")
+                f.write_str("too many decisions wait for Redis; use a faster server, or leases for the busiest limits")
             }
             Self::Unreachable(why) if why.contains("certificate") => {
                 write!(
                     f,
-                    "the certificate of Redis is not trusted ({why}); name a PEM file of whoever signed it as ca_file"
+                    "the certificate of Redis is not trusted ({why}); set ca_file to a PEM file of the CA that signed it"
                 )
             }
             Self::Unreachable(why) => {
                 write!(
                     f,
-                    "Redis cannot be reached ({why}); see that it runs and that the url is right"
+                    "Redis cannot be reached ({why}); check that it runs and that the url is right"
                 )
             }
             Self::Refused { code, message } => match code.as_str() {
@@ -212,10 +212,10 @@ impl fmt::Display for StoreError {
                     "this Redis is a replica and takes no writes; point the url at the primary",
                 ),
                 "LOADING" => {
-                    f.write_str("Redis is loading its data and will answer when it is done")
+                    f.write_str("Redis is loading its data; it will answer when that is done")
                 }
                 "MASTERDOWN" => {
-                    f.write_str("this Redis has lost its primary; point the url at one that is up")
+                    f.write_str("this Redis has lost its primary; point the url at a server that is up")
                 }
                 "CROSSSLOT" | "MOVED" => f.write_str(
                     "this Redis is part of a Cluster; write the url as redis+cluster://host:port",
@@ -226,37 +226,37 @@ impl fmt::Display for StoreError {
                 "CLUSTERDOWN" => {
                     write!(
                         f,
-                        "the Cluster does not serve all its keys ({message}); see that a primary of each is up"
+                        "the Cluster does not serve all its slots ({message}); check that each has a primary that is up"
                     )
                 }
-                "SENTINEL" => f.write_str(message),
+                "SENTINEL" | "VERSION" | "FULL" => f.write_str(message),
                 "OOM" => write!(f, "Redis is out of memory; {MAXMEMORY_ADVICE}"),
-                "BUSY" => f.write_str("Redis is busy with somebody's script; SCRIPT KILL ends it"),
+                "BUSY" => f.write_str("Redis is busy with another script; end it with SCRIPT KILL"),
                 "NOAUTH" => f.write_str(
-                    "Redis wants a password; put it into the url: redis://:password@host",
+                    "Redis requires a password; put it into the url: redis://:password@host",
                 ),
                 "WRONGPASS" => f.write_str(
-                    "Redis does not take this user and password; check those in the url",
+                    "Redis rejected the user and password; check those in the url",
                 ),
                 "NOPERM" => write!(
                     f,
-                    "the Redis user may not do what is needed ({message}); docs/distributed.md has the ACL rule that is enough"
+                    "the Redis user lacks a permission ({message}); docs/distributed.md has the ACL rule it needs"
                 ),
-                _ => write!(f, "Redis refuses: {code} {message}"),
+                _ => write!(f, "Redis returned an error: {code} {message}"),
             },
             Self::Protocol(what) => write!(
                 f,
-                "what answers is not a Redis that understands us ({what})"
+                "the server is not a compatible Redis ({what}); check the url"
             ),
             Self::BadKey(key) => {
                 write!(
                     f,
-                    "the key {key} in Redis holds something else; DEL it, or choose another prefix"
+                    "the key {key} in Redis holds data of another kind; DEL it, or choose another prefix"
                 )
             }
-            Self::Broken => f.write_str("Redis was in error a moment ago and is tried again soon"),
+            Self::Broken => f.write_str("Redis failed a moment ago and will be tried again soon"),
             Self::NoSecret => {
-                f.write_str("Redis was not seen yet, so the secret of its keys is not known")
+                f.write_str("Redis has not been reached yet, so the secret that keys are hashed with is not known")
             }
         }
     }

@@ -235,7 +235,7 @@ fn a_board_that_is_none_and_one_that_is_full_are_told() {
         redis.command(&["EVAL", fill, "1", BOARD]);
         let error = store.put_notice("a", "x", HOUR).await.unwrap_err();
         assert!(
-            error.to_string().contains("the board of notices is full"),
+            error.to_string().contains("the notice board is full"),
             "{error}"
         );
         // One that is there can still be changed, and what is not ours makes nobody stumble.

@@ -126,7 +126,7 @@ fn a_user_that_may_send_heartbeats_but_not_decide() {
         while common::source(&store, &handle, "ann").await == Source::Redis {}
         stays_degraded(&store, &handle).await;
         let told = store.status().error.unwrap().1.to_string();
-        assert!(told.contains("may not do what is needed"), "{told}");
+        assert!(told.contains("the Redis user lacks a permission"), "{told}");
         // What was spent meanwhile was not charged, and is not counted as if it was.
         assert_eq!(store.status().counts.debited, 0);
         set_user(&server, "+evalsha");
@@ -151,7 +151,7 @@ fn a_user_that_may_decide_but_not_send_heartbeats() {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
         let told = store.status().heartbeat.unwrap().to_string();
-        assert!(told.contains("may not do what is needed"), "{told}");
+        assert!(told.contains("the Redis user lacks a permission"), "{told}");
         set_user(&server, "+eval");
         until("it is over", || store.status().heartbeat.is_none()).await;
     });

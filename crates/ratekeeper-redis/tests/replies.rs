@@ -141,7 +141,7 @@ fn a_long_error_is_cut_and_its_control_characters_are_escaped() {
     let error = format!("-ODD a\x1b[31m{}\r\n", "red".repeat(10_000));
     let error = error_of(&Hostile::start(error.into_bytes(), b"")).to_string();
     assert!(
-        error.starts_with("Redis refuses: ODD a\\u{1b}[31mredred"),
+        error.starts_with("Redis returned an error: ODD a\\u{1b}[31mredred"),
         "{error}"
     );
     assert!(error.len() < 300 && error.ends_with('…'), "{error}");

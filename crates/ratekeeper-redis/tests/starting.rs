@@ -175,7 +175,9 @@ fn users_by_what_they_may() {
     ));
     assert_eq!(code(&without), "NOPERM");
     assert!(
-        without.to_string().contains("may not do what is needed"),
+        without
+            .to_string()
+            .contains("the Redis user lacks a permission"),
         "{without}"
     );
     let elsewhere = why_not(&user("elsewhere", &["~other:*", "+@all"]));
@@ -215,7 +217,10 @@ fn something_that_is_not_redis() {
             matches!(error, ConnectError::Unusable(StoreError::Protocol(_))),
             "{error:?}"
         );
-        assert!(error.to_string().contains("not a Redis"), "{error}");
+        assert!(
+            error.to_string().contains("not a compatible Redis"),
+            "{error}"
+        );
     }
     // It speaks like one, and knows nothing.
     let error = why_not(&says(

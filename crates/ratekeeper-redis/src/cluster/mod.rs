@@ -88,7 +88,7 @@ impl SlotMap {
             .get(usize::from(owner))
             .ok_or_else(|| StoreError::Refused {
                 code: "CLUSTERDOWN".to_owned(),
-                message: format!("nobody has the slot {slot}"),
+                message: format!("no primary serves slot {slot}"),
             })
     }
 }
@@ -398,7 +398,7 @@ impl ClusterRouter {
         let slot = job.slot;
         let node = match redirect {
             Redirect::To { .. } if job.redirects > MAX_REDIRECTS => {
-                let message = "its nodes send us to each other".to_owned();
+                let message = "its nodes redirect to each other".to_owned();
                 Err(StoreError::Refused {
                     code: "CLUSTERDOWN".to_owned(),
                     message,

@@ -253,13 +253,15 @@ fn read(answer: Result<Value, StoreError>, asked: &Address) -> Result<Vec<Range>
         Ok(answer) => match slots::read(&answer, asked) {
             Some(ranges) if !ranges.is_empty() => Ok(ranges),
             Some(_) => {
-                let message = format!("{asked} knows of no primary");
+                let message = format!("{asked} reports no primary");
                 Err(StoreError::Refused {
                     code: "CLUSTERDOWN".to_owned(),
                     message,
                 })
             }
-            None => Err(StoreError::Protocol("CLUSTER SLOTS".to_owned())),
+            None => Err(StoreError::Protocol(
+                "unexpected reply to CLUSTER SLOTS".to_owned(),
+            )),
         },
         Err(StoreError::Refused { code, message })
             if message.contains("cluster support disabled") =>

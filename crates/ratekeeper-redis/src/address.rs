@@ -81,7 +81,7 @@ impl Dialer {
 }
 
 /// URL prefixes that name several servers, with the scheme for each server and the default port.
-const SEVERAL: [(&str, &str, u16); 4] = [
+const MULTI_SERVER_SCHEMES: [(&str, &str, u16); 4] = [
     ("redis+sentinel://", "redis", 26_379),
     ("rediss+sentinel://", "rediss", 26_379),
     ("redis+cluster://", "redis", 6_379),
@@ -94,13 +94,13 @@ impl Deployment {
             Some(path) => Some((path.to_owned(), read(path)?)),
             None => None,
         };
-        let several = SEVERAL
+        let multi_server = MULTI_SERVER_SCHEMES
             .iter()
             .find_map(|(begin, scheme, port)| Some((url.strip_prefix(begin)?, scheme, *port)));
-        let Some((rest, scheme, port)) = several else {
+        let Some((rest, scheme, port)) = multi_server else {
             return endpoint(url, certificates.as_ref()).map(Self::One);
         };
-        let bad = |why: &str| ConnectError::Url(why.to_owned());
+        let invalid = |why: &str| ConnectError::Url(why.to_owned());
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user_info, hosts) = authority
             .rsplit_once('@')
@@ -113,17 +113,17 @@ impl Deployment {
         let addresses: Option<Vec<Address>> =
             hosts.split(',').map(|host| address(host, port)).collect();
         let addresses = addresses
-            .ok_or_else(|| bad("its hosts must be a list of host:port, separated by commas"))?;
+            .ok_or_else(|| invalid("its hosts must be a list of host:port, separated by commas"))?;
         let mut dial = Dialer {
             scheme,
             user_info,
             database: String::new(),
             certificates,
         };
-        let place = if port == 26_379 {
+        let deployment = if port == 26_379 {
             let (master, database) = path.split_once('/').unwrap_or((path, ""));
             if master.is_empty() {
-                return Err(bad(
+                return Err(invalid(
                     "the name of the primary must follow the sentinels, as in /mymaster",
                 ));
             }
@@ -141,22 +141,22 @@ impl Deployment {
                 dial: dial.clone(),
             }
         } else {
-            return Err(bad("a Cluster only has the database 0"));
+            return Err(invalid("a Cluster only has the database 0"));
         };
         // Reports an invalid user, password or database now.
         dial.endpoint(&addresses[0])?;
-        Ok(place)
+        Ok(deployment)
     }
 }
 
 fn address(text: &str, port: u16) -> Option<Address> {
-    let (host, behind) = match text.strip_prefix('[') {
+    let (host, rest_of_host) = match text.strip_prefix('[') {
         Some(rest) => rest.split_once(']')?,
         None => text.split_at(text.find(':').unwrap_or(text.len())),
     };
-    let port = match behind.strip_prefix(':') {
+    let port = match rest_of_host.strip_prefix(':') {
         Some(port) => port.parse().ok().filter(|port| *port > 0)?,
-        None if behind.is_empty() => port,
+        None if rest_of_host.is_empty() => port,
         None => return None,
     };
     (!host.is_empty()).then(|| Address {
@@ -207,12 +207,12 @@ fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, Connect
     let mut roots = RootCertStore::empty();
     match certificates {
         Some((path, pem)) => {
-            let bad = |why: String| ConnectError::Certificates(path.clone(), why);
+            let invalid = |why: String| ConnectError::Certificates(path.clone(), why);
             for certificate in CertificateDer::pem_slice_iter(pem) {
-                let certificate = certificate.map_err(|error| bad(error.to_string()))?;
+                let certificate = certificate.map_err(|error| invalid(error.to_string()))?;
                 roots
                     .add(certificate)
-                    .map_err(|error| bad(error.to_string()))?;
+                    .map_err(|error| invalid(error.to_string()))?;
             }
         }
         None => {
@@ -229,13 +229,13 @@ fn tls(certificates: Option<&Certificates>) -> Result<Arc<ClientConfig>, Connect
 }
 
 fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
-    let bad = |why: String| ConnectError::Certificates(path.to_owned(), why);
-    let file = std::fs::read(path).map_err(|error| bad(error.to_string()))?;
+    let invalid = |why: String| ConnectError::Certificates(path.to_owned(), why);
+    let file = std::fs::read(path).map_err(|error| invalid(error.to_string()))?;
     // The PEM reader returns an empty list for a file without certificates; then nothing would be
     // trusted.
     match String::from_utf8_lossy(&file).contains("-----BEGIN CERTIFICATE-----") {
         true => Ok(file),
-        false => Err(bad("the file contains no certificate".to_owned())),
+        false => Err(invalid("the file contains no certificate".to_owned())),
     }
 }
 
@@ -243,7 +243,7 @@ fn read(path: &Path) -> Result<Vec<u8>, ConnectError> {
 mod tests {
     use super::*;
 
-    fn several(url: &str) -> Option<(Vec<String>, String, Dialer)> {
+    fn multi_server(url: &str) -> Option<(Vec<String>, String, Dialer)> {
         let text = |all: Vec<Address>| all.iter().map(Address::to_string).collect();
         match Deployment::of(url, None).ok()? {
             Deployment::One(_) => None,
@@ -259,13 +259,13 @@ mod tests {
     #[test]
     fn urls_of_several_servers() {
         let (hosts, master, dial) =
-            several("rediss+sentinel://ann:s3cret@a:1,b,[::1]:3/main/2").unwrap();
+            multi_server("rediss+sentinel://ann:s3cret@a:1,b,[::1]:3/main/2").unwrap();
         assert_eq!(hosts, ["a:1", "b:26379", "[::1]:3"]);
         assert_eq!(
             (&*master, dial.scheme, &*dial.user_info, &*dial.database),
             ("main", "rediss", "ann:s3cret@", "/2")
         );
-        let (hosts, _, dial) = several("redis+cluster://:pw@a,b:7000").unwrap();
+        let (hosts, _, dial) = multi_server("redis+cluster://:pw@a,b:7000").unwrap();
         assert_eq!(
             (hosts, &*dial.user_info),
             (vec!["a:6379".to_owned(), "b:7000".to_owned()], ":pw@")
@@ -275,11 +275,11 @@ mod tests {
                 .user_info,
             "x:a%20b%40@"
         );
-        assert!(several("redis+cluster://a/0").is_some());
+        assert!(multi_server("redis+cluster://a/0").is_some());
     }
 
     #[test]
-    fn what_cannot_be_read_says_why() {
+    fn invalid_urls_say_why() {
         for (url, why) in [
             ("redis+sentinel://a:1", "/mymaster"),
             ("redis+sentinel://a:1/m/x", "database"),
@@ -288,11 +288,11 @@ mod tests {
             ("redis+cluster://a:0", "separated by commas"),
             ("redis+cluster://", "separated by commas"),
         ] {
-            let told = Deployment::of(url, None)
+            let message = Deployment::of(url, None)
                 .err()
                 .map(|error| error.to_string())
                 .unwrap_or_default();
-            assert!(told.to_lowercase().contains(why), "{url}: {told}");
+            assert!(message.to_lowercase().contains(why), "{url}: {message}");
         }
     }
 }

@@ -72,7 +72,9 @@ pub(crate) enum Work {
     Amend(Vec<Amendment>, ReplySender<Vec<Option<u64>>>),
 }
 
+/// The sender of a reply; none once the reply was sent.
 pub(crate) type ReplySender<T> = Option<oneshot::Sender<Result<T, StoreError>>>;
+/// The receiver of a reply.
 pub(crate) type ReplyReceiver<T> = oneshot::Receiver<Result<T, StoreError>>;
 
 /// A handle that queues jobs for one [`BatchedConnection`].
@@ -206,6 +208,7 @@ impl BatchHandle {
     }
 }
 
+/// A connection that sends queued jobs in batches.
 pub(crate) struct BatchedConnection {
     queue: Queue,
     alarm: Arc<DeadlineAlarm>,

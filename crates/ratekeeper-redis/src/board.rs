@@ -97,25 +97,27 @@ impl RedisStore {
     /// The notices on the board, as of the last poll. The first call starts polling.
     pub fn notices(&self) -> Notices {
         self.inner.board.start_polling();
-        Arc::clone(&self.inner.board.seen.borrow())
+        Arc::clone(&self.inner.board.notices.borrow())
     }
 
     /// A watch on the notices, for tasks that wait for changes. The first call starts polling.
     pub fn follow_notices(&self) -> watch::Receiver<Notices> {
         self.inner.board.start_polling();
-        self.inner.board.seen.clone()
+        self.inner.board.notices.clone()
     }
 }
 
 /// A handle that sends commands to the [`BoardTask`].
 pub(crate) struct BoardHandle {
     commands: mpsc::Sender<(BoardCommand, CommandReply)>,
-    seen: watch::Receiver<Notices>,
+    notices: watch::Receiver<Notices>,
     is_polling: AtomicBool,
 }
 
+/// The sender of a command's outcome.
 type CommandReply = oneshot::Sender<Result<bool, StoreError>>;
 
+/// A command to the [`BoardTask`].
 enum BoardCommand {
     Put {
         name: String,
@@ -151,7 +153,7 @@ impl BoardHandle {
 /// The task that reads and writes the board.
 pub(crate) struct BoardTask {
     commands: mpsc::Receiver<(BoardCommand, CommandReply)>,
-    seen: watch::Sender<Notices>,
+    notices_sender: watch::Sender<Notices>,
     /// The version that was read last.
     known_version: String,
     /// The notices that were read last.
@@ -167,17 +169,17 @@ struct PostedNotice {
 
 pub(crate) fn board(node: u64) -> (BoardHandle, BoardTask) {
     let (commands, incoming) = mpsc::channel(MAX_QUEUED_COMMANDS);
-    let (seen, receiver) = watch::channel(Notices::default());
+    let (notices_sender, notices) = watch::channel(Notices::default());
     let node = format!("{node:016x}");
     (
         BoardHandle {
             commands,
-            seen: receiver,
+            notices,
             is_polling: AtomicBool::new(false),
         },
         BoardTask {
             commands: incoming,
-            seen,
+            notices_sender,
             known_version: String::new(),
             notices: HashMap::new(),
             node,
@@ -324,7 +326,7 @@ impl BoardTask {
             })
             .collect();
         notices.sort_by(|one, other| one.name.cmp(&other.name));
-        self.seen.send_replace(notices.into());
+        self.notices_sender.send_replace(notices.into());
     }
 }
 

@@ -31,6 +31,7 @@ pub(crate) enum EndpointAddress {
     Unix(PathBuf),
 }
 
+/// A TCP, TLS or Unix stream.
 type Stream = Pin<Box<dyn AsyncStream + Send + Sync>>;
 
 impl Endpoint {

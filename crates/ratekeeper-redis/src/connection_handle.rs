@@ -52,10 +52,10 @@ impl ConnectionHandle {
     }
 
     /// Whether the server decides again, or is no longer a primary.
-    pub(crate) fn is_over(&self, server: u64) -> bool {
+    pub(crate) fn has_recovered(&self, server: u64) -> bool {
         match self {
             Self::Single(_) => true,
-            Self::Cluster(cluster) => cluster.is_over(server),
+            Self::Cluster(cluster) => cluster.has_recovered(server),
         }
     }
 

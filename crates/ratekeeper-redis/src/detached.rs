@@ -56,7 +56,7 @@ impl RedisCharge {
         now: Timestamp,
     ) -> (Vec<Amendment>, u64) {
         let left = u64::try_from(self.until.saturating_since(now).as_millis()).unwrap_or(u64::MAX);
-        let (keep, attempt) = (left.saturating_add(MAX_CLOCK_SKEW_MS), receipt_number());
+        let (mark_ttl, attempt) = (left.saturating_add(MAX_CLOCK_SKEW_MS), receipt_number());
         // Every charge gets a mark beside its bucket, whatever it really cost: then either all
         // marks are written or all are found.
         let mut marks = 0..;
@@ -69,7 +69,7 @@ impl RedisCharge {
             );
             AmendOnce {
                 mark,
-                keep,
+                mark_ttl,
                 attempt,
                 then: then.map(Box::new),
             }
@@ -149,7 +149,7 @@ impl ReceiptCharges {
                 packed.number(indices.len() as u64);
                 indices
                     .iter()
-                    .for_each(|place| packed.number(*place as u64));
+                    .for_each(|index| packed.number(*index as u64));
                 packed.0.extend_from_slice(receipt);
             }
             Self::Shared(RedisCharge {
@@ -192,6 +192,7 @@ impl ReceiptCharges {
     }
 }
 
+/// Packs a receipt.
 struct ReceiptWriter(Vec<u8>);
 
 impl ReceiptWriter {
@@ -473,7 +474,7 @@ mod tests {
 
     /// Two nodes may have the same seed, and a seed may be found out from the numbers it has given.
     #[test]
-    fn the_number_of_a_receipt_depends_on_no_seed() {
+    fn receipt_numbers_do_not_depend_on_a_seed() {
         let mut numbers = [[0; 16]; 100];
         for number in &mut numbers {
             fastrand::seed(7);
@@ -489,7 +490,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_packed_is_read_back() {
+    fn a_packed_receipt_is_unpacked() {
         let bytes = packed();
         let again = ReceiptCharges::unpack(&bytes).unwrap_or_else(|error| panic!("{error}"));
         assert_eq!(again.pack(), bytes);
@@ -505,7 +506,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_or_changed_never_panics() {
+    fn truncated_or_changed_receipts_never_panic() {
         let bytes = packed();
         for length in 0..bytes.len() {
             assert!(

@@ -28,6 +28,7 @@ const MAX_TRACKED_KEYS: usize = 65_536;
 /// alive without a heartbeat.
 const FEWER_NODES_DELAY: Duration = Duration::from_secs(5);
 
+/// Decides requests without Redis, and remembers outages.
 pub(crate) struct Fallback {
     shares: MemoryStore,
     max_keys: usize,
@@ -195,15 +196,15 @@ impl Fallback {
             self.record_spending(asks, limits, server_of, now, &verdict);
             return verdict;
         }
-        let mut own = self
+        let mut shared_verdict = self
             .shares
             .decide_now(&shared, now)
             .decided_by(Source::LocalShare);
         if shared.is_empty() {
-            own = own.decided_by(Source::Open);
+            shared_verdict = shared_verdict.decided_by(Source::Open);
         }
-        self.record_spending(asks, limits, server_of, now, &own);
-        self.merge_open(asks, limits, own)
+        self.record_spending(asks, limits, server_of, now, &shared_verdict);
+        self.merge_open(asks, limits, shared_verdict)
     }
 
     /// A verdict over all asks, of which those without a local share are allowed.
@@ -211,15 +212,19 @@ impl Fallback {
         &self,
         asks: &[Ask<'_>],
         limits: &[Option<Arc<RegisteredLimit>>],
-        own: Verdict,
+        shared_verdict: Verdict,
     ) -> Verdict {
-        let mut verdict = Verdict::new(own.source());
+        let mut verdict = Verdict::new(shared_verdict.source());
         let mut indices = Vec::new();
         for (at, (ask, limit)) in asks.iter().zip(limits).enumerate() {
             let shared = limit
                 .as_ref()
                 .is_some_and(|limit| limit.on_failure == OnFailure::LocalShare);
-            match own.statuses().nth(indices.len()).filter(|_| shared) {
+            match shared_verdict
+                .statuses()
+                .nth(indices.len())
+                .filter(|_| shared)
+            {
                 Some(status) => {
                     verdict.push(*status);
                     indices.push(at);
@@ -227,7 +232,10 @@ impl Fallback {
                 None => verdict.push(AskResult::new(allowed(limit.as_deref()), ask.mode)),
             }
         }
-        verdict.hold(Box::new(LocalAsks { own, indices }));
+        verdict.hold(Box::new(LocalAsks {
+            shared_verdict,
+            indices,
+        }));
         verdict
     }
 
@@ -312,16 +320,19 @@ impl Fallback {
         let now = self.shares.clock().now();
         match verdict
             .let_go()
-            .and_then(|held| held.downcast::<LocalAsks>().ok())
+            .and_then(|charges| charges.downcast::<LocalAsks>().ok())
         {
-            Some(part) => {
-                let LocalAsks { own, indices } = *part;
+            Some(local) => {
+                let LocalAsks {
+                    shared_verdict,
+                    indices,
+                } = *local;
                 let actual: Vec<u64> = indices
                     .iter()
                     .map_while(|index| actual.get(*index))
                     .copied()
                     .collect();
-                self.shares.settle_now(own, &actual, now);
+                self.shares.settle_now(shared_verdict, &actual, now);
             }
             None => self.shares.settle_now(verdict, actual, now),
         }
@@ -335,17 +346,17 @@ impl Fallback {
         until: Timestamp,
     ) -> Result<(Vec<usize>, Vec<u8>), DetachError> {
         let now = self.shares.clock().now();
-        let (indices, own) = match verdict
+        let (indices, shared_verdict) = match verdict
             .let_go()
-            .and_then(|held| held.downcast::<LocalAsks>().ok())
+            .and_then(|charges| charges.downcast::<LocalAsks>().ok())
         {
-            Some(part) => (part.indices, part.own),
+            Some(local) => (local.indices, local.shared_verdict),
             None => {
                 let asks = verdict.statuses().len();
                 ((0..asks).collect(), verdict)
             }
         };
-        Ok((indices, self.shares.detach_now(own, until, now)?))
+        Ok((indices, self.shares.detach_now(shared_verdict, until, now)?))
     }
 
     pub(crate) fn settle_detached(
@@ -398,7 +409,7 @@ impl Fallback {
 
 /// The verdict of the asks that this node counted, and their indices.
 struct LocalAsks {
-    own: Verdict,
+    shared_verdict: Verdict,
     indices: Vec<usize>,
 }
 

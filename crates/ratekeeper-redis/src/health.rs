@@ -36,6 +36,7 @@ pub(crate) struct Counters {
     pub(crate) debited: AtomicU64,
 }
 
+/// The names of all errors, as [`StoreError::name`] returns them.
 pub(crate) const ERROR_NAMES: [&str; 8] = [
     "timeout",
     "queue_full",

@@ -164,19 +164,19 @@ async fn inspect(
     let of = |key: &str| info.get(key).map(|value| (*value).to_owned());
     let mut quickest: Option<(Duration, f64)> = None;
     for _ in 0..CLOCK_SAMPLES {
-        let (start, asked) = (Instant::now(), SystemTime::now());
+        let (start, sent_at) = (Instant::now(), SystemTime::now());
         let (seconds, micros) = match time(connection).await {
             Err(StoreError::Refused { .. }) => break,
             answer => answer?,
         };
-        let took = start.elapsed();
-        if quickest.is_none_or(|(before, _)| took < before) {
+        let round_trip = start.elapsed();
+        if quickest.is_none_or(|(before, _)| round_trip < before) {
             // The server read its clock about half-way.
-            let ours = (asked + took / 2)
+            let ours = (sent_at + round_trip / 2)
                 .duration_since(UNIX_EPOCH)
                 .unwrap_or_default();
             quickest = Some((
-                took,
+                round_trip,
                 seconds as f64 + micros as f64 / 1e6 - ours.as_secs_f64(),
             ));
         }
@@ -189,7 +189,7 @@ async fn inspect(
         eviction: of("maxmemory_policy"),
         append_only: of("aof_enabled").map(|enabled| enabled == "1"),
         ahead: quickest.map(|(_, ahead)| ahead),
-        round_trip: quickest.map(|(took, _)| took),
+        round_trip: quickest.map(|(round_trip, _)| round_trip),
     })
 }
 
@@ -201,7 +201,7 @@ fn fields(text: &str) -> BTreeMap<&str, &str> {
         .collect()
 }
 
-async fn ask(connection: &mut Connection, words: &[&str]) -> Result<Value, StoreError> {
+async fn send(connection: &mut Connection, words: &[&str]) -> Result<Value, StoreError> {
     let mut command = redis::Cmd::new();
     words.iter().for_each(|word| {
         command.arg(*word);
@@ -212,11 +212,11 @@ async fn ask(connection: &mut Connection, words: &[&str]) -> Result<Value, Store
 }
 
 async fn text(connection: &mut Connection, words: &[&str]) -> Result<String, StoreError> {
-    let answer = ask(connection, words).await?;
+    let answer = send(connection, words).await?;
     redis::from_redis_value(answer).map_err(|error| StoreError::Protocol(error.to_string()))
 }
 
 async fn time(connection: &mut Connection) -> Result<(u64, u64), StoreError> {
-    let answer = ask(connection, &["TIME"]).await?;
+    let answer = send(connection, &["TIME"]).await?;
     redis::from_redis_value(answer).map_err(|error| StoreError::Protocol(error.to_string()))
 }

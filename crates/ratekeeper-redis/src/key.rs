@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_tells_the_limit_and_not_the_key() {
+    fn a_name_shows_the_limit_and_not_the_key() {
         let ann = name(b"secret", "login", b"ann");
         assert!(
             ann.starts_with("ratekeeper:login:b:") && ann.len() == "ratekeeper:login:b:".len() + 22,
@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn the_same_letters_divided_otherwise_are_other_keys() {
+    fn names_and_keys_of_the_same_letters_do_not_collide() {
         let hash = |limit, key| {
             name(b"secret", limit, key)
                 .rsplit(':')
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn in_a_cluster_limits_on_the_same_key_or_tag_lie_together() {
+    fn in_a_cluster_limits_on_the_same_key_or_tag_share_a_slot() {
         let secret = Secret::new(b"secret");
         let name = |limit: &str, tag: SlotTag, key: &[u8]| {
             let key_prefix = KeyPrefix::new(

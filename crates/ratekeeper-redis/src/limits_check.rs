@@ -51,6 +51,7 @@ struct LimitsState {
     is_logged: bool,
 }
 
+/// A difference between the limits of this node and of others.
 struct Difference {
     since: Instant,
     nodes: u64,
@@ -165,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_order_of_limits_does_not_matter_and_their_borders_do() {
+    fn the_order_of_limits_does_not_matter() {
         assert_eq!(digest(limits(&["a", "b"])), digest(limits(&["b", "a"])));
         assert_ne!(digest(limits(&["a", "b"])), digest(limits(&["ab"])));
         assert_ne!(digest(limits(&["a"])), digest(limits(&[])));

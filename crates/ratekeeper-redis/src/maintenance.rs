@@ -19,9 +19,11 @@ use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+/// How often a node sends a heartbeat.
 const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a node counts as alive after its last heartbeat, in microseconds.
 const NODE_TTL_MICROS: u64 = 5_000_000;
+/// How often permits are renewed.
 const RENEWAL_INTERVAL: Duration = Duration::from_secs(3);
 /// How long a heartbeat or another background command may take: longer than a decision, short
 /// enough to find a server that is back within two seconds.
@@ -35,6 +37,7 @@ const SLOTS_REFRESH_INTERVAL: Duration = Duration::from_secs(10);
 /// Amendments sent in one call.
 const AMENDMENTS_PER_CALL: usize = 64;
 
+/// The background task of a store.
 pub(crate) struct Maintenance {
     inner: Weak<Inner>,
     route: RedisRoute,
@@ -274,13 +277,13 @@ impl Maintenance {
     /// Does what had to wait until Redis was healthy.
     fn run_deferred(&mut self, inner: &Arc<Inner>) {
         if inner.health.is_own_state_healthy() {
-            let is_over = |server: &u64| inner.connections[0].is_over(*server);
+            let has_recovered = |server: &u64| inner.connections[0].has_recovered(*server);
             for store in std::iter::once(Arc::clone(inner)).chain(inner.children()) {
                 store
                     .fallback
                     .outages()
                     .into_iter()
-                    .filter(is_over)
+                    .filter(has_recovered)
                     .for_each(|server| debit(&store, server));
             }
         }

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 pub(crate) struct Permits {
     node: u64,
     next: AtomicU64,
-    held: Mutex<HeldPermits>,
+    permits: Mutex<PermitsByKey>,
     /// Releases to send again, because the server failed when they were sent.
     pending_releases: Mutex<Vec<Amendment>>,
 }
@@ -21,14 +21,14 @@ pub(crate) struct Permits {
 const MAX_PENDING_RELEASES: usize = 4_096;
 
 /// The permits, by their key.
-type HeldPermits = HashMap<Arc<[u8]>, (MicrosLimit, Vec<PermitName>), foldhash::fast::RandomState>;
+type PermitsByKey = HashMap<Arc<[u8]>, (MicrosLimit, Vec<PermitName>), foldhash::fast::RandomState>;
 
 impl Permits {
     pub(crate) fn new(node: u64) -> Self {
         Self {
             node,
             next: AtomicU64::new(0),
-            held: Mutex::default(),
+            permits: Mutex::default(),
             pending_releases: Mutex::default(),
         }
     }
@@ -42,8 +42,9 @@ impl Permits {
     }
 
     pub(crate) fn insert(&self, key: &Arc<[u8]>, limit: MicrosLimit, names: &[PermitName]) {
-        let mut held = self.lock();
-        held.entry(Arc::clone(key))
+        let mut permits = self.lock();
+        permits
+            .entry(Arc::clone(key))
             .or_insert_with(|| (limit, Vec::new()))
             .1
             .extend_from_slice(names);
@@ -81,11 +82,11 @@ impl Permits {
     }
 
     fn forget(&self, key: &Arc<[u8]>, names: &[PermitName]) {
-        let mut held = self.lock();
-        if let Some((_, known)) = held.get_mut(key) {
+        let mut permits = self.lock();
+        if let Some((_, known)) = permits.get_mut(key) {
             known.retain(|name| !names.contains(name));
             if known.is_empty() {
-                held.remove(key);
+                permits.remove(key);
             }
         }
     }
@@ -123,7 +124,7 @@ impl Permits {
         all
     }
 
-    fn lock(&self) -> MutexGuard<'_, HeldPermits> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, PermitsByKey> {
+        self.permits.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -87,10 +87,10 @@ async fn ask(
     once(handle, questions, slot, FIRST_PROBE_TIMEOUT).await?;
     amend(handle, &questions[0], slot).await?;
     let mut successes = 0;
-    for tried in 1..=MAX_ATTEMPTS {
+    for attempt in 1..=MAX_ATTEMPTS {
         match once(handle, questions, slot, timeout).await {
             Ok(()) => successes += 1,
-            Err(StoreError::TimedOut) if tried + in_a_row <= MAX_ATTEMPTS => successes = 0,
+            Err(StoreError::TimedOut) if attempt + in_a_row <= MAX_ATTEMPTS => successes = 0,
             Err(error) => return Err(error),
         }
         if successes == in_a_row {

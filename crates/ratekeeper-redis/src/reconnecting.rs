@@ -17,6 +17,7 @@ pub(crate) struct Server {
     pub(crate) name: Option<String>,
 }
 
+/// Where to connect to.
 pub(crate) enum ServerLocation {
     Fixed(Endpoint),
     /// The primary that these sentinels name when a connection is made.
@@ -128,28 +129,30 @@ impl ReconnectingConnection {
     /// Runs scripts in one pipeline; the outcome of each.
     pub(crate) async fn run(&self, calls: &[ScriptRequest<'_>], time: Option<u64>) -> Vec<Reply> {
         let mut results: Vec<Reply> = calls.iter().map(|_| Err(StoreError::Broken)).collect();
-        let mut left: Vec<usize> = (0..calls.len()).collect();
+        let mut pending: Vec<usize> = (0..calls.len()).collect();
         for last in [false, true] {
             let mut connection = match self.connection().await {
                 Ok(connection) => connection,
                 Err(error) => {
-                    left.iter().for_each(|at| results[*at] = Err(error.clone()));
+                    pending
+                        .iter()
+                        .for_each(|at| results[*at] = Err(error.clone()));
                     break;
                 }
             };
-            let Err(error) = run_on(&mut connection, calls, time, &mut left, &mut results).await
+            let Err(error) = run_on(&mut connection, calls, time, &mut pending, &mut results).await
             else {
                 break;
             };
-            for at in &left {
+            for at in &pending {
                 results[*at] = Err(error.clone());
             }
             if last || !matches!(error, StoreError::Unreachable(_)) {
                 break;
             }
             self.disconnect();
-            left.retain(|at| calls[*at].is_idempotent);
-            if left.is_empty() {
+            pending.retain(|at| calls[*at].is_idempotent);
+            if pending.is_empty() {
                 break;
             }
         }
@@ -195,12 +198,12 @@ pub(crate) struct ScriptRequest<'a> {
     pub(crate) asking: bool,
 }
 
-/// Runs the calls in `left`, which then holds those that were not answered.
+/// Runs the calls in `pending`, which then holds those that were not answered.
 async fn run_on(
     connection: &mut Connection,
     calls: &[ScriptRequest<'_>],
     time: Option<u64>,
-    left: &mut Vec<usize>,
+    pending: &mut Vec<usize>,
     results: &mut [Reply],
 ) -> Result<(), StoreError> {
     let max_reply = calls
@@ -211,16 +214,16 @@ async fn run_on(
     // First by hash. If the server does not know a script, send its long text once and the other
     // calls of it by hash; then all by text.
     for attempt in 0..3 {
-        let by_text = |place: usize, at: usize| match attempt {
+        let by_text = |position: usize, at: usize| match attempt {
             0 => false,
-            1 => !left[..place]
+            1 => !pending[..position]
                 .iter()
                 .any(|earlier| std::ptr::eq(calls[*earlier].script, calls[at].script)),
             _ => true,
         };
-        let command = |(place, at): (usize, &usize)| {
+        let command = |(position, at): (usize, &usize)| {
             let ScriptRequest { call, script, .. } = &calls[*at];
-            if by_text(place, *at) {
+            if by_text(position, *at) {
                 call.by_text(script, time)
             } else {
                 call.by_hash(script, time)
@@ -233,21 +236,21 @@ async fn run_on(
             }
             results[at] = answer;
         };
-        match &left[..] {
+        match &pending[..] {
             [] => return Ok(()),
             [at] if !calls[*at].asking => {
                 note(*at, connection.ask(&command((0, at)), max_reply).await?)
             }
-            several => {
-                let mut pipeline = Pipeline::with_capacity(several.len());
-                for (place, at) in several.iter().enumerate() {
+            indices => {
+                let mut pipeline = Pipeline::with_capacity(indices.len());
+                for (position, at) in indices.iter().enumerate() {
                     if calls[*at].asking {
                         pipeline.cmd("ASKING");
                     }
-                    pipeline.add_command(command((place, at)));
+                    pipeline.add_command(command((position, at)));
                 }
                 let mut answers = connection.ask_all(&pipeline, max_reply).await?.into_iter();
-                for at in several {
+                for at in indices {
                     if calls[*at].asking {
                         answers.next();
                     }
@@ -260,9 +263,9 @@ async fn run_on(
                 }
             }
         }
-        *left = unknown;
+        *pending = unknown;
     }
-    left.clear();
+    pending.clear();
     Ok(())
 }
 

@@ -300,14 +300,14 @@ mod tests {
     /// Reads the bytes in chunks of every size; the final position and bytes of the open reply, or
     /// the error.
     fn read(bytes: &[u8], max_bytes: usize) -> Result<(ParsePosition, usize), ReplyTooLong> {
-        let in_pieces = |size: usize| {
+        let in_chunks = |size: usize| {
             let mut framing = ReplyFraming::default();
             bytes
                 .chunks(size)
-                .try_for_each(|piece| framing.read(piece, max_bytes))?;
+                .try_for_each(|chunk| framing.read(chunk, max_bytes))?;
             Ok((framing.at, framing.bytes))
         };
-        let results: Vec<_> = (1..=bytes.len()).map(in_pieces).collect();
+        let results: Vec<_> = (1..=bytes.len()).map(in_chunks).collect();
         assert!(
             results.windows(2).all(|two| two[0] == two[1]),
             "{results:?}"
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_of_reply_ends_where_it_does() {
+    fn the_end_of_every_kind_of_reply_is_found() {
         let replies: [&[u8]; 20] = [
             b"+OK\r\n",
             b"+a\nb\rc\r\r\n",
@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_found_before_it_is_there() {
+    fn a_reply_that_is_too_long_is_found_early() {
         for reply in [
             &b"*100000\r\n"[..],
             b"*18446744073709551616\r\n",

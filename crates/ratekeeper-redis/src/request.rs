@@ -92,7 +92,7 @@ impl Request {
                 .questions
                 .iter()
                 .zip(results)
-                .all(|(asked, result)| result.fits || !decides(asked));
+                .all(|(question, result)| result.fits || !decides(question));
         let mut verdict = Verdict::new(Source::Redis);
         let mut receipts = SmallVec::new();
         // What earlier asks of each question have charged.

@@ -10,19 +10,21 @@ use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::sync::{PoisonError, RwLock};
 
+/// The secret that the nodes of a fleet share.
 pub(crate) struct FleetSecret {
     /// What this node offers to store in Redis.
     offer: String,
     chosen: bool,
-    inner: RwLock<SecretState>,
+    state: RwLock<SecretState>,
 }
 
+/// What is known of the secret.
 struct SecretState {
     secret: Option<Secret>,
     /// The stored text of the secret that the nodes agreed on.
     agreed: Option<String>,
     /// What Redis had at the last check.
-    seen: Vec<u8>,
+    last_stored: Vec<u8>,
 }
 
 /// How the stored secret compares with this node's.
@@ -34,6 +36,7 @@ pub(crate) enum SecretCheck {
     Invalid,
 }
 
+/// The stored value is the secret itself, or with `HASH` the hash of the operator's.
 const PLAIN: &str = "plain:";
 const HASH: &str = "hash:";
 
@@ -50,22 +53,22 @@ impl FleetSecret {
         Self {
             offer,
             chosen: chosen.is_some(),
-            inner: RwLock::new(SecretState {
+            state: RwLock::new(SecretState {
                 secret,
                 agreed: None,
-                seen: Vec::new(),
+                last_stored: Vec::new(),
             }),
         }
     }
 
     pub(crate) fn offer(&self) -> String {
         // The agreed secret is offered again, in case Redis has lost it.
-        let inner = self.inner.read().unwrap_or_else(PoisonError::into_inner);
-        inner.agreed.as_ref().unwrap_or(&self.offer).clone()
+        let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
+        state.agreed.as_ref().unwrap_or(&self.offer).clone()
     }
 
     pub(crate) fn get(&self) -> Option<Secret> {
-        self.inner
+        self.state
             .read()
             .unwrap_or_else(PoisonError::into_inner)
             .secret
@@ -75,17 +78,17 @@ impl FleetSecret {
     /// Compares the secret stored in Redis with this node's, and adopts it if this node has none of
     /// the operator's.
     pub(crate) fn check(&self, stored: &[u8]) -> SecretCheck {
-        let mut inner = self.inner.write().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         if ![PLAIN, HASH]
             .iter()
             .any(|kind| stored.starts_with(kind.as_bytes()))
         {
             return SecretCheck::Invalid;
         }
-        if inner.seen == stored {
+        if state.last_stored == stored {
             return SecretCheck::Same;
         }
-        inner.seen = stored.to_vec();
+        state.last_stored = stored.to_vec();
         match (self.chosen, stored.starts_with(PLAIN.as_bytes())) {
             (true, _) if stored == self.offer.as_bytes() => SecretCheck::Same,
             (true, _) => SecretCheck::Differs(
@@ -93,13 +96,13 @@ impl FleetSecret {
                  the same one, or another prefix, and DEL the key that ends in :secret",
             ),
             (false, true) => {
-                inner.secret = Some(Secret::new(stored));
-                inner.agreed = Some(String::from_utf8_lossy(stored).into_owned());
+                state.secret = Some(Secret::new(stored));
+                state.agreed = Some(String::from_utf8_lossy(stored).into_owned());
                 SecretCheck::Same
             }
             (false, false) => {
                 // Nodes that have agreed on a secret keep it.
-                inner
+                state
                     .secret
                     .get_or_insert_with(|| Secret::new(self.offer.as_bytes()));
                 SecretCheck::Differs(

@@ -14,6 +14,7 @@ use std::time::Duration;
 /// with the sentinels.
 const SENTINEL_TIMEOUT: Duration = Duration::from_millis(300);
 
+/// The sentinels of a primary.
 pub(crate) struct Sentinels {
     sentinels: Vec<Arc<Sentinel>>,
     master: String,
@@ -22,6 +23,7 @@ pub(crate) struct Sentinels {
     last_primary: Mutex<Option<Address>>,
 }
 
+/// One sentinel.
 struct Sentinel {
     address: Address,
     endpoint: Endpoint,

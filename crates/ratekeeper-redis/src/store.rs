@@ -40,6 +40,7 @@ pub struct RedisStore {
     pub(crate) inner: Arc<Inner>,
 }
 
+/// The shared state of a store.
 pub(crate) struct Inner {
     /// Registers limits and gives them their numbers; it counts nothing.
     pub(crate) registry: MemoryStore,
@@ -101,6 +102,7 @@ pub struct RedisStats {
     pub leases: LeaseStats,
 }
 
+/// The registered limit of each ask; none for a limit of another store.
 type RegisteredLimits = SmallVec<[Option<Arc<RegisteredLimit>>; FEW]>;
 
 impl RedisStore {

@@ -269,7 +269,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_server_says_is_shown_in_one_short_line() {
+    fn server_messages_are_shown_on_one_short_line() {
         assert_eq!(shown("all of it", 9), "all of it");
         assert_eq!(shown("all of it", 8), "all of i…");
         assert_eq!(

@@ -1,5 +1,5 @@
-//! Nodes of one prefix with different limits notice it; those that say nothing, or have another
-//! prefix, do not count.
+//! Nodes of one prefix notice different limits; nodes that declare none, or have another prefix, do
+//! not count.
 
 mod common;
 
@@ -67,7 +67,7 @@ async fn compare(url: &str) {
     })
     .await;
     assert_eq!((others(&undeclared), others(&other)), (None, None));
-    // A node whose limits changed is one node.
+    // A node whose limits changed is still one node.
     assert_eq!(one.status().nodes, 5);
     declare(&two, &["a = 1/s"]);
     until("one differs", || {

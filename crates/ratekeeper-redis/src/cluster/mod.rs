@@ -40,6 +40,7 @@ pub(crate) struct ConnectionConfig {
     pub(crate) time: Option<Arc<AtomicU64>>,
 }
 
+/// The connections to the primaries of a Redis Cluster, and the map of their slots.
 pub(crate) struct Cluster {
     weak_self: Weak<Self>,
     seeds: Vec<Address>,
@@ -65,6 +66,7 @@ struct SlotMap {
     nodes: Vec<Arc<Node>>,
 }
 
+/// The owner of a slot that no node serves.
 const NO_OWNER: u16 = u16::MAX;
 
 /// The numbers of servers, one for each ask of a request.
@@ -158,7 +160,7 @@ impl Cluster {
     }
 
     /// Whether a primary decides again, or is no longer a primary.
-    pub(crate) fn is_over(&self, server: u64) -> bool {
+    pub(crate) fn has_recovered(&self, server: u64) -> bool {
         self.map()
             .nodes
             .iter()
@@ -204,10 +206,10 @@ impl Cluster {
                 Err(error) => Err(error),
             });
         }
-        let (answer, back) = slot_requests::merge(&questions, &slot_requests, answers);
-        if !back.is_empty() {
+        let (answer, refunds) = slot_requests::merge(&questions, &slot_requests, answers);
+        if !refunds.is_empty() {
             // Nobody waits for the refund. If it is lost, the charge stays.
-            drop(self.amend_later(back, timeout.max(REFUND_TIMEOUT)));
+            drop(self.amend_later(refunds, timeout.max(REFUND_TIMEOUT)));
         }
         answer
     }

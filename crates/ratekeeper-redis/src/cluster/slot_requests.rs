@@ -15,6 +15,7 @@ pub(super) struct SlotRequest {
     indices: SmallVec<[usize; 4]>,
 }
 
+/// A request, split by slots.
 pub(super) type SlotRequests = SmallVec<[SlotRequest; 4]>;
 
 impl SlotRequest {

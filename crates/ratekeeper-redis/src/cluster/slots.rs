@@ -3,6 +3,7 @@
 use crate::address::Address;
 use redis::Value;
 
+/// The number of hash slots.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// The hash slot of a key: CRC-16 of its hash tag, the text between the first braces, or of the
@@ -52,15 +53,18 @@ pub(crate) struct Range {
 }
 
 /// Parses a reply of `CLUSTER SLOTS`. The node that was `asked` may leave out its own host.
-pub(crate) fn read(answer: &Value, asked: &Address) -> Option<Vec<Range>> {
+pub(crate) fn read(answer: &Value, answering_node: &Address) -> Option<Vec<Range>> {
     let Value::Array(ranges) = answer else {
         return None;
     };
-    ranges.iter().map(|range| one(range, asked)).collect()
+    ranges
+        .iter()
+        .map(|range| read_range(range, answering_node))
+        .collect()
 }
 
-fn one(range: &Value, asked: &Address) -> Option<Range> {
-    let Value::Array(parts) = range else {
+fn read_range(range: &Value, answering_node: &Address) -> Option<Range> {
+    let Value::Array(fields) = range else {
         return None;
     };
     let [
@@ -68,7 +72,7 @@ fn one(range: &Value, asked: &Address) -> Option<Range> {
         Value::Int(last),
         Value::Array(primary),
         ..,
-    ] = &parts[..]
+    ] = &fields[..]
     else {
         return None;
     };
@@ -82,7 +86,7 @@ fn one(range: &Value, asked: &Address) -> Option<Range> {
     };
     // A node that does not know its own name sends nothing, or a question mark.
     let host = if host.is_empty() || host == "?" {
-        asked.host.clone()
+        answering_node.host.clone()
     } else {
         host
     };
@@ -120,8 +124,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_map_is_none() {
-        let asked = Address {
+    fn an_invalid_slots_reply_is_none() {
+        let answering_node = Address {
             host: "a".to_owned(),
             port: 1,
         };
@@ -135,22 +139,25 @@ mod tests {
         };
         let good = Value::Array(vec![range(0, 16_383, host.clone())]);
         assert_eq!(
-            read(&good, &asked).unwrap()[0].primary,
+            read(&good, &answering_node).unwrap()[0].primary,
             Address {
                 host: "b".to_owned(),
                 port: 7
             }
         );
         let nameless = Value::Array(vec![range(0, 1, Value::Nil)]);
-        assert_eq!(read(&nameless, &asked).unwrap()[0].primary.host, "a");
+        assert_eq!(
+            read(&nameless, &answering_node).unwrap()[0].primary.host,
+            "a"
+        );
         for bad in [
             range(0, 16_384, host.clone()),
             range(-1, 5, host.clone()),
             Value::Int(1),
             range(0, 1, Value::Int(3)),
         ] {
-            assert_eq!(read(&Value::Array(vec![bad]), &asked), None);
+            assert_eq!(read(&Value::Array(vec![bad]), &answering_node), None);
         }
-        assert_eq!(read(&Value::Nil, &asked), None);
+        assert_eq!(read(&Value::Nil, &answering_node), None);
     }
 }

@@ -87,7 +87,7 @@ impl Cluster {
         let mut connection = endpoint.connect(self.config.connect_timeout).await?;
         let command = cluster_slots_command();
         let sent = connection.send(&command, MAX_LIST_REPLY);
-        read(
+        parse_slots(
             tokio::time::timeout(SLOTS_TIMEOUT, sent)
                 .await
                 .unwrap_or(Err(StoreError::TimedOut)),
@@ -105,7 +105,7 @@ impl Cluster {
             connection.send(&cluster_slots_command(), MAX_LIST_REPLY, false),
         )
         .await;
-        read(answer.unwrap_or(Err(StoreError::TimedOut)), address)
+        parse_slots(answer.unwrap_or(Err(StoreError::TimedOut)), address)
     }
 
     /// Applies the ranges that a node reported.
@@ -248,12 +248,15 @@ fn cluster_slots_command() -> Cmd {
     command
 }
 
-fn read(answer: Result<Value, StoreError>, asked: &Address) -> Result<Vec<Range>, StoreError> {
+fn parse_slots(
+    answer: Result<Value, StoreError>,
+    answering_node: &Address,
+) -> Result<Vec<Range>, StoreError> {
     match answer {
-        Ok(answer) => match slots::read(&answer, asked) {
+        Ok(answer) => match slots::read(&answer, answering_node) {
             Some(ranges) if !ranges.is_empty() => Ok(ranges),
             Some(_) => {
-                let message = format!("{asked} reports no primary");
+                let message = format!("{answering_node} reports no primary");
                 Err(StoreError::Refused {
                     code: "CLUSTERDOWN".to_owned(),
                     message,

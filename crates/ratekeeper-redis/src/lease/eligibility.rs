@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lease_lives_as_long_as_the_limit_and_the_operator_allow() {
+    fn the_ttl_follows_the_limit_and_the_staleness() {
         assert_eq!(ttl("100/s burst 200", 100), Some(100));
         assert_eq!(ttl("100/s burst 200", 10_000), Some(500));
         assert_eq!(ttl("100/s burst 200", 1), Some(20));
@@ -91,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_small_or_of_another_kind_is_not_leased() {
+    fn small_limits_and_other_algorithms_are_not_leased() {
         for limit in [
             "10/s burst 15",
             "1000/s burst 79",

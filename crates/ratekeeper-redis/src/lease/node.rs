@@ -58,9 +58,9 @@ pub(crate) struct KeyLeases {
     /// The first is the one that ends first.
     leases: [Lease; 2],
     /// Tokens that were asked for since `since`, and in the span before.
-    asked: u64,
+    recent_demand: u64,
     since: u64,
-    asked_before: u64,
+    demand_before: u64,
     span_before: u64,
     /// With fewer tokens left than `low`, more are requested. Leases that end within `soon` do not
     /// count.
@@ -94,7 +94,7 @@ impl KeyLeases {
     /// A key that was asked for once, for `cost`.
     pub(crate) fn first_ask(now: u64, cost: u64) -> Self {
         Self {
-            asked: cost,
+            recent_demand: cost,
             since: now,
             ..Self::default()
         }
@@ -103,7 +103,7 @@ impl KeyLeases {
     /// Takes `cost` from the leases, or denies it if Redis is known to deny it.
     #[inline]
     pub(crate) fn spend(&mut self, now: u64, cost: u64) -> SpendOutcome {
-        self.asked = self.asked.saturating_add(cost);
+        self.recent_demand = self.recent_demand.saturating_add(cost);
         if let Some(mark) = self.take(now, cost) {
             return SpendOutcome::Paid { mark };
         }
@@ -190,13 +190,13 @@ impl KeyLeases {
         }
         let horizon = settings.horizon();
         let span = now.saturating_sub(self.since);
-        let asked = self.asked.saturating_add(self.asked_before);
+        let asked = self.recent_demand.saturating_add(self.demand_before);
         let over = (span + self.span_before).max(horizon / 4).max(1);
         let want = (u128::from(asked) * u128::from(horizon) / u128::from(over))
             .min(u128::from(settings.max_cost())) as u64;
         if span >= horizon {
-            (self.asked_before, self.span_before) = (self.asked, span);
-            (self.asked, self.since) = (0, now);
+            (self.demand_before, self.span_before) = (self.recent_demand, span);
+            (self.recent_demand, self.since) = (0, now);
         }
         if asked < 2 * cost || want < 2 * cost {
             self.low = 0;

@@ -13,26 +13,26 @@ use tokio::sync::{Notify, mpsc};
 
 /// A lease request in flight.
 pub(crate) struct LeaseRequest {
-    is_over: AtomicBool,
-    over: Notify,
+    is_done: AtomicBool,
+    done: Notify,
     error: Mutex<Option<StoreError>>,
 }
 
 impl LeaseRequest {
     pub(crate) fn new() -> Arc<Self> {
         Arc::new(Self {
-            is_over: AtomicBool::new(false),
-            over: Notify::new(),
+            is_done: AtomicBool::new(false),
+            done: Notify::new(),
             error: Mutex::default(),
         })
     }
 
     /// Completes when the request has ended, which it does within the store's timeout.
     pub(crate) async fn ended(&self) -> Result<(), StoreError> {
-        let mut over = std::pin::pin!(self.over.notified());
-        over.as_mut().enable();
-        if !self.is_over.load(Ordering::Acquire) {
-            over.await;
+        let mut done = std::pin::pin!(self.done.notified());
+        done.as_mut().enable();
+        if !self.is_done.load(Ordering::Acquire) {
+            done.await;
         }
         let error = self
             .error
@@ -44,8 +44,8 @@ impl LeaseRequest {
 
     fn end(&self, error: Option<StoreError>) {
         *self.error.lock().unwrap_or_else(PoisonError::into_inner) = error;
-        self.is_over.store(true, Ordering::Release);
-        self.over.notify_waiters();
+        self.is_done.store(true, Ordering::Release);
+        self.done.notify_waiters();
     }
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct LeaseCall {
 impl Drop for LeaseCall {
     /// Wakes the waiters, whatever became of the request.
     fn drop(&mut self) {
-        if !self.request.is_over.load(Ordering::Acquire) {
+        if !self.request.is_done.load(Ordering::Acquire) {
             self.request.end(Some(StoreError::Broken));
         }
     }

@@ -109,6 +109,7 @@ pub(crate) enum LocalAnswer {
     Unknown,
 }
 
+/// Shards of the table, to spread the callers over locks.
 const SHARDS: usize = 64;
 /// Inline capacity for asks: most requests have no more.
 const FEW: usize = 8;

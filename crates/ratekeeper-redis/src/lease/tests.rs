@@ -410,7 +410,7 @@ proptest! {
     #![proptest_config(cases())]
 
     #[test]
-    fn one_bucket_is_kept_whatever_becomes_of_messages_and_nodes(
+    fn the_bound_of_one_bucket_holds_through_faults(
         paces in paces(), params in 0..3_usize, steps in steps(),
     ) {
         let mut world = World::new(PARAMS[params], &paces);
@@ -423,7 +423,7 @@ proptest! {
     }
 
     #[test]
-    fn a_change_of_the_limit_adds_nothing_to_the_larger_of_both(paces in paces(), steps in steps()) {
+    fn a_change_of_the_limit_allows_at_most_the_larger_of_both(paces in paces(), steps in steps()) {
         let mut world = World::new(PARAMS[0], &paces);
         let (mut capacity, mut per_micro) = (world.params.capacity, world.params.per_micro);
         for step in steps {
@@ -436,7 +436,7 @@ proptest! {
 
     /// L5: leases with a TTL of 0 are exact decisions.
     #[test]
-    fn without_a_life_a_lease_is_a_charge(
+    fn a_lease_with_a_ttl_of_0_is_a_charge(
         params in 0..4_usize, calls in prop::collection::vec((0..30_000_u64, 1..50_u64), 1..100),
     ) {
         let params = &PARAMS[params];
@@ -454,7 +454,7 @@ proptest! {
 
     /// L6: while nodes ask all the time, at most 2rE and a token is not granted, however they ask.
     #[test]
-    fn saturated_next_to_nothing_is_lost(
+    fn under_saturation_little_is_lost(
         params in 0..3_usize, staleness in 20_000..1_000_000_u64, wants in prop::collection::vec(1..2_000_u64, 1..5),
         each in 100..4_000_u64, turns in 1..2_000_u64,
     ) {
@@ -486,7 +486,7 @@ proptest! {
     /// The whole system, saturated: four nodes that are asked all the time allow nearly all of the
     /// rate.
     #[test]
-    fn four_busy_nodes_admit_nearly_all_of_the_rate(
+    fn four_busy_nodes_allow_nearly_all_of_the_rate(
         paces in paces(), params in 0..2_usize, demand in 2..40_u64, delay in 50..1_000_u64,
     ) {
         let mut world = World::new(PARAMS[params], &paces);
@@ -540,7 +540,7 @@ impl World {
 }
 
 #[test]
-fn what_arrives_while_there_is_no_room_is_lost_and_not_put_off() {
+fn refill_beyond_the_capacity_is_lost_and_not_deferred() {
     let params = &PARAMS[0];
     let ttl = 100_000;
     let mut central = CentralBucket::fresh(params, 0);

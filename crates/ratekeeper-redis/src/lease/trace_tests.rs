@@ -72,7 +72,7 @@ fn params(limit: &str) -> (MicrosLimit, BucketParams) {
 }
 
 #[test]
-fn the_script_does_what_the_pure_function_does() {
+fn the_script_agrees_with_the_model() {
     let server = RedisServer::start();
     let client = redis::Client::open(server.url()).unwrap();
     let mut connection = client.get_connection().unwrap();

@@ -48,7 +48,7 @@ pub(crate) struct AmendOnce {
     /// The key of the mark that it was executed.
     pub(crate) mark: Arc<[u8]>,
     /// How long the mark is kept, in milliseconds.
-    pub(crate) keep: u64,
+    pub(crate) mark_ttl: u64,
     /// The number of this attempt: if the mark has it, the same attempt arrived twice.
     pub(crate) attempt: [u8; 16],
     /// The amendment; none to write only the mark.
@@ -72,7 +72,7 @@ impl Amendment {
     }
 
     /// The amendment itself, and the mark if it is executed once.
-    fn parts(&self) -> (Option<&Amend>, Option<&AmendOnce>) {
+    fn split(&self) -> (Option<&Amend>, Option<&AmendOnce>) {
         match &self.what {
             Amend::Once(once) => (once.then.as_deref(), Some(once)),
             what => (Some(what), None),
@@ -119,6 +119,7 @@ impl Amend {
     }
 }
 
+/// The encoding of an amendment that does nothing.
 const NOTHING: (u8, [u64; 7], &[PermitName]) = (6, [0; 7], &[]);
 
 /// Added to the kind of amendments that are executed once.
@@ -150,7 +151,7 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
             (
                 key,
                 limit,
-                one.parts()
+                one.split()
                     .1
                     .map_or(0, |once| builder.key(&once.mark, &NO_LIMIT)),
             )
@@ -158,7 +159,7 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
         .collect();
     let mut body = Vec::new();
     for (amendment, (key, limit, mark)) in amendments.zip(numbers) {
-        let (what, once) = amendment.parts();
+        let (what, once) = amendment.split();
         let (what, numbers, names) = what.map_or(NOTHING, Amend::encoded);
         body.push(what + if once.is_some() { ONCE } else { 0 });
         body.extend_from_slice(&builder.numbered(key).to_be_bytes());
@@ -166,9 +167,12 @@ pub(crate) fn encode<'a>(amendments: impl Iterator<Item = &'a Amendment> + Clone
         for number in numbers {
             push_f64(&mut body, number.min(1 << 52) as f64);
         }
-        if let Some(AmendOnce { keep, attempt, .. }) = once {
+        if let Some(AmendOnce {
+            mark_ttl, attempt, ..
+        }) = once
+        {
             body.extend_from_slice(&builder.numbered(mark).to_be_bytes());
-            push_f64(&mut body, (*keep).min(1 << 52) as f64);
+            push_f64(&mut body, (*mark_ttl).min(1 << 52) as f64);
             body.extend_from_slice(attempt);
         }
         body.extend(names.iter().flatten());

@@ -27,8 +27,8 @@ pub(crate) struct Script {
 }
 
 impl Script {
-    fn new(parts: [&str; 3]) -> Self {
-        let text = parts.concat();
+    fn new(sources: [&str; 3]) -> Self {
+        let text = sources.concat();
         let hash = redis::Script::new(&text).get_hash().to_owned();
         Self { text, hash }
     }
